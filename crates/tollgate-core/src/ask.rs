@@ -1,0 +1,86 @@
+//! What a draw wants of a limit.
+
+use crate::time::Span;
+
+/// What to do under a key: take units, only look, give some back, or start afresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Take units if the limit allows.
+    Take(Ask),
+    /// Say what taking would have said, and take nothing.
+    Look(Ask),
+    /// Give back so many units that were taken and not used; never more than were out. Under a concurrency limit
+    /// this releases the draw's permit, whatever its size.
+    Give(u32),
+    /// Forget everything under the key, as if it had never been seen.
+    Clear,
+}
+
+impl Act {
+    /// The same, without taking: everything else would change what it looks at, so it looks for nothing.
+    pub const fn look(self) -> Act {
+        Act::Look(self.ask())
+    }
+
+    /// What it asks for.
+    pub const fn ask(self) -> Ask {
+        match self {
+            Act::Take(ask) | Act::Look(ask) => ask,
+            Act::Give(_) | Act::Clear => Ask::PEEK,
+        }
+    }
+}
+
+/// Between how many and how many units, and how long one is ready to wait in a queue.
+///
+/// A check asks for exactly its cost, a lease for anything between two bounds, a peek for nothing at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    at_least: u32,
+    at_most: u32,
+    patience: Span,
+}
+
+impl Ask {
+    /// Nothing: looks without taking.
+    pub const PEEK: Ask = Ask::exactly(0);
+
+    /// Just so many, or none.
+    #[inline]
+    pub const fn exactly(units: u32) -> Ask {
+        Ask { at_least: units, at_most: units, patience: Span::MAX }
+    }
+
+    /// As many as there are between the two. If they are the wrong way round, both are the larger.
+    pub const fn between(at_least: u32, at_most: u32) -> Ask {
+        let at_most = if at_most < at_least { at_least } else { at_most };
+        Ask { at_least, at_most, patience: Span::MAX }
+    }
+
+    /// The same, refused if a queue would delay it by more than `patience`.
+    pub const fn within(self, patience: Span) -> Ask {
+        Ask { patience, ..self }
+    }
+
+    /// The fewest units worth having.
+    #[inline]
+    pub const fn at_least(&self) -> u32 {
+        self.at_least
+    }
+
+    /// The most units of use.
+    #[inline]
+    pub const fn at_most(&self) -> u32 {
+        self.at_most
+    }
+
+    /// The longest delay worth having.
+    #[inline]
+    pub const fn patience(&self) -> Span {
+        self.patience
+    }
+}
+
+/// Names one holder of a concurrency limit, so that a release can't free somebody else's place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PermitId(pub u64);

@@ -1,0 +1,108 @@
+//! What the client hears.
+
+use crate::ask::Ask;
+use crate::draw::Draw;
+use crate::limit::Limit;
+use crate::reading::{Answer, Outcome, Outlook, Reading, Retry};
+use crate::time::{Micros, Span};
+use std::time::Duration;
+
+/// What the client hears: allowed or not, how much is left, when to come back.
+///
+/// Where several limits had a say, the one that binds speaks: of those that refused, the one to wait for longest; if
+/// none did, the one with the least left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision {
+    allowed: bool,
+    delay: Span,
+    /// Which limit binds, and what it said.
+    index: usize,
+    reading: Option<Reading>,
+}
+
+impl Decision {
+    /// Allowed, for want of a limit.
+    pub const UNLIMITED: Decision = Decision { allowed: true, delay: Span::ZERO, index: 0, reading: None };
+
+    /// What the only limit of a request said.
+    #[inline(always)]
+    pub fn of_one(limit: &Limit, ask: Ask, outcome: Outcome) -> Decision {
+        let reading = Some(Reading { limit: *limit, ask, outcome });
+        Decision { allowed: !outcome.is_refused(), delay: Span::ZERO, index: 0, reading }
+    }
+
+    /// What the limits of a request said together.
+    pub fn of(group: &[Draw]) -> Decision {
+        let allowed = group.iter().all(|draw| draw.answer() != Answer::Refused);
+        let mut binding: Option<(usize, Outlook)> = None;
+        let mut delay = Span::ZERO;
+        for (index, outlook) in group.iter().map(Draw::outlook).enumerate() {
+            delay = delay.max(outlook.delay);
+            // The first of equals binds: a limit written first is the one that is named.
+            let binds = binding.is_none_or(|(_, other)| match allowed {
+                true => outlook.remaining < other.remaining,
+                false => outlook.retry > other.retry,
+            });
+            if binds {
+                binding = Some((index, outlook));
+            }
+        }
+        let index = binding.map_or(0, |(index, _)| index);
+        Decision { allowed, delay, index, reading: group.get(index).map(Draw::reading) }
+    }
+
+    /// Whether the request may go on, perhaps after a [`delay`](Decision::delay).
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// The limit that binds; nothing if none applied.
+    pub fn limit(&self) -> Option<&Limit> {
+        self.reading().map(Reading::limit)
+    }
+
+    /// Which of the request's limits binds, counted from 0.
+    pub fn index(&self) -> Option<usize> {
+        self.reading().map(|_| self.index)
+    }
+
+    /// What the binding limit said.
+    pub fn reading(&self) -> Option<&Reading> {
+        self.reading.as_ref()
+    }
+
+    /// How many units the binding limit has left.
+    pub fn remaining(&self) -> u32 {
+        self.reading().map_or(u32::MAX, Reading::remaining)
+    }
+
+    /// How long to wait before going on: a queue's turn.
+    pub fn delay(&self) -> Duration {
+        let own = self.reading().map_or(Span::ZERO, Reading::delay);
+        own.max(self.delay).into()
+    }
+
+    /// When to come back, if it was refused.
+    pub fn retry(&self) -> Option<Retry> {
+        self.reading().and_then(Reading::retry)
+    }
+
+    /// How long to wait before coming back; nothing if it was allowed, or if it can never be.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.retry() {
+            Some(Retry::After(span)) => Some(span.into()),
+            Some(Retry::Never) | None => None,
+        }
+    }
+
+    /// How long until the binding limit has everything back, if nobody draws.
+    pub fn reset_after(&self) -> Duration {
+        self.reading().map_or(Duration::ZERO, |reading| reading.reset().into())
+    }
+
+    /// The instant at which the binding limit has everything back, by the store's clock.
+    pub fn reset_at(&self) -> Option<Micros> {
+        self.reading().map(|reading| reading.now().plus(reading.reset()))
+    }
+}

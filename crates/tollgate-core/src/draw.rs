@@ -1,0 +1,175 @@
+//! Draws: work for a store, as plain data.
+//!
+//! A request makes a *group* of draws, decided all or nothing: a request that one limit refuses takes nothing from the
+//! others. One [`Draws`] carries any number of groups, so that a store may decide many requests in one call. The
+//! buffer is made to be kept and filled again: once warm, it allocates nothing.
+
+use crate::ask::{Act, PermitId};
+use crate::key::{KeyRef, Scope, Shape};
+use crate::limit::Limit;
+use crate::reading::{Answer, Outcome, Outlook, Reading};
+use crate::state::State;
+use crate::time::Micros;
+
+/// The most draws that one request may make.
+pub const MAX_DRAWS: usize = 16;
+
+/// One limit that one request must pass.
+#[derive(Clone, Debug)]
+pub struct Draw {
+    key: (usize, usize, Shape),
+    scope: Scope,
+    limit: Limit,
+    act: Act,
+    permit: PermitId,
+    outcome: Outcome,
+}
+
+impl Draw {
+    /// Which of the key's limits it is.
+    #[inline]
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// The limit to draw from.
+    #[inline]
+    pub fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// What to do.
+    #[inline]
+    pub fn act(&self) -> Act {
+        self.act
+    }
+
+    /// Who holds the place, under a concurrency limit.
+    #[inline]
+    pub fn permit(&self) -> PermitId {
+        self.permit
+    }
+
+    /// What the limit said. Until a store has decided the draw, that it was spared.
+    pub fn reading(&self) -> Reading {
+        Reading { limit: self.limit, ask: self.act.ask(), outcome: self.outcome }
+    }
+
+    pub(crate) fn outlook(&self) -> Outlook {
+        self.outcome.outlook(&self.limit, self.act.ask())
+    }
+
+    /// What the limit answered.
+    #[inline]
+    pub fn answer(&self) -> Answer {
+        self.outcome.answer()
+    }
+
+    /// Whether a hash of its key and law family is also one of the other's.
+    #[inline]
+    pub fn shares_hash(&self, other: &Draw) -> bool {
+        self.key == other.key && self.limit.family() == other.limit.family()
+    }
+
+    /// Notes what `decide` makes of it: for stores.
+    #[inline]
+    pub fn settle(&mut self, decide: impl FnOnce(&Limit, Act, PermitId) -> Outcome) {
+        self.outcome = decide(&self.limit, self.act, self.permit);
+    }
+}
+
+/// A reusable buffer of draws in groups.
+#[derive(Clone, Debug, Default)]
+pub struct Draws {
+    keys: Vec<u8>,
+    draws: Vec<Draw>,
+    /// Where each group begins.
+    groups: Vec<usize>,
+}
+
+impl Draws {
+    /// An empty buffer. It allocates when it is first filled.
+    pub const fn new() -> Draws {
+        Draws { keys: Vec::new(), draws: Vec::new(), groups: Vec::new() }
+    }
+
+    /// Empties it and keeps its memory.
+    pub fn clear(&mut self) {
+        self.keys.clear();
+        self.draws.clear();
+        self.groups.clear();
+    }
+
+    /// Begins the next request's group.
+    pub fn begin(&mut self) {
+        self.groups.push(self.draws.len());
+    }
+
+    /// Adds a draw to the group begun last, or to a first one.
+    ///
+    /// # Panics
+    /// If the group has [`MAX_DRAWS`] already: whoever compiles limits into draws bounds them first.
+    pub fn push(&mut self, key: KeyRef<'_>, scope: Scope, limit: Limit, act: Act, permit: PermitId) {
+        let start = self.keys.len();
+        self.keys.extend_from_slice(key.bytes());
+        self.add((start, self.keys.len(), key.shape()), scope, limit, act, permit);
+    }
+
+    /// Adds a draw under the same key as the last one, which is neither copied nor hashed again.
+    ///
+    /// # Panics
+    /// If there is no last draw, or if the group has [`MAX_DRAWS`] already.
+    pub fn push_again(&mut self, scope: Scope, limit: Limit, act: Act, permit: PermitId) {
+        let key = self.draws.last().expect("a draw was pushed before").key;
+        self.add(key, scope, limit, act, permit);
+    }
+
+    fn add(&mut self, key: (usize, usize, Shape), scope: Scope, limit: Limit, act: Act, permit: PermitId) {
+        if self.groups.is_empty() {
+            self.begin();
+        }
+        let begun = self.groups.last().copied().unwrap_or(0);
+        assert!(self.draws.len() - begun < MAX_DRAWS, "a request may make at most {MAX_DRAWS} draws");
+        let outcome = Outcome::of_state(Answer::Spared, Micros::EPOCH, State::default());
+        self.draws.push(Draw { key, scope, limit, act, permit, outcome });
+    }
+
+    /// How many groups there are.
+    pub fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// The draws of one group.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn group(&self, index: usize) -> &[Draw] {
+        let end = self.groups.get(index + 1).copied().unwrap_or(self.draws.len());
+        &self.draws[self.groups[index]..end]
+    }
+
+    /// All draws, whatever their group.
+    pub fn all(&self) -> &[Draw] {
+        &self.draws
+    }
+
+    /// The key of a draw in this buffer.
+    #[inline]
+    pub fn key(&self, draw: &Draw) -> KeyRef<'_> {
+        KeyRef::of(&self.keys[draw.key.0..draw.key.1], draw.key.2)
+    }
+
+    /// The draws of one group, to be decided: for stores.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn group_mut(&mut self, index: usize) -> &mut [Draw] {
+        let end = self.groups.get(index + 1).copied().unwrap_or(self.draws.len());
+        &mut self.draws[self.groups[index]..end]
+    }
+}

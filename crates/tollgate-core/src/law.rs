@@ -1,0 +1,120 @@
+//! The algorithms. Each is a small value of constants with a pure step; [`Limit`](crate::Limit) picks among them.
+
+mod bucket;
+mod calendar;
+mod concurrency;
+mod fixed_window;
+mod sliding_log;
+mod sliding_window;
+mod tick;
+
+pub(crate) use bucket::{Bucket, Duty as BucketDuty};
+pub(crate) use calendar::Stretch;
+pub use calendar::{Zone, ZoneError};
+pub(crate) use concurrency::Concurrency;
+pub use concurrency::Holders;
+pub(crate) use fixed_window::{FixedWindow, Layout as WindowLayout};
+pub use sliding_log::Log;
+pub(crate) use sliding_log::SlidingLog;
+pub(crate) use sliding_window::SlidingWindow;
+
+/// Which algorithm a limit follows. `ALGORITHMS.md` gives each one's guarantee and a worked example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Law {
+    /// Tokens refill steadily up to the burst; each unit takes one. The usual choice.
+    TokenBucket,
+    /// Units leak out steadily.
+    LeakyBucket(Leak),
+    /// So many in each window; the count starts over with the next.
+    FixedWindow(Align),
+    /// The count of this window plus the previous one's, weighted by how much of it is still in sight.
+    SlidingWindowCounter,
+    /// So many in any stretch of the period's length, exactly: every admitted unit is remembered.
+    SlidingWindowLog(LogSize),
+    /// So many at the same time. The quota's period is how long a permit lasts if it is never released.
+    Concurrency,
+}
+
+impl Law {
+    /// The name the law goes by in rule files, metrics and stored keys.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Law::TokenBucket => "token_bucket",
+            Law::LeakyBucket(_) => "leaky_bucket",
+            Law::FixedWindow(_) => "fixed_window",
+            Law::SlidingWindowCounter => "sliding_window_counter",
+            Law::SlidingWindowLog(_) => "sliding_window_log",
+            Law::Concurrency => "concurrency",
+        }
+    }
+
+    /// How many families of states there are: see [`Limit::family`](crate::Limit::family).
+    pub const FAMILIES: usize = 6;
+
+    /// The first family whose laws keep a [`Roll`].
+    pub(crate) const ROLLS: u32 = 4;
+
+    /// A number of its own for every law there is; its family is in the upper half.
+    pub(crate) const fn code(self) -> u32 {
+        let (family, kind) = match self {
+            Law::TokenBucket => (0, 0),
+            Law::LeakyBucket(Leak::Meter) => (1, 0),
+            Law::LeakyBucket(Leak::Queue) => (1, 1),
+            Law::FixedWindow(Align::FirstHit) => (2, 0),
+            Law::FixedWindow(Align::Wall(zone)) => (2, 1 + zone.number()),
+            Law::SlidingWindowCounter => (3, 0),
+            Law::SlidingWindowLog(LogSize::Modest) => (Law::ROLLS, 0),
+            Law::SlidingWindowLog(LogSize::Large) => (Law::ROLLS, 1),
+            Law::Concurrency => (5, 0),
+        };
+        family << 20 | kind
+    }
+}
+
+/// What a leaky bucket does with units that come faster than they leak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Leak {
+    /// Refuses what would overflow. Without a burst, units must come one by one.
+    Meter,
+    /// Lets them wait their turn, first come first served: the answer is *allow after a delay*. The burst is the most
+    /// units that may be waiting or just served; without one, it is one period's worth.
+    Queue,
+}
+
+/// When a fixed window begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Align {
+    /// On the wall clock: on the full second, minute or hour; days, weeks (from Monday) and months at midnight in the
+    /// zone, whatever its daylight saving does to their length.
+    Wall(Zone),
+    /// With the first unit admitted after the last window ended.
+    FirstHit,
+}
+
+/// How much a sliding log may remember of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LogSize {
+    /// Up to [`Limit::MODEST_LOG`](crate::Limit::MODEST_LOG) units, a few tens of kilobytes.
+    Modest,
+    /// As many units as the quota says: whoever writes this means it.
+    Large,
+}
+
+/// What a limit of a law without a fixed-size state remembers of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Roll {
+    /// A sliding log's units.
+    Log(Log),
+    /// A concurrency limit's permits.
+    Holders(Holders),
+}
+
+impl Roll {
+    /// How many entries it holds: what its memory grows with.
+    pub fn entries(&self) -> usize {
+        match self {
+            Roll::Log(log) => log.entries(),
+            Roll::Holders(holders) => holders.entries(),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The token bucket, and the leaky bucket, which is the same arithmetic seen from below.
+//!
+//! What is remembered is a *debt*: how much has been taken and not yet refilled, and when that was true. The debt is
+//! counted in parts: a unit is `unit` parts and every tick pays back `refill` parts, where `refill / unit` is the rate
+//! in lowest terms. So any rate is exact, however odd (7/s, 10 million/s, 999 999/month), no fraction is ever rounded
+//! away however often one asks, and a bucket left alone is simply without debt.
+
+use super::tick::{Tick, exact_product};
+use crate::ask::Ask;
+use crate::limit::Step;
+use crate::quota::Quota;
+use crate::reading::{Outlook, Retry};
+use crate::state::State;
+use crate::time::{EXACT, Micros, Span};
+use std::num::NonZeroU64;
+
+/// A bucket's constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Bucket {
+    unit: NonZeroU64,
+    refill: NonZeroU64,
+    /// The most parts that may be owed.
+    capacity: u64,
+    /// How many ticks pay back everything.
+    full: u64,
+    tick: Tick,
+    burst: u32,
+    duty: Duty,
+}
+
+/// What a bucket is for. It decides who waits, and what a change of quota preserves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Duty {
+    /// Holds tokens: a change of quota keeps what is left.
+    Tokens,
+    /// Measures what came: a change of quota keeps what is in it.
+    Meter,
+    /// Delays what came until its turn: a change of quota keeps what is waiting.
+    Queue,
+}
+
+/// What is owed, in parts, and since which tick.
+#[derive(Clone, Copy)]
+struct Debt {
+    owed: u64,
+    at: u64,
+}
+
+impl Debt {
+    #[inline]
+    fn of(state: State) -> Debt {
+        let (owed, at) = state.numbers();
+        Debt { owed, at }
+    }
+
+    #[inline]
+    fn state(self) -> State {
+        State::new(self.owed, self.at)
+    }
+}
+
+impl Bucket {
+    /// A bucket of `burst` units; nothing if its numbers would pass 2^53 at every tick.
+    pub(crate) fn new(duty: Duty, quota: &Quota, burst: u32) -> Option<Bucket> {
+        let lowest_terms = |ticks: u64| {
+            let common = gcd(u64::from(quota.amount()), ticks);
+            (ticks / common, u64::from(quota.amount()) / common)
+        };
+        let tick = Tick::shortest(quota.per(), |ticks| {
+            let (unit, refill) = lowest_terms(ticks);
+            exact_product(u64::from(burst), unit) && u64::from(burst) * unit <= EXACT - refill
+        })?;
+        let (unit, refill) = lowest_terms(tick.count(quota.per()));
+        let capacity = u64::from(burst) * unit;
+        Some(Bucket {
+            unit: NonZeroU64::new(unit)?,
+            refill: NonZeroU64::new(refill)?,
+            capacity,
+            full: capacity.div_ceil(refill),
+            tick,
+            burst,
+            duty,
+        })
+    }
+
+    /// Ages the debt to `now`, then grants as much of `ask` as still fits.
+    #[inline(always)]
+    pub(crate) fn step(&self, state: Option<State>, now: Micros, ask: Ask) -> Step {
+        let debt = self.age(state, now);
+        let room = self.capacity - debt.owed;
+        let fits = ask.at_least() <= self.burst && u64::from(ask.at_least()) * self.unit.get() <= room;
+        if !fits || self.delay(debt, now) > ask.patience() {
+            return Step { granted: None, state: debt.state(), changed: false };
+        }
+        let granted = match ask.at_most() == ask.at_least() {
+            true => ask.at_least(),
+            false => u32::try_from(room / self.unit).unwrap_or(u32::MAX).min(ask.at_most()),
+        };
+        let owed = debt.owed + u64::from(granted) * self.unit.get();
+        Step { granted: Some(granted), state: Debt { owed, ..debt }.state(), changed: granted > 0 }
+    }
+
+    /// Pays back what has been refilled since.
+    #[inline(always)]
+    fn age(&self, state: Option<State>, now: Micros) -> Debt {
+        let now = self.tick.of(now);
+        let Some(debt) = state.map(Debt::of) else { return Debt { owed: 0, at: now } };
+        // The difference stops at zero: a clock stepping back may pause the refill but never lends time.
+        let elapsed = now.saturating_sub(debt.at);
+        // Past `full` everything is paid, and the product below can't overflow.
+        let paid = if elapsed >= self.full { self.capacity } else { elapsed * self.refill.get() };
+        match debt.owed.saturating_sub(paid) {
+            // Without a debt there is nothing to remember, not even when.
+            0 => Debt { owed: 0, at: now },
+            owed => Debt { owed, at: now.max(debt.at) },
+        }
+    }
+
+    /// How long a queue makes a newcomer wait; the other two never do.
+    #[inline(always)]
+    fn delay(&self, debt: Debt, now: Micros) -> Span {
+        match self.duty {
+            Duty::Queue => self.paid_at(debt, debt.owed).since(now),
+            Duty::Tokens | Duty::Meter => Span::ZERO,
+        }
+    }
+
+    /// When so many parts of the debt will have been paid back.
+    fn paid_at(&self, debt: Debt, parts: u64) -> Micros {
+        match parts {
+            0 => Micros::EPOCH,
+            _ => self.tick.start(debt.at.saturating_add(parts.div_ceil(self.refill.get()))),
+        }
+    }
+
+    /// What the state promises: `ask` was answered with `granted` at `now`.
+    pub(crate) fn outlook(&self, state: State, now: Micros, ask: Ask, granted: Option<u32>) -> Outlook {
+        let debt = self.age(Some(state), now);
+        let taken = u64::from(granted.unwrap_or(0)) * self.unit.get();
+        Outlook {
+            remaining: u32::try_from((self.capacity - debt.owed) / self.unit).unwrap_or(u32::MAX),
+            reset: self.paid_at(debt, debt.owed).since(now),
+            delay: self.delay(Debt { owed: debt.owed.saturating_sub(taken), ..debt }, now),
+            retry: if granted.is_none() { Some(self.retry(debt, now, ask)) } else { None },
+        }
+    }
+
+    /// When to come back with the same ask: neither early nor late, if nobody draws in between.
+    fn retry(&self, debt: Debt, now: Micros, ask: Ask) -> Retry {
+        if ask.at_least() > self.burst {
+            return Retry::Never;
+        }
+        let room = self.capacity - u64::from(ask.at_least()) * self.unit.get();
+        let fits_at = self.paid_at(debt, debt.owed.saturating_sub(room));
+        let turn_at = match self.duty {
+            Duty::Queue => self.paid_at(debt, debt.owed).less(ask.patience()),
+            Duty::Tokens | Duty::Meter => Micros::EPOCH,
+        };
+        Retry::After(fits_at.max(turn_at).since(now))
+    }
+
+    /// Gives back so many units, at most all that are owed.
+    pub(crate) fn give(&self, state: State, now: Micros, units: u32) -> State {
+        let debt = self.age(Some(state), now);
+        let given = u64::from(units).saturating_mul(self.unit.get());
+        Debt { owed: debt.owed.saturating_sub(given), ..debt }.state()
+    }
+
+    /// The same key's state under this limit, after `before` wrote it: what is left stays left, or what is in stays
+    /// in, and the new rate counts from `now`.
+    pub(crate) fn adopt(&self, state: State, before: &Bucket, now: Micros) -> State {
+        let debt = before.age(Some(state), now);
+        let convert = |parts: u64| scale(parts, self.unit.get(), before.unit.get()).min(self.capacity);
+        let owed = match self.duty {
+            Duty::Tokens => self.capacity - convert(before.capacity - debt.owed),
+            Duty::Meter | Duty::Queue => convert(debt.owed),
+        };
+        // The next whole tick: rounding down would count the time before it under both rates.
+        let at = self.tick.after(before.tick.start(debt.at).max(now));
+        Debt { owed, at }.state()
+    }
+
+    /// Whether nothing is owed any more.
+    #[inline]
+    pub(crate) fn is_drained(&self, state: State, now: Micros) -> bool {
+        self.age(Some(state), now).owed == 0
+    }
+
+    /// How much of the capacity is in use, in thousandths.
+    pub(crate) fn fill(&self, state: State, now: Micros) -> u32 {
+        per_mille(self.age(Some(state), now).owed, self.capacity)
+    }
+
+    /// The longest that a state matters after it was written.
+    pub(crate) fn ttl(&self) -> Span {
+        self.tick.start(self.full.saturating_add(1)).since(Micros::EPOCH)
+    }
+
+    /// The most units that may come at once.
+    #[inline]
+    pub(crate) fn burst(&self) -> u32 {
+        self.burst
+    }
+}
+
+/// `part / whole` in thousandths, rounded up, so that only nothing is 0.
+pub(crate) fn per_mille(part: u64, whole: u64) -> u32 {
+    let share = (u128::from(part) * 1000).div_ceil(u128::from(whole.max(1)));
+    u32::try_from(share).unwrap_or(u32::MAX)
+}
+
+/// `parts × to / from`, rounded down. Rare enough to be wide: only a change of quota comes here.
+fn scale(parts: u64, to: u64, from: u64) -> u64 {
+    let scaled = u128::from(parts) * u128::from(to) / u128::from(from);
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

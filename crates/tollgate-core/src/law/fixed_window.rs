@@ -1,0 +1,128 @@
+//! The fixed window counter.
+//!
+//! What is remembered is when the window ends and how much of it is used. Until then a draw is one comparison,
+//! however the window was laid out; only the first draw of a window asks the calendar.
+
+use super::bucket::per_mille;
+use super::calendar::{Stretch, Zone};
+use crate::ask::Ask;
+use crate::limit::Step;
+use crate::reading::{Outlook, Retry};
+use crate::state::State;
+use crate::time::{Micros, Span};
+
+/// A fixed window's constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FixedWindow {
+    amount: u32,
+    per: Span,
+    layout: Layout,
+}
+
+/// Where windows begin and end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Layout {
+    /// At multiples of the period since the epoch.
+    Multiples,
+    /// Where the calendar says.
+    Calendar(Stretch, Zone),
+    /// At the first hit.
+    FirstHit,
+}
+
+/// How much is used of the window that ends then.
+#[derive(Clone, Copy)]
+struct Used {
+    ends: Micros,
+    used: u32,
+}
+
+impl Used {
+    #[inline]
+    fn state(self) -> State {
+        State::new(self.ends.get(), u64::from(self.used))
+    }
+}
+
+impl FixedWindow {
+    pub(crate) fn new(amount: u32, per: Span, layout: Layout) -> FixedWindow {
+        FixedWindow { amount, per, layout }
+    }
+
+    /// Starts over if the window has ended, then grants as much of `ask` as still fits.
+    #[inline]
+    pub(crate) fn step(&self, state: Option<State>, now: Micros, ask: Ask) -> Step {
+        let window = self.age(state, now);
+        let room = self.amount - window.used;
+        if ask.at_least() > room {
+            return Step { granted: None, state: window.state(), changed: false };
+        }
+        let granted = ask.at_most().min(room);
+        let ends = if window.used == 0 && granted > 0 { self.end(now) } else { window.ends };
+        let state = Used { ends, used: window.used + granted }.state();
+        Step { granted: Some(granted), state, changed: granted > 0 }
+    }
+
+    /// The window as it stands at `now`. A clock stepping back stays in the window it had reached.
+    #[inline]
+    fn age(&self, state: Option<State>, now: Micros) -> Used {
+        let (ends, used) = state.map_or((0, 0), State::numbers);
+        let used =
+            if now.get() < ends { u32::try_from(used).unwrap_or(u32::MAX).min(self.amount) } else { 0 };
+        Used { ends: Micros::new(ends), used }
+    }
+
+    /// When the window that `now` falls into ends.
+    #[cold]
+    fn end(&self, now: Micros) -> Micros {
+        match self.layout {
+            Layout::FirstHit => now.plus(self.per),
+            Layout::Calendar(stretch, zone) => stretch.end(now, zone),
+            Layout::Multiples => Micros::new((now.get() / self.per.get() + 1).saturating_mul(self.per.get())),
+        }
+    }
+
+    /// What the state promises: `ask` was answered with `granted` at `now`.
+    pub(crate) fn outlook(&self, state: State, now: Micros, ask: Ask, granted: Option<u32>) -> Outlook {
+        let window = self.age(Some(state), now);
+        let reset = if window.used == 0 { Span::ZERO } else { window.ends.since(now) };
+        let retry = if ask.at_least() > self.amount { Retry::Never } else { Retry::After(reset) };
+        Outlook {
+            remaining: self.amount - window.used,
+            reset,
+            delay: Span::ZERO,
+            retry: if granted.is_none() { Some(retry) } else { None },
+        }
+    }
+
+    /// Gives back so many units, at most all that are used.
+    pub(crate) fn give(&self, state: State, now: Micros, units: u32) -> State {
+        let window = self.age(Some(state), now);
+        Used { used: window.used.saturating_sub(units), ..window }.state()
+    }
+
+    /// The same key's state under this limit: what was used stays used, until the nearer of both windows' ends.
+    pub(crate) fn adopt(&self, state: State, before: &FixedWindow, now: Micros) -> State {
+        let window = before.age(Some(state), now);
+        Used { ends: window.ends.min(self.end(now)), used: window.used.min(self.amount) }.state()
+    }
+
+    /// Whether nothing is used any more.
+    #[inline]
+    pub(crate) fn is_drained(&self, state: State, now: Micros) -> bool {
+        self.age(Some(state), now).used == 0
+    }
+
+    /// How much of the window is used, in thousandths.
+    pub(crate) fn fill(&self, state: State, now: Micros) -> u32 {
+        per_mille(u64::from(self.age(Some(state), now).used), u64::from(self.amount))
+    }
+
+    /// The longest that a state matters after it was written: the longest month has 31 days and perhaps an hour.
+    pub(crate) fn ttl(&self) -> Span {
+        match self.layout {
+            Layout::Multiples | Layout::FirstHit => self.per,
+            Layout::Calendar(..) => Span::micros(self.per.get() + 2 * Span::DAY.get()),
+        }
+    }
+}

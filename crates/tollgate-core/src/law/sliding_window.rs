@@ -1,0 +1,185 @@
+//! The sliding window counter.
+//!
+//! Two counts are remembered: the current window's and the previous one's. The previous count fades as the current
+//! window passes: at `elapsed` into a window of `w` ticks it weighs `previous × (w − elapsed) / w`. Comparing both
+//! sides times `w` keeps everything whole. The estimate never rises by itself and has no jump where windows meet, so
+//! the instant at which a refused ask will fit is known exactly.
+
+use super::bucket::per_mille;
+use super::tick::{Tick, exact_product};
+use crate::ask::Ask;
+use crate::limit::Step;
+use crate::quota::Quota;
+use crate::reading::{Outlook, Retry};
+use crate::state::State;
+use crate::time::{Micros, Span};
+use std::num::NonZeroU64;
+
+/// A sliding window's constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SlidingWindow {
+    amount: u32,
+    /// The window's length in ticks.
+    window: NonZeroU64,
+    tick: Tick,
+}
+
+/// The window's number since the epoch and both counts.
+#[derive(Clone, Copy)]
+struct Counts {
+    index: u64,
+    previous: u32,
+    current: u32,
+}
+
+/// 106 bits hold the number of any window of at least [`SlidingWindow::SHORTEST`] (42 bits) and two counts.
+impl Counts {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "each count was packed into 32 bits")]
+    fn of(state: State) -> Counts {
+        let (high, low) = state.numbers();
+        let previous = (high & 0x7ff) << 21 | low >> 32;
+        Counts { index: high >> 11, previous: previous as u32, current: low as u32 }
+    }
+
+    #[inline]
+    fn state(self) -> State {
+        let previous = u64::from(self.previous);
+        State::new(self.index << 11 | previous >> 21, (previous & 0x1f_ffff) << 32 | u64::from(self.current))
+    }
+}
+
+impl Counts {
+    #[inline]
+    fn is_zero(self) -> bool {
+        self.previous == 0 && self.current == 0
+    }
+}
+
+impl SlidingWindow {
+    /// The shortest window whose number always fits the state.
+    pub(crate) const SHORTEST: Span = Span::millis(10);
+
+    /// A window of the quota's period; nothing if its numbers would pass 2^53 at every tick.
+    pub(crate) fn new(quota: &Quota) -> Option<SlidingWindow> {
+        let amount = quota.amount();
+        let tick = Tick::shortest(quota.per(), |window| exact_product(u64::from(amount), window))?;
+        let window = NonZeroU64::new(tick.count(quota.per()))?;
+        Some(SlidingWindow { amount, window, tick })
+    }
+
+    /// Moves the windows on to `now`, then grants as much of `ask` as still fits.
+    #[inline]
+    pub(crate) fn step(&self, state: Option<State>, now: Micros, ask: Ask) -> Step {
+        let (counts, elapsed) = self.age(state, now);
+        let room = self.room(counts, elapsed);
+        if ask.at_least() > room {
+            return Step { granted: None, state: counts.state(), changed: false };
+        }
+        let granted = ask.at_most().min(room);
+        let state = Counts { current: counts.current + granted, ..counts }.state();
+        Step { granted: Some(granted), state, changed: granted > 0 }
+    }
+
+    /// The counts as they stand at `now`, and how far into their window that is.
+    #[inline]
+    fn age(&self, state: Option<State>, now: Micros) -> (Counts, u64) {
+        let now = self.tick.of(now);
+        let (index, elapsed) = (now / self.window, now % self.window);
+        let none = Counts { index, previous: 0, current: 0 };
+        let Some(counts) = state.map(Counts::of) else { return (none, elapsed) };
+        match index.checked_sub(counts.index) {
+            Some(0) => (counts, elapsed),
+            Some(1) => (Counts { index, previous: counts.current, current: 0 }, elapsed),
+            Some(_) => (none, elapsed),
+            // The clock stepped back. What is drained is forgotten, whenever it was.
+            None if counts.is_zero() => (none, elapsed),
+            // Else the window that was reached stays, as it was at its very beginning.
+            None => (counts, 0),
+        }
+    }
+
+    /// How many more units fit.
+    #[inline]
+    fn room(&self, counts: Counts, elapsed: u64) -> u32 {
+        let fading = (u64::from(counts.previous) * (self.window.get() - elapsed)).div_ceil(self.window.get());
+        let used = u64::from(counts.current) + fading;
+        self.amount.saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))
+    }
+
+    /// What the state promises: `ask` was answered with `granted` at `now`.
+    pub(crate) fn outlook(&self, state: State, now: Micros, ask: Ask, granted: Option<u32>) -> Outlook {
+        let (counts, elapsed) = self.age(Some(state), now);
+        let gone_in_windows = match counts {
+            Counts { current: 1.., .. } => 2,
+            Counts { previous: 1.., .. } => 1,
+            Counts { .. } => 0,
+        };
+        let gone_at = self.tick.start((counts.index + gone_in_windows) * self.window.get());
+        Outlook {
+            remaining: self.room(counts, elapsed),
+            reset: if gone_in_windows == 0 { Span::ZERO } else { gone_at.since(now) },
+            delay: Span::ZERO,
+            retry: if granted.is_none() { Some(self.retry(counts, now, ask)) } else { None },
+        }
+    }
+
+    /// When to come back with the same ask: neither early nor late, if nobody draws in between.
+    fn retry(&self, counts: Counts, now: Micros, ask: Ask) -> Retry {
+        let Some(room) = self.amount.checked_sub(ask.at_least()) else { return Retry::Never };
+        let (windows, elapsed) = match room.checked_sub(counts.current) {
+            // It fits within this window, once the previous count has faded to `room`.
+            Some(room) => (0, self.faded_to(counts.previous, room)),
+            // It takes the next window, when the current count is the one that fades.
+            None => (1, self.faded_to(counts.current, room)),
+        };
+        let at = self.tick.start((counts.index + windows) * self.window.get() + elapsed);
+        Retry::After(at.since(now))
+    }
+
+    /// How far into a window a previous count weighs no more than `room`.
+    fn faded_to(&self, count: u32, room: u32) -> u64 {
+        match u64::from(count) {
+            0 => 0,
+            count => self.window.get().saturating_sub(u64::from(room) * self.window.get() / count),
+        }
+    }
+
+    /// Gives back so many units, the youngest first, at most all that are counted.
+    pub(crate) fn give(&self, state: State, now: Micros, units: u32) -> State {
+        let (counts, _) = self.age(Some(state), now);
+        let rest = units.saturating_sub(counts.current);
+        let current = counts.current.saturating_sub(units);
+        Counts { current, previous: counts.previous.saturating_sub(rest), ..counts }.state()
+    }
+
+    /// The same key's state under this limit: what was counted stays counted. Windows of another length can't be
+    /// carried over as they are; what still weighs then counts as taken now.
+    pub(crate) fn adopt(&self, state: State, before: &SlidingWindow, now: Micros) -> State {
+        let (counts, elapsed) = before.age(Some(state), now);
+        if (self.window, self.tick) == (before.window, before.tick) {
+            let (previous, current) = (counts.previous.min(self.amount), counts.current.min(self.amount));
+            return Counts { previous, current, ..counts }.state();
+        }
+        let used = before.amount - before.room(counts, elapsed);
+        let (fresh, _) = self.age(None, before.tick.start(counts.index * before.window.get()).max(now));
+        Counts { current: used.min(self.amount), ..fresh }.state()
+    }
+
+    /// Whether nothing is counted any more.
+    #[inline]
+    pub(crate) fn is_drained(&self, state: State, now: Micros) -> bool {
+        self.age(Some(state), now).0.is_zero()
+    }
+
+    /// How much of the amount is in use, in thousandths.
+    pub(crate) fn fill(&self, state: State, now: Micros) -> u32 {
+        let (counts, elapsed) = self.age(Some(state), now);
+        per_mille(u64::from(self.amount - self.room(counts, elapsed)), u64::from(self.amount))
+    }
+
+    /// The longest that a state matters after it was written.
+    pub(crate) fn ttl(&self) -> Span {
+        self.tick.start(2 * self.window.get()).since(Micros::EPOCH)
+    }
+}

@@ -1,0 +1,394 @@
+//! A quota under a law.
+
+use crate::ask::{Ask, PermitId};
+use crate::law::{
+    Align, Bucket, Concurrency, FixedWindow, Law, Leak, LogSize, Roll, SlidingLog, SlidingWindow,
+};
+use crate::law::{BucketDuty, Stretch, WindowLayout, Zone};
+use crate::quota::Quota;
+use crate::reading::{Answer, Outcome, Outlook, Reading};
+use crate::state::State;
+use crate::time::{Micros, Span};
+use std::fmt;
+
+/// A quota under a law: what a draw is drawn from.
+///
+/// Building one checks that none of its arithmetic can leave the integers below 2^53; after that, nothing it does can
+/// fail. It is a plain value: two limits of the same law and quota are the same limit.
+///
+/// ```
+/// use tollgate_core::{Law, Limit};
+///
+/// let limit = Limit::new(Law::TokenBucket, "100/s burst 20".parse()?)?;
+/// assert_eq!(limit.capacity(), 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    form: Form,
+    quota: Quota,
+    law: Law,
+    /// The law as a number: comparing it and the quota is all that telling two limits apart takes on the hot path.
+    code: u32,
+}
+
+/// The law and the quota say it all; the form only follows from them.
+impl PartialEq for Limit {
+    #[inline]
+    fn eq(&self, other: &Limit) -> bool {
+        self.code == other.code && self.quota == other.quota
+    }
+}
+
+impl Eq for Limit {}
+
+impl std::hash::Hash for Limit {
+    fn hash<H: std::hash::Hasher>(&self, hasher: &mut H) {
+        (self.code, self.quota).hash(hasher);
+    }
+}
+
+/// The constants that the law computes with.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Bucket(Bucket),
+    FixedWindow(FixedWindow),
+    SlidingWindow(SlidingWindow),
+    SlidingLog(SlidingLog),
+    Concurrency(Concurrency),
+}
+
+/// One step of a law that remembers a [`State`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// How many units were granted; nothing if the limit refused.
+    pub granted: Option<u32>,
+    /// The key's state now.
+    pub state: State,
+    /// Whether the state must be written for the grant to count. A refusal changes nothing.
+    pub changed: bool,
+}
+
+impl Step {
+    /// The step in words.
+    #[inline(always)]
+    pub fn answer(&self) -> Answer {
+        match self.granted {
+            Some(units) => Answer::Granted(units),
+            None => Answer::Refused,
+        }
+    }
+}
+
+impl Limit {
+    /// The longest log that a rule gets without saying that it means it, in units.
+    pub const MODEST_LOG: u32 = 10_000;
+
+    /// The longest that a limit may take to be full again: a century, so that every wait it names ends before time does.
+    pub const LONGEST: Span = Span::micros(100 * Span::YEAR.get());
+
+    /// Puts a quota under a law.
+    ///
+    /// # Errors
+    /// If the law can't honour the quota exactly; the error says what to write instead.
+    pub fn new(law: Law, quota: Quota) -> Result<Limit, LimitError> {
+        let form = match law {
+            Law::TokenBucket => Form::Bucket(bucket(BucketDuty::Tokens, quota, quota.amount())?),
+            Law::LeakyBucket(Leak::Meter) => Form::Bucket(bucket(BucketDuty::Meter, quota, 1)?),
+            Law::LeakyBucket(Leak::Queue) => Form::Bucket(bucket(BucketDuty::Queue, quota, quota.amount())?),
+            Law::FixedWindow(align) => Form::FixedWindow(fixed_window(align, without_burst(law, quota)?)?),
+            Law::SlidingWindowCounter => Form::SlidingWindow(sliding_window(without_burst(law, quota)?)?),
+            Law::SlidingWindowLog(size) => Form::SlidingLog(sliding_log(size, without_burst(law, quota)?)?),
+            Law::Concurrency => {
+                let quota = without_burst(law, quota)?;
+                Form::Concurrency(Concurrency { amount: quota.amount(), lapse: quota.per() })
+            }
+        };
+        let limit = Limit { form, quota, law, code: law.code() };
+        match limit.ttl() <= Limit::LONGEST {
+            true => Ok(limit),
+            false => Err(LimitError::TooSlow { quota, takes: limit.ttl() }),
+        }
+    }
+
+    /// The law it follows.
+    #[inline]
+    pub fn law(&self) -> Law {
+        self.law
+    }
+
+    /// The family of states that its law can read, below [`Law::FAMILIES`]. A key's states in different families
+    /// never meet.
+    #[inline]
+    pub fn family(&self) -> usize {
+        (self.code >> 20) as usize
+    }
+
+    /// The quota it grants.
+    #[inline]
+    pub fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// The most units that a single draw can ever get.
+    #[inline]
+    pub fn capacity(&self) -> u32 {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.burst(),
+            _ => self.quota.amount(),
+        }
+    }
+
+    /// Whether the law remembers a [`Roll`] instead of a [`State`].
+    #[inline]
+    pub fn keeps_roll(&self) -> bool {
+        self.code >= Law::ROLLS << 20
+    }
+
+    /// Ages `state` to `now` and grants as much of `ask` as fits. Pure, in integers, and total.
+    ///
+    /// A limit that keeps a roll has no state to step: it refuses here, and is drawn with [`Limit::step_roll`].
+    #[inline(always)]
+    pub fn step(&self, state: Option<State>, now: Micros, ask: Ask) -> Step {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.step(state, now, ask),
+            Form::FixedWindow(window) => window.step(state, now, ask),
+            Form::SlidingWindow(window) => window.step(state, now, ask),
+            Form::SlidingLog(_) | Form::Concurrency(_) => {
+                Step { granted: None, state: state.unwrap_or_default(), changed: false }
+            }
+        }
+    }
+
+    /// Words a step: what is left, and when to come back.
+    pub fn read(&self, step: Step, now: Micros, ask: Ask) -> Reading {
+        Reading { limit: *self, ask, outcome: Outcome::of_state(step.answer(), now, step.state) }
+    }
+
+    pub(crate) fn outlook(&self, state: State, now: Micros, ask: Ask, granted: Option<u32>) -> Outlook {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.outlook(state, now, ask, granted),
+            Form::FixedWindow(window) => window.outlook(state, now, ask, granted),
+            Form::SlidingWindow(window) => window.outlook(state, now, ask, granted),
+            Form::SlidingLog(log) => log.outlook(&Default::default(), now, ask, granted),
+            Form::Concurrency(places) => places.outlook(&Default::default(), now, ask, granted),
+        }
+    }
+
+    /// The state after `units` were given back, at most as many as are out.
+    pub fn give(&self, state: State, now: Micros, units: u32) -> State {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.give(state, now, units),
+            Form::FixedWindow(window) => window.give(state, now, units),
+            Form::SlidingWindow(window) => window.give(state, now, units),
+            Form::SlidingLog(_) | Form::Concurrency(_) => state,
+        }
+    }
+
+    /// The state that `before` wrote, under this limit: nothing if it had drained, or if the laws differ.
+    ///
+    /// A token bucket keeps the tokens that are left, a leaky bucket what is in it, a window what was used. The new
+    /// rate counts from `now`.
+    pub fn adopt(&self, state: State, before: &Limit, now: Micros) -> Option<State> {
+        if before.is_drained(state, now) {
+            return None;
+        }
+        match (&self.form, &before.form) {
+            (Form::Bucket(after), Form::Bucket(before)) => Some(after.adopt(state, before, now)),
+            (Form::FixedWindow(after), Form::FixedWindow(before)) => Some(after.adopt(state, before, now)),
+            (Form::SlidingWindow(after), Form::SlidingWindow(before)) => {
+                Some(after.adopt(state, before, now))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the state says the same as no state at all, now and for ever.
+    #[inline]
+    pub fn is_drained(&self, state: State, now: Micros) -> bool {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.is_drained(state, now),
+            Form::FixedWindow(window) => window.is_drained(state, now),
+            Form::SlidingWindow(window) => window.is_drained(state, now),
+            Form::SlidingLog(_) | Form::Concurrency(_) => true,
+        }
+    }
+
+    /// How much of the limit is in use, in thousandths; 0 only if nothing is.
+    pub fn fill(&self, state: State, now: Micros) -> u32 {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.fill(state, now),
+            Form::FixedWindow(window) => window.fill(state, now),
+            Form::SlidingWindow(window) => window.fill(state, now),
+            Form::SlidingLog(_) | Form::Concurrency(_) => 0,
+        }
+    }
+
+    /// The longest that a state matters after it was written: what a store may set as its time to live.
+    pub fn ttl(&self) -> Span {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.ttl(),
+            Form::FixedWindow(window) => window.ttl(),
+            Form::SlidingWindow(window) => window.ttl(),
+            Form::SlidingLog(_) | Form::Concurrency(_) => self.quota.per(),
+        }
+    }
+
+    /// An empty roll of the kind that the law keeps.
+    pub fn new_roll(&self) -> Roll {
+        match &self.form {
+            Form::Concurrency(_) => Roll::Holders(Default::default()),
+            _ => Roll::Log(Default::default()),
+        }
+    }
+
+    /// Like [`Limit::step`], for a law that keeps a roll. A roll of another law grants nothing.
+    pub fn step_roll(&self, roll: &mut Roll, now: Micros, ask: Ask, permit: PermitId) -> Option<u32> {
+        match (&self.form, roll) {
+            (Form::SlidingLog(law), Roll::Log(log)) => law.draw(log, now, ask),
+            (Form::Concurrency(law), Roll::Holders(holders)) => law.draw(holders, now, ask, permit),
+            _ => None,
+        }
+    }
+
+    /// Gives back so many units, the youngest first, or the permit's places.
+    pub fn give_roll(&self, roll: &mut Roll, units: u32, permit: PermitId) {
+        match roll {
+            Roll::Log(log) => log.take_back(units),
+            Roll::Holders(holders) => holders.release(permit),
+        }
+    }
+
+    /// Forgets what no longer counts, and says whether anything does.
+    pub fn drain_roll(&self, roll: &mut Roll, now: Micros) -> bool {
+        match (&self.form, &mut *roll) {
+            (Form::SlidingLog(law), Roll::Log(log)) => law.age(log, now),
+            (Form::Concurrency(law), Roll::Holders(holders)) => law.age(holders, now),
+            _ => return true,
+        }
+        roll.entries() == 0
+    }
+
+    /// What taking from a roll that was drained would be answered, without taking.
+    pub fn look_roll(&self, roll: &Roll, now: Micros, ask: Ask) -> Outcome {
+        let refused = self.read_roll(roll, now, ask, Answer::Refused);
+        match ask.at_least() <= refused.outlook(self, ask).remaining {
+            true => self.read_roll(roll, now, ask, Answer::Spared),
+            false => refused,
+        }
+    }
+
+    /// What the roll promises, after `ask` was answered so at `now`.
+    pub fn read_roll(&self, roll: &Roll, now: Micros, ask: Ask, answer: Answer) -> Outcome {
+        let granted = answer.granted();
+        let outlook = match (&self.form, roll) {
+            (Form::SlidingLog(law), Roll::Log(log)) => law.outlook(log, now, ask, granted),
+            (Form::Concurrency(law), Roll::Holders(holders)) => law.outlook(holders, now, ask, granted),
+            _ => self.outlook(State::default(), now, ask, granted),
+        };
+        Outcome::of_outlook(answer, now, outlook)
+    }
+}
+
+/// The law's name and the quota: `token_bucket 100/s burst 20`.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.law.name(), self.quota)
+    }
+}
+
+fn bucket(duty: BucketDuty, quota: Quota, usual_burst: u32) -> Result<Bucket, LimitError> {
+    Bucket::new(duty, &quota, quota.burst().unwrap_or(usual_burst)).ok_or(LimitError::TooFine { quota })
+}
+
+fn fixed_window(align: Align, quota: Quota) -> Result<FixedWindow, LimitError> {
+    let layout = match (align, Stretch::of(quota.per())) {
+        (Align::FirstHit, _) => WindowLayout::FirstHit,
+        (Align::Wall(zone), Some(stretch)) => WindowLayout::Calendar(stretch, zone),
+        (Align::Wall(Zone::UTC), None) => WindowLayout::Multiples,
+        (Align::Wall(zone), None) => return Err(LimitError::ZoneWithoutCalendar { zone, per: quota.per() }),
+    };
+    Ok(FixedWindow::new(quota.amount(), quota.per(), layout))
+}
+
+fn sliding_window(quota: Quota) -> Result<SlidingWindow, LimitError> {
+    if quota.per() < SlidingWindow::SHORTEST {
+        return Err(LimitError::WindowTooShort { per: quota.per(), shortest: SlidingWindow::SHORTEST });
+    }
+    SlidingWindow::new(&quota).ok_or(LimitError::TooFine { quota })
+}
+
+fn sliding_log(size: LogSize, quota: Quota) -> Result<SlidingLog, LimitError> {
+    match size {
+        LogSize::Modest if quota.amount() > Limit::MODEST_LOG => Err(LimitError::LogTooLong { quota }),
+        LogSize::Modest | LogSize::Large => Ok(SlidingLog { amount: quota.amount(), per: quota.per() }),
+    }
+}
+
+fn without_burst(law: Law, quota: Quota) -> Result<Quota, LimitError> {
+    match quota.burst() {
+        Some(_) => Err(LimitError::BurstUnused { law: law.name(), quota }),
+        None => Ok(quota),
+    }
+}
+
+/// Why a law can't honour a quota, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// The exact arithmetic would pass 2^53.
+    #[error(
+        "{quota} is too fine to be counted exactly: round the amount (to a multiple of 1000, say), \
+         shorten the period or lower the burst"
+    )]
+    TooFine {
+        /// The quota.
+        quota: Quota,
+    },
+    /// It would take more than a century to be full again.
+    #[error(
+        "{quota} would take {} years to be full again, and at most 100 can be counted: lower the burst or shorten the \
+         period", takes.get() / Span::YEAR.get()
+    )]
+    TooSlow {
+        /// The quota.
+        quota: Quota,
+        /// How long it takes.
+        takes: Span,
+    },
+    /// The law has no use for a burst.
+    #[error("{law} has no burst, but the quota is {quota}: leave the burst out, or use token_bucket")]
+    BurstUnused {
+        /// The law's name.
+        law: &'static str,
+        /// The quota.
+        quota: Quota,
+    },
+    /// A log of that length takes much memory for each key.
+    #[error(
+        "a log of {} units for each key is long (the usual bound is {}): use sliding_window_counter, \
+         or say that the log may be large", quota.amount(), Limit::MODEST_LOG
+    )]
+    LogTooLong {
+        /// The quota.
+        quota: Quota,
+    },
+    /// A time zone moves only days, weeks and months.
+    #[error(
+        "the time zone {zone} has no bearing on windows of {per}: leave it out, or use a day, a week or a month"
+    )]
+    ZoneWithoutCalendar {
+        /// The zone.
+        zone: Zone,
+        /// The period.
+        per: Span,
+    },
+    /// A sliding window that short can't be numbered.
+    #[error("a sliding window of {per} is too short: write at least {shortest}, or use token_bucket")]
+    WindowTooShort {
+        /// The period.
+        per: Span,
+        /// The shortest there is.
+        shortest: Span,
+    },
+}

@@ -1,0 +1,82 @@
+//! What a limit refuses to be, and what it says instead.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+
+use tollgate_core::{Align, Law, Leak, Limit, LimitError, LogSize, Quota, Zone};
+
+fn build(law: Law, quota: &str) -> Result<Limit, LimitError> {
+    Limit::new(law, quota.parse::<Quota>().expect("the quota can be read"))
+}
+
+#[test]
+fn every_refusal_says_what_to_write_instead() {
+    let berlin: Zone = "Europe/Berlin".parse().unwrap();
+    let cases = [
+        (Law::FixedWindow(Align::FirstHit), "10/s burst 3", "leave the burst out"),
+        (Law::SlidingWindowCounter, "10/s burst 3", "leave the burst out"),
+        (Law::SlidingWindowLog(LogSize::Modest), "10/s burst 3", "leave the burst out"),
+        (Law::Concurrency, "10/s burst 3", "leave the burst out"),
+        (Law::SlidingWindowLog(LogSize::Modest), "10001/s", "use sliding_window_counter"),
+        (Law::SlidingWindowCounter, "10/9ms", "write at least 10ms"),
+        (Law::SlidingWindowCounter, "4294967295 per 2097151999us", "round the amount"),
+        (Law::TokenBucket, "4294967295 per 99999999999us", "round the amount"),
+        (Law::FixedWindow(Align::Wall(berlin)), "10/h", "use a day, a week or a month"),
+        (Law::TokenBucket, "1/year burst 101", "lower the burst"),
+        (Law::SlidingWindowCounter, "1/51y", "shorten the period"),
+    ];
+    for (law, quota, said) in cases {
+        let error = build(law, quota).expect_err(quota).to_string();
+        assert!(error.contains(said), "{quota} under {law:?} said {error:?}");
+    }
+}
+
+#[test]
+fn what_is_large_but_fits_is_taken() {
+    let cases = [
+        (Law::TokenBucket, "4294967295/s"),
+        (Law::TokenBucket, "4294967291/month"),
+        (Law::TokenBucket, "999999/month"),
+        (Law::TokenBucket, "1/year burst 99"),
+        (Law::LeakyBucket(Leak::Queue), "4294967295/year"),
+        (Law::SlidingWindowCounter, "4294967295/month"),
+        (Law::SlidingWindowLog(LogSize::Modest), "10000/s"),
+        (Law::SlidingWindowLog(LogSize::Large), "4294967295/s"),
+        (Law::FixedWindow(Align::FirstHit), "4294967295/99y"),
+        (Law::Concurrency, "4294967295/day"),
+    ];
+    for (law, quota) in cases {
+        assert!(build(law, quota).is_ok(), "{quota} under {law:?}: {:?}", build(law, quota));
+    }
+}
+
+#[test]
+fn capacity_is_the_burst_or_the_amount() {
+    let capacity = |law, quota| build(law, quota).unwrap().capacity();
+    assert_eq!(capacity(Law::TokenBucket, "100/s"), 100);
+    assert_eq!(capacity(Law::TokenBucket, "100/s burst 7"), 7);
+    assert_eq!(capacity(Law::LeakyBucket(Leak::Meter), "100/s"), 1);
+    assert_eq!(capacity(Law::LeakyBucket(Leak::Meter), "100/s burst 7"), 7);
+    assert_eq!(capacity(Law::LeakyBucket(Leak::Queue), "100/s"), 100);
+    assert_eq!(capacity(Law::Concurrency, "100/s"), 100);
+}
+
+#[test]
+fn limits_of_one_law_and_quota_are_one_limit() {
+    let limits = [
+        build(Law::TokenBucket, "100/s"),
+        build(Law::TokenBucket, "100/s burst 100"),
+        build(Law::LeakyBucket(Leak::Meter), "100/s"),
+        build(Law::LeakyBucket(Leak::Queue), "100/s"),
+        build(Law::FixedWindow(Align::FirstHit), "100/s"),
+        build(Law::FixedWindow(Align::Wall(Zone::UTC)), "100/s"),
+        build(Law::SlidingWindowCounter, "100/s"),
+        build(Law::SlidingWindowLog(LogSize::Modest), "100/s"),
+        build(Law::Concurrency, "100/s"),
+    ];
+    for (index, one) in limits.iter().enumerate() {
+        assert_eq!(one.clone().unwrap(), one.clone().unwrap());
+        for other in &limits[index + 1..] {
+            assert_ne!(one, other);
+        }
+    }
+    assert_eq!(limits[1].clone().unwrap().to_string(), "token_bucket 100/s burst 100");
+}
