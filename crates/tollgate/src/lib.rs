@@ -1,0 +1,35 @@
+//! A rate limiter to embed: given a key and a cost, it says allow or deny, how much is left, and when to come back.
+//!
+//! ```
+//! use tollgate::Limiter;
+//!
+//! let limiter = Limiter::new("100/s")?;
+//! assert!(limiter.check_now("user:42").is_allowed());
+//! # Ok::<(), tollgate::LimitsError>(())
+//! ```
+//!
+//! A [`Limiter`] binds every key to the same limits, one or several, and keeps its state in a [`Store`]: the
+//! [`MemoryStore`] of this process unless told otherwise. The memory store answers at once, through the calls that end
+//! in `_now`; every store answers through the calls that are awaited.
+//!
+//! The arithmetic is in `tollgate-core`, whose types are named here again: [`Quota`] (how much per how long), [`Law`]
+//! (the algorithm), [`Limit`] (a quota under a law), [`Decision`] (what the client hears).
+
+mod clock;
+mod limiter;
+mod limits;
+mod memory;
+mod permit;
+mod store;
+
+pub use clock::{ManualClock, SystemClock};
+pub use limiter::{AcquireError, Limiter, Request};
+pub use limits::{IntoLimits, LimitsError};
+pub use memory::{Cap, CapError, MemoryStats, MemoryStore};
+pub use permit::Permit;
+pub use store::{Store, StoreError};
+pub use tollgate_core::{
+    Act, Align, Answer, Ask, Clock, Decision, Draw, Draws, Key, KeyError, KeyRef, Law, Leak, Limit,
+    LimitError, LogSize, MAX_DRAWS, MAX_KEY_BYTES, Micros, PermitId, Quota, QuotaError, Reading, Retry,
+    Scope, Span, Zone, ZoneError,
+};

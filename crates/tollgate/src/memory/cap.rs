@@ -1,0 +1,103 @@
+//! How much a memory store may hold.
+
+use super::table::Geometry;
+
+/// How much a memory store may hold: so many keys, and perhaps so many bytes, whichever is reached first.
+///
+/// The cap is divided among the store's shards, and keys fall on them by chance: the fullest shard is full when the
+/// store as a whole has reached some 95 % of its cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cap {
+    keys: usize,
+    bytes: usize,
+}
+
+impl Cap {
+    /// A million keys, which take 30 MB.
+    pub const DEFAULT: Cap = Cap::keys(1_000_000);
+
+    /// At most so many keys.
+    pub const fn keys(keys: usize) -> Cap {
+        Cap { keys, bytes: usize::MAX }
+    }
+
+    /// And at most so many bytes for their table.
+    pub const fn and_bytes(self, bytes: usize) -> Cap {
+        Cap { bytes, ..self }
+    }
+
+    /// The largest table within both bounds.
+    pub(super) fn geometry(self) -> Result<Geometry, CapError> {
+        if self.keys == 0 {
+            return Err(CapError::NoKeys);
+        }
+        // A larger table than the address space is refused when it is asked for.
+        let mut keys = self.keys.min(usize::MAX >> 10);
+        while Geometry::for_keys(keys).bytes() > self.bytes {
+            // A sixty-fourth less each time: the bound is met within 2 %.
+            keys -= keys.div_ceil(64);
+            if keys == 0 {
+                return Err(CapError::NoRoom { least: Geometry::for_keys(1).bytes() });
+            }
+        }
+        Ok(Geometry::for_keys(keys))
+    }
+}
+
+impl Default for Cap {
+    fn default() -> Cap {
+        Cap::DEFAULT
+    }
+}
+
+/// Why a store of that cap can't be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CapError {
+    /// No keys at all.
+    #[error("a cap of 0 keys remembers nobody: allow at least 1 key; a million take 30 MB")]
+    NoKeys,
+    /// Too few bytes.
+    #[error(
+        "the cap in bytes leaves no room for a single key: allow at least {least} bytes; a million keys take 30 MB"
+    )]
+    NoRoom {
+        /// The least that will do.
+        least: usize,
+    },
+    /// Too many bytes.
+    #[error("the system won't lend {bytes} bytes for the table: allow fewer keys; a million take 30 MB")]
+    TooLarge {
+        /// What was asked for.
+        bytes: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryStore, SystemClock};
+
+    #[test]
+    fn both_bounds_hold_and_little_is_wasted() {
+        for keys in [1, 2, 15, 16, 255, 1000, 4097, 100_000, 1_000_000, 10_000_000, 123_456_789] {
+            let geometry = Cap::keys(keys).geometry().unwrap();
+            assert!(geometry.shards * geometry.keys <= keys, "{keys}: {geometry:?}");
+            assert!(geometry.shards * geometry.keys * 100 >= keys * 93, "{keys}: {geometry:?}");
+        }
+        for bytes in [1 << 20, 50 << 20, 500 << 20] {
+            let geometry = Cap::keys(usize::MAX).and_bytes(bytes).geometry().unwrap();
+            assert!(geometry.bytes() <= bytes);
+            assert!(geometry.bytes() * 100 >= bytes * 93, "{bytes}: {geometry:?}");
+        }
+        assert!(Cap::DEFAULT.geometry().unwrap().bytes() < 35_000_000);
+    }
+
+    #[test]
+    fn an_impossible_cap_says_what_is_possible() {
+        let store = |cap| MemoryStore::with(SystemClock::new(), cap).map(drop);
+        assert_eq!(store(Cap::keys(0)), Err(CapError::NoKeys));
+        assert!(matches!(store(Cap::keys(5).and_bytes(10)), Err(CapError::NoRoom { .. })));
+        assert!(matches!(store(Cap::keys(usize::MAX)), Err(CapError::TooLarge { .. })));
+    }
+}
