@@ -1,0 +1,86 @@
+//! Tollgate measured: beside other limiters, against its bars, and against the exact law.
+//!
+//! `cargo xtask bench NAME` runs one scenario. Every run says which machine, commit and command it was, and a full run
+//! leaves the same text behind in `bench/runs/`: a figure quoted anywhere has such a file behind it.
+
+mod accuracy;
+mod child;
+mod flood;
+mod floor;
+mod footprint;
+mod histogram;
+mod inproc;
+mod keys;
+mod memory;
+mod peer;
+mod race;
+mod run;
+mod several;
+mod subject;
+mod sweep;
+mod table;
+mod trace;
+
+use crate::run::{Pace, Run};
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask bench", about = "Measures Tollgate")]
+struct Cli {
+    /// A smoke test: everything runs, but so briefly that the figures mean nothing. No bar fails it and no record is
+    /// kept.
+    #[arg(long, global = true)]
+    quick: bool,
+    #[command(subcommand)]
+    scenario: Scenario,
+}
+
+#[derive(Subcommand)]
+enum Scenario {
+    /// Nanoseconds for a check, beside governor and throttlecrab.
+    Inproc {
+        /// Only scenarios whose name contains this: for tuning, so no record is kept.
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// Bytes for a key, what a flood of new keys does, and how long a sweep holds others up.
+    Memory {
+        /// Only the part of this name: for tuning, so no record is kept.
+        #[arg(long)]
+        only: Option<memory::Part>,
+    },
+    /// How far the sliding window counter is off the exact sliding log.
+    Accuracy,
+    /// One part of `memory`, in a process of its own.
+    #[command(hide = true)]
+    Child(child::Task),
+}
+
+fn main() -> Result<ExitCode> {
+    let cli = Cli::parse();
+    let pace = |is_partial: bool| match (cli.quick, is_partial) {
+        (true, _) => Pace::Quick,
+        (false, true) => Pace::Partial,
+        (false, false) => Pace::Full,
+    };
+    match cli.scenario {
+        Scenario::Inproc { only } => {
+            let mut run = Run::begin("inproc", pace(only.is_some()))?;
+            inproc::measure(&mut run, only.as_deref())?;
+            run.end()
+        }
+        Scenario::Memory { only } => {
+            let mut run = Run::begin("memory", pace(only.is_some()))?;
+            memory::measure(&mut run, only)?;
+            run.end()
+        }
+        Scenario::Accuracy => {
+            let mut run = Run::begin("accuracy", pace(false))?;
+            accuracy::measure(&mut run)?;
+            run.end()
+        }
+        Scenario::Child(task) => child::work(&task).map(|()| ExitCode::SUCCESS),
+    }
+}

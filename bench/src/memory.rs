@@ -1,0 +1,29 @@
+//! What state costs: bytes for a key, how a flood of keys is met, and how long a sweep holds others up.
+
+use crate::run::Run;
+use crate::{flood, footprint, sweep};
+use anyhow::Result;
+
+/// The parts of the scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    Footprint,
+    Flood,
+    Sweep,
+}
+
+/// Measures all parts, or only one.
+pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
+    let million = run.pace.pick(1_000_000, 50_000);
+    let wants = |part| only.is_none_or(|only| only == part);
+    if wants(Part::Footprint) {
+        footprint::measure(run, 10 * million)?;
+    }
+    if wants(Part::Flood) {
+        flood::measure(run, 5 * million, 50 * million)?;
+    }
+    if wants(Part::Sweep) {
+        sweep::measure(run, 10 * million, run.pace.pick(3, 1))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Tollgate deciding several things at once: many requests in one call, and many limits in one request.
+
+use crate::subject::{Allowance, Subject, Tollgate, roomy};
+use anyhow::{Context, Result};
+use std::cell::RefCell;
+use std::sync::Arc;
+use tollgate::{Act, Answer, Ask, Draws, Limit, Limiter, ManualClock, MemoryStore, PermitId, Request};
+use tollgate::{Scope, Span, SystemClock};
+
+/// Requests of a batch.
+const BATCH: usize = 16;
+
+thread_local! {
+    /// Filled anew for each batch, as its manual says, so that nothing is allocated.
+    static DRAWS: RefCell<Draws> = const { RefCell::new(Draws::new()) };
+}
+
+/// Sixteen requests in one call, filling the buffer included.
+pub(crate) struct Batch {
+    single: Tollgate,
+    limit: Limit,
+}
+
+impl Batch {
+    pub(crate) fn new(allowance: Allowance, keys: u64) -> Result<Batch> {
+        let single = Tollgate::new(allowance, roomy(keys))?;
+        let limit = *single.limiter().limits().first().context("a limiter has a limit")?;
+        Ok(Batch { single, limit })
+    }
+
+    fn check_batch(&self, keys: &[String], draws: &mut Draws) -> usize {
+        draws.clear();
+        for key in keys {
+            draws.begin();
+            draws.push(
+                key.into(),
+                Scope::default(),
+                self.limit,
+                Act::Take(Ask::exactly(1)),
+                PermitId::default(),
+            );
+        }
+        self.single.limiter().store().draw_now(draws);
+        draws.all().iter().filter(|draw| draw.answer() != Answer::Refused).count()
+    }
+}
+
+impl Subject for Batch {
+    fn name(&self, _: usize) -> String {
+        format!("batch of {BATCH}")
+    }
+
+    fn charge(&self, key: &String, cost: u32) -> bool {
+        self.single.charge(key, cost)
+    }
+
+    fn check_all(&self, keys: &[String], _: usize) -> usize {
+        DRAWS.with_borrow_mut(|draws| keys.chunks(BATCH).map(|batch| self.check_batch(batch, draws)).sum())
+    }
+}
+
+/// Three quotas, as a second, an hour and a day might have; all plenty, so that all three are always charged.
+fn three() -> [Allowance; 3] {
+    [1, 2, 3].map(|times| Allowance { amount: times * Allowance::PLENTY.amount, ..Allowance::PLENTY })
+}
+
+/// One check that passes three limits.
+pub(crate) struct ThreeLimits(Limiter);
+
+impl ThreeLimits {
+    pub(crate) fn new(keys: u64) -> Result<ThreeLimits> {
+        // Every limit keeps a state of its own under each key.
+        let store = MemoryStore::with(SystemClock::new(), roomy(3 * keys))?;
+        let quotas = three().map(|allowance| allowance.quota());
+        Ok(ThreeLimits(Limiter::with_store(quotas.each_ref().map(String::as_str), store)?))
+    }
+}
+
+/// Whether two limits under one key each keep their own count; if they don't, three limits are not three.
+pub(crate) fn are_counted_apart() -> Result<bool> {
+    let clock = Arc::new(ManualClock::default());
+    let store = MemoryStore::with(Arc::clone(&clock), roomy(1))?;
+    let limiter = Limiter::with_store(["3/s", "5/h"], store)?;
+    let admitted = || (0..9).filter(|_| limiter.check_now("key").is_allowed()).count();
+    let at_first = admitted();
+    clock.advance(Span::secs(2));
+    Ok((at_first, admitted()) == (3, 2))
+}
+
+impl Subject for ThreeLimits {
+    fn name(&self, _: usize) -> String {
+        "three limits in one check".to_owned()
+    }
+
+    fn held(&self) -> Option<usize> {
+        Some(self.0.store().stats().keys / 3)
+    }
+
+    fn charge(&self, key: &String, cost: u32) -> bool {
+        self.0.check_now(Request::from(key).cost(cost)).is_allowed()
+    }
+
+    fn check_all(&self, keys: &[String], _: usize) -> usize {
+        keys.iter().filter(|key| self.0.check_now(*key).is_allowed()).count()
+    }
+}
+
+/// Three checks in a row, of one limit each.
+pub(crate) struct ThreeChecks([Tollgate; 3]);
+
+impl ThreeChecks {
+    pub(crate) fn new(keys: u64) -> Result<ThreeChecks> {
+        let [first, second, third] = three().map(|allowance| Tollgate::new(allowance, roomy(keys)));
+        Ok(ThreeChecks([first?, second?, third?]))
+    }
+}
+
+impl Subject for ThreeChecks {
+    fn name(&self, _: usize) -> String {
+        "three checks of one limit".to_owned()
+    }
+
+    fn charge(&self, key: &String, cost: u32) -> bool {
+        self.0.iter().all(|single| single.charge(key, cost))
+    }
+
+    fn check_all(&self, keys: &[String], _: usize) -> usize {
+        keys.iter()
+            .filter(|key| self.0.iter().all(|single| single.limiter().check_now(*key).is_allowed()))
+            .count()
+    }
+}

@@ -1,0 +1,183 @@
+//! How long a sweep holds others up, with half of all keys drained.
+//!
+//! One thread sweeps the whole table, shard after shard without a pause, while another checks random keys and times
+//! every check. A small machine stops a thread for a millisecond now and then all by itself, so each pass has a control
+//! beside it: the same checks for as long, while the first thread only reads the clock and notes its longest gap.
+
+use crate::child::{self, Figures};
+use crate::histogram::Histogram;
+use crate::keys::{self, Rng};
+use crate::run::Run;
+use crate::table::Table;
+use anyhow::{Context, Result, ensure};
+use core_affinity::CoreId;
+use quanta::Clock as Watch;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use tollgate::{Answer, Ask, Cap, Law, Limit, ManualClock, MemoryStore, Micros, PermitId, Scope, Span};
+
+/// The longest that a sweep of one shard may take.
+const BAR_NS: u64 = 1_000_000;
+/// What is told of each series of times: its name, and how many of a thousand it covers.
+const SHARES: [(&str, u64); 4] = [("p50", 500), ("p99", 990), ("p99.9", 999), ("max", 1000)];
+
+/// Sweeps a store of `keys` keys so many times.
+pub(crate) fn measure(run: &mut Run, keys: u64, passes: u64) -> Result<()> {
+    let figures = child::ask("sweep", &[keys.to_string(), passes.to_string()])?;
+    let mut table = Table::new(1, ["ns", "count", "p50", "p99", "p99.9", "max", "bar", ""]);
+    for pass in 1..=passes {
+        for what in ["sweep(1)", "check, swept", "check, control", "gap, control"] {
+            let read = |name: &str| figures.read(&figure(pass, what, name));
+            let mut cells = vec![format!("pass {pass}: {what}"), read("count")?.to_string()];
+            for (share, _) in SHARES {
+                cells.push(read(share)?.to_string());
+            }
+            if what == "sweep(1)" {
+                cells.push(format!("<= {BAR_NS}"));
+                cells.push(run.judge(read("max")? <= BAR_NS).to_owned());
+            }
+            table.row(cells);
+        }
+    }
+    run.say(format_args!(
+        "\nsweep: {keys} keys, half of them drained, swept by one thread while another checks random keys\n\
+         (a gap is how long the sweeping thread was away while it only read the clock: the machine's own doing)"
+    ));
+    run.say(table);
+    Ok(())
+}
+
+fn figure(pass: u64, what: &str, name: &str) -> String {
+    format!("{pass}/{}/{name}", what.replace(' ', "_"))
+}
+
+/// The child's part.
+pub(crate) fn take(keys: u64, passes: u64) -> Result<Figures> {
+    let cores = core_affinity::get_core_ids().context("the machine does not tell its cores")?;
+    let [sweeping, checking, ..] = *cores else { anyhow::bail!("a sweep beside checks needs two cores") };
+    let stage = Stage::new(keys)?;
+    let mut figures = Figures::default();
+    for pass in 1..=passes {
+        stage.fill();
+        let before = stage.store.stats().keys;
+        stage.clock.advance(Span::secs(10));
+        let swept = stage.play(sweeping, checking, Stage::sweep_all);
+        let dropped = before - stage.store.stats().keys;
+        ensure!(dropped * 100 >= before * 45, "the sweep dropped {dropped} of {before} keys, not about half");
+        let control = stage.play(sweeping, checking, |stage| stage.watch_gaps(swept.time_ns));
+        let series = [
+            ("sweep(1)", &swept.acted),
+            ("check, swept", &swept.checked),
+            ("check, control", &control.checked),
+            ("gap, control", &control.acted),
+        ];
+        for (what, times) in series {
+            figures.note(figure(pass, what, "count"), times.total());
+            for (name, share) in SHARES {
+                figures.note(figure(pass, what, name), times.at_most(share));
+            }
+        }
+    }
+    Ok(figures)
+}
+
+/// A store of keys that drain soon (the even ones) and late (the odd ones).
+struct Stage {
+    clock: Arc<ManualClock>,
+    store: MemoryStore<Arc<ManualClock>>,
+    keys: u64,
+    soon: Limit,
+    late: Limit,
+    watch: Watch,
+}
+
+/// What two threads saw.
+struct Scene {
+    acted: Histogram,
+    checked: Histogram,
+    time_ns: u64,
+}
+
+impl Stage {
+    fn new(keys: u64) -> Result<Stage> {
+        let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
+        let store = MemoryStore::with(Arc::clone(&clock), Cap::keys((keys * 12 / 10) as usize))?;
+        let limit = |quota: &str| anyhow::Ok(Limit::new(Law::TokenBucket, quota.parse()?)?);
+        let (soon, late) = (limit("1/s burst 100")?, limit("1/day burst 100")?);
+        Ok(Stage { clock, store, keys, soon, late, watch: Watch::new() })
+    }
+
+    fn check(&self, number: u64, key: &str) -> Answer {
+        let limit = if number.is_multiple_of(2) { &self.soon } else { &self.late };
+        self.store.take_now(key.into(), Scope::default(), limit, Ask::exactly(1), PermitId::default()).answer()
+    }
+
+    fn fill(&self) {
+        let mut number = 0;
+        keys::in_chunks(0, self.keys, |keys| {
+            for key in keys {
+                self.check(number, key);
+                number += 1;
+            }
+        });
+    }
+
+    /// Lets one thread act while another checks.
+    fn play(&self, acting: CoreId, checking: CoreId, act: impl FnOnce(&Stage) -> Histogram + Send) -> Scene {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let checker = scope.spawn(|| {
+                core_affinity::set_for_current(checking);
+                self.check_until(&done)
+            });
+            let actor = scope.spawn(|| {
+                core_affinity::set_for_current(acting);
+                let start = self.watch.raw();
+                let acted = act(self);
+                done.store(true, Relaxed);
+                (acted, self.watch.delta_as_nanos(start, self.watch.raw()))
+            });
+            let (acted, time_ns) = actor.join().expect("a sweep does not panic");
+            Scene { acted, checked: checker.join().expect("a check does not panic"), time_ns }
+        })
+    }
+
+    /// Checks random keys and times each check.
+    fn check_until(&self, done: &AtomicBool) -> Histogram {
+        let (mut times, mut rng, mut key) = (Histogram::new(), Rng::new(1), String::new());
+        while !done.load(Relaxed) {
+            let number = rng.below(self.keys);
+            keys::write(&mut key, number);
+            let start = self.watch.raw();
+            std::hint::black_box(self.check(number, &key));
+            times.record(self.watch.delta_as_nanos(start, self.watch.raw()));
+        }
+        times
+    }
+
+    /// Sweeps every shard once and times each.
+    fn sweep_all(&self) -> Histogram {
+        let mut times = Histogram::new();
+        for _ in 0..self.store.shards() {
+            let start = self.watch.raw();
+            self.store.sweep(1);
+            times.record(self.watch.delta_as_nanos(start, self.watch.raw()));
+        }
+        times
+    }
+
+    /// Reads the clock over and over for so long, and notes the time between two readings.
+    fn watch_gaps(&self, time_ns: u64) -> Histogram {
+        let mut times = Histogram::new();
+        let start = self.watch.raw();
+        let mut before = start;
+        while self.watch.delta_as_nanos(start, before) < time_ns {
+            let now = self.watch.raw();
+            times.record(self.watch.delta_as_nanos(before, now));
+            before = now;
+        }
+        times
+    }
+}
