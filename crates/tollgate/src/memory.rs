@@ -14,6 +14,8 @@ mod book;
 mod cap;
 mod decide;
 mod entry;
+mod roll;
+mod room;
 mod shard;
 mod sync;
 mod table;

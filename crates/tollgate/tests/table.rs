@@ -194,3 +194,32 @@ fn a_key_in_parts_and_a_key_in_text_are_two_keys() {
     assert!(limiter.check_now(bytes).is_allowed());
     assert!(!limiter.check_now(&parts).is_allowed());
 }
+
+/// Trap: a state kept under the page of another limit, and later read in that limit's units.
+#[test]
+fn a_limit_that_no_longer_fits_the_book_leaves_others_states_alone() {
+    let store = MemoryStore::with(ManualClock::new(START), Cap::keys(1_000)).unwrap();
+    let take = |key: &str, limit: &Limit| {
+        store.take_now(key.into(), Scope(0), limit, Ask::exactly(1), PermitId(0));
+    };
+    let left = |limit: &Limit| {
+        let mut draws = Draws::new();
+        draws.push("k".into(), Scope(0), *limit, Act::Look(Ask::PEEK), PermitId(0));
+        store.draw_now(&mut draws);
+        draws.all()[0].reading().remaining()
+    };
+    let written = bucket("10/day");
+    take("k", &written);
+    for amount in 0..1 << 20 {
+        take("crowd", &bucket(&format!("{}/h", amount + 1)));
+    }
+    let late = bucket("7/s burst 5");
+    assert_eq!(
+        store.stats().unremembered,
+        1,
+        "the book has a page for a million limits, and this is one more"
+    );
+    take("k", &late);
+    assert_eq!(left(&written), 9);
+    assert_eq!(store.stats().unremembered, 2);
+}

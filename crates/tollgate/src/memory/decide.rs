@@ -1,4 +1,4 @@
-//! Deciding draws under the lock, and making room for what they leave behind.
+//! Deciding draws under the lock.
 
 use super::MemoryStore;
 use super::entry::Entry;
@@ -7,11 +7,6 @@ use super::table::Locked;
 use super::tag::Tag;
 use std::sync::atomic::Ordering::Relaxed;
 use tollgate_core::{Act, Answer, Ask, Clock, Draw, Limit, MAX_DRAWS, Micros, Outcome, PermitId, State};
-
-/// How many entries are looked at for one to drop at the cap.
-const LOOKED_AT: usize = 8;
-/// How many are looked at if none of them may be dropped. More would let a flood hold the lock.
-const PASSED: usize = 64;
 
 /// How to take a draw back if another limit of the same request refuses.
 #[derive(Clone, Copy, Debug)]
@@ -104,8 +99,9 @@ impl<C: Clock> MemoryStore<C> {
         }
         match shard.find(tag.mark) {
             Place::Here(slot) => {
-                let before = shard.entry(slot);
-                let (entry, state) = self.seen_by(limit, before, now);
+                let Some((entry, state)) = self.seen_by(limit, shard.entry(slot), now) else {
+                    return self.take_unremembered(limit, ask, now);
+                };
                 let step = limit.step(state, now, ask);
                 let after = if step.changed { step.state } else { entry.state };
                 shard.set(slot, Entry { state: after, refused: step.granted.is_none(), ..entry });
@@ -141,21 +137,27 @@ impl<C: Clock> MemoryStore<C> {
         Some(Outcome::of_state(step.answer(), now, step.state))
     }
 
-    /// An entry as `limit` sees it: as it is, or adopted if another limit wrote it.
-    fn seen_by(&self, limit: &Limit, before: Entry, now: Micros) -> (Entry, Option<State>) {
-        match self.book.limit(before.page) == Some(limit) {
-            true => (before, Some(before.state)),
-            false => self.adopted(before, limit, now),
+    /// An entry as `limit` sees it: as it is, or adopted if another limit wrote it. Nothing if the limit can't be
+    /// written into the book any more, so that nothing can be kept under it.
+    ///
+    /// What was adopted is kept even if the draw is refused: else the old rate would go on for as long as somebody
+    /// hammers.
+    fn seen_by(&self, limit: &Limit, entry: Entry, now: Micros) -> Option<(Entry, Option<State>)> {
+        let before = self.book.limit(entry.page);
+        if before == Some(limit) {
+            return Some((entry, Some(entry.state)));
         }
+        let page = self.book.page(limit)?;
+        let state = before.and_then(|before| limit.adopt(entry.state, before, now));
+        Some((Entry { state: state.unwrap_or_default(), page, ..entry }, state))
     }
 
-    /// The entry as `limit` sees it, after another limit wrote it. It is kept even if the draw is refused: else the
-    /// old rate would go on for as long as somebody hammers.
+    /// Takes under a key for which nothing can be kept.
     #[cold]
-    fn adopted(&self, before: Entry, limit: &Limit, now: Micros) -> (Entry, Option<State>) {
-        let state = self.book.limit(before.page).and_then(|old| limit.adopt(before.state, old, now));
-        let Some(page) = self.book.page(limit) else { return (before, state) };
-        (Entry { state: state.unwrap_or_default(), page, ..before }, state)
+    fn take_unremembered(&self, limit: &Limit, ask: Ask, now: Micros) -> (Outcome, Undo) {
+        let step = limit.step(None, now, ask);
+        self.tally.unremembered.fetch_add(u64::from(step.changed), Relaxed);
+        (Outcome::of_state(step.answer(), now, step.state), Undo::Nothing)
     }
 
     /// Takes under a key that was never seen, or forgotten.
@@ -169,16 +171,13 @@ impl<C: Clock> MemoryStore<C> {
         now: Micros,
     ) -> (Outcome, Undo) {
         let step = limit.step(None, now, ask);
-        let mut undo = Undo::Nothing;
-        if step.changed {
-            match self.remember(shard, slot, tag, limit, step.state, now) {
-                true => undo = Undo::Remove,
-                false => {
-                    self.tally.unremembered.fetch_add(1, Relaxed);
-                }
-            }
+        if !step.changed {
+            return (Outcome::of_state(step.answer(), now, step.state), Undo::Nothing);
         }
-        (Outcome::of_state(step.answer(), now, step.state), undo)
+        match self.remember(shard, slot, tag, limit, step.state, now) {
+            true => (Outcome::of_state(step.answer(), now, step.state), Undo::Remove),
+            false => self.take_unremembered(limit, ask, now),
+        }
     }
 
     fn remember(
@@ -217,7 +216,7 @@ impl<C: Clock> MemoryStore<C> {
             return (self.looked(limit, None, ask, now), Undo::Nothing);
         };
         let before = shard.entry(slot);
-        let (entry, state) = self.seen_by(limit, before, now);
+        let (entry, state) = self.seen_by(limit, before, now).unwrap_or((before, None));
         if entry != before {
             shard.set(slot, entry);
         }
@@ -241,67 +240,6 @@ impl<C: Clock> MemoryStore<C> {
         Outcome::of_state(granted.map_or(Answer::Refused, |_| Answer::Spared), now, state)
     }
 
-    /// Decides a draw of a law that keeps a roll.
-    #[cold]
-    fn act_on_roll(
-        &self,
-        shard: &mut Locked<'_>,
-        tag: Tag,
-        limit: &Limit,
-        act: Act,
-        permit: PermitId,
-        now: Micros,
-    ) -> (Outcome, Undo) {
-        let (written_under, mut roll) = match shard.shard.rolls.remove(&tag.mark) {
-            Some(kept) => kept,
-            None => (*limit, limit.new_roll()),
-        };
-        let before = roll.entries();
-        written_under.drain_roll(&mut roll, now);
-        limit.drain_roll(&mut roll, now);
-        let mut undo = Undo::Nothing;
-        let outcome = match act {
-            Act::Take(ask) => {
-                let granted = limit.step_roll(&mut roll, now, ask, permit);
-                if let Some(units) = granted.filter(|units| *units > 0) {
-                    undo = Undo::GiveBack(units);
-                }
-                limit.read_roll(&roll, now, ask, granted.map_or(Answer::Refused, Answer::Granted))
-            }
-            Act::Look(ask) => limit.look_roll(&roll, now, ask),
-            Act::Give(units) => {
-                limit.give_roll(&mut roll, units, permit);
-                limit.look_roll(&roll, now, Ask::PEEK)
-            }
-            Act::Clear => {
-                roll = limit.new_roll();
-                limit.look_roll(&roll, now, Ask::PEEK)
-            }
-        };
-        if let (Undo::GiveBack(units), false) = (undo, self.has_room_for_entries()) {
-            limit.give_roll(&mut roll, units, permit);
-            self.tally.unremembered.fetch_add(1, Relaxed);
-            undo = Undo::Nothing;
-        }
-        self.count_entries(before, roll.entries());
-        if roll.entries() > 0 {
-            shard.shard.rolls.insert(tag.mark, (*limit, roll));
-        }
-        (outcome, undo)
-    }
-
-    fn has_room_for_entries(&self) -> bool {
-        self.tally.roll_entries.load(Relaxed) < self.max_roll_entries()
-    }
-
-    fn count_entries(&self, before: usize, after: usize) {
-        if after >= before {
-            self.tally.roll_entries.fetch_add(after - before, Relaxed);
-        } else {
-            self.tally.roll_entries.fetch_sub(before - after, Relaxed);
-        }
-    }
-
     /// Takes a draw back. What a limit that refused has noted stays.
     fn undo(&self, shard: &mut Locked<'_>, tag: Tag, draw: &Draw, undo: Undo, now: Micros) {
         match (undo, shard.find(tag.mark)) {
@@ -314,76 +252,5 @@ impl<C: Clock> MemoryStore<C> {
             (Undo::Remove, Place::Here(slot)) => shard.remove(slot),
             (Undo::Nothing | Undo::Restore(_) | Undo::Remove, _) => {}
         }
-    }
-
-    /// Makes room for one more entry; says whether there is.
-    #[cold]
-    fn make_room(&self, shard: &mut Locked<'_>, now: Micros) -> bool {
-        if shard.is_at_cap() {
-            return self.drop_one(shard, now);
-        }
-        let keys = shard.shard.keys;
-        let live = (0..shard.reach())
-            .filter(|slot| shard.mark(*slot) != 0 && !self.is_drained(&shard.entry(*slot), now))
-            .count();
-        // If a quarter goes, that is room enough; else the shard is spread over a quarter more slots.
-        let spread = match live * 4 <= keys * 3 {
-            true => shard.shard.spread.max(16),
-            false => shard.shard.spread * 5 / 4 + 16,
-        };
-        shard.spread(spread.min(shard.geometry.homes), |entry| !self.is_drained(entry, now));
-        !shard.is_full()
-    }
-
-    /// At the cap: drops a drained entry, or the one that has used the least, of the next few.
-    fn drop_one(&self, shard: &mut Locked<'_>, now: Micros) -> bool {
-        let reach = shard.reach();
-        let (mut least, mut looked_at) = (None, 0);
-        for _ in 0..reach {
-            let slot = shard.shard.hand % reach;
-            shard.shard.hand = slot + 1;
-            if shard.mark(slot) == 0 {
-                continue;
-            }
-            let entry = shard.entry(slot);
-            let used = self.book.limit(entry.page).map_or(0, |limit| limit.fill(entry.state, now));
-            if used == 0 {
-                shard.remove(slot);
-                return true;
-            }
-            if !entry.refused && least.is_none_or(|(least, _)| used < least) {
-                least = Some((used, slot));
-            }
-            looked_at += 1;
-            if looked_at >= if least.is_some() { LOOKED_AT } else { PASSED } {
-                break;
-            }
-        }
-        let Some((_, slot)) = least else { return false };
-        shard.remove(slot);
-        self.tally.evicted.fetch_add(1, Relaxed);
-        true
-    }
-
-    /// Drops every drained entry of a shard.
-    pub(super) fn sweep_shard(&self, shard: &mut Locked<'_>, now: Micros) {
-        let drained = |slot: usize| shard.mark(slot) != 0 && self.is_drained(&shard.entry(slot), now);
-        if (0..shard.reach()).any(drained) {
-            shard.spread(shard.shard.spread, |entry| !self.is_drained(entry, now));
-        }
-        self.sweep_rolls(shard, now);
-    }
-
-    fn sweep_rolls(&self, shard: &mut Locked<'_>, now: Micros) {
-        shard.shard.rolls.retain(|_, (limit, roll)| {
-            let before = roll.entries();
-            let drained = limit.drain_roll(roll, now);
-            self.count_entries(before, roll.entries());
-            !drained
-        });
-    }
-
-    fn is_drained(&self, entry: &Entry, now: Micros) -> bool {
-        self.book.limit(entry.page).is_none_or(|limit| limit.is_drained(entry.state, now))
     }
 }
