@@ -84,3 +84,27 @@ impl Ask {
 /// Names one holder of a concurrency limit, so that a release can't free somebody else's place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PermitId(pub u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ask_keeps_what_it_was_made_of() {
+        let bounds = |ask: Ask| (ask.at_least(), ask.at_most());
+        assert_eq!(bounds(Ask::exactly(3)), (3, 3));
+        assert_eq!(bounds(Ask::between(2, 5)), (2, 5));
+        assert_eq!(bounds(Ask::between(5, 2)), (5, 5));
+        assert_eq!(bounds(Ask::between(4, 4)), (4, 4));
+        assert_eq!(Ask::exactly(3).patience(), Span::MAX);
+        assert_eq!(Ask::exactly(3).within(Span::SECOND).patience(), Span::SECOND);
+        assert_eq!(bounds(Ask::between(2, 5).within(Span::SECOND)), (2, 5));
+    }
+
+    #[test]
+    fn looking_asks_for_the_same_and_takes_nothing() {
+        assert_eq!(Act::Take(Ask::exactly(3)).look(), Act::Look(Ask::exactly(3)));
+        assert_eq!(Act::Give(3).look(), Act::Look(Ask::PEEK));
+        assert_eq!(Act::Clear.ask(), Ask::PEEK);
+    }
+}
