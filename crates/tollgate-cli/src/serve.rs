@@ -36,7 +36,7 @@ Examples:
   tollgate serve --http 0.0.0.0:9000
       for other machines too, on port 9000
 
-  curl -H 'Content-Type: application/json' -d '{\"client_key\":\"alice\",\"cost\":5}' \\
+  curl -d '{\"client_key\":\"alice\",\"cost\":5}' \\
       http://127.0.0.1:8080/check
       may alice spend 5? The answer is
           {\"allowed\":true,\"remaining\":95,\"reset_at\":1700000003,\"retry_after\":null}
@@ -111,7 +111,7 @@ impl Serve {
         }
         let _ = writeln!(
             greeting,
-            "try it:\n  curl -H 'Content-Type: application/json' -d '{{\"client_key\":\"alice\"}}' http://{}/check",
+            "try it:\n  curl -d '{{\"client_key\":\"alice\"}}' http://{}/check",
             reachable(address)
         );
         // With nobody to read it, there is still somebody to serve.

@@ -171,7 +171,13 @@ fn bad_input_gets_a_clear_error_and_costs_nothing() {
         assert!(answer.head.contains("\r\ncontent-type: application/json\r\n"), "{answer:?}");
         assert_eq!(answer.head.contains("\r\nallow: "), status == 405, "{answer:?}");
     }
-    for kind in ["application/json", "Application/JSON; charset=utf-8", "application/vnd.check+json"] {
+    let kinds = [
+        "application/json",
+        "Application/JSON; charset=utf-8",
+        "application/vnd.check+json",
+        "application/x-www-form-urlencoded",
+    ];
+    for kind in kinds {
         client.send(typed(kind));
         assert_eq!(client.answer().status, 200, "{kind}");
     }

@@ -164,13 +164,14 @@ impl<C: Clock> Desk<C> {
     }
 }
 
-/// A client may leave the type out, but not name another: a form that a foreign page posts stays outside.
+/// A client may leave the type out, or say what `curl -d` says unless it is told otherwise; another type is a mistake.
 fn expect_json(found: Option<&HeaderValue>) -> Result<(), Fault> {
     let Some(found) = found else { return Ok(()) };
     let essence = found.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    match essence.eq_ignore_ascii_case(b"application/json")
-        || essence.to_ascii_lowercase().ends_with(b"+json")
-    {
+    let is = |kind: &[u8]| essence.eq_ignore_ascii_case(kind);
+    let is_json = is(b"application/json")
+        || essence.last_chunk::<5>().is_some_and(|end| end.eq_ignore_ascii_case(b"+json"));
+    match is_json || is(b"application/x-www-form-urlencoded") {
         true => Ok(()),
         false => Err(Fault::not_json(found)),
     }
