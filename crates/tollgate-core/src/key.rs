@@ -280,6 +280,12 @@ mod tests {
             assert_eq!(key.to_string().parse(), Ok(key));
         }
         assert_eq!(KeyRef::from("a:b"), key(["a:b"]).borrow());
+        assert_eq!(
+            (KeyRef::from("a:b").bytes(), KeyRef::from("a:b").has_several_parts()),
+            (&b"a:b"[..], false)
+        );
+        assert!(key(["a", "b"]).borrow().has_several_parts());
+        assert_eq!(KeyRef::from(&key(["a", "b"])).to_key(), key(["a", "b"]));
         assert_eq!(KeyRef::from(&"a".to_owned()).parts().collect::<Vec<_>>(), ["a"]);
         assert_eq!("a%c3%BC".parse::<Key>(), Ok(key(["aü"])));
     }

@@ -1,7 +1,8 @@
 //! What a limit refuses to be, and what it says instead.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
-use tollgate_core::{Align, Law, Leak, Limit, LimitError, LogSize, Quota, Zone};
+use std::hash::{BuildHasher, RandomState};
+use tollgate_core::{Align, Ask, Law, Leak, Limit, LimitError, LogSize, Micros, PermitId, Quota, Span, Zone};
 
 fn build(law: Law, quota: &str) -> Result<Limit, LimitError> {
     Limit::new(law, quota.parse::<Quota>().expect("the quota can be read"))
@@ -68,6 +69,9 @@ fn limits_of_one_law_and_quota_are_one_limit() {
         build(Law::LeakyBucket(Leak::Queue), "100/s"),
         build(Law::FixedWindow(Align::FirstHit), "100/s"),
         build(Law::FixedWindow(Align::Wall(Zone::UTC)), "100/s"),
+        build(Law::FixedWindow(Align::Wall(Zone::UTC)), "100/day"),
+        build(Law::FixedWindow(Align::Wall("Africa/Abidjan".parse().unwrap())), "100/day"),
+        build(Law::FixedWindow(Align::FirstHit), "100/day"),
         build(Law::SlidingWindowCounter, "100/s"),
         build(Law::SlidingWindowLog(LogSize::Modest), "100/s"),
         build(Law::Concurrency, "100/s"),
@@ -79,4 +83,51 @@ fn limits_of_one_law_and_quota_are_one_limit() {
         }
     }
     assert_eq!(limits[1].clone().unwrap().to_string(), "token_bucket 100/s burst 100");
+}
+
+/// Stores keep states by family: laws that can't read each other's states must not share one.
+#[test]
+fn laws_that_cannot_read_each_others_states_are_of_different_families() {
+    let families = [
+        vec![Law::TokenBucket],
+        vec![Law::LeakyBucket(Leak::Meter), Law::LeakyBucket(Leak::Queue)],
+        vec![Law::FixedWindow(Align::FirstHit), Law::FixedWindow(Align::Wall(Zone::UTC))],
+        vec![Law::SlidingWindowCounter],
+        vec![Law::SlidingWindowLog(LogSize::Modest), Law::SlidingWindowLog(LogSize::Large)],
+        vec![Law::Concurrency],
+    ];
+    assert_eq!(families.len(), Law::FAMILIES);
+    for (family, laws) in families.iter().enumerate() {
+        for law in laws {
+            let limit = build(*law, "100/s").unwrap();
+            assert_eq!((limit.family(), limit.law()), (family, *law));
+            assert_eq!(limit.keeps_roll(), family >= 4);
+        }
+    }
+}
+
+#[test]
+fn limits_that_differ_hash_apart() {
+    let random = RandomState::new();
+    let hash = |law, quota| random.hash_one(build(law, quota).unwrap());
+    assert_eq!(hash(Law::TokenBucket, "1/s"), hash(Law::TokenBucket, "1/s"));
+    assert_ne!(hash(Law::TokenBucket, "1/s"), hash(Law::TokenBucket, "2/s"));
+    assert_ne!(hash(Law::TokenBucket, "1/s"), hash(Law::SlidingWindowCounter, "1/s"));
+}
+
+/// A store bounds rolls by their entries: a run of units taken at once, or a permit, is one.
+#[test]
+fn a_roll_grows_by_the_entry() {
+    for law in [Law::SlidingWindowLog(LogSize::Modest), Law::Concurrency] {
+        let limit = build(law, "100/s").unwrap();
+        let (mut roll, now) = (limit.new_roll(), Micros::new(1_700_000_000_000_000));
+        assert_eq!(roll.entries(), 0);
+        for turn in 0..3 {
+            limit.step_roll(&mut roll, now.plus(Span::micros(turn)), Ask::exactly(5), PermitId(turn));
+        }
+        assert_eq!(roll.entries(), 3);
+        assert!(!limit.drain_roll(&mut roll, now.plus(Span::millis(999))));
+        assert!(limit.drain_roll(&mut roll, now.plus(Span::millis(1001))));
+        assert_eq!(roll.entries(), 0);
+    }
 }

@@ -17,6 +17,8 @@ const HOLD: u64 = 500;
 /// is slow, or the machine was asleep), it catches up at once. If it finds itself ahead (the counter is fast, or
 /// somebody set the wall clock back), it never jumps back, but runs 0.05 % slower until they meet. So setting the wall
 /// clock back can't make anyone wait, and day and month limits still begin at midnight.
+///
+/// The first clock of a process finds out how fast the counter runs, which takes up to a fifth of a second.
 #[derive(Debug)]
 pub struct SystemClock {
     counter: quanta::Clock,
