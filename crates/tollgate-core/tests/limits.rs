@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use std::hash::{BuildHasher, RandomState};
-use tollgate_core::{Align, Ask, Law, Leak, Limit, LimitError, LogSize, Micros, PermitId, Quota, Span, Zone};
+use std::sync::Arc;
+use tollgate_core::{
+    Align, Ask, Clock, Law, Leak, Limit, LimitError, LogSize, Micros, PermitId, Quota, Span, Zone,
+};
 
 fn build(law: Law, quota: &str) -> Result<Limit, LimitError> {
     Limit::new(law, quota.parse::<Quota>().expect("the quota can be read"))
@@ -39,6 +42,8 @@ fn what_is_large_but_fits_is_taken() {
         (Law::TokenBucket, "1/year burst 99"),
         (Law::LeakyBucket(Leak::Queue), "4294967295/year"),
         (Law::SlidingWindowCounter, "4294967295/month"),
+        (Law::SlidingWindowCounter, "10/10ms"),
+        (Law::SlidingWindowCounter, "1/50y"),
         (Law::SlidingWindowLog(LogSize::Modest), "10000/s"),
         (Law::SlidingWindowLog(LogSize::Large), "4294967295/s"),
         (Law::FixedWindow(Align::FirstHit), "4294967295/99y"),
@@ -130,4 +135,36 @@ fn a_roll_grows_by_the_entry() {
         assert!(limit.drain_roll(&mut roll, now.plus(Span::millis(1001))));
         assert_eq!(roll.entries(), 0);
     }
+}
+
+/// A store at its cap drops the key that has used the least.
+#[test]
+fn how_full_a_limit_is_can_be_compared_across_laws() {
+    let now = Micros::new(1_700_000_000_000_000);
+    let laws = [
+        Law::TokenBucket,
+        Law::LeakyBucket(Leak::Queue),
+        Law::FixedWindow(Align::FirstHit),
+        Law::SlidingWindowCounter,
+    ];
+    for law in laws {
+        let limit = build(law, "100/h").unwrap();
+        let fill = |units| limit.fill(limit.step(None, now, Ask::exactly(units)).state, now);
+        assert_eq!([fill(0), fill(1), fill(50), fill(100)], [0, 10, 500, 1000], "{limit}");
+        let state = limit.step(None, now, Ask::exactly(100)).state;
+        assert_eq!(limit.fill(state, now.plus(Span::secs(7200))), 0, "{limit} has drained");
+    }
+    let large = build(Law::TokenBucket, "4294967295/day").unwrap();
+    assert_eq!(large.fill(large.step(None, now, Ask::exactly(1)).state, now), 1, "only nothing is 0");
+}
+
+#[test]
+fn a_shared_clock_shows_the_same_time() {
+    struct Stopped;
+    impl Clock for Stopped {
+        fn now(&self) -> Micros {
+            Micros::new(7)
+        }
+    }
+    assert_eq!(Arc::new(Stopped).now(), Micros::new(7));
 }

@@ -1,6 +1,6 @@
 //! Mistakes that published limiters make, each held off by name.
 
-use tollgate_core::{Act, Align, Ask, Law, Leak, Limit, LogSize, Micros, PermitId, Span, State, Zone};
+use tollgate_core::{Act, Align, Ask, Law, Leak, Limit, LogSize, Micros, PermitId, Retry, Span, State, Zone};
 use tollgate_testkit::{Cell, Engine};
 
 const START: Micros = Micros::new(1_700_000_000_000_000);
@@ -178,4 +178,19 @@ fn the_wrong_kind_of_memory_grants_nothing() {
     assert_eq!(bucket.step_roll(&mut log.new_roll(), START, Ask::exactly(1), PermitId(0)), None);
     assert_eq!(log.step_roll(&mut places.new_roll(), START, Ask::exactly(1), PermitId(0)), None);
     assert!(log.is_drained(State::default(), START));
+}
+
+/// A queue that the clock stepped back in still says when its turn comes, neither early nor late.
+#[test]
+fn a_clock_that_steps_back_keeps_a_queue_in_order() {
+    let limit = limit(Law::LeakyBucket(Leak::Queue), "10/s burst 5");
+    let mut cell = Cell::default();
+    assert!(take(&mut cell, &limit, Span::SECOND, 3));
+    let mut wait = |at: u64, patience: u64| {
+        let ask = Ask::exactly(1).within(Span::millis(patience));
+        cell.act(START.plus(Span::millis(at)), &limit, Act::Look(ask), PermitId(0)).retry
+    };
+    assert_eq!(wait(900, 350), Some(Retry::After(Span::millis(50))));
+    assert_eq!(wait(950, 350), None);
+    assert_eq!(wait(900, 250), Some(Retry::After(Span::millis(150))));
 }
