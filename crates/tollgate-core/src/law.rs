@@ -117,4 +117,19 @@ impl Roll {
             Roll::Holders(holders) => holders.entries(),
         }
     }
+
+    /// Gives memory back if it holds much more than its entries need.
+    pub fn shrink(&mut self) {
+        match self {
+            Roll::Log(log) => log.shrink(),
+            Roll::Holders(holders) => holders.shrink(),
+        }
+    }
+}
+
+/// Gives memory back if a queue has room for more than four times what it holds.
+fn shrink<T>(queue: &mut std::collections::VecDeque<T>) {
+    if queue.capacity() > 4 * queue.len().max(4) {
+        queue.shrink_to(2 * queue.len());
+    }
 }

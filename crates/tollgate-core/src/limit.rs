@@ -190,7 +190,7 @@ impl Limit {
     /// A token bucket keeps the tokens that are left, a leaky bucket what is in it, a window what was used. The new
     /// rate counts from `now`.
     pub fn adopt(&self, state: State, before: &Limit, now: Micros) -> Option<State> {
-        if before.is_drained(state, now) {
+        if self.family() != before.family() || before.is_drained(state, now) {
             return None;
         }
         match (&self.form, &before.form) {
@@ -203,7 +203,7 @@ impl Limit {
         }
     }
 
-    /// Whether the state says the same as no state at all, now and for ever.
+    /// Whether the state says the same as no state at all, now and for as long as the clock does not step back.
     #[inline]
     pub fn is_drained(&self, state: State, now: Micros) -> bool {
         match &self.form {

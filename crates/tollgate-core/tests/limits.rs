@@ -152,7 +152,9 @@ fn how_full_a_limit_is_can_be_compared_across_laws() {
         let fill = |units| limit.fill(limit.step(None, now, Ask::exactly(units)).state, now);
         assert_eq!([fill(0), fill(1), fill(50), fill(100)], [0, 10, 500, 1000], "{limit}");
         let state = limit.step(None, now, Ask::exactly(100)).state;
-        assert_eq!(limit.fill(state, now.plus(Span::secs(7200))), 0, "{limit} has drained");
+        let later = now.plus(Span::secs(7200));
+        assert_eq!((limit.fill(state, later), limit.is_drained(state, later)), (0, true), "{limit}");
+        assert!(!limit.is_drained(state, now), "{limit}");
     }
     let large = build(Law::TokenBucket, "4294967295/day").unwrap();
     assert_eq!(large.fill(large.step(None, now, Ask::exactly(1)).state, now), 1, "only nothing is 0");

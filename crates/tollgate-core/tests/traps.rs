@@ -166,6 +166,7 @@ fn a_state_of_another_law_is_no_state() {
     let (bucket, window) = (limit(Law::TokenBucket, "10/s"), limit(Law::SlidingWindowCounter, "10/s"));
     let state = bucket.step(None, START, Ask::exactly(5)).state;
     assert_eq!(window.adopt(state, &bucket, START), None);
+    assert_eq!(limit(Law::LeakyBucket(Leak::Meter), "10/s").adopt(state, &bucket, START), None);
 }
 
 /// A limit that keeps a roll has no state to step, and the other way round: nothing is granted by mistake.

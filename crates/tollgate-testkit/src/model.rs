@@ -53,7 +53,8 @@ impl Model {
 
     fn reply(&self, now: Micros, ask: Ask, answer: Answer, delay: Span) -> Reply {
         let fits = |at: Micros| {
-            self.slow.free(at) >= u64::from(ask.at_least()) && self.slow.delay(at) <= ask.patience()
+            ask.at_least() == 0
+                || self.slow.free(at) >= u64::from(ask.at_least()) && self.slow.delay(at) <= ask.patience()
         };
         let retry = (answer == Answer::Refused).then(|| match ask.at_least() > self.limit.capacity() {
             true => Retry::Never,
@@ -76,11 +77,12 @@ impl Engine for Model {
         }
         self.slow.settle(now);
         let delay = self.slow.delay(now);
-        let grant =
-            |ask: Ask| match u64::from(ask.at_least()) <= self.slow.free(now) && delay <= ask.patience() {
-                true => u32::try_from(u64::from(ask.at_most()).min(self.slow.free(now))).ok(),
-                false => None,
-            };
+        let grant = |ask: Ask| match ask.at_least() == 0
+            || u64::from(ask.at_least()) <= self.slow.free(now) && delay <= ask.patience()
+        {
+            true => u32::try_from(u64::from(ask.at_most()).min(self.slow.free(now))).ok(),
+            false => None,
+        };
         match act {
             Act::Take(ask) => match grant(ask) {
                 Some(units) => {

@@ -15,8 +15,8 @@ const HOLD: u64 = 500;
 ///
 /// It runs on the processor's counter and looks at the wall clock once a second. If it finds itself behind (the counter
 /// is slow, or the machine was asleep), it catches up at once. If it finds itself ahead (the counter is fast, or
-/// somebody set the wall clock back), it never jumps back, but runs 0.05 % slower until they meet. So setting the wall
-/// clock back can't make anyone wait, and day and month limits still begin at midnight.
+/// somebody set the wall clock back), it goes back by half a millisecond each second until they meet: 0.05 % slower. So
+/// setting the wall clock back can't make anyone wait, and day and month limits still begin at midnight.
 ///
 /// The first clock of a process finds out how fast the counter runs, which takes up to a fifth of a second.
 #[derive(Debug)]

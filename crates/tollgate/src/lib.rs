@@ -30,6 +30,6 @@ pub use permit::Permit;
 pub use store::{Store, StoreError};
 pub use tollgate_core::{
     Act, Align, Answer, Ask, Clock, Decision, Draw, Draws, Key, KeyError, KeyRef, Law, Leak, Limit,
-    LimitError, LogSize, MAX_DRAWS, MAX_KEY_BYTES, Micros, PermitId, Quota, QuotaError, Reading, Retry,
-    Scope, Span, Zone, ZoneError,
+    LimitError, LogSize, MAX_DRAWS, MAX_KEY_BYTES, Micros, Outcome, PermitId, Quota, QuotaError, Reading,
+    Retry, Scope, Span, Zone, ZoneError,
 };

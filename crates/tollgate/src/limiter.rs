@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tollgate_core::{Act, Ask, Clock, Decision, Draws, Key, KeyRef, Law, Limit, PermitId, Scope, Span};
+use tollgate_core::{Act, Ask, Clock, Decision, Draws, Key, KeyRef, Law, Leak, Limit, PermitId, Scope, Span};
 
 /// Holds every key to the same limits.
 ///
@@ -116,7 +116,8 @@ impl<C: Clock> Limiter<MemoryStore<C>> {
         self.act_now(request.key, Act::Look(Ask::exactly(request.cost)), PermitId::default())
     }
 
-    /// Gives the request's cost back to every limit, at most as much as is out.
+    /// Gives the request's cost back to every limit, at most as much as is out. What is held under a concurrency limit
+    /// is given back by dropping its [`Permit`].
     pub fn refund_now<'a>(&self, request: impl Into<Request<'a>>) -> Decision {
         let request = request.into();
         self.act_now(request.key, Act::Give(request.cost), PermitId::default())
@@ -269,10 +270,13 @@ impl<S: Store> Limiter<S> {
             let ask = Ask::exactly(request.cost).within(Span::from(left));
             let decision = self.act(request.key, Act::Take(ask), self.shared.next_permit()).await?;
             if decision.is_allowed() {
-                sleep(decision.delay()).await;
+                // The timer would make a millisecond of no time at all.
+                if !decision.delay().is_zero() {
+                    sleep(decision.delay()).await;
+                }
                 return Ok(decision);
             }
-            match decision.retry_after().filter(|wait| *wait <= left) {
+            match decision.retry_after().filter(|_| needed(&decision) <= left) {
                 Some(wait) => sleep(wait).await,
                 None => return Err(AcquireError::Refused(Box::new(decision))),
             }
@@ -316,6 +320,15 @@ impl<S: Store> Shared<S> {
         for (scope, limit) in limits.filter(|(_, limit)| limit.law() == Law::Concurrency) {
             self.store.release(key.borrow(), scope, limit, permit);
         }
+    }
+}
+
+/// How long a refused request takes at least until it may go on: until there is room for it, or through a queue to the
+/// end of all that is before it, since waiting for room there is waiting all the same.
+fn needed(decision: &Decision) -> Duration {
+    match decision.limit().map(Limit::law) {
+        Some(Law::LeakyBucket(Leak::Queue)) => decision.reset_after(),
+        _ => decision.retry_after().unwrap_or(Duration::MAX),
     }
 }
 

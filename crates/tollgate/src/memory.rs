@@ -62,19 +62,19 @@ pub struct MemoryStore<C = SystemClock> {
 struct Tally {
     evicted: AtomicU64,
     unremembered: AtomicU64,
-    /// Entries of all rolls together.
-    roll_entries: AtomicUsize,
 }
 
 /// What a memory store holds and what it had to let go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Keys with a state of their own.
+    /// States in the table: one for each limit that a key is under.
     pub keys: usize,
-    /// The most keys there may be.
+    /// The most of those.
     pub max_keys: usize,
-    /// Units and permits remembered one by one, by sliding logs and concurrency limits.
+    /// Sliding logs and lists of permits, which are kept beside the table.
+    pub rolls: usize,
+    /// Their entries: units admitted at the same time, and permits.
     pub roll_entries: usize,
     /// The most of those.
     pub max_roll_entries: usize,
@@ -241,24 +241,21 @@ impl<C: Clock> MemoryStore<C> {
     /// Counts what it holds. It takes every shard's lock in turn: for a gauge, not for the request path.
     pub fn stats(&self) -> MemoryStats {
         let geometry = self.table.geometry();
-        let keys = |shard| {
-            let locked = self.table.lock(shard);
-            locked.shard.keys + locked.shard.rolls.len()
-        };
-        MemoryStats {
-            keys: (0..geometry.shards).map(keys).sum(),
+        let mut stats = MemoryStats {
             max_keys: geometry.shards * geometry.keys,
-            roll_entries: self.tally.roll_entries.load(Relaxed),
-            max_roll_entries: self.max_roll_entries(),
+            max_roll_entries: geometry.shards * geometry.keys,
             max_bytes: geometry.bytes(),
             evicted: self.tally.evicted.load(Relaxed),
             unremembered: self.tally.unremembered.load(Relaxed),
+            ..MemoryStats::default()
+        };
+        for locked in (0..geometry.shards).map(|shard| self.table.lock(shard)) {
+            let (rolls, entries) = locked.shard.rolls.count();
+            stats.keys += locked.shard.keys;
+            stats.rolls += rolls;
+            stats.roll_entries += entries;
         }
-    }
-
-    /// One entry of a roll for each key that the table is made for.
-    fn max_roll_entries(&self) -> usize {
-        self.table.geometry().shards * self.table.geometry().keys
+        stats
     }
 }
 

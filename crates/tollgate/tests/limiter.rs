@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
 use tollgate::{
-    AcquireError, Cap, Clock, Law, Leak, Limit, Limiter, ManualClock, MemoryStore, Micros, Quota, Request,
-    Retry, Span,
+    AcquireError, Act, Ask, Cap, Clock, Draws, Law, Leak, Limit, Limiter, ManualClock, MemoryStore, Micros,
+    PermitId, Quota, Request, Retry, Scope, Span,
 };
 
 const START: Micros = Micros::new(1_700_000_000_000_000);
@@ -117,6 +119,70 @@ async fn who_would_wait_too_long_in_a_queue_takes_no_place_in_it() {
     assert_eq!(limiter.check_now("k").delay(), Duration::from_millis(100));
     assert!(limiter.acquire("k", Duration::from_millis(50)).await.is_err());
     assert_eq!(limiter.check_now("k").delay(), Duration::from_millis(200));
+}
+
+/// Trap: waiting for room in a queue, only to be told at its end that the turn comes too late.
+#[tokio::test(start_paused = true)]
+async fn acquire_does_not_wait_for_a_turn_that_comes_too_late() {
+    let limiter = on_tokio_time(Law::LeakyBucket(Leak::Queue), "10/s burst 3");
+    limiter.check_now("k");
+    limiter.check_now("k");
+    let begun = Instant::now();
+    assert!(limiter.acquire("k", Duration::from_millis(150)).await.is_err());
+    limiter.check_now("k");
+    assert!(
+        limiter.acquire("k", Duration::from_millis(250)).await.is_err(),
+        "room in 100 ms, but its turn in 300"
+    );
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    limiter.acquire("k", Duration::from_millis(310)).await.unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(300));
+}
+
+/// Trap: a sleep of no time at all, which a timer rounds up to a millisecond.
+#[tokio::test(start_paused = true)]
+async fn acquire_takes_no_time_where_there_is_nothing_to_wait_for() {
+    let limiter = on_tokio_time(Law::TokenBucket, "1000/s");
+    let begun = Instant::now();
+    for _ in 0..1000 {
+        limiter.acquire("k", Duration::ZERO).await.unwrap();
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+/// Counts how often it is read.
+#[derive(Default)]
+struct CountingClock(AtomicU64);
+
+impl Clock for CountingClock {
+    fn now(&self) -> Micros {
+        self.0.fetch_add(1, Relaxed);
+        START
+    }
+}
+
+#[test]
+fn the_clock_is_read_once_a_call() {
+    let clock = Arc::new(CountingClock::default());
+    let store = || MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let reads = || clock.0.swap(0, Relaxed);
+    let one = Limiter::with_store("9/s", store()).unwrap();
+    one.check_now("new");
+    assert_eq!(reads(), 1);
+    one.check_now("new");
+    assert_eq!(reads(), 1);
+    let three = Limiter::with_store(["9/s", "9/min", "9/h"], store()).unwrap();
+    three.check_now("new");
+    assert_eq!(reads(), 1);
+    three.peek_now("new");
+    assert_eq!(reads(), 1);
+    let mut draws = Draws::new();
+    for key in ["a", "b", "c"].iter().cycle().take(100) {
+        draws.begin();
+        draws.push((*key).into(), Scope(0), one.limits()[0], Act::Take(Ask::exactly(1)), PermitId(0));
+    }
+    one.store().draw_now(&mut draws);
+    assert_eq!(reads(), 1);
 }
 
 #[test]

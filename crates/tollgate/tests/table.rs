@@ -182,7 +182,22 @@ fn rolls_have_a_bound_of_their_own() {
     assert_eq!(stats.unremembered, 900);
     clock.advance(Span::DAY);
     limiter.store().sweep(usize::MAX);
-    assert_eq!(limiter.store().stats().roll_entries, 0);
+    assert_eq!((limiter.store().stats().roll_entries, limiter.store().stats().rolls), (0, 0));
+}
+
+/// Trap: rolls that nobody draws from any more hold the bound for ever, and new keys go unlimited.
+#[test]
+fn drained_rolls_make_way_without_anybody_sweeping() {
+    let limit = Limit::new(Law::SlidingWindowLog(tollgate::LogSize::Modest), "2/s".parse().unwrap()).unwrap();
+    let (clock, limiter) = limiter(limit, Cap::keys(100));
+    for key in 0..100 {
+        limiter.check_now(&format!("key {key}"));
+    }
+    assert_eq!(limiter.store().stats().roll_entries, 100);
+    clock.advance(Span::HOUR);
+    let granted = (0..50).filter(|_| limiter.check_now("newcomer").is_allowed()).count();
+    assert_eq!((granted, limiter.store().stats().unremembered), (2, 0));
+    assert_eq!(limiter.store().stats().rolls, 1);
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Bucket {
         let debt = self.age(state, now);
         let room = self.capacity - debt.owed;
         let fits = ask.at_least() <= self.burst && u64::from(ask.at_least()) * self.unit.get() <= room;
-        if !fits || self.delay(debt, now) > ask.patience() {
+        if !fits || ask.at_least() > 0 && self.delay(debt, now) > ask.patience() {
             return Step { granted: None, state: debt.state(), changed: false };
         }
         let granted = match ask.at_most() == ask.at_least() {
@@ -170,10 +170,12 @@ impl Bucket {
     /// in, and the new rate counts from `now`.
     pub(crate) fn adopt(&self, state: State, before: &Bucket, now: Micros) -> State {
         let debt = before.age(Some(state), now);
-        let convert = |parts: u64| scale(parts, self.unit.get(), before.unit.get()).min(self.capacity);
+        // Either way what is owed is rounded up: a change of quota lends nothing.
         let owed = match self.duty {
-            Duty::Tokens => self.capacity - convert(before.capacity - debt.owed),
-            Duty::Meter | Duty::Queue => convert(debt.owed),
+            Duty::Tokens => {
+                self.capacity - self.capacity.min(scale(before.capacity - debt.owed, self.unit, before.unit))
+            }
+            Duty::Meter | Duty::Queue => self.capacity.min(scale_up(debt.owed, self.unit, before.unit)),
         };
         // The next whole tick: rounding down would count the time before it under both rates.
         let at = self.tick.after(before.tick.start(debt.at).max(now));
@@ -210,8 +212,14 @@ pub(crate) fn per_mille(part: u64, whole: u64) -> u32 {
 }
 
 /// `parts × to / from`, rounded down. Rare enough to be wide: only a change of quota comes here.
-fn scale(parts: u64, to: u64, from: u64) -> u64 {
-    let scaled = u128::from(parts) * u128::from(to) / u128::from(from);
+fn scale(parts: u64, to: NonZeroU64, from: NonZeroU64) -> u64 {
+    let scaled = u128::from(parts) * u128::from(to.get()) / u128::from(from.get());
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+/// `parts × to / from`, rounded up.
+fn scale_up(parts: u64, to: NonZeroU64, from: NonZeroU64) -> u64 {
+    let scaled = (u128::from(parts) * u128::from(to.get())).div_ceil(u128::from(from.get()));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 

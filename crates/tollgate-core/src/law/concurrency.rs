@@ -36,6 +36,10 @@ impl Holders {
         self.holds.len()
     }
 
+    pub(super) fn shrink(&mut self) {
+        super::shrink(&mut self.holds);
+    }
+
     /// Frees the places that `permit` holds. A permit that lapsed or was released before frees nothing.
     pub(crate) fn release(&mut self, permit: PermitId) {
         self.holds.retain(|hold| hold.permit != permit);

@@ -28,6 +28,10 @@ impl Log {
         self.runs.len()
     }
 
+    pub(super) fn shrink(&mut self) {
+        super::shrink(&mut self.runs);
+    }
+
     fn newest(&self) -> Option<Micros> {
         self.runs.back().map(|(at, _)| *at)
     }

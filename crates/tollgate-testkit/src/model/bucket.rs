@@ -129,7 +129,7 @@ impl Slow for Arrivals {
         let (rate, capacity) = (&self.rate, self.rate.capacity());
         let owed = match rate.keeps {
             Keeps::Tokens => capacity - ((before.capacity() - owed) * rate.unit / before.unit).min(capacity),
-            Keeps::Debt | Keeps::Queue => (owed * rate.unit / before.unit).min(capacity),
+            Keeps::Debt | Keeps::Queue => (owed * rate.unit).div_ceil(before.unit).min(capacity),
         };
         let micros = (tick * before.tick).max(u128::from(now.get()));
         let tick = micros.div_ceil(rate.tick);

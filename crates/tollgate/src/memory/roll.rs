@@ -1,15 +1,68 @@
 //! Keys whose laws keep a roll: logs and permits.
 //!
-//! Their state has no fixed size, so it lives beside the slots in a map of the shard's own, under the same lock. All
-//! rolls together have a bound of their own; a unit that does not fit is granted if the roll allows it, not remembered,
-//! and counted.
+//! Their state has no fixed size, so it lives beside the slots in a map of the shard's own, under the same lock, with a
+//! bound of its own: as many entries in a shard as it may have keys. At the bound drained rolls go first; a unit that
+//! still does not fit is granted if its roll allows it, not remembered, and counted.
 
 use super::MemoryStore;
 use super::decide::Undo;
 use super::table::Locked;
 use super::tag::Tag;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use tollgate_core::{Act, Answer, Ask, Clock, Limit, Micros, Outcome, PermitId};
+use tollgate_core::{Act, Answer, Ask, Clock, Limit, Micros, Outcome, PermitId, Roll, Span};
+
+/// How often at most a shard's rolls are swept because they have reached their bound. A sweep takes some tens of
+/// microseconds, and a flood must not buy one with every request.
+const BETWEEN_SWEEPS: Span = Span::millis(10);
+
+/// The rolls of a shard, by mark, each with the limit that wrote it.
+#[derive(Debug, Default)]
+pub(super) struct Rolls {
+    by_mark: HashMap<u64, (Limit, Roll)>,
+    /// Entries of all of them together.
+    entries: usize,
+    swept: Micros,
+}
+
+impl Rolls {
+    /// How many there are, and how many entries they have.
+    pub(super) fn count(&self) -> (usize, usize) {
+        (self.by_mark.len(), self.entries)
+    }
+
+    fn take(&mut self, mark: u64) -> Option<(Limit, Roll)> {
+        let (limit, roll) = self.by_mark.remove(&mark)?;
+        self.entries -= roll.entries();
+        Some((limit, roll))
+    }
+
+    fn put(&mut self, mark: u64, limit: Limit, roll: Roll) {
+        if roll.entries() > 0 {
+            self.entries += roll.entries();
+            self.by_mark.insert(mark, (limit, roll));
+        }
+    }
+
+    /// Drops the rolls on which nothing is left, and memory that the others no longer need.
+    pub(super) fn sweep(&mut self, now: Micros) {
+        self.by_mark.retain(|_, (limit, roll)| {
+            let is_live = !limit.drain_roll(roll, now);
+            roll.shrink();
+            is_live
+        });
+        self.entries = self.by_mark.values().map(|(_, roll)| roll.entries()).sum();
+        self.swept = now;
+    }
+
+    /// Whether one more entry fits within `bound`, perhaps after a sweep.
+    fn has_room(&mut self, bound: usize, now: Micros) -> bool {
+        if self.entries >= bound && now.since(self.swept) >= BETWEEN_SWEEPS {
+            self.sweep(now);
+        }
+        self.entries < bound
+    }
+}
 
 impl<C: Clock> MemoryStore<C> {
     /// Decides a draw of a law that keeps a roll.
@@ -23,11 +76,9 @@ impl<C: Clock> MemoryStore<C> {
         permit: PermitId,
         now: Micros,
     ) -> (Outcome, Undo) {
-        let (written_under, mut roll) = match shard.shard.rolls.remove(&tag.mark) {
-            Some(kept) => kept,
-            None => (*limit, limit.new_roll()),
-        };
-        let before = roll.entries();
+        let bound = shard.geometry.keys;
+        let rolls = &mut shard.shard.rolls;
+        let (written_under, mut roll) = rolls.take(tag.mark).unwrap_or_else(|| (*limit, limit.new_roll()));
         written_under.drain_roll(&mut roll, now);
         limit.drain_roll(&mut roll, now);
         let mut undo = Undo::Nothing;
@@ -49,37 +100,14 @@ impl<C: Clock> MemoryStore<C> {
                 limit.look_roll(&roll, now, Ask::PEEK)
             }
         };
-        if let (Undo::GiveBack(units), false) = (undo, self.has_room_for_entries()) {
+        if let (Undo::GiveBack(units), false) =
+            (undo, rolls.has_room(bound - roll.entries().min(bound) + 1, now))
+        {
             limit.give_roll(&mut roll, units, permit);
             self.tally.unremembered.fetch_add(1, Relaxed);
             undo = Undo::Nothing;
         }
-        self.count_entries(before, roll.entries());
-        if roll.entries() > 0 {
-            shard.shard.rolls.insert(tag.mark, (*limit, roll));
-        }
+        rolls.put(tag.mark, *limit, roll);
         (outcome, undo)
-    }
-
-    fn has_room_for_entries(&self) -> bool {
-        self.tally.roll_entries.load(Relaxed) < self.max_roll_entries()
-    }
-
-    fn count_entries(&self, before: usize, after: usize) {
-        if after >= before {
-            self.tally.roll_entries.fetch_add(after - before, Relaxed);
-        } else {
-            self.tally.roll_entries.fetch_sub(before - after, Relaxed);
-        }
-    }
-
-    /// Drops the rolls of a shard on which nothing is left.
-    pub(super) fn sweep_rolls(&self, shard: &mut Locked<'_>, now: Micros) {
-        shard.shard.rolls.retain(|_, (limit, roll)| {
-            let before = roll.entries();
-            let drained = limit.drain_roll(roll, now);
-            self.count_entries(before, roll.entries());
-            !drained
-        });
     }
 }

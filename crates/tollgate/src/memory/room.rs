@@ -67,7 +67,7 @@ impl<C: Clock> MemoryStore<C> {
         if (0..shard.reach()).any(drained) {
             shard.spread(shard.shard.spread, |entry| !self.is_drained(entry, now));
         }
-        self.sweep_rolls(shard, now);
+        shard.shard.rolls.sweep(now);
     }
 
     fn is_drained(&self, entry: &Entry, now: Micros) -> bool {

@@ -7,9 +7,8 @@
 //! within the same memory.
 
 use super::entry::Entry;
+use super::roll::Rolls;
 use super::table::{Locked, MARGIN, home};
-use std::collections::HashMap;
-use tollgate_core::{Limit, Roll};
 
 /// What a shard knows of itself.
 #[derive(Debug, Default)]
@@ -20,12 +19,8 @@ pub(crate) struct Shard {
     pub(crate) keys: usize,
     /// Where the search for something to drop goes on.
     pub(crate) hand: usize,
-    /// The keys whose laws keep a roll, by mark.
-    #[expect(
-        clippy::box_collection,
-        reason = "a shard and its lock fit one cache line; few shards have rolls"
-    )]
-    pub(crate) rolls: Box<HashMap<u64, (Limit, Roll)>>,
+    /// The keys whose laws keep a roll. Boxed, so that a shard and its lock fit one cache line.
+    pub(crate) rolls: Box<Rolls>,
 }
 
 impl Shard {
