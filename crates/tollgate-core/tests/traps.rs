@@ -195,3 +195,20 @@ fn a_clock_that_steps_back_keeps_a_queue_in_order() {
     assert_eq!(wait(950, 350), None);
     assert_eq!(wait(900, 250), Some(Retry::After(Span::millis(150))));
 }
+
+/// A lower quota takes hold at once: what was used beyond it does not outlast the windows it was used in.
+#[test]
+fn a_lowered_window_is_full_and_no_fuller() {
+    let (before, after) =
+        (limit(Law::SlidingWindowCounter, "100/h"), limit(Law::SlidingWindowCounter, "10/h"));
+    let into_the_window = START.get() % Span::HOUR.get();
+    let at = |halves: u64| START.plus(Span::micros(halves * Span::HOUR.get() / 2 - into_the_window));
+    let left = |cell: &mut Cell, now| cell.act(now, &after, Act::Look(Ask::PEEK), PermitId(0)).remaining;
+    let mut cell = Cell::default();
+    cell.act(at(2), &before, Act::Take(Ask::exactly(100)), PermitId(0));
+    assert_eq!(left(&mut cell, at(3)), 0);
+    assert_eq!(left(&mut cell, at(5)), 5, "half of the ten that a full window holds");
+    let mut cell = Cell::default();
+    cell.act(at(2), &before, Act::Take(Ask::exactly(100)), PermitId(0));
+    assert_eq!(left(&mut cell, at(5)), 5, "the same, if the change comes in the window after");
+}
