@@ -133,3 +133,23 @@ fn shrink<T>(queue: &mut std::collections::VecDeque<T>) {
         queue.shrink_to(2 * queue.len());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn a_queue_gives_back_what_it_no_longer_needs() {
+        let capacity_after = |entries: usize, capacity: usize| {
+            let mut queue = VecDeque::with_capacity(capacity);
+            queue.extend(0..entries);
+            shrink(&mut queue);
+            queue.capacity()
+        };
+        assert_eq!(capacity_after(10, 40), 40);
+        assert_eq!(capacity_after(10, 41), 20);
+        assert_eq!(capacity_after(0, 16), 16);
+        assert_eq!(capacity_after(0, 17), 0);
+    }
+}

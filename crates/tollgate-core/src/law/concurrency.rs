@@ -99,3 +99,20 @@ impl Concurrency {
         Retry::After(last_in_the_way.map_or(Span::ZERO, |hold| hold.lapses.since(now)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::law::Roll;
+
+    #[test]
+    fn permits_that_have_lapsed_give_their_memory_back() {
+        let hold = |at: u64| Hold { permit: PermitId(at), units: 1, lapses: Micros::new(at) };
+        let mut roll = Roll::Holders(Holders { holds: (1..=1000).map(hold).collect(), used: 1000 });
+        let Roll::Holders(holders) = &mut roll else { return };
+        Concurrency { amount: 1000, lapse: Span::SECOND }.age(holders, Micros::new(999));
+        assert_eq!((holders.entries(), holders.used), (1, 1));
+        roll.shrink();
+        assert!(matches!(&roll, Roll::Holders(holders) if holders.holds.capacity() < 100));
+    }
+}

@@ -101,3 +101,20 @@ impl SlidingLog {
         Retry::After(last_in_the_way.map_or(Span::ZERO, |(at, _)| at.plus(self.per).since(now)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::law::Roll;
+
+    #[test]
+    fn a_log_that_has_drained_gives_its_memory_back() {
+        let runs = (0..1000).map(|at| (Micros::new(at), 1)).collect();
+        let mut roll = Roll::Log(Log { runs, used: 1000 });
+        let Roll::Log(log) = &mut roll else { return };
+        SlidingLog { amount: 1000, per: Span::micros(10) }.age(log, Micros::new(1008));
+        assert_eq!((log.entries(), log.used), (1, 1));
+        roll.shrink();
+        assert!(matches!(&roll, Roll::Log(log) if log.runs.capacity() < 100));
+    }
+}
