@@ -1,8 +1,8 @@
 //! The lock that guards a shard; under `--cfg shuttle`, one whose schedule a test chooses.
 //!
 //! It is held for some ten nanoseconds at a time, so a waiter spins and lets the holder finish; releasing it is a plain
-//! store, where a lock that can park its waiters has to ask, atomically, whether there are any. That is a sixth of a
-//! check. A holder that was descheduled is waited for by yielding.
+//! store, where a lock that can park its waiters has to ask, atomically, whether there are any, which threads that fight
+//! for one key feel. A holder that was descheduled is waited for by yielding.
 
 #[cfg(not(shuttle))]
 pub(crate) type Mutex<T> = spin::mutex::SpinMutex<T, Patience>;

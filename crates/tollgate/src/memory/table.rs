@@ -90,14 +90,14 @@ impl Table {
     }
 
     /// Which shard a tag belongs to.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn shard_of(&self, tag: Tag) -> usize {
         // The number of shards is a power of two, so this is a mask.
         usize::try_from(tag.spread & (self.shards.len() as u64 - 1)).unwrap_or(0)
     }
 
     /// Waits for a shard.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self, shard: usize) -> Locked<'_> {
         let lane = &self.shards[shard];
         let slots = self.geometry.slots() * SLOT;
@@ -111,7 +111,7 @@ impl Table {
 
     /// Reads the slot that a tag calls home and forgets what it said. The processor does not wait for the answer, so
     /// that several touches in a row cost little more than one, and the slots are near when they are needed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn touch(&self, tag: Tag) {
         let shard = self.shard_of(tag);
         let home = home(tag.mark, self.shards[shard].spread.load(Relaxed));

@@ -2,7 +2,7 @@
 //!
 //! The key itself is not kept. One SipHash-1-3 with a random key of this process gives 128 bits: the first half is the
 //! tag and the place, the second half picks the shard. Nobody outside can find two keys that meet, or keys that crowd
-//! one place, because nobody outside knows the hash; by chance, two of ten million keys meet once in some 10^8 such
+//! one place, because nobody outside knows the hash; by chance, two of ten million keys meet once in some 10^9 such
 //! tables. Every law family and key shape hashes with a key of its own, so that their states never meet either.
 
 use siphasher::sip128::SipHasher13;
