@@ -10,8 +10,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tollgate::{Clock, Limiter, MemoryStore};
 
-/// The most connections at once. An idle one takes 22 KB, one that is sent requests and never read from 70 KB. Whoever
-/// comes on top waits in the system's queue.
+/// The most connections at once, each of which takes some tens of kilobytes even if it is sent requests and never read
+/// from. Whoever comes on top waits in the system's queue.
 const MAX_CONNECTIONS: u32 = 10_000;
 /// How long a stop waits for requests that have begun. Orchestrators kill after 30 seconds.
 const DRAIN: Duration = Duration::from_secs(10);

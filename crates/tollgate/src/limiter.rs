@@ -88,7 +88,8 @@ impl Limiter {
 
 /// What the memory store can do at once.
 impl<C: Clock> Limiter<MemoryStore<C>> {
-    /// Takes the request's cost from every limit, or nothing from any.
+    /// Takes the request's cost from every limit, or nothing from any. A place under a concurrency limit is then held
+    /// until it lapses: [`hold_now`](Self::hold_now) gives a permit that frees it.
     #[inline]
     pub fn check_now<'a>(&self, request: impl Into<Request<'a>>) -> Decision {
         let request = request.into();
@@ -240,8 +241,8 @@ impl<S: Store> Limiter<S> {
 
     /// Waits until the request is allowed, for at most `patience`; a queue's delay is waited out too.
     ///
-    /// If it could not be allowed in time, it fails at once and nothing is taken: it never waits in vain. Needs a
-    /// tokio runtime with its timer on.
+    /// If it could not be allowed in time, it fails at once and nothing is taken: it never waits in vain. Who gives up
+    /// on a queue's delay (by dropping the future) keeps its place there. Needs a tokio runtime with its timer on.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -7,8 +7,9 @@ use tollgate_core::{Draws, KeyRef, Limit, PermitId, Scope};
 
 /// Where state is kept: in this process, or where other processes see it too.
 ///
-/// A store is given plain data and knows nothing of rules. Time is the store's own. Each group of draws is decided in
-/// one atomic step, all or nothing; groups of one call are decided in order, as if they had come one after the other.
+/// A store is given plain data and knows nothing of rules. Time is the store's own. A group is of one kind: it takes,
+/// looks, gives back or clears. Each is decided in one atomic step, and takes all or nothing; groups of one call are
+/// decided in order, as if they had come one after the other.
 pub trait Store: Send + Sync + 'static {
     /// Decides every group and notes each draw's outcome in it.
     ///

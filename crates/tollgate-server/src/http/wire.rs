@@ -3,7 +3,7 @@
 //! Whatever is written during one poll of a connection leaves together at the end of that poll: the answers to
 //! pipelined requests cost one system call, and an answer never waits for the next request. Hyper's own
 //! `pipeline_flush` does neither for sure: it holds answers back while half a request is in its buffer, lets them pile
-//! up for a client that does not read (7 MB were seen), and loses its answer to a head that can't be parsed.
+//! up for a client that does not read, and loses its answer to a head that can't be parsed.
 
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};

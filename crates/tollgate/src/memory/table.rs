@@ -20,8 +20,8 @@ pub(crate) const SLOT: usize = 3;
 /// Slots behind the last place that an entry may call home, for those that were pushed on. A run of entries reaches
 /// that far once in 10^16 shards at full load.
 pub(crate) const MARGIN: usize = 128;
-/// Keys that a shard is made for. Rearranging that many takes some twenty microseconds; more shards would waste
-/// memory on their margins.
+/// Keys that a shard is made for. Rearranging that many takes some tens of microseconds; more shards would waste memory
+/// on their margins.
 const KEYS_A_SHARD: usize = 4096;
 const MOST_SHARDS: usize = 1 << 16;
 
