@@ -1,0 +1,54 @@
+//! What requests are told apart by when they are counted.
+
+use std::fmt;
+
+/// What requests are told apart by when they are counted. Those that agree in all dimensions of a rule's key share
+/// one count.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dimension {
+    /// `api_key` (or `client_key`): the client's key.
+    ApiKey,
+    /// `ip`: the client's address; of IPv6 the first 64 bits, unless the file says otherwise.
+    Ip,
+    /// `endpoint`: the rule's path template or glob if it has one, so that all paths that match it are one endpoint;
+    /// else the path.
+    Endpoint,
+    /// `path`: the path itself.
+    Path,
+    /// `method`: the HTTP method.
+    Method,
+    /// `tier`: the client's tier.
+    Tier,
+    /// Any other name: an attribute that the caller sends.
+    Attribute(Box<str>),
+}
+
+impl Dimension {
+    /// The dimension of a name. Names that no built-in one has are attributes.
+    pub fn named(name: &str) -> Dimension {
+        match name {
+            "api_key" | "client_key" => Dimension::ApiKey,
+            "ip" => Dimension::Ip,
+            "endpoint" => Dimension::Endpoint,
+            "path" => Dimension::Path,
+            "method" => Dimension::Method,
+            "tier" => Dimension::Tier,
+            name => Dimension::Attribute(name.into()),
+        }
+    }
+}
+
+/// The name it is written by.
+impl fmt::Display for Dimension {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Dimension::ApiKey => "api_key",
+            Dimension::Ip => "ip",
+            Dimension::Endpoint => "endpoint",
+            Dimension::Path => "path",
+            Dimension::Method => "method",
+            Dimension::Tier => "tier",
+            Dimension::Attribute(name) => name,
+        })
+    }
+}

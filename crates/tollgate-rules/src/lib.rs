@@ -1,0 +1,20 @@
+//! Tollgate's rules: what people write, checked and compiled into what a request is held to.
+//!
+//! A *rule* says whom limits bind. People write rules in YAML ([`spec`]); every mistake is told at once, with its place
+//! and what to write instead. What is in order compiles into a [`RuleSet`], which resolves a [`Request`] into draws for
+//! a store, and never fails.
+//!
+//! This crate does no I/O and reads no clock.
+
+mod address;
+mod dimension;
+mod path;
+mod pattern;
+mod request;
+pub mod spec;
+
+pub use address::{Cidr, CidrError};
+pub use dimension::Dimension;
+pub use path::{PathStyle, normalise};
+pub use pattern::{PathPattern, PathPatternError, Pattern};
+pub use request::{Attribute, Request};

@@ -1,0 +1,471 @@
+//! Patterns of client keys and of paths.
+
+use crate::path::{PathStyle, normalise, unescape};
+use regex::{Regex, RegexBuilder};
+use regex_syntax::hir::{Hir, HirKind, Look};
+use std::fmt;
+
+/// The most memory that one compiled expression may take.
+const MAX_REGEX_BYTES: usize = 1 << 20;
+
+/// Text in which `*` stands for any run of characters, also none.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pattern {
+    text: Box<str>,
+}
+
+impl Pattern {
+    /// Reads a pattern. Every text is one.
+    pub fn new(text: &str) -> Pattern {
+        Pattern { text: text.into() }
+    }
+
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The only text that it matches, if there is only one.
+    pub fn exact(&self) -> Option<&str> {
+        (!self.text.contains('*')).then_some(&self.text)
+    }
+
+    /// What every text that it matches begins with.
+    pub fn prefix(&self) -> &str {
+        self.text.split('*').next().unwrap_or_default()
+    }
+
+    /// Whether it matches everything.
+    pub fn is_any(&self) -> bool {
+        !self.text.is_empty() && self.text.bytes().all(|byte| byte == b'*')
+    }
+
+    /// Whether a text matches.
+    pub fn matches(&self, text: &str) -> bool {
+        let Some((prefix, rest)) = self.text.split_once('*') else { return *self.text == *text };
+        let Some(mut text) = text.strip_prefix(prefix) else { return false };
+        let (middle, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
+        for piece in middle.split('*') {
+            // Each piece where it first fits: whatever fits later leaves less for the rest.
+            let Some(at) = text.find(piece) else { return false };
+            text = &text[at + piece.len()..];
+        }
+        text.ends_with(suffix)
+    }
+
+    /// Whether all that the other matches is sure to match too. Where it can't tell, it says no.
+    pub fn covers(&self, other: &Pattern) -> bool {
+        // A `*` of the other is taken for a letter that nothing but a `*` of ours could match.
+        self.matches(&other.text)
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A pattern of paths in their canonical form. Two are equal if they are written alike.
+#[derive(Clone, Debug)]
+pub enum PathPattern {
+    /// This path and no other.
+    Exact(Box<str>),
+    /// `/users/{id}`: a name in braces stands for one segment, `{*name}` at the end for one or more.
+    Template {
+        /// In canonical form.
+        text: Box<str>,
+        /// What each segment must be.
+        segments: Box<[Segment]>,
+    },
+    /// `*` stands for characters within a segment, `**` for characters of any number of segments, `?` for one
+    /// character of a segment.
+    Glob {
+        /// As it is written.
+        text: Box<str>,
+        /// The same as an expression.
+        regex: Regex,
+        /// What every path that it matches begins with.
+        prefix: Box<str>,
+    },
+    /// A regular expression, which may match anywhere in the path unless it is anchored.
+    Regex {
+        /// As it is written.
+        text: Box<str>,
+        /// The expression.
+        regex: Regex,
+        /// What every path that it matches begins with.
+        prefix: Box<str>,
+    },
+}
+
+/// One segment of a template.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Segment {
+    /// Just this.
+    Literal(Box<str>),
+    /// Any.
+    Any,
+    /// Any one or more, to the end.
+    Rest,
+}
+
+impl PathPattern {
+    /// Reads a path, a template or a glob, whichever it looks like.
+    ///
+    /// # Errors
+    /// If it can't be one of them; the error says what to write instead.
+    pub fn new(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
+        match (text.contains(['{', '}']), text.contains(['*', '?'])) {
+            (true, _) => template(text, style),
+            (false, true) => glob(text, style),
+            (false, false) => Ok(PathPattern::Exact(normalise(text, style).into())),
+        }
+    }
+
+    /// Reads a regular expression.
+    ///
+    /// # Errors
+    /// If it can't be read, or would take too much memory.
+    pub fn regex(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
+        let regex = build(text, style)?;
+        let mut prefix = prefix_of(text);
+        if style.ignore_case {
+            prefix.make_ascii_lowercase();
+        }
+        Ok(PathPattern::Regex { text: text.into(), regex, prefix: prefix.into() })
+    }
+
+    /// As it is written.
+    pub fn as_str(&self) -> &str {
+        match self {
+            PathPattern::Exact(text)
+            | PathPattern::Template { text, .. }
+            | PathPattern::Glob { text, .. }
+            | PathPattern::Regex { text, .. } => text,
+        }
+    }
+
+    /// Which kind of pattern it is, in a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            PathPattern::Exact(_) => "path",
+            PathPattern::Template { .. } => "template",
+            PathPattern::Glob { .. } => "glob",
+            PathPattern::Regex { .. } => "regex",
+        }
+    }
+
+    /// Whether a path in canonical form matches.
+    pub fn matches(&self, path: &str) -> bool {
+        match self {
+            PathPattern::Exact(text) => **text == *path,
+            PathPattern::Template { segments, .. } => matches_segments(segments, path),
+            PathPattern::Glob { regex, .. } | PathPattern::Regex { regex, .. } => regex.is_match(path),
+        }
+    }
+
+    /// Whether all that the other matches is sure to match too. Where it can't tell, it says no.
+    pub fn covers(&self, other: &PathPattern) -> bool {
+        match (self, other) {
+            (PathPattern::Regex { text, .. }, _)
+                if matches!(&**text, "" | ".*" | "^.*" | "^.*$" | "^" | "^/" | "/") =>
+            {
+                true
+            }
+            (PathPattern::Glob { text, .. }, _) if matches!(&**text, "/**" | "**") => true,
+            (_, PathPattern::Exact(text)) => self.matches(text),
+            (PathPattern::Template { segments: own, .. }, PathPattern::Template { segments: others, .. }) => {
+                covers_segments(own, others)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+impl PartialEq for PathPattern {
+    fn eq(&self, other: &PathPattern) -> bool {
+        self.kind() == other.kind() && self.as_str() == other.as_str()
+    }
+}
+
+fn matches_segments(segments: &[Segment], path: &str) -> bool {
+    let mut found = path[1..].split('/');
+    for segment in segments {
+        match (segment, found.next()) {
+            (Segment::Literal(text), Some(segment)) if **text == *segment => {}
+            // The only path with an empty segment is the root.
+            (Segment::Any, Some(segment)) if !segment.is_empty() => {}
+            (Segment::Rest, Some(segment)) => return !segment.is_empty(),
+            _ => return false,
+        }
+    }
+    found.next().is_none()
+}
+
+fn covers_segments(own: &[Segment], others: &[Segment]) -> bool {
+    let mut others = others.iter();
+    for segment in own {
+        match (segment, others.next()) {
+            (Segment::Literal(own), Some(Segment::Literal(other))) if own == other => {}
+            (Segment::Any, Some(Segment::Literal(_) | Segment::Any)) => {}
+            (Segment::Rest, Some(_)) => return true,
+            _ => return false,
+        }
+    }
+    others.next().is_none()
+}
+
+fn template(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
+    let mut segments = Vec::new();
+    let mut canonical = String::new();
+    let pieces: Vec<_> = text.split('/').filter(|piece| !piece.is_empty()).collect();
+    for (index, piece) in pieces.iter().enumerate() {
+        let name = piece.strip_prefix('{').and_then(|piece| piece.strip_suffix('}'));
+        let segment = match name {
+            Some(name) => match name.strip_prefix('*') {
+                Some(name) if is_name(name) && index + 1 == pieces.len() => Segment::Rest,
+                Some(name) if is_name(name) => return Err(PathPatternError::RestNotLast),
+                None if is_name(name) => Segment::Any,
+                _ => return Err(PathPatternError::Name),
+            },
+            None if piece.contains(['{', '}']) => return Err(PathPatternError::PartOfSegment),
+            None if piece.contains(['*', '?']) => return Err(PathPatternError::TemplateAndGlob),
+            None => match &normalise(piece, style)[1..] {
+                "" => return Err(PathPatternError::Dots),
+                segment => Segment::Literal(segment.into()),
+            },
+        };
+        canonical.push('/');
+        match &segment {
+            Segment::Literal(literal) => canonical.push_str(literal),
+            Segment::Any | Segment::Rest => canonical.push_str(piece),
+        }
+        segments.push(segment);
+    }
+    Ok(PathPattern::Template { text: canonical.into(), segments: segments.into() })
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+}
+
+fn glob(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
+    let text = text.trim_end_matches('/');
+    let text = if text.starts_with('/') { text.to_owned() } else { format!("/{text}") };
+    if text.contains("//") || text.split('/').any(|segment| matches!(segment, "." | "..")) {
+        return Err(PathPatternError::Dots);
+    }
+    let mut expression = "^".to_owned();
+    let mut prefix = None;
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find(['*', '?']) {
+        expression.push_str(&regex_syntax::escape(&unescape(&rest[..at], style)));
+        prefix.get_or_insert_with(|| unescape(&rest[..at], style));
+        let wild = &rest[at..];
+        let (piece, length) = match wild {
+            wild if wild.starts_with("**/") && rest[..at].ends_with('/') => ("(?:.*/)?", 3),
+            wild if wild.starts_with("**") => (".*", 2),
+            wild if wild.starts_with('*') => ("[^/]*", 1),
+            _ => ("[^/]", 1),
+        };
+        expression.push_str(piece);
+        rest = &wild[length..];
+    }
+    expression.push_str(&regex_syntax::escape(&unescape(rest, style)));
+    expression.push('$');
+    let regex = build(&expression, style)?;
+    Ok(PathPattern::Glob { text: text.into(), regex, prefix: prefix.unwrap_or_default().into() })
+}
+
+fn build(expression: &str, style: PathStyle) -> Result<Regex, PathPatternError> {
+    let mut builder = RegexBuilder::new(expression);
+    // `.` includes a line break: paths have none, and the expression is quicker for it.
+    builder.size_limit(MAX_REGEX_BYTES).case_insensitive(style.ignore_case).dot_matches_new_line(true);
+    builder.build().map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => PathPatternError::RegexTooBig,
+        error => PathPatternError::Regex { said: explain(&error) },
+    })
+}
+
+/// The last line of what the parser says: the ones before it draw the expression again.
+fn explain(error: &regex::Error) -> String {
+    let said = error.to_string();
+    let last = said.lines().last().unwrap_or_default();
+    last.trim().trim_start_matches("error: ").to_owned()
+}
+
+/// What every text that an expression matches begins with, as far as is plain to see.
+fn prefix_of(expression: &str) -> String {
+    let Ok(hir) = regex_syntax::parse(expression) else { return String::new() };
+    let HirKind::Concat(parts) = hir.kind() else { return String::new() };
+    let mut parts = parts.iter();
+    match parts.next().map(Hir::kind) {
+        Some(HirKind::Look(Look::Start)) => {}
+        _ => return String::new(),
+    }
+    let mut prefix = Vec::new();
+    for part in parts {
+        let HirKind::Literal(literal) = part.kind() else { break };
+        prefix.extend_from_slice(&literal.0);
+    }
+    String::from_utf8(prefix).unwrap_or_default()
+}
+
+/// Why text is no pattern of paths, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathPatternError {
+    /// A name in braces is none.
+    #[error(
+        "a name in braces has letters, digits, _, - and . only: write it like /users/{{id}}, or {{*rest}} at the end"
+    )]
+    Name,
+    /// Braces are only a part of a segment.
+    #[error(
+        "a name in braces stands for a whole segment: write /files/{{name}}, or use path_regex for a part of one"
+    )]
+    PartOfSegment,
+    /// `{*rest}` is not at the end.
+    #[error(
+        "{{*name}} stands for all that follows, so it must be the last segment: write {{name}} for one segment"
+    )]
+    RestNotLast,
+    /// There are both braces and stars.
+    #[error(
+        "a path has names in braces or stars, not both: write /users/{{id}}/files/{{file}}, or /users/*/files/*"
+    )]
+    TemplateAndGlob,
+    /// There are empty or dot segments.
+    #[error("paths are compared without . and .. and empty segments: leave them out")]
+    Dots,
+    /// The expression can't be read.
+    #[error("cannot read the regular expression: {said}")]
+    Regex {
+        /// What the parser said.
+        said: String,
+    },
+    /// The expression takes too much memory.
+    #[error(
+        "the regular expression takes over 1 MB when it is compiled: use smaller counts in {{}}, or several rules"
+    )]
+    RegexTooBig,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> PathPattern {
+        PathPattern::new(text, PathStyle::default()).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    fn regex(text: &str) -> PathPattern {
+        PathPattern::regex(text, PathStyle::default()).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[track_caller]
+    fn check(pattern: &PathPattern, yes: &[&str], no: &[&str]) {
+        for text in yes {
+            assert!(pattern.matches(text), "{pattern:?} should match {text}");
+        }
+        for text in no {
+            assert!(!pattern.matches(text), "{pattern:?} should not match {text}");
+        }
+    }
+
+    #[test]
+    fn a_star_in_a_key_is_any_run() {
+        let matches = |pattern: &str, text: &str| Pattern::new(pattern).matches(text);
+        assert!(matches("sk_prod_*", "sk_prod_1") && matches("sk_prod_*", "sk_prod_"));
+        assert!(!matches("sk_prod_*", "sk_pro") && !matches("sk_prod_*", "xsk_prod_1"));
+        assert!(matches("*", "") && matches("*", "x") && matches("**", "x"));
+        assert!(matches("a*b*c", "abc") && matches("a*b*c", "aXbYbZc"));
+        assert!(!matches("a*b*c", "acb") && !matches("a*a", "a") && matches("a*a", "aa"));
+        assert!(matches("*x*", "axb") && !matches("*x*", "ab"));
+        assert!(matches("", "") && !matches("", "a"));
+        assert!(matches("a?[b]", "a?[b]") && !matches("a?[b]", "axb"));
+    }
+
+    #[test]
+    fn a_pattern_covers_what_it_surely_matches() {
+        let covers = |own: &str, other: &str| Pattern::new(own).covers(&Pattern::new(other));
+        assert!(
+            covers("*", "sk_*") && covers("sk_*", "sk_prod_*") && covers("sk_*", "sk_1") && covers("a", "a")
+        );
+        assert!(!covers("sk_prod_*", "sk_*") && !covers("sk_1", "sk_*") && !covers("*x", "*"));
+        assert!(covers("*_vip", "sk_*_vip") && !covers("sk_*_vip", "*_vip"));
+    }
+
+    #[test]
+    fn a_path_is_exact_a_template_or_a_glob_by_its_looks() {
+        check(&path("/v1/orders/"), &["/v1/orders"], &["/v1/orders/1", "/v1"]);
+        check(&path("users/{id}"), &["/users/7"], &["/users", "/users/7/x", "/user/7"]);
+        check(&path("/{a}"), &["/x"], &["/", "/x/y"]);
+        check(&path("/files/{*rest}"), &["/files/a", "/files/a/b"], &["/files", "/x"]);
+        check(&path("/{*rest}"), &["/a", "/a/b"], &["/"]);
+        check(&path("/v1/*/items"), &["/v1/a/items", "/v1//items"], &["/v1/a/b/items", "/v1/items"]);
+        check(&path("/v1/**"), &["/v1/a", "/v1/a/b"], &["/v1", "/v2/a"]);
+        check(&path("/v1/**/x"), &["/v1/x", "/v1/a/x", "/v1/a/b/x"], &["/v1/ax", "/v1"]);
+        check(&path("/*.json"), &["/a.json", "/.json"], &["/a/b.json", "/a.jsonx"]);
+        check(&path("/v?/a+b"), &["/v1/a+b"], &["/v10/a+b", "/v/a+b", "/v1/aab"]);
+        check(&path("/caf%C3%A9/*"), &["/café/x"], &[]);
+        check(&path("/%75sers/{id}"), &["/users/7"], &[]);
+        check(&regex("^/v1/orders.*"), &["/v1/orders", "/v1/orders/7"], &["/x/v1/orders"]);
+        check(&regex("orders"), &["/v1/orders"], &["/v1"]);
+        assert_eq!(path("users//{id}/").as_str(), "/users/{id}");
+        let folded = PathStyle { ignore_case: true, ..PathStyle::default() };
+        check(&PathPattern::regex("^/V1", folded).unwrap(), &["/v1"], &[]);
+        check(&PathPattern::new("/V1/{x}", folded).unwrap(), &["/v1/a"], &[]);
+        check(&PathPattern::new("/V1/*", folded).unwrap(), &["/v1/a"], &[]);
+    }
+
+    #[test]
+    fn what_every_match_begins_with_is_known() {
+        for (text, prefix) in [
+            ("^/v1/orders.*", "/v1/orders"),
+            ("^/v1/(a|b)", "/v1/"),
+            ("^/v1/orders/[0-9]+$", "/v1/orders/"),
+            ("^/a?", "/"),
+            ("/v1", ""),
+            (".*", ""),
+            ("(?i)^/v1", ""),
+            ("^/v1|^/v2", "/v"),
+            ("(?m)^/v1", ""),
+        ] {
+            let PathPattern::Regex { prefix: found, .. } = regex(text) else { panic!("{text} is no regex") };
+            // A longer expression may tell less than could be known, and never more.
+            assert!(prefix.starts_with(&*found), "{text}: {found}");
+            assert!(!prefix.starts_with("/v1/o") || *found == *prefix, "{text}: {found}");
+        }
+        let PathPattern::Glob { prefix, .. } = path("/v1/a%20b*c") else { panic!("a star makes a glob") };
+        assert_eq!(&*prefix, "/v1/a b");
+    }
+
+    #[test]
+    fn bad_patterns_are_refused_with_advice() {
+        let error = |text: &str| PathPattern::new(text, PathStyle::default()).unwrap_err();
+        assert_eq!(error("/users/{}"), PathPatternError::Name);
+        assert_eq!(error("/users/{i d}"), PathPatternError::Name);
+        assert_eq!(error("/users/{id}.json"), PathPatternError::PartOfSegment);
+        assert_eq!(error("/users/{id"), PathPatternError::PartOfSegment);
+        assert_eq!(error("/{*rest}/x"), PathPatternError::RestNotLast);
+        assert_eq!(error("/{id}/*"), PathPatternError::TemplateAndGlob);
+        assert_eq!(error("/../{id}"), PathPatternError::Dots);
+        assert_eq!(error("/./*"), PathPatternError::Dots);
+        let error = |text: &str| PathPattern::regex(text, PathStyle::default()).unwrap_err().to_string();
+        assert_eq!(error("(a"), "cannot read the regular expression: unclosed group");
+        assert!(error("(?:a{1000}){1000}").contains("over 1 MB"));
+    }
+
+    #[test]
+    fn one_path_pattern_covers_another() {
+        let covers = |own: PathPattern, other: PathPattern| own.covers(&other);
+        assert!(covers(regex(".*"), path("/x/*")) && covers(path("/users/{id}"), path("/users/7")));
+        assert!(covers(path("/users/{a}"), path("/users/{b}")) && covers(path("/{*rest}"), path("/a/{b}")));
+        assert!(covers(path("/v1/*"), path("/v1/x")) && covers(path("/**"), regex("^/x")));
+        assert!(!covers(path("/users/7"), path("/users/{id}")) && !covers(path("/v1/*"), path("/v1/**")));
+        assert!(covers(regex("^/a"), regex("^/a")) && !covers(regex("^/a"), path("/b")));
+    }
+}
