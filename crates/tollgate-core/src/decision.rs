@@ -3,7 +3,7 @@
 use crate::ask::Ask;
 use crate::draw::Draw;
 use crate::limit::Limit;
-use crate::reading::{Answer, Outcome, Outlook, Reading, Retry};
+use crate::reading::{Outcome, Outlook, Reading, Retry};
 use crate::time::{Micros, Span};
 use std::time::Duration;
 
@@ -31,12 +31,23 @@ impl Decision {
         Decision { allowed: !outcome.is_refused(), delay: Span::ZERO, index: 0, reading }
     }
 
-    /// What the limits of a request said together.
+    /// What the limits of a request said together. Shadows have no say.
     pub fn of(group: &[Draw]) -> Decision {
-        let allowed = group.iter().all(|draw| draw.answer() != Answer::Refused);
+        if let [draw] = group
+            && !draw.is_shadow()
+        {
+            return Decision {
+                allowed: !draw.stops(),
+                delay: Span::ZERO,
+                index: 0,
+                reading: Some(draw.reading()),
+            };
+        }
+        let allowed = !group.iter().any(Draw::stops);
         let mut binding: Option<(usize, Outlook)> = None;
         let mut delay = Span::ZERO;
-        for (index, outlook) in group.iter().map(Draw::outlook).enumerate() {
+        for (index, draw) in group.iter().enumerate().filter(|(_, draw)| !draw.is_shadow()) {
+            let outlook = draw.outlook();
             delay = delay.max(outlook.delay);
             // The first of equals binds: a limit written first is the one that is named.
             let binds = binding.is_none_or(|(_, other)| match allowed {
@@ -47,8 +58,10 @@ impl Decision {
                 binding = Some((index, outlook));
             }
         }
-        let index = binding.map_or(0, |(index, _)| index);
-        Decision { allowed, delay, index, reading: group.get(index).map(Draw::reading) }
+        match binding {
+            Some((index, _)) => Decision { allowed, delay, index, reading: Some(group[index].reading()) },
+            None => Decision::UNLIMITED,
+        }
     }
 
     /// Whether the request may go on, perhaps after a [`delay`](Decision::delay).

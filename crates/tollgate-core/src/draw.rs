@@ -5,7 +5,7 @@
 //! buffer is made to be kept and filled again: once warm, it allocates nothing.
 
 use crate::ask::{Act, PermitId};
-use crate::key::{KeyRef, Scope, Shape};
+use crate::key::{KeyRef, Scope, Shape, encode_parts};
 use crate::limit::Limit;
 use crate::reading::{Answer, Outcome, Outlook, Reading};
 use crate::state::State;
@@ -22,6 +22,7 @@ pub struct Draw {
     limit: Limit,
     act: Act,
     permit: PermitId,
+    is_shadow: bool,
     outcome: Outcome,
 }
 
@@ -48,6 +49,18 @@ impl Draw {
     #[inline]
     pub fn permit(&self) -> PermitId {
         self.permit
+    }
+
+    /// Whether it refuses nobody: it takes its units with the others, but its own refusal stops none of them.
+    #[inline]
+    pub fn is_shadow(&self) -> bool {
+        self.is_shadow
+    }
+
+    /// Whether its limit refused, and the request with it.
+    #[inline]
+    pub fn stops(&self) -> bool {
+        !self.is_shadow && self.outcome.is_refused()
     }
 
     /// What the limit said. Until a store has decided the draw, that it was spared.
@@ -131,7 +144,32 @@ impl Draws {
         let begun = self.groups.last().copied().unwrap_or(0);
         assert!(self.draws.len() - begun < MAX_DRAWS, "a request may make at most {MAX_DRAWS} draws");
         let outcome = Outcome::of_state(Answer::Spared, Micros::EPOCH, State::default());
-        self.draws.push(Draw { key, scope, limit, act, permit, outcome });
+        self.draws.push(Draw { key, scope, limit, act, permit, is_shadow: false, outcome });
+    }
+
+    /// Adds a draw under a key of these parts, which need not be a [`Key`](crate::Key) before: one part is text as it
+    /// stands, several are told apart by their lengths. Of a part, the first 65 535 bytes count.
+    ///
+    /// # Panics
+    /// If the group has [`MAX_DRAWS`] already, or if there is no part.
+    pub fn push_parts<'a>(
+        &mut self,
+        parts: impl IntoIterator<Item = &'a str>,
+        scope: Scope,
+        limit: Limit,
+        act: Act,
+        permit: PermitId,
+    ) {
+        let start = self.keys.len();
+        let shape = encode_parts(parts.into_iter(), &mut self.keys);
+        self.add((start, self.keys.len(), shape), scope, limit, act, permit);
+    }
+
+    /// Makes the draw added last a shadow: see [`Draw::is_shadow`].
+    pub fn shadow_last(&mut self) {
+        if let Some(draw) = self.draws.last_mut() {
+            draw.is_shadow = true;
+        }
     }
 
     /// How many groups there are.

@@ -70,6 +70,25 @@ fn push_part(bytes: &mut Vec<u8>, part: &str) -> Result<(), KeyError> {
     Ok(())
 }
 
+/// Writes parts as a [`Key`] of them has them, and says of which shape it is.
+///
+/// # Panics
+/// If there are none.
+pub(crate) fn encode_parts<'a>(mut parts: impl Iterator<Item = &'a str>, bytes: &mut Vec<u8>) -> Shape {
+    let first = parts.next().expect("a key has at least one part");
+    let Some(second) = parts.next() else {
+        bytes.extend_from_slice(first.as_bytes());
+        return Shape::One;
+    };
+    for part in [first, second].into_iter().chain(parts) {
+        let part = &part[..part.floor_char_boundary(usize::from(u16::MAX))];
+        let length = u16::try_from(part.len()).expect("it was cut to what two bytes can count");
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(part.as_bytes());
+    }
+    Shape::Several
+}
+
 /// Which of several limits under the same key is meant: each scope has a state of its own.
 ///
 /// Whoever puts a key under several limits numbers them; the numbers must outlive a change of rules.

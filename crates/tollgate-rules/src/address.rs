@@ -22,6 +22,16 @@ impl Cidr {
         cut(widen(address), self.bits) == self.first
     }
 
+    /// The network of an address that has so many leading bits of the 128.
+    pub(crate) fn around(address: IpAddr, bits: u8) -> Cidr {
+        Cidr { first: cut(widen(address), bits), bits }
+    }
+
+    /// How many leading bits of the 128 count.
+    pub(crate) fn bits(&self) -> u8 {
+        self.bits
+    }
+
     /// Whether every address of the other is in it.
     pub fn covers(&self, other: &Cidr) -> bool {
         self.bits <= other.bits && cut(other.first, self.bits) == self.first

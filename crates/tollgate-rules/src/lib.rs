@@ -8,13 +8,25 @@
 
 mod address;
 mod dimension;
+mod explain;
+mod index;
+mod lists;
 mod path;
 mod pattern;
+mod plan;
+mod prefixes;
 mod request;
+mod rule;
+mod set;
 pub mod spec;
+mod trie;
 
 pub use address::{Cidr, CidrError};
 pub use dimension::Dimension;
+pub use explain::{Explanation, Listed, Standing};
 pub use path::{PathStyle, normalise};
 pub use pattern::{PathPattern, PathPatternError, Pattern};
+pub use plan::{Bound, Case, Plan, Verb};
 pub use request::{Attribute, Request};
+pub use rule::{Misfit, Rule};
+pub use set::{MAX_KEYS, RuleSet, TierSource, TooManyLimits};

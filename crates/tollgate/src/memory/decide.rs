@@ -49,7 +49,7 @@ impl<C: Clock> MemoryStore<C> {
                 undos[index] = undo;
                 outcome
             });
-            refused |= draw.answer() == Answer::Refused;
+            refused |= draw.stops();
         }
         if refused {
             for (index, draw) in draws.iter().enumerate().rev() {

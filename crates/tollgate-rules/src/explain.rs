@@ -1,0 +1,112 @@
+//! Why a request is held to what it is held to.
+//!
+//! It goes through all rules one by one, as slowly and plainly as can be: it is also what the quick way is tested
+//! against.
+
+use crate::plan::limits_of;
+use crate::request::Request;
+use crate::rule::{Misfit, Proof, Rule};
+use crate::set::{RuleSet, TierSource};
+use crate::spec::Mode;
+use tollgate_core::{Limit, Micros};
+
+/// Why a request is held to what it is held to.
+#[derive(Clone, Debug)]
+pub struct Explanation<'r> {
+    /// Which list the client is on, if on any. Then no rule is looked at.
+    pub listed: Option<Listed>,
+    /// The path in canonical form.
+    pub path: String,
+    /// The client's tier.
+    pub tier: Option<String>,
+    /// Who said so.
+    pub tier_source: TierSource,
+    /// Every rule of the file, in order, and behind them the base if it has limits for this client.
+    pub rules: Vec<(&'r Rule, Standing<'r>)>,
+}
+
+/// A list of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// Who is on it passes unchecked.
+    Allow,
+    /// Who is on it is always refused.
+    Deny,
+}
+
+/// What a rule has to say about a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Standing<'r> {
+    /// It holds the request to these limits, under a key of these parts.
+    Binds {
+        /// The limits.
+        limits: Vec<Limit>,
+        /// What each part of the key is, and its value.
+        key: Vec<(String, String)>,
+    },
+    /// It would bind, but the rule of this id, which counts the same, comes first.
+    ComesLater(&'r str),
+    /// It does not match.
+    Misfit(Misfit<'r>),
+    /// It would bind, but neither it nor what it inherits from has a limit for this client.
+    NoLimit,
+    /// It is disabled.
+    Disabled,
+}
+
+impl RuleSet {
+    /// Says for a request which rules bind it and why the others do not.
+    pub fn explain(&self, request: &Request<'_>, mut now: impl FnMut() -> Micros) -> Explanation<'_> {
+        let listed = match (self.deny.has(request.client_key, request.ip), self.allow.has(request.client_key, request.ip)) {
+            (true, _) => Some(Listed::Deny),
+            (false, true) => Some(Listed::Allow),
+            (false, false) => None,
+        };
+        let path = match request.endpoint {
+            "" => "/".into(),
+            endpoint => crate::path::normalise(endpoint, self.style),
+        };
+        let standing = self.standing(request, &mut now);
+        let facts = RuleSet::facts(request, &path, &standing);
+        let mut ip = String::new();
+        crate::rule::write_ip(request.ip, self.ipv6_prefix, &mut ip);
+        let base_of_client = self.base_of(&standing);
+        let first_of_base = self.base.map_or(self.rules.len(), |base| base.default as usize);
+        let mut winners: Vec<(u32, &str)> = Vec::new();
+        let mut rules = Vec::new();
+        for (position, rule) in self.rules.iter().enumerate() {
+            let is_base = position >= first_of_base;
+            let base_limits = match base_of_client {
+                Some((own, limits)) if own as usize == position => Some(limits),
+                // The base's other rules are other clients'.
+                _ if is_base => continue,
+                _ => None,
+            };
+            let limits = match base_limits {
+                Some(limits) => Some(limits),
+                None => limits_of(self, rule, &standing, request, &mut now),
+            };
+            let winner = winners.iter().find(|(track, _)| *track == rule.track).map(|(_, id)| *id);
+            let standing = match (rule.mode, rule.misfit(&facts, Proof::Nothing), winner, limits) {
+                (Mode::Disabled, ..) => Standing::Disabled,
+                (_, Some(misfit), ..) => Standing::Misfit(misfit),
+                (_, None, Some(id), _) => Standing::ComesLater(id),
+                (_, None, None, None) => Standing::NoLimit,
+                (_, None, None, Some(limits)) => {
+                    winners.push((rule.track, &rule.id));
+                    let names = rule.key.iter().map(ToString::to_string);
+                    let key = names.zip(rule.parts(&facts, &ip).map(str::to_owned)).collect();
+                    Standing::Binds { limits: limits.to_vec(), key }
+                }
+            };
+            rules.push((rule, standing));
+        }
+        Explanation {
+            listed,
+            path: path.clone().into_owned(),
+            tier: standing.tier.map(str::to_owned),
+            tier_source: standing.told_by,
+            rules,
+        }
+    }
+}

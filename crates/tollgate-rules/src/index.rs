@@ -1,0 +1,203 @@
+//! Finding the rules that may bind a request, without trying each.
+//!
+//! Every rule is filed under one thing that a request must have for it to bind: its exact key, its exact path, its
+//! template, what its key or path begins with, its tier, or an attribute. Of those that it asks for, the one that
+//! fewest other rules share. A request looks under what it has, and finds little more than the rules that bind it.
+
+use crate::path::PathStyle;
+use crate::pattern::PathPattern;
+use crate::prefixes::{Map, Prefixes};
+use crate::rule::{Facts, Proof, Rule};
+use crate::trie::Trie;
+use foldhash::fast::RandomState;
+use std::collections::HashMap;
+use regex_automata::meta::Regex;
+use regex_automata::util::syntax;
+use regex_automata::{Input, PatternSet};
+
+/// From how many expressions on that begin with anything, they are tried as one.
+const MANY: usize = 16;
+/// The most memory that those may take as one; if they would take more, each is tried by itself.
+const MAX_JOINT_BYTES: usize = 64 << 20;
+
+/// Rules by what a request must have for them to bind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    keys: Map<Vec<u32>>,
+    paths: Map<Vec<u32>>,
+    templates: Trie,
+    key_prefixes: Prefixes,
+    path_prefixes: Prefixes,
+    tiers: Map<Vec<u32>>,
+    attributes: Vec<(Box<str>, Map<Vec<u32>>)>,
+    joint: Option<(Regex, Vec<u32>)>,
+    /// Rules that ask for nothing of the kind.
+    others: Vec<u32>,
+    proofs: Vec<Proof>,
+}
+
+/// What a rule may be filed under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Handle<'r> {
+    Key(&'r str),
+    Path(&'r str),
+    Template(&'r str),
+    KeyPrefix(&'r str),
+    PathPrefix(&'r str),
+    Tier(&'r str),
+    Attribute(&'r str, &'r str),
+}
+
+/// Where the rules that were found are gathered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) positions: Vec<u32>,
+    patterns: Option<PatternSet>,
+}
+
+impl Index {
+    /// Files the rules that `is_filed` names.
+    pub(crate) fn new(rules: &[Rule], style: PathStyle, is_filed: impl Fn(&Rule) -> bool) -> Index {
+        let mut shared: HashMap<Handle<'_>, usize, RandomState> = HashMap::default();
+        for handle in rules.iter().filter(|rule| is_filed(rule)).flat_map(handles) {
+            *shared.entry(handle).or_default() += 1;
+        }
+        let mut index = Index { proofs: vec![Proof::Nothing; rules.len()], ..Index::default() };
+        let mut loose = Vec::new();
+        for (position, rule) in (0..).zip(rules).filter(|(_, rule)| is_filed(rule)) {
+            let rarest = handles(rule).min_by_key(|handle| shared[handle]);
+            match (rarest, &rule.when.path) {
+                (Some(handle), _) => index.file(rule, handle, position),
+                (None, Some(PathPattern::Regex { regex, .. } | PathPattern::Glob { regex, .. })) => {
+                    loose.push((position, regex.as_str()));
+                }
+                (None, _) => index.others.push(position),
+            }
+        }
+        index.file_loose(&loose, style);
+        index
+    }
+
+    fn file(&mut self, rule: &Rule, handle: Handle<'_>, position: u32) {
+        let mut proof = Proof::Nothing;
+        match handle {
+            Handle::Key(key) => {
+                proof = Proof::Key;
+                self.keys.entry(key.into()).or_default().push(position);
+            }
+            Handle::Path(path) => {
+                proof = Proof::Path;
+                self.paths.entry(path.into()).or_default().push(position);
+            }
+            Handle::Template(_) => {
+                if let Some(PathPattern::Template { segments, .. }) = &rule.when.path {
+                    proof = Proof::Path;
+                    self.templates.insert(segments, position);
+                }
+            }
+            Handle::KeyPrefix(prefix) => self.key_prefixes.insert(prefix, position),
+            Handle::PathPrefix(prefix) => self.path_prefixes.insert(prefix, position),
+            Handle::Tier(tier) => self.tiers.entry(tier.into()).or_default().push(position),
+            Handle::Attribute(name, value) => {
+                let known = self.attributes.iter().position(|(known, _)| **known == *name);
+                let at = known.unwrap_or_else(|| {
+                    self.attributes.push((name.into(), Map::default()));
+                    self.attributes.len() - 1
+                });
+                self.attributes[at].1.entry(value.into()).or_default().push(position);
+            }
+        }
+        self.proofs[position as usize] = proof;
+    }
+
+    fn file_loose(&mut self, loose: &[(u32, &str)], style: PathStyle) {
+        let expressions: Vec<_> = loose.iter().map(|(_, expression)| *expression).collect();
+        let config = Regex::config()
+            .match_kind(regex_automata::MatchKind::All)
+            .nfa_size_limit(Some(MAX_JOINT_BYTES))
+            .hybrid_cache_capacity(MAX_JOINT_BYTES);
+        let dialect = syntax::Config::new().dot_matches_new_line(true).case_insensitive(style.ignore_case);
+        let built = (loose.len() >= MANY)
+            .then(|| Regex::builder().configure(config).syntax(dialect).build_many(&expressions).ok())
+            .flatten();
+        let positions = loose.iter().map(|(position, _)| *position);
+        match built {
+            Some(regex) => self.joint = Some((regex, positions.collect())),
+            None => {
+                self.others.extend(positions);
+                self.others.sort_unstable();
+            }
+        }
+    }
+
+    /// Gathers the positions of all rules that may bind a request, in order.
+    pub(crate) fn find(&self, facts: &Facts<'_>, found: &mut Found) {
+        let positions = &mut found.positions;
+        positions.clear();
+        positions.extend_from_slice(&self.others);
+        let mut take = |more: Option<&Vec<u32>>| positions.extend_from_slice(more.map_or(&[], Vec::as_slice));
+        if !self.keys.is_empty() {
+            take(self.keys.get(facts.client_key));
+        }
+        if !self.paths.is_empty() {
+            take(self.paths.get(facts.path));
+        }
+        if let Some(tier) = facts.tier {
+            take(self.tiers.get(tier));
+        }
+        for (name, values) in &self.attributes {
+            take(facts.attribute(name).and_then(|value| values.get(value)));
+        }
+        if !self.templates.is_empty() {
+            self.templates.find(facts.path, positions);
+        }
+        for more in self.key_prefixes.of(facts.client_key).chain(self.path_prefixes.of(facts.path)) {
+            positions.extend_from_slice(more);
+        }
+        if let Some((regex, own)) = &self.joint {
+            let patterns = found.patterns.get_or_insert_with(|| PatternSet::new(own.len()));
+            if patterns.capacity() != own.len() {
+                *patterns = PatternSet::new(own.len());
+            }
+            patterns.clear();
+            regex.which_overlapping_matches(&Input::new(facts.path), patterns);
+            positions.extend(patterns.iter().map(|pattern| own[pattern.as_usize()]));
+        }
+        if positions.len() > 1 {
+            positions.sort_unstable();
+        }
+    }
+
+    /// What finding a rule has made sure of.
+    #[inline]
+    pub(crate) fn proof(&self, position: u32) -> Proof {
+        self.proofs[position as usize]
+    }
+}
+
+/// All that a rule may be filed under.
+fn handles(rule: &Rule) -> impl Iterator<Item = Handle<'_>> {
+    let key = rule.when.api_key.as_ref().and_then(|pattern| match pattern.exact() {
+        Some(key) => Some(Handle::Key(key)),
+        None if pattern.prefix().is_empty() => None,
+        None => Some(Handle::KeyPrefix(pattern.prefix())),
+    });
+    let path = rule.when.path.as_ref().and_then(|pattern| match pattern {
+        PathPattern::Exact(path) => Some(Handle::Path(path)),
+        PathPattern::Template { text, .. } => Some(Handle::Template(text)),
+        PathPattern::Glob { prefix, .. } | PathPattern::Regex { prefix, .. } => {
+            (!prefix.is_empty() && **prefix != *"/").then_some(Handle::PathPrefix(prefix))
+        }
+    });
+    let tier = match (rule.when.tiers.as_slice(), &rule.when.rule_tier) {
+        ([tier], _) => Some(Handle::Tier(tier)),
+        // With a key pattern it also binds clients whose tier is not known.
+        ([], Some(tier)) if rule.when.api_key.is_none() => Some(Handle::Tier(tier)),
+        _ => None,
+    };
+    let attributes = rule.when.attributes.iter().filter_map(|(name, patterns)| match patterns.as_slice() {
+        [pattern] => Some(Handle::Attribute(name, pattern.exact()?)),
+        _ => None,
+    });
+    [key, path, tier].into_iter().flatten().chain(attributes)
+}

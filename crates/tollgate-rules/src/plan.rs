@@ -1,0 +1,222 @@
+//! From requests to draws.
+
+use crate::index::Found;
+use crate::request::Request;
+use crate::rule::{Facts, Rule, is_valid, write_ip};
+use crate::set::{RuleSet, Standing};
+use crate::spec::Mode;
+use tollgate_core::{Act, Ask, Draw, Draws, Limit, Micros, PermitId};
+
+/// What is to be done with a request's units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Take them if every limit agrees.
+    Check,
+    /// Say what a check would, and take nothing.
+    Peek,
+    /// Give them back.
+    Refund,
+    /// Forget all that was taken.
+    Reset,
+}
+
+impl Verb {
+    fn act(self, cost: u32) -> Act {
+        match self {
+            Verb::Check => Act::Take(Ask::exactly(cost)),
+            Verb::Peek => Act::Look(Ask::exactly(cost)),
+            Verb::Refund => Act::Give(cost),
+            Verb::Reset => Act::Clear,
+        }
+    }
+}
+
+/// The draws that requests make under a [`RuleSet`], and which rule each is for.
+///
+/// It is made to be kept and filled again: once warm, it allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    draws: Draws,
+    /// For each draw.
+    bound: Vec<Bound>,
+    /// For each request.
+    cases: Vec<Case>,
+    found: Found,
+    ip: String,
+}
+
+/// Which rule a draw is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The rule's position in [`RuleSet::rules`].
+    pub rule: u32,
+    /// Which of its limits.
+    pub limit: u32,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Case {
+    /// The client is on the allow list.
+    Allowed,
+    /// The client is on the deny list.
+    Denied,
+    /// No limit binds it.
+    Unbound,
+    /// Its draws decide.
+    Bound {
+        /// Which group of draws it is.
+        group: usize,
+        /// The first of its draws.
+        first: usize,
+    },
+}
+
+impl Plan {
+    /// An empty plan. It allocates when it is first filled.
+    pub fn new() -> Plan {
+        Plan::default()
+    }
+
+    /// Empties it and keeps its memory.
+    pub fn clear(&mut self) {
+        self.draws.clear();
+        self.bound.clear();
+        self.cases.clear();
+    }
+
+    /// Adds what a request must pass.
+    ///
+    /// All requests of one plan are resolved by the same rules. `now` is asked only if something that expires might
+    /// apply.
+    pub fn add(&mut self, rules: &RuleSet, verb: Verb, request: &Request<'_>, mut now: impl FnMut() -> Micros) {
+        let case = self.resolve(rules, verb, request, &mut now);
+        self.cases.push(case);
+    }
+
+    fn resolve(
+        &mut self,
+        rules: &RuleSet,
+        verb: Verb,
+        request: &Request<'_>,
+        now: &mut impl FnMut() -> Micros,
+    ) -> Case {
+        if rules.deny.has(request.client_key, request.ip) {
+            return Case::Denied;
+        }
+        if rules.allow.has(request.client_key, request.ip) {
+            return Case::Allowed;
+        }
+        let path = rules.path_of(request);
+        let standing = rules.standing(request, now);
+        let facts = RuleSet::facts(request, &path, &standing);
+        write_ip(request.ip, rules.ipv6_prefix, &mut self.ip);
+        let first = self.draws.all().len();
+        let act = verb.act(request.cost);
+        let mut decided = 0_u64;
+        if rules.tracks != 0 {
+            rules.index.find(&facts, &mut self.found);
+            for at in 0..self.found.positions.len() {
+                let position = self.found.positions[at];
+                let rule = &rules.rules[position as usize];
+                let track = 1 << rule.track;
+                if decided & track != 0 || rule.misfit(&facts, rules.index.proof(position)).is_some() {
+                    continue;
+                }
+                let Some(limits) = limits_of(rules, rule, &standing, request, now) else { continue };
+                self.draw(rule, position, limits, &facts, act, first);
+                decided |= track;
+                if decided == rules.tracks {
+                    break;
+                }
+            }
+        }
+        if let Some((position, limits)) = rules.base_of(&standing) {
+            let rule = &rules.rules[position as usize];
+            let is_alternative = decided & 1 << rule.track != 0;
+            if !is_alternative && rule.misfit(&facts, crate::rule::Proof::Nothing).is_none() {
+                self.draw(rule, position, limits, &facts, act, first);
+            }
+        }
+        match self.draws.all().len() == first {
+            true => Case::Unbound,
+            false => Case::Bound { group: self.draws.len() - 1, first },
+        }
+    }
+
+    /// Adds a rule's draws; `first` is where those of this request begin.
+    fn draw(
+        &mut self,
+        rule: &Rule,
+        position: u32,
+        limits: &[Limit],
+        facts: &Facts<'_>,
+        act: Act,
+        first: usize,
+    ) {
+        if self.draws.all().len() == first {
+            self.draws.begin();
+        }
+        for (index, limit) in limits.iter().enumerate() {
+            match index {
+                0 => self.draws.push_parts(
+                    rule.parts(facts, &self.ip),
+                    rule.scope_of(0),
+                    *limit,
+                    act,
+                    PermitId::default(),
+                ),
+                index => self.draws.push_again(rule.scope_of(index), *limit, act, PermitId::default()),
+            }
+            if rule.mode == Mode::Shadow {
+                self.draws.shadow_last();
+            }
+            self.bound.push(Bound { rule: position, limit: u32::try_from(index).unwrap_or(u32::MAX) });
+        }
+    }
+
+    /// The draws, for a store to decide.
+    pub fn draws_mut(&mut self) -> &mut Draws {
+        &mut self.draws
+    }
+
+    /// What became of each request, in order.
+    pub fn cases(&self) -> &[Case] {
+        &self.cases
+    }
+
+    /// The draws of a request and the rules that they are for.
+    pub fn bound(&self, case: Case) -> (&[Draw], &[Bound]) {
+        match case {
+            Case::Bound { group, first } => {
+                let draws = self.draws.group(group);
+                (draws, &self.bound[first..first + draws.len()])
+            }
+            Case::Allowed | Case::Denied | Case::Unbound => (&[], &[]),
+        }
+    }
+
+    /// Whether no store has anything to decide.
+    pub fn is_settled(&self) -> bool {
+        self.draws.is_empty()
+    }
+}
+
+/// The limits that a rule holds a client to: its override's, the rule's own, or those it inherits.
+pub(crate) fn limits_of<'a>(
+    rules: &'a RuleSet,
+    rule: &'a Rule,
+    standing: &Standing<'a>,
+    request: &Request<'_>,
+    now: &mut impl FnMut() -> Micros,
+) -> Option<&'a [Limit]> {
+    let own = match rule.overrides.is_empty() {
+        true => None,
+        false => rule.overrides.get(request.client_key).filter(|terms| is_valid(terms.valid_until, now)),
+    };
+    match (own, &rule.limits) {
+        (Some(terms), _) => Some(&terms.limits),
+        (None, Some(limits)) => Some(limits),
+        (None, None) => rules.base_of(standing).map(|(_, limits)| limits),
+    }
+}

@@ -1,0 +1,56 @@
+//! Finding all prefixes of a text among many.
+//!
+//! There are few different lengths among the prefixes that people write, so each length is one lookup: what it costs
+//! does not grow with their number.
+
+use foldhash::fast::RandomState;
+use std::collections::HashMap;
+
+/// What belongs to the texts of a map, by position.
+pub(crate) type Map<T> = HashMap<Box<str>, T, RandomState>;
+
+/// Positions by the prefixes that texts must have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prefixes {
+    /// Every length that occurs, shortest first.
+    lengths: Vec<usize>,
+    positions: Map<Vec<u32>>,
+}
+
+impl Prefixes {
+    pub(crate) fn insert(&mut self, prefix: &str, position: u32) {
+        if let Err(at) = self.lengths.binary_search(&prefix.len()) {
+            self.lengths.insert(at, prefix.len());
+        }
+        self.positions.entry(prefix.into()).or_default().push(position);
+    }
+
+    /// The positions of each prefix of `text`.
+    #[inline]
+    pub(crate) fn of<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a [u32]> + 'a {
+        let lengths = self.lengths.iter().take_while(|length| **length <= text.len());
+        // A cut within a character is no prefix of any text.
+        let prefixes = lengths.filter_map(|length| text.get(..*length));
+        prefixes.filter_map(|prefix| self.positions.get(prefix)).map(Vec::as_slice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_prefix_is_found_and_nothing_else() {
+        let mut prefixes = Prefixes::default();
+        for (position, prefix) in ["sk_", "sk_prod_", "", "pk_", "sk_é", "sk_"].into_iter().enumerate() {
+            prefixes.insert(prefix, u32::try_from(position).unwrap());
+        }
+        let of = |text| prefixes.of(text).flatten().copied().collect::<Vec<_>>();
+        assert_eq!(of("sk_prod_1"), [2, 0, 5, 1]);
+        assert_eq!(of("sk_"), [2, 0, 5]);
+        assert_eq!(of("sk_éa"), [2, 0, 5, 4]);
+        assert_eq!(of("sk_ü"), [2, 0, 5]);
+        assert_eq!(of("x"), [2]);
+        assert_eq!(of(""), [2]);
+    }
+}

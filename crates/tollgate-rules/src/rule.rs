@@ -1,0 +1,257 @@
+//! A rule that runs.
+
+use crate::address::counted;
+use crate::dimension::Dimension;
+use crate::pattern::PathPattern;
+use crate::prefixes::Map;
+use crate::spec::{Consistency, FailureMode, Match, Mode, OverrideSpec};
+use std::fmt::{self, Write};
+use std::net::IpAddr;
+use tollgate_core::{Limit, MAX_DRAWS, Micros, Scope};
+
+/// A rule that runs: whom it binds, what it counts, and to which limits.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub(crate) id: Box<str>,
+    pub(crate) version: Option<u64>,
+    pub(crate) description: Option<Box<str>>,
+    pub(crate) mode: Mode,
+    pub(crate) when: Match,
+    pub(crate) key: Box<[Dimension]>,
+    /// Its limits; nothing if it inherits them.
+    pub(crate) limits: Option<Box<[Limit]>>,
+    pub(crate) overrides: Map<Terms>,
+    pub(crate) on_store_failure: FailureMode,
+    pub(crate) consistency: Consistency,
+    /// Rules of one track are alternatives.
+    pub(crate) track: u32,
+    /// What tells its first limit's states from all others; the next limits follow.
+    pub(crate) scope: u64,
+    /// What each limit goes by in headers: the id, and from the second on a number behind it.
+    pub(crate) names: Box<[Box<str>]>,
+}
+
+/// Limits for one client, perhaps for a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    pub(crate) limits: Box<[Limit]>,
+    pub(crate) valid_until: Option<Micros>,
+}
+
+impl Terms {
+    pub(crate) fn of(spec: &OverrideSpec) -> Terms {
+        Terms { limits: spec.limits.clone().into(), valid_until: spec.valid_until }
+    }
+}
+
+/// Whether something that may end has not. The clock is read only if it ends at all.
+pub(crate) fn is_valid(until: Option<Micros>, now: impl FnOnce() -> Micros) -> bool {
+    until.is_none_or(|until| now() < until)
+}
+
+impl Rule {
+    /// Its name.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The number that its author gave it.
+    pub fn version(&self) -> Option<u64> {
+        self.version
+    }
+
+    /// What its author says it is for.
+    pub fn description(&self) -> Option<&str> {
+        self.description.as_deref()
+    }
+
+    /// Whether it is enforced.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Its limits for those without an override; none if it inherits them.
+    pub fn limits(&self) -> &[Limit] {
+        self.limits.as_deref().unwrap_or_default()
+    }
+
+    /// What it counts: requests that agree in all of these share a count.
+    pub fn key(&self) -> &[Dimension] {
+        &self.key
+    }
+
+    /// What to answer when the store gives no answer.
+    pub fn on_store_failure(&self) -> FailureMode {
+        self.on_store_failure
+    }
+
+    /// How exact it is across nodes.
+    pub fn consistency(&self) -> Consistency {
+        self.consistency
+    }
+
+    /// What one of its limits goes by in headers.
+    pub fn limit_name(&self, index: usize) -> &str {
+        self.names.get(index).map_or(&self.id, |name| name)
+    }
+
+    /// Which of a key's states is the one of a limit of this rule.
+    #[inline]
+    pub(crate) fn scope_of(&self, index: usize) -> Scope {
+        Scope(self.scope.wrapping_add(index as u64))
+    }
+
+    /// Why it does not bind a request, if it does not. What the index has proven is not looked at again.
+    pub(crate) fn misfit(&self, facts: &Facts<'_>, proven: Proof) -> Option<Misfit<'_>> {
+        let Match { api_key, path, methods, tiers, rule_tier, ip, attributes } = &self.when;
+        if proven != Proof::Key
+            && let Some(pattern) = api_key
+            && !pattern.matches(facts.client_key)
+        {
+            return Some(Misfit::ApiKey(pattern.as_str()));
+        }
+        if let Some(tier) = rule_tier
+            && !is_of_tier(facts.tier, tier, api_key.is_some())
+        {
+            return Some(Misfit::Tier(std::slice::from_ref(tier)));
+        }
+        if !tiers.is_empty() && !facts.tier.is_some_and(|own| tiers.iter().any(|tier| tier == own)) {
+            return Some(Misfit::Tier(tiers));
+        }
+        if !methods.is_empty() && !methods.iter().any(|method| method.eq_ignore_ascii_case(facts.method)) {
+            return Some(Misfit::Method(methods));
+        }
+        if !ip.is_empty() && !facts.ip.is_some_and(|own| ip.iter().any(|net| net.contains(own))) {
+            return Some(Misfit::Ip);
+        }
+        for (name, patterns) in attributes {
+            let is_met =
+                facts.attribute(name).is_some_and(|value| patterns.iter().any(|p| p.matches(value)));
+            if !is_met {
+                return Some(Misfit::Attribute(name));
+            }
+        }
+        if proven != Proof::Path
+            && let Some(pattern) = path
+            && !pattern.matches(facts.path)
+        {
+            return Some(Misfit::Path(pattern));
+        }
+        self.key.iter().find(|dimension| !facts.knows(dimension)).map(Misfit::Unknown)
+    }
+
+    /// The parts of the key that a request is counted under.
+    #[inline]
+    pub(crate) fn parts<'a>(&'a self, facts: &Facts<'a>, ip: &'a str) -> impl Iterator<Item = &'a str> {
+        // One count for all is kept under a key that is the same for all.
+        let everybody = self.key.is_empty().then_some("");
+        let facts = *facts;
+        everybody.into_iter().chain(self.key.iter().map(move |dimension| match dimension {
+            Dimension::ApiKey => facts.client_key,
+            Dimension::Ip => ip,
+            Dimension::Endpoint => match &self.when.path {
+                Some(PathPattern::Template { text, .. } | PathPattern::Glob { text, .. }) => text,
+                Some(PathPattern::Exact(_) | PathPattern::Regex { .. }) | None => facts.path,
+            },
+            Dimension::Path => facts.path,
+            Dimension::Method => facts.method,
+            Dimension::Tier => facts.tier.unwrap_or_default(),
+            Dimension::Attribute(name) => facts.attribute(name).unwrap_or_default(),
+        }))
+    }
+}
+
+/// A rule is for clients of its tier; and if its key pattern tells the tier, for those of whom nobody stated it.
+fn is_of_tier(own: Option<&str>, tier: &str, told_by_key: bool) -> bool {
+    own.map_or(told_by_key, |own| own == tier)
+}
+
+/// The names that so many limits of a rule go by.
+pub(crate) fn names(id: &str, count: usize) -> Box<[Box<str>]> {
+    let name = |index| match index {
+        0 => id.into(),
+        index => format!("{id}-{}", index + 1).into(),
+    };
+    (0..count.min(MAX_DRAWS)).map(name).collect()
+}
+
+/// What is known of a request, with its path in canonical form and its tier worked out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) client_key: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) method: &'a str,
+    pub(crate) tier: Option<&'a str>,
+    pub(crate) ip: Option<IpAddr>,
+    pub(crate) attributes: &'a [crate::request::Attribute<'a>],
+}
+
+impl<'a> Facts<'a> {
+    pub(crate) fn attribute(&self, name: &str) -> Option<&'a str> {
+        self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
+    fn knows(&self, dimension: &Dimension) -> bool {
+        match dimension {
+            Dimension::ApiKey => !self.client_key.is_empty(),
+            Dimension::Ip => self.ip.is_some(),
+            Dimension::Endpoint | Dimension::Path => true,
+            Dimension::Method => !self.method.is_empty(),
+            Dimension::Tier => self.tier.is_some(),
+            Dimension::Attribute(name) => self.attribute(name).is_some(),
+        }
+    }
+}
+
+/// Writes the client's address as rules count it.
+pub(crate) fn write_ip(ip: Option<IpAddr>, ipv6_prefix: u8, text: &mut String) {
+    text.clear();
+    if let Some(ip) = ip {
+        write!(text, "{}", counted(ip, ipv6_prefix)).expect("text can be written to memory");
+    }
+}
+
+/// What the index has made sure of already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    Nothing,
+    Path,
+    Key,
+}
+
+/// Why a rule does not bind a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Misfit<'r> {
+    /// The client's key does not match this pattern.
+    ApiKey(&'r str),
+    /// The client is of none of these tiers.
+    Tier(&'r [String]),
+    /// The method is none of these.
+    Method(&'r [String]),
+    /// The address is in none of the rule's networks, or is not known.
+    Ip,
+    /// This attribute is missing, or matches none of the rule's patterns.
+    Attribute(&'r str),
+    /// The path does not match.
+    Path(&'r PathPattern),
+    /// The rule counts by this, and the request does not tell it.
+    Unknown(&'r Dimension),
+}
+
+impl fmt::Display for Misfit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Misfit::ApiKey(pattern) => write!(f, "the key does not match {pattern}"),
+            Misfit::Tier(tiers) => write!(f, "the client's tier is not {}", tiers.join(" or ")),
+            Misfit::Method(methods) => write!(f, "the method is not {}", methods.join(" or ")),
+            Misfit::Ip => f.write_str("the address is in none of its networks"),
+            Misfit::Attribute(name) => write!(f, "the attribute {name} is missing or does not match"),
+            Misfit::Path(pattern) => {
+                write!(f, "the path does not match the {} {}", pattern.kind(), pattern.as_str())
+            }
+            Misfit::Unknown(dimension) => {
+                write!(f, "it counts by {dimension}, and the request does not tell it")
+            }
+        }
+    }
+}

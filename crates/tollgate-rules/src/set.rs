@@ -1,0 +1,341 @@
+//! All rules together, as they run.
+
+use crate::index::Index;
+use crate::lists::{Keys, List};
+use crate::path::{PathStyle, normalise};
+use crate::prefixes::Map;
+use crate::request::Request;
+use crate::rule::{Facts, Rule, Terms, is_valid, names};
+use crate::spec::{BaseSpec, ClientSpec, FileSpec, Match, Mode, RuleSpec, TierSpec};
+use std::borrow::Cow;
+use tollgate_core::{Limit, MAX_DRAWS, Micros};
+
+/// The most different keys that the rules of one set may count by.
+pub const MAX_KEYS: usize = 64;
+
+/// All rules together, as they run: from a request to the limits that it must pass, in about the same time whether
+/// there are ten of them or ten thousand.
+///
+/// Rules are tried from top to bottom. Those that count the same thing (their `key` is the same) are alternatives: the
+/// first that matches is used. Those that count different things all apply. Behind all others stands the base: the
+/// limits of the client's own record, or else of its tier, or else the default.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    /// In the order of the file, the base behind them.
+    pub(crate) rules: Box<[Rule]>,
+    pub(crate) index: Index,
+    pub(crate) base: Option<Base>,
+    pub(crate) tiers: Box<[Tier]>,
+    tier_keys: Keys,
+    /// The tier of each pattern in `tier_keys`.
+    tier_of_pattern: Vec<u32>,
+    tier_names: Map<u32>,
+    default_tier: Option<u32>,
+    clients: Map<Client>,
+    pub(crate) allow: List,
+    pub(crate) deny: List,
+    pub(crate) style: PathStyle,
+    pub(crate) ipv6_prefix: u8,
+    /// One bit for each track that has rules to find.
+    pub(crate) tracks: u64,
+    /// Whether any rule looks at the path, or counts by it.
+    pub(crate) needs_path: bool,
+}
+
+/// Which rules stand for the base, by position.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Base {
+    /// The default's; it also has the key and the track of all of them.
+    pub(crate) default: u32,
+    /// The first tier's; the others follow.
+    pub(crate) tiers: u32,
+    /// The one for clients with limits of their own.
+    pub(crate) clients: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Tier {
+    pub(crate) name: Box<str>,
+    pub(crate) limits: Option<Box<[Limit]>>,
+}
+
+/// What is known of one client.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) tier: Option<u32>,
+    pub(crate) tier_name: Option<Box<str>>,
+    pub(crate) terms: Option<Terms>,
+    pub(crate) valid_until: Option<Micros>,
+}
+
+/// What is known of who asks, before any rule is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing<'a> {
+    pub(crate) tier: Option<&'a str>,
+    /// Where the tier's limits are, if it is one of the file's.
+    pub(crate) tier_index: Option<u32>,
+    pub(crate) told_by: TierSource,
+    pub(crate) client: Option<&'a Client>,
+}
+
+/// Who said of which tier a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TierSource {
+    /// Nobody.
+    Nobody,
+    /// The caller, in the request.
+    Request,
+    /// The client's record.
+    Client,
+    /// A pattern among the tier's keys.
+    Pattern,
+    /// The file's `default_tier`.
+    Default,
+}
+
+impl RuleSet {
+    /// Compiles what was read and checked.
+    ///
+    /// # Errors
+    /// If a request could have to pass more limits than one may. Whoever checked the file has said so before.
+    pub fn compile(spec: &FileSpec) -> Result<RuleSet, TooManyLimits> {
+        let mut tracks = Tracks::default();
+        let mut rules: Vec<_> = spec.rules.iter().map(|rule| compile_rule(rule, spec, &mut tracks)).collect();
+        let base = compile_base(spec, &mut tracks, &mut rules);
+        tracks.check()?;
+
+        let tiers: Box<[Tier]> = spec.tiers.iter().map(compile_tier).collect();
+        let mut set = RuleSet { base, tiers, style: spec.paths, ..RuleSet::default() };
+        for (position, tier) in (0..).zip(&spec.tiers) {
+            set.tier_names.insert(tier.name.value.as_str().into(), position);
+            for pattern in &tier.keys {
+                set.tier_keys.insert(&pattern.value);
+                set.tier_of_pattern.push(position);
+            }
+        }
+        set.default_tier = spec.default_tier.as_ref().and_then(|tier| set.tier_index(&tier.value));
+        set.clients = spec.clients.iter().map(|client| compile_client(client, &set)).collect();
+        set.allow = List::new(&spec.allow);
+        set.deny = List::new(&spec.deny);
+        set.ipv6_prefix = spec.ipv6_prefix.unwrap_or(64);
+        let base_begins = base.map_or(rules.len(), |base| base.default as usize);
+        let is_filed = |rule: &Rule| rule.mode != Mode::Disabled;
+        set.index = Index::new(&rules[..base_begins], spec.paths, is_filed);
+        let filed = rules[..base_begins].iter().filter(|rule| is_filed(rule));
+        set.tracks = filed.fold(0, |all, rule| all | 1 << rule.track);
+        set.needs_path = rules.iter().any(|rule| {
+            use crate::dimension::Dimension::{Endpoint, Path};
+            rule.when.path.is_some() || rule.key.contains(&Endpoint) || rule.key.contains(&Path)
+        });
+        set.rules = rules.into();
+        Ok(set)
+    }
+
+    /// The rules in the order of the file, and behind them those that stand for the default, the tiers and the clients.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// Whether it holds nobody to anything.
+    pub fn is_empty(&self) -> bool {
+        self.rules.iter().all(|rule| rule.mode == Mode::Disabled) && self.deny.is_empty()
+    }
+
+    fn tier_index(&self, name: &str) -> Option<u32> {
+        if self.tier_names.is_empty() { None } else { self.tier_names.get(name).copied() }
+    }
+
+    /// Finds out who asks.
+    #[inline]
+    pub(crate) fn standing<'a>(
+        &'a self,
+        request: &Request<'a>,
+        now: &mut impl FnMut() -> Micros,
+    ) -> Standing<'a> {
+        let client = match self.clients.is_empty() {
+            true => None,
+            false => self.clients.get(request.client_key).filter(|client| is_valid(client.valid_until, now)),
+        };
+        let (tier, tier_index, told_by) = self.tier_of(request, client);
+        Standing { tier, tier_index, told_by, client }
+    }
+
+    #[inline]
+    fn tier_of<'a>(
+        &'a self,
+        request: &Request<'a>,
+        client: Option<&'a Client>,
+    ) -> (Option<&'a str>, Option<u32>, TierSource) {
+        if !request.tier.is_empty() {
+            return (Some(request.tier), self.tier_index(request.tier), TierSource::Request);
+        }
+        if let Some(name) = client.and_then(|client| client.tier_name.as_deref()) {
+            return (Some(name), client.and_then(|client| client.tier), TierSource::Client);
+        }
+        let named = |index: u32, source| (Some(&*self.tiers[index as usize].name), Some(index), source);
+        if let Some(pattern) = self.tier_keys.first(request.client_key) {
+            return named(self.tier_of_pattern[pattern], TierSource::Pattern);
+        }
+        self.default_tier
+            .map_or((None, None, TierSource::Nobody), |index| named(index, TierSource::Default))
+    }
+
+    /// The path of a request, as rules see it.
+    #[inline]
+    pub(crate) fn path_of<'a>(&self, request: &Request<'a>) -> Cow<'a, str> {
+        match (self.needs_path, request.endpoint) {
+            (true, endpoint) if !endpoint.is_empty() => normalise(endpoint, self.style),
+            _ => Cow::Borrowed("/"),
+        }
+    }
+
+    /// The limits that a client has whom no rule gives others, and the rule that stands for them.
+    #[inline]
+    pub(crate) fn base_of<'a>(&'a self, standing: &Standing<'a>) -> Option<(u32, &'a [Limit])> {
+        let base = self.base?;
+        if let Some(terms) = standing.client.and_then(|client| client.terms.as_ref()) {
+            return Some((base.clients, &terms.limits));
+        }
+        if let Some(tier) = standing.tier_index
+            && let Some(limits) = &self.tiers[tier as usize].limits
+        {
+            return Some((base.tiers + tier, limits));
+        }
+        let default = self.rules[base.default as usize].limits.as_deref()?;
+        Some((base.default, default))
+    }
+
+    pub(crate) fn facts<'a>(request: &Request<'a>, path: &'a str, standing: &Standing<'a>) -> Facts<'a> {
+        Facts {
+            client_key: request.client_key,
+            path,
+            method: request.method,
+            tier: standing.tier,
+            ip: request.ip,
+            attributes: request.attributes,
+        }
+    }
+}
+
+fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
+    let own = spec.limits.iter().map(Vec::len);
+    let inherited = spec.limits.is_none().then(|| base_counts(file)).into_iter().flatten();
+    let most = own.chain(inherited).chain(spec.overrides.iter().map(|terms| terms.limits.len())).max();
+    let most = most.unwrap_or(0);
+    let track = match spec.mode {
+        // It is never looked for.
+        Mode::Disabled => 0,
+        mode => tracks.track(&spec.key, mode, most),
+    };
+    Rule {
+        id: spec.id.value.as_str().into(),
+        version: spec.version,
+        description: spec.description.as_deref().map(Into::into),
+        mode: spec.mode,
+        when: spec.when.clone(),
+        key: spec.key.clone().into(),
+        limits: spec.limits.clone().map(Into::into),
+        overrides: spec.overrides.iter().map(|own| (own.key.value.as_str().into(), Terms::of(own))).collect(),
+        on_store_failure: spec.on_store_failure.or(file.on_store_failure).unwrap_or_default(),
+        consistency: spec.consistency.or(file.consistency).unwrap_or_default(),
+        track,
+        scope: stable_hash(&["rule", &spec.id.value]),
+        names: names(&spec.id.value, most),
+    }
+}
+
+/// How many limits the default, each tier and each client have.
+fn base_counts(file: &FileSpec) -> impl Iterator<Item = usize> {
+    let default = file.default.iter().map(|base| base.limits.len());
+    let tiers = file.tiers.iter().filter_map(|tier| tier.limits.as_ref().map(Vec::len));
+    default.chain(tiers).chain(file.clients.iter().filter_map(|client| client.limits.as_ref().map(Vec::len)))
+}
+
+/// Puts the rules that stand for the base behind the others, if there is a base at all.
+fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> Option<Base> {
+    let most = base_counts(file).max()?;
+    let api_key = vec![crate::dimension::Dimension::ApiKey];
+    let (key, limits) = match &file.default {
+        Some(BaseSpec { key, limits, .. }) => (key.clone(), Some(limits.clone().into())),
+        None => (api_key, None),
+    };
+    let track = tracks.track(&key, Mode::Enforced, most);
+    let rule = |id: &str, limits: Option<Box<[Limit]>>| Rule {
+        id: id.into(),
+        version: None,
+        description: None,
+        mode: Mode::Enforced,
+        when: Match::default(),
+        key: key.clone().into(),
+        limits,
+        overrides: Map::default(),
+        on_store_failure: file.on_store_failure.unwrap_or_default(),
+        consistency: file.consistency.unwrap_or_default(),
+        track,
+        // Whoever changes tiers keeps what is left.
+        scope: stable_hash(&["base"]),
+        names: names(id, most),
+    };
+    let position = |rules: &Vec<Rule>| u32::try_from(rules.len()).unwrap_or(u32::MAX);
+    let default = position(rules);
+    rules.push(rule("default", limits));
+    let tiers = position(rules);
+    for TierSpec { name, limits, .. } in &file.tiers {
+        rules.push(rule(&format!("tier:{}", name.value), limits.clone().map(Into::into)));
+    }
+    let clients = position(rules);
+    rules.push(rule("client", None));
+    Some(Base { default, tiers, clients })
+}
+
+fn compile_tier(spec: &TierSpec) -> Tier {
+    Tier { name: spec.name.value.as_str().into(), limits: spec.limits.clone().map(Into::into) }
+}
+
+fn compile_client(spec: &ClientSpec, set: &RuleSet) -> (Box<str>, Client) {
+    let terms = spec.limits.clone().map(|limits| Terms { limits: limits.into(), valid_until: None });
+    let tier = spec.tier.as_ref().and_then(|tier| set.tier_index(&tier.value));
+    let tier_name = spec.tier.as_ref().map(|tier| tier.value.as_str().into());
+    (spec.key.value.as_str().into(), Client { tier, tier_name, terms, valid_until: spec.valid_until })
+}
+
+/// What is counted by which rules, and how many limits each may bring.
+#[derive(Debug, Default)]
+struct Tracks(Vec<(Box<[crate::dimension::Dimension]>, Mode, usize)>);
+
+impl Tracks {
+    /// The number of the rules that count by `key`, of whom one brings as many as `limits`.
+    fn track(&mut self, key: &[crate::dimension::Dimension], mode: Mode, limits: usize) -> u32 {
+        let known = self.0.iter_mut().position(|(known, own, _)| **known == *key && *own == mode);
+        let at = known.unwrap_or_else(|| {
+            self.0.push((key.into(), mode, 0));
+            self.0.len() - 1
+        });
+        self.0[at].2 = self.0[at].2.max(limits);
+        u32::try_from(at).unwrap_or(u32::MAX)
+    }
+
+    fn check(&self) -> Result<(), TooManyLimits> {
+        let limits = self.0.iter().map(|(_, _, limits)| limits).sum();
+        match limits <= MAX_DRAWS && self.0.len() <= MAX_KEYS {
+            true => Ok(()),
+            false => Err(TooManyLimits { limits }),
+        }
+    }
+}
+
+/// A number that is the same for the same words in every process and version: FNV-1a.
+fn stable_hash(words: &[&str]) -> u64 {
+    let bytes = words.iter().flat_map(|word| word.bytes().chain([0xff]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A request could have to pass more limits than one may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a request could have to pass {limits} limits, and may at most {MAX_DRAWS}: let fewer rules count by different keys"
+)]
+pub struct TooManyLimits {
+    /// How many.
+    pub limits: usize,
+}

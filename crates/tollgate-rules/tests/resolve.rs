@@ -1,0 +1,292 @@
+//! The quick way from a request to its limits agrees with the slow and plain one, whatever the rules.
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use tollgate_core::{Law, Limit, Micros, Quota};
+use tollgate_rules::spec::{
+    At, BaseSpec, ClientSpec, FileSpec, Match, Mode, OverrideSpec, Place, RuleSpec, TierSpec, Whom,
+};
+use tollgate_rules::{
+    Case, Dimension, Listed, PathPattern, PathStyle, Pattern, Plan, Request, RuleSet, Standing, Verb,
+};
+
+const NOW: Micros = Micros::new(1_700_000_000_000_000);
+
+/// What binds: a rule's id, a limit, and the parts of the key.
+type Binding = (String, Limit, String);
+
+fn at<T>(value: T) -> At<T> {
+    At { value, place: Place::default() }
+}
+
+fn limit(text: &str) -> Limit {
+    Limit::new(Law::TokenBucket, text.parse::<Quota>().unwrap()).unwrap()
+}
+
+fn planned(rules: &RuleSet, request: &Request<'_>) -> (Case, Vec<Binding>) {
+    let mut plan = Plan::new();
+    plan.add(rules, Verb::Check, request, || NOW);
+    let case = plan.cases()[0];
+    let mut copy = plan.clone();
+    let (draws, bound) = plan.bound(case);
+    let mut bindings = Vec::new();
+    for (draw, bound) in draws.iter().zip(bound) {
+        let key = copy.draws_mut().key(draw).parts().collect::<Vec<_>>().join("|");
+        bindings.push((rules.rules()[bound.rule as usize].id().to_owned(), *draw.limit(), key));
+    }
+    (case, bindings)
+}
+
+fn explained(rules: &RuleSet, request: &Request<'_>) -> (Option<Listed>, Vec<Binding>) {
+    let explanation = rules.explain(request, || NOW);
+    let mut bindings = Vec::new();
+    for (rule, standing) in explanation.rules {
+        if let Standing::Binds { limits, key } = standing {
+            let key = key.into_iter().map(|(_, value)| value).collect::<Vec<_>>().join("|");
+            bindings.extend(limits.into_iter().map(|limit| (rule.id().to_owned(), limit, key.clone())));
+        }
+    }
+    (explanation.listed, bindings)
+}
+
+#[track_caller]
+fn agree(rules: &RuleSet, request: &Request<'_>) {
+    let (case, planned) = planned(rules, request);
+    let (listed, explained) = explained(rules, request);
+    match (case, listed) {
+        (Case::Denied, listed) => assert_eq!(listed, Some(Listed::Deny), "{request:?}"),
+        (Case::Allowed, listed) => assert_eq!(listed, Some(Listed::Allow), "{request:?}"),
+        (Case::Unbound | Case::Bound { .. }, listed) => {
+            assert_eq!((listed, planned), (None, explained), "{request:?}");
+        }
+    }
+}
+
+fn pattern() -> impl Strategy<Value = Pattern> {
+    select(&["a", "b", "ab", "a*", "ab*", "*b", "a*b", "*", "b*"][..]).prop_map(Pattern::new)
+}
+
+fn path_pattern() -> impl Strategy<Value = PathPattern> {
+    let style = PathStyle::default();
+    let paths = [
+        "/", "/x", "/x/y", "/x/{a}", "/{a}", "/{a}/y", "/x/{*r}", "/{*r}", "/x/*", "/*", "/**", "/x*/y",
+        "/x/**/y",
+    ];
+    let regexes = ["^/x", "^/x/y$", "y$", ".*", "^/x/[yz]$", "^/[a-z]$", "z", "^/x/.*"];
+    prop_oneof![
+        select(paths.to_vec()).prop_map(move |text| PathPattern::new(text, style).unwrap()),
+        select(regexes.to_vec()).prop_map(move |text| PathPattern::regex(text, style).unwrap()),
+    ]
+}
+
+fn matches() -> impl Strategy<Value = Match> {
+    let tier = || select(&["free", "pro"][..]).prop_map(str::to_owned);
+    (
+        prop::option::weighted(0.4, pattern()),
+        prop::option::weighted(0.6, path_pattern()),
+        prop::collection::vec(select(&["GET", "POST"][..]).prop_map(str::to_owned), 0..2),
+        prop::collection::vec(tier(), 0..2),
+        prop::option::weighted(0.2, tier()),
+        prop::collection::vec(select(&["10.0.0.0/8", "::/0"][..]).prop_map(|net| net.parse().unwrap()), 0..2),
+        prop::collection::vec(("[mn]", prop::collection::vec(pattern(), 1..3)), 0..2),
+    )
+        .prop_map(|(api_key, path, methods, tiers, rule_tier, ip, attributes)| Match {
+            api_key,
+            path,
+            methods,
+            tiers,
+            rule_tier,
+            ip,
+            attributes,
+        })
+}
+
+fn key() -> impl Strategy<Value = Vec<Dimension>> {
+    let keys = [&["api_key"][..], &["ip"], &[], &["api_key", "endpoint"], &["path", "method"], &["tier", "m"]];
+    select(keys.to_vec()).prop_map(|names| {
+        let mut key: Vec<_> = names.iter().map(|name| Dimension::named(name)).collect();
+        key.sort();
+        key
+    })
+}
+
+fn limits() -> impl Strategy<Value = Vec<Limit>> {
+    prop::collection::vec(select(&["1/s", "2/s", "3/min", "4/h"][..]).prop_map(limit), 1..3)
+}
+
+fn until() -> impl Strategy<Value = Option<Micros>> {
+    select(vec![None, Some(Micros::new(NOW.get() - 1)), Some(NOW), Some(Micros::new(NOW.get() + 1))])
+}
+
+fn rule() -> impl Strategy<Value = RuleSpec> {
+    let mode = prop_oneof![4 => Just(Mode::Enforced), 1 => Just(Mode::Shadow), 1 => Just(Mode::Disabled)];
+    let overrides = prop::collection::vec(("[ab]", limits(), until()), 0..2);
+    (mode, matches(), key(), prop::option::weighted(0.8, limits()), overrides).prop_map(
+        |(mode, when, key, limits, overrides)| RuleSpec {
+            id: at(String::new()),
+            version: None,
+            description: None,
+            mode,
+            when,
+            key,
+            limits,
+            overrides: overrides
+                .into_iter()
+                .map(|(key, limits, valid_until)| OverrideSpec { key: at(key), limits, valid_until })
+                .collect(),
+            on_store_failure: None,
+            consistency: None,
+        },
+    )
+}
+
+fn file() -> impl Strategy<Value = FileSpec> {
+    let tier = |name: &'static str| {
+        (prop::option::of(limits()), prop::collection::vec(pattern().prop_map(at), 0..2))
+            .prop_map(move |(limits, keys)| TierSpec { name: at(name.to_owned()), keys, limits })
+    };
+    let tiers = prop_oneof![
+        Just(Vec::new()).boxed(),
+        (tier("free"), tier("pro")).prop_map(|(free, pro)| vec![free, pro]).boxed()
+    ];
+    let client = (select(vec![None, Some("pro"), Some("gold")]), prop::option::of(limits()), until())
+        .prop_map(|(tier, limits, valid_until)| ClientSpec {
+            key: at("ab".to_owned()),
+            tier: tier.map(|tier| at(tier.to_owned())),
+            limits,
+            valid_until,
+        });
+    let whom = || prop_oneof![pattern().prop_map(Whom::Key), Just(Whom::Net("10.1.0.0/16".parse().unwrap()))];
+    let base = (key(), limits()).prop_map(|(key, limits)| BaseSpec { key, limits, place: Place::default() });
+    (
+        prop::collection::vec(rule(), 0..40),
+        prop::option::of(base),
+        tiers,
+        any::<bool>(),
+        prop::option::of(client),
+        prop::collection::vec(whom().prop_map(at), 0..2),
+        prop::collection::vec(whom().prop_map(at), 0..1),
+    )
+        .prop_map(|(mut rules, default, tiers, default_tier, client, allow, deny)| {
+            for (index, rule) in rules.iter_mut().enumerate() {
+                rule.id.value = format!("r{index}");
+            }
+            FileSpec {
+                rules,
+                default,
+                default_tier: (default_tier && !tiers.is_empty()).then(|| at("free".to_owned())),
+                tiers,
+                clients: client.into_iter().collect(),
+                allow,
+                deny,
+                ..FileSpec::default()
+            }
+        })
+}
+
+proptest! {
+    #[test]
+    fn the_quick_way_and_the_plain_one_agree(
+        file in file(),
+        key in select(&["", "a", "b", "ab", "abb", "ba"][..]),
+        endpoint in select(&["", "/", "/x", "/x/", "/x/y", "/x/z", "/y", "x//y?q", "/x/y/z", "/%78/y"][..]),
+        method in select(&["", "GET", "post", "PUT"][..]),
+        tier in select(&["", "free", "pro", "gold"][..]),
+        ip in select(&[None, Some("10.1.2.3"), Some("10.2.2.3"), Some("2001:db8::1")][..]),
+        attributes in prop::collection::vec(
+            (select(&["m", "n"][..]), select(&["a", "b", "ab", "c"][..])), 0..3),
+    ) {
+        let Ok(rules) = RuleSet::compile(&file) else { return Ok(()) };
+        let ip = ip.map(|ip| ip.parse().unwrap());
+        agree(&rules, &Request { client_key: key, endpoint, method, tier, ip, attributes: &attributes, cost: 1 });
+    }
+}
+
+fn simple(id: &str, key: &[&str], path: Option<&str>, text: &str) -> RuleSpec {
+    let style = PathStyle::default();
+    RuleSpec {
+        id: at(id.to_owned()),
+        version: None,
+        description: None,
+        mode: Mode::Enforced,
+        when: Match { path: path.map(|path| PathPattern::new(path, style).unwrap()), ..Match::default() },
+        key: key.iter().map(|name| Dimension::named(name)).collect(),
+        limits: Some(vec![limit(text)]),
+        overrides: Vec::new(),
+        on_store_failure: None,
+        consistency: None,
+    }
+}
+
+fn compile(rules: Vec<RuleSpec>) -> RuleSet {
+    RuleSet::compile(&FileSpec { rules, ..FileSpec::default() }).unwrap()
+}
+
+fn shown(rules: &RuleSet, request: &Request<'_>) -> Vec<String> {
+    planned(rules, request).1.into_iter().map(|(id, _, key)| format!("{id} {key}")).collect()
+}
+
+#[test]
+fn the_first_of_those_that_count_the_same_binds_and_others_bind_too() {
+    let rules = compile(vec![
+        simple("login", &["api_key"], Some("/login"), "5/min"),
+        simple("all", &["api_key"], None, "100/min"),
+        simple("ip", &["ip"], None, "1000/min"),
+        simple("tenant", &["tenant"], None, "2000/min"),
+        simple("everybody", &[], None, "9000/min"),
+    ]);
+    let ip = Some("2001:db8::1:2:3:4".parse().unwrap());
+    let request = Request { endpoint: "/login", ip, ..Request::new("alice") };
+    assert_eq!(shown(&rules, &request), ["login alice", "ip 2001:db8::", "everybody "]);
+    let request = Request { attributes: &[("tenant", "acme")], ..Request::new("alice") };
+    assert_eq!(shown(&rules, &request), ["all alice", "tenant acme", "everybody "]);
+    assert_eq!(shown(&rules, &Request::new("")), ["everybody "]);
+}
+
+#[test]
+fn an_endpoint_is_the_template_where_a_rule_has_one() {
+    let rules = compile(vec![
+        simple("user", &["api_key", "endpoint"], Some("/users/{id}"), "5/min"),
+        simple("glob", &["api_key", "endpoint"], Some("/files/*"), "5/min"),
+        simple("path", &["api_key", "path"], Some("/users/{id}"), "5/min"),
+        simple("any", &["api_key", "endpoint"], None, "5/min"),
+    ]);
+    let shown = |endpoint: &str| shown(&rules, &Request { endpoint, ..Request::new("a") });
+    assert_eq!(shown("/users/7/"), ["user a|/users/{id}", "path a|/users/7"]);
+    assert_eq!(shown("/files/x"), ["glob a|/files/*"]);
+    assert_eq!(shown("/other"), ["any a|/other"]);
+}
+
+/// Rules whose expressions begin with anything are tried as one when there are many.
+#[test]
+fn many_loose_expressions_are_told_apart() {
+    let style = PathStyle { ignore_case: true, ..PathStyle::default() };
+    let loose = |index: usize| {
+        let mut rule = simple(&format!("r{index}"), &["api_key"], None, "1/s");
+        rule.when.path = Some(PathPattern::regex(&format!("Item{index}$"), style).unwrap());
+        rule
+    };
+    let file = FileSpec { rules: (0..100).map(loose).collect(), paths: style, ..FileSpec::default() };
+    let rules = RuleSet::compile(&file).unwrap();
+    for index in 0..100 {
+        let endpoint = format!("/a/ITEM{index}");
+        let request = Request { endpoint: &endpoint, ..Request::new("k") };
+        assert_eq!(shown(&rules, &request), [format!("r{index} k")]);
+    }
+    assert!(shown(&rules, &Request { endpoint: "/a/item1x", ..Request::new("k") }).is_empty());
+}
+
+#[test]
+fn more_limits_than_a_request_may_pass_are_refused() {
+    let names: Vec<_> = (0..17).map(|index| format!("n{index}")).collect();
+    let rules = names.iter().map(|name| simple(name, &[name], None, "1/s")).collect();
+    assert_eq!(RuleSet::compile(&FileSpec { rules, ..FileSpec::default() }).unwrap_err().limits, 17);
+}
+
+#[test]
+fn the_longest_parts_stay_apart() {
+    let rules = compile(vec![simple("two", &["api_key", "path"], None, "1/s")]);
+    let long = "k".repeat(70_000);
+    let request = Request { endpoint: "/p", ..Request::new(&long) };
+    assert_eq!(shown(&rules, &request), [format!("two {}|/p", "k".repeat(65_535))]);
+}
