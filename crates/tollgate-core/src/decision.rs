@@ -24,6 +24,9 @@ impl Decision {
     /// Allowed, for want of a limit.
     pub const UNLIMITED: Decision = Decision { allowed: true, delay: Span::ZERO, index: 0, reading: None };
 
+    /// Refused, whatever is left: nothing to wait for.
+    pub const REFUSED: Decision = Decision { allowed: false, delay: Span::ZERO, index: 0, reading: None };
+
     /// What the only limit of a request said.
     #[inline(always)]
     pub fn of_one(limit: &Limit, ask: Ask, outcome: Outcome) -> Decision {
@@ -87,7 +90,8 @@ impl Decision {
 
     /// How many units the binding limit has left.
     pub fn remaining(&self) -> u32 {
-        self.reading().map_or(u32::MAX, Reading::remaining)
+        let without_limit = if self.allowed { u32::MAX } else { 0 };
+        self.reading().map_or(without_limit, Reading::remaining)
     }
 
     /// How long to wait before going on: a queue's turn.

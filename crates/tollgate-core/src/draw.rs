@@ -57,10 +57,16 @@ impl Draw {
         self.is_shadow
     }
 
+    /// Whether its limit refused.
+    #[inline]
+    pub fn is_refused(&self) -> bool {
+        self.outcome.is_refused()
+    }
+
     /// Whether its limit refused, and the request with it.
     #[inline]
     pub fn stops(&self) -> bool {
-        !self.is_shadow && self.outcome.is_refused()
+        !self.is_shadow && self.is_refused()
     }
 
     /// What the limit said. Until a store has decided the draw, that it was spared.

@@ -152,7 +152,7 @@ impl fmt::Display for Span {
 }
 
 /// Where the time comes from. A store reads its clock once for each call, however many draws the call carries.
-pub trait Clock: Send + Sync + 'static {
+pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
     /// The time now. It may stand still or step back: that may delay a refill but never lends or takes units.
     fn now(&self) -> Micros;
 }

@@ -57,7 +57,10 @@ pub enum Standing<'r> {
 impl RuleSet {
     /// Says for a request which rules bind it and why the others do not.
     pub fn explain(&self, request: &Request<'_>, mut now: impl FnMut() -> Micros) -> Explanation<'_> {
-        let listed = match (self.deny.has(request.client_key, request.ip), self.allow.has(request.client_key, request.ip)) {
+        let listed = match (
+            self.deny.has(request.client_key, request.ip),
+            self.allow.has(request.client_key, request.ip),
+        ) {
             (true, _) => Some(Listed::Deny),
             (false, true) => Some(Listed::Allow),
             (false, false) => None,

@@ -10,10 +10,10 @@ use crate::prefixes::{Map, Prefixes};
 use crate::rule::{Facts, Proof, Rule};
 use crate::trie::Trie;
 use foldhash::fast::RandomState;
-use std::collections::HashMap;
 use regex_automata::meta::Regex;
 use regex_automata::util::syntax;
 use regex_automata::{Input, PatternSet};
+use std::collections::HashMap;
 
 /// From how many expressions on that begin with anything, they are tried as one.
 const MANY: usize = 16;

@@ -89,9 +89,20 @@ impl Plan {
     ///
     /// All requests of one plan are resolved by the same rules. `now` is asked only if something that expires might
     /// apply.
-    pub fn add(&mut self, rules: &RuleSet, verb: Verb, request: &Request<'_>, mut now: impl FnMut() -> Micros) {
+    pub fn add(
+        &mut self,
+        rules: &RuleSet,
+        verb: Verb,
+        request: &Request<'_>,
+        mut now: impl FnMut() -> Micros,
+    ) {
         let case = self.resolve(rules, verb, request, &mut now);
         self.cases.push(case);
+    }
+
+    /// Adds a request that was refused before any rule was looked at.
+    pub fn add_refused(&mut self) {
+        self.cases.push(Case::Denied);
     }
 
     fn resolve(

@@ -125,8 +125,7 @@ impl Rule {
             return Some(Misfit::Ip);
         }
         for (name, patterns) in attributes {
-            let is_met =
-                facts.attribute(name).is_some_and(|value| patterns.iter().any(|p| p.matches(value)));
+            let is_met = facts.attribute(name).is_some_and(|value| patterns.iter().any(|p| p.matches(value)));
             if !is_met {
                 return Some(Misfit::Attribute(name));
             }

@@ -176,8 +176,7 @@ impl RuleSet {
         if let Some(pattern) = self.tier_keys.first(request.client_key) {
             return named(self.tier_of_pattern[pattern], TierSource::Pattern);
         }
-        self.default_tier
-            .map_or((None, None, TierSource::Nobody), |index| named(index, TierSource::Default))
+        self.default_tier.map_or((None, None, TierSource::Nobody), |index| named(index, TierSource::Default))
     }
 
     /// The path of a request, as rules see it.

@@ -102,7 +102,8 @@ fn matches() -> impl Strategy<Value = Match> {
 }
 
 fn key() -> impl Strategy<Value = Vec<Dimension>> {
-    let keys = [&["api_key"][..], &["ip"], &[], &["api_key", "endpoint"], &["path", "method"], &["tier", "m"]];
+    let keys =
+        [&["api_key"][..], &["ip"], &[], &["api_key", "endpoint"], &["path", "method"], &["tier", "m"]];
     select(keys.to_vec()).prop_map(|names| {
         let mut key: Vec<_> = names.iter().map(|name| Dimension::named(name)).collect();
         key.sort();

@@ -16,6 +16,8 @@
 //! (the algorithm), [`Limit`] (a quota under a law), [`Decision`] (what the client hears).
 
 mod clock;
+#[cfg(feature = "rules")]
+mod gate;
 mod limiter;
 mod limits;
 mod memory;
@@ -23,6 +25,11 @@ mod permit;
 mod store;
 
 pub use clock::{ManualClock, SystemClock};
+#[cfg(feature = "rules")]
+pub use gate::{
+    Cause, DURATION_BOUNDS_MICROS, Docket, Durations, Emergency, Gate, Outcomes, Policy, RuleOutcomes,
+    Verdict,
+};
 pub use limiter::{AcquireError, Limiter, Request};
 pub use limits::{IntoLimits, LimitsError};
 pub use memory::{Cap, CapError, MemoryStats, MemoryStore};
@@ -33,3 +40,6 @@ pub use tollgate_core::{
     LimitError, LogSize, MAX_DRAWS, MAX_KEY_BYTES, Micros, Outcome, PermitId, Quota, QuotaError, Reading,
     Retry, Scope, Span, Zone, ZoneError,
 };
+/// Rules: what people write, and what a request is held to.
+#[cfg(feature = "rules")]
+pub use tollgate_rules as rules;

@@ -14,6 +14,7 @@ use tollgate::{
 const START: Micros = Micros::new(1_700_000_000_000_000);
 
 /// Shows tokio's time, which tests pause and turn.
+#[derive(Debug)]
 struct TokioClock(Instant);
 
 impl Clock for TokioClock {
@@ -151,7 +152,7 @@ async fn acquire_takes_no_time_where_there_is_nothing_to_wait_for() {
 }
 
 /// Counts how often it is read.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct CountingClock(AtomicU64);
 
 impl Clock for CountingClock {

@@ -3,15 +3,16 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use tollgate::{Decision, Limiter, Reading, Span};
+use tollgate::{Decision, Limiter, Reading, Request, Span};
 
-/// Threads hammer for a second; then this one takes what is left, to the first refusal. Says how many units were
-/// granted, and how long that took by the store's own clock.
-fn hammer(limiter: &Limiter, key: &str) -> (u64, Span) {
-    let granted = AtomicU64::new(1);
+/// This thread takes the burst, others hammer for a second; then this one takes what is left, to the first refusal. Says
+/// how many units were granted, and how long that took by the store's own clock.
+fn hammer(limiter: &Limiter, key: &str, burst: u32) -> (u64, Span) {
+    let granted = AtomicU64::new(burst.into());
     let time = |decision: &Decision| decision.reading().map(Reading::now).unwrap();
-    // A bucket is full until somebody draws: its time begins with the first unit.
-    let first = limiter.check_now(key);
+    // All at once: a bucket that is nearly full would brim over while the threads are being started.
+    let first = limiter.check_now(Request::from(key).cost(burst));
+    assert!(first.is_allowed());
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -41,7 +42,7 @@ fn hammer(limiter: &Limiter, key: &str) -> (u64, Span) {
 #[test]
 fn four_threads_are_granted_the_burst_and_the_rate_to_the_unit() {
     let limiter = Limiter::new("10000/s burst 5000").unwrap();
-    let (granted, took) = hammer(&limiter, "k");
+    let (granted, took) = hammer(&limiter, "k", 5_000);
     let most = 5_000 + 10_000 * took.get() / 1_000_000;
     assert!(granted <= most && granted + 1 >= most, "{granted}, not {most} or one less");
 }
@@ -49,7 +50,7 @@ fn four_threads_are_granted_the_burst_and_the_rate_to_the_unit() {
 #[test]
 fn several_limits_are_held_together_by_four_threads() {
     let limiter = Limiter::new(["20000/s burst 10000", "5000/s burst 2500"]).unwrap();
-    let (granted, took) = hammer(&limiter, "k");
+    let (granted, took) = hammer(&limiter, "k", 2_500);
     let most = 2_500 + 5_000 * took.get() / 1_000_000;
     assert!(granted <= most && granted + 2 >= most, "{granted}, not {most} or two less");
 }

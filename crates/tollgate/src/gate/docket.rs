@@ -1,0 +1,180 @@
+//! Requests that are decided together.
+
+use super::emergency::Emergency;
+use super::meter::Meters;
+use super::verdict::{Cause, Verdict};
+use super::{Installed, RuleMeter};
+use arc_swap::ArcSwap;
+use std::cell::RefCell;
+use std::sync::Arc;
+use tollgate_core::{Clock, Decision, Draws};
+use tollgate_rules::spec::FailureMode;
+use tollgate_rules::{Case, Plan, Request, Rule, Verb};
+
+thread_local! {
+    /// A used docket for each thread: its buffers are warm, and the rules that it knows are nearly always those in
+    /// force. Connections that wait hold none, so that old rules can go.
+    static SPARE: RefCell<Option<Box<Inner>>> = const { RefCell::new(None) };
+}
+
+/// Requests that are decided together, all under the same rules.
+///
+/// [`Gate::begin`](super::Gate::begin) gives one, [`Gate::add`](super::Gate::add) fills it, and once
+/// [`Gate::settle`](super::Gate::settle) is through, each request has its [`verdict`](Docket::verdict).
+#[derive(Debug)]
+pub struct Docket {
+    /// Always there until the docket is dropped.
+    inner: Option<Box<Inner>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) installed: Arc<Installed>,
+    pub(super) plan: Plan,
+    /// For each request.
+    pub(super) entries: Vec<Entry>,
+    /// Whether the store gave no answer.
+    has_failed: bool,
+    /// When it began, if this one is timed.
+    pub(super) begun: Option<quanta::Instant>,
+}
+
+/// A request on the docket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) verb: Verb,
+    /// What the emergency limit said, if it refused.
+    pub(super) emergency: Option<Decision>,
+}
+
+impl Docket {
+    pub(super) fn begin(current: &ArcSwap<Installed>, meters: &Meters) -> Docket {
+        let spare = SPARE.take();
+        let in_force = current.load();
+        let begun = meters.is_timed().then(quanta::Instant::now);
+        let inner = match spare {
+            Some(mut inner) => {
+                if !Arc::ptr_eq(&inner.installed, &in_force) {
+                    inner.installed = Arc::clone(&in_force);
+                }
+                inner.begun = begun;
+                inner
+            }
+            None => Box::new(Inner {
+                installed: Arc::clone(&in_force),
+                plan: Plan::new(),
+                entries: Vec::new(),
+                has_failed: false,
+                begun,
+            }),
+        };
+        Docket { inner: Some(inner) }
+    }
+
+    #[inline]
+    pub(super) fn inner(&self) -> &Inner {
+        self.inner.as_ref().expect("it is there until the docket is dropped")
+    }
+
+    #[inline]
+    fn inner_mut(&mut self) -> &mut Inner {
+        self.inner.as_mut().expect("it is there until the docket is dropped")
+    }
+
+    #[inline]
+    pub(super) fn add(
+        &mut self,
+        verb: Verb,
+        request: &Request<'_>,
+        clock: &dyn Clock,
+        emergency: &Emergency,
+    ) {
+        let inner = self.inner_mut();
+        let refused = if emergency.is_on() { emergency.refuse(verb, request) } else { None };
+        match refused {
+            Some(_) => inner.plan.add_refused(),
+            None => inner.plan.add(&inner.installed.rules, verb, request, || clock.now()),
+        }
+        inner.entries.push(Entry { verb, emergency: refused });
+    }
+
+    pub(super) fn draws_mut(&mut self) -> &mut Draws {
+        self.inner_mut().plan.draws_mut()
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.inner().plan.is_settled()
+    }
+
+    pub(super) fn close(&mut self, has_failed: bool) {
+        self.inner_mut().has_failed = has_failed;
+    }
+
+    /// How many requests are on it.
+    pub fn len(&self) -> usize {
+        self.inner().entries.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.inner().entries.is_empty()
+    }
+
+    /// What was decided about a request, counted from 0 in the order in which they were added.
+    ///
+    /// # Panics
+    /// If there is no such request.
+    #[inline]
+    pub fn verdict(&self, index: usize) -> Verdict<'_> {
+        let inner = self.inner();
+        let case = inner.plan.cases()[index];
+        if let Some(decision) = inner.entries[index].emergency {
+            return Verdict::new(decision, Cause::Emergency);
+        }
+        match case {
+            Case::Allowed => Verdict::new(Decision::UNLIMITED, Cause::AllowList),
+            Case::Denied => Verdict::new(Decision::REFUSED, Cause::DenyList),
+            Case::Unbound => Verdict::new(Decision::UNLIMITED, Cause::NoRule),
+            Case::Bound { .. } => {
+                let (draws, bound) = inner.plan.bound(case);
+                let rules = inner.installed.rules.rules();
+                match inner.has_failed {
+                    false => Verdict::of(Decision::of(draws), draws, bound, rules),
+                    true => without_store(bound.iter().map(|bound| &rules[bound.rule as usize])),
+                }
+            }
+        }
+    }
+
+    /// What was decided about each request, in order.
+    pub fn verdicts(&self) -> impl ExactSizeIterator<Item = Verdict<'_>> {
+        (0..self.len()).map(|index| self.verdict(index))
+    }
+
+    /// Where the decisions of a rule are counted.
+    pub(super) fn meter(&self, position: u32) -> &RuleMeter {
+        &self.inner().installed.meters[position as usize]
+    }
+}
+
+/// What the rules that bind a request say if the store does not answer: one that fails closed refuses.
+fn without_store<'d>(rules: impl Iterator<Item = &'d Rule>) -> Verdict<'d> {
+    let mut enforced = rules.filter(|rule| rule.mode() != tollgate_rules::spec::Mode::Shadow);
+    let first = enforced.next();
+    let closed =
+        first.into_iter().chain(enforced).find(|rule| rule.on_store_failure() == FailureMode::Closed);
+    let decision = if closed.is_some() { Decision::REFUSED } else { Decision::UNLIMITED };
+    Verdict::degraded(decision, closed.or(first))
+}
+
+impl Drop for Docket {
+    fn drop(&mut self) {
+        if let Some(mut inner) = self.inner.take() {
+            inner.plan.clear();
+            inner.entries.clear();
+            inner.has_failed = false;
+            // A thread that is ending has no use for it.
+            let _ = SPARE.try_with(|spare| spare.replace(Some(inner)));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Counting decisions, without threads fighting over a count.
+//!
+//! Every decision is counted once, under the rule that binds; shadow rules count what they would have refused beside
+//! that. Each count is kept in stripes, one cache line for every few threads, and added up when somebody reads it.
+
+use super::docket::Docket;
+use super::verdict::Cause;
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use tollgate_rules::{Rule, Verb};
+
+/// The upper ends of the buckets that durations are counted in, in microseconds; longer ones come behind the last.
+pub const DURATION_BOUNDS_MICROS: [u64; 15] =
+    [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000];
+/// One docket in so many is timed: reading the clock twice would be a tenth of a decision.
+const TIMED: u32 = 64;
+/// The most stripes of a count. More threads than that share them.
+const MAX_STRIPES: usize = 16;
+
+/// What was decided so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// For each rule in force, by its id.
+    pub rules: Vec<(String, RuleOutcomes)>,
+    /// Requests that no rule binds.
+    pub unbound: u64,
+    /// Requests of clients on the allow list.
+    pub allow_listed: u64,
+    /// Requests of clients on the deny list.
+    pub deny_listed: u64,
+    /// Requests that the emergency limit refused.
+    pub emergency: u64,
+    /// How long dockets took, of which one in some was timed.
+    pub durations: Durations,
+}
+
+/// What one rule decided so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuleOutcomes {
+    /// Requests that went on.
+    pub allowed: u64,
+    /// Requests that it refused.
+    pub denied: u64,
+    /// Requests that it would have refused, were it not a shadow.
+    pub shadow_denied: u64,
+    /// Requests that it let go on because the store gave no answer.
+    pub degraded: u64,
+}
+
+/// A histogram of durations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Durations {
+    /// How many were within each bound of [`DURATION_BOUNDS_MICROS`] and not the one before; the last is the rest.
+    pub counts: [u64; DURATION_BOUNDS_MICROS.len() + 1],
+    /// All durations together, in nanoseconds.
+    pub sum_nanos: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Meters {
+    rules: Mutex<HashMap<Box<str>, Arc<RuleMeter>>>,
+    others: RuleMeter,
+    timed: [AtomicU64; DURATION_BOUNDS_MICROS.len() + 1],
+    timed_nanos: AtomicU64,
+}
+
+/// Where the decisions of one rule are counted.
+#[derive(Debug)]
+pub(super) struct RuleMeter(Box<[Stripe]>);
+
+/// What one group of threads has counted, on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe([AtomicU64; 4]);
+
+const ALLOWED: usize = 0;
+const DENIED: usize = 1;
+const SHADOW_DENIED: usize = 2;
+const DEGRADED: usize = 3;
+
+/// What the same four words count where no rule decides.
+const UNBOUND: usize = 0;
+const ALLOW_LISTED: usize = 1;
+const DENY_LISTED: usize = 2;
+const EMERGENCY: usize = 3;
+
+impl RuleMeter {
+    fn new() -> RuleMeter {
+        RuleMeter((0..stripes()).map(|_| Stripe::default()).collect())
+    }
+
+    #[inline]
+    fn count(&self, what: usize) {
+        self.0[stripe() & (self.0.len() - 1)].0[what].fetch_add(1, Relaxed);
+    }
+
+    fn read(&self, what: usize) -> u64 {
+        self.0.iter().map(|stripe| stripe.0[what].load(Relaxed)).sum()
+    }
+}
+
+fn stripes() -> usize {
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    threads.next_power_of_two().min(MAX_STRIPES)
+}
+
+/// The number of this thread, in the order in which they first counted something.
+#[inline]
+fn stripe() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static STRIPE: usize = THREADS.fetch_add(1, Relaxed);
+    }
+    STRIPE.with(|stripe| *stripe)
+}
+
+impl Meters {
+    pub(super) fn new() -> Meters {
+        Meters {
+            rules: Mutex::default(),
+            others: RuleMeter::new(),
+            timed: Default::default(),
+            timed_nanos: AtomicU64::new(0),
+        }
+    }
+
+    /// Where the decisions of each rule are counted: a rule of the same id goes on where it was. What rules that are no
+    /// longer there have counted is forgotten.
+    pub(super) fn of(&self, rules: &[Rule]) -> Box<[Arc<RuleMeter>]> {
+        let mut known = self.rules.lock();
+        let mut kept = HashMap::new();
+        let mut meters = Vec::with_capacity(rules.len());
+        for rule in rules {
+            let meter = kept
+                .entry(rule.id().into())
+                .or_insert_with(|| known.remove(rule.id()).unwrap_or_else(|| Arc::new(RuleMeter::new())));
+            meters.push(Arc::clone(meter));
+        }
+        *known = kept;
+        meters.into()
+    }
+
+    /// Whether the next docket is one to be timed.
+    #[inline]
+    pub(super) fn is_timed(&self) -> bool {
+        thread_local! {
+            static TURN: Cell<u32> = const { Cell::new(0) };
+        }
+        TURN.with(|turn| turn.replace(turn.get().wrapping_add(1)) % TIMED == 0)
+    }
+
+    /// Counts what was decided: the only place that does.
+    #[inline]
+    pub(super) fn record(&self, docket: &Docket) {
+        let inner = docket.inner();
+        for (index, entry) in inner.entries.iter().enumerate() {
+            if entry.verb != Verb::Check {
+                continue;
+            }
+            let verdict = docket.verdict(index);
+            match verdict.cause() {
+                Cause::Limit | Cause::Degraded => {
+                    let what = match (verdict.is_allowed(), verdict.cause()) {
+                        (true, Cause::Degraded) => DEGRADED,
+                        (true, _) => ALLOWED,
+                        (false, _) => DENIED,
+                    };
+                    match (verdict.position(), verdict.rule()) {
+                        (Some(position), _) => docket.meter(position).count(what),
+                        (None, Some(rule)) => self.count_of(rule, what),
+                        (None, None) => self.others.count(UNBOUND),
+                    }
+                }
+                Cause::NoRule => self.others.count(UNBOUND),
+                Cause::AllowList => self.others.count(ALLOW_LISTED),
+                Cause::DenyList => self.others.count(DENY_LISTED),
+                Cause::Emergency => self.others.count(EMERGENCY),
+            }
+            if verdict.has_shadows() {
+                for position in verdict.shadows() {
+                    docket.meter(position).count(SHADOW_DENIED);
+                }
+            }
+        }
+        if let Some(begun) = inner.begun {
+            self.time(begun.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
+        }
+    }
+
+    #[cold]
+    fn count_of(&self, rule: &Rule, what: usize) {
+        if let Some(meter) = self.rules.lock().get(rule.id()) {
+            meter.count(what);
+        }
+    }
+
+    #[cold]
+    fn time(&self, nanos: u64) {
+        let bucket = DURATION_BOUNDS_MICROS.partition_point(|bound| bound * 1_000 < nanos);
+        self.timed[bucket].fetch_add(1, Relaxed);
+        self.timed_nanos.fetch_add(nanos, Relaxed);
+    }
+
+    pub(super) fn read(&self) -> Outcomes {
+        let outcomes = |meter: &RuleMeter| RuleOutcomes {
+            allowed: meter.read(ALLOWED),
+            denied: meter.read(DENIED),
+            shadow_denied: meter.read(SHADOW_DENIED),
+            degraded: meter.read(DEGRADED),
+        };
+        let mut rules: Vec<_> =
+            self.rules.lock().iter().map(|(id, meter)| (id.to_string(), outcomes(meter))).collect();
+        rules.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Outcomes {
+            rules,
+            unbound: self.others.read(UNBOUND),
+            allow_listed: self.others.read(ALLOW_LISTED),
+            deny_listed: self.others.read(DENY_LISTED),
+            emergency: self.others.read(EMERGENCY),
+            durations: Durations {
+                counts: self.timed.each_ref().map(|count| count.load(Relaxed)),
+                sum_nanos: self.timed_nanos.load(Relaxed),
+            },
+        }
+    }
+}

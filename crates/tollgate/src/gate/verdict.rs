@@ -1,0 +1,124 @@
+//! What was decided about a request by rules, and why.
+
+use tollgate_core::{Decision, Draw, Limit, Reading};
+use tollgate_rules::{Bound, Rule};
+
+/// What was decided about a request by rules, and why.
+#[derive(Clone, Copy, Debug)]
+pub struct Verdict<'d> {
+    decision: Decision,
+    cause: Cause,
+    draws: &'d [Draw],
+    bound: &'d [Bound],
+    rules: &'d [Rule],
+    /// The rule that decided where no limit did.
+    by: Option<&'d Rule>,
+}
+
+/// Why a request was decided as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A limit of a rule said so.
+    Limit,
+    /// No rule binds it.
+    NoRule,
+    /// The client is on the allow list.
+    AllowList,
+    /// The client is on the deny list.
+    DenyList,
+    /// The emergency limit refused it.
+    Emergency,
+    /// The store gave no answer, and the rule says what to do then.
+    Degraded,
+}
+
+/// One limit that a request had to pass, and what it said.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy<'d> {
+    /// The rule it belongs to.
+    pub rule: &'d Rule,
+    /// What the limit goes by.
+    pub name: &'d str,
+    /// The limit.
+    pub limit: &'d Limit,
+    /// What it said.
+    pub reading: Reading,
+}
+
+impl<'d> Verdict<'d> {
+    pub(super) fn new(decision: Decision, cause: Cause) -> Verdict<'d> {
+        Verdict { decision, cause, draws: &[], bound: &[], rules: &[], by: None }
+    }
+
+    pub(super) fn degraded(decision: Decision, by: Option<&'d Rule>) -> Verdict<'d> {
+        Verdict { by, ..Verdict::new(decision, Cause::Degraded) }
+    }
+
+    #[inline]
+    pub(super) fn of(
+        decision: Decision,
+        draws: &'d [Draw],
+        bound: &'d [Bound],
+        rules: &'d [Rule],
+    ) -> Verdict<'d> {
+        let cause = if decision.index().is_some() { Cause::Limit } else { Cause::NoRule };
+        Verdict { decision, cause, draws, bound, rules, by: None }
+    }
+
+    /// Whether the request may go on.
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        self.decision.is_allowed()
+    }
+
+    /// What the client hears.
+    #[inline]
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Why.
+    #[inline]
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    /// The rule that binds.
+    pub fn rule(&self) -> Option<&'d Rule> {
+        self.position().map(|position| &self.rules[position as usize]).or(self.by)
+    }
+
+    /// What the limit that binds goes by.
+    pub fn limit_name(&self) -> Option<&'d str> {
+        let bound = self.bound[..].get(self.decision.index()?)?;
+        Some(self.rules[bound.rule as usize].limit_name(bound.limit as usize))
+    }
+
+    /// The limits that it had to pass, without shadows.
+    pub fn policies(&self) -> impl Iterator<Item = Policy<'d>> + use<'d> {
+        let rules = self.rules;
+        let enforced = self.draws.iter().zip(self.bound).filter(|(draw, _)| !draw.is_shadow());
+        enforced.map(move |(draw, bound)| {
+            let rule = &rules[bound.rule as usize];
+            let name = rule.limit_name(bound.limit as usize);
+            Policy { rule, name, limit: draw.limit(), reading: draw.reading() }
+        })
+    }
+
+    /// The position of the rule that binds.
+    pub(super) fn position(&self) -> Option<u32> {
+        self.bound.get(self.decision.index()?).map(|bound| bound.rule)
+    }
+
+    /// The positions of the shadow rules that would have refused it.
+    pub(super) fn shadows(&self) -> impl Iterator<Item = u32> {
+        let refused =
+            self.draws.iter().zip(self.bound).filter(|(draw, _)| draw.is_shadow() && draw.is_refused());
+        refused.map(|(_, bound)| bound.rule)
+    }
+
+    /// Whether any draw is a shadow.
+    pub(super) fn has_shadows(&self) -> bool {
+        self.draws.iter().any(Draw::is_shadow)
+    }
+}

@@ -1,0 +1,265 @@
+//! Requests held to rules: what each client hears, what is counted, and what a change of rules leaves alone.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+
+use std::io;
+use std::sync::Arc;
+use tollgate::rules::spec::{
+    At, BaseSpec, FailureMode, FileSpec, Match, Mode, OverrideSpec, Place, RuleSpec, Whom,
+};
+use tollgate::rules::{Dimension, Pattern, Request, RuleSet, Verb};
+use tollgate::{
+    Cap, Cause, Draws, Gate, KeyRef, Law, Limit, ManualClock, MemoryStore, Micros, PermitId, RuleOutcomes,
+    Scope, Span, Store, StoreError,
+};
+
+const START: Micros = Micros::new(1_700_000_000_000_000);
+
+fn limit(text: &str) -> Limit {
+    Limit::new(Law::TokenBucket, text.parse().unwrap()).unwrap()
+}
+
+fn at<T>(value: T) -> At<T> {
+    At { value, place: Place::default() }
+}
+
+fn rule(id: &str, key: &str, limits: &[&str]) -> RuleSpec {
+    RuleSpec {
+        id: at(id.to_owned()),
+        version: None,
+        description: None,
+        mode: Mode::Enforced,
+        when: Match::default(),
+        key: vec![Dimension::named(key)],
+        limits: Some(limits.iter().map(|text| limit(text)).collect()),
+        overrides: Vec::new(),
+        on_store_failure: None,
+        consistency: None,
+    }
+}
+
+fn compile(rules: Vec<RuleSpec>) -> RuleSet {
+    RuleSet::compile(&FileSpec { rules, ..FileSpec::default() }).unwrap()
+}
+
+type Clocked = Gate<MemoryStore<Arc<ManualClock>>>;
+
+fn gate(rules: RuleSet) -> (Clocked, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::new(START));
+    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(10_000)).unwrap();
+    (Gate::new(rules, store, Arc::clone(&clock)), clock)
+}
+
+/// Allowed or not, what is left, and who says so.
+async fn check<S: Store>(gate: &Gate<S>, request: &Request<'_>) -> (bool, u32, String) {
+    let docket = gate.ask(Verb::Check, request).await;
+    let verdict = docket.verdict(0);
+    let by = verdict.limit_name().map_or_else(|| format!("{:?}", verdict.cause()), str::to_owned);
+    (verdict.is_allowed(), verdict.decision().remaining(), by)
+}
+
+fn said(allowed: bool, remaining: u32, by: &str) -> (bool, u32, String) {
+    (allowed, remaining, by.to_owned())
+}
+
+#[tokio::test]
+async fn a_request_passes_all_its_rules_or_takes_from_none() {
+    let (gate, clock) =
+        gate(compile(vec![rule("key", "api_key", &["3/s", "100/h"]), rule("tenant", "tenant", &["4/s"])]));
+    let alice = Request { attributes: &[("tenant", "acme")], ..Request::new("alice") };
+    let bob = Request { attributes: &[("tenant", "acme")], ..Request::new("bob") };
+    for left in [2, 1, 0] {
+        assert_eq!(check(&gate, &alice).await, said(true, left, "key"));
+    }
+    assert_eq!(check(&gate, &alice).await, said(false, 0, "key"));
+    assert_eq!(check(&gate, &bob).await, said(true, 0, "tenant"), "what alice was refused was not taken");
+    assert_eq!(check(&gate, &bob).await, said(false, 0, "tenant"));
+    clock.advance(Span::SECOND);
+    assert_eq!(check(&gate, &Request { cost: 3, ..bob }).await, said(true, 0, "key"));
+    let rules = gate.outcomes().rules;
+    let counts = |allowed, denied| RuleOutcomes { allowed, denied, ..RuleOutcomes::default() };
+    assert_eq!(rules, [("key".to_owned(), counts(4, 1)), ("tenant".to_owned(), counts(1, 1))]);
+}
+
+#[tokio::test]
+async fn lists_come_before_rules_and_refusal_before_leave() {
+    let whom = |text: &str| match text.parse() {
+        Ok(net) => at(Whom::Net(net)),
+        Err(_) => at(Whom::Key(Pattern::new(text))),
+    };
+    let file = FileSpec {
+        rules: vec![rule("all", "api_key", &["1/h"])],
+        allow: vec![whom("sk_internal_*"), whom("10.0.0.0/8")],
+        deny: vec![whom("sk_internal_old"), whom("10.6.6.6")],
+        ..FileSpec::default()
+    };
+    let (gate, _) = gate(RuleSet::compile(&file).unwrap());
+    let from = |ip: &str| Request { ip: Some(ip.parse().unwrap()), ..Request::new("x") };
+    for _ in 0..3 {
+        assert_eq!(check(&gate, &Request::new("sk_internal_1")).await, said(true, u32::MAX, "AllowList"));
+        assert_eq!(check(&gate, &from("10.1.2.3")).await, said(true, u32::MAX, "AllowList"));
+        assert_eq!(check(&gate, &Request::new("sk_internal_old")).await, said(false, 0, "DenyList"));
+        assert_eq!(check(&gate, &from("10.6.6.6")).await, said(false, 0, "DenyList"));
+    }
+    assert_eq!(check(&gate, &from("11.0.0.1")).await, said(true, 0, "all"));
+    let outcomes = gate.outcomes();
+    assert_eq!((outcomes.allow_listed, outcomes.deny_listed, outcomes.unbound), (6, 6, 0));
+}
+
+#[tokio::test]
+async fn a_shadow_is_counted_and_refuses_nobody() {
+    let shadow = RuleSpec { mode: Mode::Shadow, ..rule("tight", "api_key", &["1/h"]) };
+    let (gate, _) = gate(compile(vec![shadow, rule("loose", "api_key", &["3/h"])]));
+    for (allowed, left) in [(true, 2), (true, 1), (true, 0), (false, 0)] {
+        assert_eq!(check(&gate, &Request::new("a")).await, said(allowed, left, "loose"));
+    }
+    let rules = gate.outcomes().rules;
+    assert_eq!(rules[0].1, RuleOutcomes { allowed: 3, denied: 1, ..RuleOutcomes::default() });
+    // Of the fourth, which was refused anyway, it says the same.
+    assert_eq!(rules[1].1, RuleOutcomes { shadow_denied: 3, ..RuleOutcomes::default() });
+}
+
+#[tokio::test]
+async fn an_override_holds_until_it_expires() {
+    let until = START.plus(Span::MINUTE);
+    let vip =
+        OverrideSpec { key: at("vip".to_owned()), limits: vec![limit("100/h")], valid_until: Some(until) };
+    let (gate, clock) =
+        gate(compile(vec![RuleSpec { overrides: vec![vip], ..rule("r", "api_key", &["10/h"]) }]));
+    assert_eq!(check(&gate, &Request::new("vip")).await, said(true, 99, "r"));
+    assert_eq!(check(&gate, &Request::new("other")).await, said(true, 9, "r"));
+    clock.advance(Span::MINUTE);
+    assert_eq!(check(&gate, &Request::new("vip")).await, said(true, 9, "r"), "the burst caps what was left");
+}
+
+#[tokio::test]
+async fn a_change_of_rules_keeps_what_is_left() {
+    let (gate, clock) = gate(compile(vec![rule("r", "api_key", &["100/h"])]));
+    assert_eq!(check(&gate, &Request { cost: 70, ..Request::new("a") }).await, said(true, 30, "r"));
+    let mut moved = rule("r", "api_key", &["200/h"]);
+    moved.description = Some("twice as much".to_owned());
+    gate.install(compile(vec![rule("first", "ip", &["1/s"]), moved]));
+    assert_eq!(check(&gate, &Request::new("a")).await, said(true, 29, "r"));
+    clock.advance(Span::micros(Span::HOUR.get() / 200));
+    assert_eq!(
+        check(&gate, &Request::new("a")).await,
+        said(true, 29, "r"),
+        "the new rate counts from the change"
+    );
+    assert_eq!(gate.installs(), 2);
+    let counted = gate.outcomes().rules.into_iter().find(|(id, _)| id == "r").unwrap().1;
+    assert_eq!(counted.allowed, 3, "and so do its counts");
+}
+
+#[tokio::test]
+async fn a_docket_is_decided_by_the_rules_it_began_with() {
+    let (gate, _) = gate(compile(vec![rule("old", "api_key", &["10/h"])]));
+    let mut docket = gate.begin();
+    gate.add(&mut docket, Verb::Check, &Request::new("a"));
+    gate.install(compile(vec![rule("new", "api_key", &["10/h"])]));
+    gate.add(&mut docket, Verb::Check, &Request::new("b"));
+    gate.settle(&mut docket).await;
+    let names: Vec<_> = docket.verdicts().map(|verdict| verdict.limit_name().unwrap().to_owned()).collect();
+    assert_eq!(names, ["old", "old"]);
+    drop(docket);
+    assert_eq!(check(&gate, &Request::new("a")).await, said(true, 9, "new"));
+}
+
+#[tokio::test]
+async fn peek_refund_and_reset_follow_the_same_rules() {
+    let (gate, _) = gate(compile(vec![rule("a", "api_key", &["10/h"]), rule("b", "tenant", &["8/h"])]));
+    let request = Request { attributes: &[("tenant", "t")], cost: 5, ..Request::new("k") };
+    let ask = async |verb| {
+        let docket = gate.ask(verb, &request).await;
+        docket.verdict(0).policies().map(|policy| policy.reading.remaining()).collect::<Vec<_>>()
+    };
+    assert_eq!(ask(Verb::Peek).await, [10, 8]);
+    assert_eq!(ask(Verb::Check).await, [5, 3]);
+    assert_eq!(ask(Verb::Check).await, [5, 3], "refused");
+    assert_eq!(ask(Verb::Refund).await, [10, 8]);
+    assert_eq!(ask(Verb::Check).await, [5, 3]);
+    assert_eq!(ask(Verb::Reset).await, [10, 8]);
+    let counted: u64 = gate.outcomes().rules.iter().map(|(_, rule)| rule.allowed + rule.denied).sum();
+    assert_eq!(counted, 3, "only checks are counted");
+}
+
+#[tokio::test]
+async fn the_emergency_limit_comes_before_everything() {
+    let file = FileSpec {
+        default: Some(BaseSpec {
+            key: vec![Dimension::ApiKey],
+            limits: vec![limit("100/s")],
+            place: Place::default(),
+        }),
+        allow: vec![at(Whom::Key(Pattern::new("vip")))],
+        ..FileSpec::default()
+    };
+    let (gate, _) = gate(RuleSet::compile(&file).unwrap());
+    gate.emergency().switch_on(limit("2/s"));
+    let vip = Request { ip: Some("10.0.0.1".parse().unwrap()), ..Request::new("vip") };
+    assert!(check(&gate, &vip).await.0 && check(&gate, &vip).await.0);
+    assert_eq!(check(&gate, &vip).await, said(false, 0, "Emergency"));
+    assert_eq!(gate.outcomes().emergency, 1);
+    gate.emergency().switch_off();
+    assert_eq!(check(&gate, &vip).await, said(true, u32::MAX, "AllowList"));
+}
+
+/// Never answers.
+#[derive(Debug)]
+struct Gone;
+
+impl Store for Gone {
+    async fn draw(&self, _: &mut Draws) -> Result<(), StoreError> {
+        Err(StoreError::Unreachable(io::ErrorKind::ConnectionRefused.into()))
+    }
+
+    fn release(&self, _: KeyRef<'_>, _: Scope, _: &Limit, _: PermitId) {}
+}
+
+#[tokio::test]
+async fn without_a_store_the_rules_say_what_to_answer() {
+    let with =
+        |id: &str, key: &str, mode| RuleSpec { on_store_failure: Some(mode), ..rule(id, key, &["1/s"]) };
+    let rules = compile(vec![
+        with("login", "user", FailureMode::Closed),
+        with("rest", "api_key", FailureMode::Open),
+        RuleSpec { mode: Mode::Shadow, ..with("shadow", "api_key", FailureMode::Closed) },
+    ]);
+    let gate = Gate::new(rules, Gone, ManualClock::new(START));
+    let docket = gate.ask(Verb::Check, &Request::new("a")).await;
+    let verdict = docket.verdict(0);
+    assert_eq!((verdict.is_allowed(), verdict.cause()), (true, Cause::Degraded));
+    assert_eq!(verdict.rule().unwrap().id(), "rest");
+    let docket = gate.ask(Verb::Check, &Request { attributes: &[("user", "7")], ..Request::new("a") }).await;
+    let verdict = docket.verdict(0);
+    assert_eq!((verdict.is_allowed(), verdict.cause()), (false, Cause::Degraded));
+    assert_eq!(verdict.rule().unwrap().id(), "login");
+    let rules = gate.outcomes().rules;
+    assert_eq!((rules[0].1.denied, rules[1].1.degraded), (1, 1), "{rules:?}");
+}
+
+#[test]
+fn a_warm_gate_allocates_nothing() {
+    let mut by_path = rule("path", "api_key", &["1000000/s"]);
+    by_path.when.path = Some(tollgate::rules::PathPattern::new("/v1/{x}", Default::default()).unwrap());
+    let (gate, _) = gate(compile(vec![by_path, rule("ip", "ip", &["1000000/s", "1000000/h"])]));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let ip = Some("2001:db8::7".parse().unwrap());
+    let run = || {
+        runtime.block_on(async {
+            for turn in 0..200 {
+                let mut docket = gate.begin();
+                for _ in 0..=turn % 50 {
+                    gate.add(
+                        &mut docket,
+                        Verb::Check,
+                        &Request { endpoint: "/v1/orders", ip, ..Request::new("user:1") },
+                    );
+                }
+                gate.settle(&mut docket).await;
+                assert!(docket.verdicts().all(|verdict| verdict.is_allowed()));
+            }
+        });
+    };
+    run();
+    assert_eq!(allocation_counter::measure(run).count_total, 0);
+}
