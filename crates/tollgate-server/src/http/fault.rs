@@ -1,8 +1,7 @@
 //! Why a request gets no decision, told to whoever sent it.
 
-use super::Reply;
-use hyper::header::{ALLOW, HeaderValue};
-use hyper::{Method, StatusCode};
+use super::out::{JSON, Out};
+use hyper::StatusCode;
 use serde::Serialize;
 
 /// What a check looks like, for whoever sent something else.
@@ -19,7 +18,7 @@ pub(super) enum Fault {
     )]
     NoSuchPath { path: String },
     #[error("{path} is not for {method}: use {allow}")]
-    WrongMethod { path: &'static str, method: Method, allow: &'static str },
+    WrongMethod { path: &'static str, method: String, allow: &'static str },
     #[error(
         "a body of type {found} can't be read: send JSON, with the header Content-Type: application/json"
     )]
@@ -41,8 +40,12 @@ impl Fault {
         Fault::NoSuchPath { path: excerpt(path) }
     }
 
-    pub(super) fn not_json(found: &HeaderValue) -> Fault {
-        Fault::NotJson { found: excerpt(&String::from_utf8_lossy(found.as_bytes())) }
+    pub(super) fn wrong_method(path: &'static str, method: &str, allow: &'static str) -> Fault {
+        Fault::WrongMethod { path, method: excerpt(method), allow }
+    }
+
+    pub(super) fn not_json(found: &[u8]) -> Fault {
+        Fault::NotJson { found: excerpt(&String::from_utf8_lossy(found)) }
     }
 
     pub(super) fn unreadable(error: &serde_json::Error) -> Fault {
@@ -50,15 +53,13 @@ impl Fault {
     }
 
     /// The answer that says so.
-    pub(super) fn into_reply(self) -> Reply {
+    pub(super) fn tell(&self, out: &mut impl Out) {
         let (status, code) = self.status();
-        let message = self.to_string();
-        let mut reply = super::json(&ErrorBody { error: ErrorDetail { code, message: &message } });
-        *reply.status_mut() = status;
+        out.begin(status, JSON);
         if let Fault::WrongMethod { allow, .. } = self {
-            reply.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+            out.field("allow", allow.as_bytes());
         }
-        reply
+        out.end_json(&ErrorBody { error: ErrorDetail { code, message: &self.to_string() } });
     }
 
     fn status(&self) -> (StatusCode, &'static str) {

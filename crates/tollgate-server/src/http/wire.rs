@@ -11,7 +11,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// How much is held back at most, beyond a single write. What is more goes out at once, or waits until it can.
 const HELD_BYTES: usize = 16 * 1024;
@@ -19,19 +18,25 @@ const HELD_BYTES: usize = 16 * 1024;
 /// A stream that sends what was written when [`Wire::poll_send`] is called, or when too much has come together. A clone
 /// is the same wire: hyper holds one, and whoever polls hyper the other. They are polled by one task, so the lock is
 /// always free.
-#[derive(Clone, Debug)]
-pub(super) struct Wire(Arc<Mutex<Line>>);
+#[derive(Debug)]
+pub(super) struct Wire<S>(Arc<Mutex<Line<S>>>);
 
 #[derive(Debug)]
-struct Line {
-    stream: TcpStream,
+struct Line<S> {
+    stream: S,
     held: Vec<u8>,
     /// How much of what is held has been sent.
     sent: usize,
 }
 
-impl Wire {
-    pub(super) fn new(stream: TcpStream) -> Wire {
+impl<S> Clone for Wire<S> {
+    fn clone(&self) -> Wire<S> {
+        Wire(Arc::clone(&self.0))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Wire<S> {
+    pub(super) fn new(stream: S) -> Wire<S> {
         Wire(Arc::new(Mutex::new(Line { stream, held: Vec::new(), sent: 0 })))
     }
 
@@ -41,13 +46,16 @@ impl Wire {
     }
 }
 
-impl Line {
+impl<S: AsyncWrite + Unpin> Line<S> {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.held.len() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.held[self.sent..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 sent => self.sent += sent,
             }
+        }
+        if !self.held.is_empty() {
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         }
         self.held.clear();
         self.sent = 0;
@@ -63,7 +71,7 @@ impl Line {
     }
 }
 
-impl AsyncRead for Wire {
+impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -73,7 +81,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(bytes)])
     }
@@ -113,9 +121,9 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
-    async fn wire_and_peer() -> (Wire, TcpStream) {
+    async fn wire_and_peer() -> (Wire<TcpStream>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         (Wire::new(listener.accept().await.unwrap().0), peer)

@@ -1,0 +1,76 @@
+//! Bytes that a client has sent and nobody has answered yet.
+//!
+//! One stretch of memory that is read into and answered from. It begins small, doubles only when what has come fills it,
+//! so that announcing much costs a client nothing less than sending it, and goes back to its first size once it is empty:
+//! thousands of idle connections stay small.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// How much is read at once. A check takes some 200 bytes, so that 40 of them fit.
+const FIRST_BYTES: usize = 8 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Buffer {
+    /// As long as it may be filled, and zero where it is not.
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    pub(super) fn new() -> Buffer {
+        Buffer { bytes: vec![0; FIRST_BYTES], start: 0, end: 0 }
+    }
+
+    /// What has come and was not yet taken.
+    pub(super) fn filled(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Forgets the first `bytes`.
+    pub(super) fn take(&mut self, bytes: usize) {
+        self.start += bytes;
+        debug_assert!(self.start <= self.end, "nothing is taken that has not come");
+    }
+
+    /// Makes sure that something can be read.
+    pub(super) fn make_room(&mut self) {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.end == 0 && self.bytes.len() > FIRST_BYTES {
+            self.bytes = vec![0; FIRST_BYTES];
+        }
+        if self.end == self.bytes.len() {
+            self.bytes.resize(2 * self.end, 0);
+        }
+    }
+
+    /// Reads what there is; gives how much that was, and 0 at the end.
+    pub(super) fn poll_fill<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut room = ReadBuf::new(&mut self.bytes[self.end..]);
+        ready!(Pin::new(stream).poll_read(cx, &mut room))?;
+        let read = room.filled().len();
+        self.end += read;
+        Poll::Ready(Ok(read))
+    }
+
+    /// What is left, for somebody else.
+    pub(super) fn into_rest(mut self) -> Vec<u8> {
+        self.bytes.truncate(self.end);
+        self.bytes.drain(..self.start);
+        self.bytes
+    }
+}

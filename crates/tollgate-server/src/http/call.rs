@@ -1,0 +1,68 @@
+//! A request as the desk sees it, whichever way it came in.
+
+use super::plain::{self, Plain};
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::http::request::Parts;
+
+/// A request's head.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head<'a> {
+    pub(super) method: &'a str,
+    pub(super) path: &'a str,
+    #[cfg_attr(not(test), expect(dead_code, reason = "nothing is asked for in a query yet"))]
+    pub(super) query: Option<&'a str>,
+    pub(super) content_type: Option<&'a [u8]>,
+    fields: Fields<'a>,
+}
+
+/// A request whose head was admitted, with its body.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call<'a> {
+    pub(super) route: super::desk::Route,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "what is asked for today is all in the route and the body")
+    )]
+    pub(super) head: Head<'a>,
+    pub(super) body: &'a [u8],
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fields<'a> {
+    /// The lines of a plain request.
+    Lines(&'a [u8]),
+    Map(&'a HeaderMap),
+}
+
+impl<'a> Head<'a> {
+    /// The head of a plain request that `bytes` begin with.
+    pub(super) fn of_plain(plain: &Plain, bytes: &'a [u8]) -> Head<'a> {
+        Head {
+            method: plain.method().as_str(),
+            path: plain.path(bytes),
+            query: plain.query(bytes),
+            content_type: plain.content_type(bytes),
+            fields: Fields::Lines(plain.fields(bytes)),
+        }
+    }
+
+    /// The head of a request that hyper has read.
+    pub(super) fn of_parts(parts: &'a Parts) -> Head<'a> {
+        Head {
+            method: parts.method.as_str(),
+            path: parts.uri.path(),
+            query: parts.uri.query(),
+            content_type: parts.headers.get(CONTENT_TYPE).map(|value| value.as_bytes()),
+            fields: Fields::Map(&parts.headers),
+        }
+    }
+
+    /// The value of a field by its name, in lower case; of several, the first.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no route reads other fields than the body's type yet"))]
+    pub(super) fn field(&self, name: &str) -> Option<&'a [u8]> {
+        match self.fields {
+            Fields::Lines(lines) => plain::field(lines, name),
+            Fields::Map(map) => map.get(name).map(|value| value.as_bytes()),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The express lane: plain requests answered without hyper.
+//!
+//! Nearly all traffic is small, plain requests on connections that stay open, and hyper spends more on such a request
+//! than its answer costs. So every connection begins here. What has come in is cut into plain requests; all that are
+//! complete are answered as one batch and sent with one write; then more is read. The first thing that is not plain, or
+//! that the desk would refuse for its head, ends the lane for this connection: what was not answered is given to hyper,
+//! byte for byte and for good. A request is answered here or given away, never both.
+//!
+//! Everything has a bound. A batch has at most [`MAX_BATCH`] requests, and no more than the buffer holds. While answers
+//! wait for a client to read them, it is not read from. How long a client may take is a matter of [`Patience`].
+
+use super::body::MAX_BODY_BYTES;
+use super::buffer::Buffer;
+use super::call::{Call, Head};
+use super::desk::{Desk, Route};
+use super::fault::Fault;
+use super::orders::Orders;
+use super::out::Outbox;
+use super::patience::{Lost, Patience};
+use super::plain::{Found, Plain};
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tollgate::{Clock, SystemClock};
+
+/// The most requests that are answered at once. Twice as many as clients pipeline who pipeline much.
+const MAX_BATCH: usize = 128;
+
+/// Why a connection ended in the lane.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// All was said: the client has no more to ask, or the server stops.
+    Done,
+    /// No request has begun for long.
+    Quiet,
+    /// The body of a request that has begun did not arrive.
+    Late,
+    /// The server is gone.
+    Gone,
+    Broken(io::Error),
+}
+
+/// One connection on the lane.
+pub(super) struct Lane<'a, S, C> {
+    stream: &'a mut S,
+    desk: &'a Desk<C>,
+    clock: &'a SystemClock,
+    patience: &'a mut Patience,
+    orders: Orders,
+    buffer: Buffer,
+    front: Front,
+    batch: Vec<Due>,
+    out: Outbox,
+}
+
+/// What is known of the request at the front of the buffer, so that it is not found out again for every byte that comes.
+#[derive(Clone, Copy, Debug)]
+enum Front {
+    Unknown,
+    /// Its head is not finished within so many bytes.
+    Head {
+        bytes: usize,
+    },
+    /// It has begun, and is complete with so many bytes.
+    Body {
+        bytes: usize,
+    },
+}
+
+impl Front {
+    /// Whether the request can't be complete with the bytes there are.
+    fn waits(self, bytes: &[u8]) -> bool {
+        match self {
+            Front::Unknown => false,
+            // A head ends with a line.
+            Front::Head { bytes: known } => !bytes[known..].contains(&b'\n'),
+            Front::Body { bytes: complete } => bytes.len() < complete,
+        }
+    }
+}
+
+/// A complete request, and where in the buffer it begins.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    at: usize,
+    plain: Plain,
+    route: Route,
+}
+
+impl Due {
+    fn call<'b>(&self, bytes: &'b [u8]) -> Call<'b> {
+        let bytes = &bytes[self.at..];
+        Call { route: self.route, head: Head::of_plain(&self.plain, bytes), body: self.plain.body(bytes) }
+    }
+}
+
+/// What comes behind a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Perhaps another one.
+    Batch,
+    /// Nothing that is complete: there is more to read.
+    Read,
+    /// Something that is not for the lane.
+    GiveAway,
+    /// Nothing at all: the last request was the connection's last.
+    Close,
+}
+
+impl<'a, S: AsyncRead + AsyncWrite + Unpin, C: Clock> Lane<'a, S, C> {
+    pub(super) fn new(
+        stream: &'a mut S,
+        desk: &'a Desk<C>,
+        clock: &'a SystemClock,
+        patience: &'a mut Patience,
+        orders: Orders,
+    ) -> Lane<'a, S, C> {
+        let (buffer, batch, out) = (Buffer::new(), Vec::new(), Outbox::default());
+        Lane { stream, desk, clock, patience, orders, buffer, front: Front::Unknown, batch, out }
+    }
+
+    /// Answers all that is plain, and gives what was read and not answered as soon as something is not.
+    pub(super) async fn ride(mut self) -> Result<Vec<u8>, Ended> {
+        loop {
+            let mut next = self.gather();
+            if !self.batch.is_empty() {
+                if self.orders.is_draining() {
+                    next = Next::Close;
+                }
+                self.answer(next == Next::Close).await;
+                self.send().await?;
+            }
+            match next {
+                Next::Batch => {}
+                Next::Read => match self.read().await {
+                    Ok(0) if self.buffer.is_empty() => return Err(self.close().await),
+                    // Hyper knows what to say to half a request.
+                    Ok(0) => break,
+                    Ok(_) => {}
+                    Err(Ended::Late) => return Err(self.refuse(&Fault::TooSlow).await),
+                    Err(ended) => return Err(ended),
+                },
+                Next::GiveAway => break,
+                Next::Close => return Err(self.close().await),
+            }
+        }
+        self.patience.expect_no_body();
+        Ok(self.buffer.into_rest())
+    }
+
+    /// Collects the complete requests at the front of the buffer.
+    fn gather(&mut self) -> Next {
+        self.batch.clear();
+        let bytes = self.buffer.filled();
+        if self.front.waits(bytes) {
+            return Next::Read;
+        }
+        // Of the requests below, the first may have been waited for, and have been counted then.
+        let counted = u64::from(matches!(self.front, Front::Body { .. }));
+        self.front = Front::Unknown;
+        self.patience.expect_no_body();
+        let mut at = 0;
+        let next = loop {
+            let rest = &bytes[at..];
+            let plain = match Plain::find(rest) {
+                Found::Plain(plain) => plain,
+                Found::Unfinished if rest.is_empty() => break Next::Read,
+                Found::Unfinished => {
+                    self.front = Front::Head { bytes: rest.len() };
+                    break Next::Read;
+                }
+                Found::Other => break Next::GiveAway,
+            };
+            // What is refused for its head is refused before its body has come, and that hyper can do.
+            let Ok(route) = self.desk.admit(&Head::of_plain(&plain, rest)) else { break Next::GiveAway };
+            if plain.body_bytes() > MAX_BODY_BYTES {
+                break Next::GiveAway;
+            }
+            if plain.bytes() > rest.len() {
+                self.front = Front::Body { bytes: plain.bytes() };
+                break Next::Read;
+            }
+            self.batch.push(Due { at, plain, route });
+            at += plain.bytes();
+            if plain.closes() {
+                break Next::Close;
+            }
+            if self.batch.len() == MAX_BATCH {
+                break Next::Batch;
+            }
+        };
+        let waiting = u64::from(matches!(self.front, Front::Body { .. }));
+        self.desk.begin((self.batch.len() as u64 + waiting).saturating_sub(counted));
+        next
+    }
+
+    /// Writes the answers to the batch, and lets go of its requests.
+    async fn answer(&mut self, closes: bool) {
+        self.out.open(self.batch.len(), self.clock.now(), closes);
+        let bytes = self.buffer.filled();
+        let calls = self.batch.iter().map(|due| due.call(bytes));
+        self.desk.answer(calls, &mut self.out).await;
+        let answered = self.batch.last().map_or(0, |last| last.at + last.plain.bytes());
+        self.buffer.take(answered);
+    }
+
+    /// Reads more; gives how much, and 0 at the end.
+    async fn read(&mut self) -> Result<usize, Ended> {
+        self.buffer.make_room();
+        if let Front::Body { .. } = self.front {
+            self.patience.expect_body();
+        }
+        poll_fn(|cx| match self.buffer.poll_fill(self.stream, cx) {
+            Poll::Ready(read) => Poll::Ready(read.map_err(Ended::Broken)),
+            Poll::Pending => {
+                let ended = self.poll_ended(cx);
+                // A request of which some has come is worth waiting for.
+                let leaves = self.buffer.is_empty() && self.orders.is_draining();
+                if leaves { Poll::Ready(Ok(0)) } else { ended.map(Err) }
+            }
+        })
+        .await
+    }
+
+    /// Sends all that was written.
+    async fn send(&mut self) -> Result<(), Ended> {
+        poll_fn(|cx| match self.out.poll_send(self.stream, cx) {
+            Poll::Ready(sent) => Poll::Ready(sent.map_err(Ended::Broken)),
+            Poll::Pending => self.poll_ended(cx).map(Err),
+        })
+        .await
+    }
+
+    /// Tells the client that nothing more will come.
+    async fn close(&mut self) -> Ended {
+        poll_fn(|cx| match Pin::new(&mut *self.stream).poll_shutdown(cx) {
+            Poll::Ready(closed) => Poll::Ready(closed.map_or_else(Ended::Broken, |()| Ended::Done)),
+            Poll::Pending => self.poll_ended(cx),
+        })
+        .await
+    }
+
+    /// Answers the request at the front, of which not all has come, and closes: where the next one would begin is
+    /// anybody's guess.
+    async fn refuse(&mut self, fault: &Fault) -> Ended {
+        self.patience.expect_no_body();
+        self.out.open(1, self.clock.now(), true);
+        fault.tell(&mut self.out);
+        match self.send().await {
+            Ok(()) => self.close().await,
+            Err(ended) => ended,
+        }
+    }
+
+    /// Until there is no more reason to wait.
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        if self.orders.poll_gone(cx).is_ready() {
+            return Poll::Ready(Ended::Gone);
+        }
+        self.patience.poll_lost(self.desk.begun(), cx).map(|lost| match lost {
+            Lost::Quiet => Ended::Quiet,
+            Lost::Late => Ended::Late,
+        })
+    }
+}

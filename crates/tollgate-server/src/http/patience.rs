@@ -1,0 +1,80 @@
+//! How long a connection is borne with.
+//!
+//! One timer for each connection, whatever it does: a timer for each request would cost more than many a request. It is
+//! the same patience before and after a connection has left the lane.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// How long a body may take. It comes right behind its headers, so only a broken or hostile client takes long.
+pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a new connection may take until its first request has begun: its headers, or HTTP/2's preface, are in.
+const FIRST_PATIENCE: Duration = Duration::from_secs(15);
+/// How often a connection is looked at: if no request has begun since the last look, it is closed. Above the 60 seconds
+/// after which common load balancers drop an idle connection, so that it is them who close, and no request crosses
+/// with our closing.
+const PATIENCE: Duration = Duration::from_secs(75);
+
+/// What patience was lost over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// No request has begun for long.
+    Quiet,
+    /// The body of a request that has begun did not arrive.
+    Late,
+}
+
+#[derive(Debug)]
+pub(super) struct Patience {
+    timer: Pin<Box<Sleep>>,
+    /// When the connection is looked at next.
+    look_at: Instant,
+    /// How many requests had begun at the last look.
+    seen: u64,
+    /// When the body that is being waited for must be there.
+    body_due: Option<Instant>,
+}
+
+impl Patience {
+    /// Patience with a new connection.
+    pub(super) fn new() -> Patience {
+        let timer = Box::pin(sleep(FIRST_PATIENCE));
+        Patience { look_at: timer.deadline(), timer, seen: 0, body_due: None }
+    }
+
+    /// Waits for a body from now on, unless it does already.
+    pub(super) fn expect_body(&mut self) {
+        if self.body_due.is_none() {
+            let due = Instant::now() + BODY_PATIENCE;
+            self.body_due = Some(due);
+            self.timer.as_mut().reset(due.min(self.look_at));
+        }
+    }
+
+    /// Waits for no body any more. The timer may go off for it all the same, and is then set for the next look.
+    pub(super) fn expect_no_body(&mut self) {
+        self.body_due = None;
+    }
+
+    /// Until patience is lost. `begun` is how many requests have begun.
+    pub(super) fn poll_lost(&mut self, begun: u64, cx: &mut Context<'_>) -> Poll<Lost> {
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            let now = Instant::now();
+            if self.body_due.is_some_and(|due| due <= now) {
+                return Poll::Ready(Lost::Late);
+            }
+            if self.look_at <= now {
+                if begun == self.seen {
+                    return Poll::Ready(Lost::Quiet);
+                }
+                self.seen = begun;
+                self.look_at = now + PATIENCE;
+            }
+            let next = self.body_due.map_or(self.look_at, |due| due.min(self.look_at));
+            self.timer.as_mut().reset(next);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The plain request: the one kind that the express lane answers itself.
+//!
+//! It leaves no two readings of where it ends. HTTP/1.1, GET or POST, a path and no more than a path and a query, lines
+//! that end in CR and LF, one `Content-Length` in digits if there is a body, and none of the fields by which a client
+//! asks for another kind of body or connection. Whatever else a client may lawfully send, or unlawfully, is [`Found::Other`],
+//! and hyper's to judge. The head is read by the parser that hyper uses too, and then held to more: so what is plain
+//! here, hyper would frame the same way.
+//!
+//! Nothing here is copied or allocated: a [`Plain`] is a handful of positions in the bytes that it was found in.
+
+use httparse::{Request, Status};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// The most bytes of a head, which is also what hyper is told.
+pub(super) const MAX_HEAD_BYTES: usize = 32 * 1024;
+/// The most header fields: checks have a handful, browsers some twenty.
+const MAX_FIELDS: usize = 64;
+/// What stands between the target and the fields.
+const VERSION: &[u8] = b" HTTP/1.1\r\n";
+const LINE_END: &[u8] = b"\r\n";
+/// A body's length has no more digits: what is longer is not plain, however long it is.
+const MAX_LENGTH_DIGITS: usize = 7;
+
+/// What stands at the front of some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Too little to tell.
+    Unfinished,
+    /// The whole head of a plain request. Its body may still be on the way.
+    Plain(Plain),
+    /// Something else.
+    Other,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    Get,
+    Post,
+}
+
+impl Method {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Post => "POST",
+        }
+    }
+
+    /// Where the target begins, behind a blank.
+    fn target(self) -> usize {
+        self.as_str().len() + 1
+    }
+}
+
+/// Where the parts of a plain request are, counted from its first byte. The calls that take bytes want those that it was
+/// found at the front of, or more of the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plain {
+    method: Method,
+    path_end: u16,
+    target_end: u16,
+    head_end: u16,
+    content_type: Option<(u16, u16)>,
+    body_bytes: u32,
+    closes: bool,
+}
+
+impl Plain {
+    /// What `bytes` begin with.
+    pub(super) fn find(bytes: &[u8]) -> Found {
+        match bytes.first() {
+            None => return Found::Unfinished,
+            Some(b'G' | b'P') => {}
+            // The parser would skip empty lines ahead of a request, which not everybody does.
+            Some(_) => return Found::Other,
+        }
+        let window = &bytes[..bytes.len().min(MAX_HEAD_BYTES)];
+        let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+        let mut request = Request::new(&mut []);
+        match request.parse_with_uninit_headers(window, &mut fields) {
+            Ok(Status::Complete(end)) => {
+                Plain::of(&window[..end], &request).map_or(Found::Other, Found::Plain)
+            }
+            Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => Found::Unfinished,
+            Ok(Status::Partial) | Err(_) => Found::Other,
+        }
+    }
+
+    /// The request whose head is `bytes`, if it is plain.
+    fn of(bytes: &[u8], request: &Request<'_, '_>) -> Option<Plain> {
+        let method = match request.method? {
+            "GET" => Method::Get,
+            "POST" => Method::Post,
+            _ => return None,
+        };
+        let target = request.path?.as_bytes();
+        let target_end = method.target() + target.len();
+        let begins_plainly = target.first() == Some(&b'/')
+            && target.iter().all(|byte| IN_TARGET[usize::from(*byte)])
+            && bytes.get(target_end..)?.starts_with(VERSION);
+        // The parser would also take a bare LF for the end of a line. Each line's end stands before a field's name,
+        // where the loop below looks, or before the empty line.
+        if !begins_plainly || !bytes.ends_with(b"\r\n\r\n") {
+            return None;
+        }
+        let path = target.iter().position(|byte| *byte == b'?').unwrap_or(target.len());
+        let mut plain = Plain {
+            method,
+            path_end: u16::try_from(method.target() + path).ok()?,
+            target_end: u16::try_from(target_end).ok()?,
+            head_end: u16::try_from(bytes.len()).ok()?,
+            content_type: None,
+            body_bytes: 0,
+            closes: false,
+        };
+        let (mut length, mut connection) = (None, None);
+        for field in request.headers.iter() {
+            let line = position(bytes, field.name.as_bytes());
+            if bytes[..line].last_chunk::<2>()? != LINE_END {
+                return None;
+            }
+            match Meaning::of(field.name) {
+                Meaning::None => {}
+                Meaning::NotPlain => return None,
+                Meaning::ContentType => {
+                    let at = position(bytes, field.value);
+                    let span = (u16::try_from(at).ok()?, u16::try_from(at + field.value.len()).ok()?);
+                    // Of several, the first counts.
+                    plain.content_type.get_or_insert(span);
+                }
+                Meaning::ContentLength if length.is_some() => return None,
+                Meaning::ContentLength => length = Some(digits(field.value)?),
+                Meaning::Connection if connection.is_some() => return None,
+                Meaning::Connection if field.value.eq_ignore_ascii_case(b"close") => connection = Some(true),
+                Meaning::Connection if field.value.eq_ignore_ascii_case(b"keep-alive") => {
+                    connection = Some(false)
+                }
+                Meaning::Connection => return None,
+            }
+        }
+        plain.closes = connection == Some(true);
+        plain.body_bytes = match (method, length) {
+            (Method::Post, Some(length)) => length,
+            (Method::Get, None | Some(0)) => 0,
+            (Method::Post, None) | (Method::Get, Some(_)) => return None,
+        };
+        Some(plain)
+    }
+
+    pub(super) fn method(&self) -> Method {
+        self.method
+    }
+
+    pub(super) fn path<'a>(&self, bytes: &'a [u8]) -> &'a str {
+        text(&bytes[self.method.target()..usize::from(self.path_end)])
+    }
+
+    /// What follows the question mark, if there is one.
+    pub(super) fn query<'a>(&self, bytes: &'a [u8]) -> Option<&'a str> {
+        bytes[usize::from(self.path_end)..usize::from(self.target_end)].strip_prefix(b"?").map(text)
+    }
+
+    pub(super) fn content_type<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        self.content_type.map(|(start, end)| &bytes[usize::from(start)..usize::from(end)])
+    }
+
+    /// The lines of all fields, each with its CR and LF.
+    pub(super) fn fields<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        let start = usize::from(self.target_end) + VERSION.len();
+        &bytes[start..usize::from(self.head_end) - LINE_END.len()]
+    }
+
+    /// How many bytes the body has. They need not be there yet.
+    pub(super) fn body_bytes(&self) -> usize {
+        self.body_bytes as usize
+    }
+
+    /// The body, which must be there.
+    pub(super) fn body<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.body_range()]
+    }
+
+    /// How many bytes the request has, with its body.
+    pub(super) fn bytes(&self) -> usize {
+        self.body_range().end
+    }
+
+    /// Whether it is the last on its connection.
+    pub(super) fn closes(&self) -> bool {
+        self.closes
+    }
+
+    fn body_range(&self) -> Range<usize> {
+        let start = usize::from(self.head_end);
+        start..start + self.body_bytes()
+    }
+}
+
+/// The value of a field by its name, in lower case; of several, the first. `lines` are those of a plain request.
+pub(super) fn field<'a>(lines: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    lines.split(|byte| *byte == b'\n').find_map(|line| {
+        let (found, rest) = line.split_at_checked(name.len())?;
+        let value = rest.strip_prefix(b":")?;
+        found.eq_ignore_ascii_case(name.as_bytes()).then(|| value.trim_ascii())
+    })
+}
+
+/// What a field means to whoever must know where a request ends and what becomes of its connection.
+enum Meaning {
+    None,
+    ContentType,
+    ContentLength,
+    Connection,
+    NotPlain,
+}
+
+impl Meaning {
+    fn of(name: &str) -> Meaning {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        match name.len() {
+            2 if is("te") => Meaning::NotPlain,
+            6 if is("expect") => Meaning::NotPlain,
+            7 if is("upgrade") => Meaning::NotPlain,
+            10 if is("connection") => Meaning::Connection,
+            12 if is("content-type") => Meaning::ContentType,
+            14 if is("content-length") => Meaning::ContentLength,
+            17 if is("transfer-encoding") => Meaning::NotPlain,
+            _ => Meaning::None,
+        }
+    }
+}
+
+/// Where `part` begins within `whole`, of which it is a part.
+fn position(whole: &[u8], part: &[u8]) -> usize {
+    part.as_ptr().addr() - whole.as_ptr().addr()
+}
+
+/// A number as nobody can misread it: digits alone, and no zero ahead of others.
+fn digits(value: &[u8]) -> Option<u32> {
+    match value {
+        [b'0'] => Some(0),
+        [b'1'..=b'9', ..] if value.len() <= MAX_LENGTH_DIGITS => value
+            .iter()
+            .try_fold(0, |number, byte| byte.is_ascii_digit().then(|| number * 10 + u32::from(byte - b'0'))),
+        _ => None,
+    }
+}
+
+fn text(target: &[u8]) -> &str {
+    str::from_utf8(target).expect("a plain target is ASCII")
+}
+
+/// The bytes that RFC 3986 has in a path or a query. Hyper takes a few more, refuses others, and cuts at a `#`.
+static IN_TARGET: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        table[byte as usize] = byte.is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let others = b"-._~!$&'()*+,;=:@%/?";
+    let mut index = 0;
+    while index < others.len() {
+        table[others[index] as usize] = true;
+        index += 1;
+    }
+    table
+};
