@@ -18,12 +18,18 @@
 //! # }
 //! ```
 
+mod file;
 mod http;
 mod rules;
 mod serve;
+pub mod tls;
+mod token;
+mod watch;
 
 pub use rules::{Complaint, Rule, Rules, RulesError};
 pub use serve::serve;
+pub use token::{Token, TokenError};
+pub use watch::Watch;
 
 /// The examples in the README, compiled and run.
 #[cfg(doctest)]
