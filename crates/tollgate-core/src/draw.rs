@@ -119,6 +119,16 @@ impl Draws {
         self.groups.clear();
     }
 
+    /// Takes groups off it again, from the one at `len` on.
+    pub fn cut(&mut self, len: usize) {
+        if let Some(first) = self.groups.get(len).copied() {
+            let keys = self.draws.get(first).map_or(self.keys.len(), |draw| draw.key.0);
+            self.keys.truncate(keys);
+            self.draws.truncate(first);
+            self.groups.truncate(len);
+        }
+    }
+
     /// Begins the next request's group.
     pub fn begin(&mut self) {
         self.groups.push(self.draws.len());

@@ -139,6 +139,19 @@ impl Limit {
         }
     }
 
+    /// The stretch in which as much comes back as a draw can get at most: together with the
+    /// [`capacity`](Limit::capacity) it says the rate.
+    pub fn window(&self) -> Span {
+        match &self.form {
+            Form::Bucket(bucket) => {
+                let (per, burst) = (u128::from(self.quota.per().get()), u128::from(bucket.burst()));
+                let micros = (per * burst).div_ceil(u128::from(self.quota.amount()));
+                Span::micros(u64::try_from(micros).unwrap_or(u64::MAX))
+            }
+            _ => self.quota.per(),
+        }
+    }
+
     /// Whether the law remembers a [`Roll`] instead of a [`State`].
     #[inline]
     pub fn keeps_roll(&self) -> bool {

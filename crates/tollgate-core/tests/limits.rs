@@ -162,6 +162,7 @@ fn how_full_a_limit_is_can_be_compared_across_laws() {
 
 #[test]
 fn a_shared_clock_shows_the_same_time() {
+    #[derive(Debug)]
     struct Stopped;
     impl Clock for Stopped {
         fn now(&self) -> Micros {
@@ -169,4 +170,17 @@ fn a_shared_clock_shows_the_same_time() {
         }
     }
     assert_eq!(Arc::new(Stopped).now(), Micros::new(7));
+}
+
+#[test]
+fn the_capacity_and_the_window_say_the_rate() {
+    let shown = |law, quota: &str| {
+        let limit = Limit::new(law, quota.parse().unwrap()).unwrap();
+        (limit.capacity(), limit.window())
+    };
+    assert_eq!(shown(Law::TokenBucket, "100/min"), (100, Span::MINUTE));
+    assert_eq!(shown(Law::TokenBucket, "100/min burst 20"), (20, Span::micros(12_000_000)));
+    assert_eq!(shown(Law::TokenBucket, "167 per 100s burst 100"), (100, Span::micros(59_880_240)));
+    assert_eq!(shown(Law::LeakyBucket(Leak::Meter), "10/s"), (1, Span::millis(100)));
+    assert_eq!(shown(Law::SlidingWindowCounter, "7/h"), (7, Span::HOUR));
 }

@@ -32,6 +32,12 @@ impl Cidr {
         self.bits
     }
 
+    /// The network of so many leading bits that it is in.
+    pub(crate) fn widened(&self, bits: u8) -> Cidr {
+        let bits = bits.min(self.bits);
+        Cidr { first: cut(self.first, bits), bits }
+    }
+
     /// Whether every address of the other is in it.
     pub fn covers(&self, other: &Cidr) -> bool {
         self.bits <= other.bits && cut(other.first, self.bits) == self.first

@@ -7,6 +7,7 @@
 //! This crate does no I/O and reads no clock.
 
 mod address;
+mod complaint;
 mod dimension;
 mod explain;
 mod index;
@@ -15,18 +16,25 @@ mod path;
 mod pattern;
 mod plan;
 mod prefixes;
+mod read;
 mod request;
 mod rule;
+mod schema;
 mod set;
 pub mod spec;
 mod trie;
+mod validate;
+mod yaml;
 
 pub use address::{Cidr, CidrError};
+pub use complaint::{Complaint, Severity, report, report_json};
 pub use dimension::Dimension;
 pub use explain::{Explanation, Listed, Standing};
 pub use path::{PathStyle, normalise};
 pub use pattern::{PathPattern, PathPatternError, Pattern};
 pub use plan::{Bound, Case, Plan, Verb};
+pub use read::{Review, read};
 pub use request::{Attribute, Request};
 pub use rule::{Misfit, Rule};
+pub use schema::schema;
 pub use set::{MAX_KEYS, RuleSet, TierSource, TooManyLimits};

@@ -100,6 +100,20 @@ impl Plan {
         self.cases.push(case);
     }
 
+    /// Takes requests off it again, from the one at `len` on.
+    pub fn cut(&mut self, len: usize) {
+        let dropped = self.cases.get(len..).unwrap_or_default();
+        let first = dropped.iter().find_map(|case| match case {
+            Case::Bound { group, first } => Some((*group, *first)),
+            Case::Allowed | Case::Denied | Case::Unbound => None,
+        });
+        if let Some((group, first)) = first {
+            self.draws.cut(group);
+            self.bound.truncate(first);
+        }
+        self.cases.truncate(len);
+    }
+
     /// Adds a request that was refused before any rule was looked at.
     pub fn add_refused(&mut self) {
         self.cases.push(Case::Denied);

@@ -8,7 +8,6 @@
 mod body;
 mod buffer;
 mod call;
-mod check;
 mod date;
 mod desk;
 mod fault;
@@ -18,9 +17,13 @@ mod out;
 mod patience;
 mod plain;
 mod rewind;
+mod room;
 mod wire;
 
+pub(crate) use call::{Call, Head};
 use desk::Desk;
+pub(crate) use desk::{Admitted, Site, expect_json};
+pub(crate) use fault::Fault;
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
@@ -30,9 +33,11 @@ use hyper_util::server::conn::auto;
 use lane::{Ended, Lane};
 use orders::Orders;
 pub(crate) use orders::Phase;
+pub(crate) use out::{JSON, Out, TEXT};
 use patience::Patience;
 use plain::MAX_HEAD_BYTES;
 use rewind::Rewind;
+use room::Room;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -40,7 +45,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
-use tollgate::{Clock, Limiter, MemoryStore, SystemClock};
+use tollgate::SystemClock;
 use wire::Wire;
 
 /// The most requests at once on an HTTP/2 connection.
@@ -61,6 +66,8 @@ struct Speech {
     http1: auto::Builder<TokioExecutor>,
     /// What answers are dated by.
     clock: SystemClock,
+    /// For bodies that are larger than most.
+    room: Room,
 }
 
 impl Http {
@@ -70,21 +77,17 @@ impl Http {
         // Without `half_close`, a client that says it has sent everything would not be answered.
         any.http1().header_read_timeout(None).half_close(true).max_buf_size(MAX_HEAD_BYTES);
         any.http2().max_concurrent_streams(MAX_STREAMS);
-        Http(Arc::new(Speech { http1: any.clone().http1_only(), any, clock: SystemClock::new() }))
+        Http(Arc::new(Speech { http1: any.clone().http1_only(), any, clock: SystemClock::new(), room: Room::new() }))
     }
 
     /// Answers a connection's requests until it ends, goes quiet, or has to.
-    pub(crate) async fn attend<S, C>(
-        &self,
-        mut stream: S,
-        limiter: Limiter<MemoryStore<C>>,
-        phase: watch::Receiver<Phase>,
-    ) where
+    pub(crate) async fn attend<S, T>(&self, mut stream: S, site: Arc<T>, phase: watch::Receiver<Phase>)
+    where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        C: Clock,
+        T: Site,
     {
         // In one allocation of the connection's own: a count shared by all connections would be fought over.
-        let desk = Arc::new(Desk::new(limiter));
+        let desk = Arc::new(Desk::new(site, self.0.room.clone()));
         let mut patience = Patience::new();
         let orders = Orders::new(phase.clone());
         let lane = Lane::new(&mut stream, &desk, &self.0.clock, &mut patience, orders);
@@ -101,15 +104,15 @@ impl Http {
     }
 
     /// Has hyper answer a connection.
-    async fn converse<S, C>(
+    async fn converse<S, T>(
         &self,
         stream: S,
-        desk: Arc<Desk<C>>,
+        desk: Arc<Desk<T>>,
         mut patience: Patience,
         mut phase: watch::Receiver<Phase>,
     ) where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        C: Clock,
+        T: Site,
     {
         let service = service_fn(|request| {
             let desk = Arc::clone(&desk);

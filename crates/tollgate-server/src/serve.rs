@@ -1,69 +1,228 @@
 //! Serving until told to stop.
 
-use crate::http::{Http, Phase};
+use crate::admin::{Admin, Watchtower};
+use crate::api::{Api, ApiOptions};
+use crate::denials::DenialLog;
+use crate::feed::Feed;
+use crate::http::{Http, Phase, Site};
+use crate::keeping::Keeping;
+use crate::tls::Tls;
+use crate::token::Token;
+use crate::watch::Watch;
 use std::io;
-use std::pin::pin;
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-use tollgate::{Clock, Limiter, MemoryStore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tollgate::{Gate, Store};
 
-/// The most connections at once, each of which takes some tens of kilobytes even if it is sent requests and never read
-/// from. Whoever comes on top waits in the system's queue.
-const MAX_CONNECTIONS: u32 = 10_000;
-/// How long a stop waits for requests that have begun. Orchestrators kill after 30 seconds.
-const DRAIN: Duration = Duration::from_secs(10);
+/// The most connections at once on the admin port.
+const MAX_ADMIN_CONNECTIONS: usize = 256;
 /// How long the server waits before it accepts again when the system has nothing left to accept with.
 const RESPITE: Duration = Duration::from_millis(100);
-/// How long it takes until every key has been looked at and the drained ones are gone.
-const SWEEP: Duration = Duration::from_secs(10);
-/// How often at most the broom is taken up.
-const STROKES: u32 = 500;
 
-/// Answers requests on `listener` from `limiter`, until `stop`.
-///
-/// Once `stop` is done, nobody else is let in, requests that have begun are finished, and idle connections are closed.
-/// What is not finished ten seconds later is cut off. Dropping the returned future cuts off everything at once.
-pub async fn serve<C: Clock>(
-    listener: TcpListener,
-    limiter: Limiter<MemoryStore<C>>,
-    stop: impl Future<Output = ()>,
-) {
-    tokio::select! {
-        () = answer(listener, &limiter, stop) => {}
-        () = sweep(limiter.store()) => {}
+/// A port that somebody listens on.
+#[derive(Debug)]
+pub struct Door {
+    /// The socket.
+    pub listener: TcpListener,
+    /// How connections are encrypted, if they are.
+    pub tls: Option<Arc<Tls>>,
+}
+
+/// How a server is set up.
+#[derive(Debug)]
+pub struct Setup {
+    /// The main port.
+    pub http: Option<Door>,
+    /// The admin port, and who may use it.
+    pub admin: Option<(Door, Token)>,
+    /// How the API answers.
+    pub api: ApiOptions,
+    /// Where rules come from. Those that are in force already are not loaded again before they change.
+    pub feed: Feed,
+    /// The most denials that are logged in a second.
+    pub denials_per_second: u32,
+    /// The most connections at once on the main port, each of which takes some tens of kilobytes. Whoever comes on
+    /// top waits in the system's queue.
+    pub max_connections: usize,
+    /// How long a stop goes on accepting, no longer ready, so that load balancers look elsewhere first.
+    pub drain_delay: Duration,
+    /// How long a stop then waits for requests that have begun.
+    pub drain_timeout: Duration,
+}
+
+/// How many connections are open.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
+    http: AtomicUsize,
+    admin: AtomicUsize,
+}
+
+/// How many connections are open on each port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CrowdSizes {
+    pub(crate) http: usize,
+    pub(crate) admin: usize,
+}
+
+impl Crowd {
+    pub(crate) fn sizes(&self) -> CrowdSizes {
+        CrowdSizes { http: self.http.load(Relaxed), admin: self.admin.load(Relaxed) }
     }
 }
 
-async fn answer<C: Clock>(
-    listener: TcpListener,
-    limiter: &Limiter<MemoryStore<C>>,
+/// Answers requests by `gate`'s rules until `stop`; `reload` has the rules and the certificates read again.
+///
+/// Once `stop` is done, the server is no longer ready. After the drain delay nobody else is let in, requests that have
+/// begun are finished, and idle connections are closed. What is not finished when the drain timeout is over is cut off.
+/// Dropping the returned future cuts off everything at once.
+pub async fn serve<S: Store + Keeping>(
+    gate: Gate<S>,
+    setup: Setup,
+    mut reload: mpsc::Receiver<()>,
     stop: impl Future<Output = ()>,
 ) {
-    let http = Http::new();
-    let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
-    let (phase, _) = watch::channel(Phase::Open);
-    let mut stop = pin!(stop);
-    loop {
-        let (stream, seat) = tokio::select! {
-            biased;
-            () = stop.as_mut() => break,
-            accepted = accept(&listener, &seats) => accepted,
-        };
-        let (http, limiter, phase) = (http.clone(), limiter.clone(), phase.subscribe());
-        tokio::spawn(async move {
-            http.attend(stream, limiter, phase).await;
-            drop(seat);
-        });
+    let Setup { http, admin, api, feed, denials_per_second, max_connections, drain_delay, drain_timeout } = setup;
+    // One place: if it is taken, somebody has asked already.
+    let (ask, asked) = mpsc::channel(1);
+    let tower = Arc::new(Watchtower {
+        feed,
+        denials: Arc::new(DenialLog::new(denials_per_second)),
+        is_draining: AtomicBool::new(false),
+        crowd: Crowd::default(),
+        started_at: gate.clock().now().get() / 1_000_000,
+        reload: ask.clone(),
+    });
+    let certificates: Vec<_> =
+        http.iter().chain(admin.iter().map(|(door, _)| door)).filter_map(|door| door.tls.clone()).collect();
+    let api = Arc::new(Api::new(gate.clone(), api, Arc::clone(&tower.denials)));
+    let http = http.map(|door| Port::open(door, api, max_connections, Arc::clone(&tower), |crowd| &crowd.http));
+    let admin = admin.map(|(door, token)| {
+        let site = Arc::new(Admin::new(gate.clone(), Arc::clone(&tower), token));
+        Port::open(door, site, MAX_ADMIN_CONNECTIONS, Arc::clone(&tower), |crowd| &crowd.admin)
+    });
+    let stopping = async {
+        stop.await;
+        tower.is_draining.store(true, Relaxed);
+        sleep(drain_delay).await;
+        if let Some(port) = http {
+            port.close(drain_timeout).await;
+        }
+        // It tells how the stop is going, so it goes last.
+        if let Some(port) = admin {
+            port.close(Duration::from_secs(1)).await;
+        }
+    };
+    let signalled = async {
+        while let Some(()) = reload.recv().await {
+            let _ = ask.try_send(());
+            certificates.iter().for_each(|tls| renew(tls));
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = stopping => {}
+        () = gate.store().keep() => {}
+        () = tower.feed.follow(&gate, asked) => {}
+        () = follow_certificates(&certificates) => {}
+        () = signalled => {}
     }
-    drop(listener);
-    phase.send_replace(Phase::Draining);
-    // Every connection has a seat: once all seats can be had, nobody is left.
-    if timeout(DRAIN, seats.acquire_many(MAX_CONNECTIONS)).await.is_err() {
-        let open = MAX_CONNECTIONS as usize - seats.available_permits();
-        tracing::warn!(open, "connections were cut off: their requests were not done in time");
+}
+
+/// A port that lets clients in by itself, until it is closed or dropped.
+struct Port {
+    phase: watch::Sender<Phase>,
+    seats: Arc<Semaphore>,
+    max_connections: usize,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Port {
+    fn open<T: Site>(
+        door: Door,
+        site: Arc<T>,
+        max_connections: usize,
+        tower: Arc<Watchtower>,
+        count: fn(&Crowd) -> &AtomicUsize,
+    ) -> Port {
+        let (phase, _) = watch::channel(Phase::Open);
+        let seats = Arc::new(Semaphore::new(max_connections));
+        let entrance = Entrance { door, site, http: Http::new(), seats: Arc::clone(&seats), tower, count };
+        let accepting = tokio::spawn(entrance.let_in(phase.clone()));
+        Port { phase, seats, max_connections, accepting }
+    }
+
+    /// Lets nobody else in, and waits for those who are.
+    async fn close(mut self, patience: Duration) {
+        self.accepting.abort();
+        // Only then is the socket closed.
+        let _ = (&mut self.accepting).await;
+        self.phase.send_replace(Phase::Draining);
+        // Every connection has a seat: once all seats can be had, nobody is left.
+        let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
+        if timeout(patience, self.seats.acquire_many(all)).await.is_err() {
+            let open = self.max_connections - self.seats.available_permits();
+            tracing::warn!(open, "connections were cut off: their requests were not done in time");
+        }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// Where clients come in.
+struct Entrance<T> {
+    door: Door,
+    site: Arc<T>,
+    http: Http,
+    seats: Arc<Semaphore>,
+    tower: Arc<Watchtower>,
+    count: fn(&Crowd) -> &AtomicUsize,
+}
+
+impl<T: Site> Entrance<T> {
+    async fn let_in(self, phase: watch::Sender<Phase>) {
+        loop {
+            let (stream, seat) = accept(&self.door.listener, &self.seats).await;
+            let (http, site, phase) = (self.http.clone(), Arc::clone(&self.site), phase.subscribe());
+            let (tls, tower, count) = (self.door.tls.clone(), Arc::clone(&self.tower), self.count);
+            tokio::spawn(async move {
+                let present = Present::new(&tower, count);
+                match tls {
+                    None => http.attend(stream, site, phase).await,
+                    Some(tls) => match tls.accept(stream).await {
+                        Ok(stream) => http.attend(stream, site, phase).await,
+                        Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+                    },
+                }
+                drop((present, seat));
+            });
+        }
+    }
+}
+
+/// A connection that is counted for as long as it lasts.
+struct Present<'a>(&'a AtomicUsize);
+
+impl<'a> Present<'a> {
+    fn new(tower: &'a Watchtower, count: fn(&Crowd) -> &AtomicUsize) -> Present<'a> {
+        let count = count(&tower.crowd);
+        count.fetch_add(1, Relaxed);
+        Present(count)
+    }
+}
+
+impl Drop for Present<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 
@@ -92,36 +251,22 @@ fn has_left(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionReset)
 }
 
-/// Has the store drop drained keys for ever, a few shards at a time: no request waits behind more than one of them.
-async fn sweep<C: Clock>(store: &MemoryStore<C>) {
-    let shards = store.shards();
-    let strokes = u32::try_from(shards).unwrap_or(u32::MAX).clamp(1, STROKES);
-    let mut beat = interval(SWEEP / strokes);
-    // After a pause, one stroke and not all those missed.
-    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+/// Reads certificates again when their files change, for ever.
+async fn follow_certificates(certificates: &[Arc<Tls>]) {
+    if certificates.is_empty() {
+        return std::future::pending().await;
+    }
+    let files = certificates.iter().flat_map(|tls| tls.files().map(Path::to_path_buf));
+    let mut watch = Watch::new(files);
     loop {
-        beat.tick().await;
-        store.sweep(shards.div_ceil(strokes as usize));
+        watch.changed().await;
+        certificates.iter().for_each(|tls| renew(tls));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tollgate::{Cap, ManualClock, Micros, Span};
-
-    #[tokio::test(start_paused = true)]
-    async fn every_drained_key_is_gone_after_one_sweep() {
-        for keys in [1, 1000, 10_000_000] {
-            let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
-            let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(keys)).unwrap();
-            let limiter = Limiter::with_store("1/s", store).unwrap();
-            for key in 0..keys.min(1000) {
-                assert!(limiter.check_now(&key.to_string()).is_allowed());
-            }
-            clock.advance(Span::SECOND);
-            assert!(timeout(SWEEP, sweep(limiter.store())).await.is_err(), "a sweep never ends by itself");
-            assert_eq!(limiter.store().stats().keys, 0, "of {keys}");
-        }
+fn renew(tls: &Tls) {
+    match tls.reload() {
+        Ok(()) => tracing::info!("the certificates were read again: new connections have them"),
+        Err(error) => tracing::error!(%error, "the certificates stay as they were"),
     }
 }

@@ -197,7 +197,7 @@ async fn the_emergency_limit_comes_before_everything() {
     gate.emergency().switch_on(limit("2/s"));
     let vip = Request { ip: Some("10.0.0.1".parse().unwrap()), ..Request::new("vip") };
     assert!(check(&gate, &vip).await.0 && check(&gate, &vip).await.0);
-    assert_eq!(check(&gate, &vip).await, said(false, 0, "Emergency"));
+    assert_eq!(check(&gate, &vip).await, said(false, 0, "emergency"));
     assert_eq!(gate.outcomes().emergency, 1);
     gate.emergency().switch_off();
     assert_eq!(check(&gate, &vip).await, said(true, u32::MAX, "AllowList"));

@@ -6,25 +6,20 @@ use hyper::http::request::Parts;
 
 /// A request's head.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Head<'a> {
-    pub(super) method: &'a str,
-    pub(super) path: &'a str,
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing is asked for in a query yet"))]
-    pub(super) query: Option<&'a str>,
-    pub(super) content_type: Option<&'a [u8]>,
+pub(crate) struct Head<'a> {
+    pub(crate) method: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) query: Option<&'a str>,
+    pub(crate) content_type: Option<&'a [u8]>,
     fields: Fields<'a>,
 }
 
 /// A request whose head was admitted, with its body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call<'a> {
-    pub(super) route: super::desk::Route,
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "what is asked for today is all in the route and the body")
-    )]
-    pub(super) head: Head<'a>,
-    pub(super) body: &'a [u8],
+pub(crate) struct Call<'a, R> {
+    pub(crate) route: R,
+    pub(crate) head: Head<'a>,
+    pub(crate) body: &'a [u8],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,8 +53,7 @@ impl<'a> Head<'a> {
     }
 
     /// The value of a field by its name, in lower case; of several, the first.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no route reads other fields than the body's type yet"))]
-    pub(super) fn field(&self, name: &str) -> Option<&'a [u8]> {
+    pub(crate) fn field(&self, name: &str) -> Option<&'a [u8]> {
         match self.fields {
             Fields::Lines(lines) => plain::field(lines, name),
             Fields::Map(map) => map.get(name).map(|value| value.as_bytes()),

@@ -6,40 +6,51 @@
 use super::Reply;
 use super::body;
 use super::call::{Call, Head};
-use super::check;
 use super::fault::Fault;
-use super::out::{Draft, JSON, Out, TEXT};
+use super::out::{Draft, Out};
+use super::room::Room;
+use hyper::Request;
 use hyper::body::{Bytes, Incoming};
-use hyper::{Request, StatusCode};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use tollgate::{Clock, Limiter, MemoryStore};
 
-pub(super) struct Desk<C> {
-    limiter: Limiter<MemoryStore<C>>,
+/// What a port offers.
+pub(crate) trait Site: Send + Sync + 'static {
+    /// What can be asked for.
+    type Route: Copy + std::fmt::Debug + Send + Sync;
+
+    /// What a head asks for, or why it gets nothing, whatever its body.
+    fn admit(&self, head: &Head<'_>) -> Result<Admitted<Self::Route>, Fault>;
+
+    /// Answers calls in order, each with exactly one answer.
+    fn answer<'a>(
+        &self,
+        calls: impl Iterator<Item = Call<'a, Self::Route>> + Clone + Send,
+        out: &mut (impl Out + Send),
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// A request whose head is in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admitted<R> {
+    /// What it asks for.
+    pub(crate) route: R,
+    /// The most bytes of its body.
+    pub(crate) max_body: usize,
+}
+
+pub(super) struct Desk<T> {
+    site: Arc<T>,
+    /// For bodies that are larger than most.
+    pub(super) room: Room,
     /// How many requests have begun.
     begun: AtomicU64,
 }
 
-/// What an admitted request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
-    Check,
-    Livez,
-}
-
-impl Route {
-    fn reads_body(self) -> bool {
-        match self {
-            Route::Check => true,
-            Route::Livez => false,
-        }
-    }
-}
-
-impl<C: Clock> Desk<C> {
-    pub(super) fn new(limiter: Limiter<MemoryStore<C>>) -> Desk<C> {
-        Desk { limiter, begun: AtomicU64::new(0) }
+impl<T: Site> Desk<T> {
+    pub(super) fn new(site: Arc<T>, room: Room) -> Desk<T> {
+        Desk { site, room, begun: AtomicU64::new(0) }
     }
 
     /// How many requests have begun on this connection.
@@ -52,6 +63,10 @@ impl<C: Clock> Desk<C> {
         self.begun.fetch_add(requests, Relaxed);
     }
 
+    pub(super) fn site(&self) -> &T {
+        &self.site
+    }
+
     /// Answers a request that hyper has read.
     pub(super) async fn reply(&self, request: Request<Incoming>) -> Reply {
         self.begin(1);
@@ -59,63 +74,29 @@ impl<C: Clock> Desk<C> {
         let head = Head::of_parts(&parts);
         let mut draft = Draft::default();
         match self.take_in(&head, body).await {
-            Ok((route, body)) => {
+            Ok((route, body, _place)) => {
                 let call = Call { route, head, body: &body };
-                self.answer(std::iter::once(call), &mut draft).await;
+                self.site.answer(std::iter::once(call), &mut draft).await;
             }
             Err(fault) => fault.tell(&mut draft),
         }
         draft.into_reply()
     }
 
-    async fn take_in(&self, head: &Head<'_>, body: Incoming) -> Result<(Route, Bytes), Fault> {
-        let route = self.admit(head)?;
-        let body = if route.reads_body() { body::read(body).await? } else { Bytes::new() };
-        Ok((route, body))
-    }
-
-    /// What a head asks for, or why it gets nothing, whatever its body.
-    #[expect(clippy::unused_self, reason = "who may ask for what will depend on how the server is set up")]
-    pub(super) fn admit(&self, head: &Head<'_>) -> Result<Route, Fault> {
-        match (head.path, head.method) {
-            ("/check", "POST") => expect_json(head.content_type).map(|()| Route::Check),
-            ("/check", method) => Err(Fault::wrong_method("/check", method, "POST")),
-            ("/livez", "GET" | "HEAD") => Ok(Route::Livez),
-            ("/livez", method) => Err(Fault::wrong_method("/livez", method, "GET, HEAD")),
-            (path, _) => Err(Fault::no_such_path(path)),
-        }
-    }
-
-    /// Answers calls in order, each with exactly one answer.
-    #[expect(
-        clippy::unused_async,
-        reason = "a store that has to be waited for answers all calls at once, here"
-    )]
-    pub(super) async fn answer<'a>(&self, calls: impl Iterator<Item = Call<'a>> + Clone, out: &mut impl Out) {
-        for call in calls {
-            match call.route {
-                Route::Check => self.check(call.body, out),
-                Route::Livez => {
-                    out.begin(StatusCode::OK, TEXT);
-                    out.end(b"ok");
-                }
-            }
-        }
-    }
-
-    fn check(&self, body: &[u8], out: &mut impl Out) {
-        match check::check(&self.limiter, body) {
-            Ok(answer) => {
-                out.begin(StatusCode::OK, JSON);
-                out.end_json(&answer);
-            }
-            Err(fault) => fault.tell(out),
-        }
+    /// Takes in the body of an admitted request. While the third is held, there is room for it.
+    async fn take_in(
+        &self,
+        head: &Head<'_>,
+        body: Incoming,
+    ) -> Result<(T::Route, Bytes, Option<super::room::Place>), Fault> {
+        let Admitted { route, max_body } = self.site.admit(head)?;
+        let (body, place) = body::read(body, max_body, &self.room).await?;
+        Ok((route, body, place))
     }
 }
 
 /// A client may leave the type out, or say what `curl -d` says unless it is told otherwise; another type is a mistake.
-fn expect_json(found: Option<&[u8]>) -> Result<(), Fault> {
+pub(crate) fn expect_json(found: Option<&[u8]>) -> Result<(), Fault> {
     let Some(found) = found else { return Ok(()) };
     let essence = found.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let is = |kind: &[u8]| essence.eq_ignore_ascii_case(kind);

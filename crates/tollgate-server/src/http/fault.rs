@@ -12,19 +12,23 @@ const SHOWN: usize = 200;
 
 /// Why a request gets no decision. Nothing was charged.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
-    #[error(
-        "there is nothing at {path}: check with POST /check, or see whether the server lives with GET /livez"
-    )]
-    NoSuchPath { path: String },
+pub(crate) enum Fault {
+    #[error("there is nothing at {path}: {instead}")]
+    NoSuchPath { path: String, instead: &'static str },
     #[error("{path} is not for {method}: use {allow}")]
-    WrongMethod { path: &'static str, method: String, allow: &'static str },
+    WrongMethod { path: String, method: String, allow: &'static str },
+    #[error("this needs the token: send it in the header Authorization: Bearer TOKEN")]
+    Unauthorized,
+    #[error("cannot read {found:?} in the query: write deny_status=200, 403, 429 or 503, or leave it out")]
+    Query { found: String },
     #[error(
         "a body of type {found} can't be read: send JSON, with the header Content-Type: application/json"
     )]
     NotJson { found: String },
     #[error("the body has more than {most} bytes: a check is {EXAMPLE}, with a short key")]
     TooLarge { most: usize },
+    #[error("too many large bodies are on their way: send this one again in a second, or in smaller pieces")]
+    Busy,
     #[error("the body did not arrive in time: send it whole, right behind the headers")]
     TooSlow,
     #[error("the body ended before its time: send as many bytes as the headers announce")]
@@ -33,31 +37,65 @@ pub(super) enum Fault {
     NoObject,
     #[error("cannot read the body: {reason}; write it like {EXAMPLE}; endpoint and cost may be left out")]
     Unreadable { reason: String },
+    #[error("the body is not a JSON object: write one like {{\"checks\":[{EXAMPLE}]}}")]
+    NoBatch,
+    #[error("cannot read the batch, so none of it was decided: {reason}; write it like {{\"checks\":[{EXAMPLE}]}}")]
+    UnreadableBatch { reason: String },
+    #[error("cannot set the emergency limit: {reason}; write {{\"limit\":\"10/s\"}}, which holds for each address")]
+    Emergency { reason: String },
 }
 
 impl Fault {
-    pub(super) fn no_such_path(path: &str) -> Fault {
-        Fault::NoSuchPath { path: excerpt(path) }
+    pub(crate) fn no_such_path(path: &str) -> Fault {
+        let instead = "check with POST /check or /v1/check; all there is is in GET /openapi.json";
+        Fault::NoSuchPath { path: excerpt(path), instead }
     }
 
-    pub(super) fn wrong_method(path: &'static str, method: &str, allow: &'static str) -> Fault {
-        Fault::WrongMethod { path, method: excerpt(method), allow }
+    pub(crate) fn no_such_admin_path(path: &str) -> Fault {
+        let instead = "there are /livez, /readyz, /version, /metrics, /v1/emergency and /v1/reload";
+        Fault::NoSuchPath { path: excerpt(path), instead }
     }
 
-    pub(super) fn not_json(found: &[u8]) -> Fault {
+    pub(crate) fn bad_query(found: &str) -> Fault {
+        Fault::Query { found: excerpt(found) }
+    }
+
+    pub(crate) fn unreadable_batch(error: &serde_json::Error) -> Fault {
+        Fault::UnreadableBatch { reason: excerpt(&error.to_string()) }
+    }
+
+    pub(crate) fn missing_key() -> Fault {
+        Fault::Unreadable { reason: "missing field `client_key`".to_owned() }
+    }
+
+    pub(crate) fn emergency(error: &impl std::fmt::Display) -> Fault {
+        Fault::Emergency { reason: excerpt(&error.to_string()) }
+    }
+
+    pub(crate) fn wrong_method(path: &str, method: &str, allow: &'static str) -> Fault {
+        Fault::WrongMethod { path: excerpt(path), method: excerpt(method), allow }
+    }
+
+    pub(crate) fn not_json(found: &[u8]) -> Fault {
         Fault::NotJson { found: excerpt(&String::from_utf8_lossy(found)) }
     }
 
-    pub(super) fn unreadable(error: &serde_json::Error) -> Fault {
+    pub(crate) fn unreadable(error: &serde_json::Error) -> Fault {
         Fault::Unreadable { reason: excerpt(&error.to_string()) }
     }
 
     /// The answer that says so.
-    pub(super) fn tell(&self, out: &mut impl Out) {
+    pub(crate) fn tell(&self, out: &mut impl Out) {
         let (status, code) = self.status();
         out.begin(status, JSON);
         if let Fault::WrongMethod { allow, .. } = self {
             out.field("allow", allow.as_bytes());
+        }
+        if let Fault::Unauthorized = self {
+            out.field("www-authenticate", b"Bearer");
+        }
+        if let Fault::Busy = self {
+            out.field("retry-after", b"1");
         }
         out.end_json(&ErrorBody { error: ErrorDetail { code, message: &self.to_string() } });
     }
@@ -69,9 +107,15 @@ impl Fault {
             Fault::NotJson { .. } => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE"),
             Fault::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
             Fault::TooSlow => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
-            Fault::CutOff | Fault::NoObject | Fault::Unreadable { .. } => {
-                (StatusCode::BAD_REQUEST, "BAD_REQUEST")
-            }
+            Fault::Busy => (StatusCode::SERVICE_UNAVAILABLE, "BUSY"),
+            Fault::Unauthorized => (StatusCode::UNAUTHORIZED, "UNAUTHORIZED"),
+            Fault::CutOff
+            | Fault::NoObject
+            | Fault::Unreadable { .. }
+            | Fault::NoBatch
+            | Fault::UnreadableBatch { .. }
+            | Fault::Emergency { .. }
+            | Fault::Query { .. } => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
         }
     }
 }

@@ -9,15 +9,15 @@
 //! Everything has a bound. A batch has at most [`MAX_BATCH`] requests, and no more than the buffer holds. While answers
 //! wait for a client to read them, it is not read from. How long a client may take is a matter of [`Patience`].
 
-use super::body::MAX_BODY_BYTES;
 use super::buffer::Buffer;
 use super::call::{Call, Head};
-use super::desk::{Desk, Route};
+use super::desk::{Admitted, Desk, Site};
 use super::fault::Fault;
 use super::orders::Orders;
 use super::out::Outbox;
 use super::patience::{Lost, Patience};
 use super::plain::{Found, Plain};
+use super::room::{Place, SMALL_BYTES};
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -27,6 +27,9 @@ use tollgate::{Clock, SystemClock};
 
 /// The most requests that are answered at once. Twice as many as clients pipeline who pipeline much.
 const MAX_BATCH: usize = 128;
+
+/// The most bytes of a body that is waited for here: a batch of some thousand checks. Hyper takes in larger ones.
+const MAX_BODY_BYTES: usize = 512 * 1024;
 
 /// Why a connection ended in the lane.
 #[derive(Debug)]
@@ -43,16 +46,18 @@ pub(super) enum Ended {
 }
 
 /// One connection on the lane.
-pub(super) struct Lane<'a, S, C> {
+pub(super) struct Lane<'a, S, T: Site> {
     stream: &'a mut S,
-    desk: &'a Desk<C>,
+    desk: &'a Desk<T>,
     clock: &'a SystemClock,
     patience: &'a mut Patience,
     orders: Orders,
     buffer: Buffer,
     front: Front,
-    batch: Vec<Due>,
+    batch: Vec<Due<T::Route>>,
     out: Outbox,
+    /// For the request at the front, if it is a large one.
+    place: Option<Place>,
 }
 
 /// What is known of the request at the front of the buffer, so that it is not found out again for every byte that comes.
@@ -83,14 +88,14 @@ impl Front {
 
 /// A complete request, and where in the buffer it begins.
 #[derive(Clone, Copy, Debug)]
-struct Due {
+struct Due<R> {
     at: usize,
     plain: Plain,
-    route: Route,
+    route: R,
 }
 
-impl Due {
-    fn call<'b>(&self, bytes: &'b [u8]) -> Call<'b> {
+impl<R: Copy> Due<R> {
+    fn call<'b>(&self, bytes: &'b [u8]) -> Call<'b, R> {
         let bytes = &bytes[self.at..];
         Call { route: self.route, head: Head::of_plain(&self.plain, bytes), body: self.plain.body(bytes) }
     }
@@ -109,16 +114,16 @@ enum Next {
     Close,
 }
 
-impl<'a, S: AsyncRead + AsyncWrite + Unpin, C: Clock> Lane<'a, S, C> {
+impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
     pub(super) fn new(
         stream: &'a mut S,
-        desk: &'a Desk<C>,
+        desk: &'a Desk<T>,
         clock: &'a SystemClock,
         patience: &'a mut Patience,
         orders: Orders,
-    ) -> Lane<'a, S, C> {
+    ) -> Lane<'a, S, T> {
         let (buffer, batch, out) = (Buffer::new(), Vec::new(), Outbox::default());
-        Lane { stream, desk, clock, patience, orders, buffer, front: Front::Unknown, batch, out }
+        Lane { stream, desk, clock, patience, orders, buffer, front: Front::Unknown, batch, out, place: None }
     }
 
     /// Answers all that is plain, and gives what was read and not answered as soon as something is not.
@@ -174,9 +179,16 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, C: Clock> Lane<'a, S, C> {
                 Found::Other => break Next::GiveAway,
             };
             // What is refused for its head is refused before its body has come, and that hyper can do.
-            let Ok(route) = self.desk.admit(&Head::of_plain(&plain, rest)) else { break Next::GiveAway };
-            if plain.body_bytes() > MAX_BODY_BYTES {
+            let head = Head::of_plain(&plain, rest);
+            let Ok(Admitted { route, max_body }) = self.desk.site().admit(&head) else { break Next::GiveAway };
+            if plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
                 break Next::GiveAway;
+            }
+            if plain.body_bytes() > SMALL_BYTES && self.place.is_none() {
+                self.place = self.desk.room.place();
+                if self.place.is_none() {
+                    break Next::GiveAway;
+                }
             }
             if plain.bytes() > rest.len() {
                 self.front = Front::Body { bytes: plain.bytes() };
@@ -201,9 +213,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, C: Clock> Lane<'a, S, C> {
         self.out.open(self.batch.len(), self.clock.now(), closes);
         let bytes = self.buffer.filled();
         let calls = self.batch.iter().map(|due| due.call(bytes));
-        self.desk.answer(calls, &mut self.out).await;
+        self.desk.site().answer(calls, &mut self.out).await;
         let answered = self.batch.last().map_or(0, |last| last.at + last.plain.bytes());
         self.buffer.take(answered);
+        if let Front::Unknown | Front::Head { .. } = self.front {
+            self.place = None;
+        }
     }
 
     /// Reads more; gives how much, and 0 at the end.

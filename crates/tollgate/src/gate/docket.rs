@@ -110,6 +110,13 @@ impl Docket {
         self.inner_mut().has_failed = has_failed;
     }
 
+    /// Takes requests off it again, from the one at `len` on: they were not meant. Only before it is settled.
+    pub fn cut(&mut self, len: usize) {
+        let inner = self.inner_mut();
+        inner.plan.cut(len);
+        inner.entries.truncate(len);
+    }
+
     /// How many requests are on it.
     pub fn len(&self) -> usize {
         self.inner().entries.len()

@@ -90,6 +90,9 @@ impl<'d> Verdict<'d> {
 
     /// What the limit that binds goes by.
     pub fn limit_name(&self) -> Option<&'d str> {
+        if self.cause == Cause::Emergency {
+            return Some("emergency");
+        }
         let bound = self.bound[..].get(self.decision.index()?)?;
         Some(self.rules[bound.rule as usize].limit_name(bound.limit as usize))
     }

@@ -1,0 +1,201 @@
+//! `tollgate rules`: what is in a file of rules, and what is wrong with it.
+//!
+//! Exit codes: 0 all is well, 1 a file has mistakes (or two differ), 2 it could not be found out.
+
+mod explain;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Subcommand, ValueEnum};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tollgate::rules::spec::FileSpec;
+use tollgate::rules::{Review, diff, read, report_json, schema};
+use tollgate::{Clock, SystemClock};
+
+/// The most bytes of a file.
+const MAX_BYTES: u64 = 16 << 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate rules check limits.yaml
+      say all that is wrong with a file, with lines and what to write instead
+
+  tollgate rules explain limits.yaml --key sk_prod_42 --endpoint /v1/orders
+      which rules bind this request, why, and why the others do not
+
+  tollgate rules diff before.yaml after.yaml
+      what changes, in words
+
+  tollgate rules schema > tollgate.schema.json
+      for editors: put this line on top of your file
+          # yaml-language-server: $schema=tollgate.schema.json
+
+Exit codes: 0 all is well, 1 a file has mistakes or two files differ, 2 it could not be found out.";
+
+/// Check, explain and compare files of rules
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES, after_help = "See --help for examples.")]
+pub(crate) struct Rules {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Say all that is wrong with files, and what to write instead
+    Check {
+        /// The files; - for what comes on stdin
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// How to say it
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+    },
+    /// Say which rules bind a request, why, and why the others do not
+    Explain(explain::Explain),
+    /// Print the JSON Schema of rule files, for editors
+    Schema,
+    /// Say in words what changes from one file to another
+    Diff {
+        /// The file as it was
+        before: PathBuf,
+        /// The file as it will be
+        after: PathBuf,
+        /// How to say it
+        #[arg(long, value_enum, default_value_t = Format::Text)]
+        format: Format,
+    },
+}
+
+/// How something is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+impl Rules {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self.task {
+            Task::Check { files, format } => check(&files, format),
+            Task::Explain(explain) => explain.run(),
+            Task::Schema => {
+                say(&format!("{:#}\n", schema()))?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Task::Diff { before, after, format } => compare(&before, &after, format),
+        }
+    }
+}
+
+/// A file and what came of reading it.
+struct Reviewed {
+    name: String,
+    text: String,
+    review: Review,
+}
+
+impl Reviewed {
+    fn of(path: &Path) -> Result<Reviewed> {
+        let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+        let text = contents(path).with_context(|| format!("cannot read {name}"))?;
+        let review = read(&text, SystemClock::new().now());
+        Ok(Reviewed { name, text, review })
+    }
+
+    fn report(&self) -> String {
+        self.review.report(&self.name, &self.text)
+    }
+
+    /// What the file says; if it has mistakes, they are told on stderr.
+    fn spec(self) -> Result<Option<FileSpec>> {
+        if self.review.spec.is_none() {
+            io::stderr().write_all(self.report().as_bytes())?;
+        }
+        Ok(self.review.spec)
+    }
+}
+
+fn contents(path: &Path) -> Result<String> {
+    let mut bytes = Vec::new();
+    match path == Path::new("-") {
+        true => io::stdin().take(MAX_BYTES + 1).read_to_end(&mut bytes)?,
+        false => fs::File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?,
+    };
+    ensure!(bytes.len() as u64 <= MAX_BYTES, "it has more than 16 MiB: that is not a file that people write");
+    String::from_utf8(bytes).context("it is not text in UTF-8: save it as UTF-8")
+}
+
+fn check(files: &[PathBuf], format: Format) -> Result<ExitCode> {
+    let mut is_well = true;
+    let (mut text, mut list) = (String::new(), Vec::new());
+    for path in files {
+        let file = Reviewed::of(path)?;
+        is_well &= file.review.spec.is_some();
+        match format {
+            Format::Text => {
+                text.push_str(&file.report());
+                let _ = match &file.review.spec {
+                    Some(spec) => writeln!(text, "{}: in order: {}", file.name, summary(spec)),
+                    None => writeln!(text, "{}: {}", file.name, count(file.review.errors(), "mistake")),
+                };
+            }
+            Format::Json => {
+                let complaints = report_json(&file.name, &file.text, &file.review.complaints);
+                list.extend(complaints.as_array().cloned().unwrap_or_default());
+            }
+        }
+    }
+    match format {
+        Format::Text => say(&text)?,
+        Format::Json => say(&format!("{:#}\n", serde_json::Value::Array(list)))?,
+    }
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn summary(spec: &FileSpec) -> String {
+    let parts = [
+        (spec.rules.len(), "rule"),
+        (usize::from(spec.default.is_some()), "default"),
+        (spec.tiers.len(), "tier"),
+        (spec.clients.len(), "client"),
+        (spec.allow.len(), "allowed"),
+        (spec.deny.len(), "denied"),
+    ];
+    let shown = parts.iter().filter(|(number, _)| *number > 0).map(|(number, noun)| match *noun {
+        "default" => "a default".to_owned(),
+        "allowed" | "denied" => format!("{number} {noun}"),
+        noun => count(*number, noun),
+    });
+    let shown: Vec<_> = shown.collect();
+    if shown.is_empty() { "no rules: everything is allowed".to_owned() } else { shown.join(", ") }
+}
+
+fn count(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+fn compare(before: &Path, after: &Path, format: Format) -> Result<ExitCode> {
+    let (before, after) = (Reviewed::of(before)?.spec()?, Reviewed::of(after)?.spec()?);
+    let (Some(before), Some(after)) = (before, after) else { return Ok(ExitCode::from(2)) };
+    let changes = diff(&before, &after);
+    match format {
+        Format::Json => say(&format!("{:#}\n", serde_json::json!(changes)))?,
+        Format::Text if changes.is_empty() => say("nothing changes\n")?,
+        Format::Text => say(&(changes.join("\n") + "\n"))?,
+    }
+    Ok(if changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Prints; whoever stopped reading has read enough.
+pub(crate) fn say(text: &str) -> Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        said => said.context("cannot print"),
+    }
+}

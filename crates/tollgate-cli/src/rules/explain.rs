@@ -1,0 +1,148 @@
+//! `tollgate rules explain`: which rules bind a request, why, and why the others do not.
+
+use super::{Format, Reviewed, say};
+use anyhow::{Result, anyhow};
+use clap::Args;
+use serde_json::json;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tollgate::rules::spec::Mode;
+use tollgate::rules::{Explanation, Listed, Request, RuleSet, Standing, TierSource};
+use tollgate::{Clock, SystemClock};
+
+/// Say which rules bind a request, why, and why the others do not
+#[derive(Args, Debug)]
+pub(crate) struct Explain {
+    /// The file of rules; - for what comes on stdin
+    file: PathBuf,
+    /// The client's key
+    #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
+    key: String,
+    /// The path that it asks for
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    endpoint: String,
+    /// The HTTP method
+    #[arg(long, default_value = "", hide_default_value = true)]
+    method: String,
+    /// The client's address
+    #[arg(long)]
+    ip: Option<IpAddr>,
+    /// The client's tier, if the caller says it
+    #[arg(long, default_value = "", hide_default_value = true)]
+    tier: String,
+    /// Another attribute; may be given several times
+    #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, String)>,
+    /// How to say it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Reads `NAME=VALUE`.
+fn attribute(text: &str) -> Result<(String, String)> {
+    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = pair.ok_or_else(|| anyhow!("write it like tenant=acme"))?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+impl Explain {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let Some(spec) = Reviewed::of(&self.file)?.spec()? else { return Ok(ExitCode::FAILURE) };
+        let rules = RuleSet::compile(&spec)?;
+        let attributes: Vec<_> =
+            self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let request = Request {
+            client_key: &self.key,
+            endpoint: &self.endpoint,
+            method: &self.method,
+            tier: &self.tier,
+            ip: self.ip,
+            attributes: &attributes,
+            cost: 1,
+        };
+        let clock = SystemClock::new();
+        let explanation = rules.explain(&request, || clock.now());
+        match self.format {
+            Format::Text => say(&words(&explanation))?,
+            Format::Json => say(&format!("{:#}\n", values(&explanation)))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn words(explanation: &Explanation<'_>) -> String {
+    let mut text = String::new();
+    // Writing into a string can't fail.
+    let _ = writeln!(text, "path: {}", explanation.path);
+    let _ = match &explanation.tier {
+        Some(tier) => writeln!(text, "tier: {tier} ({})", source(explanation.tier_source)),
+        None => writeln!(text, "tier: not known"),
+    };
+    match explanation.listed {
+        Some(Listed::Deny) => text.push_str("REFUSED: the client is on the deny list\n"),
+        Some(Listed::Allow) => text.push_str("ALLOWED: the client is on the allow list, and no rule is looked at\n"),
+        None if explanation.rules.iter().all(|(_, standing)| !matches!(standing, Standing::Binds { .. })) => {
+            text.push_str("ALLOWED: no rule binds it\n");
+        }
+        None => {}
+    }
+    let (marked, unmarked) = if explanation.listed.is_some() { (' ', ' ') } else { ('*', ' ') };
+    for (rule, standing) in &explanation.rules {
+        let shadow = if rule.mode() == Mode::Shadow { " (shadow: refuses nobody)" } else { "" };
+        let mark = if matches!(standing, Standing::Binds { .. }) { marked } else { unmarked };
+        let _ = writeln!(text, "{mark} {}: {}{shadow}", rule.id(), verdict(standing));
+    }
+    text
+}
+
+fn verdict(standing: &Standing<'_>) -> String {
+    match standing {
+        Standing::Binds { limits, key } => {
+            let limits: Vec<_> = limits.iter().map(ToString::to_string).collect();
+            let key: Vec<_> = key.iter().map(|(name, value)| format!("{name} {value:?}")).collect();
+            let counted = if key.is_empty() { "for everybody together".to_owned() } else { format!("for {}", key.join(", ")) };
+            format!("binds: {}, counted {counted}", limits.join(" and "))
+        }
+        Standing::ComesLater(id) => format!("no: {id} counts the same and comes first"),
+        Standing::Misfit(misfit) => format!("no: {misfit}"),
+        Standing::NoLimit => "no: neither it nor what it inherits from has a limit for this client".to_owned(),
+        Standing::Disabled => "no: it is disabled".to_owned(),
+    }
+}
+
+fn source(source: TierSource) -> &'static str {
+    match source {
+        TierSource::Nobody => "nobody said so",
+        TierSource::Request => "the request says so",
+        TierSource::Client => "the client's record says so",
+        TierSource::Pattern => "the tier's keys match",
+        TierSource::Default => "the default tier",
+    }
+}
+
+fn values(explanation: &Explanation<'_>) -> serde_json::Value {
+    let rules = explanation.rules.iter().map(|(rule, standing)| {
+        let mut value = json!({
+            "id": rule.id(),
+            "binds": matches!(standing, Standing::Binds { .. }) && explanation.listed.is_none(),
+            "shadow": rule.mode() == Mode::Shadow,
+            "why": verdict(standing),
+        });
+        if let Standing::Binds { limits, key } = standing {
+            value["limits"] = limits.iter().map(ToString::to_string).collect();
+            value["key"] = key.iter().map(|(name, part)| json!({ "name": name, "value": part })).collect();
+        }
+        value
+    });
+    json!({
+        "path": explanation.path,
+        "tier": explanation.tier,
+        "listed": explanation.listed.map(|listed| match listed {
+            Listed::Allow => "allow",
+            Listed::Deny => "deny",
+        }),
+        "rules": rules.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,263 @@
+//! The admin port: how the server is, what it has decided, and the switches.
+//!
+//! Whatever reveals or changes something needs the token. Whether the server lives and is ready is told to everybody,
+//! because those who ask have none: load balancers and orchestrators.
+
+use crate::denials::DenialLog;
+use crate::feed::Feed;
+use crate::http::{Admitted, Call, Fault, Head, JSON, Out, Site, TEXT};
+use crate::keeping::Keeping;
+use crate::metrics::{self, Exposition, Kind};
+use crate::serve::Crowd;
+use crate::token::Token;
+use hyper::StatusCode;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use tokio::sync::mpsc;
+use tollgate::{Gate, Law, Limit, Quota, Store};
+
+/// The most bytes of a body.
+const MAX_BODY_BYTES: usize = 4096;
+
+/// What the admin port tells of, beside the gate.
+#[derive(Debug)]
+pub(crate) struct Watchtower {
+    /// Where rules come from.
+    pub(crate) feed: Feed,
+    /// The log of denials.
+    pub(crate) denials: Arc<DenialLog>,
+    /// Whether the server is on its way out.
+    pub(crate) is_draining: AtomicBool,
+    /// How many connections there are.
+    pub(crate) crowd: Crowd,
+    /// When the server started, in Unix seconds.
+    pub(crate) started_at: u64,
+    /// Wakes whoever loads rules.
+    pub(crate) reload: mpsc::Sender<()>,
+}
+
+/// The admin port.
+#[derive(Debug)]
+pub(crate) struct Admin<S> {
+    gate: Gate<S>,
+    tower: Arc<Watchtower>,
+    token: Token,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Livez,
+    /// Whether who asks has the token, and so is told everything.
+    Readyz { in_full: bool },
+    Version,
+    Metrics,
+    Emergency(Switch),
+    Reload,
+}
+
+/// What is to be done with the emergency limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Switch {
+    Look,
+    On,
+    Off,
+}
+
+impl<S: Store + Keeping> Admin<S> {
+    pub(crate) fn new(gate: Gate<S>, tower: Arc<Watchtower>, token: Token) -> Admin<S> {
+        Admin { gate, tower, token }
+    }
+
+    fn tell(&self, call: &Call<'_, Route>, out: &mut impl Out) -> Result<(), Fault> {
+        match call.route {
+            Route::Livez => text(StatusCode::OK, "ok", out),
+            Route::Readyz { in_full } => self.readiness(in_full, out),
+            Route::Version => {
+                out.begin(StatusCode::OK, JSON);
+                out.end_json(&Version { name: "tollgate", version: env!("CARGO_PKG_VERSION") });
+            }
+            Route::Metrics => {
+                out.begin(StatusCode::OK, metrics::CONTENT_TYPE);
+                out.end(self.metrics().as_bytes());
+            }
+            Route::Emergency(switch) => self.emergency(switch, call.body, out)?,
+            Route::Reload => {
+                // If it is full, somebody has asked already and is not served yet.
+                let _ = self.tower.reload.try_send(());
+                text(StatusCode::ACCEPTED, "the rules are being read again: see /readyz for what came of it\n", out);
+            }
+        }
+        Ok(())
+    }
+
+    fn readiness(&self, in_full: bool, out: &mut impl Out) {
+        let is_draining = self.tower.is_draining.load(Relaxed);
+        let trouble = self.tower.feed.trouble();
+        let rules = match (&trouble, in_full) {
+            (None, _) => "in force",
+            (Some(_), false) => "the file has mistakes, so the rules before it are in force: ask with the token for more",
+            (Some(_), true) => "the file has mistakes, so the rules before it are in force",
+        };
+        let emergency = self.gate.emergency().limit().map(|limit| limit.quota().to_string());
+        out.begin(if is_draining { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, JSON);
+        out.end_json(&Readiness {
+            ready: !is_draining,
+            draining: is_draining,
+            rules,
+            mistakes: trouble.as_deref().filter(|_| in_full),
+            emergency_limit: emergency.as_deref(),
+        });
+    }
+
+    fn emergency(&self, switch: Switch, body: &[u8], out: &mut impl Out) -> Result<(), Fault> {
+        let emergency = self.gate.emergency();
+        match switch {
+            Switch::Look => {}
+            Switch::Off => {
+                emergency.switch_off();
+                tracing::warn!("the emergency limit is off");
+            }
+            Switch::On => {
+                let wanted = serde_json::from_slice::<Wanted<'_>>(body).map_err(|error| Fault::emergency(&error))?;
+                let quota: Quota = wanted.limit.parse().map_err(|error| Fault::emergency(&error))?;
+                let limit = Limit::new(Law::TokenBucket, quota).map_err(|error| Fault::emergency(&error))?;
+                emergency.switch_on(limit);
+                tracing::warn!(%quota, "the emergency limit is on, for every address");
+            }
+        }
+        let limit = emergency.limit().map(|limit| limit.quota().to_string());
+        out.begin(StatusCode::OK, JSON);
+        out.end_json(&EmergencyState { on: limit.is_some(), limit: limit.as_deref() });
+        Ok(())
+    }
+
+    fn metrics(&self) -> String {
+        use Kind::{Counter, Gauge};
+        let tower = &self.tower;
+        let mut text = Exposition::new();
+        let version: &[(&str, &str)] = &[("version", env!("CARGO_PKG_VERSION"))];
+        text.family("tollgate_build_info", Gauge, "Which version runs.", [(version, 1)]);
+        text.single("tollgate_start_time_seconds", Gauge, "When the server started.", tower.started_at);
+        let outcomes = self.gate.outcomes();
+        text.decisions(&outcomes);
+        text.durations(
+            "tollgate_decision_duration_seconds",
+            "From reading a request's fields to its verdict; one docket in 64 is timed.",
+            &outcomes.durations,
+        );
+        text.single(
+            "tollgate_denials_unlogged_total",
+            Counter,
+            "Denials that were counted and not logged, because there were too many.",
+            tower.denials.silent(),
+        );
+        if let Some(stats) = self.gate.store().census() {
+            text.memory(&stats);
+        }
+        let rules = self.gate.with_rules(|rules| rules.rules().len());
+        text.single("tollgate_rules", Gauge, "Rules in force, the default, tiers and clients included.", rules);
+        text.single("tollgate_rules_loads_total", Counter, "How often rules were put in force.", self.gate.installs());
+        text.single("tollgate_rules_load_failures_total", Counter, "How often a file could not take effect.", tower.feed.failures());
+        text.single(
+            "tollgate_rules_last_load_successful",
+            Gauge,
+            "1 if the rules in force are those in the file.",
+            u8::from(tower.feed.trouble().is_none()),
+        );
+        text.single(
+            "tollgate_rules_last_load_success_timestamp_seconds",
+            Gauge,
+            "When rules last took effect.",
+            tower.feed.loaded_at(),
+        );
+        let is_on = u8::from(self.gate.emergency().limit().is_some());
+        text.single("tollgate_emergency_limit_on", Gauge, "1 while the emergency limit is on.", is_on);
+        let crowd = tower.crowd.sizes();
+        let labels = [[("listener", "http")], [("listener", "admin")]];
+        text.family(
+            "tollgate_connections",
+            Gauge,
+            "Open connections.",
+            [(&labels[0][..], crowd.http), (&labels[1][..], crowd.admin)],
+        );
+        text.into_text()
+    }
+}
+
+impl<S: Store + Keeping> Site for Admin<S> {
+    type Route = Route;
+
+    fn admit(&self, head: &Head<'_>) -> Result<Admitted<Route>, Fault> {
+        let has_token = self.token.admits(head.field("authorization"));
+        let (route, is_open) = match (head.path, head.method) {
+            ("/livez" | "/healthz", "GET" | "HEAD") => (Route::Livez, true),
+            ("/readyz", "GET" | "HEAD") => (Route::Readyz { in_full: has_token }, true),
+            ("/version", "GET" | "HEAD") => (Route::Version, true),
+            ("/metrics", "GET" | "HEAD") => (Route::Metrics, false),
+            ("/v1/emergency", "GET" | "HEAD") => (Route::Emergency(Switch::Look), false),
+            ("/v1/emergency", "PUT") => (Route::Emergency(Switch::On), false),
+            ("/v1/emergency", "DELETE") => (Route::Emergency(Switch::Off), false),
+            ("/v1/reload", "POST") => (Route::Reload, false),
+            (path @ ("/livez" | "/healthz" | "/readyz" | "/version" | "/metrics"), method) => {
+                return Err(Fault::wrong_method(path, method, "GET, HEAD"));
+            }
+            ("/v1/emergency", method) => return Err(Fault::wrong_method("/v1/emergency", method, "GET, PUT, DELETE")),
+            ("/v1/reload", method) => return Err(Fault::wrong_method("/v1/reload", method, "POST")),
+            (path, _) => return Err(Fault::no_such_admin_path(path)),
+        };
+        match is_open || has_token {
+            true => Ok(Admitted { route, max_body: MAX_BODY_BYTES }),
+            false => Err(Fault::Unauthorized),
+        }
+    }
+
+    #[expect(clippy::unused_async, reason = "the trait lets others wait")]
+    async fn answer<'a>(
+        &self,
+        calls: impl Iterator<Item = Call<'a, Route>> + Clone + Send,
+        out: &mut (impl Out + Send),
+    ) {
+        for call in calls {
+            if let Err(fault) = self.tell(&call, out) {
+                fault.tell(out);
+            }
+        }
+    }
+}
+
+fn text(status: StatusCode, said: &str, out: &mut impl Out) {
+    out.begin(status, TEXT);
+    out.end(said.as_bytes());
+}
+
+#[derive(Serialize)]
+struct Version {
+    name: &'static str,
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+struct Readiness<'a> {
+    ready: bool,
+    draining: bool,
+    rules: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mistakes: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    emergency_limit: Option<&'a str>,
+}
+
+/// `{"limit": "10/s"}`
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted<'a> {
+    limit: std::borrow::Cow<'a, str>,
+}
+
+#[derive(Serialize)]
+struct EmergencyState<'a> {
+    on: bool,
+    limit: Option<&'a str>,
+}

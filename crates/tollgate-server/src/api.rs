@@ -1,0 +1,375 @@
+//! The API on the main port: checks and what goes with them.
+//!
+//! All that is asked for at once (the requests of a pipeline, the checks of a batch) is decided in one docket: by one
+//! version of the rules, in one call to the store. What can't be read is a fault, and takes nothing.
+
+mod answer;
+mod body;
+mod fields;
+mod openapi;
+mod quick;
+mod refusal;
+
+pub(crate) use answer::reason;
+pub use fields::{FieldProfile, ResetForm};
+
+use crate::denials::DenialLog;
+use crate::http::{Admitted, Call, Fault, Head, JSON, Out, Site, TEXT};
+use crate::token::Token;
+use body::{Batch, CheckBody};
+use fields::Figures;
+use hyper::StatusCode;
+use refusal::RefusalForm;
+use serde::de::DeserializeSeed;
+use std::cell::RefCell;
+use std::sync::Arc;
+use tollgate::rules::Verb;
+use tollgate::{Docket, Gate, Store, Verdict};
+
+/// The most bytes of a body that is one check. A check with the longest key has a tenth of it.
+const MAX_CHECK_BYTES: usize = 64 * 1024;
+
+/// How the API answers.
+#[derive(Clone, Debug)]
+pub struct ApiOptions {
+    /// Which fields tell a client where it stands.
+    pub fields: FieldProfile,
+    /// The status of a refusal, unless the request asks for another.
+    pub deny_status: StatusCode,
+    /// The most checks of a batch.
+    pub max_batch: usize,
+    /// The most bytes of a batch.
+    pub max_body: usize,
+    /// Who may ask; nobody is asked who it is if there is none.
+    pub token: Option<Token>,
+}
+
+impl Default for ApiOptions {
+    fn default() -> ApiOptions {
+        ApiOptions {
+            fields: FieldProfile::default(),
+            deny_status: StatusCode::OK,
+            max_batch: 10_000,
+            max_body: 4 << 20,
+            token: None,
+        }
+    }
+}
+
+/// The API on the main port.
+#[derive(Debug)]
+pub(crate) struct Api<S> {
+    gate: Gate<S>,
+    options: ApiOptions,
+    denials: Arc<DenialLog>,
+}
+
+/// What can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// `/check`: four fields.
+    Short,
+    /// A single request under `/v1`.
+    Full(Verb),
+    Batch,
+    OpenApi,
+    Livez,
+}
+
+/// A call on its way through the docket.
+#[derive(Debug)]
+enum Pending {
+    /// One request, at this index.
+    One(usize, Manner),
+    /// A batch of so many, from this index on.
+    Many(usize, usize),
+    Page,
+    Fault(Fault),
+}
+
+/// How a refusal is told.
+#[derive(Clone, Copy, Debug)]
+struct Manner {
+    status: StatusCode,
+    form: RefusalForm,
+}
+
+/// What answering needs room for. Each thread keeps one, so that a warm server allocates nothing.
+#[derive(Debug, Default)]
+struct Desktop {
+    pending: Vec<Pending>,
+    lines: Vec<u8>,
+    body: Vec<u8>,
+}
+
+thread_local! {
+    static DESKTOP: RefCell<Desktop> = RefCell::default();
+}
+
+/// How much room is kept for the next answer.
+const KEPT_BYTES: usize = 64 * 1024;
+
+impl<S: Store> Api<S> {
+    pub(crate) fn new(gate: Gate<S>, options: ApiOptions, denials: Arc<DenialLog>) -> Api<S> {
+        Api { gate, options, denials }
+    }
+
+    fn file<'a>(&self, call: &Call<'a, Route>, docket: &mut Docket) -> Result<Pending, Fault> {
+        match call.route {
+            Route::Short | Route::Full(_) => {
+                let manner = self.manner(call)?;
+                let check = read_check(call)?;
+                check.with_request(|request| self.gate.add(docket, call.route.verb(), request));
+                Ok(Pending::One(docket.len() - 1, manner))
+            }
+            Route::Batch => {
+                let first = docket.len();
+                let count = self.file_batch(call.body, docket)?;
+                Ok(Pending::Many(first, count))
+            }
+            Route::OpenApi | Route::Livez => Ok(Pending::Page),
+        }
+    }
+
+    /// Adds the checks of a batch. If one of them can't be read, none is decided.
+    fn file_batch(&self, body: &[u8], docket: &mut Docket) -> Result<usize, Fault> {
+        let most = self.options.max_batch;
+        let first = docket.len();
+        let quick = quick::batch(body, most, |check| {
+            check.with_request(|request| self.gate.add(docket, Verb::Check, request));
+            Some(())
+        });
+        if let Some(count) = quick {
+            return Ok(count);
+        }
+        docket.cut(first);
+        if body.trim_ascii_start().first() != Some(&b'{') {
+            return Err(Fault::NoBatch);
+        }
+        let take = |check: CheckBody<'_>| {
+            if !check.says_who() {
+                return Err(NOBODY);
+            }
+            check.with_request(|request| self.gate.add(docket, Verb::Check, request));
+            Ok(())
+        };
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let read = Batch { most, take }.deserialize(&mut json).and_then(|count| json.end().map(|()| count));
+        read.map_err(|error| {
+            docket.cut(first);
+            Fault::unreadable_batch(&error)
+        })
+    }
+
+    /// How the caller wants a refusal told.
+    fn manner(&self, call: &Call<'_, Route>) -> Result<Manner, Fault> {
+        let status = match call.head.query {
+            None => self.options.deny_status,
+            Some(query) => asked_status(query)?.unwrap_or(self.options.deny_status),
+        };
+        let form = match status {
+            StatusCode::OK => RefusalForm::Json,
+            _ => RefusalForm::asked_for(call.head.field("accept")),
+        };
+        Ok(Manner { status, form })
+    }
+
+    fn tell(&self, call: &Call<'_, Route>, docket: &Docket, pending: &Pending, desktop: (&mut Vec<u8>, &mut Vec<u8>), out: &mut impl Out) {
+        let (lines, body) = desktop;
+        lines.clear();
+        body.clear();
+        match pending {
+            Pending::Fault(fault) => fault.tell(out),
+            Pending::Page => page(call.route, out),
+            Pending::One(index, manner) => {
+                let verdict = docket.verdict(*index);
+                let figures = Figures::of(verdict.decision());
+                fields::write(self.options.fields, &verdict, &figures, lines);
+                let is_told = verdict.is_allowed() || manner.status == StatusCode::OK;
+                if is_told {
+                    match call.route {
+                        Route::Short => answer::short(&verdict, &figures, body),
+                        _ => answer::full(&verdict, &figures, body),
+                    }
+                    out.begin(StatusCode::OK, JSON);
+                } else {
+                    manner.form.write(&verdict, &figures, manner.status.as_u16(), body);
+                    out.begin(manner.status, manner.form.content_type());
+                    lines.extend_from_slice(b"cache-control: no-store\r\n");
+                }
+                out.lines(lines);
+                out.end(body);
+                if !verdict.is_allowed() && call.route.verb() == Verb::Check {
+                    self.log_denial(call, &verdict);
+                }
+            }
+            Pending::Many(first, count) => {
+                body.extend_from_slice(b"{\"results\":[");
+                for index in *first..first + count {
+                    if index > *first {
+                        body.push(b',');
+                    }
+                    let verdict = docket.verdict(index);
+                    answer::full(&verdict, &Figures::of(verdict.decision()), body);
+                }
+                body.extend_from_slice(b"]}");
+                out.begin(StatusCode::OK, JSON);
+                out.end(body);
+                self.log_denials(call, docket, *first);
+            }
+        }
+    }
+
+    /// Logs a denial. What was asked is read once more: that is rare, and keeping it would cost everybody.
+    #[cold]
+    fn log_denial(&self, call: &Call<'_, Route>, verdict: &Verdict<'_>) {
+        if let Ok(check) = read_check(call) {
+            check.with_request(|request| self.denials.note(self.gate.clock(), request, verdict));
+        }
+    }
+
+    fn log_denials(&self, call: &Call<'_, Route>, docket: &Docket, first: usize) {
+        if docket.verdicts().skip(first).all(|verdict| verdict.is_allowed()) {
+            return;
+        }
+        let mut index = first;
+        let mut note = |check: &CheckBody<'_>| {
+            let verdict = docket.verdict(index);
+            index += 1;
+            if !verdict.is_allowed() {
+                check.with_request(|request| self.denials.note(self.gate.clock(), request, &verdict));
+            }
+        };
+        let most = self.options.max_batch;
+        let quick = quick::batch(call.body, most, |check| {
+            note(check);
+            Some(())
+        });
+        if quick.is_none() {
+            let take = |check: CheckBody<'_>| {
+                note(&check);
+                Ok(())
+            };
+            // It was read before, so it can be read again.
+            let _ = Batch { most, take }.deserialize(&mut serde_json::Deserializer::from_slice(call.body));
+        }
+    }
+}
+
+impl<S: Store> Site for Api<S> {
+    type Route = Route;
+
+    fn admit(&self, head: &Head<'_>) -> Result<Admitted<Route>, Fault> {
+        let route = Route::of(head)?;
+        if let Some(token) = &self.options.token
+            && route != Route::Livez
+            && !token.admits(head.field("authorization"))
+        {
+            return Err(Fault::Unauthorized);
+        }
+        let max_body = match route {
+            Route::Batch => self.options.max_body,
+            Route::Short | Route::Full(_) => MAX_CHECK_BYTES,
+            Route::OpenApi | Route::Livez => 0,
+        };
+        Ok(Admitted { route, max_body })
+    }
+
+    async fn answer<'a>(
+        &self,
+        calls: impl Iterator<Item = Call<'a, Route>> + Clone + Send,
+        out: &mut (impl Out + Send),
+    ) {
+        let mut desktop = DESKTOP.take();
+        let mut docket = self.gate.begin();
+        for call in calls.clone() {
+            let pending = self.file(&call, &mut docket).unwrap_or_else(Pending::Fault);
+            desktop.pending.push(pending);
+        }
+        if !docket.is_empty() {
+            self.gate.settle(&mut docket).await;
+        }
+        for (call, pending) in calls.zip(&desktop.pending) {
+            self.tell(&call, &docket, pending, (&mut desktop.lines, &mut desktop.body), out);
+        }
+        desktop.pending.clear();
+        desktop.lines.shrink_to(KEPT_BYTES);
+        desktop.body.shrink_to(KEPT_BYTES);
+        DESKTOP.replace(desktop);
+    }
+}
+
+impl Route {
+    fn of(head: &Head<'_>) -> Result<Route, Fault> {
+        let (route, methods) = match head.path {
+            "/check" => (Route::Short, "POST"),
+            "/v1/check" => (Route::Full(Verb::Check), "POST"),
+            "/v1/check/batch" => (Route::Batch, "POST"),
+            "/v1/peek" => (Route::Full(Verb::Peek), "POST"),
+            "/v1/refund" => (Route::Full(Verb::Refund), "POST"),
+            "/v1/reset" => (Route::Full(Verb::Reset), "POST"),
+            "/openapi.json" | "/v1/openapi.json" => (Route::OpenApi, "GET, HEAD"),
+            "/livez" => (Route::Livez, "GET, HEAD"),
+            path => return Err(Fault::no_such_path(path)),
+        };
+        match (methods, head.method) {
+            ("POST", "POST") => crate::http::expect_json(head.content_type).map(|()| route),
+            ("GET, HEAD", "GET" | "HEAD") => Ok(route),
+            (methods, method) => Err(Fault::wrong_method(head.path, method, methods)),
+        }
+    }
+
+    fn verb(self) -> Verb {
+        match self {
+            Route::Full(verb) => verb,
+            Route::Short | Route::Batch | Route::OpenApi | Route::Livez => Verb::Check,
+        }
+    }
+}
+
+/// What is missing from a check that names nobody.
+const NOBODY: &str = "it does not say who asks: give client_key, or ip, or attributes";
+
+fn read_check<'a>(call: &Call<'a, Route>) -> Result<CheckBody<'a>, Fault> {
+    if let Some(check) = quick::check(call.body) {
+        return Ok(check);
+    }
+    // Serde would also take the fields as a list, in an order that nobody was told.
+    if call.body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Fault::NoObject);
+    }
+    let check: CheckBody<'a> = serde_json::from_slice(call.body).map_err(|error| Fault::unreadable(&error))?;
+    match call.route {
+        Route::Short if !check.has_key() => Err(Fault::missing_key()),
+        _ if !check.says_who() => Err(Fault::Unreadable { reason: NOBODY.to_owned() }),
+        _ => Ok(check),
+    }
+}
+
+/// The status that a query asks refusals to have: `deny_status=429`.
+fn asked_status(query: &str) -> Result<Option<StatusCode>, Fault> {
+    let mut asked = None;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        asked = Some(match pair {
+            "deny_status=200" => StatusCode::OK,
+            "deny_status=403" => StatusCode::FORBIDDEN,
+            "deny_status=429" => StatusCode::TOO_MANY_REQUESTS,
+            "deny_status=503" => StatusCode::SERVICE_UNAVAILABLE,
+            pair => return Err(Fault::bad_query(pair)),
+        });
+    }
+    Ok(asked)
+}
+
+fn page(route: Route, out: &mut impl Out) {
+    match route {
+        Route::OpenApi => {
+            out.begin(StatusCode::OK, JSON);
+            out.end(openapi::DOCUMENT.as_bytes());
+        }
+        _ => {
+            out.begin(StatusCode::OK, TEXT);
+            out.end(b"ok");
+        }
+    }
+}

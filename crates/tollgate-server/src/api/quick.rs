@@ -1,0 +1,163 @@
+//! Reading what nearly all clients send, quickly.
+//!
+//! It knows one way to write a check: an object of fields in any order, text without escapes, a cost in digits. Of
+//! anything else it says nothing at all, and the whole body is read again by the book, which also finds the words for
+//! what is wrong. What it does read, the other reads alike: a test holds the two together.
+
+use super::body::{CheckBody, MAX_ENDPOINT_BYTES};
+use tollgate::MAX_KEY_BYTES;
+
+/// Reads a body that is a single check.
+pub(crate) fn check(body: &[u8]) -> Option<CheckBody<'_>> {
+    let mut cursor = Cursor::new(body)?;
+    let check = cursor.check()?;
+    cursor.space();
+    cursor.is_done().then_some(check)
+}
+
+/// Reads a body that is a batch, and hands over each check. On `None`, some may have been handed over in vain.
+pub(crate) fn batch<'a>(
+    body: &'a [u8],
+    most: usize,
+    mut take: impl FnMut(&CheckBody<'a>) -> Option<()>,
+) -> Option<usize> {
+    let mut cursor = Cursor::new(body)?;
+    cursor.space();
+    cursor.byte(b'{')?;
+    cursor.space();
+    if cursor.text()? != "checks" {
+        return None;
+    }
+    cursor.colon()?;
+    cursor.byte(b'[')?;
+    cursor.space();
+    let mut count = 0;
+    if cursor.peek() != Some(b']') {
+        loop {
+            take(&cursor.check()?)?;
+            count += 1;
+            if count > most {
+                return None;
+            }
+            cursor.space();
+            match cursor.next()? {
+                b',' => {}
+                b']' => break,
+                _ => return None,
+            }
+        }
+    } else {
+        cursor.next();
+    }
+    cursor.space();
+    cursor.byte(b'}')?;
+    cursor.space();
+    cursor.is_done().then_some(count)
+}
+
+struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(body: &'a [u8]) -> Option<Cursor<'a>> {
+        std::str::from_utf8(body).ok().map(|text| Cursor { text, at: 0 })
+    }
+
+    fn check(&mut self) -> Option<CheckBody<'a>> {
+        let (mut client_key, mut endpoint, mut cost) = (None, None, None);
+        self.space();
+        self.byte(b'{')?;
+        self.space();
+        loop {
+            let field = self.text()?;
+            self.colon()?;
+            let is_first = match field {
+                "client_key" => client_key.replace(self.bounded(1, MAX_KEY_BYTES)?).is_none(),
+                "endpoint" => endpoint.replace(self.bounded(0, MAX_ENDPOINT_BYTES)?).is_none(),
+                "cost" => cost.replace(self.number()?).is_none(),
+                _ => return None,
+            };
+            self.space();
+            match (is_first, self.next()?) {
+                (true, b',') => self.space(),
+                (true, b'}') => return Some(CheckBody::plain(client_key?, endpoint, cost)),
+                _ => return None,
+            }
+        }
+    }
+
+    #[inline]
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    #[inline]
+    fn next(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    #[inline]
+    fn byte(&mut self, expected: u8) -> Option<()> {
+        (self.next()? == expected).then_some(())
+    }
+
+    #[inline]
+    fn space(&mut self) {
+        while let Some(b' ' | b'\t' | b'\r' | b'\n') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    #[inline]
+    fn colon(&mut self) -> Option<()> {
+        self.space();
+        self.byte(b':')?;
+        self.space();
+        Some(())
+    }
+
+    /// Text in quotes without escapes.
+    #[inline]
+    fn text(&mut self) -> Option<&'a str> {
+        self.byte(b'"')?;
+        let begin = self.at;
+        let length = self.text.as_bytes()[begin..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+        self.at = begin + length + 1;
+        match self.text.as_bytes()[begin + length] {
+            b'"' => self.text.get(begin..begin + length),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn bounded(&mut self, least: usize, most: usize) -> Option<&'a str> {
+        self.text().filter(|text| (least..=most).contains(&text.len()))
+    }
+
+    /// A whole number as JSON has it: no sign, no zero in front.
+    #[inline]
+    fn number(&mut self) -> Option<u32> {
+        let begin = self.at;
+        let mut number = 0_u32;
+        while let Some(digit @ b'0'..=b'9') = self.peek() {
+            number = number.checked_mul(10)?.checked_add(u32::from(digit - b'0'))?;
+            self.at += 1;
+        }
+        let is_plain = match self.at - begin {
+            0 => false,
+            1 => true,
+            _ => self.text.as_bytes()[begin] != b'0',
+        };
+        // What follows must end it: `1.5` and `1e3` are other numbers.
+        let has_ended = matches!(self.peek(), Some(b',' | b'}' | b' ' | b'\t' | b'\r' | b'\n'));
+        (is_plain && has_ended).then_some(number)
+    }
+
+    fn is_done(&self) -> bool {
+        self.at == self.text.len()
+    }
+}

@@ -1,0 +1,147 @@
+//! The body of a refusal, for clients that are answered with an error status.
+
+use super::answer::reason;
+use super::fields::Figures;
+use jiff::Timestamp;
+use serde::Serialize;
+use tollgate::{Cause, Verdict};
+
+/// What a client asked to hear a refusal in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusalForm {
+    /// `application/json`, in Tollgate's own shape.
+    Json,
+    /// `application/problem+json`, as RFC 9457 has it.
+    Problem,
+}
+
+impl RefusalForm {
+    /// What an `Accept` field asks for: problem details only for who names them.
+    pub(crate) fn asked_for(accept: Option<&[u8]>) -> RefusalForm {
+        let named = b"application/problem+json";
+        let names = |range: &[u8]| {
+            let kind = range.split(|byte| *byte == b';').next().unwrap_or_default();
+            kind.trim_ascii().eq_ignore_ascii_case(named)
+        };
+        match accept.is_some_and(|accept| accept.split(|byte| *byte == b',').any(names)) {
+            true => RefusalForm::Problem,
+            false => RefusalForm::Json,
+        }
+    }
+
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            RefusalForm::Json => "application/json",
+            RefusalForm::Problem => "application/problem+json",
+        }
+    }
+
+    /// Writes the body of a refusal that is answered with `status`.
+    pub(crate) fn write(self, verdict: &Verdict<'_>, figures: &Figures, status: u16, out: &mut Vec<u8>) {
+        let message = message(verdict, figures);
+        let written = match self {
+            RefusalForm::Json => serde_json::to_writer(out, &Body::new(verdict, figures, &message)),
+            RefusalForm::Problem => serde_json::to_writer(out, &Problem::new(verdict, figures, status, &message)),
+        };
+        written.expect("numbers and text can be written to memory");
+    }
+}
+
+fn message(verdict: &Verdict<'_>, figures: &Figures) -> String {
+    match (verdict.cause(), figures.limit) {
+        (Cause::DenyList, _) => "This client is on the deny list".to_owned(),
+        (Cause::Degraded, _) => "The limit can't be checked at the moment".to_owned(),
+        (_, Some((limit, 1))) => format!("Rate limit of {limit} requests per second exceeded"),
+        (_, Some((limit, window))) => format!("Rate limit of {limit} requests per {window} seconds exceeded"),
+        (_, None) => "Rate limit exceeded".to_owned(),
+    }
+}
+
+/// `{"error": {"code", "message", "details"}}`
+#[derive(Serialize)]
+struct Body<'a> {
+    error: Detail<'a>,
+}
+
+#[derive(Serialize)]
+struct Detail<'a> {
+    code: &'static str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Details>,
+}
+
+#[derive(Serialize)]
+struct Details {
+    limit: u32,
+    window_seconds: u64,
+    retry_after_seconds: Option<u64>,
+    reset_at: Timestamp,
+}
+
+impl<'a> Body<'a> {
+    fn new(verdict: &Verdict<'_>, figures: &Figures, message: &'a str) -> Body<'a> {
+        let code = match verdict.cause() {
+            Cause::DenyList => "CLIENT_DENIED",
+            Cause::Degraded => "LIMIT_UNAVAILABLE",
+            Cause::Limit | Cause::Emergency | Cause::NoRule | Cause::AllowList => "RATE_LIMIT_EXCEEDED",
+        };
+        let details = figures.limit.map(|(limit, window_seconds)| Details {
+            limit,
+            window_seconds,
+            retry_after_seconds: figures.retry_after,
+            reset_at: i64::try_from(figures.reset_at)
+                .ok()
+                .and_then(|seconds| Timestamp::from_second(seconds).ok())
+                .unwrap_or(Timestamp::MAX),
+        });
+        Body { error: Detail { code, message, details } }
+    }
+}
+
+/// Problem details, with what the IETF draft on rate limit fields adds.
+#[derive(Serialize)]
+struct Problem<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+    reason: &'static str,
+    #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
+    violated_policies: Vec<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+}
+
+impl<'a> Problem<'a> {
+    fn new(verdict: &Verdict<'a>, figures: &Figures, status: u16, detail: &'a str) -> Problem<'a> {
+        let (r#type, title) = match verdict.cause() {
+            Cause::Emergency | Cause::Degraded => (
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                "Service capacity is temporarily reduced",
+            ),
+            Cause::DenyList => (
+                "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+                "This client is refused",
+            ),
+            Cause::Limit | Cause::NoRule | Cause::AllowList => (
+                "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "Request cannot be satisfied as assigned quota has been exceeded",
+            ),
+        };
+        let violated = verdict.policies().filter(|policy| policy.reading.retry().is_some());
+        let mut violated_policies: Vec<_> = violated.map(|policy| policy.name).collect();
+        if verdict.cause() == Cause::Emergency {
+            violated_policies.extend(verdict.limit_name());
+        }
+        Problem {
+            r#type,
+            title,
+            status,
+            detail,
+            reason: reason(verdict.cause()),
+            violated_policies,
+            retry_after: figures.retry_after,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The log of denials: every one until there are too many, and then how many more there were.
+//!
+//! Under a flood, writing a line for each refusal would cost more than refusing. So each second has room for some lines;
+//! what does not fit is counted and told in one line when the second is over.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use tollgate::rules::Request;
+use tollgate::{Clock, Micros, Verdict};
+
+/// How many characters of a client's key are shown: enough to recognise it by, too few to use it.
+const SHOWN: usize = 12;
+
+/// The log of denials.
+#[derive(Debug)]
+pub(crate) struct DenialLog {
+    /// The most lines a second.
+    most: u64,
+    /// The second that is being counted.
+    second: AtomicU64,
+    /// How many denials it has had.
+    seen: AtomicU64,
+    /// All that were not logged.
+    silent: AtomicU64,
+}
+
+impl DenialLog {
+    /// A log of at most so many lines a second; 0 for none.
+    pub(crate) const fn new(most: u32) -> DenialLog {
+        DenialLog {
+            most: most as u64,
+            second: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            silent: AtomicU64::new(0),
+        }
+    }
+
+    /// How many denials were not logged because there were too many.
+    pub(crate) fn silent(&self) -> u64 {
+        self.silent.load(Relaxed)
+    }
+
+    /// Notes a denial.
+    #[cold]
+    pub(crate) fn note(&self, clock: &dyn Clock, request: &Request<'_>, verdict: &Verdict<'_>) {
+        if self.most == 0 {
+            return;
+        }
+        let now = verdict.decision().reading().map_or_else(|| clock.now(), |reading| reading.now());
+        if self.has_room(now) {
+            let decision = verdict.decision();
+            tracing::info!(
+                target: "tollgate::denied",
+                key = shown(request.client_key),
+                endpoint = request.endpoint,
+                ip = request.ip.map(tracing::field::display),
+                cost = request.cost,
+                rule = verdict.rule().map(|rule| rule.id()),
+                limit = decision.limit().map(tracing::field::display),
+                retry_after_ms = decision.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+                reason = crate::api::reason(verdict.cause()),
+                "denied"
+            );
+        }
+    }
+
+    /// Whether this second has room for a line. The first of a new second tells how many the last one was silent about.
+    fn has_room(&self, now: Micros) -> bool {
+        let second = now.get() / 1_000_000;
+        let known = self.second.load(Relaxed);
+        if known != second && self.second.compare_exchange(known, second, Relaxed, Relaxed).is_ok() {
+            let more = self.seen.swap(0, Relaxed).saturating_sub(self.most);
+            if more > 0 {
+                tracing::info!(target: "tollgate::denied", more, "so many more were denied and not logged");
+            }
+        }
+        let is_logged = self.seen.fetch_add(1, Relaxed) < self.most;
+        if !is_logged {
+            self.silent.fetch_add(1, Relaxed);
+        }
+        is_logged
+    }
+}
+
+/// The first characters of a key.
+fn shown(key: &str) -> String {
+    match key.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &key[..end]),
+        None => key.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_has_room_for_so_many_lines() {
+        let log = DenialLog::new(2);
+        let at = |second: u64| log.has_room(Micros::new(second * 1_000_000));
+        assert_eq!([at(7), at(7), at(7), at(7)], [true, true, false, false]);
+        assert_eq!([at(8), at(8), at(8)], [true, true, false]);
+        assert_eq!(log.silent(), 3);
+    }
+
+    #[test]
+    fn a_key_is_shown_to_be_recognised_and_not_to_be_used() {
+        assert_eq!(shown("alice"), "alice");
+        assert_eq!(shown("sk_prod_12345678"), "sk_prod_1234…");
+        assert_eq!(shown("éééééééééééééé"), "éééééééééééé…");
+    }
+}

@@ -1,0 +1,61 @@
+//! What a server does for its store.
+
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval};
+use tollgate::{Clock, MemoryStats, MemoryStore};
+
+/// How long it takes until every key has been looked at and the drained ones are gone.
+const SWEEP: Duration = Duration::from_secs(10);
+/// How often at most the broom is taken up.
+const STROKES: u32 = 500;
+
+/// What a server does for its store, and what it asks of it.
+pub trait Keeping {
+    /// Looks after it, for ever.
+    fn keep(&self) -> impl Future<Output = ()> + Send;
+
+    /// What it holds in memory, if it does.
+    fn census(&self) -> Option<MemoryStats>;
+}
+
+impl<C: Clock> Keeping for MemoryStore<C> {
+    /// Drops drained keys, a few shards at a time: no request waits behind more than one of them.
+    async fn keep(&self) {
+        let shards = self.shards();
+        let strokes = u32::try_from(shards).unwrap_or(u32::MAX).clamp(1, STROKES);
+        let mut beat = interval(SWEEP / strokes);
+        // After a pause, one stroke and not all those missed.
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            beat.tick().await;
+            self.sweep(shards.div_ceil(strokes as usize));
+        }
+    }
+
+    fn census(&self) -> Option<MemoryStats> {
+        Some(self.stats())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tokio::time::timeout;
+    use tollgate::{Cap, Limiter, ManualClock, Micros, Span};
+
+    #[tokio::test(start_paused = true)]
+    async fn every_drained_key_is_gone_after_one_sweep() {
+        for keys in [1, 1000, 10_000_000] {
+            let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
+            let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(keys)).unwrap();
+            let limiter = Limiter::with_store("1/s", store).unwrap();
+            for key in 0..keys.min(1000) {
+                assert!(limiter.check_now(&key.to_string()).is_allowed());
+            }
+            clock.advance(Span::SECOND);
+            assert!(timeout(SWEEP, limiter.store().keep()).await.is_err(), "a sweep never ends by itself");
+            assert_eq!(limiter.store().stats().keys, 0, "of {keys}");
+        }
+    }
+}
