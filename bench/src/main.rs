@@ -14,6 +14,7 @@ mod keys;
 mod memory;
 mod peer;
 mod race;
+mod rules;
 mod run;
 mod several;
 mod subject;
@@ -53,6 +54,8 @@ enum Scenario {
     },
     /// How far the sliding window counter is off the exact sliding log.
     Accuracy,
+    /// What ten thousand rules cost, beside ten.
+    Rules,
     /// One part of `memory`, in a process of its own.
     #[command(hide = true)]
     Child(child::Task),
@@ -79,6 +82,11 @@ fn main() -> Result<ExitCode> {
         Scenario::Accuracy => {
             let mut run = Run::begin("accuracy", pace(false))?;
             accuracy::measure(&mut run)?;
+            run.end()
+        }
+        Scenario::Rules => {
+            let mut run = Run::begin("rules", pace(false))?;
+            rules::measure(&mut run)?;
             run.end()
         }
         Scenario::Child(task) => child::work(&task).map(|()| ExitCode::SUCCESS),

@@ -1,0 +1,135 @@
+//! What rules cost: reading and compiling very many, and finding those that bind a request.
+
+use crate::run::Run;
+use crate::table::Table;
+use anyhow::{Result, ensure};
+use quanta::Instant;
+use std::fmt::Write;
+use std::hint::black_box;
+use tollgate::Micros;
+use tollgate::rules::{Case, Plan, Request, RuleSet, Verb, read};
+
+/// Few and many.
+const SIZES: [usize; 2] = [10, 10_000];
+/// How many different requests of each kind are asked in turn.
+const REQUESTS: usize = 1_000;
+
+/// What a request is found by.
+const KINDS: [&str; 5] = ["exact", "template", "glob", "regex", "none"];
+
+/// Reads, compiles and asks.
+pub(crate) fn measure(run: &mut Run) -> Result<()> {
+    let mut sets = Vec::new();
+    let mut compiling = Table::new(1, ["rules", "read ms", "compile ms", "bar 1000 ms in all"]);
+    for size in SIZES {
+        let text = file(size);
+        let mut millis = Vec::new();
+        let mut set = None;
+        for _ in 0..run.pace.pick(5, 1) {
+            let begun = Instant::now();
+            let review = read(&text, Micros::EPOCH);
+            let read = begun.elapsed();
+            ensure!(review.complaints.is_empty(), "{:?}", review.complaints.first());
+            let Some(spec) = review.spec else { continue };
+            let begun = Instant::now();
+            set = Some(RuleSet::compile(&spec)?);
+            millis.push((read.as_secs_f64() * 1e3, begun.elapsed().as_secs_f64() * 1e3));
+        }
+        millis.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let (read, compile) = millis[millis.len() / 2];
+        let verdict = run.judge(read + compile < 1_000.0);
+        compiling.row([size.to_string(), format!("{read:.1}"), format!("{compile:.1}"), verdict.to_owned()]);
+        sets.extend(set);
+    }
+    run.say(format_args!("\nmedian of 5, a quarter each of exact paths, templates, globs and expressions\n{compiling}"));
+
+    let rounds = run.pace.pick(9, 1);
+    let mut found = vec![vec![Vec::new(); SIZES.len()]; KINDS.len()];
+    for _ in 0..rounds {
+        for (kind, found) in found.iter_mut().enumerate() {
+            for ((size, set), found) in SIZES.iter().zip(&sets).zip(found) {
+                found.push(resolve(set, *size, kind, run.pace.pick(200, 2))?);
+            }
+        }
+    }
+    let mut table = Table::new(1, ["found by", "10 rules ns", "10000 rules ns", "ratio", "bar 2", "bar 1000 ns", "spread"]);
+    for (kind, found) in KINDS.iter().zip(&mut found) {
+        let medians: Vec<_> = found.iter_mut().map(|nanos| median(nanos)).collect();
+        let ratio = medians[1] / medians[0];
+        let speed = match *kind {
+            "exact" | "template" => run.judge(medians[1] < 1_000.0),
+            _ => "",
+        };
+        let spread = format!("{:.0}–{:.0}", found[1][0], found[1][found[1].len() - 1]);
+        table.row([
+            (*kind).to_owned(),
+            format!("{:.0}", medians[0]),
+            format!("{:.0}", medians[1]),
+            format!("{ratio:.2}"),
+            run.judge(ratio <= 2.0).to_owned(),
+            speed.to_owned(),
+            spread,
+        ]);
+    }
+    run.say(format_args!(
+        "\nfrom a request to its draws, over {REQUESTS} different requests in turn; median of {rounds} rounds, sizes in turn\n{table}"
+    ));
+    Ok(())
+}
+
+fn median(nanos: &mut [f64]) -> f64 {
+    nanos.sort_by(f64::total_cmp);
+    nanos[nanos.len() / 2]
+}
+
+/// So many rules of four kinds, for one service each, and a default.
+fn file(rules: usize) -> String {
+    let mut text = "default: {limit: 1000/s}\nrules:\n".to_owned();
+    for rule in 0..rules {
+        let condition = match rule % 4 {
+            0 => format!("path: /svc{rule}/items"),
+            1 => format!("path: '/svc{rule}/users/{{id}}'"),
+            2 => format!("path: /svc{rule}/files/*.json"),
+            _ => format!("path_regex: '^/svc{rule}/orders/[0-9]+$'"),
+        };
+        writeln!(text, "  - {{id: r{rule}, limit: 100/s, match: {{{condition}}}}}").expect("text can be written to memory");
+    }
+    text
+}
+
+/// Nanoseconds for a request that a rule of this kind binds.
+fn resolve(set: &RuleSet, size: usize, kind: usize, rounds: usize) -> Result<f64> {
+    let paths: Vec<_> = (0..REQUESTS).map(|turn| path(size, kind, turn)).collect();
+    let mut plan = Plan::new();
+    for path in &paths {
+        plan.clear();
+        plan.add(set, Verb::Check, &Request { endpoint: path, ..Request::new("user:1234567") }, || Micros::EPOCH);
+        let (_, bound) = plan.bound(plan.cases()[0]);
+        let id = set.rules()[bound[0].rule as usize].id();
+        ensure!((id == "default") == (kind == 4), "{path} is bound by {id}");
+    }
+    let begun = Instant::now();
+    for _ in 0..rounds {
+        for path in &paths {
+            plan.clear();
+            let request = Request { endpoint: path, ..Request::new("user:1234567") };
+            plan.add(black_box(set), Verb::Check, &request, || Micros::EPOCH);
+            ensure!(matches!(plan.cases(), [Case::Bound { .. }]), "a rule binds");
+        }
+    }
+    Ok(begun.elapsed().as_nanos() as f64 / (rounds * REQUESTS) as f64)
+}
+
+/// The path of a request that a rule of this kind binds, another rule each turn.
+fn path(size: usize, kind: usize, turn: usize) -> String {
+    let rules = size / 4;
+    // A stride that has no factor in common with the number of rules meets them all, and never the next one next.
+    let rule = (turn * 7_919 % rules) * 4 + kind;
+    match kind {
+        0 => format!("/svc{rule}/items"),
+        1 => format!("/svc{rule}/users/{turn}"),
+        2 => format!("/svc{rule}/files/{turn}.json"),
+        3 => format!("/svc{rule}/orders/{turn}"),
+        _ => format!("/other{turn}/x"),
+    }
+}
