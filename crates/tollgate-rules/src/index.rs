@@ -6,9 +6,9 @@
 
 use crate::path::PathStyle;
 use crate::pattern::PathPattern;
-use crate::prefixes::{Map, Prefixes};
+use crate::prefixes::{Map, Positions, Prefixes};
 use crate::rule::{Facts, Proof, Rule};
-use crate::trie::Trie;
+use crate::shapes::Shapes;
 use foldhash::fast::RandomState;
 use regex_automata::meta::Regex;
 use regex_automata::util::syntax;
@@ -23,13 +23,13 @@ const MAX_JOINT_BYTES: usize = 64 << 20;
 /// Rules by what a request must have for them to bind.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
-    keys: Map<Vec<u32>>,
-    paths: Map<Vec<u32>>,
-    templates: Trie,
+    keys: Map<Positions>,
+    paths: Map<Positions>,
+    templates: Shapes,
     key_prefixes: Prefixes,
     path_prefixes: Prefixes,
-    tiers: Map<Vec<u32>>,
-    attributes: Vec<(Box<str>, Map<Vec<u32>>)>,
+    tiers: Map<Positions>,
+    attributes: Vec<(Box<str>, Map<Positions>)>,
     joint: Option<(Regex, Vec<u32>)>,
     /// Rules that ask for nothing of the kind.
     others: Vec<u32>,
@@ -53,6 +53,8 @@ enum Handle<'r> {
 pub(crate) struct Found {
     pub(crate) positions: Vec<u32>,
     patterns: Option<PatternSet>,
+    /// A path with its wild segments taken out.
+    shaped: String,
 }
 
 impl Index {
@@ -68,8 +70,8 @@ impl Index {
             let rarest = handles(rule).min_by_key(|handle| shared[handle]);
             match (rarest, &rule.when.path) {
                 (Some(handle), _) => index.file(rule, handle, position),
-                (None, Some(PathPattern::Regex { regex, .. } | PathPattern::Glob { regex, .. })) => {
-                    loose.push((position, regex.as_str()));
+                (None, Some(PathPattern::Regex { cut, .. } | PathPattern::Glob { cut, .. })) => {
+                    loose.push((position, cut.expression()));
                 }
                 (None, _) => index.others.push(position),
             }
@@ -83,11 +85,11 @@ impl Index {
         match handle {
             Handle::Key(key) => {
                 proof = Proof::Key;
-                self.keys.entry(key.into()).or_default().push(position);
+                Positions::add(&mut self.keys, key, position);
             }
             Handle::Path(path) => {
                 proof = Proof::Path;
-                self.paths.entry(path.into()).or_default().push(position);
+                Positions::add(&mut self.paths, path, position);
             }
             Handle::Template(_) => {
                 if let Some(PathPattern::Template { segments, .. }) = &rule.when.path {
@@ -97,14 +99,14 @@ impl Index {
             }
             Handle::KeyPrefix(prefix) => self.key_prefixes.insert(prefix, position),
             Handle::PathPrefix(prefix) => self.path_prefixes.insert(prefix, position),
-            Handle::Tier(tier) => self.tiers.entry(tier.into()).or_default().push(position),
+            Handle::Tier(tier) => Positions::add(&mut self.tiers, tier, position),
             Handle::Attribute(name, value) => {
                 let known = self.attributes.iter().position(|(known, _)| **known == *name);
                 let at = known.unwrap_or_else(|| {
                     self.attributes.push((name.into(), Map::default()));
                     self.attributes.len() - 1
                 });
-                self.attributes[at].1.entry(value.into()).or_default().push(position);
+                Positions::add(&mut self.attributes[at].1, value, position);
             }
         }
         self.proofs[position as usize] = proof;
@@ -132,10 +134,10 @@ impl Index {
 
     /// Gathers the positions of all rules that may bind a request, in order.
     pub(crate) fn find(&self, facts: &Facts<'_>, found: &mut Found) {
-        let positions = &mut found.positions;
+        let Found { positions, patterns, shaped } = found;
         positions.clear();
         positions.extend_from_slice(&self.others);
-        let mut take = |more: Option<&Vec<u32>>| positions.extend_from_slice(more.map_or(&[], Vec::as_slice));
+        let mut take = |more: Option<&Positions>| positions.extend_from_slice(more.map_or(&[], Positions::as_slice));
         if !self.keys.is_empty() {
             take(self.keys.get(facts.client_key));
         }
@@ -149,13 +151,13 @@ impl Index {
             take(facts.attribute(name).and_then(|value| values.get(value)));
         }
         if !self.templates.is_empty() {
-            self.templates.find(facts.path, positions);
+            self.templates.find(facts.path, shaped, positions);
         }
         for more in self.key_prefixes.of(facts.client_key).chain(self.path_prefixes.of(facts.path)) {
             positions.extend_from_slice(more);
         }
         if let Some((regex, own)) = &self.joint {
-            let patterns = found.patterns.get_or_insert_with(|| PatternSet::new(own.len()));
+            let patterns = patterns.get_or_insert_with(|| PatternSet::new(own.len()));
             if patterns.capacity() != own.len() {
                 *patterns = PatternSet::new(own.len());
             }
@@ -185,8 +187,8 @@ fn handles(rule: &Rule) -> impl Iterator<Item = Handle<'_>> {
     let path = rule.when.path.as_ref().and_then(|pattern| match pattern {
         PathPattern::Exact(path) => Some(Handle::Path(path)),
         PathPattern::Template { text, .. } => Some(Handle::Template(text)),
-        PathPattern::Glob { prefix, .. } | PathPattern::Regex { prefix, .. } => {
-            (!prefix.is_empty() && **prefix != *"/").then_some(Handle::PathPrefix(prefix))
+        PathPattern::Glob { cut, .. } | PathPattern::Regex { cut, .. } => {
+            Some(cut.prefix()).filter(|prefix| !matches!(*prefix, "" | "/")).map(Handle::PathPrefix)
         }
     });
     let tier = match (rule.when.tiers.as_slice(), &rule.when.rule_tier) {

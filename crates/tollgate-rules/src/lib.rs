@@ -21,8 +21,10 @@ mod request;
 mod rule;
 mod schema;
 mod set;
+mod shapes;
 pub mod spec;
-mod trie;
+mod tail;
+
 mod validate;
 mod yaml;
 
@@ -37,4 +39,5 @@ pub use read::{Review, read};
 pub use request::{Attribute, Request};
 pub use rule::{Misfit, Rule};
 pub use schema::schema;
+pub use tail::Cut;
 pub use set::{MAX_KEYS, RuleSet, TierSource, TooManyLimits};

@@ -1,12 +1,8 @@
 //! Patterns of client keys and of paths.
 
 use crate::path::{PathStyle, normalise, unescape};
-use regex::{Regex, RegexBuilder};
-use regex_syntax::hir::{Hir, HirKind, Look};
+use crate::tail::Cut;
 use std::fmt;
-
-/// The most memory that one compiled expression may take.
-const MAX_REGEX_BYTES: usize = 1 << 20;
 
 /// Text in which `*` stands for any run of characters, also none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,18 +80,14 @@ pub enum PathPattern {
         /// As it is written.
         text: Box<str>,
         /// The same as an expression.
-        regex: Regex,
-        /// What every path that it matches begins with.
-        prefix: Box<str>,
+        cut: Cut,
     },
     /// A regular expression, which may match anywhere in the path unless it is anchored.
     Regex {
         /// As it is written.
         text: Box<str>,
         /// The expression.
-        regex: Regex,
-        /// What every path that it matches begins with.
-        prefix: Box<str>,
+        cut: Cut,
     },
 }
 
@@ -128,12 +120,7 @@ impl PathPattern {
     /// # Errors
     /// If it can't be read, or would take too much memory.
     pub fn regex(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
-        let regex = build(text, style)?;
-        let mut prefix = prefix_of(text);
-        if style.ignore_case {
-            prefix.make_ascii_lowercase();
-        }
-        Ok(PathPattern::Regex { text: text.into(), regex, prefix: prefix.into() })
+        Ok(PathPattern::Regex { text: text.into(), cut: Cut::new(text, style)? })
     }
 
     /// As it is written.
@@ -161,7 +148,7 @@ impl PathPattern {
         match self {
             PathPattern::Exact(text) => **text == *path,
             PathPattern::Template { segments, .. } => matches_segments(segments, path),
-            PathPattern::Glob { regex, .. } | PathPattern::Regex { regex, .. } => regex.is_match(path),
+            PathPattern::Glob { cut, .. } | PathPattern::Regex { cut, .. } => cut.matches(path),
         }
     }
 
@@ -258,11 +245,9 @@ fn glob(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
         return Err(PathPatternError::Dots);
     }
     let mut expression = "^".to_owned();
-    let mut prefix = None;
     let mut rest = text.as_str();
     while let Some(at) = rest.find(['*', '?']) {
         expression.push_str(&regex_syntax::escape(&unescape(&rest[..at], style)));
-        prefix.get_or_insert_with(|| unescape(&rest[..at], style));
         let wild = &rest[at..];
         let (piece, length) = match wild {
             wild if wild.starts_with("**/") && rest[..at].ends_with('/') => ("(?:.*/)?", 3),
@@ -275,42 +260,8 @@ fn glob(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
     }
     expression.push_str(&regex_syntax::escape(&unescape(rest, style)));
     expression.push('$');
-    let regex = build(&expression, style)?;
-    Ok(PathPattern::Glob { text: text.into(), regex, prefix: prefix.unwrap_or_default().into() })
-}
-
-fn build(expression: &str, style: PathStyle) -> Result<Regex, PathPatternError> {
-    let mut builder = RegexBuilder::new(expression);
-    // `.` includes a line break: paths have none, and the expression is quicker for it.
-    builder.size_limit(MAX_REGEX_BYTES).case_insensitive(style.ignore_case).dot_matches_new_line(true);
-    builder.build().map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => PathPatternError::RegexTooBig,
-        error => PathPatternError::Regex { said: explain(&error) },
-    })
-}
-
-/// The last line of what the parser says: the ones before it draw the expression again.
-fn explain(error: &regex::Error) -> String {
-    let said = error.to_string();
-    let last = said.lines().last().unwrap_or_default();
-    last.trim().trim_start_matches("error: ").to_owned()
-}
-
-/// What every text that an expression matches begins with, as far as is plain to see.
-fn prefix_of(expression: &str) -> String {
-    let Ok(hir) = regex_syntax::parse(expression) else { return String::new() };
-    let HirKind::Concat(parts) = hir.kind() else { return String::new() };
-    let mut parts = parts.iter();
-    match parts.next().map(Hir::kind) {
-        Some(HirKind::Look(Look::Start)) => {}
-        _ => return String::new(),
-    }
-    let mut prefix = Vec::new();
-    for part in parts {
-        let HirKind::Literal(literal) = part.kind() else { break };
-        prefix.extend_from_slice(&literal.0);
-    }
-    String::from_utf8(prefix).unwrap_or_default()
+    let cut = Cut::new(&expression, style)?;
+    Ok(PathPattern::Glob { text: text.into(), cut })
 }
 
 /// Why text is no pattern of paths, and what to write instead.
@@ -419,28 +370,6 @@ mod tests {
         check(&PathPattern::regex("^/V1", folded).unwrap(), &["/v1"], &[]);
         check(&PathPattern::new("/V1/{x}", folded).unwrap(), &["/v1/a"], &[]);
         check(&PathPattern::new("/V1/*", folded).unwrap(), &["/v1/a"], &[]);
-    }
-
-    #[test]
-    fn what_every_match_begins_with_is_known() {
-        for (text, prefix) in [
-            ("^/v1/orders.*", "/v1/orders"),
-            ("^/v1/(a|b)", "/v1/"),
-            ("^/v1/orders/[0-9]+$", "/v1/orders/"),
-            ("^/a?", "/"),
-            ("/v1", ""),
-            (".*", ""),
-            ("(?i)^/v1", "/"),
-            ("^/v1|^/v2", "/v"),
-            ("(?m)^/v1", ""),
-        ] {
-            let PathPattern::Regex { prefix: found, .. } = regex(text) else { panic!("{text} is no regex") };
-            // A longer expression may tell less than could be known, and never more.
-            assert!(prefix.starts_with(&*found), "{text}: {found}");
-            assert!(!prefix.starts_with("/v1/o") || *found == *prefix, "{text}: {found}");
-        }
-        let PathPattern::Glob { prefix, .. } = path("/v1/a%20b*c") else { panic!("a star makes a glob") };
-        assert_eq!(&*prefix, "/v1/a b");
     }
 
     #[test]

@@ -9,12 +9,39 @@ use std::collections::HashMap;
 /// What belongs to the texts of a map, by position.
 pub(crate) type Map<T> = HashMap<Box<str>, T, RandomState>;
 
+/// Where rules stand, in order. Nearly always there is one, which then needs no memory of its own.
+#[derive(Clone, Debug)]
+pub(crate) enum Positions {
+    One(u32),
+    Many(Vec<u32>),
+}
+
+impl Positions {
+    pub(crate) fn add(map: &mut Map<Positions>, text: &str, position: u32) {
+        match map.get_mut(text) {
+            None => drop(map.insert(text.into(), Positions::One(position))),
+            Some(Positions::Many(many)) => many.push(position),
+            Some(one @ Positions::One(_)) => {
+                *one = Positions::Many(one.as_slice().iter().copied().chain([position]).collect());
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u32] {
+        match self {
+            Positions::One(position) => std::slice::from_ref(position),
+            Positions::Many(many) => many,
+        }
+    }
+}
+
 /// Positions by the prefixes that texts must have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes {
     /// Every length that occurs, shortest first.
     lengths: Vec<usize>,
-    positions: Map<Vec<u32>>,
+    positions: Map<Positions>,
 }
 
 impl Prefixes {
@@ -22,7 +49,7 @@ impl Prefixes {
         if let Err(at) = self.lengths.binary_search(&prefix.len()) {
             self.lengths.insert(at, prefix.len());
         }
-        self.positions.entry(prefix.into()).or_default().push(position);
+        Positions::add(&mut self.positions, prefix, position);
     }
 
     /// The positions of each prefix of `text`.
@@ -31,7 +58,7 @@ impl Prefixes {
         let lengths = self.lengths.iter().take_while(|length| **length <= text.len());
         // A cut within a character is no prefix of any text.
         let prefixes = lengths.filter_map(|length| text.get(..*length));
-        prefixes.filter_map(|prefix| self.positions.get(prefix)).map(Vec::as_slice)
+        prefixes.filter_map(|prefix| self.positions.get(prefix)).map(Positions::as_slice)
     }
 }
 

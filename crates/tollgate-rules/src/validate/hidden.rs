@@ -141,7 +141,7 @@ impl<'s> Tiers<'s> {
 fn start_of(path: &PathPattern) -> &str {
     match path {
         PathPattern::Exact(text) => text,
-        PathPattern::Glob { prefix, .. } | PathPattern::Regex { prefix, .. } => prefix,
+        PathPattern::Glob { cut, .. } | PathPattern::Regex { cut, .. } => cut.prefix(),
         PathPattern::Template { text, .. } => text.split('{').next().unwrap_or_default(),
     }
 }
