@@ -1,10 +1,11 @@
-//! The least that a server can do on this machine: it reads the same check and writes the same answer, and between the
+//! The least that a server can do on this machine: it reads the same checks and writes the same answers, and between the
 //! two it decides nothing.
 //!
 //! One is bare hyper, which shows what is left to gain inside Tollgate's own code. The other is written by hand around
 //! a parser of headers, and shows what hyper costs. It takes a well-meaning client for granted and speaks no more HTTP
 //! than the generator does, so it is no server to use.
 
+use super::subject::BATCH_PATH;
 use anyhow::{Context, Result, ensure};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -21,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 /// The longest request; what is longer is a mistake.
-const MAX_BYTES: usize = 64 * 1024;
+const MAX_BYTES: usize = 1 << 20;
 /// The most headers the generator sends.
 const MAX_HEADERS: usize = 16;
 
@@ -85,21 +86,47 @@ struct Answer {
     retry_after: Option<u64>,
 }
 
-/// Reads a check and writes an answer over what `json` held.
-fn answer(body: &[u8], json: &mut Vec<u8>) -> Result<()> {
-    let check: Check<'_> = serde_json::from_slice(body)?;
-    black_box((check.client_key, check.endpoint));
-    let remaining = 1_000_000_u32.saturating_sub(check.cost);
+/// Many checks on the wire.
+#[derive(Deserialize)]
+struct Checks<'a> {
+    #[serde(borrow)]
+    checks: Vec<Check<'a>>,
+}
+
+/// Many decisions on the wire.
+#[derive(Serialize)]
+struct Answers {
+    results: Vec<Answer>,
+}
+
+impl Check<'_> {
+    fn answer(&self) -> Answer {
+        black_box((self.client_key, self.endpoint));
+        let remaining = 1_000_000_u32.saturating_sub(self.cost);
+        Answer { allowed: true, remaining, reset_at: 1_700_000_000, retry_after: None }
+    }
+}
+
+/// Reads a check, or many, and writes what is answered over what `json` held.
+fn answer(path: &str, body: &[u8], json: &mut Vec<u8>) -> Result<()> {
     json.clear();
-    let answer = Answer { allowed: true, remaining, reset_at: 1_700_000_000, retry_after: None };
-    Ok(serde_json::to_writer(json, &answer)?)
+    if path == BATCH_PATH {
+        let batch: Checks<'_> = serde_json::from_slice(body)?;
+        let results = batch.checks.iter().map(Check::answer).collect();
+        serde_json::to_writer(json, &Answers { results })?;
+    } else {
+        let check: Check<'_> = serde_json::from_slice(body)?;
+        serde_json::to_writer(json, &check.answer())?;
+    }
+    Ok(())
 }
 
 async fn attend_by_hyper(stream: TcpStream) -> Result<()> {
     let service = service_fn(|request: hyper::Request<Incoming>| async {
-        let body = request.into_body().collect().await?.to_bytes();
+        let (head, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
         let mut json = Vec::with_capacity(128);
-        answer(&body, &mut json)?;
+        answer(head.uri.path(), &body, &mut json)?;
         let mut reply = hyper::Response::new(Full::new(Bytes::from(json)));
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         anyhow::Ok(reply)
@@ -133,7 +160,7 @@ fn answer_first(input: &[u8], json: &mut Vec<u8>, output: &mut Vec<u8>) -> Resul
     let length = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
     let length: usize = str::from_utf8(length.context("a request has no length")?.value)?.parse()?;
     let Some(body) = input[begin..].get(..length) else { return Ok(None) };
-    answer(body, json)?;
+    answer(head.path.unwrap_or_default(), body, json)?;
     write!(
         output,
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",

@@ -4,7 +4,7 @@
 //! at once. It never sleeps, because a server would pay for waking it. How much of its time it found no reply to take
 //! in is told with the figures: a generator with nothing to spare has measured itself.
 
-use super::reply::{Expected, MAX_BYTES, PATIENCE, Reply};
+use super::reply::{Expected, MAX_BYTES, Outline, PATIENCE, Reply};
 use super::request::Request;
 use crate::histogram::Histogram;
 use crate::keys::Rng;
@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use mio::event::Event;
 use mio::{Events, Interest, Poll, Token};
 use quanta::{Clock, Instant};
+use rustix::net::sockopt;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -211,6 +212,9 @@ impl Connection {
         let stream = std::net::TcpStream::connect(address).context("a connection is not accepted")?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
+        // Others spread what is sent over time, as for a long line: a request would wait in the generator's own kernel.
+        sockopt::set_tcp_congestion(&stream, "reno")
+            .context("the system does not let a request go at once")?;
         let stream = mio::net::TcpStream::from_std(stream);
         Ok(Connection {
             stream,
@@ -276,14 +280,97 @@ impl Connection {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error).context("a reply can't be read"),
             }
-            // Where nothing is asked, nothing may come. The two steps are apart, because a reply that is returned
-            // holds on to the buffer that the loop would write to.
             ensure!(self.is_waiting, "a reply came that nobody had asked for");
-            if Reply::parse(&self.reply[..self.received])?.is_some() {
+            if let Some(outline) = Outline::parse(&self.reply[..self.received])? {
                 self.is_waiting = false;
-                return Reply::parse(&self.reply[..self.received]);
+                return Ok(Some(outline.of(&self.reply[..self.received])));
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::reply::exchange;
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// A server that gives every request the same reply, in two pieces.
+    fn server(request: &Request, body: &str) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes();
+        let length = request.bytes().len();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, mut request, reply) = (stream.unwrap(), vec![0; length], reply.clone());
+                thread::spawn(move || {
+                    while stream.read_exact(&mut request).is_ok() {
+                        assert!(!request.contains(&b'#'), "a request was sent without its keys");
+                        let (begin, end) = reply.split_at(reply.len() / 2);
+                        stream.write_all(begin).and_then(|()| stream.write_all(end)).unwrap();
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    /// So many checks in one request, and a server that allows so many of them.
+    fn batch(checks: usize, allowed: usize) -> (SocketAddr, Plan) {
+        let request = Request::post("/batch", &"user:######,".repeat(checks));
+        let address = server(&request, &"allowed,".repeat(allowed));
+        (address, Plan::new(request, "allowed", 4))
+    }
+
+    #[test]
+    fn every_request_has_one_reply() {
+        // Long enough that neither a request nor a reply fits into the system's buffers.
+        for checks in [1, 300_000] {
+            let (address, plan) = batch(checks, checks);
+            let mut load = Load::connect(address, &plan, 1).unwrap();
+            let laps = [load.press(Duration::from_millis(50)), load.press(Duration::from_millis(50))];
+            let counted: u64 = laps.into_iter().map(|lap| lap.unwrap().replies).sum();
+            let tally = load.finish().unwrap();
+            assert!(tally.replies > 0 && tally.unexpected == 0, "{tally:?}");
+            assert_eq!(
+                tally.replies - counted.min(tally.replies),
+                4,
+                "those in flight when the watch stopped"
+            );
+        }
+    }
+
+    #[test]
+    fn a_reply_that_says_something_else_is_counted() {
+        let (address, plan) = batch(3, 2);
+        let mut load = Load::connect(address, &plan, 1).unwrap();
+        load.press(Duration::from_millis(10)).unwrap();
+        let tally = load.finish().unwrap();
+        assert_eq!(tally.unexpected, tally.replies);
+        assert_eq!(tally.example.as_deref(), Some("200 allowed,allowed,"));
+    }
+
+    #[test]
+    fn every_request_that_was_due_is_timed() {
+        let (address, plan) = batch(1, 1);
+        let mut load = Load::connect(address, &plan, 1).unwrap();
+        let (warm_up, time) = (Duration::from_millis(20), Duration::from_millis(100));
+        let times = load.pace(1000.0, warm_up, time).unwrap();
+        assert_eq!((times.total(), load.finish().unwrap().replies), (100, 120));
+    }
+
+    #[test]
+    fn a_server_that_leaves_ends_the_load() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let plan = Plan::new(Request::get("/"), "", 1);
+        let mut load = Load::connect(address, &plan, 1).unwrap();
+        drop(listener.accept().unwrap());
+        assert!(load.press(Duration::from_secs(60)).is_err());
+        drop(listener);
+        assert!(exchange(address, &plan.request).is_err());
     }
 }

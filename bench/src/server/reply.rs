@@ -15,6 +15,36 @@ const MAX_HEADERS: usize = 16;
 /// How long a subject may take for a single reply before it counts as dead.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Where in some bytes a whole reply is. It borrows nothing, so that the bytes may be added to when it is not whole yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outline {
+    status: u16,
+    body: usize,
+}
+
+impl Outline {
+    /// The reply that `bytes` are, or nothing if more of it is to come.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Outline>> {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut head = httparse::Response::new(&mut headers);
+        let httparse::Status::Complete(body) = head.parse(bytes).context("what came is no HTTP")? else {
+            return Ok(None);
+        };
+        let length = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+        let length = length.and_then(|header| str::from_utf8(header.value).ok()?.parse::<usize>().ok());
+        let length = length.context("a reply does not say how long it is")?;
+        let come = bytes.len() - body;
+        ensure!(come <= length, "a reply is longer than it says");
+        let status = head.code.context("a reply has no status")?;
+        Ok((come == length).then_some(Outline { status, body }))
+    }
+
+    /// The reply itself, in the bytes it was found in.
+    pub(crate) fn of(self, bytes: &[u8]) -> Reply<'_> {
+        Reply { status: self.status, body: &bytes[self.body..] }
+    }
+}
+
 /// A whole reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply<'a> {
@@ -22,23 +52,7 @@ pub(crate) struct Reply<'a> {
     pub(crate) body: &'a [u8],
 }
 
-impl<'a> Reply<'a> {
-    /// The reply that `bytes` are, or nothing if more of it is to come.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Option<Reply<'a>>> {
-        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-        let mut head = httparse::Response::new(&mut headers);
-        let httparse::Status::Complete(begin) = head.parse(bytes).context("what came is no HTTP")? else {
-            return Ok(None);
-        };
-        let length = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
-        let length = length.and_then(|header| str::from_utf8(header.value).ok()?.parse::<usize>().ok());
-        let length = length.context("a reply does not say how long it is")?;
-        let body = &bytes[begin..];
-        ensure!(body.len() <= length, "a reply is longer than it says");
-        let status = head.code.context("a reply has no status")?;
-        Ok((body.len() == length).then_some(Reply { status, body }))
-    }
-
+impl Reply<'_> {
     /// The beginning of it, for a reader.
     pub(crate) fn excerpt(&self) -> String {
         let text = String::from_utf8_lossy(&self.body[..self.body.len().min(200)]);
@@ -76,7 +90,8 @@ pub(crate) fn exchange(address: SocketAddr, request: &Request) -> Result<(u16, S
         ensure!(length > 0, "the connection was closed before the reply was whole");
         bytes.extend_from_slice(&piece[..length]);
         ensure!(bytes.len() <= MAX_BYTES, "the reply is longer than {MAX_BYTES} bytes");
-        if let Some(reply) = Reply::parse(&bytes)? {
+        if let Some(outline) = Outline::parse(&bytes)? {
+            let reply = outline.of(&bytes);
             return Ok((reply.status, String::from_utf8_lossy(reply.body).into_owned()));
         }
     }
@@ -90,12 +105,12 @@ mod tests {
     fn a_reply_is_whole_when_its_body_is() {
         let bytes = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nContent-Length: 5\r\n\r\nhello";
         for length in 0..bytes.len() {
-            assert!(Reply::parse(&bytes[..length]).unwrap().is_none(), "{length} bytes are whole");
+            assert!(Outline::parse(&bytes[..length]).unwrap().is_none(), "{length} bytes are whole");
         }
-        let reply = Reply::parse(bytes).unwrap().unwrap();
+        let reply = Outline::parse(bytes).unwrap().unwrap().of(bytes);
         assert_eq!((reply.status, reply.body), (200, &b"hello"[..]));
-        assert!(Reply::parse(&[&bytes[..], b"!"].concat()).is_err(), "nothing may follow it");
-        assert!(Reply::parse(b"HTTP/1.1 200 OK\r\n\r\n").is_err(), "its length must be known");
+        assert!(Outline::parse(&[&bytes[..], b"!"].concat()).is_err(), "nothing may follow it");
+        assert!(Outline::parse(b"HTTP/1.1 200 OK\r\n\r\n").is_err(), "its length must be known");
     }
 
     #[test]

@@ -25,7 +25,7 @@ const ALLOWED: &str = r#""allowed":true"#;
 const REFUSED: &str = r#""allowed":false"#;
 
 /// The address of checks by the batch.
-const BATCH_PATH: &str = "/v1/check/batch";
+pub(crate) const BATCH_PATH: &str = "/v1/check/batch";
 
 /// A server under measurement.
 pub(crate) struct Subject {
