@@ -37,7 +37,7 @@ pub(crate) fn throttlecrab() -> Result<Program> {
         command.env("CARGO_PROFILE_RELEASE_LTO", "thin").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
         // Its build script needs protoc, though gRPC is never asked for here.
         if find("protoc").is_none() {
-            let folder = unpack("protobuf-compiler", "libproto")?;
+            let folder = unpack("protobuf-compiler", Some("libproto"))?;
             command.env("PROTOC", folder.join("usr/bin/protoc"));
             command.env("LD_LIBRARY_PATH", libraries(&folder)?);
         }
@@ -51,7 +51,7 @@ pub(crate) fn throttlecrab() -> Result<Program> {
 pub(crate) fn nginx() -> Result<Program> {
     let path = match find("nginx") {
         Some(path) => path,
-        None => unpack("nginx", "nginx=")?.join("usr/sbin/nginx"),
+        None => unpack("nginx", None)?.join("usr/sbin/nginx"),
     };
     let said = Command::new(&path).arg("-v").output().context("can't start nginx")?;
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
@@ -82,8 +82,9 @@ fn find(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Unpacks a Debian package, and those it depends on whose names begin with `also`.
-fn unpack(package: &str, also: &str) -> Result<PathBuf> {
+/// Unpacks a Debian package, and of those it depends on the ones whose names begin with `also`: the others are on every
+/// machine.
+fn unpack(package: &str, also: Option<&str>) -> Result<PathBuf> {
     let folder = tools()?.join(format!("debian-{package}"));
     let done = folder.join("unpacked");
     if done.is_file() {
@@ -96,7 +97,8 @@ fn unpack(package: &str, also: &str) -> Result<PathBuf> {
     let mut depends = Command::new("apt-cache");
     depends.args(["depends", "--recurse"]).args(only.map(|kind| format!("--no-{kind}"))).arg(package);
     let depends = output(&mut depends).with_context(advice)?;
-    let packages = depends.lines().filter(|name| *name == package || name.starts_with(also));
+    let is_wanted = |name: &&str| *name == package || also.is_some_and(|also| name.starts_with(also));
+    let packages = depends.lines().filter(is_wanted);
     run(Command::new("apt-get").args(["-q", "download"]).args(packages).current_dir(&folder))
         .with_context(advice)?;
     for entry in fs::read_dir(&folder)? {

@@ -122,7 +122,7 @@ impl Subject {
             let (status, body) = exchange(self.address, &proof.request).with_context(|| self.name.clone())?;
             ensure!(
                 status == proof.status && body.contains(proof.says),
-                "{} does not limit: it should answer {} with {:?}, but said {status} {body}",
+                "{} does not limit as it should: instead of {} and {:?}, it said {status} {body}",
                 self.name,
                 proof.status,
                 proof.says,
