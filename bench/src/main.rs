@@ -16,6 +16,7 @@ mod peer;
 mod race;
 mod rules;
 mod run;
+mod server;
 mod several;
 mod subject;
 mod sweep;
@@ -56,9 +57,21 @@ enum Scenario {
     Accuracy,
     /// What ten thousand rules cost, beside ten.
     Rules,
+    /// Requests a second and latency of the server, beside throttlecrab's and nginx.
+    Server {
+        /// Only this part: for tuning, so no record is kept.
+        #[arg(long)]
+        only: Option<server::Part>,
+    },
     /// One part of `memory`, in a process of its own.
     #[command(hide = true)]
     Child(child::Task),
+    /// A server of `server`, on its core.
+    #[command(hide = true)]
+    Pinned(server::process::Pinned),
+    /// A server of `server` that limits nothing.
+    #[command(hide = true)]
+    Floor { kind: server::floor::Kind },
 }
 
 fn main() -> Result<ExitCode> {
@@ -89,6 +102,13 @@ fn main() -> Result<ExitCode> {
             rules::measure(&mut run)?;
             run.end()
         }
+        Scenario::Server { only } => {
+            let mut run = Run::begin("server", pace(only.is_some()))?;
+            server::measure(&mut run, only)?;
+            run.end()
+        }
         Scenario::Child(task) => child::work(&task).map(|()| ExitCode::SUCCESS),
+        Scenario::Pinned(pinned) => match server::process::take_over(&pinned)? {},
+        Scenario::Floor { kind } => server::floor::serve(kind).map(|()| ExitCode::SUCCESS),
     }
 }

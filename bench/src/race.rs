@@ -33,10 +33,16 @@ pub(crate) enum Verdict {
     Refused,
 }
 
-/// Nanoseconds for a check in each round.
+/// A figure for each round, such as nanoseconds for a check, from the least to the most.
 pub(crate) struct Laps(Vec<f64>);
 
 impl Laps {
+    /// At least one lap, in any order.
+    pub(crate) fn new(mut laps: Vec<f64>) -> Laps {
+        laps.sort_by(f64::total_cmp);
+        Laps(laps)
+    }
+
     pub(crate) fn median(&self) -> f64 {
         let middle = self.0.len() / 2;
         match self.0.len() % 2 {
@@ -45,7 +51,7 @@ impl Laps {
         }
     }
 
-    /// The shortest and the longest.
+    /// The least and the most.
     pub(crate) fn spread(&self) -> (f64, f64) {
         (self.0[0], self.0[self.0.len() - 1])
     }
@@ -75,12 +81,7 @@ pub(crate) fn race(
             laps.push(lap.run(&cores[..threads])?);
         }
     }
-    Ok(laps.into_iter().map(sorted).collect())
-}
-
-fn sorted(mut laps: Vec<f64>) -> Laps {
-    laps.sort_by(f64::total_cmp);
-    Laps(laps)
+    Ok(laps.into_iter().map(Laps::new).collect())
 }
 
 /// One subject's turn.

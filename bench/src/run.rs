@@ -95,7 +95,7 @@ impl Run {
 }
 
 /// The folder of this package: cargo names it to whatever it runs.
-fn bench_folder() -> PathBuf {
+pub(crate) fn bench_folder() -> PathBuf {
     env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("bench"), PathBuf::from)
 }
 

@@ -111,7 +111,9 @@ impl Stage {
 
     fn check(&self, number: u64, key: &str) -> Answer {
         let limit = if number.is_multiple_of(2) { &self.soon } else { &self.late };
-        self.store.take_now(key.into(), Scope::default(), limit, Ask::exactly(1), PermitId::default()).answer()
+        self.store
+            .take_now(key.into(), Scope::default(), limit, Ask::exactly(1), PermitId::default())
+            .answer()
     }
 
     fn fill(&self) {

@@ -172,8 +172,8 @@ impl Index {
 
     /// What finding a rule has made sure of.
     #[inline]
-    pub(crate) fn proof(&self, position: u32) -> Proof {
-        self.proofs[position as usize]
+    pub(crate) fn proof(&self, position: usize) -> Proof {
+        self.proofs[position]
     }
 }
 

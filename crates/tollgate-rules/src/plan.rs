@@ -2,10 +2,9 @@
 
 use crate::index::Found;
 use crate::request::Request;
-use crate::rule::{Facts, Rule, is_valid, write_ip};
-use crate::set::{RuleSet, Standing};
-use crate::spec::Mode;
-use tollgate_core::{Act, Ask, Draw, Draws, Limit, Micros, PermitId};
+use crate::rule::{Facts, Proof, Rule, is_valid, write_ip};
+use crate::set::{HotKey, RuleSet, Standing};
+use tollgate_core::{Act, Ask, Draw, Draws, Limit, Micros, PermitId, Scope};
 
 /// What is to be done with a request's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,24 +142,31 @@ impl Plan {
             rules.index.find(&facts, &mut self.found);
             for at in 0..self.found.positions.len() {
                 let position = self.found.positions[at];
-                let rule = &rules.rules[position as usize];
-                let track = 1 << rule.track;
-                if decided & track != 0 || rule.misfit(&facts, rules.index.proof(position)).is_some() {
+                let hot = &rules.hot[position as usize];
+                if decided & 1 << hot.track != 0 {
                     continue;
                 }
-                let Some(limits) = limits_of(rules, rule, &standing, request, now) else { continue };
-                self.draw(rule, position, limits, &facts, act, first);
-                decided |= track;
+                let limits = match hot.is_plain && !facts.client_key.is_empty() {
+                    true => Some(&rules.limits[hot.limits.0 as usize..hot.limits.1 as usize]),
+                    false => bind(rules, position, &facts, &standing, request, now),
+                };
+                let Some(limits) = limits else { continue };
+                self.draw(rules, position, limits, &facts, act, first);
+                decided |= 1 << hot.track;
                 if decided == rules.tracks {
                     break;
                 }
             }
         }
         if let Some((position, limits)) = rules.base_of(&standing) {
-            let rule = &rules.rules[position as usize];
-            let is_alternative = decided & 1 << rule.track != 0;
-            if !is_alternative && rule.misfit(&facts, crate::rule::Proof::Nothing).is_none() {
-                self.draw(rule, position, limits, &facts, act, first);
+            let hot = &rules.hot[position as usize];
+            let is_alternative = decided & 1 << hot.track != 0;
+            let is_known = match hot.key {
+                HotKey::ApiKey => !facts.client_key.is_empty(),
+                HotKey::Other => rules.rules[position as usize].misfit(&facts, Proof::Nothing).is_none(),
+            };
+            if !is_alternative && is_known {
+                self.draw(rules, position, limits, &facts, act, first);
             }
         }
         match self.draws.all().len() == first {
@@ -170,9 +176,10 @@ impl Plan {
     }
 
     /// Adds a rule's draws; `first` is where those of this request begin.
+    #[inline]
     fn draw(
         &mut self,
-        rule: &Rule,
+        rules: &RuleSet,
         position: u32,
         limits: &[Limit],
         facts: &Facts<'_>,
@@ -182,21 +189,23 @@ impl Plan {
         if self.draws.all().len() == first {
             self.draws.begin();
         }
-        for (index, limit) in limits.iter().enumerate() {
-            match index {
-                0 => self.draws.push_parts(
-                    rule.parts(facts, &self.ip),
-                    rule.scope_of(0),
-                    *limit,
-                    act,
-                    PermitId::default(),
-                ),
-                index => self.draws.push_again(rule.scope_of(index), *limit, act, PermitId::default()),
+        let hot = &rules.hot[position as usize];
+        for (limit, scope) in (0..).zip(limits).map(|(index, limit)| (limit, Scope(hot.scope.wrapping_add(index)))) {
+            match (scope.0 == hot.scope, hot.key) {
+                (false, _) => self.draws.push_again(scope, *limit, act, PermitId::default()),
+                (true, HotKey::ApiKey) => {
+                    self.draws.push(facts.client_key.into(), scope, *limit, act, PermitId::default());
+                }
+                (true, HotKey::Other) => {
+                    let parts = rules.rules[position as usize].parts(facts, &self.ip);
+                    self.draws.push_parts(parts, scope, *limit, act, PermitId::default());
+                }
             }
-            if rule.mode == Mode::Shadow {
+            if hot.is_shadow {
                 self.draws.shadow_last();
             }
-            self.bound.push(Bound { rule: position, limit: u32::try_from(index).unwrap_or(u32::MAX) });
+            let limit = u32::try_from(scope.0.wrapping_sub(hot.scope)).unwrap_or(u32::MAX);
+            self.bound.push(Bound { rule: position, limit });
         }
     }
 
@@ -224,6 +233,22 @@ impl Plan {
     /// Whether no store has anything to decide.
     pub fn is_settled(&self) -> bool {
         self.draws.is_empty()
+    }
+}
+
+/// The limits that a rule holds a client to, if it binds the request at all.
+fn bind<'a>(
+    rules: &'a RuleSet,
+    position: u32,
+    facts: &Facts<'_>,
+    standing: &Standing<'a>,
+    request: &Request<'_>,
+    now: &mut impl FnMut() -> Micros,
+) -> Option<&'a [Limit]> {
+    let rule = &rules.rules[position as usize];
+    match rule.misfit(facts, rules.index.proof(position as usize)) {
+        Some(_) => None,
+        None => limits_of(rules, rule, standing, request, now),
     }
 }
 

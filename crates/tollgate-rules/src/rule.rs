@@ -7,7 +7,7 @@ use crate::prefixes::Map;
 use crate::spec::{Consistency, FailureMode, Match, Mode, OverrideSpec};
 use std::fmt::{self, Write};
 use std::net::IpAddr;
-use tollgate_core::{Limit, MAX_DRAWS, Micros, Scope};
+use tollgate_core::{Limit, MAX_DRAWS, Micros};
 
 /// A rule that runs: whom it binds, what it counts, and to which limits.
 #[derive(Clone, Debug)]
@@ -93,12 +93,6 @@ impl Rule {
     /// What one of its limits goes by in headers.
     pub fn limit_name(&self, index: usize) -> &str {
         self.names.get(index).map_or(&self.id, |name| name)
-    }
-
-    /// Which of a key's states is the one of a limit of this rule.
-    #[inline]
-    pub(crate) fn scope_of(&self, index: usize) -> Scope {
-        Scope(self.scope.wrapping_add(index as u64))
     }
 
     /// Why it does not bind a request, if it does not. What the index has proven is not looked at again.

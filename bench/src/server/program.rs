@@ -1,0 +1,137 @@
+//! The programs that are measured: Tollgate from this tree, its peers from where they are published.
+//!
+//! What the machine lacks is put below `target/tools`, in a folder named after its version; nothing else on the machine
+//! changes. Debian's packages are unpacked there, not installed: an installed nginx would be started as a service.
+
+use crate::run::bench_folder;
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+pub(crate) const THROTTLECRAB: &str = "0.4.40";
+
+/// A program, and which version it is.
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    pub(crate) version: String,
+}
+
+/// Tollgate, built as it is shipped.
+pub(crate) fn tollgate() -> Result<Program> {
+    let root = root()?;
+    run(cargo().args(["build", "--release", "--locked", "--target-dir", "target"]).current_dir(&root))?;
+    let path = root.join("target/release/tollgate");
+    let said = output(Command::new(&path).arg("--version"))?;
+    Ok(Program { path, version: said.trim().trim_start_matches("tollgate ").to_owned() })
+}
+
+/// throttlecrab's server as its own lock file says, but optimised like Tollgate.
+pub(crate) fn throttlecrab() -> Result<Program> {
+    let folder = tools()?.join(format!("throttlecrab-server-{THROTTLECRAB}"));
+    let path = folder.join("bin/throttlecrab-server");
+    if !path.is_file() {
+        let mut command = cargo();
+        command.args(["install", "--quiet", "--locked", "--root"]).arg(&folder);
+        command.arg(format!("throttlecrab-server@{THROTTLECRAB}"));
+        command.env("CARGO_PROFILE_RELEASE_LTO", "thin").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
+        // Its build script needs protoc, though gRPC is never asked for here.
+        if find("protoc").is_none() {
+            let folder = unpack("protobuf-compiler", Some("libproto"))?;
+            command.env("PROTOC", folder.join("usr/bin/protoc"));
+            command.env("LD_LIBRARY_PATH", libraries(&folder)?);
+        }
+        println!("installing throttlecrab-server {THROTTLECRAB}");
+        run(&mut command)?;
+    }
+    Ok(Program { path, version: THROTTLECRAB.to_owned() })
+}
+
+/// nginx as Debian builds it.
+pub(crate) fn nginx() -> Result<Program> {
+    let path = match find("nginx") {
+        Some(path) => path,
+        None => unpack("nginx", None)?.join("usr/sbin/nginx"),
+    };
+    let said = Command::new(&path).arg("-v").output().context("can't start nginx")?;
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    let version = said.rsplit_once('/').map_or("", |(_, version)| version.trim());
+    Ok(Program { path, version: version.to_owned() })
+}
+
+/// A folder for what a subject is given to read.
+pub(crate) fn scratch() -> Result<PathBuf> {
+    let folder = root()?.join("target/bench-server");
+    fs::create_dir_all(&folder).with_context(|| format!("can't make {}", folder.display()))?;
+    Ok(folder)
+}
+
+fn root() -> Result<PathBuf> {
+    let folder = bench_folder().join("..");
+    folder.canonicalize().with_context(|| format!("can't find {}", folder.display()))
+}
+
+fn tools() -> Result<PathBuf> {
+    Ok(root()?.join("target/tools"))
+}
+
+/// A program of the machine's own. Where administrators keep theirs is not on everybody's path.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
+    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Unpacks a Debian package, and of those it depends on the ones whose names begin with `also`: the others are on every
+/// machine.
+fn unpack(package: &str, also: Option<&str>) -> Result<PathBuf> {
+    let folder = tools()?.join(format!("debian-{package}"));
+    let done = folder.join("unpacked");
+    if done.is_file() {
+        return Ok(folder);
+    }
+    println!("unpacking Debian's {package}");
+    fs::create_dir_all(&folder)?;
+    let advice = || format!("{package} is missing and can't be fetched: run `apt-get update`, or install it");
+    let only = ["recommends", "suggests", "conflicts", "breaks", "replaces", "enhances"];
+    let mut depends = Command::new("apt-cache");
+    depends.args(["depends", "--recurse"]).args(only.map(|kind| format!("--no-{kind}"))).arg(package);
+    let depends = output(&mut depends).with_context(advice)?;
+    let is_wanted = |name: &&str| *name == package || also.is_some_and(|also| name.starts_with(also));
+    let packages = depends.lines().filter(is_wanted);
+    run(Command::new("apt-get").args(["-q", "download"]).args(packages).current_dir(&folder))
+        .with_context(advice)?;
+    for entry in fs::read_dir(&folder)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "deb") {
+            run(Command::new("dpkg-deb").arg("-x").arg(file).arg(&folder))?;
+        }
+    }
+    fs::write(done, "")?;
+    Ok(folder)
+}
+
+/// Where an unpacked package has its libraries: in a folder named after the machine's kind.
+fn libraries(unpacked: &Path) -> Result<PathBuf> {
+    let mut entries = fs::read_dir(unpacked.join("usr/lib"))?;
+    Ok(entries.next().context("a package has no libraries")??.path())
+}
+
+fn cargo() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let name = command.get_program().display().to_string();
+    let status = command.status().with_context(|| format!("can't start {name}"))?;
+    ensure!(status.success(), "{name} ended with {status}");
+    Ok(())
+}
+
+/// What a program says.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().display().to_string();
+    let output = command.output().with_context(|| format!("can't start {name}"))?;
+    ensure!(output.status.success(), "{name} ended with {}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}

@@ -1,0 +1,88 @@
+//! Servers side by side, turn by turn.
+//!
+//! A round lets every server have its turn, so that whatever the machine does meanwhile falls on all of them alike; the
+//! others are stopped. A turn begins with new connections, because a server may close those that were idle. What is
+//! told beside requests a second is the server's own time for one, which a noisy machine disturbs less.
+
+use super::load::{Load, Plan, Tally};
+use super::subject::Subject;
+use crate::race::Laps;
+use anyhow::{Context, Result};
+use std::time::Duration;
+
+/// How long a race takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    pub(crate) rounds: u64,
+    /// How long the load lasts before the watch starts.
+    pub(crate) warm_up: Duration,
+    /// How long it lasts on the watch.
+    pub(crate) time: Duration,
+}
+
+/// What came of a server's turns.
+pub(crate) struct Figures {
+    /// Requests a second.
+    pub(crate) per_sec: Laps,
+    /// The server's time for a request, in microseconds.
+    pub(crate) cpu_us: Laps,
+    /// Which share of its core the server used.
+    pub(crate) busy: Laps,
+    /// Which share of its core the generator could have done without.
+    pub(crate) spare: Laps,
+}
+
+/// Lets the subjects have their turns, each with its own plan; their figures in the same order.
+pub(crate) fn take_turns(
+    entries: &[(&Subject, &Plan)],
+    effort: Effort,
+    tally: &mut Tally,
+) -> Result<Vec<Figures>> {
+    let mut turns: Vec<Vec<Turn>> = entries.iter().map(|_| Vec::new()).collect();
+    for round in 0..effort.rounds {
+        for ((subject, plan), turns) in entries.iter().zip(&mut turns) {
+            let turn = Turn::take(subject, plan, effort, round, tally);
+            turns.push(turn.with_context(|| format!("{} in round {}", subject.name, round + 1))?);
+        }
+    }
+    Ok(turns.iter().map(|turns| Figures::of(turns)).collect())
+}
+
+impl Figures {
+    fn of(turns: &[Turn]) -> Figures {
+        let laps = |figure: fn(&Turn) -> f64| Laps::new(turns.iter().map(figure).collect());
+        Figures {
+            per_sec: laps(|turn| turn.replies / turn.elapsed),
+            cpu_us: laps(|turn| turn.cpu * 1e6 / turn.replies.max(1.0)),
+            busy: laps(|turn| turn.cpu / turn.elapsed),
+            spare: laps(|turn| turn.spare / turn.elapsed),
+        }
+    }
+}
+
+/// One turn, its times in seconds.
+struct Turn {
+    replies: f64,
+    elapsed: f64,
+    cpu: f64,
+    spare: f64,
+}
+
+impl Turn {
+    fn take(subject: &Subject, plan: &Plan, effort: Effort, seed: u64, tally: &mut Tally) -> Result<Turn> {
+        subject.process.resume()?;
+        let mut load = Load::connect(subject.address, plan, seed)?;
+        load.press(effort.warm_up)?;
+        let before = subject.process.cpu_time()?;
+        let lap = load.press(effort.time)?;
+        let cpu = subject.process.cpu_time()? - before;
+        tally.add(load.finish()?);
+        subject.process.pause()?;
+        Ok(Turn {
+            replies: lap.replies as f64,
+            elapsed: lap.elapsed.as_secs_f64(),
+            cpu: cpu.as_secs_f64(),
+            spare: lap.spare.as_secs_f64(),
+        })
+    }
+}
