@@ -66,7 +66,9 @@ impl Reading {
         self.outlook().retry
     }
 
-    fn outlook(&self) -> Outlook {
+    /// All that it says is to come, worked out once.
+    #[inline]
+    pub fn outlook(&self) -> Outlook {
         self.outcome.outlook(&self.limit, self.ask)
     }
 }

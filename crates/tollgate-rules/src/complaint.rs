@@ -219,8 +219,12 @@ pub(crate) fn near<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> 
         8..=64 => 3,
         _ => return None,
     };
-    let measured = known.into_iter().map(|known| (distance(&name, &known.chars().collect::<Vec<_>>()), known));
-    measured.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
+    let measured =
+        known.into_iter().map(|known| (distance(&name, &known.chars().collect::<Vec<_>>()), known));
+    measured
+        .filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
 }
 
 /// How many letters must be added, removed, changed or swapped with their neighbour to make one word of another.
@@ -258,7 +262,8 @@ mod tests {
         assert_eq!(shown("\tx", 2), "f:1:2: error: no\n    1 |     x\n      |     ^\n");
         assert_eq!(shown("日本: x", 5), "f:1:5: error: no\n    1 | 日本: x\n      |       ^\n");
         assert_eq!(shown("a\u{1b}[2Jb", 1), "f:1:1: error: no\n    1 | a\u{fffd}[2Jb\n      | ^\n");
-        let unplaced = Complaint { severity: Severity::Warning, place: Place::default(), said: "no".to_owned() };
+        let unplaced =
+            Complaint { severity: Severity::Warning, place: Place::default(), said: "no".to_owned() };
         assert_eq!(report("f", "x", &[unplaced]), "f: warning: no\n");
     }
 

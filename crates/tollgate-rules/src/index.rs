@@ -137,7 +137,8 @@ impl Index {
         let Found { positions, patterns, shaped } = found;
         positions.clear();
         positions.extend_from_slice(&self.others);
-        let mut take = |more: Option<&Positions>| positions.extend_from_slice(more.map_or(&[], Positions::as_slice));
+        let mut take =
+            |more: Option<&Positions>| positions.extend_from_slice(more.map_or(&[], Positions::as_slice));
         if !self.keys.is_empty() {
             take(self.keys.get(facts.client_key));
         }

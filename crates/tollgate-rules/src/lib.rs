@@ -39,5 +39,5 @@ pub use read::{Review, read};
 pub use request::{Attribute, Request};
 pub use rule::{Misfit, Rule};
 pub use schema::schema;
-pub use tail::Cut;
 pub use set::{MAX_KEYS, RuleSet, TierSource, TooManyLimits};
+pub use tail::Cut;

@@ -190,7 +190,9 @@ impl Plan {
             self.draws.begin();
         }
         let hot = &rules.hot[position as usize];
-        for (limit, scope) in (0..).zip(limits).map(|(index, limit)| (limit, Scope(hot.scope.wrapping_add(index)))) {
+        for (limit, scope) in
+            (0..).zip(limits).map(|(index, limit)| (limit, Scope(hot.scope.wrapping_add(index))))
+        {
             match (scope.0 == hot.scope, hot.key) {
                 (false, _) => self.draws.push_again(scope, *limit, act, PermitId::default()),
                 (true, HotKey::ApiKey) => {

@@ -124,7 +124,8 @@ impl<'n> Reader<'n> {
 
     fn complain_of_past(&mut self, valid_until: Option<Micros>, place: Place, what: &str) {
         if valid_until.is_some_and(|until| until <= self.now) {
-            self.complaints.warn(place, format!("{what} no longer holds, since its valid_until is past: leave it out"));
+            self.complaints
+                .warn(place, format!("{what} no longer holds, since its valid_until is past: leave it out"));
         }
     }
 }

@@ -17,7 +17,8 @@ use table::{FILE, Field, Form, TABLES, Table};
 /// ```
 pub fn schema() -> Value {
     let mut schema = object(&FILE);
-    let defs: Map<_, _> = TABLES.iter().skip(1).map(|table| (name(table).to_owned(), object(table))).collect();
+    let defs: Map<_, _> =
+        TABLES.iter().skip(1).map(|table| (name(table).to_owned(), object(table))).collect();
     let any_of: Vec<_> = crate::read::SUBSTANCE
         .iter()
         .filter_map(|name| FILE.position(name))
@@ -54,7 +55,8 @@ fn object(table: &Table) -> Value {
         "properties": properties,
         "additionalProperties": false,
     });
-    let required: Vec<_> = table.fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
+    let required: Vec<_> =
+        table.fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
     if !required.is_empty() {
         object["required"] = json!(required);
     }
@@ -76,7 +78,8 @@ fn property(field: &Field, name: &str) -> Value {
 
 /// Names that can't be there together: two names of one field, or two fields of a group.
 fn exclusive_pairs(table: &Table) -> Vec<(&'static str, &'static str)> {
-    let alone = table.fields.iter().filter(|field| !field.is_joined).map(|field| field.names().collect::<Vec<_>>());
+    let alone =
+        table.fields.iter().filter(|field| !field.is_joined).map(|field| field.names().collect::<Vec<_>>());
     let groups = table.exclusive.iter().map(|group| {
         let fields = group.iter().filter_map(|name| table.position(name));
         fields.flat_map(|index| table.fields[index].names()).collect()
@@ -120,7 +123,9 @@ fn value(form: &Form) -> Value {
         Form::Network => json!({"type": "string", "pattern": "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"}),
         Form::Choice(words) => json!({"enum": words}),
         Form::List(form) => json!({"type": "array", "items": value(form)}),
-        Form::OneOrList(form) => json!({"anyOf": [value(form), {"type": "array", "items": value(form), "minItems": 1}]}),
+        Form::OneOrList(form) => {
+            json!({"anyOf": [value(form), {"type": "array", "items": value(form), "minItems": 1}]})
+        }
         Form::Map(form) => json!({"type": "object", "additionalProperties": value(form)}),
         Form::Fields(table) => json!({"$ref": format!("#/$defs/{}", name(table))}),
         Form::Either(first, second) => json!({"anyOf": [value(first), value(second)]}),

@@ -187,7 +187,8 @@ impl RuleSet {
             true => set.index.proof(position),
             false => Proof::Nothing,
         };
-        let hot = rules.iter().enumerate().map(|(position, rule)| Hot::new(rule, proof(position), &mut limits));
+        let hot =
+            rules.iter().enumerate().map(|(position, rule)| Hot::new(rule, proof(position), &mut limits));
         set.hot = hot.collect();
         set.limits = limits.into();
         set.rules = rules.into();

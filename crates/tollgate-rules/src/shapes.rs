@@ -44,7 +44,8 @@ impl Shapes {
     #[inline]
     pub(crate) fn find(&self, path: &str, shaped: &mut String, found: &mut Vec<u32>) {
         let segments = &path[1..];
-        let count = if segments.is_empty() { 0 } else { 1 + segments.bytes().filter(|byte| *byte == b'/').count() };
+        let count =
+            if segments.is_empty() { 0 } else { 1 + segments.bytes().filter(|byte| *byte == b'/').count() };
         for (shape, templates) in &self.0 {
             let fits = match shape.has_rest {
                 true => count > shape.wild.len(),

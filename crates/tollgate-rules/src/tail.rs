@@ -58,7 +58,8 @@ impl Cut {
     }
 
     pub(crate) fn matches(&self, path: &str) -> bool {
-        path.starts_with(&*self.prefix) && self.tail.as_ref().is_none_or(|tail| tail.is_match(&path[self.skipped..]))
+        path.starts_with(&*self.prefix)
+            && self.tail.as_ref().is_none_or(|tail| tail.is_match(&path[self.skipped..]))
     }
 }
 
@@ -89,7 +90,8 @@ fn split(hir: &Hir) -> (String, Option<Hir>) {
         rest = behind;
     }
     let Ok(prefix) = String::from_utf8(prefix) else { return (String::new(), None) };
-    let looks_back = rest.iter().any(|part| part.properties().look_set().iter().any(|look| look != Look::End));
+    let looks_back =
+        rest.iter().any(|part| part.properties().look_set().iter().any(|look| look != Look::End));
     let rest = (!looks_back).then(|| Hir::concat(rest.to_vec()));
     (prefix, rest)
 }
@@ -99,10 +101,13 @@ fn is_anything(rest: &Hir) -> bool {
     ["", ".*", ".*$"].iter().any(|known| parse(known).is_ok_and(|known| known == *rest))
 }
 
+/// Expressions by their text and whether case is ignored.
+type Known = HashMap<(Box<str>, bool), Arc<Regex>>;
+
 /// A compiled expression, which others that are written alike share.
 fn shared(expression: &str, style: PathStyle) -> Result<Arc<Regex>, PathPatternError> {
     thread_local! {
-        static KNOWN: RefCell<HashMap<(Box<str>, bool), Arc<Regex>>> = RefCell::default();
+        static KNOWN: RefCell<Known> = RefCell::default();
     }
     let name = (expression.into(), style.ignore_case);
     if let Some(known) = KNOWN.with_borrow(|known| known.get(&name).cloned()) {
@@ -151,7 +156,9 @@ mod tests {
             let cut = cut(expression);
             assert_eq!((&*cut.prefix, cut.skipped == 0), (prefix, is_whole), "{expression}");
         }
-        assert!(cut("^/v1/.*").tail.is_none() && cut("^/v1/.*$").tail.is_none() && cut("^/v1/").tail.is_none());
+        assert!(
+            cut("^/v1/.*").tail.is_none() && cut("^/v1/.*$").tail.is_none() && cut("^/v1/").tail.is_none()
+        );
         let (one, other) = (cut("^/a/[0-9]+$").tail, cut("^/b/[0-9]+$").tail);
         assert!(Arc::ptr_eq(&one.unwrap(), &other.unwrap()), "a tail is compiled once");
     }

@@ -38,7 +38,10 @@ fn ids(rules: &[RuleSpec], complaints: &mut Complaints) {
             continue;
         }
         if let Some(line) = lines.insert(&*id.value, id.place.line) {
-            let said = format!("the id {} is taken by the rule in line {line}: give this one another", quoted(&id.value));
+            let said = format!(
+                "the id {} is taken by the rule in line {line}: give this one another",
+                quoted(&id.value)
+            );
             complaints.error(id.place, said);
         }
     }

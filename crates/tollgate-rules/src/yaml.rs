@@ -7,8 +7,8 @@
 use crate::complaint::{Complaints, quoted};
 use crate::spec::Place;
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag, options};
-use std::collections::{HashMap, HashSet};
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 
 /// The longest text that is read.
 const MOST_BYTES: usize = 16 << 20;
@@ -79,7 +79,9 @@ impl<'t> Node<'t> {
         match &self.value {
             Value::Scalar { .. } | Value::Broken => 1,
             Value::List(items) => 1 + items.iter().map(Node::size).sum::<usize>(),
-            Value::Map(pairs) => 1 + pairs.iter().map(|(name, value)| name.size() + value.size()).sum::<usize>(),
+            Value::Map(pairs) => {
+                1 + pairs.iter().map(|(name, value)| name.size() + value.size()).sum::<usize>()
+            }
         }
     }
 
@@ -283,7 +285,9 @@ impl<'t> Builder<'t> {
                     continue;
                 };
                 own.extend(
-                    pairs.into_iter().filter(|(name, _)| name.text().is_none_or(|text| names.insert(text.to_owned()))),
+                    pairs
+                        .into_iter()
+                        .filter(|(name, _)| name.text().is_none_or(|text| names.insert(text.to_owned()))),
                 );
             }
         }

@@ -50,7 +50,9 @@ pub(crate) struct Admin<S> {
 pub(crate) enum Route {
     Livez,
     /// Whether who asks has the token, and so is told everything.
-    Readyz { in_full: bool },
+    Readyz {
+        in_full: bool,
+    },
     Version,
     Metrics,
     Emergency(Switch),
@@ -86,7 +88,11 @@ impl<S: Store + Keeping> Admin<S> {
             Route::Reload => {
                 // If it is full, somebody has asked already and is not served yet.
                 let _ = self.tower.reload.try_send(());
-                text(StatusCode::ACCEPTED, "the rules are being read again: see /readyz for what came of it\n", out);
+                text(
+                    StatusCode::ACCEPTED,
+                    "the rules are being read again: see /readyz for what came of it\n",
+                    out,
+                );
             }
         }
         Ok(())
@@ -97,7 +103,9 @@ impl<S: Store + Keeping> Admin<S> {
         let trouble = self.tower.feed.trouble();
         let rules = match (&trouble, in_full) {
             (None, _) => "in force",
-            (Some(_), false) => "the file has mistakes, so the rules before it are in force: ask with the token for more",
+            (Some(_), false) => {
+                "the file has mistakes, so the rules before it are in force: ask with the token for more"
+            }
             (Some(_), true) => "the file has mistakes, so the rules before it are in force",
         };
         let emergency = self.gate.emergency().limit().map(|limit| limit.quota().to_string());
@@ -120,7 +128,8 @@ impl<S: Store + Keeping> Admin<S> {
                 tracing::warn!("the emergency limit is off");
             }
             Switch::On => {
-                let wanted = serde_json::from_slice::<Wanted<'_>>(body).map_err(|error| Fault::emergency(&error))?;
+                let wanted =
+                    serde_json::from_slice::<Wanted<'_>>(body).map_err(|error| Fault::emergency(&error))?;
                 let quota: Quota = wanted.limit.parse().map_err(|error| Fault::emergency(&error))?;
                 let limit = Limit::new(Law::TokenBucket, quota).map_err(|error| Fault::emergency(&error))?;
                 emergency.switch_on(limit);
@@ -157,9 +166,24 @@ impl<S: Store + Keeping> Admin<S> {
             text.memory(&stats);
         }
         let rules = self.gate.with_rules(|rules| rules.rules().len());
-        text.single("tollgate_rules", Gauge, "Rules in force, the default, tiers and clients included.", rules);
-        text.single("tollgate_rules_loads_total", Counter, "How often rules were put in force.", self.gate.installs());
-        text.single("tollgate_rules_load_failures_total", Counter, "How often a file could not take effect.", tower.feed.failures());
+        text.single(
+            "tollgate_rules",
+            Gauge,
+            "Rules in force, the default, tiers and clients included.",
+            rules,
+        );
+        text.single(
+            "tollgate_rules_loads_total",
+            Counter,
+            "How often rules were put in force.",
+            self.gate.installs(),
+        );
+        text.single(
+            "tollgate_rules_load_failures_total",
+            Counter,
+            "How often a file could not take effect.",
+            tower.feed.failures(),
+        );
         text.single(
             "tollgate_rules_last_load_successful",
             Gauge,
@@ -203,7 +227,9 @@ impl<S: Store + Keeping> Site for Admin<S> {
             (path @ ("/livez" | "/healthz" | "/readyz" | "/version" | "/metrics"), method) => {
                 return Err(Fault::wrong_method(path, method, "GET, HEAD"));
             }
-            ("/v1/emergency", method) => return Err(Fault::wrong_method("/v1/emergency", method, "GET, PUT, DELETE")),
+            ("/v1/emergency", method) => {
+                return Err(Fault::wrong_method("/v1/emergency", method, "GET, PUT, DELETE"));
+            }
             ("/v1/reload", method) => return Err(Fault::wrong_method("/v1/reload", method, "POST")),
             (path, _) => return Err(Fault::no_such_admin_path(path)),
         };
@@ -213,7 +239,6 @@ impl<S: Store + Keeping> Site for Admin<S> {
         }
     }
 
-    #[expect(clippy::unused_async, reason = "the trait lets others wait")]
     async fn answer<'a>(
         &self,
         calls: impl Iterator<Item = Call<'a, Route>> + Clone + Send,

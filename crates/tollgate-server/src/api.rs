@@ -174,7 +174,14 @@ impl<S: Store> Api<S> {
         Ok(Manner { status, form })
     }
 
-    fn tell(&self, call: &Call<'_, Route>, docket: &Docket, pending: &Pending, desktop: (&mut Vec<u8>, &mut Vec<u8>), out: &mut impl Out) {
+    fn tell(
+        &self,
+        call: &Call<'_, Route>,
+        docket: &Docket,
+        pending: &Pending,
+        desktop: (&mut Vec<u8>, &mut Vec<u8>),
+        out: &mut impl Out,
+    ) {
         let (lines, body) = desktop;
         lines.clear();
         body.clear();
@@ -338,7 +345,8 @@ fn read_check<'a>(call: &Call<'a, Route>) -> Result<CheckBody<'a>, Fault> {
     if call.body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Fault::NoObject);
     }
-    let check: CheckBody<'a> = serde_json::from_slice(call.body).map_err(|error| Fault::unreadable(&error))?;
+    let check: CheckBody<'a> =
+        serde_json::from_slice(call.body).map_err(|error| Fault::unreadable(&error))?;
     match call.route {
         Route::Short if !check.has_key() => Err(Fault::missing_key()),
         _ if !check.says_who() => Err(Fault::Unreadable { reason: NOBODY.to_owned() }),

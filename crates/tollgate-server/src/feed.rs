@@ -6,10 +6,10 @@
 use crate::file;
 use crate::watch::Watch;
 use parking_lot::Mutex;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::io;
 use tokio::sync::mpsc;
 use tollgate::rules::{RuleSet, read};
 use tollgate::{Gate, Micros, Store};
@@ -125,7 +125,8 @@ fn describe(error: &FeedError) -> String {
 pub fn load(path: &Path, now: Micros) -> Result<RuleSet, FeedError> {
     let unreadable = |source| FeedError::Unreadable { path: path.into(), source };
     let text = file::read(path, MAX_FILE_BYTES).map_err(unreadable)?;
-    let text = String::from_utf8(text).map_err(|_| unreadable(io::Error::other("it is not text in UTF-8")))?;
+    let text =
+        String::from_utf8(text).map_err(|_| unreadable(io::Error::other("it is not text in UTF-8")))?;
     let name = path.display().to_string();
     let review = read(&text, now);
     let report = review.report(&name, &text);

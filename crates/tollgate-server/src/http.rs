@@ -77,7 +77,12 @@ impl Http {
         // Without `half_close`, a client that says it has sent everything would not be answered.
         any.http1().header_read_timeout(None).half_close(true).max_buf_size(MAX_HEAD_BYTES);
         any.http2().max_concurrent_streams(MAX_STREAMS);
-        Http(Arc::new(Speech { http1: any.clone().http1_only(), any, clock: SystemClock::new(), room: Room::new() }))
+        Http(Arc::new(Speech {
+            http1: any.clone().http1_only(),
+            any,
+            clock: SystemClock::new(),
+            room: Room::new(),
+        }))
     }
 
     /// Answers a connection's requests until it ends, goes quiet, or has to.

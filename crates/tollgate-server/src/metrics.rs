@@ -58,7 +58,8 @@ impl Exposition {
     }
 
     fn head(&mut self, name: &str, help: &str, kind: &str) {
-        write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n").expect("text can be written to memory");
+        write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n")
+            .expect("text can be written to memory");
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
@@ -79,7 +80,11 @@ impl Exposition {
     /// Every decision once, under the rule that binds.
     pub(crate) fn decisions(&mut self, outcomes: &Outcomes) {
         let name = "tollgate_decisions_total";
-        self.head(name, "Checks by the rule that binds and what came of them; shadow_denied beside that.", "counter");
+        self.head(
+            name,
+            "Checks by the rule that binds and what came of them; shadow_denied beside that.",
+            "counter",
+        );
         let mut sample = |rule: &str, outcome: &str, count: u64| {
             if count > 0 {
                 self.sample(name, &[("rule", rule), ("outcome", outcome)], count);
@@ -130,12 +135,32 @@ impl Exposition {
     /// What the memory store holds.
     pub(crate) fn memory(&mut self, stats: &MemoryStats) {
         use Kind::{Counter, Gauge};
-        self.single("tollgate_keys", Gauge, "States in memory: one for each limit that a key is under.", stats.keys);
+        self.single(
+            "tollgate_keys",
+            Gauge,
+            "States in memory: one for each limit that a key is under.",
+            stats.keys,
+        );
         self.single("tollgate_keys_max", Gauge, "The most states that memory may hold.", stats.max_keys);
         self.single("tollgate_log_entries", Gauge, "Entries of sliding window logs.", stats.roll_entries);
-        self.single("tollgate_memory_max_bytes", Gauge, "The most bytes that the table of states can take.", stats.max_bytes);
-        self.single("tollgate_evictions_total", Counter, "States dropped at the cap before they had drained.", stats.evicted);
-        self.single("tollgate_unremembered_total", Counter, "Grants that could not be remembered.", stats.unremembered);
+        self.single(
+            "tollgate_memory_max_bytes",
+            Gauge,
+            "The most bytes that the table of states can take.",
+            stats.max_bytes,
+        );
+        self.single(
+            "tollgate_evictions_total",
+            Counter,
+            "States dropped at the cap before they had drained.",
+            stats.evicted,
+        );
+        self.single(
+            "tollgate_unremembered_total",
+            Counter,
+            "Grants that could not be remembered.",
+            stats.unremembered,
+        );
     }
 }
 
@@ -170,7 +195,13 @@ mod tests {
         let mut text = Exposition::new();
         text.durations("d", "D.", &durations);
         let text = text.into_text();
-        for line in ["d_bucket{le=\"0.000001\"} 3", "d_bucket{le=\"0.000005\"} 5", "d_bucket{le=\"+Inf\"} 6", "d_sum 1.5", "d_count 6"] {
+        for line in [
+            "d_bucket{le=\"0.000001\"} 3",
+            "d_bucket{le=\"0.000005\"} 5",
+            "d_bucket{le=\"+Inf\"} 6",
+            "d_sum 1.5",
+            "d_count 6",
+        ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
     }

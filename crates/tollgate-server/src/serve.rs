@@ -87,7 +87,8 @@ pub async fn serve<S: Store + Keeping>(
     mut reload: mpsc::Receiver<()>,
     stop: impl Future<Output = ()>,
 ) {
-    let Setup { http, admin, api, feed, denials_per_second, max_connections, drain_delay, drain_timeout } = setup;
+    let Setup { http, admin, api, feed, denials_per_second, max_connections, drain_delay, drain_timeout } =
+        setup;
     // One place: if it is taken, somebody has asked already.
     let (ask, asked) = mpsc::channel(1);
     let tower = Arc::new(Watchtower {
@@ -101,7 +102,8 @@ pub async fn serve<S: Store + Keeping>(
     let certificates: Vec<_> =
         http.iter().chain(admin.iter().map(|(door, _)| door)).filter_map(|door| door.tls.clone()).collect();
     let api = Arc::new(Api::new(gate.clone(), api, Arc::clone(&tower.denials)));
-    let http = http.map(|door| Port::open(door, api, max_connections, Arc::clone(&tower), |crowd| &crowd.http));
+    let http =
+        http.map(|door| Port::open(door, api, max_connections, Arc::clone(&tower), |crowd| &crowd.http));
     let admin = admin.map(|(door, token)| {
         let site = Arc::new(Admin::new(gate.clone(), Arc::clone(&tower), token));
         Port::open(door, site, MAX_ADMIN_CONNECTIONS, Arc::clone(&tower), |crowd| &crowd.admin)

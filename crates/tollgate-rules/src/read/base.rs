@@ -59,7 +59,10 @@ impl<'n> Reader<'n> {
     fn rules(&mut self, item: &Item<'n>) -> (Vec<RuleSpec>, Vec<bool>) {
         let items = item.list(&mut self.complaints);
         if items.len() > MOST_RULES {
-            let said = format!("a file has at most {MOST_RULES} rules, not {}: write patterns, or tiers", items.len());
+            let said = format!(
+                "a file has at most {MOST_RULES} rules, not {}: write patterns, or tiers",
+                items.len()
+            );
             self.complaints.error(item.named_at, said);
             return Default::default();
         }
@@ -77,8 +80,12 @@ impl<'n> Reader<'n> {
         let is_off = spec.rules.iter().all(|rule| rule.mode == Mode::Disabled);
         if is_bare && is_off && self.complaints.errors() == 0 {
             let said = match spec.rules.is_empty() {
-                true => "there are no rules, so everything is allowed: write one, like {id: per-key, limit: 100/min}",
-                false => "no rule is enabled, so everything is allowed: leave enabled: false out of one, or add a default",
+                true => {
+                    "there are no rules, so everything is allowed: write one, like {id: per-key, limit: 100/min}"
+                }
+                false => {
+                    "no rule is enabled, so everything is allowed: leave enabled: false out of one, or add a default"
+                }
             };
             self.complaints.warn(rules.named_at, said);
         }
@@ -162,7 +169,8 @@ impl<'n> Reader<'n> {
 
     fn complain_of_idle_law(&mut self, terms: &Terms, item: &Item<'n>) {
         if terms.names_law && terms.limits.is_none() {
-            self.complaints.error(item.place(), "there is an algorithm and no limit: add one, like limit: 100/min");
+            self.complaints
+                .error(item.place(), "there is an algorithm and no limit: add one, like limit: 100/min");
         }
     }
 

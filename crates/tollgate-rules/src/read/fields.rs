@@ -37,12 +37,17 @@ pub(super) struct Item<'n> {
 
 impl<'n> Fields<'n> {
     /// Reads the fields of a map. If the node is none, there is a complaint.
-    pub(super) fn read(node: &'n Node<'n>, table: &'static Table, complaints: &mut Complaints) -> Option<Fields<'n>> {
+    pub(super) fn read(
+        node: &'n Node<'n>,
+        table: &'static Table,
+        complaints: &mut Complaints,
+    ) -> Option<Fields<'n>> {
         let Value::Map(pairs) = &node.value else {
             if matches!(node.value, Value::Broken) {
                 complaints.broken();
             } else {
-                let said = format!("{} takes fields, not {}: write {}", table.title, node.kind(), table.example);
+                let said =
+                    format!("{} takes fields, not {}: write {}", table.title, node.kind(), table.example);
                 complaints.error(node.place, said);
             }
             return None;
@@ -63,7 +68,8 @@ impl<'n> Fields<'n> {
             if matches!(name.value, Value::Broken) {
                 complaints.broken();
             } else {
-                complaints.error(name.place, "a field's name belongs here: write a word, a colon and a space");
+                complaints
+                    .error(name.place, "a field's name belongs here: write a word, a colon and a space");
             }
             return;
         };
@@ -76,12 +82,15 @@ impl<'n> Fields<'n> {
         };
         let field = &self.table.fields[index];
         let item = Item { node, field, name: text, named_at: name.place };
-        if let Some(said) = self.found.iter().find_map(|(other, first)| (*other == index).then(|| item.repeats(first))?) {
+        if let Some(said) =
+            self.found.iter().find_map(|(other, first)| (*other == index).then(|| item.repeats(first))?)
+        {
             complaints.error(name.place, said);
             return;
         }
         if node.is_null() {
-            let said = format!("{text} has no value: write one, like {text}: {}{}", field.example, field.or_not());
+            let said =
+                format!("{text} has no value: write one, like {text}: {}{}", field.example, field.or_not());
             complaints.error(name.place, said);
         }
         self.found.push((index, item));
@@ -90,7 +99,8 @@ impl<'n> Fields<'n> {
     fn complain_of_missing(&self, complaints: &mut Complaints) {
         for (index, field) in self.table.fields.iter().enumerate().filter(|(_, field)| field.is_required) {
             if !self.found.iter().any(|(found, _)| *found == index) {
-                let said = format!("the field {0:?} is missing: add it, like {0}: {1}", field.name, field.example);
+                let said =
+                    format!("the field {0:?} is missing: add it, like {0}: {1}", field.name, field.example);
                 complaints.error(self.place, said);
             }
         }
@@ -175,7 +185,10 @@ impl<'n> Item<'n> {
         if self.name == first.name {
             Some(format!("the field {:?} is there twice, first in line {line}: keep one of them", self.name))
         } else if !self.field.is_joined {
-            Some(format!("{} is another name of {}, which is in line {line}: keep one of them", self.name, first.name))
+            Some(format!(
+                "{} is another name of {}, which is in line {line}: keep one of them",
+                self.name, first.name
+            ))
         } else {
             None
         }
@@ -228,7 +241,11 @@ impl<'n> Item<'n> {
             return None;
         }
         if text.len() > MOST_TEXT {
-            let said = format!("{} has {} bytes, and at most {MOST_TEXT} are read: shorten it", self.name, text.len());
+            let said = format!(
+                "{} has {} bytes, and at most {MOST_TEXT} are read: shorten it",
+                self.name,
+                text.len()
+            );
             complaints.error(self.place(), said);
             return None;
         }

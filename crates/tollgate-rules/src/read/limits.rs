@@ -152,14 +152,18 @@ fn read_law(fields: &Fields<'_>, complaints: &mut Complaints) -> Law {
     let start = starts.and_then(|item| item.choice(complaints));
     let is_large = large_log.and_then(|item| item.flag(complaints)).unwrap_or(false);
     let Some(name) = named else { return Law::TokenBucket };
-    for (item, owner) in [(zone, "fixed_window"), (starts, "fixed_window"), (large_log, "sliding_window_log")] {
+    for (item, owner) in [(zone, "fixed_window"), (starts, "fixed_window"), (large_log, "sliding_window_log")]
+    {
         if let Some(item) = item.filter(|_| owner != name) {
             let said = format!("{} is for {owner} only, and this is {name}: leave it out", item.name);
             complaints.error(item.named_at, said);
         }
     }
     if let (Some(item), Some("first_hit"), "fixed_window") = (zone, start, name) {
-        complaints.error(item.named_at, "a window that starts with the first hit needs no zone: leave one of them out");
+        complaints.error(
+            item.named_at,
+            "a window that starts with the first hit needs no zone: leave one of them out",
+        );
     }
     match name {
         "fixed_window" if start == Some("first_hit") => Law::FixedWindow(Align::FirstHit),
@@ -218,9 +222,11 @@ impl Params {
     }
 
     fn of_fields(fields: &Fields<'_>, limit: Option<Item<'_>>, complaints: &mut Complaints) -> Params {
-        let mut amount = |item: Option<Item<'_>>| item.and_then(|item| Some(item.at(item.amount(complaints)?)));
+        let mut amount =
+            |item: Option<Item<'_>>| item.and_then(|item| Some(item.at(item.amount(complaints)?)));
         let (capacity, limit) = (amount(fields.find("capacity")), amount(limit));
-        let refill_rate = fields.find("refill_rate").and_then(|item| Some(item.at(item.decimal(complaints)?)));
+        let refill_rate =
+            fields.find("refill_rate").and_then(|item| Some(item.at(item.decimal(complaints)?)));
         let window = fields.find("window").and_then(|item| Some(item.at(item.span(complaints)?)));
         Params { place: fields.place, capacity, refill_rate, limit, window }
     }
@@ -277,7 +283,8 @@ impl Params {
     fn bucket(&self, law: Law, complaints: &mut Complaints) -> Option<Quota> {
         let name = law.name();
         let Some(capacity) = self.capacity.as_ref().or(self.limit.as_ref()) else {
-            let said = format!("{name} needs a capacity, how many may come at once: add it, like capacity: 100");
+            let said =
+                format!("{name} needs a capacity, how many may come at once: add it, like capacity: 100");
             complaints.error(self.place, said);
             return None;
         };
@@ -287,7 +294,8 @@ impl Params {
                     complain_of_difference(capacity.value, &rate.value, window, complaints);
                 }
                 let Ok(amount) = u32::try_from(rate.value.above) else {
-                    complaints.error(rate.place, "refill_rate has too many digits to be counted exactly: round it");
+                    complaints
+                        .error(rate.place, "refill_rate has too many digits to be counted exactly: round it");
                     return None;
                 };
                 (Quota::new(amount, Span::secs(rate.value.below)), rate.place)
@@ -311,10 +319,12 @@ impl Params {
 
     fn window(&self, law: Law, complaints: &mut Complaints) -> Option<Quota> {
         let name = law.name();
-        let strays = [self.capacity.as_ref().map(|at| at.place), self.refill_rate.as_ref().map(|at| at.place)];
+        let strays =
+            [self.capacity.as_ref().map(|at| at.place), self.refill_rate.as_ref().map(|at| at.place)];
         for (place, field) in strays.into_iter().zip(["capacity", "refill_rate"]) {
             if let Some(place) = place {
-                let said = format!("{name} has no {field}: write limit: 100 and window: 60, or use token_bucket");
+                let said =
+                    format!("{name} has no {field}: write limit: 100 and window: 60, or use token_bucket");
                 complaints.error(place, said);
                 return None;
             }

@@ -103,7 +103,8 @@ fn path_mistake(text: &str) -> Option<String> {
     }
     let (path, query) = text.split_once('?')?;
     let name = query.split_once('=')?.0;
-    let is_query = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
+    let is_query =
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
     is_query.then(|| format!("the query is no part of a path, and ? stands for one character: write {path}"))
 }
 
@@ -113,18 +114,26 @@ fn regex_mistake(text: &str) -> Option<String> {
         return Some(said);
     }
     if let Some(at) = find_escaped(text, '?') {
-        return Some(format!("the query is no part of a path, so \\? never matches: end the expression at {}", quoted(&text[..at])));
+        return Some(format!(
+            "the query is no part of a path, so \\? never matches: end the expression at {}",
+            quoted(&text[..at])
+        ));
     }
     if let Some(shorter) = text.strip_suffix("/$").filter(|shorter| !matches!(*shorter, "^" | "^\\")) {
         let shorter = shorter.trim_end_matches('\\');
-        return Some(format!("paths are compared without a slash at the end, so this never matches: write {shorter}$"));
+        return Some(format!(
+            "paths are compared without a slash at the end, so this never matches: write {shorter}$"
+        ));
     }
     let first = text.strip_prefix('^')?.chars().next()?;
-    first.is_ascii_alphanumeric().then(|| format!("paths begin with /, so this never matches: write ^/{}", &text[1..]))
+    first
+        .is_ascii_alphanumeric()
+        .then(|| format!("paths begin with /, so this never matches: write ^/{}", &text[1..]))
 }
 
 fn address_mistake(text: &str) -> Option<String> {
-    text.contains("://").then(|| "a path is what follows the host: write it alone, like /v1/orders".to_owned())
+    text.contains("://")
+        .then(|| "a path is what follows the host: write it alone, like /v1/orders".to_owned())
 }
 
 /// Where a letter stands behind a backslash that is not itself escaped.
@@ -141,5 +150,7 @@ fn find_escaped(text: &str, letter: char) -> Option<usize> {
 /// Whether text that is no address was surely meant for one.
 fn looks_like_address(text: &str) -> bool {
     let digits = text.bytes().filter(u8::is_ascii_digit).count();
-    digits > 0 && text.contains('.') && text.bytes().all(|byte| byte.is_ascii_digit() || b"./*-".contains(&byte))
+    digits > 0
+        && text.contains('.')
+        && text.bytes().all(|byte| byte.is_ascii_digit() || b"./*-".contains(&byte))
 }

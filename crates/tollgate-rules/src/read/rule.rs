@@ -27,7 +27,11 @@ impl<'n> Reader<'n> {
         let when = self.when(&fields);
         let terms = Terms::read(&fields, &mut self.complaints);
         let overrides = self.overrides(&fields, &terms);
-        if terms.names_law && terms.limits.is_none() && overrides.is_empty() && self.complaints.errors() == errors {
+        if terms.names_law
+            && terms.limits.is_none()
+            && overrides.is_empty()
+            && self.complaints.errors() == errors
+        {
             let said = "the rule names an algorithm and no limit: add one, or leave the algorithm out, since what it inherits \
                         has its own";
             self.complaints.error(id.place, said);
@@ -104,7 +108,8 @@ impl<'n> Reader<'n> {
             key.push(dimension);
         }
         if key.len() > MOST_DIMENSIONS {
-            let said = format!("a key has at most {MOST_DIMENSIONS} names, not {}: leave some out", key.len());
+            let said =
+                format!("a key has at most {MOST_DIMENSIONS} names, not {}: leave some out", key.len());
             self.complaints.error(item.place(), said);
         }
         key.sort();
@@ -139,7 +144,9 @@ impl<'n> Reader<'n> {
                 );
                 self.complaints.error(key.place, said);
             }
-            let Some((limits, valid_until)) = terms.read_override(&item, &mut self.complaints) else { continue };
+            let Some((limits, valid_until)) = terms.read_override(&item, &mut self.complaints) else {
+                continue;
+            };
             self.complain_of_past(valid_until, key.place, "the override");
             overrides.push(OverrideSpec { key: own(key), limits, valid_until });
         }
@@ -148,19 +155,25 @@ impl<'n> Reader<'n> {
 
     pub(super) fn on_store_failure(&mut self, fields: &Fields<'n>) -> Option<FailureMode> {
         let name = fields.find("on_store_failure")?.choice(&mut self.complaints)?;
-        [FailureMode::Open, FailureMode::Closed, FailureMode::Local].into_iter().find(|mode| mode.name() == name)
+        [FailureMode::Open, FailureMode::Closed, FailureMode::Local]
+            .into_iter()
+            .find(|mode| mode.name() == name)
     }
 
     pub(super) fn consistency(&mut self, fields: &Fields<'n>) -> Option<Consistency> {
         let name = fields.find("consistency")?.choice(&mut self.complaints)?;
-        [Consistency::Exact, Consistency::Leased, Consistency::Local].into_iter().find(|known| known.name() == name)
+        [Consistency::Exact, Consistency::Leased, Consistency::Local]
+            .into_iter()
+            .find(|known| known.name() == name)
     }
 
     fn complain_of_leased_log(&mut self, rule: &RuleSpec, fields: &Fields<'n>) {
         let own = rule.limits.iter().flatten();
         let overridden = rule.overrides.iter().flat_map(|client| &client.limits);
         let has_log = own.chain(overridden).any(|limit| matches!(limit.law(), Law::SlidingWindowLog(_)));
-        if let (true, Some(Consistency::Leased), Some(item)) = (has_log, rule.consistency, fields.find("consistency")) {
+        if let (true, Some(Consistency::Leased), Some(item)) =
+            (has_log, rule.consistency, fields.find("consistency"))
+        {
             let said = "a sliding_window_log can't be leased, because every unit has its time: write exact, or use \
                         sliding_window_counter";
             self.complaints.error(item.place(), said);
@@ -170,14 +183,17 @@ impl<'n> Reader<'n> {
     /// Whom the rule binds. A condition that can't be read is missing, and then there is a complaint.
     fn when(&mut self, fields: &Fields<'n>) -> Match {
         let rule_tier = fields.find("tier");
-        let mut when = match fields.find("match").and_then(|item| Fields::read(item.node, &MATCH, &mut self.complaints))
-        {
-            Some(fields) => self.conditions(fields),
-            None => Match::default(),
-        };
+        let mut when =
+            match fields.find("match").and_then(|item| Fields::read(item.node, &MATCH, &mut self.complaints))
+            {
+                Some(fields) => self.conditions(fields),
+                None => Match::default(),
+            };
         if let Some(item) = rule_tier {
             when.rule_tier = self.tier(&item);
-            if let Some(tier) = when.rule_tier.as_ref().filter(|tier| !when.tiers.is_empty() && !when.tiers.contains(tier)) {
+            if let Some(tier) =
+                when.rule_tier.as_ref().filter(|tier| !when.tiers.is_empty() && !when.tiers.contains(tier))
+            {
                 let said = format!(
                     "the rule is for tier {tier}, and match.tier leaves it out, so it can never match: write the tier in one \
                      place only"
@@ -206,7 +222,10 @@ impl<'n> Reader<'n> {
         let text = item.text(&mut self.complaints)?;
         let method = text.to_ascii_uppercase();
         if !text.bytes().all(|byte| byte.is_ascii_alphabetic()) {
-            let said = format!("{} is no method: write one like POST, or leave method out to match all", quoted(text));
+            let said = format!(
+                "{} is no method: write one like POST, or leave method out to match all",
+                quoted(text)
+            );
             self.complaints.error(item.place(), said);
             return None;
         }

@@ -43,8 +43,15 @@ impl Item<'_> {
         match self.node.text() {
             Some(text) => {
                 let said = match text {
-                    "true" | "false" => format!("quotes make text of {text}: write {}: {text} without them", self.name),
-                    _ => format!("{0} is true or false, not {1}: write {0}: {2}", self.name, quoted(text), self.field.example),
+                    "true" | "false" => {
+                        format!("quotes make text of {text}: write {}: {text} without them", self.name)
+                    }
+                    _ => format!(
+                        "{0} is true or false, not {1}: write {0}: {2}",
+                        self.name,
+                        quoted(text),
+                        self.field.example
+                    ),
                 };
                 complaints.error(self.place(), said);
             }
@@ -65,7 +72,9 @@ impl Item<'_> {
         }
         let known = words.join(", ");
         let said = match near(text, words.iter().copied()) {
-            Some(near) => format!("unknown {} {}: did you mean {near}? There are {known}", self.name, quoted(text)),
+            Some(near) => {
+                format!("unknown {} {}: did you mean {near}? There are {known}", self.name, quoted(text))
+            }
             None => format!("unknown {} {}: write one of {known}", self.name, quoted(text)),
         };
         complaints.error(self.place(), said);
@@ -85,7 +94,9 @@ impl Item<'_> {
             Ok((0, _)) if least == 1 && most == u64::from(u32::MAX) => {
                 format!("{name} 0 would refuse everything: write at least 1, or put the key on the blacklist")
             }
-            Ok((number, 1)) if number < least => format!("{name} {number} is too small: write at least {least}"),
+            Ok((number, 1)) if number < least => {
+                format!("{name} {number} is too small: write at least {least}")
+            }
             Ok((number, 1)) => return Some(number),
             Ok((number, scale)) => {
                 let floor = number / scale;
@@ -93,9 +104,14 @@ impl Item<'_> {
             }
             Err(NotDecimal::Negative) => format!("{name} {shown} is below zero: write at least {least}"),
             Err(NotDecimal::TooLong) => format!("{name} {shown} is too large: write at most {most}"),
-            Err(NotDecimal::TooFine) => format!("{name} is a whole number, not {shown}: leave out what is behind the point"),
+            Err(NotDecimal::TooFine) => {
+                format!("{name} is a whole number, not {shown}: leave out what is behind the point")
+            }
             Err(NotDecimal::Other) => {
-                format!("{name} {shown} is not a whole number: write digits only, like {}", self.number_example())
+                format!(
+                    "{name} {shown} is not a whole number: write digits only, like {}",
+                    self.number_example()
+                )
             }
         };
         complaints.error(self.place(), said);
@@ -114,7 +130,9 @@ impl Item<'_> {
         let said = match parse_decimal(text) {
             Ok((0, _)) => format!("{name} 0 would never add anything: write a number above 0, like 0.5"),
             Ok((above, below)) => return Some(Ratio::new(above, below)),
-            Err(NotDecimal::Negative) => format!("{name} {shown} is below zero: write a number above 0, like 0.5"),
+            Err(NotDecimal::Negative) => {
+                format!("{name} {shown} is below zero: write a number above 0, like 0.5")
+            }
             Err(NotDecimal::TooLong) => format!("{name} {shown} is too large: write fewer digits"),
             Err(NotDecimal::TooFine) => {
                 format!("{name} {shown} has more than {MOST_DECIMALS} digits behind the point: round it")
@@ -182,7 +200,8 @@ fn parse_decimal(text: &str) -> Result<(u64, u64), NotDecimal> {
     };
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let is_digits = |text: &str| {
-        text.starts_with(|c: char| c.is_ascii_digit()) && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_')
+        text.starts_with(|c: char| c.is_ascii_digit())
+            && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_')
     };
     if !is_digits(whole) || !is_digits(fraction) {
         return Err(NotDecimal::Other);
@@ -213,7 +232,10 @@ fn parse_span(text: &str) -> Result<Span, String> {
             return Err(format!("the window {} is finer than a microsecond: round it", quoted(text)));
         }
         Err(NotDecimal::Negative) => {
-            return Err(format!("a window {} is below zero: write how long it is, like 60 or 1h", quoted(text)));
+            return Err(format!(
+                "a window {} is below zero: write how long it is, like 60 or 1h",
+                quoted(text)
+            ));
         }
         Err(NotDecimal::Other) => return parse_period(text),
     };
@@ -226,7 +248,12 @@ fn parse_span(text: &str) -> Result<Span, String> {
 
 /// A period as quotas have it.
 fn parse_period(text: &str) -> Result<Span, String> {
-    let shape = || format!("cannot read {} as a window: write seconds, like 60, or a period, like 90s or 1h", quoted(text));
+    let shape = || {
+        format!(
+            "cannot read {} as a window: write seconds, like 60, or a period, like 90s or 1h",
+            quoted(text)
+        )
+    };
     if text.contains(['/', '\n']) || text.contains("burst") {
         return Err(shape());
     }
@@ -275,7 +302,9 @@ mod tests {
         assert_eq!(span("0.5"), Ok(Span::millis(500)));
         assert_eq!(span("60s"), Ok(Span::MINUTE));
         assert_eq!(span("2 weeks"), Ok(Span::micros(2 * Span::WEEK.get())));
-        for bad in ["0", "-1", "1e3", "x", "60/s", "60s burst 3", "0.0000001", "99999999999999", "0s", "60s\n"] {
+        for bad in
+            ["0", "-1", "1e3", "x", "60/s", "60s burst 3", "0.0000001", "99999999999999", "0s", "60s\n"]
+        {
             assert!(span(bad).is_err(), "{bad}");
         }
     }
@@ -287,7 +316,9 @@ mod tests {
         assert_eq!(moment("2030-01-31T13:00:00+01:00"), Ok(1_896_091_200));
         assert_eq!(moment("2030-01-31"), Ok(1_896_048_000));
         assert_eq!(moment("1896048000"), Ok(1_896_048_000));
-        for bad in ["2030-01-31T12:00:00", "2030-02-30", "tomorrow", "1969-12-31", "1896048000000", "2300-01-01", ""] {
+        for bad in
+            ["2030-01-31T12:00:00", "2030-02-30", "tomorrow", "1969-12-31", "1896048000000", "2300-01-01", ""]
+        {
             assert!(moment(bad).is_err(), "{bad}");
         }
     }

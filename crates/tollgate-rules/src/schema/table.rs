@@ -165,7 +165,8 @@ const LARGE_LOG: Field = field(
 );
 const _: () = assert!(Limit::MODEST_LOG == 10_000, "the description of large_log names the bound");
 
-const CAPACITY: Field = field("capacity", AMOUNT, "100", "How many may come at once: the size of the bucket.");
+const CAPACITY: Field =
+    field("capacity", AMOUNT, "100", "How many may come at once: the size of the bucket.");
 const REFILL_RATE: Field = field(
     "refill_rate",
     Form::Decimal,
@@ -281,19 +282,44 @@ pub(crate) static RULE: Table = Table {
     about: "Whom limits bind, and which.",
     example: "{id: orders, limit: 100/min}",
     fields: &[
-        field("id", Form::Text, "orders", "Its name, which no other rule has: up to 64 of A-Z a-z 0-9 . _ : / -")
-            .required(),
-        field("version", Form::Whole(0, u64::MAX), "42", "A number that its author counts up. It is kept and shown."),
+        field(
+            "id",
+            Form::Text,
+            "orders",
+            "Its name, which no other rule has: up to 64 of A-Z a-z 0-9 . _ : / -",
+        )
+        .required(),
+        field(
+            "version",
+            Form::Whole(0, u64::MAX),
+            "42",
+            "A number that its author counts up. It is kept and shown.",
+        ),
         field("description", Form::Text, "orders are dear", "What it is for. It is kept and shown."),
-        field("enabled", Form::Flag, "false", "Whether the rule is there at all: true unless said otherwise."),
-        field("shadow", Form::Flag, "true", "Decide and count, and refuse nobody: to try a rule on real traffic."),
+        field(
+            "enabled",
+            Form::Flag,
+            "false",
+            "Whether the rule is there at all: true unless said otherwise.",
+        ),
+        field(
+            "shadow",
+            Form::Flag,
+            "true",
+            "Decide and count, and refuse nobody: to try a rule on real traffic.",
+        ),
         field(
             "tier",
             Form::Text,
             "pro",
             "The tier it is for. With match.api_key, it also holds for matching keys whose tier nobody stated.",
         ),
-        field("match", Form::Fields(&MATCH), "{path: \"/users/{id}\", method: POST}", "Whom it binds: everybody, if left out."),
+        field(
+            "match",
+            Form::Fields(&MATCH),
+            "{path: \"/users/{id}\", method: POST}",
+            "Whom it binds: everybody, if left out.",
+        ),
         ALGORITHM,
         LIMIT,
         LIMITS,
@@ -366,12 +392,7 @@ pub(crate) static PARAMS: Table = Table {
     title: "params",
     about: "A limit in numbers: capacity and refill_rate or window for the buckets, limit and window for the windows.",
     example: "{capacity: 100, refill_rate: 1.67}",
-    fields: &[
-        CAPACITY,
-        REFILL_RATE,
-        field("limit", AMOUNT, "100", "How many in a window."),
-        WINDOW,
-    ],
+    fields: &[CAPACITY, REFILL_RATE, field("limit", AMOUNT, "100", "How many in a window."), WINDOW],
     exclusive: &[&["capacity", "limit"]],
     hints: &PARAMS_HINTS,
 };

@@ -25,7 +25,8 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
         sum += track.most;
         if sum > MAX_DRAWS {
             let all: usize = tracks.iter().map(|track| track.most).sum();
-            let named: Vec<_> = tracks.iter().take(20).map(|track| format!("{} by {}", track.most, track.name)).collect();
+            let named: Vec<_> =
+                tracks.iter().take(20).map(|track| format!("{} by {}", track.most, track.name)).collect();
             let said = format!(
                 "a request may have to pass {all} limits, and at most {MAX_DRAWS} can be checked at once: {}. Leave out those \
                  that others imply, or let rules count by the same key, of which only the first that matches is used",
@@ -68,7 +69,8 @@ fn tracks(spec: &FileSpec) -> Vec<Track> {
 fn base(spec: &FileSpec) -> (usize, Place) {
     let default = spec.default.iter().map(|default| (default.limits.len(), default.place));
     let tiers = spec.tiers.iter().map(|tier| (tier.limits.as_ref().map_or(0, Vec::len), tier.name.place));
-    let clients = spec.clients.iter().map(|client| (client.limits.as_ref().map_or(0, Vec::len), client.key.place));
+    let clients =
+        spec.clients.iter().map(|client| (client.limits.as_ref().map_or(0, Vec::len), client.key.place));
     default.chain(tiers).chain(clients).max_by_key(|(limits, _)| *limits).unwrap_or_default()
 }
 

@@ -91,7 +91,14 @@ impl<'s> View<'s> {
         let when = &rule.when;
         let path = when.path.as_ref().filter(|path| !universal.is(path));
         let key = when.api_key.as_ref().filter(|key| !key.is_any());
-        View { rule, when, path, path_start: path.map(start_of).unwrap_or_default(), key, tiers: Tiers::of(when) }
+        View {
+            rule,
+            when,
+            path,
+            path_start: path.map(start_of).unwrap_or_default(),
+            key,
+            tiers: Tiers::of(when),
+        }
     }
 
     fn covers(&self, other: &View<'_>) -> bool {
@@ -119,15 +126,17 @@ impl<'s> View<'s> {
 
 /// Whether each of the others is covered by one of ours. No condition covers any, and only none covers none.
 fn covers_all<T>(own: &[T], others: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
-    own.is_empty() || !others.is_empty() && others.iter().all(|other| own.iter().any(|own| covers(own, other)))
+    own.is_empty()
+        || !others.is_empty() && others.iter().all(|other| own.iter().any(|own| covers(own, other)))
 }
 
 impl<'s> Tiers<'s> {
     fn of(when: &'s Match) -> Tiers<'s> {
         match &when.rule_tier {
-            Some(tier) => {
-                Tiers { known: slice::from_ref(tier), unknown: when.api_key.is_some() && when.tiers.is_empty() }
-            }
+            Some(tier) => Tiers {
+                known: slice::from_ref(tier),
+                unknown: when.api_key.is_some() && when.tiers.is_empty(),
+            },
             None => Tiers { known: &when.tiers, unknown: when.tiers.is_empty() },
         }
     }

@@ -22,7 +22,8 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
             complaints.warn(entry.place, said);
         }
     }
-    let overridden = spec.rules.iter().flat_map(|rule| &rule.overrides).map(|client| (&client.key, "an override"));
+    let overridden =
+        spec.rules.iter().flat_map(|rule| &rule.overrides).map(|client| (&client.key, "an override"));
     let recorded = spec.clients.iter().map(|client| (&client.key, "a client record"));
     for (key, what) in overridden.chain(recorded) {
         if let Some(place) = denied.patterns.covering(&Pattern::new(&key.value)) {
@@ -128,7 +129,8 @@ impl<'s> Patterns<'s> {
 
     fn covering(&self, other: &Pattern) -> Option<Place> {
         let text = other.as_str().as_bytes();
-        let alike = self.lengths.iter().filter_map(|length| self.by_prefix.get(text.get(..*length)?)).flatten();
+        let alike =
+            self.lengths.iter().filter_map(|length| self.by_prefix.get(text.get(..*length)?)).flatten();
         alike.filter(|(pattern, _)| pattern.covers(other)).map(|(_, place)| *place).min()
     }
 }

@@ -95,14 +95,6 @@ impl<'a> CheckBody<'a> {
         })
     }
 
-    pub(crate) fn client_key(&self) -> &str {
-        self.0.client_key.as_ref().map_or("", |key| &key.0)
-    }
-
-    pub(crate) fn endpoint(&self) -> &str {
-        self.0.endpoint.as_ref().map_or("", |endpoint| &endpoint.0)
-    }
-
     /// A check of a key for an endpoint, at a cost: what nearly all are.
     pub(crate) fn plain(client_key: &'a str, endpoint: Option<&'a str>, cost: Option<u32>) -> CheckBody<'a> {
         CheckBody(Fields {

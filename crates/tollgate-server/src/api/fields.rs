@@ -1,7 +1,7 @@
 //! The header fields that tell a client where it stands.
 
 use std::io::Write;
-use tollgate::{Cause, Decision, Micros, Retry, Span, Verdict};
+use tollgate::{Cause, Decision, Retry, Verdict};
 
 /// Which fields an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,16 +47,18 @@ pub(crate) struct Figures {
 
 impl Figures {
     pub(crate) fn of(decision: &Decision) -> Figures {
-        let reading = decision.reading();
-        let reset = reading.map_or(Span::ZERO, |reading| reading.reset());
-        let now = reading.map_or(Micros::EPOCH, |reading| reading.now());
-        Figures {
-            limit: decision.limit().map(|limit| (limit.capacity(), limit.window().secs_up().max(1))),
-            remaining: reading.map(|reading| reading.remaining()).or((!decision.is_allowed()).then_some(0)),
+        let Some(reading) = decision.reading() else {
             // Where no limit binds, nothing was ever out.
-            reset_at: now.plus(reset).get().div_ceil(1_000_000),
-            reset_after: reset.secs_up(),
-            retry_after: match decision.retry() {
+            let remaining = (!decision.is_allowed()).then_some(0);
+            return Figures { limit: None, remaining, reset_at: 0, reset_after: 0, retry_after: None };
+        };
+        let (limit, outlook) = (reading.limit(), reading.outlook());
+        Figures {
+            limit: Some((limit.capacity(), limit.window().secs_up().max(1))),
+            remaining: Some(outlook.remaining),
+            reset_at: reading.now().plus(outlook.reset).get().div_ceil(1_000_000),
+            reset_after: outlook.reset.secs_up(),
+            retry_after: match outlook.retry {
                 // At least one: a client that is told 0 comes back at once and is refused again.
                 Some(Retry::After(wait)) => Some(wait.secs_up().max(1)),
                 Some(Retry::Never) | None => None,

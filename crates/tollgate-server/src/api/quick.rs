@@ -125,7 +125,8 @@ impl<'a> Cursor<'a> {
     fn text(&mut self) -> Option<&'a str> {
         self.byte(b'"')?;
         let begin = self.at;
-        let length = self.text.as_bytes()[begin..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+        let length =
+            self.text.as_bytes()[begin..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
         self.at = begin + length + 1;
         match self.text.as_bytes()[begin + length] {
             b'"' => self.text.get(begin..begin + length),
@@ -159,5 +160,119 @@ impl<'a> Cursor<'a> {
 
     fn is_done(&self) -> bool {
         self.at == self.text.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::body::Batch;
+    use serde::de::DeserializeSeed;
+
+    /// What a check comes down to.
+    fn shown(check: &CheckBody<'_>) -> String {
+        check.with_request(|request| format!("{request:?}"))
+    }
+
+    fn by_the_book(body: &[u8]) -> Option<String> {
+        let check: CheckBody<'_> = serde_json::from_slice(body).ok()?;
+        Some(shown(&check))
+    }
+
+    fn batch_by_the_book(body: &[u8], most: usize) -> Option<Vec<String>> {
+        let mut read = Vec::new();
+        let take = |check: CheckBody<'_>| {
+            read.push(shown(&check));
+            Ok(())
+        };
+        let mut json = serde_json::Deserializer::from_slice(body);
+        Batch { most, take }.deserialize(&mut json).ok()?;
+        json.end().ok()?;
+        Some(read)
+    }
+
+    /// Whatever is read quickly is read alike by the book. What is not may be anything.
+    fn agree(body: &[u8]) {
+        if let Some(check) = check(body) {
+            assert_eq!(Some(shown(&check)), by_the_book(body), "{}", String::from_utf8_lossy(body));
+        }
+        let mut read = Vec::new();
+        let quick = batch(body, 3, |check| {
+            read.push(shown(check));
+            Some(())
+        });
+        if quick.is_some() {
+            assert_eq!(Some(read), batch_by_the_book(body, 3), "{}", String::from_utf8_lossy(body));
+        }
+    }
+
+    #[test]
+    fn what_is_usual_is_read_quickly() {
+        for body in [
+            r#"{"client_key":"alice"}"#,
+            r#" { "cost" : 0 , "endpoint" : "" , "client_key" : "café" } "#,
+            "{\"client_key\":\"a\",\"endpoint\":\"/x\",\"cost\":4294967295}\r\n",
+        ] {
+            assert!(check(body.as_bytes()).is_some(), "{body}");
+            agree(body.as_bytes());
+            let many = format!("{{\"checks\":[{body},{body}]}}");
+            assert_eq!(batch(many.as_bytes(), 3, |_| Some(())), Some(2), "{many}");
+            agree(many.as_bytes());
+        }
+        assert_eq!(batch(br#"{"checks":[]}"#, 3, |_| Some(())), Some(0));
+    }
+
+    #[test]
+    fn what_is_unusual_is_left_to_the_book() {
+        for body in [
+            "",
+            "{}",
+            "null",
+            r#"{"client_key":""}"#,
+            r#"{"client_key":"a\u0041"}"#,
+            r#"{"client_key":null}"#,
+            r#"{"client_key":"a","cost":01}"#,
+            r#"{"client_key":"a","cost":1.0}"#,
+            r#"{"client_key":"a","cost":1e3}"#,
+            r#"{"client_key":"a","cost":-1}"#,
+            r#"{"client_key":"a","cost":4294967296}"#,
+            r#"{"client_key":"a","cost":}"#,
+            r#"{"client_key":"a","client_key":"b"}"#,
+            r#"{"client_key":"a","ip":"10.0.0.1"}"#,
+            r#"{"client_key":"a",}"#,
+            r#"{"client_key":"a"}}"#,
+            "{\"client_key\":\"a\nb\"}",
+            r#"{"endpoint":"/x"}"#,
+        ] {
+            assert!(check(body.as_bytes()).is_none(), "{body}");
+        }
+        assert!(check(b"{\"client_key\":\"\xff\"}").is_none());
+        let check = r#"{"client_key":"a"}"#;
+        for body in [
+            format!("{{\"checks\":[{check},{check},{check},{check}]}}"),
+            format!("{{\"checks\":[{check},]}}"),
+            format!("{{\"checks\":[{check}],\"x\":1}}"),
+            format!("{{\"checks\":[{check}]}} x"),
+            format!("{{\"check\":[{check}]}}"),
+            format!("[{check}]"),
+        ] {
+            assert!(batch(body.as_bytes(), 3, |_| Some(())).is_none(), "{body}");
+        }
+    }
+
+    #[test]
+    fn the_quick_way_and_the_book_agree_on_whatever_is_sent() {
+        bolero::check!().with_type::<(Vec<u8>, u8, u8)>().for_each(|(noise, at, with)| {
+            agree(noise);
+            let good =
+                br#"{"checks":[{"client_key":"user:1","endpoint":"/v1/orders","cost":12}, {"client_key":"b"}]}"#;
+            let mut body = good.to_vec();
+            let at = usize::from(*at) % body.len();
+            body[at] = *with;
+            agree(&body);
+            agree(&body[11..body.len() - 2]);
+            body.splice(at..at, noise.iter().take(4).copied());
+            agree(&body);
+        });
     }
 }

@@ -41,7 +41,9 @@ impl RefusalForm {
         let message = message(verdict, figures);
         let written = match self {
             RefusalForm::Json => serde_json::to_writer(out, &Body::new(verdict, figures, &message)),
-            RefusalForm::Problem => serde_json::to_writer(out, &Problem::new(verdict, figures, status, &message)),
+            RefusalForm::Problem => {
+                serde_json::to_writer(out, &Problem::new(verdict, figures, status, &message))
+            }
         };
         written.expect("numbers and text can be written to memory");
     }

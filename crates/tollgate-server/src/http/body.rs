@@ -12,20 +12,12 @@ use tokio::time::timeout;
 const MAX_DRAINED_BYTES: u64 = 1024 * 1024;
 
 /// Takes in a body within bounds of size and time. A large one keeps its place for as long as the second is held.
-pub(super) async fn read(
-    body: Incoming,
-    most: usize,
-    room: &Room,
-) -> Result<(Bytes, Option<Place>), Fault> {
+pub(super) async fn read(body: Incoming, most: usize, room: &Room) -> Result<(Bytes, Option<Place>), Fault> {
     timeout(BODY_PATIENCE, read_slowly(body, most, room)).await.map_err(|_| Fault::TooSlow)?
 }
 
 /// Takes in a body. One that came in one piece, as nearly all do, is not copied.
-async fn read_slowly(
-    mut body: Incoming,
-    most: usize,
-    room: &Room,
-) -> Result<(Bytes, Option<Place>), Fault> {
+async fn read_slowly(mut body: Incoming, most: usize, room: &Room) -> Result<(Bytes, Option<Place>), Fault> {
     if body.size_hint().lower() > most as u64 {
         return Err(drain(body, Fault::TooLarge { most }).await);
     }

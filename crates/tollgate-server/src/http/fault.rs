@@ -39,9 +39,13 @@ pub(crate) enum Fault {
     Unreadable { reason: String },
     #[error("the body is not a JSON object: write one like {{\"checks\":[{EXAMPLE}]}}")]
     NoBatch,
-    #[error("cannot read the batch, so none of it was decided: {reason}; write it like {{\"checks\":[{EXAMPLE}]}}")]
+    #[error(
+        "cannot read the batch, so none of it was decided: {reason}; write it like {{\"checks\":[{EXAMPLE}]}}"
+    )]
     UnreadableBatch { reason: String },
-    #[error("cannot set the emergency limit: {reason}; write {{\"limit\":\"10/s\"}}, which holds for each address")]
+    #[error(
+        "cannot set the emergency limit: {reason}; write {{\"limit\":\"10/s\"}}, which holds for each address"
+    )]
     Emergency { reason: String },
 }
 

@@ -180,7 +180,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
             };
             // What is refused for its head is refused before its body has come, and that hyper can do.
             let head = Head::of_plain(&plain, rest);
-            let Ok(Admitted { route, max_body }) = self.desk.site().admit(&head) else { break Next::GiveAway };
+            let Ok(Admitted { route, max_body }) = self.desk.site().admit(&head) else {
+                break Next::GiveAway;
+            };
             if plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
                 break Next::GiveAway;
             }
