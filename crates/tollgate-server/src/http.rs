@@ -18,6 +18,8 @@ mod out;
 mod patience;
 mod plain;
 mod rewind;
+#[cfg(test)]
+mod sameness;
 mod wire;
 
 use desk::Desk;

@@ -66,3 +66,36 @@ impl<'a> Head<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::desk::Route;
+    use super::super::plain::Found;
+    use super::*;
+    use hyper::Request;
+
+    #[test]
+    fn a_head_reads_the_same_whichever_way_it_came() {
+        let bytes = b"POST /check?a=b HTTP/1.1\r\nAuthorization: Bearer  x \r\nContent-Type: a/b\r\n\
+            X-Twice: 1\r\nx-twice: 2\r\nContent-Length: 2\r\n\r\n{}";
+        let Found::Plain(plain) = Plain::find(bytes) else { panic!("it is plain") };
+        let (parts, ()) = Request::post("/check?a=b")
+            .header("authorization", "Bearer  x")
+            .header("content-type", "a/b")
+            .header("x-twice", "1")
+            .header("x-twice", "2")
+            .header("content-length", "2")
+            .body(())
+            .unwrap()
+            .into_parts();
+        for head in [Head::of_plain(&plain, bytes), Head::of_parts(&parts)] {
+            let Call { head, .. } = Call { route: Route::Check, head, body: b"{}" };
+            assert_eq!((head.method, head.path, head.query), ("POST", "/check", Some("a=b")));
+            assert_eq!(head.content_type, Some(&b"a/b"[..]));
+            assert_eq!(head.field("authorization"), Some(&b"Bearer  x"[..]));
+            assert_eq!(head.field("x-twice"), Some(&b"1"[..]));
+            assert_eq!(head.field("content-length"), Some(&b"2"[..]));
+            assert_eq!(head.field("accept"), None);
+        }
+    }
+}
