@@ -119,10 +119,7 @@ fn check_plain(plain: &Plain, bytes: &[u8]) {
         .iter()
         .map(|line| {
             let colon = line.iter().position(|byte| *byte == b':').expect("a field has a colon");
-            assert!(
-                colon > 0 && line[..colon].iter().all(|byte| byte.is_ascii_graphic()),
-                "a name has no blanks"
-            );
+            assert!(colon > 0 && line[..colon].iter().all(u8::is_ascii_graphic), "a name has no blanks");
             (String::from_utf8_lossy(&line[..colon]).to_ascii_lowercase(), line[colon + 1..].trim_ascii())
         })
         .collect();

@@ -62,7 +62,7 @@ async fn dripped(stream: TcpStream, first: &str, bytes: &str) -> (String, u64) {
             // The server may have had enough.
             let _ = to.write_all(&[*byte]).await;
         }
-        pending::<()>().await
+        pending::<()>().await;
     };
     let mut read = Vec::new();
     tokio::select! {

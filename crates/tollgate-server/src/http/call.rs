@@ -1,7 +1,7 @@
 //! A request as the desk sees it, whichever way it came in.
 
 use super::plain::{self, Plain};
-use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 
 /// A request's head.
@@ -52,7 +52,7 @@ impl<'a> Head<'a> {
             method: parts.method.as_str(),
             path: parts.uri.path(),
             query: parts.uri.query(),
-            content_type: parts.headers.get(CONTENT_TYPE).map(|value| value.as_bytes()),
+            content_type: parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
             fields: Fields::Map(&parts.headers),
         }
     }
@@ -62,7 +62,7 @@ impl<'a> Head<'a> {
     pub(super) fn field(&self, name: &str) -> Option<&'a [u8]> {
         match self.fields {
             Fields::Lines(lines) => plain::field(lines, name),
-            Fields::Map(map) => map.get(name).map(|value| value.as_bytes()),
+            Fields::Map(map) => map.get(name).map(HeaderValue::as_bytes),
         }
     }
 }

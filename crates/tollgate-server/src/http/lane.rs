@@ -279,7 +279,8 @@ mod tests {
     const CHECK: &str = "POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
     const LIVEZ: &str = "GET /livez HTTP/1.1\r\n\r\n";
 
-    /// Rides with a client that does as `client` says, over a stream that holds so many bytes each way; gives what became of the ride, and how many requests had begun.
+    /// Rides with a client that does as `client` says, over a stream that holds so many bytes each way; gives what became
+    /// of the ride, and how many requests had begun.
     async fn ride<F: Future<Output = ()>>(
         held: usize,
         client: impl FnOnce(DuplexStream) -> F,

@@ -132,11 +132,7 @@ impl Plain {
                 Meaning::ContentLength if length.is_some() => return None,
                 Meaning::ContentLength => length = Some(digits(field.value)?),
                 Meaning::Connection if connection.is_some() => return None,
-                Meaning::Connection if field.value.eq_ignore_ascii_case(b"close") => connection = Some(true),
-                Meaning::Connection if field.value.eq_ignore_ascii_case(b"keep-alive") => {
-                    connection = Some(false)
-                }
-                Meaning::Connection => return None,
+                Meaning::Connection => connection = Some(closes(field.value)?),
             }
         }
         plain.closes = connection == Some(true);
@@ -245,6 +241,12 @@ fn digits(value: &[u8]) -> Option<u32> {
             .try_fold(0, |number, byte| byte.is_ascii_digit().then(|| number * 10 + u32::from(byte - b'0'))),
         _ => None,
     }
+}
+
+/// Whether a `Connection` field says that its request is the last, if it says no more than that.
+fn closes(value: &[u8]) -> Option<bool> {
+    let says = |word: &[u8]| value.eq_ignore_ascii_case(word);
+    says(b"close").then_some(true).or_else(|| says(b"keep-alive").then_some(false))
 }
 
 fn text(target: &[u8]) -> &str {
