@@ -276,8 +276,7 @@ impl<S: Store> Site for Api<S> {
         }
         let max_body = match route {
             Route::Batch => self.options.max_body,
-            Route::Short | Route::Full(_) => MAX_CHECK_BYTES,
-            Route::OpenApi | Route::Livez => 0,
+            Route::Short | Route::Full(_) | Route::OpenApi | Route::Livez => MAX_CHECK_BYTES,
         };
         Ok(Admitted { route, max_body })
     }
@@ -354,19 +353,18 @@ fn read_check<'a>(call: &Call<'a, Route>) -> Result<CheckBody<'a>, Fault> {
     }
 }
 
-/// The status that a query asks refusals to have: `deny_status=429`.
+/// The status that a query asks refusals to have: `deny_status=429`. What else is in a query means nothing here.
 fn asked_status(query: &str) -> Result<Option<StatusCode>, Fault> {
-    let mut asked = None;
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        asked = Some(match pair {
-            "deny_status=200" => StatusCode::OK,
-            "deny_status=403" => StatusCode::FORBIDDEN,
-            "deny_status=429" => StatusCode::TOO_MANY_REQUESTS,
-            "deny_status=503" => StatusCode::SERVICE_UNAVAILABLE,
-            pair => return Err(Fault::bad_query(pair)),
-        });
+    let Some(asked) = query.split('&').find_map(|pair| pair.strip_prefix("deny_status=")) else {
+        return Ok(None);
+    };
+    match asked {
+        "200" => Ok(Some(StatusCode::OK)),
+        "403" => Ok(Some(StatusCode::FORBIDDEN)),
+        "429" => Ok(Some(StatusCode::TOO_MANY_REQUESTS)),
+        "503" => Ok(Some(StatusCode::SERVICE_UNAVAILABLE)),
+        asked => Err(Fault::bad_status(asked)),
     }
-    Ok(asked)
 }
 
 fn page(route: Route, out: &mut impl Out) {
@@ -378,6 +376,37 @@ fn page(route: Route, out: &mut impl Out) {
         _ => {
             out.begin(StatusCode::OK, TEXT);
             out.end(b"ok");
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use tollgate::rules::{RuleSet, read};
+    use tollgate::{Cap, ManualClock, MemoryStore, Micros};
+
+    pub(crate) type TestApi = Api<MemoryStore<Arc<ManualClock>>>;
+
+    /// The API of these rules, and its clock, which begins a quarter of a second past 1 700 000 000 and stands still.
+    pub(crate) fn api(rules: &str, options: ApiOptions) -> (Arc<TestApi>, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_250_000)));
+        let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(1000)).unwrap();
+        let rules = RuleSet::compile(&read(rules, Micros::EPOCH).spec.unwrap()).unwrap();
+        let gate = Gate::new(rules, store, Arc::clone(&clock));
+        (Arc::new(Api::new(gate, options, Arc::new(DenialLog::new(0)))), clock)
+    }
+
+    impl TestApi {
+        /// What a client has left.
+        pub(crate) async fn left(&self, client_key: &str) -> u32 {
+            let docket = self.gate.ask(Verb::Peek, &tollgate::rules::Request::new(client_key)).await;
+            docket.verdict(0).decision().remaining()
+        }
+
+        /// How many states there are.
+        pub(crate) fn keys(&self) -> usize {
+            self.gate.store().stats().keys
         }
     }
 }

@@ -18,6 +18,8 @@ mod patience;
 mod plain;
 mod rewind;
 mod room;
+#[cfg(test)]
+mod sameness;
 mod wire;
 
 pub(crate) use call::{Call, Head};

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
-use tollgate::{Gate, Store};
+use tollgate::{Gate, Micros, Store};
 
 /// The most connections at once on the admin port.
 const MAX_ADMIN_CONNECTIONS: usize = 256;
@@ -54,6 +54,22 @@ pub struct Setup {
     pub drain_delay: Duration,
     /// How long a stop then waits for requests that have begun.
     pub drain_timeout: Duration,
+}
+
+impl Setup {
+    /// The main port alone, without encryption, with everything else as it usually is.
+    pub fn http(listener: TcpListener) -> Setup {
+        Setup {
+            http: Some(Door { listener, tls: None }),
+            admin: None,
+            api: ApiOptions::default(),
+            feed: Feed::new(None, Micros::EPOCH),
+            denials_per_second: 10,
+            max_connections: 10_000,
+            drain_delay: Duration::ZERO,
+            drain_timeout: Duration::from_secs(10),
+        }
+    }
 }
 
 /// How many connections are open.

@@ -7,8 +7,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, sleep};
-use tollgate::{Cap, Limiter, MemoryStore, SystemClock};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate::rules::{RuleSet, read};
+use tollgate::{Cap, Gate, MemoryStore, Micros, SystemClock};
+use tollgate_server::{Setup, serve};
+
+/// Nobody asks for the rules to be read again.
+fn reloads() -> mpsc::Receiver<()> {
+    mpsc::channel(1).1
+}
 
 const CHECK: &str = "POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
 
@@ -18,8 +26,9 @@ async fn serve_until(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let store = MemoryStore::with(SystemClock::new(), Cap::keys(1)).unwrap();
-    let limiter = Limiter::with_store("100/s", store).unwrap();
-    let serving = tokio::spawn(tollgate_server::serve(listener, limiter, stop));
+    let rules = RuleSet::compile(&read("default: {limit: 100/s}", Micros::EPOCH).spec.unwrap()).unwrap();
+    let gate = Gate::new(rules, store, SystemClock::new());
+    let serving = tokio::spawn(serve(gate, Setup::http(listener), reloads(), stop));
     (address, async { serving.await.unwrap() })
 }
 
@@ -49,6 +58,64 @@ async fn a_body_that_never_comes_is_not_waited_for() {
     let (read, seconds) = last_words(stream, CHECK.trim_end_matches('}')).await;
     assert!(read.starts_with("HTTP/1.1 408 ") && read.contains("REQUEST_TIMEOUT"), "{read}");
     assert_eq!(seconds, 10);
+}
+
+/// Sends `first`, then `bytes` one by one, a second apart; gives what was read, and after how many whole seconds it ended.
+async fn dripped(stream: TcpStream, first: &str, bytes: &str) -> (String, u64) {
+    let begun = Instant::now();
+    let (mut from, mut to) = stream.into_split();
+    let drip = async {
+        to.write_all(first.as_bytes()).await.unwrap();
+        for byte in bytes.as_bytes() {
+            sleep(Duration::from_secs(1)).await;
+            // The server may have had enough.
+            let _ = to.write_all(&[*byte]).await;
+        }
+        pending::<()>().await;
+    };
+    let mut read = Vec::new();
+    tokio::select! {
+        () = drip => {}
+        _ = from.read_to_end(&mut read) => {}
+    }
+    (String::from_utf8(read).unwrap(), begun.elapsed().as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_drips_is_borne_with_no_longer_than_who_says_nothing() {
+    let (address, _serving) = serve_until(pending()).await;
+    let connect = || async { TcpStream::connect(address).await.unwrap() };
+    // Heads that go on and on: plain so far; and not for the lane, which renews nobody's time when it gives one away.
+    for first in ["POST /check HTTP/1.1\r\n", "", "\r\n", "DELETE / HTTP/1.1\r\n"] {
+        let (read, seconds) = dripped(connect().await, first, &"X: y\r\n".repeat(10)).await;
+        assert_eq!((read.as_str(), seconds), ("", 15), "after {first:?}");
+    }
+    let (read, seconds) = dripped(connect().await, "", &("\r\n".repeat(5) + &"X".repeat(50))).await;
+    assert_eq!((read.as_str(), seconds), ("", 15));
+
+    let (head, body) = CHECK.split_at(CHECK.len() - 18);
+    for first in [head.to_owned(), [CHECK, head].concat()] {
+        let (read, seconds) = dripped(connect().await, &first, body).await;
+        let answers = read.matches("HTTP/1.1 ").count();
+        assert!(read.contains("HTTP/1.1 408 ") && answers == first.matches("POST").count(), "{read}");
+        assert_eq!(seconds, 10);
+    }
+
+    // It has asked in the first 15 seconds, and begins nothing in the next 75.
+    let (read, seconds) = dripped(connect().await, CHECK, &"POST /check HTTP/1.1\r\n".repeat(10)).await;
+    assert!(read.starts_with("HTTP/1.1 200 ") && seconds == 90, "{read} after {seconds}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_reads_is_given_up() {
+    let (address, _serving) = serve_until(pending()).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let requests = CHECK.repeat(100);
+    while let Ok(Ok(_)) = timeout(Duration::from_secs(1), stream.write(requests.as_bytes())).await {}
+    sleep(Duration::from_secs(150)).await;
+    let begun = Instant::now();
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+    assert_eq!(begun.elapsed().as_secs(), 0, "it had been closed, and reading revives nothing");
 }
 
 #[tokio::test(start_paused = true)]

@@ -74,3 +74,39 @@ impl Buffer {
         self.bytes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    async fn fill(buffer: &mut Buffer, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            buffer.make_room();
+            poll_fn(|cx| buffer.poll_fill(&mut bytes, cx)).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn it_grows_with_what_comes_and_shrinks_when_all_is_taken() {
+        let mut buffer = Buffer::new();
+        let bytes: Vec<u8> = (0..=250).cycle().take(50_000).collect();
+        fill(&mut buffer, &bytes).await;
+        assert_eq!((buffer.filled(), buffer.bytes.len()), (&bytes[..], 64 * 1024));
+        buffer.take(49_990);
+        buffer.make_room();
+        assert_eq!((buffer.filled(), buffer.bytes.len()), (&bytes[49_990..], 64 * 1024));
+        buffer.take(10);
+        buffer.make_room();
+        assert!(buffer.is_empty());
+        assert_eq!(buffer.bytes.capacity(), FIRST_BYTES);
+    }
+
+    #[tokio::test]
+    async fn what_is_left_is_handed_on() {
+        let mut buffer = Buffer::new();
+        fill(&mut buffer, b"taken left").await;
+        buffer.take(6);
+        assert_eq!(buffer.into_rest(), b"left");
+    }
+}

@@ -282,3 +282,141 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::orders::Phase;
+    use super::super::room::Room;
+    use super::*;
+    use crate::api::ApiOptions;
+    use crate::api::testing::api;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::sync::watch;
+    use tokio::time::timeout;
+
+    const CHECK: &str = "POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
+    const LIVEZ: &str = "GET /livez HTTP/1.1\r\n\r\n";
+
+    /// Rides with a client that does as `client` says, over a stream that holds so many bytes each way; gives what became
+    /// of the ride, and how many requests had begun.
+    async fn ride<F: Future<Output = ()>>(
+        held: usize,
+        client: impl FnOnce(DuplexStream) -> F,
+    ) -> (Result<Vec<u8>, Ended>, u64) {
+        let (mut stream, end) = duplex(held);
+        let (api, _) = api("default: {limit: 100000/h}", ApiOptions::default());
+        let desk = Desk::new(api, Room::new());
+        let (_phase, told) = watch::channel(Phase::Open);
+        let (dated_by, mut patience) = (SystemClock::new(), Patience::new());
+        let ride = async {
+            let lane = Lane::new(&mut stream, &desk, &dated_by, &mut patience, Orders::new(told));
+            let ended = lane.ride().await;
+            drop(stream);
+            ended
+        };
+        let (ended, ()) = tokio::join!(ride, client(end));
+        (ended, desk.begun())
+    }
+
+    /// Sends everything, says no more, and reads everything.
+    async fn talk(stream: DuplexStream, bytes: &[u8]) -> String {
+        let (mut from, mut to) = tokio::io::split(stream);
+        let send = async {
+            let _ = to.write_all(bytes).await;
+            let _ = to.shutdown().await;
+        };
+        let mut read = String::new();
+        let (all, ()) = tokio::join!(from.read_to_string(&mut read), send);
+        all.unwrap();
+        read
+    }
+
+    #[tokio::test]
+    async fn plain_requests_are_all_answered_here() {
+        let requests = [CHECK, LIVEZ, &CHECK.replace('{', "[")].concat().repeat(100);
+        let (ended, begun) = ride(64 * 1024, |stream| async {
+            let read = talk(stream, requests.as_bytes()).await;
+            assert_eq!(read.matches("HTTP/1.1 200 OK").count(), 200);
+            assert_eq!(read.matches("HTTP/1.1 400 Bad Request").count(), 100);
+        })
+        .await;
+        assert!(matches!(ended, Err(Ended::Done)), "{ended:?}");
+        assert_eq!(begun, 300);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_for_the_lane_is_given_away_byte_for_byte() {
+        let big = CHECK.replace("18", "65537");
+        for other in [
+            "PRI * HTTP/2.0\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "HEAD /livez HTTP/1.1\r\n\r\n",
+            "POST /check HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0",
+            "POST /check HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 18\r\n\r\n",
+            "POST /check HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 18\r\n\r\n",
+            "\r\n",
+            &big,
+            // Not complete, and nothing more will come.
+            "POST /che",
+            "POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{",
+        ] {
+            for count in [0, 1, 3, 200] {
+                let bytes = CHECK.repeat(count) + other;
+                let (ended, _) = ride(64 * 1024, |stream| async {
+                    let read = talk(stream, bytes.as_bytes()).await;
+                    assert_eq!(read.matches("HTTP/1.1 200 OK").count(), count, "{other:?}");
+                })
+                .await;
+                let rest = ended.expect("it is given away");
+                assert_eq!(String::from_utf8_lossy(&rest), other, "behind {count}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_behind_the_last_request_is_answered() {
+        let last = CHECK.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+        let (ended, begun) = ride(64 * 1024, |stream| async {
+            let read = talk(stream, [CHECK, &last, CHECK].concat().as_bytes()).await;
+            assert_eq!(read.matches("HTTP/1.1 200 OK").count(), 2);
+            assert_eq!(read.matches("\r\nconnection: close\r\n").count(), 1);
+        })
+        .await;
+        assert!(matches!(ended, Err(Ended::Done)), "{ended:?}");
+        assert_eq!(begun, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_is_not_read_from() {
+        let (ended, begun) = ride(1024, |mut stream| async move {
+            let requests = CHECK.repeat(1000);
+            let mut sent = 0;
+            while let Ok(Ok(length)) =
+                timeout(std::time::Duration::from_millis(1), stream.write(&requests.as_bytes()[sent..])).await
+            {
+                sent += length;
+            }
+            // What fits into the stream both ways, and into the buffer.
+            assert!(sent < 16 * 1024, "{sent} bytes were taken in");
+            drop(stream);
+        })
+        .await;
+        assert!(matches!(ended, Err(Ended::Broken(_))), "{ended:?}");
+        assert!(begun < 200, "{begun} were answered");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_waited_for_counts_once() {
+        let (ended, begun) = ride(1024, |mut stream| async move {
+            let mut answer = [0; 1024];
+            for piece in CHECK.as_bytes().chunks(7) {
+                stream.write_all(piece).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            assert_ne!(stream.read(&mut answer).await.unwrap(), 0);
+        })
+        .await;
+        assert!(matches!(ended, Err(Ended::Done)), "{ended:?}");
+        assert_eq!(begun, 1);
+    }
+}

@@ -88,11 +88,6 @@ impl Outbox {
         self.body.shrink_to(KEPT_BYTES);
         Poll::Ready(Ok(()))
     }
-
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
 }
 
 impl Out for Outbox {
@@ -226,4 +221,68 @@ fn push_number(bytes: &mut Vec<u8>, number: usize) {
         }
     }
     bytes.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use hyper::header::DATE;
+
+    const NOW: Micros = Micros::new(784_111_777_000_000);
+
+    fn write(out: &mut impl Out) {
+        out.begin(StatusCode::TOO_MANY_REQUESTS, JSON);
+        out.field("retry-after", b"36");
+        out.field("x-split", b"a\r\nset-cookie: b");
+        out.lines(b"ratelimit-policy: \"per-key\";q=100\r\nx-twice: a\r\nx-twice: b\r\n");
+        out.end_json(&"no");
+    }
+
+    #[test]
+    fn an_outbox_holds_what_goes_over_the_wire() {
+        let mut out = Outbox::default();
+        out.open(2, NOW, true);
+        write(&mut out);
+        out.begin(StatusCode::NO_CONTENT, TEXT);
+        out.end(b"not sent");
+        let expected = "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 36\r\n\
+            ratelimit-policy: \"per-key\";q=100\r\nx-twice: a\r\nx-twice: b\r\ncontent-length: 4\r\n\
+            date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n\"no\"\
+            HTTP/1.1 204 No Content\r\ncontent-type: text/plain\r\nconnection: close\r\n\
+            date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\r\n";
+        assert_eq!(String::from_utf8_lossy(&out.bytes), expected);
+    }
+
+    #[tokio::test]
+    async fn a_draft_has_the_same_fields_and_leaves_the_rest_to_hyper() {
+        let mut draft = Draft::default();
+        write(&mut draft);
+        let reply = draft.into_reply();
+        assert_eq!(reply.status(), 429);
+        assert!(!reply.headers().contains_key(DATE));
+        let fields: Vec<String> = reply
+            .headers()
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect();
+        let expected = [
+            "content-type: application/json",
+            "retry-after: 36",
+            "ratelimit-policy: \"per-key\";q=100",
+            "x-twice: a",
+            "x-twice: b",
+        ];
+        assert_eq!(fields, expected);
+        assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), "\"no\"");
+    }
+
+    #[test]
+    fn numbers_are_written_in_digits() {
+        for number in [0, 9, 10, 1234567890, usize::MAX] {
+            let mut bytes = Vec::new();
+            push_number(&mut bytes, number);
+            assert_eq!(bytes, number.to_string().into_bytes());
+        }
+    }
 }

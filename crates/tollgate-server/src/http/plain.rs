@@ -132,11 +132,7 @@ impl Plain {
                 Meaning::ContentLength if length.is_some() => return None,
                 Meaning::ContentLength => length = Some(digits(field.value)?),
                 Meaning::Connection if connection.is_some() => return None,
-                Meaning::Connection if field.value.eq_ignore_ascii_case(b"close") => connection = Some(true),
-                Meaning::Connection if field.value.eq_ignore_ascii_case(b"keep-alive") => {
-                    connection = Some(false)
-                }
-                Meaning::Connection => return None,
+                Meaning::Connection => connection = Some(closes(field.value)?),
             }
         }
         plain.closes = connection == Some(true);
@@ -247,6 +243,12 @@ fn digits(value: &[u8]) -> Option<u32> {
     }
 }
 
+/// Whether a `Connection` field says that its request is the last, if it says no more than that.
+fn closes(value: &[u8]) -> Option<bool> {
+    let says = |word: &[u8]| value.eq_ignore_ascii_case(word);
+    says(b"close").then_some(true).or_else(|| says(b"keep-alive").then_some(false))
+}
+
 fn text(target: &[u8]) -> &str {
     str::from_utf8(target).expect("a plain target is ASCII")
 }
@@ -267,3 +269,114 @@ static IN_TARGET: [bool; 256] = {
     }
     table
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHECK: &str = "POST /check HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}";
+
+    #[test]
+    fn a_plain_request_is_found_with_its_parts() {
+        let bytes =
+            b"POST /check?a=b?c HTTP/1.1\r\nHost: test\r\ncontent-TYPE:  a/b \r\nContent-Length: 2\r\n\
+            Content-Type: c\r\nConnection: close\r\n\r\n{}GET /";
+        let Found::Plain(plain) = Plain::find(bytes) else { panic!("it is plain") };
+        assert_eq!(
+            (plain.method(), plain.path(bytes), plain.query(bytes)),
+            (Method::Post, "/check", Some("a=b?c"))
+        );
+        assert_eq!(plain.content_type(bytes), Some(&b"a/b"[..]));
+        assert_eq!((plain.body(bytes), plain.body_bytes(), plain.closes()), (&b"{}"[..], 2, true));
+        assert_eq!(&bytes[plain.bytes()..], b"GET /");
+        let lines = plain.fields(bytes);
+        assert!(lines.starts_with(b"Host: test\r\n") && lines.ends_with(b"Connection: close\r\n"));
+        assert_eq!(field(lines, "host"), Some(&b"test"[..]));
+        assert_eq!(field(lines, "content-type"), Some(&b"a/b"[..]), "of several, the first");
+        assert_eq!((field(lines, "hos"), field(lines, "host:"), field(lines, "")), (None, None, None));
+
+        let bytes = b"GET / HTTP/1.1\r\n\r\n";
+        let Found::Plain(plain) = Plain::find(bytes) else { panic!("it is plain") };
+        assert_eq!((plain.method(), plain.path(bytes), plain.query(bytes)), (Method::Get, "/", None));
+        assert_eq!((plain.body(bytes), plain.fields(bytes), plain.closes()), (&[][..], &[][..], false));
+    }
+
+    #[test]
+    fn a_body_may_be_on_its_way() {
+        let Found::Plain(plain) = Plain::find(&CHECK.as_bytes()[..CHECK.len() - 2]) else {
+            panic!("it is plain")
+        };
+        assert_eq!(plain.bytes(), CHECK.len());
+    }
+
+    #[test]
+    fn what_leaves_a_doubt_is_not_plain() {
+        let cases = [
+            ("POST", "PUT"),
+            ("POST", "\r\nPOST"),
+            ("POST", "\nPOST"),
+            ("POST", " POST"),
+            ("POST", "post"),
+            ("POST", "GET"),
+            ("/check", "*"),
+            ("/check", "check"),
+            ("/check", "http://a/check"),
+            ("/check", "/a#b"),
+            ("/check", "/é"),
+            ("/check", "/a\"b"),
+            ("/check", "/a\\b"),
+            ("1.1", "1.0"),
+            ("1.1", "1.2"),
+            ("1.1\r\n", "1.1\n"),
+            ("1.1\r\n", "1.1 \r\n"),
+            ("Content-Length: 2\r\n", ""),
+            (": 2", ": "),
+            (": 2", ": +2"),
+            (": 2", ": 02"),
+            (": 2", ": 2, 2"),
+            (": 2", ": 0x2"),
+            (": 2", ": 12345678"),
+            (": 2", " : 2"),
+            (": 2\r\n", ": 2\n"),
+            (": 2\r\n", ": 2\r\n 3\r\n"),
+            (": 2\r\n", ": 2\r\nContent-length: 2\r\n"),
+            (": 2\r\n", ": 2\r\nTransfer-Encoding: identity\r\n"),
+            (": 2\r\n", ": 2\r\ntransfer-encoding:\r\n"),
+            (": 2\r\n", ": 2\r\nTE: trailers\r\n"),
+            (": 2\r\n", ": 2\r\nExpect: 100-continue\r\n"),
+            (": 2\r\n", ": 2\r\nUpgrade: websocket\r\n"),
+            (": 2\r\n", ": 2\r\nConnection: upgrade\r\n"),
+            (": 2\r\n", ": 2\r\nConnection:\r\n"),
+            (": 2\r\n", ": 2\r\nConnection: close, close\r\n"),
+            (": 2\r\n", ": 2\r\nConnection: close\r\nConnection: close\r\n"),
+            (": 2\r\n", ": 2\r\nX: a\0b\r\n"),
+            (": 2\r\n", ": 2\r\nX: a\rb\r\n"),
+            (": 2\r\n", ": 2\r\nX: a\nY: b\r\n"),
+            ("\r\n\r\n", "\r\n\n"),
+            ("\r\n\r\n", "\n\r\n"),
+        ];
+        for (from, to) in cases {
+            let text = CHECK.replacen(from, to, 1);
+            assert_ne!(text, CHECK);
+            assert_eq!(Plain::find(text.as_bytes()), Found::Other, "{text:?}");
+        }
+        let fields = |count: usize| CHECK.replacen("\r\n", &format!("\r\n{}", "X: y\r\n".repeat(count)), 1);
+        assert!(matches!(Plain::find(fields(63).as_bytes()), Found::Plain(_)));
+        assert_eq!(Plain::find(fields(64).as_bytes()), Found::Other);
+    }
+
+    #[test]
+    fn a_head_is_waited_for_up_to_its_bound() {
+        for come in 0..CHECK.len() - 2 {
+            assert_eq!(Plain::find(&CHECK.as_bytes()[..come]), Found::Unfinished, "{come}");
+        }
+        let padded = |bytes: usize| {
+            let field = format!("\r\nX: {}\r\n", "y".repeat(bytes - CHECK.len() + 2 - "X: \r\n".len()));
+            CHECK.replacen("\r\n", &field, 1).into_bytes()
+        };
+        let most = padded(MAX_HEAD_BYTES);
+        assert_eq!(Plain::find(&most[..MAX_HEAD_BYTES - 1]), Found::Unfinished);
+        assert!(matches!(Plain::find(&most), Found::Plain(plain) if plain.bytes() == MAX_HEAD_BYTES + 2));
+        assert_eq!(Plain::find(&padded(MAX_HEAD_BYTES + 1)), Found::Other);
+    }
+}
