@@ -2,51 +2,69 @@
 
 #![expect(clippy::print_stderr, reason = "a command tells the terminal why it failed")]
 
+mod check;
+mod completions;
+mod man;
 mod serve;
+mod settings;
 mod signals;
 
-use anyhow::{Context, Result, anyhow};
-use clap::Parser;
-use std::io::{self, IsTerminal};
+use anyhow::{Context, Result};
+use clap::Command;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
-/// A rate limiter: ask it whether a client may go on.
-#[derive(Debug, Parser)]
-#[command(
-    name = "tollgate",
-    version,
-    after_help = "Logs go to stderr; RUST_LOG says how much, like RUST_LOG=debug."
-)]
-enum Command {
-    Serve(serve::Serve),
-}
+/// How the process ends when it could not do what was asked.
+const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
-    let command = Command::parse();
-    match run(command) {
+    let matches = command().get_matches();
+    let (name, matches) = matches.subcommand().expect("clap asks for a subcommand");
+    let outcome = match name {
+        "serve" => serve::run(matches),
+        "check" => return check::run(matches),
+        "completions" => completions::run(matches),
+        "man" => man::run(matches),
+        name => unreachable!("{name} is no subcommand"),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => fail(&error, FAILED),
     }
 }
 
-fn run(command: Command) -> Result<()> {
-    log_to_stderr()?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
-    match command {
-        Command::Serve(serve) => runtime.block_on(serve.run()),
+/// The whole command line. Parsing, help, completions and the manual all follow from it.
+fn command() -> Command {
+    Command::new("tollgate")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("A rate limiter: ask it whether a client may go on")
+        .after_help("Logs go to stderr; RUST_LOG says how much, like RUST_LOG=debug.")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(serve::command())
+        .subcommand(check::command())
+        .subcommand(completions::command())
+        .subcommand(man::command())
+}
+
+/// Says why it failed, and how the process ends.
+fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
+    eprintln!("error: {error:#}");
+    code.into()
+}
+
+/// Writes to stdout. Whoever stops reading, like `head`, has read enough.
+fn print(bytes: &[u8]) -> Result<()> {
+    match io::stdout().write_all(bytes) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to stdout"),
     }
 }
 
-fn log_to_stderr() -> Result<()> {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into()).from_env();
-    let filter = filter.map_err(|error| anyhow!("cannot read RUST_LOG: {error}"))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    log.with_ansi(io::stderr().is_terminal()).init();
-    Ok(())
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_in_order() {
+        super::command().debug_assert();
+    }
 }

@@ -1,19 +1,19 @@
 //! `tollgate serve`: the limiter behind HTTP.
 
+use crate::settings::{Listen, LogFormat, Resolved, Settings, Surroundings};
 use crate::signals::Signals;
 use anyhow::{Context, Result, anyhow, bail};
-use clap::Args;
+use clap::{ArgMatches, Command};
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tollgate::{Cap, Limiter, MemoryStore, SystemClock};
 use tollgate_server::Rules;
 
-/// How many keys are remembered at once. Their table takes 300 MB when it is full, and next to nothing before.
-const KEYS: Cap = Cap::keys(10_000_000);
+/// The settings that the server acts on so far. Of the others it says that it does not.
+const IN_FORCE: [&str; 7] = ["rules", "http", "store", "max_keys", "workers", "log", "log_format"];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,6 +36,9 @@ Examples:
   tollgate serve --http 0.0.0.0:9000
       for other machines too, on port 9000
 
+  tollgate serve --config tollgate.yaml
+      all settings from a file; `tollgate serve --print-config > tollgate.yaml` makes one
+
   curl -d '{\"client_key\":\"alice\",\"cost\":5}' \\
       http://127.0.0.1:8080/check
       may alice spend 5? The answer is
@@ -46,24 +49,56 @@ Examples:
 
 Ctrl-C or SIGTERM finishes what has begun and stops; a second one stops at once.";
 
-/// Answer `POST /check` over HTTP: may this client go on?
-#[derive(Args, Debug)]
-#[command(after_long_help = EXAMPLES, after_help = "See --help for examples.")]
-pub(crate) struct Serve {
-    /// The limits to enforce, in YAML [default: 100/min for each client key]
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES")]
-    rules: Option<PathBuf>,
-
-    /// Where to listen for HTTP; port 0 takes any free one
-    #[arg(long, value_name = "ADDR", env = "TOLLGATE_HTTP", default_value = "127.0.0.1:8080")]
-    http: String,
+/// The subcommand and its arguments.
+pub(crate) fn command() -> Command {
+    let command = Command::new("serve").about("Answer `POST /check` over HTTP: may this client go on?");
+    let command = command.after_long_help(EXAMPLES).after_help("See --help for examples.");
+    Settings::add_to(command)
 }
+
+/// Serves, or only says what it would serve with.
+pub(crate) fn run(matches: &ArgMatches) -> Result<()> {
+    let resolved = Settings::resolve(matches, &Surroundings::of_this_process())?;
+    if matches.get_flag("print-config") {
+        for warning in &resolved.warnings {
+            eprintln!("warning: {warning}");
+        }
+        return crate::print(resolved.print().as_bytes());
+    }
+    log_to_stderr(&resolved.settings);
+    warn(&resolved);
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    let runtime = threads.worker_threads(resolved.settings.workers).enable_all().build();
+    runtime.context("cannot start threads")?.block_on(Serve(resolved.settings).run())
+}
+
+fn log_to_stderr(settings: &Settings) {
+    let log = tracing_subscriber::fmt().with_env_filter(settings.log.to_filter()).with_writer(io::stderr);
+    match settings.log_format {
+        LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+/// Says what is probably not as it was meant.
+fn warn(resolved: &Resolved) {
+    for warning in &resolved.warnings {
+        tracing::warn!("{warning}");
+    }
+    for (name, origin) in resolved.set().filter(|(name, _)| !IN_FORCE.contains(name)) {
+        tracing::warn!("{name}, from {origin}, is not in force: this version does not act on it yet");
+    }
+}
+
+struct Serve(Settings);
 
 impl Serve {
     /// Serves until a signal comes, and then to the end of what has begun.
-    pub(crate) async fn run(self) -> Result<()> {
-        let rules = self.rules.as_deref().map_or_else(|| Ok(Rules::built_in()), Rules::read)?;
-        let limiter = Limiter::with_store(rules.limits(), MemoryStore::with(SystemClock::new(), KEYS)?)?;
+    async fn run(self) -> Result<()> {
+        let Serve(settings) = &self;
+        let rules = settings.rules.as_deref().map_or_else(|| Ok(Rules::built_in()), Rules::read)?;
+        let store = MemoryStore::with(SystemClock::new(), Cap::keys(settings.max_keys))?;
+        let limiter = Limiter::with_store(rules.limits(), store)?;
         let mut signals = Signals::catch().context("cannot catch signals")?;
         let listener = self.listen().await?;
         self.greet(listener.local_addr()?, &rules);
@@ -83,7 +118,9 @@ impl Serve {
     }
 
     async fn listen(&self) -> Result<TcpListener> {
-        let address = &self.http;
+        let Listen::At(address) = &self.0.http else {
+            bail!("http is off, and this version listens for nothing else: leave it on");
+        };
         TcpListener::bind(address).await.map_err(|error| {
             let advice = match error.kind() {
                 io::ErrorKind::AddrInUse => {
@@ -100,7 +137,7 @@ impl Serve {
     /// Says where it listens, what holds, and what to type. The first line is for scripts too.
     fn greet(&self, address: SocketAddr, rules: &Rules) {
         let mut greeting = format!("tollgate {} listens on http://{address}\n", env!("CARGO_PKG_VERSION"));
-        let _ = match &self.rules {
+        let _ = match &self.0.rules {
             Some(path) => writeln!(greeting, "limits for each client key, from {}:", path.display()),
             None => writeln!(greeting, "limits for each client key, built in (your own with --rules FILE):"),
         };

@@ -1,0 +1,76 @@
+//! What is wrong with settings that are each in order, but not together.
+
+use super::table::{Fallback, TABLE};
+use super::{Complaint, Origin, Said};
+
+/// All of it; `said` is what is in force for each setting, in the order of the table.
+pub(super) fn complaints(said: &[Option<Said>]) -> Vec<Complaint> {
+    let together = Together { said };
+    [together.about_tls(), together.about_token(), together.about_listeners()].concat()
+}
+
+struct Together<'a> {
+    said: &'a [Option<Said>],
+}
+
+impl<'a> Together<'a> {
+    fn about_tls(&self) -> Vec<Complaint> {
+        match (self.set("tls_cert"), self.set("tls_key")) {
+            (Some(_), Some(_)) => Vec::new(),
+            (Some(cert), None) => {
+                vec![cert.complain("a certificate is of no use without its key: add tls_key")]
+            }
+            (None, Some(key)) => {
+                vec![key.complain("a key is of no use without its certificate: add tls_cert")]
+            }
+            (None, None) => {
+                let idle = [self.set("tls_client_ca"), self.set("tls_on")].into_iter().flatten();
+                idle.map(|said| said.complain("this means nothing without TLS: add tls_cert and tls_key"))
+                    .collect()
+            }
+        }
+    }
+
+    fn about_token(&self) -> Vec<Complaint> {
+        let (Some(_), Some(token)) = (self.set("admin_token_file"), self.set("admin_token")) else {
+            return Vec::new();
+        };
+        vec![token.complain("there is also admin_token_file, and only one can be the token: leave one out")]
+    }
+
+    fn about_listeners(&self) -> Vec<Complaint> {
+        let (Some(http), Some(admin)) = (self.find("http"), self.find("admin")) else { return Vec::new() };
+        let culprit = if admin.origin == Origin::Default { http } else { admin };
+        match (http.text.as_str(), admin.text.as_str()) {
+            ("off", "off") => {
+                vec![culprit.complain("http and admin are both off, so nobody could ask: leave one on")]
+            }
+            (one, other) if one == other && !one.ends_with(":0") => {
+                vec![
+                    culprit.complain(
+                        "http and admin can't listen on the same port: choose another for one of them",
+                    ),
+                ]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// What is in force for a setting.
+    fn find(&self, name: &str) -> Option<&'a Said> {
+        self.said.get(TABLE.iter().position(|setting| setting.name == name)?)?.as_ref()
+    }
+
+    /// What somebody said of a setting that is not what holds anyway. Printed settings say the defaults too.
+    fn set(&self, name: &str) -> Option<&'a Said> {
+        let setting = TABLE.iter().find(|setting| setting.name == name)?;
+        let is_default = |said: &Said| matches!(setting.fallback, Fallback::Text(text) if text == said.text);
+        self.find(name).filter(|said| said.origin != Origin::Default && !is_default(said))
+    }
+}
+
+impl Said {
+    fn complain(&self, wrong: &str) -> Complaint {
+        Complaint::new(self.origin.clone(), wrong)
+    }
+}
