@@ -5,6 +5,7 @@
 mod check;
 mod completions;
 mod man;
+mod rules;
 mod serve;
 mod settings;
 mod signals;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let outcome = match name {
         "serve" => serve::run(matches),
         "check" => return check::run(matches),
+        "rules" => return rules::run(matches),
         "completions" => completions::run(matches),
         "man" => man::run(matches),
         name => unreachable!("{name} is no subcommand"),
@@ -43,6 +45,7 @@ fn command() -> Command {
         .arg_required_else_help(true)
         .subcommand(serve::command())
         .subcommand(check::command())
+        .subcommand(rules::command())
         .subcommand(completions::command())
         .subcommand(man::command())
 }

@@ -5,7 +5,7 @@
 mod explain;
 
 use anyhow::{Context, Result, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgMatches, Command, FromArgMatches as _, Subcommand, ValueEnum};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write as _};
@@ -35,12 +35,20 @@ Examples:
 
 Exit codes: 0 all is well, 1 a file has mistakes or two files differ, 2 it could not be found out.";
 
-/// Check, explain and compare files of rules
-#[derive(Args, Debug)]
-#[command(after_long_help = EXAMPLES, after_help = "See --help for examples.")]
-pub(crate) struct Rules {
-    #[command(subcommand)]
-    task: Task,
+/// How the process ends when it could not be found out.
+const UNKNOWN: u8 = 2;
+
+/// The subcommand and its arguments.
+pub(crate) fn command() -> Command {
+    let command = Command::new("rules").about("Check, explain and compare files of rules");
+    let command = command.subcommand_required(true).arg_required_else_help(true);
+    Task::augment_subcommands(command).after_long_help(EXAMPLES).after_help("See --help for examples.")
+}
+
+/// Does it, and says how the process ends.
+pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
+    let task = Task::from_arg_matches(matches).map_err(anyhow::Error::from);
+    task.and_then(Task::run).unwrap_or_else(|error| crate::fail(&error, UNKNOWN))
 }
 
 #[derive(Debug, Subcommand)]
@@ -79,9 +87,9 @@ pub(crate) enum Format {
     Json,
 }
 
-impl Rules {
-    pub(crate) fn run(self) -> Result<ExitCode> {
-        match self.task {
+impl Task {
+    fn run(self) -> Result<ExitCode> {
+        match self {
             Task::Check { files, format } => check(&files, format),
             Task::Explain(explain) => explain.run(),
             Task::Schema => {
@@ -182,7 +190,7 @@ fn count(number: usize, noun: &str) -> String {
 
 fn compare(before: &Path, after: &Path, format: Format) -> Result<ExitCode> {
     let (before, after) = (Reviewed::of(before)?.spec()?, Reviewed::of(after)?.spec()?);
-    let (Some(before), Some(after)) = (before, after) else { return Ok(ExitCode::from(2)) };
+    let (Some(before), Some(after)) = (before, after) else { return Ok(UNKNOWN.into()) };
     let changes = diff(&before, &after);
     match format {
         Format::Json => say(&format!("{:#}\n", serde_json::json!(changes)))?,
@@ -192,10 +200,6 @@ fn compare(before: &Path, after: &Path, format: Format) -> Result<ExitCode> {
     Ok(if changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints; whoever stopped reading has read enough.
-pub(crate) fn say(text: &str) -> Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        said => said.context("cannot print"),
-    }
+fn say(text: &str) -> Result<()> {
+    crate::print(text.as_bytes())
 }

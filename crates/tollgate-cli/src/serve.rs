@@ -1,19 +1,24 @@
-//! `tollgate serve`: the limiter behind HTTP.
+//! `tollgate serve`: the gate behind HTTP.
 
-use crate::settings::{Listen, LogFormat, Resolved, Settings, Surroundings};
-use crate::signals::Signals;
+mod greeting;
+
+use crate::settings::{
+    DenyStatus, HeaderProfile, Listen, Listener, LogFormat, Reset, Resolved, Settings, Surroundings,
+};
+use crate::signals::{Signal, Signals};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgMatches, Command};
-use std::fmt::Write as _;
+use greeting::Greeting;
 use std::io::{self, IsTerminal, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-use tollgate::{Cap, Limiter, MemoryStore, SystemClock};
-use tollgate_server::Rules;
-
-/// The settings that the server acts on so far. Of the others it says that it does not.
-const IN_FORCE: [&str; 7] = ["rules", "http", "store", "max_keys", "workers", "log", "log_format"];
+use tokio::sync::{mpsc, oneshot};
+use tollgate::rules::RuleSet;
+use tollgate::{Cap, Clock, Gate, Law, Limit, MemoryStore, SystemClock};
+use tollgate_server::feed::{self, Feed};
+use tollgate_server::tls::Tls;
+use tollgate_server::{ApiOptions, Door, FieldProfile, ResetForm, Setup, StatusCode, Token};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,17 +26,18 @@ Examples:
       100 requests a minute for each client key, on 127.0.0.1:8080
 
   tollgate serve --rules limits.yaml
-      the limits in a file, such as
+      the rules in a file, such as
           rules:
-            - id: per-key
-              limits: [100/s, 10000/h]
-            - id: smooth
-              limit: 5000/h
-              algorithm: sliding_window_counter
-      Every request must pass all of them. A limit is an amount and a period, and under
-      token_bucket or leaky_bucket perhaps a burst: 100/s, 5000/h burst 200, 3 per 90s.
-      algorithm is token_bucket (if left out), leaky_bucket, fixed_window,
-      sliding_window_counter or sliding_window_log.
+            - id: login
+              match: {path: /login, method: POST}
+              key: [ip]
+              limit: 5/min
+            - id: orders
+              match: {path: '/orders/{id}'}
+              limits: [10/s, 1000/h]
+          default: {limit: 100/min burst 20}
+      The file is followed: what changes in it is in force within a second.
+      `tollgate rules --help` tells how to check and explain one.
 
   tollgate serve --http 0.0.0.0:9000
       for other machines too, on port 9000
@@ -39,19 +45,20 @@ Examples:
   tollgate serve --config tollgate.yaml
       all settings from a file; `tollgate serve --print-config > tollgate.yaml` makes one
 
-  curl -d '{\"client_key\":\"alice\",\"cost\":5}' \\
+  curl -d '{\"client_key\":\"alice\",\"endpoint\":\"/orders/7\"}' \\
       http://127.0.0.1:8080/check
-      may alice spend 5? The answer is
+      may alice go on? The answer is
           {\"allowed\":true,\"remaining\":95,\"reset_at\":1700000003,\"retry_after\":null}
       reset_at is when alice has everything back, in Unix seconds. retry_after is how many
       seconds to wait after a denial; null if the request may go on, or asks for more than
       the limit ever holds.
 
-Ctrl-C or SIGTERM finishes what has begun and stops; a second one stops at once.";
+SIGHUP has the rules and the certificates read again. Ctrl-C or SIGTERM finishes what has
+begun and stops; a second one stops at once.";
 
 /// The subcommand and its arguments.
 pub(crate) fn command() -> Command {
-    let command = Command::new("serve").about("Answer `POST /check` over HTTP: may this client go on?");
+    let command = Command::new("serve").about("Answer over HTTP: may this client go on?");
     let command = command.after_long_help(EXAMPLES).after_help("See --help for examples.");
     Settings::add_to(command)
 }
@@ -76,7 +83,7 @@ fn log_to_stderr(settings: &Settings) {
     let log = tracing_subscriber::fmt().with_env_filter(settings.log.to_filter()).with_writer(io::stderr);
     match settings.log_format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
     }
 }
 
@@ -84,9 +91,6 @@ fn log_to_stderr(settings: &Settings) {
 fn warn(resolved: &Resolved) {
     for warning in &resolved.warnings {
         tracing::warn!("{warning}");
-    }
-    for (name, origin) in resolved.set().filter(|(name, _)| !IN_FORCE.contains(name)) {
-        tracing::warn!("{name}, from {origin}, is not in force: this version does not act on it yet");
     }
 }
 
@@ -96,72 +100,149 @@ impl Serve {
     /// Serves until a signal comes, and then to the end of what has begun.
     async fn run(self) -> Result<()> {
         let Serve(settings) = &self;
-        let rules = settings.rules.as_deref().map_or_else(|| Ok(Rules::built_in()), Rules::read)?;
+        let clock = SystemClock::new();
+        let rules = self.rules(&clock)?;
         let store = MemoryStore::with(SystemClock::new(), Cap::keys(settings.max_keys))?;
-        let limiter = Limiter::with_store(rules.limits(), store)?;
         let mut signals = Signals::catch().context("cannot catch signals")?;
-        let listener = self.listen().await?;
-        self.greet(listener.local_addr()?, &rules);
+        let (setup, greeting) = self.set_up(&rules, clock.now()).await?;
+        let gate = Gate::new(rules, store, clock);
+        if let Some(quota) = settings.emergency_limit {
+            let limit = Limit::new(Law::TokenBucket, quota).context("emergency_limit can't be kept")?;
+            gate.emergency().switch_on(limit);
+            tracing::warn!(%quota, "the emergency limit is on, for every address");
+        }
+        // With nobody to read it, there is still somebody to serve.
+        let _ = io::stdout().write_all(greeting.to_string().as_bytes());
 
         let (stop, stopped) = oneshot::channel::<()>();
-        let mut serving =
-            tokio::spawn(tollgate_server::serve(listener, limiter, async { stopped.await.unwrap_or(()) }));
-        tokio::select! {
-            ended = &mut serving => return ended.context("the server broke down"),
-            () = signals.next() => tracing::info!("stopping: no one else is let in, requests that have begun are finished"),
+        let (reload, reloads) = mpsc::channel(1);
+        let stopped = async { stopped.await.unwrap_or(()) };
+        let mut serving = tokio::spawn(tollgate_server::serve(gate, setup, reloads, stopped));
+        loop {
+            tokio::select! {
+                ended = &mut serving => return ended.context("the server broke down"),
+                signal = signals.next() => match signal {
+                    Signal::Stop => break,
+                    // If there is no room, somebody has asked already and is not served yet.
+                    Signal::Reload => drop(reload.try_send(())),
+                },
+            }
         }
+        tracing::info!("stopping: no one else is let in, requests that have begun are finished");
         drop(stop);
         tokio::select! {
             ended = serving => ended.context("the server broke down"),
-            () = signals.next() => bail!("stopped at once by a second signal"),
+            () = signals.stop() => bail!("stopped at once by a second signal"),
         }
     }
 
-    async fn listen(&self) -> Result<TcpListener> {
-        let Listen::At(address) = &self.0.http else {
-            bail!("http is off, and this version listens for nothing else: leave it on");
-        };
-        TcpListener::bind(address).await.map_err(|error| {
-            let advice = match error.kind() {
-                io::ErrorKind::AddrInUse => {
-                    "something else listens there: stop it, or choose another port, like --http 127.0.0.1:8081"
-                }
-                io::ErrorKind::PermissionDenied => "the system does not let you: choose a port above 1023",
-                io::ErrorKind::AddrNotAvailable => "this machine has no such address: use 127.0.0.1, or 0.0.0.0 for all it has",
-                _ => "write an address and a port, like 127.0.0.1:8080",
-            };
-            anyhow!(error).context(format!("cannot listen on {address}: {advice}"))
-        })
+    fn rules(&self, clock: &SystemClock) -> Result<RuleSet> {
+        match &self.0.rules {
+            Some(path) => Ok(feed::load(path, clock.now())?),
+            None => Ok(feed::built_in()),
+        }
     }
 
-    /// Says where it listens, what holds, and what to type. The first line is for scripts too.
-    fn greet(&self, address: SocketAddr, rules: &Rules) {
-        let mut greeting = format!("tollgate {} listens on http://{address}\n", env!("CARGO_PKG_VERSION"));
-        let _ = match &self.0.rules {
-            Some(path) => writeln!(greeting, "limits for each client key, from {}:", path.display()),
-            None => writeln!(greeting, "limits for each client key, built in (your own with --rules FILE):"),
+    async fn set_up(&self, rules: &RuleSet, now: tollgate::Micros) -> Result<(Setup, Greeting)> {
+        let Serve(settings) = self;
+        let (token, fresh) = self.admin_token()?;
+        let tls = match settings.tls_files() {
+            Some(files) => Some(Arc::new(Tls::load(&files)?)),
+            None => None,
         };
-        for rule in rules.all() {
-            for limit in rule.limits() {
-                let _ = writeln!(greeting, "  {}: {limit}", rule.id());
+        let http = self.door(&settings.http, Listener::Http, tls.as_ref()).await?;
+        let admin = self.door(&settings.admin, Listener::Admin, tls.as_ref()).await?;
+        if http.is_none() && admin.is_none() {
+            bail!("http and admin are both off, so there is nothing to serve: leave one of them on");
+        }
+        let token_for_api = match &settings.api_token_file {
+            Some(path) => Some(Token::read(path)?),
+            None => settings.api_token.as_ref().map(|secret| Token::parse(secret.expose())).transpose()?,
+        };
+        if let Some((address, _)) = &http
+            && !address.ip().is_loopback()
+            && token_for_api.is_none()
+        {
+            tracing::warn!("whoever reaches {address} may use it all: keep strangers out, or set api_token_file");
+        }
+        let place = |door: &Option<(SocketAddr, Door)>| {
+            door.as_ref().map(|(address, door)| (*address, door.tls.is_some()))
+        };
+        let greeting = Greeting::new(settings, rules, place(&http), place(&admin), fresh);
+        let setup = Setup {
+            http: http.map(|(_, door)| door),
+            admin: admin.map(|(_, door)| (door, token)),
+            api: ApiOptions {
+                fields: fields(settings),
+                deny_status: match settings.deny_status {
+                    DenyStatus::Ok => StatusCode::OK,
+                    DenyStatus::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
+                    DenyStatus::Forbidden => StatusCode::FORBIDDEN,
+                },
+                max_batch: settings.max_batch as usize,
+                max_body: usize::try_from(settings.max_body.0).unwrap_or(usize::MAX),
+                token: token_for_api,
+            },
+            feed: Feed::new(settings.rules.clone(), now),
+            denials_per_second: settings.denial_log,
+            max_connections: settings.max_connections as usize,
+            drain_delay: settings.drain_delay,
+            drain_timeout: settings.drain_timeout,
+        };
+        Ok((setup, greeting))
+    }
+
+    /// The token of the admin port; if it was made just now, also in clear.
+    fn admin_token(&self) -> Result<(Token, Option<String>)> {
+        match (&self.0.admin_token_file, &self.0.admin_token) {
+            (Some(path), _) => Ok((Token::read(path)?, None)),
+            (None, Some(secret)) => Ok((Token::parse(secret.expose())?, None)),
+            (None, None) => {
+                let (token, clear) = Token::generate()?;
+                Ok((token, Some(clear)))
             }
         }
-        let _ = writeln!(
-            greeting,
-            "try it:\n  curl -d '{{\"client_key\":\"alice\"}}' http://{}/check",
-            reachable(address)
-        );
-        // With nobody to read it, there is still somebody to serve.
-        let _ = io::stdout().write_all(greeting.as_bytes());
+    }
+
+    async fn door(
+        &self,
+        listen: &Listen,
+        listener: Listener,
+        tls: Option<&Arc<Tls>>,
+    ) -> Result<Option<(SocketAddr, Door)>> {
+        let Listen::At(address) = listen else { return Ok(None) };
+        let (flag, other) = match listener {
+            Listener::Http => ("--http", "127.0.0.1:8081"),
+            Listener::Admin => ("--admin", "127.0.0.1:9091"),
+        };
+        let socket = TcpListener::bind(address).await.map_err(|error| {
+            let advice = match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    format!("something else listens there: stop it, or choose another port, like {flag} {other}")
+                }
+                io::ErrorKind::PermissionDenied => "the system does not let you: choose a port above 1023".to_owned(),
+                io::ErrorKind::AddrNotAvailable => {
+                    "this machine has no such address: use 127.0.0.1, or 0.0.0.0 for all it has".to_owned()
+                }
+                _ => format!("write an address and a port, like {other}"),
+            };
+            anyhow!(error).context(format!("cannot listen on {address}: {advice}"))
+        })?;
+        let tls = tls.filter(|_| self.0.tls_on.contains(&listener)).cloned();
+        Ok(Some((socket.local_addr()?, Door { listener: socket, tls })))
     }
 }
 
-/// An address to type: of a server that listens on all its addresses, the one that is sure to be near.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
+fn fields(settings: &Settings) -> FieldProfile {
+    let has = |profile| settings.headers.0.contains(&profile);
+    let reset = match settings.reset {
+        Reset::Epoch => ResetForm::Epoch,
+        Reset::Delta => ResetForm::Delta,
     };
-    SocketAddr::new(ip, address.port())
+    FieldProfile {
+        legacy: has(HeaderProfile::XRateLimit).then_some(reset),
+        ietf: has(HeaderProfile::Ietf),
+        draft_7: has(HeaderProfile::Draft7),
+        draft_6: has(HeaderProfile::Draft6),
+    }
 }

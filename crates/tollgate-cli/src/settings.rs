@@ -27,7 +27,7 @@ use tollgate_server::tls::TlsFiles;
 use value::Value;
 
 pub(crate) use table::Settings;
-pub(crate) use value::{Listen, LogFormat};
+pub(crate) use value::{DenyStatus, HeaderProfile, Listen, Listener, LogFormat, Reset};
 
 /// What all our variables begin with.
 const PREFIX: &str = "TOLLGATE_";
@@ -111,7 +111,6 @@ impl Settings {
     }
 
     /// The files for TLS, if there are any.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the server does not speak TLS yet"))]
     pub(crate) fn tls_files(&self) -> Option<TlsFiles> {
         let (cert, key) = self.tls_cert.clone().zip(self.tls_key.clone())?;
         Some(TlsFiles { cert, key, client_ca: self.tls_client_ca.clone() })

@@ -1,30 +1,55 @@
-//! The signals that ask a process to stop.
+//! The signals that ask a process to stop, or to read its files again.
 
 use std::io;
 
-/// Ctrl-C and SIGTERM, caught from the moment this is made.
+/// Ctrl-C, SIGTERM and SIGHUP, caught from the moment this is made.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-    #[cfg(windows)]
-    interrupt: tokio::signal::windows::CtrlC,
+    stop: Stop,
+    reload: Reload,
+}
+
+impl Signals {
+    pub(crate) fn catch() -> io::Result<Signals> {
+        Ok(Signals { stop: Stop::catch()?, reload: Reload::catch()? })
+    }
+
+    /// Whichever comes next.
+    pub(crate) async fn next(&mut self) -> Signal {
+        tokio::select! {
+            () = self.stop.next() => Signal::Stop,
+            () = self.reload.next() => Signal::Reload,
+        }
+    }
+
+    /// The next that asks to stop.
+    pub(crate) async fn stop(&mut self) {
+        self.stop.next().await;
+    }
+}
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    Stop,
+    Reload,
 }
 
 #[cfg(unix)]
-impl Signals {
-    pub(crate) fn catch() -> io::Result<Signals> {
+#[derive(Debug)]
+struct Stop {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Stop {
+    fn catch() -> io::Result<Stop> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
+        Ok(Stop { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Waits for the next one.
-    pub(crate) async fn next(&mut self) {
+    async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -32,14 +57,49 @@ impl Signals {
     }
 }
 
-#[cfg(windows)]
-impl Signals {
-    pub(crate) fn catch() -> io::Result<Signals> {
-        Ok(Signals { interrupt: tokio::signal::windows::ctrl_c()? })
+#[cfg(unix)]
+#[derive(Debug)]
+struct Reload(tokio::signal::unix::Signal);
+
+#[cfg(unix)]
+impl Reload {
+    fn catch() -> io::Result<Reload> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Reload(signal(SignalKind::hangup())?))
     }
 
-    /// Waits for the next one.
-    pub(crate) async fn next(&mut self) {
-        self.interrupt.recv().await;
+    async fn next(&mut self) {
+        self.0.recv().await;
+    }
+}
+
+#[cfg(windows)]
+#[derive(Debug)]
+struct Stop(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+impl Stop {
+    fn catch() -> io::Result<Stop> {
+        Ok(Stop(tokio::signal::windows::ctrl_c()?))
+    }
+
+    async fn next(&mut self) {
+        self.0.recv().await;
+    }
+}
+
+/// Windows has no signal for it; files are followed all the same.
+#[cfg(windows)]
+#[derive(Debug)]
+struct Reload;
+
+#[cfg(windows)]
+impl Reload {
+    fn catch() -> io::Result<Reload> {
+        Ok(Reload)
+    }
+
+    async fn next(&mut self) {
+        std::future::pending().await
     }
 }

@@ -124,6 +124,15 @@ settings! {
         /// The token that opens the admin API, taken from the environment alone
         admin_token: Option<Secret> = Fallback::Nothing("a new token at each start, printed once"),
 
+        /// A file with nothing in it but a token that whoever asks over HTTP must send
+        ///
+        /// In the header Authorization: Bearer TOKEN. Without it, whoever reaches the port may use all of it, so let
+        /// only those reach it who may. The token itself can also be in TOLLGATE_API_TOKEN.
+        api_token_file: Option<PathBuf> = Fallback::Nothing("nobody is asked for a token"),
+
+        /// The token that whoever asks over HTTP must send, taken from the environment alone
+        api_token: Option<Secret> = Fallback::Nothing("nobody is asked for a token"),
+
         /// The most connections at once
         ///
         /// Each takes some tens of kilobytes at worst. Whoever comes on top waits until one is closed.

@@ -74,10 +74,6 @@ impl Value for PathBuf {
 pub(crate) struct Secret(String);
 
 impl Secret {
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "there is no admin API yet that would ask for its token")
-    )]
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
