@@ -26,6 +26,17 @@ impl Cidr {
     pub fn covers(&self, other: &Cidr) -> bool {
         self.bits <= other.bits && cut(other.first, self.bits) == self.first
     }
+
+    /// How many leading bits of 128 count.
+    pub(crate) fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// The network of so many leading bits that it is in.
+    pub(crate) fn widened(&self, bits: u8) -> Cidr {
+        let bits = bits.min(self.bits);
+        Cidr { first: cut(self.first, bits), bits }
+    }
 }
 
 fn widen(address: IpAddr) -> u128 {

@@ -7,14 +7,23 @@
 //! This crate does no I/O and reads no clock.
 
 mod address;
+mod complaint;
 mod dimension;
 mod path;
 mod pattern;
+mod read;
 mod request;
+mod schema;
 pub mod spec;
+mod validate;
+mod yaml;
 
 pub use address::{Cidr, CidrError};
+pub use complaint::{Complaint, Severity, report, report_json};
 pub use dimension::Dimension;
 pub use path::{PathStyle, normalise};
 pub use pattern::{PathPattern, PathPatternError, Pattern};
+pub use read::{Review, read};
 pub use request::{Attribute, Request};
+pub use schema::schema;
+pub use validate::validate;

@@ -20,7 +20,7 @@ pub struct Place {
 }
 
 /// A value and where it was written. Two are equal if their values are.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct At<T> {
     /// The value.
     pub value: T,

@@ -1,0 +1,305 @@
+//! What is wrong with a file, and how it is shown.
+//!
+//! A complaint names a place and says what to write there instead. It is shown as compilers show theirs, with the line
+//! it is about, or as JSON for other programs.
+
+use crate::spec::Place;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// How many complaints are kept. Whoever has more than that mends one and reads again.
+const MOST: usize = 1_000;
+
+/// How much of a line is shown, in columns.
+const SHOWN_COLUMNS: usize = 100;
+
+/// Whether a file can be used in spite of a complaint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// It can't: nothing of the file takes effect.
+    Error,
+    /// It can, and it may not do what was meant.
+    Warning,
+}
+
+impl Severity {
+    /// The word for it in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        }
+    }
+}
+
+/// What is wrong in one place, and what to write there instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// Whether the file can be used all the same.
+    pub severity: Severity,
+    /// Where; line 0 if it is about no line.
+    pub place: Place,
+    /// What, in words.
+    pub said: String,
+}
+
+impl Complaint {
+    /// `FILE:LINE:COLUMN: error: what is wrong`, then the line it is about and a `^` under the place.
+    fn render(&self, file: &str, lines: &[&str], report: &mut String) {
+        let Place { line, column } = self.place;
+        let place = if line == 0 { String::new() } else { format!("{line}:{column}:") };
+        let (first, rest) = self.said.split_once('\n').unwrap_or((&self.said, ""));
+        // Writing into a string can't fail.
+        let _ = writeln!(report, "{file}:{place} {}: {first}", self.severity.name());
+        if let Some(source) = self.source(lines) {
+            let (shown, caret) = excerpt(source, column);
+            let _ = writeln!(report, "{line:>5} | {shown}");
+            let _ = writeln!(report, "      | {:caret$}^", "");
+        }
+        for line in rest.lines() {
+            let _ = writeln!(report, "        {line}");
+        }
+    }
+
+    /// The line that it is about, if there is one.
+    fn source<'t>(&self, lines: &[&'t str]) -> Option<&'t str> {
+        let index = usize::try_from(self.place.line).ok()?.checked_sub(1)?;
+        lines.get(index).copied()
+    }
+}
+
+/// All complaints about a file as compilers write them: `FILE:LINE:COLUMN: error: what is wrong and what to write
+/// instead`, then the line and a `^` under the place.
+pub fn report(file: &str, text: &str, complaints: &[Complaint]) -> String {
+    let lines = lines(text);
+    let mut report = String::new();
+    for complaint in complaints {
+        complaint.render(file, &lines, &mut report);
+    }
+    report
+}
+
+/// All complaints about a file as a JSON list of objects with `file`, `line`, `column`, `severity`, `message` and
+/// `source`, the line itself. `line` and `column` are 0 and `source` is empty where a complaint is about no line.
+pub fn report_json(file: &str, text: &str, complaints: &[Complaint]) -> Value {
+    let lines = lines(text);
+    let one = |complaint: &Complaint| {
+        json!({
+            "file": file,
+            "line": complaint.place.line,
+            "column": complaint.place.column,
+            "severity": complaint.severity.name(),
+            "message": complaint.said,
+            "source": complaint.source(&lines).unwrap_or_default(),
+        })
+    };
+    complaints.iter().map(one).collect()
+}
+
+/// The lines as YAML counts them: a carriage return alone ends one too.
+fn lines(text: &str) -> Vec<&str> {
+    let lines = text.trim_start_matches('\u{feff}').split('\n');
+    lines.flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r')).collect()
+}
+
+/// As much of a line as is shown, and how many columns stand before the place in it.
+fn excerpt(line: &str, column: u32) -> (String, usize) {
+    let column = usize::try_from(column).unwrap_or(usize::MAX).saturating_sub(1);
+    let before: usize = line.chars().take(column).map(width).sum();
+    // A place far to the right is shown in the middle, with what leads to it.
+    let cut = if before < SHOWN_COLUMNS * 4 / 5 { 0 } else { before - SHOWN_COLUMNS / 2 };
+    let mut shown = String::new();
+    let (mut at, mut skipped) = (0, 0);
+    for letter in line.chars() {
+        if at < cut {
+            at += width(letter);
+            skipped = at;
+        } else if at - skipped + width(letter) > SHOWN_COLUMNS {
+            shown.push('…');
+            break;
+        } else {
+            at += width(letter);
+            match letter {
+                '\t' => shown.push_str("    "),
+                // What could move the cursor must not reach a terminal.
+                letter if letter.is_control() => shown.push('\u{fffd}'),
+                letter => shown.push(letter),
+            }
+        }
+    }
+    match skipped {
+        0 => (shown, before),
+        skipped => (format!("…{shown}"), before - skipped + 1),
+    }
+}
+
+/// How many columns a terminal gives a character: a rough table, since it only puts a mark under a line.
+fn width(letter: char) -> usize {
+    match u32::from(letter) {
+        0x09 => 4,
+        0x300..=0x36f | 0x200b..=0x200f | 0xfe00..=0xfe0f => 0,
+        0x1100..=0x115f
+        | 0x2e80..=0xa4cf
+        | 0xac00..=0xd7a3
+        | 0xf900..=0xfaff
+        | 0xfe30..=0xfe6f
+        | 0xff00..=0xff60
+        | 0xffe0..=0xffe6
+        | 0x1f300..=0x1faff
+        | 0x20000..=0x3fffd => 2,
+        _ => 1,
+    }
+}
+
+/// Complaints as they come together.
+#[derive(Debug, Default)]
+pub(crate) struct Complaints {
+    kept: Vec<Complaint>,
+    errors: usize,
+    dropped: usize,
+}
+
+impl Complaints {
+    pub(crate) fn error(&mut self, place: Place, said: impl Into<String>) {
+        self.errors += 1;
+        self.push(Severity::Error, place, said.into());
+    }
+
+    /// Notes that something can't be read for which there is a complaint already.
+    pub(crate) fn broken(&mut self) {
+        self.errors += 1;
+    }
+
+    pub(crate) fn warn(&mut self, place: Place, said: impl Into<String>) {
+        self.push(Severity::Warning, place, said.into());
+    }
+
+    fn push(&mut self, severity: Severity, place: Place, said: String) {
+        match self.kept.len() < MOST {
+            true => self.kept.push(Complaint { severity, place, said }),
+            false => self.dropped += 1,
+        }
+    }
+
+    /// How many errors there are so far: reading a part made some if there are more of them behind it.
+    pub(crate) fn errors(&self) -> usize {
+        self.errors
+    }
+
+    /// All that were kept, from top to bottom, then how many were not.
+    pub(crate) fn finish(mut self) -> Vec<Complaint> {
+        self.kept.sort_by(|a, b| (a.place, a.severity).cmp(&(b.place, b.severity)));
+        // An alias repeats what it stands for, and with it what is wrong there.
+        self.kept.dedup();
+        if self.dropped > 0 {
+            let said = format!("{} more complaints are not shown: mend these first", self.dropped);
+            let severity = if self.errors > 0 { Severity::Error } else { Severity::Warning };
+            self.kept.push(Complaint { severity, place: Place::default(), said });
+        }
+        self.kept
+    }
+}
+
+/// What somebody wrote, in quotes, and no more of it than one wants to read in a message.
+pub(crate) fn quoted(text: &str) -> String {
+    const SHOWN: usize = 40;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}", format!("{}…", &text[..end])),
+        None => format!("{text:?}"),
+    }
+}
+
+/// The known name that somebody may have meant, if one is near enough.
+pub(crate) fn near<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let name: Vec<char> = name.to_lowercase().chars().take(65).collect();
+    let most = match name.len() {
+        0..=2 => 0,
+        3..=5 => 1,
+        6..=9 => 2,
+        10..=64 => 3,
+        _ => return None,
+    };
+    let measured =
+        known.into_iter().map(|known| (distance(&name, &known.chars().collect::<Vec<_>>()), known));
+    measured
+        .filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+}
+
+/// How many letters must be added, removed, changed or swapped with their neighbour to make one word of another.
+fn distance(a: &[char], b: &[char]) -> usize {
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let changed = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = changed.min(above[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(before[j - 2] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(line: &str, column: u32) -> String {
+        let place = Place { line: 1, column };
+        let complaint = Complaint { severity: Severity::Error, place, said: "no".to_owned() };
+        report("f", line, &[complaint])
+    }
+
+    #[test]
+    fn the_mark_stands_under_the_place() {
+        assert_eq!(shown("limit: x", 8), "f:1:8: error: no\n    1 | limit: x\n      |        ^\n");
+        assert_eq!(shown("\tx", 2), "f:1:2: error: no\n    1 |     x\n      |     ^\n");
+        assert_eq!(shown("日本: x", 5), "f:1:5: error: no\n    1 | 日本: x\n      |       ^\n");
+        assert_eq!(shown("a\u{1b}[2Jb", 1), "f:1:1: error: no\n    1 | a\u{fffd}[2Jb\n      | ^\n");
+        let unplaced =
+            Complaint { severity: Severity::Warning, place: Place::default(), said: "no".to_owned() };
+        assert_eq!(report("f", "x", &[unplaced]), "f: warning: no\n");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_place() {
+        let line = format!("{}here{}", "a".repeat(300), "b".repeat(300));
+        let report = shown(&line, 301);
+        let lines: Vec<_> = report.lines().collect();
+        assert!(lines[1].starts_with("    1 | …aaa") && lines[1].ends_with("b…"), "{report}");
+        assert!(lines[1].chars().count() <= SHOWN_COLUMNS + 10);
+        let mark = lines[2].chars().position(|letter| letter == '^').unwrap();
+        assert_eq!(lines[1].chars().skip(mark).take(4).collect::<String>(), "here");
+        assert!(shown(&"a".repeat(300), 1).contains("a…\n      | ^"));
+    }
+
+    #[test]
+    fn near_names_are_found_and_far_ones_are_not() {
+        let known = ["limit", "limits", "algorithm", "id"];
+        assert_eq!(near("limt", known), Some("limit"));
+        assert_eq!(near("lmiit", known), Some("limit"));
+        assert_eq!(near("Limit", known), Some("limit"));
+        assert_eq!(near("algoritm", known), Some("algorithm"));
+        assert_eq!(near("burst", known), None);
+        assert_eq!(near("x", known), None);
+        assert_eq!(near(&"x".repeat(1 << 20), known), None);
+    }
+
+    #[test]
+    fn complaints_are_bounded_and_in_order() {
+        let mut complaints = Complaints::default();
+        for line in (1..2_000).rev() {
+            complaints.warn(Place { line, column: 1 }, "no");
+        }
+        let complaints = complaints.finish();
+        assert_eq!(complaints.len(), MOST + 1);
+        assert!(complaints[..MOST].is_sorted_by_key(|complaint| complaint.place));
+        assert_eq!(complaints[MOST].said, "999 more complaints are not shown: mend these first");
+    }
+}

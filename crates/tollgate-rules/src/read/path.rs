@@ -1,0 +1,156 @@
+//! Patterns of paths, keys and networks, and what people write there by mistake.
+//!
+//! A pattern that can never match is worse than none: the rule would be there and bind nobody. What is plainly meant
+//! otherwise (a query, a whole address, a slash at the end) is told.
+
+use super::Reader;
+use super::fields::{Fields, Item};
+use crate::address::{Cidr, CidrError};
+use crate::complaint::quoted;
+use crate::path::PathStyle;
+use crate::pattern::{PathPattern, PathPatternError, Pattern};
+use crate::spec::{At, Whom};
+
+impl<'n> Reader<'n> {
+    /// A pattern of text.
+    pub(super) fn pattern(&mut self, item: &Item<'n>) -> Option<Pattern> {
+        item.text(&mut self.complaints).map(Pattern::new)
+    }
+
+    /// An address or a network.
+    pub(super) fn network(&mut self, item: &Item<'n>) -> Option<Cidr> {
+        let text = item.text(&mut self.complaints)?;
+        let said = match text.trim().parse() {
+            Ok(network) => return Some(network),
+            Err(CidrError::Address) => format!("{} is no address: {}", quoted(text), CidrError::Address),
+            Err(error) => error.to_string(),
+        };
+        self.complaints.error(item.place(), said);
+        None
+    }
+
+    /// Whom an entry of a list means: what reads as an address or a network is one, all else is a pattern of keys.
+    pub(super) fn whom(&mut self, item: &Item<'n>) -> Option<At<Whom>> {
+        let text = item.text(&mut self.complaints)?;
+        let whom = match text.parse() {
+            Ok(network) => Whom::Net(network),
+            Err(CidrError::Address) => {
+                if looks_like_address(text) {
+                    let said = format!(
+                        "{} is taken for a client's key, since it is no address: write an address or a network, like \
+                         192.0.2.7 or 10.0.0.0/8",
+                        quoted(text)
+                    );
+                    self.complaints.warn(item.place(), said);
+                }
+                Whom::Key(Pattern::new(text))
+            }
+            Err(error) => {
+                self.complaints.error(item.place(), error.to_string());
+                return None;
+            }
+        };
+        Some(item.at(whom))
+    }
+
+    /// The path that a match asks for.
+    pub(super) fn path(&mut self, fields: &Fields<'n>) -> Option<PathPattern> {
+        let (path, regex) = (fields.find("path"), fields.find("path_regex"));
+        let path = path.and_then(|item| self.path_of(&item, path_mistake, PathPattern::new));
+        let regex = regex.and_then(|item| self.path_of(&item, regex_mistake, PathPattern::regex));
+        path.or(regex)
+    }
+
+    fn path_of(
+        &mut self,
+        item: &Item<'n>,
+        mistake: fn(&str) -> Option<String>,
+        read: ReadPath,
+    ) -> Option<PathPattern> {
+        let text = item.text(&mut self.complaints)?;
+        if let Some(said) = mistake(text) {
+            self.complaints.error(item.place(), said);
+            return None;
+        }
+        // Many rules have the same expression, and compiling one takes longer than reading all else in a rule.
+        let known = (text, item.field.name);
+        if let Some(pattern) = self.paths.get(&known) {
+            return Some(pattern.clone());
+        }
+        match read(text, self.style) {
+            Ok(pattern) => {
+                self.paths.insert(known, pattern.clone());
+                Some(pattern)
+            }
+            Err(error) => {
+                let mut said = error.to_string();
+                if said.contains("look-around") {
+                    said.push_str(": write a rule above this one for what it should leave out");
+                }
+                self.complaints.error(item.place(), said);
+                None
+            }
+        }
+    }
+}
+
+type ReadPath = fn(&str, PathStyle) -> Result<PathPattern, PathPatternError>;
+
+/// Why a path can't have been meant so.
+fn path_mistake(text: &str) -> Option<String> {
+    if let Some(said) = address_mistake(text) {
+        return Some(said);
+    }
+    let (path, query) = text.split_once('?')?;
+    let name = query.split_once('=')?.0;
+    let is_query =
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
+    is_query.then(|| format!("the query is no part of a path, and ? stands for one character: write {path}"))
+}
+
+/// Why an expression can't have been meant so.
+fn regex_mistake(text: &str) -> Option<String> {
+    if let Some(said) = address_mistake(text) {
+        return Some(said);
+    }
+    if let Some(at) = find_escaped(text, '?') {
+        return Some(format!(
+            "the query is no part of a path, so \\? never matches: end the expression at {}",
+            quoted(&text[..at])
+        ));
+    }
+    if let Some(shorter) = text.strip_suffix("/$").filter(|shorter| !matches!(*shorter, "^" | "^\\")) {
+        let shorter = shorter.trim_end_matches('\\');
+        return Some(format!(
+            "paths are compared without a slash at the end, so this never matches: write {shorter}$"
+        ));
+    }
+    let first = text.strip_prefix('^')?.chars().next()?;
+    first
+        .is_ascii_alphanumeric()
+        .then(|| format!("paths begin with /, so this never matches: write ^/{}", &text[1..]))
+}
+
+fn address_mistake(text: &str) -> Option<String> {
+    text.contains("://")
+        .then(|| "a path is what follows the host: write it alone, like /v1/orders".to_owned())
+}
+
+/// Where a letter stands behind a backslash that is not itself escaped.
+fn find_escaped(text: &str, letter: char) -> Option<usize> {
+    let mut letters = text.char_indices();
+    while let Some((at, found)) = letters.next() {
+        if found == '\\' && letters.next().is_some_and(|(_, escaped)| escaped == letter) {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// Whether text that is no address was surely meant for one.
+fn looks_like_address(text: &str) -> bool {
+    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+    digits > 0
+        && text.contains('.')
+        && text.bytes().all(|byte| byte.is_ascii_digit() || b"./*-".contains(&byte))
+}

@@ -1,0 +1,96 @@
+//! What is wrong between the parts of a file, each of which is in order by itself.
+
+mod draws;
+mod hidden;
+mod lists;
+
+use crate::complaint::{Complaint, Complaints, quoted};
+use crate::read::Tiers;
+use crate::spec::{Consistency, FileSpec, Mode, RuleSpec};
+use std::collections::HashMap;
+use tollgate_core::Law;
+
+/// What is wrong between the parts of a spec that was not read from a file: one from a database, or imported. What
+/// [`read`](crate::read) returns has been through this already.
+pub fn validate(spec: &FileSpec) -> Vec<Complaint> {
+    let mut complaints = Complaints::default();
+    tiers(spec, &mut complaints);
+    cross(spec, &[], &mut complaints);
+    complaints.finish()
+}
+
+/// Checks all but the names of tiers. Rules that are `unsound`, by index, were not read in full: they may have the
+/// same name as another, but whom they bind is not known.
+pub(crate) fn cross(spec: &FileSpec, unsound: &[bool], complaints: &mut Complaints) {
+    ids(&spec.rules, complaints);
+    inheritance(spec, unsound, complaints);
+    leases(spec, complaints);
+    lists::check(spec, complaints);
+    draws::check(spec, complaints);
+    hidden::check(spec, unsound, complaints);
+}
+
+fn ids(rules: &[RuleSpec], complaints: &mut Complaints) {
+    let mut lines = HashMap::new();
+    for RuleSpec { id, .. } in rules {
+        // An id that could not be read has been complained of.
+        if id.value.is_empty() {
+            continue;
+        }
+        if let Some(line) = lines.insert(&*id.value, id.place.line) {
+            let said = format!(
+                "the id {} is taken by the rule in line {line}: give this one another",
+                quoted(&id.value)
+            );
+            complaints.error(id.place, said);
+        }
+    }
+}
+
+/// A rule without limits holds whoever it binds to those of the client, its tier or the default.
+fn inheritance(spec: &FileSpec, unsound: &[bool], complaints: &mut Complaints) {
+    let has_base = spec.default.is_some()
+        || spec.tiers.iter().any(|tier| tier.limits.is_some())
+        || spec.clients.iter().any(|client| client.limits.is_some());
+    if has_base {
+        return;
+    }
+    let is_sound = |index: usize| !unsound.get(index).copied().unwrap_or(false);
+    let sound = spec.rules.iter().enumerate().filter(|(index, _)| is_sound(*index)).map(|(_, rule)| rule);
+    for rule in sound.filter(|rule| rule.limits.is_none()) {
+        let said = "the rule has no limit, and there is no default to inherit one from: add one, like limit: 100/min burst 20";
+        complaints.error(rule.id.place, said);
+    }
+}
+
+fn leases(spec: &FileSpec, complaints: &mut Complaints) {
+    if spec.consistency != Some(Consistency::Leased) {
+        return;
+    }
+    for rule in spec.rules.iter().filter(|rule| rule.consistency.is_none() && rule.mode != Mode::Disabled) {
+        if rule.limits.iter().flatten().any(|limit| matches!(limit.law(), Law::SlidingWindowLog(_))) {
+            let said = "a sliding_window_log can't be leased, so this rule is counted exactly: write consistency: exact here";
+            complaints.warn(rule.id.place, said);
+        }
+    }
+}
+
+fn tiers(spec: &FileSpec, complaints: &mut Complaints) {
+    if spec.tiers.is_empty() {
+        return;
+    }
+    let tiers = Tiers::new(spec.tiers.iter().map(|tier| &*tier.name.value).collect());
+    for rule in &spec.rules {
+        for name in rule.when.rule_tier.iter().chain(&rule.when.tiers) {
+            if let Some(said) = tiers.complaint(name) {
+                complaints.error(rule.id.place, said);
+            }
+        }
+    }
+    let named = spec.clients.iter().filter_map(|client| client.tier.as_ref()).chain(&spec.default_tier);
+    for tier in named {
+        if let Some(said) = tiers.complaint(&tier.value) {
+            complaints.error(tier.place, said);
+        }
+    }
+}

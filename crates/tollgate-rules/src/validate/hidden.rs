@@ -1,0 +1,331 @@
+//! Rules that are never used, because an earlier one always is.
+//!
+//! Rules that count by the same key are alternatives: the first that matches is used. So a rule is hidden if an earlier
+//! one for the same key matches all that it matches. Comparing each rule with all before it would take seconds for ten
+//! thousand, so each is compared only with those that could hide it: they are kept by what every request that they
+//! match has in common (how its path and key begin, a method, a tier, a network, an attribute), and rules of one shape
+//! are looked up in one hash table.
+
+use super::draws;
+use crate::address::Cidr;
+use crate::complaint::{Complaints, quoted};
+use crate::dimension::Dimension;
+use crate::path::PathStyle;
+use crate::pattern::{PathPattern, Pattern};
+use crate::spec::{FileSpec, Match, Mode, RuleSpec};
+use std::collections::HashMap;
+use std::slice;
+
+/// Sets larger than this are not looked up by their elements.
+const FEW: usize = 4;
+/// From so many shapes on, beginnings are cut to a multiple of [`COARSE`], so that few more shapes come.
+const MANY_SHAPES: usize = 200;
+const COARSE: usize = 16;
+/// How many lookups and comparisons are made at most, about two seconds. What is left is taken to be reachable.
+const MOST_WORK: usize = 40_000_000;
+
+pub(super) fn check(spec: &FileSpec, unsound: &[bool], complaints: &mut Complaints) {
+    let universal = Universal::new();
+    let mut tracks: HashMap<(&[Dimension], bool), Index<'_>> = HashMap::new();
+    let mut work = 0;
+    for (index, rule) in spec.rules.iter().enumerate() {
+        let is_unsound = unsound.get(index).copied().unwrap_or(false);
+        if rule.mode == Mode::Disabled || is_unsound || work > MOST_WORK {
+            continue;
+        }
+        let is_shadow = rule.mode == Mode::Shadow;
+        let track = tracks.entry((&rule.key, is_shadow)).or_default();
+        let view = View::of(rule, &universal);
+        match track.find(&view, &mut work) {
+            Some(first) => {
+                let said = format!(
+                    "the rule is never used: {} in line {} counts by {} too and matches all that this one matches. Put this \
+                     one above it, join the limits in one rule (limits: [a, b]), or give this one another key",
+                    quoted(&first.id.value),
+                    first.id.place.line,
+                    draws::name(&rule.key, is_shadow)
+                );
+                complaints.error(rule.id.place, said);
+            }
+            // Without a default, whoever a rule without limits has none for may go on to the next.
+            None if rule.limits.is_some() || spec.default.is_some() => track.insert(view),
+            None => {}
+        }
+    }
+}
+
+/// Tells patterns that match every path: only those cover an expression that nobody would write.
+struct Universal(Option<PathPattern>);
+
+impl Universal {
+    fn new() -> Universal {
+        Universal(PathPattern::regex("^/\u{1}$", PathStyle::default()).ok())
+    }
+
+    fn is(&self, pattern: &PathPattern) -> bool {
+        self.0.as_ref().is_some_and(|odd| pattern.covers(odd))
+    }
+}
+
+/// A rule's conditions, with those that everything meets left out.
+struct View<'s> {
+    rule: &'s RuleSpec,
+    when: &'s Match,
+    path: Option<&'s PathPattern>,
+    /// What every path that matches begins with; of an exact path all of it.
+    path_start: &'s str,
+    key: Option<&'s Pattern>,
+    tiers: Tiers<'s>,
+}
+
+/// Which tiers a rule binds.
+struct Tiers<'s> {
+    /// None if it binds all of them: a rule that binds no tier at all has been complained of.
+    known: &'s [String],
+    /// Whether it binds clients whose tier nobody stated.
+    unknown: bool,
+}
+
+impl<'s> View<'s> {
+    fn of(rule: &'s RuleSpec, universal: &Universal) -> View<'s> {
+        let when = &rule.when;
+        let path = when.path.as_ref().filter(|path| !universal.is(path));
+        let key = when.api_key.as_ref().filter(|key| !key.is_any());
+        View {
+            rule,
+            when,
+            path,
+            path_start: path.map(start_of).unwrap_or_default(),
+            key,
+            tiers: Tiers::of(when),
+        }
+    }
+
+    fn covers(&self, other: &View<'_>) -> bool {
+        let methods = || covers_all(&self.when.methods, &other.when.methods, |own, other| own == other);
+        let key = || match (self.key, other.key) {
+            (None, _) => true,
+            (Some(own), Some(other)) => own.covers(other),
+            (Some(_), None) => false,
+        };
+        let path = || match (self.path, other.path) {
+            (None, _) => true,
+            (Some(own), Some(other)) => own.covers(other),
+            (Some(_), None) => false,
+        };
+        let ip = || covers_all(&self.when.ip, &other.when.ip, Cidr::covers);
+        let attributes = || {
+            self.when.attributes.iter().all(|(name, own)| {
+                let other = other.when.attributes.iter().find(|(known, _)| known == name);
+                other.is_some_and(|(_, other)| covers_all(own, other, Pattern::covers))
+            })
+        };
+        methods() && self.tiers.cover(&other.tiers) && key() && path() && ip() && attributes()
+    }
+}
+
+/// Whether each of the others is covered by one of ours. No condition covers any, and only none covers none.
+fn covers_all<T>(own: &[T], others: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
+    own.is_empty()
+        || !others.is_empty() && others.iter().all(|other| own.iter().any(|own| covers(own, other)))
+}
+
+impl<'s> Tiers<'s> {
+    fn of(when: &'s Match) -> Tiers<'s> {
+        match &when.rule_tier {
+            Some(tier) => Tiers {
+                known: slice::from_ref(tier),
+                unknown: when.api_key.is_some() && when.tiers.is_empty(),
+            },
+            None => Tiers { known: &when.tiers, unknown: when.tiers.is_empty() },
+        }
+    }
+
+    fn cover(&self, other: &Tiers<'_>) -> bool {
+        covers_all(self.known, other.known, |own, other| own == other) && (self.unknown || !other.unknown)
+    }
+}
+
+/// What every path that matches begins with.
+fn start_of(path: &PathPattern) -> &str {
+    match path {
+        PathPattern::Exact(text) => text,
+        PathPattern::Glob { prefix, .. } | PathPattern::Regex { prefix, .. } => prefix,
+        PathPattern::Template { text, .. } => text.split('{').next().unwrap_or_default(),
+    }
+}
+
+/// How much of a text all that a rule matches have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Common {
+    /// All of it.
+    Whole,
+    /// So many bytes at its beginning, perhaps none.
+    Start(usize),
+}
+
+impl Common {
+    /// What a text is looked up by; nothing if it is too short.
+    fn of<'a>(self, text: &'a str) -> Option<&'a [u8]> {
+        match self {
+            Common::Whole => Some(text.as_bytes()),
+            Common::Start(length) => text.as_bytes().get(..length),
+        }
+    }
+}
+
+/// Which conditions of a rule it is looked up by. Rules of one shape are in one hash table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Shape<'s> {
+    path: Common,
+    key: Common,
+    by_method: bool,
+    by_tier: bool,
+    /// By a network of so many bits.
+    bits: Option<u8>,
+    /// By how an attribute begins.
+    attribute: Option<(&'s str, Common)>,
+}
+
+/// What a rule of a shape is looked up by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Probe<'s> {
+    path: &'s [u8],
+    key: &'s [u8],
+    method: &'s str,
+    tier: &'s str,
+    network: Option<Cidr>,
+    attribute: &'s [u8],
+}
+
+/// The rules that count by one key, in the order in which they are tried.
+#[derive(Default)]
+struct Index<'s> {
+    views: Vec<View<'s>>,
+    shapes: Vec<Shape<'s>>,
+    tables: Vec<HashMap<Probe<'s>, Vec<usize>>>,
+    numbers: HashMap<Shape<'s>, usize>,
+}
+
+impl<'s> Index<'s> {
+    /// The first rule that hides another.
+    fn find(&self, other: &View<'s>, work: &mut usize) -> Option<&'s RuleSpec> {
+        let mut first: Option<usize> = None;
+        for (shape, table) in self.shapes.iter().zip(&self.tables) {
+            *work += 1;
+            let Some(probe) = shape.probe(other) else { continue };
+            let Some(found) = table.get(&probe) else { continue };
+            for index in found.iter().take_while(|index| first.is_none_or(|first| **index < first)) {
+                *work += 1;
+                if self.views[*index].covers(other) {
+                    first = Some(*index);
+                    break;
+                }
+            }
+        }
+        first.map(|index| self.views[index].rule)
+    }
+
+    fn insert(&mut self, view: View<'s>) {
+        let index = self.views.len();
+        for (shape, probe) in self.shapes_of(&view) {
+            let number = *self.numbers.entry(shape).or_insert_with(|| {
+                self.shapes.push(shape);
+                self.tables.push(HashMap::new());
+                self.tables.len() - 1
+            });
+            self.tables[number].entry(probe).or_default().push(index);
+        }
+        self.views.push(view);
+    }
+
+    /// Where a rule is to be found: several places, if it has several methods, tiers, networks or patterns.
+    fn shapes_of(&self, view: &View<'s>) -> Vec<(Shape<'s>, Probe<'s>)> {
+        let is_exact = matches!(view.path, Some(PathPattern::Exact(_)));
+        let path = self.common(view.path_start, is_exact);
+        let key_start = view.key.map_or("", Pattern::prefix);
+        let key = self.common(key_start, view.key.is_some_and(|key| key.exact().is_some()));
+        let shape = Shape { path, key, by_method: false, by_tier: false, bits: None, attribute: None };
+        let probe = Probe {
+            path: path.of(view.path_start).unwrap_or_default(),
+            key: key.of(key_start).unwrap_or_default(),
+            ..Probe::default()
+        };
+        let mut places = vec![(shape, probe)];
+        split(&mut places, &view.when.methods, |(shape, probe), method| {
+            shape.by_method = true;
+            probe.method = method;
+        });
+        split(&mut places, view.tiers.known, |(shape, probe), tier| {
+            shape.by_tier = true;
+            probe.tier = tier;
+        });
+        split(&mut places, &view.when.ip, |(shape, probe), network| {
+            shape.bits = Some(network.bits());
+            probe.network = Some(*network);
+        });
+        if let Some((name, patterns)) = view.when.attributes.first() {
+            split(&mut places, patterns, |(shape, probe), pattern| {
+                let common = self.common(pattern.prefix(), pattern.exact().is_some());
+                shape.attribute = Some((name, common));
+                probe.attribute = common.of(pattern.prefix()).unwrap_or_default();
+            });
+        }
+        places
+    }
+
+    fn common(&self, start: &str, is_whole: bool) -> Common {
+        match (is_whole, self.shapes.len() < MANY_SHAPES) {
+            (true, _) => Common::Whole,
+            (false, true) => Common::Start(start.len()),
+            (false, false) => Common::Start(start.len() / COARSE * COARSE),
+        }
+    }
+}
+
+/// Puts each place once for each of a few values.
+fn split<'s, P: Copy, T>(places: &mut Vec<P>, values: &'s [T], set: impl Fn(&mut P, &'s T)) {
+    if values.is_empty() || values.len() > FEW {
+        return;
+    }
+    let mut split = Vec::with_capacity(places.len() * values.len());
+    for place in places.iter() {
+        for value in values {
+            let mut place = *place;
+            set(&mut place, value);
+            split.push(place);
+        }
+    }
+    *places = split;
+}
+
+impl<'s> Shape<'s> {
+    /// What a rule of this shape that hides another would be found by; nothing if there can be none.
+    fn probe(&self, other: &View<'s>) -> Option<Probe<'s>> {
+        // An exact path hides nothing but itself.
+        let is_exact = matches!(other.path, Some(PathPattern::Exact(_)));
+        if self.path == Common::Whole && !is_exact {
+            return None;
+        }
+        let mut probe = Probe {
+            path: self.path.of(other.path_start)?,
+            key: self.key.of(other.key.map_or("", Pattern::as_str))?,
+            ..Probe::default()
+        };
+        if self.by_method {
+            probe.method = other.when.methods.first()?;
+        }
+        if self.by_tier {
+            probe.tier = other.tiers.known.first()?;
+        }
+        if let Some(bits) = self.bits {
+            let network = other.when.ip.first().filter(|network| network.bits() >= bits)?;
+            probe.network = Some(network.widened(bits));
+        }
+        if let Some((name, common)) = &self.attribute {
+            let (_, patterns) = other.when.attributes.iter().find(|(known, _)| known == name)?;
+            probe.attribute = common.of(patterns.first()?.as_str())?;
+        }
+        Some(probe)
+    }
+}

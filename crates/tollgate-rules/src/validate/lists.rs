@@ -1,0 +1,136 @@
+//! The lists of who passes and who is refused: entries that mean everybody, and entries that undo each other.
+
+use crate::address::Cidr;
+use crate::complaint::{Complaints, quoted};
+use crate::pattern::Pattern;
+use crate::spec::{At, FileSpec, Place, Whom};
+use std::collections::{BTreeSet, HashMap};
+
+pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
+    let fate = "refuse everybody: leave it out, or name who is meant";
+    complain_of_everybody(&spec.deny, "blacklist", fate, complaints);
+    let fate = "let everybody pass unchecked, so that no limit holds: leave it out, or name who is meant";
+    complain_of_everybody(&spec.allow, "whitelist", fate, complaints);
+    let denied = Entries::of(&spec.deny);
+    for entry in &spec.allow {
+        if let Some(place) = denied.covering(&entry.value) {
+            let said = format!(
+                "{} is on the blacklist too, by line {}, and that wins: it is refused. Take it off one of them",
+                show(&entry.value),
+                place.line
+            );
+            complaints.warn(entry.place, said);
+        }
+    }
+    let overridden =
+        spec.rules.iter().flat_map(|rule| &rule.overrides).map(|client| (&client.key, "an override"));
+    let recorded = spec.clients.iter().map(|client| (&client.key, "a client record"));
+    for (key, what) in overridden.chain(recorded) {
+        if let Some(place) = denied.patterns.covering(&Pattern::new(&key.value)) {
+            let said = format!(
+                "{} has {what}, and the blacklist refuses it by line {}: take out one of them",
+                quoted(&key.value),
+                place.line
+            );
+            complaints.warn(key.place, said);
+        }
+    }
+    complain_of_tier_keys(spec, complaints);
+}
+
+fn complain_of_everybody(list: &[At<Whom>], name: &str, fate: &str, complaints: &mut Complaints) {
+    let [ipv4, ipv6] = ["0.0.0.0/0", "::/0"].map(|all| all.parse::<Cidr>());
+    for entry in list {
+        let is_everybody = match &entry.value {
+            Whom::Key(pattern) => pattern.is_any(),
+            Whom::Net(network) => [&ipv4, &ipv6].into_iter().flatten().any(|all| network.covers(all)),
+        };
+        if is_everybody {
+            complaints.error(entry.place, format!("{} on the {name} would {fate}", show(&entry.value)));
+        }
+    }
+}
+
+/// A key belongs to the first tier whose pattern it matches.
+fn complain_of_tier_keys(spec: &FileSpec, complaints: &mut Complaints) {
+    let mut taken = Patterns::default();
+    for tier in &spec.tiers {
+        for key in &tier.keys {
+            if let Some(place) = taken.covering(&key.value) {
+                let said = format!(
+                    "{} is never looked at: a tier above takes these keys in line {}",
+                    quoted(key.value.as_str()),
+                    place.line
+                );
+                complaints.warn(key.place, said);
+            }
+        }
+        for key in &tier.keys {
+            taken.insert(&key.value, key.place);
+        }
+    }
+}
+
+fn show(whom: &Whom) -> String {
+    match whom {
+        Whom::Key(pattern) => quoted(pattern.as_str()),
+        Whom::Net(network) => network.to_string(),
+    }
+}
+
+/// The entries of a list, so kept that the one that covers another is found without looking at all of them.
+#[derive(Default)]
+struct Entries<'s> {
+    patterns: Patterns<'s>,
+    networks: HashMap<Cidr, Place>,
+    /// The lengths of their prefixes.
+    bits: BTreeSet<u8>,
+}
+
+impl<'s> Entries<'s> {
+    fn of(list: &'s [At<Whom>]) -> Entries<'s> {
+        let mut entries = Entries::default();
+        for entry in list {
+            match &entry.value {
+                Whom::Key(pattern) => entries.patterns.insert(pattern, entry.place),
+                Whom::Net(network) => {
+                    entries.networks.entry(*network).or_insert(entry.place);
+                    entries.bits.insert(network.bits());
+                }
+            }
+        }
+        entries
+    }
+
+    fn covering(&self, whom: &Whom) -> Option<Place> {
+        match whom {
+            Whom::Key(pattern) => self.patterns.covering(pattern),
+            Whom::Net(network) => {
+                let wider = self.bits.iter().take_while(|bits| **bits <= network.bits());
+                wider.filter_map(|bits| self.networks.get(&network.widened(*bits))).min().copied()
+            }
+        }
+    }
+}
+
+/// Patterns by what each begins with: only what begins alike can cover another.
+#[derive(Default)]
+struct Patterns<'s> {
+    by_prefix: HashMap<&'s [u8], Vec<(&'s Pattern, Place)>>,
+    lengths: BTreeSet<usize>,
+}
+
+impl<'s> Patterns<'s> {
+    fn insert(&mut self, pattern: &'s Pattern, place: Place) {
+        let prefix = pattern.prefix().as_bytes();
+        self.by_prefix.entry(prefix).or_default().push((pattern, place));
+        self.lengths.insert(prefix.len());
+    }
+
+    fn covering(&self, other: &Pattern) -> Option<Place> {
+        let text = other.as_str().as_bytes();
+        let alike =
+            self.lengths.iter().filter_map(|length| self.by_prefix.get(text.get(..*length)?)).flatten();
+        alike.filter(|(pattern, _)| pattern.covers(other)).map(|(_, place)| *place).min()
+    }
+}

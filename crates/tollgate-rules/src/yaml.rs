@@ -1,0 +1,371 @@
+//! YAML as a tree in which every value knows its place.
+//!
+//! Nothing is interpreted yet: a scalar is its text, and two fields of one name are both there, so that whoever reads
+//! the tree can complain of all that is wrong at once. Aliases stand for copies of what they name, and `<<` brings the
+//! fields of another map. What a file can stand for is bounded, however its aliases multiply.
+
+use crate::complaint::{Complaints, quoted};
+use crate::spec::Place;
+use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag, options};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+/// The longest text that is read.
+const MOST_BYTES: usize = 16 << 20;
+/// How many values a file may stand for. The largest file of rules that is read has fewer.
+const MOST_VALUES: usize = 4_000_000;
+/// How deep values may be nested, aliases followed. Rules need six levels.
+const MOST_LEVELS: usize = 32;
+
+/// A value and where it was written.
+#[derive(Clone, Debug)]
+pub(crate) struct Node<'t> {
+    pub(crate) place: Place,
+    pub(crate) value: Value<'t>,
+}
+
+/// What a node is.
+#[derive(Clone, Debug)]
+pub(crate) enum Value<'t> {
+    /// A single value. Without quotes it may be a number, `true`, or nothing at all.
+    Scalar { text: Cow<'t, str>, is_plain: bool },
+    /// A list.
+    List(Vec<Node<'t>>),
+    /// Names and values, in order; a name may be there twice.
+    Map(Vec<(Node<'t>, Node<'t>)>),
+    /// Something that has been complained of already.
+    Broken,
+}
+
+impl<'t> Node<'t> {
+    /// Whether nothing was written.
+    pub(crate) fn is_null(&self) -> bool {
+        let Value::Scalar { text, is_plain: true } = &self.value else { return false };
+        matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
+    }
+
+    /// Its text, if it is a single value.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar { text, .. } if !self.is_null() => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Its text, if it is a single value without quotes.
+    pub(crate) fn plain(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar { is_plain: true, .. } => self.text(),
+            _ => None,
+        }
+    }
+
+    /// What it is, in a word.
+    pub(crate) fn kind(&self) -> &'static str {
+        match &self.value {
+            Value::Scalar { .. } if self.is_null() => "nothing",
+            Value::Scalar { .. } | Value::Broken => "a single value",
+            Value::List(_) => "a list",
+            Value::Map(_) => "fields",
+        }
+    }
+
+    fn is_merge(&self) -> bool {
+        self.plain() == Some("<<")
+    }
+
+    /// How many values it stands for, itself included.
+    fn size(&self) -> usize {
+        match &self.value {
+            Value::Scalar { .. } | Value::Broken => 1,
+            Value::List(items) => 1 + items.iter().map(Node::size).sum::<usize>(),
+            Value::Map(pairs) => {
+                1 + pairs.iter().map(|(name, value)| name.size() + value.size()).sum::<usize>()
+            }
+        }
+    }
+
+    /// How many levels it has.
+    fn height(&self) -> usize {
+        match &self.value {
+            Value::Scalar { .. } | Value::Broken => 0,
+            Value::List(items) => 1 + items.iter().map(Node::height).max().unwrap_or(0),
+            Value::Map(pairs) => {
+                1 + pairs.iter().map(|(name, value)| name.height().max(value.height())).max().unwrap_or(0)
+            }
+        }
+    }
+}
+
+/// Reads a document into a tree: nothing if the file is empty, or if it can't be read and there is a complaint.
+pub(crate) fn parse<'t>(text: &'t str, complaints: &mut Complaints) -> Option<Node<'t>> {
+    let mut builder = Builder::default();
+    match builder.build(text) {
+        Ok(()) => {
+            for (place, said) in builder.complaints {
+                complaints.error(place, said);
+            }
+            builder.root
+        }
+        Err((place, said)) => {
+            complaints.error(place, said);
+            None
+        }
+    }
+}
+
+/// What ends the reading, or is wrong in one place.
+type Fault = (Place, String);
+
+#[derive(Default)]
+struct Builder<'t> {
+    /// The lists and maps that are not at their end yet, outermost first.
+    open: Vec<Open<'t>>,
+    root: Option<Node<'t>>,
+    /// What each anchor names, once it is at its end.
+    anchors: HashMap<usize, Node<'t>>,
+    /// How many values there are.
+    values: usize,
+    complaints: Vec<Fault>,
+}
+
+/// A list or map that is not at its end yet.
+struct Open<'t> {
+    place: Place,
+    is_map: bool,
+    anchor: usize,
+    /// Of a map, names and values by turns.
+    items: Vec<Node<'t>>,
+}
+
+impl<'t> Builder<'t> {
+    fn build(&mut self, text: &'t str) -> Result<(), Fault> {
+        if text.len() > MOST_BYTES {
+            let said = format!("a file has at most {} MiB: split it", MOST_BYTES >> 20);
+            return Err((Place::default(), said));
+        }
+        let options = options! {
+            emit_comments: false,
+            emit_unresolved_aliases: true,
+            flow_nesting_limit: MOST_LEVELS,
+            block_nesting_limit: MOST_LEVELS,
+        };
+        let mut documents = 0;
+        for event in Parser::new_from_str_with_options(text, options) {
+            let (event, span) = event.map_err(|error| explain(&error))?;
+            if matches!(event, Event::DocumentStart(..)) {
+                documents += 1;
+            }
+            if documents > 1 {
+                let said = "a file is one document: leave this --- out and write everything into one";
+                return Err((place(span.start), said.to_owned()));
+            }
+            self.take(event, span)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: Event<'t>, span: Span) -> Result<(), Fault> {
+        let place = place(span.start);
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let is_text = self.complain_of_tag(tag.as_deref(), place);
+                let is_plain = style == ScalarStyle::Plain && !is_text;
+                self.add(Node { place, value: Value::Scalar { text, is_plain } }, anchor)
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.complain_of_tag(tag.as_deref(), place);
+                self.enter(Open { place, is_map: false, anchor, items: Vec::new() })
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.complain_of_tag(tag.as_deref(), place);
+                self.enter(Open { place, is_map: true, anchor, items: Vec::new() })
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.leave(),
+            Event::Alias(anchor) => self.copy(anchor, place),
+            Event::UnresolvedAlias(name) => {
+                let said = format!(
+                    "nothing before this is named &{name}; text that begins with * needs quotes: write \"*{name}\""
+                );
+                self.complaints.push((place, said));
+                self.add(Node { place, value: Value::Broken }, 0)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the tag says that a scalar is text. Of the others, those that only say what is plain to see may stand.
+    fn complain_of_tag(&mut self, tag: Option<&Tag>, place: Place) -> bool {
+        let Some(tag) = tag else { return false };
+        if tag.is_custom() && tag.original() != "!" {
+            let said = format!("the tag {} means nothing here: leave it out", quoted(&tag.original()));
+            self.complaints.push((place, said));
+        }
+        tag.is_yaml_core_schema_tag("str") || tag.is_custom()
+    }
+
+    fn enter(&mut self, open: Open<'t>) -> Result<(), Fault> {
+        if self.open.len() == MOST_LEVELS {
+            return Err((open.place, too_deep()));
+        }
+        self.open.push(open);
+        Ok(())
+    }
+
+    fn leave(&mut self) -> Result<(), Fault> {
+        let Some(open) = self.open.pop() else { return Ok(()) };
+        let value = match open.is_map {
+            true => Value::Map(self.merge(pair(open.items))),
+            false => Value::List(open.items),
+        };
+        self.add(Node { place: open.place, value }, open.anchor)
+    }
+
+    fn copy(&mut self, anchor: usize, place: Place) -> Result<(), Fault> {
+        let Some(named) = self.anchors.get(&anchor) else {
+            let said = "an alias can't stand inside of what it names: write out what is meant";
+            self.complaints.push((place, said.to_owned()));
+            return self.add(Node { place, value: Value::Broken }, 0);
+        };
+        if self.open.len() + named.height() > MOST_LEVELS {
+            return Err((place, too_deep()));
+        }
+        let size = named.size();
+        self.spend(size, place)?;
+        let copy = self.anchors[&anchor].clone();
+        self.add(copy, 0)
+    }
+
+    fn add(&mut self, node: Node<'t>, anchor: usize) -> Result<(), Fault> {
+        self.spend(1, node.place)?;
+        if anchor != 0 {
+            self.spend(node.size(), node.place)?;
+            self.anchors.insert(anchor, node.clone());
+        }
+        match self.open.last_mut() {
+            Some(open) => open.items.push(node),
+            None => self.root = Some(node),
+        }
+        Ok(())
+    }
+
+    fn spend(&mut self, values: usize, place: Place) -> Result<(), Fault> {
+        self.values += values;
+        match self.values <= MOST_VALUES {
+            true => Ok(()),
+            false => {
+                let said = format!(
+                    "the file stands for more than {MOST_VALUES} values, those that aliases repeat included: \
+                     split it, or write fewer aliases of aliases"
+                );
+                Err((place, said))
+            }
+        }
+    }
+
+    /// Puts in place of `<<` the fields of what it names that the map does not have itself.
+    fn merge(&mut self, pairs: Vec<(Node<'t>, Node<'t>)>) -> Vec<(Node<'t>, Node<'t>)> {
+        if !pairs.iter().any(|(name, _)| name.is_merge()) {
+            return pairs;
+        }
+        let (merges, mut own): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(name, _)| name.is_merge());
+        let mut names: HashSet<String> =
+            own.iter().filter_map(|(name, _)| name.text().map(str::to_owned)).collect();
+        for (_, value) in merges {
+            let sources = match value.value {
+                Value::List(items) => items,
+                _ => vec![value],
+            };
+            for source in sources {
+                let Value::Map(pairs) = source.value else {
+                    if !matches!(source.value, Value::Broken) {
+                        let said = "<< takes the fields of another map: write <<: *name, where name: &name {…} stands above";
+                        self.complaints.push((source.place, said.to_owned()));
+                    }
+                    continue;
+                };
+                own.extend(
+                    pairs
+                        .into_iter()
+                        .filter(|(name, _)| name.text().is_none_or(|text| names.insert(text.to_owned()))),
+                );
+            }
+        }
+        own
+    }
+}
+
+fn pair<'t>(items: Vec<Node<'t>>) -> Vec<(Node<'t>, Node<'t>)> {
+    let mut pairs = Vec::with_capacity(items.len() / 2);
+    let mut items = items.into_iter();
+    while let (Some(name), Some(value)) = (items.next(), items.next()) {
+        pairs.push((name, value));
+    }
+    pairs
+}
+
+fn place(marker: Marker) -> Place {
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Place { line: count(marker.line()), column: count(marker.col()).saturating_add(1) }
+}
+
+fn too_deep() -> String {
+    format!("values are nested more than {MOST_LEVELS} levels deep: rules need six")
+}
+
+/// What keeps a file from being YAML, and what to write instead.
+fn explain(error: &ScanError) -> Fault {
+    let said = match error.kind() {
+        ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement => {
+            "a field can't begin here: indent it like the fields beside it, and put text that has a colon and a space in quotes"
+        }
+        ErrorKind::ExpectedBlockMappingKey
+        | ErrorKind::InvalidIndentation
+        | ErrorKind::ExpectedBlockSequenceEntry
+        | ErrorKind::BlockSequenceEntryNotAllowed => {
+            "this does not line up with what is above it: indent a field like those beside it, and begin each entry of a list \
+             with - under the one before"
+        }
+        ErrorKind::TabNotAllowed
+        | ErrorKind::TabInBlockIndentation
+        | ErrorKind::TabInIndentation
+        | ErrorKind::TabInPlainScalar
+        | ErrorKind::TabAtBlockScalarStart => "YAML is not indented with tabs: use spaces",
+        ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey => {
+            "this is no field: write a name, a colon and a space before its value, like limit: 100/min"
+        }
+        ErrorKind::UnclosedQuotedScalar => "a quote is opened here and never closed: close it",
+        ErrorKind::InvalidQuotedScalarIndent => {
+            "a quote that was opened above is still open here: close it where the text ends"
+        }
+        ErrorKind::InvalidTrailingSingleQuotedScalar | ErrorKind::InvalidTrailingDoubleQuotedScalar => {
+            "there is more behind the closing quote: put all of the value between the quotes"
+        }
+        ErrorKind::UnknownQuotedScalarEscape => {
+            "there is no such escape in double quotes: write \\\\ for a backslash, or use single quotes"
+        }
+        ErrorKind::ExpectedFlowMappingSeparator | ErrorKind::UnexpectedEofFlowMapping => {
+            "the braces are not in order: write {name: value, name: value}, with a comma between fields and } at the end"
+        }
+        ErrorKind::ExpectedFlowSequenceSeparator | ErrorKind::UnexpectedEofFlowSequence => {
+            "the brackets are not in order: write [one, another], with a comma between entries and ] at the end"
+        }
+        ErrorKind::UnclosedFlowCollection { open } => {
+            let close = if *open == '[' { ']' } else { '}' };
+            return (place(*error.marker()), format!("{open} is opened here and never closed: add {close}"));
+        }
+        ErrorKind::MissingAnchorOrAliasName => {
+            "* and & have a meaning of their own where a value begins: put the value in quotes, like \"*\""
+        }
+        ErrorKind::UnexpectedCharacter { character } => {
+            let said = format!("a value can't begin with {character:?}: put it in quotes");
+            return (place(*error.marker()), said);
+        }
+        ErrorKind::RecursionLimitExceeded => return (place(*error.marker()), too_deep()),
+        kind => {
+            let said = format!("this is not YAML: {kind}");
+            return (place(*error.marker()), said);
+        }
+    };
+    (place(*error.marker()), said.to_owned())
+}
