@@ -8,6 +8,7 @@
 
 mod address;
 mod complaint;
+mod diff;
 mod dimension;
 mod path;
 mod pattern;
@@ -20,6 +21,7 @@ mod yaml;
 
 pub use address::{Cidr, CidrError};
 pub use complaint::{Complaint, Severity, report, report_json};
+pub use diff::diff;
 pub use dimension::Dimension;
 pub use path::{PathStyle, normalise};
 pub use pattern::{PathPattern, PathPatternError, Pattern};

@@ -139,7 +139,9 @@ fn the_schema_refuses_what_is_out_of_shape_and_nothing_else() {
 }
 
 fn files(name: &str) -> Vec<PathBuf> {
-    let all = fs::read_dir(folder(name)).unwrap().map(|entry| entry.unwrap().path());
+    let all = fs::read_dir(folder(name))
+        .expect("the folder is there")
+        .map(|entry| entry.expect("it is listed").path());
     let mut files: Vec<_> =
         all.filter(|path| path.extension().is_some_and(|found| found == "yaml")).collect();
     files.sort();

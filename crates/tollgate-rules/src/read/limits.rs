@@ -267,7 +267,8 @@ impl Params {
     fn or(self, rule: &Params) -> Params {
         let has_amount = self.capacity.is_some() || self.limit.is_some();
         let has_rate = self.refill_rate.is_some() || self.window.is_some();
-        let inherits_rate = !has_rate && !(self.limit.is_some() && rule.refill_rate.is_some());
+        let is_open = self.limit.is_some() && rule.refill_rate.is_some();
+        let inherits_rate = !has_rate && !is_open;
         Params {
             place: self.place,
             capacity: if has_amount { self.capacity } else { rule.capacity },

@@ -39,7 +39,7 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
 }
 
 fn complain_of_everybody(list: &[At<Whom>], name: &str, fate: &str, complaints: &mut Complaints) {
-    let [ipv4, ipv6] = ["0.0.0.0/0", "::/0"].map(|all| all.parse::<Cidr>());
+    let [ipv4, ipv6] = ["0.0.0.0/0", "::/0"].map(str::parse::<Cidr>);
     for entry in list {
         let is_everybody = match &entry.value {
             Whom::Key(pattern) => pattern.is_any(),
