@@ -368,7 +368,8 @@ rules:
 
     #[test]
     fn the_same_has_no_difference() {
-        let flow = "rules: [{limit: 1/s, match: {endpoint: /a/}, id: 'a'}, {match: {path: //b}, id: b, limit: 1/sec}, \
+        let flow = "rules: [{limit: 1/s, match: {endpoint: /a/}, id: 'a'}, {match: {path: //b}, id: b, \
+                    limit: 1/sec}, \
                     {id: c, params: {capacity: 1, refill_rate: 1.0}, match: {path: /c}}]";
         check(RULES, flow, &[]);
     }
@@ -379,7 +380,8 @@ rules:
 rules:
   - {id: c, match: {path: /c}, limit: 1/s}
   - {id: a, match: {path: /a}, limit: 1/s}
-  - {id: d, key: global, match: {path_regex: ^/d, tier: [x, y]}, limits: [5/s, 9/h], override: {k: 3/s}, shadow: true}
+  - {id: d, key: global, match: {path_regex: ^/d, tier: [x, y]}, limits: [5/s, 9/h], override: {k: 3/s}, \
+  shadow: true}
 ";
         check(
             RULES,
@@ -387,7 +389,8 @@ rules:
             &[
                 "b: removed; it was 1/s by api_key for path /b",
                 "c: moved, now tried first",
-                "d: new, tried after a: 5/s and 9/h by global for path_regex ^/d, tier x or y, with 1 override, in shadow, \
+                "d: new, tried after a: 5/s and 9/h by global for path_regex ^/d, tier x or y, with 1 \
+                 override, in shadow, \
                  refusing nobody",
             ],
         );
@@ -395,7 +398,8 @@ rules:
 
     #[test]
     fn a_rule_changes_in_each_of_its_parts() {
-        let before = "rules: [{id: r, tier: pro, match: {api_key: 'k*', ip: 10.0.0.0/8}, limit: 1/s, override: {x: 2/s, y: 3/s}}]";
+        let before = "rules: [{id: r, tier: pro, match: {api_key: 'k*', ip: 10.0.0.0/8}, limit: 1/s, \
+                      override: {x: 2/s, y: 3/s}}]";
         let after = "
 rules:
   - id: r

@@ -138,7 +138,8 @@ fn build(law: Law, quota: Quota, place: Place, complaints: &mut Complaints) -> O
     let said = match Limit::new(law, quota) {
         Ok(limit) => return Some(limit),
         Err(LimitError::LogTooLong { .. }) => format!(
-            "sliding_window_log remembers every unit, and {quota} is more than the {} a key it usually may: lower the \
+            "sliding_window_log remembers every unit, and {quota} is more than the {} a key it usually may: \
+             lower the \
              amount, use sliding_window_counter, or write large_log: true",
             Limit::MODEST_LOG
         ),
@@ -308,7 +309,8 @@ impl Params {
             (None, Some(window)) => (Quota::new(capacity.value, window.value), window.place),
             (None, None) => {
                 let said = format!(
-                    "{name} needs to know how fast it refills: add refill_rate: 1.67 (each second) or window: 60 (seconds)"
+                    "{name} needs to know how fast it refills: add refill_rate: 1.67 (each second) or \
+                     window: 60 (seconds)"
                 );
                 complaints.error(self.place, said);
                 return None;
@@ -354,7 +356,8 @@ fn complain_of_difference(capacity: u32, rate: &Ratio, window: &At<Span>, compla
     let by_rate = u128::from(rate.above) * u128::from(window.value.get());
     if by_window.abs_diff(by_rate) * 20 > by_rate {
         let said = format!(
-            "refill_rate adds {} in {}, not the capacity of {capacity}, and refill_rate is what counts: make them agree, or \
+            "refill_rate adds {} in {}, not the capacity of {capacity}, and refill_rate is what counts: make \
+             them agree, or \
              leave window out",
             by_rate / (u128::from(rate.below) * 1_000_000),
             window.value

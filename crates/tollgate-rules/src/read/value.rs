@@ -295,7 +295,8 @@ fn parse_moment(text: &str) -> Result<Micros, String> {
 }
 
 fn moment_shape() -> String {
-    "is no time: write it like 2030-01-31T12:00:00Z (with Z or +01:00 behind it), 2030-01-31, or as seconds since 1970"
+    "is no time: write it like 2030-01-31T12:00:00Z (with Z or +01:00 behind it), 2030-01-31, or as seconds \
+     since 1970"
         .to_owned()
 }
 

@@ -51,8 +51,10 @@ pub(super) fn check(spec: &FileSpec, unsound: &[bool], complaints: &mut Complain
         match track.find(&view, &mut work) {
             Some(first) => {
                 let said = format!(
-                    "the rule is never used: {} in line {} counts by {} too and matches all that this one matches. Put this \
-                     one above it, join the limits in one rule (limits: [a, b]), or give this one another key",
+                    "the rule is never used: {} in line {} counts by {} too and matches all that this one \
+                     matches. Put this \
+                     one above it, join the limits in one rule (limits: [a, b]), or give this one another \
+                     key",
                     quoted(&first.id.value),
                     first.id.place.line,
                     draws::name(&rule.key, is_shadow)

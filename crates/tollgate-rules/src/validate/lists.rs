@@ -15,7 +15,8 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
     for entry in &spec.allow {
         if let Some(place) = denied.covering(&entry.value) {
             let said = format!(
-                "{} is on the blacklist too, by line {}, and that wins: it is refused. Take it off one of them",
+                "{} is on the blacklist too, by line {}, and that wins: it is refused. Take it off one of \
+                 them",
                 show(&entry.value),
                 place.line
             );
