@@ -163,7 +163,9 @@ impl Serve {
             && !address.ip().is_loopback()
             && token_for_api.is_none()
         {
-            tracing::warn!("whoever reaches {address} may use it all: keep strangers out, or set api_token_file");
+            tracing::warn!(
+                "whoever reaches {address} may use it all: keep strangers out, or set api_token_file"
+            );
         }
         let place = |door: &Option<(SocketAddr, Door)>| {
             door.as_ref().map(|(address, door)| (*address, door.tls.is_some()))
@@ -218,9 +220,13 @@ impl Serve {
         let socket = TcpListener::bind(address).await.map_err(|error| {
             let advice = match error.kind() {
                 io::ErrorKind::AddrInUse => {
-                    format!("something else listens there: stop it, or choose another port, like {flag} {other}")
+                    format!(
+                        "something else listens there: stop it, or choose another port, like {flag} {other}"
+                    )
                 }
-                io::ErrorKind::PermissionDenied => "the system does not let you: choose a port above 1023".to_owned(),
+                io::ErrorKind::PermissionDenied => {
+                    "the system does not let you: choose a port above 1023".to_owned()
+                }
                 io::ErrorKind::AddrNotAvailable => {
                     "this machine has no such address: use 127.0.0.1, or 0.0.0.0 for all it has".to_owned()
                 }

@@ -124,6 +124,7 @@ impl Resolved {
     }
 
     /// The settings that somebody set, and who.
+    #[cfg(test)]
     pub(crate) fn set(&self) -> impl Iterator<Item = (&'static str, &Origin)> {
         let said =
             TABLE.iter().zip(&self.said).filter_map(|(setting, said)| Some((setting.name, said.as_ref()?)));

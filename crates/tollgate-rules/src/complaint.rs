@@ -13,6 +13,9 @@ const MOST: usize = 1_000;
 /// How much of a line is shown, in columns.
 const SHOWN_COLUMNS: usize = 100;
 
+/// From how many bytes on a line is cut in JSON.
+const LONG_LINE: usize = 1_000;
+
 /// Whether a file can be used in spite of a complaint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -43,16 +46,48 @@ pub struct Complaint {
     pub said: String,
 }
 
+/// All complaints about a file as compilers write them: `FILE:LINE:COLUMN: error: what is wrong and what to write
+/// instead`, then the line and a `^` under the place.
+pub fn report(file: &str, text: &str, complaints: &[Complaint]) -> String {
+    let mut source = Source::new(text);
+    let mut report = String::new();
+    for complaint in complaints {
+        complaint.render(file, &mut source, &mut report);
+    }
+    report
+}
+
+/// All complaints about a file as a JSON list of objects with `file`, `line`, `column`, `severity`, `message` and
+/// `source`, the line itself, or a part of it if it is very long. `line` and `column` are 0 and `source` is empty where
+/// a complaint is about no line.
+pub fn report_json(file: &str, text: &str, complaints: &[Complaint]) -> Value {
+    let mut source = Source::new(text);
+    let one = |complaint: &Complaint| {
+        let shown = match source.seek(complaint.place) {
+            Some((line, _)) if line.len() <= LONG_LINE => line.to_owned(),
+            Some((line, at)) => excerpt(line, at).0,
+            None => String::new(),
+        };
+        json!({
+            "file": file,
+            "line": complaint.place.line,
+            "column": complaint.place.column,
+            "severity": complaint.severity.name(),
+            "message": complaint.said,
+            "source": shown,
+        })
+    };
+    complaints.iter().map(one).collect()
+}
+
 impl Complaint {
-    /// `FILE:LINE:COLUMN: error: what is wrong`, then the line it is about and a `^` under the place.
-    fn render(&self, file: &str, lines: &[&str], report: &mut String) {
+    fn render(&self, file: &str, source: &mut Source<'_>, report: &mut String) {
         let Place { line, column } = self.place;
         let place = if line == 0 { String::new() } else { format!("{line}:{column}:") };
         let (first, rest) = self.said.split_once('\n').unwrap_or((&self.said, ""));
         // Writing into a string can't fail.
         let _ = writeln!(report, "{file}:{place} {}: {first}", self.severity.name());
-        if let Some(source) = self.source(lines) {
-            let (shown, caret) = excerpt(source, column);
+        if let Some((shown, caret)) = source.seek(self.place).map(|(line, at)| excerpt(line, at)) {
             let _ = writeln!(report, "{line:>5} | {shown}");
             let _ = writeln!(report, "      | {:caret$}^", "");
         }
@@ -60,77 +95,90 @@ impl Complaint {
             let _ = writeln!(report, "        {line}");
         }
     }
+}
 
-    /// The line that it is about, if there is one.
-    fn source<'t>(&self, lines: &[&'t str]) -> Option<&'t str> {
-        let index = usize::try_from(self.place.line).ok()?.checked_sub(1)?;
-        lines.get(index).copied()
+/// A text in which places are sought from top to bottom, so that no line is gone through twice, however long it is.
+struct Source<'t> {
+    text: &'t str,
+    /// What follows the line.
+    rest: &'t str,
+    line: &'t str,
+    place: Place,
+    /// Where in the line the place is, in bytes.
+    at: usize,
+}
+
+impl<'t> Source<'t> {
+    fn new(text: &'t str) -> Source<'t> {
+        let text = text.trim_start_matches('\u{feff}');
+        Source { text, rest: text, line: "", place: Place::default(), at: 0 }
+    }
+
+    /// The line of a place, and where in it the place is.
+    fn seek(&mut self, place: Place) -> Option<(&'t str, usize)> {
+        if place < self.place {
+            *self = Source::new(self.text);
+        }
+        while self.place.line < place.line {
+            if self.rest.is_empty() && self.place.line > 0 {
+                return None;
+            }
+            self.next_line();
+        }
+        let ahead = usize::try_from(place.column.saturating_sub(self.place.column)).unwrap_or(usize::MAX);
+        let behind = &self.line[self.at..];
+        self.at += behind.char_indices().nth(ahead).map_or(behind.len(), |(at, _)| at);
+        self.place = place;
+        (place.line > 0).then_some((self.line, self.at))
+    }
+
+    /// Lines as YAML counts them: a carriage return alone ends one too.
+    fn next_line(&mut self) {
+        let end = self.rest.find(['\n', '\r']).unwrap_or(self.rest.len());
+        let (line, rest) = self.rest.split_at(end);
+        self.rest = rest.strip_prefix("\r\n").or(rest.get(1..)).unwrap_or_default();
+        self.line = line;
+        self.place = Place { line: self.place.line + 1, column: 1 };
+        self.at = 0;
     }
 }
 
-/// All complaints about a file as compilers write them: `FILE:LINE:COLUMN: error: what is wrong and what to write
-/// instead`, then the line and a `^` under the place.
-pub fn report(file: &str, text: &str, complaints: &[Complaint]) -> String {
-    let lines = lines(text);
-    let mut report = String::new();
-    for complaint in complaints {
-        complaint.render(file, &lines, &mut report);
-    }
-    report
-}
-
-/// All complaints about a file as a JSON list of objects with `file`, `line`, `column`, `severity`, `message` and
-/// `source`, the line itself. `line` and `column` are 0 and `source` is empty where a complaint is about no line.
-pub fn report_json(file: &str, text: &str, complaints: &[Complaint]) -> Value {
-    let lines = lines(text);
-    let one = |complaint: &Complaint| {
-        json!({
-            "file": file,
-            "line": complaint.place.line,
-            "column": complaint.place.column,
-            "severity": complaint.severity.name(),
-            "message": complaint.said,
-            "source": complaint.source(&lines).unwrap_or_default(),
-        })
-    };
-    complaints.iter().map(one).collect()
-}
-
-/// The lines as YAML counts them: a carriage return alone ends one too.
-fn lines(text: &str) -> Vec<&str> {
-    let lines = text.trim_start_matches('\u{feff}').split('\n');
-    lines.flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r')).collect()
-}
-
-/// As much of a line as is shown, and how many columns stand before the place in it.
-fn excerpt(line: &str, column: u32) -> (String, usize) {
-    let column = usize::try_from(column).unwrap_or(usize::MAX).saturating_sub(1);
-    let before: usize = line.chars().take(column).map(width).sum();
+/// As much of a line as is shown around a place in it, and how many columns stand before the place.
+fn excerpt(line: &str, at: usize) -> (String, usize) {
     // A place far to the right is shown in the middle, with what leads to it.
-    let cut = if before < SHOWN_COLUMNS * 4 / 5 { 0 } else { before - SHOWN_COLUMNS / 2 };
-    let mut shown = String::new();
-    let (mut at, mut skipped) = (0, 0);
-    for letter in line.chars() {
-        if at < cut {
-            at += width(letter);
-            skipped = at;
-        } else if at - skipped + width(letter) > SHOWN_COLUMNS {
+    let mut start = reach_back(line, at, SHOWN_COLUMNS * 4 / 5);
+    if start > 0 {
+        start = reach_back(line, at, SHOWN_COLUMNS / 2);
+    }
+    let mut shown = String::from(if start > 0 { "…" } else { "" });
+    let before: usize = usize::from(start > 0) + line[start..at].chars().map(width).sum::<usize>();
+    let mut columns = 0;
+    for letter in line[start..].chars() {
+        columns += width(letter);
+        if columns > SHOWN_COLUMNS {
             shown.push('…');
             break;
-        } else {
-            at += width(letter);
-            match letter {
-                '\t' => shown.push_str("    "),
-                // What could move the cursor must not reach a terminal.
-                letter if letter.is_control() => shown.push('\u{fffd}'),
-                letter => shown.push(letter),
-            }
+        }
+        match letter {
+            '\t' => shown.push_str("    "),
+            // What could move the cursor must not reach a terminal.
+            letter if letter.is_control() => shown.push('\u{fffd}'),
+            letter => shown.push(letter),
         }
     }
-    match skipped {
-        0 => (shown, before),
-        skipped => (format!("…{shown}"), before - skipped + 1),
+    (shown, before)
+}
+
+/// Where the text begins that stands so many columns before a place.
+fn reach_back(line: &str, at: usize, most: usize) -> usize {
+    let mut columns = 0;
+    for (start, letter) in line[..at].char_indices().rev() {
+        columns += width(letter);
+        if columns > most {
+            return start + letter.len_utf8();
+        }
     }
+    0
 }
 
 /// How many columns a terminal gives a character: a rough table, since it only puts a mark under a line.
@@ -188,7 +236,7 @@ impl Complaints {
 
     /// All that were kept, from top to bottom, then how many were not.
     pub(crate) fn finish(mut self) -> Vec<Complaint> {
-        self.kept.sort_by(|a, b| (a.place, a.severity).cmp(&(b.place, b.severity)));
+        self.kept.sort_by_key(|complaint| (complaint.place, complaint.severity));
         // An alias repeats what it stands for, and with it what is wrong there.
         self.kept.dedup();
         if self.dropped > 0 {
@@ -214,9 +262,9 @@ pub(crate) fn near<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> 
     let name: Vec<char> = name.to_lowercase().chars().take(65).collect();
     let most = match name.len() {
         0..=2 => 0,
-        3 => 1,
-        4..=7 => 2,
-        8..=64 => 3,
+        3..=5 => 1,
+        6..=9 => 2,
+        10..=64 => 3,
         _ => return None,
     };
     let measured =
@@ -277,6 +325,37 @@ mod tests {
         let mark = lines[2].chars().position(|letter| letter == '^').unwrap();
         assert_eq!(lines[1].chars().skip(mark).take(4).collect::<String>(), "here");
         assert!(shown(&"a".repeat(300), 1).contains("a…\n      | ^"));
+    }
+
+    #[test]
+    fn every_line_is_found_in_any_order() {
+        let text = "a\nbb\r\nccc\rdddd\n";
+        let said = |line, column| {
+            let place = Place { line, column };
+            let complaint = Complaint { severity: Severity::Error, place, said: String::new() };
+            let all = [complaint.clone(), complaint];
+            report_json("f", text, &all)[1]["source"].as_str().unwrap().to_owned()
+        };
+        assert_eq!([said(1, 1), said(2, 2), said(3, 9), said(4, 1)], ["a", "bb", "ccc", "dddd"]);
+        assert_eq!([said(0, 0), said(5, 1), said(9, 9)], ["", "", ""]);
+        let mut source = Source::new(text);
+        for line in [4, 2, 3, 1, 1, 4] {
+            let found = source.seek(Place { line, column: 2 }).unwrap().0;
+            assert_eq!(found.len(), usize::try_from(line).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_line_of_megabytes_is_gone_through_once() {
+        let text = "x".repeat(4 << 20);
+        let at = |column| Complaint {
+            severity: Severity::Error,
+            place: Place { line: 1, column },
+            said: String::new(),
+        };
+        let all: Vec<_> = (0..1_000).map(|index| at(4_000_000 + index)).collect();
+        assert!(report("f", &text, &all).len() < 300_000);
+        assert!(report_json("f", &text, &all).to_string().len() < 1_000_000);
     }
 
     #[test]

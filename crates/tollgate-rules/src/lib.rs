@@ -8,6 +8,7 @@
 
 mod address;
 mod complaint;
+mod diff;
 mod dimension;
 mod explain;
 mod index;
@@ -30,6 +31,7 @@ mod yaml;
 
 pub use address::{Cidr, CidrError};
 pub use complaint::{Complaint, Severity, report, report_json};
+pub use diff::diff;
 pub use dimension::Dimension;
 pub use explain::{Explanation, Listed, Standing};
 pub use path::{PathStyle, normalise};
@@ -41,3 +43,4 @@ pub use rule::{Misfit, Rule};
 pub use schema::schema;
 pub use set::{MAX_KEYS, RuleSet, TierSource, TooManyLimits};
 pub use tail::Cut;
+pub use validate::validate;

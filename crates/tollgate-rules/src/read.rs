@@ -60,7 +60,8 @@ impl Review {
 /// let text = "rules: [{id: orders, limt: 100/min}]";
 /// let review = tollgate_rules::read(text, Micros::EPOCH);
 /// assert!(review.spec.is_none());
-/// assert!(review.report("rules.yaml", text).starts_with("rules.yaml:1:22: error: unknown field \"limt\": did you mean limit?"));
+/// let report = review.report("rules.yaml", text);
+/// assert!(report.starts_with("rules.yaml:1:22: error: unknown field \"limt\": did you mean limit?"));
 /// ```
 pub fn read(text: &str, now: Micros) -> Review {
     let mut complaints = Complaints::default();

@@ -17,8 +17,8 @@ use table::{FILE, Field, Form, TABLES, Table};
 /// ```
 pub fn schema() -> Value {
     let mut schema = object(&FILE);
-    let defs: Map<_, _> =
-        TABLES.iter().skip(1).map(|table| (name(table).to_owned(), object(table))).collect();
+    let tables = TABLES.iter().skip(1).map(|table| (name(table).to_owned(), object(table)));
+    let defs: Map<_, _> = tables.chain([("quota".to_owned(), quota())]).collect();
     let any_of: Vec<_> = crate::read::SUBSTANCE
         .iter()
         .filter_map(|name| FILE.position(name))
@@ -96,30 +96,26 @@ fn exclusive_pairs(table: &Table) -> Vec<(&'static str, &'static str)> {
 }
 
 fn value(form: &Form) -> Value {
-    /// A whole number above zero with `_` between its digits, as YAML has no such numbers.
-    const DIGITS: &str = "[0-9_]*[1-9][0-9_]*";
     match form {
         // What is written without quotes may look like a number, and is taken as it is written.
         Form::Text => json!({"type": ["string", "number", "boolean"], "minLength": 1, "maxLength": 4096}),
         Form::Flag => json!({"type": "boolean"}),
         Form::Whole(least, most) => {
-            json!({"anyOf": [{"type": "integer", "minimum": least, "maximum": most}, {"type": "string", "pattern": "^[0-9][0-9_]*$"}]})
+            let number = json!({"type": "integer", "minimum": least, "maximum": most});
+            either(&number, "^[0-9][0-9_]*$")
         }
         Form::Decimal => {
-            json!({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": "^[0-9][0-9_]*(\\.[0-9][0-9_]*)?$"}]})
+            either(&json!({"type": "number", "exclusiveMinimum": 0}), "^[0-9][0-9_]*(\\.[0-9][0-9_]*)?$")
         }
         Form::Span => {
-            let pattern = format!("^[0-9][0-9_]*(\\.[0-9_]+)?$|^{PERIOD}$");
-            json!({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": pattern}]})
+            let pattern = format!("^[0-9][0-9_]*(\\.[0-9][0-9_]*)?$|^{PERIOD}$");
+            either(&json!({"type": "number", "exclusiveMinimum": 0}), &pattern)
         }
         Form::Moment => {
             let pattern = "^[0-9]+$|^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9:.,]+ ?([Zz]|[+-][0-9:]+))?$";
-            json!({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": pattern}]})
+            either(&json!({"type": "integer", "minimum": 0}), pattern)
         }
-        Form::Quota => {
-            let pattern = format!("^\\s*{DIGITS}\\s*(/|\\s+per\\s)\\s*{PERIOD}(burst\\s*{DIGITS}\\s*)?$");
-            json!({"type": "string", "pattern": pattern})
-        }
+        Form::Quota => json!({"$ref": "#/$defs/quota"}),
         Form::Network => json!({"type": "string", "pattern": "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"}),
         Form::Choice(words) => json!({"enum": words}),
         Form::List(form) => json!({"type": "array", "items": value(form)}),
@@ -132,5 +128,24 @@ fn value(form: &Form) -> Value {
     }
 }
 
+/// A number, or text: one with `_` between its digits is no number to YAML.
+fn either(number: &Value, pattern: &str) -> Value {
+    json!({"anyOf": [number, {"type": "string", "pattern": pattern}]})
+}
+
+/// A quota as text.
+fn quota() -> Value {
+    /// A whole number above zero.
+    const DIGITS: &str = "[0-9_]*[1-9][0-9_]*";
+    json!({
+        "type": "string",
+        "title": "quota",
+        "description": "An amount, a period, and perhaps how much may come at once.\n\n\
+                        Examples: 100/s, 5000/h burst 200, 3 per 90s, 1000/day",
+        "pattern": format!("^\\s*{DIGITS}\\s*(/|\\sper\\s){PERIOD}(burst\\s*{DIGITS}\\s*)?$"),
+    })
+}
+
 /// A period as quotas have it.
-const PERIOD: &str = "\\s*[0-9]*\\s*(us|µs|microseconds?|ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hr|hours?|d|days?|w|weeks?|mo|months?|y|years?)\\s*";
+const PERIOD: &str = "\\s*[0-9]*\\s*(us|µs|microseconds?|ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|\
+                      h|hr|hours?|d|days?|w|weeks?|mo|months?|y|years?)\\s*";

@@ -58,7 +58,8 @@ fn inheritance(spec: &FileSpec, unsound: &[bool], complaints: &mut Complaints) {
     let is_sound = |index: usize| !unsound.get(index).copied().unwrap_or(false);
     let sound = spec.rules.iter().enumerate().filter(|(index, _)| is_sound(*index)).map(|(_, rule)| rule);
     for rule in sound.filter(|rule| rule.limits.is_none()) {
-        let said = "the rule has no limit, and there is no default to inherit one from: add one, like limit: 100/min burst 20";
+        let said = "the rule has no limit, and there is no default to inherit one from: add one, like limit: \
+                    100/min burst 20";
         complaints.error(rule.id.place, said);
     }
 }
@@ -69,12 +70,14 @@ fn leases(spec: &FileSpec, complaints: &mut Complaints) {
     }
     for rule in spec.rules.iter().filter(|rule| rule.consistency.is_none() && rule.mode != Mode::Disabled) {
         if rule.limits.iter().flatten().any(|limit| matches!(limit.law(), Law::SlidingWindowLog(_))) {
-            let said = "a sliding_window_log can't be leased, so this rule is counted exactly: write consistency: exact here";
+            let said = "a sliding_window_log can't be leased, so this rule is counted exactly: write \
+                        consistency: exact here";
             complaints.warn(rule.id.place, said);
         }
     }
 }
 
+/// Places in a file are known while it is read, so there names are checked as they come.
 fn tiers(spec: &FileSpec, complaints: &mut Complaints) {
     if spec.tiers.is_empty() {
         return;
@@ -92,5 +95,37 @@ fn tiers(spec: &FileSpec, complaints: &mut Complaints) {
         if let Some(said) = tiers.complaint(&tier.value) {
             complaints.error(tier.place, said);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::Micros;
+
+    #[test]
+    fn a_spec_from_elsewhere_is_checked_too() {
+        let text = "rules: [{id: r, tier: pro, match: {tier: [pro, fre]}, limit: 1/s}]\ntiers: {free: 1/s, \
+                    pro: 2/s, fre: 3/s}";
+        let mut spec = crate::read(text, Micros::EPOCH).spec.expect("the file is in order");
+        assert_eq!(validate(&spec), []);
+        spec.tiers.pop();
+        spec.rules.push(spec.rules[0].clone());
+        let said: Vec<_> = validate(&spec).into_iter().map(|complaint| complaint.said).collect();
+        assert!(said.iter().any(|said| said == "there is no tier \"fre\": did you mean free?"), "{said:#?}");
+        assert!(
+            said.iter().any(|said| said.starts_with(
+                "the id \"r\" is taken by the rule in line \
+                                                         1"
+            )),
+            "{said:#?}"
+        );
+        assert!(
+            said.iter().any(|said| said.starts_with(
+                "the rule is never used: \"r\" in line \
+                                                         1"
+            )),
+            "{said:#?}"
+        );
     }
 }

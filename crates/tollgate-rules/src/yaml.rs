@@ -185,7 +185,8 @@ impl<'t> Builder<'t> {
             Event::Alias(anchor) => self.copy(anchor, place),
             Event::UnresolvedAlias(name) => {
                 let said = format!(
-                    "nothing before this is named &{name}; text that begins with * needs quotes: write \"*{name}\""
+                    "nothing before this is named &{name}; text that begins with * needs quotes: \
+                     write \"*{name}\""
                 );
                 self.complaints.push((place, said));
                 self.add(Node { place, value: Value::Broken }, 0)
@@ -279,7 +280,8 @@ impl<'t> Builder<'t> {
             for source in sources {
                 let Value::Map(pairs) = source.value else {
                     if !matches!(source.value, Value::Broken) {
-                        let said = "<< takes the fields of another map: write <<: *name, where name: &name {…} stands above";
+                        let said = "<< takes the fields of another map: write <<: *name, where name: &name \
+                                    {…} stands above";
                         self.complaints.push((source.place, said.to_owned()));
                     }
                     continue;
@@ -317,13 +319,15 @@ fn too_deep() -> String {
 fn explain(error: &ScanError) -> Fault {
     let said = match error.kind() {
         ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement => {
-            "a field can't begin here: indent it like the fields beside it, and put text that has a colon and a space in quotes"
+            "a field can't begin here: indent it like the fields beside it, and put text that has a colon \
+             and a space in quotes"
         }
         ErrorKind::ExpectedBlockMappingKey
         | ErrorKind::InvalidIndentation
         | ErrorKind::ExpectedBlockSequenceEntry
         | ErrorKind::BlockSequenceEntryNotAllowed => {
-            "this does not line up with what is above it: indent a field like those beside it, and begin each entry of a list \
+            "this does not line up with what is above it: indent a field like those beside it, and begin \
+             each entry of a list \
              with - under the one before"
         }
         ErrorKind::TabNotAllowed
@@ -345,10 +349,12 @@ fn explain(error: &ScanError) -> Fault {
             "there is no such escape in double quotes: write \\\\ for a backslash, or use single quotes"
         }
         ErrorKind::ExpectedFlowMappingSeparator | ErrorKind::UnexpectedEofFlowMapping => {
-            "the braces are not in order: write {name: value, name: value}, with a comma between fields and } at the end"
+            "the braces are not in order: write {name: value, name: value}, with a comma between fields and \
+             } at the end"
         }
         ErrorKind::ExpectedFlowSequenceSeparator | ErrorKind::UnexpectedEofFlowSequence => {
-            "the brackets are not in order: write [one, another], with a comma between entries and ] at the end"
+            "the brackets are not in order: write [one, another], with a comma between entries and ] at the \
+             end"
         }
         ErrorKind::UnclosedFlowCollection { open } => {
             let close = if *open == '[' { ']' } else { '}' };

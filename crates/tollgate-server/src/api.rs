@@ -403,10 +403,5 @@ pub(crate) mod testing {
             let docket = self.gate.ask(Verb::Peek, &tollgate::rules::Request::new(client_key)).await;
             docket.verdict(0).decision().remaining()
         }
-
-        /// How many states there are.
-        pub(crate) fn keys(&self) -> usize {
-            self.gate.store().stats().keys
-        }
     }
 }

@@ -37,8 +37,8 @@ pub use permit::Permit;
 pub use store::{Store, StoreError};
 pub use tollgate_core::{
     Act, Align, Answer, Ask, Clock, Decision, Draw, Draws, Key, KeyError, KeyRef, Law, Leak, Limit,
-    LimitError, LogSize, MAX_DRAWS, MAX_KEY_BYTES, Micros, Outcome, Outlook, PermitId, Quota, QuotaError, Reading,
-    Retry, Scope, Span, Zone, ZoneError,
+    LimitError, LogSize, MAX_DRAWS, MAX_KEY_BYTES, Micros, Outcome, Outlook, PermitId, Quota, QuotaError,
+    Reading, Retry, Scope, Span, Zone, ZoneError,
 };
 /// Rules: what people write, and what a request is held to.
 #[cfg(feature = "rules")]

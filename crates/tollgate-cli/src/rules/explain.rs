@@ -82,7 +82,9 @@ fn words(explanation: &Explanation<'_>) -> String {
     };
     match explanation.listed {
         Some(Listed::Deny) => text.push_str("REFUSED: the client is on the deny list\n"),
-        Some(Listed::Allow) => text.push_str("ALLOWED: the client is on the allow list, and no rule is looked at\n"),
+        Some(Listed::Allow) => {
+            text.push_str("ALLOWED: the client is on the allow list, and no rule is looked at\n")
+        }
         None if explanation.rules.iter().all(|(_, standing)| !matches!(standing, Standing::Binds { .. })) => {
             text.push_str("ALLOWED: no rule binds it\n");
         }
@@ -102,12 +104,18 @@ fn verdict(standing: &Standing<'_>) -> String {
         Standing::Binds { limits, key } => {
             let limits: Vec<_> = limits.iter().map(ToString::to_string).collect();
             let key: Vec<_> = key.iter().map(|(name, value)| format!("{name} {value:?}")).collect();
-            let counted = if key.is_empty() { "for everybody together".to_owned() } else { format!("for {}", key.join(", ")) };
+            let counted = if key.is_empty() {
+                "for everybody together".to_owned()
+            } else {
+                format!("for {}", key.join(", "))
+            };
             format!("binds: {}, counted {counted}", limits.join(" and "))
         }
         Standing::ComesLater(id) => format!("no: {id} counts the same and comes first"),
         Standing::Misfit(misfit) => format!("no: {misfit}"),
-        Standing::NoLimit => "no: neither it nor what it inherits from has a limit for this client".to_owned(),
+        Standing::NoLimit => {
+            "no: neither it nor what it inherits from has a limit for this client".to_owned()
+        }
         Standing::Disabled => "no: it is disabled".to_owned(),
     }
 }

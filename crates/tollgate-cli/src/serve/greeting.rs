@@ -33,7 +33,8 @@ impl Greeting {
             Some(path) => format!("rules, from {}, which is followed:", path.display()),
             None => "rules, built in (your own with --rules FILE):".to_owned(),
         };
-        let enforced = rules.rules().iter().filter(|rule| rule.mode() != Mode::Disabled && !rule.limits().is_empty());
+        let enforced =
+            rules.rules().iter().filter(|rule| rule.mode() != Mode::Disabled && !rule.limits().is_empty());
         Greeting { http, admin, source, rules: enforced.map(line).collect(), fresh_token }
     }
 }
@@ -41,7 +42,11 @@ impl Greeting {
 fn line(rule: &Rule) -> String {
     let limits: Vec<_> = rule.limits().iter().map(ToString::to_string).collect();
     let key: Vec<_> = rule.key().iter().map(ToString::to_string).collect();
-    let key = if key.is_empty() { "for everybody together".to_owned() } else { format!("for each {}", key.join(" and ")) };
+    let key = if key.is_empty() {
+        "for everybody together".to_owned()
+    } else {
+        format!("for each {}", key.join(" and "))
+    };
     let shadow = if rule.mode() == Mode::Shadow { " (shadow)" } else { "" };
     format!("{}: {} {key}{shadow}", rule.id(), limits.join(", "))
 }

@@ -88,6 +88,8 @@ fn without_a_word_the_defaults_hold() {
             admin: at("127.0.0.1:9090"),
             admin_token_file: None,
             admin_token: None,
+            api_token_file: None,
+            api_token: None,
             max_connections: 10_000,
             tls_cert: None,
             tls_key: None,

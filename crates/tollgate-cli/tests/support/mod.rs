@@ -66,7 +66,11 @@ impl Drop for Server {
 /// `tollgate serve` on a free port, untouched by the settings of whoever runs the tests.
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.env_remove("TOLLGATE_RULES").env("TOLLGATE_HTTP", "127.0.0.1:0").env_remove("RUST_LOG");
+    command
+        .env_remove("TOLLGATE_RULES")
+        .env("TOLLGATE_HTTP", "127.0.0.1:0")
+        .env("TOLLGATE_ADMIN", "off")
+        .env_remove("RUST_LOG");
     command.arg("serve").args(args);
     command
 }

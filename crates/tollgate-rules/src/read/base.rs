@@ -18,7 +18,9 @@ pub(crate) const SUBSTANCE: [&str; 6] = ["rules", "default", "tiers", "clients",
 
 /// What to say of a file in which there is nothing.
 pub(super) fn says_nothing() -> String {
-    "the file says nothing: write at least one rule, like\nrules:\n  - id: per-key\n    limit: 100/min burst 20".to_owned()
+    "the file says nothing: write at least one rule, like\nrules:\n  - id: per-key\n    limit: 100/min burst \
+     20"
+    .to_owned()
 }
 
 impl<'n> Reader<'n> {
@@ -81,10 +83,12 @@ impl<'n> Reader<'n> {
         if is_bare && is_off && self.complaints.errors() == 0 {
             let said = match spec.rules.is_empty() {
                 true => {
-                    "there are no rules, so everything is allowed: write one, like {id: per-key, limit: 100/min}"
+                    "there are no rules, so everything is allowed: write one, like {id: per-key, limit: \
+                     100/min}"
                 }
                 false => {
-                    "no rule is enabled, so everything is allowed: leave enabled: false out of one, or add a default"
+                    "no rule is enabled, so everything is allowed: leave enabled: false out of one, or add a \
+                     default"
                 }
             };
             self.complaints.warn(rules.named_at, said);

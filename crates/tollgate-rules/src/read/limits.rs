@@ -119,6 +119,10 @@ fn read_list(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Vec<Limi
 
 /// A limit from text like `100/min burst 20`.
 pub(super) fn read_quota(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Option<Limit> {
+    if let (Value::List(_), "limit") = (&item.node.value, item.name) {
+        complaints.error(item.place(), "limit is a single one: write limits: [100/s, 10000/h] for several");
+        return None;
+    }
     let text = item.text(complaints)?;
     match text.parse() {
         Ok(quota) => build(law, quota, item.place(), complaints),
@@ -134,7 +138,8 @@ fn build(law: Law, quota: Quota, place: Place, complaints: &mut Complaints) -> O
     let said = match Limit::new(law, quota) {
         Ok(limit) => return Some(limit),
         Err(LimitError::LogTooLong { .. }) => format!(
-            "sliding_window_log remembers every unit, and {quota} is more than the {} a key it usually may: lower the \
+            "sliding_window_log remembers every unit, and {quota} is more than the {} a key it usually may: \
+             lower the \
              amount, use sliding_window_counter, or write large_log: true",
             Limit::MODEST_LOG
         ),
@@ -263,7 +268,8 @@ impl Params {
     fn or(self, rule: &Params) -> Params {
         let has_amount = self.capacity.is_some() || self.limit.is_some();
         let has_rate = self.refill_rate.is_some() || self.window.is_some();
-        let inherits_rate = !has_rate && !(self.limit.is_some() && rule.refill_rate.is_some());
+        let is_open = self.limit.is_some() && rule.refill_rate.is_some();
+        let inherits_rate = !has_rate && !is_open;
         Params {
             place: self.place,
             capacity: if has_amount { self.capacity } else { rule.capacity },
@@ -303,7 +309,8 @@ impl Params {
             (None, Some(window)) => (Quota::new(capacity.value, window.value), window.place),
             (None, None) => {
                 let said = format!(
-                    "{name} needs to know how fast it refills: add refill_rate: 1.67 (each second) or window: 60 (seconds)"
+                    "{name} needs to know how fast it refills: add refill_rate: 1.67 (each second) or \
+                     window: 60 (seconds)"
                 );
                 complaints.error(self.place, said);
                 return None;
@@ -349,7 +356,8 @@ fn complain_of_difference(capacity: u32, rate: &Ratio, window: &At<Span>, compla
     let by_rate = u128::from(rate.above) * u128::from(window.value.get());
     if by_window.abs_diff(by_rate) * 20 > by_rate {
         let said = format!(
-            "refill_rate adds {} in {}, not the capacity of {capacity}, and refill_rate is what counts: make them agree, or \
+            "refill_rate adds {} in {}, not the capacity of {capacity}, and refill_rate is what counts: make \
+             them agree, or \
              leave window out",
             by_rate / (u128::from(rate.below) * 1_000_000),
             window.value

@@ -37,7 +37,8 @@ impl<'n> Reader<'n> {
             Err(CidrError::Address) => {
                 if looks_like_address(text) {
                     let said = format!(
-                        "{} is taken for a client's key, since it is no address: write an address or a network, like \
+                        "{} is taken for a client's key, since it is no address: write an address or a \
+                         network, like \
                          192.0.2.7 or 10.0.0.0/8",
                         quoted(text)
                     );

@@ -32,7 +32,8 @@ impl<'n> Reader<'n> {
             && overrides.is_empty()
             && self.complaints.errors() == errors
         {
-            let said = "the rule names an algorithm and no limit: add one, or leave the algorithm out, since what it inherits \
+            let said = "the rule names an algorithm and no limit: add one, or leave the algorithm out, since \
+                        what it inherits \
                         has its own";
             self.complaints.error(id.place, said);
         }
@@ -125,7 +126,8 @@ impl<'n> Reader<'n> {
             self.complaints.error(place, said);
         } else if let Some(near) = near(name, DIMENSIONS) {
             let said = format!(
-                "{name} is taken for an attribute that callers send, and whoever does not send it is not counted: did you \
+                "{name} is taken for an attribute that callers send, and whoever does not send it is not \
+                 counted: did you \
                  mean {near}?"
             );
             self.complaints.warn(place, said);
@@ -138,7 +140,8 @@ impl<'n> Reader<'n> {
         for (key, item) in item.map(&mut self.complaints) {
             if key.value.contains('*') {
                 let said = format!(
-                    "an override is for one key, so * means nothing in it: write a rule above this one with match: \
+                    "an override is for one key, so * means nothing in it: write a rule above this one with \
+                     match: \
                      {{api_key: {}}}",
                     quoted(key.value)
                 );
@@ -174,7 +177,8 @@ impl<'n> Reader<'n> {
         if let (true, Some(Consistency::Leased), Some(item)) =
             (has_log, rule.consistency, fields.find("consistency"))
         {
-            let said = "a sliding_window_log can't be leased, because every unit has its time: write exact, or use \
+            let said = "a sliding_window_log can't be leased, because every unit has its time: write exact, \
+                        or use \
                         sliding_window_counter";
             self.complaints.error(item.place(), said);
         }
@@ -195,7 +199,8 @@ impl<'n> Reader<'n> {
                 when.rule_tier.as_ref().filter(|tier| !when.tiers.is_empty() && !when.tiers.contains(tier))
             {
                 let said = format!(
-                    "the rule is for tier {tier}, and match.tier leaves it out, so it can never match: write the tier in one \
+                    "the rule is for tier {tier}, and match.tier leaves it out, so it can never match: write \
+                     the tier in one \
                      place only"
                 );
                 self.complaints.error(item.place(), said);

@@ -50,7 +50,7 @@ impl Item<'_> {
                         "{0} is true or false, not {1}: write {0}: {2}",
                         self.name,
                         quoted(text),
-                        self.field.example
+                        meant(text)
                     ),
                 };
                 complaints.error(self.place(), said);
@@ -170,6 +170,15 @@ impl Item<'_> {
     }
 }
 
+/// Which of the two somebody meant who wrote something else.
+fn meant(text: &str) -> &'static str {
+    match text.to_ascii_lowercase().as_str() {
+        "yes" | "y" | "on" | "1" | "true" | "enabled" => "true",
+        "no" | "n" | "off" | "0" | "false" | "disabled" => "false",
+        _ => "true or false",
+    }
+}
+
 /// What a field of whole numbers takes.
 fn bounds(form: &Form) -> (u64, u64) {
     match form {
@@ -286,7 +295,8 @@ fn parse_moment(text: &str) -> Result<Micros, String> {
 }
 
 fn moment_shape() -> String {
-    "is no time: write it like 2030-01-31T12:00:00Z (with Z or +01:00 behind it), 2030-01-31, or as seconds since 1970"
+    "is no time: write it like 2030-01-31T12:00:00Z (with Z or +01:00 behind it), 2030-01-31, or as seconds \
+     since 1970"
         .to_owned()
 }
 

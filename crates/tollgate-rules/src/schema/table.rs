@@ -143,7 +143,7 @@ const ALGORITHM: Field = field(
     "algorithm",
     Form::Choice(&ALGORITHMS),
     "token_bucket",
-    "How is counted: token_bucket unless said otherwise.",
+    "How it is counted: token_bucket unless said otherwise.",
 );
 const ZONE: Field = field(
     "zone",
@@ -179,13 +179,15 @@ const ON_STORE_FAILURE: Field = field(
     "on_store_failure",
     Form::Choice(&FAILURE_MODES),
     "local",
-    "What to answer when the store gives no answer: open allows, closed refuses, local enforces each node's share.",
+    "What to answer when the store gives no answer: open allows, closed refuses, local enforces each node's \
+     share.",
 );
 const CONSISTENCY: Field = field(
     "consistency",
     Form::Choice(&CONSISTENCIES),
     "exact",
-    "How exact it is across nodes: exact asks the store each time, leased takes units ahead, local counts each node by itself.",
+    "How exact it is across nodes: exact asks the store each time, leased takes units ahead, local counts \
+     each node by itself.",
 );
 const VALID_UNTIL: Field = field(
     "valid_until",
@@ -197,7 +199,8 @@ const KEY: Field = field(
     "key",
     Form::OneOrList(&Form::Text),
     "[api_key, endpoint]",
-    "What is counted apart: api_key, ip, endpoint, path, method, tier, or any attribute that callers send. global alone is \
+    "What is counted apart: api_key, ip, endpoint, path, method, tier, or any attribute that callers send. \
+     global alone is \
      one count for all. api_key unless said otherwise.",
 );
 
@@ -212,7 +215,8 @@ const LIMIT_HINTS: [(&str, &str); 4] = [
 /// A whole file.
 pub(crate) static FILE: Table = Table {
     title: "a rule file",
-    about: "Which requests pass, and how many. Rules are tried from top to bottom. Of rules that count by the same key the \
+    about: "Which requests pass, and how many. Rules are tried from top to bottom. Of rules that count by \
+            the same key the \
             first that matches is used; rules that count by different keys all hold.",
     example: "rules: [{id: per-key, limit: 100/min}]",
     fields: &[
@@ -253,11 +257,18 @@ pub(crate) static FILE: Table = Table {
             "blacklist",
             Form::Either(&Form::Text, &Form::List(&Form::Text)),
             "[\"sk_revoked_*\", 192.0.2.7]",
-            "Who is always refused: patterns of client keys, addresses and networks. It wins over the whitelist.",
+            "Who is always refused: patterns of client keys, addresses and networks. It wins over the \
+             whitelist.",
         )
         .also(&["deny"])
         .joined(),
-        field("paths", Form::Fields(&PATHS), "{ignore_case: true}", "How paths are made alike before they are compared."),
+        field(
+            "paths",
+            Form::Fields(&PATHS),
+            "{ignore_case: true}",
+            "How paths are made alike before they \
+            are compared.",
+        ),
         field(
             "ipv6_prefix",
             Form::Whole(1, 128),
@@ -312,7 +323,8 @@ pub(crate) static RULE: Table = Table {
             "tier",
             Form::Text,
             "pro",
-            "The tier it is for. With match.api_key, it also holds for matching keys whose tier nobody stated.",
+            "The tier it is for. With match.api_key, it also holds for matching keys whose tier nobody \
+             stated.",
         ),
         field(
             "match",
@@ -356,25 +368,38 @@ pub(crate) static MATCH: Table = Table {
     about: "Whom a rule binds: all of this must hold.",
     example: "{path: /v1/orders}",
     fields: &[
-        field("api_key", Form::Text, "\"sk_prod_*\"", "The client's key; * stands for any run of characters.")
-            .also(&["api_key_pattern", "client_key"]),
+        field(
+            "api_key",
+            Form::Text,
+            "\"sk_prod_*\"",
+            "The client's key; * stands for any run of characters.",
+        )
+        .also(&["api_key_pattern", "client_key"]),
         field(
             "path",
             Form::Text,
             "\"/users/{id}\"",
-            "The path: exact, with a name in braces for a segment, or with * within a segment and ** across segments.",
+            "The path: exact, with a name in braces for a segment, or with * within a segment and ** across \
+             segments.",
         )
         .also(&["endpoint"]),
         field("path_regex", Form::Text, "\"^/v1/orders\"", "A regular expression that the path must match.")
             .also(&["endpoint_regex"]),
         field("method", Form::OneOrList(&Form::Text), "[POST, PUT]", "The HTTP method, or one of several."),
         field("tier", Form::OneOrList(&Form::Text), "free", "The client's tier, or one of several."),
-        field("ip", Form::OneOrList(&Form::Network), "10.0.0.0/8", "The client's address, or networks that it may be in."),
+        field(
+            "ip",
+            Form::OneOrList(&Form::Network),
+            "10.0.0.0/8",
+            "The client's address, or networks that \
+            it may be in.",
+        ),
         field(
             "attributes",
             Form::Map(&Form::OneOrList(&Form::Text)),
             "{tenant: \"acme-*\"}",
-            "Attributes that callers send, each with its pattern or several; * stands for any run of characters.",
+            "Attributes that callers send, each with its pattern or several; * stands for any run of \
+             characters.",
         ),
     ],
     exclusive: &[&["path", "path_regex"]],
@@ -390,7 +415,8 @@ pub(crate) static MATCH: Table = Table {
 /// A limit in numbers.
 pub(crate) static PARAMS: Table = Table {
     title: "params",
-    about: "A limit in numbers: capacity and refill_rate or window for the buckets, limit and window for the windows.",
+    about: "A limit in numbers: capacity and refill_rate or window for the buckets, limit and window for the \
+            windows.",
     example: "{capacity: 100, refill_rate: 1.67}",
     fields: &[CAPACITY, REFILL_RATE, field("limit", AMOUNT, "100", "How many in a window."), WINDOW],
     exclusive: &[&["capacity", "limit"]],
@@ -409,7 +435,8 @@ const PARAMS_HINTS: [(&str, &str); 6] = [
 /// Other limits for one client key.
 pub(crate) static OVERRIDE: Table = Table {
     title: "an override",
-    about: "Other limits for one client key, perhaps for a time. What it leaves out of the rule's params stays as it is there.",
+    about: "Other limits for one client key, perhaps for a time. What it leaves out of the rule's params \
+            stays as it is there.",
     example: "{limit: 1000/min}",
     fields: &[
         CAPACITY,
@@ -453,7 +480,8 @@ pub(crate) static TIER: Table = Table {
             "keys",
             Form::OneOrList(&Form::Text),
             "[\"sk_free_*\"]",
-            "Patterns of the client keys that belong to it, unless the request or a client record says otherwise.",
+            "Patterns of the client keys that belong to it, unless the request or a client record says \
+             otherwise.",
         ),
         ZONE,
         STARTS_FIELD,

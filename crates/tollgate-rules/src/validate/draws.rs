@@ -28,8 +28,10 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
             let named: Vec<_> =
                 tracks.iter().take(20).map(|track| format!("{} by {}", track.most, track.name)).collect();
             let said = format!(
-                "a request may have to pass {all} limits, and at most {MAX_DRAWS} can be checked at once: {}. Leave out those \
-                 that others imply, or let rules count by the same key, of which only the first that matches is used",
+                "a request may have to pass {all} limits, and at most {MAX_DRAWS} can be checked at once: \
+                 {}. Leave out those \
+                 that others imply, or let rules count by the same key, of which only the first that matches \
+                 is used",
                 named.join(", ")
             );
             complaints.error(track.place, said);

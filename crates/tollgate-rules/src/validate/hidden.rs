@@ -13,25 +13,37 @@ use crate::dimension::Dimension;
 use crate::path::PathStyle;
 use crate::pattern::{PathPattern, Pattern};
 use crate::spec::{FileSpec, Match, Mode, RuleSpec};
-use std::collections::HashMap;
+use foldhash::fast::RandomState;
+use std::collections::HashMap as Map;
 use std::slice;
+
+/// A hash table that is quick: its keys are no secret, and the file's author gains nothing by making it slow.
+type Hashed<K, V> = Map<K, V, RandomState>;
 
 /// Sets larger than this are not looked up by their elements.
 const FEW: usize = 4;
+/// How many attributes of a rule it is looked up by.
+const INDEXED: usize = 2;
 /// From so many shapes on, beginnings are cut to a multiple of [`COARSE`], so that few more shapes come.
 const MANY_SHAPES: usize = 200;
 const COARSE: usize = 16;
-/// How many lookups and comparisons are made at most, about two seconds. What is left is taken to be reachable.
-const MOST_WORK: usize = 40_000_000;
+/// How many lookups and comparisons are made at most, which take a fraction of a second.
+const MOST_WORK: usize = 10_000_000;
 
 pub(super) fn check(spec: &FileSpec, unsound: &[bool], complaints: &mut Complaints) {
     let universal = Universal::new();
-    let mut tracks: HashMap<(&[Dimension], bool), Index<'_>> = HashMap::new();
+    let mut tracks: Hashed<(&[Dimension], bool), Index<'_>> = Hashed::default();
     let mut work = 0;
     for (index, rule) in spec.rules.iter().enumerate() {
         let is_unsound = unsound.get(index).copied().unwrap_or(false);
-        if rule.mode == Mode::Disabled || is_unsound || work > MOST_WORK {
+        if rule.mode == Mode::Disabled || is_unsound {
             continue;
+        }
+        if work > MOST_WORK {
+            let said =
+                "too many rules are alike to tell which are never used: from here on, none is looked at";
+            complaints.warn(rule.id.place, said);
+            return;
         }
         let is_shadow = rule.mode == Mode::Shadow;
         let track = tracks.entry((&rule.key, is_shadow)).or_default();
@@ -39,8 +51,10 @@ pub(super) fn check(spec: &FileSpec, unsound: &[bool], complaints: &mut Complain
         match track.find(&view, &mut work) {
             Some(first) => {
                 let said = format!(
-                    "the rule is never used: {} in line {} counts by {} too and matches all that this one matches. Put this \
-                     one above it, join the limits in one rule (limits: [a, b]), or give this one another key",
+                    "the rule is never used: {} in line {} counts by {} too and matches all that this one \
+                     matches. Put this \
+                     one above it, join the limits in one rule (limits: [a, b]), or give this one another \
+                     key",
                     quoted(&first.id.value),
                     first.id.place.line,
                     draws::name(&rule.key, is_shadow)
@@ -162,14 +176,17 @@ enum Common {
     Whole,
     /// So many bytes at its beginning, perhaps none.
     Start(usize),
+    /// So many bytes at its end.
+    End(usize),
 }
 
 impl Common {
     /// What a text is looked up by; nothing if it is too short.
-    fn of<'a>(self, text: &'a str) -> Option<&'a [u8]> {
+    fn of(self, text: &str) -> Option<&[u8]> {
         match self {
             Common::Whole => Some(text.as_bytes()),
             Common::Start(length) => text.as_bytes().get(..length),
+            Common::End(length) => text.as_bytes().get(text.len().checked_sub(length)?..),
         }
     }
 }
@@ -183,8 +200,8 @@ struct Shape<'s> {
     by_tier: bool,
     /// By a network of so many bits.
     bits: Option<u8>,
-    /// By how an attribute begins.
-    attribute: Option<(&'s str, Common)>,
+    /// By what attributes have in common.
+    attributes: [Option<(&'s str, Common)>; INDEXED],
 }
 
 /// What a rule of a shape is looked up by.
@@ -195,7 +212,7 @@ struct Probe<'s> {
     method: &'s str,
     tier: &'s str,
     network: Option<Cidr>,
-    attribute: &'s [u8],
+    attributes: [&'s [u8]; INDEXED],
 }
 
 /// The rules that count by one key, in the order in which they are tried.
@@ -203,8 +220,8 @@ struct Probe<'s> {
 struct Index<'s> {
     views: Vec<View<'s>>,
     shapes: Vec<Shape<'s>>,
-    tables: Vec<HashMap<Probe<'s>, Vec<usize>>>,
-    numbers: HashMap<Shape<'s>, usize>,
+    tables: Vec<Hashed<Probe<'s>, Vec<usize>>>,
+    numbers: Hashed<Shape<'s>, usize>,
 }
 
 impl<'s> Index<'s> {
@@ -231,7 +248,7 @@ impl<'s> Index<'s> {
         for (shape, probe) in self.shapes_of(&view) {
             let number = *self.numbers.entry(shape).or_insert_with(|| {
                 self.shapes.push(shape);
-                self.tables.push(HashMap::new());
+                self.tables.push(Hashed::default());
                 self.tables.len() - 1
             });
             self.tables[number].entry(probe).or_default().push(index);
@@ -242,13 +259,13 @@ impl<'s> Index<'s> {
     /// Where a rule is to be found: several places, if it has several methods, tiers, networks or patterns.
     fn shapes_of(&self, view: &View<'s>) -> Vec<(Shape<'s>, Probe<'s>)> {
         let is_exact = matches!(view.path, Some(PathPattern::Exact(_)));
-        let path = self.common(view.path_start, is_exact);
-        let key_start = view.key.map_or("", Pattern::prefix);
-        let key = self.common(key_start, view.key.is_some_and(|key| key.exact().is_some()));
-        let shape = Shape { path, key, by_method: false, by_tier: false, bits: None, attribute: None };
+        let path = if is_exact { Common::Whole } else { Common::Start(self.cut(view.path_start.len())) };
+        let key = view.key.map_or(Common::Start(0), |key| self.common(key));
+        let shape =
+            Shape { path, key, by_method: false, by_tier: false, bits: None, attributes: [None; INDEXED] };
         let probe = Probe {
             path: path.of(view.path_start).unwrap_or_default(),
-            key: key.of(key_start).unwrap_or_default(),
+            key: view.key.and_then(|text| key.of(text.as_str())).unwrap_or_default(),
             ..Probe::default()
         };
         let mut places = vec![(shape, probe)];
@@ -264,22 +281,29 @@ impl<'s> Index<'s> {
             shape.bits = Some(network.bits());
             probe.network = Some(*network);
         });
-        if let Some((name, patterns)) = view.when.attributes.first() {
+        for (slot, (name, patterns)) in view.when.attributes.iter().take(INDEXED).enumerate() {
             split(&mut places, patterns, |(shape, probe), pattern| {
-                let common = self.common(pattern.prefix(), pattern.exact().is_some());
-                shape.attribute = Some((name, common));
-                probe.attribute = common.of(pattern.prefix()).unwrap_or_default();
+                let common = self.common(pattern);
+                shape.attributes[slot] = Some((name, common));
+                probe.attributes[slot] = common.of(pattern.as_str()).unwrap_or_default();
             });
         }
         places
     }
 
-    fn common(&self, start: &str, is_whole: bool) -> Common {
-        match (is_whole, self.shapes.len() < MANY_SHAPES) {
-            (true, _) => Common::Whole,
-            (false, true) => Common::Start(start.len()),
-            (false, false) => Common::Start(start.len() / COARSE * COARSE),
+    /// What all that a pattern matches have in common.
+    fn common(&self, pattern: &Pattern) -> Common {
+        let start = pattern.prefix().len();
+        let end = pattern.as_str().rsplit('*').next().map_or(0, str::len);
+        match pattern.exact() {
+            Some(_) => Common::Whole,
+            None if end > start => Common::End(self.cut(end)),
+            None => Common::Start(self.cut(start)),
         }
+    }
+
+    fn cut(&self, length: usize) -> usize {
+        if self.shapes.len() < MANY_SHAPES { length } else { length / COARSE * COARSE }
     }
 }
 
@@ -322,10 +346,168 @@ impl<'s> Shape<'s> {
             let network = other.when.ip.first().filter(|network| network.bits() >= bits)?;
             probe.network = Some(network.widened(bits));
         }
-        if let Some((name, common)) = &self.attribute {
+        for (slot, attribute) in self.attributes.iter().enumerate() {
+            let Some((name, common)) = attribute else { continue };
             let (_, patterns) = other.when.attributes.iter().find(|(known, _)| known == name)?;
-            probe.attribute = common.of(patterns.first()?.as_str())?;
+            probe.attributes[slot] = common.of(patterns.first()?.as_str())?;
         }
         Some(probe)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{At, Place};
+    use proptest::prelude::*;
+    use proptest::sample::{select, subsequence};
+    use tollgate_core::{Limit, Quota};
+
+    fn path() -> impl Strategy<Value = Option<PathPattern>> {
+        let plain = select(&["/a", "/a/b", "/a/{x}", "/{x}/b", "/{*x}", "/a/*", "/a/**", "/**", "/*/b"][..]);
+        let plain = plain.prop_map(|text| PathPattern::new(text, PathStyle::default()).unwrap());
+        let regex = select(&["^/a", "^/a/[0-9]", ".*", "b$"][..]);
+        let regex = regex.prop_map(|text| PathPattern::regex(text, PathStyle::default()).unwrap());
+        prop_oneof![Just(None), plain.prop_map(Some), regex.prop_map(Some)]
+    }
+
+    fn pattern() -> impl Strategy<Value = Pattern> {
+        select(&["*", "k", "k1", "k*", "k1*", "*1", "*k1", "k*1", "k1*1"][..]).prop_map(Pattern::new)
+    }
+
+    fn some<T: Clone + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = Vec<T>> {
+        prop_oneof![2 => Just(Vec::new()), 1 => subsequence(all, 1..=all.len())]
+    }
+
+    fn words(all: &'static [&'static str]) -> impl Strategy<Value = Vec<String>> {
+        some(all).prop_map(|words| words.into_iter().map(str::to_owned).collect())
+    }
+
+    fn when() -> impl Strategy<Value = Match> {
+        let networks = some(&["10.0.0.0/8", "10.1.0.0/16", "10.1.2.3", "::/0", "2001:db8::/32"][..]);
+        let ip = networks.prop_map(|all| all.iter().map(|text| text.parse().unwrap()).collect());
+        let values = prop::collection::vec(pattern(), 1..6);
+        let attributes = prop::collection::vec((select(&["x", "y", "z"][..]), values), 0..3);
+        let attributes = prop_oneof![2 => Just(Vec::new()), 1 => attributes];
+        let attributes = attributes.prop_map(|mut all| {
+            all.sort_by_key(|(name, _)| *name);
+            all.dedup_by_key(|(name, _)| *name);
+            all.into_iter().map(|(name, patterns)| (name.to_owned(), patterns)).collect()
+        });
+        let tier = prop_oneof![3 => Just(None), 1 => Just(Some("t1".to_owned()))];
+        let methods = words(&["GET", "POST", "PUT", "PATCH", "HEAD"]);
+        let parts = (
+            prop::option::weighted(0.4, pattern()),
+            path(),
+            methods,
+            words(&["t1", "t2"]),
+            tier,
+            ip,
+            attributes,
+        );
+        parts.prop_map(|(api_key, path, methods, tiers, rule_tier, ip, attributes)| {
+            // A rule for one tier that matches others binds nobody, and is refused when it is read.
+            let rule_tier = rule_tier.filter(|tier| tiers.is_empty() || tiers.contains(tier));
+            Match { api_key, path, methods, tiers, rule_tier, ip, attributes }
+        })
+    }
+
+    fn rule(index: usize, when: Match) -> RuleSpec {
+        let place = Place { line: u32::try_from(index).unwrap() + 1, column: 1 };
+        let limit = Limit::new(tollgate_core::Law::TokenBucket, Quota::per_second(1)).unwrap();
+        RuleSpec {
+            id: At { value: format!("r{index}"), place },
+            version: None,
+            description: None,
+            mode: Mode::Enforced,
+            when,
+            key: Vec::new(),
+            limits: Some(vec![limit]),
+            overrides: Vec::new(),
+            on_store_failure: None,
+            consistency: None,
+        }
+    }
+
+    /// A path, a key, a method, a tier, an address, and what every attribute but `z` is.
+    type Asked = [&'static str; 6];
+
+    fn requests() -> impl Iterator<Item = Asked> {
+        let all: [&[&str]; 6] = [
+            &["/", "/a", "/a/b", "/a/1", "/c/b", "/b"],
+            &["", "k", "k1", "k11", "x1"],
+            &["", "GET", "POST"],
+            &["", "t1", "t2", "t3"],
+            &["10.1.2.3", "10.2.0.1", "192.0.2.1", "2001:db8::1"],
+            &["k", "k1", "k21"],
+        ];
+        let count: usize = all.iter().map(|values| values.len()).product();
+        (0..count).map(move |mut index| {
+            all.map(|values| {
+                let value = values[index % values.len()];
+                index /= values.len();
+                value
+            })
+        })
+    }
+
+    /// Whether a rule binds a request, as plainly as it can be written.
+    fn binds(when: &Match, [path, key, method, tier, ip, value]: Asked) -> bool {
+        let rule_tier = match &when.rule_tier {
+            Some(own) => own == tier || tier.is_empty() && when.api_key.is_some(),
+            None => true,
+        };
+        rule_tier
+            && when.api_key.as_ref().is_none_or(|own| own.matches(key))
+            && when.path.as_ref().is_none_or(|own| own.matches(path))
+            && (when.methods.is_empty() || when.methods.iter().any(|own| own == method))
+            && (when.tiers.is_empty() || when.tiers.iter().any(|own| own == tier))
+            && (when.ip.is_empty() || when.ip.iter().any(|own| own.contains(ip.parse().unwrap())))
+            && when
+                .attributes
+                .iter()
+                .all(|(name, own)| name != "z" && own.iter().any(|own| own.matches(value)))
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_hidden_rule_binds_its_hider_binds(conditions in prop::collection::vec(when(), 12)) {
+            let rules: Vec<_> = conditions.into_iter().map(|when| rule(0, when)).collect();
+            let universal = Universal::new();
+            let covers = |a: &RuleSpec, b: &RuleSpec| View::of(a, &universal).covers(&View::of(b, &universal));
+            for (hider, hidden) in rules.iter().flat_map(|a| rules.iter().map(move |b| (a, b))) {
+                if std::ptr::eq(hider, hidden) || !covers(hider, hidden) {
+                    continue;
+                }
+                for request in requests() {
+                    let is_kept = !binds(&hidden.when, request) || binds(&hider.when, request);
+                    prop_assert!(is_kept, "{:?} hides {:?}, but not for {:?}", hider.when, hidden.when, request);
+                }
+            }
+        }
+
+        #[test]
+        fn what_is_looked_up_is_what_comparing_all_finds(conditions in prop::collection::vec(when(), 0..24)) {
+            let rules = conditions.into_iter().enumerate().map(|(index, when)| rule(index, when)).collect();
+            let spec = FileSpec { rules, ..FileSpec::default() };
+            let mut complaints = Complaints::default();
+            check(&spec, &[], &mut complaints);
+            let found: Vec<_> = complaints.finish().into_iter().map(|complaint| {
+                let hider = complaint.said.split('"').nth(1).unwrap().to_owned();
+                (complaint.place.line, hider)
+            }).collect();
+
+            let universal = Universal::new();
+            let mut seen: Vec<View<'_>> = Vec::new();
+            let mut expected = Vec::new();
+            for rule in &spec.rules {
+                let view = View::of(rule, &universal);
+                match seen.iter().find(|earlier| earlier.covers(&view)) {
+                    Some(hider) => expected.push((rule.id.place.line, hider.rule.id.value.clone())),
+                    None => seen.push(view),
+                }
+            }
+            prop_assert_eq!(found, expected);
+        }
     }
 }

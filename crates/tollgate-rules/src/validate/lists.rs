@@ -15,7 +15,8 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
     for entry in &spec.allow {
         if let Some(place) = denied.covering(&entry.value) {
             let said = format!(
-                "{} is on the blacklist too, by line {}, and that wins: it is refused. Take it off one of them",
+                "{} is on the blacklist too, by line {}, and that wins: it is refused. Take it off one of \
+                 them",
                 show(&entry.value),
                 place.line
             );
@@ -39,7 +40,7 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
 }
 
 fn complain_of_everybody(list: &[At<Whom>], name: &str, fate: &str, complaints: &mut Complaints) {
-    let [ipv4, ipv6] = ["0.0.0.0/0", "::/0"].map(|all| all.parse::<Cidr>());
+    let [ipv4, ipv6] = ["0.0.0.0/0", "::/0"].map(str::parse::<Cidr>);
     for entry in list {
         let is_everybody = match &entry.value {
             Whom::Key(pattern) => pattern.is_any(),
