@@ -314,7 +314,7 @@ impl Route {
             "/v1/peek" => (Route::Full(Verb::Peek), "POST"),
             "/v1/refund" => (Route::Full(Verb::Refund), "POST"),
             "/v1/reset" => (Route::Full(Verb::Reset), "POST"),
-            "/openapi.json" | "/v1/openapi.json" => (Route::OpenApi, "GET, HEAD"),
+            "/openapi.json" => (Route::OpenApi, "GET, HEAD"),
             "/livez" => (Route::Livez, "GET, HEAD"),
             path => return Err(Fault::no_such_path(path)),
         };
