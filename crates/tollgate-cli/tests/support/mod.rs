@@ -16,7 +16,7 @@ pub(crate) use certificates::Certificates;
 pub(crate) use client::{Answer, Client, check, request};
 pub(crate) use http2::Http2;
 pub(crate) use metrics::Metrics;
-pub(crate) use server::{Server, failure};
+pub(crate) use server::{Server, failure, serve};
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
