@@ -23,7 +23,7 @@ use refusal::RefusalForm;
 use serde::de::DeserializeSeed;
 use std::cell::RefCell;
 use std::sync::Arc;
-use tollgate::rules::Verb;
+use tollgate::rules::{Request, Verb};
 use tollgate::{Docket, Gate, Store, Verdict};
 
 /// The most bytes of a body that is one check. A check with the longest key has a tenth of it.
@@ -118,8 +118,7 @@ impl<S: Store> Api<S> {
         match call.route {
             Route::Short | Route::Full(_) => {
                 let manner = self.manner(call)?;
-                let check = read_check(call)?;
-                check.with_request(|request| self.gate.add(docket, call.route.verb(), request));
+                with_request(call, |request| self.gate.add(docket, call.route.verb(), request))?;
                 Ok(Pending::One(docket.len() - 1, manner))
             }
             Route::Batch => {
@@ -135,10 +134,7 @@ impl<S: Store> Api<S> {
     fn file_batch(&self, body: &[u8], docket: &mut Docket) -> Result<usize, Fault> {
         let most = self.options.max_batch;
         let first = docket.len();
-        let quick = quick::batch(body, most, |check| {
-            check.with_request(|request| self.gate.add(docket, Verb::Check, request));
-            Some(())
-        });
+        let quick = quick::batch(body, most, |request| self.gate.add(docket, Verb::Check, request));
         if let Some(count) = quick {
             return Ok(count);
         }
@@ -190,7 +186,7 @@ impl<S: Store> Api<S> {
             Pending::Page => page(call.route, out),
             Pending::One(index, manner) => {
                 let verdict = docket.verdict(*index);
-                let figures = Figures::of(verdict.decision());
+                let figures = Figures::of(&verdict);
                 fields::write(self.options.fields, &verdict, &figures, lines);
                 let is_told = verdict.is_allowed() || manner.status == StatusCode::OK;
                 if is_told {
@@ -212,17 +208,21 @@ impl<S: Store> Api<S> {
             }
             Pending::Many(first, count) => {
                 body.extend_from_slice(b"{\"results\":[");
+                let mut is_all_allowed = true;
                 for index in *first..first + count {
                     if index > *first {
                         body.push(b',');
                     }
                     let verdict = docket.verdict(index);
-                    answer::full(&verdict, &Figures::of(verdict.decision()), body);
+                    is_all_allowed &= verdict.is_allowed();
+                    answer::full(&verdict, &Figures::of(&verdict), body);
                 }
                 body.extend_from_slice(b"]}");
                 out.begin(StatusCode::OK, JSON);
                 out.end(body);
-                self.log_denials(call, docket, *first);
+                if !is_all_allowed {
+                    self.log_denials(call, docket, *first);
+                }
             }
         }
     }
@@ -230,34 +230,29 @@ impl<S: Store> Api<S> {
     /// Logs a denial. What was asked is read once more: that is rare, and keeping it would cost everybody.
     #[cold]
     fn log_denial(&self, call: &Call<'_, Route>, verdict: &Verdict<'_>) {
-        if let Ok(check) = read_check(call) {
-            check.with_request(|request| self.denials.note(self.gate.clock(), request, verdict));
-        }
+        // It was read before, so it can be read again.
+        let _ = with_request(call, |request| self.denials.note(self.gate.clock(), request, verdict));
     }
 
+    #[cold]
     fn log_denials(&self, call: &Call<'_, Route>, docket: &Docket, first: usize) {
-        if docket.verdicts().skip(first).all(|verdict| verdict.is_allowed()) {
-            return;
-        }
         let mut index = first;
-        let mut note = |check: &CheckBody<'_>| {
+        let mut note = |request: &Request<'_>| {
             let verdict = docket.verdict(index);
             index += 1;
             if !verdict.is_allowed() {
-                check.with_request(|request| self.denials.note(self.gate.clock(), request, &verdict));
+                self.denials.note(self.gate.clock(), request, &verdict);
             }
         };
         let most = self.options.max_batch;
-        let quick = quick::batch(call.body, most, |check| {
-            note(check);
-            Some(())
-        });
-        if quick.is_none() {
+        // Either way of reading it must not be begun in vain.
+        if quick::batch(call.body, most, |_| ()).is_some() {
+            quick::batch(call.body, most, note);
+        } else {
             let take = |check: CheckBody<'_>| {
-                note(&check);
+                check.with_request(&mut note);
                 Ok(())
             };
-            // It was read before, so it can be read again.
             let _ = Batch { most, take }.deserialize(&mut serde_json::Deserializer::from_slice(call.body));
         }
     }
@@ -336,11 +331,16 @@ impl Route {
 /// What is missing from a check that names nobody.
 const NOBODY: &str = "it does not say who asks: give client_key, or ip, or attributes";
 
-fn read_check<'a>(call: &Call<'a, Route>) -> Result<CheckBody<'a>, Fault> {
-    if let Some(check) = quick::check(call.body) {
-        return Ok(check);
+/// Reads a check, and has `use_it` look at the request that it stands for.
+#[inline]
+fn with_request<T>(call: &Call<'_, Route>, use_it: impl FnOnce(&Request<'_>) -> T) -> Result<T, Fault> {
+    match quick::check(call.body) {
+        Some(request) => Ok(use_it(&request)),
+        None => read_by_the_book(call).map(|check| check.with_request(use_it)),
     }
-    // Serde would also take the fields as a list, in an order that nobody was told.
+}
+
+fn read_by_the_book<'a>(call: &Call<'a, Route>) -> Result<CheckBody<'a>, Fault> {
     if call.body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Fault::NoObject);
     }

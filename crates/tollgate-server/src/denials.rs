@@ -46,7 +46,7 @@ impl DenialLog {
         if self.most == 0 {
             return;
         }
-        let now = verdict.decision().reading().map_or_else(|| clock.now(), |reading| reading.now());
+        let now = verdict.binding().map_or_else(|| clock.now(), |binding| binding.now);
         if self.has_room(now) {
             let decision = verdict.decision();
             tracing::info!(

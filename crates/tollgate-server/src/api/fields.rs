@@ -1,7 +1,7 @@
 //! The header fields that tell a client where it stands.
 
 use std::io::Write;
-use tollgate::{Cause, Decision, Retry, Verdict};
+use tollgate::{Binding, Cause, Retry, Verdict};
 
 /// Which fields an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,17 +46,17 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub(crate) fn of(decision: &Decision) -> Figures {
-        let Some(reading) = decision.reading() else {
+    #[inline]
+    pub(crate) fn of(verdict: &Verdict<'_>) -> Figures {
+        let Some(Binding { limit, now, outlook }) = verdict.binding() else {
             // Where no limit binds, nothing was ever out.
-            let remaining = (!decision.is_allowed()).then_some(0);
+            let remaining = (!verdict.is_allowed()).then_some(0);
             return Figures { limit: None, remaining, reset_at: 0, reset_after: 0, retry_after: None };
         };
-        let (limit, outlook) = (reading.limit(), reading.outlook());
         Figures {
             limit: Some((limit.capacity(), limit.window().secs_up().max(1))),
             remaining: Some(outlook.remaining),
-            reset_at: reading.now().plus(outlook.reset).get().div_ceil(1_000_000),
+            reset_at: now.plus(outlook.reset).get().div_ceil(1_000_000),
             reset_after: outlook.reset.secs_up(),
             retry_after: match outlook.retry {
                 // At least one: a client that is told 0 comes back at once and is refused again.
