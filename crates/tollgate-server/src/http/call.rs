@@ -1,24 +1,23 @@
 //! A request as the desk sees it, whichever way it came in.
 
+use super::desk::Route;
 use super::plain::{self, Plain};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 
-/// A request's head.
+/// A request's head. Nothing of it is worked out before it is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Head<'a> {
-    pub(super) method: &'a str,
-    pub(super) path: &'a str,
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing is asked for in a query yet"))]
-    pub(super) query: Option<&'a str>,
-    pub(super) content_type: Option<&'a [u8]>,
-    fields: Fields<'a>,
+pub(super) enum Head<'a> {
+    /// A plain request, which the bytes begin with.
+    Plain(Plain, &'a [u8]),
+    /// A request that hyper has read.
+    Parts(&'a Parts),
 }
 
 /// A request whose head was admitted, with its body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
-    pub(super) route: super::desk::Route,
+    pub(super) route: Route,
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "what is asked for today is all in the route and the body")
@@ -27,49 +26,49 @@ pub(super) struct Call<'a> {
     pub(super) body: &'a [u8],
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Fields<'a> {
-    /// The lines of a plain request.
-    Lines(&'a [u8]),
-    Map(&'a HeaderMap),
-}
-
 impl<'a> Head<'a> {
-    /// The head of a plain request that `bytes` begin with.
-    pub(super) fn of_plain(plain: &Plain, bytes: &'a [u8]) -> Head<'a> {
-        Head {
-            method: plain.method().as_str(),
-            path: plain.path(bytes),
-            query: plain.query(bytes),
-            content_type: plain.content_type(bytes),
-            fields: Fields::Lines(plain.fields(bytes)),
+    pub(super) fn method(&self) -> &'a str {
+        match self {
+            Head::Plain(plain, _) => plain.method().as_str(),
+            Head::Parts(parts) => parts.method.as_str(),
         }
     }
 
-    /// The head of a request that hyper has read.
-    pub(super) fn of_parts(parts: &'a Parts) -> Head<'a> {
-        Head {
-            method: parts.method.as_str(),
-            path: parts.uri.path(),
-            query: parts.uri.query(),
-            content_type: parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
-            fields: Fields::Map(&parts.headers),
+    pub(super) fn path(&self) -> &'a str {
+        match self {
+            Head::Plain(plain, bytes) => plain.path(bytes),
+            Head::Parts(parts) => parts.uri.path(),
+        }
+    }
+
+    /// What follows the path's question mark, if there is one.
+    #[cfg_attr(not(test), expect(dead_code, reason = "nothing is asked for in a query yet"))]
+    pub(super) fn query(&self) -> Option<&'a str> {
+        match self {
+            Head::Plain(plain, bytes) => plain.query(bytes),
+            Head::Parts(parts) => parts.uri.query(),
+        }
+    }
+
+    pub(super) fn content_type(&self) -> Option<&'a [u8]> {
+        match self {
+            Head::Plain(plain, bytes) => plain.content_type(bytes),
+            Head::Parts(parts) => parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
         }
     }
 
     /// The value of a field by its name, in lower case; of several, the first.
     #[cfg_attr(not(test), expect(dead_code, reason = "no route reads other fields than the body's type yet"))]
     pub(super) fn field(&self, name: &str) -> Option<&'a [u8]> {
-        match self.fields {
-            Fields::Lines(lines) => plain::field(lines, name),
-            Fields::Map(map) => map.get(name).map(HeaderValue::as_bytes),
+        match self {
+            Head::Plain(plain, bytes) => plain::field(plain.fields(bytes), name),
+            Head::Parts(parts) => parts.headers.get(name).map(HeaderValue::as_bytes),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::desk::Route;
     use super::super::plain::Found;
     use super::*;
     use hyper::Request;
@@ -88,10 +87,10 @@ mod tests {
             .body(())
             .unwrap()
             .into_parts();
-        for head in [Head::of_plain(&plain, bytes), Head::of_parts(&parts)] {
+        for head in [Head::Plain(plain, bytes), Head::Parts(&parts)] {
             let Call { head, .. } = Call { route: Route::Check, head, body: b"{}" };
-            assert_eq!((head.method, head.path, head.query), ("POST", "/check", Some("a=b")));
-            assert_eq!(head.content_type, Some(&b"a/b"[..]));
+            assert_eq!((head.method(), head.path(), head.query()), ("POST", "/check", Some("a=b")));
+            assert_eq!(head.content_type(), Some(&b"a/b"[..]));
             assert_eq!(head.field("authorization"), Some(&b"Bearer  x"[..]));
             assert_eq!(head.field("x-twice"), Some(&b"1"[..]));
             assert_eq!(head.field("content-length"), Some(&b"2"[..]));

@@ -56,7 +56,7 @@ impl<C: Clock> Desk<C> {
     pub(super) async fn reply(&self, request: Request<Incoming>) -> Reply {
         self.begin(1);
         let (parts, body) = request.into_parts();
-        let head = Head::of_parts(&parts);
+        let head = Head::Parts(&parts);
         let mut draft = Draft::default();
         match self.take_in(&head, body).await {
             Ok((route, body)) => {
@@ -77,8 +77,8 @@ impl<C: Clock> Desk<C> {
     /// What a head asks for, or why it gets nothing, whatever its body.
     #[expect(clippy::unused_self, reason = "who may ask for what will depend on how the server is set up")]
     pub(super) fn admit(&self, head: &Head<'_>) -> Result<Route, Fault> {
-        match (head.path, head.method) {
-            ("/check", "POST") => expect_json(head.content_type).map(|()| Route::Check),
+        match (head.path(), head.method()) {
+            ("/check", "POST") => expect_json(head.content_type()).map(|()| Route::Check),
             ("/check", method) => Err(Fault::wrong_method("/check", method, "POST")),
             ("/livez", "GET" | "HEAD") => Ok(Route::Livez),
             ("/livez", method) => Err(Fault::wrong_method("/livez", method, "GET, HEAD")),

@@ -92,7 +92,7 @@ struct Due {
 impl Due {
     fn call<'b>(&self, bytes: &'b [u8]) -> Call<'b> {
         let bytes = &bytes[self.at..];
-        Call { route: self.route, head: Head::of_plain(&self.plain, bytes), body: self.plain.body(bytes) }
+        Call { route: self.route, head: Head::Plain(self.plain, bytes), body: self.plain.body(bytes) }
     }
 }
 
@@ -174,7 +174,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, C: Clock> Lane<'a, S, C> {
                 Found::Other => break Next::GiveAway,
             };
             // What is refused for its head is refused before its body has come, and that hyper can do.
-            let Ok(route) = self.desk.admit(&Head::of_plain(&plain, rest)) else { break Next::GiveAway };
+            let Ok(route) = self.desk.admit(&Head::Plain(plain, rest)) else { break Next::GiveAway };
             if plain.body_bytes() > MAX_BODY_BYTES {
                 break Next::GiveAway;
             }
@@ -271,13 +271,19 @@ mod tests {
     use super::super::orders::Phase;
     use super::*;
     use std::sync::Arc;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
     use tokio::sync::watch;
     use tokio::time::timeout;
     use tollgate::{Cap, Limiter, ManualClock, MemoryStore, Micros};
 
     const CHECK: &str = "POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
     const LIVEZ: &str = "GET /livez HTTP/1.1\r\n\r\n";
+
+    fn desk() -> Desk<Arc<ManualClock>> {
+        let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_250_000)));
+        let store = MemoryStore::with(clock, Cap::keys(100)).unwrap();
+        Desk::new(Limiter::with_store("100000/h", store).unwrap())
+    }
 
     /// Rides with a client that does as `client` says, over a stream that holds so many bytes each way; gives what became
     /// of the ride, and how many requests had begun.
@@ -286,9 +292,7 @@ mod tests {
         client: impl FnOnce(DuplexStream) -> F,
     ) -> (Result<Vec<u8>, Ended>, u64) {
         let (mut stream, end) = duplex(held);
-        let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_250_000)));
-        let store = MemoryStore::with(clock, Cap::keys(100)).unwrap();
-        let desk = Desk::new(Limiter::with_store("100000/h", store).unwrap());
+        let desk = desk();
         let (_phase, told) = watch::channel(Phase::Open);
         let (dated_by, mut patience) = (SystemClock::new(), Patience::new());
         let ride = async {
@@ -401,5 +405,38 @@ mod tests {
         .await;
         assert!(matches!(ended, Err(Ended::Done)), "{ended:?}");
         assert_eq!(begun, 1);
+    }
+
+    /// A client that always has more to ask, takes every answer, and tells the server to drain when it has asked a while.
+    struct Tireless {
+        asked: usize,
+        phase: watch::Sender<Phase>,
+    }
+
+    impl AsyncRead for Tireless {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.asked += 1;
+            if self.asked == 100 {
+                self.phase.send_replace(Phase::Draining);
+            }
+            assert!(self.asked < 200, "nobody hears that the server drains");
+            buffer.put_slice(CHECK.repeat(3).as_bytes());
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_never_idle_hears_that_the_server_drains() {
+        let (phase, told) = watch::channel(Phase::Open);
+        let mut stream = tokio::io::join(Tireless { asked: 0, phase }, tokio::io::sink());
+        let (desk, dated_by, mut patience) = (desk(), SystemClock::new(), Patience::new());
+        let lane = Lane::new(&mut stream, &desk, &dated_by, &mut patience, Orders::new(told));
+        let ended = lane.ride().await;
+        assert!(matches!(ended, Err(Ended::Done)), "{ended:?}");
+        assert_eq!(desk.begun(), 300);
     }
 }
