@@ -285,8 +285,8 @@ mod tests {
         Desk::new(Limiter::with_store("100000/h", store).unwrap())
     }
 
-    /// Rides with a client that does as `client` says, over a stream that holds so many bytes each way; gives what became
-    /// of the ride, and how many requests had begun.
+    /// Rides with a client that does as `client` says, over a stream that holds so many bytes each way; gives what
+    /// became of the ride, and how many requests had begun.
     async fn ride<F: Future<Output = ()>>(
         held: usize,
         client: impl FnOnce(DuplexStream) -> F,
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(begun, 1);
     }
 
-    /// A client that always has more to ask, takes every answer, and tells the server to drain when it has asked a while.
+    /// A client that always has more to ask and takes every answer; after a while, it has the server drain.
     struct Tireless {
         asked: usize,
         phase: watch::Sender<Phase>,
