@@ -159,7 +159,7 @@ impl<S: Store> Api<S> {
 
     /// How the caller wants a refusal told.
     fn manner(&self, call: &Call<'_, Route>) -> Result<Manner, Fault> {
-        let status = match call.head.query {
+        let status = match call.head.query() {
             None => self.options.deny_status,
             Some(query) => asked_status(query)?.unwrap_or(self.options.deny_status),
         };
@@ -302,7 +302,7 @@ impl<S: Store> Site for Api<S> {
 
 impl Route {
     fn of(head: &Head<'_>) -> Result<Route, Fault> {
-        let (route, methods) = match head.path {
+        let (route, methods) = match head.path() {
             "/check" => (Route::Short, "POST"),
             "/v1/check" => (Route::Full(Verb::Check), "POST"),
             "/v1/check/batch" => (Route::Batch, "POST"),
@@ -313,10 +313,10 @@ impl Route {
             "/livez" => (Route::Livez, "GET, HEAD"),
             path => return Err(Fault::no_such_path(path)),
         };
-        match (methods, head.method) {
-            ("POST", "POST") => crate::http::expect_json(head.content_type).map(|()| route),
+        match (methods, head.method()) {
+            ("POST", "POST") => crate::http::expect_json(head.content_type()).map(|()| route),
             ("GET, HEAD", "GET" | "HEAD") => Ok(route),
-            (methods, method) => Err(Fault::wrong_method(head.path, method, methods)),
+            (methods, method) => Err(Fault::wrong_method(head.path(), method, methods)),
         }
     }
 

@@ -71,7 +71,7 @@ impl<T: Site> Desk<T> {
     pub(super) async fn reply(&self, request: Request<Incoming>) -> Reply {
         self.begin(1);
         let (parts, body) = request.into_parts();
-        let head = Head::of_parts(&parts);
+        let head = Head::Parts(&parts);
         let mut draft = Draft::default();
         match self.take_in(&head, body).await {
             Ok((route, body, _place)) => {
