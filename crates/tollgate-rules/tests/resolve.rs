@@ -1,4 +1,5 @@
 //! The quick way from a request to its limits agrees with the slow and plain one, whatever the rules.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -234,7 +234,7 @@ impl<S: Store + Keeping> Site for Admin<S> {
             (path, _) => return Err(Fault::no_such_admin_path(path)),
         };
         match is_open || has_token {
-            true => Ok(Admitted { route, max_body: MAX_BODY_BYTES }),
+            true => Ok(Admitted { route, max_body: MAX_BODY_BYTES, is_large: route == Route::Metrics }),
             false => Err(Fault::Unauthorized),
         }
     }

@@ -273,7 +273,7 @@ impl<S: Store> Site for Api<S> {
             Route::Batch => self.options.max_body,
             Route::Short | Route::Full(_) | Route::OpenApi | Route::Livez => MAX_CHECK_BYTES,
         };
-        Ok(Admitted { route, max_body })
+        Ok(Admitted { route, max_body, is_large: route == Route::OpenApi })
     }
 
     async fn answer<'a>(

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use tollgate::rules::Request;
+use tollgate::rules::{Request, Rule};
 use tollgate::{Clock, Micros, Verdict};
 
 /// How many characters of a client's key are shown: enough to recognise it by, too few to use it.
@@ -55,7 +55,7 @@ impl DenialLog {
                 endpoint = request.endpoint,
                 ip = request.ip.map(tracing::field::display),
                 cost = request.cost,
-                rule = verdict.rule().map(|rule| rule.id()),
+                rule = verdict.rule().map(Rule::id),
                 limit = decision.limit().map(tracing::field::display),
                 retry_after_ms = decision.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
                 reason = crate::api::reason(verdict.cause()),

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tollgate::rules::{RuleSet, read};
 use tollgate::{Gate, Micros, Store};
 
@@ -21,6 +22,8 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Feed {
     path: Option<PathBuf>,
+    /// Begun with the feed, so that no change between the first reading and following is missed.
+    watch: Mutex<Option<Watch>>,
     /// What was wrong at the last attempt, if anything was.
     trouble: Mutex<Option<String>>,
     failures: AtomicU64,
@@ -48,9 +51,10 @@ pub enum FeedError {
 }
 
 impl Feed {
-    /// A feed of the rules in a file, or of none at all.
+    /// A feed of the rules in a file, or of none at all. Make it before the file is first [loaded](load).
     pub fn new(path: Option<PathBuf>, now: Micros) -> Feed {
         Feed {
+            watch: Mutex::new(path.clone().map(|path| Watch::new([path]))),
             path,
             trouble: Mutex::new(None),
             failures: AtomicU64::new(0),
@@ -80,19 +84,25 @@ impl Feed {
 
     /// Follows the file, and does what `reload` is told to, for ever.
     pub async fn follow<S: Store>(&self, gate: &Gate<S>, mut reload: mpsc::Receiver<()>) {
-        let Some(path) = &self.path else { return std::future::pending().await };
-        let mut watch = Watch::new([path.clone()]);
+        let watch = self.watch.lock().take();
+        let (Some(path), Some(mut watch)) = (&self.path, watch) else { return std::future::pending().await };
         loop {
             let is_asked = tokio::select! {
                 _ = watch.changed() => false,
                 Some(()) = reload.recv() => true,
             };
-            self.load(path, gate, is_asked);
+            self.load(path, gate, is_asked).await;
         }
     }
 
-    fn load<S: Store>(&self, path: &Path, gate: &Gate<S>, is_asked: bool) {
-        match load(path, gate.clock().now()) {
+    async fn load<S: Store>(&self, path: &Path, gate: &Gate<S>, is_asked: bool) {
+        let (file, now) = (path.to_owned(), gate.clock().now());
+        // Ten thousand rules take a while, and the thread here has requests to answer.
+        let loaded = spawn_blocking(move || load(&file, now)).await;
+        let Ok(loaded) = loaded else {
+            return tracing::error!("reading the rules broke down: they stay as they were");
+        };
+        match loaded {
             Ok(rules) => {
                 let count = rules.rules().len();
                 gate.install(rules);

@@ -180,8 +180,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
             };
             // What is refused for its head is refused before its body has come, and that hyper can do.
             let admitted = self.desk.site().admit(&Head::Plain(plain, rest));
-            let Ok(Admitted { route, max_body }) = admitted else { break Next::GiveAway };
-            if plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
+            let Ok(Admitted { route, max_body, is_large }) = admitted else { break Next::GiveAway };
+            // Hyper makes no answer before the last one has gone out.
+            if is_large || plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
                 break Next::GiveAway;
             }
             if plain.body_bytes() > SMALL_BYTES && self.place.is_none() {
