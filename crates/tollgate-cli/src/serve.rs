@@ -105,7 +105,7 @@ impl Serve {
         let rules = self.rules(&clock)?;
         let store = MemoryStore::with(SystemClock::new(), Cap::keys(settings.max_keys))?;
         let mut signals = Signals::catch().context("cannot catch signals")?;
-        let (setup, greeting) = self.set_up(feed, &rules).await?;
+        let (setup, greeting) = self.set_up(&rules, feed).await?;
         let gate = Gate::new(rules, store, clock);
         if let Some(quota) = settings.emergency_limit {
             let limit = Limit::new(Law::TokenBucket, quota).context("emergency_limit can't be kept")?;
@@ -144,7 +144,7 @@ impl Serve {
         }
     }
 
-    async fn set_up(&self, feed: Feed, rules: &RuleSet) -> Result<(Setup, Greeting)> {
+    async fn set_up(&self, rules: &RuleSet, feed: Feed) -> Result<(Setup, Greeting)> {
         let Serve(settings) = self;
         let (token, fresh) = self.admin_token()?;
         let tls = match settings.tls_files() {

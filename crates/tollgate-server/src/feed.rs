@@ -22,7 +22,7 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Feed {
     path: Option<PathBuf>,
-    /// Begun with the feed, so that no change between the first reading and following is missed.
+    /// Over the file, until somebody follows it.
     watch: Mutex<Option<Watch>>,
     /// What was wrong at the last attempt, if anything was.
     trouble: Mutex<Option<String>>,
@@ -51,7 +51,12 @@ pub enum FeedError {
 }
 
 impl Feed {
-    /// A feed of the rules in a file, or of none at all. Make it before the file is first [loaded](load).
+    /// A feed of the rules in a file, or of none at all.
+    ///
+    /// Make it before the file is first read, so that no change to it goes unseen.
+    ///
+    /// # Panics
+    /// With a file, outside of a Tokio runtime.
     pub fn new(path: Option<PathBuf>, now: Micros) -> Feed {
         Feed {
             watch: Mutex::new(path.clone().map(|path| Watch::new([path]))),
@@ -91,17 +96,21 @@ impl Feed {
                 _ = watch.changed() => false,
                 Some(()) = reload.recv() => true,
             };
-            self.load(path, gate, is_asked).await;
+            let (file, now) = (path.clone(), gate.clock().now());
+            // Thousands of rules take a while to compile, and no request should wait for that.
+            let loaded = spawn_blocking(move || load(&file, now)).await;
+            let broken = |error| FeedError::Invalid { report: format!("the file can't be read: {error}") };
+            self.put_in_force(loaded.map_err(broken).flatten(), path, gate, is_asked);
         }
     }
 
-    async fn load<S: Store>(&self, path: &Path, gate: &Gate<S>, is_asked: bool) {
-        let (file, now) = (path.to_owned(), gate.clock().now());
-        // Ten thousand rules take a while, and the thread here has requests to answer.
-        let loaded = spawn_blocking(move || load(&file, now)).await;
-        let Ok(loaded) = loaded else {
-            return tracing::error!("reading the rules broke down: they stay as they were");
-        };
+    fn put_in_force<S: Store>(
+        &self,
+        loaded: Result<RuleSet, FeedError>,
+        path: &Path,
+        gate: &Gate<S>,
+        is_asked: bool,
+    ) {
         match loaded {
             Ok(rules) => {
                 let count = rules.rules().len();
@@ -139,10 +148,10 @@ pub fn load(path: &Path, now: Micros) -> Result<RuleSet, FeedError> {
         String::from_utf8(text).map_err(|_| unreadable(io::Error::other("it is not text in UTF-8")))?;
     let name = path.display().to_string();
     let review = read(&text, now);
-    let report = review.report(&name, &text);
+    let report = review.report(&name, &text).trim_end().to_owned();
     let Some(spec) = review.spec else { return Err(FeedError::Invalid { report }) };
     if !report.is_empty() {
-        tracing::warn!("{}", report.trim_end());
+        tracing::warn!("{report}");
     }
     RuleSet::compile(&spec).map_err(|error| FeedError::Invalid { report: format!("{name}: error: {error}") })
 }
