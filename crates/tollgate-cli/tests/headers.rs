@@ -206,7 +206,8 @@ fn a_wait_is_rounded_up_to_whole_seconds() {
         }
     };
     assert_eq!((denied.field("retry-after"), denied.number("retry_after")), (Some("1"), 1));
-    assert!((begun + 1..=unix_seconds() + 1).contains(&denied.number("reset_at")), "{denied:?}");
+    // In 400 ms at most, which may lie in the second after next.
+    assert!((begun + 1..=unix_seconds() + 2).contains(&denied.number("reset_at")), "{denied:?}");
 }
 
 #[test]

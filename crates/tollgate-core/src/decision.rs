@@ -36,22 +36,28 @@ impl Decision {
 
     /// What the limits of a request said together. Shadows have no say.
     pub fn of(group: &[Draw]) -> Decision {
-        if let [draw] = group
-            && !draw.is_shadow()
-        {
-            return Decision {
-                allowed: !draw.stops(),
-                delay: Span::ZERO,
-                index: 0,
-                reading: Some(draw.reading()),
-            };
+        let (allowed, binding) = Decision::weigh(group);
+        let Some(index) = binding else { return Decision::UNLIMITED };
+        let delays = group.iter().filter(|draw| !draw.is_shadow()).map(|draw| draw.outlook().delay);
+        // What binds tells its own delay.
+        let delay = if group.len() > 1 { delays.max().unwrap_or(Span::ZERO) } else { Span::ZERO };
+        Decision { allowed, delay, index, reading: Some(group[index].reading()) }
+    }
+
+    /// Whether a request may go on, and which of its draws binds; nothing if none has a say.
+    #[inline]
+    pub fn weigh(group: &[Draw]) -> (bool, Option<usize>) {
+        match group {
+            [draw] if !draw.is_shadow() => (!draw.stops(), Some(0)),
+            group => Decision::weigh_several(group),
         }
+    }
+
+    fn weigh_several(group: &[Draw]) -> (bool, Option<usize>) {
         let allowed = !group.iter().any(Draw::stops);
         let mut binding: Option<(usize, Outlook)> = None;
-        let mut delay = Span::ZERO;
         for (index, draw) in group.iter().enumerate().filter(|(_, draw)| !draw.is_shadow()) {
             let outlook = draw.outlook();
-            delay = delay.max(outlook.delay);
             // The first of equals binds: a limit written first is the one that is named.
             let binds = binding.is_none_or(|(_, other)| match allowed {
                 true => outlook.remaining < other.remaining,
@@ -61,10 +67,7 @@ impl Decision {
                 binding = Some((index, outlook));
             }
         }
-        match binding {
-            Some((index, _)) => Decision { allowed, delay, index, reading: Some(group[index].reading()) },
-            None => Decision::UNLIMITED,
-        }
+        (allowed, binding.map(|(index, _)| index))
     }
 
     /// Whether the request may go on, perhaps after a [`delay`](Decision::delay).

@@ -74,7 +74,15 @@ impl Draw {
         Reading { limit: self.limit, ask: self.act.ask(), outcome: self.outcome }
     }
 
-    pub(crate) fn outlook(&self) -> Outlook {
+    /// The store's time when it was decided.
+    #[inline]
+    pub fn now(&self) -> Micros {
+        self.outcome.now()
+    }
+
+    /// What the limit says is to come.
+    #[inline]
+    pub fn outlook(&self) -> Outlook {
         self.outcome.outlook(&self.limit, self.act.ask())
     }
 

@@ -27,6 +27,7 @@ impl List {
         list
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.keys.patterns.is_empty() && self.nets.bits.is_empty()
     }
@@ -34,7 +35,7 @@ impl List {
     /// Whether a client is on it.
     #[inline]
     pub(crate) fn has(&self, client_key: &str, ip: Option<IpAddr>) -> bool {
-        self.keys.first(client_key).is_some() || ip.is_some_and(|ip| self.nets.has(ip))
+        !self.is_empty() && (self.keys.first(client_key).is_some() || ip.is_some_and(|ip| self.nets.has(ip)))
     }
 }
 
@@ -59,9 +60,10 @@ impl Keys {
     /// The position of the first pattern that a key matches.
     #[inline]
     pub(crate) fn first(&self, key: &str) -> Option<usize> {
-        if self.patterns.is_empty() {
-            return None;
-        }
+        if self.patterns.is_empty() { None } else { self.find(key) }
+    }
+
+    fn find(&self, key: &str) -> Option<usize> {
         let matching = |position: &&u32| self.patterns[**position as usize].matches(key);
         let by_prefix = self.prefixes.of(key).flatten().filter(matching);
         self.exact.get(key).into_iter().chain(by_prefix).min().map(|position| *position as usize)

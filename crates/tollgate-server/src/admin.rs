@@ -215,7 +215,7 @@ impl<S: Store + Keeping> Site for Admin<S> {
 
     fn admit(&self, head: &Head<'_>) -> Result<Admitted<Route>, Fault> {
         let has_token = self.token.admits(head.field("authorization"));
-        let (route, is_open) = match (head.path, head.method) {
+        let (route, is_open) = match (head.path(), head.method()) {
             ("/livez" | "/healthz", "GET" | "HEAD") => (Route::Livez, true),
             ("/readyz", "GET" | "HEAD") => (Route::Readyz { in_full: has_token }, true),
             ("/version", "GET" | "HEAD") => (Route::Version, true),
@@ -234,7 +234,7 @@ impl<S: Store + Keeping> Site for Admin<S> {
             (path, _) => return Err(Fault::no_such_admin_path(path)),
         };
         match is_open || has_token {
-            true => Ok(Admitted { route, max_body: MAX_BODY_BYTES }),
+            true => Ok(Admitted { route, max_body: MAX_BODY_BYTES, is_large: route == Route::Metrics }),
             false => Err(Fault::Unauthorized),
         }
     }

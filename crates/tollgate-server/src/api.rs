@@ -23,7 +23,7 @@ use refusal::RefusalForm;
 use serde::de::DeserializeSeed;
 use std::cell::RefCell;
 use std::sync::Arc;
-use tollgate::rules::Verb;
+use tollgate::rules::{Request, Verb};
 use tollgate::{Docket, Gate, Store, Verdict};
 
 /// The most bytes of a body that is one check. A check with the longest key has a tenth of it.
@@ -127,8 +127,7 @@ impl<S: Store> Api<S> {
         match call.route {
             Route::Short | Route::Full(_) => {
                 let manner = self.manner(call)?;
-                let check = read_check(call)?;
-                check.with_request(|request| self.gate.add(docket, call.route.verb(), request));
+                with_request(call, |request| self.gate.add(docket, call.route.verb(), request))?;
                 Ok(Pending::One(docket.len() - 1, manner))
             }
             Route::Batch => {
@@ -147,13 +146,10 @@ impl<S: Store> Api<S> {
         // The emergency limit takes when a check is added, and does not give back: under it, all is read before.
         let may_be_plain = match self.gate.emergency().limit() {
             None => true,
-            Some(_) => quick::batch(body, most, |_| Some(())).is_some(),
+            Some(_) => quick::batch(body, most, |_| ()).is_some(),
         };
         if may_be_plain {
-            let quick = quick::batch(body, most, |check| {
-                check.with_request(|request| self.gate.add(docket, Verb::Check, request));
-                Some(())
-            });
+            let quick = quick::batch(body, most, |request| self.gate.add(docket, Verb::Check, request));
             if let Some(count) = quick {
                 return Ok(Filed { count, is_plain: true });
             }
@@ -175,7 +171,7 @@ impl<S: Store> Api<S> {
 
     /// How the caller wants a refusal told.
     fn manner(&self, call: &Call<'_, Route>) -> Result<Manner, Fault> {
-        let status = match call.head.query {
+        let status = match call.head.query() {
             None => self.options.deny_status,
             Some(query) => asked_status(query)?.unwrap_or(self.options.deny_status),
         };
@@ -202,7 +198,7 @@ impl<S: Store> Api<S> {
             Pending::Page => page(call.route, out),
             Pending::One(index, manner) => {
                 let verdict = docket.verdict(*index);
-                let figures = Figures::of(verdict.decision());
+                let figures = Figures::of(&verdict);
                 fields::write(self.options.fields, &verdict, &figures, lines);
                 let is_told = verdict.is_allowed() || manner.status == StatusCode::OK;
                 if is_told {
@@ -224,17 +220,21 @@ impl<S: Store> Api<S> {
             }
             Pending::Many(first, filed) => {
                 body.extend_from_slice(b"{\"results\":[");
+                let mut is_all_allowed = true;
                 for index in *first..first + filed.count {
                     if index > *first {
                         body.push(b',');
                     }
                     let verdict = docket.verdict(index);
-                    answer::full(&verdict, &Figures::of(verdict.decision()), body);
+                    is_all_allowed &= verdict.is_allowed();
+                    answer::full(&verdict, &Figures::of(&verdict), body);
                 }
                 body.extend_from_slice(b"]}");
                 out.begin(StatusCode::OK, JSON);
                 out.end(body);
-                self.log_denials(call, docket, *first, *filed);
+                if !is_all_allowed {
+                    self.log_denials(call, docket, *first, *filed);
+                }
             }
         }
     }
@@ -242,32 +242,26 @@ impl<S: Store> Api<S> {
     /// Logs a denial. What was asked is read once more: that is rare, and keeping it would cost everybody.
     #[cold]
     fn log_denial(&self, call: &Call<'_, Route>, verdict: &Verdict<'_>) {
-        if let Ok(check) = read_check(call) {
-            check.with_request(|request| self.denials.note(self.gate.clock(), request, verdict));
-        }
+        // It was read before, so it can be read again.
+        let _ = with_request(call, |request| self.denials.note(self.gate.clock(), request, verdict));
     }
 
+    #[cold]
     fn log_denials(&self, call: &Call<'_, Route>, docket: &Docket, first: usize, filed: Filed) {
-        if docket.verdicts().skip(first).take(filed.count).all(|verdict| verdict.is_allowed()) {
-            return;
-        }
         let mut index = first;
-        let mut note = |check: &CheckBody<'_>| {
+        let mut note = |request: &Request<'_>| {
             let verdict = docket.verdict(index);
             index += 1;
             if !verdict.is_allowed() {
-                check.with_request(|request| self.denials.note(self.gate.clock(), request, &verdict));
+                self.denials.note(self.gate.clock(), request, &verdict);
             }
         };
         let most = self.options.max_batch;
         // It was read before, so it can be read again, in the same way.
         if filed.is_plain {
-            let _ = quick::batch(call.body, most, |check| {
-                note(check);
-                Some(())
-            });
+            let _ = quick::batch(call.body, most, note);
         } else {
-            let _ = read_batch(call.body, most, note);
+            let _ = read_batch(call.body, most, |check| check.with_request(&mut note));
         }
     }
 }
@@ -287,7 +281,7 @@ impl<S: Store> Site for Api<S> {
             Route::Batch => self.options.max_body,
             Route::Short | Route::Full(_) | Route::OpenApi | Route::Livez => MAX_CHECK_BYTES,
         };
-        Ok(Admitted { route, max_body })
+        Ok(Admitted { route, max_body, is_large: route == Route::OpenApi })
     }
 
     async fn answer<'a>(
@@ -316,7 +310,7 @@ impl<S: Store> Site for Api<S> {
 
 impl Route {
     fn of(head: &Head<'_>) -> Result<Route, Fault> {
-        let (route, methods) = match head.path {
+        let (route, methods) = match head.path() {
             "/check" => (Route::Short, "POST"),
             "/v1/check" => (Route::Full(Verb::Check), "POST"),
             "/v1/check/batch" => (Route::Batch, "POST"),
@@ -327,10 +321,10 @@ impl Route {
             "/livez" => (Route::Livez, "GET, HEAD"),
             path => return Err(Fault::no_such_path(path)),
         };
-        match (methods, head.method) {
-            ("POST", "POST") => crate::http::expect_json(head.content_type).map(|()| route),
+        match (methods, head.method()) {
+            ("POST", "POST") => crate::http::expect_json(head.content_type()).map(|()| route),
             ("GET, HEAD", "GET" | "HEAD") => Ok(route),
-            (methods, method) => Err(Fault::wrong_method(head.path, method, methods)),
+            (methods, method) => Err(Fault::wrong_method(head.path(), method, methods)),
         }
     }
 
@@ -345,11 +339,16 @@ impl Route {
 /// What is missing from a check that names nobody.
 const NOBODY: &str = "it does not say who asks: give client_key, or ip, or attributes";
 
-fn read_check<'a>(call: &Call<'a, Route>) -> Result<CheckBody<'a>, Fault> {
-    if let Some(check) = quick::check(call.body) {
-        return Ok(check);
+/// Reads a check, and has `use_it` look at the request that it stands for.
+#[inline]
+fn with_request<T>(call: &Call<'_, Route>, use_it: impl FnOnce(&Request<'_>) -> T) -> Result<T, Fault> {
+    match quick::check(call.body) {
+        Some(request) => Ok(use_it(&request)),
+        None => read_by_the_book(call).map(|check| check.with_request(use_it)),
     }
-    // Serde would also take the fields as a list, in an order that nobody was told.
+}
+
+fn read_by_the_book<'a>(call: &Call<'a, Route>) -> Result<CheckBody<'a>, Fault> {
     if call.body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Fault::NoObject);
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate::rules::Request;
+use tollgate::rules::{Request, Rule};
 use tollgate::{Clock, Micros, Verdict};
 
 /// How many characters of a client's key are shown: enough to recognise it by, too few to use it.
@@ -58,7 +58,7 @@ impl DenialLog {
         if self.most == 0 {
             return;
         }
-        let now = verdict.decision().reading().map_or_else(|| clock.now(), |reading| reading.now());
+        let now = verdict.binding().map_or_else(|| clock.now(), |binding| binding.now);
         if self.has_room(now) {
             let decision = verdict.decision();
             tracing::info!(
@@ -67,7 +67,7 @@ impl DenialLog {
                 endpoint = request.endpoint,
                 ip = request.ip.map(tracing::field::display),
                 cost = request.cost,
-                rule = verdict.rule().map(|rule| rule.id()),
+                rule = verdict.rule().map(Rule::id),
                 limit = decision.limit().map(tracing::field::display),
                 retry_after_ms = decision.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
                 reason = crate::api::reason(verdict.cause()),

@@ -2,8 +2,8 @@
 //!
 //! HTTP/1.1 with keep-alive and pipelining, and HTTP/2 for clients that begin with it, on the same port. A connection
 //! begins on the express lane (`lane.rs`), which answers plain requests itself; with the first that is anything else it
-//! passes to hyper, for good. Everything a stranger can make grow has a bound: connections, headers, bodies, streams, and
-//! how long any of these may take. A request on its way touches only what belongs to its connection, and the limiter.
+//! passes to hyper, for good. Everything a stranger can make grow has a bound: connections, headers, bodies, streams,
+//! and how long any of these may take. A request on its way touches only what belongs to its connection, and the limiter.
 
 mod body;
 mod buffer;

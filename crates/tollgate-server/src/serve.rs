@@ -141,7 +141,7 @@ pub async fn serve<S: Store + Keeping>(
             let _ = ask.try_send(());
             certificates.iter().for_each(|tls| renew(tls));
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         () = stopping => {}

@@ -60,7 +60,7 @@ async fn a_body_that_never_comes_is_not_waited_for() {
     assert_eq!(seconds, 10);
 }
 
-/// Sends `first`, then `bytes` one by one, a second apart; gives what was read, and after how many whole seconds it ended.
+/// Sends `first`, then `bytes` one by one, a second apart; gives what was read, and after how many seconds it ended.
 async fn dripped(stream: TcpStream, first: &str, bytes: &str) -> (String, u64) {
     let begun = Instant::now();
     let (mut from, mut to) = stream.into_split();

@@ -12,7 +12,7 @@ mod verdict;
 pub use docket::Docket;
 pub use emergency::Emergency;
 pub use meter::{DURATION_BOUNDS_MICROS, Durations, Outcomes, RuleOutcomes};
-pub use verdict::{Cause, Policy, Verdict};
+pub use verdict::{Binding, Cause, Policy, Verdict};
 
 use crate::store::Store;
 use arc_swap::ArcSwap;

@@ -27,8 +27,8 @@ mod store;
 pub use clock::{ManualClock, SystemClock};
 #[cfg(feature = "rules")]
 pub use gate::{
-    Cause, DURATION_BOUNDS_MICROS, Docket, Durations, Emergency, Gate, Outcomes, Policy, RuleOutcomes,
-    Verdict,
+    Binding, Cause, DURATION_BOUNDS_MICROS, Docket, Durations, Emergency, Gate, Outcomes, Policy,
+    RuleOutcomes, Verdict,
 };
 pub use limiter::{AcquireError, Limiter, Request};
 pub use limits::{IntoLimits, LimitsError};

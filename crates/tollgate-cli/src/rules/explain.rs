@@ -83,7 +83,7 @@ fn words(explanation: &Explanation<'_>) -> String {
     match explanation.listed {
         Some(Listed::Deny) => text.push_str("REFUSED: the client is on the deny list\n"),
         Some(Listed::Allow) => {
-            text.push_str("ALLOWED: the client is on the allow list, and no rule is looked at\n")
+            text.push_str("ALLOWED: the client is on the allow list, and no rule is looked at\n");
         }
         None if explanation.rules.iter().all(|(_, standing)| !matches!(standing, Standing::Binds { .. })) => {
             text.push_str("ALLOWED: no rule binds it\n");

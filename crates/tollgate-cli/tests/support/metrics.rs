@@ -48,7 +48,7 @@ impl Metrics {
             _ => name == family,
         };
         assert!(is_name(name) && belongs, "{line} is among the lines of {family}");
-        assert!(labels.is_empty() == !series.contains('{') && are_labels(labels), "{line}");
+        assert!(labels.is_empty() != series.contains('{') && are_labels(labels), "{line}");
         let before = self.samples.insert(series.to_owned(), value.parse().expect(line));
         assert_eq!(before, None, "{series} is there twice");
     }

@@ -94,16 +94,6 @@ impl<'a> CheckBody<'a> {
             cost: self.0.cost.as_ref().map_or(1, |cost| cost.0),
         })
     }
-
-    /// A check of a key for an endpoint, at a cost: what nearly all are.
-    pub(crate) fn plain(client_key: &'a str, endpoint: Option<&'a str>, cost: Option<u32>) -> CheckBody<'a> {
-        CheckBody(Fields {
-            client_key: Some(ClientKey(Cow::Borrowed(client_key))),
-            endpoint: endpoint.map(|endpoint| Endpoint(Cow::Borrowed(endpoint))),
-            cost: cost.map(Cost),
-            ..Fields::default()
-        })
-    }
 }
 
 /// Reads text that stays where it is, unless it has escapes to be undone, and has between so many bytes and so many.

@@ -1,7 +1,7 @@
 //! The header fields that tell a client where it stands.
 
 use std::io::Write;
-use tollgate::{Cause, Decision, Retry, Verdict};
+use tollgate::{Binding, Cause, Retry, Verdict};
 
 /// Which fields an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,17 +46,17 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    pub(crate) fn of(decision: &Decision) -> Figures {
-        let Some(reading) = decision.reading() else {
+    #[inline]
+    pub(crate) fn of(verdict: &Verdict<'_>) -> Figures {
+        let Some(Binding { limit, now, outlook }) = verdict.binding() else {
             // Where no limit binds, nothing was ever out.
-            let remaining = (!decision.is_allowed()).then_some(0);
+            let remaining = (!verdict.is_allowed()).then_some(0);
             return Figures { limit: None, remaining, reset_at: 0, reset_after: 0, retry_after: None };
         };
-        let (limit, outlook) = (reading.limit(), reading.outlook());
         Figures {
             limit: Some((limit.capacity(), limit.window().secs_up().max(1))),
             remaining: Some(outlook.remaining),
-            reset_at: reading.now().plus(outlook.reset).get().div_ceil(1_000_000),
+            reset_at: now.plus(outlook.reset).get().div_ceil(1_000_000),
             reset_after: outlook.reset.secs_up(),
             retry_after: match outlook.retry {
                 // At least one: a client that is told 0 comes back at once and is refused again.
@@ -88,9 +88,7 @@ pub(crate) fn write(profile: FieldProfile, verdict: &Verdict<'_>, figures: &Figu
             // Until a refused client may come back; else until all is back. `Retry-After` is never sooner.
             let wait = figures.retry_after.unwrap_or(reset);
             if let Some(name) = verdict.limit_name() {
-                out.extend_from_slice(b"ratelimit: ");
-                quoted(out, name);
-                writeln!(out, ";r={remaining};t={wait}\r").expect("memory can be written to");
+                put(out, "ratelimit", format_args!("\"{name}\";r={remaining};t={wait}"));
             }
         }
         if profile.draft_7 {
@@ -113,34 +111,19 @@ pub(crate) fn write(profile: FieldProfile, verdict: &Verdict<'_>, figures: &Figu
 
 /// `RateLimit-Policy: "name";q=100;w=60, ...`: every limit that the request had to pass.
 fn policies(verdict: &Verdict<'_>, out: &mut Vec<u8>) {
-    let mut lead: &[u8] = b"ratelimit-policy: ";
+    let mut lead: &[u8] = b"ratelimit-policy: \"";
     for policy in verdict.policies() {
         out.extend_from_slice(lead);
-        quoted(out, policy.name);
-        out.extend_from_slice(b";q=");
+        out.extend_from_slice(policy.name.as_bytes());
+        out.extend_from_slice(b"\";q=");
         digits(out, policy.limit.capacity().into());
         out.extend_from_slice(b";w=");
         digits(out, policy.limit.window().secs_up().max(1));
-        lead = b", ";
+        lead = b", \"";
     }
     if lead.starts_with(b",") {
         out.extend_from_slice(b"\r\n");
     }
-}
-
-/// A name as structured fields have text: in quotes, of visible ASCII alone. That of a tier may have other characters,
-/// and a line end among them would begin another field.
-fn quoted(out: &mut Vec<u8>, name: &str) {
-    out.push(b'"');
-    match name.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
-        true => out.extend_from_slice(name.as_bytes()),
-        false => name.chars().for_each(|c| match c {
-            '"' | '\\' => out.extend_from_slice(&[b'\\', c as u8]),
-            ' '..='~' => out.push(c as u8),
-            _ => out.push(b'?'),
-        }),
-    }
-    out.push(b'"');
 }
 
 fn put(out: &mut Vec<u8>, name: &str, value: std::fmt::Arguments<'_>) {

@@ -4,11 +4,13 @@
 //! anything else it says nothing at all, and the whole body is read again by the book, which also finds the words for
 //! what is wrong. What it does read, the other reads alike: a test holds the two together.
 
-use super::body::{CheckBody, MAX_ENDPOINT_BYTES};
+use super::body::MAX_ENDPOINT_BYTES;
 use tollgate::MAX_KEY_BYTES;
+use tollgate::rules::Request;
 
 /// Reads a body that is a single check.
-pub(crate) fn check(body: &[u8]) -> Option<CheckBody<'_>> {
+#[inline]
+pub(crate) fn check(body: &[u8]) -> Option<Request<'_>> {
     let mut cursor = Cursor::new(body)?;
     let check = cursor.check()?;
     cursor.space();
@@ -16,11 +18,7 @@ pub(crate) fn check(body: &[u8]) -> Option<CheckBody<'_>> {
 }
 
 /// Reads a body that is a batch, and hands over each check. On `None`, some may have been handed over in vain.
-pub(crate) fn batch<'a>(
-    body: &'a [u8],
-    most: usize,
-    mut take: impl FnMut(&CheckBody<'a>) -> Option<()>,
-) -> Option<usize> {
+pub(crate) fn batch<'a>(body: &'a [u8], most: usize, mut take: impl FnMut(&Request<'a>)) -> Option<usize> {
     let mut cursor = Cursor::new(body)?;
     cursor.space();
     cursor.byte(b'{')?;
@@ -34,7 +32,7 @@ pub(crate) fn batch<'a>(
     let mut count = 0;
     if cursor.peek() != Some(b']') {
         loop {
-            take(&cursor.check()?)?;
+            take(&cursor.check()?);
             count += 1;
             if count > most {
                 return None;
@@ -65,7 +63,8 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(body).ok().map(|text| Cursor { text, at: 0 })
     }
 
-    fn check(&mut self) -> Option<CheckBody<'a>> {
+    #[inline]
+    fn check(&mut self) -> Option<Request<'a>> {
         let (mut client_key, mut endpoint, mut cost) = (None, None, None);
         self.space();
         self.byte(b'{')?;
@@ -82,7 +81,13 @@ impl<'a> Cursor<'a> {
             self.space();
             match (is_first, self.next()?) {
                 (true, b',') => self.space(),
-                (true, b'}') => return Some(CheckBody::plain(client_key?, endpoint, cost)),
+                (true, b'}') => {
+                    return Some(Request {
+                        endpoint: endpoint.unwrap_or_default(),
+                        cost: cost.unwrap_or(1),
+                        ..Request::new(client_key?)
+                    });
+                }
                 _ => return None,
             }
         }
@@ -166,23 +171,22 @@ impl<'a> Cursor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::body::Batch;
+    use crate::api::body::{Batch, CheckBody};
     use serde::de::DeserializeSeed;
 
-    /// What a check comes down to.
-    fn shown(check: &CheckBody<'_>) -> String {
-        check.with_request(|request| format!("{request:?}"))
+    fn shown(request: &Request<'_>) -> String {
+        format!("{request:?}")
     }
 
     fn by_the_book(body: &[u8]) -> Option<String> {
         let check: CheckBody<'_> = serde_json::from_slice(body).ok()?;
-        Some(shown(&check))
+        Some(check.with_request(shown))
     }
 
     fn batch_by_the_book(body: &[u8], most: usize) -> Option<Vec<String>> {
         let mut read = Vec::new();
         let take = |check: CheckBody<'_>| {
-            read.push(shown(&check));
+            read.push(check.with_request(shown));
             Ok(())
         };
         let mut json = serde_json::Deserializer::from_slice(body);
@@ -197,10 +201,7 @@ mod tests {
             assert_eq!(Some(shown(&check)), by_the_book(body), "{}", String::from_utf8_lossy(body));
         }
         let mut read = Vec::new();
-        let quick = batch(body, 3, |check| {
-            read.push(shown(check));
-            Some(())
-        });
+        let quick = batch(body, 3, |request| read.push(shown(request)));
         if quick.is_some() {
             assert_eq!(Some(read), batch_by_the_book(body, 3), "{}", String::from_utf8_lossy(body));
         }
@@ -216,10 +217,10 @@ mod tests {
             assert!(check(body.as_bytes()).is_some(), "{body}");
             agree(body.as_bytes());
             let many = format!("{{\"checks\":[{body},{body}]}}");
-            assert_eq!(batch(many.as_bytes(), 3, |_| Some(())), Some(2), "{many}");
+            assert_eq!(batch(many.as_bytes(), 3, |_| ()), Some(2), "{many}");
             agree(many.as_bytes());
         }
-        assert_eq!(batch(br#"{"checks":[]}"#, 3, |_| Some(())), Some(0));
+        assert_eq!(batch(br#"{"checks":[]}"#, 3, |_| ()), Some(0));
     }
 
     #[test]
@@ -256,7 +257,7 @@ mod tests {
             format!("{{\"check\":[{check}]}}"),
             format!("[{check}]"),
         ] {
-            assert!(batch(body.as_bytes(), 3, |_| Some(())).is_none(), "{body}");
+            assert!(batch(body.as_bytes(), 3, |_| ()).is_none(), "{body}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Bytes that a client has sent and nobody has answered yet.
 //!
-//! One stretch of memory that is read into and answered from. It begins small, doubles only when what has come fills it,
-//! so that announcing much costs a client nothing less than sending it, and goes back to its first size once it is empty:
-//! thousands of idle connections stay small.
+//! One stretch of memory that is read into and answered from. It begins small and doubles only when what has come fills
+//! it, so whoever announces much gets nothing for it before sending much. Once it is empty it goes back to its first
+//! size: thousands of idle connections stay small.
 
 use std::io;
 use std::pin::Pin;

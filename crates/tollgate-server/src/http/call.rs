@@ -1,17 +1,16 @@
 //! A request as the desk sees it, whichever way it came in.
 
 use super::plain::{self, Plain};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 
-/// A request's head.
+/// A request's head. Nothing of it is worked out before it is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head<'a> {
-    pub(crate) method: &'a str,
-    pub(crate) path: &'a str,
-    pub(crate) query: Option<&'a str>,
-    pub(crate) content_type: Option<&'a [u8]>,
-    fields: Fields<'a>,
+pub(crate) enum Head<'a> {
+    /// A plain request, which the bytes begin with.
+    Plain(Plain, &'a [u8]),
+    /// A request that hyper has read.
+    Parts(&'a Parts),
 }
 
 /// A request whose head was admitted, with its body.
@@ -22,41 +21,41 @@ pub(crate) struct Call<'a, R> {
     pub(crate) body: &'a [u8],
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Fields<'a> {
-    /// The lines of a plain request.
-    Lines(&'a [u8]),
-    Map(&'a HeaderMap),
-}
-
 impl<'a> Head<'a> {
-    /// The head of a plain request that `bytes` begin with.
-    pub(super) fn of_plain(plain: &Plain, bytes: &'a [u8]) -> Head<'a> {
-        Head {
-            method: plain.method().as_str(),
-            path: plain.path(bytes),
-            query: plain.query(bytes),
-            content_type: plain.content_type(bytes),
-            fields: Fields::Lines(plain.fields(bytes)),
+    pub(crate) fn method(&self) -> &'a str {
+        match self {
+            Head::Plain(plain, _) => plain.method().as_str(),
+            Head::Parts(parts) => parts.method.as_str(),
         }
     }
 
-    /// The head of a request that hyper has read.
-    pub(super) fn of_parts(parts: &'a Parts) -> Head<'a> {
-        Head {
-            method: parts.method.as_str(),
-            path: parts.uri.path(),
-            query: parts.uri.query(),
-            content_type: parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
-            fields: Fields::Map(&parts.headers),
+    pub(crate) fn path(&self) -> &'a str {
+        match self {
+            Head::Plain(plain, bytes) => plain.path(bytes),
+            Head::Parts(parts) => parts.uri.path(),
+        }
+    }
+
+    /// What follows the path's question mark, if there is one.
+    pub(crate) fn query(&self) -> Option<&'a str> {
+        match self {
+            Head::Plain(plain, bytes) => plain.query(bytes),
+            Head::Parts(parts) => parts.uri.query(),
+        }
+    }
+
+    pub(crate) fn content_type(&self) -> Option<&'a [u8]> {
+        match self {
+            Head::Plain(plain, bytes) => plain.content_type(bytes),
+            Head::Parts(parts) => parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
         }
     }
 
     /// The value of a field by its name, in lower case; of several, the first.
     pub(crate) fn field(&self, name: &str) -> Option<&'a [u8]> {
-        match self.fields {
-            Fields::Lines(lines) => plain::field(lines, name),
-            Fields::Map(map) => map.get(name).map(HeaderValue::as_bytes),
+        match self {
+            Head::Plain(plain, bytes) => plain::field(plain.fields(bytes), name),
+            Head::Parts(parts) => parts.headers.get(name).map(HeaderValue::as_bytes),
         }
     }
 }
@@ -81,10 +80,10 @@ mod tests {
             .body(())
             .unwrap()
             .into_parts();
-        for head in [Head::of_plain(&plain, bytes), Head::of_parts(&parts)] {
+        for head in [Head::Plain(plain, bytes), Head::Parts(&parts)] {
             let Call { head, .. } = Call { route: (), head, body: b"{}" };
-            assert_eq!((head.method, head.path, head.query), ("POST", "/check", Some("a=b")));
-            assert_eq!(head.content_type, Some(&b"a/b"[..]));
+            assert_eq!((head.method(), head.path(), head.query()), ("POST", "/check", Some("a=b")));
+            assert_eq!(head.content_type(), Some(&b"a/b"[..]));
             assert_eq!(head.field("authorization"), Some(&b"Bearer  x"[..]));
             assert_eq!(head.field("x-twice"), Some(&b"1"[..]));
             assert_eq!(head.field("content-length"), Some(&b"2"[..]));

@@ -38,6 +38,8 @@ pub(crate) struct Admitted<R> {
     pub(crate) route: R,
     /// The most bytes of its body.
     pub(crate) max_body: usize,
+    /// Whether its answer is so large that many of them should not be made at once.
+    pub(crate) is_large: bool,
 }
 
 pub(super) struct Desk<T> {
@@ -71,7 +73,7 @@ impl<T: Site> Desk<T> {
     pub(super) async fn reply(&self, request: Request<Incoming>) -> Reply {
         self.begin(1);
         let (parts, body) = request.into_parts();
-        let head = Head::of_parts(&parts);
+        let head = Head::Parts(&parts);
         let mut draft = Draft::default();
         match self.take_in(&head, body).await {
             Ok((route, body, _place)) => {
@@ -89,7 +91,7 @@ impl<T: Site> Desk<T> {
         head: &Head<'_>,
         body: Incoming,
     ) -> Result<(T::Route, Bytes, Option<super::room::Place>), Fault> {
-        let Admitted { route, max_body } = self.site.admit(head)?;
+        let Admitted { route, max_body, .. } = self.site.admit(head)?;
         let (body, place) = body::read(body, max_body, &self.room).await?;
         Ok((route, body, place))
     }

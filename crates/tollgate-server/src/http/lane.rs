@@ -97,7 +97,7 @@ struct Due<R> {
 impl<R: Copy> Due<R> {
     fn call<'b>(&self, bytes: &'b [u8]) -> Call<'b, R> {
         let bytes = &bytes[self.at..];
-        Call { route: self.route, head: Head::of_plain(&self.plain, bytes), body: self.plain.body(bytes) }
+        Call { route: self.route, head: Head::Plain(self.plain, bytes), body: self.plain.body(bytes) }
     }
 }
 
@@ -179,11 +179,10 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
                 Found::Other => break Next::GiveAway,
             };
             // What is refused for its head is refused before its body has come, and that hyper can do.
-            let head = Head::of_plain(&plain, rest);
-            let Ok(Admitted { route, max_body }) = self.desk.site().admit(&head) else {
-                break Next::GiveAway;
-            };
-            if plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
+            let admitted = self.desk.site().admit(&Head::Plain(plain, rest));
+            let Ok(Admitted { route, max_body, is_large }) = admitted else { break Next::GiveAway };
+            // Hyper makes no answer before the last one has gone out.
+            if is_large || plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
                 break Next::GiveAway;
             }
             if plain.body_bytes() > SMALL_BYTES && self.place.is_none() {
@@ -289,23 +288,26 @@ mod tests {
     use super::super::room::Room;
     use super::*;
     use crate::api::ApiOptions;
-    use crate::api::testing::api;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use crate::api::testing::{TestApi, api};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
     use tokio::sync::watch;
     use tokio::time::timeout;
 
     const CHECK: &str = "POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
     const LIVEZ: &str = "GET /livez HTTP/1.1\r\n\r\n";
 
-    /// Rides with a client that does as `client` says, over a stream that holds so many bytes each way; gives what became
-    /// of the ride, and how many requests had begun.
+    fn desk() -> Desk<TestApi> {
+        Desk::new(api("default: {limit: 100000/h}", ApiOptions::default()).0, Room::new())
+    }
+
+    /// Rides with a client that does as `client` says, over a stream that holds so many bytes each way; gives what
+    /// became of the ride, and how many requests had begun.
     async fn ride<F: Future<Output = ()>>(
         held: usize,
         client: impl FnOnce(DuplexStream) -> F,
     ) -> (Result<Vec<u8>, Ended>, u64) {
         let (mut stream, end) = duplex(held);
-        let (api, _) = api("default: {limit: 100000/h}", ApiOptions::default());
-        let desk = Desk::new(api, Room::new());
+        let desk = desk();
         let (_phase, told) = watch::channel(Phase::Open);
         let (dated_by, mut patience) = (SystemClock::new(), Patience::new());
         let ride = async {
@@ -418,5 +420,38 @@ mod tests {
         .await;
         assert!(matches!(ended, Err(Ended::Done)), "{ended:?}");
         assert_eq!(begun, 1);
+    }
+
+    /// A client that always has more to ask and takes every answer; after a while, it has the server drain.
+    struct Tireless {
+        asked: usize,
+        phase: watch::Sender<Phase>,
+    }
+
+    impl AsyncRead for Tireless {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.asked += 1;
+            if self.asked == 100 {
+                self.phase.send_replace(Phase::Draining);
+            }
+            assert!(self.asked < 200, "nobody hears that the server drains");
+            buffer.put_slice(CHECK.repeat(3).as_bytes());
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_never_idle_hears_that_the_server_drains() {
+        let (phase, told) = watch::channel(Phase::Open);
+        let mut stream = tokio::io::join(Tireless { asked: 0, phase }, tokio::io::sink());
+        let (desk, dated_by, mut patience) = (desk(), SystemClock::new(), Patience::new());
+        let lane = Lane::new(&mut stream, &desk, &dated_by, &mut patience, Orders::new(told));
+        let ended = lane.ride().await;
+        assert!(matches!(ended, Err(Ended::Done)), "{ended:?}");
+        assert_eq!(desk.begun(), 300);
     }
 }

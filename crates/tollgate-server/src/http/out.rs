@@ -1,8 +1,8 @@
 //! Answers on their way out.
 //!
-//! What answers a request writes it once, against [`Out`]; whether it leaves through the lane or through hyper is not its
-//! concern. Both ways the client reads the same fields in the same order. The lane's [`Outbox`] is bytes that are kept
-//! and filled again: a warm one allocates nothing.
+//! Whoever answers a request writes against [`Out`], and need not know whether it leaves through the lane or through
+//! hyper. Both ways the client reads the same fields in the same order. The lane's [`Outbox`] is bytes that are kept and
+//! filled again: a warm one allocates nothing.
 
 use super::Reply;
 use super::date::{DateLine, date_line};

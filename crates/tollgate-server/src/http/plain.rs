@@ -2,7 +2,7 @@
 //!
 //! It leaves no two readings of where it ends. HTTP/1.1, GET or POST, a path and no more than a path and a query, lines
 //! that end in CR and LF, one `Content-Length` in digits if there is a body, and none of the fields by which a client
-//! asks for another kind of body or connection. Whatever else a client may lawfully send, or unlawfully, is [`Found::Other`],
+//! asks for another kind of body or connection. Whatever else a client may send, lawfully or not, is [`Found::Other`]
 //! and hyper's to judge. The head is read by the parser that hyper uses too, and then held to more: so what is plain
 //! here, hyper would frame the same way.
 //!
@@ -56,7 +56,7 @@ impl Method {
 /// Where the parts of a plain request are, counted from its first byte. The calls that take bytes want those that it was
 /// found at the front of, or more of the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Plain {
+pub(crate) struct Plain {
     method: Method,
     path_end: u16,
     target_end: u16,

@@ -40,11 +40,11 @@ pub(super) struct Inner {
 }
 
 /// A request on the docket.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) verb: Verb,
     /// What the emergency limit said, if it refused.
-    pub(super) emergency: Option<Decision>,
+    pub(super) emergency: Option<Box<Decision>>,
 }
 
 impl Docket {
@@ -95,7 +95,7 @@ impl Docket {
             Some(_) => inner.plan.add_refused(),
             None => inner.plan.add(&inner.installed.rules, verb, request, || clock.now()),
         }
-        inner.entries.push(Entry { verb, emergency: refused });
+        inner.entries.push(Entry { verb, emergency: refused.map(Box::new) });
     }
 
     pub(super) fn draws_mut(&mut self) -> &mut Draws {
@@ -135,18 +135,18 @@ impl Docket {
     pub fn verdict(&self, index: usize) -> Verdict<'_> {
         let inner = self.inner();
         let case = inner.plan.cases()[index];
-        if let Some(decision) = inner.entries[index].emergency {
-            return Verdict::new(decision, Cause::Emergency);
-        }
         match case {
-            Case::Allowed => Verdict::new(Decision::UNLIMITED, Cause::AllowList),
-            Case::Denied => Verdict::new(Decision::REFUSED, Cause::DenyList),
-            Case::Unbound => Verdict::new(Decision::UNLIMITED, Cause::NoRule),
+            Case::Allowed => Verdict::new(true, Cause::AllowList),
+            Case::Denied => match &inner.entries[index].emergency {
+                Some(decision) => Verdict::emergency(decision),
+                None => Verdict::new(false, Cause::DenyList),
+            },
+            Case::Unbound => Verdict::new(true, Cause::NoRule),
             Case::Bound { .. } => {
                 let (draws, bound) = inner.plan.bound(case);
                 let rules = inner.installed.rules.rules();
                 match inner.has_failed {
-                    false => Verdict::of(Decision::of(draws), draws, bound, rules),
+                    false => Verdict::of(draws, bound, rules),
                     true => without_store(bound.iter().map(|bound| &rules[bound.rule as usize])),
                 }
             }
@@ -170,8 +170,7 @@ fn without_store<'d>(rules: impl Iterator<Item = &'d Rule>) -> Verdict<'d> {
     let first = enforced.next();
     let closed =
         first.into_iter().chain(enforced).find(|rule| rule.on_store_failure() == FailureMode::Closed);
-    let decision = if closed.is_some() { Decision::REFUSED } else { Decision::UNLIMITED };
-    Verdict::degraded(decision, closed.or(first))
+    Verdict::degraded(closed.is_none(), closed.or(first))
 }
 
 impl Drop for Docket {

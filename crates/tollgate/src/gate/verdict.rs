@@ -1,13 +1,17 @@
 //! What was decided about a request by rules, and why.
 
-use tollgate_core::{Decision, Draw, Limit, Reading};
+use tollgate_core::{Decision, Draw, Limit, Micros, Outlook, Reading};
 use tollgate_rules::{Bound, Rule};
 
 /// What was decided about a request by rules, and why.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict<'d> {
-    decision: Decision,
+    is_allowed: bool,
     cause: Cause,
+    /// Which of the draws binds.
+    binding: Option<usize>,
+    /// What the emergency limit said, if it refused.
+    emergency: Option<&'d Decision>,
     draws: &'d [Draw],
     bound: &'d [Bound],
     rules: &'d [Rule],
@@ -45,36 +49,63 @@ pub struct Policy<'d> {
     pub reading: Reading,
 }
 
+/// What the limit that binds says.
+#[derive(Clone, Copy, Debug)]
+pub struct Binding<'d> {
+    /// The limit.
+    pub limit: &'d Limit,
+    /// The store's time when it was asked.
+    pub now: Micros,
+    /// What it says is to come.
+    pub outlook: Outlook,
+}
+
 impl<'d> Verdict<'d> {
-    pub(super) fn new(decision: Decision, cause: Cause) -> Verdict<'d> {
-        Verdict { decision, cause, draws: &[], bound: &[], rules: &[], by: None }
+    #[inline]
+    pub(super) fn new(is_allowed: bool, cause: Cause) -> Verdict<'d> {
+        let (draws, bound, rules) = (&[][..], &[][..], &[][..]);
+        Verdict { is_allowed, cause, binding: None, emergency: None, draws, bound, rules, by: None }
     }
 
-    pub(super) fn degraded(decision: Decision, by: Option<&'d Rule>) -> Verdict<'d> {
-        Verdict { by, ..Verdict::new(decision, Cause::Degraded) }
+    pub(super) fn degraded(is_allowed: bool, by: Option<&'d Rule>) -> Verdict<'d> {
+        Verdict { by, ..Verdict::new(is_allowed, Cause::Degraded) }
+    }
+
+    pub(super) fn emergency(decision: &'d Decision) -> Verdict<'d> {
+        Verdict { emergency: Some(decision), ..Verdict::new(decision.is_allowed(), Cause::Emergency) }
     }
 
     #[inline]
-    pub(super) fn of(
-        decision: Decision,
-        draws: &'d [Draw],
-        bound: &'d [Bound],
-        rules: &'d [Rule],
-    ) -> Verdict<'d> {
-        let cause = if decision.index().is_some() { Cause::Limit } else { Cause::NoRule };
-        Verdict { decision, cause, draws, bound, rules, by: None }
+    pub(super) fn of(draws: &'d [Draw], bound: &'d [Bound], rules: &'d [Rule]) -> Verdict<'d> {
+        let (is_allowed, binding) = Decision::weigh(draws);
+        let cause = if binding.is_some() { Cause::Limit } else { Cause::NoRule };
+        Verdict { is_allowed, cause, binding, emergency: None, draws, bound, rules, by: None }
     }
 
     /// Whether the request may go on.
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.decision.is_allowed()
+        self.is_allowed
     }
 
     /// What the client hears.
+    pub fn decision(&self) -> Decision {
+        match (self.emergency, self.binding, self.is_allowed) {
+            (Some(decision), ..) => *decision,
+            (None, Some(_), _) => Decision::of(self.draws),
+            (None, None, true) => Decision::UNLIMITED,
+            (None, None, false) => Decision::REFUSED,
+        }
+    }
+
+    /// What the limit that binds says; nothing if none does.
     #[inline]
-    pub fn decision(&self) -> &Decision {
-        &self.decision
+    pub fn binding(&self) -> Option<Binding<'d>> {
+        if let Some(reading) = self.emergency.and_then(Decision::reading) {
+            return Some(Binding { limit: reading.limit(), now: reading.now(), outlook: reading.outlook() });
+        }
+        let draw = &self.draws[self.binding?];
+        Some(Binding { limit: draw.limit(), now: draw.now(), outlook: draw.outlook() })
     }
 
     /// Why.
@@ -93,7 +124,7 @@ impl<'d> Verdict<'d> {
         if self.cause == Cause::Emergency {
             return Some("emergency");
         }
-        let bound = self.bound[..].get(self.decision.index()?)?;
+        let bound = self.bound.get(self.binding?)?;
         Some(self.rules[bound.rule as usize].limit_name(bound.limit as usize))
     }
 
@@ -110,7 +141,7 @@ impl<'d> Verdict<'d> {
 
     /// The position of the rule that binds.
     pub(super) fn position(&self) -> Option<u32> {
-        self.bound.get(self.decision.index()?).map(|bound| bound.rule)
+        self.bound.get(self.binding?).map(|bound| bound.rule)
     }
 
     /// The positions of the shadow rules that would have refused it.
