@@ -16,7 +16,7 @@ use super::fault::Fault;
 use super::orders::Orders;
 use super::out::Outbox;
 use super::patience::{Lost, Patience};
-use super::plain::{Found, Plain};
+use super::plain::{Found, MAX_HEAD_BYTES, Plain};
 use super::room::{Place, SMALL_BYTES};
 use std::future::poll_fn;
 use std::io;
@@ -79,8 +79,8 @@ impl Front {
     fn waits(self, bytes: &[u8]) -> bool {
         match self {
             Front::Unknown => false,
-            // A head ends with a line.
-            Front::Head { bytes: known } => !bytes[known..].contains(&b'\n'),
+            // A head ends with a line, and is not waited for beyond its bound.
+            Front::Head { bytes: known } => bytes.len() < MAX_HEAD_BYTES && !bytes[known..].contains(&b'\n'),
             Front::Body { bytes: complete } => bytes.len() < complete,
         }
     }
@@ -370,6 +370,22 @@ mod tests {
                 .await;
                 let rest = ended.expect("it is given away");
                 assert_eq!(String::from_utf8_lossy(&rest), other, "behind {count}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_never_ends_is_given_away_at_its_bound() {
+        for begin in ["", CHECK] {
+            for endless in ["GET /", "GET /livez HTTP/1.1\r\nX: ", "POST /check HTTP/1.1\r\n"] {
+                let bytes = [begin, endless, &"y".repeat(10 * MAX_HEAD_BYTES)].concat();
+                let (ended, _) = ride(64 * 1024, |stream| async {
+                    talk(stream, bytes.as_bytes()).await;
+                })
+                .await;
+                let rest = ended.expect("it is given away");
+                assert!(rest.starts_with(endless.as_bytes()));
+                assert!((MAX_HEAD_BYTES..=2 * MAX_HEAD_BYTES).contains(&rest.len()), "{}", rest.len());
             }
         }
     }
