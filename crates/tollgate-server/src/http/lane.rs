@@ -136,6 +136,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
                 }
                 self.answer(next == Next::Close).await;
                 self.send().await?;
+                self.place = None;
             }
             match next {
                 Next::Batch => {}
@@ -160,7 +161,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
         self.batch.clear();
         let bytes = self.buffer.filled();
         if self.front.waits(bytes) {
-            return Next::Read;
+            // Only what has come needs a place: announcing a large body costs nothing.
+            if bytes.len() > MAX_HEAD_BYTES + SMALL_BYTES && self.place.is_none() {
+                self.place = self.desk.room.place();
+            }
+            let has_room = self.place.is_some() || bytes.len() <= MAX_HEAD_BYTES + SMALL_BYTES;
+            return if has_room { Next::Read } else { Next::GiveAway };
         }
         // Of the requests below, the first may have been waited for, and have been counted then.
         let counted = u64::from(matches!(self.front, Front::Body { .. }));
@@ -183,12 +189,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
             let Ok(Admitted { route, max_body }) = admitted else { break Next::GiveAway };
             if plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
                 break Next::GiveAway;
-            }
-            if plain.body_bytes() > SMALL_BYTES && self.place.is_none() {
-                self.place = self.desk.room.place();
-                if self.place.is_none() {
-                    break Next::GiveAway;
-                }
             }
             if plain.bytes() > rest.len() {
                 self.front = Front::Body { bytes: plain.bytes() };
@@ -216,9 +216,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
         self.desk.site().answer(calls, &mut self.out).await;
         let answered = self.batch.last().map_or(0, |last| last.at + last.plain.bytes());
         self.buffer.take(answered);
-        if let Front::Unknown | Front::Head { .. } = self.front {
-            self.place = None;
-        }
     }
 
     /// Reads more; gives how much, and 0 at the end.
