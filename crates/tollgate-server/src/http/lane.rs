@@ -11,7 +11,7 @@
 
 use super::buffer::Buffer;
 use super::call::{Call, Head};
-use super::desk::{Admitted, Desk, Site};
+use super::desk::{Admitted, Desk, Length, Site};
 use super::fault::Fault;
 use super::orders::Orders;
 use super::out::Outbox;
@@ -186,7 +186,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
             };
             // What is refused for its head is refused before its body has come, and that hyper can do.
             let admitted = self.desk.site().admit(&Head::Plain(plain, rest));
-            let Ok(Admitted { route, max_body }) = admitted else { break Next::GiveAway };
+            let Ok(Admitted { route, max_body, answer }) = admitted else { break Next::GiveAway };
             if plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
                 break Next::GiveAway;
             }
@@ -199,7 +199,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
             if plain.closes() {
                 break Next::Close;
             }
-            if self.batch.len() == MAX_BATCH {
+            // Behind a long answer nothing else is written before it is sent.
+            if answer == Length::Long || self.batch.len() == MAX_BATCH {
                 break Next::Batch;
             }
         };
