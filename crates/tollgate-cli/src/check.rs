@@ -6,13 +6,17 @@ mod client;
 
 use crate::print;
 use anyhow::{Context, Result, bail, ensure};
+use clap::builder::OsStringValueParser;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use client::{Reply, Server};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read as _;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Where a server listens unless it was told otherwise.
@@ -21,6 +25,8 @@ const NEAR: &str = "http://127.0.0.1:8080";
 const DENIED: u8 = 1;
 /// How it ends if nobody could say.
 const UNKNOWN: u8 = 2;
+/// The most bytes of a file with a token, as for servers.
+const MOST_TOKEN_BYTES: u64 = 4096;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -104,6 +110,28 @@ struct Reach {
     /// The key of that certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "cert", value_hint = ValueHint::FilePath)]
     key: Option<PathBuf>,
+
+    /// A file with nothing in it but the token that the server asks for
+    ///
+    /// The token itself can also be in TOLLGATE_API_TOKEN; there is no flag for it, because other users of the machine
+    /// see the flags of a process.
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_API_TOKEN_FILE", value_hint = ValueHint::FilePath)]
+    #[arg(value_parser = OsStringValueParser::new())]
+    api_token_file: Option<OsString>,
+}
+
+impl Reach {
+    /// The token to send, if there is one. An empty variable says nothing, as compose files leave them so.
+    fn token(&self) -> Result<Option<String>> {
+        let Some(path) = self.api_token_file.as_deref().filter(|path| !path.is_empty()) else {
+            let token = std::env::var("TOLLGATE_API_TOKEN").unwrap_or_default();
+            return Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()));
+        };
+        let mut text = String::new();
+        let read = File::open(path).and_then(|file| file.take(MOST_TOKEN_BYTES).read_to_string(&mut text));
+        read.with_context(|| format!("cannot read the token in {}", Path::new(path).display()))?;
+        Ok(Some(text.trim().to_owned()))
+    }
 }
 
 /// The subcommand and its arguments.
@@ -126,7 +154,8 @@ impl Check {
     fn run(&self) -> Result<bool> {
         let server = Server::new(&self.reach)?;
         let question = serde_json::to_vec(&self.question()?)?;
-        let path = if self.peek { "/v1/peek" } else { "/v1/check" };
+        // However the server tells others of a denial, we read it from a decision.
+        let path = if self.peek { "/v1/peek?deny_status=200" } else { "/v1/check?deny_status=200" };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot start the network")?;
         let reply = runtime.block_on(server.ask(path, question));
@@ -216,6 +245,7 @@ impl Answer {
             return Ok(answer);
         }
         match (reply.status, serde_json::from_slice::<ErrorBody>(&reply.body)) {
+            (401, _) => bail!("it asks for a token: name a file with it, with --api-token-file FILE"),
             (429, _) => Ok(Answer {
                 allowed: false,
                 remaining: None,

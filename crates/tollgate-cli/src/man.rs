@@ -30,12 +30,18 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<()> {
     root.build();
     let Some(dir) = matches.get_one::<PathBuf>("dir") else { return crate::print(whole(&root)?.as_bytes()) };
     fs::create_dir_all(dir).with_context(|| format!("cannot make the folder {}", dir.display()))?;
-    for command in [&root].into_iter().chain(root.get_subcommands()) {
+    for command in [&root].into_iter().chain(subcommands(&root)) {
         let man = Man::new(command.clone());
         let path = dir.join(man.get_filename());
         fs::write(&path, page(&man)?).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// All subcommands, those of each right behind it.
+fn subcommands(command: &Command) -> Vec<&Command> {
+    let own = command.get_subcommands().filter(|command| command.get_name() != "help");
+    own.flat_map(|command| [command].into_iter().chain(subcommands(command))).collect()
 }
 
 /// A command's own page.
@@ -48,7 +54,7 @@ fn page(man: &Man) -> io::Result<String> {
 /// One page for all: each subcommand's page becomes a section of it.
 fn whole(root: &Command) -> io::Result<String> {
     let mut whole = page(&Man::new(root.clone()))?;
-    for command in root.get_subcommands() {
+    for command in subcommands(root) {
         let name = command.get_display_name().unwrap_or_else(|| command.get_name());
         let title = name.replace('-', " ");
         // There is no other page to refer to.

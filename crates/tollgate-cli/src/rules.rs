@@ -140,11 +140,20 @@ fn contents(path: &Path) -> Result<String> {
 }
 
 fn check(files: &[PathBuf], format: Format) -> Result<ExitCode> {
-    let mut is_well = true;
+    let mut code = ExitCode::SUCCESS;
+    let mut unreadable = Vec::new();
     let (mut text, mut list) = (String::new(), Vec::new());
     for path in files {
-        let file = Reviewed::of(path)?;
-        is_well &= file.review.spec.is_some();
+        let file = match Reviewed::of(path) {
+            Ok(file) => file,
+            Err(error) => {
+                unreadable.push(error);
+                continue;
+            }
+        };
+        if file.review.spec.is_none() {
+            code = ExitCode::FAILURE;
+        }
         match format {
             Format::Text => {
                 text.push_str(&file.report());
@@ -163,7 +172,10 @@ fn check(files: &[PathBuf], format: Format) -> Result<ExitCode> {
         Format::Text => say(&text)?,
         Format::Json => say(&format!("{:#}\n", serde_json::Value::Array(list)))?,
     }
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    for error in unreadable {
+        code = crate::fail(&error, UNKNOWN);
+    }
+    Ok(code)
 }
 
 fn summary(spec: &FileSpec) -> String {

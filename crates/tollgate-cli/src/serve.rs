@@ -101,10 +101,11 @@ impl Serve {
     async fn run(self) -> Result<()> {
         let Serve(settings) = &self;
         let clock = SystemClock::new();
+        let feed = Feed::new(settings.rules.clone(), clock.now());
         let rules = self.rules(&clock)?;
         let store = MemoryStore::with(SystemClock::new(), Cap::keys(settings.max_keys))?;
         let mut signals = Signals::catch().context("cannot catch signals")?;
-        let (setup, greeting) = self.set_up(&rules, clock.now()).await?;
+        let (setup, greeting) = self.set_up(&rules, feed).await?;
         let gate = Gate::new(rules, store, clock);
         if let Some(quota) = settings.emergency_limit {
             let limit = Limit::new(Law::TokenBucket, quota).context("emergency_limit can't be kept")?;
@@ -143,7 +144,7 @@ impl Serve {
         }
     }
 
-    async fn set_up(&self, rules: &RuleSet, now: tollgate::Micros) -> Result<(Setup, Greeting)> {
+    async fn set_up(&self, rules: &RuleSet, feed: Feed) -> Result<(Setup, Greeting)> {
         let Serve(settings) = self;
         let (token, fresh) = self.admin_token()?;
         let tls = match settings.tls_files() {
@@ -185,7 +186,7 @@ impl Serve {
                 max_body: usize::try_from(settings.max_body.0).unwrap_or(usize::MAX),
                 token: token_for_api,
             },
-            feed: Feed::new(settings.rules.clone(), now),
+            feed,
             denials_per_second: settings.denial_log,
             max_connections: settings.max_connections as usize,
             drain_delay: settings.drain_delay,

@@ -2,38 +2,27 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+mod support;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use tempfile::TempDir;
+use support::{Certificates, Told};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate_server::tls::{Tls, TlsFiles};
 
 const ALLOWED: &str = r#"{"allowed":true,"remaining":99,"reset_at":1700000001,"retry_after":null}"#;
 
-/// What `tollgate check` printed, and how it ended.
-#[derive(Debug, PartialEq, Eq)]
-struct Told {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
-
 fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.env_remove("TOLLGATE_SERVER").arg("check").args(arguments);
-    command
+    support::tollgate(&[&["check"], arguments].concat())
 }
 
 fn told(mut command: Command) -> Told {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Told { code: status.code().unwrap(), stdout: text(stdout), stderr: text(stderr) }
+    support::told(&mut command)
 }
 
 /// A server for one request, which it gives back: its first line, and its body.
@@ -57,13 +46,18 @@ fn finish<T>(address: SocketAddr, serving: JoinHandle<T>) -> T {
     serving.join().unwrap()
 }
 
-fn read_request(stream: &mut TcpStream) -> (String, String) {
-    let mut reader = BufReader::new(stream);
+/// Reads to the end of a head, and gives it in lower case.
+fn read_head(reader: &mut impl BufRead) -> String {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         assert_ne!(reader.read_line(&mut head).unwrap(), 0, "the request ended within {head:?}");
     }
-    let head = head.to_lowercase();
+    head.to_lowercase()
+}
+
+fn read_request(stream: &mut TcpStream) -> (String, String) {
+    let mut reader = BufReader::new(stream);
+    let head = read_head(&mut reader);
     assert!(
         head.contains("\r\nhost: 127.0.0.1:") && head.contains("\r\ncontent-type: application/json\r\n"),
         "{head}"
@@ -90,7 +84,7 @@ fn check(arguments: &[&str], reply: String) -> (Told, (String, String)) {
 #[track_caller]
 fn answered(arguments: &[&str], reply: String, code: i32, line: &str) {
     let (told, _) = check(arguments, reply);
-    assert_eq!(told, Told { code, stdout: format!("{line}\n"), stderr: String::new() });
+    assert_eq!(told, Told { code: Some(code), stdout: format!("{line}\n"), stderr: String::new() });
 }
 
 #[test]
@@ -134,13 +128,13 @@ fn an_answer_is_one_line_and_an_exit_code() {
 #[test]
 fn the_answer_can_be_had_as_it_came() {
     let (told, _) = check(&["alice", "--json"], http(200, "", &format!("{ALLOWED}\n")));
-    assert_eq!((told.code, told.stdout), (0, format!("{ALLOWED}\n")));
+    assert_eq!((told.code, told.stdout), (Some(0), format!("{ALLOWED}\n")));
 }
 
 #[test]
 fn all_that_is_said_of_a_request_is_asked() {
     let ask = |arguments: &[&str]| check(arguments, http(200, "", ALLOWED)).1;
-    let post = "post /v1/check http/1.1".to_owned();
+    let post = "post /v1/check?deny_status=200 http/1.1".to_owned();
     assert_eq!(ask(&["alice"]), (post.clone(), r#"{"client_key":"alice","cost":1}"#.to_owned()));
     let all = [
         "a\"b",
@@ -163,7 +157,7 @@ fn all_that_is_said_of_a_request_is_asked() {
     assert_eq!(
         ask(&all),
         (
-            "post /v1/peek http/1.1".to_owned(),
+            "post /v1/peek?deny_status=200 http/1.1".to_owned(),
             r#"{"client_key":"a\"b","endpoint":"/orders","method":"POST","ip":"::1","tier":"pro","attributes":{"country":"","z":"1=2"},"cost":0}"#
                 .to_owned()
         )
@@ -176,13 +170,52 @@ fn the_server_is_named_by_a_variable_or_without_a_scheme_or_behind_a_path() {
     let (address, serving) = serve_once(http(200, "", ALLOWED));
     let mut asking = command(&["alice"]);
     asking.env("TOLLGATE_SERVER", format!("{address}/limits/"));
-    assert_eq!(told(asking).code, 0);
-    assert_eq!(finish(address, serving).0, "post /limits/v1/check http/1.1");
+    assert_eq!(told(asking).code, Some(0));
+    assert_eq!(finish(address, serving).0, "post /limits/v1/check?deny_status=200 http/1.1");
+}
+
+#[test]
+fn a_token_comes_from_a_file_or_a_variable_and_its_lack_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    fs::write(&path, "a-token-of-some-length\n").unwrap();
+    let path = path.to_str().unwrap();
+    let sent = |arguments: &[&str], variable: &str| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let head = read_head(&mut BufReader::new(&mut stream));
+            stream
+                .write_all(http(401, "", r#"{"error":{"code":"UNAUTHORIZED","message":"-"}}"#).as_bytes())
+                .unwrap();
+            // Closing before the client has been heard out would reset the connection in its face.
+            let _ = stream.read_to_end(&mut Vec::new());
+            head
+        });
+        let mut asking = command(&[&["alice", "--server", &url], arguments].concat());
+        asking.env("TOLLGATE_API_TOKEN", variable);
+        failed(
+            &told(asking),
+            &format!(
+                "error: cannot use the answer of {url}: it asks for a token: name a file with it, with --api-"
+            ),
+        );
+        let head = serving.join().unwrap();
+        head.lines().find_map(|line| line.strip_prefix("authorization: ")).map(str::to_owned)
+    };
+    assert_eq!(sent(&[], ""), None);
+    assert_eq!(sent(&["--api-token-file", path], ""), Some("bearer a-token-of-some-length".to_owned()));
+    assert_eq!(sent(&[], " another-token "), Some("bearer another-token".to_owned()));
+    failed(
+        &told(command(&["alice", "--api-token-file", "no/such/file"])),
+        "error: cannot read the token in no/such/file: No such file",
+    );
 }
 
 #[track_caller]
 fn failed(told: &Told, said: &str) {
-    assert_eq!((told.code, told.stdout.as_str()), (2, ""), "{told:?}");
+    assert_eq!((told.code, told.stdout.as_str()), (Some(2), ""), "{told:?}");
     assert!(told.stderr.starts_with(said), "{:?} does not begin with {said:?}", told.stderr);
 }
 
@@ -256,24 +289,6 @@ fn what_makes_no_sense_is_refused_before_anybody_is_asked() {
     );
 }
 
-/// Certificates for the test: those of an authority, a server and a client, in a folder.
-fn certificates() -> TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let mut params = CertificateParams::new([]).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().unwrap();
-    fs::write(folder.path().join("ca.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
-    let issuer = Issuer::new(params, key);
-    for name in ["server", "client"] {
-        let key = KeyPair::generate().unwrap();
-        let signed =
-            CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
-        fs::write(folder.path().join(name).with_extension("crt"), signed.pem()).unwrap();
-        fs::write(folder.path().join(name).with_extension("key"), key.serialize_pem()).unwrap();
-    }
-    folder
-}
-
 /// Lets in one client that shows a certificate, and answers it if it does.
 fn serve_tls_once(folder: &Path) -> (SocketAddr, JoinHandle<bool>) {
     let files = TlsFiles {
@@ -299,11 +314,11 @@ fn serve_tls_once(folder: &Path) -> (SocketAddr, JoinHandle<bool>) {
 
 #[test]
 fn a_server_can_be_asked_over_tls_by_those_it_knows() {
-    let folder = certificates();
-    let [ca, cert, key, other] = ["ca.crt", "client.crt", "client.key", "server.crt"]
-        .map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    let certificates = Certificates::new();
+    let [ca, cert, key, other] =
+        ["ca.crt", "client.crt", "client.key", "server.crt"].map(|name| certificates.path(name));
     let ask = |arguments: &[&str]| {
-        let (address, serving) = serve_tls_once(folder.path());
+        let (address, serving) = serve_tls_once(certificates.folder());
         let url = format!("https://{address}");
         let mut asking = command(&[&["alice", "--server", &url], arguments].concat());
         asking.env("SSL_CERT_FILE", &ca);
@@ -311,7 +326,7 @@ fn a_server_can_be_asked_over_tls_by_those_it_knows() {
     };
     let (told, is_let_in, _) = ask(&["--ca", &ca, "--cert", &cert, "--key", &key]);
     assert!(
-        told.code == 0 && told.stdout.starts_with("allowed: alice may go on, 99 left") && is_let_in,
+        told.code == Some(0) && told.stdout.starts_with("allowed: alice may go on, 99 left") && is_let_in,
         "{told:?}"
     );
 
@@ -326,7 +341,7 @@ fn a_server_can_be_asked_over_tls_by_those_it_knows() {
 
     // Without --ca, whom the system trusts is trusted.
     let (told, is_let_in, _) = ask(&["--cert", &cert, "--key", &key]);
-    assert!(told.code == 0 && is_let_in, "{told:?}");
+    assert!(told.code == Some(0) && is_let_in, "{told:?}");
 
     let (told, is_let_in, url) = ask(&["--ca", &other, "--cert", &cert, "--key", &key]);
     failed(&told, &format!("error: cannot speak TLS with {url}: invalid peer certificate"));
@@ -335,7 +350,7 @@ fn a_server_can_be_asked_over_tls_by_those_it_knows() {
 
 #[test]
 fn a_server_without_tls_is_told_apart() {
-    let folder = certificates();
+    let certificates = Certificates::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let serving = thread::spawn(move || {
@@ -344,8 +359,7 @@ fn a_server_without_tls_is_told_apart() {
         // Closing before the client has been heard out would reset the connection in its face.
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let ca = folder.path().join("ca.crt");
-    let told = told(command(&["alice", "--server", &url, "--ca", ca.to_str().unwrap()]));
+    let told = told(command(&["alice", "--server", &url, "--ca", &certificates.path("ca.crt")]));
     failed(
         &told,
         &format!("error: cannot speak TLS with {url}: it does not speak TLS: write http:// before it"),

@@ -2,24 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
-use std::fs;
-use std::process::{Command, Output};
+mod support;
 
-/// `tollgate`, untouched by the settings of whoever runs the tests.
-fn tollgate(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("TOLLGATE_") {
-            command.env_remove(name);
-        }
-    }
-    command.env_remove("RUST_LOG").args(arguments);
-    command
-}
+use std::fs;
+use std::process::Command;
+use support::{Told, told, tollgate};
 
 fn output(command: &mut Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    (status.code().unwrap(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    let Told { code, stdout, stderr } = told(command);
+    (code.unwrap(), stdout, stderr)
 }
 
 #[test]
@@ -103,6 +94,8 @@ fn the_manual_is_one_page_or_one_for_each_subcommand() {
         ".TH tollgate 1",
         ".SH \"TOLLGATE SERVE\"",
         ".SH \"TOLLGATE CHECK\"",
+        ".SH \"TOLLGATE RULES\"",
+        ".SH \"TOLLGATE RULES EXPLAIN\"",
         ".SS ENCRYPTION",
         "TOLLGATE_MAX_KEYS",
         "tollgate completions",
@@ -120,8 +113,18 @@ fn the_manual_is_one_page_or_one_for_each_subcommand() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    let expected =
-        ["tollgate-check.1", "tollgate-completions.1", "tollgate-man.1", "tollgate-serve.1", "tollgate.1"];
+    let expected = [
+        "tollgate-check.1",
+        "tollgate-completions.1",
+        "tollgate-man.1",
+        "tollgate-rules-check.1",
+        "tollgate-rules-diff.1",
+        "tollgate-rules-explain.1",
+        "tollgate-rules-schema.1",
+        "tollgate-rules.1",
+        "tollgate-serve.1",
+        "tollgate.1",
+    ];
     assert_eq!(names, expected);
     let serve = fs::read_to_string(inner.join("tollgate-serve.1")).unwrap();
     assert!(serve.contains(".SH ENCRYPTION") && serve.contains(".SH NOTES"), "{serve}");

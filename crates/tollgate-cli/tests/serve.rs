@@ -4,11 +4,9 @@
 
 mod support;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
-use support::{Server, check, failure, request, rules};
+use support::{Http2, Server, check, failure, request};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
@@ -34,7 +32,7 @@ fn a_hundred_a_minute_count_down_to_a_denial() {
         let body =
             format!(r#"{{"allowed":true,"remaining":{remaining},"reset_at":{reset_at},"retry_after":null}}"#);
         assert_eq!(answer.body, body);
-        assert!(answer.head.contains("\r\ncontent-type: application/json\r\n"));
+        assert_eq!(answer.field("content-type"), Some("application/json"));
         // A machine slow enough to win units back while it asks is no failure; gaining more than that would be.
         let regained = (unix_seconds() - begun + 1) * 100 / 60 + 1;
         assert!((100..=100 + regained).contains(&(remaining + asked)), "{remaining} left after {asked}");
@@ -59,35 +57,60 @@ fn what_never_fits_is_denied_without_a_time_to_come_back() {
 
 #[test]
 fn several_limits_must_all_be_passed() {
-    let mut server = Server::with_rules(
-        "several",
+    let server = Server::with_rules(
         "
 rules:
   - id: burst
     limit: 3/h
     algorithm: sliding_window_log
-  - id: sustained
+  - id: together
+    key: global
     limits: [5/day]
     algorithm: fixed_window
   - id: polite
+    key: [endpoint]
     limits: [4/h, 1000/day]
+    shadow: true
 ",
     );
     let mut client = server.connect();
     for left in [2, 1, 0] {
         let answer = client.check(ALICE);
-        assert!(answer.body.contains("\"allowed\":true"), "{answer:?}");
+        assert!(answer.is_allowed(), "{answer:?}");
         assert_eq!(answer.number("remaining"), left);
     }
     let answer = client.check(ALICE);
     assert!(answer.body.starts_with(r#"{"allowed":false,"remaining":0,"#), "{answer:?}");
     assert!((3590..=3600).contains(&answer.number("retry_after")), "the first hit leaves the log in an hour");
-    let greeting = server.rest_of_greeting(4);
-    assert!(greeting.contains("several.yaml"), "{greeting}");
-    assert!(
-        greeting.contains("  burst: sliding_window_log 3/h\n  sustained: fixed_window 5/day\n"),
-        "{greeting}"
+    let greeting = &server.greeting;
+    let said = format!(
+        "\nrules, from {}, which is followed:\n  burst: sliding_window_log 3/h for each api_key\n  together: \
+         fixed_window 5/day for everybody together\n  polite: token_bucket 4/h, token_bucket 1000/day for each \
+         endpoint (shadow)\ntry it:\n",
+        server.rules().display()
     );
+    assert!(greeting.contains(&said), "{greeting}");
+}
+
+#[test]
+fn the_greeting_says_where_it_is_and_what_to_type() {
+    let server = Server::start(&[]);
+    let Server { address, admin_address: admin, token, greeting, .. } = &server;
+    assert!(token.starts_with("tg_") && token.len() == 67, "{greeting}");
+    let expected = format!(
+        "tollgate {} listens on http://{address}
+admin: http://{admin} (/metrics, /livez, /readyz, /version)
+admin token, made just now and not shown again: {token}
+rules, built in (your own with --rules FILE):
+  default: token_bucket 100/min for each api_key
+try it:
+  curl -d '{{\"client_key\":\"alice\"}}' http://{address}/check
+  tollgate check alice --endpoint /orders --server http://{address}
+  curl -H 'Authorization: Bearer {token}' http://{admin}/metrics
+",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(*greeting, expected);
 }
 
 #[test]
@@ -96,13 +119,7 @@ fn bad_input_gets_a_clear_error_and_costs_nothing() {
     let mut client = server.connect();
     let big = format!(r#"{{"client_key":"alice","endpoint":"{}"}}"#, "x".repeat(70_000));
     let sent = |body: &str| check(body);
-    let typed = |kind: &str| {
-        let head = format!(
-            "POST /check HTTP/1.1\r\nHost: test\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
-            ALICE.len()
-        );
-        format!("{head}{ALICE}").into_bytes()
-    };
+    let typed = |kind: &str| request("POST", "/check", &[("Content-Type", kind)], ALICE);
     let cases = [
         (sent("{"), 400, "BAD_REQUEST", "cannot read the body: EOF"),
         (sent(""), 400, "BAD_REQUEST", "the body is not a JSON object: write one like {"),
@@ -138,15 +155,15 @@ fn bad_input_gets_a_clear_error_and_costs_nothing() {
             "unknown field `weight`, expected one of",
         ),
         (check(b"{\"client_key\":\"\xff\"}"), 400, "BAD_REQUEST", "invalid unicode"),
-        (request("GET", "/check", ""), 405, "METHOD_NOT_ALLOWED", "/check is not for GET: use POST"),
+        (request("GET", "/check", &[], ""), 405, "METHOD_NOT_ALLOWED", "/check is not for GET: use POST"),
         (
-            request("DELETE", "/livez", ""),
+            request("DELETE", "/livez", &[], ""),
             405,
             "METHOD_NOT_ALLOWED",
             "/livez is not for DELETE: use GET, HEAD",
         ),
         (
-            request("POST", "/chekc?x=1", ALICE),
+            request("POST", "/chekc?x=1", &[], ALICE),
             404,
             "NOT_FOUND",
             "there is nothing at /chekc: check with POST /check",
@@ -168,8 +185,8 @@ fn bad_input_gets_a_clear_error_and_costs_nothing() {
             answer.body.starts_with(&begin) && answer.body.replace("\\\"", "\"").contains(said),
             "{answer:?}"
         );
-        assert!(answer.head.contains("\r\ncontent-type: application/json\r\n"), "{answer:?}");
-        assert_eq!(answer.head.contains("\r\nallow: "), status == 405, "{answer:?}");
+        assert_eq!(answer.field("content-type"), Some("application/json"));
+        assert_eq!(answer.field("allow").is_some(), status == 405, "{answer:?}");
     }
     let kinds = [
         "application/json",
@@ -206,7 +223,7 @@ fn whatever_is_sent_the_server_lives() {
         let _ = std::io::Write::write_all(&mut stream, bytes);
         drop(stream);
         let mut client = server.connect();
-        client.send(request("GET", "/livez", ""));
+        client.send(request("GET", "/livez", &[], ""));
         let answer = client.answer();
         assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
     }
@@ -232,7 +249,8 @@ fn requests_share_a_connection_and_a_segment() {
     let mut client = server.connect();
     assert_eq!(client.check(ALICE).number("remaining"), 99);
     client.send(
-        [check(ALICE), request("GET", "/livez", ""), check(r#"{"client_key":"bob"}"#), check(ALICE)].concat(),
+        [check(ALICE), request("GET", "/livez", &[], ""), check(r#"{"client_key":"bob"}"#), check(ALICE)]
+            .concat(),
     );
     assert_eq!(client.answer().number("remaining"), 98);
     assert_eq!(client.answer().body, "ok");
@@ -247,101 +265,40 @@ fn requests_share_a_connection_and_a_segment() {
     assert!(client.has_ended());
 }
 
-#[tokio::test]
-async fn http2_is_spoken_to_those_who_begin_with_it() {
+#[test]
+fn http2_is_spoken_to_those_who_begin_with_it() {
     let server = Server::start(&[]);
-    let stream = tokio::net::TcpStream::connect(&server.address).await.unwrap();
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    let connection = tokio::spawn(connection);
+    let mut client = Http2::connect(&server.address);
     for left in [99, 98] {
-        let request = hyper::Request::post("http://test/check").body(Full::new(Bytes::from(ALICE))).unwrap();
-        let answer = sender.send_request(request).await.unwrap();
-        assert_eq!((answer.status().as_u16(), answer.version()), (200, hyper::Version::HTTP_2));
-        let body = answer.into_body().collect().await.unwrap().to_bytes();
-        assert!(body.starts_with(format!(r#"{{"allowed":true,"remaining":{left},"#).as_bytes()), "{body:?}");
+        let answer = client.ask("POST", "/check", &[], ALICE);
+        assert_eq!((answer.status, answer.number("remaining")), (200, left));
     }
     server.terminate();
-    connection.await.unwrap().unwrap();
-}
-
-#[test]
-fn a_signal_stops_it_though_an_idle_connection_is_open() {
-    let mut server = Server::start(&[]);
-    let (mut used, mut fresh) = (server.connect(), server.connect());
-    assert_eq!(used.check(ALICE).status, 200);
-    server.terminate();
-    assert!(used.has_ended() && fresh.has_ended());
-    assert_eq!(server.exit_code(), Some(0));
-}
-
-/// A client whose request has begun: the server has asked for the body.
-fn begun(server: &Server) -> support::Client {
-    let mut client = server.connect();
-    client.send("POST /check HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 22\r\n\r\n");
-    assert_eq!(client.answer().status, 100);
-    client
-}
-
-#[test]
-fn a_signal_lets_a_request_finish_that_has_begun() {
-    let mut server = Server::start(&[]);
-    let (mut idle, mut begun) = (server.connect(), begun(&server));
-    server.terminate();
-    assert!(idle.has_ended());
-    assert!(std::net::TcpStream::connect(&server.address).is_err(), "nobody else is let in");
-    begun.send(ALICE);
-    assert_eq!(begun.answer().number("remaining"), 99);
-    assert!(begun.has_ended());
-    assert_eq!(server.exit_code(), Some(0));
-}
-
-#[test]
-fn a_second_signal_stops_it_at_once() {
-    let mut server = Server::start(&[]);
-    let (mut idle, mut begun) = (server.connect(), begun(&server));
-    server.terminate();
-    assert!(idle.has_ended());
-    server.terminate();
-    assert!(begun.has_ended());
-    assert_eq!(server.exit_code(), Some(1));
+    client.end();
 }
 
 #[test]
 fn bad_rules_are_refused_with_the_place_and_a_remedy() {
-    let path = rules("bad", "rules:\n  - id: a\n    limit: 0/s\n    algorithm: gcra\n");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rules.yaml");
     let path = path.to_str().unwrap();
+    let said_of = |rules: &str| {
+        fs::write(path, rules).unwrap();
+        failure(&["--rules", path])
+    };
     assert_eq!(
-        failure(&["--rules", path]),
+        said_of("rules:\n  - id: a\n    limit: 0/s\n    algorithm: gcra\n"),
         format!(
-            "error: {path}:3:12: an amount of 0 would refuse everything: write at least 1, or put the key on a deny list\n\
-             {path}:4:16: unknown algorithm \"gcra\": write one of token_bucket, leaky_bucket, fixed_window, \
-             sliding_window_counter, sliding_window_log\n"
+            "error: {path}:3:12: error: an amount of 0 would refuse everything: write at least 1, or put the key on a \
+             deny list\n    3 |     limit: 0/s\n      |            ^\n\
+             {path}:4:16: error: unknown algorithm \"gcra\": write one of token_bucket, leaky_bucket, fixed_window, \
+             sliding_window_counter, sliding_window_log\n    4 |     algorithm: gcra\n      |                ^\n"
         )
     );
-    let said = failure(&["--rules", rules("shape", "rules:\n  - id: a\n    rate: 5\n").to_str().unwrap()]);
-    assert!(
-        said.contains("shape.yaml:3:5: unknown field \"rate\": the fields here are id, limit,"),
-        "{said}"
-    );
+    let said = said_of("rules:\n  - id: a\n    rate: 5\n");
+    assert!(said.contains("rules.yaml:3:5: error: unknown field \"rate\""), "{said}");
+    let said = said_of("rules: [{id: one, limit: 5/s}, {id: two, limit: 4/s}]");
+    assert!(said.contains("the rule is never used: \"one\" in line 1 counts by api_key too"), "{said}");
     let said = failure(&["--rules", "no/such/file.yaml"]);
     assert!(said.starts_with("error: cannot read the rules in no/such/file.yaml: No such file"), "{said}");
-}
-
-#[test]
-fn a_taken_port_is_named_with_a_way_out() {
-    let server = Server::start(&[]);
-    let said = failure(&["--http", &server.address]);
-    assert!(
-        said.starts_with(&format!(
-            "error: cannot listen on {}: something else listens there: stop it, or",
-            server.address
-        )),
-        "{said}"
-    );
-    let said = failure(&["--http", "nowhere"]);
-    assert!(
-        said.starts_with("error: cannot listen on nowhere: write an address and a port, like 127.0.0.1:8080"),
-        "{said}"
-    );
 }

@@ -123,6 +123,11 @@ fn value(form: &Form) -> Value {
             json!({"anyOf": [value(form), {"type": "array", "items": value(form), "minItems": 1}]})
         }
         Form::Map(form) => json!({"type": "object", "additionalProperties": value(form)}),
+        Form::Named(form) => json!({
+            "type": "object",
+            "propertyNames": {"pattern": "^[A-Za-z0-9._:/-]{1,64}$"},
+            "additionalProperties": value(form),
+        }),
         Form::Fields(table) => json!({"$ref": format!("#/$defs/{}", name(table))}),
         Form::Either(first, second) => json!({"anyOf": [value(first), value(second)]}),
     }

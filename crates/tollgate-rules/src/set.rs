@@ -280,6 +280,13 @@ impl RuleSet {
     }
 }
 
+/// A name as it goes into header fields, metrics and bodies, where nothing of it may need to be escaped. Whoever reads
+/// files has made sure of it before; this is for specs that come from elsewhere.
+fn clean(name: &str) -> Box<str> {
+    let is_known = |c: char| c.is_ascii_alphanumeric() || "._:/-".contains(c);
+    name.chars().map(|c| if is_known(c) { c } else { '-' }).collect::<String>().into()
+}
+
 fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
     let own = spec.limits.iter().map(Vec::len);
     let inherited = spec.limits.is_none().then(|| base_counts(file)).into_iter().flatten();
@@ -291,7 +298,7 @@ fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
         mode => tracks.track(&spec.key, mode, most),
     };
     Rule {
-        id: spec.id.value.as_str().into(),
+        id: clean(&spec.id.value),
         version: spec.version,
         description: spec.description.as_deref().map(Into::into),
         mode: spec.mode,
@@ -303,7 +310,7 @@ fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
         consistency: spec.consistency.or(file.consistency).unwrap_or_default(),
         track,
         scope: stable_hash(&["rule", &spec.id.value]),
-        names: names(&spec.id.value, most),
+        names: names(&clean(&spec.id.value), most),
     }
 }
 
@@ -344,7 +351,7 @@ fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> 
     rules.push(rule("default", limits));
     let tiers = position(rules);
     for TierSpec { name, limits, .. } in &file.tiers {
-        rules.push(rule(&format!("tier:{}", name.value), limits.clone().map(Into::into)));
+        rules.push(rule(&format!("tier:{}", clean(&name.value)), limits.clone().map(Into::into)));
     }
     let clients = position(rules);
     rules.push(rule("client", None));

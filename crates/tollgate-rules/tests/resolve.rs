@@ -1,4 +1,5 @@
 //! The quick way from a request to its limits agrees with the slow and plain one, whatever the rules.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -290,4 +291,13 @@ fn the_longest_parts_stay_apart() {
     let long = "k".repeat(70_000);
     let request = Request { endpoint: "/p", ..Request::new(&long) };
     assert_eq!(shown(&rules, &request), [format!("two {}|/p", "k".repeat(65_535))]);
+}
+
+#[test]
+fn a_name_that_could_break_an_answer_is_cleaned() {
+    let mut rule = simple("a\r\nx: \"y\"é", &["api_key"], None, "1/s");
+    rule.limits = Some(vec![limit("1/s"), limit("2/h")]);
+    let rules = compile(vec![rule]);
+    let rule = &rules.rules()[0];
+    assert_eq!((rule.id(), rule.limit_name(1)), ("a--x:--y--", "a--x:--y---2"));
 }

@@ -81,10 +81,19 @@ pub(crate) enum Route {
 enum Pending {
     /// One request, at this index.
     One(usize, Manner),
-    /// A batch of so many, from this index on.
-    Many(usize, usize),
+    /// A batch, from this index on.
+    Many(usize, Filed),
     Page,
     Fault(Fault),
+}
+
+/// A batch on the docket.
+#[derive(Clone, Copy, Debug)]
+struct Filed {
+    /// How many checks it has.
+    count: usize,
+    /// Whether all of it could be read quickly.
+    is_plain: bool,
 }
 
 /// How a refusal is told.
@@ -123,38 +132,41 @@ impl<S: Store> Api<S> {
             }
             Route::Batch => {
                 let first = docket.len();
-                let count = self.file_batch(call.body, docket)?;
-                Ok(Pending::Many(first, count))
+                let filed = self.file_batch(call.body, docket)?;
+                Ok(Pending::Many(first, filed))
             }
             Route::OpenApi | Route::Livez => Ok(Pending::Page),
         }
     }
 
     /// Adds the checks of a batch. If one of them can't be read, none is decided.
-    fn file_batch(&self, body: &[u8], docket: &mut Docket) -> Result<usize, Fault> {
+    fn file_batch(&self, body: &[u8], docket: &mut Docket) -> Result<Filed, Fault> {
         let most = self.options.max_batch;
         let first = docket.len();
-        let quick = quick::batch(body, most, |request| self.gate.add(docket, Verb::Check, request));
-        if let Some(count) = quick {
-            return Ok(count);
-        }
-        docket.cut(first);
-        if body.trim_ascii_start().first() != Some(&b'{') {
-            return Err(Fault::NoBatch);
-        }
-        let take = |check: CheckBody<'_>| {
-            if !check.says_who() {
-                return Err(NOBODY);
-            }
-            check.with_request(|request| self.gate.add(docket, Verb::Check, request));
-            Ok(())
+        // The emergency limit takes when a check is added, and does not give back: under it, all is read before.
+        let may_be_plain = match self.gate.emergency().limit() {
+            None => true,
+            Some(_) => quick::batch(body, most, |_| ()).is_some(),
         };
-        let mut json = serde_json::Deserializer::from_slice(body);
-        let read = Batch { most, take }.deserialize(&mut json).and_then(|count| json.end().map(|()| count));
-        read.map_err(|error| {
+        if may_be_plain {
+            let quick = quick::batch(body, most, |request| self.gate.add(docket, Verb::Check, request));
+            if let Some(count) = quick {
+                return Ok(Filed { count, is_plain: true });
+            }
             docket.cut(first);
-            Fault::unreadable_batch(&error)
-        })
+        } else {
+            read_batch(body, most, |_| {})?;
+        }
+        let add = |check: &CheckBody<'_>| {
+            check.with_request(|request| self.gate.add(docket, Verb::Check, request));
+        };
+        match read_batch(body, most, add) {
+            Ok(count) => Ok(Filed { count, is_plain: false }),
+            Err(fault) => {
+                docket.cut(first);
+                Err(fault)
+            }
+        }
     }
 
     /// How the caller wants a refusal told.
@@ -206,10 +218,10 @@ impl<S: Store> Api<S> {
                     self.log_denial(call, &verdict);
                 }
             }
-            Pending::Many(first, count) => {
+            Pending::Many(first, filed) => {
                 body.extend_from_slice(b"{\"results\":[");
                 let mut is_all_allowed = true;
-                for index in *first..first + count {
+                for index in *first..first + filed.count {
                     if index > *first {
                         body.push(b',');
                     }
@@ -221,7 +233,7 @@ impl<S: Store> Api<S> {
                 out.begin(StatusCode::OK, JSON);
                 out.end(body);
                 if !is_all_allowed {
-                    self.log_denials(call, docket, *first);
+                    self.log_denials(call, docket, *first, *filed);
                 }
             }
         }
@@ -235,7 +247,7 @@ impl<S: Store> Api<S> {
     }
 
     #[cold]
-    fn log_denials(&self, call: &Call<'_, Route>, docket: &Docket, first: usize) {
+    fn log_denials(&self, call: &Call<'_, Route>, docket: &Docket, first: usize, filed: Filed) {
         let mut index = first;
         let mut note = |request: &Request<'_>| {
             let verdict = docket.verdict(index);
@@ -245,15 +257,11 @@ impl<S: Store> Api<S> {
             }
         };
         let most = self.options.max_batch;
-        // Either way of reading it must not be begun in vain.
-        if quick::batch(call.body, most, |_| ()).is_some() {
-            quick::batch(call.body, most, note);
+        // It was read before, so it can be read again, in the same way.
+        if filed.is_plain {
+            let _ = quick::batch(call.body, most, note);
         } else {
-            let take = |check: CheckBody<'_>| {
-                check.with_request(&mut note);
-                Ok(())
-            };
-            let _ = Batch { most, take }.deserialize(&mut serde_json::Deserializer::from_slice(call.body));
+            let _ = read_batch(call.body, most, |check| check.with_request(&mut note));
         }
     }
 }
@@ -310,7 +318,7 @@ impl Route {
             "/v1/peek" => (Route::Full(Verb::Peek), "POST"),
             "/v1/refund" => (Route::Full(Verb::Refund), "POST"),
             "/v1/reset" => (Route::Full(Verb::Reset), "POST"),
-            "/openapi.json" | "/v1/openapi.json" => (Route::OpenApi, "GET, HEAD"),
+            "/openapi.json" => (Route::OpenApi, "GET, HEAD"),
             "/livez" => (Route::Livez, "GET, HEAD"),
             path => return Err(Fault::no_such_path(path)),
         };
@@ -352,6 +360,23 @@ fn read_by_the_book<'a>(call: &Call<'a, Route>) -> Result<CheckBody<'a>, Fault> 
         _ if !check.says_who() => Err(Fault::Unreadable { reason: NOBODY.to_owned() }),
         _ => Ok(check),
     }
+}
+
+/// Reads a batch by the book, and hands over each check. On an error, some may have been handed over in vain.
+fn read_batch(body: &[u8], most: usize, mut use_it: impl FnMut(&CheckBody<'_>)) -> Result<usize, Fault> {
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Fault::NoBatch);
+    }
+    let take = |check: CheckBody<'_>| match check.says_who() {
+        true => {
+            use_it(&check);
+            Ok(())
+        }
+        false => Err(NOBODY),
+    };
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let read = Batch { most, take }.deserialize(&mut json).and_then(|count| json.end().map(|()| count));
+    read.map_err(|error| Fault::unreadable_batch(&error))
 }
 
 /// The status that a query asks refusals to have: `deny_status=429`. What else is in a query means nothing here.

@@ -5,7 +5,9 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use tollgate::rules::Request;
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval};
+use tollgate::rules::{Request, Rule};
 use tollgate::{Clock, Micros, Verdict};
 
 /// How many characters of a client's key are shown: enough to recognise it by, too few to use it.
@@ -40,6 +42,16 @@ impl DenialLog {
         self.silent.load(Relaxed)
     }
 
+    /// Tells when a second is over how many it was silent about, for ever.
+    pub(crate) async fn keep(&self, clock: &dyn Clock) {
+        let mut beat = interval(Duration::from_secs(1));
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            beat.tick().await;
+            self.turn_to(clock.now());
+        }
+    }
+
     /// Notes a denial.
     #[cold]
     pub(crate) fn note(&self, clock: &dyn Clock, request: &Request<'_>, verdict: &Verdict<'_>) {
@@ -55,7 +67,7 @@ impl DenialLog {
                 endpoint = request.endpoint,
                 ip = request.ip.map(tracing::field::display),
                 cost = request.cost,
-                rule = verdict.rule().map(|rule| rule.id()),
+                rule = verdict.rule().map(Rule::id),
                 limit = decision.limit().map(tracing::field::display),
                 retry_after_ms = decision.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
                 reason = crate::api::reason(verdict.cause()),
@@ -64,8 +76,18 @@ impl DenialLog {
         }
     }
 
-    /// Whether this second has room for a line. The first of a new second tells how many the last one was silent about.
+    /// Whether this second has room for a line.
     fn has_room(&self, now: Micros) -> bool {
+        self.turn_to(now);
+        let is_logged = self.seen.fetch_add(1, Relaxed) < self.most;
+        if !is_logged {
+            self.silent.fetch_add(1, Relaxed);
+        }
+        is_logged
+    }
+
+    /// Whoever is first in a new second tells how many the last one was silent about.
+    fn turn_to(&self, now: Micros) {
         let second = now.get() / 1_000_000;
         let known = self.second.load(Relaxed);
         if known != second && self.second.compare_exchange(known, second, Relaxed, Relaxed).is_ok() {
@@ -74,11 +96,6 @@ impl DenialLog {
                 tracing::info!(target: "tollgate::denied", more, "so many more were denied and not logged");
             }
         }
-        let is_logged = self.seen.fetch_add(1, Relaxed) < self.most;
-        if !is_logged {
-            self.silent.fetch_add(1, Relaxed);
-        }
-        is_logged
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 use tollgate::rules::{RuleSet, read};
 use tollgate::{Gate, Micros, Store};
 
@@ -21,6 +22,8 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Feed {
     path: Option<PathBuf>,
+    /// Over the file, until somebody follows it.
+    watch: Mutex<Option<Watch>>,
     /// What was wrong at the last attempt, if anything was.
     trouble: Mutex<Option<String>>,
     failures: AtomicU64,
@@ -49,8 +52,14 @@ pub enum FeedError {
 
 impl Feed {
     /// A feed of the rules in a file, or of none at all.
+    ///
+    /// Make it before the file is first read, so that no change to it goes unseen.
+    ///
+    /// # Panics
+    /// With a file, outside of a Tokio runtime.
     pub fn new(path: Option<PathBuf>, now: Micros) -> Feed {
         Feed {
+            watch: Mutex::new(path.clone().map(|path| Watch::new([path]))),
             path,
             trouble: Mutex::new(None),
             failures: AtomicU64::new(0),
@@ -80,19 +89,29 @@ impl Feed {
 
     /// Follows the file, and does what `reload` is told to, for ever.
     pub async fn follow<S: Store>(&self, gate: &Gate<S>, mut reload: mpsc::Receiver<()>) {
-        let Some(path) = &self.path else { return std::future::pending().await };
-        let mut watch = Watch::new([path.clone()]);
+        let watch = self.watch.lock().take();
+        let (Some(path), Some(mut watch)) = (&self.path, watch) else { return std::future::pending().await };
         loop {
             let is_asked = tokio::select! {
                 _ = watch.changed() => false,
                 Some(()) = reload.recv() => true,
             };
-            self.load(path, gate, is_asked);
+            let (file, now) = (path.clone(), gate.clock().now());
+            // Thousands of rules take a while to compile, and no request should wait for that.
+            let loaded = spawn_blocking(move || load(&file, now)).await;
+            let broken = |error| FeedError::Invalid { report: format!("the file can't be read: {error}") };
+            self.put_in_force(loaded.map_err(broken).flatten(), path, gate, is_asked);
         }
     }
 
-    fn load<S: Store>(&self, path: &Path, gate: &Gate<S>, is_asked: bool) {
-        match load(path, gate.clock().now()) {
+    fn put_in_force<S: Store>(
+        &self,
+        loaded: Result<RuleSet, FeedError>,
+        path: &Path,
+        gate: &Gate<S>,
+        is_asked: bool,
+    ) {
+        match loaded {
             Ok(rules) => {
                 let count = rules.rules().len();
                 gate.install(rules);
@@ -129,10 +148,10 @@ pub fn load(path: &Path, now: Micros) -> Result<RuleSet, FeedError> {
         String::from_utf8(text).map_err(|_| unreadable(io::Error::other("it is not text in UTF-8")))?;
     let name = path.display().to_string();
     let review = read(&text, now);
-    let report = review.report(&name, &text);
+    let report = review.report(&name, &text).trim_end().to_owned();
     let Some(spec) = review.spec else { return Err(FeedError::Invalid { report }) };
     if !report.is_empty() {
-        tracing::warn!("{}", report.trim_end());
+        tracing::warn!("{report}");
     }
     RuleSet::compile(&spec).map_err(|error| FeedError::Invalid { report: format!("{name}: error: {error}") })
 }

@@ -115,8 +115,7 @@ pub async fn serve<S: Store + Keeping>(
         started_at: gate.clock().now().get() / 1_000_000,
         reload: ask.clone(),
     });
-    let certificates: Vec<_> =
-        http.iter().chain(admin.iter().map(|(door, _)| door)).filter_map(|door| door.tls.clone()).collect();
+    let certificates = certificates(&http, &admin);
     let api = Arc::new(Api::new(gate.clone(), api, Arc::clone(&tower.denials)));
     let http =
         http.map(|door| Port::open(door, api, max_connections, Arc::clone(&tower), |crowd| &crowd.http));
@@ -141,12 +140,13 @@ pub async fn serve<S: Store + Keeping>(
             let _ = ask.try_send(());
             certificates.iter().for_each(|tls| renew(tls));
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         () = stopping => {}
         () = gate.store().keep() => {}
         () = tower.feed.follow(&gate, asked) => {}
+        () = tower.denials.keep(gate.clock()) => {}
         () = follow_certificates(&certificates) => {}
         () = signalled => {}
     }
@@ -269,6 +269,14 @@ fn has_left(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionReset)
 }
 
+/// The certificates of all doors, each once: doors may share them.
+fn certificates(http: &Option<Door>, admin: &Option<(Door, Token)>) -> Vec<Arc<Tls>> {
+    let doors = http.iter().chain(admin.iter().map(|(door, _)| door));
+    let mut certificates: Vec<Arc<Tls>> = doors.filter_map(|door| door.tls.clone()).collect();
+    certificates.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    certificates
+}
+
 /// Reads certificates again when their files change, for ever.
 async fn follow_certificates(certificates: &[Arc<Tls>]) {
     if certificates.is_empty() {
@@ -276,6 +284,10 @@ async fn follow_certificates(certificates: &[Arc<Tls>]) {
     }
     let files = certificates.iter().flat_map(|tls| tls.files().map(Path::to_path_buf));
     let mut watch = Watch::new(files);
+    // What changed since they were first read, and before they were watched, would never be seen.
+    for tls in certificates {
+        tls.reload().unwrap_or_else(|error| tracing::error!(%error, "the certificates stay as they were"));
+    }
     loop {
         watch.changed().await;
         certificates.iter().for_each(|tls| renew(tls));

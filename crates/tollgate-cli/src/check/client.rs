@@ -5,7 +5,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
 use std::fmt;
@@ -33,6 +33,8 @@ pub(super) struct Server {
     /// What its paths begin with, if it stands behind a proxy.
     prefix: String,
     tls: Option<TlsConnector>,
+    /// What it is told of who asks.
+    authorization: Option<HeaderValue>,
 }
 
 /// What a server said.
@@ -70,6 +72,7 @@ impl Server {
             port: url.port_u16().unwrap_or(if has_tls { 443 } else { 80 }),
             prefix: url.path().trim_end_matches('/').to_owned(),
             tls: has_tls.then(|| connector(reach)).transpose()?,
+            authorization: reach.token()?.map(|token| bearer(&token)).transpose()?,
         })
     }
 
@@ -113,7 +116,12 @@ impl Server {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         let request = Request::post(format!("{}{path}", self.prefix));
         let request = request.header(HOST, format!("{host}:{}", self.port));
-        Ok(request.header(CONTENT_TYPE, "application/json").body(Full::new(question.into()))?)
+        let mut request =
+            request.header(CONTENT_TYPE, "application/json").body(Full::new(question.into()))?;
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+        }
+        Ok(request)
     }
 
     async fn exchange<S>(&self, stream: S, request: Request<Full<Bytes>>) -> Result<Reply>
@@ -134,6 +142,13 @@ impl Server {
         };
         timeout(ANSWER, exchange).await.map_err(|_| anyhow!("it took too long"))?
     }
+}
+
+fn bearer(token: &str) -> Result<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+        .context("the token has characters that can't be sent: is this the right file?")?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// The address, as it would be written.

@@ -83,23 +83,24 @@ fn words(explanation: &Explanation<'_>) -> String {
     match explanation.listed {
         Some(Listed::Deny) => text.push_str("REFUSED: the client is on the deny list\n"),
         Some(Listed::Allow) => {
-            text.push_str("ALLOWED: the client is on the allow list, and no rule is looked at\n")
+            text.push_str("ALLOWED: the client is on the allow list, and no rule is looked at\n");
         }
         None if explanation.rules.iter().all(|(_, standing)| !matches!(standing, Standing::Binds { .. })) => {
             text.push_str("ALLOWED: no rule binds it\n");
         }
         None => {}
     }
-    let (marked, unmarked) = if explanation.listed.is_some() { (' ', ' ') } else { ('*', ' ') };
+    let is_listed = explanation.listed.is_some();
     for (rule, standing) in &explanation.rules {
         let shadow = if rule.mode() == Mode::Shadow { " (shadow: refuses nobody)" } else { "" };
-        let mark = if matches!(standing, Standing::Binds { .. }) { marked } else { unmarked };
-        let _ = writeln!(text, "{mark} {}: {}{shadow}", rule.id(), verdict(standing));
+        let mark = if matches!(standing, Standing::Binds { .. }) && !is_listed { '*' } else { ' ' };
+        let _ = writeln!(text, "{mark} {}: {}{shadow}", rule.id(), verdict(standing, is_listed));
     }
     text
 }
 
-fn verdict(standing: &Standing<'_>) -> String {
+/// What a rule has to say; of a client on a list, what it would.
+fn verdict(standing: &Standing<'_>, is_listed: bool) -> String {
     match standing {
         Standing::Binds { limits, key } => {
             let limits: Vec<_> = limits.iter().map(ToString::to_string).collect();
@@ -109,7 +110,8 @@ fn verdict(standing: &Standing<'_>) -> String {
             } else {
                 format!("for {}", key.join(", "))
             };
-            format!("binds: {}, counted {counted}", limits.join(" and "))
+            let binds = if is_listed { "would bind" } else { "binds" };
+            format!("{binds}: {}, counted {counted}", limits.join(" and "))
         }
         Standing::ComesLater(id) => format!("no: {id} counts the same and comes first"),
         Standing::Misfit(misfit) => format!("no: {misfit}"),
@@ -131,12 +133,13 @@ fn source(source: TierSource) -> &'static str {
 }
 
 fn values(explanation: &Explanation<'_>) -> serde_json::Value {
+    let is_listed = explanation.listed.is_some();
     let rules = explanation.rules.iter().map(|(rule, standing)| {
         let mut value = json!({
             "id": rule.id(),
-            "binds": matches!(standing, Standing::Binds { .. }) && explanation.listed.is_none(),
+            "binds": matches!(standing, Standing::Binds { .. }) && !is_listed,
             "shadow": rule.mode() == Mode::Shadow,
-            "why": verdict(standing),
+            "why": verdict(standing, is_listed),
         });
         if let Standing::Binds { limits, key } = standing {
             value["limits"] = limits.iter().map(ToString::to_string).collect();
@@ -147,6 +150,13 @@ fn values(explanation: &Explanation<'_>) -> serde_json::Value {
     json!({
         "path": explanation.path,
         "tier": explanation.tier,
+        "tier_source": match explanation.tier_source {
+            TierSource::Nobody => None,
+            TierSource::Request => Some("request"),
+            TierSource::Client => Some("client"),
+            TierSource::Pattern => Some("pattern"),
+            TierSource::Default => Some("default"),
+        },
         "listed": explanation.listed.map(|listed| match listed {
             Listed::Allow => "allow",
             Listed::Deny => "deny",

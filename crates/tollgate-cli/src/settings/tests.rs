@@ -145,6 +145,7 @@ fn every_setting_can_be_said_in_each_way() {
         ("http", "[::1]:0"),
         ("admin", "off"),
         ("admin_token_file", "token"),
+        ("api_token_file", "another"),
         ("max_connections", "7"),
         ("tls_cert", "a.crt"),
         ("tls_key", "a.key"),

@@ -6,7 +6,9 @@ use super::{Complaint, Origin, Said};
 /// All of it; `said` is what is in force for each setting, in the order of the table.
 pub(super) fn complaints(said: &[Option<Said>]) -> Vec<Complaint> {
     let together = Together { said };
-    [together.about_tls(), together.about_token(), together.about_listeners()].concat()
+    let tokens = [("admin_token_file", "admin_token"), ("api_token_file", "api_token")]
+        .map(|pair| together.about_token(pair));
+    [together.about_tls(), tokens.concat(), together.about_listeners()].concat()
 }
 
 struct Together<'a> {
@@ -31,11 +33,9 @@ impl<'a> Together<'a> {
         }
     }
 
-    fn about_token(&self) -> Vec<Complaint> {
-        let (Some(_), Some(token)) = (self.set("admin_token_file"), self.set("admin_token")) else {
-            return Vec::new();
-        };
-        vec![token.complain("there is also admin_token_file, and only one can be the token: leave one out")]
+    fn about_token(&self, (file, token): (&str, &str)) -> Vec<Complaint> {
+        let (Some(_), Some(token)) = (self.set(file), self.set(token)) else { return Vec::new() };
+        vec![token.complain(&format!("there is also {file}, and only one can be the token: leave one out"))]
     }
 
     fn about_listeners(&self) -> Vec<Complaint> {

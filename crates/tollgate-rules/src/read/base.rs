@@ -124,6 +124,7 @@ impl<'n> Reader<'n> {
                 fields.finish();
             }
             self.complain_of_idle_law(&terms, &item);
+            self.complain_of_name("a tier's name", name.value, name.place);
             let name = At { value: name.value.to_owned(), place: name.place };
             tiers.push(TierSpec { name, keys, limits: terms.limits });
         }

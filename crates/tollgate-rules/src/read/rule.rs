@@ -58,18 +58,23 @@ impl<'n> Reader<'n> {
     fn id(&mut self, fields: &Fields<'n>) -> At<String> {
         let Some(item) = fields.find("id") else { return At { value: String::new(), place: fields.place } };
         let text = item.text(&mut self.complaints).unwrap_or_default();
+        self.complain_of_name("an id", text, item.place());
+        item.at(text.to_owned())
+    }
+
+    /// Names go into header fields, metrics and bodies as they are, so nothing in them may need to be escaped.
+    pub(super) fn complain_of_name(&mut self, what: &str, text: &str, place: Place) {
         let is_known = |c: char| c.is_ascii_alphanumeric() || "._:/-".contains(c);
         if let Some(odd) = text.chars().find(|c| !is_known(*c)) {
             let said = format!(
-                "an id has no {odd:?}: write letters, digits and . _ : / - only, like {}",
+                "{what} has no {odd:?}: write letters, digits and . _ : / - only, like {}",
                 suggest_id(text)
             );
-            self.complaints.error(item.place(), said);
+            self.complaints.error(place, said);
         } else if text.len() > MOST_ID {
-            let said = format!("an id has at most {MOST_ID} characters, not {}: shorten it", text.len());
-            self.complaints.error(item.place(), said);
+            let said = format!("{what} has at most {MOST_ID} characters, not {}: shorten it", text.len());
+            self.complaints.error(place, said);
         }
-        item.at(text.to_owned())
     }
 
     fn mode(&mut self, fields: &Fields<'n>) -> Mode {

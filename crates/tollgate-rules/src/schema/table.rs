@@ -65,6 +65,8 @@ pub(crate) enum Form {
     OneOrList(&'static Form),
     /// A map by names that the author chooses.
     Map(&'static Form),
+    /// The same, by names of the kind that rules have.
+    Named(&'static Form),
     /// A map with known fields.
     Fields(&'static Table),
     /// Either of two.
@@ -234,7 +236,7 @@ pub(crate) static FILE: Table = Table {
         ),
         field(
             "tiers",
-            Form::Map(&Form::Either(&Form::Quota, &Form::Fields(&TIER))),
+            Form::Named(&Form::Either(&Form::Quota, &Form::Fields(&TIER))),
             "{free: 100/min, pro: 1000/min}",
             "Bundles of limits by name, which take the default's place for their clients.",
         ),

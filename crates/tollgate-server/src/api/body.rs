@@ -315,13 +315,16 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<usize, A::Error> {
         let mut count = 0;
-        while let Some(check) = list.next_element::<CheckBody<'de>>()? {
+        loop {
+            // Whoever sent thousands is told which of them, counted from 0 as their program counts.
+            let about = |said: &dyn fmt::Display| A::Error::custom(format!("check {count}: {said}"));
+            let next = list.next_element::<CheckBody<'de>>().map_err(|error| about(&error))?;
+            let Some(check) = next else { return Ok(count) };
             if count == self.most {
                 return Err(A::Error::invalid_length(count + 1, &self));
             }
-            (self.take)(check).map_err(|said| A::Error::custom(format!("check {count}: {said}")))?;
+            (self.take)(check).map_err(|said| about(&said))?;
             count += 1;
         }
-        Ok(count)
     }
 }

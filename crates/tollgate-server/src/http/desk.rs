@@ -89,7 +89,7 @@ impl<T: Site> Desk<T> {
         let (parts, body) = request.into_parts();
         let head = Head::Parts(&parts);
         let mut draft = Draft::default();
-        match self.take_in(&head, body).await {
+        let held = match self.take_in(&head, body).await {
             Ok((Admitted { route, answer, .. }, body, place)) => {
                 let held = match answer {
                     Length::Long if body.len() > BRIEF_BYTES => Some((backlog.turn().await, place)),
@@ -97,11 +97,14 @@ impl<T: Site> Desk<T> {
                 };
                 let call = Call { route, head, body: &body };
                 self.site.answer(std::iter::once(call), &mut draft).await;
-                return draft.into_reply().map(|load| load.holding(held));
+                held
             }
-            Err(fault) => fault.tell(&mut draft),
-        }
-        draft.into_reply()
+            Err(fault) => {
+                fault.tell(&mut draft);
+                None
+            }
+        };
+        draft.into_reply().map(|load| load.holding(held))
     }
 
     /// Takes in the body of an admitted request. While the third is held, there is room for it.

@@ -1,0 +1,389 @@
+//! The API from outside: what each path answers, batches, and who may ask.
+
+#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+
+mod support;
+
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use support::{Http2, Server};
+
+const ALICE: &str = r#"{"client_key":"alice"}"#;
+
+/// So slow that no test lives to see a unit come back.
+const TEN_A_DAY: &str = "default: {limit: 10/day}";
+
+/// What of an answer stays the same from day to day.
+fn without_times(mut answer: Value) -> Value {
+    answer.as_object_mut().unwrap().remove("reset_at").unwrap();
+    answer
+}
+
+#[test]
+fn a_short_check_answers_with_four_fields_in_order() {
+    let server = Server::with_rules(&format!("{TEN_A_DAY}\nwhitelist: [friend]\nblacklist: [foe]"));
+    let shape = |body: &str| {
+        let answer = server.check(body);
+        let reset_at = answer.number("reset_at").to_string();
+        answer.body.replace(&reset_at, "AT")
+    };
+    assert_eq!(shape(ALICE), r#"{"allowed":true,"remaining":9,"reset_at":AT,"retry_after":null}"#);
+    let full = r#"{"client_key":"alice","endpoint":"/orders","cost":9}"#;
+    assert_eq!(
+        shape(full),
+        r#"{"allowed":true,"remaining":AT,"reset_at":AT,"retry_after":null}"#.replacen("AT", "0", 1)
+    );
+    assert_eq!(server.check(ALICE).number("retry_after"), 8640, "a tenth of a day");
+    assert_eq!(
+        server.check(r#"{"client_key":"friend"}"#).body,
+        r#"{"allowed":true,"remaining":4294967295,"reset_at":0,"retry_after":null}"#
+    );
+    assert_eq!(
+        server.check(r#"{"client_key":"foe"}"#).body,
+        r#"{"allowed":false,"remaining":0,"reset_at":0,"retry_after":null}"#
+    );
+}
+
+#[test]
+fn a_full_check_says_which_rule_and_why() {
+    let server = Server::with_rules(&format!(
+        "rules: [{{id: orders, match: {{path: /orders}}, limits: [20/day, 3/day]}}]\n{TEN_A_DAY}\nwhitelist: [friend]\nblacklist: [foe]"
+    ));
+    let decide = |body: &str| server.decide(body).json();
+    let answer = decide(r#"{"client_key":"alice","endpoint":"/orders","cost":3}"#);
+    assert_eq!(
+        without_times(answer),
+        json!({
+            "allowed": true, "remaining": 0, "retry_after": null, "limit": 3, "window": 86400, "rule": "orders",
+            "reason": "limit",
+        })
+    );
+    let answer = decide(r#"{"client_key":"alice","endpoint":"/orders","cost":2}"#);
+    assert_eq!(
+        without_times(answer),
+        json!({
+            "allowed": false, "remaining": 0, "retry_after": 57600, "limit": 3, "window": 86400, "rule": "orders",
+            "reason": "limit",
+        })
+    );
+    let answer = decide(ALICE);
+    assert_eq!((&answer["rule"], &answer["remaining"]), (&json!("default"), &json!(9)));
+    let nothing = json!({
+        "allowed": true, "remaining": null, "reset_at": null, "retry_after": null, "limit": null, "window": null,
+        "rule": null, "reason": "allow_list",
+    });
+    assert_eq!(decide(r#"{"client_key":"friend"}"#), nothing);
+    let mut refused = nothing.clone();
+    refused["allowed"] = json!(false);
+    refused["remaining"] = json!(0);
+    refused["reason"] = json!("deny_list");
+    assert_eq!(decide(r#"{"client_key":"foe"}"#), refused);
+    let mut unbound = nothing;
+    unbound["reason"] = json!("no_rule");
+    assert_eq!(decide(r#"{"ip":"10.0.0.1"}"#), unbound, "nothing here counts by address");
+}
+
+#[test]
+fn looking_takes_nothing_a_refund_gives_back_and_a_reset_forgets() {
+    let server = Server::with_rules(TEN_A_DAY);
+    let mut client = server.connect();
+    let mut left = |path: &str, cost: u32| {
+        let answer = client.post(path, format!(r#"{{"client_key":"alice","cost":{cost}}}"#));
+        assert_eq!(answer.status, 200);
+        (answer.is_allowed(), answer.number("remaining"))
+    };
+    assert_eq!(left("/v1/peek", 10), (true, 10));
+    assert_eq!(left("/v1/peek", 11), (false, 10));
+    assert_eq!(left("/v1/check", 8), (true, 2));
+    assert_eq!(left("/v1/peek", 3), (false, 2));
+    assert_eq!(left("/v1/check", 0), (true, 2));
+    assert_eq!(left("/v1/refund", 3), (true, 5));
+    assert_eq!(left("/v1/check", 5), (true, 0));
+    assert_eq!(left("/v1/refund", 4_000_000_000), (true, 10), "never more than there was");
+    assert_eq!(left("/v1/check", 10), (true, 0));
+    assert_eq!(left("/v1/reset", 1), (true, 10));
+    assert_eq!(left("/v1/peek", 1), (true, 10));
+}
+
+#[test]
+fn a_request_takes_from_all_its_limits_or_from_none() {
+    let server = Server::with_rules(
+        "
+rules:
+  - {id: address, key: ip, limit: 2/day}
+  - {id: all, key: global, limit: 7/day}
+default: {limits: [5/day, 100/day]}
+",
+    );
+    let mut client = server.connect();
+    let mut ask = |path: &str, ip: &str, cost: u32| {
+        let answer =
+            client.post(path, format!(r#"{{"client_key":"alice","ip":"{ip}","cost":{cost}}}"#)).json();
+        (
+            answer["allowed"].as_bool().unwrap(),
+            answer["rule"].as_str().unwrap().to_owned(),
+            answer["remaining"].as_u64(),
+        )
+    };
+    assert_eq!(ask("/v1/check", "10.0.0.1", 2), (true, "address".to_owned(), Some(0)));
+    for _ in 0..3 {
+        assert_eq!(ask("/v1/check", "10.0.0.1", 1), (false, "address".to_owned(), Some(0)));
+    }
+    // Were it not so, those three would have taken all that alice had left.
+    assert_eq!(ask("/v1/peek", "10.0.0.2", 3), (false, "address".to_owned(), Some(2)));
+    assert_eq!(ask("/v1/check", "10.0.0.2", 2), (true, "address".to_owned(), Some(0)));
+    assert_eq!(ask("/v1/peek", "10.0.0.3", 1), (true, "default".to_owned(), Some(1)));
+    let metrics = server.metrics();
+    assert_eq!((metrics.decisions("address", "allowed"), metrics.decisions("address", "denied")), (2.0, 3.0));
+}
+
+#[test]
+fn the_checks_of_a_batch_are_answered_in_order() {
+    let server = Server::with_rules("default: {limit: 3/day}\nblacklist: [foe]");
+    let checks = json!({"checks": [
+        {"client_key": "alice"},
+        {"client_key": "bob", "cost": 3, "endpoint": "/x"},
+        {"client_key": "alice", "cost": 3},
+        {"client_key": "foe"},
+        {"client_key": "alice", "method": "GET", "attributes": {"a": "\u{e9}\""}},
+        {"ip": "::1"},
+        {"client_key": "bob"},
+    ]});
+    let answer = server.post("/v1/check/batch", checks.to_string());
+    assert_eq!(answer.status, 200);
+    let results = answer.json()["results"].clone();
+    let told: Vec<_> =
+        results.as_array().unwrap().iter().map(|one| (&one["allowed"], &one["remaining"])).collect();
+    let (yes, no, null) = (&json!(true), &json!(false), &json!(null));
+    let numbers = [json!(2), json!(0), json!(1)];
+    let [two, zero, one] = numbers.each_ref();
+    assert_eq!(told, [(yes, two), (yes, zero), (no, two), (no, zero), (yes, one), (yes, null), (no, zero)]);
+    assert_eq!(results[1], {
+        let single = server.post("/v1/peek", r#"{"client_key":"bob","cost":0}"#).json();
+        json!({"reset_at": results[1]["reset_at"], "allowed": true, "remaining": 0, "retry_after": null,
+               "limit": single["limit"], "window": single["window"], "rule": "default", "reason": "limit"})
+    });
+    assert_eq!(server.post("/v1/check/batch", r#"{"checks":[]}"#).body, r#"{"results":[]}"#);
+}
+
+/// A batch of checks of one key.
+fn batch(count: usize) -> String {
+    let checks = vec![r#"{"client_key":"alice","endpoint":"/v1/orders","cost":1}"#; count];
+    format!(r#"{{"checks":[{}]}}"#, checks.join(","))
+}
+
+#[test]
+fn ten_thousand_checks_are_a_batch_and_one_more_is_too_many() {
+    let server = Server::with_rules("default: {limit: 10_000/day}");
+    let mut client = server.connect();
+    let answer = client.post("/v1/check/batch", batch(10_001));
+    assert_eq!(answer.status, 400);
+    assert!(
+        answer.body.contains("invalid length 10001, expected checks to be a list of at most 10000 checks"),
+        "{answer:?}"
+    );
+    let answer = client.post("/v1/check/batch", batch(10_000)).json();
+    let results = answer["results"].as_array().unwrap();
+    assert_eq!(results.len(), 10_000);
+    for (index, result) in results.iter().enumerate() {
+        assert_eq!(
+            (&result["allowed"], result["remaining"].as_u64()),
+            (&json!(true), Some(9_999 - index as u64))
+        );
+    }
+    assert!(!client.check(ALICE).is_allowed(), "the batch before was not charged, and this one was");
+}
+
+#[test]
+fn a_batch_with_a_mistake_names_it_and_charges_nothing() {
+    let server = Server::with(TEN_A_DAY, &["--max-batch", "7", "--max-body", "2KiB"]);
+    let good = r#"{"client_key":"alice"}"#;
+    let cases = [
+        (r#"{"client_key":5}"#, "check 3: invalid type: integer `5`, expected client_key to be text"),
+        (r#"{"client_key":"a","cost":-1}"#, "check 3: invalid type: integer `-1`, expected cost to be"),
+        (r#"{"client_key":"a","kost":1}"#, "check 3: unknown field `kost`"),
+        (
+            r#"{"client_key":"a","ip":"nowhere"}"#,
+            "check 3: invalid value: string \\\"nowhere\\\", expected ip",
+        ),
+        (r#"{"client_key":"a","client_key":"a"}"#, "check 3: duplicate field `client_key`"),
+        (r#"{"endpoint":"/x"}"#, "check 3: it does not say who asks: give client_key, or ip, or attributes"),
+        (r#"["alice"]"#, "check 3: invalid type: sequence, expected a check to be an object"),
+        ("null", "check 3: invalid type: null, expected a check to be an object"),
+        ("", "check 3: expected value"),
+    ];
+    let mut client = server.connect();
+    for (check, said) in cases {
+        let answer =
+            client.post("/v1/check/batch", format!(r#"{{"checks":[{good},{good},{good},{check},{good}]}}"#));
+        assert_eq!(answer.status, 400, "{check}");
+        let begin =
+            r#"{"error":{"code":"BAD_REQUEST","message":"cannot read the batch, so none of it was decided: "#;
+        assert!(answer.body.starts_with(&format!("{begin}{said}")), "{check}: {answer:?}");
+    }
+    for body in [
+        "[]".to_owned(),
+        "{}".to_owned(),
+        format!(r#"{{"checks":{good}}}"#),
+        format!(r#"{{"checks":[{good}],"more":1}}"#),
+        format!(r#"{{"checks":[{good}]}} {{}}"#),
+        format!(r#"{{"checks":[{good}"#),
+        batch(8),
+    ] {
+        let answer = client.post("/v1/check/batch", &body);
+        assert_eq!(answer.status, 400, "{body}");
+    }
+    let answer = client.post("/v1/check/batch", batch(60));
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (413, &json!("PAYLOAD_TOO_LARGE")));
+    assert_eq!(server.post("/v1/peek", ALICE).number("remaining"), 10);
+}
+
+#[test]
+fn every_answer_is_the_same_over_http2() {
+    let server = Server::with_rules(TEN_A_DAY);
+    let (mut first, mut second) = (server.connect(), Http2::connect(&server.address));
+    let calls = [
+        ("POST", "/check", r#"{"client_key":"KEY"}"#),
+        ("POST", "/v1/check", r#"{"client_key":"KEY","cost":9}"#),
+        ("POST", "/v1/check", r#"{"client_key":"KEY"}"#),
+        ("POST", "/v1/check?deny_status=429", r#"{"client_key":"KEY"}"#),
+        ("POST", "/v1/peek?deny_status=403", r#"{"client_key":"KEY"}"#),
+        ("POST", "/v1/check/batch", r#"{"checks":[{"client_key":"KEY"},{"client_key":"KEY2"}]}"#),
+        ("POST", "/v1/refund", r#"{"client_key":"KEY"}"#),
+        ("POST", "/v1/reset", r#"{"client_key":"KEY"}"#),
+        ("POST", "/v1/check", r#"{"client_key":"KEY","cost":"much"}"#),
+        ("GET", "/v1/check", ""),
+        ("GET", "/nowhere", ""),
+        ("GET", "/livez", ""),
+        ("GET", "/openapi.json", ""),
+    ];
+    // A time to come is a second further on if a second has passed.
+    let timeless = |text: &str| -> String {
+        text.split_inclusive(|c: char| !c.is_ascii_digit()).filter(|part| part.len() < 10).collect()
+    };
+    for (method, path, body) in calls {
+        let one = first.ask(method, path, &[], body.replace("KEY", "one"));
+        let other = second.ask(method, path, &[], &body.replace("KEY", "two"));
+        assert_eq!(one.status, other.status, "{path}");
+        assert_eq!(timeless(&one.body), timeless(&other.body), "{path}");
+        let names = |fields: &[(String, String)]| -> BTreeSet<String> {
+            fields.iter().map(|(name, _)| name.clone()).filter(|name| name != "content-length").collect()
+        };
+        assert_eq!(names(&one.fields), names(&other.fields), "{path}");
+    }
+}
+
+#[test]
+fn the_description_names_every_path_that_answers_and_no_other() {
+    let server = Server::with_rules(TEN_A_DAY);
+    let mut client = server.connect();
+    let document = client.get("/openapi.json");
+    assert_eq!((document.status, document.field("content-type")), (200, Some("application/json")));
+    let document = document.json();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() >= 8);
+    for (path, operations) in paths {
+        for method in ["get", "post", "put", "delete", "patch"] {
+            let body = match (method, path.ends_with("/batch")) {
+                ("post", true) => r#"{"checks":[{"client_key":"alice"}]}"#,
+                ("post", false) => ALICE,
+                _ => "",
+            };
+            let answer = client.ask(&method.to_uppercase(), path, &[], body);
+            match operations.get(method) {
+                Some(operation) => {
+                    assert_eq!(answer.status, 200, "{method} {path}");
+                    let kind = answer.field("content-type").unwrap();
+                    assert!(
+                        operation["responses"]["200"]["content"][kind].is_object(),
+                        "{kind} of {method} {path}"
+                    );
+                    assert!(
+                        operation["summary"].is_string() && operation["operationId"].is_string(),
+                        "{path}"
+                    );
+                }
+                None => assert_eq!(answer.status, 405, "{method} {path}"),
+            }
+        }
+    }
+    // What others in the field answer by, what is on the admin port, and what is no path here.
+    for path in [
+        "/",
+        "/v1",
+        "/v1/",
+        "/check/",
+        "/CHECK",
+        "/v2/check",
+        "/v1/batch",
+        "/v1/reserve",
+        "/v1/commit",
+        "/v1/cancel",
+        "/metrics",
+        "/readyz",
+        "/healthz",
+        "/version",
+        "/v1/emergency",
+        "/v1/reload",
+        "/openapi.yaml",
+        "/v1/openapi.json",
+    ] {
+        assert!(!paths.contains_key(path), "{path}");
+        for method in ["GET", "POST"] {
+            assert_eq!(client.ask(method, path, &[], ALICE).status, 404, "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn with_a_token_only_those_who_know_it_may_ask() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    fs::write(&path, "a-token-of-some-length\n").unwrap();
+    let server = Server::with(TEN_A_DAY, &["--api-token-file", path.to_str().unwrap()]);
+    let mut client = server.connect();
+    let paths = ["/check", "/v1/check", "/v1/peek", "/v1/refund", "/v1/reset", "/v1/check/batch"];
+    let wrong = [
+        "",
+        "a-token-of-some-length",
+        "Bearer",
+        "Bearer ",
+        "Bearer a-token-of-some-lengtH",
+        "Basic a-token-of-some-length",
+    ];
+    for path in paths {
+        let answer = client.post(path, ALICE);
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (401, &json!("UNAUTHORIZED")), "{path}");
+        assert_eq!(answer.field("www-authenticate"), Some("Bearer"));
+        for authorization in wrong {
+            let answer = client.ask("POST", path, &[("Authorization", authorization)], ALICE);
+            assert_eq!(answer.status, 401, "{path} {authorization:?}");
+        }
+        // The admin token is another.
+        let answer =
+            client.ask("POST", path, &[("Authorization", &format!("Bearer {}", server.token))], ALICE);
+        assert_eq!(answer.status, 401, "{path}");
+    }
+    assert_eq!(client.get("/openapi.json").status, 401);
+    assert_eq!(client.get("/livez").status, 200, "whoever watches over the server has no token");
+    for authorization in ["Bearer a-token-of-some-length", "bearer  a-token-of-some-length"] {
+        let answer = client.ask("POST", "/check", &[("Authorization", authorization)], ALICE);
+        assert_eq!(answer.status, 200);
+    }
+    let answer = Http2::connect(&server.address).ask(
+        "POST",
+        "/check",
+        &[("authorization", "Bearer a-token-of-some-length")],
+        ALICE,
+    );
+    assert_eq!(answer.number("remaining"), 7, "who was turned away was not charged");
+    assert_eq!(
+        server
+            .connect_admin()
+            .ask("GET", "/metrics", &[("Authorization", "Bearer a-token-of-some-length")], "")
+            .status,
+        401
+    );
+}
