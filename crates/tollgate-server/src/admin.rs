@@ -5,7 +5,7 @@
 
 use crate::denials::DenialLog;
 use crate::feed::Feed;
-use crate::http::{Admitted, Call, Fault, Head, JSON, Out, Site, TEXT};
+use crate::http::{Admitted, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
 use crate::keeping::Keeping;
 use crate::metrics::{self, Exposition, Kind};
 use crate::serve::Crowd;
@@ -234,7 +234,10 @@ impl<S: Store + Keeping> Site for Admin<S> {
             (path, _) => return Err(Fault::no_such_admin_path(path)),
         };
         match is_open || has_token {
-            true => Ok(Admitted { route, max_body: MAX_BODY_BYTES, is_large: route == Route::Metrics }),
+            true => {
+                let answer = if route == Route::Metrics { Length::Long } else { Length::Short };
+                Ok(Admitted { route, max_body: MAX_BODY_BYTES, answer })
+            }
             false => Err(Fault::Unauthorized),
         }
     }

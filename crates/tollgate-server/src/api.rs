@@ -14,7 +14,7 @@ pub(crate) use answer::reason;
 pub use fields::{FieldProfile, ResetForm};
 
 use crate::denials::DenialLog;
-use crate::http::{Admitted, Call, Fault, Head, JSON, Out, Site, TEXT};
+use crate::http::{Admitted, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
 use crate::token::Token;
 use body::{Batch, CheckBody};
 use fields::Figures;
@@ -277,11 +277,12 @@ impl<S: Store> Site for Api<S> {
         {
             return Err(Fault::Unauthorized);
         }
-        let max_body = match route {
-            Route::Batch => self.options.max_body,
-            Route::Short | Route::Full(_) | Route::OpenApi | Route::Livez => MAX_CHECK_BYTES,
+        let (max_body, answer) = match route {
+            Route::Batch => (self.options.max_body, Length::Long),
+            Route::OpenApi => (MAX_CHECK_BYTES, Length::Long),
+            Route::Short | Route::Full(_) | Route::Livez => (MAX_CHECK_BYTES, Length::Short),
         };
-        Ok(Admitted { route, max_body, is_large: route == Route::OpenApi })
+        Ok(Admitted { route, max_body, answer })
     }
 
     async fn answer<'a>(
@@ -396,7 +397,7 @@ fn page(route: Route, out: &mut impl Out) {
     match route {
         Route::OpenApi => {
             out.begin(StatusCode::OK, JSON);
-            out.end(openapi::DOCUMENT.as_bytes());
+            out.end_static(openapi::DOCUMENT.as_bytes());
         }
         _ => {
             out.begin(StatusCode::OK, TEXT);

@@ -5,6 +5,7 @@
 //! passes to hyper, for good. Everything a stranger can make grow has a bound: connections, headers, bodies, streams,
 //! and how long any of these may take. A request on its way touches only what belongs to its connection, and the limiter.
 
+mod backlog;
 mod body;
 mod buffer;
 mod call;
@@ -12,6 +13,7 @@ mod date;
 mod desk;
 mod fault;
 mod lane;
+mod load;
 mod orders;
 mod out;
 mod patience;
@@ -22,17 +24,17 @@ mod room;
 mod sameness;
 mod wire;
 
+use backlog::Backlog;
 pub(crate) use call::{Call, Head};
 use desk::Desk;
-pub(crate) use desk::{Admitted, Site, expect_json};
+pub(crate) use desk::{Admitted, Length, Site, expect_json};
 pub(crate) use fault::Fault;
-use http_body_util::Full;
 use hyper::Response;
-use hyper::body::Bytes;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use lane::{Ended, Lane};
+use load::Load;
 use orders::Orders;
 pub(crate) use orders::Phase;
 pub(crate) use out::{JSON, Out, TEXT};
@@ -52,8 +54,10 @@ use wire::Wire;
 
 /// The most requests at once on an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
+/// How much of an answer hyper holds for a stream of HTTP/2 while its client does not read.
+const MAX_UNSENT_BYTES: usize = 64 * 1024;
 
-type Reply = Response<Full<Bytes>>;
+type Reply = Response<Load>;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Speaks HTTP, whichever version the client begins with.
@@ -78,7 +82,7 @@ impl Http {
         // Hyper's own timeout for headers would cost a timer for each request; `Patience` is one for each connection.
         // Without `half_close`, a client that says it has sent everything would not be answered.
         any.http1().header_read_timeout(None).half_close(true).max_buf_size(MAX_HEAD_BYTES);
-        any.http2().max_concurrent_streams(MAX_STREAMS);
+        any.http2().max_concurrent_streams(MAX_STREAMS).max_send_buf_size(MAX_UNSENT_BYTES);
         Http(Arc::new(Speech {
             http1: any.clone().http1_only(),
             any,
@@ -121,9 +125,10 @@ impl Http {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
         T: Site,
     {
+        let backlog = Backlog::new();
         let service = service_fn(|request| {
-            let desk = Arc::clone(&desk);
-            async move { Ok::<_, Infallible>(desk.reply(request).await) }
+            let (desk, backlog) = (Arc::clone(&desk), backlog.clone());
+            async move { Ok::<_, Infallible>(desk.reply(request, &backlog).await) }
         });
         let wire = Wire::new(stream);
         let builder = if desk.begun() == 0 { &self.0.any } else { &self.0.http1 };
@@ -140,6 +145,9 @@ impl Http {
                     (Ok(()), Phase::Draining) => connection.as_mut().graceful_shutdown(),
                     (Err(_), _) => return,
                 },
+                () = backlog.is_overdue() => {
+                    return tracing::debug!("a connection did not take its answers");
+                }
                 _ = poll_fn(|cx| patience.poll_lost(desk.begun(), cx)) => {
                     return tracing::debug!("a connection went quiet");
                 }

@@ -10,6 +10,8 @@ use tokio::time::timeout;
 /// How much of a body that is too large is still taken in. Most clients read no answer before they have sent all, and
 /// closing in their face would lose it.
 const MAX_DRAINED_BYTES: u64 = 1024 * 1024;
+/// What a frame of it counts for at least.
+const LEAST_DRAINED_BYTES: u64 = 64;
 
 /// Takes in a body within bounds of size and time. A large one keeps its place for as long as the second is held.
 pub(super) async fn read(body: Incoming, most: usize, room: &Room) -> Result<(Bytes, Option<Place>), Fault> {
@@ -53,7 +55,11 @@ async fn drain(mut body: Incoming, fault: Fault) -> Fault {
     // What announces that it is longer is not even begun: a client that waits for leave to send is told at once.
     while body.size_hint().lower() <= left {
         let Some(Ok(frame)) = body.frame().await else { break };
-        left = left.saturating_sub(frame.data_ref().map_or(0, |data| data.len() as u64));
+        // A body in chunks announces nothing and need not end, so what has come is counted. A frame of a byte is as much
+        // work as one of many.
+        let come = frame.data_ref().map_or(0, |data| data.len() as u64);
+        let Some(rest) = left.checked_sub(come.max(LEAST_DRAINED_BYTES)) else { break };
+        left = rest;
     }
     fault
 }

@@ -4,16 +4,21 @@
 //! else has come by then. The lane and hyper both end here, so a route is written once.
 
 use super::Reply;
+use super::backlog::Backlog;
 use super::body;
 use super::call::{Call, Head};
 use super::fault::Fault;
 use super::out::{Draft, Out};
-use super::room::Room;
+use super::room::{Place, Room};
 use hyper::Request;
 use hyper::body::{Bytes, Incoming};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// What asks for a long answer with no more bytes than this is answered with tens of kilobytes, which need not wait for
+/// their turn.
+const BRIEF_BYTES: usize = 4 * 1024;
 
 /// What a port offers.
 pub(crate) trait Site: Send + Sync + 'static {
@@ -38,8 +43,17 @@ pub(crate) struct Admitted<R> {
     pub(crate) route: R,
     /// The most bytes of its body.
     pub(crate) max_body: usize,
-    /// Whether its answer is so large that many of them should not be made at once.
-    pub(crate) is_large: bool,
+    /// How long its answer can be.
+    pub(crate) answer: Length,
+}
+
+/// How long an answer can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// Some hundred bytes.
+    Short,
+    /// Many times as long as what asks for it.
+    Long,
 }
 
 pub(super) struct Desk<T> {
@@ -70,19 +84,27 @@ impl<T: Site> Desk<T> {
     }
 
     /// Answers a request that hyper has read.
-    pub(super) async fn reply(&self, request: Request<Incoming>) -> Reply {
+    pub(super) async fn reply(&self, request: Request<Incoming>, backlog: &Backlog) -> Reply {
         self.begin(1);
         let (parts, body) = request.into_parts();
         let head = Head::Parts(&parts);
         let mut draft = Draft::default();
-        match self.take_in(&head, body).await {
-            Ok((route, body, _place)) => {
+        let held = match self.take_in(&head, body).await {
+            Ok((Admitted { route, answer, .. }, body, place)) => {
+                let held = match answer {
+                    Length::Long if body.len() > BRIEF_BYTES => Some((backlog.turn().await, place)),
+                    Length::Long | Length::Short => None,
+                };
                 let call = Call { route, head, body: &body };
                 self.site.answer(std::iter::once(call), &mut draft).await;
+                held
             }
-            Err(fault) => fault.tell(&mut draft),
-        }
-        draft.into_reply()
+            Err(fault) => {
+                fault.tell(&mut draft);
+                None
+            }
+        };
+        draft.into_reply().map(|load| load.holding(held))
     }
 
     /// Takes in the body of an admitted request. While the third is held, there is room for it.
@@ -90,10 +112,10 @@ impl<T: Site> Desk<T> {
         &self,
         head: &Head<'_>,
         body: Incoming,
-    ) -> Result<(T::Route, Bytes, Option<super::room::Place>), Fault> {
-        let Admitted { route, max_body, .. } = self.site.admit(head)?;
-        let (body, place) = body::read(body, max_body, &self.room).await?;
-        Ok((route, body, place))
+    ) -> Result<(Admitted<T::Route>, Bytes, Option<Place>), Fault> {
+        let admitted = self.site.admit(head)?;
+        let (body, place) = body::read(body, admitted.max_body, &self.room).await?;
+        Ok((admitted, body, place))
     }
 }
 

@@ -11,12 +11,12 @@
 
 use super::buffer::Buffer;
 use super::call::{Call, Head};
-use super::desk::{Admitted, Desk, Site};
+use super::desk::{Admitted, Desk, Length, Site};
 use super::fault::Fault;
 use super::orders::Orders;
 use super::out::Outbox;
 use super::patience::{Lost, Patience};
-use super::plain::{Found, Plain};
+use super::plain::{Found, MAX_HEAD_BYTES, Plain};
 use super::room::{Place, SMALL_BYTES};
 use std::future::poll_fn;
 use std::io;
@@ -79,8 +79,8 @@ impl Front {
     fn waits(self, bytes: &[u8]) -> bool {
         match self {
             Front::Unknown => false,
-            // A head ends with a line.
-            Front::Head { bytes: known } => !bytes[known..].contains(&b'\n'),
+            // A head ends with a line, and is not waited for beyond its bound.
+            Front::Head { bytes: known } => bytes.len() < MAX_HEAD_BYTES && !bytes[known..].contains(&b'\n'),
             Front::Body { bytes: complete } => bytes.len() < complete,
         }
     }
@@ -136,6 +136,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
                 }
                 self.answer(next == Next::Close).await;
                 self.send().await?;
+                self.place = None;
             }
             match next {
                 Next::Batch => {}
@@ -160,7 +161,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
         self.batch.clear();
         let bytes = self.buffer.filled();
         if self.front.waits(bytes) {
-            return Next::Read;
+            // Only what has come needs a place: announcing a large body costs nothing.
+            if bytes.len() > MAX_HEAD_BYTES + SMALL_BYTES && self.place.is_none() {
+                self.place = self.desk.room.place();
+            }
+            let has_room = self.place.is_some() || bytes.len() <= MAX_HEAD_BYTES + SMALL_BYTES;
+            return if has_room { Next::Read } else { Next::GiveAway };
         }
         // Of the requests below, the first may have been waited for, and have been counted then.
         let counted = u64::from(matches!(self.front, Front::Body { .. }));
@@ -180,16 +186,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
             };
             // What is refused for its head is refused before its body has come, and that hyper can do.
             let admitted = self.desk.site().admit(&Head::Plain(plain, rest));
-            let Ok(Admitted { route, max_body, is_large }) = admitted else { break Next::GiveAway };
-            // Hyper makes no answer before the last one has gone out.
-            if is_large || plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
+            let Ok(Admitted { route, max_body, answer }) = admitted else { break Next::GiveAway };
+            if plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
                 break Next::GiveAway;
-            }
-            if plain.body_bytes() > SMALL_BYTES && self.place.is_none() {
-                self.place = self.desk.room.place();
-                if self.place.is_none() {
-                    break Next::GiveAway;
-                }
             }
             if plain.bytes() > rest.len() {
                 self.front = Front::Body { bytes: plain.bytes() };
@@ -200,7 +199,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
             if plain.closes() {
                 break Next::Close;
             }
-            if self.batch.len() == MAX_BATCH {
+            // Behind a long answer nothing else is written before it is sent.
+            if answer == Length::Long || self.batch.len() == MAX_BATCH {
                 break Next::Batch;
             }
         };
@@ -217,9 +217,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
         self.desk.site().answer(calls, &mut self.out).await;
         let answered = self.batch.last().map_or(0, |last| last.at + last.plain.bytes());
         self.buffer.take(answered);
-        if let Front::Unknown | Front::Head { .. } = self.front {
-            self.place = None;
-        }
     }
 
     /// Reads more; gives how much, and 0 at the end.
@@ -371,6 +368,22 @@ mod tests {
                 .await;
                 let rest = ended.expect("it is given away");
                 assert_eq!(String::from_utf8_lossy(&rest), other, "behind {count}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_never_ends_is_given_away_at_its_bound() {
+        for begin in ["", CHECK] {
+            for endless in ["GET /", "GET /livez HTTP/1.1\r\nX: ", "POST /check HTTP/1.1\r\n"] {
+                let bytes = [begin, endless, &"y".repeat(10 * MAX_HEAD_BYTES)].concat();
+                let (ended, _) = ride(64 * 1024, |stream| async {
+                    talk(stream, bytes.as_bytes()).await;
+                })
+                .await;
+                let rest = ended.expect("it is given away");
+                assert!(rest.starts_with(endless.as_bytes()));
+                assert!((MAX_HEAD_BYTES..=2 * MAX_HEAD_BYTES).contains(&rest.len()), "{}", rest.len());
             }
         }
     }

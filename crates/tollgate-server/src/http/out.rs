@@ -6,7 +6,7 @@
 
 use super::Reply;
 use super::date::{DateLine, date_line};
-use http_body_util::Full;
+use super::load::Load;
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -39,6 +39,9 @@ pub(crate) trait Out {
 
     /// Ends the answer.
     fn end(&mut self, body: &[u8]);
+
+    /// Ends the answer with a body that is always the same, and need not be copied.
+    fn end_static(&mut self, body: &'static [u8]);
 
     /// Ends the answer with a body in JSON.
     fn end_json(&mut self, body: &impl Serialize);
@@ -137,6 +140,10 @@ impl Out for Outbox {
         }
     }
 
+    fn end_static(&mut self, body: &'static [u8]) {
+        self.end(body);
+    }
+
     fn end_json(&mut self, body: &impl Serialize) {
         let mut bytes = std::mem::take(&mut self.body);
         bytes.clear();
@@ -185,7 +192,13 @@ impl Out for Draft {
 
     fn end(&mut self, body: &[u8]) {
         if may_have_body(self.0.status()) {
-            *self.0.body_mut() = Full::new(Bytes::copy_from_slice(body));
+            *self.0.body_mut() = Load::new(Bytes::copy_from_slice(body));
+        }
+    }
+
+    fn end_static(&mut self, body: &'static [u8]) {
+        if may_have_body(self.0.status()) {
+            *self.0.body_mut() = Load::new(Bytes::from_static(body));
         }
     }
 
@@ -194,7 +207,7 @@ impl Out for Draft {
         let mut bytes = Vec::with_capacity(128);
         serde_json::to_writer(&mut bytes, body).expect("numbers and text can be written to memory");
         if may_have_body(self.0.status()) {
-            *self.0.body_mut() = Full::new(bytes.into());
+            *self.0.body_mut() = Load::new(bytes.into());
         }
     }
 }

@@ -1,0 +1,340 @@
+//! Whatever strangers send, the server answers with a clear 4xx or closes, takes nothing for it, stays small, and goes on
+//! answering everybody else.
+
+#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+
+#[path = "hostile/crowds.rs"]
+mod crowds;
+#[path = "hostile/frames.rs"]
+mod frames;
+#[path = "hostile/siege.rs"]
+mod siege;
+mod support;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use siege::{RULES, siege};
+use std::net::SocketAddr;
+use support::Answer;
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+const MB: usize = 1_000_000;
+const CHUNK: usize = 9_973;
+
+/// A body that must be refused.
+struct Body {
+    name: &'static str,
+    path: &'static str,
+    bytes: Bytes,
+    status: u16,
+}
+
+/// Everything but the bodies that are too large asks for the victim, which must not be charged.
+fn bodies() -> Vec<Body> {
+    let check = |name, bytes: &[u8]| Body {
+        name,
+        path: "/v1/check",
+        bytes: Bytes::copy_from_slice(bytes),
+        status: 400,
+    };
+    let text = |name, text: &str| check(name, text.as_bytes());
+    let with = |name, more: &str| text(name, &format!(r#"{{"client_key":"victim",{more}}}"#));
+    let cost = |cost: &'static str| with(cost, &format!(r#""cost":{cost}"#));
+    let batch =
+        |name, bytes: String| Body { name, path: "/v1/check/batch", bytes: bytes.into(), status: 400 };
+    let large = |body: Body| Body { status: 413, ..body };
+    let attributes = |count: usize| {
+        let names: Vec<_> = (0..count).map(|name| format!(r#""a{name}":"""#)).collect();
+        format!(r#""attributes":{{{}}}"#, names.join(","))
+    };
+    let checks = |count: usize, last: &str| {
+        let good = r#"{"client_key":"victim"},"#.repeat(count);
+        format!(r#"{{"checks":[{good}{last}]}}"#)
+    };
+    let good = r#"{"client_key":"victim"}"#;
+    let nested = |open: &str, depth: usize| open.repeat(depth);
+    vec![
+        large(with("an endpoint of 10 MB", &format!(r#""endpoint":"{}""#, "x".repeat(10 * MB)))),
+        large(text("a key of 10 MB", &format!(r#"{{"client_key":"{}"}}"#, "x".repeat(10 * MB)))),
+        large(with("a million attributes", &attributes(MB))),
+        large(batch("a batch of 10 MB", checks(10 * MB / 24, good))),
+        large(text("blanks without end", &" ".repeat(70_000))),
+        text("a key of 60 kB", &format!(r#"{{"client_key":"{}"}}"#, "x".repeat(60_000))),
+        text("a key of 4097 bytes", &format!(r#"{{"client_key":"{}"}}"#, "x".repeat(4097))),
+        text(
+            "a key of 4098 bytes in 1366 characters",
+            &format!(r#"{{"client_key":"{}"}}"#, "€".repeat(1366)),
+        ),
+        text("a key of escapes", &format!(r#"{{"client_key":"{}"}}"#, r"\u0061".repeat(4097))),
+        with("an endpoint of 8193 bytes", &format!(r#""endpoint":"{}""#, "x".repeat(8193))),
+        with("a method of 129 bytes", &format!(r#""method":"{}""#, "x".repeat(129))),
+        with("a tier of 129 bytes", &format!(r#""tier":"{}""#, "x".repeat(129))),
+        with("33 attributes", &attributes(33)),
+        with("an attribute without a name", r#""attributes":{"":"x"}"#),
+        with("an attribute's long name", &format!(r#""attributes":{{"{}":"x"}}"#, "x".repeat(129))),
+        with("an attribute's long value", &format!(r#""attributes":{{"x":"{}"}}"#, "x".repeat(4097))),
+        with("an attribute that is a number", r#""attributes":{"x":1}"#),
+        with("attributes in a list", r#""attributes":["x"]"#),
+        batch(
+            "200 000 attributes in a batch",
+            format!(r#"{{"checks":[{{"client_key":"victim",{}}}]}}"#, attributes(200_000)),
+        ),
+        text("lists within lists", &nested("[", 60_000)),
+        text("objects within objects", &nested(r#"{"client_key":"#, 4_000)),
+        with("lists within attributes", &format!(r#""attributes":{{"a":{}"#, nested("[", 50_000))),
+        with("objects within attributes", &format!(r#""attributes":{}"#, nested(r#"{"a":"#, 10_000))),
+        batch("lists within a batch", format!(r#"{{"checks":{}"#, nested("[", 1_000_000))),
+        batch("batches within a batch", nested(r#"{"checks":["#, 100_000)),
+        check("a key that is no text", b"{\"client_key\":\"victim\xff\"}"),
+        check("a key in another spelling of /", b"{\"client_key\":\"\xc0\xaf\"}"),
+        check("half a surrogate in bytes", b"{\"client_key\":\"\xed\xa0\x80\"}"),
+        check("a mark of byte order", b"\xef\xbb\xbf{\"client_key\":\"victim\"}"),
+        check("UTF-16", &good.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>()),
+        check("a control character", b"{\"client_key\":\"vic\ntim\"}"),
+        check("NUL", b"{\"client_key\":\"vic\0tim\"}"),
+        text("half a surrogate", r#"{"client_key":"\ud800"}"#),
+        text("an escape that is none", r#"{"client_key":"\x41"}"#),
+        cost("-1"),
+        cost("-9223372036854775809"),
+        cost("0.5"),
+        cost("1.0000001"),
+        cost("1e-7"),
+        cost("4294967296"),
+        cost("18446744073709551616"),
+        cost("1e400"),
+        cost("-1e400"),
+        cost("01"),
+        cost("+1"),
+        cost("0x1"),
+        cost("1_000"),
+        cost("NaN"),
+        cost("Infinity"),
+        cost("true"),
+        cost(r#""1""#),
+        cost("[1]"),
+        with("a cost of 60 000 digits", &format!(r#""cost":{}"#, "9".repeat(60_000))),
+        with("a cost with 60 000 decimals", &format!(r#""cost":0.{}"#, "1".repeat(60_000))),
+        with("two keys", r#""client_key":"victim""#),
+        with("two keys in other letters", r#""client\u005fkey":"victim""#),
+        with("two costs", r#""cost":1,"cost":1"#),
+        with("two endpoints, one of them none", r#""endpoint":"/","endpoint":null"#),
+        with("one attribute twice", r#""attributes":{"a":"x","\u0061":"y"}"#),
+        with("attributes twice", r#""attributes":{},"attributes":{}"#),
+        with("a field that nobody knows", r#""weight":1"#),
+        with("an address with a port", r#""ip":"192.0.2.7:80""#),
+        with("an address with a zone", r#""ip":"fe80::1%eth0""#),
+        with("an address in octal", r#""ip":"0300.0.2.7""#),
+        with("an address of 60 kB", &format!(r#""ip":"{}""#, "1".repeat(60_000))),
+        text("nobody", "{}"),
+        text("nothing", ""),
+        text("null", "null"),
+        text("a list", r#"["victim"]"#),
+        text("a key that is null", r#"{"client_key":null}"#),
+        text("a key that is empty", r#"{"client_key":""}"#),
+        text("an object and more", &format!("{good}{good}")),
+        text("an object and a comment", &format!("{good} // please")),
+        text("half an object", r#"{"client_key":"victim","#),
+        text("a comma too many", r#"{"client_key":"victim",}"#),
+        batch("10 001 checks", checks(10_000, good)),
+        batch("a batch with one bad check", checks(5_000, r#"{"client_key":"victim","cost":-1}"#)),
+        batch("a batch with nobody in it", checks(3, r#"{"endpoint":"/"}"#)),
+        batch("a batch with a list in it", checks(3, r#"["victim"]"#)),
+        batch("a batch that is cut off", checks(100, good).replace(']', "")),
+        batch("two batches", format!(r#"{{"checks":[{good}],"checks":[{good}]}}"#)),
+        batch("a batch with something else", format!(r#"{{"checks":[{good}],"x":1}}"#)),
+        batch("a batch that is a list", format!("[{good}]")),
+        batch("a batch that is none", r#"{"checks":null}"#.to_owned()),
+    ]
+}
+
+#[test]
+fn bodies_that_are_wrong_are_refused_and_cost_nothing() {
+    let bodies = bodies();
+    siege(RULES, 48, async |server| {
+        for body in &bodies {
+            for answer in [
+                sent_whole(server.address, body).await,
+                sent_in_chunks(server.address, body).await,
+                sent_by_http2(server.address, body).await,
+            ] {
+                let name = body.name;
+                assert_eq!(answer.status, body.status, "{name}: {answer:?}");
+                let error = &answer.json()["error"];
+                let code = if body.status == 413 { "PAYLOAD_TOO_LARGE" } else { "BAD_REQUEST" };
+                assert_eq!(error["code"], code, "{name}: {answer:?}");
+                assert!(answer.body.len() < 1000, "{name}: {answer:?}");
+            }
+        }
+        let left = server.connect().await.post("/v1/peek", br#"{"client_key":"victim"}"#).await;
+        assert_eq!(left.json()["remaining"], 1_000_000_000, "somebody was charged");
+    });
+}
+
+/// With its length ahead, as nearly everybody sends it.
+async fn sent_whole(address: SocketAddr, body: &Body) -> Answer {
+    let head =
+        format!("POST {} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", body.path, body.bytes.len());
+    exchange(address, [head.as_bytes(), &body.bytes]).await.expect(body.name)
+}
+
+/// In chunks of an odd size, which hyper puts together.
+async fn sent_in_chunks(address: SocketAddr, body: &Body) -> Answer {
+    let head = format!("POST {} HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n", body.path);
+    let (whole, rest) = body.bytes.split_at(body.bytes.len() - body.bytes.len() % CHUNK);
+    let size = |bytes: usize| format!("{bytes:x}\r\n");
+    let (full, last) = (size(CHUNK), size(rest.len()));
+    let chunks = whole.chunks(CHUNK).flat_map(|chunk| [full.as_bytes(), chunk, b"\r\n"]);
+    let end: &[&[u8]] = match rest {
+        [] => &[b"0\r\n\r\n"],
+        rest => &[last.as_bytes(), rest, b"\r\n0\r\n\r\n"],
+    };
+    let pieces = [head.as_bytes()].into_iter().chain(chunks).chain(end.iter().copied());
+    exchange(address, pieces).await.expect(body.name)
+}
+
+async fn sent_by_http2(address: SocketAddr, body: &Body) -> Answer {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.unwrap();
+    let connection = tokio::spawn(connection);
+    let uri = format!("http://{address}{}", body.path);
+    let request = hyper::Request::post(uri).body(Full::new(body.bytes.clone())).unwrap();
+    let response = sender.send_request(request).await.expect(body.name);
+    let status = response.status().as_u16();
+    let bytes = response.into_body().collect().await.expect(body.name).to_bytes();
+    connection.abort();
+    Answer { status, head: String::new(), body: String::from_utf8(bytes.to_vec()).unwrap() }
+}
+
+/// Sends pieces for as long as the server takes them, and reads the first answer meanwhile; nothing if there is none.
+pub(crate) async fn exchange<'a>(
+    address: SocketAddr,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> Option<Answer> {
+    let (from, mut to) = TcpStream::connect(address).await.unwrap().into_split();
+    let send = async {
+        for piece in pieces {
+            // The server may well have heard enough.
+            if to.write_all(piece).await.is_err() {
+                break;
+            }
+        }
+        std::future::pending().await
+    };
+    let mut from = BufReader::new(from);
+    tokio::select! {
+        () = send => None,
+        answer = support::answer(&mut from) => answer,
+    }
+}
+
+/// However a path is spelled, it is held to its own limit, and to no other.
+#[test]
+fn spellings_of_a_path() {
+    let rules = "
+rules:
+  - id: login
+    match: {path: /admin/login}
+    key: [ip]
+    limit: 1000/day
+  - id: users
+    match: {path: '/users/{id}'}
+    key: [ip]
+    limit: 1000/day
+  - id: files
+    match: {path: '/files/**'}
+    key: [ip]
+    limit: 1000/day
+  - id: reports
+    match: {path_regex: '^/reports/[0-9]+$'}
+    key: [ip]
+    limit: 1000/day
+default: {limit: 1000000000/day}
+";
+    let spellings: [(&str, &[&str]); 5] = [
+        (
+            "login",
+            &[
+                "/admin/login",
+                "/admin/login/",
+                "//admin///login//",
+                "/./admin/./login/.",
+                "/x/../admin/login",
+                "/../../admin/login",
+                "/admin/x/../login",
+                "/admin/login/x/..",
+                "admin/login",
+                "/%61dmin/login",
+                "/%61%64%6d%69%6e/%6C%6F%67%69%6E",
+                "/admin%2Flogin",
+                "/admin%2flogin",
+                "%2fadmin%2flogin",
+                "/admin/%2e/login",
+                "/users/%2e%2e/admin/login",
+                "/users/.%2E/admin/login",
+                "/files/x/%2E%2e/%2e./admin/login",
+                "/files/%2e%2e%2fadmin%2flogin",
+                "/admin/login?next=/users/7",
+                "/admin/login#top",
+                "/admin/login/?/../../files/x",
+                "/admin/login%2f%2f",
+                r"/admin\/login",
+                r"\u002fadmin\u002flogin",
+                r"/admin\u002flogin",
+                r"/admin%2\u0066login",
+            ],
+        ),
+        (
+            "users",
+            &["/users/7", "/users/%37/", "/users/a/../7", "/users/..a", "/users/%20", "/users/%252e%252e"],
+        ),
+        ("files", &["/files/a/b", "/files//a", "/files/a/%2e%2e/b", "/files/../files/a", "/files/%2561dmin"]),
+        ("reports", &["/reports/7", "/reports//7/", "/reports/%37", "/reports/x/../7?x", "/reports/7#8"]),
+        (
+            "default",
+            &[
+                "/Admin/login",
+                "/admin/login;x",
+                "/admin/login%00",
+                "/admin/login%3Fx",
+                "/admin/login%23x",
+                "/admin%252Flogin",
+                "/admin/%2561dmin",
+                "/admin/login%20",
+                "/admin/login%E2%80%8B",
+                "/admin/\u{ff4c}ogin",
+                "/admin/l%6",
+                "/admin/log%C0%AFin",
+                "/admin%C0%AFlogin",
+                r"/admin\\login",
+                r"/admin\u0000/login",
+                "/users/7/8",
+                "/users/a%2Fb",
+                "/users/",
+                "/reports/x",
+                "/reports/7%0A",
+                "/reports/7x",
+                "/",
+                "",
+                "%",
+                "/..%00/admin/login",
+            ],
+        ),
+    ];
+    siege(rules, 16, async |server| {
+        let mut client = server.connect().await;
+        for (rule, paths) in spellings {
+            for (asked, path) in (1..).zip(paths) {
+                // What is escaped in JSON is escaped there, and undone before anything else.
+                let body = format!(r#"{{"client_key":"a","ip":"192.0.2.7","endpoint":"{path}"}}"#);
+                let answer = client.post("/v1/check", body.as_bytes()).await;
+                assert_eq!(answer.json()["rule"], rule, "{path:?}: {answer:?}");
+                if rule != "default" {
+                    assert_eq!(answer.json()["remaining"], 1000 - asked, "{path:?}: {answer:?}");
+                }
+            }
+        }
+    });
+}
