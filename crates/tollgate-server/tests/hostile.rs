@@ -221,7 +221,7 @@ pub(crate) async fn exchange<'a>(
                 break;
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     let mut from = BufReader::new(from);
     tokio::select! {

@@ -58,6 +58,8 @@ pub(super) struct Lane<'a, S, T: Site> {
     out: Outbox,
     /// For the request at the front, if it is a large one.
     place: Option<Place>,
+    /// How much was answered since others could go.
+    streak: usize,
 }
 
 /// What is known of the request at the front of the buffer, so that it is not found out again for every byte that comes.
@@ -123,7 +125,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
         orders: Orders,
     ) -> Lane<'a, S, T> {
         let (buffer, batch, out) = (Buffer::new(), Vec::new(), Outbox::default());
-        Lane { stream, desk, clock, patience, orders, buffer, front: Front::Unknown, batch, out, place: None }
+        let (front, place, streak) = (Front::Unknown, None, 0);
+        Lane { stream, desk, clock, patience, orders, buffer, front, batch, out, place, streak }
     }
 
     /// Answers all that is plain, and gives what was read and not answered as soon as something is not.
@@ -137,6 +140,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
                 self.answer(next == Next::Close).await;
                 self.send().await?;
                 self.place = None;
+                self.let_others_go().await;
             }
             match next {
                 Next::Batch => {}
@@ -200,10 +204,15 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
                 break Next::Close;
             }
             // Behind a long answer nothing else is written before it is sent.
-            if answer == Length::Long || self.batch.len() == MAX_BATCH {
+            if answer == Length::Long {
+                self.streak += MAX_BATCH;
+                break Next::Batch;
+            }
+            if self.batch.len() == MAX_BATCH {
                 break Next::Batch;
             }
         };
+        self.streak += self.batch.len();
         let waiting = u64::from(matches!(self.front, Front::Body { .. }));
         self.desk.begin((self.batch.len() as u64 + waiting).saturating_sub(counted));
         next
@@ -244,6 +253,25 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
             Poll::Pending => self.poll_ended(cx).map(Err),
         })
         .await
+    }
+
+    /// Steps back once much was answered in a row. A client that always has more to ask would otherwise keep its thread
+    /// until tokio takes it away, which is thousands of checks later.
+    async fn let_others_go(&mut self) {
+        if self.streak < MAX_BATCH {
+            return;
+        }
+        self.streak = 0;
+        let mut has_stepped_back = false;
+        // Tokio's own way of saying this allocates.
+        poll_fn(|cx| {
+            if std::mem::replace(&mut has_stepped_back, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Tells the client that nothing more will come.

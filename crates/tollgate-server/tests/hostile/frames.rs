@@ -130,10 +130,13 @@ fn headers_that_go_on_and_on() {
     });
 }
 
+/// What a client does on a stream.
+type Mistake = fn(u32) -> Vec<u8>;
+
 #[test]
 fn streams_that_the_server_has_to_reset() {
     let fields = fields(POST, "/check");
-    let mistakes: [(&str, u8, fn(u32) -> Vec<u8>); 3] = [
+    let mistakes: [(&str, u8, Mistake); 3] = [
         ("a window that grows by nothing", 0, |stream| frame(WINDOW_UPDATE, 0, stream, &[0; 4])),
         ("data behind the end", END_STREAM, |stream| frame(DATA, 0, stream, b"{}")),
         ("a stream that waits for itself", 0, |stream| {
@@ -150,7 +153,6 @@ fn streams_that_the_server_has_to_reset() {
                 .collect();
             let connection = greeted(server, &[]).await;
             let said = flood(connection, &frames, frames.len(), true).await;
-            println!("{name}: {said:?}");
             assert!(said.is_some(), "{name}");
         }
     });
@@ -159,24 +161,27 @@ fn streams_that_the_server_has_to_reset() {
 #[test]
 fn frames_that_say_nothing() {
     let floods = [
-        ("pings", frame(PING, 0, 0, b"12345678")),
-        ("settings", frame(SETTINGS, 0, 0, &[])),
-        ("settings that change something", frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1])),
-        ("priorities", frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 1])),
-        ("windows", frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes())),
-        ("empty data", frame(DATA, 0, 1, &[])),
-        ("data that is all padding", frame(DATA, 8, 1, &[0; 1])),
-        ("frames that nobody knows", frame(0xee, 0, 0, &[0; 1000])),
-        ("resets of what was never begun", frame(RST_STREAM, 0, 2001, &[0; 4])),
+        frame(PING, 0, 0, b"12345678"),
+        frame(SETTINGS, 0, 0, &[]),
+        frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]),
+        frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 1]),
+        frame(WINDOW_UPDATE, 0, 0, &1_u32.to_be_bytes()),
+        frame(DATA, 0, 1, &[]),
+        // All of it padding.
+        frame(DATA, 8, 1, &[0; 1]),
+        // Of a kind that nobody knows.
+        frame(0xee, 0, 0, &[0; 1000]),
+        // Of a stream that was never begun.
+        frame(RST_STREAM, 0, 2001, &[0; 4]),
     ];
     siege(RULES, 48, async |server| {
-        for (name, flood_of) in &floods {
+        for same in &floods {
             for reads in [true, false] {
                 let mut connection = greeted(server, &[]).await;
                 let open = frame(HEADERS, END_HEADERS, 1, &fields(POST, "/check"));
                 connection.write_all(&open).await.unwrap();
-                let said = flood(connection, &flood_of.repeat(1000), 8 << 20, reads).await;
-                println!("{name}, reads: {reads}: {said:?}");
+                // Some of it the server bears with, and some it ends the connection over: either will do.
+                flood(connection, &same.repeat(1000), 8 << 20, reads).await;
             }
         }
     });
@@ -195,7 +200,8 @@ fn a_field_that_is_meant_a_thousand_times() {
                 break;
             }
         }
-        println!("{:?}", flood(connection, &frame(PING, 0, 0, &[0; 8]), 8, true).await);
+        let said = flood(connection, &frame(PING, 0, 0, &[0; 8]), 8, true).await;
+        assert_eq!(said, Some(ENHANCE_YOUR_CALM));
     });
 }
 

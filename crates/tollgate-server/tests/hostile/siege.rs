@@ -1,7 +1,7 @@
 //! What must hold while a server is under attack: nothing panics, memory stays as it was, and somebody else who keeps
 //! asking is answered promptly throughout.
 
-use crate::support::{Client, Server, post};
+use crate::support::{Client, Server, gate, post};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, timeout};
 use tollgate::Micros;
 use tollgate_server::feed::Feed;
@@ -32,11 +33,12 @@ static PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// Attacks a server of its own, and sees that all that must hold does. Meanwhile this process, which is also the
 /// attacker's, may at no time have more than so many MiB above what it had before.
+#[expect(clippy::print_stdout, reason = "what was measured is for whoever asks for it with --no-capture")]
 pub(crate) fn siege(rules: &str, growth_mib: u64, attack: impl AsyncFnOnce(&Server)) {
     let _alone = ALONE.lock();
     count_panics();
     let panics = PANICS.load(SeqCst);
-    let server = Server::start(rules, Feed::new(None, Micros::EPOCH));
+    let server = Server::start(gate(rules).0, Feed::new(None, Micros::EPOCH), mpsc::channel(1).1);
     let attackers = runtime();
     let bystander = Bystander::start(server.address);
     let before = resident_mib();

@@ -14,29 +14,28 @@ use tollgate_server::{Setup, serve};
 
 pub(crate) type TestGate = Gate<MemoryStore<Arc<ManualClock>>>;
 
+/// A gate with these rules, and the clock that it and its store go by.
+pub(crate) fn gate(rules: &str) -> (TestGate, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
+    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100_000)).unwrap();
+    (Gate::new(compile(rules), store, Arc::clone(&clock)), clock)
+}
+
 /// A running server. Its threads end with it.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    pub(crate) gate: TestGate,
-    pub(crate) clock: Arc<ManualClock>,
-    /// Has the rules read again.
-    pub(crate) reload: mpsc::Sender<()>,
     threads: Option<Runtime>,
 }
 
 impl Server {
-    /// Starts one that enforces these rules, and follows them to `feed`.
-    pub(crate) fn start(rules: &str, feed: Feed) -> Server {
-        let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
-        let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100_000)).unwrap();
-        let gate = Gate::new(compile(rules), store, Arc::clone(&clock));
+    /// Starts one whose rules come from `feed`, and are read again when `reloads` says so.
+    pub(crate) fn start(gate: TestGate, feed: Feed, reloads: mpsc::Receiver<()>) -> Server {
         let threads = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let listener = threads.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let (reload, reloads) = mpsc::channel(1);
         let setup = Setup { feed, ..Setup::http(listener) };
-        threads.spawn(serve(gate.clone(), setup, reloads, pending()));
-        Server { address, gate, clock, reload, threads: Some(threads) }
+        threads.spawn(serve(gate, setup, reloads, pending()));
+        Server { address, threads: Some(threads) }
     }
 
     pub(crate) async fn connect(&self) -> Client {
