@@ -230,6 +230,34 @@ pub(crate) async fn exchange<'a>(
     }
 }
 
+#[test]
+fn heads_that_are_too_large_are_refused() {
+    let get = |more: String| format!("GET /livez HTTP/1.1\r\n{more}\r\n");
+    let heads = [
+        get("X: y\r\n".repeat(10_000)),
+        get((0..10_000).map(|name| format!("X-{name}: y\r\n")).collect()),
+        get(format!("X: {}\r\n", "y".repeat(MB))),
+        get(format!("{}: y\r\n", "x".repeat(MB))),
+        get(format!("Cookie: {}\r\n", "a=b; ".repeat(MB / 5))),
+        format!("GET /livez?{} HTTP/1.1\r\n\r\n", "x".repeat(MB)),
+    ];
+    siege(RULES, 24, async |server| {
+        for head in &heads {
+            let answer = exchange(server.address, [head.as_bytes()]).await.expect("it is told why");
+            assert_eq!(answer.status, 431, "{:?}", &head[..50]);
+        }
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+        let (mut sender, connection) = handshake.await.unwrap();
+        tokio::spawn(connection);
+        for (name, value) in [("x-long", "y".repeat(60_000)), ("cookie", "a=b; ".repeat(10_000))] {
+            let request = hyper::Request::get(format!("http://{}/livez", server.address)).header(name, value);
+            let response = sender.send_request(request.body(Full::new(Bytes::new())).unwrap()).await;
+            assert_eq!(response.unwrap().status(), 431, "{name}");
+        }
+    });
+}
+
 /// However a path is spelled, it is held to its own limit, and to no other.
 #[test]
 fn spellings_of_a_path() {

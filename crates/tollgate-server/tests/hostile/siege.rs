@@ -13,8 +13,6 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, timeout};
-use tollgate::Micros;
-use tollgate_server::feed::Feed;
 
 /// The longest that a bystander may wait. An idle machine answers within a millisecond. On a busy one with two cores, which
 /// attackers, server and bystander share, a packet that the system drops among a thousand newcomers comes again after
@@ -39,7 +37,7 @@ pub(crate) fn siege(rules: &str, growth_mib: u64, attack: impl AsyncFnOnce(&Serv
     let _alone = ALONE.lock();
     count_panics();
     let panics = PANICS.load(SeqCst);
-    let server = Server::start(gate(rules).0, Feed::new(None, Micros::EPOCH), mpsc::channel(1).1);
+    let server = Server::start(gate(rules).0, None, mpsc::channel(1).1);
     let attackers = runtime();
     let bystander = Bystander::start(server.address);
     let before = resident_mib();

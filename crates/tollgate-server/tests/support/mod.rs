@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,11 +29,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one whose rules come from `feed`, and are read again when `reloads` says so.
-    pub(crate) fn start(gate: TestGate, feed: Feed, reloads: mpsc::Receiver<()>) -> Server {
+    /// Starts one that follows the rules in this file, if there is one, and reads them again when `reloads` says so.
+    pub(crate) fn start(gate: TestGate, file: Option<PathBuf>, reloads: mpsc::Receiver<()>) -> Server {
         let threads = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let listener = threads.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
+        let feed = threads.block_on(async { Feed::new(file, Micros::EPOCH) });
         let setup = Setup { feed, ..Setup::http(listener) };
         threads.spawn(serve(gate, setup, reloads, pending()));
         Server { address, threads: Some(threads) }
