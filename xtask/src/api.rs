@@ -28,6 +28,7 @@ pub(crate) fn check() -> Result<()> {
     let mut server = Server::start()?;
     let document = format!("{}/openapi.json", server.http);
     let mut schemathesis = Command::new(python.join("schemathesis"));
+    schemathesis.arg("--config-file").arg(env::current_dir()?.join("tests/python/schemathesis.toml"));
     schemathesis.args(["run", &document, "--seed", "1", "--max-examples", EXAMPLES, "--no-color"]);
     // It remembers what it found in the folder that it runs in.
     run(schemathesis.current_dir(&server.folder))?;
