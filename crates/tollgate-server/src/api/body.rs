@@ -12,10 +12,12 @@ use std::net::IpAddr;
 use tollgate::MAX_KEY_BYTES;
 use tollgate::rules::{Attribute, Request};
 
-/// The most bytes of an endpoint.
-pub(crate) const MAX_ENDPOINT_BYTES: usize = 8192;
-/// The most bytes of a method, a tier or an attribute's name.
-pub(crate) const MAX_NAME_BYTES: usize = 128;
+/// The most characters of an endpoint.
+pub(crate) const MAX_ENDPOINT_CHARS: usize = 8192;
+/// The most characters of a method, a tier or an attribute's name.
+pub(crate) const MAX_NAME_CHARS: usize = 128;
+/// The most characters of an attribute's value.
+pub(crate) const MAX_VALUE_CHARS: usize = 4096;
 /// The most attributes of a check.
 pub(crate) const MAX_ATTRIBUTES: usize = 32;
 
@@ -96,7 +98,7 @@ impl<'a> CheckBody<'a> {
     }
 }
 
-/// Reads text that stays where it is, unless it has escapes to be undone, and has between so many bytes and so many.
+/// Reads text that stays where it is, unless it has escapes to be undone, and has between so many characters and so many.
 fn bounded<'de, D: Deserializer<'de>>(
     deserializer: D,
     least: usize,
@@ -104,9 +106,11 @@ fn bounded<'de, D: Deserializer<'de>>(
     expected: &'static str,
 ) -> Result<Cow<'de, str>, D::Error> {
     let text = deserializer.deserialize_str(Text { expected })?;
-    match (least..=most).contains(&text.len()) {
+    // It has no more characters than bytes, so nearly always there is nothing to count.
+    let length = if text.len() <= most { text.len() } else { text.chars().count() };
+    match (least..=most).contains(&length) {
         true => Ok(text),
-        false => Err(D::Error::invalid_length(text.len(), &expected)),
+        false => Err(D::Error::invalid_length(length, &expected)),
     }
 }
 
@@ -116,7 +120,13 @@ struct ClientKey<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for ClientKey<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ClientKey<'a>, D::Error> {
-        bounded(deserializer, 1, MAX_KEY_BYTES, "client_key to be text of 1 to 4096 bytes").map(ClientKey)
+        let expected = "client_key to be text of 1 to 4096 bytes";
+        let key = bounded(deserializer, 1, usize::MAX, expected)?;
+        // Stores have to keep it, so it is bytes that count.
+        match key.len() <= MAX_KEY_BYTES {
+            true => Ok(ClientKey(key)),
+            false => Err(D::Error::invalid_length(key.len(), &expected)),
+        }
     }
 }
 
@@ -126,7 +136,7 @@ struct Endpoint<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Endpoint<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Endpoint<'a>, D::Error> {
-        bounded(deserializer, 0, MAX_ENDPOINT_BYTES, "endpoint to be text of at most 8192 bytes")
+        bounded(deserializer, 0, MAX_ENDPOINT_CHARS, "endpoint to be text of at most 8192 characters")
             .map(Endpoint)
     }
 }
@@ -137,7 +147,8 @@ struct Name<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name<'a>, D::Error> {
-        bounded(deserializer, 0, MAX_NAME_BYTES, "method and tier to be text of at most 128 bytes").map(Name)
+        bounded(deserializer, 0, MAX_NAME_CHARS, "method and tier to be text of at most 128 characters")
+            .map(Name)
     }
 }
 
@@ -194,7 +205,7 @@ struct AttributeName<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for AttributeName<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttributeName<'a>, D::Error> {
-        bounded(deserializer, 1, MAX_NAME_BYTES, "an attribute's name to be text of 1 to 128 bytes")
+        bounded(deserializer, 1, MAX_NAME_CHARS, "an attribute's name to be text of 1 to 128 characters")
             .map(AttributeName)
     }
 }
@@ -203,7 +214,7 @@ struct AttributeValue<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for AttributeValue<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttributeValue<'a>, D::Error> {
-        bounded(deserializer, 0, MAX_KEY_BYTES, "an attribute to be text of at most 4096 bytes")
+        bounded(deserializer, 0, MAX_VALUE_CHARS, "an attribute to be text of at most 4096 characters")
             .map(AttributeValue)
     }
 }

@@ -4,7 +4,7 @@
 //! anything else it says nothing at all, and the whole body is read again by the book, which also finds the words for
 //! what is wrong. What it does read, the other reads alike: a test holds the two together.
 
-use super::body::MAX_ENDPOINT_BYTES;
+use super::body::MAX_ENDPOINT_CHARS;
 use tollgate::MAX_KEY_BYTES;
 use tollgate::rules::Request;
 
@@ -74,7 +74,7 @@ impl<'a> Cursor<'a> {
             self.colon()?;
             let is_first = match field {
                 "client_key" => client_key.replace(self.bounded(1, MAX_KEY_BYTES)?).is_none(),
-                "endpoint" => endpoint.replace(self.bounded(0, MAX_ENDPOINT_BYTES)?).is_none(),
+                "endpoint" => endpoint.replace(self.bounded(0, MAX_ENDPOINT_CHARS)?).is_none(),
                 "cost" => cost.replace(self.number()?).is_none(),
                 _ => return None,
             };
