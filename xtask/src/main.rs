@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore reports to the terminal it runs in")]
 
+mod api;
 mod bench;
 mod search;
 mod test;

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    tidy,
+    api, tidy,
     tool::{DENY, NEXTEST, cargo, is_ci, run as finish},
 };
 
@@ -23,13 +23,14 @@ struct Step {
     check: fn() -> Result<()>,
 }
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 10] = [
     Step { name: "tidy", check: tidy::check },
     Step { name: "fmt", check: fmt },
     Step { name: "clippy", check: clippy },
     Step { name: "deny", check: deny },
     Step { name: "tests", check: tests },
     Step { name: "doc tests", check: doc_tests },
+    Step { name: "api", check: api::check },
     Step { name: "shuttle", check: shuttle },
     Step { name: "examples", check: examples },
     Step { name: "docs", check: docs },

@@ -239,11 +239,11 @@ fn the_emergency_limit_holds_for_each_address_before_all_else() {
     );
     let problem = server.connect().ask(
         "POST",
-        "/check?deny_status=503",
+        "/check?deny_status=429",
         &[("Accept", "application/problem+json")],
         body,
     );
-    assert_eq!(problem.status, 503);
+    assert_eq!(problem.status, 429);
     assert_eq!(
         problem.json()["type"],
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"

@@ -10,6 +10,11 @@ use support::{Http2, Server, check, failure, request};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
+/// A server so slow that no test lives to see a unit come back.
+fn slow() -> Server {
+    Server::with_rules("default: {limit: 100/day}")
+}
+
 #[expect(clippy::disallowed_methods, reason = "what the server says is held against the wall clock")]
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
@@ -48,7 +53,7 @@ fn a_hundred_a_minute_count_down_to_a_denial() {
 
 #[test]
 fn what_never_fits_is_denied_without_a_time_to_come_back() {
-    let server = Server::start(&[]);
+    let server = slow();
     let answer = server.check(r#"{"client_key":"alice","cost":101}"#);
     assert_eq!(answer.status, 200);
     assert!(answer.body.starts_with(r#"{"allowed":false,"remaining":100,"#), "{answer:?}");
@@ -115,7 +120,7 @@ try it:
 
 #[test]
 fn bad_input_gets_a_clear_error_and_costs_nothing() {
-    let server = Server::start(&[]);
+    let server = slow();
     let mut client = server.connect();
     let big = format!(r#"{{"client_key":"alice","endpoint":"{}"}}"#, "x".repeat(70_000));
     let sent = |body: &str| check(body);
@@ -203,7 +208,7 @@ fn bad_input_gets_a_clear_error_and_costs_nothing() {
 
 #[test]
 fn whatever_is_sent_the_server_lives() {
-    let server = Server::start(&[]);
+    let server = slow();
     let chunked = "POST /check HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n";
     let huge = format!("GET /livez HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000));
     let strange: [&[u8]; 9] = [
@@ -235,7 +240,7 @@ fn whatever_is_sent_the_server_lives() {
 
 #[test]
 fn what_is_no_http_is_answered_too() {
-    let server = Server::start(&[]);
+    let server = slow();
     for head in ["alice\r\n\r\n", "GET /livez HTTP/7.3\r\n\r\n", "GET /livez HTTP/1.1\r\nno colon\r\n\r\n"] {
         let mut client = server.connect();
         client.send(head);
@@ -245,7 +250,7 @@ fn what_is_no_http_is_answered_too() {
 
 #[test]
 fn requests_share_a_connection_and_a_segment() {
-    let server = Server::start(&[]);
+    let server = slow();
     let mut client = server.connect();
     assert_eq!(client.check(ALICE).number("remaining"), 99);
     client.send(
@@ -267,7 +272,7 @@ fn requests_share_a_connection_and_a_segment() {
 
 #[test]
 fn http2_is_spoken_to_those_who_begin_with_it() {
-    let server = Server::start(&[]);
+    let server = slow();
     let mut client = Http2::connect(&server.address);
     for left in [99, 98] {
         let answer = client.ask("POST", "/check", &[], ALICE);

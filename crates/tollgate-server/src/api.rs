@@ -390,7 +390,6 @@ fn asked_status(query: &str) -> Result<Option<StatusCode>, Fault> {
         "200" => Ok(Some(StatusCode::OK)),
         "403" => Ok(Some(StatusCode::FORBIDDEN)),
         "429" => Ok(Some(StatusCode::TOO_MANY_REQUESTS)),
-        "503" => Ok(Some(StatusCode::SERVICE_UNAVAILABLE)),
         asked => Err(Fault::bad_status(asked)),
     }
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::server::TlsStream;
 use tollgate::{Gate, Micros, Store};
 
 /// The most connections at once on the admin port.
@@ -216,14 +217,27 @@ impl<T: Site> Entrance<T> {
                 let present = Present::new(&tower, count);
                 match tls {
                     None => http.attend(stream, site, phase).await,
-                    Some(tls) => match tls.accept(stream).await {
-                        Ok(stream) => http.attend(stream, site, phase).await,
-                        Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
+                    Some(tls) => match shake_hands(&tls, stream, phase.clone()).await {
+                        Some(Ok(stream)) => http.attend(stream, site, phase).await,
+                        Some(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                        None => {}
                     },
                 }
                 drop((present, seat));
             });
         }
+    }
+}
+
+/// Shakes hands with a client, unless the server stops first: who has not come so far has asked for nothing.
+async fn shake_hands(
+    tls: &Tls,
+    stream: TcpStream,
+    mut phase: watch::Receiver<Phase>,
+) -> Option<io::Result<TlsStream<TcpStream>>> {
+    tokio::select! {
+        shaken = tls.accept(stream) => Some(shaken),
+        _ = phase.wait_for(|phase| *phase == Phase::Draining) => None,
     }
 }
 

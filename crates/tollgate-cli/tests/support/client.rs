@@ -1,6 +1,6 @@
 //! A client that sees every byte.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -80,7 +80,11 @@ impl Client {
 
     /// Whether the server has closed the connection and sent nothing more.
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.0.read(&mut [0]).unwrap() == 0
+        match self.0.read(&mut [0]) {
+            Ok(read) => read == 0,
+            // A connection that was never let in is reset when the port is closed.
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
     }
 }
 

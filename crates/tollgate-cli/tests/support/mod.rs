@@ -13,7 +13,7 @@ mod metrics;
 mod server;
 
 pub(crate) use certificates::Certificates;
-pub(crate) use client::{Answer, Client, check, request};
+pub(crate) use client::{Answer, Client, check, request, socket};
 pub(crate) use http2::Http2;
 pub(crate) use metrics::Metrics;
 pub(crate) use server::{Server, failure, serve};

@@ -251,6 +251,19 @@ impl Visitor<'_> for WholeNumber {
     fn visit_u64<E: Error>(self, number: u64) -> Result<u32, E> {
         u32::try_from(number).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
     }
+
+    /// `2.0` is a whole number too, and what some languages write for one.
+    fn visit_f64<E: Error>(self, number: f64) -> Result<u32, E> {
+        match number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "it is whole and in range"
+            )]
+            true => Ok(number as u32),
+            false => Err(E::invalid_value(Unexpected::Float(number), &self)),
+        }
+    }
 }
 
 /// Many checks: `{"checks": [...]}`. Each is handed over as soon as it is read.

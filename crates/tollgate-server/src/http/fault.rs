@@ -19,9 +19,7 @@ pub(crate) enum Fault {
     WrongMethod { path: String, method: String, allow: &'static str },
     #[error("this needs the token: send it in the header Authorization: Bearer TOKEN")]
     Unauthorized,
-    #[error(
-        "a refusal can't have the status {found:?}: write deny_status=200, 403, 429 or 503, or leave it out"
-    )]
+    #[error("a refusal can't have the status {found:?}: write deny_status=200, 403 or 429, or leave it out")]
     Query { found: String },
     #[error(
         "a body of type {found} can't be read: send JSON, with the header Content-Type: application/json"
