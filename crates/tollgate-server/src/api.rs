@@ -6,6 +6,8 @@
 mod answer;
 mod body;
 mod fields;
+#[cfg(test)]
+mod fuzz;
 mod openapi;
 mod quick;
 mod refusal;

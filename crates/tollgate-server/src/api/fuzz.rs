@@ -1,0 +1,244 @@
+//! Whatever a client sends, the API answers it once, with 200 or 400, and takes nothing for what it can't read.
+
+use super::testing::{TestApi, api};
+use super::*;
+use crate::http::{Http, Phase};
+use serde_json::Value;
+use std::panic::AssertUnwindSafe;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+
+const RULES: &str = "
+rules:
+  - {id: users, match: {path: '/users/{id}'}, key: [api_key, endpoint], limits: [5/s, 100/h]}
+  - {id: tenants, key: [tenant], algorithm: sliding_window_log, limit: 50/min}
+  - {id: addresses, match: {method: [GET, POST]}, key: [ip], algorithm: fixed_window, limit: 7/min}
+  - {id: tried-out, key: [method], shadow: true, limit: 1/min}
+default: {limit: 100/min burst 20}
+tiers: {pro: 1000/min}
+allow: ['in*']
+deny: ['0*', 192.0.2.0/24]
+";
+
+const PATHS: [&str; 8] = [
+    "/check",
+    "/v1/check",
+    "/v1/check?deny_status=429",
+    "/v1/peek",
+    "/v1/refund",
+    "/v1/reset",
+    "/v1/check/batch",
+    "/v1/check/batch?deny_status=403",
+];
+
+/// Pieces that checks and mistakes in them are made of.
+const PIECES: [&[u8]; 48] = [
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b" ",
+    b"\"",
+    b"\\",
+    b"null",
+    b"true",
+    b"0",
+    b"-0",
+    b"1.0",
+    b"1e3",
+    b"1e400",
+    b"-1",
+    b"4294967295",
+    b"4294967296",
+    b"99999999999999999999",
+    b"{\"checks\":[",
+    b"]}",
+    b"{\"client_key\":\"a\"}",
+    b"{\"client_key\":\"a\",",
+    b"{\"client_key\":\"0\",\"cost\":2}",
+    b"\"client_key\":",
+    b"\"client\\u005fkey\":",
+    b"\"endpoint\":",
+    b"\"method\":",
+    b"\"tier\":",
+    b"\"ip\":",
+    b"\"attributes\":",
+    b"\"cost\":",
+    b"\"weight\":",
+    b"\"a\"",
+    b"\"\"",
+    b"\"in\"",
+    b"\"pro\"",
+    b"\"GET\"",
+    b"\"/users/%37/../8\"",
+    b"\"192.0.2.7\"",
+    b"\"2001:db8::1\"",
+    b"{\"tenant\":\"acme\"}",
+    b"\"\\u0000\\ud83d\\ude00\"",
+    b"\"\\ud800\"",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"\n",
+];
+
+struct Fuzz {
+    runtime: Runtime,
+    http: Http,
+    api: Arc<TestApi>,
+}
+
+impl Fuzz {
+    fn new() -> Fuzz {
+        let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let (api, _) = api(RULES, ApiOptions { max_batch: 5, ..ApiOptions::default() });
+        Fuzz { runtime, http: Http::new(), api }
+    }
+
+    /// Sends bytes on a connection of their own, and reads to its end.
+    fn talk(&self, bytes: &[u8]) -> Vec<u8> {
+        self.runtime.block_on(async {
+            let (stream, client) = duplex(1 << 20);
+            let (_phase, told) = watch::channel(Phase::Open);
+            let (mut from, mut to) = tokio::io::split(client);
+            let send = async {
+                // The server may have heard enough.
+                let _ = to.write_all(bytes).await;
+                let _ = to.shutdown().await;
+            };
+            let mut read = Vec::new();
+            let attend = self.http.attend(stream, Arc::clone(&self.api), told);
+            let ((), (), all) = tokio::join!(attend, send, from.read_to_end(&mut read));
+            all.unwrap();
+            read
+        })
+    }
+
+    fn keys(&self) -> u64 {
+        self.api.gate.store().stats().keys as u64
+    }
+
+    /// Sends a body along each way to the API.
+    fn send(&self, path: u8, body: &[u8]) {
+        let path = PATHS[usize::from(path) % PATHS.len()];
+        let head = format!("POST {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
+        let lane = [head.as_bytes(), b"\r\n", body].concat();
+        let hyper = [head.as_bytes(), b"TE: trailers\r\n\r\n", body].concat();
+        for request in [lane, hyper] {
+            let before = self.keys();
+            let (status, answer) = only_answer(&self.talk(&request));
+            match status {
+                200 | 403 | 429 => check_answer(path, body, status, &answer),
+                400 => {
+                    assert_eq!(answer["error"]["code"], "BAD_REQUEST");
+                    assert_eq!(self.keys(), before, "{}", String::from_utf8_lossy(body));
+                }
+                status => panic!("{status} to {}", String::from_utf8_lossy(body)),
+            }
+        }
+    }
+}
+
+/// The status and the body of the one answer that was read.
+fn only_answer(read: &[u8]) -> (u16, Value) {
+    let text = str::from_utf8(read).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let length = head.split("\r\n").find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    assert_eq!(length, body.len().to_string(), "there is no second answer");
+    (status, serde_json::from_str(body).unwrap())
+}
+
+/// What was decided is what any reader of JSON would have read.
+fn check_answer(path: &str, body: &[u8], status: u16, answer: &Value) {
+    let asked: Value = serde_json::from_slice(body).unwrap();
+    let asked = asked.as_object().unwrap();
+    if path.starts_with("/v1/check/batch") {
+        let (checks, results) = (asked["checks"].as_array().unwrap(), answer["results"].as_array().unwrap());
+        assert_eq!((status, checks.len()), (200, results.len()));
+        assert!(checks.len() <= 5);
+        return;
+    }
+    let known = ["client_key", "endpoint", "method", "tier", "ip", "attributes", "cost"];
+    assert!(asked.keys().all(|field| known.contains(&&**field)), "{asked:?}");
+    assert!(asked.contains_key("client_key") || path != "/check");
+    let cost = asked.get("cost").and_then(Value::as_f64).unwrap_or(1.0);
+    assert!(cost.fract() == 0.0 && (0.0..=4_294_967_295.0).contains(&cost), "{asked:?}");
+    match status {
+        200 => assert!(answer["allowed"].is_boolean()),
+        _ => assert!(path.ends_with(&format!("deny_status={status}")) && answer["error"].is_object()),
+    }
+}
+
+#[test]
+fn bodies_of_any_bytes() {
+    let fuzz = AssertUnwindSafe(Fuzz::new());
+    bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(path, body)| fuzz.send(*path, body));
+}
+
+#[test]
+fn bodies_that_nearly_read() {
+    let fuzz = AssertUnwindSafe(Fuzz::new());
+    bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(path, choices)| {
+        let chosen = choices.iter().flat_map(|choice| PIECES[usize::from(*choice) % PIECES.len()]);
+        fuzz.send(*path, &chosen.copied().collect::<Vec<u8>>());
+    });
+}
+
+#[test]
+fn good_bodies_with_something_changed() {
+    let good = [
+        &br#"{"client_key":"user:1","endpoint":"/users/7","method":"GET","cost":12,"ip":"10.0.0.1"}"#[..],
+        br#"{"checks":[{"client_key":"a","cost":1},{"ip":"::1","tier":"pro"},{"attributes":{"tenant":"x"}}]}"#,
+    ];
+    let fuzz = AssertUnwindSafe(Fuzz::new());
+    bolero::check!().with_type::<(u8, bool, Vec<(u8, u8, u8)>)>().for_each(|(path, is_batch, changes)| {
+        let mut body = good[usize::from(*is_batch)].to_vec();
+        for (at, length, piece) in changes.iter().take(4) {
+            let start = usize::from(*at) % (body.len() + 1);
+            let end = (start + usize::from(*length) % 8).min(body.len());
+            body.splice(start..end, PIECES[usize::from(*piece) % PIECES.len()].iter().copied());
+        }
+        fuzz.send(*path, &body);
+    });
+}
+
+/// Whole connections of whatever comes: no answer is the server's own fault, and the server outlives them all.
+#[test]
+fn connections_of_any_bytes() {
+    let wire: [&[u8]; 24] = [
+        b"POST /check HTTP/1.1\r\n",
+        b"POST /v1/check/batch HTTP/1.1\r\n",
+        b"GET /livez HTTP/1.1\r\n",
+        b"GET /openapi.json HTTP/1.1\r\n",
+        b"HEAD /livez HTTP/1.1\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\n\r\n",
+        b"Content-Length: 18\r\n",
+        b"Content-Length: 0\r\n",
+        b"Content-Length: 5000000\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"Connection: close\r\n",
+        b"Expect: 100-continue\r\n",
+        b"Content-Type: text/plain\r\n",
+        b"\r\n",
+        b"12\r\n",
+        b"0\r\n\r\n",
+        b"{\"client_key\":\"a\"}",
+        b"{\"checks\":[]}",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\0\0\0\x04\0\0\0\0\0",
+        b"\0\0\x0e\x01\x05\0\0\0\x01\x82\x86\x01\x01a\x04\x06/livez",
+        b"\0\0\0\x00\0\0\0\0\x01",
+        b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\0",
+        b"\xff\0\x01",
+    ];
+    let fuzz = AssertUnwindSafe(Fuzz::new());
+    bolero::check!().with_type::<(Vec<u8>, Vec<u8>)>().for_each(|(noise, choices)| {
+        let chosen = choices.iter().flat_map(|choice| wire[usize::from(*choice) % wire.len()]);
+        let bytes: Vec<u8> = chosen.chain(noise).copied().collect();
+        let read = fuzz.talk(&bytes);
+        assert!(!read.windows(10).any(|window| window == b"HTTP/1.1 5"), "{bytes:?}");
+    });
+}
