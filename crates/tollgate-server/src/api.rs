@@ -117,8 +117,8 @@ thread_local! {
     static DESKTOP: RefCell<Desktop> = RefCell::default();
 }
 
-/// How much room is kept for the next answer.
-const KEPT_BYTES: usize = 64 * 1024;
+/// How much room each thread keeps for the next answer: enough for a batch of a thousand and more.
+const KEPT_BYTES: usize = 512 * 1024;
 
 impl<S: Store> Api<S> {
     pub(crate) fn new(gate: Gate<S>, options: ApiOptions, denials: Arc<DenialLog>) -> Api<S> {

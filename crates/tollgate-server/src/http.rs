@@ -22,6 +22,7 @@ mod rewind;
 mod room;
 #[cfg(test)]
 mod sameness;
+mod spare;
 mod wire;
 
 use backlog::Backlog;

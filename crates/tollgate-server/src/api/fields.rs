@@ -88,7 +88,11 @@ pub(crate) fn write(profile: FieldProfile, verdict: &Verdict<'_>, figures: &Figu
             // Until a refused client may come back; else until all is back. `Retry-After` is never sooner.
             let wait = figures.retry_after.unwrap_or(reset);
             if let Some(name) = verdict.limit_name() {
-                put(out, "ratelimit", format_args!("\"{name}\";r={remaining};t={wait}"));
+                out.extend_from_slice(b"ratelimit: \"");
+                out.extend_from_slice(name.as_bytes());
+                out.extend_from_slice(b"\";r=");
+                digits(out, remaining.into());
+                number(out, b";t=", wait);
             }
         }
         if profile.draft_7 {

@@ -130,13 +130,10 @@ impl<'a> Cursor<'a> {
     fn text(&mut self) -> Option<&'a str> {
         self.byte(b'"')?;
         let begin = self.at;
-        let length =
-            self.text.as_bytes()[begin..].iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
-        self.at = begin + length + 1;
-        match self.text.as_bytes()[begin + length] {
-            b'"' => self.text.get(begin..begin + length),
-            _ => None,
-        }
+        let end = begin + plain_bytes(&self.text.as_bytes()[begin..]);
+        self.at = end;
+        self.byte(b'"')?;
+        self.text.get(begin..end)
     }
 
     #[inline]
@@ -168,6 +165,27 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// How many bytes come before the first quote, backslash or control character.
+#[inline]
+fn plain_bytes(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::MAX / 0xff;
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        // The top bit of every byte that is zero. Bytes above one may be marked in vain, but the first mark is true.
+        let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
+        let controls = word.wrapping_sub(0x20 * ONES) & !word;
+        let marks =
+            zeros(word ^ (ONES * u64::from(b'"'))) | zeros(word ^ (ONES * u64::from(b'\\'))) | controls;
+        let marks = marks & (ONES * 0x80);
+        if marks != 0 {
+            return index * 8 + marks.trailing_zeros() as usize / 8;
+        }
+    }
+    let is_plain = |byte: &&u8| !matches!(**byte, b'"' | b'\\' | 0..=0x1f);
+    bytes.len() - rest.len() + rest.iter().take_while(is_plain).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +194,19 @@ mod tests {
 
     fn shown(request: &Request<'_>) -> String {
         format!("{request:?}")
+    }
+
+    #[test]
+    fn every_byte_is_told_apart_wherever_it_stands() {
+        for (byte, at) in (0..=u8::MAX).flat_map(|byte| (0..20).map(move |at| (byte, at))) {
+            // 0x01 above a mark, and 0x7f and 0x80 beside one, are where the sums could carry.
+            for others in [b'a', 0x21, 0x23, 0x5b, 0x5d, 0x7f, 0x80, 0xff] {
+                let mut bytes = [others; 20];
+                bytes[at] = byte;
+                let is_plain = !matches!(byte, b'"' | b'\\' | 0..=0x1f);
+                assert_eq!(plain_bytes(&bytes), if is_plain { 20 } else { at }, "{byte} at {at} of {others}");
+            }
+        }
     }
 
     fn by_the_book(body: &[u8]) -> Option<String> {

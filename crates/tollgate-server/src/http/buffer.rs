@@ -4,7 +4,9 @@
 //! it, so whoever announces much gets nothing for it before sending much. Once it is empty it goes back to its first
 //! size: thousands of idle connections stay small.
 
+use super::spare;
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -14,7 +16,7 @@ const FIRST_BYTES: usize = 8 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Buffer {
-    /// As long as it may be filled, and zero where it is not.
+    /// As long as it may be filled. What was not filled has no meaning.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
@@ -47,10 +49,22 @@ impl Buffer {
             (self.start, self.end) = (0, self.end - self.start);
         }
         if self.end == 0 && self.bytes.len() > FIRST_BYTES {
-            self.bytes = vec![0; FIRST_BYTES];
+            spare::give(mem::replace(&mut self.bytes, vec![0; FIRST_BYTES]));
         }
         if self.end == self.bytes.len() {
-            self.bytes.resize(2 * self.end, 0);
+            self.grow();
+        }
+    }
+
+    fn grow(&mut self) {
+        let least = 2 * self.end;
+        match spare::take(least) {
+            Some(mut larger) => {
+                larger.resize(larger.len().max(least), 0);
+                larger[..self.end].copy_from_slice(&self.bytes);
+                spare::give(mem::replace(&mut self.bytes, larger));
+            }
+            None => self.bytes.resize(least, 0),
         }
     }
 

@@ -8,7 +8,7 @@ use super::backlog::Backlog;
 use super::body;
 use super::call::{Call, Head};
 use super::fault::Fault;
-use super::out::{Draft, Out};
+use super::out::{Draft, JSON, Out};
 use super::room::{Place, Room};
 use hyper::Request;
 use hyper::body::{Bytes, Incoming};
@@ -121,7 +121,7 @@ impl<T: Site> Desk<T> {
 
 /// A client may leave the type out, or say what `curl -d` says unless it is told otherwise; another type is a mistake.
 pub(crate) fn expect_json(found: Option<&[u8]>) -> Result<(), Fault> {
-    let Some(found) = found else { return Ok(()) };
+    let Some(found) = found.filter(|found| *found != JSON.as_bytes()) else { return Ok(()) };
     let essence = found.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let is = |kind: &[u8]| essence.eq_ignore_ascii_case(kind);
     let is_json = is(b"application/json")

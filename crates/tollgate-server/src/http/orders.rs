@@ -1,8 +1,9 @@
 //! What the server tells its connections.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use tokio::sync::watch;
+use tokio::task::coop::has_budget_remaining;
 
 /// What the server tells all its connections. When it is gone itself, they leave at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,17 +21,20 @@ pub(super) struct Orders {
     /// Waits for the next change. It is kept from request to request: to begin to wait takes a lock that all
     /// connections share.
     change: Pin<Box<dyn Future<Output = Option<watch::Receiver<Phase>>> + Send>>,
+    /// Whom the next change will wake, if that is settled.
+    waits: Option<Waker>,
 }
 
 impl Orders {
     pub(super) fn new(phase: watch::Receiver<Phase>) -> Orders {
-        Orders { change: Box::pin(change(phase.clone())), phase, is_draining: false }
+        Orders { change: Box::pin(change(phase.clone())), phase, is_draining: false, waits: None }
     }
 
     /// Whether to finish what has begun and leave. It asks nobody but a counter, so a connection that is never idle, and
     /// so never waits for orders, may ask as often as it likes.
     pub(super) fn is_draining(&mut self) -> bool {
         if self.phase.has_changed().unwrap_or(true) {
+            self.waits = None;
             self.is_draining = *self.phase.borrow_and_update() == Phase::Draining;
         }
         self.is_draining
@@ -38,6 +42,12 @@ impl Orders {
 
     /// Until the server is gone. It also wakes whoever polls when there is another phase.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let waits = self.waits.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+        if waits && self.phase.has_changed().is_ok_and(|has_changed| !has_changed) {
+            return Poll::Pending;
+        }
+        // Without budget, tokio has a task come again before anything is settled.
+        self.waits = has_budget_remaining().then(|| cx.waker().clone());
         while let Some(phase) = ready!(self.change.as_mut().poll(cx)) {
             self.change = Box::pin(change(phase));
         }

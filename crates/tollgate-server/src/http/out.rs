@@ -7,6 +7,7 @@
 use super::Reply;
 use super::date::{DateLine, date_line};
 use super::load::Load;
+use super::spare;
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -71,6 +72,19 @@ impl Outbox {
         (self.missing, self.closes, self.date) = (answers, closes, Some(date_line(now)));
     }
 
+    /// Makes room for a body, in a buffer that is larger than most if need be.
+    fn make_room(&mut self, body: usize) {
+        let least = self.bytes.len() + body;
+        if least > KEPT_BYTES
+            && self.bytes.capacity() < least
+            && let Some(mut larger) = spare::take(least)
+        {
+            larger.clear();
+            larger.extend_from_slice(&self.bytes);
+            self.bytes = larger;
+        }
+    }
+
     /// Sends everything.
     pub(super) fn poll_send<S: AsyncWrite + Unpin>(
         &mut self,
@@ -87,7 +101,9 @@ impl Outbox {
         ready!(Pin::new(stream).poll_flush(cx))?;
         self.bytes.clear();
         self.sent = 0;
-        self.bytes.shrink_to(KEPT_BYTES);
+        if self.bytes.capacity() > KEPT_BYTES {
+            spare::give(std::mem::take(&mut self.bytes));
+        }
         self.body.shrink_to(KEPT_BYTES);
         Poll::Ready(Ok(()))
     }
@@ -136,6 +152,7 @@ impl Out for Outbox {
         self.bytes.extend_from_slice(self.date.as_ref().map_or(&[], |line| &line[..]));
         self.bytes.extend_from_slice(b"\r\n");
         if self.has_body {
+            self.make_room(body.len());
             self.bytes.extend_from_slice(body);
         }
     }

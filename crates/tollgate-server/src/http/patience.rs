@@ -4,8 +4,9 @@
 //! the same patience before and after a connection has left the lane.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
+use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// How long a body may take. It comes right behind its headers, so only a broken or hostile client takes long.
@@ -29,6 +30,8 @@ pub(super) enum Lost {
 #[derive(Debug)]
 pub(super) struct Patience {
     timer: Pin<Box<Sleep>>,
+    /// Whom the timer will wake, if that is settled.
+    waits: Option<Waker>,
     /// When the connection is looked at next.
     look_at: Instant,
     /// How many requests had begun at the last look.
@@ -41,7 +44,7 @@ impl Patience {
     /// Patience with a new connection.
     pub(super) fn new() -> Patience {
         let timer = Box::pin(sleep(FIRST_PATIENCE));
-        Patience { look_at: timer.deadline(), timer, seen: 0, body_due: None }
+        Patience { look_at: timer.deadline(), timer, waits: None, seen: 0, body_due: None }
     }
 
     /// Waits for a body from now on, unless it does already.
@@ -49,6 +52,7 @@ impl Patience {
         if self.body_due.is_none() {
             let due = Instant::now() + BODY_PATIENCE;
             self.body_due = Some(due);
+            self.waits = None;
             self.timer.as_mut().reset(due.min(self.look_at));
         }
     }
@@ -60,6 +64,12 @@ impl Patience {
 
     /// Until patience is lost. `begun` is how many requests have begun.
     pub(super) fn poll_lost(&mut self, begun: u64, cx: &mut Context<'_>) -> Poll<Lost> {
+        let waits = self.waits.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+        if waits && !self.timer.is_elapsed() {
+            return Poll::Pending;
+        }
+        // Without budget, tokio has a task come again before anything is settled.
+        self.waits = has_budget_remaining().then(|| cx.waker().clone());
         loop {
             ready!(self.timer.as_mut().poll(cx));
             let now = Instant::now();

@@ -213,18 +213,25 @@ enum Meaning {
 
 impl Meaning {
     fn of(name: &str) -> Meaning {
-        let is = |known: &str| name.eq_ignore_ascii_case(known);
         match name.len() {
-            2 if is("te") => Meaning::NotPlain,
-            6 if is("expect") => Meaning::NotPlain,
-            7 if is("upgrade") => Meaning::NotPlain,
-            10 if is("connection") => Meaning::Connection,
-            12 if is("content-type") => Meaning::ContentType,
-            14 if is("content-length") => Meaning::ContentLength,
-            17 if is("transfer-encoding") => Meaning::NotPlain,
+            2 if is(name, b"te") => Meaning::NotPlain,
+            6 if is(name, b"expect") => Meaning::NotPlain,
+            7 if is(name, b"upgrade") => Meaning::NotPlain,
+            10 if is(name, b"connection") => Meaning::Connection,
+            12 if is(name, b"content-type") => Meaning::ContentType,
+            14 if is(name, b"content-length") => Meaning::ContentLength,
+            17 if is(name, b"transfer-encoding") => Meaning::NotPlain,
             _ => Meaning::None,
         }
     }
+}
+
+/// Whether a name is a known one but for its case. Of a length that is known here, the comparison needs no loop.
+#[inline]
+fn is<const LENGTH: usize>(name: &str, known: &[u8; LENGTH]) -> bool {
+    name.as_bytes().first_chunk::<LENGTH>().is_some_and(|name| {
+        (0..LENGTH).fold(true, |is, at| is & (name[at].to_ascii_lowercase() == known[at]))
+    })
 }
 
 /// Where `part` begins within `whole`, of which it is a part.
