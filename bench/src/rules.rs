@@ -41,7 +41,9 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
         compiling.row([size.to_string(), format!("{read:.1}"), format!("{compile:.1}"), verdict.to_owned()]);
         sets.extend(set);
     }
-    run.say(format_args!("\nmedian of 5, a quarter each of exact paths, templates, globs and expressions\n{compiling}"));
+    run.say(format_args!(
+        "\nmedian of 5, a quarter each of exact paths, templates, globs and expressions\n{compiling}"
+    ));
 
     let rounds = run.pace.pick(9, 1);
     let mut found = vec![vec![Vec::new(); SIZES.len()]; KINDS.len()];
@@ -52,7 +54,10 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
             }
         }
     }
-    let mut table = Table::new(1, ["found by", "10 rules ns", "10000 rules ns", "ratio", "bar 2", "bar 1000 ns", "spread"]);
+    let mut table = Table::new(
+        1,
+        ["found by", "10 rules ns", "10000 rules ns", "ratio", "bar 2", "bar 1000 ns", "spread"],
+    );
     for (kind, found) in KINDS.iter().zip(&mut found) {
         let medians: Vec<_> = found.iter_mut().map(|nanos| median(nanos)).collect();
         let ratio = medians[1] / medians[0];
@@ -92,7 +97,8 @@ fn file(rules: usize) -> String {
             2 => format!("path: /svc{rule}/files/*.json"),
             _ => format!("path_regex: '^/svc{rule}/orders/[0-9]+$'"),
         };
-        writeln!(text, "  - {{id: r{rule}, limit: 100/s, match: {{{condition}}}}}").expect("text can be written to memory");
+        writeln!(text, "  - {{id: r{rule}, limit: 100/s, match: {{{condition}}}}}")
+            .expect("text can be written to memory");
     }
     text
 }
@@ -103,7 +109,9 @@ fn resolve(set: &RuleSet, size: usize, kind: usize, rounds: usize) -> Result<f64
     let mut plan = Plan::new();
     for path in &paths {
         plan.clear();
-        plan.add(set, Verb::Check, &Request { endpoint: path, ..Request::new("user:1234567") }, || Micros::EPOCH);
+        plan.add(set, Verb::Check, &Request { endpoint: path, ..Request::new("user:1234567") }, || {
+            Micros::EPOCH
+        });
         let (_, bound) = plan.bound(plan.cases()[0]);
         let id = set.rules()[bound[0].rule as usize].id();
         ensure!((id == "default") == (kind == 4), "{path} is bound by {id}");

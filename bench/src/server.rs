@@ -4,6 +4,7 @@
 //! the beginning to the end, but only the one whose turn it is runs.
 
 pub(crate) mod floor;
+mod latency;
 mod load;
 pub(crate) mod process;
 mod program;
@@ -16,7 +17,7 @@ use crate::run::Run;
 use crate::table::Table;
 use anyhow::{Context, Result, bail, ensure};
 use floor::Kind;
-use load::{Load, Plan, Tally};
+use load::{Plan, Tally};
 use rounds::{Effort, Figures, take_turns};
 use std::fs;
 use std::time::Duration;
@@ -31,8 +32,6 @@ const BAR_THROTTLECRAB: f64 = 1.3;
 const BAR_FLOOR: f64 = 0.85;
 /// How many checks a second it must decide when they come by the batch.
 const BAR_BATCH: f64 = 1.7e6;
-/// How long 99 of 100 requests may take at most, at half of what it can do.
-const BAR_P99_NS: u64 = 1_000_000;
 
 /// A server that had less of its core was held up by something else: the generator, if that had less than this to spare,
 /// or whatever else ran on the machine.
@@ -56,7 +55,6 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
         Effort { rounds: 5, warm_up: ms(1000), time: ms(3000) },
         Effort { rounds: 2, warm_up: ms(50), time: ms(150) },
     );
-    let latency_time = run.pace.pick(ms(10_000), ms(300));
     let subjects = Subjects::start()?;
     process::pin(process::CORES[1])?;
     run.say(format_args!(
@@ -76,7 +74,7 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     if wants(Part::Requests) || wants(Part::Latency) {
         let figures = compare(run, &subjects, effort, &mut tally)?;
         if wants(Part::Latency) {
-            time_replies(run, &subjects, &figures, effort.warm_up, latency_time, &mut tally)?;
+            latency::measure(run, &subjects, &figures, effort, &mut tally)?;
         }
     }
     if wants(Part::Batches) {
@@ -223,45 +221,4 @@ fn row(name: &str, figures: &Figures, checks: usize) -> [String; 9] {
         percent(figures.busy.median()),
         percent(figures.spare.median()),
     ]
-}
-
-/// How long a request takes, at half of what a server can do.
-fn time_replies(
-    run: &mut Run,
-    subjects: &Subjects,
-    figures: &[Figures; 5],
-    warm_up: Duration,
-    time: Duration,
-    tally: &mut Tally,
-) -> Result<()> {
-    let [tollgate, throttlecrab, nginx, _, by_hand] = &subjects.0;
-    let half = |index: usize| figures[index].per_sec.median() / 2.0;
-    // The floor at Tollgate's rate is the control: what it shows is the generator's and the machine's.
-    let entries = [
-        (tollgate, half(0), Some(BAR_P99_NS)),
-        (by_hand, half(0), None),
-        (throttlecrab, half(1), None),
-        (nginx, half(2), None),
-    ];
-    let mut table = Table::new(1, ["us", "requests/s", "count", "p50", "p99", "p99.9", "max", "bar", ""]);
-    for (subject, per_sec, bar) in entries {
-        subject.process.resume()?;
-        let mut load = Load::connect(subject.address, &subject.plan, 0)?;
-        let times = load.pace(per_sec, warm_up, time).with_context(|| subject.name.clone())?;
-        tally.add(load.finish()?);
-        subject.process.pause()?;
-        let mut cells = vec![subject.name.clone(), format!("{per_sec:.0}"), times.total().to_string()];
-        cells.extend([500, 990, 999, 1000].map(|share| format!("{:.1}", times.at_most(share) as f64 / 1e3)));
-        if let Some(bar) = bar {
-            let verdict = run.judge(times.at_most(990) < bar);
-            cells.extend([format!("p99 < {}", bar / 1000), verdict.to_owned()]);
-        }
-        table.row(cells);
-    }
-    run.say(format_args!(
-        "\nlatency: {CONNECTIONS} connections, each server at half of its own requests/s, the floor at Tollgate's, for {time:?};\n         \
-         a request's time begins when it was due, whether or not its connection was free"
-    ));
-    run.say(table);
-    Ok(())
 }

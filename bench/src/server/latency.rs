@@ -1,0 +1,142 @@
+//! How long a request takes, at half of what a server can do.
+//!
+//! Requests come at an even rate, whether replies do or not, and a request's time begins when it was due. So whenever
+//! the machine takes a core away for a moment, all that was due meanwhile is late, whoever serves. The control shows how
+//! much that is: a thread on the servers' core that answers at once whatever is due, by reading the clock.
+
+use super::load::{Load, Tally};
+use super::process;
+use super::rounds::{Effort, Figures};
+use super::subject::{CONNECTIONS, Subject};
+use super::{Subjects, floor::Kind};
+use crate::histogram::Histogram;
+use crate::race::Laps;
+use crate::run::Run;
+use crate::table::Table;
+use anyhow::{Context, Result};
+use quanta::Clock;
+use std::thread;
+use std::time::Duration;
+
+/// How long 99 of 100 requests may take at most, at half of what Tollgate can do.
+const BAR_P99_US: f64 = 1000.0;
+
+/// Who answers.
+enum Server<'a> {
+    Subject(&'a Subject),
+    /// Nobody: the control.
+    Clock,
+}
+
+struct Entry<'a> {
+    name: String,
+    server: Server<'a>,
+    per_sec: f64,
+    bar: Option<f64>,
+    rounds: Vec<Histogram>,
+}
+
+/// Lets all servers have their turns.
+pub(crate) fn measure(
+    run: &mut Run,
+    subjects: &Subjects,
+    figures: &[Figures; 5],
+    effort: Effort,
+    tally: &mut Tally,
+) -> Result<()> {
+    let [tollgate, throttlecrab, nginx, _, by_hand] = &subjects.0;
+    let half = |index: usize| figures[index].per_sec.median() / 2.0;
+    let control = Entry {
+        name: "control: reads the clock".to_owned(),
+        server: Server::Clock,
+        ..entry(tollgate, half(0))
+    };
+    let mut entries = [
+        Entry { bar: Some(BAR_P99_US), ..entry(tollgate, half(0)) },
+        entry(by_hand, half(0)),
+        entry(throttlecrab, half(1)),
+        entry(nginx, half(2)),
+        control,
+    ];
+    for round in 0..effort.rounds {
+        for entry in &mut entries {
+            let times = entry.time(effort, round, tally);
+            entry.rounds.push(times.with_context(|| entry.name.clone())?);
+        }
+    }
+    let Effort { rounds, time, .. } = effort;
+    run.say(format_args!(
+        "\nlatency: {CONNECTIONS} connections, each server at half of its own requests/s, the {} and the control at\n         \
+         Tollgate's, {rounds} rounds of {time:?}; a request's time begins when it was due, whether or not its connection\n         \
+         was free; medians of the rounds, and of p99 the least and the most",
+        Kind::ByHand,
+    ));
+    let mut table =
+        Table::new(1, ["us", "requests/s", "p50", "p99", "min", "max", "p99.9", "longest", "bar", ""]);
+    for entry in &entries {
+        table.row(entry.row(run));
+    }
+    run.say(table);
+    Ok(())
+}
+
+fn entry(subject: &Subject, per_sec: f64) -> Entry<'_> {
+    let (name, rounds) = (subject.name.clone(), Vec::new());
+    Entry { name, server: Server::Subject(subject), per_sec, bar: None, rounds }
+}
+
+impl Entry<'_> {
+    fn time(&self, effort: Effort, seed: u64, tally: &mut Tally) -> Result<Histogram> {
+        match self.server {
+            Server::Clock => read_clock(self.per_sec, effort.time),
+            Server::Subject(subject) => {
+                subject.process.resume()?;
+                let mut load = Load::connect(subject.address, &subject.plan, seed)?;
+                let times = load.pace(self.per_sec, effort.warm_up, effort.time)?;
+                tally.add(load.finish()?);
+                subject.process.pause()?;
+                Ok(times)
+            }
+        }
+    }
+
+    fn row(&self, run: &mut Run) -> Vec<String> {
+        let laps = |of_thousand: u64| {
+            let micros = |times: &Histogram| times.at_most(of_thousand) as f64 / 1e3;
+            Laps::new(self.rounds.iter().map(micros).collect())
+        };
+        let p99 = laps(990);
+        let (least, most) = p99.spread();
+        let mut cells = vec![self.name.clone(), format!("{:.0}", self.per_sec)];
+        let times =
+            [laps(500).median(), p99.median(), least, most, laps(999).median(), laps(1000).spread().1];
+        cells.extend(times.map(|time| format!("{time:.1}")));
+        if let Some(bar) = self.bar {
+            let verdict = run.judge(p99.median() < bar).to_owned();
+            cells.extend([format!("p99 < {bar}"), verdict]);
+        }
+        cells
+    }
+}
+
+/// What a server would show that takes no time at all: on its core, how late the clock is read after a request was due.
+fn read_clock(per_sec: f64, time: Duration) -> Result<Histogram> {
+    let reader = thread::spawn(move || {
+        process::pin(process::CORES[0])?;
+        let clock = Clock::new();
+        let begin = clock.now();
+        let mut times = Histogram::new();
+        let mut index = 0;
+        loop {
+            let elapsed = (clock.now() - begin).as_nanos() as f64;
+            while index as f64 * 1e9 / per_sec <= elapsed {
+                times.record((elapsed - index as f64 * 1e9 / per_sec) as u64);
+                index += 1;
+            }
+            if elapsed >= time.as_nanos() as f64 {
+                return anyhow::Ok(times);
+            }
+        }
+    });
+    reader.join().expect("reading the clock does not panic")
+}
