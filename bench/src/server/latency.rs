@@ -4,19 +4,19 @@
 //! the machine takes a core away for a moment, all that was due meanwhile is late, whoever serves. The control shows how
 //! much that is: a thread on the servers' core that answers at once whatever is due, by reading the clock.
 
+use super::Subjects;
 use super::load::{Load, Tally};
 use super::process;
 use super::rounds::{Effort, Figures};
 use super::subject::{CONNECTIONS, Subject};
-use super::{Subjects, floor::Kind};
 use crate::histogram::Histogram;
 use crate::race::Laps;
 use crate::run::Run;
 use crate::table::Table;
 use anyhow::{Context, Result};
 use quanta::Clock;
-use std::thread;
 use std::time::Duration;
+use std::{hint, thread};
 
 /// How long 99 of 100 requests may take at most, at half of what Tollgate can do.
 const BAR_P99_US: f64 = 1000.0;
@@ -66,10 +66,9 @@ pub(crate) fn measure(
     }
     let Effort { rounds, time, .. } = effort;
     run.say(format_args!(
-        "\nlatency: {CONNECTIONS} connections, each server at half of its own requests/s, the {} and the control at\n         \
+        "\nlatency: {CONNECTIONS} connections, each server at half of its own requests/s, the floor and the control at\n         \
          Tollgate's, {rounds} rounds of {time:?}; a request's time begins when it was due, whether or not its connection\n         \
          was free; medians of the rounds, and of p99 the least and the most",
-        Kind::ByHand,
     ));
     let mut table =
         Table::new(1, ["us", "requests/s", "p50", "p99", "min", "max", "p99.9", "longest", "bar", ""]);
@@ -119,7 +118,8 @@ impl Entry<'_> {
     }
 }
 
-/// What a server would show that takes no time at all: on its core, how late the clock is read after a request was due.
+/// What a server would show that takes no time at all: on its core, how late the clock is read after a request was due,
+/// while the generator's core is as busy as ever.
 fn read_clock(per_sec: f64, time: Duration) -> Result<Histogram> {
     let reader = thread::spawn(move || {
         process::pin(process::CORES[0])?;
@@ -138,5 +138,8 @@ fn read_clock(per_sec: f64, time: Duration) -> Result<Histogram> {
             }
         }
     });
+    while !reader.is_finished() {
+        hint::spin_loop();
+    }
     reader.join().expect("reading the clock does not panic")
 }
