@@ -38,7 +38,7 @@ pub use path::{PathStyle, normalise};
 pub use pattern::{PathPattern, PathPatternError, Pattern};
 pub use plan::{Bound, Case, Plan, Verb};
 pub use read::{Review, read};
-pub use request::{Attribute, Request};
+pub use request::{Attribute, Descriptor, Request};
 pub use rule::{Misfit, Rule};
 pub use schema::schema;
 pub use set::{MAX_KEYS, RuleSet, TierSource, TooManyLimits};

@@ -5,6 +5,17 @@ use std::net::IpAddr;
 /// A fact about a request, by its name: `("tenant", "acme")`.
 pub type Attribute<'a> = (&'a str, &'a str);
 
+/// What a proxy says of a request in the terms of its own configuration: a domain, and entries in an order that matters.
+///
+/// Envoy sends one with each call of its rate limit service. A name may be there more than once.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor<'a> {
+    /// Whose configuration the entries belong to. Rules of one domain do not bind requests of another.
+    pub domain: &'a str,
+    /// Names and values, in the order in which the proxy was told to send them.
+    pub entries: &'a [Attribute<'a>],
+}
+
 /// Who asks, for what, and how much it costs: all that rules can tell requests apart by.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -20,6 +31,9 @@ pub struct Request<'a> {
     pub ip: Option<IpAddr>,
     /// Whatever else the caller knows. Of two with one name, the first counts.
     pub attributes: &'a [Attribute<'a>],
+    /// What a proxy's configuration says of it, if it came by way of one. Its entries are not looked for among the
+    /// attributes: whoever wants rules to see them there too puts them there.
+    pub descriptor: Option<Descriptor<'a>>,
     /// How many units it takes.
     pub cost: u32,
 }
@@ -27,7 +41,16 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// A request of a client for `/`, at a cost of 1, of which nothing else is known.
     pub const fn new(client_key: &'a str) -> Request<'a> {
-        Request { client_key, endpoint: "", method: "", tier: "", ip: None, attributes: &[], cost: 1 }
+        Request {
+            client_key,
+            endpoint: "",
+            method: "",
+            tier: "",
+            ip: None,
+            attributes: &[],
+            descriptor: None,
+            cost: 1,
+        }
     }
 
     /// An attribute's value.

@@ -200,7 +200,8 @@ proptest! {
     ) {
         let Ok(rules) = RuleSet::compile(&file) else { return Ok(()) };
         let ip = ip.map(|ip| ip.parse().unwrap());
-        agree(&rules, &Request { client_key: key, endpoint, method, tier, ip, attributes: &attributes, cost: 1 });
+        let descriptor = None;
+        agree(&rules, &Request { client_key: key, endpoint, method, tier, ip, attributes: &attributes, descriptor, cost: 1 });
     }
 }
 

@@ -60,6 +60,7 @@ impl Explain {
             tier: &self.tier,
             ip: self.ip,
             attributes: &attributes,
+            descriptor: None,
             cost: 1,
         };
         let clock = SystemClock::new();

@@ -93,6 +93,7 @@ impl<'a> CheckBody<'a> {
             tier: self.0.tier.as_ref().map_or("", |tier| &tier.0),
             ip: self.0.ip.as_ref().map(|ip| ip.0),
             attributes,
+            descriptor: None,
             cost: self.0.cost.as_ref().map_or(1, |cost| cost.0),
         })
     }
