@@ -109,6 +109,7 @@ impl Server {
         let log = fs::File::create(folder.join("log"))?;
         let mut command = Command::new(program()?);
         command.args(["serve", "--rules", "tests/python/rules.yaml", "--http", "127.0.0.1:0"]);
+        command.args(["--grpc", "off", "--resp", "off"]);
         command.args(["--admin", "127.0.0.1:0", "--log-format", "json"]).stderr(log).stdout(Stdio::piped());
         let mut child = command.spawn().context("cannot start the server")?;
         let mut lines = BufReader::new(child.stdout.take().context("its output is ours")?).lines();

@@ -1,4 +1,4 @@
-//! `tollgate serve`: the gate behind HTTP.
+//! `tollgate serve`: the gate behind all its doors.
 
 mod greeting;
 
@@ -8,7 +8,7 @@ use crate::settings::{
 use crate::signals::{Signal, Signals};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgMatches, Command};
-use greeting::Greeting;
+use greeting::{Greeting, Places};
 use std::io::{self, IsTerminal, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ begun and stops; a second one stops at once.";
 
 /// The subcommand and its arguments.
 pub(crate) fn command() -> Command {
-    let command = Command::new("serve").about("Answer over HTTP: may this client go on?");
+    let command = Command::new("serve").about("Answer over HTTP, gRPC and RESP: may this client go on?");
     let command = command.after_long_help(EXAMPLES).after_help("See --help for examples.");
     Settings::add_to(command)
 }
@@ -152,28 +152,35 @@ impl Serve {
             None => None,
         };
         let http = self.door(&settings.http, Listener::Http, tls.as_ref()).await?;
+        let grpc = self.door(&settings.grpc, Listener::Grpc, tls.as_ref()).await?;
+        let resp = self.door(&settings.resp, Listener::Resp, tls.as_ref()).await?;
         let admin = self.door(&settings.admin, Listener::Admin, tls.as_ref()).await?;
-        if http.is_none() && admin.is_none() {
-            bail!("http and admin are both off, so there is nothing to serve: leave one of them on");
+        if [&http, &grpc, &resp, &admin].into_iter().all(Option::is_none) {
+            bail!(
+                "http, grpc, resp and admin are all off, so there is nothing to serve: leave one of them on"
+            );
         }
         let token_for_api = match &settings.api_token_file {
             Some(path) => Some(Token::read(path)?),
             None => settings.api_token.as_ref().map(|secret| Token::parse(secret.expose())).transpose()?,
         };
-        if let Some((address, _)) = &http
-            && !address.ip().is_loopback()
-            && token_for_api.is_none()
-        {
-            tracing::warn!(
-                "whoever reaches {address} may use it all: keep strangers out, or set api_token_file"
-            );
+        for (address, _) in [&http, &grpc, &resp].into_iter().flatten() {
+            if !address.ip().is_loopback() && token_for_api.is_none() {
+                tracing::warn!(
+                    "whoever reaches {address} may use it all: keep strangers out, or set api_token_file"
+                );
+            }
         }
         let place = |door: &Option<(SocketAddr, Door)>| {
             door.as_ref().map(|(address, door)| (*address, door.tls.is_some()))
         };
-        let greeting = Greeting::new(settings, rules, place(&http), place(&admin), fresh);
+        let places =
+            Places { http: place(&http), grpc: place(&grpc), resp: place(&resp), admin: place(&admin) };
+        let greeting = Greeting::new(settings, rules, places, fresh);
         let setup = Setup {
             http: http.map(|(_, door)| door),
+            grpc: grpc.map(|(_, door)| door),
+            resp: resp.map(|(_, door)| door),
             admin: admin.map(|(_, door)| (door, token)),
             api: ApiOptions {
                 fields: fields(settings),
@@ -215,7 +222,9 @@ impl Serve {
     ) -> Result<Option<(SocketAddr, Door)>> {
         let Listen::At(address) = listen else { return Ok(None) };
         let (flag, other) = match listener {
-            Listener::Http => ("--http", "127.0.0.1:8081"),
+            Listener::Http => ("--http", "127.0.0.1:8090"),
+            Listener::Grpc => ("--grpc", "127.0.0.1:8091"),
+            Listener::Resp => ("--resp", "127.0.0.1:6390"),
             Listener::Admin => ("--admin", "127.0.0.1:9091"),
         };
         let socket = TcpListener::bind(address).await.map_err(|error| {

@@ -127,14 +127,20 @@ impl Draws {
         self.groups.clear();
     }
 
-    /// Takes groups off it again, from the one at `len` on.
+    /// Takes draws off it again, from the one at `len` on, which was pushed with a key of its own.
     pub fn cut(&mut self, len: usize) {
-        if let Some(first) = self.groups.get(len).copied() {
-            let keys = self.draws.get(first).map_or(self.keys.len(), |draw| draw.key.0);
-            self.keys.truncate(keys);
-            self.draws.truncate(first);
-            self.groups.truncate(len);
+        if let Some(first) = self.draws.get(len) {
+            self.keys.truncate(first.key.0);
+            self.draws.truncate(len);
+            let groups = self.groups.partition_point(|start| *start < len);
+            self.groups.truncate(groups);
         }
+    }
+
+    /// Whether the group begun last can have no more draws.
+    #[inline]
+    pub fn is_group_full(&self) -> bool {
+        self.groups.last().is_some_and(|start| self.draws.len() - start == MAX_DRAWS)
     }
 
     /// Begins the next request's group.

@@ -36,7 +36,7 @@ pub use dimension::Dimension;
 pub use explain::{Explanation, Listed, Standing};
 pub use path::{PathStyle, normalise};
 pub use pattern::{PathPattern, PathPatternError, Pattern};
-pub use plan::{Bound, Case, Plan, Verb};
+pub use plan::{Bound, Case, Plan, Stated, Verb};
 pub use read::{Review, read};
 pub use request::{Attribute, Descriptor, Request};
 pub use rule::{Misfit, Rule};

@@ -42,15 +42,41 @@ pub struct Plan {
     cases: Vec<Case>,
     found: Found,
     ip: String,
+    /// How many groups there were when requests were joined, while they are.
+    joined: Option<usize>,
 }
 
 /// Which rule a draw is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The rule's position in [`RuleSet::rules`].
+    /// The rule's position in [`RuleSet::rules`]; [`Bound::STATED`] if the limit came with the request.
     pub rule: u32,
     /// Which of its limits.
     pub limit: u32,
+}
+
+impl Bound {
+    /// Where no rule is: the limit came with the request.
+    pub const STATED: u32 = u32::MAX;
+}
+
+/// What a limit that comes with its request counts by. Each has counts of its own, apart from those of all rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stated {
+    /// The client's key.
+    Key,
+    /// The whole descriptor: its domain and all its entries.
+    Descriptor,
+}
+
+impl Stated {
+    /// Those of rules are hashes: that one of them is one of these is as likely as that two rules meet.
+    fn scope(self) -> Scope {
+        match self {
+            Stated::Key => Scope(0x7b1e_4c09_d2a6_835f),
+            Stated::Descriptor => Scope(0xa90d_36e5_174b_f2c8),
+        }
+    }
 }
 
 /// What became of a request.
@@ -64,10 +90,10 @@ pub enum Case {
     Unbound,
     /// Its draws decide.
     Bound {
-        /// Which group of draws it is.
-        group: usize,
         /// The first of its draws.
-        first: usize,
+        first: u32,
+        /// The first behind its draws.
+        end: u32,
     },
 }
 
@@ -82,6 +108,7 @@ impl Plan {
         self.draws.clear();
         self.bound.clear();
         self.cases.clear();
+        self.joined = None;
     }
 
     /// Adds what a request must pass.
@@ -99,15 +126,54 @@ impl Plan {
         self.cases.push(case);
     }
 
+    /// Adds a request that is held to a limit of its own, whatever the rules say.
+    ///
+    /// # Panics
+    /// If it is counted by its descriptor and has none.
+    pub fn add_stated(&mut self, stated: Stated, limit: &Limit, verb: Verb, request: &Request<'_>) {
+        let first = self.draws.all().len();
+        self.begin();
+        let (scope, act) = (stated.scope(), verb.act(request.cost));
+        match stated {
+            Stated::Key => {
+                self.draws.push(request.client_key.into(), scope, *limit, act, PermitId::default());
+            }
+            Stated::Descriptor => {
+                let descriptor = request.descriptor.expect("what counts by its descriptor has one");
+                self.draws.push_parts(descriptor.parts(), scope, *limit, act, PermitId::default());
+            }
+        }
+        self.bound.push(Bound { rule: Bound::STATED, limit: 0 });
+        self.cases.push(self.case(first));
+    }
+
+    /// From now until [`Plan::part`], requests are decided together: all of them take, or none does. Those with more
+    /// than [`MAX_DRAWS`](tollgate_core::MAX_DRAWS) draws among them are decided in several such groups.
+    pub fn join(&mut self) {
+        self.joined = Some(self.draws.len());
+    }
+
+    /// From now on, each request is decided by itself again.
+    pub fn part(&mut self) {
+        self.joined = None;
+    }
+
+    /// Begins a group, unless a request before began it for this one too.
+    fn begin(&mut self) {
+        if self.joined.is_none_or(|groups| groups == self.draws.len()) || self.draws.is_group_full() {
+            self.draws.begin();
+        }
+    }
+
     /// Takes requests off it again, from the one at `len` on.
     pub fn cut(&mut self, len: usize) {
         let dropped = self.cases.get(len..).unwrap_or_default();
         let first = dropped.iter().find_map(|case| match case {
-            Case::Bound { group, first } => Some((*group, *first)),
+            Case::Bound { first, .. } => Some(*first as usize),
             Case::Allowed | Case::Denied | Case::Unbound => None,
         });
-        if let Some((group, first)) = first {
-            self.draws.cut(group);
+        if let Some(first) = first {
+            self.draws.cut(first);
             self.bound.truncate(first);
         }
         self.cases.truncate(len);
@@ -169,9 +235,15 @@ impl Plan {
                 self.draw(rules, position, limits, &facts, act, first);
             }
         }
-        match self.draws.all().len() == first {
+        self.case(first)
+    }
+
+    /// A request whose draws are those from `first` on.
+    fn case(&self, first: usize) -> Case {
+        let end = self.draws.all().len();
+        match end == first {
             true => Case::Unbound,
-            false => Case::Bound { group: self.draws.len() - 1, first },
+            false => Case::Bound { first: number(first), end: number(end) },
         }
     }
 
@@ -187,12 +259,15 @@ impl Plan {
         first: usize,
     ) {
         if self.draws.all().len() == first {
-            self.draws.begin();
+            self.begin();
         }
         let hot = &rules.hot[position as usize];
         for (limit, scope) in
             (0..).zip(limits).map(|(index, limit)| (limit, Scope(hot.scope.wrapping_add(index))))
         {
+            if self.draws.is_group_full() {
+                self.draws.begin();
+            }
             match (scope.0 == hot.scope, hot.key) {
                 (false, _) => self.draws.push_again(scope, *limit, act, PermitId::default()),
                 (true, HotKey::ApiKey) => {
@@ -224,9 +299,9 @@ impl Plan {
     /// The draws of a request and the rules that they are for.
     pub fn bound(&self, case: Case) -> (&[Draw], &[Bound]) {
         match case {
-            Case::Bound { group, first } => {
-                let draws = self.draws.group(group);
-                (draws, &self.bound[first..first + draws.len()])
+            Case::Bound { first, end } => {
+                let range = first as usize..end as usize;
+                (&self.draws.all()[range.clone()], &self.bound[range])
             }
             Case::Allowed | Case::Denied | Case::Unbound => (&[], &[]),
         }
@@ -236,6 +311,11 @@ impl Plan {
     pub fn is_settled(&self) -> bool {
         self.draws.is_empty()
     }
+}
+
+/// A position among draws: more of them than 2^32 would not fit in memory.
+fn number(position: usize) -> u32 {
+    u32::try_from(position).unwrap_or(u32::MAX)
 }
 
 /// The limits that a rule holds a client to, if it binds the request at all.

@@ -16,6 +16,14 @@ pub struct Descriptor<'a> {
     pub entries: &'a [Attribute<'a>],
 }
 
+impl<'a> Descriptor<'a> {
+    /// The domain, and then names and values in turn: what tells one descriptor from all others.
+    pub(crate) fn parts(self) -> impl Iterator<Item = &'a str> {
+        let entries = self.entries.iter().flat_map(|(name, value)| [*name, *value]);
+        std::iter::once(self.domain).chain(entries)
+    }
+}
+
 /// Who asks, for what, and how much it costs: all that rules can tell requests apart by.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {

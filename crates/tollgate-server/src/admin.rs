@@ -8,7 +8,7 @@ use crate::feed::Feed;
 use crate::http::{Admitted, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
 use crate::keeping::Keeping;
 use crate::metrics::{self, Exposition, Kind};
-use crate::serve::Crowd;
+use crate::port::{Crowd, PortName};
 use crate::token::Token;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub(crate) struct Watchtower {
     /// Whether the server is on its way out.
     pub(crate) is_draining: AtomicBool,
     /// How many connections there are.
-    pub(crate) crowd: Crowd,
+    pub(crate) crowd: Arc<Crowd>,
     /// When the server started, in Unix seconds.
     pub(crate) started_at: u64,
     /// Wakes whoever loads rules.
@@ -198,14 +198,10 @@ impl<S: Store + Keeping> Admin<S> {
         );
         let is_on = u8::from(self.gate.emergency().limit().is_some());
         text.single("tollgate_emergency_limit_on", Gauge, "1 while the emergency limit is on.", is_on);
-        let crowd = tower.crowd.sizes();
-        let labels = [[("listener", "http")], [("listener", "admin")]];
-        text.family(
-            "tollgate_connections",
-            Gauge,
-            "Open connections.",
-            [(&labels[0][..], crowd.http), (&labels[1][..], crowd.admin)],
-        );
+        let labels = PortName::ALL.map(|port| [("listener", port.as_str())]);
+        let sizes =
+            labels.iter().zip(PortName::ALL).map(|(label, port)| (&label[..], tower.crowd.size(port)));
+        text.family("tollgate_connections", Gauge, "Open connections.", sizes);
         text.into_text()
     }
 }

@@ -25,6 +25,7 @@ mod sameness;
 mod spare;
 mod wire;
 
+use crate::port::Attendant;
 use backlog::Backlog;
 pub(crate) use call::{Call, Head};
 use desk::Desk;
@@ -45,6 +46,7 @@ use rewind::Rewind;
 use room::Room;
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -62,8 +64,17 @@ type Reply = Response<Load>;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Speaks HTTP, whichever version the client begins with.
-#[derive(Clone, Debug)]
-pub(crate) struct Http(Arc<Speech>);
+#[derive(Debug)]
+pub(crate) struct Http<T> {
+    speech: Arc<Speech>,
+    site: Arc<T>,
+}
+
+impl<T> Clone for Http<T> {
+    fn clone(&self) -> Http<T> {
+        Http { speech: Arc::clone(&self.speech), site: Arc::clone(&self.site) }
+    }
+}
 
 #[derive(Debug)]
 struct Speech {
@@ -77,62 +88,32 @@ struct Speech {
     room: Room,
 }
 
-impl Http {
-    pub(crate) fn new() -> Http {
+impl<T: Site> Http<T> {
+    pub(crate) fn new(site: Arc<T>) -> Http<T> {
         let mut any = auto::Builder::new(TokioExecutor::new());
         // Hyper's own timeout for headers would cost a timer for each request; `Patience` is one for each connection.
         // Without `half_close`, a client that says it has sent everything would not be answered.
         any.http1().header_read_timeout(None).half_close(true).max_buf_size(MAX_HEAD_BYTES);
         any.http2().max_concurrent_streams(MAX_STREAMS).max_send_buf_size(MAX_UNSENT_BYTES);
-        Http(Arc::new(Speech {
-            http1: any.clone().http1_only(),
-            any,
-            clock: SystemClock::new(),
-            room: Room::new(),
-        }))
+        let http1 = any.clone().http1_only();
+        let speech = Speech { any, http1, clock: SystemClock::new(), room: Room::new() };
+        Http { speech: Arc::new(speech), site }
     }
-
-    /// Answers a connection's requests until it ends, goes quiet, or has to.
-    pub(crate) async fn attend<S, T>(&self, mut stream: S, site: Arc<T>, phase: watch::Receiver<Phase>)
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        T: Site,
-    {
-        // In one allocation of the connection's own: a count shared by all connections would be fought over.
-        let desk = Arc::new(Desk::new(site, self.0.room.clone()));
-        let mut patience = Patience::new();
-        let orders = Orders::new(phase.clone());
-        let lane = Lane::new(&mut stream, &desk, &self.0.clock, &mut patience, orders);
-        match lane.ride().await {
-            Ok(unanswered) => {
-                let stream = Rewind::new(stream, unanswered);
-                // Boxed, so that connections which never get here need no room for it.
-                Box::pin(self.converse(stream, desk, patience, phase)).await;
-            }
-            Err(Ended::Broken(error)) => tracing::debug!(%error, "a connection broke"),
-            Err(ended @ (Ended::Quiet | Ended::Late)) => tracing::debug!(?ended, "a connection was given up"),
-            Err(Ended::Done | Ended::Gone) => {}
-        }
-    }
-
     /// Has hyper answer a connection.
-    async fn converse<S, T>(
+    async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
         stream: S,
         desk: Arc<Desk<T>>,
         mut patience: Patience,
         mut phase: watch::Receiver<Phase>,
-    ) where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        T: Site,
-    {
+    ) {
         let backlog = Backlog::new();
         let service = service_fn(|request| {
             let (desk, backlog) = (Arc::clone(&desk), backlog.clone());
             async move { Ok::<_, Infallible>(desk.reply(request, &backlog).await) }
         });
         let wire = Wire::new(stream);
-        let builder = if desk.begun() == 0 { &self.0.any } else { &self.0.http1 };
+        let builder = if desk.begun() == 0 { &self.speech.any } else { &self.speech.http1 };
         let mut connection = pin!(builder.serve_connection(TokioIo::new(wire.clone()), service));
         loop {
             // The connection comes first: when it is told to stop, it has seen what the lane had read already.
@@ -153,6 +134,31 @@ impl Http {
                     return tracing::debug!("a connection went quiet");
                 }
             }
+        }
+    }
+}
+
+impl<T: Site> Attendant for Http<T> {
+    async fn attend<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+        &self,
+        mut stream: S,
+        peer: IpAddr,
+        phase: watch::Receiver<Phase>,
+    ) {
+        // In one allocation of the connection's own: a count shared by all connections would be fought over.
+        let desk = Arc::new(Desk::new(Arc::clone(&self.site), self.speech.room.clone(), peer));
+        let mut patience = Patience::new();
+        let orders = Orders::new(phase.clone());
+        let lane = Lane::new(&mut stream, &desk, &self.speech.clock, &mut patience, orders);
+        match lane.ride().await {
+            Ok(unanswered) => {
+                let stream = Rewind::new(stream, unanswered);
+                // Boxed, so that connections which never get here need no room for it.
+                Box::pin(self.converse(stream, desk, patience, phase)).await;
+            }
+            Err(Ended::Broken(error)) => tracing::debug!(%error, "a connection broke"),
+            Err(ended @ (Ended::Quiet | Ended::Late)) => tracing::debug!(?ended, "a connection was given up"),
+            Err(Ended::Done | Ended::Gone) => {}
         }
     }
 }

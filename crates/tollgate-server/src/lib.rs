@@ -1,6 +1,6 @@
 //! Tollgate's edges: bytes become requests, decisions become bytes, and nothing here decides anything.
 //!
-//! [`serve`] answers over HTTP by the rules of a [`Gate`](tollgate::Gate) until it is told to stop. The caller owns the
+//! [`serve`] answers over HTTP, gRPC and RESP by the rules of a [`Gate`](tollgate::Gate) until it is told to stop. The caller owns the
 //! sockets, the gate and the reason to stop; [`feed`] brings rules from their file into force.
 
 mod admin;
@@ -8,9 +8,12 @@ mod api;
 mod denials;
 pub mod feed;
 mod file;
+mod grpc;
 mod http;
 mod keeping;
 mod metrics;
+mod port;
+mod resp;
 mod serve;
 pub mod tls;
 mod token;
@@ -19,7 +22,8 @@ mod watch;
 pub use api::{ApiOptions, FieldProfile, ResetForm};
 pub use hyper::StatusCode;
 pub use keeping::Keeping;
-pub use serve::{Door, Setup, serve};
+pub use port::Door;
+pub use serve::{Setup, serve};
 pub use token::{Token, TokenError};
 pub use watch::Watch;
 

@@ -112,6 +112,7 @@ impl Exposition {
             each(id, own);
         }
         each("(others)", &others);
+        each("(stated)", &outcomes.stated);
         sample("(none)", "allowed", outcomes.unbound);
         sample("(allow_list)", "allowed", outcomes.allow_listed);
         sample("(deny_list)", "denied", outcomes.deny_listed);

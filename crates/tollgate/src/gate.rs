@@ -20,8 +20,8 @@ use meter::{Meters, RuleMeter};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use tollgate_core::Clock;
-use tollgate_rules::{Request, RuleSet, Verb};
+use tollgate_core::{Clock, Limit};
+use tollgate_rules::{Request, RuleSet, Stated, Verb};
 
 /// Holds requests to rules. A clone shares everything: hand clones to threads and tasks.
 ///
@@ -131,6 +131,22 @@ impl<S: Store> Gate<S> {
     #[inline]
     pub fn add(&self, docket: &mut Docket, verb: Verb, request: &Request<'_>) {
         docket.add(verb, request, &*self.shared.clock, &self.shared.emergency);
+    }
+
+    /// Adds a request that is held to a limit of its own, whatever the rules say.
+    ///
+    /// # Panics
+    /// If it is counted by its descriptor and has none.
+    #[inline]
+    pub fn add_stated(
+        &self,
+        docket: &mut Docket,
+        stated: Stated,
+        limit: &Limit,
+        verb: Verb,
+        request: &Request<'_>,
+    ) {
+        docket.add_stated(stated, limit, verb, request, &self.shared.emergency);
     }
 
     /// Has all that was added decided, in one call to the store.

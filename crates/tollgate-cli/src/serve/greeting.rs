@@ -12,10 +12,18 @@ const LISTED: usize = 12;
 /// Where somebody listens, and whether with TLS.
 type Place = Option<(SocketAddr, bool)>;
 
+/// Where a server listens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub(super) http: Place,
+    pub(super) grpc: Place,
+    pub(super) resp: Place,
+    pub(super) admin: Place,
+}
+
 /// What a server says when it starts. The first line is for scripts too.
 pub(super) struct Greeting {
-    http: Place,
-    admin: Place,
+    places: Places,
     source: String,
     rules: Vec<String>,
     fresh_token: Option<String>,
@@ -25,8 +33,7 @@ impl Greeting {
     pub(super) fn new(
         settings: &Settings,
         rules: &RuleSet,
-        http: Place,
-        admin: Place,
+        places: Places,
         fresh_token: Option<String>,
     ) -> Greeting {
         let source = match &settings.rules {
@@ -35,7 +42,7 @@ impl Greeting {
         };
         let enforced =
             rules.rules().iter().filter(|rule| rule.mode() != Mode::Disabled && !rule.limits().is_empty());
-        Greeting { http, admin, source, rules: enforced.map(line).collect(), fresh_token }
+        Greeting { places, source, rules: enforced.map(line).collect(), fresh_token }
     }
 }
 
@@ -54,15 +61,21 @@ fn line(rule: &Rule) -> String {
 impl fmt::Display for Greeting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let version = env!("CARGO_PKG_VERSION");
-        match (self.http, self.admin) {
-            (Some(http), _) => writeln!(f, "tollgate {version} listens on {}", url(http))?,
-            (None, Some(admin)) => writeln!(f, "tollgate {version} listens on {} (admin)", url(admin))?,
-            (None, None) => {}
+        let Places { http, grpc, resp, admin } = self.places;
+        match http {
+            Some(http) => writeln!(f, "tollgate {version} listens on {}", url(http))?,
+            None => writeln!(f, "tollgate {version} listens")?,
         }
-        if let (Some(_), Some(admin)) = (self.http, self.admin) {
+        if let Some(grpc) = grpc {
+            writeln!(f, "gRPC and Envoy RLS: {}", url(grpc))?;
+        }
+        if let Some((address, has_tls)) = resp {
+            writeln!(f, "RESP: {}://{address}", if has_tls { "rediss" } else { "redis" })?;
+        }
+        if let Some(admin) = admin {
             writeln!(f, "admin: {} (/metrics, /livez, /readyz, /version)", url(admin))?;
         }
-        if let (Some(token), Some(_)) = (&self.fresh_token, self.admin) {
+        if let (Some(token), Some(_)) = (&self.fresh_token, admin) {
             writeln!(f, "admin token, made just now and not shown again: {token}")?;
         }
         writeln!(f, "{}", self.source)?;
@@ -75,12 +88,16 @@ impl fmt::Display for Greeting {
             _ => {}
         }
         writeln!(f, "try it:")?;
-        if let Some(http) = self.http {
+        if let Some(http) = http {
             let near = reachable(http);
             writeln!(f, "  curl -d '{{\"client_key\":\"alice\"}}' {near}/check")?;
             writeln!(f, "  tollgate check alice --endpoint /orders --server {near}")?;
         }
-        if let Some(admin) = self.admin {
+        if let Some((address, false)) = resp {
+            let (host, port) = (near(address).ip(), address.port());
+            writeln!(f, "  redis-cli -h {host} -p {port} CL.THROTTLE alice 15 30 60")?;
+        }
+        if let Some(admin) = admin {
             let token = self.fresh_token.as_deref().unwrap_or("TOKEN");
             writeln!(f, "  curl -H 'Authorization: Bearer {token}' {}/metrics", reachable(admin))?;
         }
@@ -94,10 +111,14 @@ fn url((address, has_tls): (SocketAddr, bool)) -> String {
 
 /// An address to type: of a server that listens on all its addresses, the one that is sure to be near.
 fn reachable((address, has_tls): (SocketAddr, bool)) -> String {
+    url((near(address), has_tls))
+}
+
+fn near(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    url((SocketAddr::new(ip, address.port()), has_tls))
+    SocketAddr::new(ip, address.port())
 }

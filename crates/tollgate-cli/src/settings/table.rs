@@ -109,6 +109,16 @@ settings! {
         /// too; or off.
         http: Listen = Fallback::Text("127.0.0.1:8080"),
 
+        /// Where to listen for gRPC, which Envoy's rate limit service is part of
+        ///
+        /// An address and a port, or off.
+        grpc: Listen = Fallback::Text("127.0.0.1:8081"),
+
+        /// Where to listen for RESP, which Redis clients speak
+        ///
+        /// An address and a port, or off.
+        resp: Listen = Fallback::Text("127.0.0.1:6380"),
+
         /// Where to listen for the admin API, metrics and health
         ///
         /// An address and a port, or off.
@@ -124,16 +134,17 @@ settings! {
         /// The token that opens the admin API, taken from the environment alone
         admin_token: Option<Secret> = Fallback::Nothing("a new token at each start, printed once"),
 
-        /// A file with nothing in it but a token that whoever asks over HTTP must send
+        /// A file with nothing in it but a token that whoever asks must send
         ///
-        /// In the header Authorization: Bearer TOKEN. Without it, whoever reaches the port may use all of it, so let
-        /// only those reach it who may. The token itself can also be in TOLLGATE_API_TOKEN.
+        /// Over HTTP and gRPC in the header Authorization: Bearer TOKEN, over RESP with AUTH TOKEN. Without it, whoever
+        /// reaches the ports may use all of them, so let only those reach them who may. The token itself can also be in
+        /// TOLLGATE_API_TOKEN.
         api_token_file: Option<PathBuf> = Fallback::Nothing("nobody is asked for a token"),
 
-        /// The token that whoever asks over HTTP must send, taken from the environment alone
+        /// The token that whoever asks must send, taken from the environment alone
         api_token: Option<Secret> = Fallback::Nothing("nobody is asked for a token"),
 
-        /// The most connections at once
+        /// The most connections at once on each port
         ///
         /// Each takes some tens of kilobytes at worst. Whoever comes on top waits until one is closed.
         max_connections: u32 [1..=1_000_000] = Fallback::Text("10_000"),
@@ -154,7 +165,7 @@ settings! {
         tls_client_ca: Option<PathBuf> = Fallback::Nothing("clients need no certificate"),
 
         /// The listeners that speak TLS, if there is a certificate
-        tls_on: Vec<Listener> = Fallback::Text("http,admin"),
+        tls_on: Vec<Listener> = Fallback::Text("http,grpc,resp,admin"),
     }
     "State" {
         /// Where the states of clients are kept

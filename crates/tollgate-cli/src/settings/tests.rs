@@ -85,6 +85,8 @@ fn without_a_word_the_defaults_hold() {
             rules: None,
             emergency_limit: None,
             http: at("127.0.0.1:8080"),
+            grpc: at("127.0.0.1:8081"),
+            resp: at("127.0.0.1:6380"),
             admin: at("127.0.0.1:9090"),
             admin_token_file: None,
             admin_token: None,
@@ -94,7 +96,7 @@ fn without_a_word_the_defaults_hold() {
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,
-            tls_on: vec![Listener::Http, Listener::Admin],
+            tls_on: vec![Listener::Http, Listener::Grpc, Listener::Resp, Listener::Admin],
             store: Store::Memory,
             max_keys: 10_000_000,
             headers: Headers(vec![HeaderProfile::XRateLimit, HeaderProfile::Ietf]),
@@ -352,14 +354,15 @@ fn values_out_of_bounds_are_refused() {
     ] {
         flags(&[argument]).refused(&[said]);
     }
-    flags(&["--tls-on=grpc", "--tls-cert=a", "--tls-key=b"])
-        .refused(&["\"grpc\" is none of the choices: write one of http, admin"]);
+    flags(&["--tls-on=ftp", "--tls-cert=a", "--tls-key=b"])
+        .refused(&["\"ftp\" is none of the choices: write one of http, grpc, resp, admin"]);
     assert_eq!(flags(&["--drain-delay", "0", "--http", "localhost:80"]).settings().http, at("localhost:80"));
 }
 
 #[test]
 fn settings_that_contradict_each_other_are_refused() {
-    flags(&["--http=off", "--admin=off"]).refused(&["http and admin are both off, … (from --admin)"]);
+    flags(&["--http=off", "--grpc=off", "--resp=off", "--admin=off"])
+        .refused(&["http, grpc, resp and admin are all off, … (from --admin)"]);
     flags(&["--http=127.0.0.1:9090"])
         .refused(&["http and admin can't listen on the same port: … (from --http)"]);
     assert!(flags(&["--http=127.0.0.1:0", "--admin=127.0.0.1:0"]).resolve().is_ok());

@@ -3,6 +3,9 @@
 use super::table::{Fallback, TABLE};
 use super::{Complaint, Origin, Said};
 
+/// The settings that say where to listen.
+const LISTENERS: [&str; 4] = ["http", "grpc", "resp", "admin"];
+
 /// All of it; `said` is what is in force for each setting, in the order of the table.
 pub(super) fn complaints(said: &[Option<Said>]) -> Vec<Complaint> {
     let together = Together { said };
@@ -39,21 +42,31 @@ impl<'a> Together<'a> {
     }
 
     fn about_listeners(&self) -> Vec<Complaint> {
-        let (Some(http), Some(admin)) = (self.find("http"), self.find("admin")) else { return Vec::new() };
-        let culprit = if admin.origin == Origin::Default { http } else { admin };
-        match (http.text.as_str(), admin.text.as_str()) {
-            ("off", "off") => {
-                vec![culprit.complain("http and admin are both off, so nobody could ask: leave one on")]
-            }
-            (one, other) if one == other && !one.ends_with(":0") => {
-                vec![
-                    culprit.complain(
-                        "http and admin can't listen on the same port: choose another for one of them",
-                    ),
-                ]
-            }
-            _ => Vec::new(),
+        let listeners: Vec<_> =
+            LISTENERS.iter().filter_map(|name| self.find(name).map(|said| (*name, said))).collect();
+        // Of two that are at odds, the one that somebody chose is to blame.
+        let culprit = |listeners: &[(&str, &'a Said)]| {
+            let chosen = listeners.iter().rev().find(|(_, said)| said.origin != Origin::Default);
+            chosen.or(listeners.first()).map(|(_, said)| *said)
+        };
+        if listeners.iter().all(|(_, said)| said.text == "off") {
+            let complaint = "http, grpc, resp and admin are all off, so nobody could ask: leave one on";
+            return culprit(&listeners).map(|said| said.complain(complaint)).into_iter().collect();
         }
+        let mut complaints = Vec::new();
+        for (index, (name, said)) in listeners.iter().enumerate() {
+            let is_taken = |(_, other): &&(&str, &Said)| said.text == other.text;
+            let has_port = said.text != "off" && !said.text.ends_with(":0");
+            if let Some(other) = listeners[..index].iter().find(is_taken).filter(|_| has_port) {
+                let pair = [*other, (*name, *said)];
+                let complaint = format!(
+                    "{} and {name} can't listen on the same port: choose another for one of them",
+                    other.0
+                );
+                complaints.extend(culprit(&pair).map(|said| said.complain(&complaint)));
+            }
+        }
+        complaints
     }
 
     /// What is in force for a setting.

@@ -314,13 +314,19 @@ impl Value for Store {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listener {
     Http,
+    Grpc,
+    Resp,
     Admin,
 }
 
 impl Choice for Listener {
     const PLACEHOLDER: &'static str = "LISTENER";
-    const ALL: &'static [(Listener, &'static str, &'static str)] =
-        &[(Listener::Http, "http", "the HTTP API"), (Listener::Admin, "admin", "the admin API")];
+    const ALL: &'static [(Listener, &'static str, &'static str)] = &[
+        (Listener::Http, "http", "the HTTP API"),
+        (Listener::Grpc, "grpc", "the gRPC API and Envoy's"),
+        (Listener::Resp, "resp", "RESP, for Redis clients"),
+        (Listener::Admin, "admin", "the admin API"),
+    ];
 }
 
 /// A family of headers that tell a client of its limit.

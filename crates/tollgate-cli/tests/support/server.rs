@@ -19,6 +19,10 @@ pub(crate) struct Server {
     pub(crate) address: String,
     /// Where its admin port is; empty if it has none.
     pub(crate) admin_address: String,
+    /// Where it speaks gRPC and RESP; empty if it does not.
+    pub(crate) grpc_address: String,
+    pub(crate) resp_address: String,
+    has_plain_resp: bool,
     /// What opens the admin port, if that was made at the start.
     pub(crate) token: String,
 }
@@ -58,6 +62,9 @@ impl Server {
             greeting: String::new(),
             address: String::new(),
             admin_address: String::new(),
+            grpc_address: String::new(),
+            resp_address: String::new(),
+            has_plain_resp: false,
             token: String::new(),
         };
         server.read_greeting(&mut stdout);
@@ -73,8 +80,13 @@ impl Server {
             self.greeting.push_str(&line);
             let line = line.trim_end();
             let address = line.split_once("://").map(|(_, rest)| rest.split(' ').next().unwrap().to_owned());
-            if line.starts_with("admin: ") || line.ends_with(" (admin)") {
+            if line.starts_with("admin: ") {
                 self.admin_address = address.unwrap();
+            } else if line.starts_with("gRPC and Envoy RLS: ") {
+                self.grpc_address = address.unwrap();
+            } else if line.starts_with("RESP: ") {
+                self.has_plain_resp = line.contains(" redis://");
+                self.resp_address = address.unwrap();
             } else if line.contains(" listens on ") {
                 self.address = address.unwrap();
             } else if let Some((_, token)) = line.split_once("not shown again: ") {
@@ -84,7 +96,8 @@ impl Server {
                 Some(lines) => Some(lines - 1),
                 None if line == "try it:" => {
                     let of_http = if self.address.is_empty() { 0 } else { 2 };
-                    Some(of_http + usize::from(!self.admin_address.is_empty()))
+                    let of_admin = usize::from(!self.admin_address.is_empty());
+                    Some(of_http + of_admin + usize::from(self.has_plain_resp))
                 }
                 None => None,
             };
@@ -176,7 +189,8 @@ impl Drop for Server {
 /// `tollgate serve` on free ports, untouched by the settings of whoever runs the tests.
 pub(crate) fn serve(arguments: &[&str]) -> Command {
     let mut command = tollgate(&["serve"]);
-    command.env("TOLLGATE_HTTP", "127.0.0.1:0").env("TOLLGATE_ADMIN", "127.0.0.1:0").args(arguments);
+    command.env("TOLLGATE_HTTP", "127.0.0.1:0").env("TOLLGATE_ADMIN", "127.0.0.1:0");
+    command.env("TOLLGATE_GRPC", "127.0.0.1:0").env("TOLLGATE_RESP", "127.0.0.1:0").args(arguments);
     command
 }
 

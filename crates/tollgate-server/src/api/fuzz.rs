@@ -3,7 +3,9 @@
 use super::testing::{TestApi, api};
 use super::*;
 use crate::http::{Http, Phase};
+use crate::port::Attendant;
 use serde_json::Value;
+use std::net::Ipv4Addr;
 use std::panic::AssertUnwindSafe;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::runtime::{Builder, Runtime};
@@ -86,7 +88,7 @@ const PIECES: [&[u8]; 48] = [
 
 struct Fuzz {
     runtime: Runtime,
-    http: Http,
+    http: Http<TestApi>,
     api: Arc<TestApi>,
 }
 
@@ -94,7 +96,7 @@ impl Fuzz {
     fn new() -> Fuzz {
         let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let (api, _) = api(RULES, ApiOptions { max_batch: 5, ..ApiOptions::default() });
-        Fuzz { runtime, http: Http::new(), api }
+        Fuzz { runtime, http: Http::new(Arc::clone(&api)), api }
     }
 
     /// Sends bytes on a connection of their own, and reads to its end.
@@ -109,7 +111,7 @@ impl Fuzz {
                 let _ = to.shutdown().await;
             };
             let mut read = Vec::new();
-            let attend = self.http.attend(stream, Arc::clone(&self.api), told);
+            let attend = self.http.attend(stream, Ipv4Addr::LOCALHOST.into(), told);
             let ((), (), all) = tokio::join!(attend, send, from.read_to_end(&mut read));
             all.unwrap();
             read

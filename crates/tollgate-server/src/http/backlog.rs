@@ -63,6 +63,8 @@ mod tests {
     use super::*;
     use crate::api::ApiOptions;
     use crate::api::testing::api;
+    use crate::port::Attendant;
+    use std::net::Ipv4Addr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
     use tokio::sync::watch;
     use tokio::time::{Instant, timeout};
@@ -112,8 +114,11 @@ mod tests {
             frame(0, 1, 1, body.as_bytes()),
         ];
         client.write_all(&asked.concat()).await.unwrap();
-        let (http, mut read) = (Http::new(), Vec::new());
-        let ((), all) = tokio::join!(http.attend(stream, api, told), client.read_to_end(&mut read));
+        let (http, mut read) = (Http::new(api), Vec::new());
+        let ((), all) = tokio::join!(
+            http.attend(stream, Ipv4Addr::LOCALHOST.into(), told),
+            client.read_to_end(&mut read)
+        );
         all.unwrap();
         (begun.elapsed().as_secs(), read.len())
     }

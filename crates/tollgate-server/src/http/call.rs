@@ -3,6 +3,7 @@
 use super::plain::{self, Plain};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
+use std::net::IpAddr;
 
 /// A request's head. Nothing of it is worked out before it is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct Call<'a, R> {
     pub(crate) route: R,
     pub(crate) head: Head<'a>,
     pub(crate) body: &'a [u8],
+    /// Who is at the other end of the connection.
+    pub(crate) peer: IpAddr,
 }
 
 impl<'a> Head<'a> {
@@ -65,6 +68,7 @@ mod tests {
     use super::super::plain::Found;
     use super::*;
     use hyper::Request;
+    use std::net::Ipv4Addr;
 
     #[test]
     fn a_head_reads_the_same_whichever_way_it_came() {
@@ -81,7 +85,7 @@ mod tests {
             .unwrap()
             .into_parts();
         for head in [Head::Plain(plain, bytes), Head::Parts(&parts)] {
-            let Call { head, .. } = Call { route: (), head, body: b"{}" };
+            let Call { head, .. } = Call { route: (), head, body: b"{}", peer: Ipv4Addr::LOCALHOST.into() };
             assert_eq!((head.method(), head.path(), head.query()), ("POST", "/check", Some("a=b")));
             assert_eq!(head.content_type(), Some(&b"a/b"[..]));
             assert_eq!(head.field("authorization"), Some(&b"Bearer  x"[..]));

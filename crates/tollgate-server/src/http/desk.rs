@@ -12,6 +12,7 @@ use super::out::{Draft, JSON, Out};
 use super::room::{Place, Room};
 use hyper::Request;
 use hyper::body::{Bytes, Incoming};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -58,6 +59,8 @@ pub(crate) enum Length {
 
 pub(super) struct Desk<T> {
     site: Arc<T>,
+    /// Who is at the other end.
+    peer: IpAddr,
     /// For bodies that are larger than most.
     pub(super) room: Room,
     /// How many requests have begun.
@@ -65,8 +68,8 @@ pub(super) struct Desk<T> {
 }
 
 impl<T: Site> Desk<T> {
-    pub(super) fn new(site: Arc<T>, room: Room) -> Desk<T> {
-        Desk { site, room, begun: AtomicU64::new(0) }
+    pub(super) fn new(site: Arc<T>, room: Room, peer: IpAddr) -> Desk<T> {
+        Desk { site, peer, room, begun: AtomicU64::new(0) }
     }
 
     /// How many requests have begun on this connection.
@@ -77,6 +80,11 @@ impl<T: Site> Desk<T> {
     /// Notes that more have begun: their heads are in.
     pub(super) fn begin(&self, requests: u64) {
         self.begun.fetch_add(requests, Relaxed);
+    }
+
+    /// Who is at the other end.
+    pub(super) fn peer(&self) -> IpAddr {
+        self.peer
     }
 
     pub(super) fn site(&self) -> &T {
@@ -95,7 +103,7 @@ impl<T: Site> Desk<T> {
                     Length::Long if body.len() > BRIEF_BYTES => Some((backlog.turn().await, place)),
                     Length::Long | Length::Short => None,
                 };
-                let call = Call { route, head, body: &body };
+                let call = Call { route, head, body: &body, peer: self.peer };
                 self.site.answer(std::iter::once(call), &mut draft).await;
                 held
             }

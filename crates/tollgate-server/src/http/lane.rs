@@ -20,6 +20,7 @@ use super::plain::{Found, MAX_HEAD_BYTES, Plain};
 use super::room::{Place, SMALL_BYTES};
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -97,9 +98,9 @@ struct Due<R> {
 }
 
 impl<R: Copy> Due<R> {
-    fn call<'b>(&self, bytes: &'b [u8]) -> Call<'b, R> {
+    fn call<'b>(&self, bytes: &'b [u8], peer: IpAddr) -> Call<'b, R> {
         let bytes = &bytes[self.at..];
-        Call { route: self.route, head: Head::Plain(self.plain, bytes), body: self.plain.body(bytes) }
+        Call { route: self.route, head: Head::Plain(self.plain, bytes), body: self.plain.body(bytes), peer }
     }
 }
 
@@ -222,7 +223,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
     async fn answer(&mut self, closes: bool) {
         self.out.open(self.batch.len(), self.clock.now(), closes);
         let bytes = self.buffer.filled();
-        let calls = self.batch.iter().map(|due| due.call(bytes));
+        let peer = self.desk.peer();
+        let calls = self.batch.iter().map(|due| due.call(bytes, peer));
         self.desk.site().answer(calls, &mut self.out).await;
         let answered = self.batch.last().map_or(0, |last| last.at + last.plain.bytes());
         self.buffer.take(answered);
@@ -314,6 +316,7 @@ mod tests {
     use super::*;
     use crate::api::ApiOptions;
     use crate::api::testing::{TestApi, api};
+    use std::net::Ipv4Addr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
     use tokio::sync::watch;
     use tokio::time::timeout;
@@ -322,7 +325,11 @@ mod tests {
     const LIVEZ: &str = "GET /livez HTTP/1.1\r\n\r\n";
 
     fn desk() -> Desk<TestApi> {
-        Desk::new(api("default: {limit: 100000/h}", ApiOptions::default()).0, Room::new())
+        Desk::new(
+            api("default: {limit: 100000/h}", ApiOptions::default()).0,
+            Room::new(),
+            Ipv4Addr::LOCALHOST.into(),
+        )
     }
 
     /// Rides with a client that does as `client` says, over a stream that holds so many bytes each way; gives what

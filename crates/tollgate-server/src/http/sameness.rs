@@ -10,6 +10,8 @@ use super::room::Room;
 use super::{Http, Phase};
 use crate::api::ApiOptions;
 use crate::api::testing::{TestApi, api};
+use crate::port::Attendant;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,16 +46,17 @@ async fn meet(side: Side) -> Meeting {
     stream.set_nodelay(true).unwrap();
     let (api, _) = api("default: {limit: 100000/h}", ApiOptions::default());
     let (phase, told) = watch::channel(Phase::Open);
-    attend(side, Http::new(), stream, Arc::clone(&api), told);
+    attend(side, Arc::clone(&api), stream, told);
     Meeting { client, phase, api }
 }
 
-fn attend<T: Site>(side: Side, http: Http, stream: TcpStream, site: Arc<T>, told: watch::Receiver<Phase>) {
+fn attend<T: Site>(side: Side, site: Arc<T>, stream: TcpStream, told: watch::Receiver<Phase>) {
     tokio::spawn(async move {
+        let (http, peer) = (Http::new(Arc::clone(&site)), Ipv4Addr::LOCALHOST.into());
         match side {
-            Side::Lane => http.attend(stream, site, told).await,
+            Side::Lane => http.attend(stream, peer, told).await,
             Side::Hyper => {
-                let desk = Arc::new(Desk::new(site, Room::new()));
+                let desk = Arc::new(Desk::new(site, Room::new(), peer));
                 http.converse(stream, desk, Patience::new(), told).await;
             }
         }

@@ -7,9 +7,9 @@ use super::{Installed, RuleMeter};
 use arc_swap::ArcSwap;
 use std::cell::RefCell;
 use std::sync::Arc;
-use tollgate_core::{Clock, Decision, Draws};
+use tollgate_core::{Clock, Decision, Draws, Limit};
 use tollgate_rules::spec::FailureMode;
-use tollgate_rules::{Case, Plan, Request, Rule, Verb};
+use tollgate_rules::{Case, Plan, Request, Rule, Stated, Verb};
 
 thread_local! {
     /// A used docket for each thread: its buffers are warm, and the rules that it knows are nearly always those in
@@ -89,13 +89,60 @@ impl Docket {
         clock: &dyn Clock,
         emergency: &Emergency,
     ) {
+        self.enter(verb, request, emergency, |inner| {
+            inner.plan.add(&inner.installed.rules, verb, request, || clock.now());
+        });
+    }
+
+    #[inline]
+    pub(super) fn add_stated(
+        &mut self,
+        stated: Stated,
+        limit: &Limit,
+        verb: Verb,
+        request: &Request<'_>,
+        emergency: &Emergency,
+    ) {
+        self.enter(verb, request, emergency, |inner| inner.plan.add_stated(stated, limit, verb, request));
+    }
+
+    /// Has `plan` add a request, unless the emergency limit refuses it.
+    #[inline]
+    fn enter(
+        &mut self,
+        verb: Verb,
+        request: &Request<'_>,
+        emergency: &Emergency,
+        plan: impl FnOnce(&mut Inner),
+    ) {
         let inner = self.inner_mut();
         let refused = if emergency.is_on() { emergency.refuse(verb, request) } else { None };
         match refused {
             Some(_) => inner.plan.add_refused(),
-            None => inner.plan.add(&inner.installed.rules, verb, request, || clock.now()),
+            None => plan(inner),
         }
         inner.entries.push(Entry { verb, emergency: refused.map(Box::new) });
+    }
+
+    /// From now until [`Docket::part`], requests are decided together: all of them take, or none does.
+    ///
+    /// One that is denied without a limit, by a list or in an emergency, takes nothing anyway and keeps the others from
+    /// nothing: whoever joins requests looks for it with [`Docket::is_denied`].
+    pub fn join(&mut self) {
+        self.inner_mut().plan.join();
+    }
+
+    /// From now on, each request is decided by itself again.
+    pub fn part(&mut self) {
+        self.inner_mut().plan.part();
+    }
+
+    /// Whether a request is denied whatever its limits say.
+    ///
+    /// # Panics
+    /// If there is no such request.
+    pub fn is_denied(&self, index: usize) -> bool {
+        self.inner().plan.cases()[index] == Case::Denied
     }
 
     pub(super) fn draws_mut(&mut self) -> &mut Draws {
@@ -147,7 +194,7 @@ impl Docket {
                 let rules = inner.installed.rules.rules();
                 match inner.has_failed {
                     false => Verdict::of(draws, bound, rules),
-                    true => without_store(bound.iter().map(|bound| &rules[bound.rule as usize])),
+                    true => without_store(bound.iter().filter_map(|bound| rules.get(bound.rule as usize))),
                 }
             }
         }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use tollgate_rules::{Rule, Verb};
+use tollgate_rules::{Bound, Rule, Verb};
 
 /// The upper ends of the buckets that durations are counted in, in microseconds; longer ones come behind the last.
 pub const DURATION_BOUNDS_MICROS: [u64; 15] =
@@ -26,6 +26,8 @@ const MAX_STRIPES: usize = 16;
 pub struct Outcomes {
     /// For each rule in force, by its id.
     pub rules: Vec<(String, RuleOutcomes)>,
+    /// For limits that came with their requests.
+    pub stated: RuleOutcomes,
     /// Requests that no rule binds.
     pub unbound: u64,
     /// Requests of clients on the allow list.
@@ -63,6 +65,7 @@ pub struct Durations {
 #[derive(Debug)]
 pub(super) struct Meters {
     rules: Mutex<HashMap<Box<str>, Arc<RuleMeter>>>,
+    stated: RuleMeter,
     others: RuleMeter,
     timed: [AtomicU64; DURATION_BOUNDS_MICROS.len() + 1],
     timed_nanos: AtomicU64,
@@ -122,6 +125,7 @@ impl Meters {
     pub(super) fn new() -> Meters {
         Meters {
             rules: Mutex::default(),
+            stated: RuleMeter::new(),
             others: RuleMeter::new(),
             timed: Default::default(),
             timed_nanos: AtomicU64::new(0),
@@ -170,6 +174,7 @@ impl Meters {
                         (false, _) => DENIED,
                     };
                     match (verdict.position(), verdict.rule()) {
+                        (Some(Bound::STATED), _) => self.stated.count(what),
                         (Some(position), _) => docket.meter(position).count(what),
                         (None, Some(rule)) => self.count_of(rule, what),
                         (None, None) => self.others.count(UNBOUND),
@@ -217,6 +222,7 @@ impl Meters {
         rules.sort_by(|(one, _), (other, _)| one.cmp(other));
         Outcomes {
             rules,
+            stated: outcomes(&self.stated),
             unbound: self.others.read(UNBOUND),
             allow_listed: self.others.read(ALLOW_LISTED),
             deny_listed: self.others.read(DENY_LISTED),

@@ -3,6 +3,9 @@
 use tollgate_core::{Decision, Draw, Limit, Micros, Outlook, Reading};
 use tollgate_rules::{Bound, Rule};
 
+/// What a limit goes by that came with its request.
+const STATED: &str = "stated";
+
 /// What was decided about a request by rules, and why.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict<'d> {
@@ -39,8 +42,8 @@ pub enum Cause {
 /// One limit that a request had to pass, and what it said.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'d> {
-    /// The rule it belongs to.
-    pub rule: &'d Rule,
+    /// The rule it belongs to; nothing if it came with the request.
+    pub rule: Option<&'d Rule>,
     /// What the limit goes by.
     pub name: &'d str,
     /// The limit.
@@ -116,7 +119,7 @@ impl<'d> Verdict<'d> {
 
     /// The rule that binds.
     pub fn rule(&self) -> Option<&'d Rule> {
-        self.position().map(|position| &self.rules[position as usize]).or(self.by)
+        self.position().and_then(|position| self.rules.get(position as usize)).or(self.by)
     }
 
     /// What the limit that binds goes by.
@@ -125,7 +128,7 @@ impl<'d> Verdict<'d> {
             return Some("emergency");
         }
         let bound = self.bound.get(self.binding?)?;
-        Some(self.rules[bound.rule as usize].limit_name(bound.limit as usize))
+        Some(name(self.rules.get(bound.rule as usize), *bound))
     }
 
     /// The limits that it had to pass, without shadows.
@@ -133,10 +136,15 @@ impl<'d> Verdict<'d> {
         let rules = self.rules;
         let enforced = self.draws.iter().zip(self.bound).filter(|(draw, _)| !draw.is_shadow());
         enforced.map(move |(draw, bound)| {
-            let rule = &rules[bound.rule as usize];
-            let name = rule.limit_name(bound.limit as usize);
+            let rule = rules.get(bound.rule as usize);
+            let name = name(rule, *bound);
             Policy { rule, name, limit: draw.limit(), reading: draw.reading() }
         })
+    }
+
+    /// Whether it was held to a limit of its own, whatever the rules say.
+    pub fn is_stated(&self) -> bool {
+        self.bound.first().is_some_and(|bound| bound.rule == Bound::STATED)
     }
 
     /// The position of the rule that binds.
@@ -155,4 +163,10 @@ impl<'d> Verdict<'d> {
     pub(super) fn has_shadows(&self) -> bool {
         self.draws.iter().any(Draw::is_shadow)
     }
+}
+
+/// What a limit goes by.
+#[inline]
+fn name(rule: Option<&Rule>, bound: Bound) -> &str {
+    rule.map_or(STATED, |rule| rule.limit_name(bound.limit as usize))
 }

@@ -1,0 +1,204 @@
+//! Ports: where clients come in.
+//!
+//! Whatever is spoken on a port, its connections are let in, counted, encrypted and told to leave in the same way. What
+//! is said on them is the matter of an [`Attendant`].
+
+use crate::http::Phase;
+use crate::tls::Tls;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::server::TlsStream;
+
+/// How long the server waits before it accepts again when the system has nothing left to accept with.
+const RESPITE: Duration = Duration::from_millis(100);
+
+/// A port that somebody listens on.
+#[derive(Debug)]
+pub struct Door {
+    /// The socket.
+    pub listener: TcpListener,
+    /// How connections are encrypted, if they are.
+    pub tls: Option<Arc<Tls>>,
+}
+
+/// Speaks with the clients of a port.
+pub(crate) trait Attendant: Clone + Send + Sync + 'static {
+    /// Answers a connection's requests until it ends, goes quiet, or has to. `peer` is who is at its other end.
+    fn attend<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+        &self,
+        stream: S,
+        peer: IpAddr,
+        phase: watch::Receiver<Phase>,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// The ports there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortName {
+    Http,
+    Grpc,
+    Resp,
+    Admin,
+}
+
+impl PortName {
+    pub(crate) const ALL: [PortName; 4] = [PortName::Http, PortName::Grpc, PortName::Resp, PortName::Admin];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            PortName::Http => "http",
+            PortName::Grpc => "grpc",
+            PortName::Resp => "resp",
+            PortName::Admin => "admin",
+        }
+    }
+}
+
+/// How many connections are open on each port.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd([AtomicUsize; PortName::ALL.len()]);
+
+impl Crowd {
+    /// How many are open on a port.
+    pub(crate) fn size(&self, port: PortName) -> usize {
+        self.0[port as usize].load(Relaxed)
+    }
+}
+
+/// A port that lets clients in by itself, until it is closed or dropped.
+pub(crate) struct Port {
+    phase: watch::Sender<Phase>,
+    seats: Arc<Semaphore>,
+    max_connections: usize,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Port {
+    /// Opens it: at most so many connections at once, counted in `crowd` under its name.
+    pub(crate) fn open(
+        name: PortName,
+        door: Door,
+        attendant: impl Attendant,
+        max_connections: usize,
+        crowd: Arc<Crowd>,
+    ) -> Port {
+        let (phase, _) = watch::channel(Phase::Open);
+        let seats = Arc::new(Semaphore::new(max_connections));
+        let entrance = Entrance { name, door, attendant, seats: Arc::clone(&seats), crowd };
+        let accepting = tokio::spawn(entrance.let_in(phase.clone()));
+        Port { phase, seats, max_connections, accepting }
+    }
+
+    /// Lets nobody else in, and waits for those who are.
+    pub(crate) async fn close(mut self, patience: Duration) {
+        self.accepting.abort();
+        // Only then is the socket closed.
+        let _ = (&mut self.accepting).await;
+        self.phase.send_replace(Phase::Draining);
+        // Every connection has a seat: once all seats can be had, nobody is left.
+        let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
+        if timeout(patience, self.seats.acquire_many(all)).await.is_err() {
+            let open = self.max_connections - self.seats.available_permits();
+            tracing::warn!(open, "connections were cut off: their requests were not done in time");
+        }
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// Where clients come in.
+struct Entrance<A> {
+    name: PortName,
+    door: Door,
+    attendant: A,
+    seats: Arc<Semaphore>,
+    crowd: Arc<Crowd>,
+}
+
+impl<A: Attendant> Entrance<A> {
+    async fn let_in(self, phase: watch::Sender<Phase>) {
+        loop {
+            let (stream, peer, seat) = accept(&self.door.listener, &self.seats).await;
+            let (attendant, phase) = (self.attendant.clone(), phase.subscribe());
+            let (name, tls, crowd) = (self.name, self.door.tls.clone(), Arc::clone(&self.crowd));
+            tokio::spawn(async move {
+                let present = Present::new(&crowd, name);
+                match tls {
+                    None => attendant.attend(stream, peer, phase).await,
+                    Some(tls) => match shake_hands(&tls, stream, phase.clone()).await {
+                        Some(Ok(stream)) => attendant.attend(stream, peer, phase).await,
+                        Some(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                        None => {}
+                    },
+                }
+                drop((present, seat));
+            });
+        }
+    }
+}
+
+/// Shakes hands with a client, unless the server stops first: who has not come so far has asked for nothing.
+async fn shake_hands(
+    tls: &Tls,
+    stream: TcpStream,
+    mut phase: watch::Receiver<Phase>,
+) -> Option<io::Result<TlsStream<TcpStream>>> {
+    tokio::select! {
+        shaken = tls.accept(stream) => Some(shaken),
+        _ = phase.wait_for(|phase| *phase == Phase::Draining) => None,
+    }
+}
+
+/// A connection that is counted for as long as it lasts.
+struct Present<'a>(&'a AtomicUsize);
+
+impl<'a> Present<'a> {
+    fn new(crowd: &'a Crowd, name: PortName) -> Present<'a> {
+        let count = &crowd.0[name as usize];
+        count.fetch_add(1, Relaxed);
+        Present(count)
+    }
+}
+
+impl Drop for Present<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Waits for a seat, and then for somebody to take it.
+async fn accept(listener: &TcpListener, seats: &Arc<Semaphore>) -> (TcpStream, IpAddr, OwnedSemaphorePermit) {
+    let seat = Arc::clone(seats).acquire_owned().await.expect("the semaphore is never closed");
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                // It can only fail for a client that has left already, and reading will tell.
+                let _ = stream.set_nodelay(true);
+                return (stream, peer.ip(), seat);
+            }
+            Err(error) if has_left(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection: if files have run out, raise `ulimit -n`");
+                sleep(RESPITE).await;
+            }
+        }
+    }
+}
+
+/// Whether it is only this client who gave up while it was waiting to be let in.
+fn has_left(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset)
+}
