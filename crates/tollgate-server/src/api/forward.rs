@@ -84,8 +84,8 @@ impl Forward {
         use_it: impl FnOnce(&Request<'_>),
     ) -> Result<(), Fault> {
         self.understand(call, errand, |request, key| {
-            let client_key = &*key.shown();
-            use_it(&Request { client_key, ..*request });
+            let shown = key.shown();
+            use_it(&Request { client_key: shown.as_str(), ..*request });
         })
     }
 

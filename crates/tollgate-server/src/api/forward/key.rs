@@ -19,6 +19,10 @@ const OF_ADDRESS: &str = "ip:";
 const NETWORK_BITS: u32 = 64;
 /// The most sources in a list: there are no more places where keys are usually sent.
 const MOST_SOURCES: usize = 8;
+/// The most characters of a key that are written down. The log of denials shows as many.
+const MOST_SHOWN: usize = 12;
+/// An address with its prefixes has at most 45 bytes, and as many characters as are shown, with a mark behind them, 51.
+const MOST_BRIEF_BYTES: usize = 52;
 /// The most bytes of a header's or a parameter's name.
 const MOST_NAME_BYTES: usize = 128;
 
@@ -123,7 +127,7 @@ pub(super) enum Key<'a> {
     /// What the client sent. It may well be a secret.
     Sent(Cow<'a, str>),
     /// What stands for its address.
-    Address(AddressKey),
+    Address(Brief),
 }
 
 impl<'a> Key<'a> {
@@ -138,7 +142,7 @@ impl<'a> Key<'a> {
             let sent = match source {
                 Source::Header(name) => in_header(head, name)?,
                 Source::Query(name) => in_query(query.unwrap_or_default(), name)?,
-                Source::Ip => return Ok(Key::Address(AddressKey::new(address))),
+                Source::Ip => return Ok(Key::Address(of_address(address))),
             };
             if let Some(key) = sent {
                 return Ok(Key::Sent(key));
@@ -156,13 +160,15 @@ impl<'a> Key<'a> {
     }
 
     /// As much of it as may be written down: of what may be a secret, never more than half.
-    pub(super) fn shown(&self) -> Cow<'_, str> {
+    pub(super) fn shown(&self) -> Brief {
         match self {
+            Key::Nobody => Brief::new(format_args!("")),
+            Key::Address(key) => *key,
             Key::Sent(key) => {
-                let half = key.chars().count() / 2;
-                Cow::Owned(key.chars().take(half).chain(['…']).collect())
+                let shown = (key.chars().count() / 2).min(MOST_SHOWN);
+                let end = key.char_indices().nth(shown).map_or(key.len(), |(end, _)| end);
+                Brief::new(format_args!("{}…", &key[..end]))
             }
-            Key::Nobody | Key::Address(_) => Cow::Borrowed(self.as_str()),
         }
     }
 }
@@ -227,30 +233,34 @@ fn usable<'a>(value: Cow<'a, [u8]>, name: &str) -> Result<Option<Cow<'a, str>>, 
 }
 
 /// `ip:192.0.2.7`, or the network of an IPv6 address: `ip:2001:db8:1:2::/64`.
-#[derive(Debug)]
-pub(super) struct AddressKey {
-    bytes: [u8; 48],
+fn of_address(address: IpAddr) -> Brief {
+    match address.to_canonical() {
+        IpAddr::V4(address) => Brief::new(format_args!("{OF_ADDRESS}{address}")),
+        IpAddr::V6(address) => {
+            let network = Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - NETWORK_BITS)));
+            Brief::new(format_args!("{OF_ADDRESS}{network}/{NETWORK_BITS}"))
+        }
+    }
+}
+
+/// Text so short that it needs no memory of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Brief {
+    bytes: [u8; MOST_BRIEF_BYTES],
     length: usize,
 }
 
-impl AddressKey {
-    fn new(address: IpAddr) -> AddressKey {
-        let mut bytes = [0; 48];
+impl Brief {
+    fn new(text: fmt::Arguments<'_>) -> Brief {
+        let mut bytes = [0; MOST_BRIEF_BYTES];
         let mut rest = &mut bytes[..];
-        let written = match address.to_canonical() {
-            IpAddr::V4(address) => write!(rest, "{OF_ADDRESS}{address}"),
-            IpAddr::V6(address) => {
-                let network = Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - NETWORK_BITS)));
-                write!(rest, "{OF_ADDRESS}{network}/{NETWORK_BITS}")
-            }
-        };
-        written.expect("an address has at most 39 characters");
-        let length = 48 - rest.len();
-        AddressKey { bytes, length }
+        rest.write_fmt(text).expect("it has at most as many bytes");
+        let length = MOST_BRIEF_BYTES - rest.len();
+        Brief { bytes, length }
     }
 
-    fn as_str(&self) -> &str {
-        str::from_utf8(&self.bytes[..self.length]).expect("an address is written in ASCII")
+    pub(super) fn as_str(&self) -> &str {
+        str::from_utf8(&self.bytes[..self.length]).expect("it was written as text")
     }
 }
 
@@ -260,7 +270,7 @@ mod tests {
 
     #[test]
     fn an_address_is_a_key_that_no_client_can_write() {
-        let key = |text: &str| AddressKey::new(text.parse().unwrap()).as_str().to_owned();
+        let key = |text: &str| of_address(text.parse().unwrap()).as_str().to_owned();
         assert_eq!(key("192.0.2.7"), "ip:192.0.2.7");
         assert_eq!(key("::ffff:192.0.2.7"), "ip:192.0.2.7");
         assert_eq!(key("2001:db8:1:2:3:4:5:6"), "ip:2001:db8:1:2::/64");
@@ -276,12 +286,13 @@ mod tests {
 
     #[test]
     fn a_secret_is_written_down_by_half_at_most() {
-        let shown = |key: &str| Key::Sent(Cow::Borrowed(key)).shown().into_owned();
+        let shown = |key: &str| Key::Sent(Cow::Borrowed(key)).shown().as_str().to_owned();
         assert_eq!(shown("sk_live_1234"), "sk_liv…");
         assert_eq!(shown("x"), "…");
         assert_eq!(shown("éé"), "é…");
-        let address = Key::Address(AddressKey::new(Ipv6Addr::LOCALHOST.into()));
-        assert_eq!((address.shown().as_ref(), Key::Nobody.shown().as_ref()), ("ip:::/64", ""));
+        assert_eq!(shown(&"\u{1F600}".repeat(30)), "\u{1F600}".repeat(12) + "…");
+        let address = Key::Address(of_address(Ipv6Addr::LOCALHOST.into()));
+        assert_eq!((address.shown().as_str(), Key::Nobody.shown().as_str()), ("ip:::/64", ""));
     }
 
     #[test]
