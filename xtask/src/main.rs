@@ -11,6 +11,7 @@ mod bench;
 mod clients;
 mod debian;
 mod node;
+mod proxies;
 mod python;
 mod search;
 mod server;

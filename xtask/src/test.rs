@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    api, clients, tidy,
+    api, clients, proxies, tidy,
     tool::{DENY, NEXTEST, cargo, is_ci, run as finish},
 };
 
@@ -23,7 +23,7 @@ struct Step {
     check: fn() -> Result<()>,
 }
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step { name: "tidy", check: tidy::check },
     Step { name: "fmt", check: fmt },
     Step { name: "clippy", check: clippy },
@@ -32,6 +32,7 @@ const STEPS: [Step; 11] = [
     Step { name: "doc tests", check: doc_tests },
     Step { name: "api", check: api::check },
     Step { name: "clients", check: clients::check },
+    Step { name: "proxies", check: proxies::check },
     Step { name: "shuttle", check: shuttle },
     Step { name: "examples", check: examples },
     Step { name: "docs", check: docs },
