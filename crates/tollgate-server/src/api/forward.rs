@@ -248,9 +248,10 @@ fn parts(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
 }
 
 fn method_of(method: &[u8]) -> Result<&str, Fault> {
-    let method = str::from_utf8(method).ok().filter(|method| method.chars().count() <= MAX_NAME_CHARS);
-    method.ok_or_else(|| {
-        Fault::unclear(format_args!("the method is no text of at most {MAX_NAME_CHARS} characters"))
+    let text =
+        str::from_utf8(method).ok().filter(|text| escape::is_name(text) && text.len() <= MAX_NAME_CHARS);
+    text.ok_or_else(|| {
+        Fault::unclear(format_args!("the method is no word of at most {MAX_NAME_CHARS} characters"))
     })
 }
 
@@ -264,19 +265,25 @@ fn path_of(path: &[u8]) -> Result<Cow<'_, str>, Fault> {
 
 /// A host in one form, so that nobody is another by spelling it differently.
 fn host_of(host: &[u8]) -> Result<Cow<'_, str>, Fault> {
-    let text = str::from_utf8(host).ok().filter(|host| host.len() <= MAX_HOST_BYTES);
-    let text = text.ok_or_else(|| {
-        Fault::unclear(format_args!("the host is no text of at most {MAX_HOST_BYTES} bytes"))
-    })?;
+    if host.len() > MAX_HOST_BYTES {
+        return Err(Fault::unclear(format_args!("the host has more than {MAX_HOST_BYTES} bytes")));
+    }
+    Ok(match escape::as_text(host) {
+        Cow::Borrowed(text) => one_spelling(text),
+        Cow::Owned(text) => Cow::Owned(one_spelling(&text).into_owned()),
+    })
+}
+
+fn one_spelling(text: &str) -> Cow<'_, str> {
     let name = match text.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && is_whole(name) => name,
         _ => text,
     };
     let name = name.strip_suffix('.').unwrap_or(name);
-    Ok(match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
         true => Cow::Owned(name.to_ascii_lowercase()),
         false => Cow::Borrowed(name),
-    })
+    }
 }
 
 /// Whether a colon behind it begins a port: an IPv6 address has colons of its own, and stands in brackets.

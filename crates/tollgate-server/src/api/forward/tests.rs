@@ -104,13 +104,15 @@ fn a_host_has_one_spelling() {
             ["X-Forwarded-Method: GET", "X-Forwarded-Uri: /", &format!("X-Forwarded-Host: {spelling}")];
         check(URL, &lines, "GET shop.example/ key=ip:203.0.113.7 ip=203.0.113.7 tier= cost=1");
     }
-    for (host, name) in [("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("::1", "::1"), ("a:b", "a:b")] {
+    for (host, name) in
+        [("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("::1", "::1"), ("a:b", "a:b"), ("É", "É")]
+    {
         assert_eq!(host_of(host.as_bytes()).unwrap(), name);
     }
     refused(
         URL,
         &["X-Forwarded-Method: GET", "X-Forwarded-Uri: /", &format!("X-Forwarded-Host: {}", "a".repeat(256))],
-        "the host is no text",
+        "the host has more than 255 bytes",
     );
 }
 
@@ -212,8 +214,9 @@ fn odd_descriptions_are_read_or_refused() {
     refused(
         URL,
         &[&format!("X-Forwarded-Method: {}", "A".repeat(129)), "X-Forwarded-Uri: /"],
-        "the method is no text",
+        "the method is no word",
     );
+    refused(URL, &["X-Forwarded-Method: GET POST", "X-Forwarded-Uri: /"], "the method is no word");
     let long = |length: usize| format!("X-Forwarded-Uri: /{}?{}", "a".repeat(length - 1), "q".repeat(9000));
     refused(URL, &["X-Forwarded-Method: GET", &long(8193)], "the path has more than 8192 characters");
     let lines = ["X-Forwarded-Method: GET".to_owned(), long(8192)];
