@@ -212,10 +212,12 @@ pub(super) fn values<'a, 'n>(
 
 /// Has every field looked at, in order.
 pub(super) fn each_field<'a>(lines: &'a [u8], mut look: impl FnMut(&'a [u8], &'a [u8])) {
-    for line in lines.split(|byte| *byte == b'\n') {
-        if let Some(colon) = line.iter().position(|byte| *byte == b':') {
-            look(&line[..colon], line[colon + 1..].trim_ascii());
-        }
+    let mut rest = lines;
+    while let Some(colon) = rest.iter().position(|byte| *byte == b':') {
+        let (name, behind) = (&rest[..colon], &rest[colon + 1..]);
+        let end = behind.iter().position(|byte| *byte == b'\n').unwrap_or(behind.len());
+        look(name, behind[..end].trim_ascii());
+        rest = behind.get(end + 1..).unwrap_or_default();
     }
 }
 

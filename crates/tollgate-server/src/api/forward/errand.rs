@@ -5,7 +5,6 @@
 
 use super::super::body::MAX_NAME_CHARS;
 use super::escape::decoded;
-use super::key;
 use crate::http::Fault;
 use hyper::StatusCode;
 use std::borrow::Cow;
@@ -13,7 +12,7 @@ use std::borrow::Cow;
 /// What the operator of a proxy wants of a question.
 #[derive(Debug)]
 pub(crate) struct Errand<'a> {
-    /// Where the key is, if the URL says so: a list that was checked.
+    /// Where the key is, if the URL says so: a list, not read yet.
     pub(super) keys: Option<Cow<'a, str>>,
     pub(super) tier: Cow<'a, str>,
     pub(super) cost: u32,
@@ -41,7 +40,7 @@ impl<'a> Errand<'a> {
             let value = text(decoded(value.as_bytes()))
                 .ok_or_else(|| Fault::unclear(format_args!("the parameter {name} is no text")))?;
             match name {
-                "key" => errand.keys = Some(keys(value)?),
+                "key" => errand.keys = Some(value),
                 "tier" => errand.tier = tier(value)?,
                 "cost" => errand.cost = cost(&value)?,
                 "deny_status" => errand.deny_status = Some(deny_status(&value)?),
@@ -71,11 +70,6 @@ fn text(bytes: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
         Cow::Borrowed(bytes) => str::from_utf8(bytes).ok().map(Cow::Borrowed),
         Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
     }
-}
-
-fn keys(value: Cow<'_, str>) -> Result<Cow<'_, str>, Fault> {
-    key::check(&value).map_err(|error| Fault::unclear(format_args!("key: {error}")))?;
-    Ok(value)
 }
 
 fn tier(value: Cow<'_, str>) -> Result<Cow<'_, str>, Fault> {

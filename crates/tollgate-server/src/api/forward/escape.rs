@@ -45,10 +45,13 @@ pub(super) fn as_text(path: &[u8]) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Whether text can be the name of a header.
+/// Whether text is what HTTP has for names of fields and methods.
 pub(super) fn is_name(text: &str) -> bool {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !text.is_empty() && text.bytes().all(is_token)
+    let is_in_names = |byte: u8| {
+        byte.is_ascii_alphanumeric()
+            || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
+    };
+    !text.is_empty() && text.bytes().all(is_in_names)
 }
 
 #[cfg(test)]
@@ -60,6 +63,13 @@ mod tests {
         assert!(matches!(as_text("/café".as_bytes()), Cow::Borrowed("/café")));
         assert_eq!(as_text(b"/caf\xe9/\xc3"), "/caf%E9/%C3");
         assert_eq!(as_text("/é\u{fffd}".as_bytes()), "/é\u{fffd}");
+    }
+
+    #[test]
+    fn names_are_those_of_http() {
+        let all: String = (0..128_u8).map(char::from).filter(|c| is_name(&c.to_string())).collect();
+        assert_eq!(all, "!#$%&'*+-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ^_`abcdefghijklmnopqrstuvwxyz|~");
+        assert!(!is_name("") && !is_name("é") && !is_name("a b"));
     }
 
     #[test]

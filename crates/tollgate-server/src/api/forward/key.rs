@@ -56,9 +56,12 @@ impl FromStr for KeySources {
     type Err = KeySourcesError;
 
     fn from_str(text: &str) -> Result<KeySources, KeySourcesError> {
-        check(text)?;
-        let sources: Vec<_> = text.split(',').map(str::trim).collect();
-        Ok(KeySources(sources.join(",")))
+        let mut parts = Vec::new();
+        for (part, source) in sources(text) {
+            source?;
+            parts.push(part);
+        }
+        Ok(KeySources(parts.join(",")))
     }
 }
 
@@ -83,15 +86,16 @@ pub enum KeySourcesError {
     TooMany,
 }
 
-/// Whether a list says where to look.
-pub(super) fn check(text: &str) -> Result<(), KeySourcesError> {
-    if let Some(part) = text.split(',').find(|part| Source::read(part).is_none()) {
-        return Err(KeySourcesError::Unknown { found: part.trim().chars().take(64).collect() });
-    }
-    match text.split(',').count() > MOST_SOURCES {
-        true => Err(KeySourcesError::TooMany),
-        false => Ok(()),
-    }
+/// The parts of a list, each with where it says to look.
+fn sources(list: &str) -> impl Iterator<Item = (&str, Result<Source<'_>, KeySourcesError>)> {
+    list.split(',').map(str::trim).enumerate().map(|(index, part)| {
+        let source = match Source::read(part) {
+            _ if index == MOST_SOURCES => Err(KeySourcesError::TooMany),
+            None => Err(KeySourcesError::Unknown { found: part.chars().take(64).collect() }),
+            Some(source) => Ok(source),
+        };
+        (part, source)
+    })
 }
 
 /// One place where a key may be.
@@ -107,7 +111,6 @@ enum Source<'a> {
 impl<'a> Source<'a> {
     fn read(text: &'a str) -> Option<Source<'a>> {
         let fits = |name: &&str| (1..=MOST_NAME_BYTES).contains(&name.len());
-        let text = text.trim();
         if text == "ip" {
             return Some(Source::Ip);
         }
@@ -131,24 +134,28 @@ pub(super) enum Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// Looks in all `sources`, a list that was checked. `query` is that of what the client asked for.
+    /// Looks in all places of a list. `query` is that of what the client asked for.
     pub(super) fn find(
-        sources: &str,
+        list: &str,
         head: &Head<'a>,
         query: Option<&'a [u8]>,
         address: IpAddr,
     ) -> Result<Key<'a>, Fault> {
-        for source in sources.split(',').filter_map(Source::read) {
-            let sent = match source {
-                Source::Header(name) => in_header(head, name)?,
-                Source::Query(name) => in_query(query.unwrap_or_default(), name)?,
-                Source::Ip => return Ok(Key::Address(of_address(address))),
-            };
-            if let Some(key) = sent {
-                return Ok(Key::Sent(key));
+        let mut key = Key::Nobody;
+        // Those behind the one that is used are read too: a mistake is one for every client.
+        for (_, source) in sources(list) {
+            let source = source.map_err(|error| Fault::unclear(format_args!("key: {error}")))?;
+            if let Key::Nobody = key {
+                key = match source {
+                    Source::Header(name) => in_header(head, name)?.map_or(Key::Nobody, Key::Sent),
+                    Source::Query(name) => {
+                        in_query(query.unwrap_or_default(), name)?.map_or(Key::Nobody, Key::Sent)
+                    }
+                    Source::Ip => Key::Address(of_address(address)),
+                };
             }
         }
-        Ok(Key::Nobody)
+        Ok(key)
     }
 
     pub(super) fn as_str(&self) -> &str {
