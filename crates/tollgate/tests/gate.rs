@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate::rules::spec::{
     At, BaseSpec, FailureMode, FileSpec, Match, Mode, OverrideSpec, Place, RuleSpec, Whom,
 };
-use tollgate::rules::{Dimension, Pattern, Request, RuleSet, Verb};
+use tollgate::rules::{Descriptor, Dimension, Pattern, Request, RuleSet, Stated, Verb};
 use tollgate::{
     Cap, Cause, Draws, Gate, KeyRef, Law, Limit, ManualClock, MemoryStore, Micros, PermitId, RuleOutcomes,
     Scope, Span, Store, StoreError,
@@ -262,4 +262,59 @@ fn a_warm_gate_allocates_nothing() {
     };
     run();
     assert_eq!(allocation_counter::measure(run).count_total, 0);
+}
+
+#[tokio::test]
+async fn a_limit_that_comes_with_its_request_holds_whatever_the_rules_say() {
+    let (gate, _) = gate(compile(vec![rule("key", "api_key", &["1/h"])]));
+    let five = limit("5/h");
+    let ask = async |stated, request: &Request<'_>| {
+        let mut docket = gate.begin();
+        gate.add_stated(&mut docket, stated, &five, Verb::Check, request);
+        gate.settle(&mut docket).await;
+        let verdict = docket.verdict(0);
+        assert!(verdict.is_stated() && verdict.rule().is_none());
+        (verdict.is_allowed(), verdict.decision().remaining())
+    };
+    let alice = Request { cost: 4, ..Request::new("alice") };
+    assert_eq!(ask(Stated::Key, &alice).await, (true, 1));
+    assert_eq!(ask(Stated::Key, &alice).await, (false, 1));
+    assert_eq!(check(&gate, &Request::new("alice")).await, said(true, 0, "key"), "the rule counts by itself");
+    // Descriptors are told apart by everything in them, and from keys.
+    let entries = [("a", "b"), ("c", "d")];
+    let moved = [("a", "bc"), ("", "d")];
+    for (domain, entries) in [("alice", &entries), ("alice", &moved), ("bob", &entries)] {
+        let request = Request { descriptor: Some(Descriptor { domain, entries }), ..alice };
+        assert_eq!(ask(Stated::Descriptor, &request).await, (true, 1));
+        assert_eq!(ask(Stated::Descriptor, &request).await, (false, 1));
+    }
+    let outcomes = gate.outcomes();
+    assert_eq!(outcomes.stated, RuleOutcomes { allowed: 4, denied: 4, ..RuleOutcomes::default() });
+}
+
+#[tokio::test]
+async fn joined_requests_take_together_or_not_at_all() {
+    let (gate, _) = gate(compile(vec![rule("key", "api_key", &["3/h"])]));
+    let ask = async |keys: &[&str]| {
+        let mut docket = gate.begin();
+        gate.add(&mut docket, Verb::Check, &Request::new("before"));
+        docket.join();
+        for key in keys {
+            gate.add(&mut docket, Verb::Check, &Request::new(key));
+        }
+        docket.part();
+        gate.add(&mut docket, Verb::Check, &Request::new("behind"));
+        gate.settle(&mut docket).await;
+        let said = docket.verdicts().map(|verdict| (verdict.is_allowed(), verdict.decision().remaining()));
+        said.collect::<Vec<_>>()
+    };
+    assert_eq!(ask(&["a", "b"]).await, [(true, 2), (true, 2), (true, 2), (true, 2)]);
+    assert_eq!(ask(&["a", "a", "b"]).await, [(true, 1), (true, 1), (true, 0), (true, 1), (true, 1)]);
+    // `a` has nothing left, so `b` keeps its own; the others have nothing to do with it.
+    assert_eq!(ask(&["b", "a"]).await, [(true, 0), (true, 1), (false, 0), (true, 0)]);
+    assert_eq!(check(&gate, &Request::new("b")).await, said(true, 0, "key"));
+    // More than one group can hold: still every one is decided.
+    let many: Vec<_> = (0..40).map(|number| format!("many {number}")).collect();
+    let keys: Vec<_> = many.iter().map(String::as_str).collect();
+    assert_eq!(ask(&keys).await[1..41], [(true, 2); 40]);
 }
