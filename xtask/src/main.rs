@@ -1,13 +1,19 @@
 //! The project's chores, run as `cargo xtask TASK`.
 //!
 //! Whatever a contributor or CI does beyond plain `cargo` is written down here, in Rust, once. Every task runs
-//! from the root of the workspace, builds below `target/`, and installs there the tools the machine lacks.
+//! from the root of the workspace, builds below `target/`, and installs there the tools the machine lacks; what only Debian
+//! packages is installed by apt.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore reports to the terminal it runs in")]
 
 mod api;
 mod bench;
+mod clients;
+mod debian;
+mod node;
+mod python;
 mod search;
+mod server;
 mod test;
 mod tidy;
 mod tool;
@@ -22,7 +28,10 @@ use clap::Parser;
 #[command(bin_name = "cargo xtask")]
 enum Task {
     /// Check everything a change must keep true, stopping at the first thing that is not.
-    Test,
+    Test {
+        /// Only these steps, by the names that the table at the end has.
+        steps: Vec<String>,
+    },
     /// Run one scenario of bench/; what follows its name is handed to it.
     Bench {
         /// The scenario, as bench/ names it.
@@ -53,7 +62,7 @@ fn main() -> ExitCode {
 fn perform(task: Task) -> Result<ExitCode> {
     enter_workspace()?;
     match task {
-        Task::Test => return Ok(test::run()),
+        Task::Test { steps } => return test::run(&steps),
         Task::Bench { name, rest } => bench::scenario(&name, &rest)?,
         Task::Mutants => search::mutants()?,
         Task::Fuzz { target, seconds } => search::fuzz(&target, seconds)?,

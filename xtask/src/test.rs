@@ -10,10 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    api, tidy,
+    api, clients, tidy,
     tool::{DENY, NEXTEST, cargo, is_ci, run as finish},
 };
 
@@ -23,7 +23,7 @@ struct Step {
     check: fn() -> Result<()>,
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step { name: "tidy", check: tidy::check },
     Step { name: "fmt", check: fmt },
     Step { name: "clippy", check: clippy },
@@ -31,16 +31,23 @@ const STEPS: [Step; 10] = [
     Step { name: "tests", check: tests },
     Step { name: "doc tests", check: doc_tests },
     Step { name: "api", check: api::check },
+    Step { name: "clients", check: clients::check },
     Step { name: "shuttle", check: shuttle },
     Step { name: "examples", check: examples },
     Step { name: "docs", check: docs },
 ];
 
-/// Runs the steps and says how they went; the exit code is non-zero unless all of them passed.
-pub(crate) fn run() -> ExitCode {
+/// Runs the steps of these names, or all, and says how they went; the exit code is non-zero unless all of them passed.
+pub(crate) fn run(names: &[String]) -> Result<ExitCode> {
+    if let Some(unknown) = names.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
+        let known: Vec<_> = STEPS.iter().map(|step| step.name).collect();
+        bail!("there is no step {unknown:?}: the steps are {}", known.join(", "));
+    }
+    let is_wanted = |step: &&Step| names.is_empty() || names.iter().any(|name| name == step.name);
+    let steps: Vec<&Step> = STEPS.iter().filter(is_wanted).collect();
     let mut passed = Vec::new();
     let mut failed = None;
-    for step in &STEPS {
+    for step in &steps {
         println!("{}: started", step.name);
         let (outcome, elapsed) = timed(step.check);
         match outcome {
@@ -53,8 +60,8 @@ pub(crate) fn run() -> ExitCode {
         }
         println!("{}: passed in {:.1} s", step.name, elapsed.as_secs_f64());
     }
-    summarise(&passed, failed);
-    if failed.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    summarise(&steps, &passed, failed);
+    Ok(if failed.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long a step took is for the reader, and decides nothing")]
@@ -63,16 +70,16 @@ fn timed(check: fn() -> Result<()>) -> (Result<()>, Duration) {
     (check(), start.elapsed())
 }
 
-fn summarise(passed: &[Duration], failed: Option<Duration>) {
+fn summarise(steps: &[&Step], passed: &[Duration], failed: Option<Duration>) {
     let ran = passed.iter().map(|took| ("passed", took)).chain(failed.iter().map(|took| ("FAILED", took)));
     let ran = ran.map(|(outcome, took)| format!("{outcome:8}{:7.1} s", took.as_secs_f64()));
     let unrun = std::iter::repeat("not run".to_owned());
     println!();
-    for (step, outcome) in STEPS.iter().zip(ran.chain(unrun)) {
+    for (step, outcome) in steps.iter().zip(ran.chain(unrun)) {
         println!("{:12}{outcome}", step.name);
     }
     let failures = usize::from(failed.is_some());
-    let skipped = STEPS.len() - passed.len() - failures;
+    let skipped = steps.len() - passed.len() - failures;
     println!("steps: {} passed, {failures} failed, {skipped} skipped", passed.len());
 }
 

@@ -6,11 +6,14 @@
 use std::{
     env,
     ffi::OsString,
+    hash::{DefaultHasher, Hash, Hasher},
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::{Context, Result, ensure};
+
+use crate::debian::on_path;
 
 /// The cargo that is running this task, told to be quiet about its progress under CI.
 pub(crate) fn cargo() -> Command {
@@ -24,6 +27,13 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {name}"))?;
     ensure!(status.success(), "{name} ended with {status}");
     Ok(())
+}
+
+/// A short name for what texts say, so that a folder that was made from others is not taken for one made from these.
+pub(crate) fn fingerprint(texts: &[&str]) -> String {
+    let mut hasher = DefaultHasher::new();
+    texts.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 /// Whether the task runs where no person is watching.
@@ -47,7 +57,7 @@ pub(crate) const MUTANTS: Tool = Tool { name: "mutants", version: "27.1.0" };
 impl Tool {
     /// The subcommand, ready for its arguments and installed first if need be.
     pub(crate) fn command(&self) -> Result<Command> {
-        let program = match self.on_path() {
+        let program = match on_path(&self.file_name()) {
             Some(found) => found,
             None => self.installed()?,
         };
@@ -55,11 +65,6 @@ impl Tool {
         // Cargo, too, names the subcommand again as its first argument.
         command.arg(self.name);
         Ok(command)
-    }
-
-    fn on_path(&self) -> Option<PathBuf> {
-        let path = env::var_os("PATH")?;
-        env::split_paths(&path).map(|folder| folder.join(self.file_name())).find(|file| file.is_file())
     }
 
     fn installed(&self) -> Result<PathBuf> {
