@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    api, clients, tidy,
+    api, clients, proto, tidy,
     tool::{DENY, NEXTEST, cargo, is_ci, run as finish},
 };
 
@@ -23,9 +23,10 @@ struct Step {
     check: fn() -> Result<()>,
 }
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step { name: "tidy", check: tidy::check },
     Step { name: "fmt", check: fmt },
+    Step { name: "proto", check: proto::check },
     Step { name: "clippy", check: clippy },
     Step { name: "deny", check: deny },
     Step { name: "tests", check: tests },
