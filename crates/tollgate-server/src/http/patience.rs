@@ -10,9 +10,9 @@ use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// How long a body may take. It comes right behind its headers, so only a broken or hostile client takes long.
-pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a new connection may take until its first request has begun: its headers, or HTTP/2's preface, are in.
-const FIRST_PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const FIRST_PATIENCE: Duration = Duration::from_secs(15);
 /// How often a connection is looked at: if no request has begun since the last look, it is closed. Above the 60 seconds
 /// after which common load balancers drop an idle connection, so that it is them who close, and no request crosses
 /// with our closing.
