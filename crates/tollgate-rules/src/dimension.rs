@@ -19,6 +19,10 @@ pub enum Dimension {
     Method,
     /// `tier`: the client's tier.
     Tier,
+    /// `domain`: the domain of the request's descriptor.
+    Domain,
+    /// `descriptor`: the request's whole descriptor, its domain and all entries, names and values.
+    Descriptor,
     /// Any other name: an attribute that the caller sends.
     Attribute(Box<str>),
 }
@@ -33,6 +37,8 @@ impl Dimension {
             "path" => Dimension::Path,
             "method" => Dimension::Method,
             "tier" => Dimension::Tier,
+            "domain" => Dimension::Domain,
+            "descriptor" => Dimension::Descriptor,
             name => Dimension::Attribute(name.into()),
         }
     }
@@ -48,6 +54,8 @@ impl fmt::Display for Dimension {
             Dimension::Path => "path",
             Dimension::Method => "method",
             Dimension::Tier => "tier",
+            Dimension::Domain => "domain",
+            Dimension::Descriptor => "descriptor",
             Dimension::Attribute(name) => name,
         })
     }

@@ -8,6 +8,8 @@
 
 mod address;
 mod complaint;
+mod descriptor;
+mod descriptors;
 mod diff;
 mod dimension;
 mod explain;
@@ -31,6 +33,7 @@ mod yaml;
 
 pub use address::{Cidr, CidrError};
 pub use complaint::{Complaint, Severity, report, report_json};
+pub use descriptor::DescriptorMisfit;
 pub use diff::diff;
 pub use dimension::Dimension;
 pub use explain::{Explanation, Listed, Standing};

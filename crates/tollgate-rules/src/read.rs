@@ -5,6 +5,7 @@
 //! spec, so that nothing of it takes effect; a warning keeps nothing back.
 
 mod base;
+mod descriptor;
 mod fields;
 mod limits;
 mod path;
@@ -18,6 +19,7 @@ use crate::spec::{FileSpec, Place};
 use crate::validate;
 use crate::{complaint, yaml};
 pub(crate) use base::SUBSTANCE;
+pub(crate) use descriptor::MOST_ENTRIES;
 use fields::Item;
 use std::collections::{HashMap, HashSet};
 use tollgate_core::Micros;

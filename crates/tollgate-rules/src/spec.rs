@@ -76,7 +76,9 @@ pub struct RuleSpec {
     pub when: Match,
     /// What is counted: sorted, each once; empty for one count shared by all.
     pub key: Vec<Dimension>,
-    /// Its limits; if it names none, those of the client, its tier or the default hold, counted under this rule.
+    /// Its limits; if it names none, those of the client, its tier or the default hold, counted under this rule. If
+    /// they are there and empty, it is unlimited: it holds nobody to anything, and what it binds passes the rules
+    /// behind it that count the same.
     pub limits: Option<Vec<Limit>>,
     /// Other limits for single client keys.
     pub overrides: Vec<OverrideSpec>,
@@ -116,6 +118,11 @@ pub struct Match {
     pub ip: Vec<Cidr>,
     /// Each of these attributes is there and matches one of its patterns.
     pub attributes: Vec<(String, Vec<Pattern>)>,
+    /// The domain of the request's descriptor.
+    pub domain: Option<Pattern>,
+    /// The entries of the request's descriptor: these, in this order, no more and no fewer. Each has this name and a
+    /// value that matches.
+    pub descriptor: Vec<(String, Pattern)>,
 }
 
 /// Other limits for one client key, perhaps for a time.
@@ -123,7 +130,7 @@ pub struct Match {
 pub struct OverrideSpec {
     /// The client's key.
     pub key: At<String>,
-    /// Its limits.
+    /// Its limits; none if it is unlimited.
     pub limits: Vec<Limit>,
     /// From when on it no longer holds.
     pub valid_until: Option<Micros>,
@@ -134,7 +141,7 @@ pub struct OverrideSpec {
 pub struct BaseSpec {
     /// What is counted.
     pub key: Vec<Dimension>,
-    /// The limits.
+    /// The limits; none if it is unlimited.
     pub limits: Vec<Limit>,
     /// Where it was written.
     pub place: Place,

@@ -16,7 +16,8 @@ const MOST_ID: usize = 64;
 /// The most names that a key may have: with what else a store needs, they stay below the parts of a key.
 const MOST_DIMENSIONS: usize = 8;
 /// The names that are no attributes.
-const DIMENSIONS: [&str; 8] = ["api_key", "client_key", "ip", "endpoint", "path", "method", "tier", "global"];
+const DIMENSIONS: [&str; 10] =
+    ["api_key", "client_key", "ip", "endpoint", "path", "method", "tier", "domain", "descriptor", "global"];
 
 impl<'n> Reader<'n> {
     /// Reads a rule, and says whether all of it is in order.
@@ -25,6 +26,7 @@ impl<'n> Reader<'n> {
         let fields = Fields::read(node, &RULE, &mut self.complaints)?;
         let id = self.id(&fields);
         let when = self.when(&fields);
+        let asks_for_descriptor = !when.descriptor.is_empty();
         let terms = Terms::read(&fields, &mut self.complaints);
         let overrides = self.overrides(&fields, &terms);
         if terms.names_law
@@ -37,13 +39,15 @@ impl<'n> Reader<'n> {
                         has its own";
             self.complaints.error(id.place, said);
         }
+        // A rule that asks for a descriptor is one of a proxy's, and those count what the proxy sends.
+        let usual = if asks_for_descriptor { Dimension::Descriptor } else { Dimension::ApiKey };
         let rule = RuleSpec {
             id,
             version: fields.find("version").and_then(|item| item.whole(&mut self.complaints)),
             description: self.text_of(fields.find("description")),
             mode: self.mode(&fields),
             when,
-            key: self.key(&fields),
+            key: self.key(&fields, usual),
             limits: terms.limits,
             overrides,
             on_store_failure: self.on_store_failure(&fields),
@@ -87,9 +91,9 @@ impl<'n> Reader<'n> {
         }
     }
 
-    /// What is counted apart: the client's key, unless the fields say otherwise.
-    pub(super) fn key(&mut self, fields: &Fields<'n>) -> Vec<Dimension> {
-        let Some(item) = fields.find("key") else { return vec![Dimension::ApiKey] };
+    /// What is counted apart, if the fields say it; else this.
+    pub(super) fn key(&mut self, fields: &Fields<'n>, usual: Dimension) -> Vec<Dimension> {
+        let Some(item) = fields.find("key") else { return vec![usual] };
         let items = item.one_or_list(&mut self.complaints);
         let is_alone = items.len() == 1;
         let mut key: Vec<Dimension> = Vec::new();
@@ -223,6 +227,8 @@ impl<'n> Reader<'n> {
             rule_tier: None,
             ip: self.each(fields.find("ip"), Self::network),
             attributes: self.attributes(&fields),
+            domain: fields.find("domain").and_then(|item| self.pattern(&item)),
+            descriptor: fields.find("descriptor").map(|item| self.descriptor(&item)).unwrap_or_default(),
         };
         fields.finish();
         when
