@@ -92,12 +92,20 @@ fn matches() -> impl Strategy<Value = Match> {
         prop::option::weighted(0.2, tier()),
         prop::collection::vec(select(&["10.0.0.0/8", "::/0"][..]).prop_map(|net| net.parse().unwrap()), 0..2),
         prop::collection::vec(("[mn]", prop::collection::vec(pattern(), 1..3)), 0..2),
-        prop::option::weighted(0.3, pattern()),
-        prop_oneof![1 => Just(Vec::new()), 1 => prop::collection::vec(("[mn]", pattern()), 1..3)],
+        domain(),
+        descriptor(),
     )
         .prop_map(|(api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor)| {
             Match { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor }
         })
+}
+
+fn domain() -> impl Strategy<Value = Option<Pattern>> {
+    prop::option::weighted(0.3, pattern())
+}
+
+fn descriptor() -> impl Strategy<Value = Vec<(String, Pattern)>> {
+    prop_oneof![1 => Just(Vec::new()), 2 => prop::collection::vec(("[mn]", pattern()), 1..3)]
 }
 
 fn key() -> impl Strategy<Value = Vec<Dimension>> {
@@ -214,6 +222,28 @@ proptest! {
         let descriptor = descriptor.as_ref().map(|(domain, entries)| Descriptor { domain, entries });
         let request = Request { endpoint, method, tier, ip, attributes: &attributes, descriptor, ..Request::new(key) };
         agree(&rules, &request);
+    }
+
+    /// Rules that ask for little else, so that many of them bind.
+    #[test]
+    fn the_quick_way_and_the_plain_one_agree_on_descriptors(
+        mut rules in prop::collection::vec((rule(), domain(), descriptor()), 0..40),
+        requests in prop::collection::vec((
+            select(&["", "a", "b", "ab"][..]),
+            prop::collection::vec((select(&["m", "n"][..]), select(&["", "a", "b", "ab"][..])), 0..3),
+        ), 20),
+    ) {
+        for (index, (rule, domain, descriptor)) in rules.iter_mut().enumerate() {
+            rule.id.value = format!("r{index}");
+            let (domain, descriptor) = (domain.take(), std::mem::take(descriptor));
+            rule.when = Match { domain, descriptor, ..Match::default() };
+        }
+        let rules = rules.into_iter().map(|(rule, ..)| rule).collect();
+        let Ok(rules) = RuleSet::compile(&FileSpec { rules, ..FileSpec::default() }) else { return Ok(()) };
+        for (domain, entries) in &requests {
+            let descriptor = Some(Descriptor { domain, entries });
+            agree(&rules, &Request { descriptor, attributes: entries, ..Request::new("a") });
+        }
     }
 }
 
