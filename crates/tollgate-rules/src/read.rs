@@ -21,6 +21,7 @@ use crate::{complaint, yaml};
 pub(crate) use base::SUBSTANCE;
 pub(crate) use descriptor::MOST_ENTRIES;
 use fields::Item;
+pub(crate) use fields::MOST_TEXT;
 use std::collections::{HashMap, HashSet};
 use tollgate_core::Micros;
 
