@@ -346,6 +346,81 @@ fn who_is_on_a_list_is_explained_before_any_rule() {
     explained(&["--key", "sk_bad_1", "--ip", "192.0.2.9"], &[refused]);
 }
 
+/// What a proxy sends is explained as a server that is asked by it would see it.
+#[test]
+fn a_descriptor_is_explained_entry_by_entry() {
+    const EDGE: &str = "
+rules:
+  - id: vip
+    match: {domain: edge, descriptor: [user: vip, path: '/api/*']}
+    limit: unlimited
+  - id: api
+    match: {domain: edge, descriptor: [user, path: '/api/*']}
+    limit: 5/s
+  - id: user
+    match: {domain: edge, descriptor: [user]}
+    limit: 50/s
+  - id: by-user
+    match: {domain: 'edge*'}
+    key: user
+    limit: 500/s
+";
+    let folder = Folder::new(&[("edge.yaml", EDGE)]);
+    let lines = |arguments: &[&str], expected: &[&str]| {
+        let told = folder.rules(&[&["explain", "edge.yaml"], arguments].concat());
+        let found: Vec<_> = told.stdout.lines().skip(2).collect();
+        assert_eq!((told.code, found), (Some(0), expected.to_vec()), "{told:?}");
+    };
+    lines(
+        &["--domain", "edge", "--descriptor", "user=a", "--descriptor", "path=/api/x=y"],
+        &[
+            "  vip: no: entry 1 of the descriptor, user, does not match vip",
+            "* api: binds: token_bucket 5/s, counted for descriptor \"edge;user=a;path=/api/x=y\"",
+            "  user: no: the descriptor is not [user]: it has 2 entries",
+            "* by-user: binds: token_bucket 500/s, counted for user \"a\"",
+        ],
+    );
+    lines(
+        &["--domain", "edge", "--descriptor", "path=/api/x", "--descriptor", "user=vip"],
+        &[
+            "  vip: no: entry 1 of the descriptor is not named user",
+            "  api: no: entry 1 of the descriptor is not named user",
+            "  user: no: the descriptor is not [user]: it has 2 entries",
+            "* by-user: binds: token_bucket 500/s, counted for user \"vip\"",
+        ],
+    );
+    lines(
+        &[
+            "--domain",
+            "edge",
+            "--descriptor",
+            "user=vip",
+            "--descriptor",
+            "path=/api/x",
+            "--attribute",
+            "user=b",
+        ],
+        &[
+            "* vip: binds: unlimited, and no rule behind it that counts the same is looked at",
+            "  api: no: vip counts the same and comes first",
+            "  user: no: the descriptor is not [user]: it has 2 entries",
+            "* by-user: binds: token_bucket 500/s, counted for user \"b\"",
+        ],
+    );
+    lines(
+        &["--descriptor", "user=a"],
+        &[
+            "ALLOWED: no rule binds it",
+            "  vip: no: the domain does not match edge",
+            "  api: no: the domain does not match edge",
+            "  user: no: the domain does not match edge",
+            "  by-user: no: the domain does not match edge*",
+        ],
+    );
+    let told = folder.rules(&["explain", "edge.yaml", "--descriptor", "user"]);
+    assert!(told.code == Some(2) && told.stderr.contains("write it like tenant=acme"), "{told:?}");
+}
+
 #[test]
 fn an_explanation_can_be_read_by_programs() {
     let folder = Folder::new(&[("rules.yaml", MANY), ("bad.yaml", BAD)]);

@@ -8,9 +8,12 @@
 
 mod address;
 mod complaint;
+mod descriptor;
+mod descriptors;
 mod diff;
 mod dimension;
 mod explain;
+mod import;
 mod index;
 mod lists;
 mod path;
@@ -31,9 +34,11 @@ mod yaml;
 
 pub use address::{Cidr, CidrError};
 pub use complaint::{Complaint, Severity, report, report_json};
+pub use descriptor::DescriptorMisfit;
 pub use diff::diff;
 pub use dimension::Dimension;
 pub use explain::{Explanation, Listed, Standing};
+pub use import::{Import, Outcome, Source, import};
 pub use path::{PathStyle, normalise};
 pub use pattern::{PathPattern, PathPatternError, Pattern};
 pub use plan::{Bound, Case, Plan, Stated, Verb};

@@ -5,6 +5,7 @@
 //! spec, so that nothing of it takes effect; a warning keeps nothing back.
 
 mod base;
+mod descriptor;
 mod fields;
 mod limits;
 mod path;
@@ -18,7 +19,9 @@ use crate::spec::{FileSpec, Place};
 use crate::validate;
 use crate::{complaint, yaml};
 pub(crate) use base::SUBSTANCE;
+pub(crate) use descriptor::MOST_ENTRIES;
 use fields::Item;
+pub(crate) use fields::MOST_TEXT;
 use std::collections::{HashMap, HashSet};
 use tollgate_core::Micros;
 

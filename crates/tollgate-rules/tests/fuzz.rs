@@ -11,7 +11,7 @@ const GOOD: [&str; 3] = [
 ];
 
 /// Pieces that YAML, rules and mistakes in them are made of.
-const PIECES: [&str; 40] = [
+const PIECES: [&str; 43] = [
     "rules",
     ": ",
     "\n",
@@ -50,6 +50,9 @@ const PIECES: [&str; 40] = [
     "whitelist",
     "10.0.0.0/8",
     "\t",
+    "descriptor",
+    "domain",
+    "unlimited",
     "\u{feff}",
     "é",
 ];

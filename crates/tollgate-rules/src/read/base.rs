@@ -100,7 +100,7 @@ impl<'n> Reader<'n> {
         let (terms, key) = match self.terms(item, &DEFAULT)? {
             (terms, None) => (terms, vec![Dimension::ApiKey]),
             (terms, Some(fields)) => {
-                let key = self.key(&fields);
+                let key = self.key(&fields, Dimension::ApiKey);
                 fields.finish();
                 (terms, key)
             }
