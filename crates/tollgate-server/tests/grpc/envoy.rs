@@ -317,6 +317,42 @@ tiers: {gold: 1000/h}",
 }
 
 #[tokio::test]
+async fn rules_bind_by_domain_and_descriptor_and_count_by_the_whole_of_it() {
+    let rules = "
+rules:
+  - {id: partners, match: {domain: edge, descriptor: [{generic_key: slow}, {remote_address: 10.0.0.1}]}, limit: unlimited}
+  - {id: slow, match: {domain: edge, descriptor: [{generic_key: slow}, remote_address]}, limit: 2/min}
+  - {id: tenants, match: {domain: edge, descriptor: [tenant]}, key: tenant, limits: [5/s, 8/min]}
+";
+    let server = Server::start(rules).await;
+    let mut client = server.envoy().await;
+    let slow = |address: &str| vec![descriptor(&format!("generic_key=slow, remote_address={address}"))];
+    assert_eq!(brief(&ask(&mut client, slow("10.0.0.2")).await).1, [(Code::Ok, 1)]);
+    assert_eq!(brief(&ask(&mut client, slow("10.0.0.2")).await).1, [(Code::Ok, 0)]);
+    assert_eq!(brief(&ask(&mut client, slow("10.0.0.2")).await).1, [(Code::OverLimit, 0)]);
+    assert_eq!(brief(&ask(&mut client, slow("10.0.0.3")).await).1, [(Code::Ok, 1)]);
+    for _ in 0..3 {
+        let said = ask(&mut client, slow("10.0.0.1")).await;
+        assert_eq!((said.overall_code(), &said.statuses[0].current_limit), (Code::Ok, &None));
+    }
+    // Another order, another domain, an entry more: none of them is the descriptor that the rule asks for.
+    let turned = vec![descriptor("remote_address=10.0.0.2, generic_key=slow")];
+    let longer = vec![descriptor("generic_key=slow, remote_address=10.0.0.2, a=b")];
+    let elsewhere = RateLimitRequest { domain: "other".to_owned(), ..request(slow("10.0.0.2")) };
+    for call in [request(turned), request(longer), elsewhere] {
+        let said = client.should_rate_limit(call).await.unwrap().into_inner();
+        assert_eq!(said.statuses[0].current_limit, None, "{said:?}");
+    }
+    // Of two limits, the one that binds is told.
+    let said = ask(&mut client, vec![costing(4, "tenant=acme")]).await;
+    assert_eq!(said.statuses[0].current_limit.as_ref().unwrap().unit(), Unit::Second);
+    server.forward(1);
+    let said = ask(&mut client, vec![costing(4, "tenant=acme")]).await;
+    assert_eq!(said.statuses[0].current_limit.as_ref().unwrap().unit(), Unit::Minute);
+    assert_eq!(header(&said, "ratelimit-policy"), Some("\"tenants\";q=5;w=1, \"tenants-2\";q=8;w=60"));
+}
+
+#[tokio::test]
 async fn what_cannot_be_read_is_an_error_and_no_code() {
     let server = Server::start(RULES).await;
     let mut client = server.envoy().await;
