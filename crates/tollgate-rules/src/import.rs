@@ -10,9 +10,9 @@ mod fields;
 mod limitador;
 
 use crate::complaint::{Complaint, Complaints, Severity};
+use crate::read::MOST_RULES;
 use crate::spec::Place;
-use draft::DraftRule;
-use tollgate_core::Micros;
+use tollgate_core::{Micros, Quota, Span};
 
 /// Whose rules are imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +64,18 @@ pub enum Outcome {
 pub fn import(source: Source, files: &[(&str, &str)]) -> Import {
     let mut reports = Reports::new(files.len());
     let texts: Vec<&str> = files.iter().map(|(_, text)| *text).collect();
-    let (about, rules) = match source {
+    let (about, mut rules) = match source {
         Source::Envoy => (envoy::ABOUT, envoy::translate(&texts, &mut reports)),
         Source::Limitador => (limitador::ABOUT, limitador::translate(&texts, &mut reports)),
     };
+    if rules.len() > MOST_RULES {
+        rules.truncate(MOST_RULES);
+        let said =
+            format!("more than {MOST_RULES} rules are needed to say the same: those beyond are left out");
+        reports.error(Spot::default(), said);
+    }
     let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
-    let has_read = reports.unread.contains(&false);
+    let has_read = reports.unread.contains(&false) || !rules.is_empty();
     let text = has_read.then(|| draft::write(&names, about, &rules));
     if let Some(text) = &text {
         reports.complain_of_result(text);
@@ -140,4 +146,22 @@ impl Reports {
         };
         Import { text, complaints: self.complaints.into_iter().map(Complaints::finish).collect(), outcome }
     }
+}
+
+/// How much per how long. What refuses everything is as little as a rule can say.
+fn quota(amount: u64, span: Span, spot: Spot, reports: &mut Reports) -> Option<Quota> {
+    let Ok(count) = u32::try_from(amount) else {
+        reports.error(spot, format!("the limit is left out: a rule counts up to {}, not {amount}", u32::MAX));
+        return None;
+    };
+    let quota = match count {
+        0 => {
+            let said = "a limit of 0 refuses everything, which a rule can't say: it became 1/year, the least there is. \
+                        Have the proxy refuse these, or put the clients on the deny list";
+            reports.error(spot, said);
+            Quota::new(1, Span::YEAR)
+        }
+        count => Quota::new(count, span),
+    };
+    quota.map_err(|error| reports.error(spot, format!("the limit is left out: {error}"))).ok()
 }

@@ -18,7 +18,7 @@ use crate::pattern::PathPattern;
 use crate::spec::{FileSpec, Place};
 use crate::validate;
 use crate::{complaint, yaml};
-pub(crate) use base::SUBSTANCE;
+pub(crate) use base::{MOST_RULES, SUBSTANCE};
 pub(crate) use descriptor::MOST_ENTRIES;
 use fields::Item;
 pub(crate) use fields::MOST_TEXT;

@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use tollgate_core::Micros;
-use tollgate_rules::{Severity, Source, import, read, report};
+use tollgate_rules::{Outcome, Severity, Source, import, read, report};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import").join(folder);
@@ -49,4 +49,69 @@ fn check(source: Source, folder: &str) {
 #[test]
 fn envoys_files_become_what_is_written_beside_them() {
     check(Source::Envoy, "envoy");
+}
+
+#[test]
+fn limitadors_files_become_what_is_written_beside_them() {
+    check(Source::Limitador, "limitador");
+}
+
+#[test]
+fn what_cannot_be_read_at_all_is_told_and_hides_no_other_file() {
+    let good = "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: second, requests_per_unit: 5}}]";
+    let told = |source, text: &str| {
+        let import = import(
+            source,
+            &[("f.yaml", text), ("good.yaml", if source == Source::Envoy { good } else { "[]" })],
+        );
+        assert_eq!((import.outcome, import.text.is_some()), (Outcome::Unread, true), "{text}");
+        assert!(import.complaints[1].is_empty(), "{text}");
+        report("f.yaml", text, &import.complaints[0]).lines().next().unwrap().to_owned()
+    };
+    for (text, said) in [
+        ("", "f.yaml: error: the file says nothing: there is no domain in it"),
+        ("descriptors: []", "f.yaml:1:1: error: the domain is missing: add it, like domain: edge"),
+        (
+            "[]",
+            "f.yaml:1:1: error: this is no configuration of envoyproxy/ratelimit, which begins with domain:",
+        ),
+        (
+            "apiVersion: v1\nkind: ConfigMap",
+            "f.yaml:1:1: error: this is a resource of Kubernetes: import the",
+        ),
+        ("domain: [", "f.yaml:1:9: error: [ is opened here and never closed: add ]"),
+    ] {
+        let found = told(Source::Envoy, text);
+        assert!(found.starts_with(said), "{found}");
+    }
+    for (text, said) in [
+        ("", "f.yaml: error: the file says nothing: there are no limits in it"),
+        (
+            "apiVersion: v1",
+            "f.yaml:1:1: error: this is a resource of Kubernetes: import the list that stands in it",
+        ),
+        ("limits: []", "f.yaml:1:1: error: this has more in it than limits: import the list below limits:"),
+        ("namespace: a", "f.yaml:1:1: error: limits of Limitador are a list: each begins with - namespace:"),
+    ] {
+        let found = told(Source::Limitador, text);
+        assert!(found.starts_with(said), "{found}");
+    }
+    let nothing = import(Source::Envoy, &[("f.yaml", "[]")]);
+    assert_eq!((nothing.text, nothing.outcome), (None, Outcome::Unread));
+}
+
+#[test]
+fn documents_of_one_domain_are_one_tree() {
+    let wide = "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: second, requests_per_unit: 5}}]\n";
+    let narrow =
+        "domain: edge\ndescriptors: [{key: a, value: x, rate_limit: {unit: second, requests_per_unit: 6}}]\n";
+    let apart = import(Source::Envoy, &[("wide.yaml", wide), ("narrow.yaml", narrow)]);
+    let text = apart.text.unwrap();
+    assert!(text.find("limit: 6/s").unwrap() < text.find("limit: 5/s").unwrap(), "{text}");
+    let together = import(Source::Envoy, &[("both.yaml", &format!("{wide}---\n{narrow}---\n"))]);
+    assert_eq!((apart.outcome, together.outcome), (Outcome::Whole, Outcome::Whole));
+    assert_eq!(
+        together.text.unwrap().lines().skip(1).collect::<Vec<_>>(),
+        text.lines().skip(1).collect::<Vec<_>>()
+    );
 }

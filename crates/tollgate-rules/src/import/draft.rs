@@ -178,7 +178,7 @@ impl Ids {
     pub(super) fn name(&mut self, text: &str) -> String {
         let known = |c: char| if c.is_ascii_alphanumeric() || "._:/-".contains(c) { c } else { '-' };
         let clean: String = text.chars().map(known).collect();
-        let clean = clean.trim_matches('-');
+        let clean = clean.trim_matches(['-', '/', ':', '.']);
         let clean = if clean.is_empty() { "rule" } else { clean };
         let shorten = |room: usize| clean.chars().take(room).collect::<String>();
         let mut id = shorten(MOST_ID);
@@ -243,7 +243,7 @@ mod tests {
                 let report = review.report("", &text);
                 let Some(spec) = review.spec else { return Err(TestCaseError::fail(format!("{text}\n{report}"))) };
                 let when = &spec.rules[0].when;
-                prop_assert_eq!(when.domain.as_ref().map(|domain| domain.as_str()), Some(rule.domain.as_str()));
+                prop_assert_eq!(when.domain.as_ref().map(crate::Pattern::as_str), Some(rule.domain.as_str()));
                 prop_assert_eq!((&when.descriptor[0].0, when.descriptor[0].1.as_str()), (&name, value.as_str()));
                 prop_assert!(when.descriptor[1].0 == name && when.descriptor[1].1.is_any());
                 prop_assert_eq!(when.attributes[0].1[0].as_str(), value.as_str());

@@ -11,7 +11,7 @@ mod tracks;
 
 use super::draft::DraftRule;
 use super::fields::Fields;
-use super::{Reports, Spot};
+use super::{Reports, Spot, quota};
 use crate::complaint::quoted;
 use crate::read::MOST_TEXT;
 use crate::yaml::{self, Node, Value};
@@ -103,14 +103,6 @@ pub(super) fn translate(texts: &[&str], reports: &mut Reports) -> Vec<DraftRule>
     for domain in &domains {
         precedence::flatten(&domain.name, &domain.entries, &mut items);
     }
-    if items.len() > precedence::MOST_ITEMS {
-        let said = format!(
-            "more than {} rules would be needed to say the same: those beyond are left out",
-            precedence::MOST_ITEMS
-        );
-        reports.error(Spot::default(), said);
-        items.truncate(precedence::MOST_ITEMS);
-    }
     tracks::rules(&items, reports)
 }
 
@@ -131,7 +123,7 @@ fn read_domain(node: &Node<'_>, file: usize, domains: &mut Vec<Domain>, reports:
         reports.unread(spot, said);
         return;
     }
-    let Some(fields) = Fields::read(node, file, "a configuration", &FILE, reports) else { return };
+    let Some(fields) = Fields::read(node, file, "a configuration", &FILE, "it is", reports) else { return };
     let Some((spot, name)) = fields.text("domain", reports).filter(|(_, name)| !name.trim().is_empty())
     else {
         reports.unread(spot, "the domain is missing: add it, like domain: edge");
@@ -154,7 +146,7 @@ fn read_entries(fields: &Fields<'_>, reports: &mut Reports) -> Vec<Entry> {
 }
 
 fn read_entry(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<Entry> {
-    let fields = Fields::read(node, file, "a descriptor", &DESCRIPTOR, reports)?;
+    let fields = Fields::read(node, file, "a descriptor", &DESCRIPTOR, "it is", reports)?;
     let Some((key_spot, key)) = fields.text("key", reports).filter(|(_, key)| !key.trim().is_empty()) else {
         reports.error(fields.spot, "the descriptor has no key: it is left out, with all that is below it");
         return None;
@@ -244,7 +236,7 @@ fn complain_of_fields(fields: &Fields<'_>, is_quota: bool, reports: &mut Reports
 }
 
 fn read_limit(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<RateLimit> {
-    let fields = Fields::read(node, file, "a rate_limit", &RATE_LIMIT, reports)?;
+    let fields = Fields::read(node, file, "a rate_limit", &RATE_LIMIT, "it is", reports)?;
     let name = fields.text("name", reports).map(|(_, name)| name.to_owned());
     for node in fields.list("replaces", reports) {
         complain_of_replaces(node, file, reports);
@@ -279,24 +271,6 @@ fn note(amount: u64, span: Span) -> Option<&'static str> {
         (_, Span::MONTH) => Some("By the calendar; in ratelimit every 30 days."),
         _ => None,
     }
-}
-
-/// How much per how long. What refuses everything is as little as a rule can say.
-pub(super) fn quota(amount: u64, span: Span, spot: Spot, reports: &mut Reports) -> Option<Quota> {
-    let Ok(count) = u32::try_from(amount) else {
-        reports.error(spot, format!("the limit is left out: a rule counts up to {}, not {amount}", u32::MAX));
-        return None;
-    };
-    let quota = match count {
-        0 => {
-            let said = "a limit of 0 refuses everything, which a rule can't say: it became 1/year, the least there is. \
-                        Have the proxy refuse these, or put the clients on the deny list";
-            reports.error(spot, said);
-            Quota::new(1, Span::YEAR)
-        }
-        count => Quota::new(count, span),
-    };
-    quota.map_err(|error| reports.error(spot, format!("the limit is left out: {error}"))).ok()
 }
 
 fn read_unit(fields: &Fields<'_>, reports: &mut Reports) -> Option<Span> {

@@ -15,12 +15,14 @@ pub(super) struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    /// Reads a map that is to be `what`, with these fields. Whatever else is in it is complained of.
+    /// Reads a map that is to be `what`, with these fields. Whatever else is in it is complained of, and `lost` says what
+    /// is left out for it.
     pub(super) fn read(
         node: &'n Node<'n>,
         file: usize,
         what: &str,
         known: &[&str],
+        lost: &str,
         reports: &mut Reports,
     ) -> Option<Fields<'n>> {
         let spot = Spot { file, place: node.place };
@@ -35,7 +37,7 @@ impl<'n> Fields<'n> {
             match name.text() {
                 Some(text) if !known.contains(&text) => {
                     let said = format!(
-                        "unknown field {}: it is left out; the fields of {what} are {}",
+                        "unknown field {}: {lost} left out; the fields of {what} are {}",
                         quoted(text),
                         known.join(", ")
                     );

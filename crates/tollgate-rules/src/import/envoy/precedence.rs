@@ -8,11 +8,9 @@ use super::super::{Reports, Spot};
 use super::tracks::Track;
 use super::{Entry, RateLimit, Values};
 use crate::complaint::quoted;
+use crate::read::MOST_RULES;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
-
-/// As many as a rule file may have.
-pub(super) const MOST_ITEMS: usize = 100_000;
 
 /// A path of entries and what becomes of the descriptors that match it and nothing before it.
 #[derive(Debug)]
@@ -110,7 +108,7 @@ fn descend<'d>(domain: &'d str, path: &mut Vec<&'d Entry>, entries: &'d [Entry],
         .map(|(index, entry)| (index, limited(path, entry)))
         .collect();
     for (index, entry) in entries.iter().enumerate() {
-        if items.len() > MOST_ITEMS {
+        if items.len() > MOST_RULES {
             return;
         }
         let start = items.len();
@@ -167,7 +165,7 @@ fn cut<'d>(
     items: &mut Vec<Item<'d>>,
 ) {
     let is_broken = path.last().is_some_and(|entry| entry.is_broken);
-    if limited.tail.is_empty() && is_broken || items.len() > MOST_ITEMS {
+    if limited.tail.is_empty() && is_broken || items.len() > MOST_RULES {
         return;
     }
     let path: Vec<_> = path.iter().chain(&limited.tail).copied().collect();

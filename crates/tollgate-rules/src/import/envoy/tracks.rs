@@ -121,11 +121,14 @@ fn tracks(items: &[Item<'_>], reports: &mut Reports) -> Vec<Track> {
     tracks
 }
 
+/// A domain, and the names of entries.
+type Names<'i> = (&'i str, Vec<&'i str>);
+
 /// The limits of a track, to find out whether something else would meet them.
 struct Placed<'i> {
     track: &'i Track,
     /// By domain and names, since others never meet.
-    limits: HashMap<(&'i str, Vec<&'i str>), Vec<(usize, &'i Item<'i>)>>,
+    limits: HashMap<Names<'i>, Vec<(usize, &'i Item<'i>)>>,
 }
 
 impl<'i> Placed<'i> {
@@ -156,7 +159,7 @@ impl<'i> Placed<'i> {
     }
 }
 
-fn names<'i>(item: &Item<'i>) -> (&'i str, Vec<&'i str>) {
+fn names<'i>(item: &Item<'i>) -> Names<'i> {
     (item.domain, item.path.iter().map(|entry| entry.key.as_str()).collect())
 }
 
