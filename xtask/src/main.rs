@@ -12,6 +12,7 @@ mod clients;
 mod debian;
 mod node;
 mod proto;
+mod proxies;
 mod python;
 mod search;
 mod server;

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    api, clients, proto, tidy,
+    api, clients, proto, proxies, tidy,
     tool::{DENY, NEXTEST, cargo, is_ci, run as finish},
 };
 
@@ -33,6 +33,7 @@ const STEPS: [Step; 12] = [
     Step { name: "doc tests", check: doc_tests },
     Step { name: "api", check: api::check },
     Step { name: "clients", check: clients::check },
+    Step { name: "proxies", check: proxies::check },
     Step { name: "shuttle", check: shuttle },
     Step { name: "examples", check: examples },
     Step { name: "docs", check: docs },

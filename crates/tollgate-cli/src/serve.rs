@@ -3,7 +3,8 @@
 mod greeting;
 
 use crate::settings::{
-    DenyStatus, HeaderProfile, Listen, Listener, LogFormat, Reset, Resolved, Settings, Surroundings,
+    ClientAddress, DenyStatus, HeaderProfile, Listen, Listener, LogFormat, Reset, Resolved, Settings,
+    Surroundings,
 };
 use crate::signals::{Signal, Signals};
 use anyhow::{Context, Result, anyhow, bail};
@@ -18,7 +19,10 @@ use tollgate::rules::RuleSet;
 use tollgate::{Cap, Clock, Gate, Law, Limit, MemoryStore, SystemClock};
 use tollgate_server::feed::{self, Feed};
 use tollgate_server::tls::Tls;
-use tollgate_server::{ApiOptions, Door, FieldProfile, ResetForm, Setup, StatusCode, Token};
+use tollgate_server::{
+    AddressField, ApiOptions, Door, FieldProfile, ForwardOptions, ResetForm, Setup, StatusCode, Token,
+    TrustedProxies,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -192,6 +196,7 @@ impl Serve {
                 max_batch: settings.max_batch as usize,
                 max_body: usize::try_from(settings.max_body.0).unwrap_or(usize::MAX),
                 token: token_for_api,
+                forward: forward(settings),
             },
             feed,
             denials_per_second: settings.denial_log,
@@ -247,6 +252,16 @@ impl Serve {
         let tls = tls.filter(|_| self.0.tls_on.contains(&listener)).cloned();
         Ok(Some((socket.local_addr()?, Door { listener: socket, tls })))
     }
+}
+
+fn forward(settings: &Settings) -> ForwardOptions {
+    let field = match settings.client_address {
+        ClientAddress::XForwardedFor => AddressField::XForwardedFor,
+        ClientAddress::XRealIp => AddressField::XRealIp,
+        ClientAddress::Forwarded => AddressField::Forwarded,
+    };
+    let proxies = TrustedProxies { networks: settings.trusted_proxies.0.clone(), field };
+    ForwardOptions { keys: settings.forward_key.clone(), proxies }
 }
 
 fn fields(settings: &Settings) -> FieldProfile {

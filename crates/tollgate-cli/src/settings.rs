@@ -27,7 +27,7 @@ use tollgate_server::tls::TlsFiles;
 use value::Value;
 
 pub(crate) use table::Settings;
-pub(crate) use value::{DenyStatus, HeaderProfile, Listen, Listener, LogFormat, Reset};
+pub(crate) use value::{ClientAddress, DenyStatus, HeaderProfile, Listen, Listener, LogFormat, Reset};
 
 /// What all our variables begin with.
 const PREFIX: &str = "TOLLGATE_";

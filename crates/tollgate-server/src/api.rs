@@ -6,6 +6,7 @@
 mod answer;
 mod body;
 mod fields;
+mod forward;
 #[cfg(test)]
 mod fuzz;
 mod openapi;
@@ -16,12 +17,14 @@ pub(crate) use answer::reason;
 pub(crate) use body::{MAX_ATTRIBUTES, MAX_ENDPOINT_CHARS, MAX_NAME_CHARS, MAX_VALUE_CHARS};
 pub use fields::{FieldProfile, ResetForm};
 pub(crate) use fields::{Figures, write as write_fields};
+pub use forward::{ForwardOptions, KeySources, KeySourcesError};
 pub(crate) use refusal::RefusalForm;
 
 use crate::denials::DenialLog;
 use crate::http::{Admitted, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
 use crate::token::Token;
 use body::{Batch, CheckBody};
+use forward::{Errand, Forward};
 use hyper::StatusCode;
 use serde::de::DeserializeSeed;
 use std::cell::RefCell;
@@ -45,6 +48,8 @@ pub struct ApiOptions {
     pub max_body: usize,
     /// Who may ask; nobody is asked who it is if there is none.
     pub token: Option<Token>,
+    /// How the questions of proxies are understood.
+    pub forward: ForwardOptions,
 }
 
 impl Default for ApiOptions {
@@ -55,6 +60,7 @@ impl Default for ApiOptions {
             max_batch: 10_000,
             max_body: 4 << 20,
             token: None,
+            forward: ForwardOptions::default(),
         }
     }
 }
@@ -64,6 +70,7 @@ impl Default for ApiOptions {
 pub(crate) struct Api<S> {
     gate: Gate<S>,
     options: ApiOptions,
+    forward: Forward,
     denials: Arc<DenialLog>,
 }
 
@@ -75,6 +82,8 @@ pub(crate) enum Route {
     /// A single request under `/v1`.
     Full(Verb),
     Batch,
+    /// `/v1/forward-auth`: what a proxy asks before it passes a request on.
+    Forward,
     OpenApi,
     Livez,
 }
@@ -123,7 +132,8 @@ const KEPT_BYTES: usize = 512 * 1024;
 
 impl<S: Store> Api<S> {
     pub(crate) fn new(gate: Gate<S>, options: ApiOptions, denials: Arc<DenialLog>) -> Api<S> {
-        Api { gate, options, denials }
+        let forward = Forward::new(options.forward.clone());
+        Api { gate, options, forward, denials }
     }
 
     fn file<'a>(&self, call: &Call<'a, Route>, docket: &mut Docket) -> Result<Pending, Fault> {
@@ -137,6 +147,12 @@ impl<S: Store> Api<S> {
                 let first = docket.len();
                 let filed = self.file_batch(call.body, docket)?;
                 Ok(Pending::Many(first, filed))
+            }
+            Route::Forward => {
+                let errand = Errand::read(call.head.query())?;
+                let add = |request: &Request<'_>| self.gate.add(docket, Verb::Check, request);
+                self.forward.with_request(call, &errand, add)?;
+                Ok(Pending::One(docket.len() - 1, self.manner_to_proxy(call, &errand)))
             }
             Route::OpenApi | Route::Livez => Ok(Pending::Page),
         }
@@ -185,6 +201,16 @@ impl<S: Store> Api<S> {
         Ok(Manner { status, form })
     }
 
+    /// How a proxy is told of a refusal: never in a way that it takes for a yes.
+    fn manner_to_proxy(&self, call: &Call<'_, Route>, errand: &Errand<'_>) -> Manner {
+        let status = match self.options.deny_status {
+            StatusCode::OK => StatusCode::TOO_MANY_REQUESTS,
+            status => status,
+        };
+        let form = RefusalForm::asked_for(call.head.field("accept"));
+        Manner { status: errand.deny_status.unwrap_or(status), form }
+    }
+
     fn tell(
         &self,
         call: &Call<'_, Route>,
@@ -207,9 +233,11 @@ impl<S: Store> Api<S> {
                 if is_told {
                     match call.route {
                         Route::Short => answer::short(&verdict, &figures, body),
+                        // A proxy reads no further than the fields, and others might keep the answer to a GET.
+                        Route::Forward => lines.extend_from_slice(b"cache-control: no-store\r\n"),
                         _ => answer::full(&verdict, &figures, body),
                     }
-                    out.begin(StatusCode::OK, JSON);
+                    out.begin(StatusCode::OK, if call.route == Route::Forward { TEXT } else { JSON });
                 } else {
                     manner.form.write(&verdict, &figures, manner.status.as_u16(), body);
                     out.begin(manner.status, manner.form.content_type());
@@ -245,8 +273,25 @@ impl<S: Store> Api<S> {
     /// Logs a denial. What was asked is read once more: that is rare, and keeping it would cost everybody.
     #[cold]
     fn log_denial(&self, call: &Call<'_, Route>, verdict: &Verdict<'_>) {
+        let note = |request: &Request<'_>| self.denials.note(self.gate.clock(), request, verdict);
         // It was read before, so it can be read again.
-        let _ = with_request(call, |request| self.denials.note(self.gate.clock(), request, verdict));
+        let _ = match call.route {
+            Route::Forward => Errand::read(call.head.query())
+                .and_then(|errand| self.forward.with_shown_request(call, &errand, note)),
+            _ => with_request(call, note),
+        };
+    }
+
+    /// Whether who sends this head may ask.
+    fn expect_token(&self, route: Route, head: &Head<'_>) -> Result<(), Fault> {
+        let Some(token) = &self.options.token else { return Ok(()) };
+        match route {
+            Route::Livez => Ok(()),
+            Route::Forward if Forward::admits(token, head) => Ok(()),
+            Route::Forward => Err(Fault::UnknownProxy),
+            _ if token.admits(head.field("authorization")) => Ok(()),
+            _ => Err(Fault::Unauthorized),
+        }
     }
 
     #[cold]
@@ -274,16 +319,11 @@ impl<S: Store> Site for Api<S> {
 
     fn admit(&self, head: &Head<'_>) -> Result<Admitted<Route>, Fault> {
         let route = Route::of(head)?;
-        if let Some(token) = &self.options.token
-            && route != Route::Livez
-            && !token.admits(head.field("authorization"))
-        {
-            return Err(Fault::Unauthorized);
-        }
+        self.expect_token(route, head)?;
         let (max_body, answer) = match route {
             Route::Batch => (self.options.max_body, Length::Long),
             Route::OpenApi => (MAX_CHECK_BYTES, Length::Long),
-            Route::Short | Route::Full(_) | Route::Livez => (MAX_CHECK_BYTES, Length::Short),
+            Route::Short | Route::Full(_) | Route::Forward | Route::Livez => (MAX_CHECK_BYTES, Length::Short),
         };
         Ok(Admitted { route, max_body, answer })
     }
@@ -321,6 +361,8 @@ impl Route {
             "/v1/peek" => (Route::Full(Verb::Peek), "POST"),
             "/v1/refund" => (Route::Full(Verb::Refund), "POST"),
             "/v1/reset" => (Route::Full(Verb::Reset), "POST"),
+            // Whatever method a proxy asks with, the one that counts is told.
+            "/v1/forward-auth" => return Ok(Route::Forward),
             "/openapi.json" => (Route::OpenApi, "GET, HEAD"),
             "/livez" => (Route::Livez, "GET, HEAD"),
             path => return Err(Fault::no_such_path(path)),
@@ -335,7 +377,7 @@ impl Route {
     fn verb(self) -> Verb {
         match self {
             Route::Full(verb) => verb,
-            Route::Short | Route::Batch | Route::OpenApi | Route::Livez => Verb::Check,
+            Route::Short | Route::Batch | Route::Forward | Route::OpenApi | Route::Livez => Verb::Check,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod admin;
 mod api;
+mod client_address;
 mod denials;
 pub mod feed;
 mod file;
@@ -19,7 +20,8 @@ pub mod tls;
 mod token;
 mod watch;
 
-pub use api::{ApiOptions, FieldProfile, ResetForm};
+pub use api::{ApiOptions, FieldProfile, ForwardOptions, KeySources, KeySourcesError, ResetForm};
+pub use client_address::{AddressField, TrustedProxies};
 pub use hyper::StatusCode;
 pub use keeping::Keeping;
 pub use port::Door;

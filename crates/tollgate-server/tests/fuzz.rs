@@ -3,7 +3,7 @@
 #[path = "../src/http/plain.rs"]
 mod plain;
 
-use plain::{Found, MAX_HEAD_BYTES, Method, Plain, field};
+use plain::{Found, MAX_HEAD_BYTES, Method, Plain, each_field, field, values};
 
 #[test]
 fn plain_requests_of_any_bytes() {
@@ -128,7 +128,14 @@ fn check_plain(plain: &Plain, bytes: &[u8]) {
     };
     for (name, _) in &fields {
         assert_eq!(field(plain.fields(bytes), name), all(name).first().copied());
+        assert_eq!(values(plain.fields(bytes), name).collect::<Vec<_>>(), all(name));
     }
+    let mut each = fields.iter();
+    each_field(plain.fields(bytes), |name, value| {
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        assert_eq!(each.next(), Some(&(name, value)));
+    });
+    assert_eq!(each.next(), None);
     assert_eq!(plain.content_type(bytes), all("content-type").first().copied());
     for name in ["transfer-encoding", "te", "expect", "upgrade"] {
         assert!(all(name).is_empty(), "{name}");

@@ -5,12 +5,14 @@
 //! setting's text is its help; all of it is what `--help` and the manual say.
 
 use super::value::{
-    Bytes, DenyStatus, Headers, Listen, Listener, LogFilter, LogFormat, Reset, Secret, Shape, Store, Value,
+    Bytes, ClientAddress, DenyStatus, Headers, Listen, Listener, LogFilter, LogFormat, Networks, Reset,
+    Secret, Shape, Store, Value,
 };
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate::Quota;
+use tollgate_server::KeySources;
 
 /// A setting, before anybody has said anything.
 #[derive(Debug)]
@@ -148,6 +150,26 @@ settings! {
         ///
         /// Each takes some tens of kilobytes at worst. Whoever comes on top waits until one is closed.
         max_connections: u32 [1..=1_000_000] = Fallback::Text("10_000"),
+    }
+    "Proxies" {
+        /// Where proxies that ask for their clients find a client's key
+        ///
+        /// A list in order of preference: header:NAME, query:NAME (of what the client asked for) and ip, like
+        /// header:x-api-key,ip. Nobody has looked at such a key before it is counted by, so a client that makes up new
+        /// ones is a new client each time: add a rule with key: ip. The URL that a proxy asks with can say otherwise, like
+        /// /v1/forward-auth?key=header:x-api-key,ip.
+        forward_key: KeySources = Fallback::Text("ip"),
+
+        /// The proxies that are believed when they tell a client's address: networks, or none
+        ///
+        /// Whoever else asks is the client itself, whatever it says. Name your proxies alone: all that is in these
+        /// networks can take any address.
+        trusted_proxies: Networks = Fallback::Text("127.0.0.0/8,::1"),
+
+        /// The header in which trusted proxies tell a client's address
+        ///
+        /// It is the only one that is looked at. Proxies hand others on as the client wrote them.
+        client_address: ClientAddress = Fallback::Text("x-forwarded-for"),
     }
     "Encryption" {
         /// The server's certificate, in PEM, with those that lead to its authority behind it

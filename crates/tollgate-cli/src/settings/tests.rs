@@ -1,6 +1,8 @@
 //! Settings from outside: what is said becomes what holds, with who said it.
 
-use super::value::{Bytes, DenyStatus, HeaderProfile, Headers, Listener, Reset, Store};
+use super::value::{
+    Bytes, ClientAddress, DenyStatus, HeaderProfile, Headers, Listener, Networks, Reset, Store,
+};
 use super::*;
 use std::fs;
 use std::path::Path;
@@ -93,6 +95,9 @@ fn without_a_word_the_defaults_hold() {
             api_token_file: None,
             api_token: None,
             max_connections: 10_000,
+            forward_key: "ip".parse().unwrap(),
+            trusted_proxies: Networks(vec!["127.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()]),
+            client_address: ClientAddress::XForwardedFor,
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,
@@ -145,10 +150,15 @@ fn every_setting_can_be_said_in_each_way() {
         ("rules", "limits.yaml"),
         ("emergency_limit", "10/s burst 20"),
         ("http", "[::1]:0"),
+        ("grpc", "[::1]:0"),
+        ("resp", "off"),
         ("admin", "off"),
         ("admin_token_file", "token"),
         ("api_token_file", "another"),
         ("max_connections", "7"),
+        ("forward_key", "header:x-api-key,query:api_key,ip"),
+        ("trusted_proxies", "10.0.0.0/8,2001:db8::/32"),
+        ("client_address", "x-real-ip"),
         ("tls_cert", "a.crt"),
         ("tls_key", "a.key"),
         ("tls_client_ca", "ca.crt"),
@@ -223,6 +233,10 @@ emergency_limit: 3 per 90s
     for text in ["", "# nothing\n", "---\n", "{}"] {
         assert_eq!(file(text).settings(), flags(&[]).settings(), "{text:?}");
     }
+    assert_eq!(file("trusted_proxies: none").settings().trusted_proxies, Networks(vec![]));
+    let proxies = file("trusted_proxies: [10.0.0.0/8, '::1']\nforward_key: [header:x-key, ip]").settings();
+    assert_eq!(proxies.trusted_proxies.0.len(), 2);
+    assert_eq!(proxies.forward_key.to_string(), "header:x-key,ip");
     assert_eq!(file("headers: none").settings().headers, Headers(vec![]));
     assert_eq!(file("headers: ietf, x-ratelimit,ietf").settings().headers.0.len(), 2);
 }
@@ -350,6 +364,20 @@ fn values_out_of_bounds_are_refused() {
         ("--headers=", "\"\" is none of the choices: write one of x-ratelimit"),
         ("--log=tollgate=loud", "cannot read \"tollgate=loud\" as a log filter: "),
         ("--log-format=xml", "\"xml\" is none of the choices: write one of text, json"),
+        (
+            "--forward-key=x-api-key",
+            "\"x-api-key\" is no place for a key: write header:NAME, query:NAME or ip, with commas between them",
+        ),
+        ("--forward-key=", "\"\" is no place for a key: write"),
+        (
+            "--trusted-proxies=10.0.0.0/8,proxy",
+            "\"proxy\" is no network: write an address or a network, like 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32, or none",
+        ),
+        (
+            "--trusted-proxies=10.0.0.1/8",
+            "\"10.0.0.1/8\" is no network: the address has bits behind its prefix",
+        ),
+        ("--client-address=via", "\"via\" is none of the choices: write one of x-forwarded-for, x-real-ip"),
         ("--emergency-limit=0/s", "an amount of 0 would refuse everything: write"),
     ] {
         flags(&[argument]).refused(&[said]);

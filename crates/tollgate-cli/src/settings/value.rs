@@ -11,6 +11,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate::Quota;
+use tollgate::rules::Cidr;
+use tollgate_server::KeySources;
 use tracing_subscriber::EnvFilter;
 
 /// What a setting can be read as.
@@ -214,6 +216,41 @@ impl Value for Quota {
     }
 }
 
+impl Value for KeySources {
+    const SHAPE: Shape = Shape { is_list: true, ..Shape::word("SOURCE") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<KeySources, String> {
+        text.parse().map_err(|error: tollgate_server::KeySourcesError| error.to_string())
+    }
+}
+
+/// Networks, perhaps none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Networks(pub(crate) Vec<Cidr>);
+
+impl Networks {
+    /// The most of them: each is looked at for each request that a proxy asks about.
+    const MOST: usize = 256;
+}
+
+impl Value for Networks {
+    const SHAPE: Shape = Shape { is_list: true, ..Shape::word("NETWORK") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Networks, String> {
+        if text == "none" {
+            return Ok(Networks(Vec::new()));
+        }
+        let read = |word: &str| {
+            word.parse().map_err(|error| format!("{word:?} is no network: {error}, or none for none at all"))
+        };
+        let networks = text.split(',').map(str::trim).map(read).collect::<Result<Vec<Cidr>, String>>()?;
+        match networks.len() <= Networks::MOST {
+            true => Ok(Networks(networks)),
+            false => Err(format!("there are more than {} networks: join some of them", Networks::MOST)),
+        }
+    }
+}
+
 /// Which logs are written: a filter that can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogFilter(String);
@@ -375,6 +412,23 @@ impl Value for Headers {
             _ => Ok(Headers(chosen)),
         }
     }
+}
+
+/// The header in which proxies tell a client's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientAddress {
+    XForwardedFor,
+    XRealIp,
+    Forwarded,
+}
+
+impl Choice for ClientAddress {
+    const PLACEHOLDER: &'static str = "HEADER";
+    const ALL: &'static [(ClientAddress, &'static str, &'static str)] = &[
+        (ClientAddress::XForwardedFor, "x-forwarded-for", "X-Forwarded-For, to which every proxy adds"),
+        (ClientAddress::XRealIp, "x-real-ip", "X-Real-IP, which the outermost proxy sets"),
+        (ClientAddress::Forwarded, "forwarded", "Forwarded, as RFC 7239 has it"),
+    ];
 }
 
 /// How `X-RateLimit-Reset` tells a time.

@@ -207,15 +207,92 @@ fn good_bodies_with_something_changed() {
     });
 }
 
+/// Questions of proxies with whatever a client could add: answered alike either way, and never as if they were in order
+/// when they are not.
+#[test]
+fn questions_with_any_fields() {
+    const NAMES: [&str; 10] = [
+        "X-Forwarded-Method",
+        "X-Forwarded-Uri",
+        "X-Original-Method",
+        "X-Original-URI",
+        "X-Forwarded-Host",
+        "X-Forwarded-For",
+        "X-Api-Key",
+        "Host",
+        "Accept",
+        "Authorization",
+    ];
+    const VALUES: [&[u8]; 16] = [
+        b"",
+        b"GET",
+        b"/users/7",
+        b"/users/7?api_key=a",
+        b"http://a/b?c",
+        b"?",
+        b"\xe9\xff",
+        b"Shop.Example:443",
+        b"203.0.113.7, unknown",
+        b"[::1]:80",
+        b"a",
+        b"ip:203.0.113.7",
+        b"Bearer in",
+        b"application/problem+json",
+        b"*",
+        b"/%zz%00//../",
+    ];
+    const URLS: [&str; 8] = [
+        "",
+        "?key=header:x-api-key,query:api_key,ip",
+        "?key=header:authorization",
+        "?api_key=a",
+        "?cost=0",
+        "?cost=4294967295&deny_status=403&tier=pro",
+        "?key=%ff",
+        "?=&&",
+    ];
+    let fuzz = AssertUnwindSafe(Fuzz::new());
+    bolero::check!().with_type::<(u8, Vec<(u8, u8)>, Vec<u8>)>().for_each(|(url, fields, noise)| {
+        let url = URLS[usize::from(*url) % URLS.len()];
+        let mut request = format!("GET /v1/forward-auth{url} HTTP/1.1\r\n").into_bytes();
+        for (name, value) in fields.iter().take(12) {
+            request.extend_from_slice(NAMES[usize::from(*name) % NAMES.len()].as_bytes());
+            request.extend_from_slice(b": ");
+            request.extend_from_slice(VALUES[usize::from(*value) % VALUES.len()]);
+            request.extend(noise.iter().take(4).filter(|byte| **byte > b' ' && **byte != 127));
+            request.extend_from_slice(b"\r\n");
+        }
+        let before = fuzz.keys();
+        let mut statuses = Vec::new();
+        for more in [&b"\r\n"[..], b"TE: trailers\r\n\r\n"] {
+            let read = fuzz.talk(&[&request, more].concat());
+            let status: u16 = str::from_utf8(&read[9..12]).unwrap().parse().unwrap();
+            assert!([200, 400, 403, 429].contains(&status), "{status} to {request:?}");
+            assert!(read.windows(12).all(|window| window != b"\r\n\r\nHTTP/1."), "one answer");
+            statuses.push(status);
+            if status == 400 {
+                assert_eq!(fuzz.keys(), before, "what is refused is not counted");
+            }
+        }
+        // The second may be the one too many.
+        let is_read = |status: &u16| *status != 400;
+        assert_eq!(is_read(&statuses[0]), is_read(&statuses[1]), "{request:?}");
+    });
+}
+
 /// Whole connections of whatever comes: no answer is the server's own fault, and the server outlives them all.
 #[test]
 fn connections_of_any_bytes() {
-    let wire: [&[u8]; 24] = [
+    let wire: [&[u8]; 28] = [
         b"POST /check HTTP/1.1\r\n",
         b"POST /v1/check/batch HTTP/1.1\r\n",
         b"GET /livez HTTP/1.1\r\n",
         b"GET /openapi.json HTTP/1.1\r\n",
         b"HEAD /livez HTTP/1.1\r\n\r\n",
+        b"GET /v1/forward-auth HTTP/1.1\r\n",
+        b"X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /users/7\r\n",
+        b"X-Forwarded-For: 203.0.113.7\r\n",
+        b"X-Original-URI: ",
         b"OPTIONS * HTTP/1.1\r\n\r\n",
         b"Content-Length: 18\r\n",
         b"Content-Length: 0\r\n",

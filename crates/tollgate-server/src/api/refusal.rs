@@ -3,7 +3,8 @@
 use super::answer::reason;
 use super::fields::Figures;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use std::fmt;
 use tollgate::{Cause, Verdict};
 
 /// What a client asked to hear a refusal in.
@@ -38,37 +39,54 @@ impl RefusalForm {
 
     /// Writes the body of a refusal that is answered with `status`.
     pub(crate) fn write(self, verdict: &Verdict<'_>, figures: &Figures, status: u16, out: &mut Vec<u8>) {
-        let message = message(verdict, figures);
+        let message = Message { cause: verdict.cause(), limit: figures.limit };
         let written = match self {
-            RefusalForm::Json => serde_json::to_writer(out, &Body::new(verdict, figures, &message)),
+            RefusalForm::Json => serde_json::to_writer(out, &Body::new(verdict, figures, message)),
             RefusalForm::Problem => {
-                serde_json::to_writer(out, &Problem::new(verdict, figures, status, &message))
+                serde_json::to_writer(out, &Problem::new(verdict, figures, status, message))
             }
         };
         written.expect("numbers and text can be written to memory");
     }
 }
 
-fn message(verdict: &Verdict<'_>, figures: &Figures) -> String {
-    match (verdict.cause(), figures.limit) {
-        (Cause::DenyList, _) => "This client is on the deny list".to_owned(),
-        (Cause::Degraded, _) => "The limit can't be checked at the moment".to_owned(),
-        (_, Some((limit, 1))) => format!("Rate limit of {limit} requests per second exceeded"),
-        (_, Some((limit, window))) => format!("Rate limit of {limit} requests per {window} seconds exceeded"),
-        (_, None) => "Rate limit exceeded".to_owned(),
+/// What happened, in a sentence. It is written as it is sent: there may be many refusals, and none should allocate.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    cause: Cause,
+    limit: Option<(u32, u64)>,
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.cause, self.limit) {
+            (Cause::DenyList, _) => f.write_str("This client is on the deny list"),
+            (Cause::Degraded, _) => f.write_str("The limit can't be checked at the moment"),
+            (_, Some((limit, 1))) => write!(f, "Rate limit of {limit} requests per second exceeded"),
+            (_, Some((limit, window))) => {
+                write!(f, "Rate limit of {limit} requests per {window} seconds exceeded")
+            }
+            (_, None) => f.write_str("Rate limit exceeded"),
+        }
+    }
+}
+
+impl Serialize for Message {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
 /// `{"error": {"code", "message", "details"}}`
 #[derive(Serialize)]
-struct Body<'a> {
-    error: Detail<'a>,
+struct Body {
+    error: Detail,
 }
 
 #[derive(Serialize)]
-struct Detail<'a> {
+struct Detail {
     code: &'static str,
-    message: &'a str,
+    message: Message,
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<Details>,
 }
@@ -81,8 +99,8 @@ struct Details {
     reset_at: Timestamp,
 }
 
-impl<'a> Body<'a> {
-    fn new(verdict: &Verdict<'_>, figures: &Figures, message: &'a str) -> Body<'a> {
+impl Body {
+    fn new(verdict: &Verdict<'_>, figures: &Figures, message: Message) -> Body {
         let code = match verdict.cause() {
             Cause::DenyList => "CLIENT_DENIED",
             Cause::Degraded => "LIMIT_UNAVAILABLE",
@@ -107,7 +125,7 @@ struct Problem<'a> {
     r#type: &'static str,
     title: &'static str,
     status: u16,
-    detail: &'a str,
+    detail: Message,
     reason: &'static str,
     #[serde(rename = "violated-policies", skip_serializing_if = "Vec::is_empty")]
     violated_policies: Vec<&'a str>,
@@ -116,7 +134,7 @@ struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    fn new(verdict: &Verdict<'a>, figures: &Figures, status: u16, detail: &'a str) -> Problem<'a> {
+    fn new(verdict: &Verdict<'a>, figures: &Figures, status: u16, detail: Message) -> Problem<'a> {
         let (r#type, title) = match verdict.cause() {
             Cause::Emergency | Cause::Degraded => (
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",

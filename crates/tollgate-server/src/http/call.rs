@@ -61,11 +61,56 @@ impl<'a> Head<'a> {
             Head::Parts(parts) => parts.headers.get(name).map(HeaderValue::as_bytes),
         }
     }
+
+    /// All values of a field by its name, in the order in which they came.
+    pub(crate) fn values<'n>(
+        &self,
+        name: &'n str,
+    ) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a, 'n> {
+        let (plain, parts) = match *self {
+            Head::Plain(plain, bytes) => (Some(plain::values(plain.fields(bytes), name)), None),
+            Head::Parts(parts) => (None, Some(parts.headers.get_all(name).into_iter())),
+        };
+        let parts = parts.into_iter().flatten().map(HeaderValue::as_bytes);
+        plain.into_iter().flatten().chain(parts)
+    }
+
+    /// Has every field looked at, by its name in whichever case. Those of one name are in the order in which they came.
+    pub(crate) fn each_field(&self, mut look: impl FnMut(&'a [u8], &'a [u8])) {
+        match *self {
+            Head::Plain(plain, bytes) => plain::each_field(plain.fields(bytes), look),
+            Head::Parts(parts) => {
+                parts.headers.iter().for_each(|(name, value)| look(name.as_ref(), value.as_bytes()));
+            }
+        }
+    }
+
+    /// The host that it was sent to, as the client spelled it.
+    pub(crate) fn host(&self) -> Option<&'a [u8]> {
+        self.field("host").or_else(|| match *self {
+            Head::Plain(..) => None,
+            // HTTP/2 has it in the address.
+            Head::Parts(parts) => parts.uri.authority().map(|authority| authority.as_str().as_bytes()),
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::super::plain::Found;
+    use super::*;
+
+    impl<'a> Head<'a> {
+        /// The head that the bytes begin with, which must be plain.
+        pub(crate) fn plain(bytes: &'a [u8]) -> Head<'a> {
+            let Found::Plain(plain) = Plain::find(bytes) else { panic!("{bytes:?} is not plain") };
+            Head::Plain(plain, bytes)
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::plain::Found;
     use super::*;
     use hyper::Request;
     use std::net::Ipv4Addr;
@@ -74,7 +119,6 @@ mod tests {
     fn a_head_reads_the_same_whichever_way_it_came() {
         let bytes = b"POST /check?a=b HTTP/1.1\r\nAuthorization: Bearer  x \r\nContent-Type: a/b\r\n\
             X-Twice: 1\r\nx-twice: 2\r\nContent-Length: 2\r\n\r\n{}";
-        let Found::Plain(plain) = Plain::find(bytes) else { panic!("it is plain") };
         let (parts, ()) = Request::post("/check?a=b")
             .header("authorization", "Bearer  x")
             .header("content-type", "a/b")
@@ -84,7 +128,7 @@ mod tests {
             .body(())
             .unwrap()
             .into_parts();
-        for head in [Head::Plain(plain, bytes), Head::Parts(&parts)] {
+        for head in [Head::plain(bytes), Head::Parts(&parts)] {
             let Call { head, .. } = Call { route: (), head, body: b"{}", peer: Ipv4Addr::LOCALHOST.into() };
             assert_eq!((head.method(), head.path(), head.query()), ("POST", "/check", Some("a=b")));
             assert_eq!(head.content_type(), Some(&b"a/b"[..]));
@@ -92,6 +136,15 @@ mod tests {
             assert_eq!(head.field("x-twice"), Some(&b"1"[..]));
             assert_eq!(head.field("content-length"), Some(&b"2"[..]));
             assert_eq!(head.field("accept"), None);
+            assert_eq!(head.values("x-twice").collect::<Vec<_>>(), [b"1", b"2"]);
+            assert_eq!(head.values("X-Twice").rev().collect::<Vec<_>>(), [b"2", b"1"]);
+            assert_eq!(head.values("accept").count(), 0);
+            let mut fields = Vec::new();
+            head.each_field(|name, value| fields.push((name.to_ascii_lowercase(), value)));
+            fields.sort();
+            let names: Vec<_> = fields.iter().map(|(name, _)| str::from_utf8(name).unwrap()).collect();
+            assert_eq!(names, ["authorization", "content-length", "content-type", "x-twice", "x-twice"]);
+            assert_eq!(fields.iter().map(|(_, value)| value.len()).sum::<usize>(), 9 + 1 + 3 + 1 + 1);
         }
     }
 }

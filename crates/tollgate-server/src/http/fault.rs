@@ -47,6 +47,12 @@ pub(crate) enum Fault {
         "cannot set the emergency limit: {reason}; write {{\"limit\":\"10/s\"}}, which holds for each address"
     )]
     Emergency { reason: String },
+    #[error(
+        "the proxy that asks has to send the token: in the header X-Tollgate-Token, or as token= in its URL"
+    )]
+    UnknownProxy,
+    #[error("the request can't be judged: {reason}")]
+    Unclear { reason: String },
 }
 
 impl Fault {
@@ -76,6 +82,10 @@ impl Fault {
         Fault::Emergency { reason: excerpt(&error.to_string()) }
     }
 
+    pub(crate) fn unclear(reason: std::fmt::Arguments<'_>) -> Fault {
+        Fault::Unclear { reason: reason.to_string() }
+    }
+
     pub(crate) fn wrong_method(path: &str, method: &str, allow: &'static str) -> Fault {
         Fault::WrongMethod { path: excerpt(path), method: excerpt(method), allow }
     }
@@ -95,7 +105,7 @@ impl Fault {
         if let Fault::WrongMethod { allow, .. } = self {
             out.field("allow", allow.as_bytes());
         }
-        if let Fault::Unauthorized = self {
+        if let Fault::Unauthorized | Fault::UnknownProxy = self {
             out.field("www-authenticate", b"Bearer");
         }
         if let Fault::Busy = self {
@@ -112,13 +122,14 @@ impl Fault {
             Fault::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
             Fault::TooSlow => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
             Fault::Busy => (StatusCode::SERVICE_UNAVAILABLE, "BUSY"),
-            Fault::Unauthorized => (StatusCode::UNAUTHORIZED, "UNAUTHORIZED"),
+            Fault::Unauthorized | Fault::UnknownProxy => (StatusCode::UNAUTHORIZED, "UNAUTHORIZED"),
             Fault::CutOff
             | Fault::NoObject
             | Fault::Unreadable { .. }
             | Fault::NoBatch
             | Fault::UnreadableBatch { .. }
             | Fault::Emergency { .. }
+            | Fault::Unclear { .. }
             | Fault::Query { .. } => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
         }
     }

@@ -193,13 +193,30 @@ impl Plain {
     }
 }
 
-/// The value of a field by its name, in lower case; of several, the first. `lines` are those of a plain request.
+/// The value of a field by its name; of several, the first. `lines` are those of a plain request.
 pub(super) fn field<'a>(lines: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    lines.split(|byte| *byte == b'\n').find_map(|line| {
+    values(lines, name).next()
+}
+
+/// All values of a field by its name, in order.
+pub(super) fn values<'a, 'n>(
+    lines: &'a [u8],
+    name: &'n str,
+) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a, 'n> {
+    lines.split(|byte| *byte == b'\n').filter_map(|line| {
         let (found, rest) = line.split_at_checked(name.len())?;
         let value = rest.strip_prefix(b":")?;
         found.eq_ignore_ascii_case(name.as_bytes()).then(|| value.trim_ascii())
     })
+}
+
+/// Has every field looked at, in order.
+pub(super) fn each_field<'a>(lines: &'a [u8], mut look: impl FnMut(&'a [u8], &'a [u8])) {
+    for line in lines.split(|byte| *byte == b'\n') {
+        if let Some(colon) = line.iter().position(|byte| *byte == b':') {
+            look(&line[..colon], line[colon + 1..].trim_ascii());
+        }
+    }
 }
 
 /// What a field means to whoever must know where a request ends and what becomes of its connection.

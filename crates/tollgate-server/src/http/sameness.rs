@@ -177,6 +177,46 @@ async fn plain_requests_are_answered_alike() {
     }
 }
 
+/// What a proxy asks with, with these lines among its fields.
+fn question(url: &str, lines: &str) -> String {
+    let told =
+        "X-Forwarded-Method: POST\r\nX-Forwarded-Uri: /orders?page=2\r\nX-Forwarded-Host: shop.example\r\n";
+    format!("GET /v1/forward-auth{url} HTTP/1.1\r\nHost: tollgate\r\n{told}{lines}\r\n")
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_of_proxies_are_answered_alike() {
+    let client = "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 203.0.113.7, 127.0.0.1\r\n";
+    let key = "?key=header:x-api-key,ip";
+    let cases = [
+        ("address", question("", client), "200 200"),
+        ("key", question(key, "X-Api-Key: sk_1\r\n"), "200 200"),
+        ("no key", question("?key=header:x-api-key", ""), "200 200"),
+        ("two keys", question(key, "X-Api-Key: sk_1\r\nX-Api-Key: sk_2\r\n"), "400 200"),
+        ("refused", question("?cost=100001", client), "429 200"),
+        ("refused for nginx", question("?cost=100001&deny_status=403", client), "403 200"),
+        (
+            "refused in other words",
+            question("?cost=100001", "Accept: text/html, application/problem+json\r\n"),
+            "429 200",
+        ),
+        ("closed", question("", "Connection: close\r\n"), "200"),
+        ("upgrade", question("", "Upgrade: websocket\r\nConnection: Upgrade\r\n"), "200 200"),
+        ("with a body", question("", "Content-Length: 4\r\n").replace("GET", "POST") + "body", "200 200"),
+        ("another method", question("", "").replace("GET", "PUT"), "200 200"),
+        ("head", question("?cost=100001", "").replace("GET", "HEAD"), "429 200"),
+        ("asked whether to send", question("", "Expect: 100-continue\r\n"), "200 200"),
+        ("a name of one's own", question("?page=2", ""), "400 200"),
+        ("told twice", question("", "x-forwarded-uri: /cheap\r\n"), "400 200"),
+        ("told in two ways", question("", "X-Original-URI: /cheap\r\n"), "400 200"),
+        ("told nothing", "GET /v1/forward-auth HTTP/1.1\r\n\r\n".to_owned(), "400 200"),
+        ("high bytes", question("", "X: \u{e9}\r\n").replace("/orders", "/caf\u{e9}"), "200 200"),
+    ];
+    for (name, request, statuses) in cases {
+        check(name, &[(request + PROBE).as_bytes()], statuses).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn odd_requests_are_answered_alike() {
     let length = "Content-Length: 18\r\n";
