@@ -23,7 +23,7 @@ struct Step {
     check: fn() -> Result<()>,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step { name: "tidy", check: tidy::check },
     Step { name: "fmt", check: fmt },
     Step { name: "proto", check: proto::check },
