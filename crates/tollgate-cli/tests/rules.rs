@@ -349,7 +349,7 @@ fn who_is_on_a_list_is_explained_before_any_rule() {
 /// What a proxy sends is explained as a server that is asked by it would see it.
 #[test]
 fn a_descriptor_is_explained_entry_by_entry() {
-    const EDGE: &str = "
+    const RULES: &str = "
 rules:
   - id: vip
     match: {domain: edge, descriptor: [user: vip, path: '/api/*']}
@@ -365,7 +365,7 @@ rules:
     key: user
     limit: 500/s
 ";
-    let folder = Folder::new(&[("edge.yaml", EDGE)]);
+    let folder = Folder::new(&[("edge.yaml", RULES)]);
     let lines = |arguments: &[&str], expected: &[&str]| {
         let told = folder.rules(&[&["explain", "edge.yaml"], arguments].concat());
         let found: Vec<_> = told.stdout.lines().skip(2).collect();

@@ -1,5 +1,6 @@
 //! What requests are told apart by when they are counted.
 
+use crate::spec::MOST_ID;
 use std::fmt;
 
 /// What requests are told apart by when they are counted. Those that agree in all dimensions of a rule's key share
@@ -28,6 +29,26 @@ pub enum Dimension {
 }
 
 impl Dimension {
+    /// The names that are no attributes in a key.
+    pub(crate) const NAMES: [&str; 10] = [
+        "api_key",
+        "client_key",
+        "ip",
+        "endpoint",
+        "path",
+        "method",
+        "tier",
+        "domain",
+        "descriptor",
+        "global",
+    ];
+
+    /// Whether an attribute may have this name in a rule.
+    pub(crate) fn is_attribute(name: &str) -> bool {
+        let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        name.len() <= MOST_ID && name.bytes().all(is_known)
+    }
+
     /// The dimension of a name. Names that no built-in one has are attributes.
     pub fn named(name: &str) -> Dimension {
         match name {

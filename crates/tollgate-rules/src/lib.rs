@@ -2,7 +2,7 @@
 //!
 //! A *rule* says whom limits bind. People write rules in YAML ([`spec`]); every mistake is told at once, with its place
 //! and what to write instead. What is in order compiles into a [`RuleSet`], which resolves a [`Request`] into draws for
-//! a store, and never fails.
+//! a store, and never fails. Rules of other limiters are translated by [`import`](import()).
 //!
 //! This crate does no I/O and reads no clock.
 
@@ -13,6 +13,7 @@ mod descriptors;
 mod diff;
 mod dimension;
 mod explain;
+mod import;
 mod index;
 mod lists;
 mod path;
@@ -37,6 +38,7 @@ pub use descriptor::DescriptorMisfit;
 pub use diff::diff;
 pub use dimension::Dimension;
 pub use explain::{Explanation, Listed, Standing};
+pub use import::{Import, Outcome, Source, import};
 pub use path::{PathStyle, normalise};
 pub use pattern::{PathPattern, PathPatternError, Pattern};
 pub use plan::{Bound, Case, Plan, Verb};

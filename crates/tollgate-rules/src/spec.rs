@@ -10,6 +10,9 @@ use crate::path::PathStyle;
 use crate::pattern::{PathPattern, Pattern};
 use tollgate_core::{Limit, Micros};
 
+/// The longest that a rule's name may be, and that of an attribute.
+pub(crate) const MOST_ID: usize = 64;
+
 /// A place in a file, both counted from 1; line 0 if it came from nowhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 /// The longest text that a name or a value may be, in bytes.
-const MOST_TEXT: usize = 4096;
+pub(crate) const MOST_TEXT: usize = 4096;
 
 /// The fields of a map, as far as they are in order.
 #[derive(Debug)]

@@ -7,17 +7,12 @@ use crate::complaint::{near, quoted};
 use crate::dimension::Dimension;
 use crate::pattern::Pattern;
 use crate::schema::table::{MATCH, RULE};
-use crate::spec::{At, Consistency, FailureMode, Match, Mode, OverrideSpec, Place, RuleSpec};
+use crate::spec::{At, Consistency, FailureMode, MOST_ID, Match, Mode, OverrideSpec, Place, RuleSpec};
 use crate::yaml::Node;
 use tollgate_core::Law;
 
-/// The longest that a rule's name may be.
-const MOST_ID: usize = 64;
 /// The most names that a key may have: with what else a store needs, they stay below the parts of a key.
-const MOST_DIMENSIONS: usize = 8;
-/// The names that are no attributes.
-const DIMENSIONS: [&str; 10] =
-    ["api_key", "client_key", "ip", "endpoint", "path", "method", "tier", "domain", "descriptor", "global"];
+pub(crate) const MOST_DIMENSIONS: usize = 8;
 
 impl<'n> Reader<'n> {
     /// Reads a rule, and says whether all of it is in order.
@@ -127,13 +122,13 @@ impl<'n> Reader<'n> {
     }
 
     fn complain_of_attribute(&mut self, name: &str, place: Place) {
-        if !is_attribute(name) {
+        if !Dimension::is_attribute(name) {
             let said = format!(
                 "{} is no name of an attribute: write letters, digits, _, - and . only, like tenant_id",
                 quoted(name)
             );
             self.complaints.error(place, said);
-        } else if let Some(near) = near(name, DIMENSIONS) {
+        } else if let Some(near) = near(name, Dimension::NAMES) {
             let said = format!(
                 "{name} is taken for an attribute that callers send, and whoever does not send it is not \
                  counted: did you \
@@ -256,7 +251,7 @@ impl<'n> Reader<'n> {
         let Some(item) = fields.find("attributes") else { return Vec::new() };
         let mut attributes = Vec::new();
         for (name, item) in item.map(&mut self.complaints) {
-            if !is_attribute(name.value) {
+            if !Dimension::is_attribute(name.value) {
                 let said = format!(
                     "{} is no name of an attribute: write letters, digits, _, - and . only, like tenant_id",
                     quoted(name.value)
@@ -278,10 +273,6 @@ impl<'n> Reader<'n> {
         let items = item.map(|item| item.one_or_list(&mut self.complaints)).unwrap_or_default();
         items.iter().filter_map(|item| read(self, item)).collect()
     }
-}
-
-fn is_attribute(name: &str) -> bool {
-    name.len() <= MOST_ID && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
 /// The nearest to a name that an id may be.
