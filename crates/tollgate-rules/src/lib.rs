@@ -2,7 +2,7 @@
 //!
 //! A *rule* says whom limits bind. People write rules in YAML ([`spec`]); every mistake is told at once, with its place
 //! and what to write instead. What is in order compiles into a [`RuleSet`], which resolves a [`Request`] into draws for
-//! a store, and never fails.
+//! a store, and never fails. Rules of other limiters are translated by [`import`](import()).
 //!
 //! This crate does no I/O and reads no clock.
 

@@ -22,6 +22,7 @@ pub(crate) use base::{MOST_RULES, SUBSTANCE};
 pub(crate) use descriptor::MOST_ENTRIES;
 use fields::Item;
 pub(crate) use fields::MOST_TEXT;
+pub(crate) use rule::MOST_DIMENSIONS;
 use std::collections::{HashMap, HashSet};
 use tollgate_core::Micros;
 

@@ -20,7 +20,7 @@ pub struct Rule {
     pub(crate) mode: Mode,
     pub(crate) when: Match,
     pub(crate) key: Box<[Dimension]>,
-    /// Its limits; nothing if it inherits them.
+    /// Its limits; nothing if it inherits them. If they are there and empty, it is unlimited.
     pub(crate) limits: Option<Box<[Limit]>>,
     pub(crate) overrides: Map<Terms>,
     pub(crate) on_store_failure: FailureMode,
@@ -72,9 +72,14 @@ impl Rule {
         self.mode
     }
 
-    /// Its limits for those without an override; none if it inherits them.
+    /// Its limits for those without an override; none if it inherits them, or is unlimited.
     pub fn limits(&self) -> &[Limit] {
         self.limits.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it holds nobody to anything, but for those with an override.
+    pub fn is_unlimited(&self) -> bool {
+        self.limits.as_ref().is_some_and(|limits| limits.is_empty())
     }
 
     /// What it counts: requests that agree in all of these share a count.

@@ -12,7 +12,7 @@ use crate::yaml::Node;
 use tollgate_core::Law;
 
 /// The most names that a key may have: with what else a store needs, they stay below the parts of a key.
-const MOST_DIMENSIONS: usize = 8;
+pub(crate) const MOST_DIMENSIONS: usize = 8;
 
 impl<'n> Reader<'n> {
     /// Reads a rule, and says whether all of it is in order.

@@ -9,6 +9,7 @@ use super::super::Reports;
 use super::super::draft::{DraftRule, Ids, unfit_for_key};
 use super::precedence::{Item, Kind};
 use super::{Entry, RateLimit, Values};
+use crate::read::MOST_DIMENSIONS;
 use std::collections::HashMap;
 use tollgate_core::MAX_DRAWS;
 
@@ -46,6 +47,10 @@ fn open<'p>(path: &'p [&'p Entry]) -> impl Iterator<Item = &'p Entry> {
 
 /// Why the values of a path can't share a count, if they can't.
 fn unshareable(path: &[&Entry]) -> Option<String> {
+    // The domain is one of them.
+    if open(path).count() >= MOST_DIMENSIONS {
+        return Some(format!("a rule counts by at most {MOST_DIMENSIONS} names"));
+    }
     let repeats = |key: &str| path.iter().filter(|entry| entry.key == key).count() > 1;
     open(path).find_map(|entry| match unfit_for_key(&entry.key) {
         Some(why) => Some(why),
@@ -71,10 +76,8 @@ pub(super) fn rules(items: &[Item<'_>], reports: &mut Reports) -> Vec<DraftRule>
             let id = &ids_of[index];
             match &item.kind {
                 Kind::Limit(limit) if placed.belongs(item) => rules.push(rule(item, limit, &track, id)),
-                Kind::Limit(limit) if placed.is_met(index, item) => {
-                    let where_it_is =
-                        if Placed::track_of(item, limit).is_ordinary() { "above" } else { "below" };
-                    let comment = format!("Left to {id} {where_it_is}.");
+                Kind::Limit(_) if placed.is_met(index, item) => {
+                    let comment = format!("Left to {id}.");
                     let id = ids.name(&format!("{id}:passes"));
                     rules.push(passing(item, &track, id, comment));
                 }

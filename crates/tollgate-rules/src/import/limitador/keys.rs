@@ -8,10 +8,9 @@
 use super::super::Reports;
 use super::super::draft::unfit_for_key;
 use super::Group;
+use crate::read::MOST_DIMENSIONS;
 use tollgate_core::MAX_DRAWS;
 
-/// The most names that a key may have.
-const MOST_NAMES: usize = 8;
 /// How many entries of the conditions are tried as additions: all combinations of so many.
 const TRIED: usize = 6;
 
@@ -59,8 +58,8 @@ fn place(tracks: &mut Vec<Track>, key: &[String], index: usize, groups: &[Group]
 }
 
 fn why_not(group: &Group, tracks: &[Track], groups: &[Group]) -> String {
-    if group.variables.len() > MOST_NAMES {
-        return format!("the limit is left out: a rule counts by at most {MOST_NAMES} names");
+    if group.variables.len() > MOST_DIMENSIONS {
+        return format!("the limit is left out: a rule counts by at most {MOST_DIMENSIONS} names");
     }
     let candidates = candidates(group);
     let met = tracks
@@ -111,7 +110,7 @@ fn candidates(group: &Group) -> Vec<Vec<String>> {
     if variables.is_empty() {
         keys.push(vec!["global".to_owned()]);
     }
-    keys.retain(|key| key.len() <= MOST_NAMES);
+    keys.retain(|key| key.len() <= MOST_DIMENSIONS);
     // The same key is the same whatever the order in which it is written.
     for key in &mut keys {
         key.sort();
