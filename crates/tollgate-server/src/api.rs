@@ -91,8 +91,8 @@ pub(crate) enum Route {
 /// A call on its way through the docket.
 #[derive(Debug)]
 enum Pending {
-    /// One request, at this index.
-    One(usize, Manner),
+    /// One request, at this index, and the status that it has if it is refused.
+    One(usize, StatusCode),
     /// A batch, from this index on.
     Many(usize, Filed),
     Page,
@@ -106,13 +106,6 @@ struct Filed {
     count: usize,
     /// Whether all of it could be read quickly.
     is_plain: bool,
-}
-
-/// How a refusal is told.
-#[derive(Clone, Copy, Debug)]
-struct Manner {
-    status: StatusCode,
-    form: RefusalForm,
 }
 
 /// What answering needs room for. Each thread keeps one, so that a warm server allocates nothing.
@@ -139,9 +132,9 @@ impl<S: Store> Api<S> {
     fn file<'a>(&self, call: &Call<'a, Route>, docket: &mut Docket) -> Result<Pending, Fault> {
         match call.route {
             Route::Short | Route::Full(_) => {
-                let manner = self.manner(call)?;
+                let status = self.deny_status(call)?;
                 with_request(call, |request| self.gate.add(docket, call.route.verb(), request))?;
-                Ok(Pending::One(docket.len() - 1, manner))
+                Ok(Pending::One(docket.len() - 1, status))
             }
             Route::Batch => {
                 let first = docket.len();
@@ -152,7 +145,10 @@ impl<S: Store> Api<S> {
                 let errand = Errand::read(call.head.query())?;
                 let add = |request: &Request<'_>| self.gate.add(docket, Verb::Check, request);
                 self.forward.with_request(call, &errand, add)?;
-                Ok(Pending::One(docket.len() - 1, self.manner_to_proxy(call, &errand)))
+                Ok(Pending::One(
+                    docket.len() - 1,
+                    errand.deny_status.unwrap_or(self.deny_status_to_proxies()),
+                ))
             }
             Route::OpenApi | Route::Livez => Ok(Pending::Page),
         }
@@ -188,27 +184,20 @@ impl<S: Store> Api<S> {
         }
     }
 
-    /// How the caller wants a refusal told.
-    fn manner(&self, call: &Call<'_, Route>) -> Result<Manner, Fault> {
-        let status = match call.head.query() {
-            None => self.options.deny_status,
-            Some(query) => asked_status(query)?.unwrap_or(self.options.deny_status),
-        };
-        let form = match status {
-            StatusCode::OK => RefusalForm::Json,
-            _ => RefusalForm::asked_for(call.head.field("accept")),
-        };
-        Ok(Manner { status, form })
+    /// The status that the caller wants a refusal to have.
+    fn deny_status(&self, call: &Call<'_, Route>) -> Result<StatusCode, Fault> {
+        match call.head.query() {
+            None => Ok(self.options.deny_status),
+            Some(query) => Ok(asked_status(query)?.unwrap_or(self.options.deny_status)),
+        }
     }
 
-    /// How a proxy is told of a refusal: never in a way that it takes for a yes.
-    fn manner_to_proxy(&self, call: &Call<'_, Route>, errand: &Errand<'_>) -> Manner {
-        let status = match self.options.deny_status {
+    /// The status that a refusal has for proxies unless they ask for another: never one that is a yes to them.
+    fn deny_status_to_proxies(&self) -> StatusCode {
+        match self.options.deny_status {
             StatusCode::OK => StatusCode::TOO_MANY_REQUESTS,
             status => status,
-        };
-        let form = RefusalForm::asked_for(call.head.field("accept"));
-        Manner { status: errand.deny_status.unwrap_or(status), form }
+        }
     }
 
     fn tell(
@@ -225,12 +214,11 @@ impl<S: Store> Api<S> {
         match pending {
             Pending::Fault(fault) => fault.tell(out),
             Pending::Page => page(call.route, out),
-            Pending::One(index, manner) => {
+            Pending::One(index, deny_status) => {
                 let verdict = docket.verdict(*index);
                 let figures = Figures::of(&verdict);
                 fields::write(self.options.fields, &verdict, &figures, lines);
-                let is_told = verdict.is_allowed() || manner.status == StatusCode::OK;
-                if is_told {
+                if verdict.is_allowed() || *deny_status == StatusCode::OK {
                     match call.route {
                         Route::Short => answer::short(&verdict, &figures, body),
                         // A proxy reads no further than the fields, and others might keep the answer to a GET.
@@ -239,8 +227,9 @@ impl<S: Store> Api<S> {
                     }
                     out.begin(StatusCode::OK, if call.route == Route::Forward { TEXT } else { JSON });
                 } else {
-                    manner.form.write(&verdict, &figures, manner.status.as_u16(), body);
-                    out.begin(manner.status, manner.form.content_type());
+                    let form = RefusalForm::asked_for(call.head.field("accept"));
+                    form.write(&verdict, &figures, deny_status.as_u16(), body);
+                    out.begin(*deny_status, form.content_type());
                     lines.extend_from_slice(b"cache-control: no-store\r\n");
                 }
                 out.lines(lines);

@@ -96,7 +96,7 @@ impl Forward {
         errand: &Errand<'_>,
         use_it: impl FnOnce(&Request<'_>, &Key<'_>) -> T,
     ) -> Result<T, Fault> {
-        let told = Told::read(&call.head)?;
+        let told = Told::read(&call.head, self.options.proxies.field.name())?;
         if told
             .query
             .is_some_and(|query| !query.is_empty() && call.head.query().map(str::as_bytes) == Some(query))
@@ -106,7 +106,7 @@ impl Forward {
                  /v1/forward-auth?key=ip"
             )));
         }
-        let ip = self.client(call);
+        let ip = self.client(call, told.address);
         let sources = errand.keys.as_deref().unwrap_or(self.options.keys.as_str());
         let key = Key::find(sources, &call.head, told.query, ip)?;
         let host = [("host", &*told.host)];
@@ -124,10 +124,9 @@ impl Forward {
     }
 
     /// Whose request it is.
-    fn client(&self, call: &Call<'_, Route>) -> IpAddr {
+    fn client(&self, call: &Call<'_, Route>, told: Once<'_>) -> IpAddr {
         let proxies = &self.options.proxies;
-        let mut lines = call.head.values(proxies.field.name()).rev().peekable();
-        if lines.peek().is_some() && !proxies.contain(call.peer) && !self.has_warned.swap(true, Relaxed) {
+        if told != Once::Nothing && !proxies.contain(call.peer) && !self.has_warned.swap(true, Relaxed) {
             tracing::warn!(
                 peer = %call.peer,
                 "{} was not believed, because {} is not among trusted_proxies: it is taken for the client itself",
@@ -135,7 +134,11 @@ impl Forward {
                 call.peer
             );
         }
-        proxies.client(call.peer, lines)
+        match told {
+            Once::Nothing => proxies.client(call.peer, std::iter::empty()),
+            Once::One(line) => proxies.client(call.peer, std::iter::once(line)),
+            Once::Several => proxies.client(call.peer, call.head.values(proxies.field.name()).rev()),
+        }
     }
 }
 
@@ -147,18 +150,26 @@ struct Told<'a> {
     query: Option<&'a [u8]>,
     /// In lower case and without its port; empty if there is none.
     host: Cow<'a, str>,
+    /// Whose request it is.
+    address: Once<'a>,
 }
 
 impl<'a> Told<'a> {
-    fn read(head: &Head<'a>) -> Result<Told<'a>, Fault> {
+    /// Reads all of it in one go; `address_field` is the one that tells whose request it is.
+    fn read(head: &Head<'a>, address_field: &str) -> Result<Told<'a>, Fault> {
         let (mut forwarded, mut original) = (Family::default(), Family::default());
-        let mut host = Once::Nothing;
+        let (mut host, mut address) = (Once::Nothing, Once::Nothing);
         head.each_field(|name, value| match name.len() {
             14 if name.eq_ignore_ascii_case(b"x-original-uri") => original.uri.add(value),
             15 if name.eq_ignore_ascii_case(b"x-forwarded-uri") => forwarded.uri.add(value),
             16 if name.eq_ignore_ascii_case(b"x-forwarded-host") => host.add(value),
             17 if name.eq_ignore_ascii_case(b"x-original-method") => original.method.add(value),
             18 if name.eq_ignore_ascii_case(b"x-forwarded-method") => forwarded.method.add(value),
+            length
+                if length == address_field.len() && name.eq_ignore_ascii_case(address_field.as_bytes()) =>
+            {
+                address.add_any(value);
+            }
             _ => {}
         });
         let family = match (forwarded.is_there(), original.is_there()) {
@@ -178,7 +189,7 @@ impl<'a> Told<'a> {
             Some(host) => host,
             None => head.host().unwrap_or_default(),
         };
-        Ok(Told { method: method_of(method)?, path: path_of(path)?, query, host: host_of(host)? })
+        Ok(Told { method: method_of(method)?, path: path_of(path)?, query, host: host_of(host)?, address })
     }
 }
 
@@ -214,8 +225,14 @@ enum Once<'a> {
 impl<'a> Once<'a> {
     /// Adds a line of it. An empty one says nothing.
     fn add(&mut self, value: &'a [u8]) {
+        if !value.is_empty() {
+            self.add_any(value);
+        }
+    }
+
+    /// Adds a line of it, even an empty one.
+    fn add_any(&mut self, value: &'a [u8]) {
         *self = match self {
-            Once::Nothing if value.is_empty() => Once::Nothing,
             Once::Nothing => Once::One(value),
             Once::One(_) | Once::Several => Once::Several,
         };

@@ -220,7 +220,7 @@ fn odd_descriptions_are_read_or_refused() {
     let long = |length: usize| format!("X-Forwarded-Uri: /{}?{}", "a".repeat(length - 1), "q".repeat(9000));
     refused(URL, &["X-Forwarded-Method: GET", &long(8193)], "the path has more than 8192 characters");
     let lines = ["X-Forwarded-Method: GET".to_owned(), long(8192)];
-    let lines: Vec<_> = lines.iter().map(|line| line.as_bytes()).collect();
+    let lines: Vec<_> = lines.iter().map(String::as_bytes).collect();
     judged(&ForwardOptions::default(), "127.0.0.1", URL, &lines).unwrap();
 }
 
