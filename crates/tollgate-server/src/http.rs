@@ -27,6 +27,7 @@ mod wire;
 
 use crate::port::Attendant;
 pub(crate) use backlog::{Backlog, Turn};
+pub(crate) use buffer::Buffer;
 pub(crate) use call::{Call, Head};
 use desk::Desk;
 pub(crate) use desk::{Admitted, Length, Site, expect_json};
@@ -39,8 +40,7 @@ use lane::{Ended, Lane};
 use load::Load;
 pub(crate) use orders::{Orders, Phase};
 pub(crate) use out::{JSON, Out, TEXT};
-use patience::Patience;
-pub(crate) use patience::{BODY_PATIENCE, FIRST_PATIENCE};
+pub(crate) use patience::{BODY_PATIENCE, FIRST_PATIENCE, Lost, Patience};
 use plain::MAX_HEAD_BYTES;
 pub(crate) use rewind::Rewind;
 pub(crate) use room::{Place, Room, SMALL_BYTES};
