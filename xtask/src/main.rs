@@ -11,6 +11,7 @@ mod bench;
 mod clients;
 mod debian;
 mod node;
+mod proto;
 mod proxies;
 mod python;
 mod search;
@@ -41,6 +42,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<OsString>,
     },
+    /// Generate the Rust code of the gRPC messages from proto/.
+    Proto,
     /// Break tollgate-core in many small ways and list those that no test notices.
     Mutants,
     /// Feed random input to the fuzz targets whose name contains TARGET.
@@ -65,6 +68,7 @@ fn perform(task: Task) -> Result<ExitCode> {
     match task {
         Task::Test { steps } => return test::run(&steps),
         Task::Bench { name, rest } => bench::scenario(&name, &rest)?,
+        Task::Proto => proto::write()?,
         Task::Mutants => search::mutants()?,
         Task::Fuzz { target, seconds } => search::fuzz(&target, seconds)?,
     }

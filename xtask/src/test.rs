@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    api, clients, proxies, tidy,
+    api, clients, proto, proxies, tidy,
     tool::{DENY, NEXTEST, cargo, is_ci, run as finish},
 };
 
@@ -23,9 +23,10 @@ struct Step {
     check: fn() -> Result<()>,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step { name: "tidy", check: tidy::check },
     Step { name: "fmt", check: fmt },
+    Step { name: "proto", check: proto::check },
     Step { name: "clippy", check: clippy },
     Step { name: "deny", check: deny },
     Step { name: "tests", check: tests },

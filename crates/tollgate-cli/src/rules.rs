@@ -1,8 +1,10 @@
 //! `tollgate rules`: what is in a file of rules, and what is wrong with it.
 //!
-//! Exit codes: 0 all is well, 1 a file has mistakes (or two differ), 2 it could not be found out.
+//! Exit codes: 0 all is well, 1 a file has mistakes (or two differ, or not all was imported), 2 it could not be found
+//! out.
 
 mod explain;
+mod import;
 
 use anyhow::{Context, Result, ensure};
 use clap::{ArgMatches, Command, FromArgMatches as _, Subcommand, ValueEnum};
@@ -29,18 +31,22 @@ Examples:
   tollgate rules diff before.yaml after.yaml
       what changes, in words
 
+  tollgate rules import --from envoy ratelimit/*.yaml --output limits.yaml
+      rules from the configuration of envoyproxy/ratelimit; what can't be translated is told
+
   tollgate rules schema > tollgate.schema.json
       for editors: put this line on top of your file
           # yaml-language-server: $schema=tollgate.schema.json
 
-Exit codes: 0 all is well, 1 a file has mistakes or two files differ, 2 it could not be found out.";
+Exit codes: 0 all is well, 1 a file has mistakes, two files differ, or not all could be imported, 2 it could not be
+found out.";
 
 /// How the process ends when it could not be found out.
 const UNKNOWN: u8 = 2;
 
 /// The subcommand and its arguments.
 pub(crate) fn command() -> Command {
-    let command = Command::new("rules").about("Check, explain and compare files of rules");
+    let command = Command::new("rules").about("Check, explain, compare and import files of rules");
     let command = command.subcommand_required(true).arg_required_else_help(true);
     Task::augment_subcommands(command).after_long_help(EXAMPLES).after_help("See --help for examples.")
 }
@@ -64,6 +70,8 @@ enum Task {
     },
     /// Say which rules bind a request, why, and why the others do not
     Explain(explain::Explain),
+    /// Make a file of rules from those of another limiter
+    Import(import::Import),
     /// Print the JSON Schema of rule files, for editors
     Schema,
     /// Say in words what changes from one file to another
@@ -92,6 +100,7 @@ impl Task {
         match self {
             Task::Check { files, format } => check(&files, format),
             Task::Explain(explain) => explain.run(),
+            Task::Import(import) => import.run(),
             Task::Schema => {
                 say(&format!("{:#}\n", schema()))?;
                 Ok(ExitCode::SUCCESS)
@@ -110,7 +119,7 @@ struct Reviewed {
 
 impl Reviewed {
     fn of(path: &Path) -> Result<Reviewed> {
-        let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+        let name = name_of(path);
         let text = contents(path).with_context(|| format!("cannot read {name}"))?;
         let review = read(&text, SystemClock::new().now());
         Ok(Reviewed { name, text, review })
@@ -127,6 +136,11 @@ impl Reviewed {
         }
         Ok(self.review.spec)
     }
+}
+
+/// What a file goes by in messages.
+fn name_of(path: &Path) -> String {
+    if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() }
 }
 
 fn contents(path: &Path) -> Result<String> {

@@ -120,6 +120,7 @@ fn the_manual_is_one_page_or_one_for_each_subcommand() {
         "tollgate-rules-check.1",
         "tollgate-rules-diff.1",
         "tollgate-rules-explain.1",
+        "tollgate-rules-import.1",
         "tollgate-rules-schema.1",
         "tollgate-rules.1",
         "tollgate-serve.1",

@@ -3,6 +3,7 @@
 //! What only moved, was written in another way, or got another comment is no change. Two files that bind the same
 //! requests to the same limits in the same order have no difference.
 
+use crate::descriptor::InWords;
 use crate::dimension::Dimension;
 use crate::path::PathStyle;
 use crate::pattern::PathPattern;
@@ -305,6 +306,10 @@ fn match_in_words(when: &Match) -> String {
         parts.push(format!("ip {}", or(&when.ip)));
     }
     parts.extend(when.attributes.iter().map(|(name, patterns)| format!("{name} {}", or(patterns))));
+    parts.extend(when.domain.iter().map(|domain| format!("domain {domain}")));
+    if !when.descriptor.is_empty() {
+        parts.push(format!("descriptor {}", InWords(&when.descriptor)));
+    }
     if parts.is_empty() { "everybody".to_owned() } else { parts.join(", ") }
 }
 
@@ -323,7 +328,7 @@ fn all(limits: &[Limit], with_law: bool) -> String {
         _ => limit.quota().to_string(),
     };
     let shown: Vec<_> = limits.iter().map(show).collect();
-    if shown.is_empty() { "no limit".to_owned() } else { shown.join(" and ") }
+    if shown.is_empty() { "unlimited".to_owned() } else { shown.join(" and ") }
 }
 
 fn law_in_words(law: Law) -> String {
@@ -431,6 +436,15 @@ rules:
                 "r: consistency: as the file says → local",
                 "r: version: none → 2",
                 "r: its description is another",
+            ],
+        );
+        check(
+            "rules: [{id: r, match: {descriptor: [a: x, b]}, limit: 1/s}]",
+            "rules: [{id: r, match: {domain: edge, descriptor: {a: y*, b: '*'}}, key: domain, limit: unlimited}]",
+            &[
+                "r: 1/s → unlimited",
+                "r: binds descriptor [a: x, b] → domain edge, descriptor [a: y*, b]",
+                "r: counts by: descriptor → domain",
             ],
         );
         check(

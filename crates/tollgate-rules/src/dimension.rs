@@ -1,5 +1,6 @@
 //! What requests are told apart by when they are counted.
 
+use crate::spec::MOST_ID;
 use std::fmt;
 
 /// What requests are told apart by when they are counted. Those that agree in all dimensions of a rule's key share
@@ -19,11 +20,35 @@ pub enum Dimension {
     Method,
     /// `tier`: the client's tier.
     Tier,
+    /// `domain`: the domain of the request's descriptor.
+    Domain,
+    /// `descriptor`: the request's whole descriptor, its domain and all entries, names and values.
+    Descriptor,
     /// Any other name: an attribute that the caller sends.
     Attribute(Box<str>),
 }
 
 impl Dimension {
+    /// The names that are no attributes in a key.
+    pub(crate) const NAMES: [&str; 10] = [
+        "api_key",
+        "client_key",
+        "ip",
+        "endpoint",
+        "path",
+        "method",
+        "tier",
+        "domain",
+        "descriptor",
+        "global",
+    ];
+
+    /// Whether an attribute may have this name in a rule.
+    pub(crate) fn is_attribute(name: &str) -> bool {
+        let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        name.len() <= MOST_ID && name.bytes().all(is_known)
+    }
+
     /// The dimension of a name. Names that no built-in one has are attributes.
     pub fn named(name: &str) -> Dimension {
         match name {
@@ -33,6 +58,8 @@ impl Dimension {
             "path" => Dimension::Path,
             "method" => Dimension::Method,
             "tier" => Dimension::Tier,
+            "domain" => Dimension::Domain,
+            "descriptor" => Dimension::Descriptor,
             name => Dimension::Attribute(name.into()),
         }
     }
@@ -48,6 +75,8 @@ impl fmt::Display for Dimension {
             Dimension::Path => "path",
             Dimension::Method => "method",
             Dimension::Tier => "tier",
+            Dimension::Domain => "domain",
+            Dimension::Descriptor => "descriptor",
             Dimension::Attribute(name) => name,
         })
     }

@@ -5,7 +5,7 @@
 
 use crate::plan::limits_of;
 use crate::request::Request;
-use crate::rule::{Misfit, Proof, Rule};
+use crate::rule::{Misfit, Proof, Rule, Words};
 use crate::set::{RuleSet, TierSource};
 use crate::spec::Mode;
 use tollgate_core::{Limit, Micros};
@@ -39,7 +39,7 @@ pub enum Listed {
 pub enum Standing<'r> {
     /// It holds the request to these limits, under a key of these parts.
     Binds {
-        /// The limits.
+        /// The limits; none if it is unlimited.
         limits: Vec<Limit>,
         /// What each part of the key is, and its value.
         key: Vec<(String, String)>,
@@ -71,8 +71,9 @@ impl RuleSet {
         };
         let standing = self.standing(request, &mut now);
         let facts = RuleSet::facts(request, &path, &standing);
-        let mut ip = String::new();
-        crate::rule::write_ip(request.ip, self.ipv6_prefix, &mut ip);
+        let mut words = Words::default();
+        words.write_ip(request.ip, self.ipv6_prefix);
+        words.write_descriptor(request.descriptor.as_ref());
         let base_of_client = self.base_of(&standing);
         let first_of_base = self.base.map_or(self.rules.len(), |base| base.default as usize);
         let mut winners: Vec<(u32, &str)> = Vec::new();
@@ -98,7 +99,7 @@ impl RuleSet {
                 (_, None, None, Some(limits)) => {
                     winners.push((rule.track, &rule.id));
                     let names = rule.key.iter().map(ToString::to_string);
-                    let key = names.zip(rule.parts(&facts, &ip).map(str::to_owned)).collect();
+                    let key = names.zip(rule.parts(&facts, &words).map(str::to_owned)).collect();
                     Standing::Binds { limits: limits.to_vec(), key }
                 }
             };

@@ -1,11 +1,13 @@
 //! Finding the rules that may bind a request, without trying each.
 //!
 //! Every rule is filed under one thing that a request must have for it to bind: its exact key, its exact path, its
-//! template, what its key or path begins with, its tier, or an attribute. Of those that it asks for, the one that
-//! fewest other rules share. A request looks under what it has, and finds little more than the rules that bind it.
+//! template, what its key or path begins with, its tier, its descriptor, its domain, or an attribute. Of those that it
+//! asks for, the one that fewest other rules share. A request looks under what it has, and finds little more than the
+//! rules that bind it.
 
+use crate::descriptors::{Descriptors, Sought};
 use crate::path::PathStyle;
-use crate::pattern::PathPattern;
+use crate::pattern::{PathPattern, Pattern};
 use crate::prefixes::{Map, Positions, Prefixes};
 use crate::rule::{Facts, Proof, Rule};
 use crate::shapes::Shapes;
@@ -30,6 +32,8 @@ pub(crate) struct Index {
     path_prefixes: Prefixes,
     tiers: Map<Positions>,
     attributes: Vec<(Box<str>, Map<Positions>)>,
+    descriptors: Descriptors,
+    domains: Map<Positions>,
     joint: Option<(Regex, Vec<u32>)>,
     /// Rules that ask for nothing of the kind.
     others: Vec<u32>,
@@ -46,6 +50,8 @@ enum Handle<'r> {
     PathPrefix(&'r str),
     Tier(&'r str),
     Attribute(&'r str, &'r str),
+    Descriptor(Sought<'r>),
+    Domain(&'r str),
 }
 
 /// Where the rules that were found are gathered.
@@ -53,7 +59,7 @@ enum Handle<'r> {
 pub(crate) struct Found {
     pub(crate) positions: Vec<u32>,
     patterns: Option<PatternSet>,
-    /// A path with its wild segments taken out.
+    /// A path with its wild segments taken out, or a descriptor with its open values.
     shaped: String,
 }
 
@@ -108,6 +114,8 @@ impl Index {
                 });
                 Positions::add(&mut self.attributes[at].1, value, position);
             }
+            Handle::Descriptor(sought) => self.descriptors.insert(sought, position),
+            Handle::Domain(domain) => Positions::add(&mut self.domains, domain, position),
         }
         self.proofs[position as usize] = proof;
     }
@@ -148,11 +156,17 @@ impl Index {
         if let Some(tier) = facts.tier {
             take(self.tiers.get(tier));
         }
+        if let Some(descriptor) = facts.descriptor.filter(|_| !self.domains.is_empty()) {
+            take(self.domains.get(descriptor.domain));
+        }
         for (name, values) in &self.attributes {
             take(facts.attribute(name).and_then(|value| values.get(value)));
         }
         if !self.templates.is_empty() {
             self.templates.find(facts.path, shaped, positions);
+        }
+        if let Some(descriptor) = facts.descriptor.filter(|_| !self.descriptors.is_empty()) {
+            self.descriptors.find(&descriptor, shaped, positions);
         }
         for more in self.key_prefixes.of(facts.client_key).chain(self.path_prefixes.of(facts.path)) {
             positions.extend_from_slice(more);
@@ -202,5 +216,9 @@ fn handles(rule: &Rule) -> impl Iterator<Item = Handle<'_>> {
         [pattern] => Some(Handle::Attribute(name, pattern.exact()?)),
         _ => None,
     });
-    [key, path, tier].into_iter().flatten().chain(attributes)
+    let descriptor = match rule.when.descriptor.as_slice() {
+        [] => rule.when.domain.as_ref().and_then(Pattern::exact).map(Handle::Domain),
+        entries => Some(Handle::Descriptor(Sought::new(rule.when.domain.as_ref(), entries))),
+    };
+    [key, path, tier, descriptor].into_iter().flatten().chain(attributes)
 }

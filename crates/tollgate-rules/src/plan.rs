@@ -2,7 +2,7 @@
 
 use crate::index::Found;
 use crate::request::Request;
-use crate::rule::{Facts, Proof, Rule, is_valid, write_ip};
+use crate::rule::{Facts, Proof, Rule, Words, is_valid};
 use crate::set::{HotKey, RuleSet, Standing};
 use tollgate_core::{Act, Ask, Draw, Draws, Limit, Micros, PermitId, Scope};
 
@@ -41,7 +41,7 @@ pub struct Plan {
     /// For each request.
     cases: Vec<Case>,
     found: Found,
-    ip: String,
+    words: Words,
     /// How many groups there were when requests were joined, while they are.
     joined: Option<usize>,
 }
@@ -200,7 +200,10 @@ impl Plan {
         let path = rules.path_of(request);
         let standing = rules.standing(request, now);
         let facts = RuleSet::facts(request, &path, &standing);
-        write_ip(request.ip, rules.ipv6_prefix, &mut self.ip);
+        self.words.write_ip(request.ip, rules.ipv6_prefix);
+        if rules.needs_descriptor {
+            self.words.write_descriptor(request.descriptor.as_ref());
+        }
         let first = self.draws.all().len();
         let act = verb.act(request.cost);
         let mut decided = 0_u64;
@@ -258,7 +261,8 @@ impl Plan {
         act: Act,
         first: usize,
     ) {
-        if self.draws.all().len() == first {
+        // What is unlimited makes no draw, and a group without draws is none.
+        if self.draws.all().len() == first && !limits.is_empty() {
             self.begin();
         }
         let hot = &rules.hot[position as usize];
@@ -274,7 +278,7 @@ impl Plan {
                     self.draws.push(facts.client_key.into(), scope, *limit, act, PermitId::default());
                 }
                 (true, HotKey::Other) => {
-                    let parts = rules.rules[position as usize].parts(facts, &self.ip);
+                    let parts = rules.rules[position as usize].parts(facts, &self.words);
                     self.draws.push_parts(parts, scope, *limit, act, PermitId::default());
                 }
             }

@@ -5,6 +5,7 @@
 //! spec, so that nothing of it takes effect; a warning keeps nothing back.
 
 mod base;
+mod descriptor;
 mod fields;
 mod limits;
 mod path;
@@ -17,8 +18,11 @@ use crate::pattern::PathPattern;
 use crate::spec::{FileSpec, Place};
 use crate::validate;
 use crate::{complaint, yaml};
-pub(crate) use base::SUBSTANCE;
+pub(crate) use base::{MOST_RULES, SUBSTANCE};
+pub(crate) use descriptor::MOST_ENTRIES;
 use fields::Item;
+pub(crate) use fields::MOST_TEXT;
+pub(crate) use rule::MOST_DIMENSIONS;
 use std::collections::{HashMap, HashSet};
 use tollgate_core::Micros;
 

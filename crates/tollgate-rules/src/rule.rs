@@ -1,9 +1,11 @@
 //! A rule that runs.
 
 use crate::address::counted;
+use crate::descriptor::{self, DescriptorMisfit};
 use crate::dimension::Dimension;
-use crate::pattern::PathPattern;
+use crate::pattern::{PathPattern, Pattern};
 use crate::prefixes::Map;
+use crate::request::Descriptor;
 use crate::spec::{Consistency, FailureMode, Match, Mode, OverrideSpec};
 use std::fmt::{self, Write};
 use std::net::IpAddr;
@@ -18,7 +20,7 @@ pub struct Rule {
     pub(crate) mode: Mode,
     pub(crate) when: Match,
     pub(crate) key: Box<[Dimension]>,
-    /// Its limits; nothing if it inherits them.
+    /// Its limits; nothing if it inherits them. If they are there and empty, it is unlimited.
     pub(crate) limits: Option<Box<[Limit]>>,
     pub(crate) overrides: Map<Terms>,
     pub(crate) on_store_failure: FailureMode,
@@ -70,9 +72,14 @@ impl Rule {
         self.mode
     }
 
-    /// Its limits for those without an override; none if it inherits them.
+    /// Its limits for those without an override; none if it inherits them, or is unlimited.
     pub fn limits(&self) -> &[Limit] {
         self.limits.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it holds nobody to anything, but for those with an override.
+    pub fn is_unlimited(&self) -> bool {
+        self.limits.as_ref().is_some_and(|limits| limits.is_empty())
     }
 
     /// What it counts: requests that agree in all of these share a count.
@@ -97,7 +104,8 @@ impl Rule {
 
     /// Why it does not bind a request, if it does not. What the index has proven is not looked at again.
     pub(crate) fn misfit(&self, facts: &Facts<'_>, proven: Proof) -> Option<Misfit<'_>> {
-        let Match { api_key, path, methods, tiers, rule_tier, ip, attributes } = &self.when;
+        let Match { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor } =
+            &self.when;
         if proven != Proof::Key
             && let Some(pattern) = api_key
             && !pattern.matches(facts.client_key)
@@ -124,6 +132,16 @@ impl Rule {
                 return Some(Misfit::Attribute(name));
             }
         }
+        if let Some(pattern) = domain
+            && !facts.descriptor.is_some_and(|own| pattern.matches(own.domain))
+        {
+            return Some(Misfit::Domain(pattern.as_str()));
+        }
+        if !descriptor.is_empty()
+            && let Some(misfit) = DescriptorMisfit::of(descriptor, facts.descriptor.as_ref())
+        {
+            return Some(Misfit::Descriptor(descriptor, misfit));
+        }
         if proven != Proof::Path
             && let Some(pattern) = path
             && !pattern.matches(facts.path)
@@ -135,13 +153,13 @@ impl Rule {
 
     /// The parts of the key that a request is counted under.
     #[inline]
-    pub(crate) fn parts<'a>(&'a self, facts: &Facts<'a>, ip: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn parts<'a>(&'a self, facts: &Facts<'a>, words: &'a Words) -> impl Iterator<Item = &'a str> {
         // One count for all is kept under a key that is the same for all.
         let everybody = self.key.is_empty().then_some("");
         let facts = *facts;
         everybody.into_iter().chain(self.key.iter().map(move |dimension| match dimension {
             Dimension::ApiKey => facts.client_key,
-            Dimension::Ip => ip,
+            Dimension::Ip => words.ip.as_str(),
             Dimension::Endpoint => match &self.when.path {
                 Some(PathPattern::Template { text, .. } | PathPattern::Glob { text, .. }) => text,
                 Some(PathPattern::Exact(_) | PathPattern::Regex { .. }) | None => facts.path,
@@ -149,6 +167,8 @@ impl Rule {
             Dimension::Path => facts.path,
             Dimension::Method => facts.method,
             Dimension::Tier => facts.tier.unwrap_or_default(),
+            Dimension::Domain => facts.descriptor.map_or("", |own| own.domain),
+            Dimension::Descriptor => words.descriptor.as_str(),
             Dimension::Attribute(name) => facts.attribute(name).unwrap_or_default(),
         }))
     }
@@ -177,6 +197,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) tier: Option<&'a str>,
     pub(crate) ip: Option<IpAddr>,
     pub(crate) attributes: &'a [crate::request::Attribute<'a>],
+    pub(crate) descriptor: Option<Descriptor<'a>>,
 }
 
 impl<'a> Facts<'a> {
@@ -191,16 +212,35 @@ impl<'a> Facts<'a> {
             Dimension::Endpoint | Dimension::Path => true,
             Dimension::Method => !self.method.is_empty(),
             Dimension::Tier => self.tier.is_some(),
+            Dimension::Domain => self.descriptor.is_some_and(|own| !own.domain.is_empty()),
+            Dimension::Descriptor => self.descriptor.is_some(),
             Dimension::Attribute(name) => self.attribute(name).is_some(),
         }
     }
 }
 
-/// Writes the client's address as rules count it.
-pub(crate) fn write_ip(ip: Option<IpAddr>, ipv6_prefix: u8, text: &mut String) {
-    text.clear();
-    if let Some(ip) = ip {
-        write!(text, "{}", counted(ip, ipv6_prefix)).expect("text can be written to memory");
+/// What of a request must be put into words before it can be counted by. It is made to be kept and written again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Words {
+    ip: String,
+    descriptor: String,
+}
+
+impl Words {
+    /// Writes the client's address as rules count it.
+    pub(crate) fn write_ip(&mut self, ip: Option<IpAddr>, ipv6_prefix: u8) {
+        self.ip.clear();
+        if let Some(ip) = ip {
+            write!(self.ip, "{}", counted(ip, ipv6_prefix)).expect("text can be written to memory");
+        }
+    }
+
+    /// Writes the descriptor as rules count it.
+    pub(crate) fn write_descriptor(&mut self, descriptor: Option<&Descriptor<'_>>) {
+        match descriptor {
+            Some(descriptor) => descriptor::write(descriptor, &mut self.descriptor),
+            None => self.descriptor.clear(),
+        }
     }
 }
 
@@ -225,6 +265,10 @@ pub enum Misfit<'r> {
     Ip,
     /// This attribute is missing, or matches none of the rule's patterns.
     Attribute(&'r str),
+    /// The domain does not match this pattern, or there is no descriptor that has one.
+    Domain(&'r str),
+    /// The descriptor is not this one.
+    Descriptor(&'r [(String, Pattern)], DescriptorMisfit),
     /// The path does not match.
     Path(&'r PathPattern),
     /// The rule counts by this, and the request does not tell it.
@@ -239,6 +283,8 @@ impl fmt::Display for Misfit<'_> {
             Misfit::Method(methods) => write!(f, "the method is not {}", methods.join(" or ")),
             Misfit::Ip => f.write_str("the address is in none of its networks"),
             Misfit::Attribute(name) => write!(f, "the attribute {name} is missing or does not match"),
+            Misfit::Domain(pattern) => write!(f, "the domain does not match {pattern}"),
+            Misfit::Descriptor(wanted, misfit) => misfit.describe(wanted, f),
             Misfit::Path(pattern) => {
                 write!(f, "the path does not match the {} {}", pattern.kind(), pattern.as_str())
             }

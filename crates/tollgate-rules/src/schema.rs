@@ -5,6 +5,7 @@
 
 pub(crate) mod table;
 
+use crate::read::MOST_ENTRIES;
 use serde_json::{Map, Value, json};
 use table::{FILE, Field, Form, TABLES, Table};
 
@@ -116,7 +117,9 @@ fn value(form: &Form) -> Value {
             either(&json!({"type": "integer", "minimum": 0}), pattern)
         }
         Form::Quota => json!({"$ref": "#/$defs/quota"}),
+        Form::Limit => json!({"anyOf": [value(&Form::Quota), {"const": "unlimited"}]}),
         Form::Network => json!({"type": "string", "pattern": "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"}),
+        Form::Descriptor => descriptor(),
         Form::Choice(words) => json!({"enum": words}),
         Form::List(form) => json!({"type": "array", "items": value(form)}),
         Form::OneOrList(form) => {
@@ -131,6 +134,28 @@ fn value(form: &Form) -> Value {
         Form::Fields(table) => json!({"$ref": format!("#/$defs/{}", name(table))}),
         Form::Either(first, second) => json!({"anyOf": [value(first), value(second)]}),
     }
+}
+
+/// A name alone, a list of names and of names with values, or a map of names and values.
+fn descriptor() -> Value {
+    // A value, unlike a name, may be empty.
+    let values = json!({"type": ["string", "number", "boolean"], "maxLength": 4096});
+    let name = json!({"type": ["string", "number", "boolean"], "pattern": "^[^*]+$", "maxLength": 4096});
+    let mut pair = json!({
+        "type": "object",
+        "propertyNames": name,
+        "additionalProperties": values,
+        "minProperties": 1,
+        "maxProperties": 1,
+    });
+    let list = json!({
+        "type": "array",
+        "items": {"anyOf": [name, pair]},
+        "minItems": 1,
+        "maxItems": MOST_ENTRIES,
+    });
+    pair["maxProperties"] = json!(MOST_ENTRIES);
+    json!({"anyOf": [name, list, pair]})
 }
 
 /// A number, or text: one with `_` between its digits is no number to YAML.

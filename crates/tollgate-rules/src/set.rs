@@ -45,6 +45,8 @@ pub struct RuleSet {
     pub(crate) tracks: u64,
     /// Whether any rule looks at the path, or counts by it.
     pub(crate) needs_path: bool,
+    /// Whether any rule counts by the descriptor.
+    pub(crate) needs_descriptor: bool,
 }
 
 /// What of a rule every request needs that it binds, on one cache line: with ten thousand rules, each line that is
@@ -74,14 +76,17 @@ impl Hot {
         let place = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         let begin = place(limits.len());
         limits.extend_from_slice(rule.limits());
-        let Match { api_key, path, methods, tiers, rule_tier, ip, attributes } = &rule.when;
+        let Match { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor } =
+            &rule.when;
         let asks_no_more = (api_key.is_none() || proof == Proof::Key)
             && (path.is_none() || proof == Proof::Path)
             && methods.is_empty()
             && tiers.is_empty()
             && rule_tier.is_none()
             && ip.is_empty()
-            && attributes.is_empty();
+            && attributes.is_empty()
+            && domain.is_none()
+            && descriptor.is_empty();
         let key = if *rule.key == [Dimension::ApiKey] { HotKey::ApiKey } else { HotKey::Other };
         Hot {
             scope: rule.scope,
@@ -182,6 +187,7 @@ impl RuleSet {
             use Dimension::{Endpoint, Path};
             rule.when.path.is_some() || rule.key.contains(&Endpoint) || rule.key.contains(&Path)
         });
+        set.needs_descriptor = rules.iter().any(|rule| rule.key.contains(&Dimension::Descriptor));
         let mut limits = Vec::new();
         let proof = |position: usize| match position < base_begins {
             true => set.index.proof(position),
@@ -276,6 +282,7 @@ impl RuleSet {
             tier: standing.tier,
             ip: request.ip,
             attributes: request.attributes,
+            descriptor: request.descriptor,
         }
     }
 }

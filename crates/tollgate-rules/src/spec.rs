@@ -10,6 +10,9 @@ use crate::path::PathStyle;
 use crate::pattern::{PathPattern, Pattern};
 use tollgate_core::{Limit, Micros};
 
+/// The longest that a rule's name may be, and that of an attribute.
+pub(crate) const MOST_ID: usize = 64;
+
 /// A place in a file, both counted from 1; line 0 if it came from nowhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -76,7 +79,9 @@ pub struct RuleSpec {
     pub when: Match,
     /// What is counted: sorted, each once; empty for one count shared by all.
     pub key: Vec<Dimension>,
-    /// Its limits; if it names none, those of the client, its tier or the default hold, counted under this rule.
+    /// Its limits; if it names none, those of the client, its tier or the default hold, counted under this rule. If
+    /// they are there and empty, it is unlimited: it holds nobody to anything, and what it binds passes the rules
+    /// behind it that count the same.
     pub limits: Option<Vec<Limit>>,
     /// Other limits for single client keys.
     pub overrides: Vec<OverrideSpec>,
@@ -116,6 +121,11 @@ pub struct Match {
     pub ip: Vec<Cidr>,
     /// Each of these attributes is there and matches one of its patterns.
     pub attributes: Vec<(String, Vec<Pattern>)>,
+    /// The domain of the request's descriptor.
+    pub domain: Option<Pattern>,
+    /// The entries of the request's descriptor: these, in this order, no more and no fewer. Each has this name and a
+    /// value that matches.
+    pub descriptor: Vec<(String, Pattern)>,
 }
 
 /// Other limits for one client key, perhaps for a time.
@@ -123,7 +133,7 @@ pub struct Match {
 pub struct OverrideSpec {
     /// The client's key.
     pub key: At<String>,
-    /// Its limits.
+    /// Its limits; none if it is unlimited.
     pub limits: Vec<Limit>,
     /// From when on it no longer holds.
     pub valid_until: Option<Micros>,
@@ -134,7 +144,7 @@ pub struct OverrideSpec {
 pub struct BaseSpec {
     /// What is counted.
     pub key: Vec<Dimension>,
-    /// The limits.
+    /// The limits; none if it is unlimited.
     pub limits: Vec<Limit>,
     /// Where it was written.
     pub place: Place,

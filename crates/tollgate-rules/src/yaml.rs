@@ -99,13 +99,22 @@ impl<'t> Node<'t> {
 
 /// Reads a document into a tree: nothing if the file is empty, or if it can't be read and there is a complaint.
 pub(crate) fn parse<'t>(text: &'t str, complaints: &mut Complaints) -> Option<Node<'t>> {
+    build(text, 1, complaints)?.pop()
+}
+
+/// Reads all documents of a file into trees: nothing if one can't be read and there is a complaint.
+pub(crate) fn parse_all<'t>(text: &'t str, complaints: &mut Complaints) -> Option<Vec<Node<'t>>> {
+    build(text, usize::MAX, complaints)
+}
+
+fn build<'t>(text: &'t str, most_documents: usize, complaints: &mut Complaints) -> Option<Vec<Node<'t>>> {
     let mut builder = Builder::default();
-    match builder.build(text) {
+    match builder.build(text, most_documents) {
         Ok(()) => {
             for (place, said) in builder.complaints {
                 complaints.error(place, said);
             }
-            builder.root
+            Some(builder.roots)
         }
         Err((place, said)) => {
             complaints.error(place, said);
@@ -121,7 +130,8 @@ type Fault = (Place, String);
 struct Builder<'t> {
     /// The lists and maps that are not at their end yet, outermost first.
     open: Vec<Open<'t>>,
-    root: Option<Node<'t>>,
+    /// The documents that are at their end.
+    roots: Vec<Node<'t>>,
     /// What each anchor names, once it is at its end.
     anchors: HashMap<usize, Node<'t>>,
     /// How many values there are.
@@ -139,7 +149,7 @@ struct Open<'t> {
 }
 
 impl<'t> Builder<'t> {
-    fn build(&mut self, text: &'t str) -> Result<(), Fault> {
+    fn build(&mut self, text: &'t str, most_documents: usize) -> Result<(), Fault> {
         if text.len() > MOST_BYTES {
             let said = format!("a file has at most {} MiB: split it", MOST_BYTES >> 20);
             return Err((Place::default(), said));
@@ -156,7 +166,7 @@ impl<'t> Builder<'t> {
             if matches!(event, Event::DocumentStart(..)) {
                 documents += 1;
             }
-            if documents > 1 {
+            if documents > most_documents {
                 let said = "a file is one document: leave this --- out and write everything into one";
                 return Err((place(span.start), said.to_owned()));
             }
@@ -245,7 +255,7 @@ impl<'t> Builder<'t> {
         }
         match self.open.last_mut() {
             Some(open) => open.items.push(node),
-            None => self.root = Some(node),
+            None => self.roots.push(node),
         }
         Ok(())
     }

@@ -2,7 +2,9 @@
 //! canonical, one form comes of it, however it was spelled.
 
 use tollgate_core::Micros;
-use tollgate_rules::{PathStyle, Severity, diff, normalise, read, report, report_json, validate};
+use tollgate_rules::{
+    PathStyle, Severity, Source, diff, import, normalise, read, report, report_json, validate,
+};
 
 const GOOD: [&str; 3] = [
     include_str!("good/everything.yaml"),
@@ -11,7 +13,7 @@ const GOOD: [&str; 3] = [
 ];
 
 /// Pieces that YAML, rules and mistakes in them are made of.
-const PIECES: [&str; 40] = [
+const PIECES: [&str; 43] = [
     "rules",
     ": ",
     "\n",
@@ -50,6 +52,9 @@ const PIECES: [&str; 40] = [
     "whitelist",
     "10.0.0.0/8",
     "\t",
+    "descriptor",
+    "domain",
+    "unlimited",
     "\u{feff}",
     "é",
 ];
@@ -98,6 +103,67 @@ fn good_files_with_something_changed() {
         }
         try_to_read(&String::from_utf8_lossy(&text));
     });
+}
+
+/// Pieces that files of other limiters and mistakes in them are made of.
+const FOREIGN: [&str; 32] = [
+    "domain: edge\n",
+    "descriptors:\n",
+    "  - key: a\n",
+    "    value: x\n",
+    "    value: x*\n",
+    "    value: '*'\n",
+    "    rate_limit: {unit: day, requests_per_unit: 5}\n",
+    "    rate_limit: {unlimited: true}\n",
+    "    descriptors: [{key: b, rate_limit: {unit: week, requests_per_unit: 0}}, {key: c}]\n",
+    "    descriptors: [{key: b, value: y, share_threshold: true}]\n",
+    "    shadow_mode: true\n",
+    "    share_threshold: true\n",
+    "---\n",
+    "- namespace: n\n",
+    "  max_value: 5\n",
+    "  max_value: 6\n",
+    "  seconds: 60\n",
+    "  seconds: 99999999999\n",
+    "  conditions: [\"descriptors[0].a == 'x'\"]\n",
+    "  conditions: [\"b == 'x' && descriptors[0]['c'] == \\\"y\\\"\"]\n",
+    "  conditions: [a, \"'\", '==']\n",
+    "  variables: [a]\n",
+    "  variables: [b, path, \"descriptors[0].c\"]\n",
+    "  name: é\n",
+    "  - key: \"\\u2028\"\n",
+    "    value: \"\\x07\"\n",
+    "    value: ' '\n",
+    "  - {key: null}\n",
+    "  - []\n",
+    "x",
+    ": ",
+    "'",
+];
+
+fn try_to_import(text: &str) {
+    for source in [Source::Envoy, Source::Limitador] {
+        let import = import(source, &[("f.yaml", text)]);
+        report("f.yaml", text, &import.complaints[0]);
+        let Some(rules) = import.text else { continue };
+        let review = read(&rules, Micros::EPOCH);
+        assert!(review.spec.is_some(), "{text}\n{rules}\n{}", review.report("rules.yaml", &rules));
+    }
+}
+
+#[test]
+fn files_of_other_limiters() {
+    bolero::check!().with_type::<Vec<u8>>().for_each(|choices: &Vec<u8>| {
+        let piece = |choice: &u8| FOREIGN[usize::from(*choice) % FOREIGN.len()];
+        try_to_import(&choices.iter().map(piece).collect::<String>());
+    });
+}
+
+#[test]
+fn files_of_other_limiters_of_any_bytes() {
+    bolero::check!()
+        .with_type::<Vec<u8>>()
+        .for_each(|bytes: &Vec<u8>| try_to_import(&String::from_utf8_lossy(bytes)));
 }
 
 /// Pieces that paths and tricks with them are made of.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use tollgate_core::{Align, Law, Limit, LogSize, Micros};
 use tollgate_rules::spec::{Consistency, FailureMode, FileSpec, Mode, RuleSpec, Whom};
-use tollgate_rules::{Dimension, read};
+use tollgate_rules::{Dimension, Pattern, read};
 
 fn spec(text: &str) -> FileSpec {
     let review = read(text, Micros::EPOCH);
@@ -115,11 +115,33 @@ fn everything_there_is_means_something() {
     assert_eq!(law("logins"), Law::SlidingWindowLog(LogSize::Large));
     assert_eq!(rule("logins").when.methods, ["POST"]);
     assert_eq!(rule("inherits").limits, None);
+    let entry = |name: &str, value: &str| (name.to_owned(), Pattern::new(value));
+    let edge = rule("edge/slow");
+    assert_eq!(edge.when.domain, Some(Pattern::new("edge")));
+    let slow = [
+        ("generic_key", "slowpath"),
+        ("header_match", "/api/*"),
+        ("header_match", ""),
+        ("remote_address", "*"),
+    ];
+    assert_eq!(edge.when.descriptor, slow.map(|(name, value)| entry(name, value)));
+    assert_eq!(edge.key, [Dimension::Descriptor]);
+    let map = &rule("edge/map").when.descriptor;
+    assert_eq!(*map, [entry("generic_key", "fastpath"), entry("remote_address", "*")]);
+    assert_eq!((limits_of(rule("edge/map")), rule("edge/map").limits.is_some()), (Vec::new(), true));
+    assert_eq!(rule("edge/name").when.descriptor, [entry("remote_address", "*")]);
+    assert_eq!(rule("whole-domain").key, [Dimension::Domain, Dimension::named("remote_address")]);
+    let unlimited = &rule("whole-domain").overrides;
+    assert!(unlimited.iter().all(|client| client.limits.is_empty()) && unlimited.len() == 2);
+    assert_eq!(
+        (spec.tiers[3].limits.as_deref(), spec.clients[3].limits.as_deref()),
+        (Some(&[][..]), Some(&[][..]))
+    );
     assert_eq!(rule("tried-out").mode, Mode::Shadow);
     assert_eq!(rule("off").mode, Mode::Disabled);
     let default = spec.default.as_ref().unwrap();
     assert_eq!(shown(&default.limits), ["sliding_window_counter 100/s", "sliding_window_counter 10000/h"]);
-    assert_eq!(spec.tiers.len(), 3);
+    assert_eq!(spec.tiers.len(), 4);
     assert_eq!(shown(spec.tiers[1].limits.as_ref().unwrap()), ["fixed_window 1000/min"]);
     assert_eq!(spec.clients[0].tier.as_ref().unwrap().value, "enterprise");
     assert_eq!((spec.allow.len(), spec.deny.len()), (3, 2));

@@ -14,7 +14,7 @@ use tollgate_rules::{Severity, read, report_json, schema};
 const NOW: Micros = Micros::new(1_767_225_600_000_000);
 
 /// The mistakes that a schema can't tell: each is about what a value means, or about several together.
-const BEYOND_SCHEMA: [&str; 38] = [
+const BEYOND_SCHEMA: [&str; 40] = [
     "address-taken-for-a-key",
     "algorithm-without-limit",
     "allow-everybody",
@@ -31,6 +31,8 @@ const BEYOND_SCHEMA: [&str; 38] = [
     "fields-of-another-algorithm",
     "hidden-by-pattern",
     "hidden-by-tier",
+    "hidden-by-unlimited",
+    "hidden-descriptor",
     "hidden-rule",
     "incomplete-params",
     "leased-file-with-a-log",

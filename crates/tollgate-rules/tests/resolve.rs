@@ -8,7 +8,8 @@ use tollgate_rules::spec::{
     At, BaseSpec, ClientSpec, FileSpec, Match, Mode, OverrideSpec, Place, RuleSpec, TierSpec, Whom,
 };
 use tollgate_rules::{
-    Case, Dimension, Listed, PathPattern, PathStyle, Pattern, Plan, Request, RuleSet, Standing, Verb,
+    Case, Descriptor, Dimension, Listed, PathPattern, PathStyle, Pattern, Plan, Request, RuleSet, Standing,
+    Verb,
 };
 
 const NOW: Micros = Micros::new(1_700_000_000_000_000);
@@ -28,6 +29,7 @@ fn planned(rules: &RuleSet, request: &Request<'_>) -> (Case, Vec<Binding>) {
     let mut plan = Plan::new();
     plan.add(rules, Verb::Check, request, || NOW);
     let case = plan.cases()[0];
+    assert_eq!(matches!(case, Case::Bound { .. }), !plan.is_settled());
     let mut copy = plan.clone();
     let (draws, bound) = plan.bound(case);
     let mut bindings = Vec::new();
@@ -90,21 +92,33 @@ fn matches() -> impl Strategy<Value = Match> {
         prop::option::weighted(0.2, tier()),
         prop::collection::vec(select(&["10.0.0.0/8", "::/0"][..]).prop_map(|net| net.parse().unwrap()), 0..2),
         prop::collection::vec(("[mn]", prop::collection::vec(pattern(), 1..3)), 0..2),
+        domain(),
+        descriptor(),
     )
-        .prop_map(|(api_key, path, methods, tiers, rule_tier, ip, attributes)| Match {
-            api_key,
-            path,
-            methods,
-            tiers,
-            rule_tier,
-            ip,
-            attributes,
+        .prop_map(|(api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor)| {
+            Match { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor }
         })
 }
 
+fn domain() -> impl Strategy<Value = Option<Pattern>> {
+    prop::option::weighted(0.3, pattern())
+}
+
+fn descriptor() -> impl Strategy<Value = Vec<(String, Pattern)>> {
+    prop_oneof![1 => Just(Vec::new()), 2 => prop::collection::vec(("[mn]", pattern()), 1..3)]
+}
+
 fn key() -> impl Strategy<Value = Vec<Dimension>> {
-    let keys =
-        [&["api_key"][..], &["ip"], &[], &["api_key", "endpoint"], &["path", "method"], &["tier", "m"]];
+    let keys = [
+        &["api_key"][..],
+        &["ip"],
+        &[],
+        &["api_key", "endpoint"],
+        &["path", "method"],
+        &["tier", "m"],
+        &["descriptor"],
+        &["domain", "n"],
+    ];
     select(keys.to_vec()).prop_map(|names| {
         let mut key: Vec<_> = names.iter().map(|name| Dimension::named(name)).collect();
         key.sort();
@@ -113,7 +127,8 @@ fn key() -> impl Strategy<Value = Vec<Dimension>> {
 }
 
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
-    prop::collection::vec(select(&["1/s", "2/s", "3/min", "4/h"][..]).prop_map(limit), 1..3)
+    // None at all is unlimited.
+    prop::collection::vec(select(&["1/s", "2/s", "3/min", "4/h"][..]).prop_map(limit), 0..3)
 }
 
 fn until() -> impl Strategy<Value = Option<Micros>> {
@@ -197,11 +212,38 @@ proptest! {
         ip in select(&[None, Some("10.1.2.3"), Some("10.2.2.3"), Some("2001:db8::1")][..]),
         attributes in prop::collection::vec(
             (select(&["m", "n"][..]), select(&["a", "b", "ab", "c"][..])), 0..3),
+        descriptor in prop::option::of((
+            select(&["", "a", "b", "ab"][..]),
+            prop::collection::vec((select(&["m", "n"][..]), select(&["", "a", "b", "ab"][..])), 0..3),
+        )),
     ) {
         let Ok(rules) = RuleSet::compile(&file) else { return Ok(()) };
         let ip = ip.map(|ip| ip.parse().unwrap());
-        let descriptor = None;
-        agree(&rules, &Request { client_key: key, endpoint, method, tier, ip, attributes: &attributes, descriptor, cost: 1 });
+        let descriptor = descriptor.as_ref().map(|(domain, entries)| Descriptor { domain, entries });
+        let request = Request { endpoint, method, tier, ip, attributes: &attributes, descriptor, ..Request::new(key) };
+        agree(&rules, &request);
+    }
+
+    /// Rules that ask for little else, so that many of them bind.
+    #[test]
+    fn the_quick_way_and_the_plain_one_agree_on_descriptors(
+        mut rules in prop::collection::vec((rule(), domain(), descriptor()), 0..40),
+        requests in prop::collection::vec((
+            select(&["", "a", "b", "ab"][..]),
+            prop::collection::vec((select(&["m", "n"][..]), select(&["", "a", "b", "ab"][..])), 0..3),
+        ), 20),
+    ) {
+        for (index, (rule, domain, descriptor)) in rules.iter_mut().enumerate() {
+            rule.id.value = format!("r{index}");
+            let (domain, descriptor) = (domain.take(), std::mem::take(descriptor));
+            rule.when = Match { domain, descriptor, ..Match::default() };
+        }
+        let rules = rules.into_iter().map(|(rule, ..)| rule).collect();
+        let Ok(rules) = RuleSet::compile(&FileSpec { rules, ..FileSpec::default() }) else { return Ok(()) };
+        for (domain, entries) in &requests {
+            let descriptor = Some(Descriptor { domain, entries });
+            agree(&rules, &Request { descriptor, attributes: entries, ..Request::new("a") });
+        }
     }
 }
 
@@ -258,6 +300,62 @@ fn an_endpoint_is_the_template_where_a_rule_has_one() {
     assert_eq!(shown("/users/7/"), ["user a|/users/{id}", "path a|/users/7"]);
     assert_eq!(shown("/files/x"), ["glob a|/files/*"]);
     assert_eq!(shown("/other"), ["any a|/other"]);
+}
+
+fn of_descriptor(id: &str, domain: &str, entries: &[(&str, &str)], text: &str) -> RuleSpec {
+    let mut rule = simple(id, &["descriptor"], None, "1/s");
+    rule.when.domain = Some(Pattern::new(domain));
+    rule.when.descriptor =
+        entries.iter().map(|(name, value)| ((*name).to_owned(), Pattern::new(value))).collect();
+    rule.limits = Some(if text == "unlimited" { Vec::new() } else { vec![limit(text)] });
+    rule
+}
+
+#[test]
+fn a_descriptor_is_bound_by_the_first_rule_that_asks_for_all_of_it() {
+    let rules = compile(vec![
+        of_descriptor("vip", "edge", &[("user", "vip"), ("path", "*")], "unlimited"),
+        of_descriptor("api", "edge", &[("user", "*"), ("path", "/api/*")], "5/s"),
+        of_descriptor("user", "edge", &[("user", "*")], "6/s"),
+        of_descriptor("twice", "edge", &[("user", "*"), ("user", "b")], "7/s"),
+        simple("domain", &["domain"], None, "8/s"),
+    ]);
+    let shown = |domain, entries: &[(&str, &str)]| {
+        let descriptor = Some(Descriptor { domain, entries });
+        shown(&rules, &Request { descriptor, ..Request::new("") })
+    };
+    assert_eq!(
+        shown("edge", &[("user", "a"), ("path", "/api/x")]),
+        ["api edge;user=a;path=/api/x", "domain edge"]
+    );
+    assert_eq!(shown("edge", &[("user", "vip"), ("path", "/api/x")]), ["domain edge"]);
+    assert_eq!(shown("edge", &[("user", "a")]), ["user edge;user=a", "domain edge"]);
+    assert_eq!(shown("edge", &[("user", "a"), ("user", "b")]), ["twice edge;user=a;user=b", "domain edge"]);
+    assert_eq!(shown("edge", &[("path", "/api/x"), ("user", "a")]), ["domain edge"]);
+    assert_eq!(shown("edge", &[("user", "a"), ("path", "/api/x"), ("x", "")]), ["domain edge"]);
+    assert_eq!(shown("other", &[("user", "a")]), ["domain other"]);
+    assert_eq!(shown("", &[("user", "a")]), [""; 0]);
+}
+
+#[test]
+fn what_is_unlimited_makes_no_draw_and_stands_before_the_rest() {
+    let mut staff = simple("staff", &["api_key"], Some("/x"), "1/s");
+    staff.limits = Some(Vec::new());
+    let rules =
+        compile(vec![staff, simple("all", &["api_key"], None, "2/s"), simple("ip", &[], None, "3/s")]);
+    let mut plan = Plan::new();
+    for endpoint in ["/x", "/y", "/x"] {
+        plan.add(&rules, Verb::Check, &Request { endpoint, ..Request::new("a") }, || NOW);
+    }
+    let ids = |case| plan.bound(case).1.iter().map(|bound| rules.rules()[bound.rule as usize].id()).collect();
+    let ids: Vec<Vec<_>> = plan.cases().iter().map(|case| ids(*case)).collect();
+    assert_eq!(ids, [vec!["ip"], vec!["all", "ip"], vec!["ip"]]);
+    let mut alone = simple("alone", &["api_key"], None, "1/s");
+    alone.limits = Some(Vec::new());
+    let rules = compile(vec![alone]);
+    plan.clear();
+    plan.add(&rules, Verb::Check, &Request::new("a"), || NOW);
+    assert_eq!((plan.cases(), plan.is_settled()), (&[Case::Unbound][..], true));
 }
 
 /// Rules whose expressions begin with anything are tried as one when there are many.

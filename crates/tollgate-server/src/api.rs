@@ -14,17 +14,18 @@ mod quick;
 mod refusal;
 
 pub(crate) use answer::reason;
+pub(crate) use body::{MAX_ATTRIBUTES, MAX_ENDPOINT_CHARS, MAX_NAME_CHARS, MAX_VALUE_CHARS};
 pub use fields::{FieldProfile, ResetForm};
+pub(crate) use fields::{Figures, write as write_fields};
 pub use forward::{ForwardOptions, KeySources, KeySourcesError};
+pub(crate) use refusal::RefusalForm;
 
 use crate::denials::DenialLog;
 use crate::http::{Admitted, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
 use crate::token::Token;
 use body::{Batch, CheckBody};
-use fields::Figures;
 use forward::{Errand, Forward};
 use hyper::StatusCode;
-use refusal::RefusalForm;
 use serde::de::DeserializeSeed;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use tollgate::rules::{Request, Verb};
 use tollgate::{Docket, Gate, Store, Verdict};
 
 /// The most bytes of a body that is one check. A check with the longest key has a tenth of it.
-const MAX_CHECK_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_CHECK_BYTES: usize = 64 * 1024;
 
 /// How the API answers.
 #[derive(Clone, Debug)]
@@ -371,7 +372,7 @@ impl Route {
 }
 
 /// What is missing from a check that names nobody.
-const NOBODY: &str = "it does not say who asks: give client_key, or ip, or attributes";
+pub(crate) const NOBODY: &str = "it does not say who asks: give client_key, or ip, or attributes";
 
 /// Reads a check, and has `use_it` look at the request that it stands for.
 #[inline]

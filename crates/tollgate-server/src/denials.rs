@@ -55,29 +55,36 @@ impl DenialLog {
     /// Notes a denial.
     #[cold]
     pub(crate) fn note(&self, clock: &dyn Clock, request: &Request<'_>, verdict: &Verdict<'_>) {
-        if self.most == 0 {
-            return;
-        }
-        let now = verdict.binding().map_or_else(|| clock.now(), |binding| binding.now);
-        if self.has_room(now) {
-            let decision = verdict.decision();
-            tracing::info!(
-                target: "tollgate::denied",
-                key = shown(request.client_key),
-                endpoint = request.endpoint,
-                ip = request.ip.map(tracing::field::display),
-                cost = request.cost,
-                rule = verdict.rule().map(Rule::id),
-                limit = decision.limit().map(tracing::field::display),
-                retry_after_ms = decision.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-                reason = crate::api::reason(verdict.cause()),
-                "denied"
-            );
+        if self.has_room(clock, verdict) {
+            self.write(request, verdict);
         }
     }
 
+    /// Counts a denial, and says whether there is room for its line. Whoever has to look for the request asks first.
+    pub(crate) fn has_room(&self, clock: &dyn Clock, verdict: &Verdict<'_>) -> bool {
+        let now = || verdict.binding().map_or_else(|| clock.now(), |binding| binding.now);
+        self.most > 0 && self.has_room_at(now())
+    }
+
+    /// Writes the line of a denial that there is room for.
+    pub(crate) fn write(&self, request: &Request<'_>, verdict: &Verdict<'_>) {
+        let decision = verdict.decision();
+        tracing::info!(
+            target: "tollgate::denied",
+            key = shown(request.client_key),
+            endpoint = request.endpoint,
+            ip = request.ip.map(tracing::field::display),
+            cost = request.cost,
+            rule = verdict.rule().map(Rule::id),
+            limit = decision.limit().map(tracing::field::display),
+            retry_after_ms = decision.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            reason = crate::api::reason(verdict.cause()),
+            "denied"
+        );
+    }
+
     /// Whether this second has room for a line.
-    fn has_room(&self, now: Micros) -> bool {
+    fn has_room_at(&self, now: Micros) -> bool {
         self.turn_to(now);
         let is_logged = self.seen.fetch_add(1, Relaxed) < self.most;
         if !is_logged {
@@ -114,7 +121,7 @@ mod tests {
     #[test]
     fn a_second_has_room_for_so_many_lines() {
         let log = DenialLog::new(2);
-        let at = |second: u64| log.has_room(Micros::new(second * 1_000_000));
+        let at = |second: u64| log.has_room_at(Micros::new(second * 1_000_000));
         assert_eq!([at(7), at(7), at(7), at(7)], [true, true, false, false]);
         assert_eq!([at(8), at(8), at(8)], [true, true, false]);
         assert_eq!(log.silent(), 3);

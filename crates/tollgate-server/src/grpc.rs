@@ -1,41 +1,181 @@
-//! The gRPC edge.
+//! The gRPC edge: checks of our own service, Envoy's rate limit service, health and reflection.
+//!
+//! Calls come over HTTP/2, which hyper speaks. What is asked often is read and answered here, frame by frame, and decides
+//! nothing that the other edges do not; health and reflection are tonic's. Everything a stranger can make grow has a bound:
+//! connections, streams, heads, messages, answers that nobody takes, and how long any of these may last. A connection that
+//! is idle is kept for as long as its client answers pings, for proxies keep theirs.
+
+mod body;
+mod check;
+mod desk;
+mod envoy;
+mod frame;
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "it is generated, and what is asked for is read without it: only tests use all of it"
+)]
+mod generated;
+mod load;
+mod message;
+mod standard;
+mod stream;
+mod streams;
 
 use crate::api::ApiOptions;
 use crate::denials::DenialLog;
-use crate::http::Phase;
+use crate::http::{FIRST_PATIENCE, Orders, Phase, Rewind, Room};
 use crate::port::Attendant;
+use desk::Desk;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use standard::Standard;
+use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncWrite};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tollgate::{Gate, Store};
 
+/// The most calls at once on one connection. A proxy that has more opens another.
+const MAX_STREAMS: u32 = 128;
+/// How much a client may send ahead of what was read: on one stream, and on all of a connection together.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// How much of an answer hyper holds for a stream while its client does not read.
+const MAX_UNSENT_BYTES: usize = 64 * 1024;
+/// The most bytes of a call's head, of which metadata is a part.
+const MAX_HEAD_BYTES: u32 = 16 * 1024;
+/// How often a client is asked whether it is still there, and how long it may take to say so.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What every client that speaks HTTP/2 begins with.
+const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What any other is told.
+const NOT_GRPC: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: 65\r\n\r\n\
+    This port speaks gRPC, over HTTP/2: the HTTP API has its own port";
+
 /// Speaks gRPC.
-#[derive(Debug)]
 pub(crate) struct Grpc<S> {
+    shared: Arc<Shared<S>>,
+}
+
+/// What all connections share.
+struct Shared<S> {
     gate: Gate<S>,
+    options: ApiOptions,
     denials: Arc<DenialLog>,
+    /// For messages that are larger than most.
+    room: Room,
+    standard: Standard,
+    speech: http2::Builder<TokioExecutor>,
 }
 
 impl<S> Clone for Grpc<S> {
     fn clone(&self) -> Grpc<S> {
-        Grpc { gate: self.gate.clone(), denials: Arc::clone(&self.denials) }
+        Grpc { shared: Arc::clone(&self.shared) }
     }
 }
 
 impl<S: Store> Grpc<S> {
-    pub(crate) fn new(gate: Gate<S>, _api: &ApiOptions, denials: Arc<DenialLog>) -> Grpc<S> {
-        Grpc { gate, denials }
+    pub(crate) fn new(gate: Gate<S>, api: &ApiOptions, denials: Arc<DenialLog>) -> Grpc<S> {
+        let mut speech = http2::Builder::new(TokioExecutor::new());
+        speech.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_PATIENCE);
+        speech.max_concurrent_streams(MAX_STREAMS).max_header_list_size(MAX_HEAD_BYTES);
+        speech.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
+        speech.max_send_buf_size(MAX_UNSENT_BYTES).auto_date_header(false);
+        let (options, room, standard) = (api.clone(), Room::new(), Standard::new());
+        Grpc { shared: Arc::new(Shared { gate, options, denials, room, standard, speech }) }
+    }
+
+    /// Says to whoever asks for the server's health whether it serves.
+    pub(crate) async fn report(&self, is_serving: bool) {
+        self.shared.standard.report(is_serving).await;
+    }
+
+    async fn converse<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+        &self,
+        stream: C,
+        phase: watch::Receiver<Phase>,
+    ) {
+        let mut orders = Orders::new(phase.clone());
+        let desk = Arc::new(Desk::new(Arc::clone(&self.shared), phase));
+        let service = service_fn(|request| {
+            let desk = Arc::clone(&desk);
+            async move { Ok::<_, Infallible>(desk.reply(request).await) }
+        });
+        let mut connection = pin!(self.shared.speech.serve_connection(TokioIo::new(stream), service));
+        let mut overdue = pin!(desk.is_overdue());
+        let mut is_told = false;
+        // Written out, so that what is waited for is begun once and not whenever the connection moves.
+        poll_fn(|cx| {
+            loop {
+                if !is_told && orders.is_draining() {
+                    is_told = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                    let _ = ended.inspect_err(|error| tracing::debug!(%error, "a connection broke"));
+                    return Poll::Ready(());
+                }
+                if overdue.as_mut().poll(cx).is_ready() {
+                    tracing::debug!("a connection did not take its answers");
+                    return Poll::Ready(());
+                }
+                if orders.poll_gone(cx).is_ready() {
+                    return Poll::Ready(());
+                }
+                if is_told || !orders.is_draining() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
     }
 }
 
 impl<S: Store> Attendant for Grpc<S> {
     async fn attend<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
-        _stream: C,
+        mut stream: C,
         _peer: IpAddr,
-        _phase: watch::Receiver<Phase>,
+        mut phase: watch::Receiver<Phase>,
     ) {
-        let _ = (&self.gate, &self.denials);
+        let told = phase.clone();
+        let greeted = tokio::select! {
+            greeted = timeout(FIRST_PATIENCE, greet(&mut stream)) => greeted,
+            // Who has not come so far has asked for nothing.
+            _ = phase.wait_for(|phase| *phase == Phase::Draining) => return,
+        };
+        match greeted {
+            Ok(true) => self.converse(Rewind::new(stream, PREFACE.to_vec()), told).await,
+            Ok(false) => {}
+            Err(_) => tracing::debug!("a connection was given up before it asked for anything"),
+        }
     }
+}
+
+/// Reads what HTTP/2 begins with, and says whether that is what came. Hyper would wait for it for ever.
+async fn greet<C: AsyncRead + AsyncWrite + Unpin>(stream: &mut C) -> bool {
+    let (mut read, mut preface) = (0, [0; PREFACE.len()]);
+    while read < PREFACE.len() {
+        match stream.read(&mut preface[read..]).await {
+            Ok(0) | Err(_) => return false,
+            Ok(length) => read += length,
+        }
+        if preface[..read] != PREFACE[..read] {
+            // If the client does not want to hear it, nobody does.
+            let _ = stream.write_all(NOT_GRPC).await;
+            let _ = stream.shutdown().await;
+            return false;
+        }
+    }
+    true
 }

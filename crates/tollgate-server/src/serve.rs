@@ -110,8 +110,10 @@ pub async fn serve<S: Store + Keeping>(
         let resp = Resp::new(gate.clone(), &api, denials());
         ports.push(Port::open(PortName::Resp, door, resp, max_connections, Arc::clone(&tower.crowd)));
     }
+    let mut health = None;
     if let Some(door) = grpc {
         let grpc = Grpc::new(gate.clone(), &api, denials());
+        health.insert(grpc.clone()).report(true).await;
         ports.push(Port::open(PortName::Grpc, door, grpc, max_connections, Arc::clone(&tower.crowd)));
     }
     if let Some(door) = http {
@@ -127,6 +129,9 @@ pub async fn serve<S: Store + Keeping>(
     let stopping = async {
         stop.await;
         tower.is_draining.store(true, Relaxed);
+        if let Some(grpc) = health {
+            grpc.report(false).await;
+        }
         sleep(drain_delay).await;
         let closing: JoinSet<()> = ports.into_iter().map(|port| port.close(drain_timeout)).collect();
         closing.join_all().await;

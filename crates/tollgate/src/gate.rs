@@ -149,6 +149,12 @@ impl<S: Store> Gate<S> {
         docket.add_stated(stated, limit, verb, request, &self.shared.emergency);
     }
 
+    /// From now until [`Docket::part`], requests are decided together, all or nothing, as parts of a single request of `who`:
+    /// see [`Docket::join`]. The emergency limit is asked once, for `who`, and what it refuses is refused in all parts.
+    pub fn join(&self, docket: &mut Docket, who: &Request<'_>) {
+        docket.join_as(who, &self.shared.emergency);
+    }
+
     /// Has all that was added decided, in one call to the store.
     ///
     /// It always answers: if the store does not, each request is answered as its rules say for that case.

@@ -318,3 +318,26 @@ async fn joined_requests_take_together_or_not_at_all() {
     let keys: Vec<_> = many.iter().map(String::as_str).collect();
     assert_eq!(ask(&keys).await[1..41], [(true, 2); 40]);
 }
+
+#[tokio::test]
+async fn in_an_emergency_what_is_joined_as_one_request_counts_once() {
+    let (gate, _) = gate(compile(vec![rule("key", "api_key", &["10/h"])]));
+    gate.emergency().switch_on(limit("2/h"));
+    let who = Request { ip: Some("192.0.2.7".parse().unwrap()), ..Request::new("") };
+    let ask = async || {
+        let mut docket = gate.begin();
+        gate.join(&mut docket, &who);
+        for (verb, key) in [(Verb::Check, "a"), (Verb::Check, "b"), (Verb::Peek, "c")] {
+            gate.add(&mut docket, verb, &Request::new(key));
+        }
+        docket.part();
+        gate.settle(&mut docket).await;
+        docket.verdicts().map(|verdict| (verdict.is_allowed(), verdict.cause())).collect::<Vec<_>>()
+    };
+    assert_eq!(ask().await, [(true, Cause::Limit); 3]);
+    assert_eq!(ask().await, [(true, Cause::Limit); 3]);
+    let refused = (false, Cause::Emergency);
+    assert_eq!(ask().await, [refused, refused, (true, Cause::Limit)], "looking takes nothing");
+    // By itself, each is counted by its own key again.
+    assert_eq!(check(&gate, &Request::new("a")).await, said(true, 7, "key"));
+}

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tollgate::rules::spec::Mode;
-use tollgate::rules::{Explanation, Listed, Request, RuleSet, Standing, TierSource};
+use tollgate::rules::{Attribute, Descriptor, Explanation, Listed, Request, RuleSet, Standing, TierSource};
 use tollgate::{Clock, SystemClock};
 
 /// Say which rules bind a request, why, and why the others do not
@@ -35,6 +35,12 @@ pub(crate) struct Explain {
     /// Another attribute; may be given several times
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = attribute)]
     attributes: Vec<(String, String)>,
+    /// The domain of the descriptor that a proxy sends
+    #[arg(long, default_value = "", hide_default_value = true)]
+    domain: String,
+    /// An entry of that descriptor; may be given several times, and the order counts
+    #[arg(long = "descriptor", value_name = "KEY=VALUE", value_parser = attribute)]
+    entries: Vec<(String, String)>,
     /// How to say it
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -47,12 +53,20 @@ fn attribute(text: &str) -> Result<(String, String)> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+fn borrow(pairs: &[(String, String)]) -> Vec<Attribute<'_>> {
+    pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
 impl Explain {
     pub(super) fn run(self) -> Result<ExitCode> {
         let Some(spec) = Reviewed::of(&self.file)?.spec()? else { return Ok(ExitCode::FAILURE) };
         let rules = RuleSet::compile(&spec)?;
+        let entries = borrow(&self.entries);
+        // A server that speaks with proxies takes entries for attributes too.
         let attributes: Vec<_> =
-            self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            borrow(&self.attributes).into_iter().chain(entries.iter().copied()).collect();
+        let has_descriptor = !self.domain.is_empty() || !entries.is_empty();
+        let descriptor = Descriptor { domain: &self.domain, entries: &entries };
         let request = Request {
             client_key: &self.key,
             endpoint: &self.endpoint,
@@ -60,7 +74,7 @@ impl Explain {
             tier: &self.tier,
             ip: self.ip,
             attributes: &attributes,
-            descriptor: None,
+            descriptor: has_descriptor.then_some(descriptor),
             cost: 1,
         };
         let clock = SystemClock::new();
@@ -89,6 +103,9 @@ fn words(explanation: &Explanation<'_>) -> String {
         None if explanation.rules.iter().all(|(_, standing)| !matches!(standing, Standing::Binds { .. })) => {
             text.push_str("ALLOWED: no rule binds it\n");
         }
+        None if explanation.rules.iter().all(|(_, standing)| !limits(standing)) => {
+            text.push_str("ALLOWED: what binds it is unlimited\n");
+        }
         None => {}
     }
     let is_listed = explanation.listed.is_some();
@@ -100,9 +117,18 @@ fn words(explanation: &Explanation<'_>) -> String {
     text
 }
 
+/// Whether a rule holds the request to something.
+fn limits(standing: &Standing<'_>) -> bool {
+    matches!(standing, Standing::Binds { limits, .. } if !limits.is_empty())
+}
+
 /// What a rule has to say; of a client on a list, what it would.
 fn verdict(standing: &Standing<'_>, is_listed: bool) -> String {
     match standing {
+        Standing::Binds { limits, .. } if limits.is_empty() => {
+            let binds = if is_listed { "would bind" } else { "binds" };
+            format!("{binds}: unlimited, and no rule behind it that counts the same is looked at")
+        }
         Standing::Binds { limits, key } => {
             let limits: Vec<_> = limits.iter().map(ToString::to_string).collect();
             let key: Vec<_> = key.iter().map(|(name, value)| format!("{name} {value:?}")).collect();

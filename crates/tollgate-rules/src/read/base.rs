@@ -11,7 +11,7 @@ use crate::spec::{At, BaseSpec, ClientSpec, FileSpec, Mode, RuleSpec, TierSpec, 
 use crate::yaml::{Node, Value};
 
 /// The most rules that a file may have.
-const MOST_RULES: usize = 100_000;
+pub(crate) const MOST_RULES: usize = 100_000;
 
 /// The fields of which a file must have one to say anything.
 pub(crate) const SUBSTANCE: [&str; 6] = ["rules", "default", "tiers", "clients", "whitelist", "blacklist"];
@@ -100,7 +100,7 @@ impl<'n> Reader<'n> {
         let (terms, key) = match self.terms(item, &DEFAULT)? {
             (terms, None) => (terms, vec![Dimension::ApiKey]),
             (terms, Some(fields)) => {
-                let key = self.key(&fields);
+                let key = self.key(&fields, Dimension::ApiKey);
                 fields.finish();
                 (terms, key)
             }

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 
 /// The longest text that a name or a value may be, in bytes.
-const MOST_TEXT: usize = 4096;
+pub(crate) const MOST_TEXT: usize = 4096;
 
 /// The fields of a map, as far as they are in order.
 #[derive(Debug)]
@@ -205,7 +205,7 @@ impl<'n> Item<'n> {
     }
 
     /// Another value that was written for the same field.
-    fn with(&self, node: &'n Node<'n>) -> Item<'n> {
+    pub(super) fn with(&self, node: &'n Node<'n>) -> Item<'n> {
         Item { node, ..*self }
     }
 
@@ -224,7 +224,7 @@ impl<'n> Item<'n> {
         }
     }
 
-    fn complain_of_emptiness(&self, complaints: &mut Complaints) {
+    pub(super) fn complain_of_emptiness(&self, complaints: &mut Complaints) {
         let Field { example, .. } = self.field;
         let said = format!("{0} is empty: write {0}: {example}{1}", self.name, self.field.or_not());
         complaints.error(self.place(), said);

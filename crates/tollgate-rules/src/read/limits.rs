@@ -2,12 +2,14 @@
 
 use super::fields::{Fields, Item};
 use super::value::Ratio;
-use crate::complaint::Complaints;
+use crate::complaint::{Complaints, near, quoted};
 use crate::schema::table::{ALGORITHMS, OVERRIDE, PARAMS};
 use crate::spec::{At, Place};
 use crate::yaml::Value;
 use tollgate_core::{Align, Law, Leak, Limit, LimitError, LogSize, Micros, Quota, QuotaError, Span, Zone};
 
+/// What is written where nothing is to be limited.
+const UNLIMITED: &str = "unlimited";
 /// The fields that limits are written with.
 const LIMIT_FIELDS: [&str; 3] = ["limit", "limits", "params"];
 
@@ -36,9 +38,13 @@ impl Terms {
             params: None,
         };
         if let Some(item) = limit {
-            let limit = read_quota(&item, law, complaints);
-            terms.params = limit.map(|limit| Params::of(&limit, item.place()));
-            terms.limits = Some(limit.into_iter().collect());
+            let limits = read_limit(&item, law, complaints);
+            terms.params = limits.first().map(|limit| Params::of(limit, item.place()));
+            terms.limits = Some(limits);
+            if item.is_unlimited() && terms.names_law && !fields.has_any(&["override"]) {
+                let said = "what is unlimited is not counted, so it needs no algorithm: leave that out";
+                complaints.error(item.place(), said);
+            }
         } else if let Some(item) = limits {
             terms.limits = Some(read_list(&item, law, complaints));
         } else if let Some(item) = params {
@@ -51,7 +57,7 @@ impl Terms {
 
     /// What a text alone says: `100/min`, under the usual law.
     pub(super) fn of_text(item: &Item<'_>, complaints: &mut Complaints) -> Terms {
-        let limits = read_quota(item, Law::TokenBucket, complaints).into_iter().collect();
+        let limits = read_limit(item, Law::TokenBucket, complaints);
         Terms { law: Law::TokenBucket, names_law: false, limits: Some(limits), params: None }
     }
 
@@ -62,7 +68,7 @@ impl Terms {
         complaints: &mut Complaints,
     ) -> Option<(Vec<Limit>, Option<Micros>)> {
         if let Value::Scalar { .. } = item.node.value {
-            return Some((read_quota(item, self.law, complaints).into_iter().collect(), None));
+            return Some((read_limit(item, self.law, complaints), None));
         }
         let errors = complaints.errors();
         let fields = Fields::read(item.node, &OVERRIDE, complaints)?;
@@ -87,7 +93,7 @@ impl Terms {
                 let said = "the limit says how long it is for already: leave refill_rate and window out";
                 complaints.error(item.place(), said);
             }
-            return read_quota(&item, law, complaints).into_iter().collect();
+            return read_limit(&item, law, complaints);
         }
         if complaints.errors() > errors {
             return Vec::new();
@@ -117,8 +123,16 @@ fn read_list(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Vec<Limi
     items.iter().filter_map(limit).collect()
 }
 
+/// What a `limit` says: one, or none if it is unlimited. If it can't be read there is none either, and a complaint.
+fn read_limit(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Vec<Limit> {
+    match item.is_unlimited() {
+        true => Vec::new(),
+        false => read_quota(item, law, complaints).into_iter().collect(),
+    }
+}
+
 /// A limit from text like `100/min burst 20`.
-pub(super) fn read_quota(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Option<Limit> {
+fn read_quota(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Option<Limit> {
     if let (Value::List(_), "limit") = (&item.node.value, item.name) {
         complaints.error(item.place(), "limit is a single one: write limits: [100/s, 10000/h] for several");
         return None;
@@ -126,6 +140,15 @@ pub(super) fn read_quota(item: &Item<'_>, law: Law, complaints: &mut Complaints)
     let text = item.text(complaints)?;
     match text.parse() {
         Ok(quota) => build(law, quota, item.place(), complaints),
+        Err(_) if item.is_unlimited() => {
+            let said = "unlimited is no limit among others: write limit: unlimited instead, or leave it out";
+            complaints.error(item.place(), said);
+            None
+        }
+        Err(_) if means_unlimited(text) => {
+            complaints.error(item.place(), format!("{} is no limit: write unlimited", quoted(text)));
+            None
+        }
         Err(error) => {
             let error: QuotaError = error;
             complaints.error(item.place(), error.to_string());
@@ -366,9 +389,21 @@ fn complain_of_difference(capacity: u32, rate: &Ratio, window: &At<Span>, compla
     }
 }
 
+/// What people write who mean that there is no limit.
+fn means_unlimited(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    near(&text, [UNLIMITED]).is_some()
+        || matches!(&*text, "none" | "no limit" | "infinite" | "infinity" | "inf" | ".inf" | "-1")
+}
+
 impl Item<'_> {
-    /// Whether a limit says for how long it is.
+    /// Whether a limit says for how long it is, or that there is none.
     fn is_quota(&self) -> bool {
-        self.node.text().is_some_and(|text| text.contains('/') || text.contains(" per "))
+        let says_period = |text: &str| text.contains('/') || text.contains(" per ");
+        self.node.text().is_some_and(says_period) || self.is_unlimited()
+    }
+
+    fn is_unlimited(&self) -> bool {
+        self.node.text() == Some(UNLIMITED)
     }
 }

@@ -7,16 +7,12 @@ use crate::complaint::{near, quoted};
 use crate::dimension::Dimension;
 use crate::pattern::Pattern;
 use crate::schema::table::{MATCH, RULE};
-use crate::spec::{At, Consistency, FailureMode, Match, Mode, OverrideSpec, Place, RuleSpec};
+use crate::spec::{At, Consistency, FailureMode, MOST_ID, Match, Mode, OverrideSpec, Place, RuleSpec};
 use crate::yaml::Node;
 use tollgate_core::Law;
 
-/// The longest that a rule's name may be.
-const MOST_ID: usize = 64;
 /// The most names that a key may have: with what else a store needs, they stay below the parts of a key.
-const MOST_DIMENSIONS: usize = 8;
-/// The names that are no attributes.
-const DIMENSIONS: [&str; 8] = ["api_key", "client_key", "ip", "endpoint", "path", "method", "tier", "global"];
+pub(crate) const MOST_DIMENSIONS: usize = 8;
 
 impl<'n> Reader<'n> {
     /// Reads a rule, and says whether all of it is in order.
@@ -25,6 +21,7 @@ impl<'n> Reader<'n> {
         let fields = Fields::read(node, &RULE, &mut self.complaints)?;
         let id = self.id(&fields);
         let when = self.when(&fields);
+        let asks_for_descriptor = !when.descriptor.is_empty();
         let terms = Terms::read(&fields, &mut self.complaints);
         let overrides = self.overrides(&fields, &terms);
         if terms.names_law
@@ -37,13 +34,15 @@ impl<'n> Reader<'n> {
                         has its own";
             self.complaints.error(id.place, said);
         }
+        // A rule that asks for a descriptor is one of a proxy's, and those count what the proxy sends.
+        let usual = if asks_for_descriptor { Dimension::Descriptor } else { Dimension::ApiKey };
         let rule = RuleSpec {
             id,
             version: fields.find("version").and_then(|item| item.whole(&mut self.complaints)),
             description: self.text_of(fields.find("description")),
             mode: self.mode(&fields),
             when,
-            key: self.key(&fields),
+            key: self.key(&fields, usual),
             limits: terms.limits,
             overrides,
             on_store_failure: self.on_store_failure(&fields),
@@ -87,9 +86,9 @@ impl<'n> Reader<'n> {
         }
     }
 
-    /// What is counted apart: the client's key, unless the fields say otherwise.
-    pub(super) fn key(&mut self, fields: &Fields<'n>) -> Vec<Dimension> {
-        let Some(item) = fields.find("key") else { return vec![Dimension::ApiKey] };
+    /// What is counted apart, if the fields say it; else this.
+    pub(super) fn key(&mut self, fields: &Fields<'n>, usual: Dimension) -> Vec<Dimension> {
+        let Some(item) = fields.find("key") else { return vec![usual] };
         let items = item.one_or_list(&mut self.complaints);
         let is_alone = items.len() == 1;
         let mut key: Vec<Dimension> = Vec::new();
@@ -123,13 +122,13 @@ impl<'n> Reader<'n> {
     }
 
     fn complain_of_attribute(&mut self, name: &str, place: Place) {
-        if !is_attribute(name) {
+        if !Dimension::is_attribute(name) {
             let said = format!(
                 "{} is no name of an attribute: write letters, digits, _, - and . only, like tenant_id",
                 quoted(name)
             );
             self.complaints.error(place, said);
-        } else if let Some(near) = near(name, DIMENSIONS) {
+        } else if let Some(near) = near(name, Dimension::NAMES) {
             let said = format!(
                 "{name} is taken for an attribute that callers send, and whoever does not send it is not \
                  counted: did you \
@@ -223,6 +222,8 @@ impl<'n> Reader<'n> {
             rule_tier: None,
             ip: self.each(fields.find("ip"), Self::network),
             attributes: self.attributes(&fields),
+            domain: fields.find("domain").and_then(|item| self.pattern(&item)),
+            descriptor: fields.find("descriptor").map(|item| self.descriptor(&item)).unwrap_or_default(),
         };
         fields.finish();
         when
@@ -250,7 +251,7 @@ impl<'n> Reader<'n> {
         let Some(item) = fields.find("attributes") else { return Vec::new() };
         let mut attributes = Vec::new();
         for (name, item) in item.map(&mut self.complaints) {
-            if !is_attribute(name.value) {
+            if !Dimension::is_attribute(name.value) {
                 let said = format!(
                     "{} is no name of an attribute: write letters, digits, _, - and . only, like tenant_id",
                     quoted(name.value)
@@ -272,10 +273,6 @@ impl<'n> Reader<'n> {
         let items = item.map(|item| item.one_or_list(&mut self.complaints)).unwrap_or_default();
         items.iter().filter_map(|item| read(self, item)).collect()
     }
-}
-
-fn is_attribute(name: &str) -> bool {
-    name.len() <= MOST_ID && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
 /// The nearest to a name that an id may be.

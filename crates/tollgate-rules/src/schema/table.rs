@@ -55,8 +55,12 @@ pub(crate) enum Form {
     Moment,
     /// Text like `100/min burst 20`.
     Quota,
+    /// The same, or `unlimited`.
+    Limit,
     /// An address or a network.
     Network,
+    /// The entries of a proxy's descriptor.
+    Descriptor,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A list.
@@ -125,9 +129,9 @@ const AMOUNT: Form = Form::Whole(1, u32::MAX as u64);
 
 const LIMIT: Field = field(
     "limit",
-    Form::Quota,
+    Form::Limit,
     "100/min burst 20",
-    "How much per how long: an amount, a period, and perhaps how much may come at once.",
+    "How much per how long: an amount, a period, and perhaps how much may come at once. Or unlimited.",
 );
 const LIMITS: Field = field(
     "limits",
@@ -201,13 +205,14 @@ const KEY: Field = field(
     "key",
     Form::OneOrList(&Form::Text),
     "[api_key, endpoint]",
-    "What is counted apart: api_key, ip, endpoint, path, method, tier, or any attribute that callers send. \
-     global alone is \
-     one count for all. api_key unless said otherwise.",
+    "What is counted apart: api_key, ip, endpoint, path, method, tier, domain, descriptor, or any attribute \
+     that callers send. global alone is one count for all. Unless said otherwise, api_key; with \
+     match.descriptor, descriptor.",
 );
 
 const LIMIT_GROUP: &[&[&str]] = &[&["limit", "limits", "params"]];
-const LIMIT_HINTS: [(&str, &str); 4] = [
+const LIMIT_HINTS: [(&str, &str); 5] = [
+    ("unlimited", "write limit: unlimited"),
     ("burst", "write it behind the limit, like limit: 100/min burst 20"),
     ("rate", "write limit: 100/min, or params: {capacity: 100, refill_rate: 1.67}"),
     ("quota", "write it as limit: 100/min"),
@@ -230,20 +235,20 @@ pub(crate) static FILE: Table = Table {
         ),
         field(
             "default",
-            Form::Either(&Form::Quota, &Form::Fields(&DEFAULT)),
+            Form::Either(&Form::Limit, &Form::Fields(&DEFAULT)),
             "{limit: 100/min}",
             "What binds whom no rule binds, and what rules without a limit inherit.",
         ),
         field(
             "tiers",
-            Form::Named(&Form::Either(&Form::Quota, &Form::Fields(&TIER))),
+            Form::Named(&Form::Either(&Form::Limit, &Form::Fields(&TIER))),
             "{free: 100/min, pro: 1000/min}",
             "Bundles of limits by name, which take the default's place for their clients.",
         ),
         field("default_tier", Form::Text, "free", "The tier of clients whose tier is not known otherwise."),
         field(
             "clients",
-            Form::Map(&Form::Either(&Form::Quota, &Form::Fields(&CLIENT))),
+            Form::Map(&Form::Either(&Form::Limit, &Form::Fields(&CLIENT))),
             "{acme: {tier: pro}}",
             "What is known of single clients, by their keys.",
         ),
@@ -341,7 +346,7 @@ pub(crate) static RULE: Table = Table {
         KEY,
         field(
             "override",
-            Form::Map(&Form::Either(&Form::Quota, &Form::Fields(&OVERRIDE))),
+            Form::Map(&Form::Either(&Form::Limit, &Form::Fields(&OVERRIDE))),
             "{acme: 1000/min}",
             "Other limits for single client keys.",
         )
@@ -358,6 +363,7 @@ pub(crate) static RULE: Table = Table {
         LIMIT_HINTS[1],
         LIMIT_HINTS[2],
         LIMIT_HINTS[3],
+        LIMIT_HINTS[4],
         ("name", "write it as id"),
         ("priority", "rules are tried from top to bottom: move the rule instead"),
         ("disabled", "write enabled: false"),
@@ -403,6 +409,19 @@ pub(crate) static MATCH: Table = Table {
             "Attributes that callers send, each with its pattern or several; * stands for any run of \
              characters.",
         ),
+        field(
+            "domain",
+            Form::Text,
+            "edge",
+            "The domain that a proxy like Envoy sends with its descriptors; * stands for any run of characters.",
+        ),
+        field(
+            "descriptor",
+            Form::Descriptor,
+            "[generic_key: login, remote_address]",
+            "The descriptor that a proxy sends: these entries in this order, no more and no fewer. A name alone \
+             is any value; in values, * stands for any run of characters.",
+        ),
     ],
     exclusive: &[&["path", "path_regex"]],
     hints: &[
@@ -410,6 +429,7 @@ pub(crate) static MATCH: Table = Table {
         ("tenant", "if callers send it, write attributes: {tenant: …}"),
         ("host", "if callers send it, write attributes: {host: …}"),
         ("header", "if callers send it, write attributes: {name: …}"),
+        ("namespace", "write it as domain"),
         ("query", "the query is no part of the path: if callers send it, write attributes: {name: …}"),
     ],
 };
@@ -445,9 +465,9 @@ pub(crate) static OVERRIDE: Table = Table {
         REFILL_RATE,
         field(
             "limit",
-            Form::Either(&AMOUNT, &Form::Quota),
+            Form::Either(&AMOUNT, &Form::Limit),
             "1000/min",
-            "How much per how long, or how many in the rule's window.",
+            "How much per how long, or how many in the rule's window. Or unlimited.",
         ),
         WINDOW,
         LIMITS,

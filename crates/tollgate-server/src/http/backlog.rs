@@ -17,25 +17,25 @@ const ANSWER_PATIENCE: Duration = super::patience::BODY_PATIENCE;
 
 /// The long answers of one connection.
 #[derive(Clone, Debug)]
-pub(super) struct Backlog {
+pub(crate) struct Backlog {
     turns: Arc<Semaphore>,
     overdue: Arc<Notify>,
 }
 
 /// The turn of one long answer, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     _permit: OwnedSemaphorePermit,
     alarm: AbortHandle,
 }
 
 impl Backlog {
-    pub(super) fn new() -> Backlog {
+    pub(crate) fn new() -> Backlog {
         Backlog { turns: Arc::new(Semaphore::new(TURNS)), overdue: Arc::default() }
     }
 
     /// Waits until there may be one more.
-    pub(super) async fn turn(&self) -> Turn {
+    pub(crate) async fn turn(&self) -> Turn {
         let permit = Arc::clone(&self.turns).acquire_owned().await.expect("the semaphore is never closed");
         let overdue = Arc::clone(&self.overdue);
         let alarm = tokio::spawn(async move {
@@ -46,7 +46,7 @@ impl Backlog {
     }
 
     /// Until one of them has been waiting for too long.
-    pub(super) async fn is_overdue(&self) {
+    pub(crate) async fn is_overdue(&self) {
         self.overdue.notified().await;
     }
 }

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 const FIRST_BYTES: usize = 8 * 1024;
 
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     /// As long as it may be filled. What was not filled has no meaning.
     bytes: Vec<u8>,
     start: usize,
@@ -23,27 +23,27 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    pub(super) fn new() -> Buffer {
+    pub(crate) fn new() -> Buffer {
         Buffer { bytes: vec![0; FIRST_BYTES], start: 0, end: 0 }
     }
 
     /// What has come and was not yet taken.
-    pub(super) fn filled(&self) -> &[u8] {
+    pub(crate) fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
     /// Forgets the first `bytes`.
-    pub(super) fn take(&mut self, bytes: usize) {
+    pub(crate) fn take(&mut self, bytes: usize) {
         self.start += bytes;
         debug_assert!(self.start <= self.end, "nothing is taken that has not come");
     }
 
     /// Makes sure that something can be read.
-    pub(super) fn make_room(&mut self) {
+    pub(crate) fn make_room(&mut self) {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
@@ -69,7 +69,7 @@ impl Buffer {
     }
 
     /// Reads what there is; gives how much that was, and 0 at the end.
-    pub(super) fn poll_fill<S: AsyncRead + Unpin>(
+    pub(crate) fn poll_fill<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,

@@ -15,7 +15,7 @@ pub(crate) enum Phase {
 }
 
 /// The server's orders to one connection.
-pub(super) struct Orders {
+pub(crate) struct Orders {
     phase: watch::Receiver<Phase>,
     is_draining: bool,
     /// Waits for the next change. It is kept from request to request: to begin to wait takes a lock that all
@@ -26,13 +26,13 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    pub(super) fn new(phase: watch::Receiver<Phase>) -> Orders {
+    pub(crate) fn new(phase: watch::Receiver<Phase>) -> Orders {
         Orders { change: Box::pin(change(phase.clone())), phase, is_draining: false, waits: None }
     }
 
     /// Whether to finish what has begun and leave. It asks nobody but a counter, so a connection that is never idle, and
     /// so never waits for orders, may ask as often as it likes.
-    pub(super) fn is_draining(&mut self) -> bool {
+    pub(crate) fn is_draining(&mut self) -> bool {
         if self.phase.has_changed().unwrap_or(true) {
             self.waits = None;
             self.is_draining = *self.phase.borrow_and_update() == Phase::Draining;
@@ -41,7 +41,7 @@ impl Orders {
     }
 
     /// Until the server is gone. It also wakes whoever polls when there is another phase.
-    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let waits = self.waits.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
         if waits && self.phase.has_changed().is_ok_and(|has_changed| !has_changed) {
             return Poll::Pending;

@@ -1,7 +1,7 @@
 //! How long a connection is borne with.
 //!
 //! One timer for each connection, whatever it does: a timer for each request would cost more than many a request. It is
-//! the same patience before and after a connection has left the lane.
+//! the same patience before and after a connection has left the lane. Other protocols have their own, of the same kind.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -10,9 +10,9 @@ use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// How long a body may take. It comes right behind its headers, so only a broken or hostile client takes long.
-pub(super) const BODY_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a new connection may take until its first request has begun: its headers, or HTTP/2's preface, are in.
-const FIRST_PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const FIRST_PATIENCE: Duration = Duration::from_secs(15);
 /// How often a connection is looked at: if no request has begun since the last look, it is closed. Above the 60 seconds
 /// after which common load balancers drop an idle connection, so that it is them who close, and no request crosses
 /// with our closing.
@@ -20,50 +20,67 @@ const PATIENCE: Duration = Duration::from_secs(75);
 
 /// What patience was lost over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lost {
+pub(crate) enum Lost {
     /// No request has begun for long.
     Quiet,
-    /// The body of a request that has begun did not arrive.
+    /// Something that was expected did not happen in time: the body of a request that has begun did not arrive.
     Late,
 }
 
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     timer: Pin<Box<Sleep>>,
+    /// How often the connection is looked at.
+    pace: Duration,
     /// Whom the timer will wake, if that is settled.
     waits: Option<Waker>,
     /// When the connection is looked at next.
     look_at: Instant,
     /// How many requests had begun at the last look.
     seen: u64,
-    /// When the body that is being waited for must be there.
-    body_due: Option<Instant>,
+    /// When that must have happened which is being waited for.
+    due: Option<Instant>,
 }
 
 impl Patience {
-    /// Patience with a new connection.
+    /// Patience with a new connection that speaks HTTP.
     pub(super) fn new() -> Patience {
-        let timer = Box::pin(sleep(FIRST_PATIENCE));
-        Patience { look_at: timer.deadline(), timer, waits: None, seen: 0, body_due: None }
+        Patience::with(FIRST_PATIENCE, PATIENCE)
+    }
+
+    /// Patience with a new connection: how long its first request may take, and how often it is looked at from then on.
+    pub(crate) fn with(first: Duration, pace: Duration) -> Patience {
+        let timer = Box::pin(sleep(first));
+        Patience { look_at: timer.deadline(), timer, pace, waits: None, seen: 0, due: None }
     }
 
     /// Waits for a body from now on, unless it does already.
     pub(super) fn expect_body(&mut self) {
-        if self.body_due.is_none() {
-            let due = Instant::now() + BODY_PATIENCE;
-            self.body_due = Some(due);
+        self.expect(BODY_PATIENCE);
+    }
+
+    /// Waits for something from now on that must happen within a time, unless it does already.
+    pub(crate) fn expect(&mut self, within: Duration) {
+        if self.due.is_none() {
+            let due = Instant::now() + within;
+            self.due = Some(due);
             self.waits = None;
             self.timer.as_mut().reset(due.min(self.look_at));
         }
     }
 
-    /// Waits for no body any more. The timer may go off for it all the same, and is then set for the next look.
+    /// Waits for no body any more.
     pub(super) fn expect_no_body(&mut self) {
-        self.body_due = None;
+        self.expect_nothing();
+    }
+
+    /// Waits for nothing any more. The timer may go off for it all the same, and is then set for the next look.
+    pub(crate) fn expect_nothing(&mut self) {
+        self.due = None;
     }
 
     /// Until patience is lost. `begun` is how many requests have begun.
-    pub(super) fn poll_lost(&mut self, begun: u64, cx: &mut Context<'_>) -> Poll<Lost> {
+    pub(crate) fn poll_lost(&mut self, begun: u64, cx: &mut Context<'_>) -> Poll<Lost> {
         let waits = self.waits.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
         if waits && !self.timer.is_elapsed() {
             return Poll::Pending;
@@ -73,7 +90,7 @@ impl Patience {
         loop {
             ready!(self.timer.as_mut().poll(cx));
             let now = Instant::now();
-            if self.body_due.is_some_and(|due| due <= now) {
+            if self.due.is_some_and(|due| due <= now) {
                 return Poll::Ready(Lost::Late);
             }
             if self.look_at <= now {
@@ -81,9 +98,9 @@ impl Patience {
                     return Poll::Ready(Lost::Quiet);
                 }
                 self.seen = begun;
-                self.look_at = now + PATIENCE;
+                self.look_at = now + self.pace;
             }
-            let next = self.body_due.map_or(self.look_at, |due| due.min(self.look_at));
+            let next = self.due.map_or(self.look_at, |due| due.min(self.look_at));
             self.timer.as_mut().reset(next);
         }
     }

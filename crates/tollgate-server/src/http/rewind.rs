@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Gives `ahead` first, and then what `stream` gives. Writing goes straight to the stream.
 #[derive(Debug)]
-pub(super) struct Rewind<S> {
+pub(crate) struct Rewind<S> {
     ahead: Vec<u8>,
     /// How much of what is ahead has been read.
     read: usize,
@@ -15,7 +15,7 @@ pub(super) struct Rewind<S> {
 }
 
 impl<S> Rewind<S> {
-    pub(super) fn new(stream: S, ahead: Vec<u8>) -> Rewind<S> {
+    pub(crate) fn new(stream: S, ahead: Vec<u8>) -> Rewind<S> {
         Rewind { ahead, read: 0, stream }
     }
 }

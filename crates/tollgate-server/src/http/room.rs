@@ -7,27 +7,27 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The most bytes of a body that needs no place.
-pub(super) const SMALL_BYTES: usize = 64 * 1024;
+pub(crate) const SMALL_BYTES: usize = 64 * 1024;
 /// How many larger bodies there may be at once.
 const PLACES: usize = 64;
 
 /// Room for larger bodies, shared by all connections of a port.
 #[derive(Clone, Debug)]
-pub(super) struct Room(Arc<Semaphore>);
+pub(crate) struct Room(Arc<Semaphore>);
 
 /// A place for one of them, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     _permit: OwnedSemaphorePermit,
 }
 
 impl Room {
-    pub(super) fn new() -> Room {
+    pub(crate) fn new() -> Room {
         Room(Arc::new(Semaphore::new(PLACES)))
     }
 
     /// A place, if one is free.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(crate) fn place(&self) -> Option<Place> {
         Arc::clone(&self.0).try_acquire_owned().ok().map(|permit| Place { _permit: permit })
     }
 }

@@ -33,6 +33,8 @@ pub(super) struct Inner {
     pub(super) plan: Plan,
     /// For each request.
     pub(super) entries: Vec<Entry>,
+    /// What the emergency limit refused, and perhaps nothing, while requests are parts of a single one.
+    whole: Option<Option<Decision>>,
     /// Whether the store gave no answer.
     has_failed: bool,
     /// When it began, if this one is timed.
@@ -64,6 +66,7 @@ impl Docket {
                 installed: Arc::clone(&in_force),
                 plan: Plan::new(),
                 entries: Vec::new(),
+                whole: None,
                 has_failed: false,
                 begun,
             }),
@@ -116,7 +119,11 @@ impl Docket {
         plan: impl FnOnce(&mut Inner),
     ) {
         let inner = self.inner_mut();
-        let refused = if emergency.is_on() { emergency.refuse(verb, request) } else { None };
+        let refused = match inner.whole {
+            Some(refused) => refused.filter(|_| verb == Verb::Check),
+            None if emergency.is_on() => emergency.refuse(verb, request),
+            None => None,
+        };
         match refused {
             Some(_) => inner.plan.add_refused(),
             None => plan(inner),
@@ -132,9 +139,17 @@ impl Docket {
         self.inner_mut().plan.join();
     }
 
+    pub(super) fn join_as(&mut self, who: &Request<'_>, emergency: &Emergency) {
+        let refused = if emergency.is_on() { emergency.refuse(Verb::Check, who) } else { None };
+        self.inner_mut().whole = Some(refused);
+        self.join();
+    }
+
     /// From now on, each request is decided by itself again.
     pub fn part(&mut self) {
-        self.inner_mut().plan.part();
+        let inner = self.inner_mut();
+        inner.plan.part();
+        inner.whole = None;
     }
 
     /// Whether a request is denied whatever its limits say.
@@ -225,6 +240,7 @@ impl Drop for Docket {
         if let Some(mut inner) = self.inner.take() {
             inner.plan.clear();
             inner.entries.clear();
+            inner.whole = None;
             inner.has_failed = false;
             // A thread that is ending has no use for it.
             let _ = SPARE.try_with(|spare| spare.replace(Some(inner)));

@@ -1,0 +1,12 @@
+//! The gRPC port as clients meet it: every method, in process, by a clock that stands still.
+
+#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+
+mod checks;
+mod envoy;
+#[expect(unreachable_pub, reason = "it is generated")]
+mod generated;
+mod manners;
+mod raw;
+mod server;
+mod streams;
