@@ -16,7 +16,7 @@ pub(crate) fn check() -> Result<()> {
     let python = Python::with("tests/python/requirements.txt")?;
     let program = Server::build()?;
     let rules = ["--rules", "tests/python/rules.yaml", "--grpc", "off", "--resp", "off"];
-    let server = Server::start(&program, "api", &rules)?;
+    let mut server = Server::start(&program, "api", &rules)?;
     let places = server.places().clone();
     let document = format!("{}/openapi.json", places.http);
     let mut schemathesis = python.program("schemathesis");

@@ -71,8 +71,8 @@ impl Server {
         &self.folder
     }
 
-    /// Ends it, and fails if it broke anywhere on the way.
-    pub(crate) fn end(mut self) -> Result<()> {
+    /// Kills it, without a chance to say goodbye, and fails if it broke anywhere on the way.
+    pub(crate) fn end(&mut self) -> Result<()> {
         ensure!(self.child.try_wait()?.is_none(), "the server ended by itself");
         self.child.kill()?;
         self.child.wait()?;

@@ -52,39 +52,49 @@ impl DenialLog {
         }
     }
 
-    /// Notes a denial.
-    #[cold]
-    pub(crate) fn note(&self, clock: &dyn Clock, request: &Request<'_>, verdict: &Verdict<'_>) {
-        if self.has_room(clock, verdict) {
-            self.write(request, verdict);
+    /// Whether one that was denied `now` would not be logged, for all that is known without asking everybody: only then
+    /// may it be [passed over](DenialLog::pass_over) instead of noted.
+    #[inline]
+    pub(crate) fn is_full(&self, now: Option<Micros>) -> bool {
+        let is_this_second = now.is_some_and(|now| now.get() / 1_000_000 == self.second.load(Relaxed));
+        self.most == 0 || is_this_second && self.seen.load(Relaxed) >= self.most
+    }
+
+    /// Counts denials that are not logged.
+    #[inline]
+    pub(crate) fn pass_over(&self, denials: u64) {
+        if denials > 0 && self.most > 0 {
+            self.seen.fetch_add(denials, Relaxed);
+            self.silent.fetch_add(denials, Relaxed);
         }
     }
 
-    /// Counts a denial, and says whether there is room for its line. Whoever has to look for the request asks first.
-    pub(crate) fn has_room(&self, clock: &dyn Clock, verdict: &Verdict<'_>) -> bool {
-        let now = || verdict.binding().map_or_else(|| clock.now(), |binding| binding.now);
-        self.most > 0 && self.has_room_at(now())
-    }
-
-    /// Writes the line of a denial that there is room for.
-    pub(crate) fn write(&self, request: &Request<'_>, verdict: &Verdict<'_>) {
-        let decision = verdict.decision();
-        tracing::info!(
-            target: "tollgate::denied",
-            key = shown(request.client_key),
-            endpoint = request.endpoint,
-            ip = request.ip.map(tracing::field::display),
-            cost = request.cost,
-            rule = verdict.rule().map(Rule::id),
-            limit = decision.limit().map(tracing::field::display),
-            retry_after_ms = decision.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-            reason = crate::api::reason(verdict.cause()),
-            "denied"
-        );
+    /// Notes a denial.
+    #[cold]
+    pub(crate) fn note(&self, clock: &dyn Clock, request: &Request<'_>, verdict: &Verdict<'_>) {
+        if self.most == 0 {
+            return;
+        }
+        let now = verdict.binding().map_or_else(|| clock.now(), |binding| binding.now);
+        if self.has_room(now) {
+            let decision = verdict.decision();
+            tracing::info!(
+                target: "tollgate::denied",
+                key = shown(request.client_key),
+                endpoint = request.endpoint,
+                ip = request.ip.map(tracing::field::display),
+                cost = request.cost,
+                rule = verdict.rule().map(Rule::id),
+                limit = decision.limit().map(tracing::field::display),
+                retry_after_ms = decision.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+                reason = crate::api::reason(verdict.cause()),
+                "denied"
+            );
+        }
     }
 
     /// Whether this second has room for a line.
-    fn has_room_at(&self, now: Micros) -> bool {
+    fn has_room(&self, now: Micros) -> bool {
         self.turn_to(now);
         let is_logged = self.seen.fetch_add(1, Relaxed) < self.most;
         if !is_logged {
@@ -121,10 +131,23 @@ mod tests {
     #[test]
     fn a_second_has_room_for_so_many_lines() {
         let log = DenialLog::new(2);
-        let at = |second: u64| log.has_room_at(Micros::new(second * 1_000_000));
+        let at = |second: u64| log.has_room(Micros::new(second * 1_000_000));
         assert_eq!([at(7), at(7), at(7), at(7)], [true, true, false, false]);
         assert_eq!([at(8), at(8), at(8)], [true, true, false]);
         assert_eq!(log.silent(), 3);
+    }
+
+    #[test]
+    fn what_is_passed_over_is_counted_all_the_same() {
+        let log = DenialLog::new(2);
+        let now = Micros::new(7_000_000);
+        assert!(!log.is_full(Some(now)) && log.has_room(now) && !log.is_full(Some(now)) && log.has_room(now));
+        assert!(log.is_full(Some(now)) && !log.is_full(Some(Micros::new(8_000_000))) && !log.is_full(None));
+        log.pass_over(5);
+        assert_eq!((log.silent(), log.has_room(now), log.silent()), (5, false, 6));
+        let none = DenialLog::new(0);
+        none.pass_over(5);
+        assert!(none.is_full(None) && none.silent() == 0);
     }
 
     #[test]

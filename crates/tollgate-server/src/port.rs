@@ -5,6 +5,7 @@
 
 use crate::http::Phase;
 use crate::tls::Tls;
+use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,6 +20,11 @@ use tokio_rustls::server::TlsStream;
 
 /// How long the server waits before it accepts again when the system has nothing left to accept with.
 const RESPITE: Duration = Duration::from_millis(100);
+
+/// How long a connection is quiet before the system asks whether anybody is at the other end, and how often it asks then.
+/// Whoever pulled the plug is found out within minutes, also where quiet connections are kept for hours.
+const PROBED_AFTER: Duration = Duration::from_secs(60);
+const PROBED_EVERY: Duration = Duration::from_secs(15);
 
 /// A port that somebody listens on.
 #[derive(Debug)]
@@ -90,6 +96,7 @@ impl Port {
         max_connections: usize,
         crowd: Arc<Crowd>,
     ) -> Port {
+        probe(&door.listener);
         let (phase, _) = watch::channel(Phase::Open);
         let seats = Arc::new(Semaphore::new(max_connections));
         let entrance = Entrance { name, door, attendant, seats: Arc::clone(&seats), crowd };
@@ -175,6 +182,14 @@ impl<'a> Present<'a> {
 impl Drop for Present<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Has connections that are quiet probed. What is said of the listener holds for all that it lets in.
+fn probe(listener: &TcpListener) {
+    let probes = TcpKeepalive::new().with_time(PROBED_AFTER).with_interval(PROBED_EVERY);
+    if let Err(error) = SockRef::from(listener).set_tcp_keepalive(&probes) {
+        tracing::debug!(%error, "the system does not probe connections that are quiet");
     }
 }
 

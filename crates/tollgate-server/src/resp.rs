@@ -14,6 +14,7 @@ mod decode;
 mod figures;
 mod inline;
 mod mistake;
+mod refrain;
 mod reply;
 mod session;
 #[cfg(test)]

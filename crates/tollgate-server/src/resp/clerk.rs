@@ -10,6 +10,7 @@ use super::commands::{Command, Entry, is};
 use super::decode::{Args, Decoder, Found};
 use super::figures;
 use super::mistake::Mistake;
+use super::refrain::Refrain;
 use super::reply::{Reply, Shown};
 use super::session::{Queue, Session};
 use super::throttle::{KnownLimits, Throttle};
@@ -52,6 +53,8 @@ pub(super) struct Clerk<'o, S> {
     docket: Option<Docket>,
     /// Where each of them begins.
     filed: Vec<usize>,
+    /// The call that is expected to come again.
+    refrain: Option<Refrain>,
     /// Reads a command once more, to tell what was denied.
     again: Decoder,
     /// Replies on their way out.
@@ -84,8 +87,9 @@ impl<'o, S: Store> Clerk<'o, S> {
     pub(super) fn new(office: &'o Office<S>, peer: IpAddr) -> Clerk<'o, S> {
         let id = office.connections.fetch_add(1, Relaxed) + 1;
         let session = Session::new(id, peer, office.token.as_ref());
-        let (docket, filed, again, out) = (None, Vec::new(), Decoder::default(), Vec::new());
-        Clerk { office, session, docket, filed, again, out, begun: 0 }
+        let (docket, filed, out) = (None, Vec::new(), Vec::new());
+        let (refrain, again) = (None, Decoder::default());
+        Clerk { office, session, docket, filed, refrain, again, out, begun: 0 }
     }
 
     /// Answers the complete commands that `bytes` begin with, and gives how many bytes those were.
@@ -97,6 +101,14 @@ impl<'o, S: Store> Clerk<'o, S> {
             }
             count += 1;
             let rest = &bytes[at..];
+            if decoder.is_fresh()
+                && let Some(length) = self.file_again(rest)
+            {
+                self.filed.push(at);
+                self.begun += 1;
+                at += length;
+                continue;
+            }
             let length = match decoder.find(rest) {
                 Found::Command { bytes } => bytes,
                 Found::Nothing { bytes } => {
@@ -110,7 +122,7 @@ impl<'o, S: Store> Clerk<'o, S> {
                     break Next::Close;
                 }
             };
-            let then = self.take(decoder.args(rest), at, bytes).await;
+            let then = self.take(decoder.args(rest), at, &bytes[..at + length]).await;
             self.begun += u64::from(self.session.is_admitted);
             at += length;
             match then {
@@ -128,12 +140,23 @@ impl<'o, S: Store> Clerk<'o, S> {
         self.reply().error(&format_args!("ERR Protocol error: {breach}"));
     }
 
-    /// Puts a command that asks for a decision onto the docket, and answers any other at once. It begins at `at` of `bytes`.
+    /// Puts the call that comes again onto the docket, if that is what `bytes` begin with, and gives how long it is.
     #[inline]
+    fn file_again(&mut self, bytes: &[u8]) -> Option<usize> {
+        let refrain = self.refrain.as_ref().filter(|_| self.session.may_ask())?;
+        let (key, length) = refrain.hear(bytes)?;
+        let gate = &self.office.gate;
+        let docket = self.docket.get_or_insert_with(|| gate.begin());
+        let request = Request { cost: refrain.cost, ..Request::new(key) };
+        gate.add_stated(docket, Stated::Key, &refrain.limit, refrain.verb, &request);
+        Some(length)
+    }
+
+    /// Puts a command that asks for a decision onto the docket, and answers any other at once. It is what `bytes` end with,
+    /// from `at` on.
     async fn take(&mut self, args: Args<'_>, at: usize, bytes: &[u8]) -> Then {
-        let may_ask = self.session.is_admitted && self.session.queue.is_none();
-        let decisive = if may_ask { Decisive::of(args.name()) } else { None };
-        match decisive.map(|decisive| self.add(decisive, args)) {
+        let decisive = if self.session.may_ask() { Decisive::of(args.name()) } else { None };
+        match decisive.map(|decisive| self.file(decisive, args, &bytes[at..])) {
             Some(Ok(())) => {
                 self.filed.push(at);
                 Then::GoOn
@@ -150,14 +173,17 @@ impl<'o, S: Store> Clerk<'o, S> {
         }
     }
 
-    #[inline]
-    fn add<'a>(&mut self, decisive: Decisive, args: Args<'a>) -> Result<(), Mistake<'a>> {
+    fn file<'a>(&mut self, decisive: Decisive, args: Args<'a>, bytes: &[u8]) -> Result<(), Mistake<'a>> {
         let Office { gate, limits, .. } = self.office;
         let docket = self.docket.get_or_insert_with(|| gate.begin());
         match decisive {
             Decisive::Throttle => {
-                let Throttle { request, verb, terms } = Throttle::read(args)?;
-                terms.with_limit(limits, |limit| gate.add_stated(docket, Stated::Key, limit, verb, &request))
+                let throttle = Throttle::read(args)?;
+                let refrain = &mut self.refrain;
+                throttle.terms.with_limit(limits, |limit| {
+                    gate.add_stated(docket, Stated::Key, limit, throttle.verb, &throttle.request());
+                    *refrain = Refrain::learn(bytes, args, &throttle, limit);
+                })
             }
             Decisive::Check => check::with_request(args, |request| gate.add(docket, Verb::Check, request)),
         }
@@ -169,13 +195,17 @@ impl<'o, S: Store> Clerk<'o, S> {
         if !docket.is_empty() {
             self.office.gate.settle(&mut docket).await;
         }
-        let mut reply = Reply { out: &mut self.out, protocol: self.session.protocol };
+        let mut unlogged = 0;
         for (verdict, at) in docket.verdicts().zip(&self.filed) {
-            figures::write(&verdict, &mut reply);
+            let now = figures::write(&verdict, &mut self.out);
             if !verdict.is_allowed() {
-                log_denial(self.office, &mut self.again, &bytes[*at..], &verdict);
+                match self.office.denials.is_full(now) {
+                    true => unlogged += 1,
+                    false => log_denial(self.office, &mut self.again, &bytes[*at..], &verdict),
+                }
             }
         }
+        self.office.denials.pass_over(unlogged);
         self.filed.clear();
         self.filed.shrink_to(MAX_BATCH);
         self.again.shrink();
@@ -299,7 +329,7 @@ impl<'o, S: Store> Clerk<'o, S> {
         self.reply().array(queue.count);
         let (mut decoder, mut at) = (Decoder::default(), 0);
         while let Found::Command { bytes } = decoder.find(&queue.bytes[at..]) {
-            self.take(decoder.args(&queue.bytes[at..]), at, &queue.bytes).await;
+            self.take(decoder.args(&queue.bytes[at..]), at, &queue.bytes[..at + bytes]).await;
             at += bytes;
         }
         self.settle(&queue.bytes).await;
@@ -347,20 +377,20 @@ impl Decisive {
     }
 }
 
-/// Logs a denial, if there is room for it. What was asked is read once more: that is rare, and keeping it would cost
+/// Logs a denial. What was asked is read once more: that is rare, and keeping it would cost
 /// everybody.
 #[cold]
 fn log_denial<S: Store>(office: &Office<S>, again: &mut Decoder, bytes: &[u8], verdict: &Verdict<'_>) {
     let Office { gate, denials, .. } = office;
-    if !denials.has_room(gate.clock(), verdict) || !matches!(again.find(bytes), Found::Command { .. }) {
+    if !matches!(again.find(bytes), Found::Command { .. }) {
         return;
     }
     let args = again.args(bytes);
-    let write = |request: &Request<'_>| denials.write(request, verdict);
+    let note = |request: &Request<'_>| denials.note(gate.clock(), request, verdict);
     // It was read before, so it can be read again.
     let _ = match Decisive::of(args.name()) {
-        Some(Decisive::Throttle) => Throttle::read(args).map(|throttle| write(&throttle.request)),
-        Some(Decisive::Check) => check::with_request(args, write),
+        Some(Decisive::Throttle) => Throttle::read(args).map(|throttle| note(&throttle.request())),
+        Some(Decisive::Check) => check::with_request(args, note),
         None => Ok(()),
     };
 }

@@ -75,6 +75,12 @@ impl Decoder {
         found
     }
 
+    /// Whether nothing is known of what comes next.
+    #[inline]
+    pub(super) fn is_fresh(&self) -> bool {
+        self.needs == 0
+    }
+
     /// The arguments of the command that was found, of which `bytes` are the same as then.
     #[inline]
     pub(super) fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
@@ -216,6 +222,12 @@ impl<'a> Args<'a> {
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&'a [u8]> {
         self.spans.get(index).map(|(begin, end)| &self.bytes[*begin as usize..*end as usize])
+    }
+
+    /// Where each of the first ones begins and ends, if there are as many.
+    pub(super) fn spans<const N: usize>(&self) -> Option<[(usize, usize); N]> {
+        let spans = self.spans.first_chunk::<N>()?;
+        Some(spans.map(|(begin, end)| (begin as usize, end as usize)))
     }
 
     /// The command's name.

@@ -48,6 +48,12 @@ impl Session {
         }
     }
 
+    /// Whether what it asks is decided at once.
+    #[inline]
+    pub(super) fn may_ask(&self) -> bool {
+        self.is_admitted && self.queue.is_none()
+    }
+
     /// Makes it as it was when it began.
     pub(super) fn reset(&mut self, token: Option<&Token>) {
         let library = std::mem::take(&mut self.library);

@@ -24,7 +24,8 @@ const REMEMBERED: usize = 64;
 /// What one call asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Throttle<'a> {
-    pub(super) request: Request<'a>,
+    pub(super) key: &'a str,
+    pub(super) cost: u32,
     pub(super) verb: Verb,
     pub(super) terms: Terms,
 }
@@ -57,8 +58,13 @@ impl<'a> Throttle<'a> {
             0 => Verb::Peek,
             1.. => Verb::Check,
         };
-        let request = Request { cost, ..Request::new(key(args.get(1).unwrap_or_default())?) };
-        Ok(Throttle { request, verb, terms })
+        Ok(Throttle { key: key(args.get(1).unwrap_or_default())?, cost, verb, terms })
+    }
+
+    /// The request that it stands for.
+    #[inline]
+    pub(super) fn request(&self) -> Request<'a> {
+        Request { cost: self.cost, ..Request::new(self.key) }
     }
 }
 

@@ -1,0 +1,128 @@
+"""What redis-py makes of the RESP port, in both versions of the protocol, blocking and not."""
+
+import asyncio
+import sys
+import threading
+
+import redis
+import redis.asyncio
+
+open_address, guarded_address, token = sys.argv[1:]
+host, port = open_address.rsplit(":", 1)
+guarded_host, guarded_port = guarded_address.rsplit(":", 1)
+DAY = 86400
+
+
+def raises(kind, said, action):
+    try:
+        answer = action()
+    except kind as error:
+        assert said in str(error), f"{error!r} does not say {said!r}"
+    else:
+        raise AssertionError(f"{answer!r} instead of an error")
+
+
+def throttle(client, key, burst=15, count=30, period=60, *quantity):
+    return client.execute_command("CL.THROTTLE", key, burst, count, period, *quantity)
+
+
+def try_all(client, name):
+    assert client.ping() is True
+    assert client.echo("héllo") == "héllo"
+    assert throttle(client, f"{name}:a") == [0, 16, 15, -1, 2]
+    assert throttle(client, f"{name}:slow", 15, 1, DAY, 16) == [0, 16, 0, -1, 16 * DAY]
+    limited, limit, remaining, retry_after, reset_after = throttle(client, f"{name}:slow", 15, 1, DAY)
+    assert (limited, limit, remaining) == (1, 16, 0)
+    assert DAY - 600 < retry_after <= DAY and 16 * DAY - 600 < reset_after <= 16 * DAY
+    assert throttle(client, f"{name}:never", 0, 1, 1, 2) == [1, 1, 1, -1, 0]
+    assert client.execute_command("TG.CHECK", f"{name}:b", "/orders", 2)[:3] == [0, 100, 98]
+    assert client.execute_command("TG.CHECK", f"{name}:b", "/orders", "METHOD", "GET", "IP", "192.0.2.7")[:3] == [0, 100, 97]
+
+    raises(redis.ResponseError, "max_burst is not a whole number", lambda: throttle(client, "a", "x"))
+    raises(redis.ResponseError, "wrong number of arguments", lambda: client.execute_command("CL.THROTTLE"))
+    raises(redis.ResponseError, "unknown command 'GET'", lambda: client.get("a"))
+    raises(redis.ResponseError, "DB index is out of range", lambda: client.execute_command("SELECT", 3))
+    assert client.ping(), "an error is no reason to leave"
+
+    pipeline = client.pipeline(transaction=False)
+    for _ in range(5000):
+        throttle(pipeline, f"{name}:p", 9999, 1, DAY)
+    answers = pipeline.execute()
+    assert [answer[2] for answer in answers] == list(range(9999, 4999, -1))
+
+    pipeline = client.pipeline()
+    for _ in range(2000):
+        throttle(pipeline, f"{name}:t", 1999, 1, DAY)
+    assert [answer[2] for answer in pipeline.execute()] == list(range(1999, -1, -1))
+
+    for transaction in (False, True):
+        pipeline = client.pipeline(transaction=transaction)
+        throttle(pipeline, f"{name}:e{transaction}", 9, 1, DAY)
+        throttle(pipeline, "a", 9, 0, DAY)
+        throttle(pipeline, f"{name}:e{transaction}", 9, 1, DAY)
+        first, mistake, second = pipeline.execute(raise_on_error=False)
+        assert (first[2], second[2]) == (9, 8) and "zero rates" in str(mistake), mistake
+
+    assert client.client_setname("worker-7") and client.client_getname() == "worker-7"
+    assert client.client_id() > 0
+    info = client.info()
+    assert info["redis_mode"] == "standalone" and info["loading"] == 0 and "tollgate_version" in info, info
+    assert client.config_get("save") == {"save": ""}
+    assert client.command_count() == len(client.command()) and "cl.throttle" in client.command()
+
+
+def try_threads(client, name):
+    """Many threads share a pool of connections, and no unit is lost or lent."""
+    granted = []
+
+    def take():
+        granted.extend(throttle(client, f"{name}:shared", 999, 1, DAY)[0] == 0 for _ in range(300))
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(granted) == 2400 and sum(granted) == 1000, sum(granted)
+
+
+async def try_async(protocol):
+    async with redis.asyncio.Redis(host=host, port=int(port), protocol=protocol) as client:
+        assert await client.ping()
+        answers = await asyncio.gather(
+            *(client.execute_command("CL.THROTTLE", f"async{protocol}", 99, 1, DAY) for _ in range(200))
+        )
+        assert sum(answer[0] == 0 for answer in answers) == 100
+        async with client.pipeline(transaction=False) as pipeline:
+            for _ in range(1000):
+                pipeline.execute_command("CL.THROTTLE", f"async-p{protocol}", 999, 1, DAY)
+            assert [answer[2] for answer in await pipeline.execute()] == list(range(999, -1, -1))
+
+
+def try_token(protocol):
+    def connect(**who):
+        return redis.Redis(host=guarded_host, port=int(guarded_port), protocol=protocol, **who)
+
+    for who in ({"password": token}, {"username": "default", "password": token}):
+        assert connect(**who).ping()
+    assert redis.from_url(f"redis://:{token}@{guarded_address}/0?protocol={protocol}").ping()
+    raises(redis.AuthenticationError, "", lambda: connect(password="wrong").ping())
+    raises(redis.AuthenticationError, "", lambda: connect().ping())
+
+
+clients = [redis.Redis(host=host, port=int(port), decode_responses=True)]
+clients += [redis.Redis(host=host, port=int(port), decode_responses=True, protocol=protocol) for protocol in (2, 3)]
+for number, client in enumerate(clients):
+    try_all(client, f"py{number}")
+    try_threads(client, f"py{number}")
+for protocol in (2, 3):
+    asyncio.run(try_async(protocol))
+    try_token(protocol)
+
+# The server goes and comes back; the same clients go on.
+print("restart", flush=True)
+sys.stdin.readline()
+for number, client in enumerate(clients):
+    assert client.ping() is True
+    assert throttle(client, f"py{number}:after") == [0, 16, 15, -1, 2]
+print(f"redis-py {redis.__version__}: both protocols, pipelines, threads, tokens and a restart")
