@@ -9,25 +9,53 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-pub(crate) const THROTTLECRAB: &str = "0.4.40";
+const THROTTLECRAB: &str = "0.4.40";
+
+/// All of them.
+pub(crate) struct Programs {
+    pub(crate) tollgate: Program,
+    pub(crate) throttlecrab: Program,
+    pub(crate) nginx: Program,
+}
+
+impl Programs {
+    /// It may take a compiler and the network, so it comes before any server is there.
+    pub(crate) fn find() -> Result<Programs> {
+        Ok(Programs { tollgate: tollgate()?, throttlecrab: throttlecrab()?, nginx: nginx()? })
+    }
+}
 
 /// A program, and which version it is.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) version: String,
+    /// Where it finds libraries that the machine lacks.
+    pub(crate) libraries: Option<PathBuf>,
+}
+
+impl Program {
+    fn new(path: PathBuf, version: &str) -> Program {
+        Program { path, version: version.trim().to_owned(), libraries: None }
+    }
+
+    /// The bench itself, which has servers in it too.
+    pub(crate) fn this() -> Result<Program> {
+        let path = env::current_exe().context("this program can't be found again")?;
+        Ok(Program::new(path, env!("CARGO_PKG_VERSION")))
+    }
 }
 
 /// Tollgate, built as it is shipped.
-pub(crate) fn tollgate() -> Result<Program> {
+fn tollgate() -> Result<Program> {
     let root = root()?;
     run(cargo().args(["build", "--release", "--locked", "--target-dir", "target"]).current_dir(&root))?;
     let path = root.join("target/release/tollgate");
     let said = output(Command::new(&path).arg("--version"))?;
-    Ok(Program { path, version: said.trim().trim_start_matches("tollgate ").to_owned() })
+    Ok(Program::new(path, said.trim_start_matches("tollgate ")))
 }
 
 /// throttlecrab's server as its own lock file says, but optimised like Tollgate.
-pub(crate) fn throttlecrab() -> Result<Program> {
+fn throttlecrab() -> Result<Program> {
     let folder = tools()?.join(format!("throttlecrab-server-{THROTTLECRAB}"));
     let path = folder.join("bin/throttlecrab-server");
     if !path.is_file() {
@@ -44,19 +72,18 @@ pub(crate) fn throttlecrab() -> Result<Program> {
         println!("installing throttlecrab-server {THROTTLECRAB}");
         run(&mut command)?;
     }
-    Ok(Program { path, version: THROTTLECRAB.to_owned() })
+    Ok(Program::new(path, THROTTLECRAB))
 }
 
 /// nginx as Debian builds it.
-pub(crate) fn nginx() -> Result<Program> {
+fn nginx() -> Result<Program> {
     let path = match find("nginx") {
         Some(path) => path,
         None => unpack("nginx", None)?.join("usr/sbin/nginx"),
     };
     let said = Command::new(&path).arg("-v").output().context("can't start nginx")?;
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    let version = said.rsplit_once('/').map_or("", |(_, version)| version.trim());
-    Ok(Program { path, version: version.to_owned() })
+    Ok(Program::new(path, said.rsplit_once('/').map_or("", |(_, version)| version)))
 }
 
 /// A folder for what a subject is given to read.
