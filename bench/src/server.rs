@@ -10,6 +10,7 @@ mod load;
 pub(crate) mod process;
 mod program;
 mod report;
+mod resp;
 mod rounds;
 mod subject;
 mod talk;
@@ -32,6 +33,8 @@ pub(crate) enum Part {
     Batches,
     /// Over HTTP, and requests before, which tell how much half of the most is.
     Latency,
+    /// Over RESP: one command at a time, pipelines, and latency.
+    Resp,
 }
 
 /// Measures all parts, or only one.
@@ -57,6 +60,9 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
         if wants(Part::Batches) {
             servers.count_batches(run, effort, &mut tally)?;
         }
+    }
+    if wants(Part::Resp) {
+        resp::measure(run, &programs, effort, &mut tally)?;
     }
     let Tally { answers, unexpected, example } = tally;
     run.say(format_args!("\nanswers: {answers}, unexpected: {unexpected}"));

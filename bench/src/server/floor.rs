@@ -5,6 +5,7 @@
 //! servers to use. Each runs on one thread.
 
 mod http;
+mod resp;
 
 use anyhow::Result;
 use std::fmt;
@@ -18,6 +19,8 @@ pub(crate) enum Kind {
     Hyper,
     /// HTTP, written by hand around a parser of headers: shows what hyper costs.
     ByHand,
+    /// RESP: shows what is left to gain at all.
+    Resp,
 }
 
 impl Kind {
@@ -26,6 +29,7 @@ impl Kind {
         match self {
             Kind::Hyper => "hyper",
             Kind::ByHand => "by-hand",
+            Kind::Resp => "resp",
         }
     }
 }
@@ -35,6 +39,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Kind::Hyper => "bare hyper",
             Kind::ByHand => "written by hand",
+            Kind::Resp => "bare tokio",
         })
     }
 }
@@ -58,6 +63,7 @@ fn attend_all(kind: Kind, listener: std::net::TcpListener) -> Result<()> {
             match kind {
                 Kind::Hyper => drop(tokio::spawn(http::attend_by_hyper(stream))),
                 Kind::ByHand => drop(tokio::spawn(http::attend_by_hand(stream))),
+                Kind::Resp => drop(tokio::spawn(resp::attend(stream))),
             }
         }
     })

@@ -4,6 +4,7 @@
 //! refuses none. Before the race each has to refuse somebody: a server whose limiter is not reached would win.
 
 pub(crate) mod http;
+pub(crate) mod resp;
 
 use super::floor::Kind;
 use super::load::{Load, Plan};
@@ -61,12 +62,14 @@ impl Subject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
     Http,
+    Resp,
 }
 
 impl Door {
     fn flag(self) -> &'static str {
         match self {
             Door::Http => "--http",
+            Door::Resp => "--resp",
         }
     }
 }

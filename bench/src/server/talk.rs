@@ -4,6 +4,7 @@
 //! At most one question is open at a time; it may hold many checks.
 
 pub(crate) mod http;
+pub(crate) mod resp;
 
 use crate::keys::Rng;
 use anyhow::Result;
