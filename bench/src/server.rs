@@ -3,12 +3,15 @@
 //! Every server is a process of its own on the first core, and the generator has the second. The servers of a part are
 //! all there from its beginning to its end, but only the one whose turn it is runs.
 
+mod cores;
 pub(crate) mod floor;
+mod grpc;
 mod http;
 mod latency;
 mod load;
 pub(crate) mod process;
 mod program;
+mod proto;
 mod report;
 mod resp;
 mod rounds;
@@ -35,6 +38,10 @@ pub(crate) enum Part {
     Latency,
     /// Over RESP: one command at a time, pipelines, and latency.
     Resp,
+    /// Over gRPC: Envoy's calls, and checks on streams.
+    Grpc,
+    /// Over HTTP and RESP, with two workers beside one.
+    Cores,
 }
 
 /// Measures all parts, or only one.
@@ -63,6 +70,12 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     }
     if wants(Part::Resp) {
         resp::measure(run, &programs, effort, &mut tally)?;
+    }
+    if wants(Part::Grpc) {
+        grpc::measure(run, &programs, effort, &mut tally)?;
+    }
+    if wants(Part::Cores) {
+        cores::measure(run, &programs, effort, &mut tally)?;
     }
     let Tally { answers, unexpected, example } = tally;
     run.say(format_args!("\nanswers: {answers}, unexpected: {unexpected}"));

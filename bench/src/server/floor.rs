@@ -4,6 +4,7 @@
 //! Floors take a well-meaning client for granted and speak no more of a protocol than the generator does, so they are no
 //! servers to use. Each runs on one thread.
 
+mod grpc;
 mod http;
 mod resp;
 
@@ -21,6 +22,8 @@ pub(crate) enum Kind {
     ByHand,
     /// RESP: shows what is left to gain at all.
     Resp,
+    /// gRPC, by bare tonic: shows what is left to gain inside Tollgate's own code.
+    Grpc,
 }
 
 impl Kind {
@@ -30,6 +33,7 @@ impl Kind {
             Kind::Hyper => "hyper",
             Kind::ByHand => "by-hand",
             Kind::Resp => "resp",
+            Kind::Grpc => "grpc",
         }
     }
 }
@@ -40,6 +44,7 @@ impl fmt::Display for Kind {
             Kind::Hyper => "bare hyper",
             Kind::ByHand => "written by hand",
             Kind::Resp => "bare tokio",
+            Kind::Grpc => "bare tonic",
         })
     }
 }
@@ -49,6 +54,15 @@ pub(crate) fn serve(kind: Kind) -> Result<()> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("listens on http://{}", listener.local_addr()?);
     attend_all(kind, listener)
+}
+
+/// Serves in a thread of this process; where.
+#[cfg(test)]
+pub(crate) fn start(kind: Kind) -> Result<std::net::SocketAddr> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    std::thread::spawn(move || attend_all(kind, listener));
+    Ok(address)
 }
 
 /// Serves whoever comes.
@@ -64,6 +78,7 @@ fn attend_all(kind: Kind, listener: std::net::TcpListener) -> Result<()> {
                 Kind::Hyper => drop(tokio::spawn(http::attend_by_hyper(stream))),
                 Kind::ByHand => drop(tokio::spawn(http::attend_by_hand(stream))),
                 Kind::Resp => drop(tokio::spawn(resp::attend(stream))),
+                Kind::Grpc => drop(tokio::spawn(grpc::attend(stream))),
             }
         }
     })

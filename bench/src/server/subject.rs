@@ -3,6 +3,7 @@
 //! Every limiter allows a million a second for each key, so that it must look, count and write for every request and
 //! refuses none. Before the race each has to refuse somebody: a server whose limiter is not reached would win.
 
+pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod resp;
 
@@ -63,6 +64,7 @@ impl Subject {
 pub(crate) enum Door {
     Http,
     Resp,
+    Grpc,
 }
 
 impl Door {
@@ -70,6 +72,7 @@ impl Door {
         match self {
             Door::Http => "--http",
             Door::Resp => "--resp",
+            Door::Grpc => "--grpc",
         }
     }
 }

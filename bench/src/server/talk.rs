@@ -3,6 +3,8 @@
 //! A talk knows no sockets. It writes what is to be sent behind what waits to be sent already, and is shown what came.
 //! At most one question is open at a time; it may hold many checks.
 
+pub(crate) mod grpc;
+mod h2;
 pub(crate) mod http;
 pub(crate) mod resp;
 
