@@ -25,7 +25,9 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
     }
     let mut bars = Bars::new();
 
-    run.say(format_args!("\ngRPC: {CONNECTIONS} connections, one call in flight on each; of Envoy's rate limit service, but for throttlecrab"));
+    run.say(format_args!(
+        "\ngRPC: {CONNECTIONS} connections, one call in flight on each: Envoy's, or throttlecrab's own"
+    ));
     let entries = [&tollgate, &throttlecrab, &floor].map(|subject| (subject, &subject.plan));
     let figures = take_turns(&entries, effort, tally)?;
     let calls = report::outcomes(&entries, &figures);
@@ -42,7 +44,7 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
     let streams = report::outcomes(&entries, &figures);
     report::show(run, "checks", &streams);
     report::warn(run, &streams);
-    bars.rate(run, "checks on streams", streams[0], BAR_STREAMS);
+    bars.rate(run, "checks/s on streams", streams[0], BAR_STREAMS);
     bars.show(run);
     Ok(())
 }

@@ -93,7 +93,7 @@ impl Servers {
         report::show(run, "checks", &outcomes);
         report::warn(run, &outcomes);
         let mut bars = Bars::new();
-        bars.rate(run, "checks", outcomes[0], BAR_BATCH);
+        bars.rate(run, "checks/s in batches", outcomes[0], BAR_BATCH);
         bars.show(run);
         Ok(())
     }

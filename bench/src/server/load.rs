@@ -212,9 +212,12 @@ impl Load {
         {
             return Err(error.into());
         }
+        // Asleep, it had nothing to do also if something came in the end.
+        if self.events.is_empty() || !self.wait.is_zero() {
+            self.spare += self.clock.now() - begin;
+        }
         if self.events.is_empty() {
             let now = self.clock.now();
-            self.spare += now - begin;
             ensure!(now - self.heard < PATIENCE, "no answer came for {PATIENCE:?}");
             return Ok(());
         }

@@ -99,10 +99,10 @@ impl Bars {
     }
 
     /// So many checks a second at least.
-    pub(crate) fn rate(&mut self, run: &mut Run, units: &str, ours: Outcome<'_>, bar: f64) {
+    pub(crate) fn rate(&mut self, run: &mut Run, name: &str, ours: Outcome<'_>, bar: f64) {
         let (per_sec, per_core) = (ours.per_sec(), ours.per_core());
         let verdict = run.judge(per_sec >= bar).to_owned();
-        let cells = [format!("{units}/s"), format!("{per_sec:.0}"), format!("{per_core:.0}")];
+        let cells = [name.to_owned(), format!("{per_sec:.0}"), format!("{per_core:.0}")];
         self.0.row([&cells[..], &[format!(">= {bar}"), verdict]].concat());
     }
 

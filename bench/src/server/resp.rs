@@ -52,7 +52,7 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
     let mut bars = Bars::new();
     bars.ratio(run, "throttlecrab-server, one at a time", single[0], single[1], BAR_THROTTLECRAB);
     bars.ratio(run, "redis-server GET, by the pipeline", piped[0], piped[2], BAR_REDIS);
-    bars.rate(run, "commands by the pipeline", piped[0], BAR_PIPELINES);
+    bars.rate(run, "commands/s by the pipeline", piped[0], BAR_PIPELINES);
     bars.show(run);
 
     let [tollgate, throttlecrab, redis, floor] = &servers.each_ref().map(|server| &server.subject);

@@ -92,9 +92,10 @@ impl Site {
     /// Starts it with one door open, and the others shut as far as this version has them.
     fn start(self, program: &Program, door: Door) -> Result<(Process, SocketAddr)> {
         let door = door.flag();
-        let file = program::scratch()?.join(format!("tollgate{door}.yaml"));
-        fs::write(&file, self.rules).with_context(|| format!("can't write {}", file.display()))?;
         let workers = self.workers.to_string();
+        // One for each server: it reads its rules again when they are written again.
+        let file = program::scratch()?.join(format!("tollgate{door}-{workers}.yaml"));
+        fs::write(&file, self.rules).with_context(|| format!("can't write {}", file.display()))?;
         let mut arguments: Vec<OsString> =
             ["serve", door, "127.0.0.1:0", "--workers", &workers, "--rules"].map(Into::into).to_vec();
         arguments.push(file.into());
@@ -105,5 +106,35 @@ impl Site {
             }
         }
         Process::start(program, &arguments, self.cores)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::floor;
+    use std::time::Duration;
+
+    #[test]
+    fn every_floor_answers_what_it_is_asked() {
+        let [commands, pipelines] = resp::throttles();
+        for (kind, plan) in [
+            (Kind::Hyper, http::checks()),
+            (Kind::Hyper, http::batches()),
+            (Kind::ByHand, http::checks()),
+            (Kind::ByHand, http::batches()),
+            (Kind::Resp, commands),
+            (Kind::Resp, pipelines),
+            (Kind::Grpc, grpc::calls()),
+            (Kind::Grpc, grpc::streams()),
+        ] {
+            let mut load = Load::connect(floor::start(kind).unwrap(), &plan, 1).unwrap();
+            let mut answers = 0;
+            while answers < 2 * plan.connections as u64 {
+                answers += load.press(Duration::from_millis(10)).unwrap().answers;
+            }
+            let tally = load.finish().unwrap();
+            assert_eq!(tally.unexpected, 0, "{kind}, {} checks at once: {tally:?}", plan.checks());
+        }
     }
 }

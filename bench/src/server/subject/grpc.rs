@@ -20,11 +20,11 @@ const THROTTLE: &str = "/throttlecrab.RateLimiter/Throttle";
 pub(crate) const STREAMS: usize = 8;
 pub(crate) const CHECKS: usize = 128;
 
-/// Envoy's descriptor has a client in it and no key; the stream's checks have a key and no such attribute. Either is
+/// For Envoy's calls, which bring a descriptor and no key, and for the stream's checks, which bring a key. Either is
 /// allowed more than any run takes.
 const RULES: &str = "rules:
   - id: per-client
-    key: [client]
+    match: {domain: bench, descriptor: [remote_address]}
     limit: 1000000/s
   - id: per-key
     limit: 1000000/s
@@ -53,17 +53,17 @@ pub(crate) fn throttlecrab(program: &Program) -> Result<Subject> {
     let address = free_address()?;
     let port = address.port().to_string();
     let arguments = ["--grpc", "--grpc-host", "127.0.0.1", "--grpc-port", &port].map(Into::into);
-    let throttle = |key: &str, count, period, is_allowed| {
+    let throttle = |key: &str, count, period, quantity, is_allowed| {
         let key = key.to_owned();
-        let message = ThrottleRequest { key, max_burst: count, count_per_period: count, period, quantity: 1 };
+        let message = ThrottleRequest { key, max_burst: count, count_per_period: count, period, quantity };
         CallTalk::new(THROTTLE, &message, i32::from(is_allowed))
     };
-    let proof = |is_allowed| Plan::single(throttle("proof", 1, 60, is_allowed));
+    let proof = |is_allowed| Plan::single(throttle("proof", 10, 60, 10, is_allowed));
     Ok(Subject {
         name: format!("throttlecrab-server {}", program.version),
         process: Process::start_at(address, program, &arguments, SERVERS)?,
         address,
-        plan: Plan::new(throttle(KEY, 1_000_000, 1, true), CONNECTIONS),
+        plan: Plan::new(throttle(KEY, 1_000_000, 1, 1, true), CONNECTIONS),
         proofs: vec![proof(true), proof(false)],
     })
 }
@@ -74,7 +74,7 @@ pub(crate) fn floor() -> Result<Subject> {
 }
 
 /// Envoy's calls, one at a time.
-fn calls() -> Plan {
+pub(super) fn calls() -> Plan {
     Plan::new(should_rate_limit(KEY, 1, OK), CONNECTIONS)
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn streams() -> Plan {
 }
 
 fn should_rate_limit(client: &str, hits_addend: u32, code: i32) -> CallTalk {
-    let entry = Entry { key: "client".to_owned(), value: client.to_owned() };
+    let entry = Entry { key: "remote_address".to_owned(), value: client.to_owned() };
     let descriptors = vec![Descriptor { entries: vec![entry] }];
     let message = RateLimitRequest { domain: "bench".to_owned(), descriptors, hits_addend };
     CallTalk::new(SHOULD_RATE_LIMIT, &message, code)

@@ -30,7 +30,7 @@ pub(crate) fn tollgate(program: &Program, site: Site) -> Result<Subject> {
         name: format!("tollgate {}", program.version),
         process,
         address,
-        plan: Plan::new(check(KEY, 1, ALLOWED), CONNECTIONS),
+        plan: checks(),
         proofs: vec![proof(ALLOWED), proof(REFUSED)],
     })
 }
@@ -76,7 +76,12 @@ pub(crate) fn nginx(program: &Program) -> Result<Subject> {
 
 /// A server that decides nothing.
 pub(crate) fn floor(kind: Kind) -> Result<Subject> {
-    Subject::floor(kind, Plan::new(check(KEY, 1, ALLOWED), CONNECTIONS))
+    Subject::floor(kind, checks())
+}
+
+/// One check in each request, as Tollgate reads it.
+pub(super) fn checks() -> Plan {
+    Plan::new(check(KEY, 1, ALLOWED), CONNECTIONS)
 }
 
 /// Many checks in one request, as Tollgate reads them.

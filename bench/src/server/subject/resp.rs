@@ -57,7 +57,7 @@ pub(crate) fn throttlecrab(program: &Program) -> Result<RespSubject> {
     let arguments = ["--redis", "--redis-host", "127.0.0.1", "--redis-port", &port].map(Into::into);
     let process = Process::start_at(address, program, &arguments, SERVERS)?;
     let command = Command::five(&format!("THROTTLE {KEY} 1000000 1000000 1"), ONE);
-    let proofs = [ONE, ZERO].map(|reply| Command::five("THROTTLE proof 1 1 60", reply));
+    let proofs = [ONE, ZERO].map(|reply| Command::five("THROTTLE proof 10 10 60 10", reply));
     let name = format!("throttlecrab-server {} THROTTLE", program.version);
     Ok(RespSubject::new(name, (process, address), &command, &proofs))
 }
@@ -91,8 +91,13 @@ fn fill(address: SocketAddr) -> Result<()> {
 
 /// A server that decides nothing.
 pub(crate) fn floor() -> Result<RespSubject> {
-    let [plan, pipelines] = plans(&throttle());
+    let [plan, pipelines] = throttles();
     Ok(RespSubject { subject: Subject::floor(Kind::Resp, plan)?, pipelines })
+}
+
+/// What Tollgate is asked.
+pub(super) fn throttles() -> [Plan; 2] {
+    plans(&throttle())
 }
 
 /// A limit that refuses nobody, as redis-cell's clients word it.
