@@ -57,7 +57,7 @@ enum Scenario {
     Accuracy,
     /// What ten thousand rules cost, beside ten.
     Rules,
-    /// Requests a second and latency of the server, beside throttlecrab's and nginx.
+    /// What the server does a second and how long it takes, over HTTP, RESP and gRPC, beside others.
     Server {
         /// Only this part: for tuning, so no record is kept.
         #[arg(long)]

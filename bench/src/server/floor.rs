@@ -1,36 +1,29 @@
 //! The least that a server can do on this machine: it reads the same checks and writes the same answers, and between the
 //! two it decides nothing.
 //!
-//! One is bare hyper, which shows what is left to gain inside Tollgate's own code. The other is written by hand around
-//! a parser of headers, and shows what hyper costs. It takes a well-meaning client for granted and speaks no more HTTP
-//! than the generator does, so it is no server to use.
+//! Floors take a well-meaning client for granted and speak no more of a protocol than the generator does, so they are no
+//! servers to use. Each runs on one thread.
 
-use super::subject::BATCH_PATH;
-use anyhow::{Context, Result, ensure};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use serde::{Deserialize, Serialize};
+mod grpc;
+mod http;
+mod resp;
+
+use anyhow::Result;
 use std::fmt;
-use std::hint::black_box;
-use std::io::Write as _;
 use std::net::Ipv4Addr;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
-/// The longest request; what is longer is a mistake.
-const MAX_BYTES: usize = 1 << 20;
-/// The most headers the generator sends.
-const MAX_HEADERS: usize = 16;
-
-/// Which of the two.
+/// Which of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
+    /// HTTP, by bare hyper: shows what is left to gain inside Tollgate's own code.
     Hyper,
+    /// HTTP, written by hand around a parser of headers: shows what hyper costs.
     ByHand,
+    /// RESP: shows what is left to gain at all.
+    Resp,
+    /// gRPC, by bare tonic: shows what is left to gain inside Tollgate's own code.
+    Grpc,
 }
 
 impl Kind {
@@ -39,6 +32,8 @@ impl Kind {
         match self {
             Kind::Hyper => "hyper",
             Kind::ByHand => "by-hand",
+            Kind::Resp => "resp",
+            Kind::Grpc => "grpc",
         }
     }
 }
@@ -48,148 +43,43 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Kind::Hyper => "bare hyper",
             Kind::ByHand => "written by hand",
+            Kind::Resp => "bare tokio",
+            Kind::Grpc => "bare tonic",
         })
     }
 }
 
-/// Serves until it is killed.
+/// Serves until it is killed, and says where.
 pub(crate) fn serve(kind: Kind) -> Result<()> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    println!("listens on http://{}", listener.local_addr()?);
+    attend_all(kind, listener)
+}
+
+/// Serves in a thread of this process; where.
+#[cfg(test)]
+pub(crate) fn start(kind: Kind) -> Result<std::net::SocketAddr> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?;
+    std::thread::spawn(move || attend_all(kind, listener));
+    Ok(address)
+}
+
+/// Serves whoever comes.
+fn attend_all(kind: Kind, listener: std::net::TcpListener) -> Result<()> {
+    listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        println!("listens on http://{}", listener.local_addr()?);
+        let listener = TcpListener::from_std(listener)?;
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
             match kind {
-                Kind::Hyper => drop(tokio::spawn(attend_by_hyper(stream))),
-                Kind::ByHand => drop(tokio::spawn(attend_by_hand(stream))),
+                Kind::Hyper => drop(tokio::spawn(http::attend_by_hyper(stream))),
+                Kind::ByHand => drop(tokio::spawn(http::attend_by_hand(stream))),
+                Kind::Resp => drop(tokio::spawn(resp::attend(stream))),
+                Kind::Grpc => drop(tokio::spawn(grpc::attend(stream))),
             }
         }
     })
-}
-
-/// A check on the wire.
-#[derive(Deserialize)]
-struct Check<'a> {
-    client_key: &'a str,
-    endpoint: &'a str,
-    cost: u32,
-}
-
-/// A decision on the wire.
-#[derive(Serialize)]
-struct Answer {
-    allowed: bool,
-    remaining: u32,
-    reset_at: u64,
-    retry_after: Option<u64>,
-}
-
-/// Many checks on the wire.
-#[derive(Deserialize)]
-struct Checks<'a> {
-    #[serde(borrow)]
-    checks: Vec<Check<'a>>,
-}
-
-/// Many decisions on the wire.
-#[derive(Serialize)]
-struct Answers {
-    results: Vec<Answer>,
-}
-
-impl Check<'_> {
-    fn answer(&self) -> Answer {
-        black_box((self.client_key, self.endpoint));
-        let remaining = 1_000_000_u32.saturating_sub(self.cost);
-        Answer { allowed: true, remaining, reset_at: 1_700_000_000, retry_after: None }
-    }
-}
-
-/// Reads a check, or many, and writes what is answered over what `json` held.
-fn answer(path: &str, body: &[u8], json: &mut Vec<u8>) -> Result<()> {
-    json.clear();
-    if path == BATCH_PATH {
-        let batch: Checks<'_> = serde_json::from_slice(body)?;
-        let results = batch.checks.iter().map(Check::answer).collect();
-        serde_json::to_writer(json, &Answers { results })?;
-    } else {
-        let check: Check<'_> = serde_json::from_slice(body)?;
-        serde_json::to_writer(json, &check.answer())?;
-    }
-    Ok(())
-}
-
-async fn attend_by_hyper(stream: TcpStream) -> Result<()> {
-    let service = service_fn(|request: hyper::Request<Incoming>| async {
-        let (head, body) = request.into_parts();
-        let body = body.collect().await?.to_bytes();
-        let mut json = Vec::with_capacity(128);
-        answer(head.uri.path(), &body, &mut json)?;
-        let mut reply = hyper::Response::new(Full::new(Bytes::from(json)));
-        reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        anyhow::Ok(reply)
-    });
-    // A timeout would want a timer for every request, which Tollgate does without.
-    let mut http = http1::Builder::new();
-    Ok(http.header_read_timeout(None).serve_connection(TokioIo::new(stream), service).await?)
-}
-
-async fn attend_by_hand(mut stream: TcpStream) -> Result<()> {
-    let mut input = Vec::with_capacity(4096);
-    let (mut json, mut output) = (Vec::with_capacity(128), Vec::with_capacity(512));
-    while stream.read_buf(&mut input).await? > 0 {
-        while let Some(length) = answer_first(&input, &mut json, &mut output)? {
-            input.drain(..length);
-        }
-        ensure!(input.len() < MAX_BYTES, "a request is too long");
-        if !output.is_empty() {
-            stream.write_all(&output).await?;
-            output.clear();
-        }
-    }
-    Ok(())
-}
-
-/// Answers the first request in `input`, and tells its length; nothing if it is not whole yet.
-fn answer_first(input: &[u8], json: &mut Vec<u8>, output: &mut Vec<u8>) -> Result<Option<usize>> {
-    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let mut head = httparse::Request::new(&mut headers);
-    let httparse::Status::Complete(begin) = head.parse(input)? else { return Ok(None) };
-    let length = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
-    let length: usize = str::from_utf8(length.context("a request has no length")?.value)?.parse()?;
-    let Some(body) = input[begin..].get(..length) else { return Ok(None) };
-    answer(head.path.unwrap_or_default(), body, json)?;
-    write!(
-        output,
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        json.len()
-    )?;
-    output.extend_from_slice(json);
-    Ok(Some(begin + length))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_is_answered_once_it_is_whole() {
-        let body = r#"{"client_key":"a","endpoint":"/orders","cost":1}"#;
-        let request = format!("POST /check HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-        let request = request.as_bytes();
-        let (mut json, mut output) = (Vec::new(), Vec::new());
-        for length in 0..request.len() {
-            assert_eq!(answer_first(&request[..length], &mut json, &mut output).unwrap(), None);
-        }
-        let twice = [request, b"POST"].concat();
-        assert_eq!(answer_first(&twice, &mut json, &mut output).unwrap(), Some(request.len()));
-        let said = String::from_utf8(output).unwrap();
-        assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
-        assert!(
-            said.ends_with(r#"{"allowed":true,"remaining":999999,"reset_at":1700000000,"retry_after":null}"#),
-            "{said}"
-        );
-    }
 }

@@ -1,13 +1,12 @@
-//! How long a request takes, at half of what a server can do.
+//! How long an answer takes, at half of what a server can do.
 //!
-//! Requests come at an even rate, whether replies do or not, and a request's time begins when it was due. So whenever
+//! Questions come at an even rate, whether answers do or not, and a question's time begins when it was due. So whenever
 //! the machine takes a core away for a moment, all that was due meanwhile is late, whoever serves. The control shows how
 //! much that is: a thread on the servers' core that answers at once whatever is due, by reading the clock.
 
-use super::Subjects;
 use super::load::{Load, Tally};
 use super::process;
-use super::rounds::{Effort, Figures};
+use super::rounds::Effort;
 use super::subject::{CONNECTIONS, Subject};
 use crate::histogram::Histogram;
 use crate::race::Laps;
@@ -18,8 +17,15 @@ use quanta::Clock;
 use std::time::Duration;
 use std::{hint, thread};
 
-/// How long 99 of 100 requests may take at most, at half of what Tollgate can do.
+/// How long 99 of 100 questions may take at most, at half of what Tollgate can do.
 const BAR_P99_US: f64 = 1000.0;
+
+/// Servers to be timed, each with what it can do: questions a second.
+pub(crate) struct Line<'a> {
+    pub(crate) tollgate: (&'a Subject, f64),
+    pub(crate) floor: &'a Subject,
+    pub(crate) others: Vec<(&'a Subject, f64)>,
+}
 
 /// Who answers.
 enum Server<'a> {
@@ -36,28 +42,24 @@ struct Entry<'a> {
     rounds: Vec<Histogram>,
 }
 
-/// Lets all servers have their turns.
+/// Lets all servers have their turns, each with its own plan.
 pub(crate) fn measure(
     run: &mut Run,
-    subjects: &Subjects,
-    figures: &[Figures; 5],
+    units: &str,
+    line: &Line<'_>,
     effort: Effort,
     tally: &mut Tally,
 ) -> Result<()> {
-    let [tollgate, throttlecrab, nginx, _, by_hand] = &subjects.0;
-    let half = |index: usize| figures[index].per_sec.median() / 2.0;
+    let (tollgate, most) = line.tollgate;
     let control = Entry {
         name: "control: reads the clock".to_owned(),
         server: Server::Clock,
-        ..entry(tollgate, half(0))
+        ..entry(tollgate, most / 2.0)
     };
-    let mut entries = [
-        Entry { bar: Some(BAR_P99_US), ..entry(tollgate, half(0)) },
-        entry(by_hand, half(0)),
-        entry(throttlecrab, half(1)),
-        entry(nginx, half(2)),
-        control,
-    ];
+    let mut entries =
+        vec![Entry { bar: Some(BAR_P99_US), ..entry(tollgate, most / 2.0) }, entry(line.floor, most / 2.0)];
+    entries.extend(line.others.iter().map(|(other, most)| entry(other, most / 2.0)));
+    entries.push(control);
     for round in 0..effort.rounds {
         for entry in &mut entries {
             let times = entry.time(effort, round, tally);
@@ -66,12 +68,13 @@ pub(crate) fn measure(
     }
     let Effort { rounds, time, .. } = effort;
     run.say(format_args!(
-        "\nlatency: {CONNECTIONS} connections, each server at half of its own requests/s, the floor and the control at\n         \
-         Tollgate's, {rounds} rounds of {time:?}; a request's time begins when it was due, whether or not its connection\n         \
-         was free; medians of the rounds, and of p99 the least and the most",
+        "\nlatency of {units}: {CONNECTIONS} connections, each server at half of its own {units}/s, the floor and the control\n         \
+         at Tollgate's, {rounds} rounds of {time:?}; a time begins when its question was due, whether or not its\n         \
+         connection was free; medians of the rounds, and of p99 the least and the most",
     ));
+    let per_sec = format!("{units}/s");
     let mut table =
-        Table::new(1, ["us", "requests/s", "p50", "p99", "min", "max", "p99.9", "longest", "bar", ""]);
+        Table::new(1, ["us", &per_sec, "p50", "p99", "min", "max", "p99.9", "longest", "bar", ""]);
     for entry in &entries {
         table.row(entry.row(run));
     }
@@ -118,11 +121,11 @@ impl Entry<'_> {
     }
 }
 
-/// What a server would show that takes no time at all: on its core, how late the clock is read after a request was due,
+/// What a server would show that takes no time at all: on its core, how late the clock is read after a question was due,
 /// while the generator's core is as busy as ever.
 fn read_clock(per_sec: f64, time: Duration) -> Result<Histogram> {
     let reader = thread::spawn(move || {
-        process::pin(process::CORES[0])?;
+        process::pin(process::SERVERS)?;
         let clock = Clock::new();
         let begin = clock.now();
         let mut times = Histogram::new();

@@ -1,24 +1,32 @@
-//! A server in a process of its own, on one core.
+//! A server in a process of its own, on cores of its own.
 //!
 //! The process is this same program under a hidden name, which pins itself and then becomes the server: whatever asks
-//! how many cores there are, as runtimes do when they choose their threads, is told of one. Between its turns it is
+//! how many cores there are, as runtimes do when they choose their threads, is told of these. Between its turns it is
 //! stopped, so that no timer of its own falls into another's turn.
 
+use super::program::Program;
 use anyhow::{Context, Result, bail, ensure};
-use core_affinity::CoreId;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::num::ParseIntError;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{fmt, fs, thread};
 
-/// The cores of the servers and of the generator.
-pub(crate) const CORES: [usize; 2] = [0, 1];
+/// The core of the servers, and that of the generator.
+pub(crate) const SERVERS: &[usize] = &[0];
+pub(crate) const GENERATOR: &[usize] = &[1];
+/// Both, for servers that share them with the generator.
+pub(crate) const SHARED: &[usize] = &[0, 1];
+/// On which line of what it says a server has told where it listens, at the latest.
+const GREETING: usize = 3;
 /// How long a server may take to start.
 const START: Duration = Duration::from_secs(10);
 
@@ -27,37 +35,42 @@ const START: Duration = Duration::from_secs(10);
 pub(crate) struct Process {
     child: Child,
     /// Held open: a server that says more must not find its reader gone.
-    said: Option<BufReader<ChildStdout>>,
+    _said: Option<BufReader<ChildStdout>>,
 }
 
 impl Process {
     /// Starts a server that says where it listens, and waits until it does.
-    pub(crate) fn start(program: &Path, arguments: &[OsString]) -> Result<(Process, SocketAddr)> {
-        let mut child = spawn(program, arguments, Stdio::piped())?;
-        let said = child.stdout.take().map(BufReader::new);
-        let mut process = Process { child, said };
-        let mut line = String::new();
-        if let Some(said) = &mut process.said {
-            said.read_line(&mut line)?;
-        }
-        let address = line.split_once("http://").and_then(|(_, rest)| rest.split_whitespace().next());
-        let address = address.with_context(|| {
-            format!("{} does not say where it listens, but {:?}", program.display(), line.trim_end())
+    pub(crate) fn start(
+        program: &Program,
+        arguments: &[OsString],
+        cores: &[usize],
+    ) -> Result<(Process, SocketAddr)> {
+        let mut child = spawn(program, arguments, cores, Stdio::piped())?;
+        let mut said = BufReader::new(child.stdout.take().context("a server's output can't be read")?);
+        let mut text = String::new();
+        while place(&text).is_none() && text.lines().count() < GREETING && said.read_line(&mut text)? > 0 {}
+        let process = Process { child, _said: Some(said) };
+        let address = place(&text).with_context(|| {
+            format!("{} does not say where it listens, but {:?}", program.path.display(), text.trim_end())
         })?;
-        let address = address.trim_end_matches('/').parse().with_context(|| format!("in {line:?}"))?;
-        Ok((process, address))
+        Ok((process, address.parse().with_context(|| format!("in {text:?}"))?))
     }
 
     /// Starts a server that has been told where to listen, and waits until it does.
-    pub(crate) fn start_at(address: SocketAddr, program: &Path, arguments: &[OsString]) -> Result<Process> {
-        let child = spawn(program, arguments, Stdio::null())?;
-        let mut process = Process { child, said: None };
+    pub(crate) fn start_at(
+        address: SocketAddr,
+        program: &Program,
+        arguments: &[OsString],
+        cores: &[usize],
+    ) -> Result<Process> {
+        let child = spawn(program, arguments, cores, Stdio::null())?;
+        let mut process = Process { child, _said: None };
         let begin = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = process.child.try_wait()? {
-                bail!("{} ended with {status}", program.display());
+                bail!("{} ended with {status}", program.path.display());
             }
-            ensure!(begin.elapsed() < START, "{} does not listen on {address}", program.display());
+            ensure!(begin.elapsed() < START, "{} does not listen on {address}", program.path.display());
             thread::sleep(Duration::from_millis(10));
         }
         Ok(process)
@@ -106,33 +119,65 @@ pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-/// It is given no environment: a server's settings are those written down here, whoever runs the bench.
-fn spawn(program: &Path, arguments: &[OsString], stdout: Stdio) -> Result<Child> {
-    let mut command = Command::new(env::current_exe().context("this program can't be found again")?);
-    command.arg("pinned").arg(program).args(arguments).env_clear().stdin(Stdio::null()).stdout(stdout);
-    command.spawn().with_context(|| format!("can't start {}", program.display()))
+/// In what a server says, the address it listens on: that of a URL.
+fn place(text: &str) -> Option<&str> {
+    text.split_once("://")?.1.split_terminator(char::is_whitespace).next()
 }
 
-/// A program to become.
+/// It is given no environment: a server's settings are those written down here, whoever runs the bench.
+fn spawn(program: &Program, arguments: &[OsString], cores: &[usize], stdout: Stdio) -> Result<Child> {
+    let mut command = Command::new(&Program::this()?.path);
+    command.arg("pinned").arg(Cores(cores.to_vec()).to_string()).arg(&program.path).args(arguments);
+    command.env_clear().stdin(Stdio::null()).stdout(stdout);
+    if let Some(libraries) = &program.libraries {
+        command.env("LD_LIBRARY_PATH", libraries);
+    }
+    command.spawn().with_context(|| format!("can't start {}", program.path.display()))
+}
+
+/// A program to become, and where.
 #[derive(clap::Args)]
 pub(crate) struct Pinned {
+    cores: Cores,
     program: PathBuf,
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
 
-/// The child's part: it goes on as another program, on the servers' core.
+/// Cores on a command line: numbers with commas between.
+#[derive(Clone, Debug)]
+struct Cores(Vec<usize>);
+
+impl fmt::Display for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<_> = self.0.iter().map(usize::to_string).collect();
+        f.write_str(&numbers.join(","))
+    }
+}
+
+impl FromStr for Cores {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Cores, ParseIntError> {
+        text.split(',').map(str::parse).collect::<Result<_, _>>().map(Cores)
+    }
+}
+
+/// The child's part: it goes on as another program, on its cores.
 pub(crate) fn take_over(pinned: &Pinned) -> Result<Infallible> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    pin(CORES[0])?;
+    pin(&pinned.cores.0)?;
     let error = Command::new(&pinned.program).args(&pinned.arguments).exec();
     Err(error).with_context(|| format!("can't start {}", pinned.program.display()))
 }
 
-/// Binds this thread, and what it starts, to one core.
-pub(crate) fn pin(core: usize) -> Result<()> {
-    ensure!(core_affinity::set_for_current(CoreId { id: core }), "a process can't be pinned to core {core}");
-    Ok(())
+/// Binds this thread, and what it starts, to some cores.
+pub(crate) fn pin(cores: &[usize]) -> Result<()> {
+    let mut set = CpuSet::new();
+    for core in cores {
+        set.set(*core);
+    }
+    sched_setaffinity(None, &set).with_context(|| format!("a process can't be pinned to cores {cores:?}"))
 }
 
 #[cfg(test)]
@@ -144,5 +189,19 @@ mod tests {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 123 45 6 7 20 0 2 0 99";
         assert_eq!(ticks(stat), Some(168));
         assert_eq!(ticks("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn a_server_tells_its_place_as_a_url() {
+        assert_eq!(place("tollgate 0.1.0 listens on http://127.0.0.1:80\n"), Some("127.0.0.1:80"));
+        assert_eq!(place("tollgate listens\nRESP: redis://[::1]:6380\nrules"), Some("[::1]:6380"));
+        assert_eq!(place("tollgate listens\n"), None);
+    }
+
+    #[test]
+    fn cores_are_read_as_they_are_written() {
+        let cores: Cores = Cores(vec![0, 12]).to_string().parse().unwrap();
+        assert_eq!(cores.0, [0, 12]);
+        assert!("0,".parse::<Cores>().is_err());
     }
 }

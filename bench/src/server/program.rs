@@ -9,25 +9,59 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-pub(crate) const THROTTLECRAB: &str = "0.4.40";
+const THROTTLECRAB: &str = "0.4.40";
+
+/// All of them.
+pub(crate) struct Programs {
+    pub(crate) tollgate: Program,
+    pub(crate) throttlecrab: Program,
+    pub(crate) nginx: Program,
+    pub(crate) redis: Program,
+}
+
+impl Programs {
+    /// It may take a compiler and the network, so it comes before any server is there.
+    pub(crate) fn find() -> Result<Programs> {
+        Ok(Programs {
+            tollgate: tollgate()?,
+            throttlecrab: throttlecrab()?,
+            nginx: nginx()?,
+            redis: redis()?,
+        })
+    }
+}
 
 /// A program, and which version it is.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) version: String,
+    /// Where it finds libraries that the machine lacks.
+    pub(crate) libraries: Option<PathBuf>,
+}
+
+impl Program {
+    fn new(path: PathBuf, version: &str) -> Program {
+        Program { path, version: version.trim().to_owned(), libraries: None }
+    }
+
+    /// The bench itself, which has servers in it too.
+    pub(crate) fn this() -> Result<Program> {
+        let path = env::current_exe().context("this program can't be found again")?;
+        Ok(Program::new(path, env!("CARGO_PKG_VERSION")))
+    }
 }
 
 /// Tollgate, built as it is shipped.
-pub(crate) fn tollgate() -> Result<Program> {
+fn tollgate() -> Result<Program> {
     let root = root()?;
     run(cargo().args(["build", "--release", "--locked", "--target-dir", "target"]).current_dir(&root))?;
     let path = root.join("target/release/tollgate");
     let said = output(Command::new(&path).arg("--version"))?;
-    Ok(Program { path, version: said.trim().trim_start_matches("tollgate ").to_owned() })
+    Ok(Program::new(path, said.trim_start_matches("tollgate ")))
 }
 
 /// throttlecrab's server as its own lock file says, but optimised like Tollgate.
-pub(crate) fn throttlecrab() -> Result<Program> {
+fn throttlecrab() -> Result<Program> {
     let folder = tools()?.join(format!("throttlecrab-server-{THROTTLECRAB}"));
     let path = folder.join("bin/throttlecrab-server");
     if !path.is_file() {
@@ -37,26 +71,41 @@ pub(crate) fn throttlecrab() -> Result<Program> {
         command.env("CARGO_PROFILE_RELEASE_LTO", "thin").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
         // Its build script needs protoc, though gRPC is never asked for here.
         if find("protoc").is_none() {
-            let folder = unpack("protobuf-compiler", Some("libproto"))?;
+            let folder = unpack("protobuf-compiler", &["libproto"])?;
             command.env("PROTOC", folder.join("usr/bin/protoc"));
             command.env("LD_LIBRARY_PATH", libraries(&folder)?);
         }
         println!("installing throttlecrab-server {THROTTLECRAB}");
         run(&mut command)?;
     }
-    Ok(Program { path, version: THROTTLECRAB.to_owned() })
+    Ok(Program::new(path, THROTTLECRAB))
 }
 
 /// nginx as Debian builds it.
-pub(crate) fn nginx() -> Result<Program> {
+fn nginx() -> Result<Program> {
     let path = match find("nginx") {
         Some(path) => path,
-        None => unpack("nginx", None)?.join("usr/sbin/nginx"),
+        None => unpack("nginx", &[])?.join("usr/sbin/nginx"),
     };
     let said = Command::new(&path).arg("-v").output().context("can't start nginx")?;
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    let version = said.rsplit_once('/').map_or("", |(_, version)| version.trim());
-    Ok(Program { path, version: version.to_owned() })
+    Ok(Program::new(path, said.rsplit_once('/').map_or("", |(_, version)| version)))
+}
+
+/// Redis as Debian builds it.
+fn redis() -> Result<Program> {
+    let (path, libraries) = match find("redis-server") {
+        Some(path) => (path, None),
+        None => {
+            let folder = unpack("redis-server", &["redis-tools", "libatomic", "libjemalloc", "liblzf"])?;
+            (folder.join("usr/bin/redis-server"), Some(libraries(&folder)?))
+        }
+    };
+    let mut command = Command::new(&path);
+    command.arg("--version").envs(libraries.iter().map(|folder| ("LD_LIBRARY_PATH", folder)));
+    let said = output(&mut command)?;
+    let version = said.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or_default();
+    Ok(Program { libraries, ..Program::new(path, version) })
 }
 
 /// A folder for what a subject is given to read.
@@ -82,9 +131,9 @@ fn find(name: &str) -> Option<PathBuf> {
     folders.map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Unpacks a Debian package, and of those it depends on the ones whose names begin with `also`: the others are on every
-/// machine.
-fn unpack(package: &str, also: Option<&str>) -> Result<PathBuf> {
+/// Unpacks a Debian package, and of those it depends on the ones whose names begin as `also` says: the others are on
+/// every machine.
+fn unpack(package: &str, also: &[&str]) -> Result<PathBuf> {
     let folder = tools()?.join(format!("debian-{package}"));
     let done = folder.join("unpacked");
     if done.is_file() {
@@ -97,7 +146,7 @@ fn unpack(package: &str, also: Option<&str>) -> Result<PathBuf> {
     let mut depends = Command::new("apt-cache");
     depends.args(["depends", "--recurse"]).args(only.map(|kind| format!("--no-{kind}"))).arg(package);
     let depends = output(&mut depends).with_context(advice)?;
-    let is_wanted = |name: &&str| *name == package || also.is_some_and(|also| name.starts_with(also));
+    let is_wanted = |name: &&str| *name == package || also.iter().any(|also| name.starts_with(also));
     let packages = depends.lines().filter(is_wanted);
     run(Command::new("apt-get").args(["-q", "download"]).args(packages).current_dir(&folder))
         .with_context(advice)?;
@@ -113,8 +162,9 @@ fn unpack(package: &str, also: Option<&str>) -> Result<PathBuf> {
 
 /// Where an unpacked package has its libraries: in a folder named after the machine's kind.
 fn libraries(unpacked: &Path) -> Result<PathBuf> {
-    let mut entries = fs::read_dir(unpacked.join("usr/lib"))?;
-    Ok(entries.next().context("a package has no libraries")??.path())
+    let folders = fs::read_dir(unpacked.join("usr/lib"))?;
+    let mut folders = folders.filter_map(|entry| Some(entry.ok()?.path()));
+    folders.find(|path| path.to_string_lossy().contains("-linux-")).context("a package has no libraries")
 }
 
 fn cargo() -> Command {

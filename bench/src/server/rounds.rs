@@ -2,7 +2,7 @@
 //!
 //! A round lets every server have its turn, so that whatever the machine does meanwhile falls on all of them alike; the
 //! others are stopped. A turn begins with new connections, because a server may close those that were idle. What is
-//! told beside requests a second is the server's own time for one, which a noisy machine disturbs less.
+//! told beside answers a second is the server's own time for one, which a noisy machine disturbs less.
 
 use super::load::{Load, Plan, Tally};
 use super::subject::Subject;
@@ -22,11 +22,11 @@ pub(crate) struct Effort {
 
 /// What came of a server's turns.
 pub(crate) struct Figures {
-    /// Requests a second.
+    /// Questions answered in a second.
     pub(crate) per_sec: Laps,
-    /// The server's time for a request, in microseconds.
+    /// The server's time for a question, in microseconds.
     pub(crate) cpu_us: Laps,
-    /// Which share of its core the server used.
+    /// How much the server had, of one core.
     pub(crate) busy: Laps,
     /// Which share of its core the generator could have done without.
     pub(crate) spare: Laps,
@@ -52,8 +52,8 @@ impl Figures {
     fn of(turns: &[Turn]) -> Figures {
         let laps = |figure: fn(&Turn) -> f64| Laps::new(turns.iter().map(figure).collect());
         Figures {
-            per_sec: laps(|turn| turn.replies / turn.elapsed),
-            cpu_us: laps(|turn| turn.cpu * 1e6 / turn.replies.max(1.0)),
+            per_sec: laps(|turn| turn.answers / turn.elapsed),
+            cpu_us: laps(|turn| turn.cpu * 1e6 / turn.answers.max(1.0)),
             busy: laps(|turn| turn.cpu / turn.elapsed),
             spare: laps(|turn| turn.spare / turn.elapsed),
         }
@@ -62,7 +62,7 @@ impl Figures {
 
 /// One turn, its times in seconds.
 struct Turn {
-    replies: f64,
+    answers: f64,
     elapsed: f64,
     cpu: f64,
     spare: f64,
@@ -79,7 +79,7 @@ impl Turn {
         tally.add(load.finish()?);
         subject.process.pause()?;
         Ok(Turn {
-            replies: lap.replies as f64,
+            answers: lap.answers as f64,
             elapsed: lap.elapsed.as_secs_f64(),
             cpu: cpu.as_secs_f64(),
             spare: lap.spare.as_secs_f64(),

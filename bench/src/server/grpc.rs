@@ -1,0 +1,50 @@
+//! Over gRPC: Envoy's calls beside throttlecrab's and a floor, and checks on streams.
+
+use super::load::Tally;
+use super::program::Programs;
+use super::report::{self, Bars};
+use super::rounds::{Effort, take_turns};
+use super::subject::CONNECTIONS;
+use super::subject::grpc::{self as server, CHECKS, STREAMS};
+use crate::run::Run;
+use anyhow::Result;
+
+/// What share of the floor's calls Tollgate must answer.
+const BAR_FLOOR: f64 = 0.9;
+/// How many checks a second it must decide when they come on streams.
+const BAR_STREAMS: f64 = 500_000.0;
+
+pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally: &mut Tally) -> Result<()> {
+    let (tollgate, throttlecrab, floor) = (
+        server::tollgate(&programs.tollgate)?,
+        server::throttlecrab(&programs.throttlecrab)?,
+        server::floor()?,
+    );
+    for subject in [&tollgate, &throttlecrab, &floor] {
+        subject.prove()?;
+    }
+    let mut bars = Bars::new();
+
+    run.say(format_args!(
+        "\ngRPC: {CONNECTIONS} connections, one call in flight on each: Envoy's, or throttlecrab's own"
+    ));
+    let entries = [&tollgate, &throttlecrab, &floor].map(|subject| (subject, &subject.plan));
+    let figures = take_turns(&entries, effort, tally)?;
+    let calls = report::outcomes(&entries, &figures);
+    report::show(run, "calls", &calls);
+    report::warn(run, &calls);
+    bars.ratio(run, "floor: bare tonic", calls[0], calls[2], BAR_FLOOR);
+
+    run.say(format_args!(
+        "\ngRPC: {STREAMS} connections with a stream each, {CHECKS} checks at once, the next when all are answered"
+    ));
+    let plan = server::streams();
+    let entries = [(&tollgate, &plan), (&floor, &plan)];
+    let figures = take_turns(&entries, effort, tally)?;
+    let streams = report::outcomes(&entries, &figures);
+    report::show(run, "checks", &streams);
+    report::warn(run, &streams);
+    bars.rate(run, "checks/s on streams", streams[0], BAR_STREAMS);
+    bars.show(run);
+    Ok(())
+}

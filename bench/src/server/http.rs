@@ -1,0 +1,100 @@
+//! Over HTTP: requests of one check, batches, and latency, beside throttlecrab's server, nginx, and two floors.
+
+use super::floor::Kind;
+use super::latency::{self, Line};
+use super::load::Tally;
+use super::program::Programs;
+use super::report::{self, Bars};
+use super::rounds::{Effort, Figures, take_turns};
+use super::subject::http::{self as server, BATCH, BATCH_CONNECTIONS};
+use super::subject::{CONNECTIONS, Site, Subject};
+use crate::run::Run;
+use anyhow::Result;
+
+/// How many times as many requests as throttlecrab's server Tollgate must answer.
+const BAR_THROTTLECRAB: f64 = 1.3;
+/// What share of the floor's requests it must answer.
+const BAR_FLOOR: f64 = 0.85;
+/// How many checks a second it must decide when they come by the batch.
+const BAR_BATCH: f64 = 1.7e6;
+
+/// All servers, each waiting for its turn.
+pub(crate) struct Servers {
+    tollgate: Subject,
+    throttlecrab: Subject,
+    nginx: Subject,
+    hyper: Subject,
+    by_hand: Subject,
+}
+
+impl Servers {
+    pub(crate) fn start(programs: &Programs) -> Result<Servers> {
+        let servers = Servers {
+            tollgate: server::tollgate(&programs.tollgate, Site::PLAIN)?,
+            throttlecrab: server::throttlecrab(&programs.throttlecrab)?,
+            nginx: server::nginx(&programs.nginx)?,
+            hyper: server::floor(Kind::Hyper)?,
+            by_hand: server::floor(Kind::ByHand)?,
+        };
+        for subject in servers.all() {
+            subject.prove()?;
+        }
+        Ok(servers)
+    }
+
+    fn all(&self) -> [&Subject; 5] {
+        [&self.tollgate, &self.throttlecrab, &self.nginx, &self.hyper, &self.by_hand]
+    }
+
+    /// Requests a second, one check each; what came of every server, in the order of `all`.
+    pub(crate) fn compare(&self, run: &mut Run, effort: Effort, tally: &mut Tally) -> Result<Vec<Figures>> {
+        let entries = self.all().map(|subject| (subject, &subject.plan));
+        let figures = take_turns(&entries, effort, tally)?;
+        run.say(format_args!(
+            "\nrequests: one check each, {CONNECTIONS} connections, one request in flight on each"
+        ));
+        let outcomes = report::outcomes(&entries, &figures);
+        report::show(run, "requests", &outcomes);
+        report::warn(run, &outcomes);
+        let [tollgate, throttlecrab, _, _, by_hand] = outcomes[..] else {
+            unreachable!("every server has an outcome")
+        };
+        let mut bars = Bars::new();
+        bars.ratio(run, "throttlecrab-server", tollgate, throttlecrab, BAR_THROTTLECRAB);
+        bars.ratio(run, "floor: written by hand", tollgate, by_hand, BAR_FLOOR);
+        bars.show(run);
+        Ok(figures)
+    }
+
+    /// How long requests take, at half of what `compare` found.
+    pub(crate) fn time(
+        &self,
+        run: &mut Run,
+        figures: &[Figures],
+        effort: Effort,
+        tally: &mut Tally,
+    ) -> Result<()> {
+        let most = |index: usize| figures[index].per_sec.median();
+        let line = Line {
+            tollgate: (&self.tollgate, most(0)),
+            floor: &self.by_hand,
+            others: vec![(&self.throttlecrab, most(1)), (&self.nginx, most(2))],
+        };
+        latency::measure(run, "requests", &line, effort, tally)
+    }
+
+    /// Checks a second, many in each request, beside the floor that reads and answers as many.
+    pub(crate) fn count_batches(&self, run: &mut Run, effort: Effort, tally: &mut Tally) -> Result<()> {
+        let plan = server::batches();
+        let entries = [(&self.tollgate, &plan), (&self.by_hand, &plan)];
+        let figures = take_turns(&entries, effort, tally)?;
+        run.say(format_args!("\nbatches: {BATCH} checks each, {BATCH_CONNECTIONS} connections"));
+        let outcomes = report::outcomes(&entries, &figures);
+        report::show(run, "checks", &outcomes);
+        report::warn(run, &outcomes);
+        let mut bars = Bars::new();
+        bars.rate(run, "checks/s in batches", outcomes[0], BAR_BATCH);
+        bars.show(run);
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! Over RESP: one command at a time, pipelines, and latency, beside throttlecrab's server, Redis, and a floor.
+//!
+//! Redis limits nothing here: it looks a value up, which is the least that a limiter outside of the asking process can
+//! cost on a server that everybody knows.
+
+use super::latency::{self, Line};
+use super::load::Tally;
+use super::program::Programs;
+use super::report::{self, Bars};
+use super::rounds::{Effort, take_turns};
+use super::subject::resp::{self as server, DEPTH, RespSubject};
+use super::subject::{CONNECTIONS, Site};
+use crate::run::Run;
+use anyhow::Result;
+
+/// How many times as many commands as throttlecrab's server Tollgate must answer, one at a time.
+const BAR_THROTTLECRAB: f64 = 1.0;
+/// What share of the values that Redis looks up it must answer, by the pipeline.
+const BAR_REDIS: f64 = 0.6;
+/// How many commands a second it must answer, by the pipeline.
+const BAR_PIPELINES: f64 = 1.7e6;
+
+pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally: &mut Tally) -> Result<()> {
+    let servers = [
+        server::tollgate(&programs.tollgate, Site::PLAIN)?,
+        server::throttlecrab(&programs.throttlecrab)?,
+        server::redis(&programs.redis)?,
+        server::floor()?,
+    ];
+    for RespSubject { subject, .. } in &servers {
+        subject.prove()?;
+    }
+    let [singles, pipelines] = [
+        servers.each_ref().map(|server| (&server.subject, &server.subject.plan)),
+        servers.each_ref().map(|server| (&server.subject, &server.pipelines)),
+    ];
+
+    run.say(format_args!("\nRESP: {CONNECTIONS} connections, one command in flight on each"));
+    let single_figures = take_turns(&singles, effort, tally)?;
+    let single = report::outcomes(&singles, &single_figures);
+    report::show(run, "commands", &single);
+    report::warn(run, &single);
+
+    run.say(format_args!(
+        "\nRESP: {CONNECTIONS} connections, pipelines of {DEPTH} commands, the next when all replies are in"
+    ));
+    let piped_figures = take_turns(&pipelines, effort, tally)?;
+    let piped = report::outcomes(&pipelines, &piped_figures);
+    report::show(run, "commands", &piped);
+    report::warn(run, &piped);
+
+    let mut bars = Bars::new();
+    bars.ratio(run, "throttlecrab-server, one at a time", single[0], single[1], BAR_THROTTLECRAB);
+    bars.ratio(run, "redis-server GET, by the pipeline", piped[0], piped[2], BAR_REDIS);
+    bars.rate(run, "commands/s by the pipeline", piped[0], BAR_PIPELINES);
+    bars.show(run);
+
+    let [tollgate, throttlecrab, redis, floor] = &servers.each_ref().map(|server| &server.subject);
+    let most = |index: usize| single_figures[index].per_sec.median();
+    let line = Line {
+        tollgate: (tollgate, most(0)),
+        floor,
+        others: vec![(throttlecrab, most(1)), (redis, most(2))],
+    };
+    latency::measure(run, "commands", &line, effort, tally)
+}

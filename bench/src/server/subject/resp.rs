@@ -1,0 +1,111 @@
+//! Servers over RESP. Each is asked with a pipeline of any depth; the limit comes with each command.
+
+use super::{CONNECTIONS, Door, Site, Subject};
+use crate::server::floor::Kind;
+use crate::server::load::{Load, Plan};
+use crate::server::process::{Process, SERVERS, free_address};
+use crate::server::program::{self, Program};
+use crate::server::talk::resp::{Command, RespTalk};
+use crate::server::template::{KEY, KEYS};
+use anyhow::{Result, ensure};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+
+/// How many commands are sent at once, where many are.
+pub(crate) const DEPTH: usize = 64;
+
+/// How replies of five numbers begin. To redis-cell, which Tollgate is like, 1 is limited; to throttlecrab, allowed.
+const ZERO: &str = "*5\r\n:0\r\n";
+const ONE: &str = "*5\r\n:1\r\n";
+
+/// What every key holds in Redis: as long as the state of a limit would be.
+const VALUE: &str = "1700000000000000";
+const VALUE_REPLY: &str = "$16\r\n1700000000000000\r\n";
+
+/// A server, and what it is asked by the pipeline.
+pub(crate) struct RespSubject {
+    /// Its plan asks with one command at a time.
+    pub(crate) subject: Subject,
+    pub(crate) pipelines: Plan,
+}
+
+impl RespSubject {
+    fn new(
+        name: String,
+        (process, address): (Process, SocketAddr),
+        command: &Command,
+        proofs: &[Command],
+    ) -> RespSubject {
+        let proofs = proofs.iter().map(|proof| Plan::single(RespTalk::new(proof, 1))).collect();
+        let [plan, pipelines] = plans(command);
+        RespSubject { subject: Subject { name, process, address, plan, proofs }, pipelines }
+    }
+}
+
+/// Tollgate.
+pub(crate) fn tollgate(program: &Program, site: Site) -> Result<RespSubject> {
+    let place = site.start(program, Door::Resp)?;
+    let name = format!("tollgate {} CL.THROTTLE", program.version);
+    let proof = |reply| Command::five("CL.THROTTLE proof 0 1 60", reply);
+    Ok(RespSubject::new(name, place, &throttle(), &[ZERO, ONE].map(proof)))
+}
+
+/// throttlecrab's server, with the store and the clean-up it chooses by itself.
+pub(crate) fn throttlecrab(program: &Program) -> Result<RespSubject> {
+    let address = free_address()?;
+    let port = address.port().to_string();
+    let arguments = ["--redis", "--redis-host", "127.0.0.1", "--redis-port", &port].map(Into::into);
+    let process = Process::start_at(address, program, &arguments, SERVERS)?;
+    let command = Command::five(&format!("THROTTLE {KEY} 1000000 1000000 1"), ONE);
+    let proofs = [ONE, ZERO].map(|reply| Command::five("THROTTLE proof 10 10 60 10", reply));
+    let name = format!("throttlecrab-server {} THROTTLE", program.version);
+    Ok(RespSubject::new(name, (process, address), &command, &proofs))
+}
+
+/// Redis, which is asked for a value under each key and limits nothing. It has all keys from the beginning, and keeps
+/// nothing on a disk.
+pub(crate) fn redis(program: &Program) -> Result<RespSubject> {
+    let address = free_address()?;
+    let port = address.port().to_string();
+    let settings = ["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no", "--dir"];
+    let mut arguments: Vec<OsString> = settings.map(Into::into).to_vec();
+    arguments.push(program::scratch()?.into());
+    let process = Process::start_at(address, program, &arguments, SERVERS)?;
+    fill(address)?;
+    let proofs = [0, KEYS - 1].map(|number| Command::text(&format!("GET user:{number:06}"), VALUE_REPLY));
+    let command = Command::text(&format!("GET {KEY}"), VALUE_REPLY);
+    let name = format!("redis-server {} GET", program.version);
+    Ok(RespSubject::new(name, (process, address), &command, &proofs))
+}
+
+/// Gives Redis a value under each key, a thousand at a time.
+fn fill(address: SocketAddr) -> Result<()> {
+    for thousand in 0..KEYS / 1000 {
+        let pairs = (0..1000).map(|number| format!(" user:{:06} {VALUE}", 1000 * thousand + number));
+        let command = Command::word(&format!("MSET{}", pairs.collect::<String>()), "+OK\r\n");
+        let tally = Load::connect(address, &Plan::single(RespTalk::new(&command, 1)), 0)?.ask_once()?;
+        ensure!(tally.unexpected == 0, "Redis does not take its values: {:?}", tally.example);
+    }
+    Ok(())
+}
+
+/// A server that decides nothing.
+pub(crate) fn floor() -> Result<RespSubject> {
+    let [plan, pipelines] = throttles();
+    Ok(RespSubject { subject: Subject::floor(Kind::Resp, plan)?, pipelines })
+}
+
+/// What Tollgate is asked.
+pub(super) fn throttles() -> [Plan; 2] {
+    plans(&throttle())
+}
+
+/// A limit that refuses nobody, as redis-cell's clients word it.
+fn throttle() -> Command {
+    Command::five(&format!("CL.THROTTLE {KEY} 999999 1000000 1"), ZERO)
+}
+
+/// One command at a time, and many.
+fn plans(command: &Command) -> [Plan; 2] {
+    [1, DEPTH].map(|depth| Plan::new(RespTalk::new(command, depth), CONNECTIONS))
+}

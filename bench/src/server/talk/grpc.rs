@@ -1,0 +1,347 @@
+//! gRPC: single calls, and a stream of checks.
+//!
+//! A call's headers are written once and never compressed, so that a question differs from the last in nothing but keys
+//! and the number of its stream. Of what is answered only messages are read: a call that failed has none.
+
+use super::h2::{self, Event, FRAME_HEAD, MAX_FRAME, Session, kind};
+use super::{Answer, Heard, Talk};
+use crate::keys::Rng;
+use crate::server::proto::{CheckStreamRequest, StreamVerdict, Verdict};
+use crate::server::template::Template;
+use anyhow::{Context, Result, ensure};
+use prost::Message;
+
+/// Before each message: a zero, because it is not compressed, and its length.
+const MESSAGE_HEAD: usize = 5;
+/// The longest message anybody answers with; a longer one is a mistake.
+const MAX_MESSAGE: usize = 1 << 20;
+
+/// The same call again and again, each time for another key.
+#[derive(Clone, Debug)]
+pub(crate) struct CallTalk {
+    session: Session,
+    /// A frame of headers, and one with the message.
+    question: Template,
+    /// Where the second begins.
+    second: usize,
+    data: usize,
+    code: i32,
+    /// What has come of the answer.
+    answer: Vec<u8>,
+}
+
+impl CallTalk {
+    /// Calls what is at `path`. Every answer must be one message, which begins with `code`.
+    pub(crate) fn new(path: &str, message: &impl Message, code: i32) -> CallTalk {
+        let data = frame_message(message);
+        let mut question = Vec::new();
+        h2::put_frame(&mut question, kind::HEADERS, h2::END_HEADERS, 0, &headers(path));
+        let second = question.len();
+        h2::put_frame(&mut question, kind::DATA, h2::END_STREAM, 0, &data);
+        let (question, data) = (Template::new(question), data.len());
+        CallTalk { session: Session::new(), question, second, data, code, answer: Vec::new() }
+    }
+
+    /// The answer that has come, now that no more of it will.
+    fn conclude(&mut self) -> Answer {
+        let code = take_message(&self.answer).and_then(|taken| {
+            let (message, length) = taken.context("the call ended without a whole message")?;
+            ensure!(length == self.answer.len(), "the call was answered by several messages");
+            Ok(Verdict::decode(message)?.code)
+        });
+        self.answer.clear();
+        Answer::new(matches!(code, Ok(code) if code == self.code), || match code {
+            Ok(code) => format!("code {code} instead of {}", self.code),
+            Err(error) => error.to_string(),
+        })
+    }
+}
+
+impl Talk for CallTalk {
+    fn another(&self) -> Box<dyn Talk> {
+        Box::new(CallTalk { session: Session::new(), answer: Vec::new(), ..self.clone() })
+    }
+
+    fn checks(&self) -> usize {
+        1
+    }
+
+    fn ask(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()> {
+        let stream = self.session.open_stream(out)?.to_be_bytes();
+        for frame in [0, self.second] {
+            self.question.write(frame + FRAME_HEAD - stream.len(), &stream);
+        }
+        self.question.pick_keys(rng);
+        self.session.send(self.question.bytes(), self.data, out)
+    }
+
+    fn hear(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Heard> {
+        let mut heard = Heard::default();
+        while let Some((length, event)) = self.session.read(&bytes[heard.taken..], out)? {
+            heard.taken += length;
+            match event {
+                Event::Data(data) => self.answer.extend_from_slice(data),
+                Event::Headers { is_end: true } => heard.answer = Some(self.conclude()),
+                Event::Headers { is_end: false } | Event::Other => {}
+            }
+        }
+        Ok(heard)
+    }
+}
+
+/// One stream of checks, so many at once. The next go when all of them are answered, in whatever order.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamTalk {
+    session: Session,
+    headers: Vec<u8>,
+    /// One frame with all checks.
+    question: Template,
+    data: usize,
+    checks: usize,
+    is_allowed: bool,
+    /// What has come of an answer that is not whole.
+    rest: Vec<u8>,
+    tally: StreamTally,
+}
+
+/// What has been answered since the last question.
+#[derive(Clone, Debug, Default)]
+struct StreamTally {
+    answers: usize,
+    /// The sum of their ids, which shows that none was answered twice instead of another.
+    ids: u64,
+    /// The first that is not as expected.
+    other: Option<String>,
+}
+
+impl StreamTalk {
+    /// Opens what is at `path`, and asks for the same check as many times as `checks` says. All must be allowed, or none.
+    pub(crate) fn new(path: &str, check: &CheckStreamRequest, checks: usize, is_allowed: bool) -> StreamTalk {
+        let mut data = Vec::new();
+        for id in 1..=checks as u64 {
+            data.extend(frame_message(&CheckStreamRequest { id, ..check.clone() }));
+        }
+        assert!(data.len() <= MAX_FRAME, "so many checks do not fit into one frame");
+        let mut question = Vec::new();
+        h2::put_frame(&mut question, kind::DATA, 0, 1, &data);
+        StreamTalk {
+            session: Session::new(),
+            headers: headers(path),
+            question: Template::new(question),
+            data: data.len(),
+            checks,
+            is_allowed,
+            rest: Vec::new(),
+            tally: StreamTally::default(),
+        }
+    }
+
+    /// Counts what is whole in `data`; how much of it that is.
+    fn count(&mut self, data: &[u8]) -> Result<usize> {
+        let mut taken = 0;
+        while let Some((message, length)) = take_message(&data[taken..])? {
+            taken += length;
+            let verdict = StreamVerdict::decode(message)?;
+            self.tally.answers += 1;
+            self.tally.ids += verdict.id;
+            if verdict.result.as_ref().is_none_or(|result| result.allowed != self.is_allowed) {
+                self.tally.other.get_or_insert_with(|| format!("{verdict:?}"));
+            }
+        }
+        Ok(taken)
+    }
+
+    fn take_data(&mut self, data: &[u8]) -> Result<()> {
+        if self.rest.is_empty() {
+            let taken = self.count(data)?;
+            self.rest.extend_from_slice(&data[taken..]);
+            return Ok(());
+        }
+        let mut rest = std::mem::take(&mut self.rest);
+        rest.extend_from_slice(data);
+        let taken = self.count(&rest)?;
+        rest.drain(..taken);
+        self.rest = rest;
+        Ok(())
+    }
+
+    /// The answer, once every check has its own.
+    fn conclude(&mut self) -> Result<Option<Answer>> {
+        if self.tally.answers < self.checks {
+            return Ok(None);
+        }
+        let StreamTally { answers, ids, other } = std::mem::take(&mut self.tally);
+        let all = self.checks as u64 * (self.checks as u64 + 1) / 2;
+        ensure!(answers == self.checks && ids == all, "a check was answered twice");
+        Ok(Some(other.map_or(Answer::Expected, Answer::Other)))
+    }
+}
+
+impl Talk for StreamTalk {
+    fn another(&self) -> Box<dyn Talk> {
+        let (session, rest, tally) = (Session::new(), Vec::new(), StreamTally::default());
+        Box::new(StreamTalk { session, rest, tally, ..self.clone() })
+    }
+
+    fn checks(&self) -> usize {
+        self.checks
+    }
+
+    fn ask(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()> {
+        if !self.session.is_open() {
+            let stream = self.session.open_stream(out)?;
+            h2::put_frame(out, kind::HEADERS, h2::END_HEADERS, stream, &self.headers);
+        }
+        self.question.pick_keys(rng);
+        self.session.send(self.question.bytes(), self.data, out)
+    }
+
+    fn hear(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Heard> {
+        let mut heard = Heard::default();
+        while let Some((length, event)) = self.session.read(&bytes[heard.taken..], out)? {
+            heard.taken += length;
+            match event {
+                Event::Data(data) => {
+                    self.take_data(data)?;
+                    heard.answer = self.conclude()?.or(heard.answer);
+                }
+                Event::Headers { is_end } => ensure!(!is_end, "the server ended a stream"),
+                Event::Other => {}
+            }
+        }
+        Ok(heard)
+    }
+}
+
+/// A message with its length in front.
+fn frame_message(message: &impl Message) -> Vec<u8> {
+    let message = message.encode_to_vec();
+    let mut bytes = vec![0];
+    bytes.extend_from_slice(&(message.len() as u32).to_be_bytes());
+    bytes.extend(message);
+    bytes
+}
+
+/// The first message in `bytes`, and how long it is with what stands before it. Nothing if it is not whole.
+fn take_message(bytes: &[u8]) -> Result<Option<(&[u8], usize)>> {
+    let Some(([compressed, length @ ..], rest)) = bytes.split_first_chunk::<MESSAGE_HEAD>() else {
+        return Ok(None);
+    };
+    let length = u32::from_be_bytes(*length) as usize;
+    ensure!(*compressed == 0, "a message is compressed");
+    ensure!(length <= MAX_MESSAGE, "a message is longer than {MAX_MESSAGE} bytes");
+    Ok(rest.get(..length).map(|message| (message, MESSAGE_HEAD + length)))
+}
+
+/// The headers of a call. The first two stand in a table that both sides know, and so do the names of the next three; all
+/// else is written out, and marked as never to be remembered.
+fn headers(path: &str) -> Vec<u8> {
+    const POST: u8 = 0x83;
+    const HTTP: u8 = 0x86;
+    let mut block = vec![POST, HTTP];
+    for (name, value) in [
+        (&[0x14][..], path),
+        (&[0x11], "127.0.0.1"),
+        (&[0x1f, 0x10], "application/grpc"),
+        (b"\x10\x02te", "trailers"),
+    ] {
+        block.extend_from_slice(name);
+        assert!(value.len() < 127, "a longer text would have its length in two bytes");
+        block.push(value.len() as u8);
+        block.extend_from_slice(value.as_bytes());
+    }
+    block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::floor::{Kind, start};
+    use crate::server::load::{Load, Plan, Tally};
+    use crate::server::proto::{CheckRequest, CheckStreamResponse, Descriptor, Entry, RateLimitRequest};
+    use crate::server::subject::grpc::{CHECK_STREAM, SHOULD_RATE_LIMIT};
+    use crate::server::template::KEY;
+    use std::time::Duration;
+
+    fn call(path: &str, code: i32) -> CallTalk {
+        let entry = Entry { key: "client".to_owned(), value: KEY.to_owned() };
+        let descriptors = vec![Descriptor { entries: vec![entry] }];
+        CallTalk::new(
+            path,
+            &RateLimitRequest { domain: "test".to_owned(), descriptors, hits_addend: 1 },
+            code,
+        )
+    }
+
+    fn stream(checks: usize, is_allowed: bool) -> StreamTalk {
+        // Long enough that some hundred questions use up a stream's first window.
+        let (client_key, endpoint) = (KEY.to_owned(), "/orders".repeat(12));
+        let check = CheckRequest { client_key, endpoint, cost: None };
+        StreamTalk::new(CHECK_STREAM, &CheckStreamRequest { id: 0, check: Some(check) }, checks, is_allowed)
+    }
+
+    /// What comes of a load on a server that allows everything, after at least so many answers.
+    fn load(talk: impl Talk + 'static, least: u64) -> Tally {
+        let address = start(Kind::Grpc).unwrap();
+        let mut load = Load::connect(address, &Plan::new(talk, 3), 1).unwrap();
+        let mut answers = 0;
+        while answers < least {
+            answers += load.press(Duration::from_millis(10)).unwrap().answers;
+        }
+        load.finish().unwrap()
+    }
+
+    #[test]
+    fn a_real_server_understands_calls_and_is_understood() {
+        let tally = load(call(SHOULD_RATE_LIMIT, 1), 100);
+        assert_eq!(tally.unexpected, 0, "{tally:?}");
+        let tally = load(call(SHOULD_RATE_LIMIT, 2), 1);
+        assert_eq!(
+            (tally.unexpected, tally.example.as_deref()),
+            (tally.answers, Some("code 1 instead of 2"))
+        );
+    }
+
+    #[test]
+    fn a_call_that_fails_is_another_answer() {
+        let tally = load(call("/test/Missing", 1), 1);
+        let example = Some("the call ended without a whole message");
+        assert_eq!((tally.unexpected, tally.example.as_deref()), (tally.answers, example));
+    }
+
+    #[test]
+    fn a_real_server_understands_streams_and_is_understood() {
+        let tally = load(stream(128, true), 400);
+        assert_eq!(tally.unexpected, 0, "{tally:?}");
+        let tally = load(stream(3, false), 1);
+        assert_eq!(tally.unexpected, tally.answers, "{tally:?}");
+    }
+
+    /// A stream that has asked, and is answered for the checks with these ids, a few bytes at a time.
+    fn answer(ids: &[u64], bytes_at_once: usize) -> Result<Option<Answer>> {
+        let mut talk = stream(3, true);
+        talk.ask(&mut Rng::new(1), &mut Vec::new())?;
+        let mut data = Vec::new();
+        for id in ids {
+            let result = Some(crate::server::proto::CheckResponse { allowed: true, ..Default::default() });
+            data.extend(frame_message(&CheckStreamResponse { id: *id, result }));
+        }
+        let mut answer = None;
+        for piece in data.chunks(bytes_at_once) {
+            let mut frame = Vec::new();
+            h2::put_frame(&mut frame, kind::DATA, 0, 1, piece);
+            assert_eq!(answer, None, "it was whole before");
+            answer = talk.hear(&frame, &mut Vec::new())?.answer;
+        }
+        Ok(answer)
+    }
+
+    #[test]
+    fn answers_may_come_in_any_order_and_in_pieces() {
+        for bytes_at_once in [1, 2, 7, 1000] {
+            assert_eq!(answer(&[3, 1, 2], bytes_at_once).unwrap(), Some(Answer::Expected));
+            assert_eq!(answer(&[3, 1], bytes_at_once).unwrap(), None);
+        }
+        assert!(answer(&[3, 1, 1], 1000).is_err(), "one has two answers and one has none");
+    }
+}
