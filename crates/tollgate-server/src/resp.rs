@@ -12,6 +12,8 @@ mod commands;
 mod conversation;
 mod decode;
 mod figures;
+#[cfg(test)]
+mod fuzz;
 mod inline;
 mod mistake;
 mod refrain;

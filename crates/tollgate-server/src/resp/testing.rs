@@ -19,7 +19,7 @@ pub(super) type TestOffice = Office<MemoryStore<Arc<ManualClock>>>;
 /// An office with these rules, and its clock.
 pub(super) fn office(rules: &str, token: Option<&str>) -> (TestOffice, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_250_000)));
-    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100_000)).unwrap();
+    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(1000)).unwrap();
     let rules = RuleSet::compile(&read(rules, Micros::EPOCH).spec.unwrap()).unwrap();
     let office = Office {
         gate: Gate::new(rules, store, Arc::clone(&clock)),
