@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    api, clients, proto, tidy,
+    api, clients, grpc, proto, tidy,
     tool::{DENY, NEXTEST, cargo, is_ci, run as finish},
 };
 
@@ -23,7 +23,7 @@ struct Step {
     check: fn() -> Result<()>,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 14] = [
     Step { name: "tidy", check: tidy::check },
     Step { name: "fmt", check: fmt },
     Step { name: "proto", check: proto::check },
@@ -33,6 +33,8 @@ const STEPS: [Step; 12] = [
     Step { name: "doc tests", check: doc_tests },
     Step { name: "api", check: api::check },
     Step { name: "clients", check: clients::check },
+    Step { name: "grpc", check: grpc::clients },
+    Step { name: "envoy", check: grpc::envoy },
     Step { name: "shuttle", check: shuttle },
     Step { name: "examples", check: examples },
     Step { name: "docs", check: docs },
