@@ -10,6 +10,7 @@ mod api;
 mod bench;
 mod clients;
 mod debian;
+mod grpc;
 mod node;
 mod proto;
 mod proxies;

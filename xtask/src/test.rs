@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    api, clients, proto, proxies, tidy,
+    api, clients, grpc, proto, proxies, tidy,
     tool::{DENY, NEXTEST, cargo, is_ci, run as finish},
 };
 
@@ -23,7 +23,7 @@ struct Step {
     check: fn() -> Result<()>,
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 15] = [
     Step { name: "tidy", check: tidy::check },
     Step { name: "fmt", check: fmt },
     Step { name: "proto", check: proto::check },
@@ -33,6 +33,8 @@ const STEPS: [Step; 13] = [
     Step { name: "doc tests", check: doc_tests },
     Step { name: "api", check: api::check },
     Step { name: "clients", check: clients::check },
+    Step { name: "grpc", check: grpc::clients },
+    Step { name: "envoy", check: grpc::envoy },
     Step { name: "proxies", check: proxies::check },
     Step { name: "shuttle", check: shuttle },
     Step { name: "examples", check: examples },

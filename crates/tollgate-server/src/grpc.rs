@@ -10,14 +10,14 @@ mod check;
 mod desk;
 mod envoy;
 mod frame;
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "it is generated, and what is asked for is read without it: only tests use all of it"
-)]
+#[cfg(test)]
+#[expect(unreachable_pub, reason = "it is generated")]
+#[path = "../tests/grpc/generated/mod.rs"]
 mod generated;
 mod load;
 mod message;
+#[cfg(test)]
+mod sameness;
 mod standard;
 mod stream;
 mod streams;
@@ -31,7 +31,6 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use standard::Standard;
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -45,9 +44,11 @@ use tollgate::{Gate, Store};
 
 /// The most calls at once on one connection. A proxy that has more opens another.
 const MAX_STREAMS: u32 = 128;
-/// How much a client may send ahead of what was read: on one stream, and on all of a connection together.
-const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// How much a client may send ahead of what was read on one stream.
+const STREAM_WINDOW: u32 = 64 * 1024;
+/// How much on all streams together: as much as they may alone. It also says how many small frames may wait, since h2 bears
+/// with as many as half of it has room for; several streams of short checks, each in a frame of its own, are within that.
+const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
 /// How much of an answer hyper holds for a stream while its client does not read.
 const MAX_UNSENT_BYTES: usize = 64 * 1024;
 /// The most bytes of a call's head, of which metadata is a part.
@@ -107,10 +108,7 @@ impl<S: Store> Grpc<S> {
     ) {
         let mut orders = Orders::new(phase.clone());
         let desk = Arc::new(Desk::new(Arc::clone(&self.shared), phase));
-        let service = service_fn(|request| {
-            let desk = Arc::clone(&desk);
-            async move { Ok::<_, Infallible>(desk.reply(request).await) }
-        });
+        let service = service_fn(|request| desk.reply(request));
         let mut connection = pin!(self.shared.speech.serve_connection(TokioIo::new(stream), service));
         let mut overdue = pin!(desk.is_overdue());
         let mut is_told = false;

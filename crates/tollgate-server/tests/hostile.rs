@@ -7,6 +7,8 @@
 mod crowds;
 #[path = "hostile/frames.rs"]
 mod frames;
+#[path = "hostile/grpc.rs"]
+mod grpc;
 #[path = "hostile/siege.rs"]
 mod siege;
 mod support;

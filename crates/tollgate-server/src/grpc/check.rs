@@ -1,7 +1,6 @@
 //! A check as it is asked over gRPC, and its answer: the same fields and bounds as those of the HTTP API.
 
-use super::generated::tollgate::v1::{CheckResponse, Reason};
-use super::message::{Fields, Malformed};
+use super::message::{Fields, Malformed, put_bytes, put_number};
 use crate::api::{Figures, MAX_ATTRIBUTES, MAX_ENDPOINT_CHARS, MAX_NAME_CHARS, MAX_VALUE_CHARS, NOBODY};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -178,29 +177,37 @@ fn id_of(message: &[u8]) -> Option<u64> {
     id
 }
 
-/// Writes an answer over another.
+/// Writes a `CheckResponse`.
 #[inline]
-pub(super) fn answer(verdict: &Verdict<'_>, out: &mut CheckResponse) {
+pub(super) fn write_answer(verdict: &Verdict<'_>, out: &mut Vec<u8>) {
     let figures = Figures::of(verdict);
-    out.allowed = verdict.is_allowed();
-    out.remaining = figures.remaining;
-    out.reset_at = figures.limit.map(|_| figures.reset_at);
-    out.retry_after = figures.retry_after;
-    out.limit = figures.limit.map(|(limit, _)| limit);
-    out.window = figures.limit.map(|(_, window)| window);
-    out.rule.clear();
-    out.rule.push_str(verdict.rule().map_or("", |rule| rule.id()));
-    out.reason = reason(verdict.cause()).into();
+    if verdict.is_allowed() {
+        put_number(out, 1, 1);
+    }
+    if let Some(remaining) = figures.remaining {
+        put_number(out, 2, remaining.into());
+    }
+    if let Some((limit, window)) = figures.limit {
+        put_number(out, 3, figures.reset_at);
+        put_number(out, 5, limit.into());
+        put_number(out, 6, window);
+    }
+    if let Some(retry_after) = figures.retry_after {
+        put_number(out, 4, retry_after);
+    }
+    put_bytes(out, 7, verdict.rule().map_or("", |rule| rule.id()).as_bytes());
+    put_number(out, 8, reason(verdict.cause()));
 }
 
-fn reason(cause: Cause) -> Reason {
+/// The number of a `Reason`.
+fn reason(cause: Cause) -> u64 {
     match cause {
-        Cause::Limit => Reason::Limit,
-        Cause::NoRule => Reason::NoRule,
-        Cause::AllowList => Reason::AllowList,
-        Cause::DenyList => Reason::DenyList,
-        Cause::Emergency => Reason::Emergency,
-        Cause::Degraded => Reason::Degraded,
+        Cause::Limit => 1,
+        Cause::NoRule => 2,
+        Cause::AllowList => 3,
+        Cause::DenyList => 4,
+        Cause::Emergency => 5,
+        Cause::Degraded => 6,
     }
 }
 

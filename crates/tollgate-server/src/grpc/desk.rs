@@ -5,8 +5,8 @@ use super::body::Asked;
 use super::check::{self, Check};
 use super::envoy;
 use super::frame;
-use super::generated::tollgate::v1::{CheckBatchResponse, CheckResponse};
-use super::load::{Held, Load};
+use super::load::Load;
+use super::message::put_message;
 use super::standard;
 use super::stream::CheckStream;
 use super::streams::Streams;
@@ -15,7 +15,9 @@ use crate::http::{Backlog, Orders, Phase};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use prost::Message;
+use std::convert::Infallible;
+use std::future::ready;
+use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::watch;
 use tollgate::rules::Verb;
@@ -28,6 +30,9 @@ const MAX_CALL_BYTES: usize = 1024 * 1024;
 /// What asks for a long answer with no more bytes than this is answered with tens of kilobytes, which need not wait for
 /// their turn.
 const BRIEF_BYTES: usize = 4 * 1024;
+
+/// How long an answer to a check is as a rule, with some room.
+const ANSWER_BYTES: usize = 64;
 
 /// Where the calls of one connection are answered.
 pub(super) struct Desk<S> {
@@ -77,50 +82,28 @@ impl<S: Store> Desk<S> {
         }
     }
 
-    /// Answers a call.
-    pub(super) async fn reply(&self, request: Request<Incoming>) -> Response<Load> {
+    /// Answers a call. Its head is read and let go at once: whatever waits for the message had better be small, for it is
+    /// moved from hand to hand.
+    pub(super) fn reply(self: &Arc<Self>, request: Request<Incoming>) -> Reply {
         if !is_grpc(&request) {
             let mut response = Response::new(Load::Empty);
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-            return response;
+            return Box::pin(ready(Ok(response)));
         }
-        self.answer(request).await.unwrap_or_else(Status::into_http)
-    }
-
-    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Load>, Status> {
-        let route = Route::of(request.uri().path());
-        self.admit(&request)?;
-        let shared = &*self.shared;
-        let load = match route {
-            Route::Envoy => {
-                let asked = Asked::read(request.into_body(), MAX_CALL_BYTES, &shared.room).await?;
-                let answer = envoy::should_rate_limit(shared, asked.message()).await?;
-                message_of(&answer, None)
-            }
-            Route::One(verb) => {
-                let asked = Asked::read(request.into_body(), MAX_CHECK_BYTES, &shared.room).await?;
-                message_of(&self.one(verb, asked.message()).await?, None)
-            }
-            Route::Batch => {
-                let asked = Asked::read(request.into_body(), shared.options.max_body, &shared.room).await?;
-                let turn = match asked.message().len() > BRIEF_BYTES {
-                    true => Some(self.backlog.turn().await),
-                    false => None,
-                };
-                let answer = self.batch(asked.message()).await?;
-                message_of(&answer, turn.map(|turn| (turn, asked.place)))
-            }
-            Route::Stream => {
-                let pulse = self.streams.open().ok_or_else(too_many_streams)?;
-                let shared = Arc::clone(&self.shared);
-                let stream = CheckStream::new(shared, request.into_body(), self.orders(), pulse);
-                Load::Stream(Box::pin(stream))
-            }
-            Route::Standard => return shared.standard.reply(request, self.orders()).await,
-        };
-        let mut response = Response::new(load);
-        response.headers_mut().insert(CONTENT_TYPE, GRPC);
-        Ok(response)
+        if let Err(status) = self.admit(&request) {
+            return Box::pin(ready(Ok(status.into_http())));
+        }
+        let desk = Arc::clone(self);
+        match Route::of(request.uri().path()) {
+            Route::Envoy => told(request, async move |body| desk.answer_envoy(body).await),
+            Route::One(verb) => told(request, async move |body| desk.answer_one(verb, body).await),
+            Route::Batch => told(request, async move |body| desk.answer_batch(body).await),
+            Route::Stream => told(request, async move |body| desk.open_stream(body)),
+            Route::Standard => Box::pin(async move {
+                let answer = desk.shared.standard.reply(request, desk.orders()).await;
+                Ok(answer.unwrap_or_else(Status::into_http))
+            }),
+        }
     }
 
     /// Refuses who may not ask, and what can't be read whatever it says.
@@ -140,33 +123,60 @@ impl<S: Store> Desk<S> {
         }
     }
 
-    async fn one(&self, verb: Verb, message: &[u8]) -> Result<CheckResponse, Status> {
+    async fn answer_envoy(&self, body: Incoming) -> Result<Load, Status> {
+        let asked = Asked::read(body, MAX_CALL_BYTES, &self.shared.room).await?;
+        let answer = envoy::should_rate_limit(&self.shared, asked.message()).await?;
+        Ok(Load::Message(answer.into(), None))
+    }
+
+    async fn answer_one(&self, verb: Verb, body: Incoming) -> Result<Load, Status> {
+        let asked = Asked::read(body, MAX_CHECK_BYTES, &self.shared.room).await?;
+        Ok(Load::Message(self.one(verb, asked.message()).await?.into(), None))
+    }
+
+    async fn answer_batch(&self, body: Incoming) -> Result<Load, Status> {
+        let asked = Asked::read(body, self.shared.options.max_body, &self.shared.room).await?;
+        let turn = match asked.message().len() > BRIEF_BYTES {
+            true => Some(self.backlog.turn().await),
+            false => None,
+        };
+        let answer = self.batch(asked.message()).await?;
+        Ok(Load::Message(answer.into(), turn.map(|turn| (turn, asked.place))))
+    }
+
+    fn open_stream(&self, body: Incoming) -> Result<Load, Status> {
+        let pulse = self.streams.open().ok_or_else(too_many_streams)?;
+        let stream = CheckStream::new(Arc::clone(&self.shared), body, self.orders(), pulse);
+        Ok(Load::Stream(Box::pin(stream)))
+    }
+
+    async fn one(&self, verb: Verb, message: &[u8]) -> Result<Vec<u8>, Status> {
         let shared = &*self.shared;
         let check = Check::read(message)?;
         let docket = shared.gate.ask(verb, &check.request()).await;
-        let mut answer = CheckResponse::default();
         let verdict = docket.verdict(0);
-        check::answer(&verdict, &mut answer);
+        let mut answer = Vec::with_capacity(ANSWER_BYTES);
+        frame::append(&mut answer, |out| check::write_answer(&verdict, out));
         if verb == Verb::Check {
             self.log_denial(&check, &verdict);
         }
         Ok(answer)
     }
 
-    async fn batch(&self, message: &[u8]) -> Result<CheckBatchResponse, Status> {
+    async fn batch(&self, message: &[u8]) -> Result<Vec<u8>, Status> {
         let shared = &*self.shared;
         let mut docket = shared.gate.begin();
         self.file(message, &mut docket)?;
         if !docket.is_empty() {
             shared.gate.settle(&mut docket).await;
         }
-        let results = docket.verdicts().map(|verdict| {
-            let mut answer = CheckResponse::default();
-            check::answer(&verdict, &mut answer);
-            answer
+        let mut answer = Vec::with_capacity(docket.len() * ANSWER_BYTES);
+        frame::append(&mut answer, |out| {
+            docket
+                .verdicts()
+                .for_each(|verdict| put_message(out, 1, |out| check::write_answer(&verdict, out)));
         });
-        let results: Vec<_> = results.collect();
-        if results.iter().any(|result| !result.allowed) {
+        if docket.verdicts().any(|verdict| !verdict.is_allowed()) {
             let mut verdicts = docket.verdicts();
             let note = |check: &Check<'_>| {
                 if let Some(verdict) = verdicts.next() {
@@ -176,7 +186,7 @@ impl<S: Store> Desk<S> {
             // It was read before, so it can be read again.
             let _ = check::read_batch(message, shared.options.max_batch, note);
         }
-        Ok(CheckBatchResponse { results })
+        Ok(answer)
     }
 
     /// Adds the checks of a batch. If one of them can't be read, none is decided.
@@ -202,6 +212,24 @@ impl<S: Store> Desk<S> {
     }
 }
 
+/// What becomes of a call.
+pub(super) type Reply = Pin<Box<dyn Future<Output = Result<Response<Load>, Infallible>> + Send>>;
+
+/// The reply that `answer` makes of a request's body.
+fn told<A>(request: Request<Incoming>, answer: impl FnOnce(Incoming) -> A) -> Reply
+where
+    A: Future<Output = Result<Load, Status>> + Send + 'static,
+{
+    let answer = answer(request.into_body());
+    Box::pin(async move {
+        Ok(answer.await.map_or_else(Status::into_http, |load| {
+            let mut response = Response::new(load);
+            response.headers_mut().insert(CONTENT_TYPE, GRPC);
+            response
+        }))
+    })
+}
+
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// Whether a request is a call at all, with messages in protobuf.
@@ -209,13 +237,6 @@ fn is_grpc(request: &Request<Incoming>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
     request.method() == Method::POST && matches!(kind, b"application/grpc" | b"application/grpc+proto")
-}
-
-/// An answer of one message, for which this is held until it is sent.
-fn message_of(message: &impl Message, held: Option<Held>) -> Load {
-    let mut bytes = Vec::with_capacity(frame::HEAD_BYTES + message.encoded_len());
-    frame::append(&mut bytes, message);
-    Load::Message(bytes.into(), held)
 }
 
 fn uncompressed_only() -> Status {

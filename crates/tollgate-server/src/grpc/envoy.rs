@@ -8,23 +8,29 @@ mod call;
 mod unit;
 
 use super::Shared;
-use super::generated::envoy::config::core::v3::HeaderValue;
-use super::generated::envoy::service::ratelimit::v3::RateLimitResponse;
-use super::generated::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
-use crate::api::{Figures, RefusalForm, write_fields};
+use super::frame;
+use super::message::{put_bytes, put_message, put_number};
+use crate::api::{FieldProfile, Figures, RefusalForm, write_fields};
 use call::{Asked, Call, Hold};
 use tollgate::rules::{Attribute, Stated, Verb};
-use tollgate::{Answer, Docket, Retry, Span, Store, Verdict};
+use tollgate::{Answer, Docket, Retry, Store, Verdict};
 use tonic::Status;
 
 /// The status that Envoy refuses with, unless it is told otherwise.
 const TOO_MANY_REQUESTS: u16 = 429;
 
+/// The codes of a response.
+const OK: u64 = 1;
+const OVER_LIMIT: u64 = 2;
+
+/// How long an answer is as a rule, with some room.
+const ANSWER_BYTES: usize = 512;
+
 /// Answers a call.
 pub(super) async fn should_rate_limit<S: Store>(
     shared: &Shared<S>,
     message: &[u8],
-) -> Result<RateLimitResponse, Status> {
+) -> Result<Vec<u8>, Status> {
     let call = Call::read(message)?;
     let attributes = call.attributes();
     let mut docket = shared.gate.begin();
@@ -39,7 +45,9 @@ pub(super) async fn should_rate_limit<S: Store>(
             shared.gate.settle(&mut refunds).await;
         }
     }
-    Ok(answer(shared, &call, &docket, is_over))
+    let mut answer = Vec::with_capacity(ANSWER_BYTES);
+    frame::append(&mut answer, |out| write_answer(shared.options.fields, &call, &docket, is_over, out));
+    Ok(answer)
 }
 
 /// Puts a call on the docket: what is decided together, and behind it what is given back.
@@ -127,61 +135,72 @@ fn log_denials<S: Store>(shared: &Shared<S>, call: &Call<'_>, attributes: &[Attr
     }
 }
 
-fn answer<S>(shared: &Shared<S>, call: &Call<'_>, docket: &Docket, is_over: bool) -> RateLimitResponse {
-    let code = |is_over| if is_over { Code::OverLimit } else { Code::Ok };
-    let statuses = call.asked.iter().enumerate().map(|(index, asked)| {
-        let code = code(call.is_over(index, docket)).into();
-        match asked.place.map(|place| docket.verdict(place)) {
-            Some(verdict) => DescriptorStatus { code, ..status(&verdict) },
-            None => DescriptorStatus { code, ..DescriptorStatus::default() },
-        }
-    });
-    let mut response = RateLimitResponse {
-        overall_code: code(is_over).into(),
-        statuses: statuses.collect(),
-        response_headers_to_add: Vec::new(),
-        raw_body: Vec::new(),
-    };
+/// Writes a `RateLimitResponse`.
+fn write_answer(fields: FieldProfile, call: &Call<'_>, docket: &Docket, is_over: bool, out: &mut Vec<u8>) {
+    put_number(out, 1, if is_over { OVER_LIMIT } else { OK });
+    for (index, asked) in call.asked.iter().enumerate() {
+        let code = if call.is_over(index, docket) { OVER_LIMIT } else { OK };
+        let verdict = asked.place.map(|place| docket.verdict(place));
+        put_message(out, 2, |out| write_status(code, verdict.as_ref(), out));
+    }
     let speaker = speaker(call, docket, is_over);
     if let Some(verdict) = &speaker {
-        let mut lines = Vec::new();
-        write_fields(shared.options.fields, verdict, &Figures::of(verdict), &mut lines);
-        response.response_headers_to_add.extend(headers(&lines));
+        let figures = Figures::of(verdict);
+        let mut lines = Vec::with_capacity(ANSWER_BYTES);
+        write_fields(fields, verdict, &figures, &mut lines);
+        write_headers(&lines, out);
     }
     if is_over {
-        let form = RefusalForm::Json;
-        response.response_headers_to_add.push(header("content-type", form.content_type()));
-        response.response_headers_to_add.push(header("cache-control", "no-store"));
+        write_header(b"content-type", RefusalForm::Json.content_type().as_bytes(), out);
+        write_header(b"cache-control", b"no-store", out);
+        let mut body = Vec::new();
         match &speaker {
             Some(verdict) => {
-                form.write(verdict, &Figures::of(verdict), TOO_MANY_REQUESTS, &mut response.raw_body);
+                RefusalForm::Json.write(verdict, &Figures::of(verdict), TOO_MANY_REQUESTS, &mut body)
             }
-            None => response.raw_body.extend_from_slice(CLOSED),
+            None => body.extend_from_slice(CLOSED),
         }
+        put_bytes(out, 5, &body);
     }
-    response
 }
 
 /// What is told of a limit of nothing at all, which no rule and no store knows of.
 const CLOSED: &[u8] = br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Rate limit exceeded"}}"#;
 
-/// What is told of a descriptor, but for the code.
-fn status(verdict: &Verdict<'_>) -> DescriptorStatus {
-    let Some(binding) = verdict.binding() else { return DescriptorStatus::default() };
-    DescriptorStatus {
-        code: Code::Unknown.into(),
-        current_limit: Some(unit::told(binding.limit, verdict.limit_name().unwrap_or_default())),
-        limit_remaining: binding.outlook.remaining,
-        duration_until_reset: Some(duration(binding.outlook.reset)),
+/// Writes a `DescriptorStatus`.
+fn write_status(code: u64, verdict: Option<&Verdict<'_>>, out: &mut Vec<u8>) {
+    put_number(out, 1, code);
+    let Some((verdict, binding)) = verdict.and_then(|verdict| Some((verdict, verdict.binding()?))) else {
+        return;
+    };
+    put_message(out, 2, |out| {
+        let (requests, unit) = unit::told(binding.limit);
+        put_number(out, 1, requests.into());
+        put_number(out, 2, unit);
+        put_bytes(out, 3, verdict.limit_name().unwrap_or_default().as_bytes());
+    });
+    put_number(out, 3, binding.outlook.remaining.into());
+    let micros = binding.outlook.reset.get();
+    put_message(out, 4, |out| {
+        put_number(out, 1, micros / 1_000_000);
+        put_number(out, 2, micros % 1_000_000 * 1_000);
+    });
+}
+
+/// Writes header fields, from lines as HTTP/1 has them.
+fn write_headers(lines: &[u8], out: &mut Vec<u8>) {
+    for line in lines.split(|byte| *byte == b'\n') {
+        if let Some(colon) = line.iter().position(|byte| *byte == b':') {
+            write_header(&line[..colon], line[colon + 1..].trim_ascii(), out);
+        }
     }
 }
 
-fn duration(span: Span) -> prost_types::Duration {
-    let micros = span.get();
-    prost_types::Duration {
-        seconds: i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX),
-        nanos: i32::try_from(micros % 1_000_000 * 1_000).unwrap_or(0),
-    }
+fn write_header(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    put_message(out, 3, |out| {
+        put_bytes(out, 1, name);
+        put_bytes(out, 2, value);
+    });
 }
 
 /// Which of the verdicts the client hears: of those that refuse, the one to wait for longest; if none does, the one with
@@ -222,17 +241,4 @@ impl Urgency {
             None => Urgency::Denied,
         }
     }
-}
-
-/// Header fields, from lines as HTTP/1 has them.
-fn headers(lines: &[u8]) -> impl Iterator<Item = HeaderValue> {
-    let lines = str::from_utf8(lines).unwrap_or_default();
-    lines
-        .split_terminator("\r\n")
-        .filter_map(|line| line.split_once(": "))
-        .map(|(key, value)| header(key, value))
-}
-
-fn header(key: &str, value: &str) -> HeaderValue {
-    HeaderValue { key: key.to_owned(), value: value.to_owned() }
 }

@@ -1,8 +1,8 @@
-//! Protobuf messages, read where they lie.
+//! Protobuf messages, read where they lie and written where they leave from.
 //!
-//! What is asked on the hot path is read field by field from the bytes that came, without a copy: the messages that are
-//! generated from the same `.proto` files would allocate every text, and refuse text that is not UTF-8 before anybody could
-//! say what is wrong with it. A test holds the two together.
+//! What is asked is read field by field from the bytes that came, and an answer is written straight behind the last,
+//! without a copy: the messages that are generated from the same `.proto` files would allocate every text, and refuse text
+//! that is not UTF-8 before anybody could say what is wrong with it. Tests hold the two together.
 
 use std::borrow::Cow;
 
@@ -65,9 +65,10 @@ impl<'a> Fields<'a> {
         if self.rest.is_empty() {
             return Ok(None);
         }
-        let tag = self.varint()?;
-        let number = u32::try_from(tag >> 3).ok().filter(|number| *number != 0).ok_or(Malformed)?;
+        let tag = u32::try_from(self.varint()?).map_err(|_| Malformed)?;
+        let number = tag >> 3;
         let value = match tag & 7 {
+            _ if number == 0 => return Err(Malformed),
             0 => Value::Number(self.varint()?),
             2 => {
                 let length = usize::try_from(self.varint()?).map_err(|_| Malformed)?;
@@ -117,6 +118,51 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Writes a whole number, a choice or a truth. Where 0 means nothing, the caller leaves it out.
+#[inline]
+pub(super) fn put_number(out: &mut Vec<u8>, field: u8, value: u64) {
+    out.push(field << 3);
+    put_varint(out, value);
+}
+
+/// Writes text or bytes, unless there are none.
+#[inline]
+pub(super) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+    if !bytes.is_empty() {
+        out.push(field << 3 | 2);
+        put_varint(out, bytes.len() as u64);
+        out.extend_from_slice(bytes);
+    }
+}
+
+/// Writes the message that `write` writes.
+#[inline]
+pub(super) fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(&[field << 3 | 2, 0]);
+    let start = out.len();
+    write(out);
+    let length = out.len() - start;
+    match u8::try_from(length) {
+        Ok(length @ ..0x80) => out[start - 1] = length,
+        // There is room for the length of a short message, as nearly all are; a longer one makes way.
+        Ok(_) | Err(_) => {
+            put_varint(out, length as u64);
+            let size = out.len() - start - length;
+            out[start - 1..].rotate_right(size);
+            out.remove(start - 1 + size);
+        }
+    }
+}
+
+#[inline]
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value.to_le_bytes()[0] | 0x80);
+        value >>= 7;
+    }
+    out.push(value.to_le_bytes()[0]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,11 +198,36 @@ mod tests {
             &[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02],
             &[0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00],
             &[0x00, 0x00],
+            // The number of a field has 29 bits.
+            &[0x88, 0x80, 0x80, 0x80, 0x10, 0x00],
             &[0x0b],
             &[0x0c],
             &[0x0e],
         ] {
             assert_eq!(all(bytes), Err(Malformed), "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        for length in [0, 1, 127, 128, 129, 300, 16_383, 16_384, 70_000] {
+            let text = vec![b'x'; length];
+            let mut out = b"before".to_vec();
+            put_message(&mut out, 3, |out| {
+                put_number(out, 1, length as u64);
+                put_message(out, 2, |out| put_bytes(out, 4, &text));
+                put_number(out, 15, u64::MAX);
+            });
+            put_number(&mut out, 2, 0);
+            let found = all(&out[6..]).unwrap();
+            let [(3, message), (2, Value::Number(0))] = found[..] else { panic!("{length}: {found:?}") };
+            let found = all(message.bytes().unwrap()).unwrap();
+            let [(1, Value::Number(number)), (2, inner), (15, Value::Number(u64::MAX))] = found[..] else {
+                panic!("{length}: {found:?}")
+            };
+            assert_eq!(number, length as u64);
+            let expected = if length == 0 { vec![] } else { vec![(4, Value::Bytes(&text[..]))] };
+            assert_eq!(all(inner.bytes().unwrap()).unwrap(), expected);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The services that every gRPC server has: health and reflection, as tonic makes them.
 
-use super::generated::DESCRIPTORS;
 use super::load::{Load, failure};
 use crate::http::Orders;
 use hyper::body::{Body, Bytes, Frame, Incoming};
@@ -15,6 +14,8 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 /// What is asked of them is short: the name of a service or of a message.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024;
+/// What reflection tells of our services and of Envoy's.
+const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 /// What can be asked for its health: the server as a whole, and each of its services.
 const SERVICES: [&str; 3] = ["", "tollgate.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"];
 

@@ -7,9 +7,8 @@
 use super::Shared;
 use super::check;
 use super::frame;
-use super::generated::tollgate::v1::check_stream_response::Outcome;
-use super::generated::tollgate::v1::{CheckResponse, CheckStreamResponse};
 use super::load::{failure, success};
+use super::message::{put_bytes, put_message, put_number};
 use super::streams::Pulse;
 use crate::api::MAX_CHECK_BYTES;
 use crate::http::Orders;
@@ -193,26 +192,21 @@ impl Batch {
     }
 
     /// The answers, in the order of the checks.
-    fn answer(&mut self, docket: &Docket) -> Bytes {
+    fn answer(&self, docket: &Docket) -> Bytes {
         let mut out = Vec::with_capacity(self.filed.len() * TYPICAL_ANSWER_BYTES);
-        let mut decided =
-            CheckStreamResponse { id: 0, outcome: Some(Outcome::Result(CheckResponse::default())) };
         let mut verdicts = docket.verdicts();
-        for filed in &mut self.filed {
-            match filed {
+        for filed in &self.filed {
+            frame::append(&mut out, |out| match filed {
                 Filed::Asked(id) => {
                     let verdict = verdicts.next().expect("there is a verdict for every check");
-                    if let Some(Outcome::Result(result)) = &mut decided.outcome {
-                        check::answer(&verdict, result);
-                    }
-                    decided.id = *id;
-                    frame::append(&mut out, &decided);
+                    put_number(out, 1, *id);
+                    put_message(out, 2, |out| check::write_answer(&verdict, out));
                 }
                 Filed::Flawed(id, said) => {
-                    let outcome = Some(Outcome::Error(std::mem::take(said)));
-                    frame::append(&mut out, &CheckStreamResponse { id: *id, outcome });
+                    put_number(out, 1, *id);
+                    put_bytes(out, 3, said.as_bytes());
                 }
-            }
+            });
         }
         out.into()
     }
@@ -233,4 +227,16 @@ impl Batch {
             }
         }
     }
+}
+
+/// The answers to all that is in an inbox, as far as it can be read.
+#[cfg(test)]
+pub(super) async fn answers<S: Store>(inbox: Vec<u8>, shared: Arc<Shared<S>>) -> Vec<u8> {
+    let (mut batch, mut all) = (Batch { inbox, ..Batch::default() }, Vec::new());
+    while batch.is_ready() {
+        let (rest, answers) = batch.decide(Arc::clone(&shared)).await;
+        batch = rest;
+        all.extend_from_slice(&answers);
+    }
+    all
 }

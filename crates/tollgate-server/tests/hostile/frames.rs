@@ -11,28 +11,28 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
 const PRIORITY: u8 = 2;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
 const GOAWAY: u8 = 7;
-const WINDOW_UPDATE: u8 = 8;
-const CONTINUATION: u8 = 9;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 /// As many as the server allows.
 const STREAMS: u32 = 128;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 /// The n-th stream that a client opens.
-fn stream(index: u32) -> u32 {
+pub(crate) fn stream(index: u32) -> u32 {
     2 * index + 1
 }
 
@@ -54,7 +54,7 @@ async fn greeted(server: &Server, settings: &[u8]) -> TcpStream {
 
 /// Sends the same again and again, up to so many bytes and as long as the server takes them. What it says meanwhile is
 /// read if `reads`; gives the code of its farewell, if it said any.
-async fn flood(connection: TcpStream, frames: &[u8], bytes: usize, reads: bool) -> Option<u32> {
+pub(crate) async fn flood(connection: TcpStream, frames: &[u8], bytes: usize, reads: bool) -> Option<u32> {
     let (mut from, mut to) = connection.into_split();
     let send = async {
         for _ in 0..bytes.div_ceil(frames.len()) {
@@ -99,7 +99,7 @@ fn frames(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-const ENHANCE_YOUR_CALM: u32 = 11;
+pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
 #[test]
 fn streams_that_are_reset_as_soon_as_they_are_opened() {

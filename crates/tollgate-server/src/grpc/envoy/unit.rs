@@ -1,36 +1,33 @@
 //! Limits in Envoy's terms: so many in a second, a minute, an hour, a day, a week, a month or a year.
 
-use super::super::generated::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
-use super::super::generated::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use tollgate::{Align, Law, Limit, LimitError, Quota, Span, Zone};
 
-/// Envoy's units, the shortest first.
-const UNITS: [(Unit, Span); 7] = [
-    (Unit::Second, Span::SECOND),
-    (Unit::Minute, Span::MINUTE),
-    (Unit::Hour, Span::HOUR),
-    (Unit::Day, Span::DAY),
-    (Unit::Week, Span::WEEK),
-    (Unit::Month, Span::MONTH),
-    (Unit::Year, Span::YEAR),
+/// Envoy's units by their numbers, the shortest first.
+const UNITS: [(u64, Span); 7] = [
+    (1, Span::SECOND),
+    (2, Span::MINUTE),
+    (3, Span::HOUR),
+    (4, Span::DAY),
+    (7, Span::WEEK),
+    (5, Span::MONTH),
+    (6, Span::YEAR),
 ];
 
-/// What a limit is called in Envoy's terms.
+/// What a limit is in Envoy's terms: so many, and the number of the unit.
 ///
 /// A quota over a unit is told as it is written. Any other is told at the same rate over the next longer unit, rounded
 /// down, and one over more than a year over a year: `3 per 90s` is 120 an hour.
-pub(super) fn told(limit: &Limit, name: &str) -> RateLimit {
+pub(super) fn told(limit: &Limit) -> (u32, u64) {
     let quota = limit.quota();
     let longest = UNITS[UNITS.len() - 1];
     let (unit, span) = UNITS.into_iter().find(|(_, span)| *span >= quota.per()).unwrap_or(longest);
     let scaled = u128::from(quota.amount()) * u128::from(span.get()) / u128::from(quota.per().get());
-    let requests_per_unit = u32::try_from(scaled).unwrap_or(u32::MAX);
-    RateLimit { requests_per_unit, unit: unit.into(), name: name.to_owned() }
+    (u32::try_from(scaled).unwrap_or(u32::MAX), unit)
 }
 
 /// The period that a unit stands for, by its number; nothing if there is no such unit.
 pub(super) fn period(number: u64) -> Option<Span> {
-    UNITS.into_iter().find(|(unit, _)| u64::try_from(i32::from(*unit)) == Ok(number)).map(|(_, span)| span)
+    UNITS.into_iter().find(|(unit, _)| *unit == number).map(|(_, span)| span)
 }
 
 /// The limit that a descriptor comes with: a window on the wall clock, as in Envoy's own rate limit service. Days, weeks
@@ -42,12 +39,12 @@ pub(super) fn stated(quota: Quota) -> Result<Limit, LimitError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grpc::generated::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 
     #[track_caller]
     fn check(quota: &str, requests_per_unit: u32, unit: Unit) {
         let limit = Limit::new(Law::TokenBucket, quota.parse().unwrap()).unwrap();
-        let expected = RateLimit { requests_per_unit, unit: unit.into(), name: "n".to_owned() };
-        assert_eq!(told(&limit, "n"), expected, "{quota}");
+        assert_eq!(told(&limit), (requests_per_unit, unit as u64), "{quota}");
     }
 
     #[test]

@@ -1,0 +1,221 @@
+"""A real Envoy in front of a real upstream, asking a real Tollgate: refusals with the right headers, limits held exactly
+under load, and what happens while Tollgate is away.
+
+    envoy.py TOLLGATE FOLDER
+
+starts everything on ports of its own and leaves its files in FOLDER.
+"""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import envoy
+
+PROGRAM, FOLDER = sys.argv[1], Path(sys.argv[2])
+RULES = "tests/grpc/rules.yaml"
+
+
+class Upstream(BaseHTTPRequestHandler):
+    """Whatever is behind the edge. It counts who got through."""
+
+    protocol_version = "HTTP/1.1"
+    passed = 0
+    lock = threading.Lock()
+
+    def do_GET(self):
+        with Upstream.lock:
+            Upstream.passed += 1
+        self.send_response(200)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"hi")
+
+    def log_message(self, *_):
+        pass
+
+
+def start_tollgate(address):
+    """Starts Tollgate, and gives the process and where it speaks gRPC."""
+    command = [PROGRAM, "serve", "--rules", RULES, "--grpc", address, "--headers", "ietf", "--log-format", "json"]
+    command += ["--http", "off", "--resp", "off", "--admin", "off"]
+    log = open(FOLDER / "tollgate.log", "a")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    for line in process.stdout:
+        if line.startswith("gRPC"):
+            return process, re.search(r"://(\S+)", line).group(1)
+    raise SystemExit(f"Tollgate did not start: see {FOLDER}/tollgate.log")
+
+
+def start_envoy(tollgate, upstream):
+    """Starts Envoy with the configuration that the documentation shows, on ports of its own."""
+    text = Path("docs/envoy.yaml").read_text()
+    for port, found in [("10000", "0"), ("8081", tollgate.rsplit(":")[-1]), ("9000", str(upstream))]:
+        assert text.count(f"port_value: {port}") == 1, port
+        text = text.replace(f"port_value: {port}", f"port_value: {found}")
+    text += "admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}\n"
+    config, admin = FOLDER / "envoy.yaml", FOLDER / "admin"
+    config.write_text(text)
+    admin.unlink(missing_ok=True)
+    program = next(Path(envoy.__file__).parent.rglob("_bin/envoy"))
+    command = [program, "-c", config, "--admin-address-path", admin, "--disable-hot-restart"]
+    command += ["--concurrency", "2", "--log-level", "warning", "--log-path", FOLDER / "envoy.log"]
+    process = subprocess.Popen(command)
+    wait("Envoy is up", lambda: process.poll() is None and admin.exists() and is_live(admin.read_text()))
+    listeners = json.load(urllib.request.urlopen(f"http://{admin.read_text()}/listeners?format=json"))
+    address = listeners["listener_statuses"][0]["local_address"]["socket_address"]
+    return process, admin.read_text(), f"127.0.0.1:{address['port_value']}"
+
+
+def is_live(admin):
+    try:
+        return urllib.request.urlopen(f"http://{admin}/ready").read().startswith(b"LIVE")
+    except OSError:
+        return False
+
+
+def wait(what, is_so):
+    """Waits until it is so, for a while."""
+    deadline = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < deadline, f"{what}: not within 20 seconds"
+        time.sleep(0.02)
+
+
+@contextmanager
+def running(process):
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+class Edge:
+    """A client of the edge, with one connection for each thread."""
+
+    def __init__(self, address):
+        self.address = address
+        self.local = threading.local()
+
+    def get(self, path, **headers):
+        """The status, the headers and the body of an answer."""
+        if not hasattr(self.local, "connection"):
+            self.local.connection = http.client.HTTPConnection(self.address, timeout=10)
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.local.connection.request("GET", path, headers=headers)
+        answer = self.local.connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+
+
+def stats(admin, name):
+    """How often something happened, by Envoy's own count."""
+    text = urllib.request.urlopen(f"http://{admin}/stats?filter={name}").read().decode()
+    return sum(int(value) for value in re.findall(r": (\d+)$", text, re.M))
+
+
+def under_load(edge, admin):
+    """A limit of 100 lets exactly 100 of 1000 pass, from 16 threads at once."""
+    before = Upstream.passed
+    with ThreadPoolExecutor(16) as pool:
+        statuses = [status for status, *_ in pool.map(lambda _: edge.get("/login"), range(1000))]
+    assert sorted(set(statuses)) == [200, 429], set(statuses)
+    assert statuses.count(200) == 100 and Upstream.passed - before == 100, statuses.count(200)
+    assert stats(admin, "ratelimit.over_limit") == 900 and stats(admin, "ratelimit.error") == 0
+
+
+def refusals(edge):
+    """A refusal says why, and when to come back: Tollgate's own headers and body, and those that Envoy makes of statuses."""
+    status, headers, body = edge.get("/login")
+    assert status == 429, status
+    assert headers["x-envoy-ratelimited"] == "true" and headers["content-type"] == "application/json", headers
+    assert headers["x-ratelimit-limit"] == '100, 100;w=86400;name="login"', headers
+    assert headers["x-ratelimit-remaining"] == "0" and 0 < int(headers["x-ratelimit-reset"]) <= 86400, headers
+    assert headers["ratelimit"].startswith('"login";r=0;t='), headers
+    assert headers["ratelimit-policy"] == '"login";q=100;w=86400', headers
+    wait_for = int(headers["retry-after"])
+    # A hundred a day come back one every 864 seconds.
+    assert 0 < wait_for <= 864, headers
+    error = json.loads(body)["error"]
+    assert error["code"] == "RATE_LIMIT_EXCEEDED" and error["details"]["limit"] == 100, body
+    assert abs(error["details"]["retry_after_seconds"] - wait_for) <= 1, body
+
+
+def ordinary_rules(edge):
+    """A key and a path meet rules that know nothing of Envoy."""
+    status, headers, _ = edge.get("/", x_api_key="alice")
+    assert status == 200 and headers["x-ratelimit-limit"] == '1000, 1000;w=86400;name="default"', headers
+    assert headers["x-ratelimit-remaining"] == "999" and headers["ratelimit"].startswith('"default";r=999;'), headers
+    for left in (29, 28):
+        status, headers, _ = edge.get("/search//a?q=1", x_api_key="alice")
+        assert status == 200 and headers["x-ratelimit-remaining"] == str(left), headers
+        assert headers["x-ratelimit-limit"] == '30, 30;w=86400;name="search"', headers
+    status, headers, body = edge.get("/", x_api_key="revoked")
+    assert status == 429 and json.loads(body)["error"]["code"] == "CLIENT_DENIED", (status, body)
+    assert "retry-after" not in headers, headers
+    # Without a key there is no descriptor, and Envoy does not even ask.
+    status, headers, _ = edge.get("/")
+    assert status == 200 and "ratelimit" not in headers, headers
+
+
+def strange_keys(edge, admin):
+    """A key that is no text, or as long as Envoy takes it, is limited like any other: no error opens the gate."""
+    errors = stats(admin, "ratelimit.error")
+    for key in (b"\xff\xfe", b"k" * 30_000):
+        codes = {edge.get("/search/x", x_api_key=key)[0] for _ in range(31)}
+        assert codes == {200, 429}, (key[:2], codes)
+    assert stats(admin, "ratelimit.error") == errors
+
+
+def outage(edge, admin, tollgate, address):
+    """While Tollgate is away Envoy lets pass, as it is configured; once it is back, limits hold again. Gives the new one."""
+    os.kill(tollgate.pid, signal.SIGKILL)
+    tollgate.wait()
+    for _ in range(20):
+        status, headers, _ = edge.get("/login")
+        assert status == 200 and "x-ratelimit-limit" not in headers, (status, headers)
+    assert stats(admin, "ratelimit.failure_mode_allowed") >= 20
+    tollgate, _ = start_tollgate(address)
+    began = time.monotonic()
+    wait("limits hold again", lambda: "x-ratelimit-limit" in edge.get("/login")[1])
+    print(f"limits held again {time.monotonic() - began:.2f} s after Tollgate was back")
+    statuses = [edge.get("/login")[0] for _ in range(120)]
+    assert 429 in statuses and statuses.count(200) < 100, statuses
+    return tollgate
+
+
+def main():
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for log in ("tollgate.log", "envoy.log"):
+        (FOLDER / log).write_text("")
+    upstream = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
+    threading.Thread(target=upstream.serve_forever, daemon=True).start()
+    tollgate, address = start_tollgate("127.0.0.1:0")
+    try:
+        process, admin, edge = start_envoy(address, upstream.server_port)
+        with running(process):
+            edge = Edge(edge)
+            under_load(edge, admin)
+            refusals(edge)
+            ordinary_rules(edge)
+            strange_keys(edge, admin)
+            tollgate = outage(edge, admin, tollgate, address)
+    finally:
+        tollgate.kill()
+    assert "panicked" not in (FOLDER / "tollgate.log").read_text()
+    version = subprocess.check_output([next(Path(envoy.__file__).parent.rglob("_bin/envoy")), "--version"], text=True)
+    print("Envoy", re.search(r"/(\d+\.\d+\.\d+)/", version).group(1))
+
+
+main()
