@@ -10,7 +10,7 @@ const RULES: &str = "tests/grpc/rules.yaml";
 /// Google's client for Python: checks, streams, health and reflection.
 pub(crate) fn clients() -> Result<()> {
     let python = Python::with(REQUIREMENTS)?;
-    let server = Server::start(&Server::build()?, "grpc", &["--rules", RULES])?;
+    let mut server = Server::start(&Server::build()?, "grpc", &["--rules", RULES])?;
     let address = server.places().grpc.split("://").nth(1).context("it listens for gRPC")?.to_owned();
     let messages = server.folder().join("messages");
     run(python.command().args(["tests/grpc/clients.py", &address]).arg(messages))?;
