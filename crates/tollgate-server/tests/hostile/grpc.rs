@@ -223,12 +223,12 @@ fn descriptors_beyond_all_bounds() {
     siege(RULES, 48, async |_| {
         let port = Port::open();
         let mut requests = port.connect(1 << 20).await;
-        for body in &bodies {
+        for body in &bodies { println!("body {}", body.len());
             assert_eq!(ask(&mut requests, ENVOY, &framed(body)).await, Some(3));
         }
         // As much as there may be, for as long as anybody likes.
         let most = [domain, &entry(&[0xff; 50], &[0xff; 15_000]).repeat(64)].concat();
-        for _ in 0..100 {
+        for n in 0..100 { println!("{n}");
             assert_eq!(ask(&mut requests, ENVOY, &framed(&most)).await, Some(0));
         }
         port.answers().await;
