@@ -51,7 +51,7 @@ def verbs(stub):
     assert ask(stub.Peek).remaining == 99 and ask(stub.Refund, cost=1).remaining == 100
     assert ask(stub.Reset).remaining == 1000
     said = stub.Check(pb.CheckRequest(client_key="revoked"))
-    assert not said.allowed and said.reason == pb.REASON_DENY_LIST and not said.HasField("remaining"), said
+    assert not said.allowed and said.reason == pb.REASON_DENY_LIST and not said.HasField("limit"), said
     checks = [pb.CheckRequest(client_key=f"batch {number % 2}", cost=400) for number in range(6)]
     said = stub.CheckBatch(pb.CheckBatchRequest(checks=checks)).results
     assert [one.allowed for one in said] == [True] * 4 + [False] * 2, said

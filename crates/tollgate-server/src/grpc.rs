@@ -11,7 +11,6 @@ mod desk;
 mod envoy;
 mod frame;
 #[cfg(test)]
-#[expect(unreachable_pub, reason = "it is generated")]
 #[path = "../tests/grpc/generated/mod.rs"]
 mod generated;
 mod load;

@@ -156,7 +156,7 @@ fn write_answer(fields: FieldProfile, call: &Call<'_>, docket: &Docket, is_over:
         let mut body = Vec::new();
         match &speaker {
             Some(verdict) => {
-                RefusalForm::Json.write(verdict, &Figures::of(verdict), TOO_MANY_REQUESTS, &mut body)
+                RefusalForm::Json.write(verdict, &Figures::of(verdict), TOO_MANY_REQUESTS, &mut body);
             }
             None => body.extend_from_slice(CLOSED),
         }

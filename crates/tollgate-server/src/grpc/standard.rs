@@ -35,9 +35,9 @@ impl Standard {
         let reporter = HealthReporter::new();
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()));
         let reflection = || {
-            let sets = [DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
             let builder = tonic_reflection::server::Builder::configure();
-            sets.into_iter().fold(builder, |builder, set| builder.register_encoded_file_descriptor_set(set))
+            let builder = builder.register_encoded_file_descriptor_set(DESCRIPTORS);
+            builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         let known = "the descriptors are generated with the messages";
         Standard {

@@ -4,7 +4,6 @@
 
 mod checks;
 mod envoy;
-#[expect(unreachable_pub, reason = "it is generated")]
 mod generated;
 mod manners;
 mod raw;

@@ -24,13 +24,21 @@ use tonic_health::pb::health_client::HealthClient;
 
 const RULES: &str = "default: {limit: 1000/h}";
 
+const TOKEN: &str = "0123456789abcdef";
+
+fn with_token<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", format!("Bearer {TOKEN}").parse().unwrap());
+    request
+}
+
 fn service(name: &str) -> HealthCheckRequest {
     HealthCheckRequest { service: name.to_owned() }
 }
 
 #[tokio::test]
 async fn health_is_told_without_a_token_until_the_server_stops() {
-    let mut server = Server::start_asking_for("0123456789abcdef").await;
+    let mut server = Server::start_asking_for(TOKEN).await;
     let mut client = HealthClient::new(server.channel().await);
     for name in ["", "tollgate.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"] {
         let said = client.check(service(name)).await.unwrap().into_inner();
@@ -58,46 +66,48 @@ async fn while_load_balancers_look_elsewhere_calls_are_answered_and_health_says_
 }
 
 #[tokio::test]
-async fn reflection_tells_of_all_services_in_both_versions() {
-    use tonic_reflection::pb::{v1, v1alpha};
-    let server = Server::start_asking_for("0123456789abcdef").await;
+async fn reflection_tells_of_all_services() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let server = Server::start_asking_for(TOKEN).await;
     let expected =
         ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health", "tollgate.v1.RateLimiter"];
-    let token = "Bearer 0123456789abcdef".parse::<tonic::metadata::AsciiMetadataValue>().unwrap();
-    {
-        use v1::server_reflection_request::MessageRequest::{FileContainingSymbol, ListServices};
-        use v1::server_reflection_response::MessageResponse;
-        let mut client = v1::server_reflection_client::ServerReflectionClient::new(server.channel().await);
-        let questions = [ListServices(String::new()), FileContainingSymbol(expected[2].to_owned())];
-        let questions = questions.map(|message_request| v1::ServerReflectionRequest {
-            host: String::new(),
-            message_request: Some(message_request),
-        });
-        let mut request = Request::new(tokio_stream::iter(questions.clone()));
-        request.metadata_mut().insert("authorization", token.clone());
-        let mut answers = client.server_reflection_info(request).await.unwrap().into_inner();
-        let listed = answers.message().await.unwrap().unwrap().message_response.unwrap();
-        let MessageResponse::ListServicesResponse(listed) = listed else { panic!("{listed:?}") };
-        let mut names: Vec<_> = listed.service.into_iter().map(|service| service.name).collect();
-        names.retain(|name| !name.starts_with("grpc.reflection."));
-        names.sort_unstable();
-        assert_eq!(names, expected);
-        let file = answers.message().await.unwrap().unwrap().message_response.unwrap();
-        assert!(matches!(file, MessageResponse::FileDescriptorResponse(_)), "{file:?}");
-        let unknown = client.server_reflection_info(tokio_stream::iter(questions)).await.unwrap_err();
-        assert_eq!(unknown.code(), Code::Unauthenticated);
-    }
-    use v1alpha::server_reflection_request::MessageRequest::ListServices;
-    let mut client = v1alpha::server_reflection_client::ServerReflectionClient::new(server.channel().await);
-    let question = v1alpha::ServerReflectionRequest {
+    let questions = [
+        MessageRequest::ListServices(String::new()),
+        MessageRequest::FileContainingSymbol(expected[2].to_owned()),
+    ];
+    let questions = questions
+        .map(|question| ServerReflectionRequest { host: String::new(), message_request: Some(question) });
+    let mut client = ServerReflectionClient::new(server.channel().await);
+    let unknown = client.server_reflection_info(tokio_stream::iter(questions.clone())).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::Unauthenticated);
+    let mut answers =
+        client.server_reflection_info(with_token(tokio_stream::iter(questions))).await.unwrap().into_inner();
+    let listed = answers.message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ListServicesResponse(listed) = listed else { panic!("{listed:?}") };
+    let mut names: Vec<_> = listed.service.into_iter().map(|service| service.name).collect();
+    names.retain(|name| !name.starts_with("grpc.reflection."));
+    names.sort_unstable();
+    assert_eq!(names, expected);
+    let file = answers.message().await.unwrap().unwrap().message_response.unwrap();
+    assert!(matches!(file, MessageResponse::FileDescriptorResponse(_)), "{file:?}");
+}
+
+#[tokio::test]
+async fn reflection_speaks_its_older_version_too() {
+    use tonic_reflection::pb::v1alpha::ServerReflectionRequest;
+    use tonic_reflection::pb::v1alpha::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1alpha::server_reflection_request::MessageRequest;
+    let server = Server::start_asking_for(TOKEN).await;
+    let question = ServerReflectionRequest {
         host: String::new(),
-        message_request: Some(ListServices(String::new())),
+        message_request: Some(MessageRequest::ListServices(String::new())),
     };
-    let mut request = Request::new(tokio_stream::once(question));
-    request.metadata_mut().insert("authorization", token);
-    assert!(
-        client.server_reflection_info(request).await.unwrap().into_inner().message().await.unwrap().is_some()
-    );
+    let mut client = ServerReflectionClient::new(server.channel().await);
+    let asked = client.server_reflection_info(with_token(tokio_stream::once(question))).await;
+    assert!(asked.unwrap().into_inner().message().await.unwrap().is_some());
 }
 
 #[tokio::test]

@@ -51,6 +51,7 @@ impl Port {
 
     async fn connect(&self, window: u32) -> SendRequest<Bytes> {
         let stream = TcpStream::connect(self.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
         let (requests, connection) =
             h2::client::Builder::new().initial_window_size(window).handshake(stream).await.unwrap();
         tokio::spawn(connection);
@@ -110,21 +111,22 @@ async fn ask(requests: &mut SendRequest<Bytes>, path: &str, body: &[u8]) -> Opti
     trailers.get("grpc-status")?.to_str().ok()?.parse().ok()
 }
 
+/// A field of text, bytes or a message.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    let mut length = bytes.len();
+    while length > 0x7f {
+        field.push(u8::try_from(length & 0x7f).unwrap() | 0x80);
+        length >>= 7;
+    }
+    field.push(u8::try_from(length).unwrap());
+    field.extend_from_slice(bytes);
+    field
+}
+
 /// A message in which everything is a field of one number, within itself so many times.
 fn nested(number: u8, depth: usize) -> Vec<u8> {
-    let mut message = b"victim".to_vec();
-    for _ in 0..depth {
-        let mut outer = vec![number << 3 | 2];
-        let mut length = message.len();
-        while length > 0x7f {
-            outer.push(u8::try_from(length & 0x7f).unwrap() | 0x80);
-            length >>= 7;
-        }
-        outer.push(u8::try_from(length).unwrap());
-        outer.extend_from_slice(&message);
-        message = outer;
-    }
-    message
+    (0..depth).fold(b"victim".to_vec(), |message, _| field(number, &message))
 }
 
 #[test]
@@ -189,27 +191,9 @@ fn messages_that_are_none() {
 #[test]
 fn descriptors_beyond_all_bounds() {
     let entry = |name: &[u8], value: &[u8]| {
-        let field = |number: u8, bytes: &[u8]| {
-            [
-                &[number << 3 | 2, 0x80 | u8::try_from(bytes.len() & 0x7f).unwrap()][..],
-                &varint(bytes.len() >> 7),
-                bytes,
-            ]
-            .concat()
-        };
         let entry = [field(1, name), field(2, value)].concat();
-        let descriptor = field(1, &entry);
-        field(2, &descriptor)
+        field(2, &field(1, &entry))
     };
-    fn varint(mut number: usize) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        while number > 0x7f {
-            bytes.push(u8::try_from(number & 0x7f).unwrap() | 0x80);
-            number >>= 7;
-        }
-        bytes.push(u8::try_from(number).unwrap());
-        bytes
-    }
     let domain = &b"\x0a\x04edge"[..];
     let bodies = [
         [domain, &entry(b"a", b"b").repeat(10_000)].concat(),

@@ -1,5 +1,13 @@
 //! The messages and clients as they are generated from `proto/`, each package in a module of its name.
 
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::allow_attributes_without_reason,
+    clippy::trivially_copy_pass_by_ref,
+    reason = "it is generated, and not everybody uses all of it"
+)]
+
 pub(crate) mod envoy {
     pub(crate) mod config {
         pub(crate) mod core {

@@ -33,7 +33,7 @@ pub struct CheckResponse {
     /// Whether the request may go on. Only then was its cost taken.
     #[prost(bool, tag = "1")]
     pub allowed: bool,
-    /// What is left of the limit that binds; absent where none does.
+    /// What is left of the limit that binds; absent where none does, and 0 where that refuses.
     #[prost(uint32, optional, tag = "2")]
     pub remaining: ::core::option::Option<u32>,
     /// When that limit has everything back if nobody asks, in seconds since 1970, rounded up; absent where none binds.

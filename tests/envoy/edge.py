@@ -1,7 +1,7 @@
 """A real Envoy in front of a real upstream, asking a real Tollgate: refusals with the right headers, limits held exactly
 under load, and what happens while Tollgate is away.
 
-    envoy.py TOLLGATE FOLDER
+    edge.py TOLLGATE FOLDER
 
 starts everything on ports of its own and leaves its files in FOLDER.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 import envoy
 
 PROGRAM, FOLDER = sys.argv[1], Path(sys.argv[2])
-RULES = "tests/grpc/rules.yaml"
+RULES = "docs/envoy-rules.yaml"
 
 
 class Upstream(BaseHTTPRequestHandler):
@@ -64,6 +64,8 @@ def start_envoy(tollgate, upstream):
     for port, found in [("10000", "0"), ("8081", tollgate.rsplit(":")[-1]), ("9000", str(upstream))]:
         assert text.count(f"port_value: {port}") == 1, port
         text = text.replace(f"port_value: {port}", f"port_value: {found}")
+    # A busy machine may take longer to answer, and what is not answered in time passes.
+    text = text.replace("timeout: 0.25s", "timeout: 10s")
     text += "admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}\n"
     config, admin = FOLDER / "envoy.yaml", FOLDER / "admin"
     config.write_text(text)
@@ -213,7 +215,8 @@ def main():
             tollgate = outage(edge, admin, tollgate, address)
     finally:
         tollgate.kill()
-    assert "panicked" not in (FOLDER / "tollgate.log").read_text()
+    log = (FOLDER / "tollgate.log").read_text()
+    assert "panicked" not in log and re.search(r'"rule":"login".*"denied"|"denied".*"rule":"login"', log), log[-2000:]
     version = subprocess.check_output([next(Path(envoy.__file__).parent.rglob("_bin/envoy")), "--version"], text=True)
     print("Envoy", re.search(r"/(\d+\.\d+\.\d+)/", version).group(1))
 
