@@ -145,6 +145,8 @@ fn every_setting_can_be_said_in_each_way() {
         ("rules", "limits.yaml"),
         ("emergency_limit", "10/s burst 20"),
         ("http", "[::1]:0"),
+        ("grpc", "127.0.0.1:1"),
+        ("resp", "127.0.0.1:2"),
         ("admin", "off"),
         ("admin_token_file", "token"),
         ("api_token_file", "another"),
