@@ -21,7 +21,6 @@ const TOKEN: &str = "tg_for_clients_that_are_tried";
 const BENCHMARKED: u32 = 64 * 500;
 
 pub(crate) fn check() -> Result<()> {
-    println!("{:?}", debian::program("tree", "tree")?);
     let tools = Tools {
         cli: debian::program("redis-cli", "redis-tools")?,
         benchmark: debian::program("redis-benchmark", "redis-tools")?,
