@@ -280,7 +280,7 @@ mod tests {
         let version = env!("CARGO_PKG_VERSION");
         let greeting = |proto| {
             format!(
-                "server tollgate version {version} mode standalone role master proto {proto} id 1 modules"
+                "server tollgate version {version} proto {proto} id 1 mode standalone role master modules"
             )
         };
         check(
