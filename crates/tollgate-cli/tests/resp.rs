@@ -104,8 +104,6 @@ fn the_port_speaks_tls() {
     let pipeline = "CL.THROTTLE alice 99 1 86400\r\n".repeat(99) + "CL.THROTTLE alice 99 1 86400 1";
     assert!(client.ask(&pipeline, 600).ends_with("*5 :0 :100 :0 :-1 :8640000"));
     assert_eq!(client.ask("PING", 1), "+PONG");
-    // Whoever speaks without it is not understood, and costs nothing.
-    assert!(connect(&server).ask("PING", 1).is_empty() || connect(&server).has_ended());
 }
 
 #[test]
@@ -132,8 +130,5 @@ fn denials_are_logged_with_what_was_asked() {
 fn the_port_can_be_off() {
     let server = Server::start(&["--resp", "off"]);
     assert!(server.resp_address.is_empty() && !server.greeting.contains("redis"), "{}", server.greeting);
-    assert!(
-        !server.metrics().has("tollgate_connections{listener=\"resp\"}")
-            || server.metrics().value("tollgate_connections{listener=\"resp\"}") == 0.0
-    );
+    assert_eq!(server.metrics().value("tollgate_connections{listener=\"resp\"}"), 0.0);
 }

@@ -101,9 +101,13 @@ rules:
 fn the_greeting_says_where_it_is_and_what_to_type() {
     let server = Server::start(&[]);
     let Server { address, admin_address: admin, token, greeting, .. } = &server;
+    let Server { grpc_address: grpc, resp_address: resp, .. } = &server;
+    let port = resp.rsplit(':').next().unwrap();
     assert!(token.starts_with("tg_") && token.len() == 67, "{greeting}");
     let expected = format!(
         "tollgate {} listens on http://{address}
+gRPC and Envoy RLS: http://{grpc}
+RESP: redis://{resp}
 admin: http://{admin} (/metrics, /livez, /readyz, /version)
 admin token, made just now and not shown again: {token}
 rules, built in (your own with --rules FILE):
@@ -111,6 +115,7 @@ rules, built in (your own with --rules FILE):
 try it:
   curl -d '{{\"client_key\":\"alice\"}}' http://{address}/check
   tollgate check alice --endpoint /orders --server http://{address}
+  redis-cli -h 127.0.0.1 -p {port} CL.THROTTLE alice 15 30 60
   curl -H 'Authorization: Bearer {token}' http://{admin}/metrics
 ",
         env!("CARGO_PKG_VERSION")

@@ -65,7 +65,7 @@ fn both_ports_speak_tls_in_either_version_of_http() {
     let Server { address, admin_address: admin, token, .. } = &server;
     let lines: Vec<_> = server.greeting.lines().collect();
     assert!(lines[0].ends_with(&format!("listens on https://{address}")), "{}", server.greeting);
-    assert!(lines[1].starts_with(&format!("admin: https://{admin} (/metrics,")), "{}", server.greeting);
+    assert!(lines[3].starts_with(&format!("admin: https://{admin} (/metrics,")), "{}", server.greeting);
     let mut client = Client::over(encrypt(address, trust(&certificates, None)));
     assert_eq!(client.check(ALICE).number("remaining"), 99);
     assert_eq!(client.check(ALICE).number("remaining"), 98);

@@ -22,21 +22,21 @@ pub(super) struct About {
     pub(super) connections: u64,
 }
 
-/// The answer to `HELLO`.
+/// The answer to `HELLO`, in the order that Redis has it.
 pub(super) fn hello(id: u64, reply: &mut Reply<'_>) {
-    reply.map(7);
-    let mut text = |name: &str, value: &str| {
+    let text = |name: &str, value: &str, reply: &mut Reply<'_>| {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
     };
-    text("server", "tollgate");
-    text("version", env!("CARGO_PKG_VERSION"));
-    text("mode", "standalone");
-    text("role", "master");
+    reply.map(7);
+    text("server", "tollgate", reply);
+    text("version", env!("CARGO_PKG_VERSION"), reply);
     reply.bulk(b"proto");
     reply.integer(reply.protocol.number());
     reply.bulk(b"id");
     reply.integer(i64::try_from(id).unwrap_or(i64::MAX));
+    text("mode", "standalone", reply);
+    text("role", "master", reply);
     reply.bulk(b"modules");
     reply.array(0);
 }

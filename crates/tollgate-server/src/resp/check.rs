@@ -198,18 +198,18 @@ deny: [foe]
     fn everything_has_a_bound() {
         let (office, _) = office("default: {limit: 100/min}", None);
         let check = |more: &[&[u8]]| told(&office, &list([&[&b"TG.CHECK"[..]], more].concat())).0;
-        let long = "é".repeat(8193);
-        let said = check(&[b"a", long.as_bytes()]);
+        let long = "é".repeat(8193).into_bytes();
+        let said = check(&[b"a", &long]);
         assert_eq!(said, "-ERR endpoint is too long: write at most 8192 characters\r\n");
-        let said = check(&[b"a", long[..2 * 8192].as_bytes()]);
+        let said = check(&[b"a", &long[..2 * 8192]]);
         assert_eq!(said, "*5\r\n:0\r\n:100\r\n:99\r\n:-1\r\n:1\r\n");
         for (option, most) in [("METHOD", 128), ("TIER", 128)] {
-            let said = check(&[b"a", b"/", option.as_bytes(), long[..2 * most + 2].as_bytes()]);
+            let said = check(&[b"a", b"/", option.as_bytes(), &long[..2 * most + 2]]);
             assert_eq!(said, format!("-ERR {option} is too long: write at most {most} characters\r\n"));
         }
-        let said = check(&[b"a", b"/", b"ATTR", long[..258].as_bytes(), b""]);
+        let said = check(&[b"a", b"/", b"ATTR", &long[..258], b""]);
         assert_eq!(said, "-ERR ATTR name is too long: write at most 128 characters\r\n");
-        let said = check(&[b"a", b"/", b"ATTR", b"b", long[..2 * 4097].as_bytes()]);
+        let said = check(&[b"a", b"/", b"ATTR", b"b", &long[..2 * 4097]]);
         assert_eq!(said, "-ERR ATTR value is too long: write at most 4096 characters\r\n");
         for bytes in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80"] {
             assert_eq!(

@@ -263,7 +263,7 @@ impl<'o, S: Store> Clerk<'o, S> {
                 _ => return Err(Mistake::NoDatabase),
             },
             Command::Client => self.session.client(args, &mut self.out)?,
-            Command::CommandList => about::commands(args, &mut self.reply())?,
+            Command::List => about::commands(args, &mut self.reply())?,
             Command::Config => about::config(args, &mut self.reply())?,
             Command::Info => {
                 let about = self.about();
@@ -316,7 +316,7 @@ impl<'o, S: Store> Clerk<'o, S> {
             Command::Hello
             | Command::Auth
             | Command::Client
-            | Command::CommandList
+            | Command::List
             | Command::Config
             | Command::Info => return Err(Mistake::CannotWait(entry)),
         }

@@ -16,7 +16,8 @@ pub(super) enum Command {
     Auth,
     Select,
     Client,
-    CommandList,
+    /// `COMMAND`: a list of what there is.
+    List,
     Config,
     Info,
     Multi,
@@ -161,7 +162,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         flags: CONNECTION,
     },
     Entry {
-        command: Command::CommandList,
+        command: Command::List,
         name: "command",
         arity: -1,
         arguments: &[optional("subcommand", "string")],

@@ -36,8 +36,8 @@ const FAREWELL_BYTES: usize = 1 << 20;
 /// How many batches of a client that never pauses are answered while the server stops.
 const LAST_BATCHES: u32 = 64;
 
-/// How much a connection keeps for the next answers. Those to a hundred checks take less.
-const KEPT_BYTES: usize = 8 * 1024;
+/// How much a connection keeps for the next answers. Those to as many checks as are read at once take less.
+const KEPT_BYTES: usize = 16 * 1024;
 
 /// Why a connection ended.
 #[derive(Debug)]

@@ -62,11 +62,10 @@ impl Session {
 
     /// `AUTH [username] token`. The user's name is not looked at.
     pub(super) fn auth<'a>(&mut self, args: Args<'a>, token: Option<&Token>) -> Result<(), Mistake<'a>> {
-        let secret = match (args.get(1), args.get(2), args.get(3)) {
-            (Some(secret), None, _) | (Some(_), Some(secret), None) => secret,
-            _ => return Err(Mistake::Arity(Entry::find(b"auth").expect("it is in the table"))),
-        };
-        self.admit(secret, token)
+        match (args.get(1), args.get(2), args.get(3)) {
+            (Some(secret), None, _) | (Some(_), Some(secret), None) => self.admit(secret, token),
+            _ => Err(Mistake::Arity(Entry::find(b"auth").expect("it is in the table"))),
+        }
     }
 
     fn admit(&mut self, secret: &[u8], token: Option<&Token>) -> Result<(), Mistake<'static>> {
@@ -281,7 +280,7 @@ mod tests {
         let version = env!("CARGO_PKG_VERSION");
         let greeting = |proto| {
             format!(
-                "server tollgate version {version} mode standalone role master proto {proto} id 1 modules"
+                "server tollgate version {version} proto {proto} id 1 mode standalone role master modules"
             )
         };
         check(
