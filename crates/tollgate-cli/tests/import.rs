@@ -6,30 +6,7 @@ mod support;
 
 use serde_json::json;
 use std::fs;
-use support::{Told, told, told_with_input, tollgate};
-use tempfile::TempDir;
-
-/// A folder with files in it, and the command run there, so that files have short names.
-struct Folder(TempDir);
-
-impl Folder {
-    fn new(files: &[(&str, &str)]) -> Folder {
-        let folder = tempfile::tempdir().unwrap();
-        for (name, text) in files {
-            fs::write(folder.path().join(name), text).unwrap();
-        }
-        Folder(folder)
-    }
-
-    fn rules(&self, arguments: &[&str]) -> Told {
-        told(tollgate(&["rules"]).current_dir(self.0.path()).args(arguments))
-    }
-}
-
-#[track_caller]
-fn said(told: &Told, code: i32, stdout: &str) {
-    assert_eq!((told.code, told.stdout.as_str(), told.stderr.as_str()), (Some(code), stdout, ""));
-}
+use support::{Folder, said, told_with_input, tollgate};
 
 const EDGE: &str = "\
 domain: edge

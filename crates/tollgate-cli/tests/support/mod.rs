@@ -8,12 +8,14 @@
 
 mod certificates;
 mod client;
+mod folder;
 mod http2;
 mod metrics;
 mod server;
 
 pub(crate) use certificates::Certificates;
 pub(crate) use client::{Answer, Client, check, request, socket};
+pub(crate) use folder::{Folder, said};
 pub(crate) use http2::Http2;
 pub(crate) use metrics::Metrics;
 pub(crate) use server::{Server, failure, serve};

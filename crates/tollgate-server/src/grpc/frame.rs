@@ -5,9 +5,12 @@ use tonic::Status;
 /// What stands before a message.
 pub(super) const HEAD_BYTES: usize = 5;
 
-/// The first message of what has come and what is behind it; nothing if it is not all there yet.
+/// A message, and what is behind it.
+type Split<'a> = (&'a [u8], &'a [u8]);
+
+/// The first message of what has come; nothing if it is not all there yet.
 #[inline]
-pub(super) fn split(bytes: &[u8], most: usize) -> Result<Option<(&[u8], &[u8])>, Status> {
+pub(super) fn split(bytes: &[u8], most: usize) -> Result<Option<Split<'_>>, Status> {
     let Some(([flag, length @ ..], rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
         return Ok(None);
     };
