@@ -141,6 +141,8 @@ def refusals(edge):
     """A refusal says why, and when to come back: Tollgate's own headers and body, and those that Envoy makes of statuses."""
     status, headers, body = edge.get("/login")
     assert status == 429, status
+    # Who says that he is somebody else is not believed.
+    assert edge.get("/login", x_forwarded_for="203.0.113.9")[0] == 429
     assert headers["x-envoy-ratelimited"] == "true" and headers["content-type"] == "application/json", headers
     assert headers["x-ratelimit-limit"] == '100, 100;w=86400;name="login"', headers
     assert headers["x-ratelimit-remaining"] == "0" and 0 < int(headers["x-ratelimit-reset"]) <= 86400, headers

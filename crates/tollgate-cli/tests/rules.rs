@@ -393,6 +393,9 @@ rules:
             "  by-user: no: the domain does not match edge*",
         ],
     );
+    // Entries that everybody knows stand for more than themselves, as they do for a server.
+    let told = folder.rules(&["explain", "edge.yaml", "--descriptor", "path=/api//x"]);
+    assert!(told.stdout.starts_with("path: /api/x\n"), "{told:?}");
     let told = folder.rules(&["explain", "edge.yaml", "--descriptor", "user"]);
     assert!(told.code == Some(2) && told.stderr.contains("write it like tenant=acme"), "{told:?}");
 }

@@ -1,6 +1,6 @@
 //! Who asks, and for what.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A fact about a request, by its name: `("tenant", "acme")`.
 pub type Attribute<'a> = (&'a str, &'a str);
@@ -61,8 +61,63 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Has a descriptor's entries with names that everybody knows fill the plain fields that are empty, so that ordinary
+    /// rules bind it too: `api_key` or `client_key`, `path` or `endpoint`, `method`, `tier`, and `remote_address` or `ip`.
+    /// The first of two counts.
+    #[must_use]
+    pub fn told_by(mut self, entries: &[Attribute<'a>]) -> Request<'a> {
+        for (name, value) in entries {
+            let text = match *name {
+                "client_key" | "api_key" => &mut self.client_key,
+                "endpoint" | "path" | ":path" => &mut self.endpoint,
+                "method" | ":method" => &mut self.method,
+                "tier" => &mut self.tier,
+                "ip" | "remote_address" | "masked_remote_address" => {
+                    self.ip = self.ip.or_else(|| address(value));
+                    continue;
+                }
+                _ => continue,
+            };
+            if text.is_empty() {
+                *text = value;
+            }
+        }
+        self
+    }
+
     /// An attribute's value.
     pub fn attribute(&self, name: &str) -> Option<&'a str> {
         self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+}
+
+/// An address as it is written, with a port, or as the network that it was cut down to.
+fn address(text: &str) -> Option<IpAddr> {
+    let text = text.split_once('/').map_or(text, |(network, _)| network);
+    let in_brackets = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    let with_port = || text.parse().ok().map(|address: SocketAddr| address.ip());
+    text.parse().ok().or_else(with_port).or_else(in_brackets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_come_in_several_forms() {
+        for (text, expected) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("192.0.2.7:80", "192.0.2.7"),
+            ("192.0.2.0/24", "192.0.2.0"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("[2001:db8::1]", "2001:db8::1"),
+            ("[2001:db8::1]:443", "2001:db8::1"),
+            ("2001:db8::/64", "2001:db8::"),
+        ] {
+            assert_eq!(address(text), Some(expected.parse().unwrap()), "{text}");
+        }
+        for text in ["", "/", "192.0.2", "192.0.2.7:", "[192.0.2.7", "localhost", "unix:/tmp/socket"] {
+            assert_eq!(address(text), None, "{text}");
+        }
     }
 }

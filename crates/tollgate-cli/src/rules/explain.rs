@@ -20,8 +20,8 @@ pub(crate) struct Explain {
     /// The client's key
     #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
     key: String,
-    /// The path that it asks for
-    #[arg(long, value_name = "PATH", default_value = "/")]
+    /// The path that it asks for, / if nothing says it
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     endpoint: String,
     /// The HTTP method
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -62,7 +62,7 @@ impl Explain {
         let Some(spec) = Reviewed::of(&self.file)?.spec()? else { return Ok(ExitCode::FAILURE) };
         let rules = RuleSet::compile(&spec)?;
         let entries = borrow(&self.entries);
-        // A server that speaks with proxies takes entries for attributes too.
+        // A server that speaks with proxies takes entries for attributes too, and some of them for more.
         let attributes: Vec<_> =
             borrow(&self.attributes).into_iter().chain(entries.iter().copied()).collect();
         let has_descriptor = !self.domain.is_empty() || !entries.is_empty();
@@ -76,7 +76,8 @@ impl Explain {
             attributes: &attributes,
             descriptor: has_descriptor.then_some(descriptor),
             cost: 1,
-        };
+        }
+        .told_by(&entries);
         let clock = SystemClock::new();
         let explanation = rules.explain(&request, || clock.now());
         match self.format {

@@ -87,7 +87,9 @@ impl fmt::Display for Greeting {
             count if count > LISTED => writeln!(f, "  and {} more", count - LISTED)?,
             _ => {}
         }
-        writeln!(f, "try it:")?;
+        if http.is_some() || admin.is_some() || matches!(resp, Some((_, false))) {
+            writeln!(f, "try it:")?;
+        }
         if let Some(http) = http {
             let near = reachable(http);
             writeln!(f, "  curl -d '{{\"client_key\":\"alice\"}}' {near}/check")?;

@@ -4,7 +4,6 @@ use super::super::check::Flaw;
 use super::super::message::{Fields, Value};
 use super::unit;
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use tollgate::rules::{Attribute, Descriptor, Request, Verb};
 use tollgate::{Limit, Quota};
@@ -15,8 +14,8 @@ const MAX_DESCRIPTORS: usize = 64;
 const MAX_ENTRIES: usize = 32;
 /// The most bytes of a domain or of an entry's name, which somebody has configured.
 const MAX_NAME_BYTES: usize = 256;
-/// The most bytes of an entry's value, which may be a header of a stranger's. As many as Envoy takes in by default with all
-/// headers of a request: what is refused here is an error, and Envoy may let the stranger pass for it.
+/// The most bytes of an entry's value, which may be a header of a stranger's. More than Envoy takes in by default with all
+/// headers of a request (60 KiB): what is refused here is an error, and Envoy may let the stranger pass for it.
 const MAX_VALUE_BYTES: usize = 65_535;
 
 /// A call: a domain, and what it asks.
@@ -142,45 +141,14 @@ impl<'a> Call<'a> {
     pub(super) fn request<'r>(&'r self, asked: &Asked, attributes: &'r [Attribute<'r>]) -> Request<'r> {
         let entries = &attributes[asked.entries.clone()];
         let descriptor = Some(Descriptor { domain: &self.domain, entries });
-        let request = Request { attributes: entries, descriptor, cost: asked.cost, ..Request::new("") };
-        plain(request, entries)
+        Request { attributes: entries, descriptor, cost: asked.cost, ..Request::new("") }.told_by(entries)
     }
 
     /// The request that the call as a whole stands for: whatever its descriptors tell.
     pub(super) fn whole<'r>(&'r self, attributes: &'r [Attribute<'r>]) -> Request<'r> {
         let cost = self.asked.iter().filter(|asked| asked.verb == Verb::Check).map(|asked| asked.cost).max();
-        plain(Request { cost: cost.unwrap_or(0), ..Request::new("") }, attributes)
+        Request { cost: cost.unwrap_or(0), ..Request::new("") }.told_by(attributes)
     }
-}
-
-/// Has entries with names that everybody knows fill a request's plain fields, so that ordinary rules bind it too. The first
-/// of two counts.
-fn plain<'a>(mut request: Request<'a>, entries: &[Attribute<'a>]) -> Request<'a> {
-    for (name, value) in entries {
-        let text = match *name {
-            "client_key" | "api_key" => &mut request.client_key,
-            "endpoint" | "path" | ":path" => &mut request.endpoint,
-            "method" | ":method" => &mut request.method,
-            "tier" => &mut request.tier,
-            "ip" | "remote_address" | "masked_remote_address" => {
-                request.ip = request.ip.or_else(|| address(value));
-                continue;
-            }
-            _ => continue,
-        };
-        if text.is_empty() {
-            *text = value;
-        }
-    }
-    request
-}
-
-/// An address as it is written, with a port, or as the network that it was cut down to.
-fn address(text: &str) -> Option<IpAddr> {
-    let text = text.split_once('/').map_or(text, |(network, _)| network);
-    let in_brackets = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
-    let with_port = || text.parse().ok().map(|address: SocketAddr| address.ip());
-    text.parse().ok().or_else(with_port).or_else(in_brackets)
 }
 
 fn entry<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Cow<'a, str>), Flaw> {
@@ -240,28 +208,5 @@ fn bounded<'a>(what: &str, value: Value<'a>, most: usize) -> Result<Cow<'a, str>
     match length <= most {
         true => Ok(value.text()?),
         false => Err(Flaw::new(format!("{what} has {length} bytes: send at most {most}"))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_come_in_several_forms() {
-        for (text, expected) in [
-            ("192.0.2.7", "192.0.2.7"),
-            ("192.0.2.7:80", "192.0.2.7"),
-            ("192.0.2.0/24", "192.0.2.0"),
-            ("2001:db8::1", "2001:db8::1"),
-            ("[2001:db8::1]", "2001:db8::1"),
-            ("[2001:db8::1]:443", "2001:db8::1"),
-            ("2001:db8::/64", "2001:db8::"),
-        ] {
-            assert_eq!(address(text), Some(expected.parse().unwrap()), "{text}");
-        }
-        for text in ["", "/", "192.0.2", "192.0.2.7:", "[192.0.2.7", "localhost", "unix:/tmp/socket"] {
-            assert_eq!(address(text), None, "{text}");
-        }
     }
 }
