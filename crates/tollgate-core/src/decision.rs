@@ -53,10 +53,20 @@ impl Decision {
         }
     }
 
+    /// Which draw binds of those that were decided, where others were not: the store gave no answer to them.
+    pub fn weigh_decided(group: &[Draw]) -> Option<usize> {
+        Decision::binding(group, Draw::is_decided)
+    }
+
     fn weigh_several(group: &[Draw]) -> (bool, Option<usize>) {
+        (!group.iter().any(Draw::stops), Decision::binding(group, |_| true))
+    }
+
+    fn binding(group: &[Draw], has_a_say: impl Fn(&Draw) -> bool) -> Option<usize> {
         let allowed = !group.iter().any(Draw::stops);
         let mut binding: Option<(usize, Outlook)> = None;
-        for (index, draw) in group.iter().enumerate().filter(|(_, draw)| !draw.is_shadow()) {
+        for (index, draw) in group.iter().enumerate().filter(|(_, draw)| !draw.is_shadow() && has_a_say(draw))
+        {
             let outlook = draw.outlook();
             // The first of equals binds: a limit written first is the one that is named.
             let binds = binding.is_none_or(|(_, other)| match allowed {
@@ -67,7 +77,7 @@ impl Decision {
                 binding = Some((index, outlook));
             }
         }
-        (allowed, binding.map(|(index, _)| index))
+        binding.map(|(index, _)| index)
     }
 
     /// Whether the request may go on, perhaps after a [`delay`](Decision::delay).

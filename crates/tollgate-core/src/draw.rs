@@ -9,7 +9,9 @@ use crate::key::{KeyRef, Scope, Shape, encode_parts};
 use crate::limit::Limit;
 use crate::reading::{Answer, Outcome, Outlook, Reading};
 use crate::state::State;
+use crate::terms::Terms;
 use crate::time::Micros;
+use std::ops::Range;
 
 /// The most draws that one request may make.
 pub const MAX_DRAWS: usize = 16;
@@ -22,7 +24,7 @@ pub struct Draw {
     limit: Limit,
     act: Act,
     permit: PermitId,
-    is_shadow: bool,
+    terms: Terms,
     outcome: Outcome,
 }
 
@@ -51,10 +53,16 @@ impl Draw {
         self.permit
     }
 
+    /// On what terms it is made.
+    #[inline]
+    pub fn terms(&self) -> Terms {
+        self.terms
+    }
+
     /// Whether it refuses nobody: it takes its units with the others, but its own refusal stops none of them.
     #[inline]
     pub fn is_shadow(&self) -> bool {
-        self.is_shadow
+        self.terms.is_shadow
     }
 
     /// Whether its limit refused.
@@ -66,7 +74,13 @@ impl Draw {
     /// Whether its limit refused, and the request with it.
     #[inline]
     pub fn stops(&self) -> bool {
-        !self.is_shadow && self.is_refused()
+        !self.terms.is_shadow && self.is_refused()
+    }
+
+    /// Whether a store has decided it.
+    #[inline]
+    pub fn is_decided(&self) -> bool {
+        self.outcome.now() != Micros::EPOCH
     }
 
     /// What the limit said. Until a store has decided the draw, that it was spared.
@@ -84,6 +98,12 @@ impl Draw {
     #[inline]
     pub fn outlook(&self) -> Outlook {
         self.outcome.outlook(&self.limit, self.act.ask())
+    }
+
+    /// What was decided.
+    #[inline]
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
     }
 
     /// What the limit answered.
@@ -112,12 +132,32 @@ pub struct Draws {
     draws: Vec<Draw>,
     /// Where each group begins.
     groups: Vec<usize>,
+    /// The draws of groups that the store gave no answer to, and why; nearly always there are none.
+    failures: Vec<(Range<usize>, Failure)>,
+}
+
+/// Why a store did not decide a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// It may or may not have been charged. It is not tried again: that could charge twice.
+    #[error("the store gave no answer in time")]
+    Timeout,
+    /// It was not charged, unless the connection broke with the answer on its way.
+    #[error("the store can't be reached")]
+    Unreachable,
+    /// It was not charged: too much is waiting for the store already.
+    #[error("too much is waiting for the store")]
+    Busy,
+    /// The store answered with an error, and is out of memory, say.
+    #[error("the store answered with an error")]
+    Refused,
 }
 
 impl Draws {
     /// An empty buffer. It allocates when it is first filled.
     pub const fn new() -> Draws {
-        Draws { keys: Vec::new(), draws: Vec::new(), groups: Vec::new() }
+        Draws { keys: Vec::new(), draws: Vec::new(), groups: Vec::new(), failures: Vec::new() }
     }
 
     /// Empties it and keeps its memory.
@@ -125,6 +165,7 @@ impl Draws {
         self.keys.clear();
         self.draws.clear();
         self.groups.clear();
+        self.failures.clear();
     }
 
     /// Takes draws off it again, from the one at `len` on, which was pushed with a key of its own.
@@ -174,7 +215,7 @@ impl Draws {
         let begun = self.groups.last().copied().unwrap_or(0);
         assert!(self.draws.len() - begun < MAX_DRAWS, "a request may make at most {MAX_DRAWS} draws");
         let outcome = Outcome::of_state(Answer::Spared, Micros::EPOCH, State::default());
-        self.draws.push(Draw { key, scope, limit, act, permit, is_shadow: false, outcome });
+        self.draws.push(Draw { key, scope, limit, act, permit, terms: Terms::default(), outcome });
     }
 
     /// Adds a draw under a key of these parts, which need not be a [`Key`](crate::Key) before: one part is text as it
@@ -195,10 +236,11 @@ impl Draws {
         self.add((start, self.keys.len(), shape), scope, limit, act, permit);
     }
 
-    /// Makes the draw added last a shadow: see [`Draw::is_shadow`].
-    pub fn shadow_last(&mut self) {
+    /// Sets the terms of the draw added last.
+    #[inline]
+    pub fn set_terms(&mut self, terms: Terms) {
         if let Some(draw) = self.draws.last_mut() {
-            draw.is_shadow = true;
+            draw.terms = terms;
         }
     }
 
@@ -217,8 +259,11 @@ impl Draws {
     /// # Panics
     /// If there is no such group.
     pub fn group(&self, index: usize) -> &[Draw] {
-        let end = self.groups.get(index + 1).copied().unwrap_or(self.draws.len());
-        &self.draws[self.groups[index]..end]
+        &self.draws[self.range(index)]
+    }
+
+    fn range(&self, index: usize) -> Range<usize> {
+        self.groups[index]..self.groups.get(index + 1).copied().unwrap_or(self.draws.len())
     }
 
     /// All draws, whatever their group.
@@ -237,7 +282,22 @@ impl Draws {
     /// # Panics
     /// If there is no such group.
     pub fn group_mut(&mut self, index: usize) -> &mut [Draw] {
-        let end = self.groups.get(index + 1).copied().unwrap_or(self.draws.len());
-        &mut self.draws[self.groups[index]..end]
+        let range = self.range(index);
+        &mut self.draws[range]
+    }
+
+    /// Notes that a group got no answer: for stores. Draws whose terms say so may then be decided locally.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn fail(&mut self, index: usize, failure: Failure) {
+        self.failures.push((self.range(index), failure));
+    }
+
+    /// Why one of these draws was not decided by the store; nothing if all were.
+    #[inline]
+    pub fn failure(&self, draws: Range<usize>) -> Option<Failure> {
+        let is_among = |range: &Range<usize>| range.start < draws.end && draws.start < range.end;
+        self.failures.iter().find(|(range, _)| is_among(range)).map(|(_, failure)| *failure)
     }
 }

@@ -29,15 +29,17 @@ mod limit;
 mod quota;
 mod reading;
 mod state;
+mod terms;
 mod time;
 
 pub use ask::{Act, Ask, PermitId};
 pub use decision::Decision;
-pub use draw::{Draw, Draws, MAX_DRAWS};
+pub use draw::{Draw, Draws, Failure, MAX_DRAWS};
 pub use key::{Key, KeyError, KeyRef, MAX_KEY_BYTES, MAX_KEY_PARTS, Scope};
 pub use law::{Align, Holders, Law, Leak, Log, LogSize, Roll, Zone, ZoneError};
 pub use limit::{Limit, LimitError, Step};
 pub use quota::{Quota, QuotaError};
 pub use reading::{Answer, Outcome, Outlook, Reading, Retry};
 pub use state::State;
+pub use terms::{Consistency, FailureMode, Terms};
 pub use time::{Clock, Micros, Span};

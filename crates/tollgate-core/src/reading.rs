@@ -175,6 +175,15 @@ impl Outcome {
         }
     }
 
+    /// The state that it leaves or found; nothing if that stays in the store.
+    #[inline]
+    pub fn state(&self) -> Option<State> {
+        match self.answer & Outcome::TOLD {
+            0 => Some(State::new(self.first, self.second)),
+            _ => None,
+        }
+    }
+
     /// Whether the limit refused.
     #[inline(always)]
     pub fn is_refused(&self) -> bool {

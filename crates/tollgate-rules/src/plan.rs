@@ -4,7 +4,7 @@ use crate::index::Found;
 use crate::request::Request;
 use crate::rule::{Facts, Proof, Rule, Words, is_valid};
 use crate::set::{HotKey, RuleSet, Standing};
-use tollgate_core::{Act, Ask, Draw, Draws, Limit, Micros, PermitId, Scope};
+use tollgate_core::{Act, Ask, Draw, Draws, Failure, Limit, Micros, PermitId, Scope};
 
 /// What is to be done with a request's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,9 +282,7 @@ impl Plan {
                     self.draws.push_parts(parts, scope, *limit, act, PermitId::default());
                 }
             }
-            if hot.is_shadow {
-                self.draws.shadow_last();
-            }
+            self.draws.set_terms(hot.terms);
             let limit = u32::try_from(scope.0.wrapping_sub(hot.scope)).unwrap_or(u32::MAX);
             self.bound.push(Bound { rule: position, limit });
         }
@@ -308,6 +306,15 @@ impl Plan {
                 (&self.draws.all()[range.clone()], &self.bound[range])
             }
             Case::Allowed | Case::Denied | Case::Unbound => (&[], &[]),
+        }
+    }
+
+    /// Why a request was not decided by the store; nothing if it was.
+    #[inline]
+    pub fn failure(&self, case: Case) -> Option<Failure> {
+        match case {
+            Case::Bound { first, end } => self.draws.failure(first as usize..end as usize),
+            Case::Allowed | Case::Denied | Case::Unbound => None,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::request::Descriptor;
 use crate::spec::{Consistency, FailureMode, Match, Mode, OverrideSpec};
 use std::fmt::{self, Write};
 use std::net::IpAddr;
-use tollgate_core::{Limit, MAX_DRAWS, Micros};
+use tollgate_core::{Limit, MAX_DRAWS, Micros, Terms};
 
 /// A rule that runs: whom it binds, what it counts, and to which limits.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct Rule {
     pub(crate) key: Box<[Dimension]>,
     /// Its limits; nothing if it inherits them. If they are there and empty, it is unlimited.
     pub(crate) limits: Option<Box<[Limit]>>,
-    pub(crate) overrides: Map<Terms>,
+    pub(crate) overrides: Map<Allowance>,
     pub(crate) on_store_failure: FailureMode,
     pub(crate) consistency: Consistency,
     /// Rules of one track are alternatives.
@@ -35,14 +35,14 @@ pub struct Rule {
 
 /// Limits for one client, perhaps for a time.
 #[derive(Clone, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct Allowance {
     pub(crate) limits: Box<[Limit]>,
     pub(crate) valid_until: Option<Micros>,
 }
 
-impl Terms {
-    pub(crate) fn of(spec: &OverrideSpec) -> Terms {
-        Terms { limits: spec.limits.clone().into(), valid_until: spec.valid_until }
+impl Allowance {
+    pub(crate) fn of(spec: &OverrideSpec) -> Allowance {
+        Allowance { limits: spec.limits.clone().into(), valid_until: spec.valid_until }
     }
 }
 
@@ -95,6 +95,16 @@ impl Rule {
     /// How exact it is across nodes.
     pub fn consistency(&self) -> Consistency {
         self.consistency
+    }
+
+    /// On what terms its draws are made.
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            is_shadow: self.mode == Mode::Shadow,
+            consistency: self.consistency,
+            on_failure: self.on_store_failure,
+            deadline: None,
+        }
     }
 
     /// What one of its limits goes by in headers.

@@ -6,10 +6,10 @@ use crate::lists::{Keys, List};
 use crate::path::{PathStyle, normalise};
 use crate::prefixes::Map;
 use crate::request::Request;
-use crate::rule::{Facts, Proof, Rule, Terms, is_valid, names};
+use crate::rule::{Allowance, Facts, Proof, Rule, is_valid, names};
 use crate::spec::{BaseSpec, ClientSpec, FileSpec, Match, Mode, RuleSpec, TierSpec};
 use std::borrow::Cow;
-use tollgate_core::{Limit, MAX_DRAWS, Micros};
+use tollgate_core::{Limit, MAX_DRAWS, Micros, Terms};
 
 /// The most different keys that the rules of one set may count by.
 pub const MAX_KEYS: usize = 64;
@@ -58,7 +58,7 @@ pub(crate) struct Hot {
     /// Where its limits begin and end.
     pub(crate) limits: (u32, u32),
     pub(crate) track: u32,
-    pub(crate) is_shadow: bool,
+    pub(crate) terms: Terms,
     /// Whether it binds whoever finds it, to its own limits.
     pub(crate) is_plain: bool,
     pub(crate) key: HotKey,
@@ -92,7 +92,7 @@ impl Hot {
             scope: rule.scope,
             limits: (begin, place(limits.len())),
             track: rule.track,
-            is_shadow: rule.mode == Mode::Shadow,
+            terms: rule.terms(),
             is_plain: asks_no_more
                 && key == HotKey::ApiKey
                 && rule.limits.is_some()
@@ -124,7 +124,7 @@ pub(crate) struct Tier {
 pub(crate) struct Client {
     pub(crate) tier: Option<u32>,
     pub(crate) tier_name: Option<Box<str>>,
-    pub(crate) terms: Option<Terms>,
+    pub(crate) terms: Option<Allowance>,
     pub(crate) valid_until: Option<Micros>,
 }
 
@@ -312,7 +312,11 @@ fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
         when: spec.when.clone(),
         key: spec.key.clone().into(),
         limits: spec.limits.clone().map(Into::into),
-        overrides: spec.overrides.iter().map(|own| (own.key.value.as_str().into(), Terms::of(own))).collect(),
+        overrides: spec
+            .overrides
+            .iter()
+            .map(|own| (own.key.value.as_str().into(), Allowance::of(own)))
+            .collect(),
         on_store_failure: spec.on_store_failure.or(file.on_store_failure).unwrap_or_default(),
         consistency: spec.consistency.or(file.consistency).unwrap_or_default(),
         track,
@@ -370,7 +374,7 @@ fn compile_tier(spec: &TierSpec) -> Tier {
 }
 
 fn compile_client(spec: &ClientSpec, set: &RuleSet) -> (Box<str>, Client) {
-    let terms = spec.limits.clone().map(|limits| Terms { limits: limits.into(), valid_until: None });
+    let terms = spec.limits.clone().map(|limits| Allowance { limits: limits.into(), valid_until: None });
     let tier = spec.tier.as_ref().and_then(|tier| set.tier_index(&tier.value));
     let tier_name = spec.tier.as_ref().map(|tier| tier.value.as_str().into());
     (spec.key.value.as_str().into(), Client { tier, tier_name, terms, valid_until: spec.valid_until })

@@ -8,6 +8,7 @@ use crate::address::Cidr;
 use crate::dimension::Dimension;
 use crate::path::PathStyle;
 use crate::pattern::{PathPattern, Pattern};
+pub use tollgate_core::{Consistency, FailureMode};
 use tollgate_core::{Limit, Micros};
 
 /// The longest that a rule's name may be, and that of an attribute.
@@ -181,50 +182,4 @@ pub enum Whom {
     Key(Pattern),
     /// Clients whose address is in the network.
     Net(Cidr),
-}
-
-/// What to answer when the store gives no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum FailureMode {
-    /// Allow, marked as degraded.
-    Open,
-    /// Refuse.
-    Closed,
-    /// Each node enforces its share from memory.
-    #[default]
-    Local,
-}
-
-impl FailureMode {
-    /// The name it is written by.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FailureMode::Open => "open",
-            FailureMode::Closed => "closed",
-            FailureMode::Local => "local",
-        }
-    }
-}
-
-/// How exact a rule is across nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Consistency {
-    /// Every check reaches the store.
-    #[default]
-    Exact,
-    /// A node takes prepaid units ahead and answers from memory.
-    Leased,
-    /// Each node by itself.
-    Local,
-}
-
-impl Consistency {
-    /// The name it is written by.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Consistency::Exact => "exact",
-            Consistency::Leased => "leased",
-            Consistency::Local => "local",
-        }
-    }
 }

@@ -160,8 +160,7 @@ impl<S: Store> Gate<S> {
     /// It always answers: if the store does not, each request is answered as its rules say for that case.
     pub async fn settle(&self, docket: &mut Docket) {
         if !docket.is_settled() {
-            let drawn = self.shared.store.draw(docket.draws_mut()).await;
-            docket.close(drawn.is_err());
+            self.shared.store.draw(docket.draws_mut()).await;
         }
         self.shared.meters.record(docket);
     }

@@ -34,11 +34,11 @@ pub use limiter::{AcquireError, Limiter, Request};
 pub use limits::{IntoLimits, LimitsError};
 pub use memory::{Cap, CapError, MemoryStats, MemoryStore};
 pub use permit::Permit;
-pub use store::{Store, StoreError};
+pub use store::Store;
 pub use tollgate_core::{
-    Act, Align, Answer, Ask, Clock, Decision, Draw, Draws, Key, KeyError, KeyRef, Law, Leak, Limit,
-    LimitError, LogSize, MAX_DRAWS, MAX_KEY_BYTES, Micros, Outcome, Outlook, PermitId, Quota, QuotaError,
-    Reading, Retry, Scope, Span, Zone, ZoneError,
+    Act, Align, Answer, Ask, Clock, Consistency, Decision, Draw, Draws, Failure, FailureMode, Key, KeyError,
+    KeyRef, Law, Leak, Limit, LimitError, LogSize, MAX_DRAWS, MAX_KEY_BYTES, Micros, Outcome, Outlook,
+    PermitId, Quota, QuotaError, Reading, Retry, Scope, Span, Terms, Zone, ZoneError,
 };
 /// Rules: what people write, and what a request is held to.
 #[cfg(feature = "rules")]

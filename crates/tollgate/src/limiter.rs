@@ -3,12 +3,14 @@
 use crate::limits::{IntoLimits, LimitsError};
 use crate::memory::MemoryStore;
 use crate::permit::{Permit, PermitIds};
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tollgate_core::{Act, Ask, Clock, Decision, Draws, Key, KeyRef, Law, Leak, Limit, PermitId, Scope, Span};
+use tollgate_core::{
+    Act, Ask, Clock, Decision, Draws, Failure, Key, KeyRef, Law, Leak, Limit, PermitId, Scope, Span,
+};
 
 /// Holds every key to the same limits.
 ///
@@ -194,7 +196,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// If the store gives no answer. The request may have been charged.
-    pub async fn check<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, StoreError> {
+    pub async fn check<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Failure> {
         let request = request.into();
         self.act(request.key, Act::Take(Ask::exactly(request.cost)), self.shared.next_permit()).await
     }
@@ -203,7 +205,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// If the store gives no answer.
-    pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, StoreError> {
+    pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Failure> {
         let request = request.into();
         self.act(request.key, Act::Look(Ask::exactly(request.cost)), PermitId::default()).await
     }
@@ -212,7 +214,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// If the store gives no answer. The units may have been given back.
-    pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, StoreError> {
+    pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Failure> {
         let request = request.into();
         self.act(request.key, Act::Give(request.cost), PermitId::default()).await
     }
@@ -221,7 +223,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// If the store gives no answer. The key may have been forgotten.
-    pub async fn reset<'a>(&self, key: impl Into<KeyRef<'a>>) -> Result<(), StoreError> {
+    pub async fn reset<'a>(&self, key: impl Into<KeyRef<'a>>) -> Result<(), Failure> {
         self.act(key.into(), Act::Clear, PermitId::default()).await.map(drop)
     }
 
@@ -284,11 +286,14 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    async fn act(&self, key: KeyRef<'_>, act: Act, permit: PermitId) -> Result<Decision, StoreError> {
+    async fn act(&self, key: KeyRef<'_>, act: Act, permit: PermitId) -> Result<Decision, Failure> {
         let mut draws = SPARE.take();
         self.shared.plan(key, act, permit, &mut draws);
-        let drawn = self.shared.store.draw(&mut draws).await;
-        let decision = drawn.map(|()| Decision::of(draws.all()));
+        self.shared.store.draw(&mut draws).await;
+        let decision = match draws.failure(0..draws.all().len()) {
+            None => Ok(Decision::of(draws.all())),
+            Some(failure) => Err(failure),
+        };
         SPARE.replace(draws);
         decision
     }
@@ -347,5 +352,5 @@ pub enum AcquireError {
     Refused(Box<Decision>),
     /// The store gave no answer.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] Failure),
 }

@@ -14,6 +14,7 @@ mod book;
 mod cap;
 mod decide;
 mod entry;
+mod mirror;
 mod roll;
 mod room;
 mod shard;
@@ -24,7 +25,7 @@ mod tag;
 pub use cap::{Cap, CapError};
 
 use crate::clock::SystemClock;
-use crate::store::{Store, StoreError};
+use crate::store::Store;
 use book::Book;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -260,9 +261,8 @@ impl<C: Clock> MemoryStore<C> {
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    async fn draw(&self, draws: &mut Draws) -> Result<(), StoreError> {
+    async fn draw(&self, draws: &mut Draws) {
         self.draw_now(draws);
-        Ok(())
     }
 
     fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId) {

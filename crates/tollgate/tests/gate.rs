@@ -1,15 +1,14 @@
 //! Requests held to rules: what each client hears, what is counted, and what a change of rules leaves alone.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
-use std::io;
 use std::sync::Arc;
 use tollgate::rules::spec::{
     At, BaseSpec, FailureMode, FileSpec, Match, Mode, OverrideSpec, Place, RuleSpec, Whom,
 };
 use tollgate::rules::{Descriptor, Dimension, Pattern, Request, RuleSet, Stated, Verb};
 use tollgate::{
-    Cap, Cause, Draws, Gate, KeyRef, Law, Limit, ManualClock, MemoryStore, Micros, PermitId, RuleOutcomes,
-    Scope, Span, Store, StoreError,
+    Cap, Cause, Draws, Failure, Gate, KeyRef, Law, Limit, ManualClock, MemoryStore, Micros, PermitId,
+    RuleOutcomes, Scope, Span, Store,
 };
 
 const START: Micros = Micros::new(1_700_000_000_000_000);
@@ -208,8 +207,10 @@ async fn the_emergency_limit_comes_before_everything() {
 struct Gone;
 
 impl Store for Gone {
-    async fn draw(&self, _: &mut Draws) -> Result<(), StoreError> {
-        Err(StoreError::Unreachable(io::ErrorKind::ConnectionRefused.into()))
+    async fn draw(&self, draws: &mut Draws) {
+        for group in 0..draws.len() {
+            draws.fail(group, Failure::Unreachable);
+        }
     }
 
     fn release(&self, _: KeyRef<'_>, _: Scope, _: &Limit, _: PermitId) {}

@@ -6,7 +6,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::sync::Arc;
 use tollgate::{
     Act, Align, Answer, Ask, Cap, Decision, Draws, Key, Law, Leak, Limit, Limiter, LogSize, ManualClock,
-    MemoryStore, Micros, PermitId, Quota, Retry, Scope, Span,
+    MemoryStore, Micros, PermitId, Quota, Retry, Scope, Span, Terms,
 };
 use tollgate_testkit::{Cell, Engine, Reply};
 
@@ -51,7 +51,7 @@ fn a_request_takes_from_all_its_limits_or_from_none() {
                     permit,
                 );
                 if *is_shadow {
-                    draws.shadow_last();
+                    draws.set_terms(Terms { is_shadow: true, ..Terms::default() });
                 }
             }
             store.draw_now(&mut draws);

@@ -8,8 +8,7 @@ use arc_swap::ArcSwap;
 use std::cell::RefCell;
 use std::sync::Arc;
 use tollgate_core::{Clock, Decision, Draws, Limit};
-use tollgate_rules::spec::FailureMode;
-use tollgate_rules::{Case, Plan, Request, Rule, Stated, Verb};
+use tollgate_rules::{Case, Plan, Request, Stated, Verb};
 
 thread_local! {
     /// A used docket for each thread: its buffers are warm, and the rules that it knows are nearly always those in
@@ -35,8 +34,6 @@ pub(super) struct Inner {
     pub(super) entries: Vec<Entry>,
     /// What the emergency limit refused, and perhaps nothing, while requests are parts of a single one.
     whole: Option<Option<Decision>>,
-    /// Whether the store gave no answer.
-    has_failed: bool,
     /// When it began, if this one is timed.
     pub(super) begun: Option<quanta::Instant>,
 }
@@ -67,7 +64,6 @@ impl Docket {
                 plan: Plan::new(),
                 entries: Vec::new(),
                 whole: None,
-                has_failed: false,
                 begun,
             }),
         };
@@ -168,10 +164,6 @@ impl Docket {
         self.inner().plan.is_settled()
     }
 
-    pub(super) fn close(&mut self, has_failed: bool) {
-        self.inner_mut().has_failed = has_failed;
-    }
-
     /// Takes requests off it again, from the one at `len` on: they were not meant. Only before it is settled.
     pub fn cut(&mut self, len: usize) {
         let inner = self.inner_mut();
@@ -207,9 +199,9 @@ impl Docket {
             Case::Bound { .. } => {
                 let (draws, bound) = inner.plan.bound(case);
                 let rules = inner.installed.rules.rules();
-                match inner.has_failed {
-                    false => Verdict::of(draws, bound, rules),
-                    true => without_store(bound.iter().filter_map(|bound| rules.get(bound.rule as usize))),
+                match inner.plan.failure(case) {
+                    None => Verdict::of(draws, bound, rules),
+                    Some(_) => Verdict::without_store(draws, bound, rules),
                 }
             }
         }
@@ -226,22 +218,12 @@ impl Docket {
     }
 }
 
-/// What the rules that bind a request say if the store does not answer: one that fails closed refuses.
-fn without_store<'d>(rules: impl Iterator<Item = &'d Rule>) -> Verdict<'d> {
-    let mut enforced = rules.filter(|rule| rule.mode() != tollgate_rules::spec::Mode::Shadow);
-    let first = enforced.next();
-    let closed =
-        first.into_iter().chain(enforced).find(|rule| rule.on_store_failure() == FailureMode::Closed);
-    Verdict::degraded(closed.is_none(), closed.or(first))
-}
-
 impl Drop for Docket {
     fn drop(&mut self) {
         if let Some(mut inner) = self.inner.take() {
             inner.plan.clear();
             inner.entries.clear();
             inner.whole = None;
-            inner.has_failed = false;
             // A thread that is ending has no use for it.
             let _ = SPARE.try_with(|spare| spare.replace(Some(inner)));
         }

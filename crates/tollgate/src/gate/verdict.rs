@@ -1,6 +1,6 @@
 //! What was decided about a request by rules, and why.
 
-use tollgate_core::{Decision, Draw, Limit, Micros, Outlook, Reading};
+use tollgate_core::{Decision, Draw, FailureMode, Limit, Micros, Outlook, Reading};
 use tollgate_rules::{Bound, Rule};
 
 /// What a limit goes by that came with its request.
@@ -70,8 +70,28 @@ impl<'d> Verdict<'d> {
         Verdict { is_allowed, cause, binding: None, emergency: None, draws, bound, rules, by: None }
     }
 
-    pub(super) fn degraded(is_allowed: bool, by: Option<&'d Rule>) -> Verdict<'d> {
-        Verdict { by, ..Verdict::new(is_allowed, Cause::Degraded) }
+    /// What holds if the store gave no answer: a limit that fails closed refuses; of those that this node enforces from
+    /// memory, the one that binds speaks; the others let pass.
+    pub(super) fn without_store(draws: &'d [Draw], bound: &'d [Bound], rules: &'d [Rule]) -> Verdict<'d> {
+        let is_closed = |draw: &Draw| !draw.is_decided() && draw.terms().on_failure == FailureMode::Closed;
+        let closed = draws.iter().position(|draw| !draw.is_shadow() && is_closed(draw));
+        let binding = match closed {
+            Some(_) => None,
+            None => Decision::weigh_decided(draws),
+        };
+        let first = closed.or_else(|| draws.iter().position(|draw| !draw.is_shadow()));
+        let by = first.and_then(|index| rules.get(bound[index].rule as usize));
+        let is_allowed = closed.is_none() && binding.is_none_or(|index| !draws[index].stops());
+        Verdict {
+            is_allowed,
+            cause: Cause::Degraded,
+            binding,
+            emergency: None,
+            draws: if binding.is_some() { draws } else { &[] },
+            bound,
+            rules,
+            by,
+        }
     }
 
     pub(super) fn emergency(decision: &'d Decision) -> Verdict<'d> {
@@ -133,8 +153,10 @@ impl<'d> Verdict<'d> {
 
     /// The limits that it had to pass, without shadows.
     pub fn policies(&self) -> impl Iterator<Item = Policy<'d>> + use<'d> {
-        let rules = self.rules;
-        let enforced = self.draws.iter().zip(self.bound).filter(|(draw, _)| !draw.is_shadow());
+        let (rules, cause) = (self.rules, self.cause);
+        let has_a_say =
+            move |draw: &Draw| !draw.is_shadow() && (cause != Cause::Degraded || draw.is_decided());
+        let enforced = self.draws.iter().zip(self.bound).filter(move |(draw, _)| has_a_say(draw));
         enforced.map(move |(draw, bound)| {
             let rule = rules.get(bound.rule as usize);
             let name = name(rule, *bound);

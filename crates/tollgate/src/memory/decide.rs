@@ -180,7 +180,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    fn remember(
+    pub(super) fn remember(
         &self,
         shard: &mut Locked<'_>,
         slot: usize,
@@ -234,7 +234,7 @@ impl<C: Clock> MemoryStore<C> {
         (self.looked(limit, state, Ask::PEEK, now), Undo::Nothing)
     }
 
-    fn looked(&self, limit: &Limit, state: Option<State>, ask: Ask, now: Micros) -> Outcome {
+    pub(super) fn looked(&self, limit: &Limit, state: Option<State>, ask: Ask, now: Micros) -> Outcome {
         let granted = limit.step(state, now, ask).granted;
         let state = limit.step(state, now, Ask::PEEK).state;
         Outcome::of_state(granted.map_or(Answer::Refused, |_| Answer::Spared), now, state)

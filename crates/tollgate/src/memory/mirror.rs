@@ -1,0 +1,79 @@
+//! What a store elsewhere said, remembered here.
+//!
+//! A store that other processes share too is asked over a network. What it says of a key is kept, so that two things can
+//! be told without it. First, that a request is refused: others can only have taken more since, so what did not fit then
+//! and has not come back by now does not fit whatever they did. Second, where to go on while the store gives no answer.
+//!
+//! The states are those of the shared store, and so is the time: the clock of such a memory never runs behind the store's.
+
+use super::MemoryStore;
+use super::entry::Entry;
+use super::shard::Place;
+use tollgate_core::{Act, Clock, Draw, Draws, KeyRef, Limit, MAX_DRAWS, Scope, State};
+
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a store elsewhere is remembered"))]
+impl<C: Clock> MemoryStore<C> {
+    /// Remembers what was said of the keys of a group.
+    ///
+    /// What is said may overtake what was said before it. An older state has less taken, and so refuses nobody whom the
+    /// newer one would not.
+    pub(crate) fn learn(&self, draws: &Draws, group: usize) {
+        for draw in draws.group(group) {
+            if let Some(state) = draw.outcome().state() {
+                self.learn_one(draws.key(draw), draw, state);
+            }
+        }
+    }
+
+    fn learn_one(&self, key: KeyRef<'_>, draw: &Draw, state: State) {
+        let (limit, now) = (draw.limit(), draw.now());
+        let tag = self.tagger.tag(key, limit).in_scope(draw.scope());
+        let mut shard = self.table.lock(self.table.shard_of(tag));
+        let place = shard.find(tag.mark);
+        if limit.is_drained(state, now) {
+            if let Place::Here(slot) = place {
+                shard.remove(slot);
+            }
+            return;
+        }
+        let Some(page) = self.book.page(limit) else { return };
+        match place {
+            Place::Here(slot) => shard.set(slot, Entry { state, page, refused: draw.is_refused() }),
+            Place::Before(slot) => {
+                self.remember(&mut shard, slot, tag, limit, state, now);
+            }
+        }
+    }
+
+    /// Refuses a group if all its keys are known and one of its limits can't have room yet; else decides nothing.
+    pub(crate) fn refuse_known(&self, draws: &mut Draws, group: usize) -> bool {
+        let now = self.clock.now();
+        let mut outcomes = [None; MAX_DRAWS];
+        let mut is_refused = false;
+        for (draw, outcome) in draws.group(group).iter().zip(&mut outcomes) {
+            let Act::Take(ask) = draw.act() else { return false };
+            let Some(known) = self.known(draws.key(draw), draw.scope(), draw.limit()) else { return false };
+            let looked = self.looked(draw.limit(), Some(known), ask, now);
+            is_refused |= !draw.is_shadow() && looked.is_refused();
+            *outcome = Some(looked);
+        }
+        if is_refused {
+            for (draw, outcome) in draws.group_mut(group).iter_mut().zip(outcomes) {
+                draw.settle(|_, _, _| outcome.expect("every draw of the group was looked at"));
+            }
+        }
+        is_refused
+    }
+
+    /// The state of a key that this very limit has written.
+    fn known(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<State> {
+        if limit.keeps_roll() {
+            return None;
+        }
+        let tag = self.tagger.tag(key, limit).in_scope(scope);
+        let shard = self.table.lock(self.table.shard_of(tag));
+        let Place::Here(slot) = shard.find(tag.mark) else { return None };
+        let entry = shard.entry(slot);
+        (self.book.limit(entry.page) == Some(limit)).then_some(entry.state)
+    }
+}
