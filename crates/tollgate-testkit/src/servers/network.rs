@@ -5,7 +5,7 @@
 //! without a word, as a broken cable does: no reset and no refusal. When the processes end the kernel takes namespaces and
 //! cables away, so nothing is left behind by a test that was killed.
 //!
-//! It takes root's rights, and `ip`, `nsenter` and `unshare`.
+//! It takes root's rights, and `bridge`, `ip`, `nsenter` and `unshare`.
 
 use super::process::Process;
 use super::program;
@@ -44,7 +44,7 @@ impl Network {
     /// # Errors
     /// The machine does not allow it: it says what is missing.
     pub fn new() -> Result<Network, String> {
-        for name in ["ip", "nsenter", "unshare"] {
+        for name in ["bridge", "ip", "nsenter", "unshare"] {
             if program::on_path(name).is_none() {
                 return Err(format!("networks need the program {name}: install iproute2 and util-linux"));
             }
@@ -114,7 +114,7 @@ impl Island {
     /// # Errors
     /// The system refuses.
     pub fn cut(&self) -> Result<(), String> {
-        self.switch.ip(&format!("link set {} type bridge_slave state 0", self.port))
+        self.switch.set_port(&self.port, "0")
     }
 
     /// Joins it to the others again.
@@ -122,7 +122,7 @@ impl Island {
     /// # Errors
     /// The system refuses.
     pub fn join(&self) -> Result<(), String> {
-        self.switch.ip(&format!("link set {} type bridge_slave state 3", self.port))
+        self.switch.set_port(&self.port, "3")
     }
 }
 
@@ -188,6 +188,12 @@ impl Inside {
     fn plug_in(&self, port: &str) -> Result<(), String> {
         self.ip(&format!("link set {port} master switch"))?;
         self.ip(&format!("link set {port} up"))
+    }
+
+    /// Has a port of the switch pass everything (3) or nothing (0).
+    fn set_port(&self, port: &str, state: &str) -> Result<(), String> {
+        let mut command = self.command(Path::new("bridge"));
+        perform(command.args(["link", "set", "dev", port, "state", state])).map(drop)
     }
 }
 

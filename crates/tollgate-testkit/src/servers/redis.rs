@@ -299,10 +299,22 @@ impl RedisServer {
         connect().and_then(|mut connection| connection.ask(words)).ok()
     }
 
+    /// Asks for what may be asked for twice: a server whose role changes ends the connections it has.
+    #[track_caller]
+    pub(crate) fn look<A: AsRef<[u8]>>(&self, words: &[A]) -> Reply {
+        within(PATIENCE, &format!("{} answers", self.address()), || self.try_command(words).ok())
+    }
+
+    /// What it is now: `master` or `slave`.
+    #[track_caller]
+    pub fn role(&self) -> String {
+        self.look(&["ROLE"]).array().first().must("a role has a name").text()
+    }
+
     /// One line of `INFO`.
     #[track_caller]
     pub fn info(&self, name: &str) -> String {
-        self.command(&["INFO", "everything"]).field(name).must(&format!("INFO says no {name}"))
+        self.look(&["INFO", "everything"]).field(name).must(&format!("INFO says no {name}"))
     }
 
     /// Stops it where it is: connections stay open, and new ones are taken by the kernel, but nothing is answered.
