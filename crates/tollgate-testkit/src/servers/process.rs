@@ -5,7 +5,7 @@
 //! the test is gone, and the watch kills what it left. The kernel's own signal for a parent's death would not do: it comes
 //! when the starting thread ends, and a guard may well be made on a thread that is gone long before it.
 
-use crate::patience::{Must, PATIENCE, within};
+use crate::patience::{Must, PATIENCE, fail, within};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,9 @@ impl Process {
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -s {name} {}", self.id());
         let status = Command::new("/bin/sh").args(["-c", &kill]).status().must("cannot start /bin/sh");
-        assert!(status.success(), "{} cannot be sent SIG{name}", self.name);
+        if !status.success() {
+            fail(&format!("{} cannot be sent SIG{name}", self.name));
+        }
     }
 
     /// Stops it where it is, its connections open and unanswered, until [`resume`](Process::resume).
