@@ -20,7 +20,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 
 /// When a server is left alone: a state machine to which time is handed in.
 #[derive(Debug)]
-pub struct Breaker {
+pub(super) struct Breaker {
     state: State,
     /// How many probes in a row must go well.
     probes: u32,
@@ -37,9 +37,15 @@ pub struct Breaker {
 enum State {
     Closed,
     /// Nobody calls until the probe at this instant; so many pauses have passed already.
-    Open { probe_at: Instant, pauses: u32 },
+    Open {
+        probe_at: Instant,
+        pauses: u32,
+    },
     /// So many probes in a row have gone well.
-    HalfOpen { gone_well: u32, pauses: u32 },
+    HalfOpen {
+        gone_well: u32,
+        pauses: u32,
+    },
 }
 
 /// How the calls of one second ended.
@@ -74,7 +80,7 @@ impl BreakerState {
 
 /// That the state changed between letting calls pass and not, which is worth a line in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(super) enum Change {
     /// It opened.
     Opened,
     /// It closed.
@@ -84,7 +90,7 @@ pub enum Change {
 impl Breaker {
     /// A breaker that is open, and whose first probe is due: nothing is known of the server yet. It closes after
     /// `probes` good ones. `seed` makes its pauses unlike those of others.
-    pub fn new(probes: u32, now: Instant, seed: u64) -> Breaker {
+    pub(super) fn new(probes: u32, now: Instant, seed: u64) -> Breaker {
         Breaker {
             state: State::Open { probe_at: now, pauses: 0 },
             probes: probes.max(1),
@@ -97,7 +103,7 @@ impl Breaker {
     }
 
     /// In which state it is.
-    pub fn state(&self) -> BreakerState {
+    pub(super) fn state(&self) -> BreakerState {
         match self.state {
             State::Closed => BreakerState::Closed,
             State::Open { .. } => BreakerState::Open,
@@ -106,7 +112,7 @@ impl Breaker {
     }
 
     /// When it wants to be probed; nothing while calls pass.
-    pub fn probe_at(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn probe_at(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Closed => None,
             State::Open { probe_at, .. } => Some(probe_at),
@@ -115,7 +121,7 @@ impl Breaker {
     }
 
     /// Notes how a call that began at `began` ended.
-    pub fn note_call(&mut self, began: Instant, now: Instant, is_good: bool) -> Option<Change> {
+    pub(super) fn note_call(&mut self, began: Instant, now: Instant, is_good: bool) -> Option<Change> {
         if self.state != State::Closed || began < self.closed_at {
             return None;
         }
@@ -128,7 +134,7 @@ impl Breaker {
     }
 
     /// Opens it at once, because the server is known to be away.
-    pub fn trip(&mut self, now: Instant) -> Option<Change> {
+    pub(super) fn trip(&mut self, now: Instant) -> Option<Change> {
         if self.state != State::Closed {
             return None;
         }
@@ -137,7 +143,7 @@ impl Breaker {
     }
 
     /// Notes that a probe went well. The last of those it takes lets calls pass again.
-    pub fn note_good_probe(&mut self, now: Instant) -> Option<Change> {
+    pub(super) fn note_good_probe(&mut self, now: Instant) -> Option<Change> {
         let (gone_well, pauses) = match self.state {
             State::Closed => return None,
             State::Open { pauses, .. } => (1, pauses),
@@ -155,10 +161,12 @@ impl Breaker {
     }
 
     /// Notes that a probe failed: the next comes after a longer pause.
-    pub fn note_bad_probe(&mut self, now: Instant) {
+    pub(super) fn note_bad_probe(&mut self, now: Instant) {
         match self.state {
             State::Closed => {}
-            State::Open { pauses, .. } | State::HalfOpen { pauses, .. } => self.open(now, pauses.saturating_add(1)),
+            State::Open { pauses, .. } | State::HalfOpen { pauses, .. } => {
+                self.open(now, pauses.saturating_add(1))
+            }
         }
     }
 
@@ -182,9 +190,10 @@ impl Breaker {
     /// Whether half of the recent calls failed.
     fn has_bad_share(&self, now: Instant) -> bool {
         let number = now.saturating_duration_since(self.origin).as_secs();
-        let recent = self.recent.iter().filter(|second| number - second.number.min(number) < WINDOW_SECS as u64);
-        let (calls, failures) =
-            recent.fold((0, 0), |(calls, failures), second| (calls + second.calls, failures + second.failures));
+        let recent =
+            self.recent.iter().filter(|second| number - second.number.min(number) < WINDOW_SECS as u64);
+        let (calls, failures) = recent
+            .fold((0, 0), |(calls, failures), second| (calls + second.calls, failures + second.failures));
         calls >= FEWEST_CALLS && failures * 2 >= calls
     }
 

@@ -10,8 +10,8 @@ pub(super) mod slot;
 
 use super::node::{Answer, Batch, Node, Phase, Terms};
 use super::url::Server;
-use arc_swap::ArcSwap;
 use ::redis::{Value, cmd};
+use arc_swap::ArcSwap;
 use map::{Map, Word};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -20,7 +20,6 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
-use tollgate_core::Failure;
 use tracing::{info, warn};
 
 /// How often the map is asked for while all is well, and while something is not.
@@ -110,7 +109,8 @@ impl Cluster {
             if !is_ask {
                 self.shared.stale.notify_one();
             }
-            let Some(to) = read_endpoint(to, node.server()).and_then(|server| self.shared.node_at(server)) else {
+            let Some(to) = read_endpoint(to, node.server()).and_then(|server| self.shared.node_at(server))
+            else {
                 continue;
             };
             let commands = batch.commands(&indices);
@@ -175,7 +175,8 @@ impl Shared {
     fn up_nodes(&self) -> Vec<Arc<Node>> {
         let nodes = self.nodes.lock();
         // A hash map's order is as good as any, but it is always the same; the busiest nodes come last.
-        let mut up: Vec<Arc<Node>> = nodes.values().filter(|node| node.phase() == Phase::Up).cloned().collect();
+        let mut up: Vec<Arc<Node>> =
+            nodes.values().filter(|node| node.phase() == Phase::Up).cloned().collect();
         up.sort_by_key(|node| node.load().1);
         up.truncate(ASKED);
         up
@@ -198,8 +199,12 @@ impl Shared {
         }
         let started: HashMap<Server, Arc<Node>> = {
             let mut nodes = self.nodes.lock();
-            let missing: Vec<&Server> =
-                masters.iter().filter(|server| !nodes.contains_key(**server)).copied().take(MOST_NODES).collect();
+            let missing: Vec<&Server> = masters
+                .iter()
+                .filter(|server| !nodes.contains_key(**server))
+                .copied()
+                .take(MOST_NODES)
+                .collect();
             for server in missing {
                 nodes.insert(server.clone(), Arc::new(Node::start(server.clone(), self.terms.clone())));
             }
@@ -217,7 +222,8 @@ impl Shared {
 
     fn tell(&self, before: &Map, after: &Map) {
         let names = |map: &Map| {
-            let mut names: Vec<String> = map.nodes().iter().map(|(node, _)| node.server().to_string()).collect();
+            let mut names: Vec<String> =
+                map.nodes().iter().map(|(node, _)| node.server().to_string()).collect();
             names.sort();
             names.join(", ")
         };
@@ -270,6 +276,3 @@ fn endpoint(host: &str, port: u16, asked: &Server) -> Option<Server> {
         (host, _) => Some(Server::Tcp { host: host.to_owned(), port }),
     }
 }
-
-/// A failure that a call for a slot nobody has ends with.
-pub(super) const NOBODY: Failure = Failure::Unreachable;

@@ -54,7 +54,10 @@ impl FleetOptions {
 impl fmt::Debug for FleetOptions {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FleetOptions { links, in_flight, .. } = self;
-        out.debug_struct("FleetOptions").field("links", links).field("in_flight", in_flight).finish_non_exhaustive()
+        out.debug_struct("FleetOptions")
+            .field("links", links)
+            .field("in_flight", in_flight)
+            .finish_non_exhaustive()
     }
 }
 
@@ -146,11 +149,18 @@ impl Fleet {
     ///
     /// A command is sent a second time only if the server said that it did not run: because the script was missing, or
     /// because its slot is elsewhere.
-    pub async fn ask(&self, node: &Node, commands: Vec<Cmd>, deadline: Instant) -> Vec<Result<Value, Failure>> {
+    pub async fn ask(
+        &self,
+        node: &Node,
+        commands: Vec<Cmd>,
+        deadline: Instant,
+    ) -> Vec<Result<Value, Failure>> {
         let batch = Batch::new(commands);
         let answers = match &self.layout {
             Layout::Cluster(cluster) => cluster.ask(node, &batch, deadline).await,
-            Layout::One(_) | Layout::Sentinel(_) | Layout::Sharded { .. } => node.exchange(&batch, deadline).await,
+            Layout::One(_) | Layout::Sentinel(_) | Layout::Sharded { .. } => {
+                node.exchange(&batch, deadline).await
+            }
         };
         answers.into_iter().map(Answer::settle).collect()
     }
@@ -169,15 +179,19 @@ impl Fleet {
     pub fn describe(&self) -> Description {
         let report = |node: &Arc<Node>| ServerReport::of(node, None);
         let (servers, sentinels, uncovered_slots) = match &self.layout {
-            Layout::One(_) | Layout::Sharded { .. } => (self.nodes().iter().map(report).collect(), Vec::new(), 0),
+            Layout::One(_) | Layout::Sharded { .. } => {
+                (self.nodes().iter().map(report).collect(), Vec::new(), 0)
+            }
             Layout::Sentinel(sentinel) => {
                 let sentinels = sentinel.sentinels();
-                let sentinels = sentinels.into_iter().map(|(server, is_there)| (server.to_string(), is_there));
+                let sentinels =
+                    sentinels.into_iter().map(|(server, is_there)| (server.to_string(), is_there));
                 (self.nodes().iter().map(report).collect(), sentinels.collect(), 0)
             }
             Layout::Cluster(cluster) => {
                 let nodes = cluster.nodes();
-                let servers = nodes.iter().map(|(node, slots)| ServerReport::of(node, Some(*slots))).collect();
+                let servers =
+                    nodes.iter().map(|(node, slots)| ServerReport::of(node, Some(*slots))).collect();
                 (servers, Vec::new(), cluster.uncovered())
             }
         };

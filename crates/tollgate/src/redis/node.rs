@@ -25,8 +25,8 @@ pub(super) use link::{Batch, Link};
 use super::breaker::{Breaker, BreakerState, Change};
 use super::skew::{DriftChange, Skew};
 use super::url::Server;
-use arc_swap::ArcSwap;
 use ::redis::{Cmd, ServerError, ServerErrorKind, Value, cmd};
+use arc_swap::ArcSwap;
 use meter::Meter;
 use parking_lot::Mutex;
 use std::fmt;
@@ -259,7 +259,8 @@ impl Core {
             Ok(answers) => answers,
             Err(failure) => return self.fail(batch.len(), failure),
         };
-        let is_unknown = |(index, answer): (usize, &Reply)| matches!(answer, Reply::NoScript).then_some(index);
+        let is_unknown =
+            |(index, answer): (usize, &Reply)| matches!(answer, Reply::NoScript).then_some(index);
         let unknown: Vec<usize> = answers.iter().enumerate().filter_map(is_unknown).collect();
         if !unknown.is_empty() {
             let again = self.load_and_send(&link, &batch.select(&unknown), loads, deadline).await;
@@ -325,7 +326,13 @@ impl Core {
     }
 
     /// Loads the script, unless somebody has since the call was sent, and sends what did not run again.
-    async fn load_and_send(&self, link: &Arc<Link>, batch: &Batch, loads: u64, deadline: Instant) -> Vec<Reply> {
+    async fn load_and_send(
+        &self,
+        link: &Arc<Link>,
+        batch: &Batch,
+        loads: u64,
+        deadline: Instant,
+    ) -> Vec<Reply> {
         let failed = |failure: Failure| (0..batch.len()).map(|_| Reply::Failed(failure)).collect();
         match timeout_at(deadline, self.load_script(link, loads)).await {
             Ok(Ok(())) => {}
@@ -438,9 +445,8 @@ impl Core {
     }
 
     fn give_up(&self, link: &Arc<Link>) {
-        self.links.rcu(|links| {
-            links.iter().filter(|other| !Arc::ptr_eq(other, link)).cloned().collect::<Vec<_>>()
-        });
+        self.links
+            .rcu(|links| links.iter().filter(|other| !Arc::ptr_eq(other, link)).cloned().collect::<Vec<_>>());
         self.wake.notify_one();
     }
 
@@ -491,8 +497,12 @@ impl Reply {
         let Value::ServerError(error) = value else { return Reply::Value(value) };
         match error.kind() {
             Some(ServerErrorKind::NoScript) => Reply::NoScript,
-            Some(ServerErrorKind::Moved) => redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Moved),
-            Some(ServerErrorKind::Ask) => redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Ask),
+            Some(ServerErrorKind::Moved) => {
+                redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Moved)
+            }
+            Some(ServerErrorKind::Ask) => {
+                redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Ask)
+            }
             Some(ServerErrorKind::ReadOnly) => Reply::Replica(words(&error)),
             // None of these has run anything, and all of them pass.
             Some(
@@ -509,7 +519,8 @@ impl Reply {
     /// Whether it says of the server as a whole that it can't serve.
     fn is_of_ailing_server(&self) -> bool {
         let is_ailing = |error: &ServerError| {
-            let is_loading = matches!(error.kind(), Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown));
+            let is_loading =
+                matches!(error.kind(), Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown));
             is_loading || error.code() == "BUSY"
         };
         matches!(self, Reply::Error(error, _) if is_ailing(error))

@@ -8,8 +8,8 @@
 
 use super::node::{Batch, Dialer, Link, Node, Terms};
 use super::url::Server;
-use arc_swap::ArcSwapOption;
 use ::redis::{PushInfo, PushKind, Value, cmd};
+use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,7 +108,8 @@ impl Shared {
             }
             Ok::<(), std::convert::Infallible>(())
         };
-        let dialed = dialer.dial_for_news(&self.sentinels[index], on_push, move || on_close.notify_one()).await;
+        let dialed =
+            dialer.dial_for_news(&self.sentinels[index], on_push, move || on_close.notify_one()).await;
         let link = match dialed {
             Ok(link) => link,
             Err(error) => return error.to_string(),

@@ -22,7 +22,7 @@ const DOUBT_MICROS: u64 = 10_000;
 
 /// How a server's clock stands to this node's.
 #[derive(Debug)]
-pub struct Skew {
+pub(super) struct Skew {
     origin: Instant,
     /// When the current stretch began.
     begun: Instant,
@@ -49,7 +49,7 @@ struct Guess {
 
 /// That clocks have begun or ceased to differ by too much, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DriftChange {
+pub(super) enum DriftChange {
     /// They differ too much.
     Alarming(i64),
     /// They are close enough again.
@@ -58,14 +58,20 @@ pub enum DriftChange {
 
 impl Skew {
     /// Nothing is known yet.
-    pub fn new(now: Instant) -> Skew {
+    pub(super) fn new(now: Instant) -> Skew {
         let (current, previous) = (Stretch::default(), Stretch::default());
         Skew { origin: now, begun: now, current, previous, is_alarmed: false }
     }
 
     /// Learns from a call: when it was sent, when its answer came, what the node's wall clock showed then, and what
     /// the server's clock showed in between.
-    pub fn note(&mut self, sent: Instant, received: Instant, wall: Micros, store: Micros) -> Option<DriftChange> {
+    pub(super) fn note(
+        &mut self,
+        sent: Instant,
+        received: Instant,
+        wall: Micros,
+        store: Micros,
+    ) -> Option<DriftChange> {
         self.turn(received);
         // The server's clock shows at least the stamp by now. If it should show less, somebody has set it forward.
         if self.ceiling(received).is_some_and(|ceiling| ceiling < store) {
@@ -83,7 +89,7 @@ impl Skew {
     }
 
     /// The most that the server's clock can show now, if it has not been set meanwhile.
-    pub fn ceiling(&self, now: Instant) -> Option<Micros> {
+    pub(super) fn ceiling(&self, now: Instant) -> Option<Micros> {
         let ceilings = [self.current.ceiling, self.previous.ceiling].into_iter().flatten();
         let most = ceilings.map(|(offset, found)| {
             let parting = micros(now.saturating_duration_since(found)) * PARTING_PPM / 1_000_000;
@@ -93,7 +99,7 @@ impl Skew {
     }
 
     /// By how many microseconds the server's clock is ahead of the node's wall clock.
-    pub fn drift_micros(&self) -> Option<i64> {
+    pub(super) fn drift_micros(&self) -> Option<i64> {
         let guesses = [self.current.guess, self.previous.guess].into_iter().flatten();
         guesses.min_by_key(|guess| guess.length_micros).map(|guess| guess.ahead_micros)
     }

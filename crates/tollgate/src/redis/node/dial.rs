@@ -45,13 +45,19 @@ pub(in crate::redis) enum DialError {
     Refused(#[from] RedisError),
     #[error("it is a replica, and takes no writes")]
     Replica,
-    #[error("it may not be asked for its ROLE ({0}), which has to be known behind Sentinel: allow the user `role`")]
+    #[error(
+        "it may not be asked for its ROLE ({0}), which has to be known behind Sentinel: allow the user `role`"
+    )]
     NoRole(String),
 }
 
 impl Dialer {
     /// Reads the files that TLS needs.
-    pub(in crate::redis) fn new(login: &Login, db: u32, tls: Option<&TlsFiles>) -> Result<Dialer, TrustError> {
+    pub(in crate::redis) fn new(
+        login: &Login,
+        db: u32,
+        tls: Option<&TlsFiles>,
+    ) -> Result<Dialer, TrustError> {
         let mut info = RedisConnectionInfo::default()
             .set_db(i64::from(db))
             .set_lib_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
@@ -113,7 +119,8 @@ impl Dialer {
         let stream = TcpStream::connect((host, port)).await?;
         tune(&stream)?;
         let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| DialError::Tls(io::Error::other(error)))?;
+        let name =
+            ServerName::try_from(host.to_owned()).map_err(|error| DialError::Tls(io::Error::other(error)))?;
         Ok(Box::new(tls.connect(name, stream).await.map_err(DialError::Tls)?))
     }
 }

@@ -75,10 +75,14 @@ mod tests {
 
     #[test]
     fn limits_can_be_dropped_only_where_memory_is_bounded_and_something_may_go() {
-        for (max_memory, policy, can) in
-            [(0, "allkeys-lru", false), (1, "noeviction", false), (1, "volatile-ttl", true), (1, "allkeys-lfu", true)]
-        {
-            let facts = read(&format!("redis_version:7\nmaxmemory:{max_memory}\nmaxmemory_policy:{policy}\n"));
+        for (max_memory, policy, can) in [
+            (0, "allkeys-lru", false),
+            (1, "noeviction", false),
+            (1, "volatile-ttl", true),
+            (1, "allkeys-lfu", true),
+        ] {
+            let facts =
+                read(&format!("redis_version:7\nmaxmemory:{max_memory}\nmaxmemory_policy:{policy}\n"));
             assert_eq!(facts.can_drop_limits(), can, "{max_memory} {policy}");
         }
     }

@@ -4,9 +4,9 @@
 //! that a server which has gone quiet is noticed even if nobody calls. While the server is away, it probes: each probe
 //! is a connection that is made, greeted and kept, and when all are warm, calls are let in.
 
+use super::dial::DialError;
 use super::link::{Batch, Link};
 use super::{Core, Facts, Phase, RoleCheck, load_command, words};
-use super::dial::DialError;
 use crate::redis::breaker::Change;
 use ::redis::{Cmd, RedisError, Value, cmd};
 use std::sync::Arc;

@@ -45,8 +45,11 @@ pub(in crate::redis) fn connector(files: &TlsFiles) -> Result<TlsConnector, Trus
     let config = match &files.identity {
         None => config.with_no_client_auth(),
         Some((cert, key)) => {
-            let key = PrivateKeyDer::from_pem_file(key)
-                .map_err(|error| TrustError::File { path: key.clone(), what: "a key", reason: error.to_string() })?;
+            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| TrustError::File {
+                path: key.clone(),
+                what: "a key",
+                reason: error.to_string(),
+            })?;
             config.with_client_auth_cert(certificates(cert)?, key).map_err(TrustError::Refused)?
         }
     };

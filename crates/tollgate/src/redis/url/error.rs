@@ -19,7 +19,10 @@ pub enum StoreUrlError {
     )]
     ManyServers,
     /// It lists too many servers.
-    #[error("the store's URL lists more than {} servers: a Cluster's others are found by asking", super::MAX_SERVERS)]
+    #[error(
+        "the store's URL lists more than {} servers: a Cluster's others are found by asking",
+        super::MAX_SERVERS
+    )]
     TooManyServers,
     /// It lists a server twice.
     #[error("the store's URL lists {0} twice")]

@@ -159,7 +159,9 @@ impl<'a> Parts<'a> {
             (Kind::Sentinel, false) => {
                 "it may have ?sentinel_user=…&sentinel_password=…, and ca, cert and key belong to rediss+sentinel://"
             }
-            (Kind::Sentinel, true) => "it may have ?sentinel_user=…&sentinel_password=…&ca=FILE&cert=FILE&key=FILE",
+            (Kind::Sentinel, true) => {
+                "it may have ?sentinel_user=…&sentinel_password=…&ca=FILE&cert=FILE&key=FILE"
+            }
             (Kind::Single | Kind::Cluster | Kind::Sharded, true) => "it may have ?ca=FILE&cert=FILE&key=FILE",
             (Kind::Single | Kind::Cluster | Kind::Sharded, false) => {
                 "leave it out; ca, cert and key belong to TLS, so write rediss in place of redis for them"
@@ -230,7 +232,9 @@ fn unescape(text: &str) -> Result<String, StoreUrlError> {
         let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
         plain.push(match byte {
             b'%' => match (digit(bytes.next()), digit(bytes.next())) {
-                (Some(high), Some(low)) => u8::try_from(high << 4 | low).expect("two hex digits are one byte"),
+                (Some(high), Some(low)) => {
+                    u8::try_from(high << 4 | low).expect("two hex digits are one byte")
+                }
                 _ => return Err(StoreUrlError::BadEscape),
             },
             byte => byte,

@@ -60,7 +60,10 @@ fn escapes_are_undone_where_they_are_meant() {
 #[test]
 fn servers_are_read_as_they_are_written() {
     let tcp = |host: &str, port| Server::Tcp { host: host.into(), port };
-    assert_eq!(read("redis+sharded://a,b:1,[fe80::1]:2").servers, [tcp("a", 6379), tcp("b", 1), tcp("fe80::1", 2)]);
+    assert_eq!(
+        read("redis+sharded://a,b:1,[fe80::1]:2").servers,
+        [tcp("a", 6379), tcp("b", 1), tcp("fe80::1", 2)]
+    );
 }
 
 #[test]
