@@ -27,10 +27,21 @@ impl FakeTime {
     pub(crate) fn command(&self, program: &Path) -> Command {
         let library = program::library("TOLLGATE_LIBFAKETIME", "libfaketimeMT.so.1");
         let mut command = Command::new("env");
-        command.arg(format!("LD_PRELOAD={}", library.display()));
+        // Debian's Redis allocates through jemalloc, which asks for the time before libfaketime is ready to tell it, and never
+        // starts. With the C library before it in the list, that one's own allocator is taken.
+        command.arg(format!("LD_PRELOAD={}:libc.so.6", library.display()));
         command.arg(format!("FAKETIME_TIMESTAMP_FILE={}", self.file.display()));
         command.args(["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"]).arg(program);
         command
+    }
+
+    /// Removes what libfaketime leaves in shared memory for children of the program, which a server has none of; a killed one would
+    /// leave it there for good.
+    pub(crate) fn tidy(&self, process: u32) {
+        for name in ["faketime_shm_", "sem.faketime_sem_"] {
+            // Some versions have none.
+            let _ = fs::remove_file(format!("/dev/shm/{name}{process}"));
+        }
     }
 
     /// Changes it. The file is replaced whole: half a number is never read.

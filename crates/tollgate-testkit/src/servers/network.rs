@@ -5,15 +5,15 @@
 //! without a word, as a broken cable does: no reset and no refusal. When the processes end the kernel takes namespaces and
 //! cables away, so nothing is left behind by a test that was killed.
 //!
-//! It takes root's rights, and `ip`, `nsenter` and `unshare`.
+//! It takes root's rights, and `bridge`, `ip`, `nsenter` and `unshare`.
 
-use super::process::Process;
+use super::process::{Process, copy_settings};
 use super::program;
 use crate::patience::{PATIENCE, try_within};
 use std::collections::hash_map::RandomState;
 use std::fs;
 use std::hash::BuildHasher;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -44,7 +44,7 @@ impl Network {
     /// # Errors
     /// The machine does not allow it: it says what is missing.
     pub fn new() -> Result<Network, String> {
-        for name in ["ip", "nsenter", "unshare"] {
+        for name in ["bridge", "ip", "nsenter", "unshare"] {
             if program::on_path(name).is_none() {
                 return Err(format!("networks need the program {name}: install iproute2 and util-linux"));
             }
@@ -99,9 +99,9 @@ impl Island {
         &self.address
     }
 
-    /// A program on this island, ready for its arguments.
-    pub fn command(&self, program: &Path) -> Command {
-        self.namespace.inside.command(program)
+    /// A command, to be run on this island.
+    pub fn wrap(&self, command: &Command) -> Command {
+        self.namespace.inside.wrap(command)
     }
 
     /// From where its programs see the network.
@@ -114,7 +114,7 @@ impl Island {
     /// # Errors
     /// The system refuses.
     pub fn cut(&self) -> Result<(), String> {
-        self.switch.ip(&format!("link set {} type bridge_slave state 0", self.port))
+        self.switch.set_port(&self.port, "0")
     }
 
     /// Joins it to the others again.
@@ -122,7 +122,7 @@ impl Island {
     /// # Errors
     /// The system refuses.
     pub fn join(&self) -> Result<(), String> {
-        self.switch.ip(&format!("link set {} type bridge_slave state 3", self.port))
+        self.switch.set_port(&self.port, "3")
     }
 }
 
@@ -162,11 +162,13 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// A program in this namespace, ready for its arguments.
-    pub(crate) fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net={}", self.file().display())).arg("--").arg(program);
-        command
+    /// A command, to be run in this namespace.
+    pub(crate) fn wrap(&self, command: &Command) -> Command {
+        let mut wrapped = Command::new("nsenter");
+        wrapped.arg(format!("--net={}", self.file().display())).arg("--");
+        wrapped.arg(command.get_program()).args(command.get_args());
+        copy_settings(command, &mut wrapped);
+        wrapped
     }
 
     fn file(&self) -> PathBuf {
@@ -181,13 +183,19 @@ impl Inside {
 
     /// Runs `ip` in it.
     fn ip(&self, arguments: &str) -> Result<(), String> {
-        perform(self.command(Path::new("ip")).args(arguments.split(' '))).map(drop)
+        perform(&mut self.wrap(Command::new("ip").args(arguments.split(' ')))).map(drop)
     }
 
     /// Has a cable's end be a port of the switch that is in this namespace.
     fn plug_in(&self, port: &str) -> Result<(), String> {
         self.ip(&format!("link set {port} master switch"))?;
         self.ip(&format!("link set {port} up"))
+    }
+
+    /// Has a port of the switch pass everything (3) or nothing (0).
+    fn set_port(&self, port: &str, state: &str) -> Result<(), String> {
+        let mut command = Command::new("bridge");
+        perform(&mut self.wrap(command.args(["link", "set", "dev", port, "state", state]))).map(drop)
     }
 }
 

@@ -33,15 +33,7 @@ impl Process {
         let said = File::options().create(true).append(true).open(log).must("cannot write a log");
         let mut leashed = Command::new("/bin/sh");
         leashed.args(["-c", LEASH, "leash"]).arg(command.get_program()).args(command.get_args());
-        for (variable, value) in command.get_envs() {
-            match value {
-                Some(value) => leashed.env(variable, value),
-                None => leashed.env_remove(variable),
-            };
-        }
-        if let Some(folder) = command.get_current_dir() {
-            leashed.current_dir(folder);
-        }
+        copy_settings(command, &mut leashed);
         let same = said.try_clone().must("cannot write a log");
         leashed.stdin(Stdio::piped()).stdout(said).stderr(same);
         let mut child = leashed.spawn().must("cannot start /bin/sh");
@@ -120,5 +112,18 @@ impl Drop for Process {
         self.unleash();
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Gives one command the environment and the folder of another.
+pub(crate) fn copy_settings(from: &Command, to: &mut Command) {
+    for (variable, value) in from.get_envs() {
+        match value {
+            Some(value) => to.env(variable, value),
+            None => to.env_remove(variable),
+        };
+    }
+    if let Some(folder) = from.get_current_dir() {
+        to.current_dir(folder);
     }
 }

@@ -211,7 +211,11 @@ impl RedisServer {
             }
             let answer = self.connect().and_then(|mut connection| connection.ask(&["PING"]));
             matches!(answer, Ok(Reply::Simple(_))).then_some(Ok(()))
-        })
+        })?;
+        if let Some(clock) = &self.clock {
+            clock.tidy(self.id());
+        }
+        Ok(())
     }
 
     /// Where it listens: an address and a port.
@@ -299,10 +303,22 @@ impl RedisServer {
         connect().and_then(|mut connection| connection.ask(words)).ok()
     }
 
+    /// Asks for what may be asked for twice: a server whose role changes ends the connections it has.
+    #[track_caller]
+    pub(crate) fn look<A: AsRef<[u8]>>(&self, words: &[A]) -> Reply {
+        within(PATIENCE, &format!("{} answers", self.address()), || self.try_command(words).ok())
+    }
+
+    /// What it is now: `master` or `slave`.
+    #[track_caller]
+    pub fn role(&self) -> String {
+        self.look(&["ROLE"]).array().first().must("a role has a name").text()
+    }
+
     /// One line of `INFO`.
     #[track_caller]
     pub fn info(&self, name: &str) -> String {
-        self.command(&["INFO", "everything"]).field(name).must(&format!("INFO says no {name}"))
+        self.look(&["INFO", "everything"]).field(name).must(&format!("INFO says no {name}"))
     }
 
     /// Stops it where it is: connections stay open, and new ones are taken by the kernel, but nothing is answered.
@@ -377,12 +393,10 @@ impl Drop for RedisServer {
 
 fn spawn(setup: &Setup, folder: &Path, clock: Option<&FakeTime>) -> Process {
     let program = setup.brand.program();
-    let mut command = match (clock, &setup.place.island) {
-        (Some(clock), None) => clock.command(&program),
-        (None, Some(island)) => island.command(&program),
-        (None, None) => Command::new(program),
-        (Some(_), Some(_)) => fail("no test has needed a clock on an island yet"),
-    };
+    let mut command = clock.map_or_else(|| Command::new(&program), |clock| clock.command(&program));
+    if let Some(island) = &setup.place.island {
+        command = island.wrap(&command);
+    }
     command.arg(folder.join("conf")).current_dir(folder);
     if setup.kind == Kind::Sentinel {
         command.arg("--sentinel");
