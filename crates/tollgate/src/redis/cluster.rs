@@ -1,0 +1,278 @@
+//! Redis Cluster: which node has which slot, and following what moves.
+//!
+//! The map is asked of any node that answers, by one task: now and then, soon after somebody found it wrong, and
+//! often while a node is away. What is learnt from a node that has missed the latest election is not believed, so a
+//! master that comes back from the dead can't draw its old slots to itself. Each node has its own breaker: one that is
+//! dead fails the calls for its slots and no others.
+
+mod map;
+pub(super) mod slot;
+
+use super::node::{Answer, Batch, Node, Phase, Terms};
+use super::url::Server;
+use ::redis::{Value, cmd};
+use arc_swap::ArcSwap;
+use map::{Map, Word};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+/// How often the map is asked for while all is well, and while something is not.
+const PERIOD: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(250));
+/// The shortest time between two askings.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// How long a node may take to say how the cluster stands.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How many nodes are asked in one go until one is found that knows the latest.
+const ASKED: usize = 8;
+/// The most nodes that are spoken to. Redis recommends at most a thousand.
+const MOST_NODES: usize = 1_000;
+
+/// A Redis Cluster.
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+struct Shared {
+    terms: Terms,
+    /// The nodes that were listed, asked when no other answers.
+    seeds: Vec<Server>,
+    map: ArcSwap<Map>,
+    nodes: Mutex<HashMap<Server, Arc<Node>>>,
+    /// Asks for a new map.
+    stale: Notify,
+    is_known: watch::Sender<bool>,
+}
+
+impl Cluster {
+    pub(super) fn start(seeds: Vec<Server>, terms: Terms) -> Cluster {
+        let shared = Arc::new(Shared {
+            terms,
+            seeds,
+            map: ArcSwap::from_pointee(Map::empty()),
+            nodes: Mutex::new(HashMap::new()),
+            stale: Notify::new(),
+            is_known: watch::Sender::new(false),
+        });
+        let task = tokio::spawn(follow(Arc::clone(&shared))).abort_handle();
+        Cluster { shared, task }
+    }
+
+    /// The node that has a slot, as far as is known.
+    pub(super) fn node(&self, slot: u16) -> Option<Arc<Node>> {
+        let node = self.shared.map.load().node(slot);
+        if node.is_none() {
+            self.shared.stale.notify_one();
+        }
+        node
+    }
+
+    /// The nodes that have slots, and how many each.
+    pub(super) fn nodes(&self) -> Vec<(Arc<Node>, usize)> {
+        self.shared.map.load().nodes()
+    }
+
+    /// How many slots nobody has.
+    pub(super) fn uncovered(&self) -> usize {
+        self.shared.map.load().uncovered()
+    }
+
+    /// Waits until a map is there.
+    pub(super) async fn wait_until_known(&self) {
+        // It can't end otherwise: the sender lives as long as the cluster.
+        let _ = self.shared.is_known.subscribe().wait_for(|is_known| *is_known).await;
+    }
+
+    /// Sends commands to a node, and those that it sends on to where they belong: once.
+    pub(super) async fn ask(&self, node: &Node, batch: &Batch, deadline: Instant) -> Vec<Answer> {
+        let mut answers = node.exchange(batch, deadline).await;
+        let mut onward: HashMap<(&str, bool), Vec<usize>> = HashMap::new();
+        for (index, answer) in answers.iter().enumerate() {
+            match answer {
+                Answer::Value(_) => {}
+                Answer::Moved(to) => onward.entry((to, false)).or_default().push(index),
+                Answer::Ask(to) => onward.entry((to, true)).or_default().push(index),
+                Answer::Failed(_) => self.shared.stale.notify_one(),
+            }
+        }
+        if onward.is_empty() {
+            return answers;
+        }
+        let mut sent = JoinSet::new();
+        for ((to, is_ask), indices) in onward {
+            if !is_ask {
+                self.shared.stale.notify_one();
+            }
+            let Some(to) = read_endpoint(to, node.server()).and_then(|server| self.shared.node_at(server))
+            else {
+                continue;
+            };
+            let commands = batch.commands(&indices);
+            let batch = if is_ask { Batch::asking(commands) } else { Batch::new(commands) };
+            sent.spawn(async move { (indices, to.exchange(&batch, deadline).await) });
+        }
+        while let Some(joined) = sent.join_next().await {
+            // A task that panicked leaves its commands where they were, which is a failure too.
+            let Ok((indices, again)) = joined else { continue };
+            for (index, answer) in indices.into_iter().zip(again) {
+                answers[index] = answer;
+            }
+        }
+        answers
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Keeps the map true for ever.
+async fn follow(shared: Arc<Shared>) {
+    loop {
+        let asked = Instant::now();
+        let is_well = shared.refresh().await;
+        let (calm, busy) = PERIOD;
+        // Whether somebody found the map wrong or time passed, it is asked for again.
+        let _ = timeout(if is_well { calm } else { busy }, shared.stale.notified()).await;
+        sleep_until(asked + SHORTEST).await;
+    }
+}
+
+impl Shared {
+    /// Asks for the map, and says whether all is well with what it shows.
+    async fn refresh(&self) -> bool {
+        let known = self.map.load().epoch();
+        let mut best: Option<Word> = None;
+        for node in self.up_nodes() {
+            let Some(link) = node.link() else { continue };
+            let Some(word) = ask_for_map(&link, node.server()).await else { continue };
+            let is_latest = word.epoch >= known;
+            if best.as_ref().is_none_or(|best| best.epoch < word.epoch) {
+                best = Some(word);
+            }
+            if is_latest {
+                break;
+            }
+        }
+        if best.is_none() {
+            best = self.ask_seeds().await;
+        }
+        match best {
+            Some(word) => self.install(word),
+            None => false,
+        }
+    }
+
+    /// Some nodes that are there, not always the same ones first.
+    fn up_nodes(&self) -> Vec<Arc<Node>> {
+        let nodes = self.nodes.lock();
+        // A hash map's order is as good as any, but it is always the same; the busiest nodes come last.
+        let mut up: Vec<Arc<Node>> =
+            nodes.values().filter(|node| node.phase() == Phase::Up).cloned().collect();
+        up.sort_by_key(|node| node.load().1);
+        up.truncate(ASKED);
+        up
+    }
+
+    async fn ask_seeds(&self) -> Option<Word> {
+        for seed in &self.seeds {
+            let Ok(link) = self.terms.dialer.dial(seed, || {}).await else { continue };
+            if let Some(word) = ask_for_map(&link, seed).await {
+                return Some(word);
+            }
+        }
+        None
+    }
+
+    fn install(&self, word: Word) -> bool {
+        let masters: Vec<&Server> = word.masters();
+        if masters.is_empty() {
+            return false;
+        }
+        let started: HashMap<Server, Arc<Node>> = {
+            let mut nodes = self.nodes.lock();
+            let missing: Vec<&Server> = masters
+                .iter()
+                .filter(|server| !nodes.contains_key(**server))
+                .copied()
+                .take(MOST_NODES)
+                .collect();
+            for server in missing {
+                nodes.insert(server.clone(), Arc::new(Node::start(server.clone(), self.terms.clone())));
+            }
+            nodes.retain(|server, _| masters.contains(&server));
+            nodes.clone()
+        };
+        let before = self.map.load_full();
+        let map = word.map(&started);
+        self.tell(&before, &map);
+        let is_well = map.uncovered() == 0 && started.values().all(|node| node.phase() == Phase::Up);
+        self.map.store(Arc::new(map));
+        self.is_known.send_replace(true);
+        is_well
+    }
+
+    fn tell(&self, before: &Map, after: &Map) {
+        let names = |map: &Map| {
+            let mut names: Vec<String> =
+                map.nodes().iter().map(|(node, _)| node.server().to_string()).collect();
+            names.sort();
+            names.join(", ")
+        };
+        let masters = names(after);
+        if names(before) != masters {
+            info!("store cluster's masters are {masters}");
+        }
+        let missing = after.uncovered();
+        match (before.uncovered(), missing) {
+            (was, 0) if was > 0 && was < slot::SLOTS => info!("store cluster has all its slots again"),
+            (was, missing) if missing > 0 && was != missing => {
+                warn!(missing, "store cluster lacks slots: their keys can't be counted there");
+            }
+            _ => {}
+        }
+    }
+
+    /// A node that another one named.
+    fn node_at(&self, server: Server) -> Option<Arc<Node>> {
+        let mut nodes = self.nodes.lock();
+        if !nodes.contains_key(&server) && nodes.len() >= MOST_NODES {
+            return None;
+        }
+        let node = nodes.entry(server.clone());
+        Some(Arc::clone(node.or_insert_with(|| Arc::new(Node::start(server, self.terms.clone())))))
+    }
+}
+
+async fn ask_for_map(link: &super::node::Link, server: &Server) -> Option<Word> {
+    let [mut info, mut slots] = [cmd("CLUSTER"), cmd("CLUSTER")];
+    info.arg("INFO");
+    slots.arg("SLOTS");
+    let values = timeout(PATIENCE, link.send(&Batch::new([info, slots]))).await.ok()?.ok()?;
+    let [Value::BulkString(info), slots] = values.as_slice() else { return None };
+    Word::read(&String::from_utf8_lossy(info), slots, server)
+}
+
+/// Reads where a command is sent on to. A node that doesn't know its own name means the host that was asked.
+fn read_endpoint(text: &str, asked: &Server) -> Option<Server> {
+    let (host, port) = text.rsplit_once(':')?;
+    let port = port.split_once('@').map_or(port, |(port, _)| port).parse().ok()?;
+    endpoint(host, port, asked)
+}
+
+fn endpoint(host: &str, port: u16, asked: &Server) -> Option<Server> {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    match (host, asked) {
+        ("" | "?", Server::Tcp { host, .. }) => Some(Server::Tcp { host: host.clone(), port }),
+        ("" | "?", Server::Unix(_)) => None,
+        (host, _) => Some(Server::Tcp { host: host.to_owned(), port }),
+    }
+}

@@ -1,0 +1,168 @@
+//! Which node has which slot.
+
+use super::endpoint;
+use super::slot::SLOTS;
+use crate::redis::node::Node;
+use crate::redis::url::Server;
+use ::redis::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Stands for nobody.
+const NOBODY: u16 = u16::MAX;
+
+/// Which node has which slot.
+pub(super) struct Map {
+    epoch: u64,
+    nodes: Vec<Arc<Node>>,
+    /// For each slot the index of its node.
+    owners: Box<[u16]>,
+}
+
+impl Map {
+    pub(super) fn empty() -> Map {
+        Map { epoch: 0, nodes: Vec::new(), owners: vec![NOBODY; SLOTS].into() }
+    }
+
+    /// The election after which it was so.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(super) fn node(&self, slot: u16) -> Option<Arc<Node>> {
+        let owner = *self.owners.get(usize::from(slot))?;
+        self.nodes.get(usize::from(owner)).cloned()
+    }
+
+    /// The nodes, and how many slots each has.
+    pub(super) fn nodes(&self) -> Vec<(Arc<Node>, usize)> {
+        let mut counts = vec![0; self.nodes.len()];
+        for owner in &self.owners {
+            if let Some(count) = counts.get_mut(usize::from(*owner)) {
+                *count += 1;
+            }
+        }
+        self.nodes.iter().cloned().zip(counts).collect()
+    }
+
+    pub(super) fn uncovered(&self) -> usize {
+        self.owners.iter().filter(|owner| **owner == NOBODY).count()
+    }
+}
+
+/// What a node said of the cluster.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) epoch: u64,
+    /// First slot, last slot, and who has them.
+    ranges: Vec<(u16, u16, Server)>,
+}
+
+impl Word {
+    /// Reads the answers to `CLUSTER INFO` and `CLUSTER SLOTS` of the node at `asked`.
+    pub(super) fn read(info: &str, slots: &Value, asked: &Server) -> Option<Word> {
+        let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+        let epoch = fields.find(|(name, _)| *name == "cluster_current_epoch")?.1.parse().ok()?;
+        let Value::Array(entries) = slots else { return None };
+        // More ranges than slots is nonsense, and so is a range that can't be read: the rest still holds.
+        let ranges = entries.iter().take(SLOTS).filter_map(|entry| read_range(entry, asked)).collect();
+        Some(Word { epoch, ranges })
+    }
+
+    pub(super) fn masters(&self) -> Vec<&Server> {
+        let mut masters: Vec<&Server> = self.ranges.iter().map(|(_, _, master)| master).collect();
+        masters.sort();
+        masters.dedup();
+        masters
+    }
+
+    /// The map, with these nodes for servers.
+    pub(super) fn map(&self, nodes: &HashMap<Server, Arc<Node>>) -> Map {
+        let mut map = Map { epoch: self.epoch, ..Map::empty() };
+        let mut indices: HashMap<&Server, u16> = HashMap::new();
+        for (first, last, server) in &self.ranges {
+            let Some(node) = nodes.get(server) else { continue };
+            let index = *indices.entry(server).or_insert_with(|| {
+                map.nodes.push(Arc::clone(node));
+                u16::try_from(map.nodes.len() - 1).unwrap_or(NOBODY)
+            });
+            map.owners[usize::from(*first)..=usize::from(*last)].fill(index);
+        }
+        map
+    }
+}
+
+/// Reads a range: first slot, last slot, its master, its replicas.
+fn read_range(entry: &Value, asked: &Server) -> Option<(u16, u16, Server)> {
+    let Value::Array(parts) = entry else { return None };
+    let slot = |part: &Value| match part {
+        Value::Int(slot) => u16::try_from(*slot).ok().filter(|slot| usize::from(*slot) < SLOTS),
+        _ => None,
+    };
+    let (first, last) = (slot(parts.first()?)?, slot(parts.get(1)?)?);
+    let Value::Array(master) = parts.get(2)? else { return None };
+    let host = match master.first()? {
+        Value::BulkString(host) => std::str::from_utf8(host).ok()?,
+        Value::Nil => "",
+        _ => return None,
+    };
+    let Value::Int(port) = master.get(1)? else { return None };
+    let server = endpoint(host, u16::try_from(*port).ok()?, asked)?;
+    (first <= last).then_some((first, last, server))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::cluster::read_endpoint;
+
+    fn tcp(host: &str, port: u16) -> Server {
+        Server::Tcp { host: host.into(), port }
+    }
+
+    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        Value::Array(vec![Value::Int(first), Value::Int(last), Value::Array(vec![host, Value::Int(port)])])
+    }
+
+    fn read(ranges: Vec<Value>) -> Word {
+        let info = "cluster_state:ok\r\ncluster_current_epoch:7\r\n";
+        Word::read(info, &Value::Array(ranges), &tcp("asked", 1)).expect("it has an epoch")
+    }
+
+    #[test]
+    fn a_node_without_a_name_is_on_the_host_that_was_asked() {
+        let word = read(vec![
+            range(0, 99, Value::BulkString(b"10.0.0.1".into()), 7000),
+            range(100, 199, Value::BulkString(Vec::new()), 7001),
+            range(200, 299, Value::Nil, 7002),
+        ]);
+        assert_eq!(word.epoch, 7);
+        assert_eq!(word.masters(), [&tcp("10.0.0.1", 7000), &tcp("asked", 7001), &tcp("asked", 7002)]);
+    }
+
+    #[test]
+    fn nonsense_is_left_out() {
+        let name = || Value::BulkString(b"h".into());
+        let word = read(vec![
+            range(5, 4, name(), 1),
+            range(-1, 4, name(), 1),
+            range(0, 16_384, name(), 1),
+            range(0, 1, name(), 70_000),
+            range(0, 1, Value::Int(3), 1),
+            Value::Nil,
+        ]);
+        assert!(word.masters().is_empty());
+        assert_eq!(Word::read("", &Value::Array(Vec::new()), &tcp("h", 1)), None);
+        assert_eq!(Word::read("cluster_current_epoch:1", &Value::Nil, &tcp("h", 1)), None);
+    }
+
+    #[test]
+    fn redirections_are_read_as_servers_write_them() {
+        let asked = tcp("asked", 1);
+        assert_eq!(read_endpoint("10.0.0.1:7000", &asked), Some(tcp("10.0.0.1", 7000)));
+        assert_eq!(read_endpoint("fe80::1:7000", &asked), Some(tcp("fe80::1", 7000)));
+        assert_eq!(read_endpoint(":7000", &asked), Some(tcp("asked", 7000)));
+        assert_eq!(read_endpoint("?:7000", &asked), Some(tcp("asked", 7000)));
+        assert_eq!(read_endpoint("nonsense", &asked), None);
+    }
+}

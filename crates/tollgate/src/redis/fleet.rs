@@ -1,0 +1,265 @@
+//! All servers of a store: which of them a key is on, and how to ask it.
+//!
+//! However the servers stand together, the face is the same: a tag is routed to a node, and commands for one node are
+//! asked of it within a deadline, with one result for each. What a server sends on elsewhere is followed here. Nothing
+//! here fails because a server is away: the fleet starts without it and goes on trying.
+
+use super::breaker::BreakerState;
+use super::cluster::{self, Cluster};
+use super::node::{Answer, Batch, Counts, Dialer, Facts, Node, Phase, RoleCheck, Terms, TrustError};
+use super::sentinel::Sentinel;
+use super::sharded::Shards;
+use super::url::{RedisUrl, Server, Topology};
+use crate::clock::SystemClock;
+use ::redis::{Cmd, Value};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use tollgate_core::{Clock, Failure};
+
+/// All servers of a store.
+pub struct Fleet {
+    url: RedisUrl,
+    layout: Layout,
+}
+
+enum Layout {
+    One(Arc<Node>),
+    Sentinel(Sentinel),
+    Cluster(Cluster),
+    Sharded { nodes: Vec<Arc<Node>>, shards: Shards },
+}
+
+/// What a fleet's servers are used for, and within what bounds.
+#[derive(Clone)]
+pub struct FleetOptions {
+    /// The script that commands call by its digest; it is loaded where it is missing.
+    pub script: &'static str,
+    /// How many connections are kept to each server.
+    pub links: usize,
+    /// The most commands in flight to each server at once.
+    pub in_flight: usize,
+    /// This node's wall clock, which servers' clocks are compared with.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl FleetOptions {
+    /// Two connections and at most 1024 commands in flight to each server.
+    pub fn new(script: &'static str) -> FleetOptions {
+        FleetOptions { script, links: 2, in_flight: 1024, clock: Arc::new(SystemClock::new()) }
+    }
+}
+
+impl fmt::Debug for FleetOptions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FleetOptions { links, in_flight, .. } = self;
+        out.debug_struct("FleetOptions")
+            .field("links", links)
+            .field("in_flight", in_flight)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where a tag is.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// The server that has it.
+    pub node: Arc<Node>,
+    /// Its slot in a Cluster, in which all keys of a command must be; 0 elsewhere, where they need not.
+    pub slot: u16,
+}
+
+impl Fleet {
+    /// Sets out to connect to a store, on the tokio runtime that this is called on.
+    ///
+    /// # Errors
+    /// If the files that TLS needs are of no use. That a server is away is no error.
+    pub fn connect(url: &RedisUrl, options: FleetOptions) -> Result<Fleet, TrustError> {
+        let dialer = Dialer::new(&url.login, url.db, url.tls.as_ref())?;
+        let FleetOptions { script, links, in_flight, clock } = options;
+        let role = match url.topology {
+            Topology::Single | Topology::Sharded => RoleCheck::NoReplica,
+            Topology::Sentinel { .. } => RoleCheck::Master,
+            Topology::Cluster => RoleCheck::Any,
+        };
+        let terms = Terms { dialer, script, links: links.max(1), in_flight, role, clock };
+        let start = |server: &Server| Arc::new(Node::start(server.clone(), terms.clone()));
+        let layout = match &url.topology {
+            Topology::Single => Layout::One(start(&url.servers[0])),
+            Topology::Sharded => Layout::Sharded {
+                nodes: url.servers.iter().map(start).collect(),
+                shards: Shards::new(&url.servers),
+            },
+            Topology::Cluster => Layout::Cluster(Cluster::start(url.servers.clone(), terms)),
+            Topology::Sentinel { master, login } => {
+                let dialer = Dialer::for_news(login, url.tls.as_ref())?;
+                Layout::Sentinel(Sentinel::start(url.servers.clone(), master.clone(), &dialer, terms))
+            }
+        };
+        Ok(Fleet { url: url.clone(), layout })
+    }
+
+    /// Waits until it is known where everything is and every server has been tried, but no longer than `patience`.
+    /// Says whether all of them are there.
+    pub async fn ready(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let known = async {
+            match &self.layout {
+                Layout::One(_) | Layout::Sharded { .. } => {}
+                Layout::Sentinel(sentinel) => sentinel.wait_until_known().await,
+                Layout::Cluster(cluster) => cluster.wait_until_known().await,
+            }
+            for node in self.nodes() {
+                // A node whose task has ended is not waited for.
+                let _ = node.phases().wait_for(|phase| *phase != Phase::New).await;
+            }
+        };
+        timeout_at(deadline, known).await.is_ok() && self.is_up()
+    }
+
+    /// Whether all servers are there, as far as they are known.
+    pub fn is_up(&self) -> bool {
+        let nodes = self.nodes();
+        let is_whole = match &self.layout {
+            Layout::Cluster(cluster) => cluster.uncovered() == 0,
+            Layout::One(_) | Layout::Sentinel(_) | Layout::Sharded { .. } => true,
+        };
+        is_whole && !nodes.is_empty() && nodes.iter().all(|node| node.phase() == Phase::Up)
+    }
+
+    /// Where a tag is.
+    ///
+    /// # Errors
+    /// If it is not known yet who has it.
+    pub fn route(&self, tag: &[u8]) -> Result<Route, Failure> {
+        let (node, slot) = match &self.layout {
+            Layout::One(node) => (Some(Arc::clone(node)), 0),
+            Layout::Sentinel(sentinel) => (sentinel.node(), 0),
+            Layout::Sharded { nodes, shards } => (nodes.get(shards.place(tag)).cloned(), 0),
+            Layout::Cluster(cluster) => {
+                let slot = cluster::slot::slot(tag);
+                (cluster.node(slot), slot)
+            }
+        };
+        node.map(|node| Route { node, slot }).ok_or(Failure::Unreachable)
+    }
+
+    /// Sends commands to a server at once and gives each one's result, in their order, all by the deadline.
+    ///
+    /// A command is sent a second time only if the server said that it did not run: because the script was missing, or
+    /// because its slot is elsewhere.
+    pub async fn ask(
+        &self,
+        node: &Node,
+        commands: Vec<Cmd>,
+        deadline: Instant,
+    ) -> Vec<Result<Value, Failure>> {
+        let batch = Batch::new(commands);
+        let answers = match &self.layout {
+            Layout::Cluster(cluster) => cluster.ask(node, &batch, deadline).await,
+            Layout::One(_) | Layout::Sentinel(_) | Layout::Sharded { .. } => {
+                node.exchange(&batch, deadline).await
+            }
+        };
+        answers.into_iter().map(Answer::settle).collect()
+    }
+
+    /// The servers that keep state, as far as they are known.
+    pub fn nodes(&self) -> Vec<Arc<Node>> {
+        match &self.layout {
+            Layout::One(node) => vec![Arc::clone(node)],
+            Layout::Sentinel(sentinel) => sentinel.node().into_iter().collect(),
+            Layout::Sharded { nodes, .. } => nodes.clone(),
+            Layout::Cluster(cluster) => cluster.nodes().into_iter().map(|(node, _)| node).collect(),
+        }
+    }
+
+    /// How everything stands: for logs and for people.
+    pub fn describe(&self) -> Description {
+        let report = |node: &Arc<Node>| ServerReport::of(node, None);
+        let (servers, sentinels, uncovered_slots) = match &self.layout {
+            Layout::One(_) | Layout::Sharded { .. } => {
+                (self.nodes().iter().map(report).collect(), Vec::new(), 0)
+            }
+            Layout::Sentinel(sentinel) => {
+                let sentinels = sentinel.sentinels();
+                let sentinels =
+                    sentinels.into_iter().map(|(server, is_there)| (server.to_string(), is_there));
+                (self.nodes().iter().map(report).collect(), sentinels.collect(), 0)
+            }
+            Layout::Cluster(cluster) => {
+                let nodes = cluster.nodes();
+                let servers =
+                    nodes.iter().map(|(node, slots)| ServerReport::of(node, Some(*slots))).collect();
+                (servers, Vec::new(), cluster.uncovered())
+            }
+        };
+        let (url, topology) = (self.url.to_string(), self.url.topology.name());
+        Description { url, topology, servers, sentinels, uncovered_slots }
+    }
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Fleet({}, {:?})", self.url, self.nodes())
+    }
+}
+
+/// How a store's servers stand.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// The store's URL, without passwords.
+    pub url: String,
+    /// How its servers stand together: `single`, `sentinel`, `cluster` or `sharded`.
+    pub topology: &'static str,
+    /// The servers that keep state; behind Sentinel the master alone.
+    pub servers: Vec<ServerReport>,
+    /// The sentinels, and whether each has answered of late.
+    pub sentinels: Vec<(String, bool)>,
+    /// How many of a Cluster's slots nobody has.
+    pub uncovered_slots: usize,
+}
+
+/// How one server stands.
+#[derive(Clone, Debug)]
+pub struct ServerReport {
+    /// Where it is.
+    pub server: String,
+    /// Whether it can be called.
+    pub phase: Phase,
+    /// In which state its breaker is.
+    pub breaker: BreakerState,
+    /// Why it is away, or what it last refused.
+    pub trouble: Option<String>,
+    /// What it says of itself, once it has been asked.
+    pub facts: Option<Facts>,
+    /// What was counted of its calls.
+    pub counts: Counts,
+    /// By how many microseconds its clock is ahead of this node's wall clock.
+    pub drift_micros: Option<i64>,
+    /// How many connections are warm.
+    pub links: usize,
+    /// How many commands are in flight.
+    pub in_flight: usize,
+    /// How many slots it has, in a Cluster.
+    pub slots: Option<usize>,
+}
+
+impl ServerReport {
+    fn of(node: &Node, slots: Option<usize>) -> ServerReport {
+        let (links, in_flight) = node.load();
+        ServerReport {
+            server: node.server().to_string(),
+            phase: node.phase(),
+            breaker: node.breaker(),
+            trouble: node.trouble(),
+            facts: node.facts(),
+            counts: node.counts(),
+            drift_micros: node.drift_micros(),
+            links,
+            in_flight,
+            slots,
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Sentinel: who the master is now.
+//!
+//! Every sentinel is asked once a second and tells by itself when a master is replaced. The word of the latest election
+//! counts; an older one counts only if more than half of the sentinels give it, so that one of them coming back with an
+//! old memory can't lead calls to a master that was deposed. The node of a deposed master is retired at once: calls
+//! that are still meant for it fail. Every connection to a master begins with the question whether it is one, and goes
+//! on asking.
+
+use super::node::{Batch, Dialer, Link, Node, Terms};
+use super::url::Server;
+use ::redis::{PushInfo, PushKind, Value, cmd};
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{info, warn};
+
+/// How often each sentinel is asked.
+const POLL: Duration = Duration::from_secs(1);
+/// How long a sentinel may take to answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long after a failure a sentinel is spoken to again.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How old a sentinel's word may be to count in a majority.
+const FRESH: Duration = Duration::from_secs(3);
+
+/// A master that sentinels watch.
+pub(super) struct Sentinel {
+    shared: Arc<Shared>,
+    tasks: Vec<AbortHandle>,
+}
+
+struct Shared {
+    terms: Terms,
+    /// What the sentinels call the master.
+    name: String,
+    sentinels: Vec<Server>,
+    node: ArcSwapOption<Node>,
+    words: Mutex<Words>,
+    is_known: watch::Sender<bool>,
+}
+
+impl Sentinel {
+    pub(super) fn start(sentinels: Vec<Server>, name: String, dialer: &Dialer, terms: Terms) -> Sentinel {
+        let shared = Arc::new(Shared {
+            terms,
+            name,
+            words: Mutex::new(Words::new(sentinels.len())),
+            sentinels,
+            node: ArcSwapOption::empty(),
+            is_known: watch::Sender::new(false),
+        });
+        let follow = |index| tokio::spawn(follow(Arc::clone(&shared), index, dialer.clone())).abort_handle();
+        let tasks = (0..shared.sentinels.len()).map(follow).collect();
+        Sentinel { shared, tasks }
+    }
+
+    /// The master, as far as is known.
+    pub(super) fn node(&self) -> Option<Arc<Node>> {
+        self.shared.node.load_full()
+    }
+
+    /// Waits until a master is known.
+    pub(super) async fn wait_until_known(&self) {
+        // It can't end otherwise: the sender lives as long as this.
+        let _ = self.shared.is_known.subscribe().wait_for(|is_known| *is_known).await;
+    }
+
+    /// The sentinels, and whether each has answered of late.
+    pub(super) fn sentinels(&self) -> Vec<(Server, bool)> {
+        let (now, words) = (Instant::now(), self.shared.words.lock());
+        self.shared.sentinels.iter().cloned().zip(words.fresh(now).map(|word| word.is_some())).collect()
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// Follows what one sentinel says for ever.
+async fn follow(shared: Arc<Shared>, index: usize, dialer: Dialer) {
+    let mut is_there = None;
+    loop {
+        let why = shared.listen(index, &dialer, &mut is_there).await;
+        if is_there != Some(false) {
+            warn!(sentinel = %shared.sentinels[index], "sentinel is away: {why}");
+            is_there = Some(false);
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+impl Shared {
+    /// Listens to one sentinel as long as it can be heard, and says why that ended.
+    async fn listen(&self, index: usize, dialer: &Dialer, is_there: &mut Option<bool>) -> String {
+        let news = Arc::new(Notify::new());
+        let (on_news, on_close) = (Arc::clone(&news), Arc::clone(&news));
+        let on_push = move |push: PushInfo| {
+            if push.kind == PushKind::Message {
+                on_news.notify_one();
+            }
+            Ok::<(), std::convert::Infallible>(())
+        };
+        let dialed =
+            dialer.dial_for_news(&self.sentinels[index], on_push, move || on_close.notify_one()).await;
+        let link = match dialed {
+            Ok(link) => link,
+            Err(error) => return error.to_string(),
+        };
+        let mut connection = link.connection();
+        match timeout(PATIENCE, connection.subscribe("+switch-master")).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return error.to_string(),
+            Err(_) => return "it doesn't answer".to_owned(),
+        }
+        loop {
+            match self.ask(&link).await {
+                Ok((server, epoch)) => self.hear(index, server, epoch),
+                Err(why) => return why,
+            }
+            if *is_there != Some(true) {
+                info!(sentinel = %self.sentinels[index], "sentinel is there");
+                *is_there = Some(true);
+            }
+            // Whether there is news or time passed, it is asked again.
+            let _ = timeout(POLL, news.notified()).await;
+        }
+    }
+
+    /// Asks who the master is, and since which election.
+    async fn ask(&self, link: &Link) -> Result<(Server, u64), String> {
+        let mut master = cmd("SENTINEL");
+        master.arg("MASTER").arg(&self.name);
+        let answer = timeout(PATIENCE, link.send(&Batch::new([master]))).await;
+        let values = answer.map_err(|_| "it doesn't answer")?.map_err(|error| error.to_string())?;
+        match values.first() {
+            Some(Value::ServerError(error)) => Err(format!("it refuses: {error}")),
+            Some(value) => read_master(value).ok_or_else(|| "its answer can't be read".to_owned()),
+            None => Err("its answer can't be read".to_owned()),
+        }
+    }
+
+    fn hear(&self, index: usize, server: Server, epoch: u64) {
+        // Held until the node is there, so that two sentinels' words are acted upon one after the other.
+        let mut words = self.words.lock();
+        let Some(server) = words.hear(index, server, epoch, Instant::now()) else { return };
+        info!(master = %server, epoch, "store's master is known");
+        let node = Node::start(server, self.terms.clone());
+        if let Some(deposed) = self.node.swap(Some(Arc::new(node))) {
+            deposed.retire();
+        }
+        self.is_known.send_replace(true);
+    }
+}
+
+/// What each sentinel said last, and what is believed.
+#[derive(Debug)]
+struct Words {
+    said: Vec<Option<(Server, u64, Instant)>>,
+    believed: Option<(Server, u64)>,
+}
+
+impl Words {
+    fn new(sentinels: usize) -> Words {
+        Words { said: vec![None; sentinels], believed: None }
+    }
+
+    /// Hears what one sentinel says, and gives the new master if there is one.
+    fn hear(&mut self, index: usize, server: Server, epoch: u64, now: Instant) -> Option<Server> {
+        self.said[index] = Some((server.clone(), epoch, now));
+        let is_believed = match &self.believed {
+            None => true,
+            Some((_, latest)) if epoch > *latest => true,
+            Some((believed, _)) => *believed != server && self.has_majority(&server, now),
+        };
+        if !is_believed {
+            return None;
+        }
+        let is_news = self.believed.as_ref().is_none_or(|(believed, _)| *believed != server);
+        self.believed = Some((server.clone(), epoch));
+        is_news.then_some(server)
+    }
+
+    fn has_majority(&self, server: &Server, now: Instant) -> bool {
+        let agree = self.fresh(now).filter(|word| word.is_some_and(|said| said == server)).count();
+        agree * 2 > self.said.len()
+    }
+
+    /// What each sentinel has said of late.
+    fn fresh(&self, now: Instant) -> impl Iterator<Item = Option<&Server>> {
+        let is_fresh = move |at: Instant| now.saturating_duration_since(at) <= FRESH;
+        self.said.iter().map(move |said| match said {
+            Some((server, _, at)) if is_fresh(*at) => Some(server),
+            _ => None,
+        })
+    }
+}
+
+/// Reads names and values: where the master is, and since which election.
+fn read_master(value: &Value) -> Option<(Server, u64)> {
+    let text = |value: &Value| match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    };
+    let fields: Vec<(String, String)> = match value {
+        Value::Map(fields) => fields.iter().filter_map(|(name, value)| text(name).zip(text(value))).collect(),
+        Value::Array(parts) => {
+            parts.chunks_exact(2).filter_map(|pair| text(&pair[0]).zip(text(&pair[1]))).collect()
+        }
+        _ => return None,
+    };
+    let field = |name: &str| fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str());
+    let server = Server::Tcp { host: field("ip")?.to_owned(), port: field("port")?.parse().ok()? };
+    Some((server, field("config-epoch")?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(port: u16) -> Server {
+        Server::Tcp { host: "h".into(), port }
+    }
+
+    #[test]
+    fn the_latest_election_counts_and_an_old_memory_does_not() {
+        let now = Instant::now();
+        let mut words = Words::new(3);
+        assert_eq!(words.hear(0, server(1), 0, now), Some(server(1)));
+        assert_eq!(words.hear(1, server(1), 0, now), None);
+        assert_eq!(words.hear(1, server(2), 1, now), Some(server(2)));
+        // The others have not heard yet, and one of them comes back with what it knew.
+        assert_eq!(words.hear(0, server(1), 0, now), None);
+        assert_eq!(words.hear(0, server(2), 1, now), None);
+        assert_eq!(words.hear(2, server(1), 0, now), None);
+        assert_eq!(words.hear(2, server(2), 1, now), None);
+    }
+
+    #[test]
+    fn a_majority_is_believed_even_if_elections_begin_anew() {
+        let now = Instant::now();
+        let mut words = Words::new(3);
+        words.hear(0, server(1), 9, now);
+        assert_eq!(words.hear(0, server(2), 0, now), None);
+        assert_eq!(words.hear(1, server(2), 0, now), Some(server(2)));
+        // Words that are too old are no part of one.
+        let later = now + 2 * FRESH;
+        assert_eq!(words.hear(0, server(3), 0, later), None);
+        assert_eq!(words.hear(1, server(3), 0, later + 2 * FRESH), None);
+    }
+
+    #[test]
+    fn the_answer_of_a_sentinel_is_read_in_either_protocol() {
+        let bulk = |text: &str| Value::BulkString(text.into());
+        let pairs = [("name", "m"), ("ip", "10.0.0.1"), ("port", "7000"), ("config-epoch", "4")];
+        let map = Value::Map(pairs.map(|(name, value)| (bulk(name), bulk(value))).into());
+        let array = Value::Array(pairs.iter().flat_map(|(name, value)| [bulk(name), bulk(value)]).collect());
+        let expected = Some((Server::Tcp { host: "10.0.0.1".into(), port: 7000 }, 4));
+        assert_eq!(read_master(&map), expected);
+        assert_eq!(read_master(&array), expected);
+        assert_eq!(read_master(&Value::Nil), None);
+    }
+}

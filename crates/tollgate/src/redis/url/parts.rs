@@ -1,0 +1,265 @@
+//! The parts of a store's URL, and what they mean together.
+
+use super::{Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrlError, TlsFiles, Topology};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+
+/// A URL taken apart, with nothing undone yet.
+pub(super) struct Parts<'a> {
+    kind: Kind,
+    has_tls: bool,
+    login: &'a str,
+    servers: &'a str,
+    /// Without its first slash.
+    path: &'a str,
+    fields: Vec<(&'a str, &'a str)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Single,
+    Unix,
+    Sentinel,
+    Cluster,
+    Sharded,
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn split(text: &'a str) -> Result<Parts<'a>, StoreUrlError> {
+        let (scheme, rest) = text.split_once("://").ok_or(StoreUrlError::Scheme)?;
+        let (family, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
+        let has_tls = match family {
+            "redis" | "valkey" => false,
+            "rediss" | "valkeys" => true,
+            _ => return Err(StoreUrlError::Scheme),
+        };
+        let kind = match kind {
+            "" if !scheme.contains('+') => Kind::Single,
+            "unix" => Kind::Unix,
+            "sentinel" => Kind::Sentinel,
+            "cluster" => Kind::Cluster,
+            "sharded" => Kind::Sharded,
+            _ => return Err(StoreUrlError::Scheme),
+        };
+        if rest.contains('#') {
+            return Err(StoreUrlError::Unescaped);
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // A password with a bare slash, or one with a question mark, would leave its end behind as path or query.
+        if path.contains('@') || (query.contains('@') && !authority.contains('@')) {
+            return Err(StoreUrlError::Unescaped);
+        }
+        let (login, servers) = authority.rsplit_once('@').unwrap_or(("", authority));
+        if login.contains('@') {
+            return Err(StoreUrlError::Unescaped);
+        }
+        let fields = query.split('&').filter(|field| !field.is_empty());
+        let fields = fields.map(|field| field.split_once('=').unwrap_or((field, ""))).collect();
+        Ok(Parts { kind, has_tls, login, servers, path, fields })
+    }
+
+    pub(super) fn read(mut self) -> Result<RedisUrl, StoreUrlError> {
+        let login = read_login(self.login)?;
+        let servers = self.servers()?;
+        let (topology, db) = self.topology()?;
+        let tls = self.tls()?;
+        if let Some((name, _)) = self.fields.first() {
+            return Err(StoreUrlError::BadField((*name).to_owned(), self.meaningful()));
+        }
+        Ok(RedisUrl { topology, servers, login, db, tls })
+    }
+
+    fn servers(&self) -> Result<Vec<Server>, StoreUrlError> {
+        if self.kind == Kind::Unix {
+            let path = format!("/{}", unescape(self.path)?);
+            let is_path = self.servers.is_empty() && path.len() > 1;
+            return if is_path { Ok(vec![Server::Unix(path.into())]) } else { Err(StoreUrlError::NoSocket) };
+        }
+        if self.servers.is_empty() {
+            return Err(StoreUrlError::NoServer);
+        }
+        let default_port = if self.kind == Kind::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
+        let mut servers = Vec::new();
+        for text in self.servers.split(',') {
+            let server = read_server(text, default_port)?;
+            if servers.contains(&server) {
+                return Err(StoreUrlError::Twice(server.to_string()));
+            }
+            if servers.len() == MAX_SERVERS {
+                return Err(StoreUrlError::TooManyServers);
+            }
+            servers.push(server);
+        }
+        match self.kind {
+            Kind::Single if servers.len() > 1 => Err(StoreUrlError::ManyServers),
+            Kind::Single | Kind::Unix | Kind::Sentinel | Kind::Cluster | Kind::Sharded => Ok(servers),
+        }
+    }
+
+    fn topology(&mut self) -> Result<(Topology, u32), StoreUrlError> {
+        match self.kind {
+            Kind::Single => Ok((Topology::Single, read_db(self.path)?)),
+            Kind::Sharded => Ok((Topology::Sharded, read_db(self.path)?)),
+            Kind::Unix => {
+                let db = self.field("db")?.unwrap_or_default();
+                Ok((Topology::Single, read_db(&db)?))
+            }
+            Kind::Cluster => match read_db(self.path)? {
+                0 => Ok((Topology::Cluster, 0)),
+                _ => Err(StoreUrlError::ClusterDb),
+            },
+            Kind::Sentinel => {
+                let (master, db) = self.path.split_once('/').unwrap_or((self.path, ""));
+                let master = unescape(master)?;
+                if master.is_empty() {
+                    return Err(StoreUrlError::NoMaster);
+                }
+                let (user, password) = (self.field("sentinel_user")?, self.field("sentinel_password")?);
+                let login = Login { user, password: password.map(Secret) };
+                Ok((Topology::Sentinel { master, login }, read_db(db)?))
+            }
+        }
+    }
+
+    fn tls(&mut self) -> Result<Option<TlsFiles>, StoreUrlError> {
+        if !self.has_tls {
+            return Ok(None);
+        }
+        if self.kind == Kind::Unix {
+            return Err(StoreUrlError::UnixTls);
+        }
+        let mut file = |name| Ok::<_, StoreUrlError>(self.field(name)?.map(PathBuf::from));
+        let (ca, cert, key) = (file("ca")?, file("cert")?, file("key")?);
+        let identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => return Err(StoreUrlError::HalfIdentity),
+        };
+        Ok(Some(TlsFiles { ca, identity }))
+    }
+
+    /// Takes a field out of those behind `?`.
+    fn field(&mut self, name: &str) -> Result<Option<String>, StoreUrlError> {
+        let Some(at) = self.fields.iter().position(|(field, _)| *field == name) else { return Ok(None) };
+        let (_, value) = self.fields.remove(at);
+        if value.is_empty() || self.fields.iter().any(|(field, _)| *field == name) {
+            return Err(StoreUrlError::BadValue(name.to_owned()));
+        }
+        unescape(value).map(Some)
+    }
+
+    /// What may stand behind `?` here.
+    fn meaningful(&self) -> &'static str {
+        match (self.kind, self.has_tls) {
+            (Kind::Unix, _) => "it may have ?db=NUMBER",
+            (Kind::Sentinel, false) => {
+                "it may have ?sentinel_user=…&sentinel_password=…, and ca, cert and key belong to rediss+sentinel://"
+            }
+            (Kind::Sentinel, true) => {
+                "it may have ?sentinel_user=…&sentinel_password=…&ca=FILE&cert=FILE&key=FILE"
+            }
+            (Kind::Single | Kind::Cluster | Kind::Sharded, true) => "it may have ?ca=FILE&cert=FILE&key=FILE",
+            (Kind::Single | Kind::Cluster | Kind::Sharded, false) => {
+                "leave it out; ca, cert and key belong to TLS, so write rediss in place of redis for them"
+            }
+        }
+    }
+}
+
+fn read_login(text: &str) -> Result<Login, StoreUrlError> {
+    if text.is_empty() {
+        return Ok(Login::default());
+    }
+    // A user without a password is one that needs none, and any password would do.
+    let (user, password) = text.split_once(':').unwrap_or((text, ""));
+    if password.contains(':') {
+        return Err(StoreUrlError::Unescaped);
+    }
+    let user = Some(unescape(user)?).filter(|user| !user.is_empty());
+    Ok(Login { user, password: Some(Secret(unescape(password)?)) })
+}
+
+fn read_db(text: &str) -> Result<u32, StoreUrlError> {
+    let text = text.strip_suffix('/').unwrap_or(text);
+    if let Some((_, more)) = text.split_once('/') {
+        return Err(StoreUrlError::BadPath(more.to_owned(), "the number of a database alone, like /0"));
+    }
+    if text.is_empty() {
+        return Ok(0);
+    }
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let db = text.parse().ok().filter(|_| is_number);
+    db.ok_or_else(|| StoreUrlError::BadDb(text.to_owned()))
+}
+
+/// Reads `host`, `host:port`, `[address]` or `[address]:port`.
+pub(in crate::redis) fn read_server(text: &str, default_port: u16) -> Result<Server, StoreUrlError> {
+    let bad = || StoreUrlError::BadServer(text.to_owned());
+    let (host, port) = match text.strip_prefix('[') {
+        Some(bracketed) => {
+            let (host, rest) = bracketed.split_once(']').ok_or_else(bad)?;
+            host.parse::<std::net::Ipv6Addr>().map_err(|_| bad())?;
+            match rest {
+                "" => (host, None),
+                rest => (host, Some(rest.strip_prefix(':').ok_or_else(bad)?)),
+            }
+        }
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
+    if host.is_empty() || !host.bytes().all(is_name) {
+        return Err(bad());
+    }
+    let port = match port {
+        None => default_port,
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => port.parse().map_err(|_| bad())?,
+        Some(_) => return Err(bad()),
+    };
+    if port == 0 {
+        return Err(bad());
+    }
+    Ok(Server::Tcp { host: host.to_owned(), port })
+}
+
+fn unescape(text: &str) -> Result<String, StoreUrlError> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
+        plain.push(match byte {
+            b'%' => match (digit(bytes.next()), digit(bytes.next())) {
+                (Some(high), Some(low)) => {
+                    u8::try_from(high << 4 | low).expect("two hex digits are one byte")
+                }
+                _ => return Err(StoreUrlError::BadEscape),
+            },
+            byte => byte,
+        });
+    }
+    String::from_utf8(plain).map_err(|_| StoreUrlError::BadEscape)
+}
+
+/// Writes what [`unescape`] reads, with everything escaped that could be taken for a separator.
+pub(super) fn escape(text: &str, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    escape_all_but(b"", text, out)
+}
+
+/// The same for a file, whose slashes separate nothing else.
+pub(super) fn escape_path(path: &Path, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    escape_all_but(b"/", &path.to_string_lossy(), out)
+}
+
+fn escape_all_but(kept: &[u8], text: &str, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for byte in text.bytes() {
+        let is_plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte);
+        match is_plain {
+            true => write!(out, "{}", char::from(byte))?,
+            false => write!(out, "%{byte:02X}")?,
+        }
+    }
+    Ok(())
+}

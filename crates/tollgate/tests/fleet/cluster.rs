@@ -1,0 +1,164 @@
+//! Cluster: slots are followed wherever they go, and a dead node takes only its own with it.
+
+use super::{AMPLE, add, connected, eventually, number, take, until_answered};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tollgate::Failure;
+use tollgate::redis::Fleet;
+use tollgate_testkit::servers::{Brand, Cluster};
+
+fn redirects(fleet: &Fleet) -> u64 {
+    fleet.nodes().iter().map(|node| node.counts().redirects).sum()
+}
+
+fn place(fleet: &Fleet, key: &str) -> String {
+    fleet.route(key.as_bytes()).unwrap().node.server().to_string()
+}
+
+/// Keys of which each begin-as-master node has some.
+fn keys() -> Vec<String> {
+    (0..60).map(|key| format!("user:{key}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_where_the_cluster_says() {
+    for brand in Brand::ALL {
+        let cluster = Cluster::setup(brand).start();
+        let fleet = connected(&cluster.url()).await;
+        for key in keys() {
+            let route = fleet.route(key.as_bytes()).unwrap();
+            assert_eq!(route.slot, cluster.slot(&key));
+            assert_eq!(take(&fleet, &key, AMPLE).await, Ok(1));
+        }
+        assert_eq!(redirects(&fleet), 0);
+        let description = fleet.describe();
+        assert_eq!((description.servers.len(), description.uncovered_slots), (3, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_is_followed_and_nothing_runs_twice() {
+    let mut cluster = Cluster::start();
+    let fleet = connected(&cluster.url()).await;
+    let added = cluster.add_node();
+    let slot = cluster.slot("{user}");
+    let [known, new] = ["{user}:known", "{user}:new"];
+    let ask = async |key: &str| {
+        let node = fleet.route(b"user").unwrap().node;
+        let mut results = fleet.ask(&node, vec![add(key, 1)], Instant::now() + AMPLE).await;
+        results.remove(0).map(|value| number(&value))
+    };
+    assert_eq!(ask(known).await, Ok(1));
+
+    // On its way, what the old node has is there, and what it has not is asked of the new one.
+    let from = cluster.begin_move(slot, added);
+    assert_eq!((ask(known).await, redirects(&fleet)), (Ok(2), 0));
+    assert_eq!(ask(new).await, Ok(1));
+    assert_eq!(cluster.nodes()[added].command(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]).integer(), 1);
+    cluster.move_keys(slot, from, added);
+    assert_eq!((ask(known).await, ask(new).await), (Ok(3), Ok(2)));
+    cluster.end_move(slot, from, added);
+    // Moved for good: the first call is sent on, and soon none is.
+    assert_eq!((ask(known).await, ask(new).await), (Ok(4), Ok(3)));
+    let to = cluster.nodes()[added].address();
+    eventually("the new node is found", async {
+        while place(&fleet, "user") != to {
+            assert!(ask("{user}:probe").await.is_ok());
+        }
+    })
+    .await;
+    let before = redirects(&fleet);
+    assert_eq!((ask(known).await, redirects(&fleet)), (Ok(5), before));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_move_under_load_without_a_lost_or_doubled_unit() {
+    let mut cluster = Cluster::setup(Brand::Redis).without_replicas().start();
+    let fleet = Arc::new(connected(&cluster.url()).await);
+    let added = cluster.add_node();
+    let keys = keys();
+    let slots: Vec<u16> = keys.iter().map(|key| cluster.slot(key)).collect();
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let load = {
+        let (fleet, keys, is_over) = (Arc::clone(&fleet), keys.clone(), Arc::clone(&is_over));
+        tokio::spawn(async move {
+            let mut taken = vec![0_i64; keys.len()];
+            let mut refused = 0;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                for (key, taken) in keys.iter().zip(&mut taken) {
+                    match take(&fleet, key, AMPLE).await {
+                        Ok(number) => {
+                            *taken += 1;
+                            assert_eq!(number, *taken, "{key}");
+                        }
+                        Err(Failure::Unreachable) => refused += 1,
+                        Err(other) => panic!("{key}: {other}"),
+                    }
+                }
+            }
+            (taken, refused)
+        })
+    };
+    for slot in slots {
+        cluster.move_slots(slot..slot + 1, added);
+    }
+    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (taken, refused) = load.await.unwrap();
+    assert!(taken.iter().all(|taken| *taken > 0));
+    assert_eq!(refused, 0, "{} were taken", taken.iter().sum::<i64>());
+    for (key, taken) in keys.iter().zip(taken) {
+        assert_eq!(cluster.nodes()[added].command(&["GET", key]).integer(), taken, "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_master_fails_its_slots_alone_until_its_replica_takes_over() {
+    let mut cluster = Cluster::start();
+    let fleet = Arc::new(connected(&cluster.url()).await);
+    let keys = keys();
+    for key in &keys {
+        take(&fleet, key, AMPLE).await.unwrap();
+    }
+    let victim = keys[0].clone();
+    let dead = place(&fleet, &victim);
+    let others: Vec<String> = keys.into_iter().filter(|key| place(&fleet, key) != dead).collect();
+    let slot = cluster.slot(&victim);
+    let owner = cluster.kill_owner(slot);
+    assert_eq!(cluster.nodes()[owner].address(), dead);
+    let killed = Instant::now();
+    // Nobody else notices, all the while that it takes.
+    let others = {
+        let (fleet, others) = (Arc::clone(&fleet), others.clone());
+        tokio::spawn(async move {
+            loop {
+                for key in &others {
+                    let result = take(&fleet, key, AMPLE).await;
+                    assert!(result.is_ok(), "{key}: {result:?}");
+                }
+            }
+        })
+    };
+    assert!(until_answered(&fleet, &victim).await >= 1);
+    let took = killed.elapsed();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(!others.is_finished());
+    others.abort();
+    assert!(others.await.unwrap_err().is_cancelled());
+    let replica = cluster.await_other_owner(slot, owner);
+    let promoted = cluster.nodes()[replica].address();
+    eventually("the promoted replica is found", async {
+        while place(&fleet, &victim) != promoted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    // What comes back is a replica, and gets nothing.
+    cluster.node(owner).restart();
+    for _ in 0..50 {
+        take(&fleet, &victim, AMPLE).await.unwrap();
+    }
+    let calls = cluster.nodes()[owner].command(&["INFO", "commandstats"]).field("cmdstat_evalsha");
+    let is_of_replication = |calls: String| calls.contains("calls=0");
+    assert!(calls.is_none_or(is_of_replication));
+}

@@ -1,0 +1,39 @@
+//! Nodes count each other.
+
+use super::{connected, eventually};
+use std::sync::Arc;
+use tollgate::redis::{Heartbeat, Phase};
+use tollgate_testkit::servers::RedisServer;
+
+async fn until_live(heartbeat: &Heartbeat, nodes: u32) {
+    eventually(&format!("{nodes} nodes are counted"), async {
+        while heartbeat.live() != nodes {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_counted_and_the_last_count_stands_while_the_store_is_away() {
+    let mut server = RedisServer::start();
+    let fleet = Arc::new(connected(&server.url()).await);
+    let [first, second, third] = [(); 3].map(|()| Heartbeat::start(Arc::clone(&fleet)));
+    until_live(&first, 3).await;
+    // One leaves in order, and is no longer there at the next beat.
+    second.stop().await;
+    until_live(&first, 2).await;
+    // One dies, and lapses.
+    drop(third);
+    until_live(&first, 1).await;
+    assert!(server.command(&["PTTL", "{tg1:nodes}"]).integer() > 0);
+    let fourth = Heartbeat::start(Arc::clone(&fleet));
+    until_live(&first, 2).await;
+    server.kill();
+    super::until(&super::only(&fleet), Phase::Down).await;
+    assert_eq!(first.live(), 2);
+    fourth.stop().await;
+    assert_eq!(first.live(), 2);
+    server.restart();
+    until_live(&first, 1).await;
+}
