@@ -22,6 +22,8 @@ mod limiter;
 mod limits;
 mod memory;
 mod permit;
+#[cfg(feature = "redis")]
+mod redis;
 mod store;
 
 pub use clock::{ManualClock, SystemClock};

@@ -1,0 +1,7 @@
+//! State kept in Redis or Valkey, where other processes see it too.
+
+#[cfg(test)]
+mod parity;
+mod script;
+mod stored_key;
+mod wire;
