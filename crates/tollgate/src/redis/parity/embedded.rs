@@ -77,7 +77,12 @@ fn argument(value: &Value) -> Vec<u8> {
 
 /// A number that a server may take for an integer.
 fn whole(value: &Value) -> f64 {
-    let number = value.as_f64().unwrap_or_else(|| panic!("{value:?} is no number"));
+    #[expect(clippy::cast_precision_loss, reason = "Lua has no other numbers")]
+    let number = match value {
+        Value::Integer(number) => *number as f64,
+        Value::Number(number) => *number,
+        other => panic!("{other:?} is no number"),
+    };
     assert!(number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0, "{number} is not exact");
     number
 }

@@ -174,8 +174,8 @@ impl Fake {
                 let mut found: Vec<_> = set
                     .iter()
                     .map(|(_, member)| member)
-                    .filter(|member| if low[0] == b'[' { **member >= low[1..] } else { **member > low[1..] })
-                    .filter(|member| if high[0] == b'[' { **member <= high[1..] } else { **member < high[1..] })
+                    .filter(|member| if low[0] == b'[' { member[..] >= low[1..] } else { member[..] > low[1..] })
+                    .filter(|member| if high[0] == b'[' { member[..] <= high[1..] } else { member[..] < high[1..] })
                     .cloned()
                     .collect();
                 if is_back {
