@@ -194,7 +194,7 @@ fn run_turns(turns: &[Turn], limits: &[Limit]) -> Result<(), TestCaseError> {
                     }
                 }
             }
-            let mut fake = engine.fake.borrow_mut();
+            let mut fake = engine.fake.borrow().clone();
             for kept in fake.kept.values_mut() {
                 kept.data = normalized(&kept.data);
             }

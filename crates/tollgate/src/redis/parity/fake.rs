@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// What a server keeps, and the time there.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Fake {
     pub(super) now_micros: u64,
     /// Whether keys go when their time is up.

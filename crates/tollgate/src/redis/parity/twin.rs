@@ -216,10 +216,14 @@ impl Twin {
     }
 }
 
+/// When nothing on the roll will matter any more; at the beginning of time if nothing does.
 fn drained_ms(limit: &Limit, roll: &Roll, now_micros: u64) -> u64 {
     let now = Micros::new(now_micros);
     let outcome = limit.look_roll(roll, now, Ask::PEEK);
-    (now_micros + Reading::new(limit, Ask::PEEK, outcome).reset().get()).div_ceil(1000)
+    match Reading::new(limit, Ask::PEEK, outcome).reset().get() {
+        0 => 0,
+        reset => (now_micros + reset).div_ceil(1000),
+    }
 }
 
 impl Kept {
