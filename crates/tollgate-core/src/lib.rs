@@ -23,6 +23,7 @@
 mod ask;
 mod decision;
 mod draw;
+mod figures;
 mod key;
 mod law;
 mod limit;
@@ -35,6 +36,7 @@ mod time;
 pub use ask::{Act, Ask, PermitId};
 pub use decision::Decision;
 pub use draw::{Draw, Draws, Failure, MAX_DRAWS};
+pub use figures::{Figures, WindowStart};
 pub use key::{Key, KeyError, KeyRef, MAX_KEY_BYTES, MAX_KEY_PARTS, Scope};
 pub use law::{Align, Holders, Law, Leak, Log, LogSize, Roll, Zone, ZoneError};
 pub use limit::{Limit, LimitError, Step};

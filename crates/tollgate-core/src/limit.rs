@@ -1,6 +1,7 @@
 //! A quota under a law.
 
 use crate::ask::{Ask, PermitId};
+use crate::figures::Figures;
 use crate::law::{
     Align, Bucket, Concurrency, FixedWindow, Law, Leak, LogSize, Roll, SlidingLog, SlidingWindow,
 };
@@ -244,6 +245,69 @@ impl Limit {
             Form::FixedWindow(window) => window.ttl(),
             Form::SlidingWindow(window) => window.ttl(),
             Form::SlidingLog(_) | Form::Concurrency(_) => self.quota.per(),
+        }
+    }
+
+    /// The numbers that its law computes with.
+    pub fn figures(&self) -> Figures {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.figures(),
+            Form::FixedWindow(window) => window.figures(),
+            Form::SlidingWindow(window) => window.figures(),
+            Form::SlidingLog(SlidingLog { amount, per }) => {
+                Figures::SlidingLog { amount: *amount, per: *per }
+            }
+            Form::Concurrency(Concurrency { amount, lapse }) => {
+                Figures::Concurrency { amount: *amount, lapse: *lapse }
+            }
+        }
+    }
+
+    /// When the fixed window that `now` falls into ends; nothing under another law.
+    pub fn window_end(&self, now: Micros) -> Option<Micros> {
+        match &self.form {
+            Form::FixedWindow(window) => Some(window.end(now)),
+            _ => None,
+        }
+    }
+
+    /// What a state is made of: of a bucket, the parts owed and since which tick; of a fixed window, its end and what
+    /// is used; of a sliding window, its number, the previous count and the current one. What there is none of is 0.
+    pub fn parts_of(&self, state: State) -> [u64; 3] {
+        let (first, second) = state.numbers();
+        match &self.form {
+            Form::SlidingWindow(_) => SlidingWindow::parts_of(state),
+            _ => [first, second, 0],
+        }
+    }
+
+    /// How many bytes each of those parts can need.
+    pub fn part_bytes(&self) -> [usize; 3] {
+        let bytes = |most: u64| (u64::BITS - most.leading_zeros()).div_ceil(8) as usize;
+        // A time has 53 bits, and the number of a sliding window 42.
+        match self.figures() {
+            Figures::Bucket { capacity, .. } => [bytes(capacity), 7, 0],
+            Figures::FixedWindow { amount, .. } => [7, bytes(u64::from(amount)), 0],
+            Figures::SlidingWindow { amount, .. } => {
+                [6, bytes(u64::from(amount)), bytes(u64::from(amount))]
+            }
+            Figures::SlidingLog { .. } | Figures::Concurrency { .. } => [0; 3],
+        }
+    }
+
+    /// The state of these parts; nothing if this limit can have written none like them.
+    pub fn state_of(&self, parts: [u64; 3]) -> Option<State> {
+        let [first, second, _] = parts;
+        let is_time = |number: u64| number <= Micros::MAX.get();
+        match (&self.form, self.figures()) {
+            (Form::SlidingWindow(window), _) => window.state_of(parts),
+            (_, Figures::Bucket { capacity, .. }) if first <= capacity && is_time(second) => {
+                Some(State::new(first, second))
+            }
+            (_, Figures::FixedWindow { amount, .. }) if is_time(first) && second <= u64::from(amount) => {
+                Some(State::new(first, second))
+            }
+            _ => None,
         }
     }
 

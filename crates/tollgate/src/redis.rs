@@ -7,10 +7,15 @@ mod cluster;
 mod fleet;
 mod heartbeat;
 mod node;
+#[cfg(test)]
+mod parity;
+mod script;
 mod sentinel;
 mod sharded;
 mod skew;
+mod stored_key;
 mod url;
+mod wire;
 
 pub use breaker::BreakerState;
 pub use fleet::{Description, Fleet, FleetOptions, Route, ServerReport};

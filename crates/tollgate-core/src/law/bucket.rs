@@ -7,6 +7,7 @@
 
 use super::tick::{Tick, exact_product};
 use crate::ask::Ask;
+use crate::figures::Figures;
 use crate::limit::Step;
 use crate::quota::Quota;
 use crate::reading::{Outlook, Retry};
@@ -196,6 +197,18 @@ impl Bucket {
     /// The longest that a state matters after it was written.
     pub(crate) fn ttl(&self) -> Span {
         self.tick.start(self.full.saturating_add(1)).since(Micros::EPOCH)
+    }
+
+    /// The numbers that it computes with.
+    pub(crate) fn figures(&self) -> Figures {
+        Figures::Bucket {
+            unit: self.unit.get(),
+            refill: self.refill.get(),
+            capacity: self.capacity,
+            burst: self.burst,
+            tick: self.tick.micros(),
+            is_queue: self.duty == Duty::Queue,
+        }
     }
 
     /// The most units that may come at once.

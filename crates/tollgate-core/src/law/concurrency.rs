@@ -36,6 +36,11 @@ impl Holders {
         self.holds.len()
     }
 
+    /// Who holds how many places until when, the next to lapse first.
+    pub fn holds(&self) -> impl Iterator<Item = (PermitId, u32, Micros)> {
+        self.holds.iter().map(|hold| (hold.permit, hold.units, hold.lapses))
+    }
+
     pub(super) fn shrink(&mut self) {
         super::shrink(&mut self.holds);
     }

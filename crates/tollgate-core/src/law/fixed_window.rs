@@ -6,6 +6,7 @@
 use super::bucket::per_mille;
 use super::calendar::{Stretch, Zone};
 use crate::ask::Ask;
+use crate::figures::{Figures, WindowStart};
 use crate::limit::Step;
 use crate::reading::{Outlook, Retry};
 use crate::state::State;
@@ -74,7 +75,7 @@ impl FixedWindow {
 
     /// When the window that `now` falls into ends.
     #[cold]
-    fn end(&self, now: Micros) -> Micros {
+    pub(crate) fn end(&self, now: Micros) -> Micros {
         match self.layout {
             Layout::FirstHit => now.plus(self.per),
             Layout::Calendar(stretch, zone) => stretch.end(now, zone),
@@ -116,6 +117,16 @@ impl FixedWindow {
     /// How much of the window is used, in thousandths.
     pub(crate) fn fill(&self, state: State, now: Micros) -> u32 {
         per_mille(u64::from(self.age(Some(state), now).used), u64::from(self.amount))
+    }
+
+    /// The numbers that it computes with.
+    pub(crate) fn figures(&self) -> Figures {
+        let start = match self.layout {
+            Layout::FirstHit => WindowStart::FirstHit,
+            Layout::Multiples => WindowStart::Multiples,
+            Layout::Calendar(..) => WindowStart::Calendar,
+        };
+        Figures::FixedWindow { amount: self.amount, per: self.per, start }
     }
 
     /// The longest that a state matters after it was written: the longest month has 31 days and perhaps an hour.

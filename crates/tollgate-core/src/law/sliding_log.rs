@@ -28,6 +28,11 @@ impl Log {
         self.runs.len()
     }
 
+    /// When units were admitted, and how many, oldest first.
+    pub fn runs(&self) -> impl Iterator<Item = (Micros, u32)> {
+        self.runs.iter().copied()
+    }
+
     pub(super) fn shrink(&mut self) {
         super::shrink(&mut self.runs);
     }

@@ -8,6 +8,7 @@
 use super::bucket::per_mille;
 use super::tick::{Tick, exact_product};
 use crate::ask::Ask;
+use crate::figures::Figures;
 use crate::limit::Step;
 use crate::quota::Quota;
 use crate::reading::{Outlook, Retry};
@@ -57,6 +58,9 @@ impl Counts {
 }
 
 impl SlidingWindow {
+    /// How many bits the number of a window has.
+    const INDEX_BITS: u32 = 42;
+
     /// The shortest window whose number always fits the state.
     pub(crate) const SHORTEST: Span = Span::millis(10);
 
@@ -176,6 +180,24 @@ impl SlidingWindow {
     pub(crate) fn fill(&self, state: State, now: Micros) -> u32 {
         let (counts, elapsed) = self.age(Some(state), now);
         per_mille(u64::from(self.amount - self.room(counts, elapsed)), u64::from(self.amount))
+    }
+
+    /// The numbers that it computes with.
+    pub(crate) fn figures(&self) -> Figures {
+        Figures::SlidingWindow { amount: self.amount, window: self.window.get(), tick: self.tick.micros() }
+    }
+
+    /// The window's number, the previous count and the current one.
+    pub(crate) fn parts_of(state: State) -> [u64; 3] {
+        let Counts { index, previous, current } = Counts::of(state);
+        [index, u64::from(previous), u64::from(current)]
+    }
+
+    /// The state of these parts; nothing if it holds none like them.
+    pub(crate) fn state_of(&self, [index, previous, current]: [u64; 3]) -> Option<State> {
+        let count = |count: u64| u32::try_from(count).ok().filter(|count| *count <= self.amount);
+        let (previous, current) = (count(previous)?, count(current)?);
+        (index < 1 << SlidingWindow::INDEX_BITS).then(|| Counts { index, previous, current }.state())
     }
 
     /// The longest that a state matters after it was written.

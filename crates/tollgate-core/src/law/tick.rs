@@ -38,6 +38,11 @@ impl Tick {
         Micros::new(tick.saturating_mul(self.0))
     }
 
+    /// Its length in microseconds: nine digits at most.
+    pub(crate) fn micros(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
+
     /// How many ticks `span` makes, if they are whole.
     pub(crate) fn count(self, span: Span) -> u64 {
         span.get() / self.0

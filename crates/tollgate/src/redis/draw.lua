@@ -1,0 +1,783 @@
+-- Decides a parcel: many requests in one call, in order, each all or nothing, by this server's clock.
+--
+-- Only what must be atomic is here. The steps are those of tollgate-core (law/bucket.rs, law/fixed_window.rs,
+-- law/sliding_window.rs, law/sliding_log.rs, law/concurrency.rs), bit for bit: every number is an integer below 2^53.
+-- What the answers mean, and what becomes of a state when its quota has changed, is worked out in Rust.
+--
+-- KEYS: first those whose state is a string, then, counted from the end, those whose state is a list or a sorted set.
+-- ARGV[1]: how many keys are strings, then the limits. ARGV[2]: the draws. wire.rs writes both and reads the reply.
+--
+-- The commonest request, one draw of some units from one bucket, is decided in the loop below; whatever else comes is
+-- handed to functions that are only made when they are needed, because the whole script runs anew with every call.
+
+local read, write, call = struct.unpack, struct.pack, redis.call
+local ceil, floor = math.ceil, math.floor
+
+-- A drained state says the same as none, so a state may lapse once it has drained. It is kept for this many
+-- milliseconds more, so that a clock set back by a moment finds it still there.
+local SLACK = 1000
+
+local clock = call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+local blob = ARGV[1]
+local strings, at_limit = read('>H', blob)
+local limits = {}
+while at_limit <= #blob do
+  local limit = {}
+  limit.law, limit.length, limit.form, limit.prefix, limit.ends, limit.a, limit.b, limit.c, limit.d, limit.tick, at_limit =
+    read('>BBBc0Bc0Bc0I7I7I7I4I4', blob, at_limit)
+  limits[#limits + 1] = limit
+end
+
+-- The states as this call has left them so far, and in how many milliseconds each that was changed may lapse.
+local values, lapses = {}, {}
+if strings > 0 then
+  values = call('MGET', unpack(KEYS, 1, strings))
+end
+
+local records = ARGV[2]
+local reply, said = {write('>I7', now)}, 1
+
+-- Makes the function that decides a group of any kind: it is given where the group's draws begin, and returns where
+-- those of the next do.
+local function make_decide()
+  local TAKE, LOOK, GIVE, CLEAR = 0, 1, 2, 3
+  local GRANTED, SPARED, REFUSED = 0, 1, 2
+  local ABSENT, COUNTED = 4, 8
+  local STUCK, MANY = 16, 32
+  local STALE, OUTSIDE, BROKEN = 0, 1, 2
+  local BUCKET, FIXED, SLIDING, LOG, PLACES = 0, 1, 2, 3, 4
+  local FIRST_HIT, MULTIPLES = 0, 1
+  local NEVER, MOST = 2 ^ 53, 2 ^ 53 - 1
+  local char, sub, min, max = string.char, string.sub, math.min, math.max
+
+  local function say(text)
+    said = said + 1
+    reply[said] = text
+  end
+
+  local function lapse_in(drained)
+    return max(1, ceil((drained - now) / 1000) + SLACK)
+  end
+
+  -- Whether a value was written by this very limit.
+  local function is_own(limit, value)
+    return #value == limit.length and sub(value, 1, #limit.prefix) == limit.prefix
+  end
+
+  -- Laws whose state is a string. `age` reads it as it stands now, `room` says how many units fit, `take` grants
+  -- some of them or, with nothing, refuses; `give` gives some back. The last two return the new value, or false for
+  -- none, and when it may lapse.
+  local laws = {}
+
+  -- Twin of Bucket. a: parts of a unit, b: parts that a tick pays back, c: the most parts owed, d: the burst.
+  local bucket = {}
+  laws[BUCKET] = bucket
+
+  function bucket.age(limit, value)
+    local instant = limit.tick == 1 and now or floor(now / limit.tick)
+    if not value then
+      return 0, instant
+    end
+    local _, owed, at = read(limit.form, value)
+    if instant >= at then
+      -- Past what is owed the product may be rounded, but never to below it.
+      return max(0, owed - (instant - at) * limit.b), instant
+    end
+    -- The clock stepped back: that may pause the refill but never lends time.
+    return owed, owed == 0 and instant or at
+  end
+
+  function bucket.keep(limit, owed, at)
+    if owed == 0 then
+      return false, 0
+    end
+    return write(limit.form, limit.prefix, owed, at), lapse_in((at + ceil(owed / limit.b)) * limit.tick)
+  end
+
+  function bucket.lapse(limit, value)
+    local owed, at = bucket.age(limit, value)
+    return lapse_in((at + ceil(owed / limit.b)) * limit.tick)
+  end
+
+  function bucket.room(limit, value)
+    return floor((limit.c - bucket.age(limit, value)) / limit.a)
+  end
+
+  function bucket.take(limit, value, least, most, patience)
+    local owed, at = bucket.age(limit, value)
+    local room = limit.c - owed
+    if least > limit.d or least * limit.a > room then
+      return nil
+    end
+    -- Only a queue is ever given a patience that ends.
+    if least > 0 and patience < MOST and owed > 0
+      and min(MOST, (at + ceil(owed / limit.b)) * limit.tick) - now > patience then
+      return nil
+    end
+    local granted = least
+    if most > least then
+      granted = min(most, floor(room / limit.a))
+    end
+    if granted == 0 then
+      return 0, value
+    end
+    return granted, bucket.keep(limit, owed + granted * limit.a, at)
+  end
+
+  function bucket.give(limit, value, units)
+    local owed, at = bucket.age(limit, value)
+    return bucket.keep(limit, max(0, owed - units * limit.a), at)
+  end
+
+  -- Twin of FixedWindow. a: the amount, b: the period, c: where windows begin.
+  local fixed = {}
+  laws[FIXED] = fixed
+
+  function fixed.age(limit, value)
+    if not value then
+      return 0, 0
+    end
+    local _, ends, used = read(limit.form, value)
+    return ends, now < ends and min(used, limit.a) or 0
+  end
+
+  -- When the window ends that the time falls into; nothing if the calendar that came along does not say.
+  function fixed.next_end(limit)
+    if limit.c == FIRST_HIT then
+      return min(MOST, now + limit.b)
+    elseif limit.c == MULTIPLES then
+      return min(MOST, (floor(now / limit.b) + 1) * limit.b)
+    end
+    local ends, at = limit.ends, 1
+    local before = nil
+    while at <= #ends do
+      local one
+      one, at = read('>I7', ends, at)
+      if now < one then
+        return before and one
+      end
+      before = one
+    end
+    return nil
+  end
+
+  function fixed.keep(limit, ends, used)
+    if used == 0 then
+      return false, 0
+    end
+    return write(limit.form, limit.prefix, ends, used), lapse_in(ends)
+  end
+
+  function fixed.lapse(limit, value)
+    return lapse_in((fixed.age(limit, value)))
+  end
+
+  function fixed.room(limit, value)
+    local _, used = fixed.age(limit, value)
+    return limit.a - used
+  end
+
+  function fixed.take(limit, value, least, most)
+    local ends, used = fixed.age(limit, value)
+    if least > limit.a - used then
+      return nil
+    end
+    local granted = min(most, limit.a - used)
+    if granted == 0 then
+      return 0, value
+    end
+    if used == 0 then
+      ends = fixed.next_end(limit)
+    end
+    return granted, fixed.keep(limit, ends, used + granted)
+  end
+
+  function fixed.give(limit, value, units)
+    local ends, used = fixed.age(limit, value)
+    return fixed.keep(limit, ends, max(0, used - units))
+  end
+
+  -- Twin of SlidingWindow. a: the amount, b: the window's length in ticks.
+  local sliding = {}
+  laws[SLIDING] = sliding
+
+  function sliding.age(limit, value)
+    local instant = limit.tick == 1 and now or floor(now / limit.tick)
+    local index = floor(instant / limit.b)
+    local elapsed = instant - index * limit.b
+    if not value then
+      return index, 0, 0, elapsed
+    end
+    local _, reached, previous, current = read(limit.form, value)
+    if reached == index then
+      return index, previous, current, elapsed
+    elseif reached == index - 1 then
+      return index, current, 0, elapsed
+    elseif reached < index or previous + current == 0 then
+      return index, 0, 0, elapsed
+    end
+    -- The clock stepped back: the window that was reached stays, as it was at its very beginning.
+    return reached, previous, current, 0
+  end
+
+  function sliding.fits(limit, previous, current, elapsed)
+    return max(0, limit.a - current - ceil(previous * (limit.b - elapsed) / limit.b))
+  end
+
+  function sliding.keep(limit, index, previous, current)
+    if previous + current == 0 then
+      return false, 0
+    end
+    local gone = (index + (current > 0 and 2 or 1)) * limit.b * limit.tick
+    return write(limit.form, limit.prefix, index, previous, current), lapse_in(min(MOST, gone))
+  end
+
+  function sliding.lapse(limit, value)
+    local index, _, current = sliding.age(limit, value)
+    return lapse_in(min(MOST, (index + (current > 0 and 2 or 1)) * limit.b * limit.tick))
+  end
+
+  function sliding.room(limit, value)
+    local _, previous, current, elapsed = sliding.age(limit, value)
+    return sliding.fits(limit, previous, current, elapsed)
+  end
+
+  function sliding.take(limit, value, least, most)
+    local index, previous, current, elapsed = sliding.age(limit, value)
+    local room = sliding.fits(limit, previous, current, elapsed)
+    if least > room then
+      return nil
+    end
+    local granted = min(most, room)
+    if granted == 0 then
+      return 0, value
+    end
+    return granted, sliding.keep(limit, index, previous, current + granted)
+  end
+
+  function sliding.give(limit, value, units)
+    local index, previous, current = sliding.age(limit, value)
+    local rest = max(0, units - current)
+    return sliding.keep(limit, index, max(0, previous - rest), max(0, current - units))
+  end
+
+  -- Laws whose state is a list or a sorted set: `open` forgets what no longer counts and says what is there, or nothing
+  -- if it can't be read. They write at once, and what a refused request took is given back.
+  local rolls = {}
+
+  -- Twin of SlidingLog. a: the amount, b: the period. The list begins with the period that its units were last aged
+  -- under; then comes one entry for each microsecond in which units were admitted: when, how many were admitted
+  -- before, and how many then. So any stretch of it is counted by its two ends.
+  local log = {}
+  rolls[LOG] = log
+
+  function log.entry(key, index)
+    return read('>I7I7I4', call('LINDEX', key, index))
+  end
+
+  -- The first of the entries from `from` to `to` for which `holds`; it does for all that follow, and for the last.
+  function log.first(key, from, to, holds)
+    while from < to do
+      local middle = floor((from + to) / 2)
+      if holds(log.entry(key, middle)) then
+        to = middle
+      else
+        from = middle + 1
+      end
+    end
+    return from
+  end
+
+  function log.open(limit, key)
+    local ends = redis.pcall('LRANGE', key, 0, 1)
+    if ends.err then
+      return nil
+    end
+    local open = {used = 0, newest = 0, base = 0, run = 0, length = 0}
+    if #ends == 0 then
+      return open
+    end
+    local last = call('LINDEX', key, -1)
+    if #ends[1] ~= 7 or #ends < 2 or #ends[2] ~= 18 or #last ~= 18 then
+      return nil
+    end
+    local aged_under = read('>I7', ends[1])
+    local oldest, base = read('>I7I7I4', ends[2])
+    local newest, before, run = read('>I7I7I4', last)
+    -- Time never runs back past the newest unit.
+    local reached, per = max(now, newest), min(aged_under, limit.b)
+    if newest + per <= reached then
+      call('DEL', key)
+      return open
+    end
+    local length = call('LLEN', key)
+    if oldest + per <= reached then
+      local kept = log.first(key, 2, length - 1, function(at) return at + per > reached end)
+      oldest, base = log.entry(key, kept)
+      call('LTRIM', key, kept - 1, -1)
+      call('LSET', key, 0, write('>I7', limit.b))
+      length = length - kept + 1
+    elseif aged_under ~= limit.b then
+      call('LSET', key, 0, write('>I7', limit.b))
+    end
+    if aged_under ~= limit.b then
+      call('PEXPIRE', key, lapse_in(newest + limit.b))
+    end
+    open.used, open.newest, open.base, open.run, open.length = before + run - base, newest, base, run, length
+    return open
+  end
+
+  function log.room(limit, open)
+    return max(0, limit.a - open.used)
+  end
+
+  function log.add(limit, key, open, units)
+    local at = max(now, open.newest)
+    if open.length > 0 and open.newest == at then
+      local before = open.base + open.used - open.run
+      call('LSET', key, -1, write('>I7I7I4', at, before, open.run + units))
+    else
+      local entry = write('>I7I7I4', at, open.base + open.used, units)
+      if open.length == 0 then
+        call('RPUSH', key, write('>I7', limit.b), entry)
+      else
+        call('RPUSH', key, entry)
+      end
+    end
+    call('PEXPIRE', key, lapse_in(at + limit.b))
+  end
+
+  function log.give(limit, key, open, units)
+    if open.length == 0 or units == 0 then
+      return
+    elseif units >= open.used then
+      call('DEL', key)
+      return
+    end
+    local left = open.base + open.used - units
+    local kept = log.first(key, 1, open.length - 1, function(_, before, run) return before + run >= left end)
+    local at, before, run = log.entry(key, kept)
+    call('LTRIM', key, 0, kept)
+    if before + run > left then
+      call('LSET', key, -1, write('>I7I7I4', at, before, left - before))
+    end
+    call('PEXPIRE', key, lapse_in(at + limit.b))
+  end
+
+  -- What is left, when everything is back and, if it is refused, when to come back.
+  function log.outlook(limit, key, open, least, is_refused)
+    local reset, wait = 0, NEVER
+    if open.length > 0 then
+      reset = max(0, open.newest + limit.b - now)
+    end
+    if is_refused and least <= limit.a then
+      wait = 0
+      if open.length > 0 then
+        local gone = open.base + open.used - (limit.a - least)
+        local kept = log.first(key, 1, open.length - 1, function(_, before, run) return before + run >= gone end)
+        wait = max(0, log.entry(key, kept) + limit.b - now)
+      end
+    end
+    return write('>I4I7I7', log.room(limit, open), reset, wait)
+  end
+
+  -- Twin of Concurrency. a: the amount, b: after how long a permit lapses. Every hold is in the sorted set twice, both
+  -- times with the score 0 and so in the order of bytes: as `L`, lapse, permit, units, number to find the next to
+  -- lapse, and as `P`, permit, number, lapse, units to find what a permit holds. `u` has the sum of units for its score.
+  local places = {}
+  rolls[PLACES] = places
+
+  function places.open(_, key)
+    local score = redis.pcall('ZSCORE', key, 'u')
+    if type(score) == 'table' then
+      return nil
+    end
+    local used = tonumber(score or 0)
+    if used == 0 then
+      return {used = 0}
+    end
+    local lapsed = false
+    local upto = '(L' .. write('>I7', now + 1)
+    repeat
+      local found = call('ZRANGEBYLEX', key, '[L', upto, 'LIMIT', 0, 100)
+      for _, hold in ipairs(found) do
+        used, lapsed = used - places.remove(key, hold), true
+      end
+    until #found < 100
+    if lapsed then
+      places.count(key, used)
+    end
+    return {used = used}
+  end
+
+  -- Removes a hold, given as it stands in the order of lapses, and says how many units it had.
+  function places.remove(key, hold)
+    local lapse, permit, units, number = read('>c7c8I4B', hold, 2)
+    call('ZREM', key, hold, write('>c1c8Bc7I4', 'P', permit, number, lapse, units))
+    return units
+  end
+
+  function places.count(key, used)
+    if used > 0 then
+      call('ZADD', key, used, 'u')
+    else
+      call('DEL', key)
+    end
+  end
+
+  places.room = log.room
+
+  function places.last(key)
+    local last = call('ZREVRANGEBYLEX', key, '(M', '[L', 'LIMIT', 0, 1)[1]
+    return last and read('>I7', last, 2)
+  end
+
+  function places.add(limit, key, open, units, permit)
+    local lapse, number, added = write('>I7', min(MOST, now + limit.b)), -1, 0
+    repeat
+      -- The same permit may hold several times, even since the same microsecond.
+      number = number + 1
+      added = call('ZADD', key, 'NX', 0, write('>c1c7c8I4B', 'L', lapse, permit, units, number),
+        0, write('>c1c8Bc7I4', 'P', permit, number, lapse, units))
+    until added == 2 or number == 255
+    call('ZADD', key, open.used + units, 'u')
+    call('PEXPIRE', key, lapse_in(places.last(key)))
+  end
+
+  function places.give(_, key, open, _, permit)
+    local held = call('ZRANGEBYLEX', key, '[P' .. permit, '(P' .. permit .. '\255')
+    if #held == 0 then
+      return
+    end
+    local used = open.used
+    for _, hold in ipairs(held) do
+      local number, lapse, units = read('>Bc7I4', hold, 10)
+      call('ZREM', key, hold, write('>c1c7c8I4B', 'L', lapse, permit, units, number))
+      used = used - units
+    end
+    places.count(key, used)
+  end
+
+  function places.outlook(limit, key, open, least, is_refused)
+    local reset, wait = 0, NEVER
+    if open.used > 0 then
+      reset = max(0, places.last(key) - now)
+    end
+    if is_refused and least <= limit.a then
+      wait = places.wait(key, open.used, limit.a - least)
+    end
+    return write('>I4I7I7', places.room(limit, open), reset, wait)
+  end
+
+  -- How long until so many permits have lapsed that no more than `room` units are held.
+  function places.wait(key, used, room)
+    local from = 0
+    if call('ZCARD', key) == 2 * used + 1 then
+      -- Every hold is of one unit, so that the one to wait for is known by its rank.
+      from, used = used - room - 1, room + 1
+    end
+    repeat
+      local found = call('ZRANGEBYLEX', key, '[L', '(M', 'LIMIT', from, 100)
+      for _, hold in ipairs(found) do
+        local lapse, _, units = read('>I7c8I4', hold, 2)
+        used = used - units
+        if used <= room then
+          return max(0, lapse - now)
+        end
+      end
+      from = from + 100
+    until #found < 100
+    return 0
+  end
+
+  local function parse(pos)
+    local draw = {}
+    local flags, key, number, units
+    flags, key, number, units, pos = read('>BHHI4', records, pos)
+    local limit = limits[number]
+    draw.act, draw.key, draw.limit = flags % 4, key, limit
+    draw.least, draw.most, draw.patience = units, units, MOST
+    draw.is_last, draw.is_shadow = flags % 8 >= 4, flags % 16 >= 8
+    if flags % 32 >= 16 then
+      draw.most, draw.patience, pos = read('>I4I7', records, pos)
+    end
+    if flags % 64 >= 32 then
+      draw.permit, pos = read('>c8', records, pos)
+    end
+    if flags % 128 >= 64 then
+      draw.found, draw.adopted, pos = read('>Bc0Bc0', records, pos)
+    end
+    if flags >= 128 then
+      draw.times, pos = read('>I4', records, pos)
+    end
+    draw.law, draw.roll = laws[limit.law], rolls[limit.law]
+    if draw.roll then
+      draw.key = KEYS[#KEYS + 1 - key]
+    end
+    return draw, pos
+  end
+
+  -- Takes what another limit left, if it still is what Rust was told, to be what Rust made of it. That is kept even
+  -- if the draw is then refused: else the old rate would go on for as long as somebody hammers.
+  local function adopt(draw)
+    if draw.found and values[draw.key] == draw.found then
+      local value = draw.adopted ~= '' and draw.adopted
+      values[draw.key] = value
+      lapses[draw.key] = value and draw.law.lapse(draw.limit, value) or 0
+    end
+  end
+
+  -- What stands in the way of deciding a draw.
+  local function trouble(draw)
+    local limit = draw.limit
+    if draw.roll then
+      draw.open = draw.roll.open(limit, draw.key)
+      return not draw.open and BROKEN
+    end
+    local value = values[draw.key]
+    if value and not is_own(limit, value) then
+      return #value < 256 and STALE or BROKEN
+    end
+    return limit.law == FIXED and not fixed.next_end(limit) and OUTSIDE
+  end
+
+  local function look(draw)
+    if draw.roll then
+      draw.open = draw.roll.open(draw.limit, draw.key)
+      local is_refused = draw.answer == REFUSED
+      draw.shown = draw.roll.outlook(draw.limit, draw.key, draw.open, draw.least, is_refused)
+    else
+      draw.shown = values[draw.key]
+    end
+  end
+
+  local function set(draw, value, lapse)
+    draw.before, draw.before_lapse, draw.is_changed = values[draw.key], lapses[draw.key], true
+    values[draw.key], lapses[draw.key] = value, lapse
+  end
+
+  -- Decides a draw of a law whose state is a string; nothing if another limit has written it within this group.
+  local function act_on_string(draw, act)
+    local limit, law, value = draw.limit, draw.law, values[draw.key]
+    if value and not is_own(limit, value) then
+      return nil
+    end
+    if act == TAKE or act == LOOK then
+      local granted, after, lapse = law.take(limit, value, draw.least, draw.most, draw.patience)
+      if not granted then
+        return REFUSED
+      elseif act == LOOK then
+        return SPARED
+      elseif granted > 0 then
+        set(draw, after, lapse)
+      end
+      draw.granted = granted
+      return GRANTED
+    elseif act == CLEAR then
+      values[draw.key], lapses[draw.key] = false, 0
+    elseif value then
+      values[draw.key], lapses[draw.key] = law.give(limit, value, draw.least)
+    end
+    return SPARED
+  end
+
+  local function act_on_roll(draw, act)
+    local limit, key, roll = draw.limit, draw.key, draw.roll
+    local open = roll.open(limit, key)
+    if act == TAKE or act == LOOK then
+      local room = roll.room(limit, open)
+      if draw.least > room then
+        return REFUSED
+      elseif act == LOOK then
+        return SPARED
+      end
+      draw.granted = min(draw.most, room)
+      if draw.granted > 0 then
+        roll.add(limit, key, open, draw.granted, draw.permit)
+        draw.is_changed = true
+      end
+      return GRANTED
+    elseif act == CLEAR then
+      call('DEL', key)
+    else
+      roll.give(limit, key, open, draw.least, draw.permit)
+    end
+    return SPARED
+  end
+
+  local function undo(draws)
+    for index = #draws, 1, -1 do
+      local draw = draws[index]
+      if draw.is_changed and draw.roll then
+        draw.roll.give(draw.limit, draw.key, draw.roll.open(draw.limit, draw.key), draw.granted, draw.permit)
+      elseif draw.is_changed then
+        values[draw.key], lapses[draw.key] = draw.before, draw.before_lapse
+      end
+    end
+  end
+
+  -- Decides one request.
+  local function decide_one(draws)
+    local is_refused = false
+    for _, draw in ipairs(draws) do
+      local act = draw.act
+      -- After a refusal the others are only looked at: the client learns all that stands in its way.
+      if is_refused then
+        if act >= GIVE then
+          draw.least = 0
+        end
+        act = LOOK
+      end
+      draw.answer = (draw.roll and act_on_roll or act_on_string)(draw, act)
+      if not draw.answer then
+        undo(draws)
+        say(char(STUCK, 1, BROKEN, 0))
+        return
+      end
+      if act >= GIVE then
+        draw.least = 0
+      end
+      look(draw)
+      is_refused = is_refused or draw.answer == REFUSED and not draw.is_shadow
+    end
+    if is_refused then
+      undo(draws)
+      for _, draw in ipairs(draws) do
+        if draw.answer ~= REFUSED then
+          draw.answer = SPARED
+          look(draw)
+        end
+      end
+    end
+    for _, draw in ipairs(draws) do
+      local code = draw.answer + (draw.shown and 0 or ABSENT)
+      if draw.answer == GRANTED and draw.granted ~= draw.least then
+        say(char(code + COUNTED) .. write('>I4', draw.granted))
+      else
+        say(char(code))
+      end
+      say(draw.shown or '')
+    end
+  end
+
+  -- Decides so many requests that are all alike and whose draws all have keys of their own.
+  local function decide_many(draws, times)
+    local granted = times
+    for _, draw in ipairs(draws) do
+      local room = draw.roll and draw.roll.room(draw.limit, draw.open)
+        or draw.law and draw.law.room(draw.limit, values[draw.key])
+      draw.fits = draw.least == 0 and times or min(times, floor(room / draw.least))
+      if not draw.is_shadow then
+        granted = min(granted, draw.fits)
+      end
+    end
+    say(char(MANY) .. write('>I4', granted))
+    for _, draw in ipairs(draws) do
+      local requests = min(granted, draw.fits)
+      local units = requests * draw.least
+      if units > 0 and draw.roll then
+        draw.roll.add(draw.limit, draw.key, draw.open, units)
+      elseif units > 0 then
+        local _, value, lapse = draw.law.take(draw.limit, values[draw.key], units, units, MOST)
+        set(draw, value, lapse)
+      end
+      -- A log says when there will be room for one more, if there is none now.
+      if draw.roll then
+        draw.open = draw.roll.open(draw.limit, draw.key)
+        draw.answer = draw.least > draw.roll.room(draw.limit, draw.open) and REFUSED
+      end
+      look(draw)
+      say(char(COUNTED + (draw.shown and 0 or ABSENT)) .. write('>I4', requests))
+      say(draw.shown or '')
+    end
+  end
+
+  return function(pos)
+    local draws, troubles, draw = {}, {}, nil
+    repeat
+      draw, pos = parse(pos)
+      draws[#draws + 1] = draw
+      adopt(draw)
+      local kind = trouble(draw)
+      if kind == STALE then
+        local value = values[draw.key]
+        troubles[#troubles + 1] = char(STALE, #draws - 1, #value) .. value
+      elseif kind then
+        troubles[#troubles + 1] = char(kind, #draws - 1)
+      end
+    until draw.is_last
+    if #troubles > 0 then
+      say(char(STUCK, #troubles) .. table.concat(troubles))
+    elseif draws[1].times then
+      decide_many(draws, draws[1].times)
+    else
+      decide_one(draws)
+    end
+    return pos
+  end
+end
+
+local decide
+local loaded, is_bucket, form, prefix, length, unit, refill, capacity, burst, tick, instant
+local pos, size = 1, #records
+while pos <= size do
+  local flags, key, number, units, next_pos = read('>BHHI4', records, pos)
+  if number ~= loaded then
+    local limit = limits[number]
+    loaded, is_bucket, form, prefix, length = number, limit.law == 0, limit.form, limit.prefix, limit.length
+    unit, refill, capacity, burst, tick = limit.a, limit.b, limit.c, limit.d, limit.tick
+    instant = is_bucket and (tick == 1 and now or floor(now / tick))
+  end
+  local value = values[key]
+  local owed, at, written_by = 0, instant, prefix
+  -- A request of one draw that takes some units, without more ado, from a bucket: see `bucket` above.
+  local is_plain = flags == 4 and is_bucket
+  if is_plain and value then
+    if #value == length then
+      written_by, owed, at = read(form, value)
+      if instant >= at then
+        owed, at = owed - (instant - at) * refill, instant
+        if owed < 0 then
+          owed = 0
+        end
+      elseif owed == 0 then
+        at = instant
+      end
+    end
+    is_plain = written_by == prefix and #value == length
+  end
+  if is_plain then
+    local code
+    if units <= burst and units * unit <= capacity - owed then
+      code = value and '\0' or '\4'
+      if units > 0 then
+        owed = owed + units * unit
+        value, code = write(form, prefix, owed, at), '\0'
+        values[key], lapses[key] = value, ceil(((at + ceil(owed / refill)) * tick - now) / 1000) + SLACK
+      end
+    else
+      code = value and '\2' or '\6'
+    end
+    reply[said + 1], reply[said + 2] = code, value or ''
+    said, pos = said + 2, next_pos
+  else
+    decide = decide or make_decide()
+    pos = decide(pos)
+  end
+end
+
+for key = 1, strings do
+  local lapse = lapses[key]
+  if lapse then
+    local value = values[key]
+    if value then
+      call('PSETEX', KEYS[key], lapse, value)
+    else
+      call('DEL', KEYS[key])
+    end
+  end
+end
+
+return table.concat(reply)

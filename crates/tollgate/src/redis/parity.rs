@@ -1,0 +1,220 @@
+//! The script and the laws, held together.
+//!
+//! Random requests run through the laws in Rust and through the very script, in a Lua of our own whose clock the test
+//! sets: the answers must be the same, and so must every byte that is kept, and for how long.
+
+mod embedded;
+mod fake;
+mod traces;
+mod twin;
+
+use super::wire::{Fate, Parcel};
+use embedded::Embedded;
+use fake::Data;
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, prop_oneof};
+use proptest::sample::select;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use tollgate_core::{
+    Act, Align, Ask, Draws, Law, Leak, Limit, LogSize, Micros, Outcome, PermitId, Scope, Span, Terms, Zone,
+};
+use tollgate_testkit::Reply as Told;
+use twin::Twin;
+
+const START: Micros = Micros::new(1_700_000_000_123_457);
+
+/// One draw of a random request.
+#[derive(Clone, Debug)]
+struct Wish {
+    key: usize,
+    limit: usize,
+    act: Act,
+    permit: u64,
+    is_shadow: bool,
+}
+
+/// Some requests that travel together, after the clock has moved.
+#[derive(Clone, Debug)]
+struct Turn {
+    forward: u64,
+    back: u64,
+    /// Each with how often it is made at once.
+    groups: Vec<(Vec<Wish>, u32)>,
+}
+
+/// Per law two limits of different quotas; a change of rules is a draw from the other one.
+fn limits() -> Vec<Limit> {
+    let limit = |law, quota: &str| Limit::new(law, quota.parse().unwrap()).unwrap();
+    let berlin = "Europe/Berlin".parse().unwrap();
+    let wall = Law::FixedWindow(Align::Wall(Zone::UTC));
+    vec![
+        limit(Law::TokenBucket, "10/s burst 4"),
+        limit(Law::TokenBucket, "7/s burst 9"),
+        limit(Law::LeakyBucket(Leak::Meter), "20/s burst 3"),
+        limit(Law::LeakyBucket(Leak::Queue), "11/s burst 5"),
+        limit(Law::FixedWindow(Align::FirstHit), "5/s"),
+        limit(wall, "9 per 2s"),
+        limit(Law::FixedWindow(Align::Wall(berlin)), "12/day"),
+        limit(Law::SlidingWindowCounter, "6/s"),
+        limit(Law::SlidingWindowCounter, "300 per 700ms"),
+        limit(Law::SlidingWindowLog(LogSize::Modest), "7/s"),
+        limit(Law::SlidingWindowLog(LogSize::Modest), "30 per 300ms"),
+        limit(Law::Concurrency, "8/s"),
+        limit(Law::Concurrency, "5 per 200ms"),
+        limit(Law::TokenBucket, "4294967295/month burst 100"),
+        limit(wall, "3/month"),
+    ]
+}
+
+fn turns(limits: usize) -> impl Strategy<Value = Vec<Turn>> {
+    let units = prop_oneof![8 => 0..4_u32, 1 => 4..40_u32, 1 => Just(u32::MAX)];
+    let ask = (units.clone(), 0..12_u32, 0..3_000_000_u64).prop_map(|(units, more, patience)| match more {
+        0 => Ask::between(units, units.saturating_add(5)),
+        1 => Ask::exactly(units).within(Span::micros(patience)),
+        2 => Ask::between(units / 2, units).within(Span::micros(patience / 10)),
+        _ => Ask::exactly(units),
+    });
+    let act = prop_oneof![
+        12 => ask.clone().prop_map(Act::Take),
+        2 => ask.prop_map(Act::Look),
+        2 => units.prop_map(Act::Give),
+        1 => Just(Act::Clear),
+    ];
+    let wish = (0..2_usize, 0..limits, act, 0..5_u64, proptest::bool::weighted(0.15));
+    let wish = wish.prop_map(|(key, limit, act, permit, is_shadow)| Wish { key, limit, act, permit, is_shadow });
+    let group = (vec(wish, 1..4), prop_oneof![4 => Just(1_u32), 1 => 2..7_u32]);
+    let forward = prop_oneof![
+        3 => Just(0_u64), 4 => 0..300_000_u64, 2 => 0..3_000_000_u64, 1 => select(vec![1_000_000_u64, 86_400_000_000]),
+    ];
+    let back = prop_oneof![9 => Just(0_u64), 1 => 0..2_500_000_u64];
+    vec((forward, back, vec(group, 1..6)).prop_map(|(forward, back, groups)| Turn { forward, back, groups }), 1..25)
+}
+
+/// A group is of one kind, and none of its keys is under two quotas of a law at once.
+fn fill(draws: &mut Draws, group: &[Wish], limits: &[Limit]) {
+    let is_take = matches!(group[0].act, Act::Take(_));
+    for (index, wish) in group.iter().enumerate() {
+        let limit = limits[wish.limit];
+        let is_other = |other: &Wish| {
+            other.key == wish.key
+                && limits[other.limit].family() == limit.family()
+                && limits[other.limit] != limit
+        };
+        let is_own_kind = std::mem::discriminant(&group[0].act) == std::mem::discriminant(&wish.act);
+        if group[..index].iter().any(is_other) || !is_own_kind {
+            continue;
+        }
+        draws.push(["a", "b"][wish.key].into(), Scope(0), limit, wish.act, PermitId(wish.permit));
+        draws.set_terms(Terms { is_shadow: wish.is_shadow && is_take, ..Terms::default() });
+    }
+}
+
+/// What an outcome says to a client: a drained state and none say the same.
+fn told(limit: &Limit, ask: Ask, outcome: Outcome) -> Told {
+    Told::from(&tollgate_core::Reading::new(limit, ask, outcome))
+}
+
+/// Sends groups through the script until all are decided.
+fn settle(engine: &mut impl FnMut(&Parcel) -> Vec<u8>, draws: &Draws, times: &[u32], mut guess: Micros) -> Vec<Vec<Draws>> {
+    let mut settled: Vec<Vec<Draws>> = vec![Vec::new(); draws.len()];
+    let mut waiting: Vec<(usize, Option<super::wire::Again>)> = (0..draws.len()).map(|group| (group, None)).collect();
+    let mut parcel = Parcel::new();
+    for _ in 0..4 {
+        parcel.start(guess);
+        for (group, again) in &waiting {
+            match again {
+                None => parcel.add(draws, *group, times[*group]),
+                Some(again) => parcel.add_again(draws, *group, times[*group], again),
+            }
+        }
+        let bytes = engine(&parcel);
+        let reply = parcel.read(&bytes).unwrap();
+        guess = reply.now();
+        let mut left = Vec::new();
+        for ((group, _), fate) in waiting.iter().zip(reply) {
+            match fate.unwrap() {
+                Fate::Decided(decided) => {
+                    assert_eq!(decided.times(), times[*group]);
+                    for request in 0..times[*group] {
+                        let mut own = draws.clone();
+                        decided.settle(request, own.group_mut(*group));
+                        settled[*group].push(own);
+                    }
+                }
+                Fate::Again(again) => left.push((*group, Some(again))),
+                Fate::Broken => panic!("group {group} is broken"),
+            }
+        }
+        waiting = left;
+        if waiting.is_empty() {
+            return settled;
+        }
+    }
+    panic!("{waiting:?} still wait");
+}
+
+/// Puts the counts of a log's beginning to nought: they may begin at any number, but must go on from there.
+fn normalized(data: &Data) -> Data {
+    let Data::List(list) = data else { return data.clone() };
+    let number = |bytes: &[u8]| bytes.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    let mut list = list.clone();
+    let mut expected = None;
+    for entry in list.iter_mut().skip(1) {
+        let (before, run) = (number(&entry[7..14]), number(&entry[14..]));
+        assert!(expected.is_none_or(|expected| expected == before), "the counts of a log go on without a gap");
+        expected = Some(before + run);
+        entry[7..14].fill(0);
+    }
+    Data::List(list)
+}
+
+/// Runs one group at a time, because a group that waits for its second try would else be overtaken by the others.
+fn run_turns(turns: &[Turn], limits: &[Limit]) -> Result<(), TestCaseError> {
+    let engine = Embedded::new(true);
+    let (mut twin, mut now) = (Twin::default(), START);
+    for turn in turns {
+        now = now.plus(Span::micros(turn.forward)).less(Span::micros(turn.back));
+        for (group, times) in &turn.groups {
+            let mut draws = Draws::new();
+            fill(&mut draws, group, limits);
+            let times = if Parcel::may_repeat(&draws, 0) { *times } else { 1 };
+            twin.forget_lapsed(now);
+            let mut call = |parcel: &Parcel| engine.run(parcel, now.get());
+            let settled = settle(&mut call, &draws, &[times], now);
+            for (request, own) in settled[0].iter().enumerate() {
+                let expected = twin.decide(&draws, 0, now);
+                for (draw, expected) in own.group(0).iter().zip(expected) {
+                    let (limit, ask) = (draw.limit(), draw.act().ask());
+                    let (said, expected) = (told(limit, ask, *draw.outcome()), told(limit, ask, expected));
+                    if said != expected || draw.now() != now {
+                        return Err(TestCaseError::fail(format!(
+                            "request {request} of {times} at {now:?}: {group:?}\n  {limit} {:?}\n  script {said:?}\n  twin   {expected:?}",
+                            draw.act()
+                        )));
+                    }
+                }
+            }
+            let mut fake = engine.fake.borrow().clone();
+            for kept in fake.kept.values_mut() {
+                kept.data = normalized(&kept.data);
+            }
+            if let Some(difference) = twin.differs_from(&fake) {
+                return Err(TestCaseError::fail(format!("after {group:?} × {times} at {now:?}: {difference}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check(strategy: &impl Strategy<Value = Vec<Turn>>, limits: &[Limit]) {
+    let mut runner = TestRunner::new(Config { failure_persistence: None, max_shrink_iters: 3000, ..Config::default() });
+    if let Err(error) = runner.run(strategy, |turns| run_turns(&turns, limits)) {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn the_script_equals_the_laws_under_all_of_them_at_once() {
+    let limits = limits();
+    check(&turns(limits.len()), &limits);
+}

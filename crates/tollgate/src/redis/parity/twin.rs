@@ -1,0 +1,274 @@
+//! What the script should do, in Rust: the laws themselves around a map, one request after the other.
+
+use super::fake::{Data, Fake};
+use crate::redis::stored_key;
+use crate::redis::wire::Codec;
+use std::collections::BTreeMap;
+use tollgate_core::{
+    Act, Answer, Ask, Draw, Draws, Limit, Micros, Outcome, PermitId, Reading, Roll, State,
+};
+
+/// For how long a state is kept after it has drained.
+const SLACK_MS: u64 = 1000;
+
+#[derive(Debug, Default)]
+pub(super) struct Twin {
+    kept: BTreeMap<Vec<u8>, Kept>,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    limit: Limit,
+    memory: Memory,
+    lapses_ms: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Memory {
+    State(State),
+    Roll(Roll),
+}
+
+/// How to take back what one draw took.
+enum Undo {
+    Nothing,
+    Restore(Option<Kept>),
+    Give(u32),
+}
+
+/// The name of a draw's key.
+pub(super) fn name_of(draws: &Draws, draw: &Draw) -> Vec<u8> {
+    let mut name = Vec::new();
+    stored_key::write(draws.key(draw), draw.scope(), draw.limit().family(), &mut name);
+    name
+}
+
+impl Twin {
+    /// Forgets what a server has forgotten by now.
+    pub(super) fn forget_lapsed(&mut self, now: Micros) {
+        self.kept.retain(|_, kept| now.get() / 1000 <= kept.lapses_ms);
+    }
+
+    /// Decides a request.
+    pub(super) fn decide(&mut self, draws: &Draws, group: usize, now: Micros) -> Vec<Outcome> {
+        let group = draws.group(group);
+        let names: Vec<_> = group.iter().map(|draw| name_of(draws, draw)).collect();
+        for (draw, name) in group.iter().zip(&names) {
+            self.adopt(name, draw.limit(), now);
+        }
+        let (mut outcomes, mut undos, mut is_refused) = (Vec::new(), Vec::new(), false);
+        for (draw, name) in group.iter().zip(&names) {
+            let act = if is_refused { draw.act().look() } else { draw.act() };
+            let (outcome, undo) = self.act(name, draw.limit(), act, draw.permit(), now);
+            is_refused |= outcome.is_refused() && !draw.is_shadow();
+            outcomes.push(outcome);
+            undos.push(undo);
+        }
+        if is_refused {
+            for ((draw, name), undo) in group.iter().zip(&names).zip(undos).rev() {
+                match undo {
+                    Undo::Nothing => {}
+                    Undo::Restore(Some(kept)) => drop(self.kept.insert(name.clone(), kept)),
+                    Undo::Restore(None) => drop(self.kept.remove(name)),
+                    Undo::Give(units) => {
+                        self.act(name, draw.limit(), Act::Give(units), draw.permit(), now);
+                    }
+                }
+            }
+            for ((draw, name), outcome) in group.iter().zip(&names).zip(&mut outcomes) {
+                if !outcome.is_refused() {
+                    *outcome = self.act(name, draw.limit(), draw.act().look(), draw.permit(), now).0;
+                }
+            }
+        }
+        outcomes
+    }
+
+    /// Sees a state with the eyes of another limit than the one that wrote it.
+    fn adopt(&mut self, name: &[u8], limit: &Limit, now: Micros) {
+        let Some(Kept { limit: before, memory: Memory::State(state), .. }) = self.kept.get(name).cloned() else {
+            return;
+        };
+        if before != *limit {
+            let adopted = limit.adopt(state, &before, now);
+            self.keep(name, limit, adopted, now);
+        }
+    }
+
+    fn keep(&mut self, name: &[u8], limit: &Limit, state: Option<State>, now: Micros) {
+        match state.filter(|state| !limit.is_drained(*state, now)) {
+            Some(state) => {
+                let outcome = Outcome::of_state(Answer::Spared, now, state);
+                let drains = Reading::new(limit, Ask::PEEK, outcome).reset();
+                let lapses_ms = now.get() / 1000 + drains.get().div_ceil(1000) + SLACK_MS;
+                self.kept.insert(name.to_vec(), Kept { limit: *limit, memory: Memory::State(state), lapses_ms });
+            }
+            None => drop(self.kept.remove(name)),
+        }
+    }
+
+    fn act(&mut self, name: &[u8], limit: &Limit, act: Act, permit: PermitId, now: Micros) -> (Outcome, Undo) {
+        if limit.keeps_roll() {
+            return self.act_on_roll(name, limit, act, permit, now);
+        }
+        let before = self.kept.get(name).cloned();
+        let state = before.as_ref().and_then(|kept| match kept.memory {
+            Memory::State(state) => Some(state),
+            Memory::Roll(_) => None,
+        });
+        let looked = |state, ask| {
+            let granted = limit.step(state, now, ask).granted;
+            let state = limit.step(state, now, Ask::PEEK).state;
+            Outcome::of_state(granted.map_or(Answer::Refused, |_| Answer::Spared), now, state)
+        };
+        match act {
+            Act::Take(ask) => {
+                let step = limit.step(state, now, ask);
+                if !step.changed {
+                    return (Outcome::of_state(step.answer(), now, step.state), Undo::Nothing);
+                }
+                self.keep(name, limit, Some(step.state), now);
+                (Outcome::of_state(step.answer(), now, step.state), Undo::Restore(before))
+            }
+            Act::Look(ask) => (looked(state, ask), Undo::Nothing),
+            Act::Give(units) => {
+                let given = state.map(|state| limit.give(state, now, units));
+                self.keep(name, limit, given, now);
+                (looked(given, Ask::PEEK), Undo::Nothing)
+            }
+            Act::Clear => {
+                self.kept.remove(name);
+                (looked(None, Ask::PEEK), Undo::Nothing)
+            }
+        }
+    }
+
+    fn act_on_roll(
+        &mut self,
+        name: &[u8],
+        limit: &Limit,
+        act: Act,
+        permit: PermitId,
+        now: Micros,
+    ) -> (Outcome, Undo) {
+        let mut roll = match self.kept.remove(name) {
+            Some(Kept { limit: before, memory: Memory::Roll(mut roll), .. }) => {
+                before.drain_roll(&mut roll, now);
+                roll
+            }
+            _ => limit.new_roll(),
+        };
+        limit.drain_roll(&mut roll, now);
+        let mut undo = Undo::Nothing;
+        let outcome = match act {
+            Act::Take(ask) => {
+                let granted = limit.step_roll(&mut roll, now, ask, permit);
+                if let Some(units) = granted.filter(|units| *units > 0) {
+                    undo = Undo::Give(units);
+                }
+                limit.read_roll(&roll, now, ask, granted.map_or(Answer::Refused, Answer::Granted))
+            }
+            Act::Look(ask) => limit.look_roll(&roll, now, ask),
+            Act::Give(units) => {
+                limit.give_roll(&mut roll, units, permit);
+                limit.look_roll(&roll, now, Ask::PEEK)
+            }
+            Act::Clear => {
+                roll = limit.new_roll();
+                limit.look_roll(&roll, now, Ask::PEEK)
+            }
+        };
+        if roll.entries() > 0 {
+            let kept = Kept { limit: *limit, memory: Memory::Roll(roll), lapses_ms: u64::MAX };
+            self.kept.insert(name.to_vec(), kept);
+        }
+        (outcome, undo)
+    }
+
+    /// Says where a server keeps something else, or for another time.
+    pub(super) fn differs_from(&mut self, fake: &Fake) -> Option<String> {
+        if self.kept.keys().ne(fake.kept.keys()) {
+            let (ours, theirs): (Vec<_>, Vec<_>) = (self.kept.keys().collect(), fake.kept.keys().collect());
+            return Some(format!("keys: {ours:?} are kept here, {theirs:?} there"));
+        }
+        for ((name, kept), there) in self.kept.iter_mut().zip(fake.kept.values()) {
+            let lapses_ms = there.lapses_ms.expect("everything has a time to live");
+            let data = match &kept.memory {
+                Memory::State(_) => kept.data(),
+                Memory::Roll(roll) => {
+                    // A list may live a little longer than what is on it, and goes with what is there.
+                    let drained = drained_ms(&kept.limit, roll, fake.now_micros);
+                    if lapses_ms < drained {
+                        return Some(format!("{name:?} lapses at {lapses_ms}, but drains at {drained}"));
+                    }
+                    kept.lapses_ms = lapses_ms;
+                    kept.data()
+                }
+            };
+            if there.data != data || lapses_ms != kept.lapses_ms {
+                return Some(format!(
+                    "{name:?} under {}\n  there {there:?}\n  here {data:?} until {}",
+                    kept.limit, kept.lapses_ms
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// When nothing on the roll will matter any more; at the beginning of time if nothing does.
+fn drained_ms(limit: &Limit, roll: &Roll, now_micros: u64) -> u64 {
+    let now = Micros::new(now_micros);
+    let outcome = limit.look_roll(roll, now, Ask::PEEK);
+    match Reading::new(limit, Ask::PEEK, outcome).reset().get() {
+        0 => 0,
+        reset => (now_micros + reset).div_ceil(1000),
+    }
+}
+
+impl Kept {
+    /// What a server keeps of it, byte for byte.
+    fn data(&self) -> Data {
+        match &self.memory {
+            Memory::State(state) => {
+                let mut value = Vec::new();
+                Codec::new(&self.limit).write(*state, &mut value);
+                Data::Text(value)
+            }
+            Memory::Roll(Roll::Log(log)) => {
+                let mut list = std::collections::VecDeque::new();
+                list.push_back(bytes(self.limit.quota().per().get(), 7));
+                for (at, run) in log.runs() {
+                    // How many came before is any number, as long as it goes on; the test sets it.
+                    list.push_back([bytes(at.get(), 7), bytes(0, 7), bytes(u64::from(run), 4)].concat());
+                }
+                Data::List(list)
+            }
+            Memory::Roll(Roll::Holders(holders)) => {
+                let mut set = Vec::new();
+                let mut used = 0;
+                for (permit, units, lapses) in holders.holds() {
+                    used += u64::from(units);
+                    let (permit, lapse, units) = (permit.0.to_be_bytes(), bytes(lapses.get(), 7), bytes(u64::from(units), 4));
+                    let mut number = 0_u8;
+                    let (by_lapse, by_permit) = loop {
+                        let by_lapse = [b"L", &lapse[..], &permit, &units, &[number]].concat();
+                        let by_permit = [b"P", &permit[..], &[number], &lapse, &units].concat();
+                        if !set.contains(&(0, by_lapse.clone())) {
+                            break (by_lapse, by_permit);
+                        }
+                        number += 1;
+                    };
+                    set.extend([(0, by_lapse), (0, by_permit)]);
+                }
+                set.push((used, b"u".to_vec()));
+                set.sort();
+                Data::Sorted(set)
+            }
+        }
+    }
+}
+
+fn bytes(number: u64, width: usize) -> Vec<u8> {
+    number.to_be_bytes()[8 - width..].to_vec()
+}

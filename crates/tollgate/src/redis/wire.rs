@@ -1,0 +1,261 @@
+//! Draws on their way to the store and back.
+//!
+//! A [`Parcel`] is filled with groups of draws and written as one call of the script (`draw.lua`), which decides them in
+//! order, as if they had come one after the other, each all or nothing. The same parcel then reads the [`Reply`]. It is
+//! made to be kept: once warm, filling it allocates nothing.
+//!
+//! A limit's numbers travel once, however many draws are made from it, and so does a key's name. Whoever fills a parcel
+//! bounds it: the server does nothing else while it decides one.
+
+mod keys;
+mod limits;
+mod reply;
+mod value;
+
+pub(crate) use reply::{Again, Decided, Fate, Reply, WireError};
+#[cfg(test)]
+pub(crate) use value::Codec;
+
+use super::script;
+use keys::Keys;
+use limits::Limits;
+use std::ops::Range;
+use tollgate_core::{Act, Draw, Draws, Figures, Limit, Micros, Span};
+
+/// How a draw begins: flags, key, limit and units, in this order. What the flags announce follows.
+mod flag {
+    /// It is the last draw of its group. The lowest two bits are the act.
+    pub(super) const LAST: u8 = 4;
+    pub(super) const SHADOW: u8 = 8;
+    /// The most units of use, and the longest wait worth having.
+    pub(super) const RANGE: u8 = 16;
+    /// The permit, of eight bytes.
+    pub(super) const PERMIT: u8 = 32;
+    /// What was found under the key, and what to take it for.
+    pub(super) const ADOPTED: u8 = 64;
+    /// How many requests of this kind there are.
+    pub(super) const TIMES: u8 = 128;
+}
+
+/// Groups of draws that the store decides in one call.
+#[derive(Debug, Default)]
+pub(crate) struct Parcel {
+    keys: Keys,
+    limits: Limits,
+    records: Vec<u8>,
+    /// For each draw, where in `limits` its limit is.
+    drawn_from: Vec<usize>,
+    groups: Vec<Group>,
+    /// What an adopted state looks like, while it is being written.
+    adopted: Vec<u8>,
+}
+
+/// One request's draws, or those of several requests that are all alike.
+#[derive(Clone, Debug)]
+struct Group {
+    draws: Range<usize>,
+    times: u32,
+}
+
+impl Parcel {
+    /// The most draws that one can carry.
+    pub(crate) const MOST_DRAWS: usize = 8192;
+
+    /// An empty one. It allocates when it is first filled.
+    pub(crate) fn new() -> Parcel {
+        Parcel::default()
+    }
+
+    /// Empties it and keeps its memory. `now` is about what the store's clock will say: where the calendar decides when
+    /// a window ends, the ends around that time travel along.
+    pub(crate) fn start(&mut self, now: Micros) {
+        self.keys.clear();
+        self.limits.start(now);
+        self.records.clear();
+        self.drawn_from.clear();
+        self.groups.clear();
+    }
+
+    /// How many groups it carries.
+    pub(crate) fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Whether it carries none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// How many keys its groups have together.
+    pub(crate) fn key_count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// How many draws its groups have together.
+    pub(crate) fn draw_count(&self) -> usize {
+        self.drawn_from.len()
+    }
+
+    /// The part of the first key's name that says which server of several it is on.
+    pub(crate) fn tag(&self) -> &[u8] {
+        self.keys.iter().next().map_or(&[], super::stored_key::tag)
+    }
+
+    /// Whether several requests that make this very group may travel as one: it takes exact amounts, nobody's patience
+    /// ends, no permits tell them apart, and all its keys differ.
+    pub(crate) fn may_repeat(draws: &Draws, group: usize) -> bool {
+        let group = draws.group(group);
+        let is_exact = |draw: &Draw| match draw.act() {
+            Act::Take(ask) => {
+                let is_patient = !is_queue(draw.limit()) || ask.patience() == Span::MAX;
+                ask.at_least() == ask.at_most() && is_patient
+            }
+            Act::Look(_) | Act::Give(_) | Act::Clear => false,
+        };
+        let meets = |one: &Draw, other: &Draw| {
+            one.scope() == other.scope()
+                && one.limit().family() == other.limit().family()
+                && draws.key(one) == draws.key(other)
+        };
+        group.iter().enumerate().all(|(index, draw)| {
+            is_exact(draw)
+                && !matches!(draw.limit().figures(), Figures::Concurrency { .. })
+                && !group[..index].iter().any(|other| meets(draw, other))
+        })
+    }
+
+    /// Adds a group, on behalf of so many requests: more than one only if they [may repeat](Parcel::may_repeat) it.
+    ///
+    /// # Panics
+    /// If it carries [`Parcel::MOST_DRAWS`] already, or if there is no such group.
+    pub(crate) fn add(&mut self, draws: &Draws, group: usize, times: u32) {
+        self.add_group(draws, group, times, None);
+    }
+
+    /// Adds a group again that could not be decided as it was sent, with what Rust made of what was in its way.
+    ///
+    /// # Panics
+    /// If it carries [`Parcel::MOST_DRAWS`] already, or if there is no such group.
+    pub(crate) fn add_again(&mut self, draws: &Draws, group: usize, times: u32, again: &Again) {
+        self.add_group(draws, group, times, Some(again));
+    }
+
+    fn add_group(&mut self, draws: &Draws, group: usize, times: u32, again: Option<&Again>) {
+        debug_assert!(times == 1 || Parcel::may_repeat(draws, group), "requests that differ travel apart");
+        let (first, group) = (self.drawn_from.len(), draws.group(group));
+        assert!(first + group.len() <= Parcel::MOST_DRAWS, "whoever fills a parcel bounds it");
+        for (index, draw) in group.iter().enumerate() {
+            let (place, number) = self.limits.place(draw.limit());
+            self.drawn_from.push(place);
+            let key = self.keys.place(draws.key(draw), draw.scope(), draw.limit());
+            let found = again.and_then(|again| again.found(index));
+            let mut flags = 0;
+            if index + 1 == group.len() {
+                flags |= flag::LAST;
+            }
+            if index == 0 && times != 1 {
+                flags |= flag::TIMES;
+            }
+            self.write_draw(draw, flags, key, number, found.map(|found| (found, again.map(Again::now))));
+            if index == 0 && times != 1 {
+                self.records.extend_from_slice(&times.to_be_bytes());
+            }
+        }
+        self.limits.count_strings(self.keys.strings());
+        self.groups.push(Group { draws: first..self.drawn_from.len(), times });
+    }
+
+    fn write_draw(
+        &mut self,
+        draw: &Draw,
+        mut flags: u8,
+        key: u16,
+        limit: u16,
+        found: Option<(&[u8], Option<Micros>)>,
+    ) {
+        let (act, units) = match draw.act() {
+            Act::Take(ask) => (0, ask.at_least()),
+            Act::Look(ask) => (1, ask.at_least()),
+            Act::Give(units) => (2, units),
+            Act::Clear => (3, 0),
+        };
+        let ask = draw.act().ask();
+        let patience = if is_queue(draw.limit()) { ask.patience() } else { Span::MAX };
+        let has_range = act < 2 && (ask.at_most() != ask.at_least() || patience != Span::MAX);
+        let has_permit = matches!(draw.limit().figures(), Figures::Concurrency { .. });
+        for (is_set, bit) in [
+            (draw.is_shadow(), flag::SHADOW),
+            (has_range, flag::RANGE),
+            (has_permit, flag::PERMIT),
+            (found.is_some(), flag::ADOPTED),
+        ] {
+            flags |= if is_set { bit } else { 0 };
+        }
+        self.records.push(flags | act);
+        self.records.extend_from_slice(&key.to_be_bytes());
+        self.records.extend_from_slice(&limit.to_be_bytes());
+        self.records.extend_from_slice(&units.to_be_bytes());
+        if has_range {
+            self.records.extend_from_slice(&ask.at_most().to_be_bytes());
+            self.records.extend_from_slice(&patience.get().to_be_bytes()[1..]);
+        }
+        if has_permit {
+            self.records.extend_from_slice(&draw.permit().0.to_be_bytes());
+        }
+        if let Some((found, now)) = found {
+            self.adopted.clear();
+            adopt(draw.limit(), found, now.unwrap_or(Micros::EPOCH), &mut self.adopted);
+            push_text(found, &mut self.records);
+            push_text(&self.adopted, &mut self.records);
+        }
+    }
+
+    /// Writes it as a call of the script.
+    pub(crate) fn write(&self, call: &mut redis::Cmd) {
+        call.arg("EVALSHA").arg(script::digest()).arg(self.keys.len());
+        for key in self.keys.iter() {
+            call.arg(key);
+        }
+        let [limits, records] = self.arguments();
+        call.arg(limits).arg(records);
+    }
+
+    /// The names of its keys, in the order in which the script is given them.
+    pub(crate) fn key_names(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.iter()
+    }
+
+    /// The script's arguments.
+    pub(crate) fn arguments(&self) -> [&[u8]; 2] {
+        [self.limits.bytes(), &self.records]
+    }
+
+    /// Reads what the script answered to it.
+    ///
+    /// # Errors
+    /// If that is no answer of the script.
+    pub(crate) fn read<'a>(&'a self, reply: &'a [u8]) -> Result<Reply<'a>, WireError> {
+        Reply::new(self, reply)
+    }
+}
+
+fn is_queue(limit: &Limit) -> bool {
+    matches!(limit.figures(), Figures::Bucket { is_queue: true, .. })
+}
+
+/// Writes what a limit makes of a value that another one wrote: nothing if it had drained, or can't be read.
+fn adopt(limit: &Limit, found: &[u8], now: Micros, adopted: &mut Vec<u8>) {
+    let state = value::decode(found).and_then(|(before, state)| match before == *limit {
+        true => Some(state),
+        false => limit.adopt(state, &before, now),
+    });
+    if let Some(state) = state.filter(|state| !limit.is_drained(*state, now)) {
+        value::Codec::new(limit).write(state, adopted);
+    }
+}
+
+/// Writes bytes behind their number, which fits a byte: no state is longer.
+fn push_text(bytes: &[u8], to: &mut Vec<u8>) {
+    to.push(u8::try_from(bytes.len()).expect("the script tells only of values below 256 bytes"));
+    to.extend_from_slice(bytes);
+}

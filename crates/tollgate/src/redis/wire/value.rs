@@ -1,0 +1,231 @@
+//! A key's state as bytes: which limit wrote it, then its numbers.
+//!
+//! The limit comes first and in full, so that whoever finds the state under another limit can tell what it meant. The
+//! numbers follow, each in as many bytes as the limit allows it to need: for most limits the whole is under 24 bytes.
+
+use tollgate_core::{Align, Law, Leak, Limit, Quota, Span, State, Zone};
+
+/// How the states of one limit are written.
+#[derive(Clone, Debug)]
+pub(crate) struct Codec {
+    limit: Limit,
+    prefix: Vec<u8>,
+    /// How many bytes each number of a state takes.
+    widths: [usize; 3],
+}
+
+impl Codec {
+    pub(crate) fn new(limit: &Limit) -> Codec {
+        let mut prefix = Vec::new();
+        write_limit(limit, &mut prefix);
+        Codec { limit: *limit, prefix, widths: limit.part_bytes() }
+    }
+
+    pub(crate) fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// What every state of the limit begins with.
+    pub(crate) fn prefix(&self) -> &[u8] {
+        &self.prefix
+    }
+
+    /// How long every state of the limit is.
+    pub(crate) fn length(&self) -> usize {
+        self.prefix.len() + self.widths.iter().sum::<usize>()
+    }
+
+    /// The form of a state, as the script's `struct` reads it.
+    pub(crate) fn form(&self) -> String {
+        let numbers = self.widths.iter().filter(|width| **width > 0).map(|width| format!("I{width}"));
+        format!(">c{}{}", self.prefix.len(), numbers.collect::<String>())
+    }
+
+    /// Writes a state.
+    pub(crate) fn write(&self, state: State, value: &mut Vec<u8>) {
+        value.extend_from_slice(&self.prefix);
+        for (number, width) in self.limit.parts_of(state).into_iter().zip(self.widths) {
+            value.extend_from_slice(&number.to_be_bytes()[8 - width..]);
+        }
+    }
+
+    /// Reads a state that this limit wrote; nothing if it did not.
+    pub(crate) fn read(&self, value: &[u8]) -> Option<State> {
+        let mut rest = value.strip_prefix(&self.prefix[..]).filter(|_| value.len() == self.length())?;
+        let mut parts = [0_u64; 3];
+        for (part, width) in parts.iter_mut().zip(self.widths) {
+            let (bytes, behind) = rest.split_at_checked(width)?;
+            *part = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            rest = behind;
+        }
+        self.limit.state_of(parts)
+    }
+}
+
+/// The limit that wrote a value, and the state it wrote; nothing if it was none.
+pub(crate) fn decode(value: &[u8]) -> Option<(Limit, State)> {
+    let limit = read_limit(&mut { value })?;
+    Some((limit, Codec::new(&limit).read(value)?))
+}
+
+// What a value's first byte has in its upper half.
+const TOKENS: u8 = 0;
+const METER: u8 = 1;
+const QUEUE: u8 = 2;
+const FIRST_HIT: u8 = 3;
+const WALL: u8 = 4;
+const WALL_IN_ZONE: u8 = 5;
+const SLIDING: u8 = 6;
+/// Laws that keep no such state. Their limits are written only to be told apart.
+const ROLL: u8 = 7;
+
+/// Writes which limit it is. Most periods are a few digits and many zeros, and are written so.
+fn write_limit(limit: &Limit, bytes: &mut Vec<u8>) {
+    let (law, quota) = (limit.law(), limit.quota());
+    let kind = match law {
+        Law::TokenBucket => TOKENS,
+        Law::LeakyBucket(Leak::Meter) => METER,
+        Law::LeakyBucket(Leak::Queue) => QUEUE,
+        Law::FixedWindow(Align::FirstHit) => FIRST_HIT,
+        Law::FixedWindow(Align::Wall(Zone::UTC)) => WALL,
+        Law::FixedWindow(Align::Wall(_)) => WALL_IN_ZONE,
+        Law::SlidingWindowCounter => SLIDING,
+        Law::SlidingWindowLog(_) | Law::Concurrency => ROLL,
+    };
+    let (mut digits, mut zeros) = (quota.per().get(), 0_u8);
+    while zeros < 15 && digits.is_multiple_of(10) {
+        (digits, zeros) = (digits / 10, zeros + 1);
+    }
+    bytes.push(kind << 4 | zeros);
+    write_number(digits, bytes);
+    write_number(u64::from(quota.amount()), bytes);
+    if kind <= QUEUE {
+        write_number(u64::from(quota.burst().unwrap_or(0)), bytes);
+    }
+    if let Law::FixedWindow(Align::Wall(zone)) = law
+        && kind == WALL_IN_ZONE
+    {
+        // By its name: a zone's number is another one in every edition of the time zones.
+        write_number(zone.name().len() as u64, bytes);
+        bytes.extend_from_slice(zone.name().as_bytes());
+    }
+}
+
+/// Reads what [`write_limit`] wrote, and moves on behind it.
+fn read_limit(bytes: &mut &[u8]) -> Option<Limit> {
+    let first = *bytes.split_off_first()?;
+    let (kind, zeros) = (first >> 4, first & 15);
+    let per = read_number(bytes)?.checked_mul(10_u64.pow(u32::from(zeros)))?;
+    let amount = u32::try_from(read_number(bytes)?).ok()?;
+    let mut quota = Quota::new(amount, Span::micros(per)).ok().filter(|_| per <= Span::MAX.get())?;
+    if kind <= QUEUE {
+        quota = match u32::try_from(read_number(bytes)?).ok()? {
+            0 => quota,
+            burst => quota.with_burst(burst).ok()?,
+        };
+    }
+    let law = match kind {
+        TOKENS => Law::TokenBucket,
+        METER => Law::LeakyBucket(Leak::Meter),
+        QUEUE => Law::LeakyBucket(Leak::Queue),
+        FIRST_HIT => Law::FixedWindow(Align::FirstHit),
+        WALL => Law::FixedWindow(Align::Wall(Zone::UTC)),
+        WALL_IN_ZONE => {
+            let length = usize::try_from(read_number(bytes)?).ok()?;
+            let name = std::str::from_utf8(bytes.split_off(..length)?).ok()?;
+            Law::FixedWindow(Align::Wall(name.parse().ok()?))
+        }
+        SLIDING => Law::SlidingWindowCounter,
+        _ => return None,
+    };
+    Limit::new(law, quota).ok()
+}
+
+/// Seven bits a byte, the lowest first; all but the last byte have the eighth set.
+fn write_number(mut number: u64, bytes: &mut Vec<u8>) {
+    while number >= 0x80 {
+        bytes.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+fn read_number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..63).step_by(7) {
+        let byte = *bytes.split_off_first()?;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::{Ask, Micros};
+
+    const NOW: Micros = Micros::new(1_700_000_000_123_457);
+
+    fn laws() -> Vec<Law> {
+        let berlin = "Europe/Berlin".parse().unwrap();
+        vec![
+            Law::TokenBucket,
+            Law::LeakyBucket(Leak::Meter),
+            Law::LeakyBucket(Leak::Queue),
+            Law::FixedWindow(Align::FirstHit),
+            Law::FixedWindow(Align::Wall(Zone::UTC)),
+            Law::FixedWindow(Align::Wall(berlin)),
+            Law::SlidingWindowCounter,
+        ]
+    }
+
+    #[test]
+    fn a_value_tells_who_wrote_it_and_what() {
+        let quotas = ["1/s", "100/min", "5000/day", "10000000/s", "999983 per 7s", "3 per 100us", "4294967295/month"];
+        let mut seen = 0;
+        for law in laws() {
+            for quota in quotas {
+                for burst in [None, Some(1), Some(4000)] {
+                    let quota: Quota = quota.parse().unwrap();
+                    let quota = burst.map_or(quota, |burst| quota.with_burst(burst).unwrap());
+                    let Ok(limit) = Limit::new(law, quota) else { continue };
+                    for units in [1, limit.capacity()] {
+                        let state = limit.step(None, NOW, Ask::exactly(units)).state;
+                        let (codec, mut value) = (Codec::new(&limit), Vec::new());
+                        codec.write(state, &mut value);
+                        assert_eq!(decode(&value), Some((limit, state)), "{limit}");
+                        assert_eq!((value.len(), codec.read(&value)), (codec.length(), Some(state)));
+                        for cut in 0..value.len() {
+                            assert_eq!(decode(&value[..cut]), None);
+                        }
+                        seen += 1;
+                    }
+                }
+            }
+        }
+        assert!(seen > 60, "{seen}");
+    }
+
+    #[test]
+    fn what_nobody_wrote_is_read_as_nothing() {
+        let limit = Limit::new(Law::TokenBucket, "10/s burst 3".parse().unwrap()).unwrap();
+        let (codec, mut value) = (Codec::new(&limit), Vec::new());
+        codec.write(limit.step(None, NOW, Ask::exactly(3)).state, &mut value);
+        let owed = codec.prefix().len();
+        value[owed] = 0xff;
+        assert_eq!(decode(&value), None, "more is owed than may be");
+        assert_eq!(decode(b"hello, world"), None);
+        assert_eq!(decode(&[0xff; 40]), None);
+    }
+
+    #[test]
+    fn the_usual_states_are_small() {
+        let length = |law, quota: &str| Codec::new(&Limit::new(law, quota.parse().unwrap()).unwrap()).length();
+        assert_eq!(length(Law::TokenBucket, "100/min"), 4 + 4 + 7);
+        assert_eq!(length(Law::SlidingWindowCounter, "1000/h"), 4 + 6 + 2 + 2);
+        assert_eq!(length(Law::FixedWindow(Align::FirstHit), "10/s"), 3 + 7 + 1);
+    }
+}
