@@ -118,6 +118,11 @@ impl Draw {
         self.key == other.key && self.limit.family() == other.limit.family()
     }
 
+    /// Has it held to one of `nodes` [shares](Limit::share) of its limit: for stores, before they decide it by themselves.
+    pub fn divide(&mut self, nodes: u32) {
+        self.limit = self.limit.share(nodes);
+    }
+
     /// Notes what `decide` makes of it: for stores.
     #[inline]
     pub fn settle(&mut self, decide: impl FnOnce(&Limit, Act, PermitId) -> Outcome) {

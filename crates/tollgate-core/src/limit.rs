@@ -3,7 +3,8 @@
 use crate::ask::{Ask, PermitId};
 use crate::figures::Figures;
 use crate::law::{
-    Align, Bucket, Concurrency, FixedWindow, Law, Leak, LogSize, Roll, SlidingLog, SlidingWindow,
+    Align, Bucket, Concurrency, FixedWindow, Law, Leak, LogSize, Passage, Roll, SlidingLog, SlidingWindow,
+    portion,
 };
 use crate::law::{BucketDuty, Stretch, WindowLayout, Zone};
 use crate::quota::Quota;
@@ -29,11 +30,12 @@ pub struct Limit {
     form: Form,
     quota: Quota,
     law: Law,
-    /// The law as a number: comparing it and the quota is all that telling two limits apart takes on the hot path.
+    /// The law as a number, and above it the number of shares but one: comparing it and the quota is all that telling
+    /// two limits apart takes on the hot path.
     code: u32,
 }
 
-/// The law and the quota say it all; the form only follows from them.
+/// The law, the quota and the number of shares say it all; the form only follows from them.
 impl PartialEq for Limit {
     #[inline]
     fn eq(&self, other: &Limit) -> bool {
@@ -85,6 +87,9 @@ impl Limit {
     /// The longest log that a rule gets without saying that it means it, in units.
     pub const MODEST_LOG: u32 = 10_000;
 
+    /// The most shares that a limit is divided into.
+    pub const MOST_SHARES: u32 = 1 << 16;
+
     /// The longest that a limit may take to be full again: a century, so that every wait it names ends before time does.
     pub const LONGEST: Span = Span::micros(100 * Span::YEAR.get());
 
@@ -122,10 +127,60 @@ impl Limit {
     /// never meet.
     #[inline]
     pub fn family(&self) -> usize {
-        (self.code >> 20) as usize
+        (self.code >> Law::FAMILY_AT & 0xf) as usize
     }
 
-    /// The quota it grants.
+    /// One of `nodes` equal shares of it: what each node enforces by itself while none knows of the others.
+    ///
+    /// Together they grant no more than the limit, but for one thing: each has at least one unit, for with none it would
+    /// refuse everybody. A bucket holds a part of the burst and takes as many periods to refill as much; windows, logs
+    /// and places are divided. A share is divided no further: this is always a share of the whole, and one of one is the
+    /// whole again. More than [`Limit::MOST_SHARES`] are not told apart.
+    ///
+    /// ```
+    /// use tollgate_core::{Law, Limit};
+    ///
+    /// let limit = Limit::new(Law::TokenBucket, "100/s burst 20".parse()?)?;
+    /// let share = limit.share(3);
+    /// assert_eq!((share.capacity(), share.shares()), (6, 3));
+    /// assert_eq!(share.share(1), limit);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn share(&self, nodes: u32) -> Limit {
+        let nodes = nodes.clamp(1, Limit::MOST_SHARES);
+        if nodes == self.shares() {
+            return *self;
+        }
+        let whole = self.whole();
+        let form = match whole.form {
+            form if nodes == 1 => form,
+            Form::Bucket(bucket) => Form::Bucket(bucket.share(&self.quota, nodes)),
+            Form::FixedWindow(window) => Form::FixedWindow(window.share(nodes)),
+            Form::SlidingWindow(window) => Form::SlidingWindow(window.share(nodes)),
+            Form::SlidingLog(log) => {
+                Form::SlidingLog(SlidingLog { amount: portion(log.amount, nodes), ..log })
+            }
+            Form::Concurrency(places) => {
+                Form::Concurrency(Concurrency { amount: portion(places.amount, nodes), ..places })
+            }
+        };
+        Limit { form, code: whole.code | (nodes - 1) << Law::SHARES_AT, ..whole }
+    }
+
+    fn whole(&self) -> Limit {
+        match self.shares() {
+            1 => *self,
+            _ => Limit::new(self.law, self.quota).expect("it was made of the same before it was divided"),
+        }
+    }
+
+    /// Of how many shares it is one; 1 if it is the whole.
+    #[inline]
+    pub fn shares(&self) -> u32 {
+        (self.code >> Law::SHARES_AT) + 1
+    }
+
+    /// The quota it grants; of a share, that of the whole.
     #[inline]
     pub fn quota(&self) -> Quota {
         self.quota
@@ -136,7 +191,10 @@ impl Limit {
     pub fn capacity(&self) -> u32 {
         match &self.form {
             Form::Bucket(bucket) => bucket.burst(),
-            _ => self.quota.amount(),
+            Form::FixedWindow(window) => window.amount(),
+            Form::SlidingWindow(window) => window.amount(),
+            Form::SlidingLog(log) => log.amount,
+            Form::Concurrency(places) => places.amount,
         }
     }
 
@@ -146,7 +204,8 @@ impl Limit {
         match &self.form {
             Form::Bucket(bucket) => {
                 let (per, burst) = (u128::from(self.quota.per().get()), u128::from(bucket.burst()));
-                let micros = (per * burst).div_ceil(u128::from(self.quota.amount()));
+                let micros =
+                    (per * burst * u128::from(self.shares())).div_ceil(u128::from(self.quota.amount()));
                 Span::micros(u64::try_from(micros).unwrap_or(u64::MAX))
             }
             _ => self.quota.per(),
@@ -156,7 +215,7 @@ impl Limit {
     /// Whether the law remembers a [`Roll`] instead of a [`State`].
     #[inline]
     pub fn keeps_roll(&self) -> bool {
-        self.code >= Law::ROLLS << 20
+        self.family() >= Law::ROLLS
     }
 
     /// Ages `state` to `now` and grants as much of `ask` as fits. Pure, in integers, and total.
@@ -202,16 +261,20 @@ impl Limit {
     /// The state that `before` wrote, under this limit: nothing if it had drained, or if the laws differ.
     ///
     /// A token bucket keeps the tokens that are left, a leaky bucket what is in it, a window what was used. The new
-    /// rate counts from `now`.
+    /// rate counts from `now`. Where `before` is divided into more or fewer [shares](Limit::share), so is what is left:
+    /// the shares of what is left are never more than what is left.
     pub fn adopt(&self, state: State, before: &Limit, now: Micros) -> Option<State> {
         if self.family() != before.family() || before.is_drained(state, now) {
             return None;
         }
+        let passage = Passage { from: before.shares(), to: self.shares() };
         match (&self.form, &before.form) {
-            (Form::Bucket(after), Form::Bucket(before)) => Some(after.adopt(state, before, now)),
-            (Form::FixedWindow(after), Form::FixedWindow(before)) => Some(after.adopt(state, before, now)),
+            (Form::Bucket(after), Form::Bucket(before)) => Some(after.adopt(state, before, passage, now)),
+            (Form::FixedWindow(after), Form::FixedWindow(before)) => {
+                Some(after.adopt(state, before, passage, now))
+            }
             (Form::SlidingWindow(after), Form::SlidingWindow(before)) => {
-                Some(after.adopt(state, before, now))
+                Some(after.adopt(state, before, passage, now))
             }
             _ => None,
         }
@@ -367,10 +430,14 @@ impl Limit {
     }
 }
 
-/// The law's name and the quota: `token_bucket 100/s burst 20`.
+/// The law's name and the quota: `token_bucket 100/s burst 20`, or `…, one of 3 shares`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.law.name(), self.quota)
+        write!(f, "{} {}", self.law.name(), self.quota)?;
+        match self.shares() {
+            1 => Ok(()),
+            shares => write!(f, ", one of {shares} shares"),
+        }
     }
 }
 

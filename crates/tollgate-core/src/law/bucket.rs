@@ -5,10 +5,11 @@
 //! in lowest terms. So any rate is exact, however odd (7/s, 10 million/s, 999 999/month), no fraction is ever rounded
 //! away however often one asks, and a bucket left alone is simply without debt.
 
+use super::share::{Passage, portion};
 use super::tick::{Tick, exact_product};
 use crate::ask::Ask;
 use crate::figures::Figures;
-use crate::limit::Step;
+use crate::limit::{Limit, Step};
 use crate::quota::Quota;
 use crate::reading::{Outlook, Retry};
 use crate::state::State;
@@ -39,6 +40,9 @@ pub(crate) enum Duty {
     /// Delays what came until its turn: a change of quota keeps what is waiting.
     Queue,
 }
+
+/// The longest period of a share: all that it takes to be full again ends within [`Limit::LONGEST`].
+const LIFETIME: Span = Span::micros(Limit::LONGEST.get() - Span::DAY.get());
 
 /// What is owed, in parts, and since which tick.
 #[derive(Clone, Copy)]
@@ -82,6 +86,28 @@ impl Bucket {
             burst,
             duty,
         })
+    }
+
+    /// What one of `nodes` has of the bucket that `quota` fills: a part of the burst, and what comes back in one period
+    /// comes in so many.
+    pub(crate) fn share(&self, quota: &Quota, nodes: u32) -> Bucket {
+        let burst = portion(self.burst, nodes);
+        let fill = |amount, per, burst| {
+            let bucket = Bucket::new(self.duty, &Quota::new(amount, per).ok()?, burst)?;
+            (bucket.ttl() <= Limit::LONGEST).then_some(bucket)
+        };
+        let periods = u128::from(quota.per().get()) * u128::from(nodes);
+        let exact = || match u64::try_from(periods) {
+            Ok(micros) if micros <= Span::MAX.get() => fill(quota.amount(), Span::micros(micros), burst),
+            _ => None,
+        };
+        // So many periods may be too long to be counted. Then what comes in a lifetime is told, rounded down.
+        let slow = || {
+            let amount = u128::from(quota.amount()) * u128::from(LIFETIME.get()) / periods;
+            fill(u32::try_from(amount).unwrap_or(u32::MAX).max(1), LIFETIME, burst)
+        };
+        let least = || fill(1, LIFETIME, 1);
+        exact().or_else(slow).or_else(least).expect("a unit in a lifetime can be counted")
     }
 
     /// Ages the debt to `now`, then grants as much of `ask` as still fits.
@@ -168,15 +194,20 @@ impl Bucket {
     }
 
     /// The same key's state under this limit, after `before` wrote it: what is left stays left, or what is in stays
-    /// in, and the new rate counts from `now`.
-    pub(crate) fn adopt(&self, state: State, before: &Bucket, now: Micros) -> State {
+    /// in, and the new rate counts from `now`. Between shares, what is left is divided or put together.
+    pub(crate) fn adopt(&self, state: State, before: &Bucket, passage: Passage, now: Micros) -> State {
         let debt = before.age(Some(state), now);
         // Either way what is owed is rounded up: a change of quota lends nothing.
-        let owed = match self.duty {
-            Duty::Tokens => {
-                self.capacity - self.capacity.min(scale(before.capacity - debt.owed, self.unit, before.unit))
+        let owed = match (self.duty, passage.is_level()) {
+            // Of a bucket that holds less than a unit for each node, the debt would be divided among too many: each
+            // would soon have room for a unit.
+            (Duty::Tokens, _) | (_, false) => {
+                let left = scale(before.capacity - debt.owed, self.unit, before.unit, passage);
+                self.capacity - self.capacity.min(left)
             }
-            Duty::Meter | Duty::Queue => self.capacity.min(scale_up(debt.owed, self.unit, before.unit)),
+            (Duty::Meter | Duty::Queue, true) => {
+                self.capacity.min(scale_up(debt.owed, self.unit, before.unit))
+            }
         };
         // The next whole tick: rounding down would count the time before it under both rates.
         let at = self.tick.after(before.tick.start(debt.at).max(now));
@@ -224,9 +255,12 @@ pub(crate) fn per_mille(part: u64, whole: u64) -> u32 {
     u32::try_from(share).unwrap_or(u32::MAX)
 }
 
-/// `parts × to / from`, rounded down. Rare enough to be wide: only a change of quota comes here.
-fn scale(parts: u64, to: NonZeroU64, from: NonZeroU64) -> u64 {
-    let scaled = u128::from(parts) * u128::from(to.get()) / u128::from(from.get());
+/// `parts × to / from`, and between shares as many times more or less, rounded down. Rare enough to be wide: only a
+/// change of quota comes here.
+fn scale(parts: u64, to: NonZeroU64, from: NonZeroU64, passage: Passage) -> u64 {
+    // Below 2^53 × 2^53 × 2^16.
+    let scaled = u128::from(parts) * u128::from(to.get()) * u128::from(passage.from)
+        / (u128::from(from.get()) * u128::from(passage.to));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 

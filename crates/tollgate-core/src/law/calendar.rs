@@ -24,8 +24,9 @@ impl Zone {
         zones().get(usize::from(self.0)).map_or("UTC", |zone| zone.name)
     }
 
+    /// A number of its own, 0 for UTC and small for all.
     pub(crate) const fn number(self) -> u32 {
-        self.0 as u32
+        self.0.wrapping_add(1) as u32
     }
 
     fn time_zone(self) -> TimeZone {

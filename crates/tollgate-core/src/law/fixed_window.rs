@@ -5,6 +5,7 @@
 
 use super::bucket::per_mille;
 use super::calendar::{Stretch, Zone};
+use super::share::{Passage, portion};
 use crate::ask::Ask;
 use crate::figures::{Figures, WindowStart};
 use crate::limit::Step;
@@ -48,6 +49,16 @@ impl Used {
 impl FixedWindow {
     pub(crate) fn new(amount: u32, per: Span, layout: Layout) -> FixedWindow {
         FixedWindow { amount, per, layout }
+    }
+
+    /// What one of `nodes` has of it, in the same windows.
+    pub(crate) fn share(&self, nodes: u32) -> FixedWindow {
+        FixedWindow { amount: portion(self.amount, nodes), ..*self }
+    }
+
+    /// The most units of a window.
+    pub(crate) fn amount(&self) -> u32 {
+        self.amount
     }
 
     /// Starts over if the window has ended, then grants as much of `ask` as still fits.
@@ -102,10 +113,15 @@ impl FixedWindow {
         Used { used: window.used.saturating_sub(units), ..window }.state()
     }
 
-    /// The same key's state under this limit: what was used stays used, until the nearer of both windows' ends.
-    pub(crate) fn adopt(&self, state: State, before: &FixedWindow, now: Micros) -> State {
+    /// The same key's state under this limit: what was used stays used, until the nearer of both windows' ends. Between
+    /// shares, what is left is divided or put together.
+    pub(crate) fn adopt(&self, state: State, before: &FixedWindow, passage: Passage, now: Micros) -> State {
         let window = before.age(Some(state), now);
-        Used { ends: window.ends.min(self.end(now)), used: window.used.min(self.amount) }.state()
+        let used = match passage.is_level() {
+            true => window.used.min(self.amount),
+            false => self.amount.saturating_sub(passage.down(before.amount - window.used)),
+        };
+        Used { ends: window.ends.min(self.end(now)), used }.state()
     }
 
     /// Whether nothing is used any more.

@@ -6,6 +6,7 @@
 //! the instant at which a refused ask will fit is known exactly.
 
 use super::bucket::per_mille;
+use super::share::{Passage, portion};
 use super::tick::{Tick, exact_product};
 use crate::ask::Ask;
 use crate::figures::Figures;
@@ -70,6 +71,16 @@ impl SlidingWindow {
         let tick = Tick::shortest(quota.per(), |window| exact_product(u64::from(amount), window))?;
         let window = NonZeroU64::new(tick.count(quota.per()))?;
         Some(SlidingWindow { amount, window, tick })
+    }
+
+    /// What one of `nodes` has of it, in the same windows.
+    pub(crate) fn share(&self, nodes: u32) -> SlidingWindow {
+        SlidingWindow { amount: portion(self.amount, nodes), ..*self }
+    }
+
+    /// The most units of a window.
+    pub(crate) fn amount(&self) -> u32 {
+        self.amount
     }
 
     /// Moves the windows on to `now`, then grants as much of `ask` as still fits.
@@ -158,14 +169,16 @@ impl SlidingWindow {
     }
 
     /// The same key's state under this limit: what was counted stays counted. Windows of another length can't be
-    /// carried over as they are; what still weighs then counts as taken now.
-    pub(crate) fn adopt(&self, state: State, before: &SlidingWindow, now: Micros) -> State {
+    /// carried over as they are; what still weighs then counts as taken now. Between shares, what was counted is divided,
+    /// rounded up, or multiplied.
+    pub(crate) fn adopt(&self, state: State, before: &SlidingWindow, passage: Passage, now: Micros) -> State {
         let (counts, elapsed) = before.age(Some(state), now);
         if (self.window, self.tick) == (before.window, before.tick) {
-            let (previous, current) = (counts.previous.min(self.amount), counts.current.min(self.amount));
+            let [previous, current] =
+                [counts.previous, counts.current].map(|count| passage.up(count).min(self.amount));
             return Counts { previous, current, ..counts }.state();
         }
-        let used = before.amount - before.room(counts, elapsed);
+        let used = passage.up(before.amount - before.room(counts, elapsed));
         let (fresh, _) = self.age(None, before.tick.start(counts.index * before.window.get()).max(now));
         Counts { current: used.min(self.amount), ..fresh }.state()
     }
