@@ -123,6 +123,11 @@ impl Draw {
         self.limit = self.limit.share(nodes);
     }
 
+    /// Has it be as another store decided it: its limit too, which may be a share there.
+    pub fn settle_as(&mut self, decided: &Draw) {
+        (self.limit, self.outcome) = (decided.limit, decided.outcome);
+    }
+
     /// Notes what `decide` makes of it: for stores.
     #[inline]
     pub fn settle(&mut self, decide: impl FnOnce(&Limit, Act, PermitId) -> Outcome) {
@@ -241,6 +246,27 @@ impl Draws {
         self.add((start, self.keys.len(), shape), scope, limit, act, permit);
     }
 
+    /// Begins a group with some of the draws of a group in another buffer: all, where nothing is picked. If it is a look,
+    /// they take nothing.
+    ///
+    /// # Panics
+    /// If there is no such group, or no such draw in it.
+    pub fn begin_with(&mut self, other: &Draws, group: usize, picks: Option<&[usize]>, is_look: bool) {
+        self.begin();
+        let group = other.group(group);
+        let mut add = |draw: &Draw| {
+            let start = self.keys.len();
+            self.keys.extend_from_slice(&other.keys[draw.key.0..draw.key.1]);
+            let outcome = Outcome::of_state(Answer::Spared, Micros::EPOCH, State::default());
+            let act = if is_look { draw.act.look() } else { draw.act };
+            self.draws.push(Draw { key: (start, self.keys.len(), draw.key.2), act, outcome, ..draw.clone() });
+        };
+        match picks {
+            None => group.iter().for_each(add),
+            Some(picks) => picks.iter().for_each(|index| add(&group[*index])),
+        }
+    }
+
     /// Sets the terms of the draw added last.
     #[inline]
     pub fn set_terms(&mut self, terms: Terms) {
@@ -297,6 +323,14 @@ impl Draws {
     /// If there is no such group.
     pub fn fail(&mut self, index: usize, failure: Failure) {
         self.failures.push((self.range(index), failure));
+    }
+
+    /// Why a group was not decided by the store; nothing if it was.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn group_failure(&self, index: usize) -> Option<Failure> {
+        self.failure(self.range(index))
     }
 
     /// Why one of these draws was not decided by the store; nothing if all were.

@@ -3,17 +3,23 @@
 //! [`StoreUrl`] says where the servers are, a [`Fleet`] speaks to them, a [`Heartbeat`] counts the nodes that do.
 
 mod breaker;
+mod bundle;
 mod cluster;
+mod errand;
 mod fleet;
 mod heartbeat;
+mod lane;
 mod node;
+mod notes;
 #[cfg(test)]
 mod parity;
 mod script;
 mod sentinel;
 mod sharded;
 mod skew;
+mod store;
 mod stored_key;
+mod tally;
 mod url;
 mod wire;
 
@@ -21,4 +27,6 @@ pub use breaker::BreakerState;
 pub use fleet::{Description, Fleet, FleetOptions, Route, ServerReport};
 pub use heartbeat::Heartbeat;
 pub use node::{Counts, Facts, LATENCY_BOUNDS_MICROS, Latency, Node, Phase, TrustError};
+pub use store::{RedisError, RedisOptions, RedisStore};
+pub use tally::StoreCounts;
 pub use url::{Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrl, StoreUrlError, TlsFiles, Topology};

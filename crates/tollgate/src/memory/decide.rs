@@ -19,7 +19,15 @@ pub(super) enum Undo {
 
 impl<C: Clock> MemoryStore<C> {
     /// Decides a request's draws all or nothing.
-    pub(super) fn act_together(&self, draws: &mut [Draw], tags: &[Tag], now: Micros) {
+    ///
+    /// Only those have a say, and are decided at all, that `has_a_say` picks.
+    pub(super) fn act_together(
+        &self,
+        draws: &mut [Draw],
+        tags: &[Tag],
+        now: Micros,
+        has_a_say: impl Fn(&Draw) -> bool,
+    ) {
         let mut order = [usize::MAX; MAX_DRAWS];
         for (shard, tag) in order.iter_mut().zip(tags) {
             *shard = self.table.shard_of(*tag);
@@ -40,7 +48,7 @@ impl<C: Clock> MemoryStore<C> {
 
         let mut undos = [Undo::Nothing; MAX_DRAWS];
         let mut refused = false;
-        for (index, draw) in draws.iter_mut().enumerate() {
+        for (index, draw) in draws.iter_mut().enumerate().filter(|(_, draw)| has_a_say(draw)) {
             let Some(shard) = &mut locks[lock_of(tags[index])] else { continue };
             // After a refusal the others are only looked at: the client learns all that stands in its way.
             draw.settle(|limit, act, permit| {
@@ -52,12 +60,12 @@ impl<C: Clock> MemoryStore<C> {
             refused |= draw.stops();
         }
         if refused {
-            for (index, draw) in draws.iter().enumerate().rev() {
+            for (index, draw) in draws.iter().enumerate().rev().filter(|(_, draw)| has_a_say(draw)) {
                 if let Some(shard) = &mut locks[lock_of(tags[index])] {
                     self.undo(shard, tags[index], draw, undos[index], now);
                 }
             }
-            for (draw, tag) in draws.iter_mut().zip(tags) {
+            for (draw, tag) in draws.iter_mut().zip(tags).filter(|(draw, _)| has_a_say(draw)) {
                 if let (Some(shard), Answer::Granted(_) | Answer::Spared) =
                     (&mut locks[lock_of(*tag)], draw.answer())
                 {

@@ -4,21 +4,22 @@
 //! be told without it. First, that a request is refused: others can only have taken more since, so what did not fit then
 //! and has not come back by now does not fit whatever they did. Second, where to go on while the store gives no answer.
 //!
-//! The states are those of the shared store, and so is the time: the clock of such a memory never runs behind the store's.
+//! The states are those of the shared store, and so is the time that goes with them: this process's clock has no say.
 
 use super::MemoryStore;
 use super::entry::Entry;
 use super::shard::Place;
-use tollgate_core::{Act, Clock, Draw, Draws, KeyRef, Limit, MAX_DRAWS, Scope, State};
+use super::tag::Tag;
+use tollgate_core::{Act, Clock, Consistency, Draw, Draws, KeyRef, Limit, MAX_DRAWS, Micros, Scope, State};
 
 #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a store elsewhere is remembered"))]
 impl<C: Clock> MemoryStore<C> {
-    /// Remembers what was said of the keys of a group.
+    /// Remembers what was said of the keys of a group; draws that stay on this node are remembered already.
     ///
     /// What is said may overtake what was said before it. An older state has less taken, and so refuses nobody whom the
     /// newer one would not.
     pub(crate) fn learn(&self, draws: &Draws, group: usize) {
-        for draw in draws.group(group) {
+        for draw in draws.group(group).iter().filter(|draw| draw.terms().consistency != Consistency::Local) {
             if let Some(state) = draw.outcome().state() {
                 self.learn_one(draws.key(draw), draw, state);
             }
@@ -46,8 +47,9 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Refuses a group if all its keys are known and one of its limits can't have room yet; else decides nothing.
-    pub(crate) fn refuse_known(&self, draws: &mut Draws, group: usize) -> bool {
-        let now = self.clock.now();
+    ///
+    /// `now` is not before the time of the store whose states are known here.
+    pub(crate) fn refuse_known(&self, draws: &mut Draws, group: usize, now: Micros) -> bool {
         let mut outcomes = [None; MAX_DRAWS];
         let mut is_refused = false;
         for (draw, outcome) in draws.group(group).iter().zip(&mut outcomes) {
@@ -63,6 +65,20 @@ impl<C: Clock> MemoryStore<C> {
             }
         }
         is_refused
+    }
+
+    /// Decides a group from here while the store gives no answer: those of its draws that `has_a_say` picks, all or
+    /// nothing among them, by what is known of their keys.
+    pub(crate) fn decide_here(
+        &self,
+        draws: &mut Draws,
+        group: usize,
+        now: Micros,
+        has_a_say: impl Fn(&Draw) -> bool,
+    ) {
+        let mut tags = [Tag::NONE; MAX_DRAWS];
+        let count = self.tag_group(draws, group, &mut tags);
+        self.act_together(draws.group_mut(group), &tags[..count], now, has_a_say);
     }
 
     /// The state of a key that this very limit has written.

@@ -128,6 +128,14 @@ impl Fleet {
         is_whole && !nodes.is_empty() && nodes.iter().all(|node| node.phase() == Phase::Up)
     }
 
+    /// Whether keys are spread over several servers.
+    pub fn is_spread(&self) -> bool {
+        match &self.layout {
+            Layout::One(_) | Layout::Sentinel(_) => false,
+            Layout::Cluster(_) | Layout::Sharded { .. } => true,
+        }
+    }
+
     /// Where a tag is.
     ///
     /// # Errors

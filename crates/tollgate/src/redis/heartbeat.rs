@@ -59,7 +59,7 @@ impl Heartbeat {
     }
 
     /// Takes this node out of the count, for it is about to stop. If the store does not hear it, it lapses by itself.
-    pub async fn stop(self) {
+    pub async fn leave(&self) {
         self.task.abort();
         let mut leave = cmd("ZREM");
         leave.arg(KEY).arg(&self.name);

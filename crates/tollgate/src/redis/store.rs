@@ -1,0 +1,366 @@
+//! The store itself: what is asked of the servers, what is known without them, and what holds while they are away.
+
+use super::errand::{Errands, release};
+use super::fleet::{Description, Fleet, FleetOptions};
+use super::heartbeat::Heartbeat;
+use super::lane::{Lane, Part};
+use super::node::{Node, Phase, TrustError};
+use super::notes::Notes;
+use super::tally::{StoreCounts, Tally};
+use super::{script, stored_key};
+use super::url::RedisUrl;
+use crate::clock::SystemClock;
+use crate::memory::{Cap, CapError, MemoryStats, MemoryStore};
+use crate::store::Store;
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::time::Instant;
+use tollgate_core::{
+    Act, Answer, Clock, Consistency, Draw, Draws, Failure, FailureMode, KeyRef, Limit, Micros, Outcome,
+    Outlook, PermitId, Scope,
+};
+
+/// How a [`RedisStore`] is to be.
+#[derive(Clone, Debug)]
+pub struct RedisOptions {
+    /// How long a draw may wait for an answer, unless its rule says otherwise.
+    pub patience: Duration,
+    /// How much may be remembered here of what the servers said.
+    pub cap: Cap,
+}
+
+impl Default for RedisOptions {
+    /// 50 milliseconds, and as much as a memory store remembers.
+    fn default() -> RedisOptions {
+        RedisOptions { patience: Duration::from_millis(50), cap: Cap::DEFAULT }
+    }
+}
+
+/// Why a store can't be set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RedisError {
+    /// The files that TLS needs are of no use.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// The cap can't be kept.
+    #[error(transparent)]
+    Cap(#[from] CapError),
+}
+
+/// State on Redis or Valkey, shared by all nodes.
+///
+/// Every draw is decided on the servers, by their clock, so that all nodes give the same answer. Two things are told
+/// without them: that a key is empty, when it was found so a moment ago and its next unit is not due yet; and, while they
+/// are away, what the draws' terms say is to hold then.
+#[derive(Debug)]
+pub struct RedisStore {
+    fleet: Arc<Fleet>,
+    /// One for each server that was asked yet.
+    lanes: RwLock<Vec<Arc<Lane>>>,
+    /// What the servers said of keys, and the states of those draws that stay on this node.
+    memory: MemoryStore,
+    notes: Notes,
+    clock: Arc<dyn Clock>,
+    heartbeat: Heartbeat,
+    patience: Duration,
+    tally: Arc<Tally>,
+    /// Whether keys are spread over several servers.
+    is_spread: bool,
+}
+
+impl RedisStore {
+    /// Sets out to connect to a store, on the tokio runtime that this is called on. Until it is connected, and whenever
+    /// it is not, draws are answered as their terms say.
+    ///
+    /// # Errors
+    /// If the files that TLS needs are of no use, or the cap can't be kept. That a server is away is no error.
+    pub fn connect(url: &RedisUrl, options: &RedisOptions) -> Result<RedisStore, RedisError> {
+        let fleet = Arc::new(Fleet::connect(url, FleetOptions::new(script::SOURCE))?);
+        let memory = MemoryStore::with(SystemClock::new(), options.cap)?;
+        Ok(RedisStore {
+            heartbeat: Heartbeat::start(Arc::clone(&fleet)),
+            is_spread: fleet.is_spread(),
+            fleet,
+            lanes: RwLock::default(),
+            memory,
+            notes: Notes::new(),
+            clock: Arc::new(SystemClock::new()),
+            patience: options.patience,
+            tally: Arc::default(),
+        })
+    }
+
+    /// Waits until every server has been tried, but no longer than `patience`. Says whether all of them are there.
+    pub async fn ready(&self, patience: Duration) -> bool {
+        self.fleet.ready(patience).await
+    }
+
+    /// Whether all servers are there.
+    pub fn is_up(&self) -> bool {
+        self.fleet.is_up()
+    }
+
+    /// How the servers stand: for logs and for people.
+    pub fn describe(&self) -> Description {
+        self.fleet.describe()
+    }
+
+    /// What it did so far.
+    pub fn counts(&self) -> StoreCounts {
+        self.tally.read()
+    }
+
+    /// How many nodes share the store, this one among them.
+    pub fn live_nodes(&self) -> u32 {
+        self.heartbeat.live()
+    }
+
+    /// What it remembers here.
+    pub fn memory(&self) -> MemoryStats {
+        self.memory.stats()
+    }
+
+    /// Drops what is remembered here for nothing, as [`MemoryStore::sweep`] does.
+    pub fn sweep(&self, shards: usize) {
+        self.memory.sweep(shards);
+    }
+
+    /// How many shards there are to sweep.
+    pub fn shards(&self) -> usize {
+        self.memory.shards()
+    }
+
+    /// Takes this node out of the fleet's count. It goes on answering.
+    pub async fn leave(&self) {
+        self.heartbeat.leave().await;
+    }
+
+    /// The lane to a server.
+    fn lane(&self, node: &Arc<Node>) -> Arc<Lane> {
+        let find = |lanes: &[Arc<Lane>]| lanes.iter().find(|lane| Arc::ptr_eq(lane.node(), node)).cloned();
+        if let Some(lane) = find(&self.lanes.read()) {
+            return lane;
+        }
+        let known = self.fleet.nodes();
+        let mut lanes = self.lanes.write();
+        if let Some(lane) = find(&lanes) {
+            return lane;
+        }
+        lanes.retain(|lane| {
+            let is_known = known.iter().any(|node| Arc::ptr_eq(lane.node(), node));
+            if !is_known {
+                lane.close();
+            }
+            is_known
+        });
+        let (fleet, node) = (Arc::clone(&self.fleet), Arc::clone(node));
+        let lane = Lane::start(fleet, node, Arc::clone(&self.clock), Arc::clone(&self.tally));
+        lanes.push(Arc::clone(&lane));
+        lane
+    }
+
+    /// Where a draw's key is: its lane and slot.
+    fn place(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Result<(Arc<Lane>, u16), Failure> {
+        let mut name = Vec::new();
+        let tag = match self.is_spread {
+            false => &[][..],
+            true => {
+                stored_key::write(key, scope, limit.family(), &mut name);
+                stored_key::tag(&name)
+            }
+        };
+        let route = self.fleet.route(tag)?;
+        // Who is known to be away is not asked: that would fail too, only later.
+        match route.node.phase() {
+            Phase::Down | Phase::Retired => Err(Failure::Unreachable),
+            _ => Ok((self.lane(&route.node), route.slot)),
+        }
+    }
+
+    /// Decides what needs no server, and sorts the rest by the servers that have its keys.
+    fn sort(&self, draws: &mut Draws, group: usize, now: Instant, errands: &mut Errands) {
+        if draws.group(group).iter().any(is_here) {
+            return self.sort_mixed(draws, group, errands);
+        }
+        let first = &draws.group(group)[0];
+        let place = self.place(draws.key(first), first.scope(), first.limit());
+        let (lane, slot) = match place {
+            Ok(place) => place,
+            Err(failure) => return errands.lose(group, failure),
+        };
+        let is_whole = !self.is_spread || self.all_at(draws, group, &lane, slot);
+        if !is_whole {
+            return self.sort_mixed(draws, group, errands);
+        }
+        if self.notes.is_fresh(self.hash(draws, group), now)
+            && let Some(latest) = lane.node().clock_ceiling(now)
+            && self.memory.refuse_known(draws, group, latest)
+        {
+            self.tally.known.fetch_add(1, Relaxed);
+            return;
+        }
+        errands.add(&lane, Part::whole(group, slot));
+    }
+
+    fn all_at(&self, draws: &Draws, group: usize, lane: &Arc<Lane>, slot: u16) -> bool {
+        draws.group(group).iter().skip(1).all(|draw| {
+            let place = self.place(draws.key(draw), draw.scope(), draw.limit());
+            place.is_ok_and(|(other, at)| Arc::ptr_eq(&other, lane) && at == slot)
+        })
+    }
+
+    /// Sorts a group whose draws are decided in several places. What is decided on this node is decided now.
+    fn sort_mixed(&self, draws: &mut Draws, group: usize, errands: &mut Errands) {
+        self.memory.decide_here(draws, group, self.clock.now(), is_here);
+        let mut parts: Vec<(Arc<Lane>, u16, Vec<usize>)> = Vec::new();
+        for (index, draw) in draws.group(group).iter().enumerate().filter(|(_, draw)| !is_here(draw)) {
+            match self.place(draws.key(draw), draw.scope(), draw.limit()) {
+                Err(failure) => return errands.lose(group, failure),
+                Ok((lane, slot)) => match parts.iter_mut().find(|part| Arc::ptr_eq(&part.0, &lane) && part.1 == slot) {
+                    Some(part) => part.2.push(index),
+                    None => parts.push((lane, slot, vec![index])),
+                },
+            }
+        }
+        if parts.is_empty() {
+            return;
+        }
+        errands.split(group);
+        let is_look = draws.group(group).iter().any(Draw::stops);
+        for (lane, slot, picks) in parts {
+            errands.add(&lane, Part { group, picks: Some(picks.into()), slot, is_look });
+        }
+    }
+
+    /// Gives back what this node granted of a group that was refused elsewhere, and has none of its draws stand for
+    /// granted: what the servers granted is on its way back.
+    fn give_back_here(&self, draws: &mut Draws, group: usize) {
+        let mut gifts = Draws::new();
+        for draw in draws.group(group).iter().filter(|draw| is_here(draw)) {
+            if let Answer::Granted(units @ 1..) = draw.answer() {
+                gifts.push(draws.key(draw), draw.scope(), *draw.limit(), Act::Give(units), draw.permit());
+            }
+        }
+        self.memory.draw_now(&mut gifts);
+        for draw in draws.group_mut(group) {
+            if let Answer::Granted(units) = draw.answer() {
+                let outcome = spared(draw, units);
+                draw.settle(|_, _, _| outcome);
+            }
+        }
+    }
+
+    /// What stands for a group in the notes: its first key will do, since what is known of all is looked at anyway.
+    fn hash(&self, draws: &Draws, group: usize) -> u64 {
+        let draw = &draws.group(group)[0];
+        self.notes.hash((draws.key(draw), draw.scope().0))
+    }
+
+    /// Remembers what was decided, and has the rest answered as the terms say.
+    fn conclude(&self, draws: &mut Draws, group: usize, now: Instant) {
+        match draws.group_failure(group) {
+            None => {
+                self.memory.learn(draws, group);
+                if draws.group(group).iter().any(Draw::stops) {
+                    self.notes.note(self.hash(draws, group), now);
+                }
+            }
+            Some(failure) => {
+                self.tally.note_failure(failure);
+                self.fall_back(draws, group);
+            }
+        }
+    }
+
+    /// Has a group that got no answer decided by what this node knows, as far as its draws' terms say so: each is held to
+    /// this node's share of its limit.
+    fn fall_back(&self, draws: &mut Draws, group: usize) {
+        let is_closed =
+            |draw: &Draw| !draw.is_shadow() && !is_here(draw) && draw.terms().on_failure == FailureMode::Closed;
+        if draws.group(group).iter().any(is_closed) {
+            return;
+        }
+        let is_local = |draw: &Draw| is_here(draw) || draw.terms().on_failure == FailureMode::Local;
+        let nodes = self.heartbeat.live();
+        for draw in draws.group_mut(group).iter_mut().filter(|draw| !is_here(draw) && is_local(draw)) {
+            draw.divide(nodes);
+        }
+        let now = self.latest(draws, group);
+        self.memory.decide_here(draws, group, now, is_local);
+        self.tally.local.fetch_add(1, Relaxed);
+    }
+
+    /// The time of the server that a group's first key is on, as far as it is known.
+    fn latest(&self, draws: &Draws, group: usize) -> Micros {
+        let first = &draws.group(group)[0];
+        let mut name = Vec::new();
+        stored_key::write(draws.key(first), first.scope(), first.limit().family(), &mut name);
+        let route = self.fleet.route(stored_key::tag(&name)).ok();
+        let ceiling = route.and_then(|route| route.node.clock_ceiling(Instant::now()));
+        ceiling.unwrap_or_else(|| self.clock.now())
+    }
+
+    /// How long a call may take: as long as the least patient of its draws.
+    fn patience(&self, draws: &Draws) -> Duration {
+        let own = draws.all().iter().filter_map(|draw| draw.terms().deadline);
+        own.min().map_or(self.patience, |millis| Duration::from_millis(u64::from(millis.get())))
+    }
+}
+
+/// Whether a draw's rule keeps it to this node.
+fn is_here(draw: &Draw) -> bool {
+    draw.terms().consistency == Consistency::Local
+}
+
+/// What a draw that was granted says once its units are given back.
+fn spared(draw: &Draw, units: u32) -> Outcome {
+    let (limit, now) = (draw.limit(), draw.now());
+    match draw.outcome().state() {
+        Some(state) => Outcome::of_state(Answer::Spared, now, limit.give(state, now, units)),
+        None => {
+            let outlook = draw.outlook();
+            let remaining = outlook.remaining.saturating_add(units).min(limit.capacity());
+            Outcome::of_outlook(Answer::Spared, now, Outlook { remaining, ..outlook })
+        }
+    }
+}
+
+impl Store for RedisStore {
+    async fn draw(&self, draws: &mut Draws) {
+        let now = Instant::now();
+        let mut errands = Errands::default();
+        for group in 0..draws.len() {
+            self.sort(draws, group, now, &mut errands);
+        }
+        if errands.groups().is_empty() {
+            return;
+        }
+        let deadline = now + self.patience(draws);
+        errands.run(draws, deadline).await;
+        for group in errands.give_back(draws, deadline) {
+            self.give_back_here(draws, group);
+        }
+        for group in errands.groups() {
+            self.conclude(draws, *group, now);
+        }
+    }
+
+    fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId) {
+        let mut draws = Draws::new();
+        draws.push(key, scope, *limit, Act::Give(u32::MAX), permit);
+        if let Ok((lane, slot)) = self.place(key, scope, limit) {
+            release(&lane, &draws, slot, Instant::now() + self.patience);
+        }
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        for lane in self.lanes.get_mut() {
+            lane.close();
+        }
+    }
+}
