@@ -189,7 +189,8 @@ impl Courier {
             let sent = Instant::now();
             let answers = lane.fleet.ask(&lane.node, calls, deadline).await;
             let received = Instant::now();
-            let left = self.unpack(&answers, &mut load.draws, |time| lane.node.note_time(sent, received, time));
+            let left =
+                self.unpack(&answers, &mut load.draws, |time| lane.node.note_time(sent, received, time));
             self.keep(&left);
             if self.bundles.is_empty() {
                 return;

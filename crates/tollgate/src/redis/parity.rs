@@ -81,13 +81,17 @@ fn turns(limits: usize) -> impl Strategy<Value = Vec<Turn>> {
         1 => Just(Act::Clear),
     ];
     let wish = (0..2_usize, 0..limits, act, 0..5_u64, proptest::bool::weighted(0.15));
-    let wish = wish.prop_map(|(key, limit, act, permit, is_shadow)| Wish { key, limit, act, permit, is_shadow });
+    let wish =
+        wish.prop_map(|(key, limit, act, permit, is_shadow)| Wish { key, limit, act, permit, is_shadow });
     let group = (vec(wish, 1..4), prop_oneof![4 => Just(1_u32), 1 => 2..7_u32]);
     let forward = prop_oneof![
         3 => Just(0_u64), 4 => 0..300_000_u64, 2 => 0..3_000_000_u64, 1 => select(vec![1_000_000_u64, 86_400_000_000]),
     ];
     let back = prop_oneof![9 => Just(0_u64), 1 => 0..2_500_000_u64];
-    vec((forward, back, vec(group, 1..6)).prop_map(|(forward, back, groups)| Turn { forward, back, groups }), 1..25)
+    vec(
+        (forward, back, vec(group, 1..6)).prop_map(|(forward, back, groups)| Turn { forward, back, groups }),
+        1..25,
+    )
 }
 
 /// A group is of one kind, and none of its keys is under two quotas of a law at once.
@@ -115,9 +119,15 @@ fn told(limit: &Limit, ask: Ask, outcome: Outcome) -> Told {
 }
 
 /// Sends groups through the script until all are decided.
-fn settle(engine: &mut impl FnMut(&Parcel) -> Vec<u8>, draws: &Draws, times: &[u32], mut guess: Micros) -> Vec<Vec<Draws>> {
+fn settle(
+    engine: &mut impl FnMut(&Parcel) -> Vec<u8>,
+    draws: &Draws,
+    times: &[u32],
+    mut guess: Micros,
+) -> Vec<Vec<Draws>> {
     let mut settled: Vec<Vec<Draws>> = vec![Vec::new(); draws.len()];
-    let mut waiting: Vec<(usize, Option<super::wire::Again>)> = (0..draws.len()).map(|group| (group, None)).collect();
+    let mut waiting: Vec<(usize, Option<super::wire::Again>)> =
+        (0..draws.len()).map(|group| (group, None)).collect();
     let mut parcel = Parcel::new();
     for _ in 0..4 {
         parcel.start(guess);
@@ -161,7 +171,10 @@ fn normalized(data: &Data) -> Data {
     let mut expected = None;
     for entry in list.iter_mut().skip(1) {
         let (before, run) = (number(&entry[7..14]), number(&entry[14..]));
-        assert!(expected.is_none_or(|expected| expected == before), "the counts of a log go on without a gap");
+        assert!(
+            expected.is_none_or(|expected| expected == before),
+            "the counts of a log go on without a gap"
+        );
         expected = Some(before + run);
         entry[7..14].fill(0);
     }
@@ -199,7 +212,9 @@ fn run_turns(turns: &[Turn], limits: &[Limit]) -> Result<(), TestCaseError> {
                 kept.data = normalized(&kept.data);
             }
             if let Some(difference) = twin.differs_from(&fake) {
-                return Err(TestCaseError::fail(format!("after {group:?} × {times} at {now:?}: {difference}")));
+                return Err(TestCaseError::fail(format!(
+                    "after {group:?} × {times} at {now:?}: {difference}"
+                )));
             }
         }
     }
@@ -207,7 +222,8 @@ fn run_turns(turns: &[Turn], limits: &[Limit]) -> Result<(), TestCaseError> {
 }
 
 fn check(strategy: &impl Strategy<Value = Vec<Turn>>, limits: &[Limit]) {
-    let mut runner = TestRunner::new(Config { failure_persistence: None, max_shrink_iters: 3000, ..Config::default() });
+    let mut runner =
+        TestRunner::new(Config { failure_persistence: None, max_shrink_iters: 3000, ..Config::default() });
     if let Err(error) = runner.run(strategy, |turns| run_turns(&turns, limits)) {
         panic!("{error}");
     }

@@ -7,8 +7,8 @@ use super::lane::{Lane, Part};
 use super::node::{Node, Phase, TrustError};
 use super::notes::Notes;
 use super::tally::{StoreCounts, Tally};
-use super::{script, stored_key};
 use super::url::RedisUrl;
+use super::{script, stored_key};
 use crate::clock::SystemClock;
 use crate::memory::{Cap, CapError, MemoryStats, MemoryStore};
 use crate::store::Store;
@@ -219,10 +219,12 @@ impl RedisStore {
         for (index, draw) in draws.group(group).iter().enumerate().filter(|(_, draw)| !is_here(draw)) {
             match self.place(draws.key(draw), draw.scope(), draw.limit()) {
                 Err(failure) => return errands.lose(group, failure),
-                Ok((lane, slot)) => match parts.iter_mut().find(|part| Arc::ptr_eq(&part.0, &lane) && part.1 == slot) {
-                    Some(part) => part.2.push(index),
-                    None => parts.push((lane, slot, vec![index])),
-                },
+                Ok((lane, slot)) => {
+                    match parts.iter_mut().find(|part| Arc::ptr_eq(&part.0, &lane) && part.1 == slot) {
+                        Some(part) => part.2.push(index),
+                        None => parts.push((lane, slot, vec![index])),
+                    }
+                }
             }
         }
         if parts.is_empty() {
@@ -278,8 +280,9 @@ impl RedisStore {
     /// Has a group that got no answer decided by what this node knows, as far as its draws' terms say so: each is held to
     /// this node's share of its limit.
     fn fall_back(&self, draws: &mut Draws, group: usize) {
-        let is_closed =
-            |draw: &Draw| !draw.is_shadow() && !is_here(draw) && draw.terms().on_failure == FailureMode::Closed;
+        let is_closed = |draw: &Draw| {
+            !draw.is_shadow() && !is_here(draw) && draw.terms().on_failure == FailureMode::Closed
+        };
         if draws.group(group).iter().any(is_closed) {
             return;
         }

@@ -28,7 +28,8 @@ impl Files {
         let uses = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         for (name, kind) in [("server", uses[0].clone()), ("client", uses[1].clone())] {
             let key = KeyPair::generate().unwrap();
-            let mut params = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
+            let mut params =
+                CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()]).unwrap();
             params.extended_key_usages = vec![kind];
             write(&format!("{name}.pem"), params.signed_by(&key, &authority).unwrap().pem());
             write(&format!("{name}.key"), key.serialize_pem());
@@ -62,7 +63,11 @@ async fn a_user_with_few_rights_logs_in_over_tls() {
     let (ca, cert, key) = (files.path("ca.pem"), files.path("client.pem"), files.path("client.key"));
     let [ca, cert, key] = [&ca, &cert, &key].map(|path: &PathBuf| path.display().to_string());
     for brand in Brand::ALL {
-        let server = RedisServer::setup(brand).tls(&files.tls(true)).user("default", "off").user("gate", RULES).start();
+        let server = RedisServer::setup(brand)
+            .tls(&files.tls(true))
+            .user("default", "off")
+            .user("gate", RULES)
+            .start();
         let url = |login: &str, query: &str| format!("rediss://{login}@{}{query}", server.tls_address());
         let identity = format!("?ca={ca}&cert={cert}&key={key}");
         let fleet = connected(&url("gate:s3cret%2F%40", &identity)).await;

@@ -1,0 +1,99 @@
+//! Several nodes, one answer.
+
+use crate::{connected, limit, limit_of, take, told};
+use std::sync::Arc;
+use tollgate::{Act, Align, Ask, Draws, Law, Leak, LogSize, Store, Zone};
+use tollgate_testkit::servers::{Brand, RedisServer};
+
+#[tokio::test]
+async fn nodes_draw_from_the_same_limits() {
+    for brand in [Brand::Redis, Brand::Valkey] {
+        let server = RedisServer::setup(brand).start();
+        let (one, other) = (connected(&server.url()).await, connected(&server.url()).await);
+        let keys = [("a", limit("10/h")), ("a", limit("100/h"))];
+        assert_eq!(take(&keys, 3).told_by(&one).await, (true, 7));
+        assert_eq!(take(&keys, 3).told_by(&other).await, (true, 4));
+        assert_eq!(take(&keys, 5).told_by(&one).await, (false, 4), "all or nothing");
+        assert_eq!(take(&keys, 4).told_by(&other).await, (true, 0));
+        assert_eq!(take(&keys[1..], 1).told_by(&one).await, (true, 99), "a scope of its own");
+    }
+}
+
+#[tokio::test]
+async fn every_law_is_shared() {
+    let server = RedisServer::start();
+    let (one, other) = (connected(&server.url()).await, connected(&server.url()).await);
+    for law in [
+        Law::TokenBucket,
+        Law::LeakyBucket(Leak::Queue),
+        Law::FixedWindow(Align::Wall(Zone::UTC)),
+        Law::FixedWindow(Align::FirstHit),
+        Law::SlidingWindowCounter,
+        Law::SlidingWindowLog(LogSize::Modest),
+    ] {
+        let keys = [(law.name(), limit_of(law, "3/day"))];
+        let keys = match law {
+            Law::FixedWindow(Align::FirstHit) => [("first hit", keys[0].1)],
+            _ => keys,
+        };
+        for (store, left) in [(&one, 2), (&other, 1), (&one, 0)] {
+            assert_eq!(take(&keys, 1).told_by(store).await, (true, left), "{law:?}");
+        }
+        assert!(!take(&keys, 1).told_by(&other).await.0, "{law:?}");
+        let back = crate::Asked { act: Act::Give(2), ..take(&keys, 1) };
+        assert_eq!(back.told_by(&one).await, (true, 2), "{law:?}");
+        let look = crate::Asked { act: Act::Look(Ask::exactly(2)), ..take(&keys, 1) };
+        assert_eq!(look.told_by(&other).await, (true, 2), "{law:?}");
+        let clear = crate::Asked { act: Act::Clear, ..take(&keys, 1) };
+        assert_eq!(clear.told_by(&other).await, (true, 3), "{law:?}");
+        assert_eq!(look.told_by(&one).await, (true, 3), "{law:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_quota_keeps_what_is_left() {
+    let server = RedisServer::start();
+    let (one, other) = (connected(&server.url()).await, connected(&server.url()).await);
+    let (before, after) = ([("a", limit("10/day"))], [("a", limit("100/day"))]);
+    assert_eq!(take(&before, 4).told_by(&one).await, (true, 6));
+    assert_eq!(take(&after, 1).told_by(&other).await, (true, 5), "six were left");
+    assert_eq!(take(&before, 1).told_by(&one).await, (true, 4), "a node with the old rules goes on");
+    assert_eq!(take(&after, 1).told_by(&other).await, (true, 3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_of_several_nodes_gets_what_there_is_and_no_more() {
+    let server = RedisServer::start();
+    let stores = [Arc::new(connected(&server.url()).await), Arc::new(connected(&server.url()).await)];
+    let mut crowd = tokio::task::JoinSet::new();
+    for client in 0..64_usize {
+        let store = Arc::clone(&stores[client % 2]);
+        crowd.spawn(async move {
+            let keys = [("hot", limit("1000/day"))];
+            let mut admitted = 0;
+            for _ in 0..50 {
+                admitted += u32::from(take(&keys, 1).told_by(&*store).await.0);
+            }
+            admitted
+        });
+    }
+    let admitted: u32 = crowd.join_all().await.into_iter().sum();
+    assert_eq!(admitted, 1000);
+    let coalesced: u64 = stores.iter().map(|store| store.counts().coalesced).sum();
+    assert!(coalesced > 0, "requests for one key travel as one: {:?}", stores[0].counts());
+}
+
+#[tokio::test]
+async fn requests_of_one_call_are_decided_in_order() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    let keys = [("a", limit("10/day"))];
+    let mut draws = Draws::new();
+    // What is alike travels as one, but not past what is not.
+    for units in [1, 1, 6, 1, 1, 1] {
+        take(&keys, units).push(&mut draws);
+    }
+    store.draw(&mut draws).await;
+    let said: Vec<_> = (0..draws.len()).map(|group| told(&draws, group)).collect();
+    assert_eq!(said, [(true, 9), (true, 8), (true, 2), (true, 1), (true, 0), (false, 0)]);
+}
