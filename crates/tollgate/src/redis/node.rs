@@ -250,6 +250,9 @@ impl Answer {
 
 impl Core {
     async fn exchange(&self, batch: &Batch, deadline: Instant) -> Vec<Answer> {
+        if batch.len() == 0 {
+            return Vec::new();
+        }
         let Some(_place) = self.enter(batch.len()) else { return self.fail(batch.len(), Failure::Busy) };
         self.wait_until_tried(deadline).await;
         let Some(link) = self.pick() else { return self.fail(batch.len(), Failure::Unreachable) };
