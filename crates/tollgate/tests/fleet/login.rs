@@ -10,7 +10,7 @@ use tollgate_testkit::servers::{Brand, RedisServer, Tls};
 
 /// All that a user has to be allowed.
 const RULES: &str = "on >s3cret/@ resetkeys ~* resetchannels -@all +evalsha +script|load +incrby +time +role \
-                     +client|setname +client|setinfo +info +ping";
+                     +client|setname +info";
 
 /// The files of an authority, of a server that it vouches for, and of a client.
 struct Files {
