@@ -55,7 +55,10 @@ async fn a_slot_that_moves_is_followed_and_nothing_runs_twice() {
     let from = cluster.begin_move(slot, added);
     assert_eq!((ask(known).await, redirects(&fleet)), (Ok(2), 0));
     assert_eq!(ask(new).await, Ok(1));
-    assert_eq!(cluster.nodes()[added].command(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]).integer(), 1);
+    assert_eq!(
+        cluster.nodes()[added].command(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]).integer(),
+        1
+    );
     cluster.move_keys(slot, from, added);
     assert_eq!((ask(known).await, ask(new).await), (Ok(3), Ok(2)));
     cluster.end_move(slot, from, added);

@@ -74,7 +74,8 @@ async fn eventually<T>(what: &str, future: impl Future<Output = T>) -> T {
 
 async fn until(node: &Node, phase: Phase) {
     let mut phases = node.phases();
-    let reached = eventually(&format!("{node:?} becomes {phase:?}"), phases.wait_for(|is| *is == phase)).await;
+    let reached =
+        eventually(&format!("{node:?} becomes {phase:?}"), phases.wait_for(|is| *is == phase)).await;
     drop(reached.unwrap());
 }
 

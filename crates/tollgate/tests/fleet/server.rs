@@ -32,7 +32,8 @@ async fn each_command_has_its_own_result() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_says_what_it_is() {
-    let server = RedisServer::setup(Brand::Valkey).set("maxmemory", "100mb").set("maxmemory-policy", "allkeys-lru");
+    let server =
+        RedisServer::setup(Brand::Valkey).set("maxmemory", "100mb").set("maxmemory-policy", "allkeys-lru");
     let server = server.start();
     let fleet = connected(&server.url()).await;
     let facts = eventually("it is asked about itself", async {
@@ -190,7 +191,8 @@ async fn a_reply_that_is_lost_is_not_asked_for_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_too_much_at_once_is_turned_away() {
     let server = RedisServer::start();
-    let fleet = connect_with(&server.url(), |options| tollgate::redis::FleetOptions { in_flight: 10, ..options });
+    let fleet =
+        connect_with(&server.url(), |options| tollgate::redis::FleetOptions { in_flight: 10, ..options });
     let fleet = Arc::new(fleet);
     assert!(fleet.ready(AMPLE).await);
     server.pause();
@@ -198,7 +200,9 @@ async fn what_is_too_much_at_once_is_turned_away() {
     let waiting = {
         let (fleet, node) = (Arc::clone(&fleet), Arc::clone(&node));
         let commands = (0..10).map(|_| add("a", 1)).collect();
-        tokio::spawn(async move { fleet.ask(&node, commands, Instant::now() + Duration::from_millis(400)).await })
+        tokio::spawn(
+            async move { fleet.ask(&node, commands, Instant::now() + Duration::from_millis(400)).await },
+        )
     };
     eventually("ten are in flight", async {
         while node.load().1 < 10 {
@@ -215,7 +219,8 @@ async fn what_is_too_much_at_once_is_turned_away() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_is_not_written_to_and_says_so() {
     let master = RedisServer::start();
-    let replica = RedisServer::setup(Brand::Redis).set("replicaof", &format!("127.0.0.1 {}", master.port())).start();
+    let replica =
+        RedisServer::setup(Brand::Redis).set("replicaof", &format!("127.0.0.1 {}", master.port())).start();
     let fleet = connect(&replica.url());
     assert!(!fleet.ready(AMPLE).await);
     assert!(only(&fleet).trouble().unwrap().contains("replica"));
@@ -232,7 +237,8 @@ async fn a_clock_that_differs_is_known_and_bounded() {
     let server = RedisServer::setup(Brand::Redis).clock(7.0).start();
     let clock = Arc::new(wall_clock());
     let wall = Arc::clone(&clock);
-    let fleet = connect_with(&server.url(), |options| tollgate::redis::FleetOptions { clock: wall, ..options });
+    let fleet =
+        connect_with(&server.url(), |options| tollgate::redis::FleetOptions { clock: wall, ..options });
     assert!(fleet.ready(AMPLE).await);
     let node = only(&fleet);
     let drift = node.drift_micros().unwrap();
