@@ -166,7 +166,7 @@ impl Shared {
             best = self.ask_seeds().await;
         }
         match best {
-            Some(word) => self.install(word),
+            Some(word) => self.install(&word),
             None => false,
         }
     }
@@ -192,7 +192,7 @@ impl Shared {
         None
     }
 
-    fn install(&self, word: Word) -> bool {
+    fn install(&self, word: &Word) -> bool {
         let masters: Vec<&Server> = word.masters();
         if masters.is_empty() {
             return false;

@@ -290,8 +290,8 @@ impl Core {
         }
         let links = self.links.load();
         let turn = self.turn.fetch_add(1, Relaxed);
-        let open = (0..links.len()).map(|step| &links[(turn.wrapping_add(step)) % links.len()]);
-        open.filter(|link| !link.is_closed()).next().cloned()
+        let mut links_in_turn = (0..links.len()).map(|step| &links[(turn.wrapping_add(step)) % links.len()]);
+        links_in_turn.find(|link| !link.is_closed()).cloned()
     }
 
     async fn send(&self, link: &Arc<Link>, batch: &Batch, deadline: Instant) -> Result<Vec<Reply>, Failure> {
