@@ -7,6 +7,7 @@
 
 mod cell;
 mod engine;
+pub mod load;
 mod model;
 mod patience;
 mod scenario;

@@ -1,5 +1,6 @@
 //! The proxy between a client and a real server, in all its weathers.
 
+#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 #![expect(clippy::disallowed_methods, reason = "how long something real takes is what is tested")]
 
 use std::io::ErrorKind;

@@ -1,5 +1,7 @@
 //! Several servers together: Sentinels find another master, and a cluster another owner for its slots.
 
+#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+
 use tollgate_testkit::servers::{Brand, Cluster, Connection, RedisServer, Sentinels};
 use tollgate_testkit::{PATIENCE, within};
 

@@ -158,5 +158,5 @@ fn holds_servers_when_asked_to() {
     let new = Path::new(&file).with_extension("new");
     fs::write(&new, format!("{} {}\n", running.id(), paused.id())).unwrap();
     fs::rename(new, file).unwrap();
-    within(PATIENCE, "somebody kills this test", || None)
+    within::<()>(PATIENCE, "somebody kills this test", || None);
 }

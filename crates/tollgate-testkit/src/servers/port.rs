@@ -33,9 +33,7 @@ impl Port {
         let random = RandomState::new();
         let found = (0..MOST_TRIES).find_map(|attempt| {
             let offset = random.hash_one(attempt) % u64::from(end - FIRST);
-            Port::hold(
-                FIRST + u16::try_from(offset).expect("the range has fewer numbers than there are ports"),
-            )
+            Port::hold(FIRST + u16::try_from(offset).ok()?)
         });
         match found {
             Some(port) => port,

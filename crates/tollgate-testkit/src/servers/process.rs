@@ -5,7 +5,7 @@
 //! the test is gone, and the watch kills what it left. The kernel's own signal for a parent's death would not do: it comes
 //! when the starting thread ends, and a guard may well be made on a thread that is gone long before it.
 
-use crate::patience::{Must, PATIENCE, within};
+use crate::patience::{Must, PATIENCE, fail, within};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -29,13 +29,17 @@ impl Process {
     /// Starts a program. What it says goes to the end of the file `log`; of the command's settings its arguments, its
     /// environment and its folder count.
     pub fn start(command: &Command, log: &Path) -> Process {
+        Process::start_apart(command, log, log)
+    }
+
+    /// Starts a program of which what it prints goes to another file than what it logs.
+    pub fn start_apart(command: &Command, printed: &Path, log: &Path) -> Process {
         let name = Path::new(command.get_program()).file_name().unwrap_or_default().display().to_string();
-        let said = File::options().create(true).append(true).open(log).must("cannot write a log");
         let mut leashed = Command::new("/bin/sh");
         leashed.args(["-c", LEASH, "leash"]).arg(command.get_program()).args(command.get_args());
         copy_settings(command, &mut leashed);
-        let same = said.try_clone().must("cannot write a log");
-        leashed.stdin(Stdio::piped()).stdout(said).stderr(same);
+        let open = |path| File::options().create(true).append(true).open(path).must("cannot write a log");
+        leashed.stdin(Stdio::piped()).stdout(open(printed)).stderr(open(log));
         let mut child = leashed.spawn().must("cannot start /bin/sh");
         let leash = child.stdin.take();
         Process { child, leash, log: log.to_owned(), name }
@@ -55,7 +59,9 @@ impl Process {
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -s {name} {}", self.id());
         let status = Command::new("/bin/sh").args(["-c", &kill]).status().must("cannot start /bin/sh");
-        assert!(status.success(), "{} cannot be sent SIG{name}", self.name);
+        if !status.success() {
+            fail(&format!("{} cannot be sent SIG{name}", self.name));
+        }
     }
 
     /// Stops it where it is, its connections open and unanswered, until [`resume`](Process::resume).

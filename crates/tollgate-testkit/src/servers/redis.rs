@@ -109,7 +109,8 @@ impl Setup {
         self.set("requirepass", password)
     }
 
-    /// Speaks TLS as well, on a port of its own: [`RedisServer::tls_address`].
+    /// Speaks TLS as well, on a port of its own: [`RedisServer::tls_address`]. The Valkey that tests have was
+    /// built without TLS and does not start so.
     #[must_use]
     pub fn tls(mut self, tls: &Tls) -> Setup {
         self.tls = Some(tls.clone());

@@ -119,10 +119,14 @@ impl Connection {
     /// # Errors
     /// Nobody listens there, or nobody answers.
     pub fn tcp(address: &str) -> io::Result<Connection> {
-        let address = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        stream.set_nodelay(true)?;
-        Connection::over(Stream::Tcp(stream))
+        Connection::over(Stream::Tcp(connect(address, PATIENCE)?))
+    }
+
+    /// Speaks through a connection that was made by somebody else.
+    pub(crate) fn over_tcp(stream: TcpStream, patience: Duration) -> io::Result<Connection> {
+        let connection = Connection::over(Stream::Tcp(stream))?;
+        connection.set_patience(patience)?;
+        Ok(connection)
     }
 
     /// Connects to a socket in the file system.
@@ -171,6 +175,11 @@ impl Connection {
     /// The connection breaks.
     pub fn send<A: AsRef<[u8]>>(&mut self, words: &[A]) -> io::Result<()> {
         self.stream.get_mut().write_all(&encode(words))
+    }
+
+    /// Sends what was [encoded](encode) before.
+    pub(crate) fn send_encoded(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
     }
 
     /// Reads the next answer.
@@ -236,8 +245,16 @@ impl Write for Stream {
     }
 }
 
+/// A connection to an address and a port, made within this time and with no delay of its own.
+pub(crate) fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
+    let address = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let stream = TcpStream::connect_timeout(&address, patience)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
 /// The bytes of a command.
-fn encode<A: AsRef<[u8]>>(words: &[A]) -> Vec<u8> {
+pub(crate) fn encode<A: AsRef<[u8]>>(words: &[A]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         let word = word.as_ref();
