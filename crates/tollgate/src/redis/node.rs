@@ -428,10 +428,11 @@ impl Core {
     /// Lets go of all connections, tells of it, and has the keeper begin to probe.
     fn leave(&self, why: &str) {
         self.links.store(Arc::default());
+        // Before the phase, so that whoever sees that it is away can say why.
+        *self.trouble.lock() = Some(why.to_owned());
         if !self.enter_phase(Phase::Down) {
             return;
         }
-        *self.trouble.lock() = Some(why.to_owned());
         warn!(server = %self.server, "store server is away: {why}");
         self.wake.notify_one();
     }
