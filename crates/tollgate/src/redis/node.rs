@@ -32,8 +32,8 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -41,8 +41,10 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Clock, Failure, Micros};
 use tracing::{info, warn};
 
-/// A call that was given less time than this says little about a server: it is not held against it.
+/// A call that was given less time than this says little about a server or a connection: it is not held against them.
 const FAIR_DEADLINE: Duration = Duration::from_millis(10);
+/// How many nodes there have been.
+static NODES: AtomicU64 = AtomicU64::new(0);
 /// How often errors that a server answers with are told of, at most.
 const TELL_REFUSALS: Duration = Duration::from_secs(10);
 
@@ -79,6 +81,7 @@ pub struct Node {
 
 /// What a server and the task that keeps its connections share.
 struct Core {
+    id: u64,
     server: Server,
     terms: Terms,
     links: ArcSwap<Vec<Arc<Link>>>,
@@ -129,6 +132,7 @@ impl Node {
         let seed = RandomState::new().hash_one(&server);
         let probes = u32::try_from(terms.links).unwrap_or(u32::MAX);
         let core = Arc::new(Core {
+            id: NODES.fetch_add(1, Relaxed),
             server,
             terms,
             links: ArcSwap::default(),
@@ -146,6 +150,11 @@ impl Node {
         });
         let keeper = tokio::spawn(keeper::keep(Arc::clone(&core))).abort_handle();
         Node { core, keeper }
+    }
+
+    /// A number that no other node of this process has had, not even one at the same place.
+    pub fn id(&self) -> u64 {
+        self.core.id
     }
 
     /// Where it is.
@@ -296,6 +305,10 @@ impl Core {
 
     async fn send(&self, link: &Arc<Link>, batch: &Batch, deadline: Instant) -> Result<Vec<Reply>, Failure> {
         let began = Instant::now();
+        // It would be sent at the first look, and looked at no more.
+        if began >= deadline {
+            return Err(Failure::Timeout);
+        }
         self.meter.calls.fetch_add(1, Relaxed);
         self.meter.commands.fetch_add(batch.len() as u64, Relaxed);
         let answer = timeout_at(deadline, link.send(batch)).await;
@@ -317,11 +330,11 @@ impl Core {
                 Err(Failure::Unreachable)
             }
             Err(_) => {
-                if link.note_silence() {
-                    self.give_up(link);
-                }
-                if deadline.saturating_duration_since(began) >= FAIR_DEADLINE {
+                if deadline - began >= FAIR_DEADLINE {
                     self.note_call(began, now, false);
+                    if link.note_silence() {
+                        self.give_up(link);
+                    }
                 }
                 Err(Failure::Timeout)
             }

@@ -189,6 +189,17 @@ async fn a_reply_that_is_lost_is_not_asked_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_time_is_over_is_not_sent() {
+    let server = RedisServer::start();
+    let fleet = connected(&server.url()).await;
+    for _ in 0..100 {
+        assert_eq!(take(&fleet, "a", Duration::ZERO).await, Err(Failure::Timeout));
+    }
+    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
+    assert_eq!((only(&fleet).phase(), only(&fleet).counts().timeouts), (Phase::Up, 100));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn connections_that_break_under_load_charge_nobody_twice() {
     let server = RedisServer::start();
     let proxy = ChaosProxy::to(&server.address());
