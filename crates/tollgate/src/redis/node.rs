@@ -13,6 +13,7 @@ mod facts;
 mod keeper;
 mod link;
 mod meter;
+mod reply;
 mod trust;
 
 pub use facts::Facts;
@@ -25,10 +26,11 @@ pub(super) use link::{Batch, Link};
 use super::breaker::{Breaker, BreakerState, Change};
 use super::skew::{DriftChange, Skew};
 use super::url::Server;
-use ::redis::{Cmd, ServerError, ServerErrorKind, Value, cmd};
+use ::redis::{Cmd, ServerError, Value, cmd};
 use arc_swap::ArcSwap;
 use meter::Meter;
 use parking_lot::Mutex;
+use reply::{Reply, words};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -494,63 +496,6 @@ impl Core {
             None => {}
         }
     }
-}
-
-/// What a server replied to one command.
-enum Reply {
-    Value(Value),
-    /// It did not run, since the script is not known.
-    NoScript,
-    Moved(String),
-    Ask(String),
-    /// It takes no writes.
-    Replica(String),
-    Error(ServerError, Failure),
-    Failed(Failure),
-}
-
-impl Reply {
-    fn read(value: Value) -> Reply {
-        let Value::ServerError(error) = value else { return Reply::Value(value) };
-        match error.kind() {
-            Some(ServerErrorKind::NoScript) => Reply::NoScript,
-            Some(ServerErrorKind::Moved) => {
-                redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Moved)
-            }
-            Some(ServerErrorKind::Ask) => {
-                redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Ask)
-            }
-            Some(ServerErrorKind::ReadOnly) => Reply::Replica(words(&error)),
-            // None of these has run anything, and all of them pass.
-            Some(
-                ServerErrorKind::BusyLoading
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::TryAgain,
-            ) => Reply::Error(error, Failure::Unreachable),
-            _ if error.code() == "BUSY" => Reply::Error(error, Failure::Busy),
-            _ => Reply::Error(error, Failure::Refused),
-        }
-    }
-
-    /// Whether it says of the server as a whole that it can't serve.
-    fn is_of_ailing_server(&self) -> bool {
-        let is_ailing = |error: &ServerError| {
-            let is_loading =
-                matches!(error.kind(), Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown));
-            is_loading || error.code() == "BUSY"
-        };
-        matches!(self, Reply::Error(error, _) if is_ailing(error))
-    }
-}
-
-/// Where an error sends a command on to: it says the slot, then the server.
-fn redirect(error: &ServerError) -> Option<String> {
-    error.details()?.split_ascii_whitespace().nth(1).map(str::to_owned)
-}
-
-fn words(error: &ServerError) -> String {
-    format!("{} {}", error.code(), error.details().unwrap_or_default())
 }
 
 fn load_command(script: &str) -> Cmd {

@@ -112,3 +112,22 @@ async fn sentinels_that_are_away_are_done_without() {
     }
     assert_eq!(until_answered(&unknown, "a").await, 3);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_and_servers_know_different_users() {
+    let mut sentinels = Sentinels::start();
+    for index in 0..3 {
+        let rules =
+            ["ACL", "SETUSER", "watcher", "on", ">w@tch", "&*", "-@all", "+hello", "+sentinel", "+subscribe"];
+        sentinels.sentinel(index).command(&rules).done();
+    }
+    for server in sentinels.servers() {
+        server.command(&["ACL", "SETUSER", "gate", "on", ">s3cret", "~*", "+@all"]).done();
+    }
+    let url = sentinels.url().replace("://", "://gate:s3cret@");
+    let fleet = connected(&format!("{url}?sentinel_user=watcher&sentinel_password=w%40tch")).await;
+    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
+    assert!(sentinels.sentinel(0).command(&["CLIENT", "LIST"]).text().contains("user=watcher"));
+    let stranger = connect(&format!("{url}?sentinel_user=watcher&sentinel_password=wrong"));
+    assert!(!stranger.ready(Duration::from_millis(500)).await);
+}
