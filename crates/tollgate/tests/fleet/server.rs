@@ -189,6 +189,24 @@ async fn a_reply_that_is_lost_is_not_asked_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn connections_that_lead_nowhere_are_given_up() {
+    let server = RedisServer::start();
+    let proxy = ChaosProxy::to(&server.address());
+    let fleet = connected(&format!("redis://{}", proxy.address())).await;
+    let (node, connects) = (only(&fleet), only(&fleet).counts().connects);
+    proxy.set_weather(Weather { swallows: Swallows::Everything, ..Weather::FINE });
+    let patience = Duration::from_millis(100);
+    while node.phase() == Phase::Up {
+        assert!(take(&fleet, "a", patience).await.is_err());
+    }
+    assert_eq!(take(&fleet, "a", AMPLE).await, Err(Failure::Unreachable));
+    proxy.set_weather(Weather::FINE);
+    until(&node, Phase::Up).await;
+    assert!(node.counts().connects > connects);
+    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_time_is_over_is_not_sent() {
     let server = RedisServer::start();
     let fleet = connected(&server.url()).await;
