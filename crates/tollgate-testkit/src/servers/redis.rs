@@ -270,9 +270,7 @@ impl RedisServer {
     }
 
     fn sign_in(&self, mut connection: Connection) -> io::Result<Connection> {
-        if self.setup.kind != Kind::Sentinel {
-            connection.ask(&["AUTH", USER, "any"])?;
-        }
+        connection.ask(&["AUTH", USER, "any"])?;
         Ok(connection)
     }
 
@@ -421,11 +419,11 @@ fn configuration(
         format!("port {}", port.number()),
         format!("unixsocket {folder}/socket"),
         format!("dir {folder}"),
+        format!("user {USER} on nopass ~* &* +@all"),
     ];
     if setup.kind != Kind::Sentinel {
         lines.push("save \"\"".to_owned());
         lines.push("appendonly no".to_owned());
-        lines.push(format!("user {USER} on nopass ~* &* +@all"));
         lines.push("enable-debug-command yes".to_owned());
         // A replica that asks for everything need not wait for others that might.
         lines.push("repl-diskless-sync-delay 0".to_owned());

@@ -16,6 +16,7 @@ pub struct SentinelsSetup {
     replicas: usize,
     down_after_ms: u32,
     lines: Vec<(String, String)>,
+    watch: Vec<(String, String)>,
 }
 
 impl SentinelsSetup {
@@ -40,6 +41,23 @@ impl SentinelsSetup {
         self
     }
 
+    /// What clients of the master and its replicas must know.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> SentinelsSetup {
+        let password = format!("\"{password}\"");
+        self.watch.push(("sentinel".to_owned(), format!("auth-pass {NAME} {password}")));
+        self.set("requirepass", &password).set("masterauth", &password)
+    }
+
+    /// What clients of the Sentinels must know.
+    #[must_use]
+    pub fn sentinel_password(mut self, password: &str) -> SentinelsSetup {
+        let password = format!("\"{password}\"");
+        self.watch.push(("requirepass".to_owned(), password.clone()));
+        self.watch.push(("sentinel".to_owned(), format!("sentinel-pass {password}")));
+        self
+    }
+
     /// Starts all of them, and waits until every Sentinel knows of all the others.
     pub fn start(self) -> Sentinels {
         let data = || {
@@ -57,12 +75,13 @@ impl SentinelsSetup {
 
     fn sentinel(&self, master: &str) -> Setup {
         let watch = |what: &str, value: &str| format!("{what} {NAME} {value}");
-        RedisServer::setup(self.brand)
+        let plain = RedisServer::setup(self.brand)
             .sentinel()
             .set("sentinel", &watch("monitor", &format!("{master} {QUORUM}")))
             .set("sentinel", &watch("down-after-milliseconds", &self.down_after_ms.to_string()))
             // After so long a failover that did not come to its end is begun anew.
-            .set("sentinel", &watch("failover-timeout", "5000"))
+            .set("sentinel", &watch("failover-timeout", "5000"));
+        self.watch.iter().fold(plain, |setup, (name, value)| setup.set(name, value))
     }
 }
 
@@ -81,7 +100,7 @@ impl Sentinels {
 
     /// With settings.
     pub fn setup(brand: Brand) -> SentinelsSetup {
-        SentinelsSetup { brand, replicas: 2, down_after_ms: 1500, lines: Vec::new() }
+        SentinelsSetup { brand, replicas: 2, down_after_ms: 1500, lines: Vec::new(), watch: Vec::new() }
     }
 
     /// What the Sentinels call what they watch.
