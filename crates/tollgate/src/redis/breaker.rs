@@ -165,7 +165,7 @@ impl Breaker {
         match self.state {
             State::Closed => {}
             State::Open { pauses, .. } | State::HalfOpen { pauses, .. } => {
-                self.open(now, pauses.saturating_add(1))
+                self.open(now, pauses.saturating_add(1));
             }
         }
     }

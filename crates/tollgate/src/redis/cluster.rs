@@ -20,6 +20,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
+use tollgate_core::Failure;
 use tracing::{info, warn};
 
 /// How often the map is asked for while all is well, and while something is not.
@@ -98,7 +99,8 @@ impl Cluster {
                 Answer::Value(_) => {}
                 Answer::Moved(to) => onward.entry((to, false)).or_default().push(index),
                 Answer::Ask(to) => onward.entry((to, true)).or_default().push(index),
-                Answer::Failed(_) => self.shared.stale.notify_one(),
+                Answer::Failed(Failure::Unreachable) => self.shared.stale.notify_one(),
+                Answer::Failed(_) => {}
             }
         }
         if onward.is_empty() {
@@ -166,7 +168,7 @@ impl Shared {
             best = self.ask_seeds().await;
         }
         match best {
-            Some(word) => self.install(word),
+            Some(word) => self.install(&word),
             None => false,
         }
     }
@@ -192,7 +194,7 @@ impl Shared {
         None
     }
 
-    fn install(&self, word: Word) -> bool {
+    fn install(&self, word: &Word) -> bool {
         let masters: Vec<&Server> = word.masters();
         if masters.is_empty() {
             return false;

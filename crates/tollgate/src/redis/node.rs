@@ -13,6 +13,7 @@ mod facts;
 mod keeper;
 mod link;
 mod meter;
+mod reply;
 mod trust;
 
 pub use facts::Facts;
@@ -25,15 +26,16 @@ pub(super) use link::{Batch, Link};
 use super::breaker::{Breaker, BreakerState, Change};
 use super::skew::{DriftChange, Skew};
 use super::url::Server;
-use ::redis::{Cmd, ServerError, ServerErrorKind, Value, cmd};
+use ::redis::{Cmd, ServerError, Value, cmd};
 use arc_swap::ArcSwap;
 use meter::Meter;
 use parking_lot::Mutex;
+use reply::{Reply, words};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -41,8 +43,10 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Clock, Failure, Micros};
 use tracing::{info, warn};
 
-/// A call that was given less time than this says little about a server: it is not held against it.
+/// A call that was given less time than this says little about a server or a connection: it is not held against them.
 const FAIR_DEADLINE: Duration = Duration::from_millis(10);
+/// How many nodes there have been.
+static NODES: AtomicU64 = AtomicU64::new(0);
 /// How often errors that a server answers with are told of, at most.
 const TELL_REFUSALS: Duration = Duration::from_secs(10);
 
@@ -79,6 +83,7 @@ pub struct Node {
 
 /// What a server and the task that keeps its connections share.
 struct Core {
+    id: u64,
     server: Server,
     terms: Terms,
     links: ArcSwap<Vec<Arc<Link>>>,
@@ -129,6 +134,7 @@ impl Node {
         let seed = RandomState::new().hash_one(&server);
         let probes = u32::try_from(terms.links).unwrap_or(u32::MAX);
         let core = Arc::new(Core {
+            id: NODES.fetch_add(1, Relaxed),
             server,
             terms,
             links: ArcSwap::default(),
@@ -146,6 +152,11 @@ impl Node {
         });
         let keeper = tokio::spawn(keeper::keep(Arc::clone(&core))).abort_handle();
         Node { core, keeper }
+    }
+
+    /// A number that no other node of this process has had, not even one at the same place.
+    pub fn id(&self) -> u64 {
+        self.core.id
     }
 
     /// Where it is.
@@ -250,6 +261,9 @@ impl Answer {
 
 impl Core {
     async fn exchange(&self, batch: &Batch, deadline: Instant) -> Vec<Answer> {
+        if batch.len() == 0 {
+            return Vec::new();
+        }
         let Some(_place) = self.enter(batch.len()) else { return self.fail(batch.len(), Failure::Busy) };
         self.wait_until_tried(deadline).await;
         let Some(link) = self.pick() else { return self.fail(batch.len(), Failure::Unreachable) };
@@ -287,12 +301,16 @@ impl Core {
         }
         let links = self.links.load();
         let turn = self.turn.fetch_add(1, Relaxed);
-        let open = (0..links.len()).map(|step| &links[(turn.wrapping_add(step)) % links.len()]);
-        open.filter(|link| !link.is_closed()).next().cloned()
+        let mut links_in_turn = (0..links.len()).map(|step| &links[(turn.wrapping_add(step)) % links.len()]);
+        links_in_turn.find(|link| !link.is_closed()).cloned()
     }
 
     async fn send(&self, link: &Arc<Link>, batch: &Batch, deadline: Instant) -> Result<Vec<Reply>, Failure> {
         let began = Instant::now();
+        // It would be sent at the first look, and looked at no more.
+        if began >= deadline {
+            return Err(Failure::Timeout);
+        }
         self.meter.calls.fetch_add(1, Relaxed);
         self.meter.commands.fetch_add(batch.len() as u64, Relaxed);
         let answer = timeout_at(deadline, link.send(batch)).await;
@@ -314,11 +332,11 @@ impl Core {
                 Err(Failure::Unreachable)
             }
             Err(_) => {
-                if link.note_silence() {
-                    self.give_up(link);
-                }
-                if deadline.saturating_duration_since(began) >= FAIR_DEADLINE {
+                if deadline - began >= FAIR_DEADLINE {
                     self.note_call(began, now, false);
+                    if link.note_silence() {
+                        self.give_up(link);
+                    }
                 }
                 Err(Failure::Timeout)
             }
@@ -425,10 +443,11 @@ impl Core {
     /// Lets go of all connections, tells of it, and has the keeper begin to probe.
     fn leave(&self, why: &str) {
         self.links.store(Arc::default());
+        // Before the phase, so that whoever sees that it is away can say why.
+        *self.trouble.lock() = Some(why.to_owned());
         if !self.enter_phase(Phase::Down) {
             return;
         }
-        *self.trouble.lock() = Some(why.to_owned());
         warn!(server = %self.server, "store server is away: {why}");
         self.wake.notify_one();
     }
@@ -477,63 +496,6 @@ impl Core {
             None => {}
         }
     }
-}
-
-/// What a server replied to one command.
-enum Reply {
-    Value(Value),
-    /// It did not run, since the script is not known.
-    NoScript,
-    Moved(String),
-    Ask(String),
-    /// It takes no writes.
-    Replica(String),
-    Error(ServerError, Failure),
-    Failed(Failure),
-}
-
-impl Reply {
-    fn read(value: Value) -> Reply {
-        let Value::ServerError(error) = value else { return Reply::Value(value) };
-        match error.kind() {
-            Some(ServerErrorKind::NoScript) => Reply::NoScript,
-            Some(ServerErrorKind::Moved) => {
-                redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Moved)
-            }
-            Some(ServerErrorKind::Ask) => {
-                redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Ask)
-            }
-            Some(ServerErrorKind::ReadOnly) => Reply::Replica(words(&error)),
-            // None of these has run anything, and all of them pass.
-            Some(
-                ServerErrorKind::BusyLoading
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::TryAgain,
-            ) => Reply::Error(error, Failure::Unreachable),
-            _ if error.code() == "BUSY" => Reply::Error(error, Failure::Busy),
-            _ => Reply::Error(error, Failure::Refused),
-        }
-    }
-
-    /// Whether it says of the server as a whole that it can't serve.
-    fn is_of_ailing_server(&self) -> bool {
-        let is_ailing = |error: &ServerError| {
-            let is_loading =
-                matches!(error.kind(), Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown));
-            is_loading || error.code() == "BUSY"
-        };
-        matches!(self, Reply::Error(error, _) if is_ailing(error))
-    }
-}
-
-/// Where an error sends a command on to: it says the slot, then the server.
-fn redirect(error: &ServerError) -> Option<String> {
-    error.details()?.split_ascii_whitespace().nth(1).map(str::to_owned)
-}
-
-fn words(error: &ServerError) -> String {
-    format!("{} {}", error.code(), error.details().unwrap_or_default())
 }
 
 fn load_command(script: &str) -> Cmd {

@@ -34,7 +34,7 @@ pub enum StoreUrl {
     /// In this process.
     Memory,
     /// On Redis or Valkey.
-    Redis(RedisUrl),
+    Redis(Box<RedisUrl>),
 }
 
 /// Redis or Valkey servers: where they are, how they stand together, and how to log in.
@@ -152,7 +152,7 @@ impl FromStr for StoreUrl {
     fn from_str(text: &str) -> Result<StoreUrl, StoreUrlError> {
         match text {
             "memory" => Ok(StoreUrl::Memory),
-            text => Parts::split(text)?.read().map(StoreUrl::Redis),
+            text => Parts::split(text)?.read().map(|url| StoreUrl::Redis(Box::new(url))),
         }
     }
 }

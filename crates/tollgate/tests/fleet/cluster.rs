@@ -165,3 +165,32 @@ async fn a_killed_master_fails_its_slots_alone_until_its_replica_takes_over() {
     let is_of_replication = |calls: String| calls.contains("calls=0");
     assert!(calls.is_none_or(is_of_replication));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_in_order_is_noticed_by_nobody() {
+    let cluster = Cluster::setup(Brand::Valkey).start();
+    let fleet = Arc::new(connected(&cluster.url()).await);
+    let key = "user:1";
+    let owner = cluster.owner(cluster.slot(key));
+    let load = {
+        let fleet = Arc::clone(&fleet);
+        tokio::spawn(async move {
+            let mut taken = 0;
+            loop {
+                taken += 1;
+                assert_eq!(take(&fleet, key, AMPLE).await, Ok(taken));
+            }
+        })
+    };
+    // Behind the three masters are their replicas.
+    cluster.fail_over_to(owner + 3);
+    let promoted = cluster.nodes()[owner + 3].address();
+    eventually("the promoted replica is found", async {
+        while place(&fleet, key) != promoted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    load.abort();
+    assert!(load.await.unwrap_err().is_cancelled());
+}

@@ -1,6 +1,8 @@
 //! The servers of a store, real ones: however they stand together and whatever happens to them, calls end by their
 //! deadline, nothing runs twice, and all is well again by itself.
 
+#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+
 mod cluster;
 mod login;
 mod news;

@@ -3,6 +3,7 @@
 use super::{AMPLE, connect, connected, only, take, until_answered};
 use std::time::Duration;
 use tokio::time::Instant;
+use tollgate::Failure;
 use tollgate::redis::Phase;
 use tollgate_testkit::servers::{Brand, Sentinels};
 
@@ -67,6 +68,33 @@ async fn a_master_that_is_deposed_while_it_runs_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_slept_through_its_fall_gets_nothing_new() {
+    let mut sentinels = Sentinels::start();
+    let fleet = connected(&sentinels.url()).await;
+    take(&fleet, "a", AMPLE).await.unwrap();
+    let sleeper = sentinels.master();
+    sentinels.server(sleeper).pause();
+    let mut unsure = 0;
+    let began = Instant::now();
+    while let Err(failure) = take(&fleet, "a", Duration::from_millis(100)).await {
+        unsure += i64::from(failure == Failure::Timeout);
+        assert!(began.elapsed() < super::PATIENCE);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let master = sentinels.await_other_master(sleeper);
+    sentinels.server(sleeper).resume();
+    for _ in 0..100 {
+        take(&fleet, "b", AMPLE).await.unwrap();
+    }
+    assert_eq!(sentinels.servers()[master].command(&["GET", "b"]).integer(), 100);
+    // It finds what was sent to it before it was known to sleep, and no call that began later.
+    let calls =
+        sentinels.servers()[sleeper].command(&["INFO", "commandstats"]).field("cmdstat_evalsha").unwrap();
+    let calls = calls.split([',', '=']).nth(1).unwrap().parse::<i64>().unwrap();
+    assert!(calls <= 1 + unsure, "{calls} calls, {unsure} without an answer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sentinels_that_are_away_are_done_without() {
     let mut sentinels = Sentinels::start();
     sentinels.sentinel(0).kill();
@@ -83,4 +111,23 @@ async fn sentinels_that_are_away_are_done_without() {
         sentinels.sentinel(index).restart();
     }
     assert_eq!(until_answered(&unknown, "a").await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_and_servers_know_different_users() {
+    let mut sentinels = Sentinels::start();
+    for index in 0..3 {
+        let rules =
+            ["ACL", "SETUSER", "watcher", "on", ">w@tch", "&*", "-@all", "+hello", "+sentinel", "+subscribe"];
+        sentinels.sentinel(index).command(&rules).done();
+    }
+    for server in sentinels.servers() {
+        server.command(&["ACL", "SETUSER", "gate", "on", ">s3cret", "~*", "+@all"]).done();
+    }
+    let url = sentinels.url().replace("://", "://gate:s3cret@");
+    let fleet = connected(&format!("{url}?sentinel_user=watcher&sentinel_password=w%40tch")).await;
+    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
+    assert!(sentinels.sentinel(0).command(&["CLIENT", "LIST"]).text().contains("user=watcher"));
+    let stranger = connect(&format!("{url}?sentinel_user=watcher&sentinel_password=wrong"));
+    assert!(!stranger.ready(Duration::from_millis(500)).await);
 }

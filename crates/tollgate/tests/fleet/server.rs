@@ -189,6 +189,70 @@ async fn a_reply_that_is_lost_is_not_asked_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn connections_that_lead_nowhere_are_given_up() {
+    let server = RedisServer::start();
+    let proxy = ChaosProxy::to(&server.address());
+    let fleet = connected(&format!("redis://{}", proxy.address())).await;
+    let (node, connects) = (only(&fleet), only(&fleet).counts().connects);
+    proxy.set_weather(Weather { swallows: Swallows::Everything, ..Weather::FINE });
+    let patience = Duration::from_millis(100);
+    while node.phase() == Phase::Up {
+        assert!(take(&fleet, "a", patience).await.is_err());
+    }
+    assert_eq!(take(&fleet, "a", AMPLE).await, Err(Failure::Unreachable));
+    proxy.set_weather(Weather::FINE);
+    until(&node, Phase::Up).await;
+    assert!(node.counts().connects > connects);
+    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_time_is_over_is_not_sent() {
+    let server = RedisServer::start();
+    let fleet = connected(&server.url()).await;
+    for _ in 0..100 {
+        assert_eq!(take(&fleet, "a", Duration::ZERO).await, Err(Failure::Timeout));
+    }
+    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
+    assert_eq!((only(&fleet).phase(), only(&fleet).counts().timeouts), (Phase::Up, 100));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_break_under_load_charge_nobody_twice() {
+    let server = RedisServer::start();
+    let proxy = ChaosProxy::to(&server.address());
+    let fleet = Arc::new(connected(&format!("redis://{}", proxy.address())).await);
+    proxy.set_weather(Weather { reset_requests: 0.02, reset_replies: 0.02, ..Weather::FINE });
+    let mut clients = JoinSet::new();
+    for _ in 0..8 {
+        let fleet = Arc::clone(&fleet);
+        clients.spawn(async move {
+            let (mut charged, mut unsure) = (0, 0);
+            for _ in 0..200 {
+                match take(&fleet, "a", AMPLE).await {
+                    Ok(_) => charged += 1,
+                    Err(Failure::Unreachable | Failure::Timeout) => {
+                        unsure += 1;
+                        // A server that seems away fails at once, and two hundred times that says nothing.
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            (charged, unsure)
+        });
+    }
+    let counts = clients.join_all().await;
+    let (charged, unsure) =
+        counts.into_iter().fold((0, 0), |(all, others), (charged, unsure)| (all + charged, others + unsure));
+    let found = server.command(&["GET", "a"]).integer();
+    assert!((charged..=charged + unsure).contains(&found), "{charged} <= {found} <= {charged} + {unsure}");
+    assert!(charged > 0 && unsure > 0, "{charged} were answered, {unsure} not");
+    proxy.set_weather(Weather::FINE);
+    until_answered(&fleet, "a").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_is_too_much_at_once_is_turned_away() {
     let server = RedisServer::start();
     let fleet =

@@ -16,15 +16,15 @@ pub(in crate::redis) fn slot(tag: &[u8]) -> u16 {
 
 const fn table() -> [u16; 256] {
     let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < table.len() {
-        let mut crc = (byte as u16) << 8;
+    let mut byte = 0_u16;
+    while byte < 256 {
+        let mut crc = byte << 8;
         let mut bit = 0;
         while bit < 8 {
             crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
             bit += 1;
         }
-        table[byte] = crc;
+        table[byte as usize] = crc;
         byte += 1;
     }
     table

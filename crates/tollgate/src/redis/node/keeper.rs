@@ -6,7 +6,8 @@
 
 use super::dial::DialError;
 use super::link::{Batch, Link};
-use super::{Core, Facts, Phase, RoleCheck, load_command, words};
+use super::reply::words;
+use super::{Core, Facts, Phase, RoleCheck, load_command};
 use crate::redis::breaker::Change;
 use ::redis::{Cmd, RedisError, Value, cmd};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use tracing::{info, warn};
 
 /// How often connections are looked after.
 const WATCH: Duration = Duration::from_secs(1);
+/// How soon after each other, at the soonest: connections that end as soon as they are made are not made all the time.
+const PACE: Duration = Duration::from_millis(50);
 /// How long a server may take to say what time it is.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often a server is asked about itself.
@@ -26,6 +29,7 @@ const ASK_FACTS: Duration = Duration::from_secs(30);
 /// Keeps a server's connections for ever.
 pub(super) async fn keep(core: Arc<Core>) {
     let mut asked_facts: Option<Instant> = None;
+    let mut tended = Instant::now();
     loop {
         let probe_at = core.breaker.lock().probe_at(Instant::now());
         if let Some(probe_at) = probe_at {
@@ -39,7 +43,9 @@ pub(super) async fn keep(core: Arc<Core>) {
         }
         // Whether something happened or time passed, everything is looked after.
         let _ = timeout(WATCH, core.wake.notified()).await;
+        sleep_until(tended + PACE).await;
         tend(&core).await;
+        tended = Instant::now();
     }
 }
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 fn read(text: &str) -> RedisUrl {
     match text.parse() {
-        Ok(StoreUrl::Redis(url)) => url,
+        Ok(StoreUrl::Redis(url)) => *url,
         other => panic!("{text}: {other:?}"),
     }
 }

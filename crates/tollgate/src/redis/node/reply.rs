@@ -1,0 +1,109 @@
+//! What a server replies, and what that means for a command.
+
+use ::redis::{ServerError, ServerErrorKind, Value};
+use tollgate_core::Failure;
+
+/// What a server replied to one command.
+pub(super) enum Reply {
+    Value(Value),
+    /// It did not run, since the script is not known.
+    NoScript,
+    Moved(String),
+    Ask(String),
+    /// It takes no writes.
+    Replica(String),
+    Error(ServerError, Failure),
+    Failed(Failure),
+}
+
+impl Reply {
+    pub(super) fn read(value: Value) -> Reply {
+        let Value::ServerError(error) = value else { return Reply::Value(value) };
+        match error.kind() {
+            Some(ServerErrorKind::NoScript) => Reply::NoScript,
+            Some(ServerErrorKind::Moved) => {
+                redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Moved)
+            }
+            Some(ServerErrorKind::Ask) => {
+                redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Ask)
+            }
+            Some(ServerErrorKind::ReadOnly) => Reply::Replica(words(&error)),
+            // Before Redis 7 what a script ran into comes wrapped into an error of the script.
+            _ if error.details().is_some_and(|details| details.contains("-READONLY ")) => {
+                Reply::Replica(words(&error))
+            }
+            // None of these has run anything, and all of them pass.
+            Some(
+                ServerErrorKind::BusyLoading
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::TryAgain,
+            ) => Reply::Error(error, Failure::Unreachable),
+            _ if error.code() == "BUSY" => Reply::Error(error, Failure::Busy),
+            _ => Reply::Error(error, Failure::Refused),
+        }
+    }
+
+    /// Whether it says of the server as a whole that it can't serve.
+    pub(super) fn is_of_ailing_server(&self) -> bool {
+        let is_ailing = |error: &ServerError| {
+            let is_loading =
+                matches!(error.kind(), Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown));
+            is_loading || error.code() == "BUSY"
+        };
+        matches!(self, Reply::Error(error, _) if is_ailing(error))
+    }
+}
+
+/// Where an error sends a command on to: it says the slot, then the server.
+fn redirect(error: &ServerError) -> Option<String> {
+    error.details()?.split_ascii_whitespace().nth(1).map(str::to_owned)
+}
+
+/// What a server said, in its own words.
+pub(super) fn words(error: &ServerError) -> String {
+    format!("{} {}", error.code(), error.details().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::redis::parse_redis_value;
+
+    fn read(line: &str) -> Reply {
+        Reply::read(parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn what_did_not_run_is_told_from_what_was_refused() {
+        assert!(matches!(read("NOSCRIPT No matching script."), Reply::NoScript));
+        assert!(matches!(read("MOVED 3999 127.0.0.1:6381"), Reply::Moved(to) if to == "127.0.0.1:6381"));
+        assert!(matches!(read("ASK 3999 :6381"), Reply::Ask(to) if to == ":6381"));
+        assert!(matches!(read("MOVED"), Reply::Failed(Failure::Refused)));
+        for line in ["LOADING x", "MASTERDOWN x", "CLUSTERDOWN x", "TRYAGAIN x"] {
+            assert!(matches!(read(line), Reply::Error(_, Failure::Unreachable)), "{line}");
+        }
+        assert!(matches!(read("BUSY Redis is busy running a script."), Reply::Error(_, Failure::Busy)));
+        for line in ["OOM x", "NOPERM x", "WRONGTYPE x", "ERR x", "MISCONF x", "NOREPLICAS x"] {
+            assert!(matches!(read(line), Reply::Error(_, Failure::Refused)), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_replica_is_known_however_it_says_so() {
+        let wrapped =
+            "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -READONLY You can't";
+        for line in ["READONLY You can't write against a read only replica.", wrapped] {
+            assert!(matches!(read(line), Reply::Replica(_)), "{line}");
+        }
+    }
+
+    #[test]
+    fn only_some_errors_are_held_against_the_server() {
+        for (line, is_ailing) in
+            [("LOADING x", true), ("BUSY x", true), ("OOM x", false), ("TRYAGAIN x", false)]
+        {
+            assert_eq!(read(line).is_of_ailing_server(), is_ailing, "{line}");
+        }
+    }
+}
