@@ -24,10 +24,12 @@ local blob = ARGV[1]
 local strings, at_limit = read('>H', blob)
 local limits = {}
 while at_limit <= #blob do
-  local limit = {}
-  limit.law, limit.length, limit.form, limit.prefix, limit.ends, limit.a, limit.b, limit.c, limit.d, limit.tick, at_limit =
+  local law, length, form, prefix, ends, a, b, c, d, tick, next_limit =
     read('>BBBc0Bc0Bc0I7I7I7I4I4', blob, at_limit)
-  limits[#limits + 1] = limit
+  at_limit = next_limit
+  limits[#limits + 1] = {
+    law = law, length = length, form = form, prefix = prefix, ends = ends, a = a, b = b, c = c, d = d, tick = tick,
+  }
 end
 
 -- The states as this call has left them so far, and in how many milliseconds each that was changed may lapse.
@@ -37,7 +39,7 @@ if strings > 0 then
 end
 
 local records = ARGV[2]
-local reply, said = {write('>I7', now)}, 1
+local reply, said = {write('>I7', now), '', ''}, 1
 
 -- Makes the function that decides a group of any kind: it is given where the group's draws begin, and returns where
 -- those of the next do.
@@ -780,4 +782,4 @@ for key = 1, strings do
   end
 end
 
-return table.concat(reply)
+return table.concat(reply, '', 1, said)
