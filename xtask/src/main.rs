@@ -17,6 +17,7 @@ mod proxies;
 mod python;
 mod search;
 mod server;
+mod servers;
 mod test;
 mod tidy;
 mod tool;
@@ -45,6 +46,8 @@ enum Task {
     },
     /// Generate the Rust code of the gRPC messages from proto/.
     Proto,
+    /// Install the servers that tests start, and print the variables by which a test finds them.
+    Servers,
     /// Break tollgate-core in many small ways and list those that no test notices.
     Mutants,
     /// Feed random input to the fuzz targets whose name contains TARGET.
@@ -70,6 +73,7 @@ fn perform(task: Task) -> Result<ExitCode> {
         Task::Test { steps } => return test::run(&steps),
         Task::Bench { name, rest } => bench::scenario(&name, &rest)?,
         Task::Proto => proto::write()?,
+        Task::Servers => servers::print()?,
         Task::Mutants => search::mutants()?,
         Task::Fuzz { target, seconds } => search::fuzz(&target, seconds)?,
     }

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
-    api, clients, grpc, proto, proxies, tidy,
+    api, clients, grpc, proto, proxies, servers, tidy,
     tool::{DENY, NEXTEST, cargo, is_ci, run as finish},
 };
 
@@ -102,7 +102,9 @@ fn deny() -> Result<()> {
 
 /// Forty times the cases a property gets by hand: what a commit relies on should not depend on one lucky seed.
 fn tests() -> Result<()> {
-    finish(nextest()?.args(["--workspace", "--locked"]).env("PROPTEST_CASES", "10000"))
+    let mut command = nextest()?;
+    command.args(["--workspace", "--locked"]).env("PROPTEST_CASES", "10000");
+    finish(command.envs(servers::variables()?))
 }
 
 fn doc_tests() -> Result<()> {

