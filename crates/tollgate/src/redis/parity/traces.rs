@@ -17,7 +17,7 @@ impl Engine for OneKey {
         let mut draws = Draws::new();
         draws.push("the key".into(), Scope(0), *limit, act, permit);
         let settled = settle(&mut |parcel: &Parcel| self.0.run(parcel, now.get()), &draws, &[1], now);
-        Reply::from(&settled[0].1[0].group(0)[0])
+        Reply::from(&settled[0].requests[0].group(0)[0])
     }
 }
 
