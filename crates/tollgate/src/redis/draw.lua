@@ -531,14 +531,9 @@ local function make_decide()
     end
   end
 
-  -- What stands in the way of deciding a draw.
+  -- What stands in the way of deciding a draw from a state that is a string.
   local function trouble(draw)
-    local limit = draw.limit
-    if draw.roll then
-      draw.open = draw.roll.open(limit, draw.key)
-      return not draw.open and BROKEN
-    end
-    local value = values[draw.key]
+    local limit, value = draw.limit, values[draw.key]
     if value and not is_own(limit, value) then
       return #value < 256 and STALE or BROKEN
     end
@@ -701,8 +696,11 @@ local function make_decide()
     repeat
       draw, pos = parse(pos)
       draws[#draws + 1] = draw
-      adopt(draw)
-      local kind = trouble(draw)
+      local kind = nil
+      if draw.law then
+        adopt(draw)
+        kind = trouble(draw)
+      end
       if kind == STALE then
         local value = values[draw.key]
         troubles[#troubles + 1] = char(STALE, #draws - 1, #value) .. value
@@ -710,6 +708,15 @@ local function make_decide()
         troubles[#troubles + 1] = char(kind, #draws - 1)
       end
     until draw.is_last
+    -- Lists and sets are opened last, because that ages them: a group that is left alone leaves everything as it is.
+    if #troubles == 0 then
+      for index, draw in ipairs(draws) do
+        draw.open = draw.roll and draw.roll.open(draw.limit, draw.key)
+        if draw.roll and not draw.open then
+          troubles[#troubles + 1] = char(BROKEN, index - 1)
+        end
+      end
+    end
     if #troubles > 0 then
       say(char(STUCK, #troubles) .. table.concat(troubles))
     elseif draws[1].times then
