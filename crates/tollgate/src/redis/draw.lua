@@ -24,11 +24,12 @@ local blob = ARGV[1]
 local strings, at_limit = read('>H', blob)
 local limits = {}
 while at_limit <= #blob do
-  local law, length, form, prefix, ends, a, b, c, d, tick, next_limit =
-    read('>BBBc0Bc0Bc0I7I7I7I4I4', blob, at_limit)
+  local law, length, time_bytes, form, prefix, ends, a, b, c, d, tick, next_limit =
+    read('>BBBBc0Bc0Bc0I7I7I7I4I4', blob, at_limit)
   at_limit = next_limit
   limits[#limits + 1] = {
-    law = law, length = length, form = form, prefix = prefix, ends = ends, a = a, b = b, c = c, d = d, tick = tick,
+    law = law, length = length, span = 256 ^ time_bytes, form = form, prefix = prefix, ends = ends,
+    a = a, b = b, c = c, d = d, tick = tick,
   }
 end
 
@@ -83,6 +84,8 @@ local function make_decide()
       return 0, instant
     end
     local _, owed, at = read(limit.form, value)
+    -- Of the time only the low bytes were kept: the nearest that has them is meant.
+    at = at + floor((instant - at) / limit.span + 0.5) * limit.span
     if instant >= at then
       -- Past what is owed the product may be rounded, but never to below it.
       return max(0, owed - (instant - at) * limit.b), instant
@@ -95,7 +98,7 @@ local function make_decide()
     if owed == 0 then
       return false, 0
     end
-    return write(limit.form, limit.prefix, owed, at), lapse_in((at + ceil(owed / limit.b)) * limit.tick)
+    return write(limit.form, limit.prefix, owed, at % limit.span), lapse_in((at + ceil(owed / limit.b)) * limit.tick)
   end
 
   function bucket.lapse(limit, value)
@@ -729,13 +732,14 @@ local function make_decide()
 end
 
 local decide
-local loaded, is_bucket, form, prefix, length, unit, refill, capacity, burst, tick, instant
+local loaded, is_bucket, form, prefix, length, span, unit, refill, capacity, burst, tick, instant
 local pos, size = 1, #records
 while pos <= size do
   local flags, key, number, units, next_pos = read('>BHHI4', records, pos)
   if number ~= loaded then
     local limit = limits[number]
     loaded, is_bucket, form, prefix, length = number, limit.law == 0, limit.form, limit.prefix, limit.length
+    span = limit.span
     unit, refill, capacity, burst, tick = limit.a, limit.b, limit.c, limit.d, limit.tick
     instant = is_bucket and (tick == 1 and now or floor(now / tick))
   end
@@ -746,6 +750,7 @@ while pos <= size do
   if is_plain and value then
     if #value == length then
       written_by, owed, at = read(form, value)
+      at = at + floor((instant - at) / span + 0.5) * span
       if instant >= at then
         owed, at = owed - (instant - at) * refill, instant
         if owed < 0 then
@@ -763,7 +768,7 @@ while pos <= size do
       code = value and '\0' or '\4'
       if units > 0 then
         owed = owed + units * unit
-        value, code = write(form, prefix, owed, at), '\0'
+        value, code = write(form, prefix, owed, at % span), '\0'
         values[key], lapses[key] = value, ceil(((at + ceil(owed / refill)) * tick - now) / 1000) + SLACK
       end
     else

@@ -222,7 +222,7 @@ fn compare(twin: &mut Twin, draws: &Draws, settled: &[Settled]) -> Result<(), Te
 }
 
 fn run_turns(turns: &[Turn], limits: &[Limit]) -> Result<(), TestCaseError> {
-    let engine = Embedded::new(true);
+    let engine = Embedded::new(Some(0));
     let (mut twin, mut now, mut draws) = (Twin::default(), START, Draws::new());
     for turn in turns {
         now = now.plus(Span::micros(turn.forward)).less(Span::micros(turn.back));
