@@ -4,4 +4,5 @@
 mod parity;
 mod script;
 mod stored_key;
+#[allow(dead_code, reason = "the store that fills parcels is assembled elsewhere")]
 mod wire;

@@ -7,6 +7,7 @@ mod embedded;
 mod fake;
 mod servers;
 mod traces;
+mod traps;
 mod twin;
 
 use super::wire::{Again, Fate, Parcel};
@@ -83,13 +84,17 @@ fn turns(limits: usize) -> impl Strategy<Value = Vec<Turn>> {
         1 => Just(Act::Clear),
     ];
     let wish = (0..2_usize, 0..limits, act, 0..5_u64, proptest::bool::weighted(0.15));
-    let wish = wish.prop_map(|(key, limit, act, permit, is_shadow)| Wish { key, limit, act, permit, is_shadow });
+    let wish =
+        wish.prop_map(|(key, limit, act, permit, is_shadow)| Wish { key, limit, act, permit, is_shadow });
     let group = (vec(wish, 1..4), prop_oneof![4 => Just(1_u32), 1 => 2..7_u32]);
     let forward = prop_oneof![
         3 => Just(0_u64), 4 => 0..300_000_u64, 2 => 0..3_000_000_u64, 1 => select(vec![1_000_000_u64, 86_400_000_000]),
     ];
     let back = prop_oneof![9 => Just(0_u64), 1 => 0..2_500_000_u64];
-    vec((forward, back, vec(group, 1..6)).prop_map(|(forward, back, groups)| Turn { forward, back, groups }), 1..25)
+    vec(
+        (forward, back, vec(group, 1..6)).prop_map(|(forward, back, groups)| Turn { forward, back, groups }),
+        1..25,
+    )
 }
 
 /// Adds a request's draws. A group is of one kind, and no key is under two quotas of a law in the same turn: `bound` has
@@ -175,7 +180,10 @@ fn normalized(data: &Data) -> Data {
     let mut expected = None;
     for entry in list.iter_mut().skip(1) {
         let (before, run) = (number(&entry[7..14]), number(&entry[14..]));
-        assert!(expected.is_none_or(|expected| expected == before), "the counts of a log go on without a gap");
+        assert!(
+            expected.is_none_or(|expected| expected == before),
+            "the counts of a log go on without a gap"
+        );
         expected = Some(before + run);
         entry[7..14].fill(0);
     }

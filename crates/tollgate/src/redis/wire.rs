@@ -10,6 +10,8 @@
 mod keys;
 mod limits;
 mod reply;
+#[cfg(test)]
+mod tests;
 mod value;
 
 pub(crate) use reply::{Again, Decided, Fate, Reply, WireError};

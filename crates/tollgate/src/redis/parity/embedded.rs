@@ -20,7 +20,8 @@ impl Embedded {
         let lua = Lua::new();
         let fake: Shared = Rc::new(RefCell::new(Fake { grace_ms, ..Fake::default() }));
         lend(&lua, &fake).expect("Lua takes what it is lent");
-        let script = lua.load(script::SOURCE).set_name("draw.lua").into_function().expect("the script can be read");
+        let script =
+            lua.load(script::SOURCE).set_name("draw.lua").into_function().expect("the script can be read");
         // Like a server, which lets no script make or read a variable that it did not declare.
         lua.load(
             "setmetatable(_G, {__index = function(_, name) error('no variable ' .. name, 2) end,
@@ -124,7 +125,11 @@ fn items(form: &[u8]) -> Vec<(u8, usize)> {
     items
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was found to be whole and is not negative")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it was found to be whole and is not negative"
+)]
 fn pack(lua: &Lua, args: &[Value]) -> Result<mlua::String> {
     let mut packed = Vec::new();
     let form = argument(&args[0]);
@@ -137,14 +142,22 @@ fn pack(lua: &Lua, args: &[Value]) -> Result<mlua::String> {
             packed.extend_from_slice(&text[..size]);
         } else {
             let number = whole(value);
-            assert!(number >= 0.0 && number < 256_f64.powi(i32::try_from(size).unwrap()), "{number} in {size} bytes");
+            assert!(
+                number >= 0.0 && number < 256_f64.powi(i32::try_from(size).unwrap()),
+                "{number} in {size} bytes"
+            );
             packed.extend_from_slice(&(number as u64).to_be_bytes()[8 - size..]);
         }
     }
     lua.create_string(packed)
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "lengths and places are small, and Lua has no other numbers")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "lengths and places are small, and Lua has no other numbers"
+)]
 fn unpack(lua: &Lua, args: &[Value]) -> Result<Variadic<Value>> {
     let (form, data) = (argument(&args[0]), argument(&args[1]));
     let mut at = args.get(2).map_or(0, |place| whole(place) as usize - 1);

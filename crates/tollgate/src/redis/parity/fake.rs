@@ -141,59 +141,64 @@ impl Fake {
             Some(Kept { data: Data::Sorted(set), .. }) => set.clone(),
             Some(_) => return Said::WrongType,
         };
-        let said = match name {
-            "ZCARD" => Said::Number(i64::try_from(set.len()).unwrap()),
-            "ZSCORE" => match set.iter().find(|(_, member)| *member == args[1]) {
-                Some((score, _)) => Said::Text(score.to_string().into_bytes()),
-                None => Said::Nil,
-            },
-            "ZADD" => {
-                let is_new_only = args[1] == b"NX";
-                let mut added = 0;
-                for pair in args[1 + usize::from(is_new_only)..].chunks(2) {
-                    let known = set.iter().position(|(_, member)| *member == pair[1]);
-                    match known {
-                        Some(_) if is_new_only => {}
-                        Some(index) => set[index].0 = number(&pair[0]),
-                        None => {
-                            added += 1;
-                            set.push((number(&pair[0]), pair[1].clone()));
+        let said =
+            match name {
+                "ZCARD" => Said::Number(i64::try_from(set.len()).unwrap()),
+                "ZSCORE" => match set.iter().find(|(_, member)| *member == args[1]) {
+                    Some((score, _)) => Said::Text(score.to_string().into_bytes()),
+                    None => Said::Nil,
+                },
+                "ZADD" => {
+                    let is_new_only = args[1] == b"NX";
+                    let mut added = 0;
+                    for pair in args[1 + usize::from(is_new_only)..].chunks(2) {
+                        let known = set.iter().position(|(_, member)| *member == pair[1]);
+                        match known {
+                            Some(_) if is_new_only => {}
+                            Some(index) => set[index].0 = number(&pair[0]),
+                            None => {
+                                added += 1;
+                                set.push((number(&pair[0]), pair[1].clone()));
+                            }
                         }
                     }
+                    Said::Number(added)
                 }
-                Said::Number(added)
-            }
-            "ZREM" => {
-                let before = set.len();
-                set.retain(|(_, member)| !args[1..].contains(member));
-                Said::Number(i64::try_from(before - set.len()).unwrap())
-            }
-            "ZRANGEBYLEX" | "ZREVRANGEBYLEX" => {
-                let is_back = name.starts_with("ZREV");
-                let (low, high) = if is_back { (&args[2], &args[1]) } else { (&args[1], &args[2]) };
-                let mut found: Vec<_> = set
-                    .iter()
-                    .map(|(_, member)| member)
-                    .filter(|member| if low[0] == b'[' { member[..] >= low[1..] } else { member[..] > low[1..] })
-                    .filter(|member| if high[0] == b'[' { member[..] <= high[1..] } else { member[..] < high[1..] })
-                    .cloned()
-                    .collect();
-                if is_back {
-                    found.reverse();
+                "ZREM" => {
+                    let before = set.len();
+                    set.retain(|(_, member)| !args[1..].contains(member));
+                    Said::Number(i64::try_from(before - set.len()).unwrap())
                 }
-                if let Some([word, offset, count]) = args.get(3..6) {
-                    assert_eq!(word, b"LIMIT");
-                    let (offset, count) = (number(offset), number(count));
-                    found = found
-                        .into_iter()
-                        .skip(usize::try_from(offset).unwrap())
-                        .take(usize::try_from(count).unwrap())
-                        .collect();
+                "ZRANGEBYLEX" | "ZREVRANGEBYLEX" => {
+                    let is_back = name.starts_with("ZREV");
+                    let (low, high) = if is_back { (&args[2], &args[1]) } else { (&args[1], &args[2]) };
+                    let mut found: Vec<_> =
+                        set.iter()
+                            .map(|(_, member)| member)
+                            .filter(|member| {
+                                if low[0] == b'[' { member[..] >= low[1..] } else { member[..] > low[1..] }
+                            })
+                            .filter(|member| {
+                                if high[0] == b'[' { member[..] <= high[1..] } else { member[..] < high[1..] }
+                            })
+                            .cloned()
+                            .collect();
+                    if is_back {
+                        found.reverse();
+                    }
+                    if let Some([word, offset, count]) = args.get(3..6) {
+                        assert_eq!(word, b"LIMIT");
+                        let (offset, count) = (number(offset), number(count));
+                        found = found
+                            .into_iter()
+                            .skip(usize::try_from(offset).unwrap())
+                            .take(usize::try_from(count).unwrap())
+                            .collect();
+                    }
+                    Said::Many(found.into_iter().map(Said::Text).collect())
                 }
-                Said::Many(found.into_iter().map(Said::Text).collect())
-            }
-            name => panic!("the script called {name}"),
-        };
+                name => panic!("the script called {name}"),
+            };
         set.sort();
         if set.is_empty() {
             self.kept.remove(&args[0]);

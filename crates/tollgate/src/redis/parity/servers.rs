@@ -116,7 +116,8 @@ fn run_turns(turns: &[Turn], limits: &[Limit], store: &mut Store) {
         if let Err(error) = compare(&mut twin, &draws, &settled) {
             panic!("{:?}: {error}\n{turns:?}", store.server.brand());
         }
-        let kept: Vec<_> = twin.kept().map(|(name, data, lapses_ms)| (name.to_vec(), data, lapses_ms)).collect();
+        let kept: Vec<_> =
+            twin.kept().map(|(name, data, lapses_ms)| (name.to_vec(), data, lapses_ms)).collect();
         for (name, data, lapses_ms) in kept {
             let now_ms = store.now().get() / 1000;
             match store.kept(&name, &data) {
@@ -125,10 +126,18 @@ fn run_turns(turns: &[Turn], limits: &[Limit], store: &mut Store) {
                     assert!(ttl > 0, "{} stays for ever", name.escape_ascii());
                     let lapses_ms = if lapses_ms == u64::MAX { now_ms + 86_400_000 } else { lapses_ms };
                     // A server counts from when the command runs, which may be a while after the script read the time.
-                    assert!(now_ms + u64::try_from(ttl).unwrap() <= lapses_ms + 5_000, "{}", name.escape_ascii());
+                    assert!(
+                        now_ms + u64::try_from(ttl).unwrap() <= lapses_ms + 5_000,
+                        "{}",
+                        name.escape_ascii()
+                    );
                 }
                 None => {
-                    assert!(now_ms + 100 >= lapses_ms || lapses_ms == u64::MAX, "{} is gone", name.escape_ascii());
+                    assert!(
+                        now_ms + 100 >= lapses_ms || lapses_ms == u64::MAX,
+                        "{} is gone",
+                        name.escape_ascii()
+                    );
                 }
             }
         }

@@ -4,9 +4,7 @@ use super::embedded::Embedded;
 use super::settle;
 use crate::redis::wire::Parcel;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use tollgate_core::{
-    Act, Align, Draws, Law, Leak, Limit, LogSize, Micros, PermitId, Scope, Span, Zone,
-};
+use tollgate_core::{Act, Align, Draws, Law, Leak, Limit, LogSize, Micros, PermitId, Scope, Span, Zone};
 use tollgate_testkit::{Engine, Model, Reply, Shift, replay, traces};
 
 /// One key of the script's. The models forget nothing, even if the clock steps back, so keys stay here as well: for ever,
@@ -40,7 +38,8 @@ fn check(law: Law) {
         replay(&trace, &mut OneKey(Embedded::new(grace_ms)), |_, now, limit, act, permit, reply| {
             let expected = model.act(now, limit, act, permit);
             if reply != expected && failed.is_none() {
-                failed = Some(format!("at {now:?} {limit} {act:?}\n  script {reply:?}\n  model  {expected:?}"));
+                failed =
+                    Some(format!("at {now:?} {limit} {act:?}\n  script {reply:?}\n  model  {expected:?}"));
             }
         });
         failed.map_or(Ok(()), |failed| Err(TestCaseError::fail(failed)))

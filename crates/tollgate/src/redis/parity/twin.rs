@@ -4,9 +4,7 @@ use super::fake::{Data, Fake};
 use crate::redis::stored_key;
 use crate::redis::wire::Codec;
 use std::collections::BTreeMap;
-use tollgate_core::{
-    Act, Answer, Ask, Draw, Draws, Limit, Micros, Outcome, PermitId, Reading, Roll, State,
-};
+use tollgate_core::{Act, Answer, Ask, Draw, Draws, Limit, Micros, Outcome, PermitId, Reading, Roll, State};
 
 /// For how long a state is kept after it has drained.
 const SLACK_MS: u64 = 1000;
@@ -86,7 +84,8 @@ impl Twin {
 
     /// Sees a state with the eyes of another limit than the one that wrote it.
     fn adopt(&mut self, name: &[u8], limit: &Limit, seen: Micros, now: Micros) {
-        let Some(Kept { limit: before, memory: Memory::State(state), .. }) = self.kept.get(name).cloned() else {
+        let Some(Kept { limit: before, memory: Memory::State(state), .. }) = self.kept.get(name).cloned()
+        else {
             return;
         };
         if before != *limit {
@@ -101,13 +100,21 @@ impl Twin {
                 let outcome = Outcome::of_state(Answer::Spared, now, state);
                 let drains = Reading::new(limit, Ask::PEEK, outcome).reset();
                 let lapses_ms = now.get() / 1000 + drains.get().div_ceil(1000) + SLACK_MS;
-                self.kept.insert(name.to_vec(), Kept { limit: *limit, memory: Memory::State(state), lapses_ms });
+                self.kept
+                    .insert(name.to_vec(), Kept { limit: *limit, memory: Memory::State(state), lapses_ms });
             }
             None => drop(self.kept.remove(name)),
         }
     }
 
-    fn act(&mut self, name: &[u8], limit: &Limit, act: Act, permit: PermitId, now: Micros) -> (Outcome, Undo) {
+    fn act(
+        &mut self,
+        name: &[u8],
+        limit: &Limit,
+        act: Act,
+        permit: PermitId,
+        now: Micros,
+    ) -> (Outcome, Undo) {
         if limit.keeps_roll() {
             return self.act_on_roll(name, limit, act, permit, now);
         }
@@ -254,7 +261,8 @@ impl Kept {
                 let mut used = 0;
                 for (permit, units, lapses) in holders.holds() {
                     used += u64::from(units);
-                    let (permit, lapse, units) = (permit.0.to_be_bytes(), bytes(lapses.get(), 7), bytes(u64::from(units), 4));
+                    let (permit, lapse, units) =
+                        (permit.0.to_be_bytes(), bytes(lapses.get(), 7), bytes(u64::from(units), 4));
                     let mut number = 0_u8;
                     let (by_lapse, by_permit) = loop {
                         let by_lapse = [b"L", &lapse[..], &permit, &units, &[number]].concat();

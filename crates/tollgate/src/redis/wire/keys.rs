@@ -69,7 +69,8 @@ impl Keys {
         // The family is a part of the name, so a name is of one kind.
         let kind = if limit.keeps_roll() { &mut self.rolls } else { &mut self.strings };
         kind.push(name);
-        let number = u16::try_from(kind.len()).expect("a parcel has fewer draws than 2^16, and so fewer keys");
+        let number =
+            u16::try_from(kind.len()).expect("a parcel has fewer draws than 2^16, and so fewer keys");
         self.slots[open] = Some(Slot { name, number });
         number
     }

@@ -98,7 +98,9 @@ impl Known {
             (ends, good) = calendar(limit, per, now);
         }
         let (law, a, b, c, d, tick) = match limit.figures() {
-            Figures::Bucket { unit, refill, capacity, burst, tick, .. } => (0, unit, refill, capacity, burst, tick),
+            Figures::Bucket { unit, refill, capacity, burst, tick, .. } => {
+                (0, unit, refill, capacity, burst, tick)
+            }
             Figures::FixedWindow { amount, per, start } => {
                 let start = match start {
                     WindowStart::FirstHit => 0,

@@ -2,9 +2,7 @@
 
 use super::value::Codec;
 use super::{Group, Parcel};
-use tollgate_core::{
-    Act, Answer, Ask, Draw, Limit, Micros, Outcome, Outlook, Retry, Span, State,
-};
+use tollgate_core::{Act, Answer, Ask, Draw, Limit, Micros, Outcome, Outlook, Retry, Span, State};
 
 /// What the script answered to a parcel: what became of each of its groups, in order.
 #[derive(Debug)]

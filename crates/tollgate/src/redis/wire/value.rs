@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn a_value_tells_who_wrote_it_and_what() {
-        let quotas = ["1/s", "100/min", "5000/day", "10000000/s", "999983 per 7s", "3 per 100us", "4294967295/month"];
+        let quotas =
+            ["1/s", "100/min", "5000/day", "10000000/s", "999983 per 7s", "3 per 100us", "4294967295/month"];
         let mut seen = 0;
         for law in laws() {
             for quota in quotas {
@@ -253,7 +254,8 @@ mod tests {
 
     #[test]
     fn the_usual_states_are_small() {
-        let length = |law, quota: &str| Codec::new(&Limit::new(law, quota.parse().unwrap()).unwrap()).length();
+        let length =
+            |law, quota: &str| Codec::new(&Limit::new(law, quota.parse().unwrap()).unwrap()).length();
         assert_eq!(length(Law::TokenBucket, "100/min"), 3 + 4 + 5);
         assert_eq!(length(Law::TokenBucket, "1000/s"), 4 + 3 + 5);
         assert_eq!(length(Law::TokenBucket, "5000/h burst 200"), 6 + 4 + 5);
