@@ -196,10 +196,9 @@ fn fill_turn(draws: &mut Draws, turn: &Turn, limits: &[Limit]) -> Vec<u32> {
     let (mut times, mut bound) = (Vec::new(), HashMap::new());
     for (group, wanted) in &turn.groups {
         fill(draws, group, limits, &mut bound);
-        match draws.group(draws.len() - 1).is_empty() {
-            // There is always a draw, so that no group is empty.
-            true => draws.push("c".into(), Scope(9), limits[0], Act::Take(Ask::exactly(1)), PermitId(0)),
-            false => {}
+        // A group has at least one draw.
+        if draws.group(draws.len() - 1).is_empty() {
+            draws.push("c".into(), Scope(9), limits[0], Act::Take(Ask::exactly(1)), PermitId(0));
         }
         times.push(if Parcel::may_repeat(draws, draws.len() - 1) { *wanted } else { 1 });
     }

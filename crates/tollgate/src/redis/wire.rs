@@ -14,6 +14,7 @@ mod reply;
 mod tests;
 mod value;
 
+#[allow(unused_imports, reason = "the store that reads replies is assembled elsewhere")]
 pub(crate) use reply::{Again, Decided, Fate, Reply, WireError};
 #[cfg(test)]
 pub(crate) use value::Codec;

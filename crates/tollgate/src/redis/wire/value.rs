@@ -173,11 +173,14 @@ fn read_limit(bytes: &mut &[u8]) -> Option<Limit> {
 
 /// Seven bits a byte, the lowest first; all but the last byte have the eighth set.
 fn write_number(mut number: u64, bytes: &mut Vec<u8>) {
-    while number >= 0x80 {
-        bytes.push((number & 0x7f) as u8 | 0x80);
+    loop {
+        let [low, ..] = (number & 0x7f).to_le_bytes();
         number >>= 7;
+        if number == 0 {
+            return bytes.push(low);
+        }
+        bytes.push(low | 0x80);
     }
-    bytes.push(number as u8);
 }
 
 fn read_number(bytes: &mut &[u8]) -> Option<u64> {
