@@ -9,6 +9,10 @@
 --
 -- The commonest request, one draw of some units from one bucket, is decided in the loop below; whatever else comes is
 -- handed to functions that are only made when they are needed, because the whole script runs anew with every call.
+--
+-- What a draw costs, in instructions of Redis 7.0.15 (callgrind; distinct keys, all granted): 79 k alone, 29 k of 16 in a
+-- call, 26 k of 64; a plain script that does one GCRA check with GET and SET PX takes 59 k, a token bucket in a hash 73 k.
+-- Of the 26 k, 14 k are PSETEX, which is 5 % cheaper than SET PX. GET key by key instead of MGET costs 2.7 k more.
 
 local read, write, call = struct.unpack, struct.pack, redis.call
 local ceil, floor = math.ceil, math.floor

@@ -8,7 +8,7 @@ use tollgate_core::{
     Act, Align, Answer, Ask, Draws, Key, Law, Leak, Limit, LogSize, Micros, PermitId, Retry, Scope, Span,
     Zone,
 };
-use tollgate_testkit::Reply;
+use tollgate_testkit::{Cell, Engine, Reply};
 
 /// A store that the script keeps, with a clock of its own.
 struct Store {
@@ -242,4 +242,44 @@ fn what_others_left_under_a_name_harms_nobody_else() {
     let is_decided: Vec<_> =
         parcel.read(&bytes).unwrap().map(|fate| matches!(fate, Ok(Fate::Decided(_)))).collect();
     assert_eq!(is_decided, [false, false, true, false, true]);
+}
+
+/// Runs acts at these milliseconds through the script and the laws, which must agree, and says what the last was told.
+fn agreed(acts: &[(u64, &Limit, Act)]) -> Reply {
+    let (mut store, mut cell) = (Store { script: Embedded::new(None), now: START }, Cell::default());
+    let into_the_second = START.get() % Span::SECOND.get();
+    let mut last = None;
+    for (millis, limit, act) in acts {
+        store.now = START.plus(Span::micros(millis * 1000 + Span::SECOND.get() - into_the_second));
+        let said = store.act(&key(["k"]), limit, *act, 0);
+        assert_eq!(said, cell.act(store.now, limit, *act, PermitId(0)), "{limit} at {millis} ms");
+        last = Some(said);
+    }
+    last.expect("there was an act")
+}
+
+/// Trap: a clock that steps back lends what the windows reached before had used.
+#[test]
+fn a_clock_that_steps_back_stays_in_the_window_it_had_reached() {
+    let (take, slides) = (Act::Take(Ask::exactly(5)), limit(Law::SlidingWindowCounter, "10/s"));
+    let two = Act::Take(Ask::exactly(2));
+    let told = agreed(&[(0, &slides, take), (10, &slides, take), (1500, &slides, take), (700, &slides, two)]);
+    assert_eq!((told.answer, told.remaining), (Answer::Refused, 0));
+}
+
+/// Trap: a clock that steps back brings back what a log had let go.
+#[test]
+fn a_clock_that_steps_back_does_not_lengthen_a_log() {
+    let law = Law::SlidingWindowLog(LogSize::Modest);
+    let (long, short, take) = (limit(law, "7/s"), limit(law, "7 per 300ms"), Act::Take(Ask::exactly(1)));
+    let told = agreed(&[(0, &long, take), (900, &long, take), (200, &short, Act::Look(Ask::PEEK))]);
+    assert_eq!(told.remaining, 6);
+}
+
+#[test]
+fn a_patience_that_just_lasts_is_enough() {
+    let queue = limit(Law::LeakyBucket(Leak::Queue), "10/s burst 5");
+    let take = |patience_ms| Act::Take(Ask::exactly(1).within(Span::millis(patience_ms)));
+    assert_eq!(agreed(&[(0, &queue, take(0)), (0, &queue, take(100))]).answer, Answer::Granted(1));
+    assert_eq!(agreed(&[(0, &queue, take(0)), (0, &queue, take(99))]).answer, Answer::Refused);
 }
