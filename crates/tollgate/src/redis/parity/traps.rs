@@ -283,3 +283,42 @@ fn a_patience_that_just_lasts_is_enough() {
     assert_eq!(agreed(&[(0, &queue, take(0)), (0, &queue, take(100))]).answer, Answer::Granted(1));
     assert_eq!(agreed(&[(0, &queue, take(0)), (0, &queue, take(99))]).answer, Answer::Refused);
 }
+
+/// Trap: the calendar of the caller decides, whose clock may be anywhere. The script says that it is in no window it was
+/// told of, and is told of the right ones.
+#[test]
+fn the_day_is_that_of_the_store() {
+    let days = limit(Law::FixedWindow(Align::Wall("Europe/Berlin".parse().unwrap())), "5/day");
+    let (mut store, mut cell) = (Store::new(), Cell::default());
+    let hours = (0..400).flat_map(|hour| [hour, hour]);
+    for hour in hours {
+        // Half a year, so that the clocks change on the way, and never on the full hour.
+        store.now = START.plus(Span::micros(hour * 11 * Span::HOUR.get()));
+        let act = Act::Take(Ask::exactly(2));
+        let said = store.act(&key(["k"]), &days, act, 0);
+        assert_eq!(said, cell.act(store.now, &days, act, PermitId(0)), "after {hour} times 11 hours");
+    }
+}
+
+#[test]
+fn a_group_outside_of_its_calendar_is_left_alone() {
+    let months = limit(Law::FixedWindow(Align::Wall(Zone::UTC)), "5/month");
+    let (mut draws, mut parcel, script) = (Draws::new(), Parcel::new(), Embedded::new(Some(0)));
+    draws.push("k".into(), Scope(0), months, Act::Take(Ask::exactly(1)), PermitId(0));
+    for (guess, is_known) in [
+        (START, true),
+        (START.plus(Span::DAY), true),
+        (START.less(Span::DAY), true),
+        (START.plus(Span::YEAR), false),
+        (START.less(Span::YEAR), false),
+    ] {
+        script.fake.borrow_mut().kept.clear();
+        parcel.start(guess);
+        parcel.add(&draws, 0, 1);
+        let bytes = script.run(&parcel, START.get());
+        let fate = parcel.read(&bytes).unwrap().next();
+        assert_eq!(matches!(fate, Some(Ok(Fate::Decided(_)))), is_known, "{guess:?}");
+        assert_eq!(matches!(fate, Some(Ok(Fate::Again(_)))), !is_known, "{guess:?}");
+        assert_eq!(script.fake.borrow().kept.len(), usize::from(is_known));
+    }
+}
