@@ -347,12 +347,13 @@ impl Limit {
     /// How many bytes each of those parts can need.
     pub fn part_bytes(&self) -> [usize; 3] {
         let bytes = |most: u64| (u64::BITS - most.leading_zeros()).div_ceil(8) as usize;
-        // A time has 53 bits, and the number of a sliding window 42.
+        // A time has 53 bits.
         match self.figures() {
             Figures::Bucket { capacity, .. } => [bytes(capacity), 7, 0],
             Figures::FixedWindow { amount, .. } => [7, bytes(u64::from(amount)), 0],
-            Figures::SlidingWindow { amount, .. } => {
-                [6, bytes(u64::from(amount)), bytes(u64::from(amount))]
+            Figures::SlidingWindow { amount, window, tick } => {
+                let last = Micros::MAX.get() / u64::from(tick) / window;
+                [bytes(last), bytes(u64::from(amount)), bytes(u64::from(amount))]
             }
             Figures::SlidingLog { .. } | Figures::Concurrency { .. } => [0; 3],
         }

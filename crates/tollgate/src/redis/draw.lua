@@ -9,6 +9,10 @@
 --
 -- The commonest request, one draw of some units from one bucket, is decided in the loop below; whatever else comes is
 -- handed to functions that are only made when they are needed, because the whole script runs anew with every call.
+--
+-- What a draw costs, in instructions of Redis 7.0.15 (callgrind; distinct keys, all granted): 79 k alone, 29 k of 16 in a
+-- call, 26 k of 64; a plain script that does one GCRA check with GET and SET PX takes 59 k, a token bucket in a hash 73 k.
+-- Of the 26 k, 14 k are PSETEX, which is 5 % cheaper than SET PX. GET key by key instead of MGET costs 2.7 k more.
 
 local read, write, call = struct.unpack, struct.pack, redis.call
 local ceil, floor = math.ceil, math.floor
@@ -24,10 +28,13 @@ local blob = ARGV[1]
 local strings, at_limit = read('>H', blob)
 local limits = {}
 while at_limit <= #blob do
-  local limit = {}
-  limit.law, limit.length, limit.form, limit.prefix, limit.ends, limit.a, limit.b, limit.c, limit.d, limit.tick, at_limit =
-    read('>BBBc0Bc0Bc0I7I7I7I4I4', blob, at_limit)
-  limits[#limits + 1] = limit
+  local law, length, time_bytes, form, prefix, ends, a, b, c, d, tick, next_limit =
+    read('>BBBBc0Bc0Bc0I7I7I7I4I4', blob, at_limit)
+  at_limit = next_limit
+  limits[#limits + 1] = {
+    law = law, length = length, span = 256 ^ time_bytes, form = form, prefix = prefix, ends = ends,
+    a = a, b = b, c = c, d = d, tick = tick,
+  }
 end
 
 -- The states as this call has left them so far, and in how many milliseconds each that was changed may lapse.
@@ -37,7 +44,7 @@ if strings > 0 then
 end
 
 local records = ARGV[2]
-local reply, said = {write('>I7', now)}, 1
+local reply, said = {write('>I7', now), '', ''}, 1
 
 -- Makes the function that decides a group of any kind: it is given where the group's draws begin, and returns where
 -- those of the next do.
@@ -81,6 +88,8 @@ local function make_decide()
       return 0, instant
     end
     local _, owed, at = read(limit.form, value)
+    -- Of the time only the low bytes were kept: the nearest that has them is meant.
+    at = at + floor((instant - at) / limit.span + 0.5) * limit.span
     if instant >= at then
       -- Past what is owed the product may be rounded, but never to below it.
       return max(0, owed - (instant - at) * limit.b), instant
@@ -93,7 +102,7 @@ local function make_decide()
     if owed == 0 then
       return false, 0
     end
-    return write(limit.form, limit.prefix, owed, at), lapse_in((at + ceil(owed / limit.b)) * limit.tick)
+    return write(limit.form, limit.prefix, owed, at % limit.span), lapse_in((at + ceil(owed / limit.b)) * limit.tick)
   end
 
   function bucket.lapse(limit, value)
@@ -529,14 +538,9 @@ local function make_decide()
     end
   end
 
-  -- What stands in the way of deciding a draw.
+  -- What stands in the way of deciding a draw from a state that is a string.
   local function trouble(draw)
-    local limit = draw.limit
-    if draw.roll then
-      draw.open = draw.roll.open(limit, draw.key)
-      return not draw.open and BROKEN
-    end
-    local value = values[draw.key]
+    local limit, value = draw.limit, values[draw.key]
     if value and not is_own(limit, value) then
       return #value < 256 and STALE or BROKEN
     end
@@ -699,8 +703,11 @@ local function make_decide()
     repeat
       draw, pos = parse(pos)
       draws[#draws + 1] = draw
-      adopt(draw)
-      local kind = trouble(draw)
+      local kind = nil
+      if draw.law then
+        adopt(draw)
+        kind = trouble(draw)
+      end
       if kind == STALE then
         local value = values[draw.key]
         troubles[#troubles + 1] = char(STALE, #draws - 1, #value) .. value
@@ -708,6 +715,15 @@ local function make_decide()
         troubles[#troubles + 1] = char(kind, #draws - 1)
       end
     until draw.is_last
+    -- Lists and sets are opened last, because that ages them: a group that is left alone leaves everything as it is.
+    if #troubles == 0 then
+      for index, draw in ipairs(draws) do
+        draw.open = draw.roll and draw.roll.open(draw.limit, draw.key)
+        if draw.roll and not draw.open then
+          troubles[#troubles + 1] = char(BROKEN, index - 1)
+        end
+      end
+    end
     if #troubles > 0 then
       say(char(STUCK, #troubles) .. table.concat(troubles))
     elseif draws[1].times then
@@ -720,13 +736,14 @@ local function make_decide()
 end
 
 local decide
-local loaded, is_bucket, form, prefix, length, unit, refill, capacity, burst, tick, instant
+local loaded, is_bucket, form, prefix, length, span, unit, refill, capacity, burst, tick, instant
 local pos, size = 1, #records
 while pos <= size do
   local flags, key, number, units, next_pos = read('>BHHI4', records, pos)
   if number ~= loaded then
     local limit = limits[number]
     loaded, is_bucket, form, prefix, length = number, limit.law == 0, limit.form, limit.prefix, limit.length
+    span = limit.span
     unit, refill, capacity, burst, tick = limit.a, limit.b, limit.c, limit.d, limit.tick
     instant = is_bucket and (tick == 1 and now or floor(now / tick))
   end
@@ -737,6 +754,7 @@ while pos <= size do
   if is_plain and value then
     if #value == length then
       written_by, owed, at = read(form, value)
+      at = at + floor((instant - at) / span + 0.5) * span
       if instant >= at then
         owed, at = owed - (instant - at) * refill, instant
         if owed < 0 then
@@ -754,7 +772,7 @@ while pos <= size do
       code = value and '\0' or '\4'
       if units > 0 then
         owed = owed + units * unit
-        value, code = write(form, prefix, owed, at), '\0'
+        value, code = write(form, prefix, owed, at % span), '\0'
         values[key], lapses[key] = value, ceil(((at + ceil(owed / refill)) * tick - now) / 1000) + SLACK
       end
     else
@@ -780,4 +798,4 @@ for key = 1, strings do
   end
 end
 
-return table.concat(reply)
+return table.concat(reply, '', 1, said)

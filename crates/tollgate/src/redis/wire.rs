@@ -10,8 +10,11 @@
 mod keys;
 mod limits;
 mod reply;
+#[cfg(test)]
+mod tests;
 mod value;
 
+#[allow(unused_imports, reason = "the store that reads replies is assembled elsewhere")]
 pub(crate) use reply::{Again, Decided, Fate, Reply, WireError};
 #[cfg(test)]
 pub(crate) use value::Codec;
@@ -245,7 +248,7 @@ fn is_queue(limit: &Limit) -> bool {
 
 /// Writes what a limit makes of a value that another one wrote: nothing if it had drained, or can't be read.
 fn adopt(limit: &Limit, found: &[u8], now: Micros, adopted: &mut Vec<u8>) {
-    let state = value::decode(found).and_then(|(before, state)| match before == *limit {
+    let state = value::decode(found, now).and_then(|(before, state)| match before == *limit {
         true => Some(state),
         false => limit.adopt(state, &before, now),
     });

@@ -21,7 +21,7 @@ async fn nodes_are_counted_and_the_last_count_stands_while_the_store_is_away() {
     let [first, second, third] = [(); 3].map(|()| Heartbeat::start(Arc::clone(&fleet)));
     until_live(&first, 3).await;
     // One leaves in order, and is no longer there at the next beat.
-    second.stop().await;
+    second.leave().await;
     until_live(&first, 2).await;
     // One dies, and lapses.
     drop(third);
@@ -32,7 +32,7 @@ async fn nodes_are_counted_and_the_last_count_stands_while_the_store_is_away() {
     server.kill();
     super::until(&super::only(&fleet), Phase::Down).await;
     assert_eq!(first.live(), 2);
-    fourth.stop().await;
+    fourth.leave().await;
     assert_eq!(first.live(), 2);
     server.restart();
     until_live(&first, 1).await;

@@ -16,9 +16,9 @@ pub(super) struct Embedded {
 }
 
 impl Embedded {
-    pub(super) fn new(is_mortal: bool) -> Embedded {
+    pub(super) fn new(grace_ms: Option<u64>) -> Embedded {
         let lua = Lua::new();
-        let fake: Shared = Rc::new(RefCell::new(Fake { is_mortal, ..Fake::default() }));
+        let fake: Shared = Rc::new(RefCell::new(Fake { grace_ms, ..Fake::default() }));
         lend(&lua, &fake).expect("Lua takes what it is lent");
         let script =
             lua.load(script::SOURCE).set_name("draw.lua").into_function().expect("the script can be read");

@@ -8,8 +8,8 @@ use std::rc::Rc;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fake {
     pub(super) now_micros: u64,
-    /// Whether keys go when their time is up.
-    pub(super) is_mortal: bool,
+    /// For how many milliseconds a key whose time is up stays; nothing if for ever.
+    pub(super) grace_ms: Option<u64>,
     pub(super) kept: BTreeMap<Vec<u8>, Kept>,
 }
 
@@ -43,8 +43,8 @@ impl Fake {
     /// Drops what has lapsed, as a server does when it is asked for it.
     pub(super) fn forget_lapsed(&mut self) {
         let now_ms = self.now_micros / 1000;
-        if self.is_mortal {
-            self.kept.retain(|_, kept| kept.lapses_ms.is_none_or(|at| now_ms <= at));
+        if let Some(grace_ms) = self.grace_ms {
+            self.kept.retain(|_, kept| kept.lapses_ms.is_none_or(|at| now_ms <= at + grace_ms));
         }
     }
 

@@ -47,12 +47,12 @@ impl Twin {
         self.kept.retain(|_, kept| now.get() / 1000 <= kept.lapses_ms);
     }
 
-    /// Decides a request.
-    pub(super) fn decide(&mut self, draws: &Draws, group: usize, now: Micros) -> Vec<Outcome> {
+    /// Decides a request. What another limit wrote is taken for what it was when it was `seen`.
+    pub(super) fn decide(&mut self, draws: &Draws, group: usize, seen: Micros, now: Micros) -> Vec<Outcome> {
         let group = draws.group(group);
         let names: Vec<_> = group.iter().map(|draw| name_of(draws, draw)).collect();
         for (draw, name) in group.iter().zip(&names) {
-            self.adopt(name, draw.limit(), now);
+            self.adopt(name, draw.limit(), seen, now);
         }
         let (mut outcomes, mut undos, mut is_refused) = (Vec::new(), Vec::new(), false);
         for (draw, name) in group.iter().zip(&names) {
@@ -83,13 +83,13 @@ impl Twin {
     }
 
     /// Sees a state with the eyes of another limit than the one that wrote it.
-    fn adopt(&mut self, name: &[u8], limit: &Limit, now: Micros) {
+    fn adopt(&mut self, name: &[u8], limit: &Limit, seen: Micros, now: Micros) {
         let Some(Kept { limit: before, memory: Memory::State(state), .. }) = self.kept.get(name).cloned()
         else {
             return;
         };
         if before != *limit {
-            let adopted = limit.adopt(state, &before, now);
+            let adopted = limit.adopt(state, &before, seen);
             self.keep(name, limit, adopted, now);
         }
     }
@@ -190,6 +190,11 @@ impl Twin {
             self.kept.insert(name.to_vec(), kept);
         }
         (outcome, undo)
+    }
+
+    /// What it keeps: under which name, what, and when it has drained or a little later.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (&[u8], Data, u64)> {
+        self.kept.iter().map(|(name, kept)| (&name[..], kept.data(), kept.lapses_ms))
     }
 
     /// Says where a server keeps something else, or for another time.

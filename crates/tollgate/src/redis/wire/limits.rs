@@ -113,7 +113,7 @@ impl Known {
             Figures::SlidingLog { amount, per } => (3, u64::from(amount), per.get(), 0, 0, 1),
             Figures::Concurrency { amount, lapse } => (4, u64::from(amount), lapse.get(), 0, 0, 1),
         };
-        let mut record = vec![law, length_byte(codec.length())];
+        let mut record = vec![law, length_byte(codec.length()), length_byte(codec.time_bytes())];
         for text in [codec.form().as_bytes(), codec.prefix(), &ends] {
             record.push(length_byte(text.len()));
             record.extend_from_slice(text);

@@ -58,7 +58,7 @@ impl<'a> Reply<'a> {
     fn read_decided(&mut self, group: &'a Group, granted: u32) -> Result<Fate<'a>, WireError> {
         let (bytes, parcel) = (self.rest, self.parcel);
         for place in &parcel.drawn_from[group.draws.clone()] {
-            Said::read(&mut self.rest, parcel.limits.codec(*place))?;
+            Said::read(&mut self.rest, parcel.limits.codec(*place), self.now)?;
         }
         Ok(Fate::Decided(Decided { parcel, group, now: self.now, granted, bytes }))
     }
@@ -145,7 +145,7 @@ impl Decided<'_> {
         let mut rest = self.bytes;
         for (draw, place) in draws.iter_mut().zip(&self.parcel.drawn_from[self.group.draws.clone()]) {
             // It was read before, when the group's end was looked for.
-            let Ok(said) = Said::read(&mut rest, self.parcel.limits.codec(*place)) else { return };
+            let Ok(said) = Said::read(&mut rest, self.parcel.limits.codec(*place), self.now) else { return };
             draw.settle(|limit, act, _| match self.group.times {
                 1 => said.outcome(limit, act.ask(), self.now),
                 _ => said.outcome_of(request, self.granted, limit, act, self.now),
@@ -184,7 +184,7 @@ enum Memory {
 }
 
 impl Said {
-    fn read(rest: &mut &[u8], codec: &Codec) -> Result<Said, WireError> {
+    fn read(rest: &mut &[u8], codec: &Codec, now: Micros) -> Result<Said, WireError> {
         let code = read_byte(rest)?;
         if code >= code::STUCK {
             return Err(WireError);
@@ -194,7 +194,7 @@ impl Said {
             (false, true) => Memory::State(None),
             (false, false) => {
                 let value = rest.split_off(..codec.length()).ok_or(WireError)?;
-                Memory::State(Some(codec.read(value).ok_or(WireError)?))
+                Memory::State(Some(codec.read(value, now).ok_or(WireError)?))
             }
             (true, _) => {
                 let (remaining, reset) = (read_units(rest)?, Span::micros(read_number(rest, 7)?));

@@ -1,9 +1,14 @@
 //! A key's state as bytes: which limit wrote it, then its numbers.
 //!
 //! The limit comes first and in full, so that whoever finds the state under another limit can tell what it meant. The
-//! numbers follow, each in as many bytes as the limit allows it to need: for most limits the whole is under 24 bytes.
+//! numbers follow, each in as many bytes as the limit allows it to need. Of the time since which a bucket owes, only the
+//! low bytes are kept, because the time now tells the others: a state that could be mistaken for a later one has lapsed
+//! long before. So the usual states have 12 bytes, which is as much as a server keeps in its smallest piece but one.
 
-use tollgate_core::{Align, Law, Leak, Limit, Quota, Span, State, Zone};
+use tollgate_core::{Align, Figures, Law, Leak, Limit, Micros, Quota, Span, State, Zone};
+
+/// By how much a server's clock may be set back or forth before the time in a state is read wrongly.
+const CLOCK_STEP: Span = Span::micros(2 * Span::DAY.get());
 
 /// How the states of one limit are written.
 #[derive(Clone, Debug)]
@@ -12,13 +17,23 @@ pub(crate) struct Codec {
     prefix: Vec<u8>,
     /// How many bytes each number of a state takes.
     widths: [usize; 3],
+    /// If the second number is a time that may be cut short, the length of its unit in microseconds.
+    tick: Option<u64>,
 }
 
 impl Codec {
     pub(crate) fn new(limit: &Limit) -> Codec {
         let mut prefix = Vec::new();
         write_limit(limit, &mut prefix);
-        Codec { limit: *limit, prefix, widths: limit.part_bytes() }
+        let (mut widths, mut tick) = (limit.part_bytes(), None);
+        if let Figures::Bucket { refill, capacity, tick: micros, .. } = limit.figures() {
+            let ticks = capacity.div_ceil(refill) + CLOCK_STEP.get() / u64::from(micros);
+            // As far again into the future, where a clock that was set back finds it.
+            let bits = u64::BITS - (2 * ticks).leading_zeros();
+            widths[1] = widths[1].min(bits.div_ceil(8) as usize);
+            tick = Some(u64::from(micros));
+        }
+        Codec { limit: *limit, prefix, widths, tick }
     }
 
     pub(crate) fn limit(&self) -> &Limit {
@@ -35,6 +50,11 @@ impl Codec {
         self.prefix.len() + self.widths.iter().sum::<usize>()
     }
 
+    /// How many bytes of the time are kept, if they may be fewer than it has.
+    pub(crate) fn time_bytes(&self) -> usize {
+        self.tick.map_or(7, |_| self.widths[1])
+    }
+
     /// The form of a state, as the script's `struct` reads it.
     pub(crate) fn form(&self) -> String {
         let numbers = self.widths.iter().filter(|width| **width > 0).map(|width| format!("I{width}"));
@@ -49,8 +69,8 @@ impl Codec {
         }
     }
 
-    /// Reads a state that this limit wrote; nothing if it did not.
-    pub(crate) fn read(&self, value: &[u8]) -> Option<State> {
+    /// Reads a state that this limit wrote, about `now`; nothing if it did not.
+    pub(crate) fn read(&self, value: &[u8], now: Micros) -> Option<State> {
         let mut rest = value.strip_prefix(&self.prefix[..]).filter(|_| value.len() == self.length())?;
         let mut parts = [0_u64; 3];
         for (part, width) in parts.iter_mut().zip(self.widths) {
@@ -58,14 +78,24 @@ impl Codec {
             *part = bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
             rest = behind;
         }
+        if let Some(tick) = self.tick {
+            parts[1] = nearest(parts[1], 8 * self.widths[1], now.get() / tick);
+        }
         self.limit.state_of(parts)
     }
 }
 
-/// The limit that wrote a value, and the state it wrote; nothing if it was none.
-pub(crate) fn decode(value: &[u8]) -> Option<(Limit, State)> {
+/// The number nearest to `near` that has these low bits.
+fn nearest(low: u64, bits: usize, near: u64) -> u64 {
+    let span = 1_u64 << bits;
+    // Below zero there is no time, and `low` is below `span`.
+    low + (near + span / 2).saturating_sub(low) / span * span
+}
+
+/// The limit that wrote a value, and the state it wrote, about `now`; nothing if it was none.
+pub(crate) fn decode(value: &[u8], now: Micros) -> Option<(Limit, State)> {
     let limit = read_limit(&mut { value })?;
-    Some((limit, Codec::new(&limit).read(value)?))
+    Some((limit, Codec::new(&limit).read(value, now)?))
 }
 
 // What a value's first byte has in its upper half.
@@ -78,6 +108,8 @@ const WALL_IN_ZONE: u8 = 5;
 const SLIDING: u8 = 6;
 /// Laws that keep no such state. Their limits are written only to be told apart.
 const ROLL: u8 = 7;
+/// Added to one of the first three, if the quota says what its burst is.
+const BURST: u8 = 8;
 
 /// Writes which limit it is. Most periods are a few digits and many zeros, and are written so.
 fn write_limit(limit: &Limit, bytes: &mut Vec<u8>) {
@@ -96,11 +128,12 @@ fn write_limit(limit: &Limit, bytes: &mut Vec<u8>) {
     while zeros < 15 && digits.is_multiple_of(10) {
         (digits, zeros) = (digits / 10, zeros + 1);
     }
-    bytes.push(kind << 4 | zeros);
+    let has_burst = if quota.burst().is_some() { BURST } else { 0 };
+    bytes.push((kind | has_burst) << 4 | zeros);
     write_number(digits, bytes);
     write_number(u64::from(quota.amount()), bytes);
-    if kind <= QUEUE {
-        write_number(u64::from(quota.burst().unwrap_or(0)), bytes);
+    if let Some(burst) = quota.burst() {
+        write_number(u64::from(burst), bytes);
     }
     if let Law::FixedWindow(Align::Wall(zone)) = law
         && kind == WALL_IN_ZONE
@@ -114,15 +147,12 @@ fn write_limit(limit: &Limit, bytes: &mut Vec<u8>) {
 /// Reads what [`write_limit`] wrote, and moves on behind it.
 fn read_limit(bytes: &mut &[u8]) -> Option<Limit> {
     let first = *bytes.split_off_first()?;
-    let (kind, zeros) = (first >> 4, first & 15);
+    let (kind, has_burst, zeros) = (first >> 4 & !BURST, first >> 4 & BURST != 0, first & 15);
     let per = read_number(bytes)?.checked_mul(10_u64.pow(u32::from(zeros)))?;
     let amount = u32::try_from(read_number(bytes)?).ok()?;
     let mut quota = Quota::new(amount, Span::micros(per)).ok().filter(|_| per <= Span::MAX.get())?;
-    if kind <= QUEUE {
-        quota = match u32::try_from(read_number(bytes)?).ok()? {
-            0 => quota,
-            burst => quota.with_burst(burst).ok()?,
-        };
+    if has_burst {
+        quota = quota.with_burst(u32::try_from(read_number(bytes)?).ok()?).ok()?;
     }
     let law = match kind {
         TOKENS => Law::TokenBucket,
@@ -143,11 +173,14 @@ fn read_limit(bytes: &mut &[u8]) -> Option<Limit> {
 
 /// Seven bits a byte, the lowest first; all but the last byte have the eighth set.
 fn write_number(mut number: u64, bytes: &mut Vec<u8>) {
-    while number >= 0x80 {
-        bytes.push((number & 0x7f) as u8 | 0x80);
+    loop {
+        let [low, ..] = (number & 0x7f).to_le_bytes();
         number >>= 7;
+        if number == 0 {
+            return bytes.push(low);
+        }
+        bytes.push(low | 0x80);
     }
-    bytes.push(number as u8);
 }
 
 fn read_number(bytes: &mut &[u8]) -> Option<u64> {
@@ -197,10 +230,10 @@ mod tests {
                         let state = limit.step(None, NOW, Ask::exactly(units)).state;
                         let (codec, mut value) = (Codec::new(&limit), Vec::new());
                         codec.write(state, &mut value);
-                        assert_eq!(decode(&value), Some((limit, state)), "{limit}");
-                        assert_eq!((value.len(), codec.read(&value)), (codec.length(), Some(state)));
+                        assert_eq!(decode(&value, NOW), Some((limit, state)), "{limit}");
+                        assert_eq!((value.len(), codec.read(&value, NOW)), (codec.length(), Some(state)));
                         for cut in 0..value.len() {
-                            assert_eq!(decode(&value[..cut]), None);
+                            assert_eq!(decode(&value[..cut], NOW), None);
                         }
                         seen += 1;
                     }
@@ -217,17 +250,35 @@ mod tests {
         codec.write(limit.step(None, NOW, Ask::exactly(3)).state, &mut value);
         let owed = codec.prefix().len();
         value[owed] = 0xff;
-        assert_eq!(decode(&value), None, "more is owed than may be");
-        assert_eq!(decode(b"hello, world"), None);
-        assert_eq!(decode(&[0xff; 40]), None);
+        assert_eq!(decode(&value, NOW), None, "more is owed than may be");
+        assert_eq!(decode(b"hello, world", NOW), None);
+        assert_eq!(decode(&[0xff; 40], NOW), None);
     }
 
     #[test]
     fn the_usual_states_are_small() {
         let length =
             |law, quota: &str| Codec::new(&Limit::new(law, quota.parse().unwrap()).unwrap()).length();
-        assert_eq!(length(Law::TokenBucket, "100/min"), 4 + 4 + 7);
-        assert_eq!(length(Law::SlidingWindowCounter, "1000/h"), 4 + 6 + 2 + 2);
+        assert_eq!(length(Law::TokenBucket, "100/min"), 3 + 4 + 5);
+        assert_eq!(length(Law::TokenBucket, "1000/s"), 4 + 3 + 5);
+        assert_eq!(length(Law::TokenBucket, "5000/h burst 200"), 6 + 4 + 5);
+        assert_eq!(length(Law::TokenBucket, "1000000/month"), 6 + 6 + 6);
+        assert_eq!(length(Law::SlidingWindowCounter, "1000/h"), 4 + 3 + 2 + 2);
         assert_eq!(length(Law::FixedWindow(Align::FirstHit), "10/s"), 3 + 7 + 1);
+    }
+
+    /// A state is read as it was written for as long as it can matter, and for days of a clock set wrongly.
+    #[test]
+    fn a_time_that_was_cut_short_is_read_in_full() {
+        for quota in ["1/s", "100/min", "10000000/s", "7 per 90s burst 3", "1/month", "3/year burst 40"] {
+            let limit = Limit::new(Law::TokenBucket, quota.parse().unwrap()).unwrap();
+            let (codec, mut value) = (Codec::new(&limit), Vec::new());
+            let state = limit.step(None, NOW, Ask::exactly(limit.capacity())).state;
+            codec.write(state, &mut value);
+            let longest = Span::micros(limit.ttl().get() + CLOCK_STEP.get() - 1);
+            for now in [NOW, NOW.plus(longest), NOW.less(longest), NOW.less(CLOCK_STEP)] {
+                assert_eq!(codec.read(&value, now), Some(state), "{quota} at {now:?}");
+            }
+        }
     }
 }
