@@ -33,6 +33,7 @@ fn rule(id: &str, key: &str, limits: &[&str]) -> RuleSpec {
         overrides: Vec::new(),
         on_store_failure: None,
         consistency: None,
+        store_timeout_ms: None,
     }
 }
 
