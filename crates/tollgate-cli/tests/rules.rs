@@ -444,6 +444,9 @@ fn an_explanation_can_be_read_by_programs() {
             "binds": true,
             "shadow": false,
             "why": "binds: token_bucket 10/s and token_bucket 1000/h, counted for api_key \"acme\"",
+            "on_store_failure": "local",
+            "consistency": "exact",
+            "store_timeout_ms": null,
             "limits": ["token_bucket 10/s", "token_bucket 1000/h"],
             "key": [{"name": "api_key", "value": "acme"}],
         })

@@ -121,10 +121,10 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
         out.end_json(&Readiness {
             ready: !is_draining,
             draining: is_draining,
-            degraded: health.as_ref().is_some_and(StoreReport::is_degraded),
+            degraded: health.as_ref().map(StoreReport::is_degraded),
             rules,
             mistakes: trouble.as_deref().filter(|_| in_full),
-            store: &store_report::in_words(health.as_ref(), in_full),
+            store: health.as_ref().map(|report| store_report::in_words(report, in_full)),
             emergency_limit: emergency.as_deref(),
         });
     }
@@ -281,11 +281,13 @@ struct Version {
 struct Readiness<'a> {
     ready: bool,
     draining: bool,
-    degraded: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<bool>,
     rules: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     mistakes: Option<&'a str>,
-    store: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     emergency_limit: Option<&'a str>,
 }

@@ -5,8 +5,7 @@ use serde::Serialize;
 use tollgate::{BreakerState, Durations, ServerReport, StoreReport, Topology};
 
 /// What `/readyz` says of the store; where its servers are only to who has the token.
-pub(crate) fn in_words(report: Option<&StoreReport>, in_full: bool) -> String {
-    let Some(report) = report else { return "in the memory of this process".to_owned() };
+pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
     let (servers, away) = (report.servers.len(), report.away().count());
     let holds = "rules hold as their on_store_failure says";
     match (servers, away) {
