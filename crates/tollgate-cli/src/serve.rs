@@ -1,5 +1,6 @@
 //! `tollgate serve`: the gate behind all its doors.
 
+mod any_store;
 mod greeting;
 
 use crate::settings::{
@@ -7,6 +8,7 @@ use crate::settings::{
     Surroundings,
 };
 use crate::signals::{Signal, Signals};
+use any_store::AnyStore;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgMatches, Command};
 use greeting::{Greeting, Places};
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tollgate::rules::RuleSet;
-use tollgate::{Cap, Clock, Gate, Law, Limit, MemoryStore, SystemClock};
+use tollgate::{Clock, Gate, Law, Limit, SystemClock};
 use tollgate_server::feed::{self, Feed};
 use tollgate_server::tls::Tls;
 use tollgate_server::{
@@ -105,9 +107,9 @@ impl Serve {
     async fn run(self) -> Result<()> {
         let Serve(settings) = &self;
         let clock = SystemClock::new();
-        let feed = Feed::new(settings.rules.clone(), clock.now());
+        let feed = Feed::new(settings.rules.clone(), settings.on_store_failure, clock.now());
         let rules = self.rules(&clock)?;
-        let store = MemoryStore::with(SystemClock::new(), Cap::keys(settings.max_keys))?;
+        let store = AnyStore::open(settings)?;
         let mut signals = Signals::catch().context("cannot catch signals")?;
         let (setup, greeting) = self.set_up(&rules, feed).await?;
         let gate = Gate::new(rules, store, clock);
@@ -143,8 +145,8 @@ impl Serve {
 
     fn rules(&self, clock: &SystemClock) -> Result<RuleSet> {
         match &self.0.rules {
-            Some(path) => Ok(feed::load(path, clock.now())?),
-            None => Ok(feed::built_in()),
+            Some(path) => Ok(feed::load(path, self.0.on_store_failure, clock.now())?),
+            None => Ok(feed::built_in(self.0.on_store_failure)),
         }
     }
 

@@ -9,6 +9,7 @@
 
 mod file;
 mod print;
+mod store;
 mod table;
 mod together;
 mod value;

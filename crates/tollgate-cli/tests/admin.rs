@@ -63,6 +63,7 @@ fn what_reveals_or_changes_something_needs_the_token() {
     }
     for (method, path, allow) in [
         ("POST", "/metrics", "GET, HEAD"),
+        ("POST", "/v1/store", "GET, HEAD"),
         ("POST", "/v1/emergency", "GET, PUT, DELETE"),
         ("GET", "/v1/reload", "POST"),
         ("PUT", "/readyz", "GET, HEAD"),
@@ -70,10 +71,14 @@ fn what_reveals_or_changes_something_needs_the_token() {
         let answer = server.admin(method, path, "");
         assert_eq!((answer.status, answer.field("allow")), (405, Some(allow)), "{method} {path}");
     }
+    let store = server.admin("GET", "/v1/store", "").json();
+    assert_eq!(store, json!({"store": "memory", "degraded": false}));
     let lost = server.admin("GET", "/metricz", "");
     assert_eq!(lost.status, 404);
     assert!(
-        lost.body.contains("there are /livez, /readyz, /version, /metrics, /v1/emergency and /v1/reload"),
+        lost.body.contains(
+            "there are /livez, /readyz, /version, /metrics, /v1/emergency, /v1/store and /v1/reload"
+        ),
         "{lost:?}"
     );
     assert_eq!(server.admin("POST", "/check", ALICE).status, 404, "checks are asked for elsewhere");

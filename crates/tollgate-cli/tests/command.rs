@@ -42,7 +42,7 @@ fn printed_settings_come_from_flags_variables_and_a_file() {
 #[test]
 fn settings_that_cannot_be_used_are_all_told_of() {
     let mut command = tollgate(&["serve", "--workers", "many"]);
-    command.env("TOLLGATE_STORE", "redis://a").env("TOLLGATE_ADMIN", "9090");
+    command.env("TOLLGATE_STORE", "disk").env("TOLLGATE_ADMIN", "9090");
     assert_eq!(
         output(&mut command),
         (
@@ -50,7 +50,7 @@ fn settings_that_cannot_be_used_are_all_told_of() {
             String::new(),
             "error: cannot listen on 9090: write an address and a port, like 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:8080, \
              or off (from TOLLGATE_ADMIN)\n\
-             \"redis://a\" is a store that is not in this version yet: write memory (from TOLLGATE_STORE)\n\
+             \"disk\" is no store: write memory, or a URL like redis://127.0.0.1:6379 (from TOLLGATE_STORE)\n\
              \"many\" is no number from 1 to 1024: write one in digits, with _ between them if you like (from --workers)\n"
                 .to_owned()
         )

@@ -264,6 +264,30 @@ fn a_request_is_explained_rule_by_rule() {
 }
 
 #[test]
+fn what_a_rule_says_of_the_store_is_explained() {
+    let rules = "
+rules:
+  - {id: login, limit: 5/min, on_store_failure: closed, store_timeout: 20ms}
+  - {id: pages, key: ip, limit: 9/s, on_store_failure: open, consistency: local}
+";
+    let folder = Folder::new(&[("rules.yaml", rules)]);
+    let told = folder.rules(&["explain", "rules.yaml", "--key", "bob", "--ip", "192.0.2.7"]);
+    for line in [
+        "* login: binds: token_bucket 5/min, counted for api_key \"bob\", the store has 20ms to answer, refused if the \
+         store gives no answer",
+        "* pages: binds: token_bucket 9/s, counted for ip \"192.0.2.7\", on each node by itself, allowed if the store \
+         gives no answer",
+    ] {
+        assert!(told.stdout.lines().any(|found| found == line), "{line} is not in\n{}", told.stdout);
+    }
+    let told = folder.rules(&["explain", "rules.yaml", "--key", "bob", "--format", "json"]);
+    for said in ["\"on_store_failure\": \"closed\"", "\"store_timeout_ms\": 20", "\"consistency\": \"exact\""]
+    {
+        assert!(told.stdout.contains(said), "{said} is not in\n{}", told.stdout);
+    }
+}
+
+#[test]
 fn an_override_is_explained_while_it_holds() {
     explained(
         &["--key", "sk_vip_one"],
@@ -420,6 +444,9 @@ fn an_explanation_can_be_read_by_programs() {
             "binds": true,
             "shadow": false,
             "why": "binds: token_bucket 10/s and token_bucket 1000/h, counted for api_key \"acme\"",
+            "on_store_failure": "local",
+            "consistency": "exact",
+            "store_timeout_ms": null,
             "limits": ["token_bucket 10/s", "token_bucket 1000/h"],
             "key": [{"name": "api_key", "value": "acme"}],
         })

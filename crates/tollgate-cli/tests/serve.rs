@@ -110,6 +110,7 @@ gRPC and Envoy RLS: http://{grpc}
 RESP: redis://{resp}
 admin: http://{admin} (/metrics, /livez, /readyz, /version)
 admin token, made just now and not shown again: {token}
+store: memory, of this process alone
 rules, built in (your own with --rules FILE):
   default: token_bucket 100/min for each api_key
 try it:

@@ -11,6 +11,7 @@ use crate::spec::{At, BaseSpec, ClientSpec, FileSpec, Match, Mode, OverrideSpec,
 use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
+use std::num::NonZeroU16;
 use tollgate_core::{Align, Law, Leak, Limit, LogSize, Micros, Zone};
 
 /// What changed from one file to another: one sentence each, the rules first, in the order of the new file.
@@ -37,10 +38,12 @@ pub fn diff(before: &FileSpec, after: &FileSpec) -> Vec<String> {
     changed("paths", (paths(before.paths), paths(after.paths)), &mut said);
     let bits = |file: &FileSpec| file.ipv6_prefix.unwrap_or(64);
     changed("ipv6_prefix", (bits(before), bits(after)), &mut said);
-    let mode = |file: &FileSpec| file.on_store_failure.unwrap_or_default().name();
+    let mode = |file: &FileSpec| file.on_store_failure.map_or("as the server says", |mode| mode.name());
     changed("on_store_failure", (mode(before), mode(after)), &mut said);
     let consistency = |file: &FileSpec| file.consistency.unwrap_or_default().name();
     changed("consistency", (consistency(before), consistency(after)), &mut said);
+    let timeout = |file: &FileSpec| timeout_in_words(file.store_timeout_ms, "as the server says");
+    changed("store_timeout", (timeout(before), timeout(after)), &mut said);
     said
 }
 
@@ -87,11 +90,17 @@ fn rule_changes(before: &RuleSpec, after: &RuleSpec, said: &mut Vec<String>) {
     changed(&format!("{id}: on_store_failure"), (mode(before), mode(after)), said);
     let consistency = |rule: &RuleSpec| rule.consistency.map_or("as the file says", |known| known.name());
     changed(&format!("{id}: consistency"), (consistency(before), consistency(after)), said);
+    let timeout = |rule: &RuleSpec| timeout_in_words(rule.store_timeout_ms, "as the file says");
+    changed(&format!("{id}: store_timeout"), (timeout(before), timeout(after)), said);
     let version = |rule: &RuleSpec| rule.version.map_or("none".to_owned(), |version| version.to_string());
     changed(&format!("{id}: version"), (version(before), version(after)), said);
     if before.description != after.description {
         said.push(format!("{id}: its description is another"));
     }
+}
+
+fn timeout_in_words(millis: Option<NonZeroU16>, unsaid: &str) -> String {
+    millis.map_or_else(|| unsaid.to_owned(), |millis| format!("{millis}ms"))
 }
 
 fn overrides(id: &str, before: &[OverrideSpec], after: &[OverrideSpec], said: &mut Vec<String>) {
@@ -419,6 +428,7 @@ rules:
     override: {y: {limit: 4/day, valid_until: 2099-01-31}, z: 5/day}
     on_store_failure: open
     consistency: local
+    store_timeout: 20ms
 ";
         check(
             before,
@@ -434,6 +444,7 @@ rules:
                 "r: z gets fixed_window (Europe/Berlin) 5/day",
                 "r: on_store_failure: as the file says → open",
                 "r: consistency: as the file says → local",
+                "r: store_timeout: as the file says → 20ms",
                 "r: version: none → 2",
                 "r: its description is another",
             ],
@@ -472,6 +483,7 @@ paths: {ignore_case: true}
 ipv6_prefix: 56
 on_store_failure: closed
 consistency: leased
+store_timeout: 0.1s
 ";
         check(
             before,
@@ -493,8 +505,9 @@ consistency: leased
                 "blacklist: key bad is put on",
                 "paths: %2F separates, case matters → %2F separates, case ignored",
                 "ipv6_prefix: 64 → 56",
-                "on_store_failure: local → closed",
+                "on_store_failure: as the server says → closed",
                 "consistency: exact → leased",
+                "store_timeout: as the server says → 100ms",
             ],
         );
     }

@@ -126,11 +126,18 @@ impl Plan {
         self.cases.push(case);
     }
 
-    /// Adds a request that is held to a limit of its own, whatever the rules say.
+    /// Adds a request that is held to a limit of its own, whatever the rules say, on the terms that hold for all of them.
     ///
     /// # Panics
     /// If it is counted by its descriptor and has none.
-    pub fn add_stated(&mut self, stated: Stated, limit: &Limit, verb: Verb, request: &Request<'_>) {
+    pub fn add_stated(
+        &mut self,
+        rules: &RuleSet,
+        stated: Stated,
+        limit: &Limit,
+        verb: Verb,
+        request: &Request<'_>,
+    ) {
         let first = self.draws.all().len();
         self.begin();
         let (scope, act) = (stated.scope(), verb.act(request.cost));
@@ -143,6 +150,7 @@ impl Plan {
                 self.draws.push_parts(descriptor.parts(), scope, *limit, act, PermitId::default());
             }
         }
+        self.draws.set_terms(rules.stated);
         self.bound.push(Bound { rule: Bound::STATED, limit: 0 });
         self.cases.push(self.case(first));
     }

@@ -9,6 +9,7 @@ use crate::request::Descriptor;
 use crate::spec::{Consistency, FailureMode, Match, Mode, OverrideSpec};
 use std::fmt::{self, Write};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use tollgate_core::{Limit, MAX_DRAWS, Micros, Terms};
 
 /// A rule that runs: whom it binds, what it counts, and to which limits.
@@ -25,6 +26,7 @@ pub struct Rule {
     pub(crate) overrides: Map<Allowance>,
     pub(crate) on_store_failure: FailureMode,
     pub(crate) consistency: Consistency,
+    pub(crate) store_timeout_ms: Option<NonZeroU16>,
     /// Rules of one track are alternatives.
     pub(crate) track: u32,
     /// What tells its first limit's states from all others; the next limits follow.
@@ -97,13 +99,18 @@ impl Rule {
         self.consistency
     }
 
+    /// How many milliseconds the store has to answer; nothing if it has as long as the server says.
+    pub fn store_timeout_ms(&self) -> Option<NonZeroU16> {
+        self.store_timeout_ms
+    }
+
     /// On what terms its draws are made.
     pub(crate) fn terms(&self) -> Terms {
         Terms {
             is_shadow: self.mode == Mode::Shadow,
             consistency: self.consistency,
             on_failure: self.on_store_failure,
-            deadline: None,
+            deadline: self.store_timeout_ms,
         }
     }
 

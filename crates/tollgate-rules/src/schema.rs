@@ -112,6 +112,9 @@ fn value(form: &Form) -> Value {
             let pattern = format!("^[0-9][0-9_]*(\\.[0-9][0-9_]*)?$|^{PERIOD}$");
             either(&json!({"type": "number", "exclusiveMinimum": 0}), &pattern)
         }
+        Form::Timeout => {
+            json!({"type": "string", "pattern": "^\\s*[0-9][0-9_]*(\\.[0-9][0-9_]*)?\\s*(ms|s)\\s*$"})
+        }
         Form::Moment => {
             let pattern = "^[0-9]+$|^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9:.,]+ ?([Zz]|[+-][0-9:]+))?$";
             either(&json!({"type": "integer", "minimum": 0}), pattern)

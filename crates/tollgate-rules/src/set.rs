@@ -47,6 +47,8 @@ pub struct RuleSet {
     pub(crate) needs_path: bool,
     /// Whether any rule counts by the descriptor.
     pub(crate) needs_descriptor: bool,
+    /// On what terms draws from limits are made that come with their requests: as the file says for all rules.
+    pub(crate) stated: Terms,
 }
 
 /// What of a rule every request needs that it binds, on one cache line: with ten thousand rules, each line that is
@@ -178,6 +180,12 @@ impl RuleSet {
         set.allow = List::new(&spec.allow);
         set.deny = List::new(&spec.deny);
         set.ipv6_prefix = spec.ipv6_prefix.unwrap_or(64);
+        set.stated = Terms {
+            is_shadow: false,
+            consistency: spec.consistency.unwrap_or_default(),
+            on_failure: spec.on_store_failure.unwrap_or_default(),
+            deadline: spec.store_timeout_ms,
+        };
         let base_begins = base.map_or(rules.len(), |base| base.default as usize);
         let is_filed = |rule: &Rule| rule.mode != Mode::Disabled;
         set.index = Index::new(&rules[..base_begins], spec.paths, is_filed);
@@ -319,6 +327,7 @@ fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
             .collect(),
         on_store_failure: spec.on_store_failure.or(file.on_store_failure).unwrap_or_default(),
         consistency: spec.consistency.or(file.consistency).unwrap_or_default(),
+        store_timeout_ms: spec.store_timeout_ms.or(file.store_timeout_ms),
         track,
         scope: stable_hash(&["rule", &spec.id.value]),
         names: names(&clean(&spec.id.value), most),
@@ -352,6 +361,7 @@ fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> 
         overrides: Map::default(),
         on_store_failure: file.on_store_failure.unwrap_or_default(),
         consistency: file.consistency.unwrap_or_default(),
+        store_timeout_ms: file.store_timeout_ms,
         track,
         // Whoever changes tiers keeps what is left.
         scope: stable_hash(&["base"]),

@@ -8,11 +8,15 @@ use crate::address::Cidr;
 use crate::dimension::Dimension;
 use crate::path::PathStyle;
 use crate::pattern::{PathPattern, Pattern};
+use std::num::NonZeroU16;
 pub use tollgate_core::{Consistency, FailureMode};
 use tollgate_core::{Limit, Micros};
 
 /// The longest that a rule's name may be, and that of an attribute.
 pub(crate) const MOST_ID: usize = 64;
+
+/// The longest that a store may be given to answer: a second, since a request waits for it.
+pub const MOST_TIMEOUT_MS: u16 = 1_000;
 
 /// A place in a file, both counted from 1; line 0 if it came from nowhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +67,8 @@ pub struct FileSpec {
     pub on_store_failure: Option<FailureMode>,
     /// For rules that do not say it themselves.
     pub consistency: Option<Consistency>,
+    /// For rules that do not say it themselves.
+    pub store_timeout_ms: Option<NonZeroU16>,
 }
 
 /// A rule as written.
@@ -90,6 +96,8 @@ pub struct RuleSpec {
     pub on_store_failure: Option<FailureMode>,
     /// How exact it is across nodes.
     pub consistency: Option<Consistency>,
+    /// How long the store has to answer, up to [`MOST_TIMEOUT_MS`].
+    pub store_timeout_ms: Option<NonZeroU16>,
 }
 
 /// Whether a rule is enforced.

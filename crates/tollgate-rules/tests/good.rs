@@ -1,6 +1,7 @@
 //! What is written means what it says.
 
 use std::fs;
+use std::num::NonZeroU16;
 use std::path::Path;
 use tollgate_core::{Align, Law, Limit, LogSize, Micros};
 use tollgate_rules::spec::{Consistency, FailureMode, FileSpec, Mode, RuleSpec, Whom};
@@ -109,6 +110,7 @@ fn everything_there_is_means_something() {
     assert_eq!(orders.overrides[4].limits[0].law().name(), "fixed_window");
     assert_eq!(orders.consistency, Some(Consistency::Leased));
     assert_eq!(orders.on_store_failure, Some(FailureMode::Closed));
+    assert_eq!(orders.store_timeout_ms.map(NonZeroU16::get), Some(20));
     assert!(matches!(law("daily"), Law::FixedWindow(Align::Wall(zone)) if zone.name() == "Europe/Berlin"));
     assert_eq!(shown(&rule("daily").overrides[0].limits), ["fixed_window 5000/day"]);
     assert_eq!(law("from-the-first"), Law::FixedWindow(Align::FirstHit));

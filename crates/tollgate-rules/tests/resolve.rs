@@ -153,6 +153,7 @@ fn rule() -> impl Strategy<Value = RuleSpec> {
                 .collect(),
             on_store_failure: None,
             consistency: None,
+            store_timeout_ms: None,
         },
     )
 }
@@ -260,6 +261,7 @@ fn simple(id: &str, key: &[&str], path: Option<&str>, text: &str) -> RuleSpec {
         overrides: Vec::new(),
         on_store_failure: None,
         consistency: None,
+        store_timeout_ms: None,
     }
 }
 

@@ -9,6 +9,7 @@ use crate::http::{Admitted, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
 use crate::keeping::Keeping;
 use crate::metrics::{self, Exposition, Kind};
 use crate::port::{Crowd, PortName};
+use crate::store_report::{self, StoreAnswer};
 use crate::token::Token;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
-use tollgate::{Gate, Law, Limit, Quota, Store};
+use tollgate::{Gate, Law, Limit, Quota, Store, StoreHealth, StoreReport};
 
 /// The most bytes of a body.
 const MAX_BODY_BYTES: usize = 4096;
@@ -56,6 +57,7 @@ pub(crate) enum Route {
     Version,
     Metrics,
     Emergency(Switch),
+    Store,
     Reload,
 }
 
@@ -67,7 +69,7 @@ pub(crate) enum Switch {
     Off,
 }
 
-impl<S: Store + Keeping> Admin<S> {
+impl<S: Store + StoreHealth + Keeping> Admin<S> {
     pub(crate) fn new(gate: Gate<S>, tower: Arc<Watchtower>, token: Token) -> Admin<S> {
         Admin { gate, tower, token }
     }
@@ -85,6 +87,10 @@ impl<S: Store + Keeping> Admin<S> {
                 out.end(self.metrics().as_bytes());
             }
             Route::Emergency(switch) => self.emergency(switch, call.body, out)?,
+            Route::Store => {
+                out.begin(StatusCode::OK, JSON);
+                out.end_json(&StoreAnswer::of(self.gate.store().health().as_ref()));
+            }
             Route::Reload => {
                 // If it is full, somebody has asked already and is not served yet.
                 let _ = self.tower.reload.try_send(());
@@ -109,12 +115,16 @@ impl<S: Store + Keeping> Admin<S> {
             (Some(_), true) => "the file has mistakes, so the rules before it are in force",
         };
         let emergency = self.gate.emergency().limit().map(|limit| limit.quota().to_string());
+        let health = self.gate.store().health();
+        // Degraded is no reason to send clients elsewhere: they would only find other nodes without the store.
         out.begin(if is_draining { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, JSON);
         out.end_json(&Readiness {
             ready: !is_draining,
             draining: is_draining,
+            degraded: health.as_ref().map(StoreReport::is_degraded),
             rules,
             mistakes: trouble.as_deref().filter(|_| in_full),
+            store: health.as_ref().map(|report| store_report::in_words(report, in_full)),
             emergency_limit: emergency.as_deref(),
         });
     }
@@ -165,6 +175,9 @@ impl<S: Store + Keeping> Admin<S> {
         if let Some(stats) = self.gate.store().census() {
             text.memory(&stats);
         }
+        if let Some(report) = self.gate.store().health() {
+            text.store(&report);
+        }
         let rules = self.gate.with_rules(|rules| rules.rules().len());
         text.single(
             "tollgate_rules",
@@ -206,7 +219,7 @@ impl<S: Store + Keeping> Admin<S> {
     }
 }
 
-impl<S: Store + Keeping> Site for Admin<S> {
+impl<S: Store + StoreHealth + Keeping> Site for Admin<S> {
     type Route = Route;
 
     fn admit(&self, head: &Head<'_>) -> Result<Admitted<Route>, Fault> {
@@ -219,8 +232,9 @@ impl<S: Store + Keeping> Site for Admin<S> {
             ("/v1/emergency", "GET" | "HEAD") => (Route::Emergency(Switch::Look), false),
             ("/v1/emergency", "PUT") => (Route::Emergency(Switch::On), false),
             ("/v1/emergency", "DELETE") => (Route::Emergency(Switch::Off), false),
+            ("/v1/store", "GET" | "HEAD") => (Route::Store, false),
             ("/v1/reload", "POST") => (Route::Reload, false),
-            (path @ ("/livez" | "/healthz" | "/readyz" | "/version" | "/metrics"), method) => {
+            (path @ ("/livez" | "/healthz" | "/readyz" | "/version" | "/metrics" | "/v1/store"), method) => {
                 return Err(Fault::wrong_method(path, method, "GET, HEAD"));
             }
             ("/v1/emergency", method) => {
@@ -231,7 +245,8 @@ impl<S: Store + Keeping> Site for Admin<S> {
         };
         match is_open || has_token {
             true => {
-                let answer = if route == Route::Metrics { Length::Long } else { Length::Short };
+                let is_long = matches!(route, Route::Metrics | Route::Store);
+                let answer = if is_long { Length::Long } else { Length::Short };
                 Ok(Admitted { route, max_body: MAX_BODY_BYTES, answer })
             }
             false => Err(Fault::Unauthorized),
@@ -266,9 +281,13 @@ struct Version {
 struct Readiness<'a> {
     ready: bool,
     draining: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<bool>,
     rules: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     mistakes: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     emergency_limit: Option<&'a str>,
 }

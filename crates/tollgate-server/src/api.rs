@@ -16,7 +16,7 @@ mod refusal;
 pub(crate) use answer::reason;
 pub(crate) use body::{MAX_ATTRIBUTES, MAX_ENDPOINT_CHARS, MAX_NAME_CHARS, MAX_VALUE_CHARS};
 pub use fields::{FieldProfile, ResetForm};
-pub(crate) use fields::{Figures, write as write_fields};
+pub(crate) use fields::{Figures, RETRY_CLOSED_SECS, fails_closed, write as write_fields};
 pub use forward::{ForwardOptions, KeySources, KeySourcesError};
 pub(crate) use refusal::RefusalForm;
 
@@ -228,8 +228,15 @@ impl<S: Store> Api<S> {
                     out.begin(StatusCode::OK, if call.route == Route::Forward { TEXT } else { JSON });
                 } else {
                     let form = RefusalForm::asked_for(call.head.field("accept"));
-                    form.write(&verdict, &figures, deny_status.as_u16(), body);
-                    out.begin(*deny_status, form.content_type());
+                    let status = match *deny_status {
+                        // The client did nothing wrong: it was not even looked at.
+                        StatusCode::TOO_MANY_REQUESTS if fails_closed(&verdict) => {
+                            StatusCode::SERVICE_UNAVAILABLE
+                        }
+                        status => status,
+                    };
+                    form.write(&verdict, &figures, status.as_u16(), body);
+                    out.begin(status, form.content_type());
                     lines.extend_from_slice(b"cache-control: no-store\r\n");
                 }
                 out.lines(lines);

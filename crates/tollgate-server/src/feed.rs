@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tollgate::rules::{RuleSet, read};
-use tollgate::{Gate, Micros, Store};
+use tollgate::{FailureMode, Gate, Micros, Store};
 
 /// The most bytes of a file of rules.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -22,6 +22,8 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Feed {
     path: Option<PathBuf>,
+    /// For rules that do not say it themselves.
+    on_store_failure: FailureMode,
     /// Over the file, until somebody follows it.
     watch: Mutex<Option<Watch>>,
     /// What was wrong at the last attempt, if anything was.
@@ -51,14 +53,15 @@ pub enum FeedError {
 }
 
 impl Feed {
-    /// A feed of the rules in a file, or of none at all.
+    /// A feed of the rules in a file, or of none at all; `on_store_failure` is for those that do not say it themselves.
     ///
     /// Make it before the file is first read, so that no change to it goes unseen.
     ///
     /// # Panics
     /// With a file, outside of a Tokio runtime.
-    pub fn new(path: Option<PathBuf>, now: Micros) -> Feed {
+    pub fn new(path: Option<PathBuf>, on_store_failure: FailureMode, now: Micros) -> Feed {
         Feed {
+            on_store_failure,
             watch: Mutex::new(path.clone().map(|path| Watch::new([path]))),
             path,
             trouble: Mutex::new(None),
@@ -96,9 +99,9 @@ impl Feed {
                 _ = watch.changed() => false,
                 Some(()) = reload.recv() => true,
             };
-            let (file, now) = (path.clone(), gate.clock().now());
+            let (file, usual, now) = (path.clone(), self.on_store_failure, gate.clock().now());
             // Thousands of rules take a while to compile, and no request should wait for that.
-            let loaded = spawn_blocking(move || load(&file, now)).await;
+            let loaded = spawn_blocking(move || load(&file, usual, now)).await;
             let broken = |error| FeedError::Invalid { report: format!("the file can't be read: {error}") };
             self.put_in_force(loaded.map_err(broken).flatten(), path, gate, is_asked);
         }
@@ -137,11 +140,12 @@ fn describe(error: &FeedError) -> String {
     }
 }
 
-/// Reads a file of rules and compiles it. Warnings go to the log.
+/// Reads a file of rules and compiles it. Warnings go to the log. `on_store_failure` is for rules that do not say it
+/// themselves.
 ///
 /// # Errors
 /// If it can't be read, or with all that is wrong with what it says.
-pub fn load(path: &Path, now: Micros) -> Result<RuleSet, FeedError> {
+pub fn load(path: &Path, on_store_failure: FailureMode, now: Micros) -> Result<RuleSet, FeedError> {
     let unreadable = |source| FeedError::Unreadable { path: path.into(), source };
     let text = file::read(path, MAX_FILE_BYTES).map_err(unreadable)?;
     let text =
@@ -149,10 +153,11 @@ pub fn load(path: &Path, now: Micros) -> Result<RuleSet, FeedError> {
     let name = path.display().to_string();
     let review = read(&text, now);
     let report = review.report(&name, &text).trim_end().to_owned();
-    let Some(spec) = review.spec else { return Err(FeedError::Invalid { report }) };
+    let Some(mut spec) = review.spec else { return Err(FeedError::Invalid { report }) };
     if !report.is_empty() {
         tracing::warn!("{report}");
     }
+    spec.on_store_failure.get_or_insert(on_store_failure);
     RuleSet::compile(&spec).map_err(|error| FeedError::Invalid { report: format!("{name}: error: {error}") })
 }
 
@@ -160,8 +165,9 @@ pub fn load(path: &Path, now: Micros) -> Result<RuleSet, FeedError> {
 ///
 /// # Panics
 /// Never: every law can honour a quota so round.
-pub fn built_in() -> RuleSet {
+pub fn built_in(on_store_failure: FailureMode) -> RuleSet {
     let review = read("default: {limit: 100/min}", Micros::EPOCH);
-    let spec = review.spec.expect("the built-in rules are in order");
+    let mut spec = review.spec.expect("the built-in rules are in order");
+    spec.on_store_failure = Some(on_store_failure);
     RuleSet::compile(&spec).expect("one limit is not too many")
 }

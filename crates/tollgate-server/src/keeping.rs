@@ -16,6 +16,11 @@ pub trait Keeping {
 
     /// What it holds in memory, if it does.
     fn census(&self) -> Option<MemoryStats>;
+
+    /// Tells others that share it that this node leaves. Nobody asks any more.
+    fn leave(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 impl<C: Clock> Keeping for MemoryStore<C> {

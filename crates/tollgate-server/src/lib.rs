@@ -16,6 +16,7 @@ mod metrics;
 mod port;
 mod resp;
 mod serve;
+mod store_report;
 pub mod tls;
 mod token;
 mod watch;

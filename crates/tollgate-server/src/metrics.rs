@@ -122,15 +122,33 @@ impl Exposition {
     /// How long decisions took.
     pub(crate) fn durations(&mut self, name: &str, help: &str, durations: &Durations) {
         self.head(name, help, "histogram");
+        self.histogram(name, &[], durations);
+    }
+
+    /// How long something took, under each value of a label.
+    pub(crate) fn durations_by<'a>(
+        &mut self,
+        label: &str,
+        name: &str,
+        help: &str,
+        durations: impl IntoIterator<Item = (&'a str, &'a Durations)>,
+    ) {
+        self.head(name, help, "histogram");
+        for (value, durations) in durations {
+            self.histogram(name, &[(label, value)], durations);
+        }
+    }
+
+    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], durations: &Durations) {
         let mut seen = 0;
         let bounds = DURATION_BOUNDS_MICROS.iter().map(|bound| format!("{}", *bound as f64 / 1e6));
         let bucket = format!("{name}_bucket");
         for (count, bound) in durations.counts.iter().zip(bounds.chain(["+Inf".to_owned()])) {
             seen += count;
-            self.sample(&bucket, &[("le", &bound)], seen);
+            self.sample(&bucket, &[labels, &[("le", &bound)]].concat(), seen);
         }
-        self.sample(&format!("{name}_sum"), &[], durations.sum_nanos as f64 / 1e9);
-        self.sample(&format!("{name}_count"), &[], seen);
+        self.sample(&format!("{name}_sum"), labels, durations.sum_nanos as f64 / 1e9);
+        self.sample(&format!("{name}_count"), labels, seen);
     }
 
     /// What the memory store holds.

@@ -20,11 +20,14 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
-use tollgate::{Gate, Micros, Store};
+use tokio::time::{sleep, timeout};
+use tollgate::{FailureMode, Gate, Micros, Store, StoreHealth};
 
 /// The most connections at once on the admin port.
 const MAX_ADMIN_CONNECTIONS: usize = 256;
+
+/// How long the store has to hear that this node leaves.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How a server is set up.
 #[derive(Debug)]
@@ -61,7 +64,7 @@ impl Setup {
             resp: None,
             admin: None,
             api: ApiOptions::default(),
-            feed: Feed::new(None, Micros::EPOCH),
+            feed: Feed::new(None, FailureMode::default(), Micros::EPOCH),
             denials_per_second: 10,
             max_connections: 10_000,
             drain_delay: Duration::ZERO,
@@ -75,7 +78,7 @@ impl Setup {
 /// Once `stop` is done, the server is no longer ready. After the drain delay nobody else is let in, requests that have
 /// begun are finished, and idle connections are closed. What is not finished when the drain timeout is over is cut off.
 /// Dropping the returned future cuts off everything at once.
-pub async fn serve<S: Store + Keeping>(
+pub async fn serve<S: Store + StoreHealth + Keeping>(
     gate: Gate<S>,
     setup: Setup,
     mut reload: mpsc::Receiver<()>,
@@ -135,6 +138,8 @@ pub async fn serve<S: Store + Keeping>(
         sleep(drain_delay).await;
         let closing: JoinSet<()> = ports.into_iter().map(|port| port.close(drain_timeout)).collect();
         closing.join_all().await;
+        // A store that does not answer is not waited for.
+        let _ = timeout(FAREWELL, gate.store().leave()).await;
         // It tells how the stop is going, so it goes last.
         if let Some(port) = admin {
             port.close(Duration::from_secs(1)).await;

@@ -11,7 +11,7 @@ mod verdict;
 
 pub use docket::Docket;
 pub use emergency::Emergency;
-pub use meter::{DURATION_BOUNDS_MICROS, Durations, Outcomes, RuleOutcomes};
+pub use meter::{Outcomes, RuleOutcomes};
 pub use verdict::{Binding, Cause, Policy, Verdict};
 
 use crate::store::Store;

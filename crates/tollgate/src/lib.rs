@@ -16,8 +16,10 @@
 //! (the algorithm), [`Limit`] (a quota under a law), [`Decision`] (what the client hears).
 
 mod clock;
+mod durations;
 #[cfg(feature = "rules")]
 mod gate;
+mod health;
 mod limiter;
 mod limits;
 mod memory;
@@ -27,10 +29,11 @@ pub mod redis;
 mod store;
 
 pub use clock::{ManualClock, SystemClock};
+pub use durations::{DURATION_BOUNDS_MICROS, Durations};
 #[cfg(feature = "rules")]
-pub use gate::{
-    Binding, Cause, DURATION_BOUNDS_MICROS, Docket, Durations, Emergency, Gate, Outcomes, Policy,
-    RuleOutcomes, Verdict,
+pub use gate::{Binding, Cause, Docket, Emergency, Gate, Outcomes, Policy, RuleOutcomes, Verdict};
+pub use health::{
+    BreakerState, Drift, FailureCounts, ServerReport, StoreCounts, StoreHealth, StoreReport, Topology,
 };
 pub use limiter::{AcquireError, Limiter, Request};
 pub use limits::{IntoLimits, LimitsError};

@@ -25,6 +25,7 @@ mod tag;
 pub use cap::{Cap, CapError};
 
 use crate::clock::SystemClock;
+use crate::health::StoreHealth;
 use crate::store::Store;
 use book::Book;
 use std::sync::atomic::Ordering::Relaxed;
@@ -271,3 +272,6 @@ impl<C: Clock> Store for MemoryStore<C> {
         let _: (Outcome, _) = self.act(&mut shard, tag, limit, Act::Give(u32::MAX), permit, self.clock.now());
     }
 }
+
+/// It is this process, and nobody else's.
+impl<C: Clock> StoreHealth for MemoryStore<C> {}

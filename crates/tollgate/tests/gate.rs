@@ -33,6 +33,7 @@ fn rule(id: &str, key: &str, limits: &[&str]) -> RuleSpec {
         overrides: Vec::new(),
         on_store_failure: None,
         consistency: None,
+        store_timeout_ms: None,
     }
 }
 
@@ -236,6 +237,92 @@ async fn without_a_store_the_rules_say_what_to_answer() {
     assert_eq!(verdict.rule().unwrap().id(), "login");
     let rules = gate.outcomes().rules;
     assert_eq!((rules[0].1.denied, rules[1].1.degraded), (1, 1), "{rules:?}");
+}
+
+/// Never answers, but decides from memory, among three nodes, what may be decided so.
+#[derive(Debug)]
+struct Alone(MemoryStore<Arc<ManualClock>>);
+
+impl Store for Alone {
+    async fn draw(&self, draws: &mut Draws) {
+        let asked = draws.clone();
+        for group in 0..draws.len() {
+            draws.fail(group, Failure::Timeout);
+            for (draw, asked_of) in draws.group_mut(group).iter_mut().zip(asked.group(group)) {
+                if draw.terms().on_failure == FailureMode::Local {
+                    let (key, scope) = (asked.key(asked_of), draw.scope());
+                    draw.divide(3);
+                    draw.settle(|limit, act, permit| self.0.take_now(key, scope, limit, act.ask(), permit));
+                }
+            }
+        }
+    }
+
+    fn release(&self, _: KeyRef<'_>, _: Scope, _: &Limit, _: PermitId) {}
+}
+
+#[tokio::test]
+async fn without_a_store_each_node_enforces_its_share() {
+    let with = |id: &str, key: &str, mode, limit| RuleSpec {
+        on_store_failure: Some(mode),
+        ..rule(id, key, &[limit])
+    };
+    let rules = compile(vec![
+        // It is the tightest by far, but nothing is known of it.
+        with("open", "tenant", FailureMode::Open, "1/h"),
+        with("local", "api_key", FailureMode::Local, "7/h"),
+        with("closed", "user", FailureMode::Closed, "100/h"),
+        RuleSpec { mode: Mode::Shadow, ..with("shadow", "ip", FailureMode::Local, "1/h") },
+    ]);
+    let clock = Arc::new(ManualClock::new(START));
+    let memory = MemoryStore::with(Arc::clone(&clock), Cap::keys(1000)).unwrap();
+    let gate = Gate::new(rules, Alone(memory), Arc::clone(&clock));
+    let ip = Some("192.0.2.7".parse().unwrap());
+    let alice = Request { attributes: &[("tenant", "acme")], ip, ..Request::new("alice") };
+    for (allowed, left) in [(true, 1), (true, 0), (false, 0)] {
+        assert_eq!(check(&gate, &alice).await, said(allowed, left, "local"));
+    }
+    let docket = gate.ask(Verb::Peek, &alice).await;
+    let verdict = docket.verdict(0);
+    assert_eq!((verdict.cause(), verdict.rule().unwrap().id()), (Cause::Degraded, "local"));
+    let binding = verdict.binding().unwrap();
+    assert_eq!((binding.limit.capacity(), binding.limit.shares()), (2, 3));
+    assert_eq!(
+        verdict.decision().limit(),
+        Some(binding.limit),
+        "every word is that of the limit that is known"
+    );
+    let policies: Vec<_> = verdict.policies().map(|policy| policy.name).collect();
+    assert_eq!(policies, ["local"], "of the others nothing is known");
+    drop(docket);
+    // Who fails closed speaks before all others.
+    let closed = Request { attributes: &[("user", "7")], ..Request::new("bob") };
+    assert_eq!(check(&gate, &closed).await, said(false, 0, "Degraded"));
+    // A shadow alone binds nobody, store or not.
+    let only_shadow = Request { ip, ..Request::new("") };
+    assert_eq!(check(&gate, &only_shadow).await, said(true, u32::MAX, "NoRule"));
+    let outcomes = gate.outcomes();
+    let of = |id: &str| outcomes.rules.iter().find(|(own, _)| own == id).unwrap().1;
+    assert_eq!(of("local"), RuleOutcomes { degraded: 2, denied: 1, ..RuleOutcomes::default() });
+    assert_eq!(of("closed"), RuleOutcomes { denied: 1, ..RuleOutcomes::default() });
+    assert_eq!(of("shadow").shadow_denied, 3);
+    assert_eq!((of("open"), outcomes.unbound), (RuleOutcomes::default(), 1));
+}
+
+#[tokio::test]
+async fn a_stated_limit_without_a_store_holds_as_the_file_says() {
+    for (mode, allowed) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
+        let file = FileSpec { on_store_failure: Some(mode), ..FileSpec::default() };
+        let gate = Gate::new(RuleSet::compile(&file).unwrap(), Gone, ManualClock::new(START));
+        let mut docket = gate.begin();
+        gate.add_stated(&mut docket, Stated::Key, &limit("5/h"), Verb::Check, &Request::new("a"));
+        gate.settle(&mut docket).await;
+        let verdict = docket.verdict(0);
+        assert_eq!((verdict.is_allowed(), verdict.cause()), (allowed, Cause::Degraded));
+        assert!(verdict.is_stated() && verdict.binding().is_none());
+        let stated = gate.outcomes().stated;
+        assert_eq!((stated.degraded, stated.denied), (u64::from(allowed), u64::from(!allowed)));
+    }
 }
 
 #[test]

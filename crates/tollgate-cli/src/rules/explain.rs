@@ -9,8 +9,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tollgate::rules::spec::Mode;
-use tollgate::rules::{Attribute, Descriptor, Explanation, Listed, Request, RuleSet, Standing, TierSource};
-use tollgate::{Clock, SystemClock};
+use tollgate::rules::{
+    Attribute, Descriptor, Explanation, Listed, Request, Rule, RuleSet, Standing, TierSource,
+};
+use tollgate::{Clock, Consistency, FailureMode, SystemClock};
 
 /// Say which rules bind a request, why, and why the others do not
 #[derive(Args, Debug)]
@@ -113,7 +115,7 @@ fn words(explanation: &Explanation<'_>) -> String {
     for (rule, standing) in &explanation.rules {
         let shadow = if rule.mode() == Mode::Shadow { " (shadow: refuses nobody)" } else { "" };
         let mark = if matches!(standing, Standing::Binds { .. }) && !is_listed { '*' } else { ' ' };
-        let _ = writeln!(text, "{mark} {}: {}{shadow}", rule.id(), verdict(standing, is_listed));
+        let _ = writeln!(text, "{mark} {}: {}{shadow}", rule.id(), verdict(rule, standing, is_listed));
     }
     text
 }
@@ -124,7 +126,7 @@ fn limits(standing: &Standing<'_>) -> bool {
 }
 
 /// What a rule has to say; of a client on a list, what it would.
-fn verdict(standing: &Standing<'_>, is_listed: bool) -> String {
+fn verdict(rule: &Rule, standing: &Standing<'_>, is_listed: bool) -> String {
     match standing {
         Standing::Binds { limits, .. } if limits.is_empty() => {
             let binds = if is_listed { "would bind" } else { "binds" };
@@ -139,7 +141,7 @@ fn verdict(standing: &Standing<'_>, is_listed: bool) -> String {
                 format!("for {}", key.join(", "))
             };
             let binds = if is_listed { "would bind" } else { "binds" };
-            format!("{binds}: {}, counted {counted}", limits.join(" and "))
+            format!("{binds}: {}, counted {counted}{}", limits.join(" and "), terms(rule))
         }
         Standing::ComesLater(id) => format!("no: {id} counts the same and comes first"),
         Standing::Misfit(misfit) => format!("no: {misfit}"),
@@ -148,6 +150,25 @@ fn verdict(standing: &Standing<'_>, is_listed: bool) -> String {
         }
         Standing::Disabled => "no: it is disabled".to_owned(),
     }
+}
+
+/// What a rule says of a store that several nodes share, where that is not what is usual.
+fn terms(rule: &Rule) -> String {
+    let mut said = String::new();
+    match rule.consistency() {
+        Consistency::Exact => {}
+        Consistency::Leased => said.push_str(", in units that each node takes ahead"),
+        Consistency::Local => said.push_str(", on each node by itself"),
+    }
+    if let Some(millis) = rule.store_timeout_ms() {
+        let _ = write!(said, ", the store has {millis}ms to answer");
+    }
+    match rule.on_store_failure() {
+        FailureMode::Local => {}
+        FailureMode::Open => said.push_str(", allowed if the store gives no answer"),
+        FailureMode::Closed => said.push_str(", refused if the store gives no answer"),
+    }
+    said
 }
 
 fn source(source: TierSource) -> &'static str {
@@ -167,9 +188,12 @@ fn values(explanation: &Explanation<'_>) -> serde_json::Value {
             "id": rule.id(),
             "binds": matches!(standing, Standing::Binds { .. }) && !is_listed,
             "shadow": rule.mode() == Mode::Shadow,
-            "why": verdict(standing, is_listed),
+            "why": verdict(rule, standing, is_listed),
         });
         if let Standing::Binds { limits, key } = standing {
+            value["on_store_failure"] = rule.on_store_failure().name().into();
+            value["consistency"] = rule.consistency().name().into();
+            value["store_timeout_ms"] = rule.store_timeout_ms().map(|millis| millis.get()).into();
             value["limits"] = limits.iter().map(ToString::to_string).collect();
             value["key"] = key.iter().map(|(name, part)| json!({ "name": name, "value": part })).collect();
         }

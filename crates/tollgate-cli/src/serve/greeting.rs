@@ -24,6 +24,7 @@ pub(super) struct Places {
 /// What a server says when it starts. The first line is for scripts too.
 pub(super) struct Greeting {
     places: Places,
+    store: String,
     source: String,
     rules: Vec<String>,
     fresh_token: Option<String>,
@@ -42,7 +43,16 @@ impl Greeting {
         };
         let enforced =
             rules.rules().iter().filter(|rule| rule.mode() != Mode::Disabled && !rule.limits().is_empty());
-        Greeting { places, source, rules: enforced.map(line).collect(), fresh_token }
+        let store = match settings.store.is_memory() {
+            true => "memory, of this process alone".to_owned(),
+            false => format!(
+                "{}, which has {:?} to answer; without it, {} holds unless rules say otherwise",
+                settings.store,
+                settings.store_timeout,
+                settings.on_store_failure.name()
+            ),
+        };
+        Greeting { places, store, source, rules: enforced.map(line).collect(), fresh_token }
     }
 }
 
@@ -78,6 +88,7 @@ impl fmt::Display for Greeting {
         if let (Some(token), Some(_)) = (&self.fresh_token, admin) {
             writeln!(f, "admin token, made just now and not shown again: {token}")?;
         }
+        writeln!(f, "store: {}", self.store)?;
         writeln!(f, "{}", self.source)?;
         for rule in self.rules.iter().take(LISTED) {
             writeln!(f, "  {rule}")?;

@@ -28,7 +28,11 @@ fn line(setting: &Setting, said: Option<&Said>) -> String {
         (Some(Said { text, origin }), Fallback::Reader) if *origin == Origin::Default => {
             format!("{name}: {text}  # default: json if stderr is no terminal")
         }
-        (Some(Said { text, origin }), _) => format!("{name}: {}  # {origin}", scalar(setting, text)),
+        (Some(Said { text, origin }), _) => {
+            let shown = (setting.shape.show)(text);
+            let hidden = if shown == *text { "" } else { ", its password is not shown" };
+            format!("{name}: {}  # {origin}{hidden}", scalar(setting, &shown))
+        }
         (None, Fallback::Nothing(meaning)) => format!("# {name}:  # default: {meaning}"),
         (None, _) => format!("# {name}:"),
     }

@@ -4,14 +4,15 @@
 //! it, and so does [`Settings`], so that none of them can know of a setting that the others don't. The first line of a
 //! setting's text is its help; all of it is what `--help` and the manual say.
 
+use super::store::StoreUrl;
 use super::value::{
     Bytes, ClientAddress, DenyStatus, Headers, Listen, Listener, LogFilter, LogFormat, Networks, Reset,
-    Secret, Shape, Store, Value,
+    Secret, Shape, Value,
 };
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate::Quota;
+use tollgate::{FailureMode, Quota};
 use tollgate_server::KeySources;
 
 /// A setting, before anybody has said anything.
@@ -190,15 +191,26 @@ settings! {
         tls_on: Vec<Listener> = Fallback::Text("http,grpc,resp,admin"),
     }
     "State" {
-        /// Where the states of clients are kept
+        /// Where the states of clients are kept: memory, or the URL of a store that several nodes share
         ///
-        /// In this version only in the memory of the process.
-        store: Store = Fallback::Text("memory"),
+        /// redis://HOST:PORT/DB and rediss:// (with TLS) for one Redis or Valkey, redis+sentinel://H1:P,H2:P/NAME for one
+        /// that sentinels watch, redis+cluster://H1:P,H2:P for a cluster, redis+sharded://H1:P,H2:P for several that know
+        /// nothing of each other. With a password in it, put it into the variable TOLLGATE_STORE: other users of the
+        /// machine see the flags of a process.
+        store: StoreUrl = Fallback::Text("memory"),
+
+        /// How long a shared store has to answer
+        ///
+        /// No request waits longer for it. Rules may say otherwise with store_timeout. From 1ms to 1s.
+        store_timeout: Duration [1..=1_000] = Fallback::Text("50ms"),
+
+        /// What holds when a shared store gives no answer, for rules that do not say it themselves
+        on_store_failure: FailureMode = Fallback::Text("local"),
 
         /// The most states that are remembered at once
         ///
         /// A client under three limits has three. Ten million take 300 MB when they are all there, and next to nothing
-        /// before.
+        /// before. Of a shared store, so many are known here too.
         max_keys: usize [1..=1_000_000_000] = Fallback::Text("10_000_000"),
     }
     "Answers" {

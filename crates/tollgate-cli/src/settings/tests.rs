@@ -1,8 +1,6 @@
 //! Settings from outside: what is said becomes what holds, with who said it.
 
-use super::value::{
-    Bytes, ClientAddress, DenyStatus, HeaderProfile, Headers, Listener, Networks, Reset, Store,
-};
+use super::value::{Bytes, ClientAddress, DenyStatus, HeaderProfile, Headers, Listener, Networks, Reset};
 use super::*;
 use std::fs;
 use std::path::Path;
@@ -102,7 +100,9 @@ fn without_a_word_the_defaults_hold() {
             tls_key: None,
             tls_client_ca: None,
             tls_on: vec![Listener::Http, Listener::Grpc, Listener::Resp, Listener::Admin],
-            store: Store::Memory,
+            store: Value::read("memory", &(0..=0)).unwrap(),
+            store_timeout: Duration::from_millis(50),
+            on_store_failure: tollgate::FailureMode::Local,
             max_keys: 10_000_000,
             headers: Headers(vec![HeaderProfile::XRateLimit, HeaderProfile::Ietf]),
             reset: Reset::Epoch,
@@ -163,7 +163,9 @@ fn every_setting_can_be_said_in_each_way() {
         ("tls_key", "a.key"),
         ("tls_client_ca", "ca.crt"),
         ("tls_on", "admin"),
-        ("store", "memory"),
+        ("store", "redis+cluster://a:7000,b:7000"),
+        ("store_timeout", "20ms"),
+        ("on_store_failure", "closed"),
         ("max_keys", "1_000"),
         ("headers", "draft-6,x-ratelimit"),
         ("reset", "delta"),
@@ -280,7 +282,7 @@ fn rust_log_wins_over_all_else() {
 #[test]
 fn all_that_is_wrong_is_told_at_once_with_who_said_it() {
     let variables = [("TOLLGATE_MAX_KEYS", "lots"), ("TOLLGATE_DRAIN_DELAY", "soon")];
-    let arguments = ["--http", "nowhere", "--store", "redis://h:6379/0", "--tls-cert", "a.crt"];
+    let arguments = ["--http", "nowhere", "--store", "reddis://h:6379/0", "--tls-cert", "a.crt"];
     let text = "
 htpp: 127.0.0.1:80
 max-body: 1MiB
@@ -298,7 +300,7 @@ log: inof
         "tollgate.yaml:5: admin_token is a secret, and a config file is seen by many: … TOLLGATE_ADMIN_TOKEN",
         "tollgate.yaml:8: cannot read \"5 apples\" as a quota: write … ",
         "cannot listen on nowhere: write an address and a port, like 127.0.0.1:8080, … (from --http)",
-        "\"redis://h:6379/0\" is a store that is not in this version yet: write memory (from --store)",
+        "no store is called \"reddis\": did you mean redis … and memory (from --store)",
         "\"lots\" is no number from 1 to 1000000000: write … (from TOLLGATE_MAX_KEYS)",
         "tollgate.yaml:7: \"draft-8\" is none of the choices: write one of x-ratelimit, ietf, draft-7, draft-6, none",
         "tollgate.yaml:6: \"500\" is none of the choices: write one of 200, 429, 403",
@@ -359,6 +361,9 @@ fn values_out_of_bounds_are_refused() {
         ("--http=a:65536", "cannot listen on a:65536: write"),
         ("--http=", "cannot listen on : write"),
         ("--store=disk", "\"disk\" is no store: write memory"),
+        ("--store-timeout=2s", "\"2s\" is no time from 1ms to 1s: write one with its unit"),
+        ("--store-timeout=0", "\"0\" is no time from 1ms to 1s"),
+        ("--on-store-failure=panic", "\"panic\" is none of the choices: write one of local, open, closed"),
         ("--headers=ietf,draft-7", "ietf and draft-7 both write the header RateLimit: keep one"),
         ("--headers=ietf,none", "none stands alone: leave"),
         ("--headers=", "\"\" is none of the choices: write one of x-ratelimit"),
@@ -415,6 +420,18 @@ fn a_secret_comes_from_the_environment_alone_and_is_never_shown() {
     assert!(!printed.contains("0123456789abcdef"));
     let command = Settings::add_to(Command::new("serve"));
     assert!(command.try_get_matches_from(["serve", "--admin-token", "x"]).is_err());
+}
+
+#[test]
+fn the_password_of_a_store_is_never_shown() {
+    let variables = [("TOLLGATE_STORE", "redis://me:hunter2@h:6379/0")];
+    let resolved = Case::new(&[], &variables).resolve().unwrap();
+    let printed = resolved.print();
+    let line = "store: \"redis://me:***@h:6379/0\"  # TOLLGATE_STORE, its password is not shown";
+    assert!(printed.lines().any(|printed| printed == line), "{line} is not in\n{printed}");
+    assert!(!printed.contains("hunter2") && !format!("{:?}", resolved.settings).contains("hunter2"));
+    // Who reads that again is told, and does not go without a password.
+    file(&printed).refused(&["tollgate.yaml: … TOLLGATE_STORE"]);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate::Quota;
 use tollgate::rules::Cidr;
+use tollgate::{FailureMode, Quota};
 use tollgate_server::KeySources;
 use tracing_subscriber::EnvFilter;
 
@@ -40,11 +40,20 @@ pub(crate) struct Shape {
     pub(crate) is_list: bool,
     /// Whether it is never shown, and only taken from where others don't see it.
     pub(crate) is_secret: bool,
+    /// The text as it may be shown: some of it may be secret.
+    pub(crate) show: fn(&str) -> String,
 }
 
 impl Shape {
-    const fn word(placeholder: &'static str) -> Shape {
-        Shape { placeholder, hint: ValueHint::Other, choices: Vec::new, is_list: false, is_secret: false }
+    pub(super) const fn word(placeholder: &'static str) -> Shape {
+        Shape {
+            placeholder,
+            hint: ValueHint::Other,
+            choices: Vec::new,
+            is_list: false,
+            is_secret: false,
+            show: str::to_owned,
+        }
     }
 }
 
@@ -327,24 +336,13 @@ impl<T: Choice> Value for Vec<T> {
     }
 }
 
-/// Where states are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Store {
-    Memory,
-}
-
-impl Value for Store {
-    const SHAPE: Shape = Shape::word("URL");
-
-    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Store, String> {
-        match text {
-            "memory" => Ok(Store::Memory),
-            text if text.starts_with("redis") => {
-                Err(format!("{text:?} is a store that is not in this version yet: write memory"))
-            }
-            text => Err(format!("{text:?} is no store: write memory")),
-        }
-    }
+impl Choice for FailureMode {
+    const PLACEHOLDER: &'static str = "MODE";
+    const ALL: &'static [(FailureMode, &'static str, &'static str)] = &[
+        (FailureMode::Local, "local", "each node enforces its share of the limit from memory"),
+        (FailureMode::Open, "open", "requests are allowed, and marked as degraded"),
+        (FailureMode::Closed, "closed", "requests are refused"),
+    ];
 }
 
 /// A part of the server that listens.

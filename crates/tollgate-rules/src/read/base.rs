@@ -50,6 +50,7 @@ impl<'n> Reader<'n> {
             ipv6_prefix: fields.find("ipv6_prefix").and_then(|item| self.bits(&item)),
             on_store_failure: self.on_store_failure(&fields),
             consistency: self.consistency(&fields),
+            store_timeout_ms: self.store_timeout_ms(&fields),
         };
         if let Some(item) = fields.find("rules") {
             self.warn_of_no_limits(&spec, &item);

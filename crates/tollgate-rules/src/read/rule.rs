@@ -9,6 +9,7 @@ use crate::pattern::Pattern;
 use crate::schema::table::{MATCH, RULE};
 use crate::spec::{At, Consistency, FailureMode, MOST_ID, Match, Mode, OverrideSpec, Place, RuleSpec};
 use crate::yaml::Node;
+use std::num::NonZeroU16;
 use tollgate_core::Law;
 
 /// The most names that a key may have: with what else a store needs, they stay below the parts of a key.
@@ -47,6 +48,7 @@ impl<'n> Reader<'n> {
             overrides,
             on_store_failure: self.on_store_failure(&fields),
             consistency: self.consistency(&fields),
+            store_timeout_ms: self.store_timeout_ms(&fields),
         };
         self.complain_of_leased_log(&rule, &fields);
         fields.finish();
@@ -172,6 +174,10 @@ impl<'n> Reader<'n> {
         [Consistency::Exact, Consistency::Leased, Consistency::Local]
             .into_iter()
             .find(|known| known.name() == name)
+    }
+
+    pub(super) fn store_timeout_ms(&mut self, fields: &Fields<'n>) -> Option<NonZeroU16> {
+        fields.find("store_timeout")?.timeout_ms(&mut self.complaints)
     }
 
     fn complain_of_leased_log(&mut self, rule: &RuleSpec, fields: &Fields<'n>) {

@@ -5,9 +5,11 @@
 use super::fields::Item;
 use crate::complaint::{Complaints, near, quoted};
 use crate::schema::table::Form;
+use crate::spec::MOST_TIMEOUT_MS;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use std::num::NonZeroU16;
 use tollgate_core::{Micros, Quota, QuotaError, Span};
 
 /// How many digits may stand behind the point.
@@ -154,6 +156,21 @@ impl Item<'_> {
         None
     }
 
+    /// How long somebody is waited for: text like `20ms`.
+    pub(super) fn timeout_ms(&self, complaints: &mut Complaints) -> Option<NonZeroU16> {
+        let text = self.text(complaints)?;
+        let found = parse_timeout(text);
+        if found.is_none() {
+            let said = format!(
+                "{} {} is no time from 1ms to {MOST_TIMEOUT_MS}ms: write one with its unit, like 20ms",
+                self.name,
+                quoted(text)
+            );
+            complaints.error(self.place(), said);
+        }
+        found
+    }
+
     /// A date or a time.
     pub(super) fn moment(&self, complaints: &mut Complaints) -> Option<Micros> {
         let text = self.text(complaints)?;
@@ -230,6 +247,21 @@ fn parse_decimal(text: &str) -> Result<(u64, u64), NotDecimal> {
     }
     let scale = (0..decimals).fold(1, |scale, _| scale * 10);
     Ok((number, scale))
+}
+
+fn parse_timeout(text: &str) -> Option<NonZeroU16> {
+    let text = text.trim();
+    let (number, unit_micros) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1_000),
+        (None, Some(number)) => (number, 1_000_000),
+        (None, None) => return None,
+    };
+    let (number, scale) = parse_decimal(number).ok()?;
+    let micros = number.checked_mul(unit_micros)?;
+    // A store is not timed any finer.
+    let millis = micros.is_multiple_of(1_000 * scale).then(|| micros / (1_000 * scale))?;
+    let millis = u16::try_from(millis).ok().filter(|millis| *millis <= MOST_TIMEOUT_MS)?;
+    NonZeroU16::new(millis)
 }
 
 fn parse_span(text: &str) -> Result<Span, String> {
@@ -316,6 +348,21 @@ mod tests {
             ["0", "-1", "1e3", "x", "60/s", "60s burst 3", "0.0000001", "99999999999999", "0s", "60s\n"]
         {
             assert!(span(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn timeouts_are_whole_milliseconds_with_their_unit() {
+        let timeout = |text: &str| parse_timeout(text).map(NonZeroU16::get);
+        for (text, millis) in
+            [("20ms", 20), ("1ms", 1), ("1000ms", 1000), ("1s", 1000), (" 0.05 s ", 50), ("2.0ms", 2)]
+        {
+            assert_eq!(timeout(text), Some(millis), "{text}");
+        }
+        for bad in
+            ["", "20", "0ms", "1001ms", "1.001s", "2s", "0.5ms", "-1ms", "ms", "s", "20us", "1min", "20 m s"]
+        {
+            assert_eq!(timeout(bad), None, "{bad}");
         }
     }
 

@@ -51,6 +51,8 @@ pub(crate) enum Form {
     Decimal,
     /// A number of seconds, or text like `1h`.
     Span,
+    /// How long somebody is waited for, like `20ms`.
+    Timeout,
     /// A date or a time.
     Moment,
     /// Text like `100/min burst 20`.
@@ -195,6 +197,12 @@ const CONSISTENCY: Field = field(
     "How exact it is across nodes: exact asks the store each time, leased takes units ahead, local counts \
      each node by itself.",
 );
+const STORE_TIMEOUT: Field = field(
+    "store_timeout",
+    Form::Timeout,
+    "20ms",
+    "How long the store has to answer, from 1ms to 1s: 50ms unless the server is told otherwise.",
+);
 const VALID_UNTIL: Field = field(
     "valid_until",
     Form::Moment,
@@ -284,6 +292,7 @@ pub(crate) static FILE: Table = Table {
         ),
         ON_STORE_FAILURE,
         CONSISTENCY,
+        STORE_TIMEOUT,
     ],
     exclusive: &[],
     hints: &[
@@ -353,6 +362,7 @@ pub(crate) static RULE: Table = Table {
         .also(&["overrides"]),
         ON_STORE_FAILURE,
         CONSISTENCY,
+        STORE_TIMEOUT,
         ZONE,
         STARTS_FIELD,
         LARGE_LOG,

@@ -29,7 +29,10 @@ pub(crate) fn full(verdict: &Verdict<'_>, figures: &Figures, out: &mut Vec<u8>) 
             None => out.extend_from_slice(b"null"),
         }
     };
-    or_null(b",\"remaining\":", figures.remaining.map(Into::into), out);
+    match (figures.remaining, verdict.cause()) {
+        (None, Cause::Degraded) => out.extend_from_slice(b",\"remaining\":-1"),
+        (remaining, _) => or_null(b",\"remaining\":", remaining.map(Into::into), out),
+    }
     or_null(b",\"reset_at\":", figures.limit.map(|_| figures.reset_at), out);
     retry_after(figures, out);
     or_null(b",\"limit\":", figures.limit.map(|(limit, _)| limit.into()), out);

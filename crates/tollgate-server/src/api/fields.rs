@@ -25,10 +25,22 @@ pub enum ResetForm {
     Delta,
 }
 
+impl FieldProfile {
+    const NONE: FieldProfile = FieldProfile { legacy: None, ietf: false, draft_7: false, draft_6: false };
+}
+
 impl Default for FieldProfile {
     fn default() -> FieldProfile {
         FieldProfile { legacy: Some(ResetForm::Epoch), ietf: true, draft_7: false, draft_6: false }
     }
+}
+
+/// How soon somebody may ask again who was refused because the store gave no answer: by then it may.
+pub(crate) const RETRY_CLOSED_SECS: u64 = 1;
+
+/// Whether it was refused because the store gave no answer, whatever its limits would have said.
+pub(crate) fn fails_closed(verdict: &Verdict<'_>) -> bool {
+    verdict.cause() == Cause::Degraded && !verdict.is_allowed() && verdict.binding().is_none()
 }
 
 /// What a verdict says, in the whole numbers that fields and bodies have.
@@ -51,7 +63,8 @@ impl Figures {
         let Some(Binding { limit, now, outlook }) = verdict.binding() else {
             // Where no limit binds, nothing was ever out.
             let remaining = (!verdict.is_allowed()).then_some(0);
-            return Figures { limit: None, remaining, reset_at: 0, reset_after: 0, retry_after: None };
+            let retry_after = fails_closed(verdict).then_some(RETRY_CLOSED_SECS);
+            return Figures { limit: None, remaining, reset_at: 0, reset_after: 0, retry_after };
         };
         Figures {
             limit: Some((limit.capacity(), limit.window().secs_up().max(1))),
@@ -69,9 +82,9 @@ impl Figures {
 
 /// Writes the fields of a verdict, each on a line of its own as HTTP/1 has them.
 pub(crate) fn write(profile: FieldProfile, verdict: &Verdict<'_>, figures: &Figures, out: &mut Vec<u8>) {
-    if verdict.cause() == Cause::Degraded {
+    if verdict.cause() == Cause::Degraded && profile != FieldProfile::NONE {
         put(out, "x-ratelimit-policy", format_args!("degraded"));
-        if verdict.is_allowed() {
+        if figures.remaining.is_none() && profile.legacy.is_some() {
             put(out, "x-ratelimit-remaining", format_args!("-1"));
         }
     }

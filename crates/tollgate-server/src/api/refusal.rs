@@ -1,7 +1,7 @@
 //! The body of a refusal, for clients that are answered with an error status.
 
 use super::answer::reason;
-use super::fields::Figures;
+use super::fields::{Figures, fails_closed};
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -61,7 +61,7 @@ impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.cause, self.limit) {
             (Cause::DenyList, _) => f.write_str("This client is on the deny list"),
-            (Cause::Degraded, _) => f.write_str("The limit can't be checked at the moment"),
+            (Cause::Degraded, None) => f.write_str("The limit can't be checked at the moment"),
             (_, Some((limit, 1))) => write!(f, "Rate limit of {limit} requests per second exceeded"),
             (_, Some((limit, window))) => {
                 write!(f, "Rate limit of {limit} requests per {window} seconds exceeded")
@@ -103,8 +103,10 @@ impl Body {
     fn new(verdict: &Verdict<'_>, figures: &Figures, message: Message) -> Body {
         let code = match verdict.cause() {
             Cause::DenyList => "CLIENT_DENIED",
-            Cause::Degraded => "LIMIT_UNAVAILABLE",
-            Cause::Limit | Cause::Emergency | Cause::NoRule | Cause::AllowList => "RATE_LIMIT_EXCEEDED",
+            Cause::Degraded if fails_closed(verdict) => "LIMIT_UNAVAILABLE",
+            Cause::Limit | Cause::Emergency | Cause::Degraded | Cause::NoRule | Cause::AllowList => {
+                "RATE_LIMIT_EXCEEDED"
+            }
         };
         let details = figures.limit.map(|(limit, window_seconds)| Details {
             limit,

@@ -3,6 +3,7 @@
 //! Whether it was limited; the limit; what is left of it; how many seconds to wait, -1 if it was allowed or never will
 //! be; in how many seconds everything is back. Seconds are rounded up.
 
+use crate::api::{RETRY_CLOSED_SECS, fails_closed};
 use tollgate::{Binding, Micros, Retry, Verdict};
 
 /// As many bytes as five integers can take: the largest has ten digits, and a span of time no more.
@@ -22,8 +23,10 @@ pub(super) fn write(verdict: &Verdict<'_>, out: &mut Vec<u8>) -> Option<Micros> 
             let (limit, remaining) = (u64::from(limit.capacity()), u64::from(outlook.remaining));
             [Some(limit), Some(remaining), retry_after, Some(outlook.reset.secs_up())]
         }
-        // Without a limit there is no bound to tell; on the deny list nothing is left, ever.
+        // Without a limit there is no bound to tell, nor what is left if the store gave no answer.
         None if verdict.is_allowed() => [None, None, None, Some(0)],
+        None if fails_closed(verdict) => [Some(0), Some(0), Some(RETRY_CLOSED_SECS), Some(0)],
+        // On the deny list nothing is left, ever.
         None => [Some(0), Some(0), None, Some(0)],
     };
     out.reserve(MAX_BYTES);

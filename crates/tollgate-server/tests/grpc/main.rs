@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
+#[path = "../support/alone.rs"]
+mod alone;
 mod checks;
+mod degraded;
 mod envoy;
 mod generated;
 mod manners;

@@ -34,7 +34,8 @@ impl Server {
         let threads = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let listener = threads.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let feed = threads.block_on(async { Feed::new(file, Micros::EPOCH) });
+        let feed =
+            threads.block_on(async { Feed::new(file, tollgate::FailureMode::default(), Micros::EPOCH) });
         let setup = Setup { feed, ..Setup::http(listener) };
         threads.spawn(serve(gate, setup, reloads, pending()));
         Server { address, threads: Some(threads) }

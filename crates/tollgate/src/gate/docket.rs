@@ -102,7 +102,9 @@ impl Docket {
         request: &Request<'_>,
         emergency: &Emergency,
     ) {
-        self.enter(verb, request, emergency, |inner| inner.plan.add_stated(stated, limit, verb, request));
+        self.enter(verb, request, emergency, |inner| {
+            inner.plan.add_stated(&inner.installed.rules, stated, limit, verb, request);
+        });
     }
 
     /// Has `plan` add a request, unless the emergency limit refuses it.

@@ -5,6 +5,7 @@
 
 use super::docket::Docket;
 use super::verdict::Cause;
+use crate::durations::{DURATION_BOUNDS_MICROS, Durations};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,9 +14,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use tollgate_rules::{Bound, Rule, Verb};
 
-/// The upper ends of the buckets that durations are counted in, in microseconds; longer ones come behind the last.
-pub const DURATION_BOUNDS_MICROS: [u64; 15] =
-    [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000];
 /// One docket in so many is timed: reading the clock twice would be a tenth of a decision.
 const TIMED: u32 = 64;
 /// The most stripes of a count. More threads than that share them.
@@ -49,17 +47,8 @@ pub struct RuleOutcomes {
     pub denied: u64,
     /// Requests that it would have refused, were it not a shadow.
     pub shadow_denied: u64,
-    /// Requests that it let go on because the store gave no answer.
+    /// Requests that went on although the store gave no answer: because the rule fails open, or by this node's share.
     pub degraded: u64,
-}
-
-/// A histogram of durations.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Durations {
-    /// How many were within each bound of [`DURATION_BOUNDS_MICROS`] and not the one before; the last is the rest.
-    pub counts: [u64; DURATION_BOUNDS_MICROS.len() + 1],
-    /// All durations together, in nanoseconds.
-    pub sum_nanos: u64,
 }
 
 #[derive(Debug)]
@@ -173,11 +162,10 @@ impl Meters {
                         (true, _) => ALLOWED,
                         (false, _) => DENIED,
                     };
-                    match (verdict.position(), verdict.rule()) {
-                        (Some(Bound::STATED), _) => self.stated.count(what),
-                        (Some(position), _) => docket.meter(position).count(what),
-                        (None, Some(rule)) => self.count_of(rule, what),
-                        (None, None) => self.others.count(UNBOUND),
+                    match verdict.position() {
+                        Some(Bound::STATED) => self.stated.count(what),
+                        Some(position) => docket.meter(position).count(what),
+                        None => self.others.count(UNBOUND),
                     }
                 }
                 Cause::NoRule => self.others.count(UNBOUND),
@@ -197,16 +185,8 @@ impl Meters {
     }
 
     #[cold]
-    fn count_of(&self, rule: &Rule, what: usize) {
-        if let Some(meter) = self.rules.lock().get(rule.id()) {
-            meter.count(what);
-        }
-    }
-
-    #[cold]
     fn time(&self, nanos: u64) {
-        let bucket = DURATION_BOUNDS_MICROS.partition_point(|bound| bound * 1_000 < nanos);
-        self.timed[bucket].fetch_add(1, Relaxed);
+        self.timed[Durations::bucket(nanos)].fetch_add(1, Relaxed);
         self.timed_nanos.fetch_add(nanos, Relaxed);
     }
 

@@ -18,8 +18,8 @@ pub struct Verdict<'d> {
     draws: &'d [Draw],
     bound: &'d [Bound],
     rules: &'d [Rule],
-    /// The rule that decided where no limit did.
-    by: Option<&'d Rule>,
+    /// The position of the rule that decided where no limit did.
+    by: Option<u32>,
 }
 
 /// Why a request was decided as it was.
@@ -80,14 +80,15 @@ impl<'d> Verdict<'d> {
             None => Decision::weigh_decided(draws),
         };
         let first = closed.or_else(|| draws.iter().position(|draw| !draw.is_shadow()));
-        let by = first.and_then(|index| rules.get(bound[index].rule as usize));
+        let by = first.map(|index| bound[index].rule);
         let is_allowed = closed.is_none() && binding.is_none_or(|index| !draws[index].stops());
         Verdict {
             is_allowed,
-            cause: Cause::Degraded,
+            // Shadows alone bind nobody, with the store or without it.
+            cause: if first.is_some() { Cause::Degraded } else { Cause::NoRule },
             binding,
             emergency: None,
-            draws: if binding.is_some() { draws } else { &[] },
+            draws,
             bound,
             rules,
             by,
@@ -115,6 +116,10 @@ impl<'d> Verdict<'d> {
     pub fn decision(&self) -> Decision {
         match (self.emergency, self.binding, self.is_allowed) {
             (Some(decision), ..) => *decision,
+            // Beside what this node decided by itself there may be limits of which nothing is known.
+            (None, Some(binding), _) if self.cause == Cause::Degraded => {
+                Decision::of(&self.draws[binding..=binding])
+            }
             (None, Some(_), _) => Decision::of(self.draws),
             (None, None, true) => Decision::UNLIMITED,
             (None, None, false) => Decision::REFUSED,
@@ -139,7 +144,7 @@ impl<'d> Verdict<'d> {
 
     /// The rule that binds.
     pub fn rule(&self) -> Option<&'d Rule> {
-        self.position().and_then(|position| self.rules.get(position as usize)).or(self.by)
+        self.position().and_then(|position| self.rules.get(position as usize))
     }
 
     /// What the limit that binds goes by.
@@ -153,9 +158,11 @@ impl<'d> Verdict<'d> {
 
     /// The limits that it had to pass, without shadows.
     pub fn policies(&self) -> impl Iterator<Item = Policy<'d>> + use<'d> {
-        let (rules, cause) = (self.rules, self.cause);
+        let (rules, is_degraded, is_closed) =
+            (self.rules, self.cause == Cause::Degraded, self.binding.is_none());
+        // Without the store only what this node knows by itself has a say, and nothing if a limit fails closed.
         let has_a_say =
-            move |draw: &Draw| !draw.is_shadow() && (cause != Cause::Degraded || draw.is_decided());
+            move |draw: &Draw| !draw.is_shadow() && (!is_degraded || !is_closed && draw.is_decided());
         let enforced = self.draws.iter().zip(self.bound).filter(move |(draw, _)| has_a_say(draw));
         enforced.map(move |(draw, bound)| {
             let rule = rules.get(bound.rule as usize);
@@ -171,7 +178,10 @@ impl<'d> Verdict<'d> {
 
     /// The position of the rule that binds.
     pub(super) fn position(&self) -> Option<u32> {
-        self.bound.get(self.binding?).map(|bound| bound.rule)
+        match self.binding {
+            Some(binding) => self.bound.get(binding).map(|bound| bound.rule),
+            None => self.by,
+        }
     }
 
     /// The positions of the shadow rules that would have refused it.

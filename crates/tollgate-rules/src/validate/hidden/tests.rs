@@ -73,6 +73,7 @@ fn rule(index: usize, when: Match) -> RuleSpec {
         overrides: Vec::new(),
         on_store_failure: None,
         consistency: None,
+        store_timeout_ms: None,
     }
 }
 

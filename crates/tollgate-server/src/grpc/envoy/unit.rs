@@ -16,13 +16,14 @@ const UNITS: [(u64, Span); 7] = [
 /// What a limit is in Envoy's terms: so many, and the number of the unit.
 ///
 /// A quota over a unit is told as it is written. Any other is told at the same rate over the next longer unit, rounded
-/// down, and one over more than a year over a year: `3 per 90s` is 120 an hour.
+/// down, and one over more than a year over a year: `3 per 90s` is 120 an hour. Of a share, it is what the share grants.
 pub(super) fn told(limit: &Limit) -> (u32, u64) {
     let quota = limit.quota();
     let longest = UNITS[UNITS.len() - 1];
     let (unit, span) = UNITS.into_iter().find(|(_, span)| *span >= quota.per()).unwrap_or(longest);
-    let scaled = u128::from(quota.amount()) * u128::from(span.get()) / u128::from(quota.per().get());
-    (u32::try_from(scaled).unwrap_or(u32::MAX), unit)
+    let periods = u128::from(quota.per().get()) * u128::from(limit.shares());
+    let scaled = u128::from(quota.amount()) * u128::from(span.get()) / periods;
+    (u32::try_from(scaled).unwrap_or(u32::MAX).max(1), unit)
 }
 
 /// The period that a unit stands for, by its number; nothing if there is no such unit.

@@ -1,0 +1,187 @@
+//! Where states are kept, as a setting says it: a word or a URL, of which nothing secret is ever shown.
+
+use super::value::{Shape, Value};
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// What the URL of a store that several nodes share begins with.
+const SCHEMES: [&str; 9] = [
+    "redis",
+    "rediss",
+    "redis+unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "redis+sharded",
+    "rediss+sharded",
+];
+
+/// What stands for a password that is not shown.
+const HIDDEN: &str = "***";
+
+/// The parameters of a URL that are secret.
+const SECRETS: [&str; 2] = ["password", "sentinel_password"];
+
+/// Where states are kept: `memory`, or the URL of servers that several nodes share. Both its forms for people leave
+/// passwords out.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct StoreUrl(String);
+
+impl StoreUrl {
+    /// Whether it is the memory of this process.
+    pub(crate) fn is_memory(&self) -> bool {
+        self.0 == "memory"
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&shown(&self.0))
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoreUrl({self})")
+    }
+}
+
+impl Value for StoreUrl {
+    const SHAPE: Shape = Shape { show: shown, ..Shape::word("URL") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<StoreUrl, String> {
+        let advice = "write memory, or a URL like redis://127.0.0.1:6379";
+        if text == "memory" {
+            return Ok(StoreUrl(text.to_owned()));
+        }
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return Err(format!("{:?} is no store: {advice}", shown(text)));
+        };
+        if !SCHEMES.contains(&scheme) {
+            let known = SCHEMES.join("://, ");
+            let advice = match super::nearest(scheme, SCHEMES) {
+                Some(near) => format!("did you mean {near}://? There are {known}://, and memory"),
+                None => format!("there are {known}://, and memory"),
+            };
+            return Err(format!("no store is called {scheme:?}: {advice}"));
+        }
+        if rest.trim_start_matches('/').is_empty() {
+            return Err(format!("{text:?} does not say where the store is: write {scheme}://HOST:PORT"));
+        }
+        if shown(text) == text && text.contains(HIDDEN) {
+            return Err(format!(
+                "{HIDDEN} stands for a password that was not shown: write the password itself, or put the whole URL \
+                 into the variable TOLLGATE_STORE"
+            ));
+        }
+        Ok(StoreUrl(text.to_owned()))
+    }
+}
+
+/// The text with [`HIDDEN`] for each password. Of text that can't be read as a URL, rather too much is hidden.
+fn shown(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return match text.rsplit_once('@') {
+            Some((_, host)) => format!("{HIDDEN}@{host}"),
+            None => text.to_owned(),
+        };
+    };
+    let (place, query) = match rest.split_once('?') {
+        Some((place, query)) => (place, Some(query)),
+        None => (rest, None),
+    };
+    // A password that was not written as it should be may have any character, so the last @ ends it.
+    let place = match place.rsplit_once('@') {
+        Some((credentials, host)) => match credentials.split_once(':') {
+            Some((user, _)) => format!("{user}:{HIDDEN}@{host}"),
+            None => place.to_owned(),
+        },
+        None => place.to_owned(),
+    };
+    let query = query.map(|query| {
+        let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+            Some((name, _)) if SECRETS.contains(&name) => format!("{name}={HIDDEN}"),
+            _ => pair.to_owned(),
+        });
+        pairs.collect::<Vec<_>>().join("&")
+    });
+    match query {
+        Some(query) => format!("{scheme}://{place}?{query}"),
+        None => format!("{scheme}://{place}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn read(text: &str) -> Result<StoreUrl, String> {
+        StoreUrl::read(text, &(0..=0))
+    }
+
+    #[test]
+    fn every_kind_of_store_can_be_named() {
+        assert!(read("memory").unwrap().is_memory());
+        for text in [
+            "redis://127.0.0.1",
+            "redis://h:6379/3",
+            "rediss://h:6380?ca=ca.pem",
+            "redis+unix:///run/redis.sock",
+            "redis+sentinel://a:26379,b:26379/main/2",
+            "rediss+sentinel://a:26379/main",
+            "redis+cluster://a:7000,b:7000",
+            "rediss+cluster://a:7000",
+            "redis+sharded://a:6379,b:6379",
+            "rediss+sharded://a:6379",
+        ] {
+            let store = read(text).unwrap();
+            assert!(!store.is_memory() && store.to_string() == text, "{store}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for (text, shown) in [
+            ("redis://:secret@h:6379", "redis://:***@h:6379"),
+            ("redis://me:secret@h:6379/1", "redis://me:***@h:6379/1"),
+            ("redis://me:se:c/r@et@h", "redis://me:***@h"),
+            ("redis://me@h", "redis://me@h"),
+            (
+                "redis+sentinel://me:secret@a,b/main?sentinel_user=x&sentinel_password=secret",
+                "redis+sentinel://me:***@a,b/main?sentinel_user=x&sentinel_password=***",
+            ),
+        ] {
+            let store = read(text).unwrap();
+            assert_eq!(store.to_string(), shown);
+            assert_eq!(format!("{store:?}"), format!("StoreUrl({shown})"));
+        }
+        for wrong in ["me:secret@h", "redi://me:secret@h", "http://me:secret@h"] {
+            let said = read(wrong).unwrap_err();
+            assert!(!said.contains("secret"), "{said}");
+        }
+    }
+
+    #[test]
+    fn mistakes_say_what_to_write() {
+        for (text, said) in [
+            ("disk", "\"disk\" is no store: write memory, or a URL like redis://127.0.0.1:6379"),
+            ("", "\"\" is no store: write memory, or"),
+            ("127.0.0.1:6379", "\"127.0.0.1:6379\" is no store: write memory, or a URL like redis://"),
+            (
+                "redis+clutser://h",
+                "no store is called \"redis+clutser\": did you mean redis+cluster://? There are redis",
+            ),
+            ("http://h", "no store is called \"http\": there are redis://, rediss://, "),
+            ("redis://", "\"redis://\" does not say where the store is: write redis://HOST:PORT"),
+            (
+                "redis://me:***@h",
+                "*** stands for a password that was not shown: write the password itself, or",
+            ),
+        ] {
+            let wrong = read(text).unwrap_err();
+            assert!(wrong.starts_with(said), "{wrong:?} does not begin with {said:?}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! How the store is doing, as the admin port tells it: in words, as JSON, and as metrics.
+
+use crate::metrics::{Exposition, Kind};
+use serde::Serialize;
+use tollgate::{BreakerState, Durations, ServerReport, StoreReport, Topology};
+
+/// What `/readyz` says of the store; where its servers are only to who has the token.
+pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
+    let (servers, away) = (report.servers.len(), report.away().count());
+    let holds = "rules hold as their on_store_failure says";
+    match (servers, away) {
+        (0, _) => format!("degraded: none of its servers was found yet, so {holds}"),
+        (_, 0) => "answers".to_owned(),
+        (1, _) if !in_full => format!("degraded: it gives no answer, so {holds}"),
+        (_, _) if !in_full => {
+            format!("degraded: {away} of {servers} servers give no answer, so {holds} for their keys")
+        }
+        _ => {
+            let away: Vec<_> = report.away().map(trouble).collect();
+            format!("degraded: no answer from {}, so {holds} for their keys", away.join(", "))
+        }
+    }
+}
+
+/// A server and what is wrong with it.
+fn trouble(server: &ServerReport) -> String {
+    match &server.trouble {
+        Some(trouble) => format!("{} ({trouble})", server.address),
+        None => server.address.clone(),
+    }
+}
+
+/// What `GET /v1/store` answers.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum StoreAnswer<'a> {
+    Memory { store: &'static str, degraded: bool },
+    Shared(Shared<'a>),
+}
+
+#[derive(Serialize)]
+pub(crate) struct Shared<'a> {
+    store: &'a str,
+    topology: &'static str,
+    degraded: bool,
+    live_nodes: u32,
+    servers: Vec<Server<'a>>,
+    counts: Counts,
+}
+
+#[derive(Serialize)]
+struct Server<'a> {
+    address: &'a str,
+    software: Option<&'a str>,
+    replicas: &'a [String],
+    breaker: &'static str,
+    trouble: Option<&'a str>,
+    script_loaded: bool,
+    eviction_policy: Option<&'a str>,
+    may_forget_limits: bool,
+    drift_seconds: Option<f64>,
+    calls: Calls,
+    failures: Failures,
+    reconnects: u64,
+    script_loads: u64,
+}
+
+#[derive(Serialize)]
+struct Calls {
+    count: u64,
+    mean_ms: Option<f64>,
+    /// So many in a hundred took no longer; nothing if they took longer than is counted.
+    p50_within_ms: Option<f64>,
+    p99_within_ms: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Failures {
+    timeout: u64,
+    unreachable: u64,
+    busy: u64,
+    refused: u64,
+}
+
+#[derive(Serialize)]
+struct Counts {
+    batches: u64,
+    draws: u64,
+    coalesced: u64,
+    denied_from_memory: u64,
+    local: u64,
+}
+
+impl<'a> StoreAnswer<'a> {
+    pub(crate) fn of(report: Option<&'a StoreReport>) -> StoreAnswer<'a> {
+        let Some(report) = report else { return StoreAnswer::Memory { store: "memory", degraded: false } };
+        let counts = &report.counts;
+        StoreAnswer::Shared(Shared {
+            store: &report.address,
+            topology: report.topology.name(),
+            degraded: report.is_degraded(),
+            live_nodes: report.live_nodes,
+            servers: report.servers.iter().map(Server::of).collect(),
+            counts: Counts {
+                batches: counts.batches,
+                draws: counts.draws,
+                coalesced: counts.coalesced,
+                denied_from_memory: counts.denied_from_memory,
+                local: counts.local,
+            },
+        })
+    }
+}
+
+impl<'a> Server<'a> {
+    fn of(server: &'a ServerReport) -> Server<'a> {
+        let failures = &server.failures;
+        Server {
+            address: &server.address,
+            software: server.software.as_deref(),
+            replicas: &server.replicas,
+            breaker: server.breaker.name(),
+            trouble: server.trouble.as_deref(),
+            script_loaded: server.has_script,
+            eviction_policy: server.eviction_policy.as_deref(),
+            may_forget_limits: server.may_forget,
+            drift_seconds: server.drift.map(|drift| drift.secs()),
+            calls: Calls::of(&server.calls),
+            failures: Failures {
+                timeout: failures.timeout,
+                unreachable: failures.unreachable,
+                busy: failures.busy,
+                refused: failures.refused,
+            },
+            reconnects: server.reconnects,
+            script_loads: server.script_loads,
+        }
+    }
+}
+
+impl Calls {
+    fn of(calls: &Durations) -> Calls {
+        let count = calls.count();
+        let within = |percent| calls.percentile_micros(percent).map(|micros| micros as f64 / 1e3);
+        Calls {
+            count,
+            mean_ms: (count > 0).then(|| calls.sum_nanos as f64 / count as f64 / 1e6),
+            p50_within_ms: within(50),
+            p99_within_ms: within(99),
+        }
+    }
+}
+
+impl Exposition {
+    /// How a shared store is doing.
+    pub(crate) fn store(&mut self, report: &StoreReport) {
+        use Kind::{Counter, Gauge};
+        let StoreReport { topology, servers, live_nodes, counts, .. } = report;
+        self.store_topology(*topology);
+        self.single(
+            "tollgate_store_degraded",
+            Gauge,
+            "1 while some requests are answered without the store.",
+            u8::from(report.is_degraded()),
+        );
+        self.single("tollgate_live_nodes", Gauge, "Nodes that share the store, as last known.", live_nodes);
+        for (name, help, count) in [
+            ("tollgate_store_batches_total", "Calls to the store, each with many draws.", counts.batches),
+            ("tollgate_store_draws_total", "Draws that were sent to the store.", counts.draws),
+            (
+                "tollgate_store_coalesced_total",
+                "Draws that travelled as part of another of the same kind.",
+                counts.coalesced,
+            ),
+            (
+                "tollgate_store_denied_from_memory_total",
+                "Draws refused without asking, because no unit can have come back yet.",
+                counts.denied_from_memory,
+            ),
+            (
+                "tollgate_store_local_decisions_total",
+                "Draws that this node decided by its share, because the store gave no answer.",
+                counts.local,
+            ),
+        ] {
+            self.single(name, Counter, help, count);
+        }
+        self.of_servers("tollgate_store_up", Gauge, "1 if the server is asked.", servers, |server| {
+            u8::from(server.breaker == BreakerState::Closed)
+        });
+        let states =
+            "0 if the server is asked (closed), 1 while it is tried (half-open), 2 if it is not (open).";
+        self.of_servers("tollgate_store_breaker_state", Gauge, states, servers, |server| {
+            match server.breaker {
+                BreakerState::Closed => 0,
+                BreakerState::HalfOpen => 1,
+                BreakerState::Open => 2,
+            }
+        });
+        let help = "1 if the server may drop states of clients that are being refused.";
+        self.of_servers("tollgate_store_may_forget", Gauge, help, servers, |server| {
+            u8::from(server.may_forget)
+        });
+        let help = "Connections that were made again.";
+        self.of_servers("tollgate_store_reconnects_total", Counter, help, servers, |server| {
+            server.reconnects
+        });
+        let help = "Times that the script was loaded.";
+        self.of_servers("tollgate_store_script_loads_total", Counter, help, servers, |server| {
+            server.script_loads
+        });
+        self.store_drift(servers);
+        self.store_failures(servers);
+        self.store_calls(servers);
+    }
+
+    fn store_topology(&mut self, topology: Topology) {
+        let labels: &[(&str, &str)] = &[("topology", topology.name())];
+        self.family("tollgate_store_info", Kind::Gauge, "What kind of store it is.", [(labels, 1)]);
+    }
+
+    /// A family with a sample for each server.
+    fn of_servers<V: std::fmt::Display>(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        help: &str,
+        servers: &[ServerReport],
+        value: impl Fn(&ServerReport) -> V,
+    ) {
+        let labels: Vec<_> = servers.iter().map(|server| [("server", server.address.as_str())]).collect();
+        let samples = labels.iter().zip(servers).map(|(labels, server)| (&labels[..], value(server)));
+        self.family(name, kind, help, samples);
+    }
+
+    fn store_drift(&mut self, servers: &[ServerReport]) {
+        let known = servers.iter().filter_map(|server| Some((&*server.address, server.drift?)));
+        let known: Vec<_> = known.map(|(address, drift)| ([("server", address)], drift.secs())).collect();
+        self.family(
+            "tollgate_store_clock_drift_seconds",
+            Kind::Gauge,
+            "How far the server's clock is ahead of this node's.",
+            known.iter().map(|(labels, drift)| (&labels[..], drift)),
+        );
+    }
+
+    fn store_failures(&mut self, servers: &[ServerReport]) {
+        let samples: Vec<_> = servers
+            .iter()
+            .flat_map(|server| {
+                let failures = &server.failures;
+                let kinds = [
+                    ("timeout", failures.timeout),
+                    ("unreachable", failures.unreachable),
+                    ("busy", failures.busy),
+                    ("refused", failures.refused),
+                ];
+                kinds.map(|(kind, count)| ([("server", &*server.address), ("kind", kind)], count))
+            })
+            .collect();
+        self.family(
+            "tollgate_store_failures_total",
+            Kind::Counter,
+            "Calls that got no answer, by what went wrong.",
+            samples.iter().map(|(labels, count)| (&labels[..], count)),
+        );
+    }
+
+    fn store_calls(&mut self, servers: &[ServerReport]) {
+        let calls = servers.iter().map(|server| (&*server.address, &server.calls));
+        self.durations_by("server", "tollgate_store_call_duration_seconds", "How long calls took.", calls);
+    }
+}

@@ -1,0 +1,108 @@
+//! A store that gives no answer: what its rules let a node decide by itself it decides from memory, among three nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::rules::{RuleSet, read};
+use tollgate::{
+    BreakerState, Cap, Draws, Drift, Durations, Failure, FailureCounts, FailureMode, Gate, KeyRef, Limit,
+    ManualClock, MemoryStats, MemoryStore, Micros, PermitId, Scope, ServerReport, Store, StoreCounts,
+    StoreHealth, StoreReport, Topology,
+};
+use tollgate_server::Keeping;
+
+/// A store that gives no answer.
+#[derive(Debug)]
+pub(crate) struct Alone(MemoryStore<Arc<ManualClock>>);
+
+/// A gate with these rules and without a store.
+pub(crate) fn gate(rules: &str) -> Gate<Alone> {
+    let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
+    let memory = MemoryStore::with(Arc::clone(&clock), Cap::keys(1_000)).unwrap();
+    let review = read(rules, Micros::EPOCH);
+    let spec = review.spec.unwrap_or_else(|| panic!("{:#?}", review.complaints));
+    Gate::new(RuleSet::compile(&spec).unwrap(), Alone(memory), clock)
+}
+
+/// A rule for each way to go without a store, and what comes with requests fails open.
+pub(crate) const RULES: &str = "
+rules:
+  - {id: login, match: {path: /login}, limit: 10/min, on_store_failure: closed}
+  - {id: orders, match: {path: /orders}, limit: 3/min, on_store_failure: local}
+default: {limit: 100/min}
+on_store_failure: open
+";
+
+impl Store for Alone {
+    async fn draw(&self, draws: &mut Draws) {
+        let asked = draws.clone();
+        for group in 0..draws.len() {
+            draws.fail(group, Failure::Timeout);
+            for (draw, asked_of) in draws.group_mut(group).iter_mut().zip(asked.group(group)) {
+                if draw.terms().on_failure == FailureMode::Local {
+                    let (key, scope) = (asked.key(asked_of), draw.scope());
+                    draw.divide(3);
+                    draw.settle(|limit, act, permit| self.0.take_now(key, scope, limit, act.ask(), permit));
+                }
+            }
+        }
+    }
+
+    fn release(&self, _: KeyRef<'_>, _: Scope, _: &Limit, _: PermitId) {}
+}
+
+impl Keeping for Alone {
+    async fn keep(&self) {
+        std::future::pending().await
+    }
+
+    fn census(&self) -> Option<MemoryStats> {
+        None
+    }
+}
+
+impl StoreHealth for Alone {
+    fn health(&self) -> Option<StoreReport> {
+        let mut calls = Durations::default();
+        for nanos in [100_000, 200_000, 900_000] {
+            calls.counts[Durations::bucket(nanos)] += 1;
+            calls.sum_nanos += nanos;
+        }
+        let server = ServerReport {
+            address: "10.0.0.1:6379".to_owned(),
+            software: Some("redis 7.0.15".to_owned()),
+            replicas: vec!["10.0.0.9:6379".to_owned()],
+            breaker: BreakerState::Closed,
+            trouble: None,
+            has_script: true,
+            eviction_policy: Some("allkeys-lru".to_owned()),
+            may_forget: true,
+            drift: Some(Drift::Behind(Duration::from_millis(250))),
+            calls,
+            failures: FailureCounts { timeout: 3, ..FailureCounts::default() },
+            reconnects: 2,
+            script_loads: 1,
+        };
+        let away = ServerReport {
+            address: "10.0.0.2:6379".to_owned(),
+            software: None,
+            replicas: Vec::new(),
+            breaker: BreakerState::Open,
+            trouble: Some("connection refused".to_owned()),
+            has_script: false,
+            eviction_policy: None,
+            may_forget: false,
+            drift: None,
+            calls: Durations::default(),
+            failures: FailureCounts { unreachable: 7, ..FailureCounts::default() },
+            reconnects: 0,
+            script_loads: 0,
+        };
+        Some(StoreReport {
+            address: "redis+sharded://me:***@10.0.0.1:6379,10.0.0.2:6379".to_owned(),
+            topology: Topology::Sharded,
+            servers: vec![server, away],
+            live_nodes: 3,
+            counts: StoreCounts { batches: 10, draws: 200, coalesced: 30, denied_from_memory: 40, local: 50 },
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! How a store is doing, for whoever runs it.
+//!
+//! A store in this process has nothing to tell. One that several processes share is elsewhere, may be away, and then
+//! every node enforces what its rules say for that case: somebody should see it.
+
+use crate::durations::Durations;
+use std::time::Duration;
+
+/// How a store is doing.
+pub trait StoreHealth {
+    /// What there is to tell; nothing if the store is this process and nobody else.
+    ///
+    /// It may allocate and lock: it is asked by people and scrapers, not for requests.
+    fn health(&self) -> Option<StoreReport> {
+        None
+    }
+}
+
+/// How a store that several processes share is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreReport {
+    /// Where it is, as it is written in settings, without passwords.
+    pub address: String,
+    /// How its servers belong together.
+    pub topology: Topology,
+    /// The servers that states are kept on.
+    pub servers: Vec<ServerReport>,
+    /// How many nodes share it, this one included: among so many a limit is divided while it is away.
+    pub live_nodes: u32,
+    /// What was asked of it, and what was answered without it.
+    pub counts: StoreCounts,
+}
+
+/// How the servers of a store belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// There is one.
+    Standalone,
+    /// One at a time, which sentinels name.
+    Sentinel,
+    /// Several that divide the keys and tell who has which.
+    Cluster,
+    /// Several that know nothing of each other.
+    Sharded,
+}
+
+impl Topology {
+    /// The name it goes by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Topology::Standalone => "standalone",
+            Topology::Sentinel => "sentinel",
+            Topology::Cluster => "cluster",
+            Topology::Sharded => "sharded",
+        }
+    }
+}
+
+/// How one server of a store is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerReport {
+    /// Its host and port.
+    pub address: String,
+    /// What it says it is, like `redis 7.0.15`; nothing before it was first reached.
+    pub software: Option<String>,
+    /// The servers that copy it.
+    pub replicas: Vec<String>,
+    /// Whether it is asked.
+    pub breaker: BreakerState,
+    /// What went wrong last, while it is not asked.
+    pub trouble: Option<String>,
+    /// Whether it has the script that decides.
+    pub has_script: bool,
+    /// What it drops when its memory is full, like `noeviction`; nothing if it does not say.
+    pub eviction_policy: Option<String>,
+    /// Whether it may drop states of clients that are being refused: its memory is bounded and its policy lets it.
+    pub may_forget: bool,
+    /// How far its clock is ahead of this node's, or behind; nothing before it was first asked.
+    pub drift: Option<Drift>,
+    /// How long its answers took.
+    pub calls: Durations,
+    /// Calls that got no answer, by what went wrong.
+    pub failures: FailureCounts,
+    /// How often a connection was made again.
+    pub reconnects: u64,
+    /// How often the script was loaded.
+    pub script_loads: u64,
+}
+
+/// Whether a server is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BreakerState {
+    /// It is.
+    #[default]
+    Closed,
+    /// It is tried whether it can be asked again.
+    HalfOpen,
+    /// It is not: it gave no answer too often.
+    Open,
+}
+
+impl BreakerState {
+    /// The name it goes by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            BreakerState::Closed => "closed",
+            BreakerState::HalfOpen => "half_open",
+            BreakerState::Open => "open",
+        }
+    }
+}
+
+/// How far a clock is off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drift {
+    /// It is ahead by so much.
+    Ahead(Duration),
+    /// It is behind by so much.
+    Behind(Duration),
+}
+
+impl Drift {
+    /// In seconds, below zero if it is behind.
+    pub fn secs(self) -> f64 {
+        match self {
+            Drift::Ahead(by) => by.as_secs_f64(),
+            Drift::Behind(by) => -by.as_secs_f64(),
+        }
+    }
+}
+
+/// Calls that got no answer: see [`Failure`](crate::Failure).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FailureCounts {
+    /// None came in time.
+    pub timeout: u64,
+    /// The server could not be reached.
+    pub unreachable: u64,
+    /// Too much was waiting already.
+    pub busy: u64,
+    /// It answered with an error.
+    pub refused: u64,
+}
+
+/// What was asked of a store, and what was answered without it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    /// Calls, each of which carries many draws.
+    pub batches: u64,
+    /// Draws that they carried.
+    pub draws: u64,
+    /// Draws that travelled as part of another: the same request, at the same time.
+    pub coalesced: u64,
+    /// Draws that were refused without asking, because no unit can have come back yet.
+    pub denied_from_memory: u64,
+    /// Draws that this node decided by its share, because the store gave no answer.
+    pub local: u64,
+}
+
+impl StoreReport {
+    /// The servers that are not asked, as they gave no answer too often.
+    pub fn away(&self) -> impl Iterator<Item = &ServerReport> {
+        self.servers.iter().filter(|server| server.breaker != BreakerState::Closed)
+    }
+
+    /// Whether some requests are answered without the store: a server is away, or none is known yet.
+    pub fn is_degraded(&self) -> bool {
+        self.servers.is_empty() || self.away().next().is_some()
+    }
+}
