@@ -1,7 +1,7 @@
 //! What a file says of the store reaches every draw: of rules, the base, and limits that come with requests.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
-use tollgate_core::{Consistency, FailureMode, Law, Limit, Micros, Terms};
+use tollgate_core::{Consistency, Draw, FailureMode, Law, Limit, Micros, Terms};
 use tollgate_rules::{Plan, Request, RuleSet, Stated, Verb, read};
 
 const FILE: &str = "
@@ -28,7 +28,7 @@ fn compile(more: &str) -> RuleSet {
 fn of(rules: &RuleSet, request: &Request<'_>) -> Vec<Terms> {
     let mut plan = Plan::new();
     plan.add(rules, Verb::Check, request, || Micros::EPOCH);
-    plan.bound(plan.cases()[0]).0.iter().map(|draw| draw.terms()).collect()
+    plan.bound(plan.cases()[0]).0.iter().map(Draw::terms).collect()
 }
 
 fn of_stated(rules: &RuleSet) -> Terms {

@@ -2,7 +2,7 @@
 
 use crate::metrics::{Exposition, Kind};
 use serde::Serialize;
-use tollgate::{BreakerState, Durations, ServerReport, StoreReport, Topology};
+use tollgate::{BreakerState, Drift, Durations, ServerReport, StoreReport, Topology};
 
 /// What `/readyz` says of the store; where its servers are only to who has the token.
 pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
@@ -124,7 +124,7 @@ impl<'a> Server<'a> {
             script_loaded: server.has_script,
             eviction_policy: server.eviction_policy.as_deref(),
             may_forget_limits: server.may_forget,
-            drift_seconds: server.drift.map(|drift| drift.secs()),
+            drift_seconds: server.drift.map(Drift::secs),
             calls: Calls::of(&server.calls),
             failures: Failures {
                 timeout: failures.timeout,

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tollgate::rules::spec::Mode;
@@ -193,7 +194,7 @@ fn values(explanation: &Explanation<'_>) -> serde_json::Value {
         if let Standing::Binds { limits, key } = standing {
             value["on_store_failure"] = rule.on_store_failure().name().into();
             value["consistency"] = rule.consistency().name().into();
-            value["store_timeout_ms"] = rule.store_timeout_ms().map(|millis| millis.get()).into();
+            value["store_timeout_ms"] = rule.store_timeout_ms().map(NonZeroU16::get).into();
             value["limits"] = limits.iter().map(ToString::to_string).collect();
             value["key"] = key.iter().map(|(name, part)| json!({ "name": name, "value": part })).collect();
         }

@@ -52,7 +52,7 @@ impl Store for Alone {
 
 impl Keeping for Alone {
     async fn keep(&self) {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     fn census(&self) -> Option<MemoryStats> {
