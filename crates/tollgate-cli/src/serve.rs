@@ -109,9 +109,9 @@ impl Serve {
         let clock = SystemClock::new();
         let feed = Feed::new(settings.rules.clone(), settings.on_store_failure, clock.now());
         let rules = self.rules(&clock)?;
-        let store = AnyStore::open(settings)?;
+        let store = AnyStore::open(settings).await?;
         let mut signals = Signals::catch().context("cannot catch signals")?;
-        let (setup, greeting) = self.set_up(&rules, feed).await?;
+        let (setup, greeting) = self.set_up(&rules, feed, store.words(settings)).await?;
         let gate = Gate::new(rules, store, clock);
         if let Some(quota) = settings.emergency_limit {
             let limit = Limit::new(Law::TokenBucket, quota).context("emergency_limit can't be kept")?;
@@ -150,7 +150,7 @@ impl Serve {
         }
     }
 
-    async fn set_up(&self, rules: &RuleSet, feed: Feed) -> Result<(Setup, Greeting)> {
+    async fn set_up(&self, rules: &RuleSet, feed: Feed, store: String) -> Result<(Setup, Greeting)> {
         let Serve(settings) = self;
         let (token, fresh) = self.admin_token()?;
         let tls = match settings.tls_files() {
@@ -182,7 +182,7 @@ impl Serve {
         };
         let places =
             Places { http: place(&http), grpc: place(&grpc), resp: place(&resp), admin: place(&admin) };
-        let greeting = Greeting::new(settings, rules, places, fresh);
+        let greeting = Greeting::new(settings, rules, places, store, fresh);
         let setup = Setup {
             http: http.map(|(_, door)| door),
             grpc: grpc.map(|(_, door)| door),

@@ -52,7 +52,7 @@ pub(crate) struct Shared<'a> {
 struct Server<'a> {
     address: &'a str,
     software: Option<&'a str>,
-    replicas: &'a [String],
+    replicas: u32,
     breaker: &'static str,
     trouble: Option<&'a str>,
     script_loaded: bool,
@@ -118,7 +118,7 @@ impl<'a> Server<'a> {
         Server {
             address: &server.address,
             software: server.software.as_deref(),
-            replicas: &server.replicas,
+            replicas: server.replicas,
             breaker: server.breaker.name(),
             trouble: server.trouble.as_deref(),
             script_loaded: server.has_script,

@@ -63,8 +63,8 @@ pub struct ServerReport {
     pub address: String,
     /// What it says it is, like `redis 7.0.15`; nothing before it was first reached.
     pub software: Option<String>,
-    /// The servers that copy it.
-    pub replicas: Vec<String>,
+    /// How many servers copy it.
+    pub replicas: u32,
     /// Whether it is asked.
     pub breaker: BreakerState,
     /// What went wrong last, while it is not asked.

@@ -13,6 +13,7 @@ mod node;
 mod notes;
 #[cfg(test)]
 mod parity;
+mod report;
 mod script;
 mod sentinel;
 mod sharded;
@@ -23,10 +24,8 @@ mod tally;
 mod url;
 mod wire;
 
-pub use breaker::BreakerState;
 pub use fleet::{Description, Fleet, FleetOptions, Route, ServerReport};
 pub use heartbeat::Heartbeat;
-pub use node::{Counts, Facts, LATENCY_BOUNDS_MICROS, Latency, Node, Phase, TrustError};
+pub use node::{Counts, Facts, Node, Phase, TrustError};
 pub use store::{RedisError, RedisOptions, RedisStore};
-pub use tally::StoreCounts;
 pub use url::{Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrl, StoreUrlError, TlsFiles, Topology};

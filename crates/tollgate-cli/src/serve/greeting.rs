@@ -35,6 +35,7 @@ impl Greeting {
         settings: &Settings,
         rules: &RuleSet,
         places: Places,
+        store: String,
         fresh_token: Option<String>,
     ) -> Greeting {
         let source = match &settings.rules {
@@ -43,15 +44,6 @@ impl Greeting {
         };
         let enforced =
             rules.rules().iter().filter(|rule| rule.mode() != Mode::Disabled && !rule.limits().is_empty());
-        let store = match settings.store.is_memory() {
-            true => "memory, of this process alone".to_owned(),
-            false => format!(
-                "{}, which has {:?} to answer; without it, {} holds unless rules say otherwise",
-                settings.store,
-                settings.store_timeout,
-                settings.on_store_failure.name()
-            ),
-        };
         Greeting { places, store, source, rules: enforced.map(line).collect(), fresh_token }
     }
 }

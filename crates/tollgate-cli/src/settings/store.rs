@@ -3,6 +3,7 @@
 use super::value::{Shape, Value};
 use std::fmt;
 use std::ops::RangeInclusive;
+use tollgate::redis;
 
 /// What the URL of a store that several nodes share begins with.
 const SCHEMES: [&str; 9] = [
@@ -26,18 +27,26 @@ const SECRETS: [&str; 2] = ["password", "sentinel_password"];
 /// Where states are kept: `memory`, or the URL of servers that several nodes share. Both its forms for people leave
 /// passwords out.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct StoreUrl(String);
+pub(crate) struct StoreUrl {
+    text: String,
+    url: redis::StoreUrl,
+}
 
 impl StoreUrl {
     /// Whether it is the memory of this process.
     pub(crate) fn is_memory(&self) -> bool {
-        self.0 == "memory"
+        self.url == redis::StoreUrl::Memory
+    }
+
+    /// What it says.
+    pub(crate) fn url(&self) -> &redis::StoreUrl {
+        &self.url
     }
 }
 
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(&self.0))
+        f.write_str(&shown(&self.text))
     }
 }
 
@@ -53,7 +62,7 @@ impl Value for StoreUrl {
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<StoreUrl, String> {
         let advice = "write memory, or a URL like redis://127.0.0.1:6379";
         if text == "memory" {
-            return Ok(StoreUrl(text.to_owned()));
+            return Ok(StoreUrl { text: text.to_owned(), url: redis::StoreUrl::Memory });
         }
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("{:?} is no store: {advice}", shown(text)));
@@ -75,7 +84,8 @@ impl Value for StoreUrl {
                  into the variable TOLLGATE_STORE"
             ));
         }
-        Ok(StoreUrl(text.to_owned()))
+        let url = text.parse().map_err(|error: redis::StoreUrlError| error.to_string())?;
+        Ok(StoreUrl { text: text.to_owned(), url })
     }
 }
 

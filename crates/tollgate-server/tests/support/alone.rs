@@ -70,7 +70,7 @@ impl StoreHealth for Alone {
         let server = ServerReport {
             address: "10.0.0.1:6379".to_owned(),
             software: Some("redis 7.0.15".to_owned()),
-            replicas: vec!["10.0.0.9:6379".to_owned()],
+            replicas: 1,
             breaker: BreakerState::Closed,
             trouble: None,
             has_script: true,
@@ -85,7 +85,7 @@ impl StoreHealth for Alone {
         let away = ServerReport {
             address: "10.0.0.2:6379".to_owned(),
             software: None,
-            replicas: Vec::new(),
+            replicas: 0,
             breaker: BreakerState::Open,
             trouble: Some("connection refused".to_owned()),
             has_script: false,

@@ -6,6 +6,7 @@
 //! row as it takes to have every connection warm have gone well, it closes. It never reads a clock: every instant is
 //! handed in.
 
+use crate::health::BreakerState;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -54,28 +55,6 @@ struct Second {
     number: u64,
     calls: u32,
     failures: u32,
-}
-
-/// In which of its three states a breaker is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerState {
-    /// Calls pass.
-    Closed,
-    /// Calls fail at once; the server is tried again now and then.
-    Open,
-    /// Calls fail at once; the server has begun to answer again.
-    HalfOpen,
-}
-
-impl BreakerState {
-    /// The word for it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            BreakerState::Closed => "closed",
-            BreakerState::Open => "open",
-            BreakerState::HalfOpen => "half-open",
-        }
-    }
 }
 
 /// That the state changed between letting calls pass and not, which is worth a line in a log.

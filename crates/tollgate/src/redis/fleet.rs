@@ -4,13 +4,13 @@
 //! asked of it within a deadline, with one result for each. What a server sends on elsewhere is followed here. Nothing
 //! here fails because a server is away: the fleet starts without it and goes on trying.
 
-use super::breaker::BreakerState;
 use super::cluster::{self, Cluster};
 use super::node::{Answer, Batch, Counts, Dialer, Facts, Node, Phase, RoleCheck, Terms, TrustError};
 use super::sentinel::Sentinel;
 use super::sharded::Shards;
 use super::url::{RedisUrl, Server, Topology};
 use crate::clock::SystemClock;
+use crate::health::BreakerState;
 use ::redis::{Cmd, Value};
 use std::fmt;
 use std::sync::Arc;

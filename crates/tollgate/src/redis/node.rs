@@ -17,13 +17,14 @@ mod reply;
 mod trust;
 
 pub use facts::Facts;
-pub use meter::{Counts, LATENCY_BOUNDS_MICROS, Latency};
+pub use meter::Counts;
 pub use trust::TrustError;
 
 pub(super) use dial::Dialer;
 pub(super) use link::{Batch, Link};
 
-use super::breaker::{Breaker, BreakerState, Change};
+use super::breaker::{Breaker, Change};
+use crate::health::BreakerState;
 use super::skew::{DriftChange, Skew};
 use super::url::Server;
 use ::redis::{Cmd, ServerError, Value, cmd};

@@ -6,11 +6,12 @@ use super::heartbeat::Heartbeat;
 use super::lane::{Lane, Part};
 use super::node::{Node, Phase, TrustError};
 use super::notes::Notes;
-use super::tally::{StoreCounts, Tally};
+use super::tally::Tally;
 use super::url::RedisUrl;
 use super::{script, stored_key};
 use crate::clock::SystemClock;
-use crate::memory::{Cap, CapError, MemoryStats, MemoryStore};
+use crate::health::StoreCounts;
+use crate::memory::{Cap, CapError, MemoryStore};
 use crate::store::Store;
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -118,19 +119,9 @@ impl RedisStore {
         self.heartbeat.live()
     }
 
-    /// What it remembers here.
-    pub fn memory(&self) -> MemoryStats {
-        self.memory.stats()
-    }
-
-    /// Drops what is remembered here for nothing, as [`MemoryStore::sweep`] does.
-    pub fn sweep(&self, shards: usize) {
-        self.memory.sweep(shards);
-    }
-
-    /// How many shards there are to sweep.
-    pub fn shards(&self) -> usize {
-        self.memory.shards()
+    /// What it remembers here of what the servers said: to be swept, and counted.
+    pub fn memory(&self) -> &MemoryStore {
+        &self.memory
     }
 
     /// Takes this node out of the fleet's count. It goes on answering.
@@ -270,8 +261,7 @@ impl RedisStore {
                     self.notes.note(self.hash(draws, group), now);
                 }
             }
-            Some(failure) => {
-                self.tally.note_failure(failure);
+            Some(_) => {
                 self.fall_back(draws, group);
             }
         }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate::Failure;
-use tollgate::redis::{BreakerState, Phase};
+use tollgate::BreakerState;
+use tollgate::redis::Phase;
 use tollgate_testkit::servers::{Brand, ChaosProxy, RedisServer, Swallows, Weather};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,7 +24,7 @@ async fn each_command_has_its_own_result() {
         let results = fleet.ask(&only(&fleet), commands, Instant::now() + AMPLE).await;
         assert_eq!(results, [Ok(Value::Int(1)), Err(Failure::Refused), Ok(Value::Int(7)), Ok(Value::Int(3))]);
         let report = fleet.describe().servers.remove(0);
-        assert_eq!((report.counts.calls, report.counts.commands, report.counts.refused), (1, 4, 1));
+        assert_eq!((report.counts.calls, report.counts.commands, report.counts.failures.refused), (1, 4, 1));
         assert_eq!(report.counts.latency.count(), 1);
         // What one command is refused for says nothing against the server.
         assert_eq!((report.phase, report.breaker), (Phase::Up, BreakerState::Closed));
@@ -107,11 +108,11 @@ async fn a_paused_server_costs_no_call_more_than_its_deadline_and_few_calls_that
     }
     // Those were failures enough: from now on nobody waits.
     until(&node, Phase::Down).await;
-    let timeouts = node.counts().timeouts;
+    let timeouts = node.counts().failures.timeout;
     for _ in 0..100 {
         assert_eq!(take(&fleet, "a", AMPLE).await, Err(Failure::Unreachable));
     }
-    assert_eq!((node.counts().timeouts, node.load()), (timeouts, (0, 0)));
+    assert_eq!((node.counts().failures.timeout, node.load()), (timeouts, (0, 0)));
     server.resume();
     until(&node, Phase::Up).await;
     assert!(take(&fleet, "a", AMPLE).await.is_ok());
@@ -174,7 +175,7 @@ async fn killed_connections_are_replaced_before_the_next_call() {
         // Nobody had called, so nobody was told.
         assert_eq!(take(&fleet, "a", AMPLE).await, Ok(round));
     }
-    assert_eq!((node.phase(), node.counts().unreachable), (Phase::Up, 0));
+    assert_eq!((node.phase(), node.counts().failures.unreachable), (Phase::Up, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -214,7 +215,7 @@ async fn a_call_whose_time_is_over_is_not_sent() {
         assert_eq!(take(&fleet, "a", Duration::ZERO).await, Err(Failure::Timeout));
     }
     assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
-    assert_eq!((only(&fleet).phase(), only(&fleet).counts().timeouts), (Phase::Up, 100));
+    assert_eq!((only(&fleet).phase(), only(&fleet).counts().failures.timeout), (Phase::Up, 100));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -276,7 +277,7 @@ async fn what_is_too_much_at_once_is_turned_away() {
     .await;
     assert_eq!(take(&fleet, "a", AMPLE).await, Err(Failure::Busy));
     assert_eq!(waiting.await.unwrap(), vec![Err(Failure::Timeout); 10]);
-    assert_eq!((node.counts().busy, node.load().1), (1, 0));
+    assert_eq!((node.counts().failures.busy, node.load().1), (1, 0));
     server.resume();
 }
 
