@@ -115,7 +115,7 @@ fn everything_goes_once_it_has_drained() {
         assert!(ttls_ms.iter().all(|ttl_ms| (1000..=3001).contains(ttl_ms)), "{limit}: {ttls_ms:?}");
         store.wait(Span::secs(4));
         store.act(&key(["k"]), &limit, Act::Look(Ask::PEEK), 0);
-        assert_eq!(store.ttls_ms(), [], "{limit}");
+        assert_eq!(store.ttls_ms(), Vec::<u64>::new(), "{limit}");
     }
 }
 
@@ -128,7 +128,7 @@ fn who_was_only_refused_or_looked_at_leaves_nothing() {
         store.act(&key(["k"]), &limit, Act::Look(Ask::exactly(1)), 0);
         store.act(&key(["k"]), &limit, Act::Give(3), 0);
         store.take(&limit, 0);
-        assert_eq!(store.ttls_ms(), [], "{limit}");
+        assert_eq!(store.ttls_ms(), Vec::<u64>::new(), "{limit}");
     }
 }
 
