@@ -207,14 +207,19 @@ fn write_header(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 /// the least left. The first of equals.
 fn speaker<'d>(call: &Call<'_>, docket: &'d Docket, is_over: bool) -> Option<Verdict<'d>> {
     let verdicts = call.asked.iter().filter_map(|asked| asked.place).map(|place| docket.verdict(place));
-    let mut speaker: Option<(Urgency, Verdict<'d>)> = None;
-    for verdict in verdicts.filter(|verdict| verdict.is_allowed() != is_over) {
-        let urgency = Urgency::of(&verdict);
-        if speaker.as_ref().is_none_or(|(other, _)| urgency > *other) {
-            speaker = Some((urgency, verdict));
+    let mut verdicts = verdicts.filter(|verdict| verdict.is_allowed() != is_over).peekable();
+    let mut speaker = verdicts.next()?;
+    // Most calls have one descriptor, and nothing to weigh it against.
+    if verdicts.peek().is_some() {
+        let mut most = Urgency::of(&speaker);
+        for verdict in verdicts {
+            let urgency = Urgency::of(&verdict);
+            if urgency > most {
+                (most, speaker) = (urgency, verdict);
+            }
         }
     }
-    speaker.map(|(_, verdict)| verdict)
+    Some(speaker)
 }
 
 /// How much a client should hear of a verdict before others, the most last.
