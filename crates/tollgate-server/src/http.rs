@@ -11,6 +11,7 @@ mod buffer;
 mod call;
 mod date;
 mod desk;
+mod ended;
 mod fault;
 mod lane;
 mod load;
@@ -31,16 +32,17 @@ pub(crate) use buffer::Buffer;
 pub(crate) use call::{Call, Head};
 use desk::Desk;
 pub(crate) use desk::{Admitted, Length, Site, expect_json};
+pub(crate) use ended::Ended;
 pub(crate) use fault::Fault;
 use hyper::Response;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use lane::{Ended, Lane};
+use lane::Lane;
 use load::Load;
 pub(crate) use orders::{Orders, Phase};
 pub(crate) use out::{JSON, Out, TEXT};
-pub(crate) use patience::{BODY_PATIENCE, FIRST_PATIENCE, Lost, Patience};
+pub(crate) use patience::{BODY_PATIENCE, FIRST_PATIENCE, Patience};
 use plain::MAX_HEAD_BYTES;
 pub(crate) use rewind::Rewind;
 pub(crate) use room::{Place, Room, SMALL_BYTES};
@@ -156,9 +158,7 @@ impl<T: Site> Attendant for Http<T> {
                 // Boxed, so that connections which never get here need no room for it.
                 Box::pin(self.converse(stream, desk, patience, phase)).await;
             }
-            Err(Ended::Broken(error)) => tracing::debug!(%error, "a connection broke"),
-            Err(ended @ (Ended::Quiet | Ended::Late)) => tracing::debug!(?ended, "a connection was given up"),
-            Err(Ended::Done | Ended::Gone) => {}
+            Err(ended) => ended.log(),
         }
     }
 }

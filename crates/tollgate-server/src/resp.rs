@@ -28,7 +28,7 @@ use crate::denials::DenialLog;
 use crate::http::{Phase, Room};
 use crate::port::Attendant;
 use clerk::Office;
-use conversation::{Conversation, Ended};
+use conversation::Conversation;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -71,10 +71,6 @@ impl<S: Store> Attendant for Resp<S> {
         peer: IpAddr,
         phase: watch::Receiver<Phase>,
     ) {
-        match Conversation::new(stream, &self.office, peer, phase).hold().await {
-            Ended::Broken(error) => tracing::debug!(%error, "a connection broke"),
-            ended @ (Ended::Quiet | Ended::Late) => tracing::debug!(?ended, "a connection was given up"),
-            Ended::Done | Ended::Gone => {}
-        }
+        Conversation::new(stream, &self.office, peer, phase).hold().await.log();
     }
 }

@@ -12,14 +12,14 @@
 use super::buffer::Buffer;
 use super::call::{Call, Head};
 use super::desk::{Admitted, Desk, Length, Site};
+use super::ended::Ended;
 use super::fault::Fault;
 use super::orders::Orders;
 use super::out::Outbox;
-use super::patience::{Lost, Patience};
+use super::patience::Patience;
 use super::plain::{Found, MAX_HEAD_BYTES, Plain};
 use super::room::{Place, SMALL_BYTES};
 use std::future::poll_fn;
-use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -31,20 +31,6 @@ const MAX_BATCH: usize = 128;
 
 /// The most bytes of a body that is waited for here: a batch of some thousand checks. Hyper takes in larger ones.
 const MAX_BODY_BYTES: usize = 512 * 1024;
-
-/// Why a connection ended in the lane.
-#[derive(Debug)]
-pub(super) enum Ended {
-    /// All was said: the client has no more to ask, or the server stops.
-    Done,
-    /// No request has begun for long.
-    Quiet,
-    /// The body of a request that has begun did not arrive.
-    Late,
-    /// The server is gone.
-    Gone,
-    Broken(io::Error),
-}
 
 /// One connection on the lane.
 pub(super) struct Lane<'a, S, T: Site> {
@@ -302,10 +288,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
         if self.orders.poll_gone(cx).is_ready() {
             return Poll::Ready(Ended::Gone);
         }
-        self.patience.poll_lost(self.desk.begun(), cx).map(|lost| match lost {
-            Lost::Quiet => Ended::Quiet,
-            Lost::Late => Ended::Late,
-        })
+        self.patience.poll_lost(self.desk.begun(), cx).map(Ended::from)
     }
 }
 
@@ -316,6 +299,7 @@ mod tests {
     use super::*;
     use crate::api::ApiOptions;
     use crate::api::testing::{TestApi, api};
+    use std::io;
     use std::net::Ipv4Addr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
     use tokio::sync::watch;

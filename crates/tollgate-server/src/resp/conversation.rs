@@ -5,7 +5,7 @@
 
 use super::clerk::{Clerk, MAX_BATCH, Next, Office};
 use super::decode::Decoder;
-use crate::http::{Buffer, Lost, Orders, Patience, Phase};
+use crate::http::{Buffer, Ended, Orders, Patience, Phase};
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -38,20 +38,6 @@ const LAST_BATCHES: u32 = 64;
 
 /// How much a connection keeps for the next answers. Those to as many checks as are read at once take less.
 const KEPT_BYTES: usize = 16 * 1024;
-
-/// Why a connection ended.
-#[derive(Debug)]
-pub(super) enum Ended {
-    /// All was said: the client has no more to ask, or the server stops.
-    Done,
-    /// No command came for long.
-    Quiet,
-    /// The client did not send the rest of a command, or did not read.
-    Late,
-    /// The server is gone.
-    Gone,
-    Broken(io::Error),
-}
 
 /// The rest of a command did not come.
 struct TooSlow;
@@ -257,9 +243,65 @@ impl<'o, C: AsyncRead + AsyncWrite + Unpin, S: Store> Conversation<'o, C, S> {
         if self.orders.poll_gone(cx).is_ready() {
             return Poll::Ready(Ended::Gone);
         }
-        self.patience.poll_lost(self.clerk.begun, cx).map(|lost| match lost {
-            Lost::Quiet => Ended::Quiet,
-            Lost::Late => Ended::Late,
-        })
+        self.patience.poll_lost(self.clerk.begun, cx).map(Ended::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{office, words};
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    /// A client that has sent all it will, and notes each write that it is sent.
+    struct Sent<'a> {
+        unread: &'a [u8],
+        writes: &'a mut Vec<Vec<u8>>,
+    }
+
+    impl AsyncRead for Sent<'_> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            room: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            let (now, later) = self.unread.split_at(self.unread.len().min(room.remaining()));
+            room.put_slice(now);
+            self.unread = later;
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Sent<'_> {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.writes.push(bytes.to_vec());
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pipeline_is_answered_with_one_write() {
+        let (office, _) = office("default: {limit: 1/day}", None);
+        let pipeline: Vec<u8> =
+            (0..64).flat_map(|number| words(&format!("CL.THROTTLE key{number} 15 30 60"))).collect();
+        let mut writes = Vec::new();
+        let (_phase, told) = watch::channel(Phase::Open);
+        let stream = Sent { unread: &pipeline, writes: &mut writes };
+        let ended = Conversation::new(stream, &office, Ipv4Addr::LOCALHOST.into(), told).hold().await;
+        assert!(matches!(ended, Ended::Done), "{ended:?}");
+        let [replies] = &writes[..] else { panic!("{} writes", writes.len()) };
+        assert_eq!(String::from_utf8_lossy(replies), "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n".repeat(64));
     }
 }
