@@ -22,7 +22,7 @@ pub(super) enum AnyStore {
     /// The memory of this process.
     Memory(MemoryStore),
     /// Redis or Valkey, which other nodes share.
-    Redis(Box<RedisStore>),
+    Redis(RedisStore),
 }
 
 impl AnyStore {
@@ -36,7 +36,7 @@ impl AnyStore {
                 let store = RedisStore::connect(url, &options)
                     .with_context(|| format!("cannot set up the store {}", settings.store))?;
                 store.ready(START_PATIENCE).await;
-                Ok(AnyStore::Redis(Box::new(store)))
+                Ok(AnyStore::Redis(store))
             }
         }
     }
@@ -55,7 +55,10 @@ impl AnyStore {
         }
         let found = match report.is_degraded() {
             false => servers(&report),
-            true => format!("NOT THERE YET, so {} holds unless rules say otherwise", settings.on_store_failure.name()),
+            true => format!(
+                "NOT THERE YET, so {} holds unless rules say otherwise",
+                settings.on_store_failure.name()
+            ),
         };
         format!(
             "{}: {found}; it has {:?} to answer, and without it {} holds",

@@ -7,7 +7,7 @@
 use super::lane::{Lane, Part, Ticket};
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::{Act, Answer, Draws, Failure, PermitId};
+use tollgate_core::{Act, Answer, Draw, Draws, Failure, PermitId};
 
 /// What is to be asked of one server.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Errands {
     pub(super) fn give_back(&self, draws: &mut Draws, deadline: Instant) -> Vec<usize> {
         let mut undone = Vec::new();
         for group in self.split.iter().copied() {
-            let is_refused = draws.group(group).iter().any(|draw| draw.stops());
+            let is_refused = draws.group(group).iter().any(Draw::stops);
             if !is_refused && draws.group_failure(group).is_none() {
                 continue;
             }

@@ -8,7 +8,7 @@ use super::bundle::{Binder, Bundle};
 use super::fleet::Fleet;
 use super::node::Node;
 use super::tally::Tally;
-use super::wire::{Fate, Parcel};
+use super::wire::{Again, Fate, Parcel};
 use ::redis::{Cmd, Value};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -217,7 +217,7 @@ impl Courier {
                     self.parcels.push(Parcel::new());
                     self.carried.push(Vec::new());
                 }
-                self.parcels[used].start(bundle.again.as_ref().map_or(now, |again| again.now()));
+                self.parcels[used].start(bundle.again.as_ref().map_or(now, Again::now));
                 self.carried[used].clear();
                 self.open.insert(bundle.slot, used);
                 used += 1;

@@ -24,9 +24,9 @@ pub(super) use dial::Dialer;
 pub(super) use link::{Batch, Link};
 
 use super::breaker::{Breaker, Change};
-use crate::health::BreakerState;
 use super::skew::{DriftChange, Skew};
 use super::url::Server;
+use crate::health::BreakerState;
 use ::redis::{Cmd, ServerError, Value, cmd};
 use arc_swap::ArcSwap;
 use meter::Meter;

@@ -14,8 +14,7 @@ mod reply;
 mod tests;
 mod value;
 
-#[allow(unused_imports, reason = "the store that reads replies is assembled elsewhere")]
-pub(crate) use reply::{Again, Decided, Fate, Reply, WireError};
+pub(crate) use reply::{Again, Fate, Reply, WireError};
 #[cfg(test)]
 pub(crate) use value::Codec;
 
@@ -79,29 +78,9 @@ impl Parcel {
         self.groups.clear();
     }
 
-    /// How many groups it carries.
-    pub(crate) fn len(&self) -> usize {
-        self.groups.len()
-    }
-
-    /// Whether it carries none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.groups.is_empty()
-    }
-
-    /// How many keys its groups have together.
-    pub(crate) fn key_count(&self) -> usize {
-        self.keys.len()
-    }
-
     /// How many draws its groups have together.
     pub(crate) fn draw_count(&self) -> usize {
         self.drawn_from.len()
-    }
-
-    /// The part of the first key's name that says which server of several it is on.
-    pub(crate) fn tag(&self) -> &[u8] {
-        self.keys.iter().next().map_or(&[], super::stored_key::tag)
     }
 
     /// Whether several requests that make this very group may travel as one: it takes exact amounts, nobody's patience
@@ -223,11 +202,6 @@ impl Parcel {
         call.arg(limits).arg(records);
     }
 
-    /// The names of its keys, in the order in which the script is given them.
-    pub(crate) fn key_names(&self) -> impl Iterator<Item = &[u8]> {
-        self.keys.iter()
-    }
-
     /// The script's arguments.
     pub(crate) fn arguments(&self) -> [&[u8]; 2] {
         [self.limits.bytes(), &self.records]
@@ -239,6 +213,30 @@ impl Parcel {
     /// If that is no answer of the script.
     pub(crate) fn read<'a>(&'a self, reply: &'a [u8]) -> Result<Reply<'a>, WireError> {
         Reply::new(self, reply)
+    }
+}
+
+/// What tests look at.
+#[cfg(test)]
+impl Parcel {
+    /// How many groups it carries.
+    pub(crate) fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// How many keys its groups have together.
+    pub(crate) fn key_count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The part of the first key's name that says which server of several it is on.
+    pub(crate) fn tag(&self) -> &[u8] {
+        self.keys.iter().next().map_or(&[], super::stored_key::tag)
+    }
+
+    /// The names of its keys, in the order in which the script is given them.
+    pub(crate) fn key_names(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.iter()
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate::Failure;
 use tollgate::BreakerState;
+use tollgate::Failure;
 use tollgate::redis::Phase;
 use tollgate_testkit::servers::{Brand, ChaosProxy, RedisServer, Swallows, Weather};
 

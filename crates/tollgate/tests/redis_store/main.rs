@@ -1,4 +1,5 @@
 //! State on real servers: one answer for all nodes, and an answer whatever happens to the servers.
+#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
 mod known;
 mod outage;
@@ -88,5 +89,5 @@ impl Asked<'_> {
 
 fn told(draws: &Draws, group: usize) -> (bool, u32) {
     let group = draws.group(group);
-    (!group.iter().any(|draw| draw.stops()), group[0].reading().remaining())
+    (!group.iter().any(tollgate::Draw::stops), group[0].reading().remaining())
 }

@@ -135,6 +135,7 @@ pub(crate) struct Decided<'a> {
 
 impl Decided<'_> {
     /// How many requests it was for.
+    #[cfg(test)]
     pub(crate) fn times(&self) -> u32 {
         self.group.times
     }
