@@ -136,14 +136,19 @@ impl Shared {
 
     /// Asks who the master is, and since which election.
     async fn ask(&self, link: &Link) -> Result<(Server, u64), String> {
-        let mut master = cmd("SENTINEL");
-        master.arg("MASTER").arg(&self.name);
-        let answer = timeout(PATIENCE, link.send(&Batch::new([master]))).await;
+        let questions = ["MASTER", "GET-MASTER-ADDR-BY-NAME"].map(|question| {
+            let mut command = cmd("SENTINEL");
+            command.arg(question).arg(&self.name);
+            command
+        });
+        let answer = timeout(PATIENCE, link.send(&Batch::new(questions))).await;
         let values = answer.map_err(|_| "it doesn't answer")?.map_err(|error| error.to_string())?;
-        match values.first() {
-            Some(Value::ServerError(error)) => Err(format!("it refuses: {error}")),
-            Some(value) => read_master(value).ok_or_else(|| "its answer can't be read".to_owned()),
-            None => Err("its answer can't be read".to_owned()),
+        match values.as_slice() {
+            [Value::ServerError(error), _] => Err(format!("it refuses: {error}")),
+            [master, address] => {
+                read_master(master, address).ok_or_else(|| "its answer can't be read".to_owned())
+            }
+            _ => Err("its answer can't be read".to_owned()),
         }
     }
 
@@ -203,23 +208,34 @@ impl Words {
     }
 }
 
-/// Reads names and values: where the master is, and since which election.
-fn read_master(value: &Value) -> Option<(Server, u64)> {
-    let text = |value: &Value| match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
-        Value::SimpleString(text) => Some(text.clone()),
-        _ => None,
-    };
-    let fields: Vec<(String, String)> = match value {
+/// Reads where the master is, and since which election: from names and values, and from the address alone.
+///
+/// A sentinel that leads a failover counts the new election as soon as the new master is one, but gives the old one among
+/// names and values until the last replica follows the new one, which may take minutes. What it gives clients who ask for
+/// the address alone is the new one at once. So that is what counts; the election comes first, and so is never newer.
+fn read_master(master: &Value, address: &Value) -> Option<(Server, u64)> {
+    let fields: Vec<(String, String)> = match master {
         Value::Map(fields) => fields.iter().filter_map(|(name, value)| text(name).zip(text(value))).collect(),
         Value::Array(parts) => {
             parts.chunks_exact(2).filter_map(|pair| text(&pair[0]).zip(text(&pair[1]))).collect()
         }
         _ => return None,
     };
-    let field = |name: &str| fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.as_str());
-    let server = Server::Tcp { host: field("ip")?.to_owned(), port: field("port")?.parse().ok()? };
-    Some((server, field("config-epoch")?.parse().ok()?))
+    let field = |name: &str| fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone());
+    let (host, port) = match address {
+        Value::Array(parts) => (text(parts.first()?)?, text(parts.get(1)?)?),
+        // Somebody may have allowed the one question and not the other.
+        _ => (field("ip")?, field("port")?),
+    };
+    Some((Server::Tcp { host, port: port.parse().ok()? }, field("config-epoch")?.parse().ok()?))
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -263,9 +279,22 @@ mod tests {
         let pairs = [("name", "m"), ("ip", "10.0.0.1"), ("port", "7000"), ("config-epoch", "4")];
         let map = Value::Map(pairs.map(|(name, value)| (bulk(name), bulk(value))).into());
         let array = Value::Array(pairs.iter().flat_map(|(name, value)| [bulk(name), bulk(value)]).collect());
+        let address = Value::Array(vec![bulk("10.0.0.1"), bulk("7000")]);
         let expected = Some((Server::Tcp { host: "10.0.0.1".into(), port: 7000 }, 4));
-        assert_eq!(read_master(&map), expected);
-        assert_eq!(read_master(&array), expected);
-        assert_eq!(read_master(&Value::Nil), None);
+        for master in [&map, &array] {
+            assert_eq!(read_master(master, &address), expected);
+            assert_eq!(read_master(master, &Value::Nil), expected);
+        }
+        assert_eq!(read_master(&Value::Nil, &address), None);
+    }
+
+    #[test]
+    fn a_sentinel_that_still_has_replicas_to_turn_tells_of_the_new_master() {
+        let bulk = |text: &str| Value::BulkString(text.into());
+        let pairs = [("ip", "10.0.0.1"), ("port", "7000"), ("config-epoch", "1")];
+        let master = Value::Map(pairs.map(|(name, value)| (bulk(name), bulk(value))).into());
+        let address = Value::Array(vec![bulk("10.0.0.2"), bulk("7001")]);
+        let promoted = Server::Tcp { host: "10.0.0.2".into(), port: 7001 };
+        assert_eq!(read_master(&master, &address), Some((promoted, 1)));
     }
 }
