@@ -19,6 +19,8 @@ pub(super) struct Bundle {
     pub(super) times: u32,
     /// The slot of their keys, in a Cluster.
     pub(super) slot: u16,
+    /// Whether they travel apart from all others: some keys of their slot are on another server already.
+    pub(super) is_apart: bool,
     /// What was in their way, if they are sent again.
     pub(super) again: Option<Again>,
 }
@@ -50,7 +52,14 @@ impl Binder {
             for draw in draws.group(group) {
                 self.touched.insert(self.hash(draws, draw), bundles.len());
             }
-            bundles.push(Bundle { first: group, last: group, times: 1, slot: *slot, again: None });
+            bundles.push(Bundle {
+                first: group,
+                last: group,
+                times: 1,
+                slot: *slot,
+                is_apart: false,
+                again: None,
+            });
         }
     }
 

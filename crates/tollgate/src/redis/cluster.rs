@@ -96,7 +96,7 @@ impl Cluster {
         let mut onward: HashMap<(&str, bool), Vec<usize>> = HashMap::new();
         for (index, answer) in answers.iter().enumerate() {
             match answer {
-                Answer::Value(_) => {}
+                Answer::Value(_) | Answer::Torn => {}
                 Answer::Moved(to) => onward.entry((to, false)).or_default().push(index),
                 Answer::Ask(to) => onward.entry((to, true)).or_default().push(index),
                 Answer::Failed(Failure::Unreachable) => self.shared.stale.notify_one(),

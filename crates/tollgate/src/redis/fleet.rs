@@ -163,14 +163,19 @@ impl Fleet {
         commands: Vec<Cmd>,
         deadline: Instant,
     ) -> Vec<Result<Value, Failure>> {
+        let answers = self.exchange(node, commands, deadline).await;
+        answers.into_iter().map(Answer::settle).collect()
+    }
+
+    /// The same, for those who can do something about a command that did not run.
+    pub(super) async fn exchange(&self, node: &Node, commands: Vec<Cmd>, deadline: Instant) -> Vec<Answer> {
         let batch = Batch::new(commands);
-        let answers = match &self.layout {
+        match &self.layout {
             Layout::Cluster(cluster) => cluster.ask(node, &batch, deadline).await,
             Layout::One(_) | Layout::Sentinel(_) | Layout::Sharded { .. } => {
                 node.exchange(&batch, deadline).await
             }
-        };
-        answers.into_iter().map(Answer::settle).collect()
+        }
     }
 
     /// The servers that keep state, as far as they are known.

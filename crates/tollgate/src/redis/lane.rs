@@ -6,7 +6,7 @@
 
 use super::bundle::{Binder, Bundle};
 use super::fleet::Fleet;
-use super::node::Node;
+use super::node::{Answer, Node};
 use super::tally::Tally;
 use super::wire::{Again, Fate, Parcel};
 use ::redis::{Cmd, Value};
@@ -187,10 +187,10 @@ impl Courier {
             let used = self.pack(lane, &load.draws);
             let calls: Vec<_> = self.parcels[..used].iter().map(call).collect();
             let sent = Instant::now();
-            let answers = lane.fleet.ask(&lane.node, calls, deadline).await;
+            let answers = lane.fleet.exchange(&lane.node, calls, deadline).await;
             let received = Instant::now();
             let left =
-                self.unpack(&answers, &mut load.draws, |time| lane.node.note_time(sent, received, time));
+                self.unpack(answers, &mut load.draws, |time| lane.node.note_time(sent, received, time));
             self.keep(&left);
             if self.bundles.is_empty() {
                 return;
@@ -203,14 +203,15 @@ impl Courier {
         }
     }
 
-    /// Puts all bundles into parcels and says how many those are. Keys of different slots travel apart.
+    /// Puts all bundles into parcels and says how many those are. Keys of different slots travel apart, and so does what
+    /// stood in each other's way.
     fn pack(&mut self, lane: &Lane, draws: &Draws) -> usize {
         let now = lane.node.clock_ceiling(Instant::now()).unwrap_or_else(|| lane.clock.now());
         let mut used = 0;
         self.open.clear();
         for (index, bundle) in self.bundles.iter().enumerate() {
             let size = draws.group(bundle.first).len();
-            let open = self.open.get(&bundle.slot).copied();
+            let open = self.open.get(&bundle.slot).copied().filter(|_| !bundle.is_apart);
             let open = open.filter(|open| self.parcels[*open].draw_count() + size <= CALL_DRAWS);
             let place = open.unwrap_or_else(|| {
                 if used == self.parcels.len() {
@@ -219,7 +220,9 @@ impl Courier {
                 }
                 self.parcels[used].start(bundle.again.as_ref().map_or(now, Again::now));
                 self.carried[used].clear();
-                self.open.insert(bundle.slot, used);
+                if !bundle.is_apart {
+                    self.open.insert(bundle.slot, used);
+                }
                 used += 1;
                 used - 1
             });
@@ -232,16 +235,25 @@ impl Courier {
         used
     }
 
-    /// Notes what was decided, and gives the bundles that must be sent again.
+    /// Notes what was decided, and gives the bundles that must be sent again, in order.
     fn unpack(
         &mut self,
-        answers: &[Result<Value, Failure>],
+        answers: Vec<Answer>,
         draws: &mut Draws,
         note_time: impl FnOnce(Micros),
     ) -> Vec<usize> {
         let (mut left, mut time) = (Vec::new(), None);
-        for ((answer, parcel), carried) in answers.iter().zip(&self.parcels).zip(&self.carried) {
-            let read = match answer {
+        for ((answer, parcel), carried) in answers.into_iter().zip(&self.parcels).zip(&self.carried) {
+            if matches!(answer, Answer::Torn) && carried.len() > 1 {
+                // Each by itself may well be on one server.
+                for index in carried {
+                    self.bundles[*index].is_apart = true;
+                    left.push(*index);
+                }
+                continue;
+            }
+            let answer = answer.settle();
+            let read = match &answer {
                 Ok(Value::BulkString(bytes)) => parcel.read(bytes).map_err(|_| Failure::Refused),
                 Ok(_) => Err(Failure::Refused),
                 Err(failure) => Err(*failure),
@@ -280,6 +292,8 @@ impl Courier {
         if let Some(time) = time {
             note_time(time);
         }
+        // Parcels of different slots were filled in turns.
+        left.sort_unstable();
         left
     }
 

@@ -126,6 +126,9 @@ pub(super) enum Answer {
     Moved(String),
     /// It did not run: its slot is on its way elsewhere.
     Ask(String),
+    /// It did not run: its slot is on its way elsewhere, and some of its keys are there already. A command for fewer keys
+    /// may run.
+    Torn,
 }
 
 impl Node {
@@ -255,7 +258,7 @@ impl Answer {
         match self {
             Answer::Value(value) => Ok(value),
             Answer::Failed(failure) => Err(failure),
-            Answer::Moved(_) | Answer::Ask(_) => Err(Failure::Unreachable),
+            Answer::Moved(_) | Answer::Ask(_) | Answer::Torn => Err(Failure::Unreachable),
         }
     }
 }
@@ -390,6 +393,10 @@ impl Core {
             Reply::Ask(to) => {
                 self.meter.redirects.fetch_add(1, Relaxed);
                 Answer::Ask(to)
+            }
+            Reply::Torn => {
+                self.meter.redirects.fetch_add(1, Relaxed);
+                Answer::Torn
             }
             Reply::Failed(failure) => {
                 self.meter.note_failures(failure, 1);

@@ -10,6 +10,8 @@ pub(super) enum Reply {
     NoScript,
     Moved(String),
     Ask(String),
+    /// It did not run: of its slot, which is on its way elsewhere, some keys are here and some are there.
+    Torn,
     /// It takes no writes.
     Replica(String),
     Error(ServerError, Failure),
@@ -32,12 +34,10 @@ impl Reply {
             _ if error.details().is_some_and(|details| details.contains("-READONLY ")) => {
                 Reply::Replica(words(&error))
             }
+            Some(ServerErrorKind::TryAgain) => Reply::Torn,
             // None of these has run anything, and all of them pass.
             Some(
-                ServerErrorKind::BusyLoading
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::TryAgain,
+                ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ClusterDown,
             ) => Reply::Error(error, Failure::Unreachable),
             _ if error.code() == "BUSY" => Reply::Error(error, Failure::Busy),
             _ => Reply::Error(error, Failure::Refused),
@@ -80,7 +80,8 @@ mod tests {
         assert!(matches!(read("MOVED 3999 127.0.0.1:6381"), Reply::Moved(to) if to == "127.0.0.1:6381"));
         assert!(matches!(read("ASK 3999 :6381"), Reply::Ask(to) if to == ":6381"));
         assert!(matches!(read("MOVED"), Reply::Failed(Failure::Refused)));
-        for line in ["LOADING x", "MASTERDOWN x", "CLUSTERDOWN x", "TRYAGAIN x"] {
+        assert!(matches!(read("TRYAGAIN Multiple keys request during rehashing of slot"), Reply::Torn));
+        for line in ["LOADING x", "MASTERDOWN x", "CLUSTERDOWN x"] {
             assert!(matches!(read(line), Reply::Error(_, Failure::Unreachable)), "{line}");
         }
         assert!(matches!(read("BUSY Redis is busy running a script."), Reply::Error(_, Failure::Busy)));
