@@ -1,8 +1,9 @@
 //! Keys on several servers.
 
 use crate::{connected, limit, take};
-use tollgate::{Act, Ask, Draws, KeyRef, PermitId, Scope, Store};
-use tollgate_testkit::servers::{Cluster, RedisServer};
+use tollgate::redis::RedisStore;
+use tollgate::{Act, Ask, Draws, Failure, KeyRef, Limit, PermitId, Scope, Store};
+use tollgate_testkit::servers::{Brand, Cluster, RedisServer};
 
 /// A request whose keys are likely to be on different servers is still all or nothing.
 async fn refuses_all_or_nothing(store: &impl Store) {
@@ -45,7 +46,10 @@ async fn a_request_over_several_shards_is_all_or_nothing() {
     let addresses: Vec<_> = servers.iter().map(RedisServer::address).collect();
     let store = connected(&format!("redis+sharded://{}", addresses.join(","))).await;
     refuses_all_or_nothing(&store).await;
-    assert!(servers.iter().all(|server| !server.info("cmdstat_evalsha").is_empty()), "all have keys");
+    let is_used =
+        |server: &&RedisServer| server.command(&["INFO", "commandstats"]).field("cmdstat_evalsha").is_some();
+    // Where eight keys are depends on the ports; that all are on one server happens once in two thousand times.
+    assert!(servers.iter().filter(is_used).count() > 1, "the keys are on several");
 }
 
 #[tokio::test]
@@ -69,4 +73,53 @@ async fn one_dead_shard_leaves_the_keys_of_others_alone() {
         failed += u32::from(said.failure(0..1).is_some());
     }
     assert!((20..=80).contains(&failed), "{failed} of 100 keys were on the dead shard");
+}
+
+/// Asks for one unit of each client's limits, in one call, and gives what was left of each one's first; or why it is not
+/// known.
+async fn take_each(store: &RedisStore, clients: &[(&str, &[Limit])]) -> Vec<Result<u32, Failure>> {
+    let mut draws = Draws::new();
+    for (client, limits) in clients {
+        draws.begin();
+        for (scope, limit) in (0..).zip(*limits) {
+            let ask = Act::Take(Ask::exactly(1));
+            draws.push(KeyRef::from(*client), Scope(scope), *limit, ask, PermitId::default());
+        }
+    }
+    store.draw(&mut draws).await;
+    let told = |group| match draws.group_failure(group) {
+        None => Ok(crate::told(&draws, group).1),
+        Some(failure) => Err(failure),
+    };
+    (0..draws.len()).map(told).collect()
+}
+
+/// A command of several keys is refused while some of them have gone to another server and some have not. Of requests
+/// that travel together that must not refuse more than those which ask for several keys themselves.
+#[tokio::test]
+async fn requests_of_a_slot_that_moves_do_not_stand_in_each_others_way() {
+    let mut cluster = Cluster::setup(Brand::Redis).without_replicas().start();
+    let added = cluster.add_node();
+    let store = connected(&cluster.url()).await;
+    let one = [limit("9/day")];
+    let two = [limit("9/day"), limit("99/day")];
+    // Two clients of one slot, found by trying.
+    let first = "client 0".to_owned();
+    let slot = cluster.slot("client%200");
+    let is_near = |name: &String| cluster.slot(name.replace(' ', "%20")) == slot;
+    let second = (1..1_000_000).map(|number| format!("client {number}")).find(is_near).unwrap();
+    let clients: [(&str, &[Limit]); 2] = [(&first, &one), (&second, &one)];
+    assert_eq!(take_each(&store, &clients[..1]).await, [Ok(8)]);
+
+    // What the first has used is where it was; the second has used nothing yet, which is nowhere.
+    let from = cluster.begin_move(slot, added);
+    assert_eq!(take_each(&store, &clients).await, [Ok(7), Ok(8)]);
+    assert_eq!(take_each(&store, &clients).await, [Ok(6), Ok(7)]);
+    // Whoever needs two keys at once and has neither is not helped by that.
+    let third = (0..).map(|number| format!("third {number}")).find(is_near).unwrap();
+    let [known, unknown] = [(first.as_str(), &one[..]), (third.as_str(), &two[..])];
+    assert_eq!(take_each(&store, &[known, unknown]).await, [Ok(5), Err(Failure::Unreachable)]);
+    cluster.move_keys(slot, from, added);
+    cluster.end_move(slot, from, added);
+    assert_eq!(take_each(&store, &[known, unknown, clients[1]]).await, [Ok(4), Ok(8), Ok(6)]);
 }
