@@ -6,6 +6,7 @@
 //! through all of them and must get the same replies. The [`servers`] are for tests of what crosses a network.
 
 mod cell;
+mod dice;
 mod engine;
 pub mod load;
 mod model;

@@ -12,6 +12,7 @@
 mod chaos;
 mod cluster;
 mod faketime;
+mod footprint;
 mod network;
 mod node;
 mod port;
@@ -23,8 +24,9 @@ mod sentinels;
 
 pub use chaos::{ChaosProxy, Swallows, Weather};
 pub use cluster::{Cluster, ClusterSetup, SLOTS};
+pub use footprint::Footprint;
 pub use network::{Island, Network};
-pub use node::Node;
+pub use node::{Node, NodeSetup};
 pub use port::Port;
 pub use process::Process;
 pub use redis::{Brand, RedisServer, Setup, Tls};

@@ -19,27 +19,50 @@ pub enum Verdict {
 pub struct Answer {
     /// Which of the targets was asked.
     pub target: usize,
+    /// What it was about, of the endpoints.
+    pub endpoint: usize,
     /// For which of the keys.
     pub key: u64,
+    /// When it should have been sent: sooner than it was, if the client was still busy with its last.
+    pub due: Duration,
     /// When it was sent: it was decided no sooner.
     pub asked: Duration,
     /// When the answer was there: it was decided no later.
     pub answered: Duration,
     /// What came of it.
     pub verdict: Verdict,
+    /// Whether the answer said that it was given without the store.
+    pub is_degraded: bool,
+}
+
+impl Answer {
+    /// How long whoever asked had to wait.
+    pub fn wait(&self) -> Duration {
+        self.answered.saturating_sub(self.due)
+    }
 }
 
 /// All answers of all clients, in the order in which they came.
 #[derive(Clone, Debug)]
 pub struct Tally {
     answers: Vec<Answer>,
+    stalls: Vec<Range<Duration>>,
     took: Duration,
 }
 
+/// Who waited too long.
+#[derive(Clone, Debug)]
+pub struct Slow {
+    /// Because of whoever was asked.
+    pub guilty: Vec<Answer>,
+    /// Because the machine stood still: without that, it would not have been too long.
+    pub excused: Vec<Answer>,
+}
+
 impl Tally {
-    pub(crate) fn new(mut answers: Vec<Answer>, took: Duration) -> Tally {
+    pub(crate) fn new(mut answers: Vec<Answer>, stalls: Vec<Range<Duration>>, took: Duration) -> Tally {
         answers.sort_by_key(|answer| answer.answered);
-        Tally { answers, took }
+        Tally { answers, stalls, took }
     }
 
     /// Every answer.
@@ -67,6 +90,16 @@ impl Tally {
         self.count(Verdict::Failed)
     }
 
+    /// How many were given without the store.
+    pub fn degraded(&self) -> usize {
+        self.answers.iter().filter(|answer| answer.is_degraded).count()
+    }
+
+    /// When the machine stood still, as far as it was watched: for a load with a rate.
+    pub fn stalls(&self) -> &[Range<Duration>] {
+        &self.stalls
+    }
+
     fn count(&self, verdict: Verdict) -> usize {
         self.answers.iter().filter(|answer| answer.verdict == verdict).count()
     }
@@ -75,13 +108,19 @@ impl Tally {
     #[must_use]
     pub fn only(&self, holds: impl Fn(&Answer) -> bool) -> Tally {
         let answers = self.answers.iter().filter(|answer| holds(answer)).copied().collect();
-        Tally { answers, took: self.took }
+        Tally { answers, stalls: self.stalls.clone(), took: self.took }
     }
 
     /// Only those that one of the targets gave.
     #[must_use]
     pub fn of(&self, target: usize) -> Tally {
         self.only(|answer| answer.target == target)
+    }
+
+    /// Only those about one of the endpoints.
+    #[must_use]
+    pub fn about(&self, endpoint: usize) -> Tally {
+        self.only(|answer| answer.endpoint == endpoint)
     }
 
     /// Only those for one of the keys.
@@ -126,10 +165,24 @@ impl Tally {
         longest
     }
 
+    /// Who waited longer than this, and whose fault it was.
+    pub fn slower_than(&self, bar: Duration) -> Slow {
+        let slow = self.answers.iter().filter(|answer| answer.wait() > bar);
+        let (guilty, excused) = slow.partition(|answer| answer.wait() - self.stood_still(answer) > bar);
+        Slow { guilty, excused }
+    }
+
+    /// How long the machine stood still while a request waited.
+    fn stood_still(&self, answer: &Answer) -> Duration {
+        let first = self.stalls.partition_point(|stall| stall.end <= answer.due);
+        let during = self.stalls[first..].iter().take_while(|stall| stall.start < answer.answered);
+        during.map(|stall| stall.end.min(answer.answered) - stall.start.max(answer.due)).sum()
+    }
+
     /// The time within which this share of all answers came, failed ones not counted: `latency(0.99)`.
     pub fn latency(&self, share: f64) -> Duration {
         let decided = self.answers.iter().filter(|answer| answer.verdict != Verdict::Failed);
-        let mut times: Vec<_> = decided.map(|answer| answer.answered.saturating_sub(answer.asked)).collect();
+        let mut times: Vec<_> = decided.map(Answer::wait).collect();
         times.sort_unstable();
         // As far along the list as the share says, by the list's own measure so that no number is cut short.
         let upto = times
@@ -180,12 +233,15 @@ mod tests {
     fn tally(times: &[(u64, u64)]) -> Tally {
         let answers = times.iter().map(|(asked, took)| Answer {
             target: 0,
+            endpoint: 0,
             key: 0,
+            due: Duration::from_millis(*asked),
             asked: Duration::from_millis(*asked),
             answered: Duration::from_millis(asked + took),
             verdict: Verdict::Allowed,
+            is_degraded: false,
         });
-        Tally::new(answers.collect(), Duration::from_millis(1000))
+        Tally::new(answers.collect(), Vec::new(), Duration::from_millis(1000))
     }
 
     proptest! {
@@ -200,6 +256,16 @@ mod tests {
             let slow = tally.answers().iter().map(|answer| inside(answer.asked)).max().unwrap_or(0);
             prop_assert_eq!(tally.most_allowed_within(span), slow);
         }
+    }
+
+    #[test]
+    fn only_as_much_is_excused_as_the_machine_stood_still() {
+        let mut tally = tally(&[(0, 100), (200, 100), (400, 100), (600, 20)]);
+        let stall = |from, to| Duration::from_millis(from)..Duration::from_millis(to);
+        tally.stalls = vec![stall(90, 210), stall(420, 430), stall(440, 470), stall(600, 620)];
+        let Slow { guilty, excused } = tally.slower_than(Duration::from_millis(75));
+        assert_eq!(guilty, [tally.answers()[0], tally.answers()[1]]);
+        assert_eq!(excused, [tally.answers()[2]]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! make it slower. A chunk is what one read gives, which for a client that waits for answers is one call or one batch.
 
 use super::port::Port;
+use crate::dice;
 use crate::patience::{PATIENCE, fail, try_within};
 use parking_lot::{Condvar, Mutex};
 use socket2::SockRef;
@@ -432,8 +433,7 @@ impl Shared {
     /// A number from 0.0 to below 1.0, the next of those that follow from the seed.
     fn chance(&self) -> f64 {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        let mixed = mix(self.seed.wrapping_add(drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-        f64::from(u32::try_from(mixed >> 32).expect("half of its bits are gone")) / 2f64.powi(32)
+        dice::chance(self.seed, drawn)
     }
 }
 
@@ -481,13 +481,6 @@ fn reset_at_close(stream: &TcpStream) {
 
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
-}
-
-/// Spreads the bits of a number, so that numbers that follow each other give numbers that don't.
-fn mix(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
 }
 
 #[expect(clippy::disallowed_methods, reason = "bytes are on their way in real time")]

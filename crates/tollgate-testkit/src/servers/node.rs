@@ -1,10 +1,13 @@
 //! A Tollgate of its own process: one node of several that share a store.
 
+use super::faketime::FakeTime;
+use super::footprint::Footprint;
 use super::port::Port;
 use super::process::Process;
+use super::resp::connect;
 use crate::patience::{Must, PATIENCE, fail, within};
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use tempfile::TempDir;
@@ -16,10 +19,45 @@ use tempfile::TempDir;
 pub struct Node {
     // Before the folder, so that the server is gone before its files are.
     process: Process,
+    setup: NodeSetup,
+    ports: Ports,
+    clock: Option<FakeTime>,
+    folder: TempDir,
+}
+
+/// How a node is to be started.
+#[derive(Clone, Debug)]
+pub struct NodeSetup {
     program: PathBuf,
     arguments: Vec<String>,
-    ports: Ports,
-    folder: TempDir,
+    clock: Option<f64>,
+}
+
+impl NodeSetup {
+    /// More arguments after `serve`.
+    #[must_use]
+    pub fn arguments(mut self, arguments: &[&str]) -> NodeSetup {
+        self.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        self
+    }
+
+    /// Has the node's clock differ from the machine's by so many seconds; [`Node::set_clock`] changes it.
+    #[must_use]
+    pub fn clock(mut self, ahead_seconds: f64) -> NodeSetup {
+        self.clock = Some(ahead_seconds);
+        self
+    }
+
+    /// Starts it, and waits until it has greeted. Settings of whoever runs the tests don't count.
+    pub fn start(self) -> Node {
+        let folder = tempfile::tempdir().must("cannot make a folder");
+        let ports = Ports { http: Port::free(), grpc: Port::free(), resp: Port::free(), admin: Port::free() };
+        let clock = self.clock.map(|ahead| FakeTime::new(folder.path(), ahead));
+        let process = spawn(&self, &ports, clock.as_ref(), folder.path());
+        let mut node = Node { process, setup: self, ports, clock, folder };
+        node.await_greeting();
+        node
+    }
 }
 
 #[derive(Debug)]
@@ -34,13 +72,12 @@ impl Node {
     /// Starts the program with these arguments after `serve`, and waits until it has greeted. Settings of whoever runs the
     /// tests don't count.
     pub fn start(program: &Path, arguments: &[&str]) -> Node {
-        let folder = tempfile::tempdir().must("cannot make a folder");
-        let ports = Ports { http: Port::free(), grpc: Port::free(), resp: Port::free(), admin: Port::free() };
-        let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let process = spawn(program, &arguments, &ports, folder.path());
-        let mut node = Node { process, program: program.to_owned(), arguments, ports, folder };
-        node.await_greeting();
-        node
+        Node::setup(program).arguments(arguments).start()
+    }
+
+    /// One with settings of its own.
+    pub fn setup(program: &Path) -> NodeSetup {
+        NodeSetup { program: program.to_owned(), arguments: Vec::new(), clock: None }
     }
 
     /// Starts so many at once, all with the same arguments.
@@ -75,6 +112,39 @@ impl Node {
             .lines()
             .find_map(|line| line.split_once("not shown again: "))
             .map(|(_, token)| token.to_owned())
+    }
+
+    /// What it answers to a check, in JSON: the body of the answer.
+    #[track_caller]
+    pub fn check(&self, body: &str) -> String {
+        let head = format!("POST /check HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
+        exchange(&self.http(), &head, body)
+    }
+
+    /// What its admin port says to a `GET` of this path, with the token that was made at the start.
+    #[track_caller]
+    pub fn told(&self, path: &str) -> String {
+        let token = self.token().unwrap_or_default();
+        exchange(&self.admin(), &format!("GET {path} HTTP/1.1\r\nAuthorization: Bearer {token}\r\n"), "")
+    }
+
+    /// One of its metrics, by its name and labels as they are written: `tollgate_store_up{server="127.0.0.1:6379"}`.
+    #[track_caller]
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let told = self.told("/metrics");
+        told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    /// What it has taken of the machine.
+    #[track_caller]
+    pub fn footprint(&self) -> Footprint {
+        Footprint::of(self.id())
+    }
+
+    /// Has its clock differ from the machine's by so many seconds from now on; only for one that was started with a
+    /// [clock](NodeSetup::clock) of its own.
+    pub fn set_clock(&self, ahead_seconds: f64) {
+        self.clock.as_ref().must("it was started with the machine's clock").set(ahead_seconds);
     }
 
     /// What it printed when it started.
@@ -121,7 +191,7 @@ impl Node {
     pub fn restart(&mut self) {
         self.process.kill();
         let _ = fs::remove_file(self.folder.path().join("greeting"));
-        self.process = spawn(&self.program, &self.arguments, &self.ports, self.folder.path());
+        self.process = spawn(&self.setup, &self.ports, self.clock.as_ref(), self.folder.path());
         self.await_greeting();
     }
 
@@ -133,6 +203,9 @@ impl Node {
             // It prints this when all its ports are open.
             self.greeting().lines().any(|line| line == "try it:").then_some(())
         });
+        if let Some(clock) = &self.clock {
+            clock.tidy(self.id());
+        }
     }
 }
 
@@ -150,8 +223,24 @@ fn address(port: &Port) -> String {
     format!("127.0.0.1:{}", port.number())
 }
 
-fn spawn(program: &Path, arguments: &[String], ports: &Ports, folder: &Path) -> Process {
-    let mut command = Command::new(program);
+/// Sends a request over a connection of its own, and gives the body of the answer.
+#[track_caller]
+fn exchange(address: &str, head: &str, body: &str) -> String {
+    let ask = || {
+        let mut stream = connect(address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(format!("{head}Host: test\r\nConnection: close\r\n\r\n{body}").as_bytes())?;
+        let mut told = String::new();
+        stream.read_to_string(&mut told)?;
+        io::Result::Ok(told)
+    };
+    let told = ask().must("a node does not answer");
+    told.split_once("\r\n\r\n").must("an answer has a head and a body").1.to_owned()
+}
+
+fn spawn(setup: &NodeSetup, ports: &Ports, clock: Option<&FakeTime>, folder: &Path) -> Process {
+    let program = &setup.program;
+    let mut command = clock.map_or_else(|| Command::new(program), |clock| clock.command(program));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TOLLGATE_") {
             command.env_remove(name);
@@ -163,5 +252,5 @@ fn spawn(program: &Path, arguments: &[String], ports: &Ports, folder: &Path) -> 
     for (name, port) in places {
         command.env(format!("TOLLGATE_{name}"), address(port));
     }
-    Process::start_apart(command.args(arguments), &folder.join("greeting"), &folder.join("log"))
+    Process::start_apart(command.args(&setup.arguments), &folder.join("greeting"), &folder.join("log"))
 }

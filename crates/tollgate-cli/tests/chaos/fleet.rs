@@ -1,0 +1,134 @@
+//! Nodes that share a store, and the rules they go by.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use tempfile::TempDir;
+use tollgate_testkit::load::{Load, Tally, Target};
+use tollgate_testkit::servers::{Node, NodeSetup};
+use tollgate_testkit::{PATIENCE, within};
+
+/// How long a store has to answer: what holds unless somebody says otherwise.
+pub(crate) const DEADLINE: Duration = Duration::from_millis(50);
+
+/// The units of the limit of [`Fleet::ask_for_few`].
+pub(crate) const FEW: usize = 20;
+
+/// The limit of rules that refuse some clients some of the time: a second's units, and as many at once.
+pub(crate) const TIGHT: u32 = 5;
+
+/// The limit of [`Ask::Counted`].
+const PLENTY: u64 = 1_000_000;
+
+const RULES: &str = "\
+rules:
+  - {id: open, match: {path: /open}, limit: 5/s, on_store_failure: open}
+  - {id: closed, match: {path: /closed}, limit: 1000/s, on_store_failure: closed}
+  - {id: local, match: {path: /local}, limit: 5/s, on_store_failure: local}
+  - id: counted
+    match: {path: /counted}
+    limit: 1000000/day
+    algorithm: fixed_window
+    starts: first_hit
+    on_store_failure: open
+  - {id: here, match: {path: /here}, limit: 1000/s, consistency: local}
+  - {id: few, match: {path: /few}, limit: 20/h}
+default: {limit: 5/s}
+";
+
+/// What clients ask about: one path for each rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Fails open, and refuses popular clients while it does not.
+    Open,
+    /// Fails closed, and refuses nobody while it does not.
+    Closed,
+    /// Goes by the node's share.
+    Local,
+    /// Fails open, and counts what it was charged.
+    Counted,
+    /// Never asks the store.
+    Here,
+    /// The default, which goes by the node's share, too.
+    Default,
+}
+
+impl Ask {
+    /// All of them, in the order in which answers number them.
+    pub(crate) const ALL: [Ask; 6] =
+        [Ask::Open, Ask::Closed, Ask::Local, Ask::Counted, Ask::Here, Ask::Default];
+
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Ask::Open => "/open",
+            Ask::Closed => "/closed",
+            Ask::Local => "/local",
+            Ask::Counted => "/counted",
+            Ask::Here => "/here",
+            Ask::Default => "/default",
+        }
+    }
+}
+
+/// Nodes that share a store.
+pub(crate) struct Fleet {
+    pub(crate) nodes: Vec<Node>,
+    _rules: TempDir,
+}
+
+impl Fleet {
+    /// So many nodes, which have found the store and each other.
+    pub(crate) fn start(count: usize, store: &str) -> Fleet {
+        let fleet = Fleet::start_each(count, |_, setup| setup.arguments(&["--store", store]));
+        fleet.await_each_other();
+        fleet
+    }
+
+    /// So many nodes, each set up in its own way, whether they find a store or not.
+    pub(crate) fn start_each(count: usize, set_up: impl Fn(usize, NodeSetup) -> NodeSetup) -> Fleet {
+        let folder = tempfile::tempdir().unwrap();
+        let rules = folder.path().join("rules.yaml");
+        fs::write(&rules, RULES).unwrap();
+        let program = Path::new(env!("CARGO_BIN_EXE_tollgate"));
+        let start = |number| {
+            let setup = Node::setup(program);
+            // Who is refused is not logged, so that the log holds nothing but what becomes of the store.
+            let setup = setup.arguments(&["--rules", rules.to_str().unwrap(), "--denial-log", "0"]);
+            set_up(number, setup).start()
+        };
+        Fleet { nodes: (0..count).map(start).collect(), _rules: folder }
+    }
+
+    /// Waits until every node knows how many there are.
+    pub(crate) fn await_each_other(&self) {
+        for node in &self.nodes {
+            within(PATIENCE, "nodes find each other", || {
+                let count = node.metric("tollgate_live_nodes")?;
+                (count.to_string() == self.nodes.len().to_string()).then_some(())
+            });
+        }
+    }
+
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        self.nodes.iter().map(|node| Target::Http(node.http())).collect()
+    }
+
+    /// How much the store says that a client has used at [`Ask::Counted`].
+    #[track_caller]
+    pub(crate) fn used(&self, key: u64) -> u64 {
+        let path = Ask::Counted.path();
+        let answer = self.nodes[0].check(&format!(r#"{{"client_key":"key{key}","endpoint":"{path}"}}"#));
+        let remaining = answer.split_once(r#""remaining":"#).and_then(|(_, rest)| rest.split_once(','));
+        let remaining: u64 = remaining.and_then(|(number, _)| number.parse().ok()).expect(&answer);
+        // Who asks pays, too.
+        PLENTY - remaining - 1
+    }
+
+    /// Has a client that nobody knows yet ask all nodes at once, for more than they may admit together: [`FEW`], which takes
+    /// an hour to come back.
+    pub(crate) fn ask_for_few(&self, client: &str) -> Tally {
+        let body = format!(r#"{{"client_key":"{client}","endpoint":"/few"}}"#);
+        let load = Load::on(self.targets()).post("/check", &body).connections(2);
+        load.run(2 * FEW as u64 * self.nodes.len() as u64)
+    }
+}

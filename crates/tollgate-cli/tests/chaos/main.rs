@@ -1,0 +1,11 @@
+//! What happens to those who ask when the store fails them, with real nodes, real servers and clients that never stop.
+//!
+//! Every trial is held to the same: see [`account`].
+
+#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+
+mod account;
+mod fleet;
+mod kill;
+mod log;
+mod trial;

@@ -1,0 +1,14 @@
+//! Chance that a seed decides, so that a test that fails can be run again as it was.
+
+/// Spreads the bits of a number, so that numbers that follow each other give numbers that don't.
+pub(crate) fn mix(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+/// From 0.0 to below 1.0: the one with this number of those that follow from a seed.
+pub(crate) fn chance(seed: u64, number: u64) -> f64 {
+    let mixed = mix(seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    f64::from(u32::try_from(mixed >> 32).expect("half of its bits are gone")) / 2f64.powi(32)
+}

@@ -1,0 +1,84 @@
+//! When the machine itself stood still.
+//!
+//! A thread for each processor does nothing but sleep for a moment and look how late it woke. It shares nothing with
+//! whoever is measured, so what holds it up is the machine: another program, or another guest of the same host. Who measures
+//! how long a server took can tell by it what was none of the server's doing.
+
+use super::now;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long they sleep.
+const MOMENT: Duration = Duration::from_millis(2);
+/// What is no later than this is no stall.
+const LATE: Duration = Duration::from_millis(8);
+
+/// Threads that watch.
+#[derive(Debug)]
+pub(super) struct Lookouts {
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Vec<Range<Duration>>>>,
+}
+
+impl Lookouts {
+    /// Begins to watch, by a clock that began then.
+    pub(super) fn post(begun: Instant) -> Lookouts {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let threads = (0..count).map(|_| {
+            let is_over = Arc::clone(&is_over);
+            thread::spawn(move || watch(begun, &is_over))
+        });
+        Lookouts { threads: threads.collect(), is_over }
+    }
+
+    /// The stalls that there were, in order, none of which touches another.
+    pub(super) fn end(self) -> Vec<Range<Duration>> {
+        self.is_over.store(true, Ordering::Relaxed);
+        let seen = self.threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default());
+        merge(seen.collect())
+    }
+}
+
+fn watch(begun: Instant, is_over: &AtomicBool) -> Vec<Range<Duration>> {
+    let mut stalls = Vec::new();
+    while !is_over.load(Ordering::Relaxed) {
+        let due = now() + MOMENT;
+        thread::park_timeout(MOMENT);
+        let woke = now();
+        if woke > due + LATE {
+            stalls.push(due.duration_since(begun)..woke.duration_since(begun));
+        }
+    }
+    stalls
+}
+
+fn merge(mut stalls: Vec<Range<Duration>>) -> Vec<Range<Duration>> {
+    stalls.sort_by_key(|stall| stall.start);
+    let mut merged: Vec<Range<Duration>> = Vec::new();
+    for stall in stalls {
+        match merged.last_mut() {
+            Some(last) if stall.start <= last.end => last.end = last.end.max(stall.end),
+            _ => merged.push(stall),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn millis(stalls: &[(u64, u64)]) -> Vec<Range<Duration>> {
+        stalls.iter().map(|(from, to)| Duration::from_millis(*from)..Duration::from_millis(*to)).collect()
+    }
+
+    #[test]
+    fn what_several_saw_counts_once() {
+        let merged = merge(millis(&[(50, 60), (0, 10), (5, 20), (20, 30), (52, 55)]));
+        assert_eq!(merged, millis(&[(0, 30), (50, 60)]));
+    }
+}
