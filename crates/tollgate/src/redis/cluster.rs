@@ -31,6 +31,8 @@ const SHORTEST: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How many nodes are asked in one go until one is found that knows the latest.
 const ASKED: usize = 8;
+/// How long after it has left the map a node is let go of. By then whoever was on the way to it has been sent on.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// The most nodes that are spoken to. Redis recommends at most a thousand.
 const MOST_NODES: usize = 1_000;
 
@@ -46,6 +48,8 @@ struct Shared {
     seeds: Vec<Server>,
     map: ArcSwap<Map>,
     nodes: Mutex<HashMap<Server, Arc<Node>>>,
+    /// Those that are no longer on the map, and since when.
+    leaving: Mutex<Vec<(Arc<Node>, Instant)>>,
     /// Asks for a new map.
     stale: Notify,
     is_known: watch::Sender<bool>,
@@ -58,6 +62,7 @@ impl Cluster {
             seeds,
             map: ArcSwap::from_pointee(Map::empty()),
             nodes: Mutex::new(HashMap::new()),
+            leaving: Mutex::default(),
             stale: Notify::new(),
             is_known: watch::Sender::new(false),
         });
@@ -140,7 +145,8 @@ impl Drop for Cluster {
 async fn follow(shared: Arc<Shared>) {
     loop {
         let asked = Instant::now();
-        let is_well = shared.refresh().await;
+        let are_gone = shared.see_off();
+        let is_well = shared.refresh().await && are_gone;
         let (calm, busy) = PERIOD;
         // Whether somebody found the map wrong or time passed, it is asked for again.
         let _ = timeout(if is_well { calm } else { busy }, shared.stale.notified()).await;
@@ -208,9 +214,16 @@ impl Shared {
                 .take(MOST_NODES)
                 .collect();
             for server in missing {
-                nodes.insert(server.clone(), Arc::new(Node::start(server.clone(), self.terms.clone())));
+                nodes.insert(server.clone(), self.welcome(server));
             }
-            nodes.retain(|server, _| masters.contains(&server));
+            let mut leaving = self.leaving.lock();
+            nodes.retain(|server, node| {
+                let stays = masters.contains(&server);
+                if !stays {
+                    leaving.push((Arc::clone(node), Instant::now()));
+                }
+                stays
+            });
             nodes.clone()
         };
         let before = self.map.load_full();
@@ -220,6 +233,20 @@ impl Shared {
         self.map.store(Arc::new(map));
         self.is_known.send_replace(true);
         is_well
+    }
+
+    /// Lets go of nodes that left a while ago, and says whether there are no others. Whoever still holds them would keep
+    /// their connections otherwise, and go on probing servers that are none of ours any more.
+    fn see_off(&self) -> bool {
+        let mut leaving = self.leaving.lock();
+        leaving.retain(|(node, left)| {
+            let stays = left.elapsed() < FAREWELL;
+            if !stays {
+                node.retire();
+            }
+            stays
+        });
+        leaving.is_empty()
     }
 
     fn tell(&self, before: &Map, after: &Map) {
@@ -250,7 +277,16 @@ impl Shared {
             return None;
         }
         let node = nodes.entry(server.clone());
-        Some(Arc::clone(node.or_insert_with(|| Arc::new(Node::start(server, self.terms.clone())))))
+        Some(Arc::clone(node.or_insert_with(|| self.welcome(&server))))
+    }
+
+    /// A node for a server: a new one, unless the last has not been let go of yet.
+    fn welcome(&self, server: &Server) -> Arc<Node> {
+        let mut leaving = self.leaving.lock();
+        match leaving.iter().position(|(node, _)| node.server() == server) {
+            Some(index) => leaving.swap_remove(index).0,
+            None => Arc::new(Node::start(server.clone(), self.terms.clone())),
+        }
     }
 }
 

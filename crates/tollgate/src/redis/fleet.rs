@@ -81,7 +81,7 @@ impl Fleet {
         let role = match url.topology {
             Topology::Single | Topology::Sharded => RoleCheck::NoReplica,
             Topology::Sentinel { .. } => RoleCheck::Master,
-            Topology::Cluster => RoleCheck::Any,
+            Topology::Cluster => RoleCheck::Cluster,
         };
         let terms = Terms { dialer, script, links: links.max(1), in_flight, role, clock };
         let start = |server: &Server| Arc::new(Node::start(server.clone(), terms.clone()));

@@ -68,8 +68,9 @@ pub(super) struct Terms {
 /// Whether a server has to be a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoleCheck {
-    /// It may be anything: in a Cluster a replica sends calls on to its master.
-    Any,
+    /// It may be either, since in a Cluster a replica sends calls on to its master; but it must not say that the cluster is
+    /// down.
+    Cluster,
     /// It must not say that it is a replica.
     NoReplica,
     /// It must say that it is a master, again and again: behind Sentinel that may change at any time.
@@ -406,9 +407,9 @@ impl Core {
                 self.meter.note_failures(Failure::Refused, 1);
                 Answer::Failed(Failure::Refused)
             }
-            Reply::Replica(error) => {
-                // It was a master when the connection was made. Whatever else was sent to it fails with it.
-                self.go_down(&format!("it has become a replica ({error})"));
+            Reply::Unfit(why) => {
+                // It was fit when the connection was made. Whatever else was sent to it fails with it.
+                self.go_down(&why);
                 self.meter.note_failures(Failure::Unreachable, 1);
                 Answer::Failed(Failure::Unreachable)
             }

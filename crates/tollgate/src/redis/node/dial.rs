@@ -46,6 +46,10 @@ pub(in crate::redis) enum DialError {
     #[error("it is a replica, and takes no writes")]
     Replica,
     #[error(
+        "it says that its cluster is down: most masters are away, or one is and cluster-require-full-coverage is yes"
+    )]
+    ClusterDown,
+    #[error(
         "it may not be asked for its ROLE ({0}), which has to be known behind Sentinel: allow the user `role`"
     )]
     NoRole(String),

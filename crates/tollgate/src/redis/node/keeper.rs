@@ -23,6 +23,8 @@ const WATCH: Duration = Duration::from_secs(1);
 const PACE: Duration = Duration::from_millis(50);
 /// How long a server may take to say what time it is.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// What a node of a Cluster says when it takes no commands.
+const DOWN: &[u8] = b"cluster_state:fail";
 /// How often a server is asked about itself.
 const ASK_FACTS: Duration = Duration::from_secs(30);
 
@@ -110,7 +112,12 @@ async fn tend(core: &Arc<Core>) {
 }
 
 async fn watch(core: &Arc<Core>, link: &Link) -> Result<(), String> {
-    let batch = Batch::new([cmd("TIME")].into_iter().chain(role_command(core)));
+    let mut questions = vec![cmd("TIME")];
+    // Of one that nobody else makes a replica, its connections tell when somebody does.
+    if core.terms.role != RoleCheck::NoReplica {
+        questions.push(role_command(core));
+    }
+    let batch = Batch::new(questions);
     let sent = Instant::now();
     let answer = timeout(PATIENCE, link.send(&batch)).await;
     let values = answer.map_err(|_| "it doesn't answer".to_owned())?.map_err(|error| error.to_string())?;
@@ -132,7 +139,7 @@ async fn connect(core: &Arc<Core>, is_first: bool) -> Result<Link, DialError> {
     core.meter.connects.fetch_add(1, Relaxed);
     let mut name = cmd("CLIENT");
     name.arg("SETNAME").arg(env!("CARGO_PKG_NAME"));
-    let mut greeting = vec![name, cmd("TIME"), cmd("ROLE")];
+    let mut greeting = vec![name, cmd("TIME"), role_command(core)];
     if is_first {
         greeting.push(load_command(core.terms.script));
         greeting.extend(facts_commands());
@@ -155,13 +162,27 @@ async fn connect(core: &Arc<Core>, is_first: bool) -> Result<Link, DialError> {
     Ok(link)
 }
 
-fn role_command(core: &Core) -> Option<Cmd> {
-    (core.terms.role == RoleCheck::Master).then(|| cmd("ROLE"))
+fn role_command(core: &Core) -> Cmd {
+    match core.terms.role {
+        RoleCheck::NoReplica | RoleCheck::Master => cmd("ROLE"),
+        RoleCheck::Cluster => {
+            let mut info = cmd("CLUSTER");
+            info.arg("INFO");
+            info
+        }
+    }
 }
 
 fn check_role(core: &Core, role: &Value) -> Result<(), DialError> {
     match (core.terms.role, role) {
-        (RoleCheck::Any, _) => Ok(()),
+        (RoleCheck::Cluster, Value::BulkString(info)) => {
+            match info.windows(DOWN.len()).any(|words| words == DOWN) {
+                true => Err(DialError::ClusterDown),
+                false => Ok(()),
+            }
+        }
+        // It may not be asked.
+        (RoleCheck::Cluster, _) => Ok(()),
         (RoleCheck::Master, Value::ServerError(error)) => Err(DialError::NoRole(words(error))),
         (RoleCheck::NoReplica | RoleCheck::Master, Value::Array(parts)) => match parts.first() {
             Some(Value::BulkString(role)) if role == b"slave" => Err(DialError::Replica),

@@ -12,8 +12,8 @@ pub(super) enum Reply {
     Ask(String),
     /// It did not run: of its slot, which is on its way elsewhere, some keys are here and some are there.
     Torn,
-    /// It takes no writes.
-    Replica(String),
+    /// As it is now the server takes no command of ours, and why.
+    Unfit(String),
     Error(ServerError, Failure),
     Failed(Failure),
 }
@@ -29,10 +29,16 @@ impl Reply {
             Some(ServerErrorKind::Ask) => {
                 redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Ask)
             }
-            Some(ServerErrorKind::ReadOnly) => Reply::Replica(words(&error)),
+            Some(ServerErrorKind::ReadOnly) => Reply::of_replica(&error),
             // Before Redis 7 what a script ran into comes wrapped into an error of the script.
             _ if error.details().is_some_and(|details| details.contains("-READONLY ")) => {
-                Reply::Replica(words(&error))
+                Reply::of_replica(&error)
+            }
+            // As opposed to a slot that nobody has, which leaves all others.
+            Some(ServerErrorKind::ClusterDown)
+                if error.details().is_some_and(|details| details.contains("cluster is down")) =>
+            {
+                Reply::Unfit(words(&error))
             }
             Some(ServerErrorKind::TryAgain) => Reply::Torn,
             // None of these has run anything, and all of them pass.
@@ -42,6 +48,10 @@ impl Reply {
             _ if error.code() == "BUSY" => Reply::Error(error, Failure::Busy),
             _ => Reply::Error(error, Failure::Refused),
         }
+    }
+
+    fn of_replica(error: &ServerError) -> Reply {
+        Reply::Unfit(format!("it has become a replica ({})", words(error)))
     }
 
     /// Whether it says of the server as a whole that it can't serve.
@@ -81,7 +91,7 @@ mod tests {
         assert!(matches!(read("ASK 3999 :6381"), Reply::Ask(to) if to == ":6381"));
         assert!(matches!(read("MOVED"), Reply::Failed(Failure::Refused)));
         assert!(matches!(read("TRYAGAIN Multiple keys request during rehashing of slot"), Reply::Torn));
-        for line in ["LOADING x", "MASTERDOWN x", "CLUSTERDOWN x"] {
+        for line in ["LOADING x", "MASTERDOWN x", "CLUSTERDOWN Hash slot not served"] {
             assert!(matches!(read(line), Reply::Error(_, Failure::Unreachable)), "{line}");
         }
         assert!(matches!(read("BUSY Redis is busy running a script."), Reply::Error(_, Failure::Busy)));
@@ -95,7 +105,14 @@ mod tests {
         let wrapped =
             "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -READONLY You can't";
         for line in ["READONLY You can't write against a read only replica.", wrapped] {
-            assert!(matches!(read(line), Reply::Replica(_)), "{line}");
+            assert!(matches!(read(line), Reply::Unfit(why) if why.contains("replica")), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_that_is_down_is_told_from_a_slot_that_nobody_has() {
+        for line in ["The cluster is down", "The cluster is down and only accepts read commands"] {
+            assert!(matches!(read(&format!("CLUSTERDOWN {line}")), Reply::Unfit(_)), "{line}");
         }
     }
 
