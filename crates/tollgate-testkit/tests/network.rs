@@ -43,4 +43,13 @@ fn an_island_is_silent_while_it_is_cut_off() {
     assert_eq!(client.ask(&["WAIT", "1", "200"]).unwrap().integer(), 0);
     far.join().unwrap();
     assert_eq!(client.ask(&["WAIT", "1", "20000"]).unwrap().integer(), 1);
+
+    // Parted from each other, both still hear the rest of the world.
+    near.part_from(&far).unwrap();
+    client.ask(&["SET", "b", "2"]).unwrap().done();
+    assert_eq!(client.ask(&["WAIT", "1", "200"]).unwrap().integer(), 0);
+    let mut other = Connection::tcp(&replica.address()).unwrap();
+    assert_eq!(other.ask(&["GET", "b"]).unwrap().integer(), 1);
+    near.meet(&far).unwrap();
+    assert_eq!(client.ask(&["WAIT", "1", "20000"]).unwrap().integer(), 1);
 }

@@ -2,8 +2,8 @@
 //!
 //! A switch and every island are network namespaces, each held open by one process of ours, with a cable from each island to
 //! the switch and one from the machine itself. Closing an island's port at the switch loses what is sent in both directions
-//! without a word, as a broken cable does: no reset and no refusal. When the processes end the kernel takes namespaces and
-//! cables away, so nothing is left behind by a test that was killed.
+//! without a word, as a broken cable does: no reset and no refusal. Two islands can also be parted from each other alone. When
+//! the processes end the kernel takes namespaces and cables away, so nothing is left behind by a test that was killed.
 //!
 //! It takes root's rights, and `bridge`, `ip`, `nsenter` and `unshare`.
 
@@ -114,7 +114,7 @@ impl Island {
     /// # Errors
     /// The system refuses.
     pub fn cut(&self) -> Result<(), String> {
-        self.switch.set_port(&self.port, "0")
+        self.switch.set_port(&self.port, "state", "0")
     }
 
     /// Joins it to the others again.
@@ -122,7 +122,30 @@ impl Island {
     /// # Errors
     /// The system refuses.
     pub fn join(&self) -> Result<(), String> {
-        self.switch.set_port(&self.port, "3")
+        self.switch.set_port(&self.port, "state", "3")
+    }
+
+    /// Parts it from another island: what they send each other is lost, and all else arrives. So it is between any two
+    /// islands that were parted from others.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn part_from(&self, other: &Island) -> Result<(), String> {
+        self.set_isolated(other, "on")
+    }
+
+    /// Has the two reach each other again.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn meet(&self, other: &Island) -> Result<(), String> {
+        self.set_isolated(other, "off")
+    }
+
+    /// A port of the switch that is isolated passes nothing to others that are.
+    fn set_isolated(&self, other: &Island, state: &str) -> Result<(), String> {
+        self.switch.set_port(&self.port, "isolated", state)?;
+        self.switch.set_port(&other.port, "isolated", state)
     }
 }
 
@@ -192,10 +215,10 @@ impl Inside {
         self.ip(&format!("link set {port} up"))
     }
 
-    /// Has a port of the switch pass everything (3) or nothing (0).
-    fn set_port(&self, port: &str, state: &str) -> Result<(), String> {
+    /// Changes what a port of the switch passes: in the state 3 everything, in the state 0 nothing.
+    fn set_port(&self, port: &str, what: &str, value: &str) -> Result<(), String> {
         let mut command = Command::new("bridge");
-        perform(&mut self.wrap(command.args(["link", "set", "dev", port, "state", state]))).map(drop)
+        perform(&mut self.wrap(command.args(["link", "set", "dev", port, what, value]))).map(drop)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::faketime::FakeTime;
 use super::footprint::Footprint;
+use super::network::{Inside, Island};
 use super::port::Port;
 use super::process::Process;
 use super::resp::connect;
@@ -31,6 +32,10 @@ pub struct NodeSetup {
     program: PathBuf,
     arguments: Vec<String>,
     clock: Option<f64>,
+    /// The address of its ports.
+    address: String,
+    /// None for this machine itself.
+    island: Option<Inside>,
 }
 
 impl NodeSetup {
@@ -48,6 +53,14 @@ impl NodeSetup {
         self
     }
 
+    /// Runs on an island, at its address.
+    #[must_use]
+    pub fn on(mut self, island: &Island) -> NodeSetup {
+        self.address = island.address().to_owned();
+        self.island = Some(island.inside().clone());
+        self
+    }
+
     /// Starts it, and waits until it has greeted. Settings of whoever runs the tests don't count.
     pub fn start(self) -> Node {
         let folder = tempfile::tempdir().must("cannot make a folder");
@@ -57,6 +70,10 @@ impl NodeSetup {
         let mut node = Node { process, setup: self, ports, clock, folder };
         node.await_greeting();
         node
+    }
+
+    fn place(&self, port: &Port) -> String {
+        format!("{}:{}", self.address, port.number())
     }
 }
 
@@ -77,7 +94,13 @@ impl Node {
 
     /// One with settings of its own.
     pub fn setup(program: &Path) -> NodeSetup {
-        NodeSetup { program: program.to_owned(), arguments: Vec::new(), clock: None }
+        NodeSetup {
+            program: program.to_owned(),
+            arguments: Vec::new(),
+            clock: None,
+            address: "127.0.0.1".to_owned(),
+            island: None,
+        }
     }
 
     /// Starts so many at once, all with the same arguments.
@@ -87,22 +110,22 @@ impl Node {
 
     /// Where it speaks HTTP: an address and a port.
     pub fn http(&self) -> String {
-        address(&self.ports.http)
+        self.setup.place(&self.ports.http)
     }
 
     /// Where it speaks gRPC.
     pub fn grpc(&self) -> String {
-        address(&self.ports.grpc)
+        self.setup.place(&self.ports.grpc)
     }
 
     /// Where it speaks RESP.
     pub fn resp(&self) -> String {
-        address(&self.ports.resp)
+        self.setup.place(&self.ports.resp)
     }
 
     /// Its admin port.
     pub fn admin(&self) -> String {
-        address(&self.ports.admin)
+        self.setup.place(&self.ports.admin)
     }
 
     /// What opens the admin port, if that was made at the start.
@@ -219,10 +242,6 @@ impl Drop for Node {
     }
 }
 
-fn address(port: &Port) -> String {
-    format!("127.0.0.1:{}", port.number())
-}
-
 /// Sends a request over a connection of its own, and gives the body of the answer.
 #[track_caller]
 fn exchange(address: &str, head: &str, body: &str) -> String {
@@ -250,7 +269,11 @@ fn spawn(setup: &NodeSetup, ports: &Ports, clock: Option<&FakeTime>, folder: &Pa
     let places =
         [("HTTP", &ports.http), ("GRPC", &ports.grpc), ("RESP", &ports.resp), ("ADMIN", &ports.admin)];
     for (name, port) in places {
-        command.env(format!("TOLLGATE_{name}"), address(port));
+        command.env(format!("TOLLGATE_{name}"), setup.place(port));
     }
-    Process::start_apart(command.args(&setup.arguments), &folder.join("greeting"), &folder.join("log"))
+    command.args(&setup.arguments);
+    if let Some(island) = &setup.island {
+        command = island.wrap(&command);
+    }
+    Process::start_apart(&command, &folder.join("greeting"), &folder.join("log"))
 }

@@ -293,7 +293,7 @@ impl RedisServer {
     }
 
     /// Sends a command, and gives its answer if there is one soon.
-    pub(crate) fn glance<A: AsRef<[u8]>>(&self, words: &[A]) -> Option<Reply> {
+    pub fn glance<A: AsRef<[u8]>>(&self, words: &[A]) -> Option<Reply> {
         let connect = || {
             let connection = Connection::unix(&self.folder.path().join("socket"))?;
             connection.set_patience(GLANCE)?;
