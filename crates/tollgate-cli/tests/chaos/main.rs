@@ -5,7 +5,11 @@
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
 mod account;
+mod cluster;
 mod fleet;
 mod kill;
 mod log;
+mod partition;
+mod sentinel;
+mod sharded;
 mod trial;

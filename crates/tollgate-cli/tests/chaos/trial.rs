@@ -94,6 +94,29 @@ impl Trial {
         self.marks.exact = self.running.now();
     }
 
+    /// The same where only some clients were without: waits until every node says that its store is whole again.
+    #[track_caller]
+    pub(crate) fn await_whole(&mut self) {
+        self.await_words("0");
+        self.marks.exact = self.running.now();
+    }
+
+    /// Waits until every node says that a part of its store is away.
+    #[track_caller]
+    pub(crate) fn await_broken(&self) {
+        self.await_words("1");
+    }
+
+    #[track_caller]
+    fn await_words(&self, is_degraded: &str) {
+        for node in &self.fleet.nodes {
+            within(PATIENCE, "nodes say how their store is", || {
+                let said = node.metric("tollgate_store_degraded")?;
+                (said.to_string() == is_degraded).then_some(())
+            });
+        }
+    }
+
     /// Waits until of each node the latest answer about each rule was asked for after a moment, and is as it should be.
     #[track_caller]
     pub(crate) fn await_answers(&self, what: &str, after: Duration, is_so: impl Fn(&Answer) -> bool) {
