@@ -5,7 +5,12 @@
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
 mod account;
+mod alone;
 mod fleet;
 mod kill;
 mod log;
+mod memory;
+mod network;
+mod orders;
+mod pause;
 mod trial;
