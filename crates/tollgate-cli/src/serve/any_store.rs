@@ -41,35 +41,22 @@ impl AnyStore {
         }
     }
 
-    /// What it is, in a line; what about it may come as a surprise is a warning in the log.
+    /// What it is, in a line.
     pub(super) fn words(&self, settings: &Settings) -> String {
         let Some(report) = self.health() else { return "memory, of this process alone".to_owned() };
-        for server in report.servers.iter().filter(|server| server.may_forget) {
-            let policy = server.eviction_policy.as_deref().unwrap_or_default();
-            tracing::warn!(
-                server = server.address,
-                policy,
-                "the store may drop limits when its memory is full, and who was refused starts afresh: set \
-                 maxmemory-policy to noeviction or a volatile policy on a server of its own"
-            );
-        }
-        let found = match report.is_degraded() {
-            false => servers(&report),
-            true => format!(
-                "NOT THERE YET, so {} holds unless rules say otherwise",
-                settings.on_store_failure.name()
+        let (store, mode) = (&settings.store, settings.on_store_failure.name());
+        match report.is_degraded() {
+            true => format!("{store}: NOT THERE YET, so {mode} holds unless rules say otherwise"),
+            false => format!(
+                "{store}: {}; it has {:?} to answer, and without it {mode} holds",
+                servers(&report),
+                settings.store_timeout
             ),
-        };
-        format!(
-            "{}: {found}; it has {:?} to answer, and without it {} holds",
-            settings.store,
-            settings.store_timeout,
-            settings.on_store_failure.name()
-        )
+        }
     }
 }
 
-/// `3 servers (cluster), redis 7.0.15, noeviction`.
+/// `Redis 7.0.15, cluster of 3 servers, noeviction`.
 fn servers(report: &StoreReport) -> String {
     let all = |tell: fn(&ServerReport) -> Option<&str>| {
         let mut told: Vec<_> = report.servers.iter().filter_map(tell).collect();
@@ -77,13 +64,18 @@ fn servers(report: &StoreReport) -> String {
         told.dedup();
         told.join(" and ")
     };
-    let count = match report.servers.len() {
-        1 => report.topology.name().to_owned(),
-        many => format!("{}, {many} servers", report.topology.name()),
-    };
     let software = all(|server| server.software.as_deref());
+    let topology = match report.servers.len() {
+        1 => report.topology.name().to_owned(),
+        many => format!("{} of {many} servers", report.topology.name()),
+    };
     let policy = all(|server| server.eviction_policy.as_deref());
-    format!("{software}, {count}, {policy}")
+    let warning = match report.servers.iter().any(|server| server.may_forget) {
+        true => " MAY DROP LIMITS when memory is full: set maxmemory-policy to noeviction",
+        false => "",
+    };
+    let found = [software, topology, policy + warning];
+    found.iter().filter(|words| !words.is_empty()).map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 impl Store for AnyStore {

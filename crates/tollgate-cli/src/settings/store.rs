@@ -151,7 +151,7 @@ mod tests {
         for (text, shown) in [
             ("redis://:secret@h:6379", "redis://:***@h:6379"),
             ("redis://me:secret@h:6379/1", "redis://me:***@h:6379/1"),
-            ("redis://me:se:c%2Fr%40et@h", "redis://me:***@h"),
+            ("redis://me:se%3Ac%2Fr%40et@h", "redis://me:***@h"),
             ("redis://me@h", "redis://me@h"),
             (
                 "redis+sentinel://me:secret@a,b/main?sentinel_user=x&sentinel_password=secret",

@@ -28,8 +28,7 @@ const ASK_FACTS: Duration = Duration::from_secs(30);
 
 /// Keeps a server's connections for ever.
 pub(super) async fn keep(core: Arc<Core>) {
-    let mut asked_facts: Option<Instant> = None;
-    let mut tended = Instant::now();
+    let (mut asked_facts, mut tended) = (Instant::now(), Instant::now());
     loop {
         let probe_at = core.breaker.lock().probe_at(Instant::now());
         if let Some(probe_at) = probe_at {
@@ -37,8 +36,8 @@ pub(super) async fn keep(core: Arc<Core>) {
             probe(&core).await;
             continue;
         }
-        if asked_facts.is_none_or(|asked| asked.elapsed() >= ASK_FACTS) {
-            asked_facts = Some(Instant::now());
+        if asked_facts.elapsed() >= ASK_FACTS {
+            asked_facts = Instant::now();
             ask_facts(&core).await;
         }
         // Whether something happened or time passed, everything is looked after.
@@ -121,7 +120,7 @@ async fn watch(core: &Arc<Core>, link: &Link) -> Result<(), String> {
     values.get(1).map_or(Ok(()), |role| check_role(core, role)).map_err(|error| error.to_string())
 }
 
-/// Makes a connection and says what it is for. The first one also brings the script.
+/// Makes a connection and says what it is for. The first one also brings the script, and asks the server about itself.
 async fn connect(core: &Arc<Core>, is_first: bool) -> Result<Link, DialError> {
     let keeper = Arc::downgrade(core);
     let on_close = move || {
@@ -136,6 +135,7 @@ async fn connect(core: &Arc<Core>, is_first: bool) -> Result<Link, DialError> {
     let mut greeting = vec![name, cmd("TIME"), cmd("ROLE")];
     if is_first {
         greeting.push(load_command(core.terms.script));
+        greeting.extend(facts_commands());
     }
     let sent = Instant::now();
     let answer = timeout(PATIENCE, link.send(&Batch::new(greeting))).await;
@@ -146,6 +146,7 @@ async fn connect(core: &Arc<Core>, is_first: bool) -> Result<Link, DialError> {
     }
     values.get(2).map_or(Ok(()), |role| check_role(core, role))?;
     if is_first {
+        note_facts(core, values.get(4..).unwrap_or_default());
         match values.into_iter().nth(3) {
             Some(Value::ServerError(error)) => return Err(RedisError::from(error).into()),
             _ => core.meter.script_loads.fetch_add(1, Relaxed),
@@ -183,23 +184,32 @@ fn read_time(value: &Value) -> Option<Micros> {
     Some(Micros::new(seconds.saturating_mul(1_000_000).saturating_add(micros)))
 }
 
-async fn ask_facts(core: &Arc<Core>) {
+async fn ask_facts(core: &Core) {
     let Some(link) = core.pick() else { return };
-    let sections = ["server", "replication", "memory"].map(|section| {
+    if let Ok(Ok(values)) = timeout(PATIENCE, link.send(&Batch::new(facts_commands()))).await {
+        note_facts(core, &values);
+    }
+}
+
+fn facts_commands() -> impl Iterator<Item = Cmd> {
+    ["server", "replication", "memory"].into_iter().map(|section| {
         let mut info = cmd("INFO");
         info.arg(section);
         info
-    });
-    // A server that may not be asked stays unknown, which nothing depends on.
-    let Ok(Ok(values)) = timeout(PATIENCE, link.send(&Batch::new(sections))).await else { return };
-    let Some(facts) = Facts::read(&values) else { return };
+    })
+}
+
+/// Notes what a server says of itself. One that may not be asked stays unknown, which nothing depends on.
+fn note_facts(core: &Core, answers: &[Value]) {
+    let Some(facts) = Facts::read(answers) else { return };
     let mut known = core.facts.lock();
     let could = known.as_ref().is_some_and(Facts::can_drop_limits);
     if facts.can_drop_limits() && !could {
         let policy = &facts.eviction;
         warn!(
             server = %core.server,
-            "store server drops limits when its memory is full ({policy}): set maxmemory-policy to noeviction"
+            "store server drops limits when its memory is full ({policy}), and who was denied starts afresh: set \
+             maxmemory-policy to noeviction"
         );
     }
     *known = Some(facts);

@@ -1,0 +1,88 @@
+//! A shared store, as whoever starts and watches a server sees it.
+
+#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+
+mod support;
+
+use serde_json::json;
+use support::{PATIENCE, Server, within};
+use tollgate_testkit::servers::{Brand, Cluster, RedisServer};
+
+const RULES: &str = "default: {limit: 5/day}";
+const ALICE: &str = r#"{"client_key":"alice"}"#;
+
+fn node(url: &str) -> Server {
+    Server::with(RULES, &["--store", url])
+}
+
+/// The line that says what the store is.
+fn store_line(server: &Server) -> String {
+    server.greeting.lines().find(|line| line.contains("store")).unwrap_or(&server.greeting).to_owned()
+}
+
+#[test]
+fn the_greeting_says_what_was_found_and_what_it_may_do() {
+    let redis = RedisServer::start();
+    let line = store_line(&node(&redis.url()));
+    let version = redis.info("redis_version");
+    assert!(
+        line.contains(&format!("redis {version}, standalone, noeviction; it has 50ms to answer")),
+        "{line}"
+    );
+    assert!(!line.contains("MAY DROP"), "{line}");
+
+    let forgetful =
+        RedisServer::setup(Brand::Valkey).set("maxmemory", "64mb").set("maxmemory-policy", "allkeys-lru");
+    let forgetful = forgetful.start();
+    let server = node(&forgetful.url());
+    let line = store_line(&server);
+    assert!(line.contains("valkey 9") && line.contains("allkeys-lru MAY DROP LIMITS"), "{line}");
+    assert!(server.log().contains("set maxmemory-policy to noeviction"), "{}", server.log());
+
+    let cluster = Cluster::start();
+    let line = store_line(&node(&cluster.url()));
+    assert!(line.contains("cluster of 3 servers"), "{line}");
+}
+
+#[test]
+fn a_store_that_is_away_at_the_start_is_said_and_found_later() {
+    let mut redis = RedisServer::start();
+    let url = redis.url();
+    redis.kill();
+    let server = node(&url);
+    assert!(store_line(&server).contains("NOT THERE YET, so local holds"), "{}", server.greeting);
+    let ready = || server.connect_admin().get("/readyz");
+    let degraded = ready();
+    assert_eq!((degraded.status, &degraded.json()["degraded"]), (200, &json!(true)));
+    let answer = server.check(ALICE);
+    assert_eq!((answer.status, answer.field("x-ratelimit-policy")), (200, Some("degraded")));
+
+    redis.restart();
+    within(PATIENCE, "the store is found", || (ready().json()["degraded"] != json!(true)).then_some(()));
+    assert_eq!(server.check(ALICE).field("x-ratelimit-policy"), None);
+}
+
+#[test]
+fn the_admin_port_tells_of_the_store_and_never_its_password() {
+    let redis = RedisServer::setup(Brand::Redis).password("open-sesame").start();
+    let url = format!("redis://:open-sesame@{}", redis.address());
+    let (one, other) = (node(&url), node(&url));
+    for (server, remaining) in [(&one, "4"), (&other, "3"), (&one, "2")] {
+        assert_eq!(server.check(ALICE).field("x-ratelimit-remaining"), Some(remaining));
+    }
+    // Each counts the other once both have been heard of.
+    let told = within(PATIENCE, "two nodes are known", || {
+        let told = one.admin("GET", "/v1/store", "").json();
+        (told["live_nodes"] == json!(2)).then_some(told)
+    });
+    let server = &told["servers"][0];
+    assert_eq!((&told["topology"], &server["breaker"]), (&json!("standalone"), &json!("closed")), "{told}");
+    assert_eq!(
+        (&server["script_loaded"], &server["eviction_policy"]),
+        (&json!(true), &json!("noeviction")),
+        "{told}"
+    );
+    assert!(server["calls"]["count"].as_u64().unwrap() >= 2, "{told}");
+    let all = format!("{told}{}{}{}", one.greeting, one.log(), one.admin("GET", "/metrics", "").body);
+    assert!(!all.contains("sesame"), "{all}");
+}
