@@ -17,8 +17,9 @@ use tollgate_testkit::load::{Answer, Slow, Tally, Verdict};
 use tollgate_testkit::servers::{Footprint, RedisServer};
 use tollgate_testkit::{PATIENCE, within};
 
-/// How long it takes at most from when a store is back until every node uses it.
-pub(crate) const RECOVERY: Duration = Duration::from_secs(3);
+/// How long it takes at most from when a store is back until every node uses it: an attempt that was under way may have to
+/// end first, which takes up to a second and a half, and the next comes within two.
+pub(crate) const RECOVERY: Duration = Duration::from_secs(4);
 
 /// What a node and the way to it may take on top of what it waits for the store.
 const GRACE: Duration = Duration::from_millis(25);
@@ -194,7 +195,7 @@ impl Account {
         let late = self.tally.answers().iter().find(|answer| answer.asked > exact && answer.is_degraded);
         assert_eq!(late, None, "all was exact from {exact:?} on");
         let few = self.fleet.ask_for_few("after");
-        assert_eq!((few.allowed(), few.degraded(), few.failed()), (FEW, 0, 0), "nodes agree to the unit");
+        assert_eq!((few.allowed, few.degraded), (FEW, 0), "nodes agree to the unit");
     }
 
     /// What an outage made a node open is closed again, and its memory is as it was.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 use tollgate_testkit::load::{Load, Tally, Target};
@@ -117,18 +118,40 @@ impl Fleet {
     #[track_caller]
     pub(crate) fn used(&self, key: u64) -> u64 {
         let path = Ask::Counted.path();
-        let answer = self.nodes[0].check(&format!(r#"{{"client_key":"key{key}","endpoint":"{path}"}}"#));
+        let body = format!(r#"{{"client_key":"key{key}","endpoint":"{path}"}}"#);
+        let answer = self.nodes[0].post("/v1/peek", &body);
+        assert!(!answer.contains("degraded"), "{answer}");
         let remaining = answer.split_once(r#""remaining":"#).and_then(|(_, rest)| rest.split_once(','));
         let remaining: u64 = remaining.and_then(|(number, _)| number.parse().ok()).expect(&answer);
-        // Who asks pays, too.
-        PLENTY - remaining - 1
+        PLENTY - remaining
     }
 
-    /// Has a client that nobody knows yet ask all nodes at once, for more than they may admit together: [`FEW`], which takes
-    /// an hour to come back.
-    pub(crate) fn ask_for_few(&self, client: &str) -> Tally {
+    /// Has a client ask all nodes at once, each of them for twice what they may admit together: [`FEW`], which take an hour
+    /// to come back.
+    #[track_caller]
+    pub(crate) fn ask_for_few(&self, client: &str) -> Few {
         let body = format!(r#"{{"client_key":"{client}","endpoint":"/few"}}"#);
-        let load = Load::on(self.targets()).post("/check", &body).connections(2);
-        load.run(2 * FEW as u64 * self.nodes.len() as u64)
+        let ask = |target| Load::on([target]).post("/check", &body).connections(2).run(2 * FEW as u64);
+        let tallies: Vec<Tally> = thread::scope(|scope| {
+            let asking: Vec<_> =
+                self.targets().into_iter().map(|node| scope.spawn(move || ask(node))).collect();
+            asking.into_iter().map(|asking| asking.join().unwrap()).collect()
+        });
+        let sum = |count: fn(&Tally) -> usize| tallies.iter().map(count).sum();
+        assert_eq!(sum(Tally::failed), 0, "nodes answer everybody");
+        Few {
+            asked: sum(|tally| tally.answers().len()),
+            allowed: sum(Tally::allowed),
+            degraded: sum(Tally::degraded),
+        }
     }
+}
+
+/// What became of somebody who wanted more than there was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Few {
+    pub(crate) asked: usize,
+    pub(crate) allowed: usize,
+    /// How many of all answers were given without the store.
+    pub(crate) degraded: usize,
 }

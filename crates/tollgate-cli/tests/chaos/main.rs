@@ -5,11 +5,16 @@
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
 mod account;
+mod alone;
 mod cluster;
 mod fleet;
 mod kill;
 mod log;
+mod memory;
+mod network;
+mod orders;
 mod partition;
+mod pause;
 mod sentinel;
 mod sharded;
 mod trial;

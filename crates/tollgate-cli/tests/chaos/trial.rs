@@ -46,6 +46,8 @@ impl Trial {
     /// These nodes under load, for long enough to be warm.
     pub(crate) fn with(fleet: Fleet) -> Trial {
         let mut trial = Trial::without_store(fleet);
+        // What was said at the start is not part of it.
+        trial.logged = trial.fleet.nodes.iter().map(Log::length).collect();
         trial.await_answers("nodes answer by the store", Duration::ZERO, |answer| !answer.is_degraded);
         trial.go_on(CALM);
         trial.footprints = trial.fleet.nodes.iter().map(tollgate_testkit::servers::Node::footprint).collect();
@@ -56,7 +58,7 @@ impl Trial {
     pub(crate) fn without_store(fleet: Fleet) -> Trial {
         let load = Load::on(fleet.targets()).endpoints(&Ask::ALL.map(Ask::path)).zipf_keys(CLIENTS);
         let running = load.connections(CONNECTIONS).rate(RATE).begin();
-        let logged = fleet.nodes.iter().map(Log::length).collect();
+        let logged = vec![0; fleet.nodes.len()];
         Trial { fleet, running, marks: Marks::default(), logged, footprints: Vec::new() }
     }
 

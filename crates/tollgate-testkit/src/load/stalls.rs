@@ -1,11 +1,13 @@
 //! When the machine itself stood still.
 //!
-//! A thread for each processor does nothing but sleep for a moment and look how late it woke. It shares nothing with
+//! A thread on each processor does nothing but sleep for a moment and look how late it woke. It shares nothing with
 //! whoever is measured, so what holds it up is the machine: another program, or another guest of the same host. Who measures
 //! how long a server took can tell by it what was none of the server's doing.
 
 use super::now;
+use std::fs;
 use std::ops::Range;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -28,9 +30,12 @@ impl Lookouts {
     pub(super) fn post(begun: Instant) -> Lookouts {
         let is_over = Arc::new(AtomicBool::new(false));
         let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let threads = (0..count).map(|_| {
+        let threads = (0..count).map(|processor| {
             let is_over = Arc::clone(&is_over);
-            thread::spawn(move || watch(begun, &is_over))
+            thread::spawn(move || {
+                stay_on(processor);
+                watch(begun, &is_over)
+            })
         });
         Lookouts { threads: threads.collect(), is_over }
     }
@@ -41,6 +46,14 @@ impl Lookouts {
         let seen = self.threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default());
         merge(seen.collect())
     }
+}
+
+/// Has this thread run on one processor only. Where that is not to be had, the threads watch wherever they are.
+fn stay_on(processor: usize) {
+    let thread = fs::read_link("/proc/thread-self").unwrap_or_default();
+    let mut command = Command::new("taskset");
+    command.args(["--pid", "--cpu-list", &processor.to_string()]).arg(thread.file_name().unwrap_or_default());
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
 fn watch(begun: Instant, is_over: &AtomicBool) -> Vec<Range<Duration>> {

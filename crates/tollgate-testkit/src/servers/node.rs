@@ -137,10 +137,10 @@ impl Node {
             .map(|(_, token)| token.to_owned())
     }
 
-    /// What it answers to a check, in JSON: the body of the answer.
+    /// What its HTTP port says to JSON that is posted to this path: the body of the answer.
     #[track_caller]
-    pub fn check(&self, body: &str) -> String {
-        let head = format!("POST /check HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
+    pub fn post(&self, path: &str, body: &str) -> String {
+        let head = format!("POST {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
         exchange(&self.http(), &head, body)
     }
 

@@ -93,6 +93,8 @@ struct Core {
     in_flight: AtomicUsize,
     breaker: Mutex<Breaker>,
     phase: watch::Sender<Phase>,
+    /// How long the most patient call waited of those that timed out since the server was last away.
+    too_slow_ms: AtomicU64,
     /// Wakes the keeper.
     wake: Notify,
     /// Held while the script is loaded.
@@ -147,6 +149,7 @@ impl Node {
             in_flight: AtomicUsize::new(0),
             breaker: Mutex::new(Breaker::new(probes, now, seed)),
             phase: watch::Sender::new(Phase::New),
+            too_slow_ms: AtomicU64::new(0),
             wake: Notify::new(),
             loading: tokio::sync::Mutex::new(()),
             meter: Meter::default(),
@@ -338,6 +341,8 @@ impl Core {
             }
             Err(_) => {
                 if deadline - began >= FAIR_DEADLINE {
+                    let patience = (deadline - began).as_micros().div_ceil(1000);
+                    self.too_slow_ms.fetch_max(u64::try_from(patience).unwrap_or(u64::MAX), Relaxed);
                     self.note_call(began, now, false);
                     if link.note_silence() {
                         self.give_up(link);

@@ -208,6 +208,31 @@ async fn connections_that_lead_nowhere_are_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_too_slow_is_called_when_it_is_quick_and_no_sooner() {
+    let server = RedisServer::start();
+    let proxy = ChaosProxy::to(&server.address());
+    let fleet = connected(&format!("redis://{}", proxy.address())).await;
+    let node = only(&fleet);
+    proxy.set_weather(Weather { latency: Duration::from_millis(100), ..Weather::FINE });
+    while node.phase() == Phase::Up {
+        assert!(take(&fleet, "a", Duration::from_millis(50)).await.is_err());
+    }
+    // Several times it is tried, and found there.
+    let connects = node.counts().connects;
+    eventually("it is tried again", async {
+        while node.counts().connects < connects + 6 {
+            assert_eq!(node.phase(), Phase::Down);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    assert_eq!(node.trouble().as_deref(), Some("it doesn't answer within 50 ms"));
+    proxy.set_weather(Weather::FINE);
+    until(&node, Phase::Up).await;
+    assert!(take(&fleet, "a", AMPLE).await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_time_is_over_is_not_sent() {
     let server = RedisServer::start();
     let fleet = connected(&server.url()).await;

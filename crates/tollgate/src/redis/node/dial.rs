@@ -37,8 +37,8 @@ pub(in crate::redis) struct Dialer {
 pub(in crate::redis) enum DialError {
     #[error("it can't be reached: {0}")]
     Io(#[from] io::Error),
-    #[error("it doesn't answer within {} ms", PATIENCE.as_millis())]
-    TooSlow,
+    #[error("it doesn't answer within {} ms", .0.as_millis())]
+    TooSlow(Duration),
     #[error("TLS with it fails: {0}")]
     Tls(io::Error),
     #[error("it refuses: {0}")]
@@ -112,7 +112,7 @@ impl Dialer {
                 MultiplexedConnection::new_with_config(&self.login, stream, config).await?;
             Ok(Link::new(connection, driver, on_close))
         };
-        timeout(PATIENCE, connect).await.unwrap_or(Err(DialError::TooSlow))
+        timeout(PATIENCE, connect).await.unwrap_or(Err(DialError::TooSlow(PATIENCE)))
     }
 
     async fn reach(&self, server: &Server) -> Result<Box<dyn Stream>, DialError> {

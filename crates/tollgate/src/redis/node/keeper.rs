@@ -52,31 +52,47 @@ pub(super) async fn keep(core: Arc<Core>) {
 
 /// Makes all connections, one after the other, and lets calls in once they are warm.
 async fn probe(core: &Arc<Core>) {
+    if let Err(error) = come_up(core).await {
+        core.breaker.lock().note_bad_probe(Instant::now());
+        *core.trouble.lock() = Some(error.to_string());
+        // Only the first try can find it away: later ones find it still away.
+        if core.enter_phase(Phase::Down) {
+            warn!(server = %core.server, "store server is away: {error}");
+        }
+    }
+}
+
+async fn come_up(core: &Arc<Core>) -> Result<(), DialError> {
     let mut links = Vec::new();
     while links.len() < core.terms.links {
-        match connect(core, links.is_empty()).await {
-            Ok(link) => links.push(Arc::new(link)),
-            Err(error) => {
-                core.breaker.lock().note_bad_probe(Instant::now());
-                *core.trouble.lock() = Some(error.to_string());
-                // Only the first try can find it away: later ones find it still away.
-                if core.enter_phase(Phase::Down) {
-                    warn!(server = %core.server, "store server is away: {error}");
-                }
-                return;
-            }
+        let link = connect(core, links.is_empty()).await?;
+        links.push(Arc::new(link));
+        if links.len() < core.terms.links {
+            core.breaker.lock().note_good_probe(Instant::now());
         }
-        if links.len() == core.terms.links {
-            core.links.store(Arc::new(std::mem::take(&mut links)));
-            if core.breaker.lock().note_good_probe(Instant::now()) == Some(Change::Closed) {
-                *core.trouble.lock() = None;
-                if core.enter_phase(Phase::Up) {
-                    info!(server = %core.server, "store server is there");
-                }
-            }
-            return;
+    }
+    be_quick(core, &links[0]).await?;
+    core.links.store(Arc::new(links));
+    if core.breaker.lock().note_good_probe(Instant::now()) == Some(Change::Closed) {
+        core.too_slow_ms.store(0, Relaxed);
+        *core.trouble.lock() = None;
+        if core.enter_phase(Phase::Up) {
+            info!(server = %core.server, "store server is there");
         }
-        core.breaker.lock().note_good_probe(Instant::now());
+    }
+    Ok(())
+}
+
+/// Asks a server that was too slow to be as quick as it was not: who calls it before that waits in vain, and all is as it
+/// was before.
+async fn be_quick(core: &Core, link: &Link) -> Result<(), DialError> {
+    let patience = Duration::from_millis(core.too_slow_ms.load(Relaxed));
+    if patience.is_zero() {
+        return Ok(());
+    }
+    match timeout(patience, link.send(&Batch::new([cmd("TIME")]))).await {
+        Ok(answer) => answer.map(drop).map_err(DialError::from),
+        Err(_) => Err(DialError::TooSlow(patience)),
     }
 }
 
@@ -146,7 +162,7 @@ async fn connect(core: &Arc<Core>, is_first: bool) -> Result<Link, DialError> {
     }
     let sent = Instant::now();
     let answer = timeout(PATIENCE, link.send(&Batch::new(greeting))).await;
-    let values = answer.map_err(|_| DialError::TooSlow)??;
+    let values = answer.map_err(|_| DialError::TooSlow(PATIENCE))??;
     // A server may keep names and times to itself; whether it is a master is asked of it where that matters.
     if let Some(time) = values.get(1).and_then(read_time) {
         core.note_time(sent, Instant::now(), time);
