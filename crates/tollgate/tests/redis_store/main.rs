@@ -3,6 +3,7 @@
 
 mod known;
 mod outage;
+mod rights;
 mod shared;
 mod spread;
 
