@@ -5,6 +5,7 @@ mod known;
 mod outage;
 mod shared;
 mod spread;
+mod suite;
 
 use std::num::NonZeroU16;
 use std::time::Duration;
