@@ -24,6 +24,4 @@ pub use cell::Cell;
 pub use engine::{Engine, Reply};
 pub use model::Model;
 pub use patience::{PATIENCE, try_within, within};
-pub use request::{Requests, requests};
-pub use scenario::Scenario;
-pub use trace::{Op, Shift, Trace, traces};
+pub use trace::Trace;

@@ -16,7 +16,7 @@ const QUOTAS: [&str; 9] =
 
 /// Requests that come one call after the other.
 #[derive(Clone, Debug)]
-pub struct Requests(Vec<Call>);
+pub(crate) struct Requests(Vec<Call>);
 
 /// Requests that come at once, and how long after those before.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ struct Wish {
 
 /// Requests over two keys and all laws: several limits each, the same one twice included, some of them shadows. Some of
 /// those that come at once are alike.
-pub fn requests() -> impl Strategy<Value = Requests> {
+pub(crate) fn requests() -> impl Strategy<Value = Requests> {
     let wish = (0..2_usize, 0..QUOTAS.len(), 0..4_u32, proptest::bool::weighted(0.2));
     let wish = wish.prop_map(|(key, limit, units, is_shadow)| Wish { key, limit, units, is_shadow });
     let kind = prop_oneof![10 => Just(Kind::Take), 1 => Just(Kind::Look), 1 => Just(Kind::Give), 1 => Just(Kind::Clear)];
@@ -69,7 +69,7 @@ impl Requests {
     ///
     /// # Errors
     /// They do not: it says where.
-    pub fn check(&self, engine: &mut impl Engine) -> Result<(), TestCaseError> {
+    pub(crate) fn check(&self, engine: &mut impl Engine) -> Result<(), TestCaseError> {
         let limits = limits();
         let (mut models, mut now, mut permits) = (Accounts::of_models(), START, 0);
         for (index, call) in self.0.iter().enumerate() {
@@ -106,7 +106,7 @@ impl Call {
                     Kind::Clear => (Act::Clear, *permits),
                 };
                 let key = Key::new(["client", ["a", "b"][wish.key]]).expect("it is short");
-                let scope = Scope(wish.limit.try_into().unwrap_or(0));
+                let scope = Scope(wish.limit as u64);
                 draws.push(key.borrow(), scope, limits[wish.limit], act, PermitId(permit));
                 draws.set_terms(Terms { is_shadow: wish.is_shadow, ..Terms::default() });
             }

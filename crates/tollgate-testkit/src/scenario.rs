@@ -35,7 +35,7 @@ const START: Micros = Micros::new(1_704_067_200_000_000);
 
 /// One scenario.
 #[derive(Debug)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     name: String,
     steps: Vec<Step>,
 }
@@ -67,7 +67,7 @@ impl Scenario {
     ///
     /// # Panics
     /// If a line can't be read: it says which and what to write.
-    pub fn all() -> Vec<Scenario> {
+    pub(crate) fn all() -> Vec<Scenario> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
         let files = fs::read_dir(folder).must("the scenarios can't be found");
         let mut paths: Vec<_> = files.map(|file| file.must("a file can't be found").path()).collect();
@@ -114,7 +114,7 @@ impl Scenario {
     ///
     /// # Panics
     /// If the engine says something else than the text.
-    pub fn check(&self, engine: &mut impl Engine) {
+    pub(crate) fn check(&self, engine: &mut impl Engine) {
         for Step { place, now, request, expected } in &self.steps {
             let replies = engine.decide(*now, request);
             let said: Vec<_> =

@@ -58,7 +58,7 @@ macro_rules! test_each_law {
 pub enum Cases {
     /// As many as a property gets.
     Many,
-    /// A few, for those that take a thousand times as long for each.
+    /// A few, for those that take hundreds of times as long.
     Few,
 }
 
@@ -67,7 +67,7 @@ impl Cases {
         let usual = Config { failure_persistence: None, ..Config::default() };
         let cases = match self {
             Cases::Many => usual.cases,
-            Cases::Few => (usual.cases / 300).max(16),
+            Cases::Few => (usual.cases / 200).max(16),
         };
         TestRunner::new(Config { cases, ..usual })
     }

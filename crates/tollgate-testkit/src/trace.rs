@@ -11,20 +11,20 @@ use tollgate_core::{Act, Ask, Draws, Law, Limit, LogSize, Micros, PermitId, Quot
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
-pub struct Op {
+struct Op {
     /// How the clock moves first.
-    pub shift: Shift,
+    shift: Shift,
     /// Which of the trace's limits is in force.
-    pub limit: usize,
+    limit: usize,
     /// What is asked.
-    pub act: Act,
+    act: Act,
     /// Who asks, under a concurrency limit.
-    pub permit: PermitId,
+    permit: PermitId,
 }
 
 /// How the clock moves.
 #[derive(Clone, Copy, Debug)]
-pub enum Shift {
+enum Shift {
     /// Not at all, or forward.
     Forward(Span),
     /// Back.
@@ -37,11 +37,11 @@ pub enum Shift {
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// The limits it is under, one after the other: the same law, different quotas.
-    pub limits: Vec<Limit>,
+    limits: Vec<Limit>,
     /// What happens.
-    pub ops: Vec<Op>,
+    ops: Vec<Op>,
     /// How far behind the latest time it has shown the clock may fall.
-    pub back: Span,
+    back: Span,
 }
 
 /// When traces begin: in 2023, at an odd microsecond.
@@ -55,7 +55,7 @@ impl Trace {
     ///
     /// # Errors
     /// They do not: it says where.
-    pub fn check(&self, engine: &mut impl Engine) -> Result<(), TestCaseError> {
+    pub(crate) fn check(&self, engine: &mut impl Engine) -> Result<(), TestCaseError> {
         let (mut now, mut latest, mut come_back) = (START, START, Span::ZERO);
         let mut model = Model::new(&self.limits[0]);
         let mut draws = Draws::new();
@@ -91,7 +91,7 @@ impl Trace {
 }
 
 /// Traces under a law: any quota it takes, any cost, and any clock that falls no further behind than `back`.
-pub fn traces(law: Law, back: Span) -> impl Strategy<Value = Trace> {
+pub(crate) fn traces(law: Law, back: Span) -> impl Strategy<Value = Trace> {
     vec(limits(law), 1..3).prop_flat_map(move |limits| {
         let (first, spans) = (limits[0], spans(&limits));
         let ops = vec(op(&first, spans), 1..40);

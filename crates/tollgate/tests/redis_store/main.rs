@@ -6,6 +6,7 @@ mod outage;
 mod rights;
 mod shared;
 mod spread;
+mod suite;
 
 use std::num::NonZeroU16;
 use std::time::Duration;
