@@ -13,6 +13,7 @@ mod model;
 mod patience;
 mod scenario;
 pub mod servers;
+mod stalls;
 mod trace;
 
 pub use cell::Cell;
@@ -20,4 +21,5 @@ pub use engine::{Engine, Reply};
 pub use model::Model;
 pub use patience::{PATIENCE, try_within, within};
 pub use scenario::check;
+pub use stalls::despite_stalls;
 pub use trace::{Op, Shift, Trace, replay, traces};
