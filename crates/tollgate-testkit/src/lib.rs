@@ -16,6 +16,7 @@ mod patience;
 mod request;
 mod scenario;
 pub mod servers;
+mod stalls;
 pub mod suite;
 mod trace;
 
@@ -24,4 +25,5 @@ pub use cell::Cell;
 pub use engine::{Engine, Reply};
 pub use model::Model;
 pub use patience::{PATIENCE, try_within, within};
+pub use stalls::despite_stalls;
 pub use trace::Trace;
