@@ -47,7 +47,7 @@ pub(crate) fn tollgate(program: &Program, site: Site) -> Result<RespSubject> {
     let place = site.start(program, Door::Resp)?;
     let name = format!("tollgate {} CL.THROTTLE", program.version);
     let proof = |reply| Command::five("CL.THROTTLE proof 0 1 60", reply);
-    Ok(RespSubject::new(name, place, &throttle(), &[ZERO, ONE].map(proof)))
+    Ok(RespSubject::new(name, place, &throttle("1"), &[ZERO, ONE].map(proof)))
 }
 
 /// throttlecrab's server, with the store and the clean-up it chooses by itself.
@@ -97,12 +97,18 @@ pub(crate) fn floor() -> Result<RespSubject> {
 
 /// What Tollgate is asked.
 pub(super) fn throttles() -> [Plan; 2] {
-    plans(&throttle())
+    plans(&throttle("1"))
+}
+
+/// What Tollgate is asked by the pipeline, with a million units to come back in so many seconds.
+pub(crate) fn pipelines(period: &str) -> Plan {
+    let [_, pipelines] = plans(&throttle(period));
+    pipelines
 }
 
 /// A limit that refuses nobody, as redis-cell's clients word it.
-fn throttle() -> Command {
-    Command::five(&format!("CL.THROTTLE {KEY} 999999 1000000 1"), ZERO)
+fn throttle(period: &str) -> Command {
+    Command::five(&format!("CL.THROTTLE {KEY} 999999 1000000 {period}"), ZERO)
 }
 
 /// One command at a time, and many.
