@@ -25,6 +25,9 @@ use std::net::SocketAddr;
 /// Three times what limitador's server did with Redis on this machine: 21 000 to 31 000 requests a second.
 const BAR_HTTP: f64 = 63_000.0;
 
+/// The quota as redis-cell's clients word it.
+const THROTTLE: &str = "999999 1000 3600";
+
 /// Which of Tollgate's doors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
@@ -109,14 +112,15 @@ impl Site {
             .with_context(|| format!("can't write {}", file.display()))?;
         let (own, other, name, mut plan) = match door {
             Door::Http => ("--http", "--resp", "HTTP", http::checks()),
-            Door::Resp => ("--resp", "--http", "RESP", resp::pipelines("3600")),
+            Door::Resp => ("--resp", "--http", "RESP", resp::pipelines(THROTTLE)),
         };
         plan.idle = idle;
         let mut arguments: Vec<OsString> =
             ["serve", own, "127.0.0.1:0", other, "off", "--grpc", "off", "--admin", "off", "--workers", "1"]
                 .map(Into::into)
                 .to_vec();
-        arguments.extend(["--on-store-failure", "closed", "--store", &host.url(), "--rules"].map(Into::into));
+        arguments.extend(["--on-store-failure", "closed", "--store-timeout", "1s"].map(Into::into));
+        arguments.extend(["--store", &host.url(), "--rules"].map(Into::into));
         arguments.push(file.into());
         let (process, address) = Process::start(tollgate, &arguments, SERVERS)?;
         let site = Site { name: format!("{name}, {words}"), host, tollgate: process, address, plan };

@@ -9,7 +9,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use tollgate::redis::{RedisOptions, RedisStore, StoreUrl};
 
-/// How long anything may take that is not measured.
+/// How long anything may take. It is long, because the machine may take a core away for a while, and then nobody is to
+/// blame.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running Redis.
@@ -36,7 +37,8 @@ impl Host {
     /// A store on it, on the runtime that this is called on.
     pub(crate) async fn store(&self) -> Result<RedisStore> {
         let StoreUrl::Redis(url) = self.url().parse()? else { bail!("Redis is not taken for Redis") };
-        let store = RedisStore::connect(&url, &RedisOptions::default())?;
+        let options = RedisOptions { patience: PATIENCE, ..RedisOptions::default() };
+        let store = RedisStore::connect(&url, &options)?;
         ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", store.describe());
         Ok(store)
     }

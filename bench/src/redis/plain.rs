@@ -26,9 +26,9 @@ redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', math.ceil((full - 
 return {1, math.floor((most - full + now) / interval)}
 ";
 
-/// Microseconds until a unit is back, and until a million are: 1000000/h.
-const INTERVAL: &str = "3600";
-const MOST: &str = "3600000000";
+/// Microseconds until a unit is back, and until a million are: 1000/h burst 1000000.
+const INTERVAL: &str = "3600000";
+const MOST: &str = "3600000000000";
 
 /// How many connections ask.
 const CONNECTIONS: usize = 64;
