@@ -44,7 +44,7 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     let ms = Duration::from_millis;
     let effort = run.pace.pick(
         Effort { rounds: 5, warm_up: ms(1000), time: ms(3000) },
-        Effort { rounds: 2, warm_up: ms(100), time: ms(300) },
+        Effort { rounds: 2, warm_up: ms(300), time: ms(1500) },
     );
     let redis = program::redis()?;
     let benchmark = program::redis_benchmark(&redis)?;

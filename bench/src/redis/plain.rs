@@ -63,11 +63,11 @@ impl<'a> Plain<'a> {
     pub(crate) fn press(&self, host: &Host, effort: Effort) -> Result<Turn> {
         let calls = |time: Duration| (self.pace * time.as_secs_f64()) as u64;
         self.run(host, self.depth, calls(effort.warm_up))?;
-        let (watch, before) = (Watch::start(host, None)?, host.calls("evalsha")?);
+        let watch = Watch::start(host, None)?;
         let pace = self.run(host, self.depth, calls(effort.time))?;
-        let made = host.calls("evalsha")? - before;
+        let turn = watch.stop(0)?;
         // Its own word for how fast it was: it takes a while to start.
-        Ok(Turn { elapsed: made as f64 / pace, ..watch.stop(made)? })
+        Ok(Turn { checks: turn.calls, elapsed: turn.calls / pace, ..turn })
     }
 
     /// Has it make so many calls; calls a second.

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 struct Times {
     at: Instant,
+    /// How often Redis has run a script.
+    calls: u64,
     redis: Duration,
     /// Tollgate, where it is a process of its own.
     tollgate: Duration,
@@ -29,6 +31,8 @@ pub(crate) struct Watch<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub(crate) checks: f64,
+    /// How often Redis ran a script.
+    pub(crate) calls: f64,
     pub(crate) elapsed: f64,
     pub(crate) redis: f64,
     pub(crate) tollgate: f64,
@@ -48,6 +52,7 @@ impl<'a> Watch<'a> {
         let (began, now) = (self.began, read(self.host, self.tollgate)?);
         Ok(Turn {
             checks: checks as f64,
+            calls: (now.calls - began.calls) as f64,
             elapsed: (now.at - began.at).as_secs_f64(),
             redis: (now.redis - began.redis).as_secs_f64(),
             tollgate: (now.tollgate - began.tollgate).as_secs_f64(),
@@ -58,6 +63,7 @@ impl<'a> Watch<'a> {
 
 fn read(host: &Host, tollgate: Option<&crate::server::process::Process>) -> Result<Times> {
     Ok(Times {
+        calls: host.calls("evalsha")?,
         at: Instant::now(),
         redis: host.process.cpu_time()?,
         tollgate: tollgate.map_or(Ok(Duration::ZERO), crate::server::process::Process::cpu_time)?,
@@ -92,6 +98,7 @@ pub(crate) struct Outcome {
     tollgate_us: Laps,
     own_us: Laps,
     redis_busy: Laps,
+    per_call: Laps,
 }
 
 impl Outcome {
@@ -105,6 +112,7 @@ impl Outcome {
             tollgate_us: laps(|turn| turn.tollgate * 1e6 / turn.checks),
             own_us: laps(|turn| turn.own * 1e6 / turn.checks),
             redis_busy: laps(|turn| turn.redis / turn.elapsed),
+            per_call: laps(|turn| turn.checks / turn.calls),
         }
     }
 
@@ -121,7 +129,7 @@ impl Outcome {
         }
     }
 
-    fn row(&self) -> [String; 9] {
+    fn row(&self) -> [String; 10] {
         let count = |number: f64| format!("{number:.0}");
         let micros = |laps: &Laps| format!("{:.2}", laps.median());
         let ((least, most), (shortest, longest)) = (self.per_sec.spread(), self.redis_us.spread());
@@ -139,6 +147,7 @@ impl Outcome {
             micros(&self.redis_us),
             format!("{shortest:.2}-{longest:.2}"),
             count(self.per_redis_core()),
+            format!("{:.1}", self.per_call.median()),
             format!("{:.0} %", 100.0 * self.redis_busy.median()),
             tollgate,
             generator,
@@ -148,8 +157,18 @@ impl Outcome {
 
 /// What subjects did, one beside the other.
 pub(crate) fn table(outcomes: &[Outcome]) -> Table {
-    let heading =
-        ["", "checks/s", "spread", "Redis us", "spread", "1/us", "busy", "Tollgate us", "generator us"];
+    let heading = [
+        "",
+        "checks/s",
+        "spread",
+        "Redis us",
+        "spread",
+        "1/us",
+        "a call",
+        "busy",
+        "Tollgate us",
+        "generator us",
+    ];
     let mut table = Table::new(1, heading);
     for outcome in outcomes {
         table.row(outcome.row());

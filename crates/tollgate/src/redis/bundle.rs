@@ -5,8 +5,9 @@
 //! other. To keep it so, a request joins those before it only if nothing else has touched its keys since.
 
 use super::wire::{Again, Parcel};
+use foldhash::quality::RandomState;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use tollgate_core::{Draw, Draws};
 
 /// Groups that are alike, of which one goes on the way.
@@ -28,8 +29,8 @@ pub(super) struct Bundle {
 /// Finds those that are alike. It is kept and used again.
 #[derive(Debug, Default)]
 pub(super) struct Binder {
-    /// For each key, by its hash, the bundle that touched it last.
-    touched: HashMap<u64, usize>,
+    /// For each key, by its hash, the bundle that touched it last. Keys whose hashes meet only travel apart.
+    touched: HashMap<u64, usize, RandomState>,
     random: RandomState,
     /// For each group, the next one of its bundle, or itself.
     next: Vec<usize>,
@@ -84,7 +85,7 @@ impl Binder {
 
     fn hash(&self, draws: &Draws, draw: &Draw) -> u64 {
         let key = draws.key(draw);
-        self.random.hash_one((key, draw.scope().0, draw.limit().family()))
+        self.random.hash_one((key.bytes(), draw.scope().0, draw.limit().family()))
     }
 }
 

@@ -5,6 +5,7 @@
 //! find that little less for as long as it takes. Draws that their rule keeps to this node are decided here, first.
 
 use super::lane::{Lane, Part, Ticket};
+use std::slice;
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Act, Answer, Draw, Draws, Failure, PermitId};
@@ -67,15 +68,8 @@ impl Errands {
             errand.ticket = Some(errand.lane.submit(draws, &errand.parts, deadline));
         }
         for errand in &mut self.errands {
-            let decided = match errand.ticket.take() {
-                Some(Ok(ticket)) => match timeout_at(deadline, ticket.decided).await {
-                    Ok(Ok(decided)) => Ok((decided, ticket.first)),
-                    Ok(Err(_)) => Err(Failure::Unreachable),
-                    Err(_) => Err(Failure::Timeout),
-                },
-                Some(Err(failure)) => Err(failure),
-                None => Err(Failure::Unreachable),
-            };
+            let ticket = errand.ticket.take().unwrap_or(Err(Failure::Unreachable));
+            let decided = wait(ticket, deadline).await;
             for (index, part) in errand.parts.iter().enumerate() {
                 match &decided {
                     Ok((decided, first)) => take_over(draws, part, decided, first + index),
@@ -123,6 +117,25 @@ impl Errand {
             // If it can't be given back, it is lost to the client for as long as it takes to come back by itself.
             let _ = self.lane.submit(&gifts, &[Part::whole(0, part.slot)], deadline);
         }
+    }
+}
+
+/// Asks one server for one part of a group, which may be all of it.
+pub(super) async fn ask_one(lane: &Lane, draws: &mut Draws, part: &Part, deadline: Instant) {
+    let ticket = lane.submit(draws, slice::from_ref(part), deadline);
+    match wait(ticket, deadline).await {
+        Ok((decided, first)) => take_over(draws, part, &decided, first),
+        Err(failure) => draws.fail(part.group, failure),
+    }
+}
+
+/// Waits for all that travelled together, and which group of it is the first that was asked for.
+async fn wait(ticket: Result<Ticket, Failure>, deadline: Instant) -> Result<(Arc<Draws>, usize), Failure> {
+    let Ticket { decided, first } = ticket?;
+    match timeout_at(deadline, decided).await {
+        Ok(Ok(decided)) => Ok((decided, first)),
+        Ok(Err(_)) => Err(Failure::Unreachable),
+        Err(_) => Err(Failure::Timeout),
     }
 }
 

@@ -11,6 +11,7 @@ use super::node::{Answer, Node};
 use super::tally::Tally;
 use super::wire::{Again, Fate, Parcel};
 use ::redis::{Cmd, Value};
+use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -55,7 +56,15 @@ struct Queue {
     draws: usize,
     in_flight: usize,
     /// Loads that were carried: once those who waited for one have looked at it, its memory is used again.
-    spent: Vec<Arc<Draws>>,
+    spent: Vec<Spent>,
+}
+
+/// A load that was carried.
+#[derive(Debug)]
+struct Spent {
+    decided: Arc<Draws>,
+    slots: Vec<u16>,
+    waiters: Vec<oneshot::Sender<Arc<Draws>>>,
 }
 
 /// What travels together.
@@ -157,25 +166,36 @@ impl Lane {
     }
 
     /// Waits for something to carry; nothing once it is closed.
+    ///
+    /// A load that is not full goes when there is nobody left who would add to it at once: as long as it grows, others
+    /// have their turn.
     async fn next(&self) -> Option<Load> {
+        let mut seen = 0;
         loop {
-            if let Some(load) = self.queue.lock().take() {
-                return Some(load);
+            let (waiting, load) = self.queue.lock().take(seen);
+            if load.is_some() {
+                return load;
+            }
+            if waiting > seen {
+                seen = waiting;
+                tokio::task::yield_now().await;
+                continue;
             }
             if self.is_closed.load(Relaxed) {
                 self.wake.notify_one();
                 return None;
             }
             self.wake.notified().await;
+            seen = 0;
         }
     }
 
     /// Notes that a load was carried.
-    fn done(&self, decided: Arc<Draws>) {
+    fn done(&self, spent: Spent) {
         let mut queue = self.queue.lock();
         queue.in_flight -= 1;
         if queue.spent.len() < IN_FLIGHT {
-            queue.spent.push(decided);
+            queue.spent.push(spent);
         }
     }
 }
@@ -185,31 +205,40 @@ impl Queue {
     fn open(&mut self) -> (bool, &mut Load) {
         let is_new = self.loads.back().is_none_or(Load::is_full);
         if is_new {
-            let unused = self.spent.iter_mut().position(|draws| Arc::get_mut(draws).is_some());
-            let draws = unused.and_then(|unused| Arc::into_inner(self.spent.swap_remove(unused)));
-            self.loads.push_back(Load::new(draws.unwrap_or_default()));
+            let unused = self.spent.iter().position(|spent| Arc::strong_count(&spent.decided) == 1);
+            let load = unused.and_then(|unused| Load::renew(self.spent.swap_remove(unused)));
+            self.loads.push_back(load.unwrap_or_default());
         }
         let could_go = is_new && self.in_flight < EAGER;
         (could_go, self.loads.back_mut().expect("there is a load now, if there was none before"))
     }
 
-    /// The next load, if it is full or there is little in flight. Whoever takes it says when it is [done](Lane::done).
-    fn take(&mut self) -> Option<Load> {
-        let is_full = self.loads.front()?.is_full();
-        if !is_full && self.in_flight >= EAGER {
-            return None;
+    /// The next load, if it is full, or if it has no more draws than were `seen` and there is little in flight; and how
+    /// many draws it has. Whoever takes it says when it is [done](Lane::done).
+    fn take(&mut self, seen: usize) -> (usize, Option<Load>) {
+        let Some(next) = self.loads.front() else { return (0, None) };
+        let size = next.draws.all().len();
+        if !next.is_full() && self.in_flight >= EAGER {
+            return (0, None);
         }
-        let load = self.loads.pop_front()?;
-        self.draws -= load.draws.all().len();
+        if !next.is_full() && size > seen {
+            return (size, None);
+        }
+        self.draws -= size;
         self.in_flight += 1;
-        Some(load)
+        (size, self.loads.pop_front())
     }
 }
 
 impl Load {
-    fn new(mut draws: Draws) -> Load {
+    /// An empty one, in the memory of one that nobody looks at any more.
+    fn renew(spent: Spent) -> Option<Load> {
+        let Spent { decided, mut slots, mut waiters } = spent;
+        let mut draws = Arc::into_inner(decided)?;
         draws.clear();
-        Load { draws, ..Load::default() }
+        slots.clear();
+        waiters.clear();
+        Some(Load { draws, slots, waiters, deadline: None })
     }
 
     fn is_full(&self) -> bool {
@@ -221,12 +250,13 @@ async fn carry(lane: Arc<Lane>) {
     let mut courier = Courier::default();
     while let Some(mut load) = lane.next().await {
         courier.deliver(&lane, &mut load).await;
-        let decided = Arc::new(load.draws);
-        for waiter in load.waiters {
+        let Load { draws, slots, mut waiters, deadline: _ } = load;
+        let decided = Arc::new(draws);
+        for waiter in waiters.drain(..) {
             // Whoever gave up does not want to know.
             let _ = waiter.send(Arc::clone(&decided));
         }
-        lane.done(decided);
+        lane.done(Spent { decided, slots, waiters });
     }
 }
 
@@ -239,7 +269,7 @@ struct Courier {
     /// For each parcel, which bundles it carries.
     carried: Vec<Vec<usize>>,
     /// For each slot, the parcel that is being filled.
-    open: HashMap<u16, usize>,
+    open: HashMap<u16, usize, RandomState>,
 }
 
 impl Courier {
@@ -380,7 +410,8 @@ fn fail(draws: &mut Draws, groups: impl Iterator<Item = usize>, failure: Failure
 }
 
 fn call(parcel: &Parcel) -> Cmd {
-    let mut call = Cmd::new();
+    let (words, bytes) = parcel.size();
+    let mut call = Cmd::with_capacity(words, bytes);
     parcel.write(&mut call);
     call
 }

@@ -4,7 +4,8 @@
 //! out from what is remembered of it, exactly, but for one thing: another node may have given something back, or have
 //! cleared it. So the memory is trusted for a second only, and then the store is asked once more.
 
-use std::hash::{BuildHasher, Hash, RandomState};
+use foldhash::quality::RandomState;
+use std::hash::{BuildHasher, Hash};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::time::{Duration, Instant};
@@ -29,7 +30,7 @@ impl Notes {
         // Time begins a while ago, so that nothing seems to have been noted at its beginning.
         let now = Instant::now();
         let origin = now.checked_sub(Duration::from_millis(2 * HOLDS_MILLIS)).unwrap_or(now);
-        Notes { random: RandomState::new(), origin, places }
+        Notes { random: RandomState::default(), origin, places }
     }
 
     /// What stands for something in these notes.

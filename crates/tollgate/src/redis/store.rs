@@ -1,6 +1,6 @@
 //! The store itself: what is asked of the servers, what is known without them, and what holds while they are away.
 
-use super::errand::{Errands, release};
+use super::errand::{Errands, ask_one, release};
 use super::fleet::{Description, Fleet, FleetOptions};
 use super::heartbeat::Heartbeat;
 use super::lane::{Lane, Part};
@@ -176,27 +176,37 @@ impl RedisStore {
 
     /// Decides what needs no server, and sorts the rest by the servers that have its keys.
     fn sort(&self, draws: &mut Draws, group: usize, now: Instant, errands: &mut Errands) {
+        match self.way(draws, group, now) {
+            Way::Decided => {}
+            Way::Lost(failure) => errands.lose(group, failure),
+            Way::Whole(lane, slot) => errands.add(&lane, Part::whole(group, slot)),
+            Way::Mixed => self.sort_mixed(draws, group, errands),
+        }
+    }
+
+    /// Decides a group if it needs no server, else says where it is decided.
+    fn way(&self, draws: &mut Draws, group: usize, now: Instant) -> Way {
         if draws.group(group).iter().any(is_here) {
-            return self.sort_mixed(draws, group, errands);
+            return Way::Mixed;
         }
         let first = &draws.group(group)[0];
         let place = self.place(draws.key(first), first.scope(), first.limit());
         let (lane, slot) = match place {
             Ok(place) => place,
-            Err(failure) => return errands.lose(group, failure),
+            Err(failure) => return Way::Lost(failure),
         };
         let is_whole = !self.is_spread || self.all_at(draws, group, &lane, slot);
         if !is_whole {
-            return self.sort_mixed(draws, group, errands);
+            return Way::Mixed;
         }
         if self.notes.is_fresh(self.hash(draws, group), now)
             && let Some(latest) = lane.node().clock_ceiling(now)
             && self.memory.refuse_known(draws, group, latest)
         {
             self.tally.known.fetch_add(1, Relaxed);
-            return;
+            return Way::Decided;
         }
-        errands.add(&lane, Part::whole(group, slot));
+        Way::Whole(lane, slot)
     }
 
     fn all_at(&self, draws: &Draws, group: usize, lane: &Arc<Lane>, slot: u16) -> bool {
@@ -252,7 +262,7 @@ impl RedisStore {
     /// What stands for a group in the notes: its first key will do, since what is known of all is looked at anyway.
     fn hash(&self, draws: &Draws, group: usize) -> u64 {
         let draw = &draws.group(group)[0];
-        self.notes.hash((draws.key(draw), draw.scope().0))
+        self.notes.hash((draws.key(draw).bytes(), draw.scope().0))
     }
 
     /// Remembers what was decided, and has the rest answered as the terms say.
@@ -306,6 +316,18 @@ impl RedisStore {
     }
 }
 
+/// Where a group is decided.
+enum Way {
+    /// Here: it has been.
+    Decided,
+    /// By one server.
+    Whole(Arc<Lane>, u16),
+    /// In several places.
+    Mixed,
+    /// Nowhere.
+    Lost(Failure),
+}
+
 /// Whether a draw's rule keeps it to this node.
 fn is_here(draw: &Draw) -> bool {
     draw.terms().consistency == Consistency::Local
@@ -324,9 +346,30 @@ fn spared(draw: &Draw, units: u32) -> Outcome {
     }
 }
 
+impl RedisStore {
+    /// Decides the only group there is, if one server does or none is needed; says whether it has. It is what most calls
+    /// are, and takes no list of errands.
+    async fn draw_one(&self, draws: &mut Draws, now: Instant) -> bool {
+        match self.way(draws, 0, now) {
+            Way::Mixed => return false,
+            Way::Decided => return true,
+            Way::Lost(failure) => draws.fail(0, failure),
+            Way::Whole(lane, slot) => {
+                let deadline = now + self.patience(draws);
+                ask_one(&lane, draws, &Part::whole(0, slot), deadline).await;
+            }
+        }
+        self.conclude(draws, 0, now);
+        true
+    }
+}
+
 impl Store for RedisStore {
     async fn draw(&self, draws: &mut Draws) {
         let now = Instant::now();
+        if draws.len() == 1 && self.draw_one(draws, now).await {
+            return;
+        }
         let mut errands = Errands::default();
         for group in 0..draws.len() {
             self.sort(draws, group, now, &mut errands);

@@ -47,14 +47,18 @@ pub(crate) fn tag(name: &[u8]) -> &[u8] {
 /// Writes a part so that it holds nothing of the form around it. Within the braces a `:` is as good as any other byte.
 fn escape(part: &str, is_plain: impl Fn(u8) -> bool, name: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in part.bytes() {
-        match byte {
-            b':' | b'%' | b'{' | b'}' | b' ' | b'\0'..=b'\x1f' | b'\x7f' if !is_plain(byte) => {
-                name.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-            }
-            byte => name.push(byte),
-        }
+    let is_form = |byte: u8| {
+        matches!(byte, b':' | b'%' | b'{' | b'}' | b' ' | b'\0'..=b'\x1f' | b'\x7f') && !is_plain(byte)
+    };
+    let mut rest = part.as_bytes();
+    // Hardly any part holds such a byte.
+    while let Some(length) = rest.iter().position(|byte| is_form(*byte)) {
+        let byte = rest[length];
+        name.extend_from_slice(&rest[..length]);
+        name.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        rest = &rest[length + 1..];
     }
+    name.extend_from_slice(rest);
 }
 
 /// Writes a scope's digits, the highest first; none for the usual scope.

@@ -192,6 +192,12 @@ impl Parcel {
         }
     }
 
+    /// How many words it is written in, and how many bytes those have together, about.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        let bytes = self.keys.bytes() + self.limits.bytes().len() + self.records.len();
+        (self.keys.len() + 5, bytes + 64)
+    }
+
     /// Writes it as a call of the script.
     pub(crate) fn write(&self, call: &mut redis::Cmd) {
         call.arg("EVALSHA").arg(script::digest()).arg(self.keys.len());

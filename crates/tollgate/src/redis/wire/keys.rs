@@ -1,7 +1,8 @@
 //! The keys of a parcel, each named once.
 
 use super::super::stored_key;
-use std::hash::{BuildHasher, RandomState};
+use foldhash::quality::RandomState;
+use std::hash::BuildHasher;
 use tollgate_core::{KeyRef, Limit, Scope};
 
 /// The distinct keys of a parcel. Those whose states are strings are numbered from the front, the others from the back:
@@ -39,6 +40,11 @@ impl Keys {
 
     pub(super) fn len(&self) -> usize {
         self.strings.len() + self.rolls.len()
+    }
+
+    /// How many bytes the names have together.
+    pub(super) fn bytes(&self) -> usize {
+        self.names.len()
     }
 
     /// How many have a string for their state.

@@ -56,11 +56,15 @@ impl<'a> Reply<'a> {
     }
 
     fn read_decided(&mut self, group: &'a Group, granted: u32) -> Result<Fate<'a>, WireError> {
-        let (bytes, parcel) = (self.rest, self.parcel);
-        for place in &parcel.drawn_from[group.draws.clone()] {
-            Said::read(&mut self.rest, parcel.limits.codec(*place), self.now)?;
-        }
-        Ok(Fate::Decided(Decided { parcel, group, now: self.now, granted, bytes }))
+        let parcel = self.parcel;
+        let mut places = parcel.drawn_from[group.draws.clone()].iter();
+        let mut read = |rest: &mut &'a [u8]| {
+            places.next().map(|place| Said::read(rest, parcel.limits.codec(*place), self.now)).transpose()
+        };
+        let first = read(&mut self.rest)?.ok_or(WireError)?;
+        let others = self.rest;
+        while read(&mut self.rest)?.is_some() {}
+        Ok(Fate::Decided(Decided { parcel, group, now: self.now, granted, first, others }))
     }
 
     fn read_stuck(&mut self) -> Result<Fate<'a>, WireError> {
@@ -130,7 +134,10 @@ pub(crate) struct Decided<'a> {
     group: &'a Group,
     now: Micros,
     granted: u32,
-    bytes: &'a [u8],
+    /// What was said of its first draw; most groups have no other.
+    first: Said,
+    /// The same of the others, which has been read once and so can be read again.
+    others: &'a [u8],
 }
 
 impl Decided<'_> {
@@ -143,10 +150,15 @@ impl Decided<'_> {
     /// Notes in a request's draws what was decided. Where the group stood for several, `request` counts them from 0, in
     /// the order in which they are served.
     pub(crate) fn settle(&self, request: u32, draws: &mut [Draw]) {
-        let mut rest = self.bytes;
-        for (draw, place) in draws.iter_mut().zip(&self.parcel.drawn_from[self.group.draws.clone()]) {
-            // It was read before, when the group's end was looked for.
-            let Ok(said) = Said::read(&mut rest, self.parcel.limits.codec(*place), self.now) else { return };
+        let mut rest = self.others;
+        for (index, (draw, place)) in
+            draws.iter_mut().zip(&self.parcel.drawn_from[self.group.draws.clone()]).enumerate()
+        {
+            let said = match index {
+                0 => Ok(self.first),
+                _ => Said::read(&mut rest, self.parcel.limits.codec(*place), self.now),
+            };
+            let Ok(said) = said else { return };
             draw.settle(|limit, act, _| match self.group.times {
                 1 => said.outcome(limit, act.ask(), self.now),
                 _ => said.outcome_of(request, self.granted, limit, act, self.now),
