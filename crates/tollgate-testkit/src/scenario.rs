@@ -104,8 +104,8 @@ impl Scenario {
                 Err(why) => fail(&format!("{place}: {words:?}: {why}")),
             }
         }
-        for scenario in scenarios.iter().filter(|scenario| scenario.steps.is_empty()) {
-            fail(&format!("{file}: nothing happens in {:?}", scenario.name));
+        if let Some(empty) = scenarios.iter().find(|scenario| scenario.steps.is_empty()) {
+            fail(&format!("{file}: nothing happens in {:?}", empty.name));
         }
         scenarios
     }
@@ -296,6 +296,8 @@ mod tests {
             let said = said_by(move || check(&text));
             assert!(said.starts_with("some.txt:3: ") && said.contains(why), "{line}: {said}");
         }
+        let said = said_by(|| check("name\n  limit token_bucket 2/s\n"));
+        assert!(said.contains("nothing happens in \"name\""), "{said}");
         let said = said_by(|| check("  0s take 1 allow, 1 left"));
         assert!(said.contains("some.txt:1") && said.contains("begins with its name"), "{said}");
     }

@@ -4,6 +4,7 @@
 //! on servers, and a store on those servers, however they stand together.
 
 use crate::engine::Engine;
+use crate::patience::Must;
 use crate::request::requests;
 use crate::scenario::Scenario;
 use crate::trace::{Trace, traces};
@@ -13,7 +14,7 @@ use tollgate_core::{Align, Law, Leak, LogSize, Span, Zone};
 
 /// Every law, and what tests call it.
 pub fn laws() -> [(&'static str, Law); 9] {
-    let berlin = "Europe/Berlin".parse::<Zone>().expect("there is such a zone");
+    let berlin = "Europe/Berlin".parse::<Zone>().must("there is such a zone");
     [
         ("token_bucket", Law::TokenBucket),
         ("leaky_meter", Law::LeakyBucket(Leak::Meter)),

@@ -53,6 +53,6 @@ fn traces(law: Law) {
 test_each_law!(traces);
 
 #[test]
-fn requests() {
+fn a_request_takes_from_all_its_limits_or_from_none() {
     suite::check_requests(Cases::Many, || Crowded::new(true));
 }

@@ -4,7 +4,6 @@
 //! how much to differ, or at which time to stand still. Only the time of day is changed: how long something takes stays true.
 
 use super::program;
-use super::redis::Brand;
 use crate::patience::Must;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,16 +35,19 @@ impl FakeTime {
     }
 
     /// The program, ready for its arguments, with this clock.
-    pub(crate) fn command(&self, brand: Brand, program: &Path) -> Command {
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        self.complete(Command::new("env"), program)
+    }
+
+    /// The same for one that would look at the processor's counter instead.
+    pub(crate) fn command_without_counter(&self, program: &Path) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", WITHOUT_COUNTER, "sh", "env"]);
+        self.complete(command, program)
+    }
+
+    fn complete(&self, mut command: Command, program: &Path) -> Command {
         let library = program::library("TOLLGATE_LIBFAKETIME", "libfaketimeMT.so.1");
-        let mut command = match brand {
-            Brand::Redis => Command::new("env"),
-            Brand::Valkey => {
-                let mut command = Command::new("unshare");
-                command.args(["--map-root-user", "--mount", "sh", "-c", WITHOUT_COUNTER, "sh", "env"]);
-                command
-            }
-        };
         // Debian's Redis allocates through jemalloc, which asks for the time before libfaketime is ready to tell it, and never
         // starts. With the C library before it in the list, that one's own allocator is taken.
         command.arg(format!("LD_PRELOAD={}:libc.so.6", library.display()));

@@ -399,8 +399,11 @@ impl Drop for RedisServer {
 
 fn spawn(setup: &Setup, folder: &Path, clock: Option<&FakeTime>) -> Process {
     let program = setup.brand.program();
-    let mut command =
-        clock.map_or_else(|| Command::new(&program), |clock| clock.command(setup.brand, &program));
+    let mut command = match (clock, setup.brand) {
+        (None, _) => Command::new(&program),
+        (Some(clock), Brand::Redis) => clock.command(&program),
+        (Some(clock), Brand::Valkey) => clock.command_without_counter(&program),
+    };
     if let Some(island) = &setup.place.island {
         command = island.wrap(&command);
     }

@@ -52,7 +52,7 @@ fn traces(law: Law) {
 test_each_law!(traces);
 
 #[test]
-fn requests() {
+fn a_request_takes_from_all_its_limits_or_from_none() {
     let lua = Embedded::new(Some(0));
     suite::check_requests(Cases::Many, || Fresh::new(&lua));
 }
