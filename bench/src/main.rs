@@ -14,6 +14,7 @@ mod keys;
 mod memory;
 mod peer;
 mod race;
+mod redis;
 mod rules;
 mod run;
 mod server;
@@ -63,6 +64,12 @@ enum Scenario {
         #[arg(long)]
         only: Option<server::Part>,
     },
+    /// What a store on Redis decides a second, what it costs Redis, and how long it takes, beside a script for each check.
+    Redis {
+        /// Only this part: for tuning, so no record is kept.
+        #[arg(long)]
+        only: Option<redis::Part>,
+    },
     /// One part of `memory`, in a process of its own.
     #[command(hide = true)]
     Child(child::Task),
@@ -105,6 +112,11 @@ fn main() -> Result<ExitCode> {
         Scenario::Server { only } => {
             let mut run = Run::begin("server", pace(only.is_some()))?;
             server::measure(&mut run, only)?;
+            run.end()
+        }
+        Scenario::Redis { only } => {
+            let mut run = Run::begin("redis", pace(only.is_some()))?;
+            redis::measure(&mut run, only)?;
             run.end()
         }
         Scenario::Child(task) => child::work(&task).map(|()| ExitCode::SUCCESS),

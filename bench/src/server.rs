@@ -8,16 +8,16 @@ pub(crate) mod floor;
 mod grpc;
 mod http;
 mod latency;
-mod load;
+pub(crate) mod load;
 pub(crate) mod process;
-mod program;
+pub(crate) mod program;
 mod proto;
 mod report;
 mod resp;
-mod rounds;
-mod subject;
-mod talk;
-mod template;
+pub(crate) mod rounds;
+pub(crate) mod subject;
+pub(crate) mod talk;
+pub(crate) mod template;
 
 use crate::run::Run;
 use anyhow::{Context, Result, ensure};
@@ -103,7 +103,7 @@ fn say_method(run: &mut Run, effort: Effort) -> Result<()> {
 }
 
 /// How the machine sends unless it is told otherwise. Some ways cost a timer for every reply.
-fn tcp() -> Result<String> {
+pub(crate) fn tcp() -> Result<String> {
     let name = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     Ok(name.context("the machine does not tell its kind of TCP")?.trim().to_owned())
 }

@@ -52,7 +52,7 @@ impl Program {
 }
 
 /// Tollgate, built as it is shipped.
-fn tollgate() -> Result<Program> {
+pub(crate) fn tollgate() -> Result<Program> {
     let root = root()?;
     run(cargo().args(["build", "--release", "--locked", "--target-dir", "target"]).current_dir(&root))?;
     let path = root.join("target/release/tollgate");
@@ -93,7 +93,7 @@ fn nginx() -> Result<Program> {
 }
 
 /// Redis as Debian builds it.
-fn redis() -> Result<Program> {
+pub(crate) fn redis() -> Result<Program> {
     let (path, libraries) = match find("redis-server") {
         Some(path) => (path, None),
         None => {
@@ -106,6 +106,13 @@ fn redis() -> Result<Program> {
     let said = output(&mut command)?;
     let version = said.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or_default();
     Ok(Program { libraries, ..Program::new(path, version) })
+}
+
+/// The generator of load that comes with Redis.
+pub(crate) fn redis_benchmark(redis: &Program) -> Result<Program> {
+    let path = redis.path.with_file_name("redis-benchmark");
+    ensure!(path.is_file(), "redis-benchmark is missing: install Debian's redis-tools");
+    Ok(Program { libraries: redis.libraries.clone(), ..Program::new(path, &redis.version) })
 }
 
 /// A folder for what a subject is given to read.

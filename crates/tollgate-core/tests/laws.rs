@@ -1,49 +1,41 @@
 //! Every law against its slow, obvious model, over random traces: any quota, any cost, any clock.
 
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use tollgate_core::{Act, Align, Ask, Law, Leak, Limit, LogSize, Micros, PermitId, Retry, Span, Zone};
-use tollgate_testkit::{Cell, Engine, Model, Reply, replay, traces};
+use tollgate_core::{Act, Ask, Draws, Law, Limit, Micros, PermitId, Retry, Span};
+use tollgate_testkit::suite::{self, Cases};
+use tollgate_testkit::{Account, Accounts, Cell, Engine, Reply, test_each_law};
 
 /// Runs random traces through the law and the model side by side.
-fn check(law: Law) {
-    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
-    let outcome = runner.run(&traces(law), |trace| {
-        let mut model = Model::new(&trace.limits[0]);
-        let mut failed = None;
-        let mut cell = Promises::default();
-        replay(&trace, &mut cell, |_, now, limit, act, permit, reply| {
-            let expected = model.act(now, limit, act, permit);
-            if reply != expected && failed.is_none() {
-                failed = Some(format!("at {now:?} {limit} {act:?}\n  law   {reply:?}\n  model {expected:?}"));
-            }
-        });
-        match failed.or(cell.broken) {
-            Some(failed) => Err(TestCaseError::fail(failed)),
-            None => Ok(()),
-        }
-    });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
+fn equals_its_model(law: Law) {
+    suite::check_traces(law, Span::MAX, Cases::Many, |_| Promises::default());
+}
+
+test_each_law!(equals_its_model);
+
+#[test]
+fn a_request_takes_from_all_its_limits_or_from_none() {
+    suite::check_requests(Cases::Many, Accounts::of_cells);
 }
 
 /// The laws around one state, which also checks that each reply's promises hold to the microsecond.
 #[derive(Default)]
-struct Promises {
-    cell: Cell,
-    broken: Option<String>,
-}
+struct Promises(Cell);
 
 impl Engine for Promises {
+    fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<Reply> {
+        let act = |draw: &tollgate_core::Draw| self.act(now, draw.limit(), draw.act(), draw.permit());
+        draws.all().iter().map(act).collect()
+    }
+}
+
+impl Promises {
     fn act(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reply {
-        let reply = self.cell.act(now, limit, act, permit);
+        let reply = self.0.act(now, limit, act, permit);
         let ask = match act {
             Act::Take(ask) | Act::Look(ask) => ask,
             Act::Give(_) | Act::Clear => return reply,
         };
-        let refused_at =
-            |at: Micros| self.cell.clone().act(at, limit, Act::Look(ask), permit).retry.is_some();
-        let reset_at = |at: Micros| self.cell.clone().act(at, limit, Act::Look(Ask::PEEK), permit).reset;
+        let refused_at = |at: Micros| self.0.clone().act(at, limit, Act::Look(ask), permit).retry.is_some();
+        let reset_at = |at: Micros| self.0.clone().act(at, limit, Act::Look(Ask::PEEK), permit).reset;
         let just_before = |span: Span| now.plus(Span::micros(span.get() - 1));
         let broken = match reply.retry {
             Some(Retry::After(Span::ZERO)) => Some("refused with nothing to wait for"),
@@ -58,50 +50,7 @@ impl Engine for Promises {
             }
             _ => None,
         };
-        self.broken = self
-            .broken
-            .take()
-            .or(broken.map(|what| format!("{what}: {limit} {act:?} at {now:?}: {reply:?}")));
+        assert_eq!(broken, None, "{limit} {act:?} at {now:?}: {reply:?}");
         reply
     }
-}
-
-#[test]
-fn token_bucket_equals_its_model() {
-    check(Law::TokenBucket);
-}
-
-#[test]
-fn leaky_meter_equals_its_model() {
-    check(Law::LeakyBucket(Leak::Meter));
-}
-
-#[test]
-fn leaky_queue_equals_its_model() {
-    check(Law::LeakyBucket(Leak::Queue));
-}
-
-#[test]
-fn wall_window_equals_its_model() {
-    check(Law::FixedWindow(Align::Wall(Zone::UTC)));
-}
-
-#[test]
-fn first_hit_window_equals_its_model() {
-    check(Law::FixedWindow(Align::FirstHit));
-}
-
-#[test]
-fn sliding_window_counter_equals_its_model() {
-    check(Law::SlidingWindowCounter);
-}
-
-#[test]
-fn sliding_window_log_equals_its_model() {
-    check(Law::SlidingWindowLog(LogSize::Modest));
-}
-
-#[test]
-fn concurrency_equals_its_model() {
-    check(Law::Concurrency);
 }

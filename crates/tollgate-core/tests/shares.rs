@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tollgate_core::{Act, Align, Ask, Law, Leak, Limit, LogSize, Micros, PermitId, Quota, Span, Zone};
-use tollgate_testkit::{Cell, Engine};
+use tollgate_testkit::{Account, Cell};
 
 /// The beginning of a week, and so of every shorter window.
 const START: Micros = Micros::new(1_699_833_600_000_000);

@@ -1,7 +1,7 @@
 //! Mistakes that published limiters make, each held off by name.
 
 use tollgate_core::{Act, Align, Ask, Law, Leak, Limit, LogSize, Micros, PermitId, Retry, Span, State, Zone};
-use tollgate_testkit::{Cell, Engine};
+use tollgate_testkit::{Account, Cell};
 
 const START: Micros = Micros::new(1_700_000_000_000_000);
 

@@ -1,6 +1,7 @@
 //! The laws themselves around one state: the smallest store there is.
 
-use crate::engine::{Engine, Reply};
+use crate::account::Account;
+use crate::engine::Reply;
 use tollgate_core::{Act, Answer, Ask, Limit, Micros, Outcome, PermitId, Reading, Roll, State};
 
 /// One key's state and the limit that wrote it. It follows the same contract as a real store.
@@ -79,7 +80,7 @@ impl Cell {
     }
 }
 
-impl Engine for Cell {
+impl Account for Cell {
     fn act(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reply {
         let reading = match limit.keeps_roll() {
             true => self.act_on_roll(now, limit, act, permit),

@@ -1,11 +1,11 @@
-//! Anything that decides draws under one key.
+//! Anything that decides requests.
 
-use tollgate_core::{Act, Answer, Draw, Limit, Micros, PermitId, Reading, Retry, Span};
+use tollgate_core::{Answer, Draw, Draws, Micros, Reading, Retry, Span};
 
-/// Anything that decides draws under one key.
+/// Anything that decides requests, as a store does: in order, and each all or nothing.
 pub trait Engine {
-    /// Decides one draw at `now`.
-    fn act(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reply;
+    /// Decides every group at `now`, and says what each of the draws was told.
+    fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<Reply>;
 }
 
 /// What a draw was told.
@@ -38,5 +38,12 @@ impl From<&Reading> for Reply {
 impl From<&Draw> for Reply {
     fn from(draw: &Draw) -> Reply {
         Reply::from(&draw.reading())
+    }
+}
+
+impl Reply {
+    /// What each of a buffer's draws was told by the store that decided them.
+    pub fn all(decided: &Draws) -> Vec<Reply> {
+        decided.all().iter().map(Reply::from).collect()
     }
 }

@@ -10,7 +10,6 @@
 
 mod channel;
 mod keys;
-mod stalls;
 mod tally;
 
 pub use channel::Target;
@@ -18,10 +17,10 @@ pub use tally::{Answer, Slow, Tally, Verdict};
 
 use crate::patience::{Must, PATIENCE, within};
 use crate::servers::encode;
+use crate::stalls::Lookouts;
 use channel::{Channel, Heard};
 use keys::Keys;
 use parking_lot::Mutex;
-use stalls::Lookouts;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;

@@ -10,7 +10,8 @@ mod log;
 mod sliding;
 mod window;
 
-use crate::engine::{Engine, Reply};
+use crate::account::Account;
+use crate::engine::Reply;
 use tollgate_core::{Act, Answer, Ask, Law, Limit, Micros, PermitId, Retry, Span};
 
 /// What a model of a law must know.
@@ -31,6 +32,8 @@ trait Slow {
     fn give(&mut self, now: Micros, units: u32, permit: PermitId);
     /// Goes on under another quota.
     fn change(&mut self, limit: &Limit, now: Micros);
+    /// Another one like it.
+    fn copy(&self) -> Box<dyn Slow>;
 }
 
 /// A slow, obvious model of one key under one law.
@@ -42,6 +45,12 @@ pub struct Model {
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Model({})", self.limit)
+    }
+}
+
+impl Clone for Model {
+    fn clone(&self) -> Model {
+        Model { limit: self.limit, slow: self.slow.copy() }
     }
 }
 
@@ -65,7 +74,7 @@ impl Model {
     }
 }
 
-impl Engine for Model {
+impl Account for Model {
     fn act(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reply {
         assert_eq!(self.limit.family(), limit.family(), "a model has one law");
         if *limit != self.limit {

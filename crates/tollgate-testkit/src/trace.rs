@@ -1,27 +1,30 @@
 //! Traces: what may happen to one key, at its worst.
 
-use crate::engine::{Engine, Reply};
+use crate::account::Account;
+use crate::engine::Engine;
+use crate::model::Model;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::sample::select;
-use tollgate_core::{Act, Ask, Law, Limit, LogSize, Micros, PermitId, Quota, Span};
+use proptest::test_runner::TestCaseError;
+use tollgate_core::{Act, Ask, Draws, Law, Limit, LogSize, Micros, PermitId, Quota, Retry, Scope, Span};
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
-pub struct Op {
+struct Op {
     /// How the clock moves first.
-    pub shift: Shift,
+    shift: Shift,
     /// Which of the trace's limits is in force.
-    pub limit: usize,
+    limit: usize,
     /// What is asked.
-    pub act: Act,
+    act: Act,
     /// Who asks, under a concurrency limit.
-    pub permit: PermitId,
+    permit: PermitId,
 }
 
 /// How the clock moves.
 #[derive(Clone, Copy, Debug)]
-pub enum Shift {
+enum Shift {
     /// Not at all, or forward.
     Forward(Span),
     /// Back.
@@ -34,9 +37,11 @@ pub enum Shift {
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// The limits it is under, one after the other: the same law, different quotas.
-    pub limits: Vec<Limit>,
+    limits: Vec<Limit>,
     /// What happens.
-    pub ops: Vec<Op>,
+    ops: Vec<Op>,
+    /// How far behind the latest time it has shown the clock may fall.
+    back: Span,
 }
 
 /// When traces begin: in 2023, at an odd microsecond.
@@ -45,35 +50,52 @@ const START: Micros = Micros::new(1_700_000_000_123_457);
 /// Where the clock stops: in 2100, a good century before the end of time, where waits would be cut short.
 const HORIZON: Micros = Micros::new(4_102_444_800_000_000);
 
-/// Runs a trace and hands every reply to `seen`, with the time, the limit and what was asked.
-pub fn replay(
-    trace: &Trace,
-    engine: &mut impl Engine,
-    mut seen: impl FnMut(&mut dyn Engine, Micros, &Limit, Act, PermitId, Reply),
-) {
-    let (mut now, mut come_back) = (START, Span::ZERO);
-    for op in &trace.ops {
-        now = match op.shift {
-            Shift::Forward(span) => now.plus(span),
-            Shift::Back(span) => now.less(span),
-            Shift::Retry => now.plus(come_back),
-        };
-        now = now.min(HORIZON);
-        let limit = &trace.limits[op.limit % trace.limits.len()];
-        let reply = engine.act(now, limit, op.act, op.permit);
-        if let Some(tollgate_core::Retry::After(span)) = reply.retry {
-            come_back = span;
+impl Trace {
+    /// Runs it through an engine and the model, which must tell the same.
+    ///
+    /// # Errors
+    /// They do not: it says where.
+    pub(crate) fn check(&self, engine: &mut impl Engine) -> Result<(), TestCaseError> {
+        let (mut now, mut latest, mut come_back) = (START, START, Span::ZERO);
+        let mut model = Model::new(&self.limits[0]);
+        let mut draws = Draws::new();
+        for (index, op) in self.ops.iter().enumerate() {
+            now = match op.shift {
+                Shift::Forward(span) => now.plus(span),
+                Shift::Back(span) => now.less(span),
+                Shift::Retry => now.plus(come_back),
+            };
+            now = now.min(HORIZON).max(latest.less(self.back));
+            latest = latest.max(now);
+            let limit = self.limits[op.limit % self.limits.len()];
+            draws.clear();
+            draws.push("the key".into(), Scope(0), limit, op.act, op.permit);
+            let (told, expected) = (engine.decide(now, &draws), model.act(now, &limit, op.act, op.permit));
+            if told != [expected] {
+                return Err(TestCaseError::fail(format!(
+                    "op {index} at {now:?}: {limit} {:?}\n  engine {told:?}\n  model  {expected:?}",
+                    op.act
+                )));
+            }
+            if let Some(Retry::After(span)) = expected.retry {
+                come_back = span;
+            }
         }
-        seen(engine, now, limit, op.act, op.permit, reply);
+        Ok(())
+    }
+
+    /// Whether the clock steps back on the way.
+    pub fn steps_back(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op.shift, Shift::Back(_)))
     }
 }
 
-/// Traces under a law: any quota it takes, any cost, any clock.
-pub fn traces(law: Law) -> impl Strategy<Value = Trace> {
-    vec(limits(law), 1..3).prop_flat_map(|limits| {
+/// Traces under a law: any quota it takes, any cost, and any clock that falls no further behind than `back`.
+pub(crate) fn traces(law: Law, back: Span) -> impl Strategy<Value = Trace> {
+    vec(limits(law), 1..3).prop_flat_map(move |limits| {
         let (first, spans) = (limits[0], spans(&limits));
         let ops = vec(op(&first, spans), 1..40);
-        (Just(limits), ops).prop_map(|(limits, ops)| Trace { limits, ops })
+        (Just(limits), ops).prop_map(move |(limits, ops)| Trace { limits, ops, back })
     })
 }
 

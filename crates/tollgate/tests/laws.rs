@@ -1,104 +1,58 @@
-//! The memory store against the slow, obvious models, under every law.
+//! The memory store under the suite that every engine passes.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::sync::Arc;
-use tollgate::{
-    Act, Align, Cap, Draws, Law, Leak, Limit, LogSize, ManualClock, MemoryStore, Micros, PermitId, Scope,
-    Zone,
-};
-use tollgate_testkit::{Engine, Model, Reply, Shift, replay, traces};
+use tollgate::{Cap, Draws, Law, ManualClock, MemoryStore, Micros, Scope, Span};
+use tollgate_testkit::suite::{self, Cases};
+use tollgate_testkit::{Engine, Reply, test_each_law};
 
-/// One key of a store that others crowd.
-struct OneKey {
+/// A few keys of a store that others crowd.
+struct Crowded {
     clock: Arc<ManualClock>,
     store: MemoryStore<Arc<ManualClock>>,
-    draws: Draws,
     turn: u32,
     is_swept: bool,
 }
 
-impl OneKey {
-    fn new(is_swept: bool) -> OneKey {
+impl Crowded {
+    fn new(is_swept: bool) -> Crowded {
         let clock = Arc::new(ManualClock::default());
         let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(5_000)).unwrap();
-        OneKey { clock, store, draws: Draws::new(), turn: 0, is_swept }
+        Crowded { clock, store, turn: 0, is_swept }
     }
 }
 
-impl Engine for OneKey {
-    fn act(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reply {
+impl Engine for Crowded {
+    fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<Reply> {
         self.clock.set(now);
         self.turn += 1;
-        // Strangers come and go around the key, and the broom passes.
-        self.draws.clear();
-        self.draws.push(format!("stranger {}", self.turn).as_str().into(), Scope(0), *limit, act, permit);
-        self.draws.begin();
-        self.draws.push("the key".into(), Scope(0), *limit, act, permit);
-        self.store.draw_now(&mut self.draws);
+        // Strangers come and go around the keys, and the broom passes.
+        let (mut stranger, first) = (Draws::new(), &draws.all()[0]);
+        let name = format!("stranger {}", self.turn);
+        stranger.push(name.as_str().into(), Scope(0), *first.limit(), first.act(), first.permit());
+        self.store.draw_now(&mut stranger);
+        let mut draws = draws.clone();
+        self.store.draw_now(&mut draws);
         if self.is_swept && self.turn.is_multiple_of(3) {
             self.store.sweep(usize::MAX);
         }
-        Reply::from(&self.draws.group(1)[0])
-    }
-}
-
-fn check(law: Law) {
-    let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
-    let outcome = runner.run(&traces(law), |trace| {
-        let mut model = Model::new(&trace.limits[0]);
-        let mut failed = None;
-        // What has drained may be dropped for good. A clock that then steps back finds it gone; the model does not.
-        let is_swept = !trace.ops.iter().any(|op| matches!(op.shift, Shift::Back(_)));
-        replay(&trace, &mut OneKey::new(is_swept), |_, now, limit, act, permit, reply| {
-            let expected = model.act(now, limit, act, permit);
-            if reply != expected && failed.is_none() {
-                failed = Some(format!("at {now:?} {limit} {act:?}\n  store {reply:?}\n  model {expected:?}"));
-            }
-        });
-        failed.map_or(Ok(()), |failed| Err(TestCaseError::fail(failed)))
-    });
-    if let Err(error) = outcome {
-        panic!("{error}");
+        Reply::all(&draws)
     }
 }
 
 #[test]
-fn token_bucket_in_memory_equals_its_model() {
-    check(Law::TokenBucket);
+fn scenarios() {
+    suite::check_scenarios(|| Crowded::new(false));
 }
 
-#[test]
-fn leaky_meter_in_memory_equals_its_model() {
-    check(Law::LeakyBucket(Leak::Meter));
+fn traces(law: Law) {
+    // What has drained may be dropped for good. A clock that then steps back finds it gone; the model does not.
+    suite::check_traces(law, Span::MAX, Cases::Many, |trace| Crowded::new(!trace.steps_back()));
 }
 
-#[test]
-fn leaky_queue_in_memory_equals_its_model() {
-    check(Law::LeakyBucket(Leak::Queue));
-}
+test_each_law!(traces);
 
 #[test]
-fn wall_window_in_memory_equals_its_model() {
-    check(Law::FixedWindow(Align::Wall(Zone::UTC)));
-}
-
-#[test]
-fn first_hit_window_in_memory_equals_its_model() {
-    check(Law::FixedWindow(Align::FirstHit));
-}
-
-#[test]
-fn sliding_window_counter_in_memory_equals_its_model() {
-    check(Law::SlidingWindowCounter);
-}
-
-#[test]
-fn sliding_window_log_in_memory_equals_its_model() {
-    check(Law::SlidingWindowLog(LogSize::Modest));
-}
-
-#[test]
-fn concurrency_in_memory_equals_its_model() {
-    check(Law::Concurrency);
+fn a_request_takes_from_all_its_limits_or_from_none() {
+    suite::check_requests(Cases::Many, || Crowded::new(true));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tollgate::{
     Act, Ask, Cap, Draws, Law, Limit, Limiter, ManualClock, MemoryStore, Micros, PermitId, Scope, Span,
 };
-use tollgate_testkit::{Cell, Engine, Reply};
+use tollgate_testkit::{Account, Cell, Reply};
 
 const START: Micros = Micros::new(1_700_000_000_000_000);
 

@@ -80,7 +80,7 @@ pub(crate) fn floor(kind: Kind) -> Result<Subject> {
 }
 
 /// One check in each request, as Tollgate reads it.
-pub(super) fn checks() -> Plan {
+pub(crate) fn checks() -> Plan {
     Plan::new(check(KEY, 1, ALLOWED), CONNECTIONS)
 }
 

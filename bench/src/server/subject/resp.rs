@@ -18,6 +18,9 @@ pub(crate) const DEPTH: usize = 64;
 const ZERO: &str = "*5\r\n:0\r\n";
 const ONE: &str = "*5\r\n:1\r\n";
 
+/// A burst of a million, and as many a second.
+const PLENTY: &str = "999999 1000000 1";
+
 /// What every key holds in Redis: as long as the state of a limit would be.
 const VALUE: &str = "1700000000000000";
 const VALUE_REPLY: &str = "$16\r\n1700000000000000\r\n";
@@ -47,7 +50,7 @@ pub(crate) fn tollgate(program: &Program, site: Site) -> Result<RespSubject> {
     let place = site.start(program, Door::Resp)?;
     let name = format!("tollgate {} CL.THROTTLE", program.version);
     let proof = |reply| Command::five("CL.THROTTLE proof 0 1 60", reply);
-    Ok(RespSubject::new(name, place, &throttle(), &[ZERO, ONE].map(proof)))
+    Ok(RespSubject::new(name, place, &throttle(PLENTY), &[ZERO, ONE].map(proof)))
 }
 
 /// throttlecrab's server, with the store and the clean-up it chooses by itself.
@@ -97,12 +100,18 @@ pub(crate) fn floor() -> Result<RespSubject> {
 
 /// What Tollgate is asked.
 pub(super) fn throttles() -> [Plan; 2] {
-    plans(&throttle())
+    plans(&throttle(PLENTY))
 }
 
-/// A limit that refuses nobody, as redis-cell's clients word it.
-fn throttle() -> Command {
-    Command::five(&format!("CL.THROTTLE {KEY} 999999 1000000 1"), ZERO)
+/// What Tollgate is asked by the pipeline, with another limit that refuses nobody.
+pub(crate) fn pipelines(limit: &str) -> Plan {
+    let [_, pipelines] = plans(&throttle(limit));
+    pipelines
+}
+
+/// A limit as redis-cell's clients word it.
+fn throttle(limit: &str) -> Command {
+    Command::five(&format!("CL.THROTTLE {KEY} {limit}"), ZERO)
 }
 
 /// One command at a time, and many.

@@ -4,53 +4,60 @@ use super::account::Extent;
 use super::fleet::{Ask, FEW, Fleet};
 use super::trial::Trial;
 use std::time::{Duration, Instant};
+use tollgate_testkit::despite_stalls;
 use tollgate_testkit::load::{Load, Running};
 use tollgate_testkit::servers::RedisServer;
 
 #[test]
 fn nodes_that_start_before_their_store() {
-    let mut redis = RedisServer::start();
-    redis.kill();
-    let fleet = Fleet::start_each(2, |_, setup| setup.arguments(&["--store", &redis.url()]));
-    for node in &fleet.nodes {
-        assert!(node.greeting().contains("NOT THERE YET"), "{}", node.greeting());
-    }
-    let mut trial = Trial::without_store(fleet);
-    trial.await_degraded();
-    let few = trial.fleet.ask_for_few("meanwhile");
-    assert_eq!(few.allowed, 2 * FEW, "each node thinks that it is the only one");
-    trial.go_on(Duration::from_secs(2));
-    trial.restore(|| redis.restart());
-    trial.await_exact();
-    trial.fleet.await_each_other();
-    let account = trial.end();
-    account.nobody_waits();
-    account.modes_hold();
-    account.extent_is(|_| Extent::All);
-    account.recovers_by_itself();
-    account.is_told_once();
-    account.nobody_lingers(&redis);
+    despite_stalls(|| {
+        let mut redis = RedisServer::start();
+        redis.kill();
+        let fleet = Fleet::start_each(2, |_, setup| setup.arguments(&["--store", &redis.url()]));
+        for node in &fleet.nodes {
+            assert!(node.greeting().contains("NOT THERE YET"), "{}", node.greeting());
+        }
+        let mut trial = Trial::without_store(fleet);
+        trial.await_degraded();
+        let few = trial.fleet.ask_for_few("meanwhile");
+        assert_eq!(few.allowed, 2 * FEW, "each node thinks that it is the only one");
+        trial.go_on(Duration::from_secs(2));
+        trial.restore(|| redis.restart());
+        trial.await_exact();
+        trial.fleet.await_each_other();
+        let account = trial.end();
+        account.nobody_waits();
+        account.modes_hold();
+        account.extent_is(|_| Extent::All);
+        account.recovers_by_itself();
+        account.is_told_once();
+        account.nobody_lingers(&redis);
+    });
 }
 
 #[test]
 fn a_node_stops_in_order_while_its_store_is_away() {
-    let mut redis = RedisServer::start();
-    let mut fleet = Fleet::start(1, &redis.url());
-    let running = busy(&fleet);
-    redis.kill();
-    await_degraded(&running);
-    stops_soon(&mut fleet, Duration::from_millis(500));
+    despite_stalls(|| {
+        let mut redis = RedisServer::start();
+        let mut fleet = Fleet::start(1, &redis.url());
+        let running = busy(&fleet);
+        redis.kill();
+        await_degraded(&running);
+        stops_soon(&mut fleet, Duration::from_millis(500));
+    });
 }
 
 #[test]
 fn a_node_stops_in_order_while_its_store_stands_still() {
-    let redis = RedisServer::start();
-    let mut fleet = Fleet::start(1, &redis.url());
-    let running = busy(&fleet);
-    redis.pause();
-    // Right after, so that it does not know yet and says goodbye to nobody.
-    stops_soon(&mut fleet, Duration::from_millis(1500));
-    drop(running);
+    despite_stalls(|| {
+        let redis = RedisServer::start();
+        let mut fleet = Fleet::start(1, &redis.url());
+        let running = busy(&fleet);
+        redis.pause();
+        // Right after, so that it does not know yet and says goodbye to nobody.
+        stops_soon(&mut fleet, Duration::from_millis(1500));
+        drop(running);
+    });
 }
 
 fn busy(fleet: &Fleet) -> Running {

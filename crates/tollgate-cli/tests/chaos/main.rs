@@ -3,6 +3,7 @@
 //! Every trial is held to the same: see [`account`].
 
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::print_stdout, reason = "a test says by how much it passed or failed")]
 
 mod account;
 mod alone;

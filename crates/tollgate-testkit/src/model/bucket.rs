@@ -6,6 +6,7 @@
 use super::Slow;
 use tollgate_core::{Law, Leak, Limit, Micros, PermitId, Span};
 
+#[derive(Clone)]
 pub(super) struct Arrivals {
     rate: Rate,
     /// What was owed at a tick, if a refund or a change of quota made a new beginning, in parts.
@@ -15,6 +16,7 @@ pub(super) struct Arrivals {
 }
 
 /// A limit in wide integers: a unit is `unit` parts, and `amount` parts are paid back each tick.
+#[derive(Clone)]
 struct Rate {
     tick: u128,
     unit: u128,
@@ -24,7 +26,7 @@ struct Rate {
 }
 
 /// What survives a change of quota.
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 enum Keeps {
     Tokens,
     Debt,
@@ -134,5 +136,9 @@ impl Slow for Arrivals {
         let micros = (tick * before.tick).max(u128::from(now.get()));
         let tick = micros.div_ceil(rate.tick);
         self.begin_again(owed, tick);
+    }
+
+    fn copy(&self) -> Box<dyn Slow> {
+        Box::new(self.clone())
     }
 }

@@ -3,6 +3,7 @@
 use super::Slow;
 use tollgate_core::{Limit, Micros, PermitId};
 
+#[derive(Clone)]
 pub(super) struct Places {
     limit: Limit,
     inside: Vec<(PermitId, u32, Micros)>,
@@ -43,5 +44,9 @@ impl Slow for Places {
 
     fn change(&mut self, limit: &Limit, _now: Micros) {
         self.limit = *limit;
+    }
+
+    fn copy(&self) -> Box<dyn Slow> {
+        Box::new(self.clone())
     }
 }

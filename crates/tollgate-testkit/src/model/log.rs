@@ -3,6 +3,7 @@
 use super::Slow;
 use tollgate_core::{Limit, Micros, PermitId};
 
+#[derive(Clone)]
 pub(super) struct Units {
     limit: Limit,
     units: Vec<(Micros, u32)>,
@@ -56,5 +57,9 @@ impl Slow for Units {
     fn change(&mut self, limit: &Limit, now: Micros) {
         self.settle(now);
         self.limit = *limit;
+    }
+
+    fn copy(&self) -> Box<dyn Slow> {
+        Box::new(self.clone())
     }
 }

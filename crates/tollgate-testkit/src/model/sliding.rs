@@ -3,6 +3,7 @@
 use super::Slow;
 use tollgate_core::{Limit, Micros, PermitId};
 
+#[derive(Clone)]
 pub(super) struct Counters {
     limit: Limit,
     tick: u128,
@@ -99,5 +100,9 @@ impl Slow for Counters {
         let (index, _) = self.place(Micros::new(begun).max(now));
         self.grants = vec![(index, used)];
         self.reached = index;
+    }
+
+    fn copy(&self) -> Box<dyn Slow> {
+        Box::new(self.clone())
     }
 }

@@ -1,8 +1,9 @@
 //! Fixed windows: every unit with its time; a window is whatever units fall between the same two lines.
 
 use super::{Slow, calendar};
-use tollgate_core::{Align, Law, Limit, Micros, PermitId, Span, Zone};
+use tollgate_core::{Align, Law, Limit, Micros, PermitId, Span};
 
+#[derive(Clone)]
 pub(super) struct Windows {
     limit: Limit,
     /// When each grant came, in which window's end it lies, and its units.
@@ -18,10 +19,8 @@ impl Windows {
         let per = self.limit.quota().per();
         match self.limit.law() {
             Law::FixedWindow(Align::FirstHit) => now.plus(per),
-            Law::FixedWindow(Align::Wall(Zone::UTC))
-                if [Span::DAY, Span::WEEK, Span::MONTH].contains(&per) =>
-            {
-                calendar::end(now, per)
+            Law::FixedWindow(Align::Wall(zone)) if [Span::DAY, Span::WEEK, Span::MONTH].contains(&per) => {
+                calendar::end(now, per, zone)
             }
             _ => Micros::new(now.get() - now.get() % per.get()).plus(per),
         }
@@ -74,5 +73,9 @@ impl Slow for Windows {
         let end = open.map_or(Micros::MAX, |open| open.min(self.end(now)));
         let used = used.min(u64::from(limit.quota().amount()));
         self.grants.push((now, end, u32::try_from(used).expect("at most the amount")));
+    }
+
+    fn copy(&self) -> Box<dyn Slow> {
+        Box::new(self.clone())
     }
 }

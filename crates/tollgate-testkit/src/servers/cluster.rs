@@ -16,6 +16,7 @@ pub struct ClusterSetup {
     brand: Brand,
     masters: usize,
     has_replicas: bool,
+    clock: Option<f64>,
     lines: Vec<(String, String)>,
 }
 
@@ -31,6 +32,13 @@ impl ClusterSetup {
     #[must_use]
     pub fn without_replicas(mut self) -> ClusterSetup {
         self.has_replicas = false;
+        self
+    }
+
+    /// Has the clocks of all nodes differ from the machine's.
+    #[must_use]
+    pub fn clock(mut self, ahead_seconds: f64) -> ClusterSetup {
+        self.clock = Some(ahead_seconds);
         self
     }
 
@@ -63,6 +71,7 @@ impl ClusterSetup {
             .set("cluster-allow-replica-migration", "no")
             // What is left goes on when a part is gone, as Tollgate advises.
             .set("cluster-require-full-coverage", "no");
+        let plain = self.clock.into_iter().fold(plain, Setup::clock);
         self.lines.iter().fold(plain, |setup, (name, value)| setup.set(name, value))
     }
 }
@@ -83,7 +92,7 @@ impl Cluster {
 
     /// With settings.
     pub fn setup(brand: Brand) -> ClusterSetup {
-        ClusterSetup { brand, masters: 3, has_replicas: true, lines: Vec::new() }
+        ClusterSetup { brand, masters: 3, has_replicas: true, clock: None, lines: Vec::new() }
     }
 
     /// Where it is, as clients are told: the nodes that began as masters.

@@ -65,7 +65,7 @@ impl NodeSetup {
     pub fn start(self) -> Node {
         let folder = tempfile::tempdir().must("cannot make a folder");
         let ports = Ports { http: Port::free(), grpc: Port::free(), resp: Port::free(), admin: Port::free() };
-        let clock = self.clock.map(|ahead| FakeTime::new(folder.path(), ahead));
+        let clock = self.clock.map(FakeTime::new);
         let process = spawn(&self, &ports, clock.as_ref(), folder.path());
         let mut node = Node { process, setup: self, ports, clock, folder };
         node.await_greeting();

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
+use tollgate_core::Micros;
 
 /// How the guard calls itself.
 const USER: &str = "testkit";
@@ -193,7 +194,7 @@ impl RedisServer {
         let port = Port::free();
         let bus = (setup.kind == Kind::ClusterNode).then(Port::free);
         let tls = setup.tls.is_some().then(Port::free);
-        let clock = setup.clock.map(|ahead| FakeTime::new(folder.path(), ahead));
+        let clock = setup.clock.map(FakeTime::new);
         let lines = configuration(&setup, folder.path(), &port, bus.as_ref(), tls.as_ref());
         fs::write(folder.path().join("conf"), lines).must("cannot write the server's settings");
         let process = spawn(&setup, folder.path(), clock.as_ref());
@@ -369,6 +370,12 @@ impl RedisServer {
         self.clock.as_ref().must("it was started with the machine's clock").set(ahead_seconds);
     }
 
+    /// Has its clock stand still from now on at this very microsecond, forth or back; only for one that was started with a
+    /// [clock](Setup::clock) of its own. What it times by that clock, like how long a client is blocked, lasts until it is set on.
+    pub fn stop_clock(&self, at: Micros) {
+        self.clock.as_ref().must("it was started with the machine's clock").stop(at);
+    }
+
     /// All that it has logged since it was started.
     pub fn log(&self) -> String {
         self.process.log()
@@ -392,7 +399,11 @@ impl Drop for RedisServer {
 
 fn spawn(setup: &Setup, folder: &Path, clock: Option<&FakeTime>) -> Process {
     let program = setup.brand.program();
-    let mut command = clock.map_or_else(|| Command::new(&program), |clock| clock.command(&program));
+    let mut command = match (clock, setup.brand) {
+        (None, _) => Command::new(&program),
+        (Some(clock), Brand::Redis) => clock.command(&program),
+        (Some(clock), Brand::Valkey) => clock.command_without_counter(&program),
+    };
     if let Some(island) = &setup.place.island {
         command = island.wrap(&command);
     }

@@ -15,6 +15,7 @@ pub struct SentinelsSetup {
     brand: Brand,
     replicas: usize,
     down_after_ms: u32,
+    clock: Option<f64>,
     lines: Vec<(String, String)>,
     watch: Vec<(String, String)>,
 }
@@ -31,6 +32,13 @@ impl SentinelsSetup {
     #[must_use]
     pub fn down_after_ms(mut self, down_after_ms: u32) -> SentinelsSetup {
         self.down_after_ms = down_after_ms;
+        self
+    }
+
+    /// Has the clocks of the master and its replicas differ from the machine's; the Sentinels have that one.
+    #[must_use]
+    pub fn clock(mut self, ahead_seconds: f64) -> SentinelsSetup {
+        self.clock = Some(ahead_seconds);
         self
     }
 
@@ -62,6 +70,7 @@ impl SentinelsSetup {
     pub fn start(self) -> Sentinels {
         let data = || {
             let plain = RedisServer::setup(self.brand);
+            let plain = self.clock.into_iter().fold(plain, Setup::clock);
             self.lines.iter().fold(plain, |setup, (name, value)| setup.set(name, value))
         };
         let mut servers = vec![data().start()];
@@ -100,7 +109,14 @@ impl Sentinels {
 
     /// With settings.
     pub fn setup(brand: Brand) -> SentinelsSetup {
-        SentinelsSetup { brand, replicas: 2, down_after_ms: 1500, lines: Vec::new(), watch: Vec::new() }
+        SentinelsSetup {
+            brand,
+            replicas: 2,
+            down_after_ms: 1500,
+            clock: None,
+            lines: Vec::new(),
+            watch: Vec::new(),
+        }
     }
 
     /// What the Sentinels call what they watch.

@@ -116,7 +116,7 @@ impl Cluster {
             if !is_ask {
                 self.shared.stale.notify_one();
             }
-            let Some(to) = read_endpoint(to, node.server()).and_then(|server| self.shared.node_at(server))
+            let Some(to) = read_endpoint(to, node.server()).and_then(|server| self.shared.node_at(&server))
             else {
                 continue;
             };
@@ -277,13 +277,13 @@ impl Shared {
     }
 
     /// A node that another one named.
-    fn node_at(&self, server: Server) -> Option<Arc<Node>> {
+    fn node_at(&self, server: &Server) -> Option<Arc<Node>> {
         let mut nodes = self.nodes.lock();
-        if !nodes.contains_key(&server) && nodes.len() >= MOST_NODES {
+        if !nodes.contains_key(server) && nodes.len() >= MOST_NODES {
             return None;
         }
         let node = nodes.entry(server.clone());
-        Some(Arc::clone(node.or_insert_with(|| self.welcome(&server))))
+        Some(Arc::clone(node.or_insert_with(|| self.welcome(server))))
     }
 
     /// A node for a server: a new one, unless the last has not been let go of yet.

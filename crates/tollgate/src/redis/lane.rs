@@ -1,8 +1,9 @@
 //! Draws on their way to one server.
 //!
-//! While a call is in flight, draws that come collect; they then travel together, in as few calls as do not hold the
-//! server up for long, written at once. So a server under load is asked a few large questions instead of many small
-//! ones, and one that is idle is asked at once. What waits is bounded: beyond that, draws fail at once.
+//! Draws that wait travel together. A server that is idle is asked at once, with what there is; while two calls are in
+//! flight, further draws collect until they make a call that is worth it. So a server under load is asked a few large
+//! questions instead of many small ones, none of which holds it up for long, and has the next one at hand when it is
+//! done with the last. What waits is bounded: beyond that, draws fail at once.
 
 use super::bundle::{Binder, Bundle};
 use super::fleet::Fleet;
@@ -11,8 +12,7 @@ use super::tally::Tally;
 use super::wire::{Again, Fate, Parcel};
 use ::redis::{Cmd, Value};
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::mem;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,9 +20,12 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tollgate_core::{Clock, Draws, Failure, Micros};
 
-/// How many calls may be in flight: while the server works on one, the next is on its way.
-const IN_FLIGHT: usize = 2;
-/// The most draws of one call, which then takes the server less than 200 microseconds.
+/// How many loads may be in flight at all. The server has work for two milliseconds then.
+const IN_FLIGHT: usize = 8;
+/// With fewer than this many in flight, a load goes however small it is: while the server works on one, the next is on its
+/// way.
+const EAGER: usize = 2;
+/// The most draws of one call, which then takes the server less than 300 microseconds; with so many, a load is full.
 const CALL_DRAWS: usize = 48;
 /// The most draws that may wait.
 const WAITING_DRAWS: usize = 8192;
@@ -36,10 +39,23 @@ pub(super) struct Lane {
     fleet: Arc<Fleet>,
     node: Arc<Node>,
     clock: Arc<dyn Clock>,
-    waiting: Mutex<Load>,
+    queue: Mutex<Queue>,
+    /// Wakes a courier.
     wake: Notify,
     is_closed: AtomicBool,
     tally: Arc<Tally>,
+}
+
+/// What waits for a courier.
+#[derive(Debug, Default)]
+struct Queue {
+    /// All but the last are full.
+    loads: VecDeque<Load>,
+    /// How many draws they have together.
+    draws: usize,
+    in_flight: usize,
+    /// Loads that were carried: once those who waited for one have looked at it, its memory is used again.
+    spent: Vec<Arc<Draws>>,
 }
 
 /// What travels together.
@@ -92,7 +108,7 @@ impl Lane {
             fleet,
             node,
             clock,
-            waiting: Mutex::default(),
+            queue: Mutex::default(),
             wake: Notify::new(),
             is_closed: AtomicBool::new(false),
             tally,
@@ -111,19 +127,24 @@ impl Lane {
     /// Puts parts of a buffer's groups on the lane.
     pub(super) fn submit(&self, draws: &Draws, parts: &[Part], deadline: Instant) -> Result<Ticket, Failure> {
         let (tell, decided) = oneshot::channel();
-        let mut load = self.waiting.lock();
-        if load.draws.all().len() >= WAITING_DRAWS {
+        let mut queue = self.queue.lock();
+        if queue.draws >= WAITING_DRAWS {
             return Err(Failure::Busy);
         }
-        let first = load.draws.len();
+        let (is_worth_it, load) = queue.open();
+        let (first, before) = (load.draws.len(), load.draws.all().len());
         for part in parts {
             load.draws.begin_with(draws, part.group, part.picks.as_deref(), part.is_look);
             load.slots.push(part.slot);
         }
         load.waiters.push(tell);
         load.deadline = load.deadline.max(Some(deadline));
-        drop(load);
-        self.wake.notify_one();
+        let (is_full, added) = (load.is_full(), load.draws.all().len() - before);
+        queue.draws += added;
+        drop(queue);
+        if is_worth_it || is_full {
+            self.wake.notify_one();
+        }
         Ok(Ticket { decided, first })
     }
 
@@ -138,11 +159,8 @@ impl Lane {
     /// Waits for something to carry; nothing once it is closed.
     async fn next(&self) -> Option<Load> {
         loop {
-            {
-                let mut load = self.waiting.lock();
-                if !load.draws.is_empty() {
-                    return Some(mem::take(&mut load));
-                }
+            if let Some(load) = self.queue.lock().take() {
+                return Some(load);
             }
             if self.is_closed.load(Relaxed) {
                 self.wake.notify_one();
@@ -150,6 +168,52 @@ impl Lane {
             }
             self.wake.notified().await;
         }
+    }
+
+    /// Notes that a load was carried.
+    fn done(&self, decided: Arc<Draws>) {
+        let mut queue = self.queue.lock();
+        queue.in_flight -= 1;
+        if queue.spent.len() < IN_FLIGHT {
+            queue.spent.push(decided);
+        }
+    }
+}
+
+impl Queue {
+    /// A load that takes more, and whether it is a new one that could go as soon as there is something in it.
+    fn open(&mut self) -> (bool, &mut Load) {
+        let is_new = self.loads.back().is_none_or(Load::is_full);
+        if is_new {
+            let unused = self.spent.iter_mut().position(|draws| Arc::get_mut(draws).is_some());
+            let draws = unused.and_then(|unused| Arc::into_inner(self.spent.swap_remove(unused)));
+            self.loads.push_back(Load::new(draws.unwrap_or_default()));
+        }
+        let could_go = is_new && self.in_flight < EAGER;
+        (could_go, self.loads.back_mut().expect("there is a load now, if there was none before"))
+    }
+
+    /// The next load, if it is full or there is little in flight. Whoever takes it says when it is [done](Lane::done).
+    fn take(&mut self) -> Option<Load> {
+        let is_full = self.loads.front()?.is_full();
+        if !is_full && self.in_flight >= EAGER {
+            return None;
+        }
+        let load = self.loads.pop_front()?;
+        self.draws -= load.draws.all().len();
+        self.in_flight += 1;
+        Some(load)
+    }
+}
+
+impl Load {
+    fn new(mut draws: Draws) -> Load {
+        draws.clear();
+        Load { draws, ..Load::default() }
+    }
+
+    fn is_full(&self) -> bool {
+        self.draws.all().len() >= CALL_DRAWS
     }
 }
 
@@ -162,6 +226,7 @@ async fn carry(lane: Arc<Lane>) {
             // Whoever gave up does not want to know.
             let _ = waiter.send(Arc::clone(&decided));
         }
+        lane.done(decided);
     }
 }
 

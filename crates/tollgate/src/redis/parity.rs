@@ -6,7 +6,7 @@
 mod embedded;
 mod fake;
 mod servers;
-mod traces;
+mod suite;
 mod traps;
 mod twin;
 

@@ -56,6 +56,9 @@ pub enum RedisError {
 /// Every draw is decided on the servers, by their clock, so that all nodes give the same answer. Two things are told
 /// without them: that a key is empty, when it was found so a moment ago and its next unit is not due yet; and, while they
 /// are away, what the draws' terms say is to hold then.
+///
+/// Of the groups of one call, those come last that have to be asked for twice: where another quota has written the state,
+/// and where the servers' clock is days from where it was thought to be.
 #[derive(Debug)]
 pub struct RedisStore {
     fleet: Arc<Fleet>,

@@ -1,7 +1,9 @@
 //! What is told without asking a server.
 
-use crate::{connected, limit, take};
-use tollgate_testkit::servers::RedisServer;
+use crate::{connected, limit, limit_of, take};
+use tollgate::{Act, Align, Ask, Draws, KeyRef, Law, Leak, Micros, PermitId, Scope, Span, Store, Zone};
+use tollgate_testkit::servers::{Brand, RedisServer};
+use tollgate_testkit::{Account, Model, Reply};
 
 fn calls(server: &RedisServer) -> u64 {
     let stats = server.info("cmdstat_evalsha");
@@ -55,11 +57,58 @@ async fn what_another_node_gives_back_is_seen_within_a_second() {
     let keys = [("a", limit("1/h"))];
     assert!(take(&keys, 1).told_by(&one).await.0);
     assert!(!take(&keys, 1).told_by(&one).await.0);
-    let clear = crate::Asked { act: tollgate::Act::Clear, ..take(&keys, 1) };
+    let clear = crate::Asked { act: Act::Clear, ..take(&keys, 1) };
     clear.by(&other).await;
     let begun = tokio::time::Instant::now();
     while !take(&keys, 1).told_by(&one).await.0 {
         assert!(begun.elapsed().as_secs() < 20, "it was never seen");
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whether a server or the memory gave it, each answer is the law's at the time that it carries.
+#[tokio::test]
+async fn what_is_denied_from_memory_is_what_the_law_says_then() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    for (law, quota) in [
+        (Law::TokenBucket, "200/s burst 4"),
+        (Law::LeakyBucket(Leak::Meter), "300/s burst 3"),
+        (Law::LeakyBucket(Leak::Queue), "150/s burst 5"),
+        (Law::FixedWindow(Align::FirstHit), "5 per 20ms"),
+        (Law::FixedWindow(Align::Wall(Zone::UTC)), "5 per 20ms"),
+        (Law::SlidingWindowCounter, "6 per 20ms"),
+    ] {
+        let limit = limit_of(law, quota);
+        let (mut model, mut draws, before) = (Model::new(&limit), Draws::new(), store.counts());
+        let key = format!("{law:?}");
+        for turn in 0..500 {
+            let act = Act::Take(Ask::exactly(1 + turn % 3));
+            draws.clear();
+            draws.push(KeyRef::from(&key), Scope(0), limit, act, PermitId::default());
+            store.draw(&mut draws).await;
+            assert_eq!(draws.failure(0..1), None);
+            let (said, now) = (Reply::from(&draws.all()[0]), draws.all()[0].now());
+            assert_eq!(said, model.act(now, &limit, act, PermitId::default()), "{limit} at {now:?}");
+        }
+        let known = store.counts().denied_from_memory - before.denied_from_memory;
+        assert!(known > 0, "{limit}: none was denied from memory");
+    }
+}
+
+/// The one thing that memory can't know: that somebody has set the server's clock forward.
+#[tokio::test]
+async fn a_server_that_is_set_forward_is_believed_within_a_second() {
+    let server = RedisServer::setup(Brand::Redis).clock(0.0).start();
+    let store = connected(&server.url()).await;
+    let (keys, start) = ([("a", limit("1/h"))], Micros::new(1_700_000_000_000_000));
+    server.stop_clock(start);
+    assert!(take(&keys, 1).told_by(&store).await.0);
+    assert!(!take(&keys, 1).told_by(&store).await.0);
+    server.stop_clock(start.plus(Span::HOUR));
+    let begun = tokio::time::Instant::now();
+    while !take(&keys, 1).told_by(&store).await.0 {
+        assert!(begun.elapsed().as_secs() < 20, "it was never believed");
         tokio::task::yield_now().await;
     }
 }

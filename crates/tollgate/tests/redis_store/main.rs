@@ -3,8 +3,10 @@
 
 mod known;
 mod outage;
+mod rights;
 mod shared;
 mod spread;
+mod suite;
 
 use std::num::NonZeroU16;
 use std::time::Duration;

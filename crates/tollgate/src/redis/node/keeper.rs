@@ -136,7 +136,11 @@ async fn watch(core: &Arc<Core>, link: &Link) -> Result<(), String> {
     let batch = Batch::new(questions);
     let sent = Instant::now();
     let answer = timeout(PATIENCE, link.send(&batch)).await;
-    let values = answer.map_err(|_| "it doesn't answer".to_owned())?.map_err(|error| error.to_string())?;
+    let values = answer.map_err(|_| "it doesn't answer".to_owned())?.map_err(|error| {
+        // Whoever waits for an answer may hear of a connection's end before it is noted.
+        link.close();
+        error.to_string()
+    })?;
     if let Some(time) = values.first().and_then(read_time) {
         core.note_time(sent, Instant::now(), time);
     }

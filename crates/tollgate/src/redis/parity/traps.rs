@@ -8,7 +8,7 @@ use tollgate_core::{
     Act, Align, Answer, Ask, Draws, Key, Law, Leak, Limit, LogSize, Micros, PermitId, Retry, Scope, Span,
     Zone,
 };
-use tollgate_testkit::{Cell, Engine, Reply};
+use tollgate_testkit::{Account, Cell, Reply};
 
 /// A store that the script keeps, with a clock of its own.
 struct Store {

@@ -4,9 +4,10 @@
 //! whoever is measured, so what holds it up is the machine: another program, or another guest of the same host. Who measures
 //! how long a server took can tell by it what was none of the server's doing.
 
-use super::now;
 use std::fs;
+use std::io::{self, Write};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,16 +19,38 @@ const MOMENT: Duration = Duration::from_millis(2);
 /// What is no later than this is no stall.
 const LATE: Duration = Duration::from_millis(8);
 
+/// A stall as long as this may have been the end of any trial that measures time.
+const GRAVE: Duration = Duration::from_millis(40);
+/// How often a trial is held at most.
+const MOST_TRIALS: usize = 3;
+
+/// Holds a trial in which time is measured. If it fails and the machine is known to have stood still meanwhile, it says
+/// nothing: it is held again, a few times at most. Where the machine ran, a failure is a failure.
+pub fn despite_stalls(trial: impl Fn()) {
+    for held in 1..=MOST_TRIALS {
+        let lookouts = Lookouts::post(now());
+        let outcome = catch_unwind(AssertUnwindSafe(&trial));
+        let stalls = lookouts.end();
+        let Err(failure) = outcome else { return };
+        let is_grave = stalls.iter().any(|stall| stall.end - stall.start >= GRAVE);
+        if held == MOST_TRIALS || !is_grave {
+            resume_unwind(failure);
+        }
+        // Through the writer and not `eprintln!`, which only programs may use.
+        let _ = writeln!(io::stderr(), "the machine stood still, so the trial is held again: {stalls:?}");
+    }
+}
+
 /// Threads that watch.
 #[derive(Debug)]
-pub(super) struct Lookouts {
+pub(crate) struct Lookouts {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Vec<Range<Duration>>>>,
 }
 
 impl Lookouts {
     /// Begins to watch, by a clock that began then.
-    pub(super) fn post(begun: Instant) -> Lookouts {
+    pub(crate) fn post(begun: Instant) -> Lookouts {
         let is_over = Arc::new(AtomicBool::new(false));
         let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = (0..count).map(|processor| {
@@ -41,7 +64,7 @@ impl Lookouts {
     }
 
     /// The stalls that there were, in order, none of which touches another.
-    pub(super) fn end(self) -> Vec<Range<Duration>> {
+    pub(crate) fn end(self) -> Vec<Range<Duration>> {
         self.is_over.store(true, Ordering::Relaxed);
         let seen = self.threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default());
         merge(seen.collect())
@@ -81,9 +104,15 @@ fn merge(mut stalls: Vec<Range<Duration>>) -> Vec<Range<Duration>> {
     merged
 }
 
+#[expect(clippy::disallowed_methods, reason = "how late real threads wake is what is measured")]
+fn now() -> Instant {
+    Instant::now()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     fn millis(stalls: &[(u64, u64)]) -> Vec<Range<Duration>> {
         stalls.iter().map(|(from, to)| Duration::from_millis(*from)..Duration::from_millis(*to)).collect()
@@ -93,5 +122,16 @@ mod tests {
     fn what_several_saw_counts_once() {
         let merged = merge(millis(&[(50, 60), (0, 10), (5, 20), (20, 30), (52, 55)]));
         assert_eq!(merged, millis(&[(0, 30), (50, 60)]));
+    }
+
+    #[test]
+    fn where_the_machine_ran_a_failure_is_a_failure() {
+        let held = Cell::new(0);
+        let trial = || {
+            held.set(held.get() + 1);
+            panic!("it has failed");
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(|| despite_stalls(trial)));
+        assert!(outcome.is_err() && (1..=MOST_TRIALS).contains(&held.get()));
     }
 }

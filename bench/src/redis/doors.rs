@@ -1,0 +1,153 @@
+//! Checks through Tollgate's server, over HTTP and RESP.
+//!
+//! Three processes share two cores, so each placement shows something else. With Tollgate alone on a core, and Redis
+//! beside the generator, it is seen what Tollgate does a second. With Tollgate beside Redis, and the generator alone, the
+//! generator is on time: there latency is measured.
+
+use super::QUOTA;
+use super::host::Host;
+use super::latency;
+use super::turn::{self, Outcome, Own, Watch};
+use crate::run::Run;
+use crate::server::load::{Idle, Load, Plan, Tally};
+use crate::server::process::{GENERATOR, Process, SERVERS};
+use crate::server::program::{self, Program};
+use crate::server::rounds::Effort;
+use crate::server::subject::CONNECTIONS;
+use crate::server::subject::http;
+use crate::server::subject::resp::{self, DEPTH};
+use crate::table::Table;
+use anyhow::{Context, Result, ensure};
+use std::ffi::OsString;
+use std::fs;
+use std::net::SocketAddr;
+
+/// Three times what limitador's server did with Redis on this machine: 21 000 to 31 000 requests a second.
+const BAR_HTTP: f64 = 63_000.0;
+
+/// The quota as redis-cell's clients word it.
+const THROTTLE: &str = "999999 1000 3600";
+
+/// Which of Tollgate's doors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    Http,
+    Resp,
+}
+
+/// Where everybody is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placement {
+    /// Redis beside the generator.
+    TollgateAlone,
+    /// Redis beside Tollgate.
+    GeneratorAlone,
+}
+
+/// A Redis, a Tollgate, and what it is asked.
+pub(crate) struct Site {
+    pub(crate) name: String,
+    pub(crate) host: Host,
+    pub(crate) tollgate: Process,
+    pub(crate) address: SocketAddr,
+    pub(crate) plan: Plan,
+}
+
+pub(crate) fn measure(run: &mut Run, redis: &Program, tollgate: &Program, effort: Effort) -> Result<()> {
+    let start = |door, placement| Site::start(redis, tollgate, door, placement);
+    let sites = [
+        start(Door::Http, Placement::TollgateAlone)?,
+        start(Door::Http, Placement::GeneratorAlone)?,
+        start(Door::Resp, Placement::TollgateAlone)?,
+        start(Door::Resp, Placement::GeneratorAlone)?,
+    ];
+    let mut tally = Tally::default();
+    let mut turns: [Vec<_>; 4] = Default::default();
+    for round in 0..effort.rounds {
+        for (site, turns) in sites.iter().zip(&mut turns) {
+            turns.push(site.press(effort, round, &mut tally).with_context(|| site.name.clone())?);
+        }
+    }
+    let outcomes: Vec<_> = sites
+        .iter()
+        .zip(&turns)
+        .map(|(site, turns)| Outcome::of(site.name.clone(), Own::Generator, turns))
+        .collect();
+    run.say(format_args!(
+        "\ndoors: one Tollgate with one worker, one Redis and one generator on two cores; over HTTP {CONNECTIONS} connections, one\n       \
+         request in flight on each; over RESP as many, pipelines of {DEPTH} commands; a Redis that does not answer would\n       \
+         have Tollgate refuse, and end the run"
+    ));
+    run.say(turn::table(&outcomes));
+    let http = &outcomes[0];
+    let verdict = run.judge(http.per_sec.median() >= BAR_HTTP).to_owned();
+    let mut table = Table::new(1, ["tollgate", "measured", "by Tollgate's CPU", "by Redis' CPU", "bar", ""]);
+    let figures = [http.per_sec.median(), http.per_tollgate_core(), http.per_redis_core()];
+    let mut cells = vec!["requests/s over HTTP".to_owned()];
+    cells.extend(figures.map(|figure| format!("{figure:.0}")));
+    cells.extend([format!(">= {BAR_HTTP}"), verdict]);
+    table.row(cells);
+    run.say("");
+    run.say(table);
+    let most = outcomes[1].per_sec.median();
+    latency::measure(run, &sites[1], most, effort, &mut tally)?;
+    let Tally { answers, unexpected, example } = tally;
+    ensure!(
+        unexpected == 0,
+        "{unexpected} of {answers} answers were not as expected, the first: {}",
+        example.unwrap_or_default()
+    );
+    Ok(())
+}
+
+impl Site {
+    fn start(redis: &Program, tollgate: &Program, door: Door, placement: Placement) -> Result<Site> {
+        let (cores, words, idle) = match placement {
+            Placement::TollgateAlone => (GENERATOR, "Redis beside the generator", Idle::Sleep),
+            Placement::GeneratorAlone => (SERVERS, "Redis beside Tollgate", Idle::Spin),
+        };
+        let host = Host::start(redis, cores)?;
+        let file = program::scratch()?.join("redis.yaml");
+        fs::write(&file, format!("rules:\n  - id: per-key\n    limit: {QUOTA}\n"))
+            .with_context(|| format!("can't write {}", file.display()))?;
+        let (own, other, name, mut plan) = match door {
+            Door::Http => ("--http", "--resp", "HTTP", http::checks()),
+            Door::Resp => ("--resp", "--http", "RESP", resp::pipelines(THROTTLE)),
+        };
+        plan.idle = idle;
+        let mut arguments: Vec<OsString> =
+            ["serve", own, "127.0.0.1:0", other, "off", "--grpc", "off", "--admin", "off", "--workers", "1"]
+                .map(Into::into)
+                .to_vec();
+        arguments.extend(["--on-store-failure", "closed", "--store-timeout", "1s"].map(Into::into));
+        arguments.extend(["--store", &host.url(), "--rules"].map(Into::into));
+        arguments.push(file.into());
+        let (process, address) = Process::start(tollgate, &arguments, SERVERS)?;
+        let site = Site { name: format!("{name}, {words}"), host, tollgate: process, address, plan };
+        site.pause()?;
+        Ok(site)
+    }
+
+    /// Stops both where they are, until it is their turn.
+    pub(crate) fn pause(&self) -> Result<()> {
+        self.tollgate.pause()?;
+        self.host.process.pause()
+    }
+
+    pub(crate) fn resume(&self) -> Result<()> {
+        self.host.process.resume()?;
+        self.tollgate.resume()
+    }
+
+    fn press(&self, effort: Effort, seed: u64, tally: &mut Tally) -> Result<turn::Turn> {
+        self.resume()?;
+        let mut load = Load::connect(self.address, &self.plan, seed)?;
+        load.press(effort.warm_up)?;
+        let watch = Watch::start(&self.host, Some(&self.tollgate))?;
+        let lap = load.press(effort.time)?;
+        let turn = watch.stop(lap.answers * self.plan.checks() as u64)?;
+        tally.add(load.finish()?);
+        self.pause()?;
+        Ok(turn)
+    }
+}

@@ -1,0 +1,48 @@
+//! How long a request takes by way of Redis, at half of what there can be.
+
+use super::doors::Site;
+use crate::histogram::Histogram;
+use crate::race::Laps;
+use crate::run::Run;
+use crate::server::load::{Load, Tally};
+use crate::server::rounds::Effort;
+use crate::table::Table;
+use anyhow::Result;
+
+/// How long 99 of 100 requests may take at most.
+const BAR_P99_US: f64 = 5000.0;
+
+/// At half of `most` requests a second.
+pub(crate) fn measure(
+    run: &mut Run,
+    site: &Site,
+    most: f64,
+    effort: Effort,
+    tally: &mut Tally,
+) -> Result<()> {
+    let per_sec = most / 2.0;
+    let mut rounds = Vec::new();
+    for round in 0..effort.rounds {
+        site.resume()?;
+        let mut load = Load::connect(site.address, &site.plan, round)?;
+        rounds.push(load.pace(per_sec, effort.warm_up, effort.time)?);
+        tally.add(load.finish()?);
+        site.pause()?;
+    }
+    let laps = |of_thousand: u64| {
+        Laps::new(rounds.iter().map(|times: &Histogram| times.at_most(of_thousand) as f64 / 1e3).collect())
+    };
+    let p99 = laps(990);
+    let (least, longest) = p99.spread();
+    let figures =
+        [laps(500).median(), p99.median(), least, longest, laps(999).median(), laps(1000).spread().1];
+    let mut cells = vec![site.name.clone(), format!("{per_sec:.0}")];
+    cells.extend(figures.map(|time| format!("{time:.1}")));
+    cells.extend([format!("p99 < {BAR_P99_US}"), run.judge(p99.median() < BAR_P99_US).to_owned()]);
+    run.say("\nlatency: at half of that, at an even rate; a time begins when its request was due, whether or not its connection was\n         free; medians of the rounds, and of p99 the least and the most");
+    let mut table =
+        Table::new(1, ["us", "requests/s", "p50", "p99", "min", "max", "p99.9", "longest", "bar", ""]);
+    table.row(cells);
+    run.say(table);
+    Ok(())
+}

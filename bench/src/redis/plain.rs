@@ -1,0 +1,91 @@
+//! What everybody does without Tollgate: one call of a script for each check.
+//!
+//! The script is about the least that a limiter of its kind can be: it reads the server's clock, one value, and writes
+//! one value with the time after which it may lapse. redis-benchmark asks, which parses next to nothing.
+
+use super::host::Host;
+use super::turn::{Turn, Watch};
+use crate::server::process::GENERATOR;
+use crate::server::program::Program;
+use crate::server::rounds::Effort;
+use crate::server::template::KEYS;
+use anyhow::{Context, Result, ensure};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// When a bucket will be full again, in microseconds: all there is to know of it.
+const SCRIPT: &str = "
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local interval, most = tonumber(ARGV[1]), tonumber(ARGV[2])
+local full = tonumber(redis.call('GET', KEYS[1]) or now)
+if full < now then full = now end
+full = full + interval
+if full - now > most then return {0, full - most - now} end
+redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', math.ceil((full - now) / 1000))
+return {1, math.floor((most - full + now) / interval)}
+";
+
+/// Microseconds until a unit is back, and until a million are: 1000/h burst 1000000.
+const INTERVAL: &str = "3600000";
+const MOST: &str = "3600000000000";
+
+/// How many connections ask.
+const CONNECTIONS: usize = 64;
+
+/// How many commands a connection sends at once.
+pub(crate) const DEPTHS: [usize; 4] = [1, 16, 64, 256];
+
+/// redis-benchmark, asking with a pipeline of some depth.
+pub(crate) struct Plain<'a> {
+    program: &'a Program,
+    digest: String,
+    pub(crate) depth: usize,
+    /// About how many calls a second it makes.
+    pace: f64,
+}
+
+impl<'a> Plain<'a> {
+    /// At the depth that gives the most.
+    pub(crate) fn at_its_best(program: &'a Program, host: &Host) -> Result<Plain<'a>> {
+        let digest = host.command(&["SCRIPT", "LOAD", SCRIPT])?;
+        let mut best = Plain { program, digest, depth: 0, pace: 0.0 };
+        for depth in DEPTHS {
+            let pace = best.run(host, depth, 60_000)?;
+            if pace > best.pace {
+                (best.depth, best.pace) = (depth, pace);
+            }
+        }
+        Ok(best)
+    }
+
+    /// One turn.
+    pub(crate) fn press(&self, host: &Host, effort: Effort) -> Result<Turn> {
+        let calls = |time: Duration| (self.pace * time.as_secs_f64()) as u64;
+        self.run(host, self.depth, calls(effort.warm_up))?;
+        let (watch, before) = (Watch::start(host, None)?, host.calls("evalsha")?);
+        let pace = self.run(host, self.depth, calls(effort.time))?;
+        let made = host.calls("evalsha")? - before;
+        // Its own word for how fast it was: it takes a while to start.
+        Ok(Turn { elapsed: made as f64 / pace, ..watch.stop(made)? })
+    }
+
+    /// Has it make so many calls; calls a second.
+    fn run(&self, host: &Host, depth: usize, calls: u64) -> Result<f64> {
+        let (port, depth, calls) = (host.address.port().to_string(), depth.to_string(), calls.to_string());
+        let (connections, keys) = (CONNECTIONS.to_string(), KEYS.to_string());
+        let mut command = Command::new(&Program::this()?.path);
+        command.arg("pinned").arg(GENERATOR[0].to_string()).arg(&self.program.path);
+        command.args(["-p", &port, "-c", &connections, "-P", &depth, "-n", &calls, "-r", &keys, "--csv"]);
+        command.args(["EVALSHA", &self.digest, "1", "user:__rand_int__", INTERVAL, MOST]);
+        command.env_clear().stdin(Stdio::null()).stderr(Stdio::inherit());
+        command.envs(self.program.libraries.iter().map(|folder| ("LD_LIBRARY_PATH", folder)));
+        let output = command.output().context("can't start redis-benchmark")?;
+        ensure!(output.status.success(), "redis-benchmark ended with {}", output.status);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        // One line of names, one of figures in quotes: the command, then calls a second.
+        let line = said.lines().last().unwrap_or_default();
+        let pace = line.split("\",\"").nth(1).and_then(|word| word.trim_matches('"').parse().ok());
+        pace.with_context(|| format!("redis-benchmark says {said:?}"))
+    }
+}

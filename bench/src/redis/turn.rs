@@ -1,0 +1,158 @@
+//! One subject's turn: what it did, and how long whom it kept busy.
+
+use super::host::Host;
+use crate::race::Laps;
+use crate::table::Table;
+use anyhow::{Context, Result};
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// The time that processes had so far.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    at: Instant,
+    redis: Duration,
+    /// Tollgate, where it is a process of its own.
+    tollgate: Duration,
+    /// This process, and those it started and waited for.
+    own: Duration,
+}
+
+/// A watch on the processes of a turn.
+pub(crate) struct Watch<'a> {
+    host: &'a Host,
+    tollgate: Option<&'a crate::server::process::Process>,
+    began: Times,
+}
+
+/// What came of a turn: its times in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) checks: f64,
+    pub(crate) elapsed: f64,
+    pub(crate) redis: f64,
+    pub(crate) tollgate: f64,
+    pub(crate) own: f64,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn start(
+        host: &'a Host,
+        tollgate: Option<&'a crate::server::process::Process>,
+    ) -> Result<Watch<'a>> {
+        let began = read(host, tollgate)?;
+        Ok(Watch { host, tollgate, began })
+    }
+
+    pub(crate) fn stop(&self, checks: u64) -> Result<Turn> {
+        let (began, now) = (self.began, read(self.host, self.tollgate)?);
+        Ok(Turn {
+            checks: checks as f64,
+            elapsed: (now.at - began.at).as_secs_f64(),
+            redis: (now.redis - began.redis).as_secs_f64(),
+            tollgate: (now.tollgate - began.tollgate).as_secs_f64(),
+            own: (now.own - began.own).as_secs_f64(),
+        })
+    }
+}
+
+fn read(host: &Host, tollgate: Option<&crate::server::process::Process>) -> Result<Times> {
+    Ok(Times {
+        at: Instant::now(),
+        redis: host.process.cpu_time()?,
+        tollgate: tollgate.map_or(Ok(Duration::ZERO), crate::server::process::Process::cpu_time)?,
+        own: own_time()?,
+    })
+}
+
+/// How long this process has had a core, and those that it started and waited for.
+fn own_time() -> Result<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().skip(11).take(4));
+    let ticks = fields.map(|fields| fields.map(|field| field.parse::<u64>().unwrap_or(0)).sum::<u64>());
+    let ticks = ticks.context("the system does not tell this process's time")?;
+    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+}
+
+/// Who had the time that is counted for this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Own {
+    /// Tollgate, which is a part of it, and those who ask.
+    Tollgate,
+    /// A generator.
+    Generator,
+}
+
+/// A subject, and what came of its turns.
+pub(crate) struct Outcome {
+    name: String,
+    own: Own,
+    pub(crate) per_sec: Laps,
+    pub(crate) redis_us: Laps,
+    tollgate_us: Laps,
+    own_us: Laps,
+    redis_busy: Laps,
+}
+
+impl Outcome {
+    pub(crate) fn of(name: String, own: Own, turns: &[Turn]) -> Outcome {
+        let laps = |figure: fn(&Turn) -> f64| Laps::new(turns.iter().map(figure).collect());
+        Outcome {
+            name,
+            own,
+            per_sec: laps(|turn| turn.checks / turn.elapsed),
+            redis_us: laps(|turn| turn.redis * 1e6 / turn.checks),
+            tollgate_us: laps(|turn| turn.tollgate * 1e6 / turn.checks),
+            own_us: laps(|turn| turn.own * 1e6 / turn.checks),
+            redis_busy: laps(|turn| turn.redis / turn.elapsed),
+        }
+    }
+
+    /// What a core of Redis is enough for.
+    pub(crate) fn per_redis_core(&self) -> f64 {
+        1e6 / self.redis_us.median()
+    }
+
+    /// What a core of Tollgate is enough for.
+    pub(crate) fn per_tollgate_core(&self) -> f64 {
+        1e6 / match self.own {
+            Own::Tollgate => self.own_us.median(),
+            Own::Generator => self.tollgate_us.median(),
+        }
+    }
+
+    fn row(&self) -> [String; 9] {
+        let count = |number: f64| format!("{number:.0}");
+        let micros = |laps: &Laps| format!("{:.2}", laps.median());
+        let ((least, most), (shortest, longest)) = (self.per_sec.spread(), self.redis_us.spread());
+        let (tollgate, generator) = match self.own {
+            Own::Tollgate => (micros(&self.own_us), "in it".to_owned()),
+            Own::Generator if self.tollgate_us.median() > 0.0 => {
+                (micros(&self.tollgate_us), micros(&self.own_us))
+            }
+            Own::Generator => ("-".to_owned(), micros(&self.own_us)),
+        };
+        [
+            self.name.clone(),
+            count(self.per_sec.median()),
+            format!("{}-{}", count(least), count(most)),
+            micros(&self.redis_us),
+            format!("{shortest:.2}-{longest:.2}"),
+            count(self.per_redis_core()),
+            format!("{:.0} %", 100.0 * self.redis_busy.median()),
+            tollgate,
+            generator,
+        ]
+    }
+}
+
+/// What subjects did, one beside the other.
+pub(crate) fn table(outcomes: &[Outcome]) -> Table {
+    let heading =
+        ["", "checks/s", "spread", "Redis us", "spread", "1/us", "busy", "Tollgate us", "generator us"];
+    let mut table = Table::new(1, heading);
+    for outcome in outcomes {
+        table.row(outcome.row());
+    }
+    table
+}
