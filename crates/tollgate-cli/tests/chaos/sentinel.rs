@@ -46,7 +46,7 @@ fn a_master_that_is_killed_is_replaced_in_under_five_seconds() {
     account.hold_to(Extent::Some);
     is_followed_in_time(&account);
     account.nobody_lingers(&sentinels.servers()[master]);
-    account.nobody_is_charged_twice(Kept::Nothing);
+    account.nobody_is_charged_twice(Kept::Nothing, |_| true);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_master_that_sleeps_through_its_fall_is_left_alone_when_it_wakes() {
     account.hold_to(Extent::Some);
     is_followed_in_time(&account);
     account.nobody_lingers(&sentinels.servers()[master]);
-    account.nobody_is_charged_twice(Kept::Nothing);
+    account.nobody_is_charged_twice(Kept::Nothing, |_| true);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_master_that_is_relieved_in_order_is_left_at_once() {
     let account = trial.end();
     account.hold_to(Extent::Some);
     account.nobody_lingers(&sentinels.servers()[master]);
-    account.nobody_is_charged_twice(Kept::Nothing);
+    account.nobody_is_charged_twice(Kept::Nothing, |_| true);
 }
 
 /// A new master was made and followed soon enough, and most of that was the Sentinels' time.

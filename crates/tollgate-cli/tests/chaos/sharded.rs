@@ -32,7 +32,7 @@ fn a_server_that_is_killed_takes_only_its_clients_along() {
     });
     account.is_told_once();
     servers.iter().for_each(|server| account.nobody_lingers(server));
-    account.nobody_is_charged_twice(Kept::Nothing);
+    account.nobody_is_charged_twice(Kept::Nothing, |_| true);
 }
 
 /// Which of the servers a client is on: where there is something of it, once it has asked.
