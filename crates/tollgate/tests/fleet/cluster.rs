@@ -167,6 +167,24 @@ async fn a_killed_master_fails_its_slots_alone_until_its_replica_takes_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_promoted_replica_is_found_soon_even_if_nobody_calls() {
+    let mut cluster = Cluster::start();
+    let fleet = connected(&cluster.url()).await;
+    let key = "user:1";
+    let owner = cluster.kill_owner(cluster.slot(key));
+    let replica = cluster.await_other_owner(cluster.slot(key), owner);
+    let (agreed, promoted) = (Instant::now(), cluster.nodes()[replica].address());
+    eventually("the promoted replica is found", async {
+        while place(&fleet, key) != promoted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let took = agreed.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?} after all nodes had agreed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failover_in_order_is_noticed_by_nobody() {
     let cluster = Cluster::setup(Brand::Valkey).start();
     let fleet = Arc::new(connected(&cluster.url()).await);
