@@ -1,6 +1,6 @@
 //! Nodes that can't reach the store, though their clients reach them.
 
-use super::account::{Extent, Kept};
+use super::account::{Extent, Kept, waited_in_vain};
 use super::fleet::{Ask, FEW, Fleet, TIGHT};
 use super::trial::Trial;
 use std::fs;
@@ -45,7 +45,7 @@ fn one_of_two_nodes_is_cut_off_and_goes_by_its_share() {
     let account = trial.end();
     account.hold_each_to(|answer| if answer.target == 0 { Extent::None } else { Extent::All });
     account.nobody_lingers(&redis);
-    account.nobody_is_charged_twice(Kept::Everything, |_| true);
+    account.nobody_is_charged_twice(Kept::Everything, waited_in_vain);
     let length = (account.marks.exact - account.marks.away).as_secs_f64();
     let half = f64::from(TIGHT) / 2.0;
     for ask in [Ask::Local, Ask::Default] {
@@ -74,7 +74,7 @@ fn three_nodes_without_a_store_admit_together_what_one_limit_does() {
     account.hold_to(Extent::All);
     account.is_told_once();
     account.nobody_lingers(&redis);
-    account.nobody_is_charged_twice(Kept::Everything, |_| true);
+    account.nobody_is_charged_twice(Kept::Everything, waited_in_vain);
 }
 
 /// The laws that count units, with limits of as many, which take a day to come back.
