@@ -4,6 +4,7 @@ use crate::{PATIENCE, connected, limit, limit_of, take, told};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
 use tollgate::{Act, Align, Ask, Draws, Law, Leak, Limiter, LogSize, Request, Store, Zone};
 use tollgate_testkit::servers::{Brand, RedisServer};
 
@@ -103,11 +104,12 @@ async fn no_more_places_are_held_at_once_than_there_are() {
         let (held, most): (Arc<AtomicUsize>, Arc<AtomicUsize>) = (Arc::clone(&held), Arc::clone(&most));
         let all: Arc<AtomicUsize> = Arc::clone(&all);
         crowd.spawn(async move {
-            while all.load(Relaxed) < 3000 {
+            while all.load(Relaxed) < 2000 {
                 let Ok(permit) = node.hold("hot").await else { continue };
                 all.fetch_add(1, Relaxed);
                 most.fetch_max(held.fetch_add(1, SeqCst) + 1, Relaxed);
-                tokio::task::yield_now().await;
+                // What it is held for.
+                tokio::time::sleep(Duration::from_millis(5)).await;
                 held.fetch_sub(1, SeqCst);
                 drop(permit);
             }
