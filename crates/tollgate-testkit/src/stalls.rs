@@ -19,8 +19,9 @@ const MOMENT: Duration = Duration::from_millis(2);
 /// What is no later than this is no stall.
 const LATE: Duration = Duration::from_millis(8);
 
-/// A stall as long as this may have been the end of any trial that measures time.
-const GRAVE: Duration = Duration::from_millis(40);
+/// A stall as long as this may have been the end of any trial that measures time, and so may many that last together as
+/// long as this part of it.
+const GRAVE: (Duration, u32) = (Duration::from_millis(40), 20);
 /// How often a trial is held at most.
 const MOST_TRIALS: usize = 3;
 
@@ -28,17 +29,23 @@ const MOST_TRIALS: usize = 3;
 /// nothing: it is held again, a few times at most. Where the machine ran, a failure is a failure.
 pub fn despite_stalls(trial: impl Fn()) {
     for held in 1..=MOST_TRIALS {
-        let lookouts = Lookouts::post(now());
+        let begun = now();
+        let lookouts = Lookouts::post(begun);
         let outcome = catch_unwind(AssertUnwindSafe(&trial));
         let stalls = lookouts.end();
         let Err(failure) = outcome else { return };
-        let is_grave = stalls.iter().any(|stall| stall.end - stall.start >= GRAVE);
-        if held == MOST_TRIALS || !is_grave {
+        if held == MOST_TRIALS || !are_grave(&stalls, begun.elapsed()) {
             resume_unwind(failure);
         }
         // Through the writer and not `eprintln!`, which only programs may use.
         let _ = writeln!(io::stderr(), "the machine stood still, so the trial is held again: {stalls:?}");
     }
+}
+
+fn are_grave(stalls: &[Range<Duration>], took: Duration) -> bool {
+    let lengths = || stalls.iter().map(|stall| stall.end - stall.start);
+    let (length, part) = GRAVE;
+    lengths().any(|stall| stall >= length) || lengths().sum::<Duration>() * part >= took
 }
 
 /// Threads that watch.
@@ -122,6 +129,14 @@ mod tests {
     fn what_several_saw_counts_once() {
         let merged = merge(millis(&[(50, 60), (0, 10), (5, 20), (20, 30), (52, 55)]));
         assert_eq!(merged, millis(&[(0, 30), (50, 60)]));
+    }
+
+    #[test]
+    fn one_long_stall_is_grave_and_so_are_many_short_ones() {
+        let took = Duration::from_secs(1);
+        assert!(are_grave(&millis(&[(10, 20), (100, 140)]), took));
+        assert!(are_grave(&millis(&[(10, 30), (100, 130)]), took));
+        assert!(!are_grave(&millis(&[(10, 30), (100, 129)]), took));
     }
 
     #[test]

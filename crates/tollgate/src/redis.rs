@@ -1,6 +1,19 @@
 //! State on Redis or Valkey, shared by all nodes.
 //!
-//! [`StoreUrl`] says where the servers are, a [`Fleet`] speaks to them, a [`Heartbeat`] counts the nodes that do.
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use tollgate::Limiter;
+//! use tollgate::redis::{RedisOptions, RedisStore};
+//!
+//! let store = RedisStore::connect(&"redis://127.0.0.1:6379".parse()?, &RedisOptions::default())?;
+//! let limiter = Limiter::with_store("100/s", store)?;
+//! assert!(limiter.check("user:42").await?.is_allowed());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`RedisUrl`] says where the servers are, a [`Fleet`] speaks to them, a [`Heartbeat`] counts the nodes that do.
 
 mod breaker;
 mod bundle;

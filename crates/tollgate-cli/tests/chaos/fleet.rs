@@ -130,6 +130,18 @@ impl Fleet {
     /// to come back.
     #[track_caller]
     pub(crate) fn ask_for_few(&self, client: &str) -> Few {
+        let told = self.ask_each_for_few(client);
+        let sum = |count: fn(&Few) -> usize| told.iter().map(count).sum();
+        Few {
+            asked: sum(|few| few.asked),
+            allowed: sum(|few| few.allowed),
+            degraded: sum(|few| few.degraded),
+        }
+    }
+
+    /// The same, and gives what each node said.
+    #[track_caller]
+    pub(crate) fn ask_each_for_few(&self, client: &str) -> Vec<Few> {
         let body = format!(r#"{{"client_key":"{client}","endpoint":"/few"}}"#);
         let ask = |target| Load::on([target]).post("/check", &body).connections(2).run(2 * FEW as u64);
         let tallies: Vec<Tally> = thread::scope(|scope| {
@@ -137,13 +149,13 @@ impl Fleet {
                 self.targets().into_iter().map(|node| scope.spawn(move || ask(node))).collect();
             asking.into_iter().map(|asking| asking.join().unwrap()).collect()
         });
-        let sum = |count: fn(&Tally) -> usize| tallies.iter().map(count).sum();
-        assert_eq!(sum(Tally::failed), 0, "nodes answer everybody");
-        Few {
-            asked: sum(|tally| tally.answers().len()),
-            allowed: sum(Tally::allowed),
-            degraded: sum(Tally::degraded),
-        }
+        assert!(tallies.iter().all(|tally| tally.failed() == 0), "nodes answer everybody");
+        let few = |tally: &Tally| Few {
+            asked: tally.answers().len(),
+            allowed: tally.allowed(),
+            degraded: tally.degraded(),
+        };
+        tallies.iter().map(few).collect()
     }
 }
 

@@ -145,18 +145,22 @@ impl Drop for Cluster {
 async fn follow(shared: Arc<Shared>) {
     loop {
         let asked = Instant::now();
-        let are_gone = shared.see_off();
-        let is_well = shared.refresh().await && are_gone;
+        shared.see_off();
+        shared.refresh().await;
         let (calm, busy) = PERIOD;
-        // Whether somebody found the map wrong or time passed, it is asked for again.
-        let _ = timeout(if is_well { calm } else { busy }, shared.stale.notified()).await;
+        // It is asked for again when somebody found it wrong, when something is not well, and after some time.
+        while timeout(busy, shared.stale.notified()).await.is_err() {
+            if !shared.is_well() || asked.elapsed() >= calm {
+                break;
+            }
+        }
         sleep_until(asked + SHORTEST).await;
     }
 }
 
 impl Shared {
-    /// Asks for the map, and says whether all is well with what it shows.
-    async fn refresh(&self) -> bool {
+    /// Asks for the map.
+    async fn refresh(&self) {
         let known = self.map.load().epoch();
         let mut best: Option<Word> = None;
         for node in self.up_nodes() {
@@ -173,9 +177,8 @@ impl Shared {
         if best.is_none() {
             best = self.ask_seeds().await;
         }
-        match best {
-            Some(word) => self.install(&word),
-            None => false,
+        if let Some(word) = best {
+            self.install(&word);
         }
     }
 
@@ -200,10 +203,10 @@ impl Shared {
         None
     }
 
-    fn install(&self, word: &Word) -> bool {
+    fn install(&self, word: &Word) {
         let masters: Vec<&Server> = word.masters();
         if masters.is_empty() {
-            return false;
+            return;
         }
         let started: HashMap<Server, Arc<Node>> = {
             let mut nodes = self.nodes.lock();
@@ -229,24 +232,27 @@ impl Shared {
         let before = self.map.load_full();
         let map = word.map(&started);
         self.tell(&before, &map);
-        let is_well = map.uncovered() == 0 && started.values().all(|node| node.phase() == Phase::Up);
         self.map.store(Arc::new(map));
         self.is_known.send_replace(true);
-        is_well
     }
 
-    /// Lets go of nodes that left a while ago, and says whether there are no others. Whoever still holds them would keep
-    /// their connections otherwise, and go on probing servers that are none of ours any more.
-    fn see_off(&self) -> bool {
-        let mut leaving = self.leaving.lock();
-        leaving.retain(|(node, left)| {
+    /// Whether every slot has a node that is there, and nobody is about to leave.
+    fn is_well(&self) -> bool {
+        let is_whole = self.map.load().uncovered() == 0;
+        let are_up = || self.nodes.lock().values().all(|node| node.phase() == Phase::Up);
+        is_whole && are_up() && self.leaving.lock().is_empty()
+    }
+
+    /// Lets go of nodes that left a while ago. Whoever still holds them would keep their connections otherwise, and go on
+    /// probing servers that are none of ours any more.
+    fn see_off(&self) {
+        self.leaving.lock().retain(|(node, left)| {
             let stays = left.elapsed() < FAREWELL;
             if !stays {
                 node.retire();
             }
             stays
         });
-        leaving.is_empty()
     }
 
     fn tell(&self, before: &Map, after: &Map) {

@@ -152,8 +152,16 @@ impl FromStr for StoreUrl {
     fn from_str(text: &str) -> Result<StoreUrl, StoreUrlError> {
         match text {
             "memory" => Ok(StoreUrl::Memory),
-            text => Parts::split(text)?.read().map(|url| StoreUrl::Redis(Box::new(url))),
+            text => text.parse().map(|url| StoreUrl::Redis(Box::new(url))),
         }
+    }
+}
+
+impl FromStr for RedisUrl {
+    type Err = StoreUrlError;
+
+    fn from_str(text: &str) -> Result<RedisUrl, StoreUrlError> {
+        Parts::split(text)?.read()
     }
 }
 

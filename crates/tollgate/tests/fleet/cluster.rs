@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tollgate::Failure;
-use tollgate::redis::Fleet;
+use tollgate::redis::{Fleet, Phase};
 use tollgate_testkit::servers::{Brand, Cluster};
 
 fn redirects(fleet: &Fleet) -> u64 {
@@ -164,6 +164,47 @@ async fn a_killed_master_fails_its_slots_alone_until_its_replica_takes_over() {
     let calls = cluster.nodes()[owner].command(&["INFO", "commandstats"]).field("cmdstat_evalsha");
     let is_of_replication = |calls: String| calls.contains("calls=0");
     assert!(calls.is_none_or(is_of_replication));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promoted_replica_is_found_soon_even_if_nobody_calls() {
+    let mut cluster = Cluster::start();
+    let fleet = connected(&cluster.url()).await;
+    let key = "user:1";
+    let owner = cluster.kill_owner(cluster.slot(key));
+    let replica = cluster.await_other_owner(cluster.slot(key), owner);
+    let (agreed, promoted) = (Instant::now(), cluster.nodes()[replica].address());
+    eventually("the promoted replica is found", async {
+        while place(&fleet, key) != promoted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let took = agreed.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?} after all nodes had agreed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_down_is_away() {
+    let whole = Cluster::setup(Brand::Redis).without_replicas().set("cluster-require-full-coverage", "yes");
+    let mut cluster = whole.start();
+    let fleet = connected(&cluster.url()).await;
+    let killed = cluster.kill_owner(0);
+    let lost = cluster.nodes()[killed].address();
+    let nodes = fleet.nodes();
+    for node in nodes.iter().filter(|node| node.server().to_string() != lost) {
+        // It runs, and says that it serves nobody, whether somebody calls or not.
+        super::until(node, Phase::Down).await;
+        let trouble = node.trouble().unwrap_or_default();
+        assert!(trouble.contains("cluster is down"), "{trouble}");
+    }
+    cluster.node(killed).restart();
+    for node in &nodes {
+        super::until(node, Phase::Up).await;
+    }
+    for key in keys() {
+        assert_eq!(until_answered(&fleet, &key).await, 1);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,11 @@
 //! Several nodes, one answer.
 
-use crate::{connected, limit, limit_of, take, told};
+use crate::{PATIENCE, connected, limit, limit_of, take, told};
 use std::sync::Arc;
-use tollgate::{Act, Align, Ask, Draws, Law, Leak, LogSize, Store, Zone};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+use tollgate::{Act, Align, Ask, Draws, Law, Leak, Limiter, LogSize, Request, Store, Zone};
 use tollgate_testkit::servers::{Brand, RedisServer};
 
 #[tokio::test]
@@ -82,6 +85,43 @@ async fn a_crowd_of_several_nodes_gets_what_there_is_and_no_more() {
     assert_eq!(admitted, 1000);
     let coalesced: u64 = stores.iter().map(|store| store.counts().coalesced).sum();
     assert!(coalesced > 0, "requests for one key travel as one: {:?}", stores[0].counts());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_places_are_held_at_once_than_there_are() {
+    const PLACES: usize = 10;
+    let server = RedisServer::start();
+    let limit = limit_of(Law::Concurrency, &format!("{PLACES}/min"));
+    let mut nodes = Vec::new();
+    for _ in 0..4 {
+        nodes.push(Limiter::with_store(limit, connected(&server.url()).await).unwrap());
+    }
+    // Counted up after a place was given and down before it is given back: never more than are held.
+    let (held, most, all) = (Arc::default(), Arc::default(), Arc::default());
+    let mut crowd = tokio::task::JoinSet::new();
+    for client in 0..64_usize {
+        let node = nodes[client % 4].clone();
+        let (held, most): (Arc<AtomicUsize>, Arc<AtomicUsize>) = (Arc::clone(&held), Arc::clone(&most));
+        let all: Arc<AtomicUsize> = Arc::clone(&all);
+        crowd.spawn(async move {
+            while all.load(Relaxed) < 2000 {
+                let Ok(permit) = node.hold("hot").await else { continue };
+                all.fetch_add(1, Relaxed);
+                most.fetch_max(held.fetch_add(1, SeqCst) + 1, Relaxed);
+                // What it is held for.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                held.fetch_sub(1, SeqCst);
+                drop(permit);
+            }
+        });
+    }
+    crowd.join_all().await;
+    assert_eq!(most.load(Relaxed), PLACES, "all of them are used, and no more");
+    // Those that were given back last are still on their way.
+    let is_free = async {
+        while nodes[0].peek(Request::from("hot").cost(10)).await.is_ok_and(|said| !said.is_allowed()) {}
+    };
+    tokio::time::timeout(PATIENCE, is_free).await.expect("every place is free again");
 }
 
 #[tokio::test]
