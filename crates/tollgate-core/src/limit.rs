@@ -7,6 +7,7 @@ use crate::law::{
     portion,
 };
 use crate::law::{BucketDuty, Stretch, WindowLayout, Zone};
+use crate::lease::{Held, Lent, Loan, Report, Wish};
 use crate::quota::Quota;
 use crate::reading::{Answer, Outcome, Outlook, Reading};
 use crate::state::State;
@@ -230,6 +231,34 @@ impl Limit {
             Form::SlidingLog(_) | Form::Concurrency(_) => {
                 Step { granted: None, state: state.unwrap_or_default(), changed: false }
             }
+        }
+    }
+
+    /// Whether units of it may be lent ahead. Of those that wait in a queue, of logs and of places they may not.
+    pub fn can_lend(&self) -> bool {
+        match &self.form {
+            Form::Bucket(_) => !matches!(self.law, Law::LeakyBucket(Leak::Queue)),
+            Form::FixedWindow(_) | Form::SlidingWindow(_) => true,
+            Form::SlidingLog(_) | Form::Concurrency(_) => false,
+        }
+    }
+
+    /// Like [`Limit::step`], for a key of which units are lent: what is lent leaves so much less room.
+    pub fn step_beside(&self, held: Held, now: Micros, ask: Ask) -> (Step, Lent) {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.step_lent(held, now, ask),
+            _ => (self.step(held.state, now, ask), Lent::default()),
+        }
+    }
+
+    /// Takes note of what a node says of the units that it was lent, and lends it more. A limit that
+    /// [can't](Limit::can_lend) lends nothing.
+    pub fn lend(&self, held: Held, now: Micros, report: Report, wish: Wish) -> (Held, Loan) {
+        match &self.form {
+            Form::Bucket(bucket) if self.can_lend() => bucket.lend(held, now, report, wish),
+            Form::FixedWindow(window) => window.lend(held.state, now, report, wish),
+            Form::SlidingWindow(window) => window.lend(held.state, now, report, wish),
+            _ => (held, Loan { units: 0, term: 0, until: now, is_known: false }),
         }
     }
 

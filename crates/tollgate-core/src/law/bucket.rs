@@ -5,6 +5,8 @@
 //! in lowest terms. So any rate is exact, however odd (7/s, 10 million/s, 999 999/month), no fraction is ever rounded
 //! away however often one asks, and a bucket left alone is simply without debt.
 
+mod lent;
+
 use super::share::{Passage, portion};
 use super::tick::{Tick, exact_product};
 use crate::ask::Ask;
@@ -113,7 +115,11 @@ impl Bucket {
     /// Ages the debt to `now`, then grants as much of `ask` as still fits.
     #[inline(always)]
     pub(crate) fn step(&self, state: Option<State>, now: Micros, ask: Ask) -> Step {
-        let debt = self.age(state, now);
+        self.step_aged(self.age(state, now), now, ask)
+    }
+
+    #[inline(always)]
+    fn step_aged(&self, debt: Debt, now: Micros, ask: Ask) -> Step {
         let room = self.capacity - debt.owed;
         let fits = ask.at_least() <= self.burst && u64::from(ask.at_least()) * self.unit.get() <= room;
         if !fits || ask.at_least() > 0 && self.delay(debt, now) > ask.patience() {

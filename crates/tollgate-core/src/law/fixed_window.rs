@@ -8,6 +8,7 @@ use super::calendar::{Stretch, Zone};
 use super::share::{Passage, portion};
 use crate::ask::Ask;
 use crate::figures::{Figures, WindowStart};
+use crate::lease::{Held, Lent, Loan, Report, Wish};
 use crate::limit::Step;
 use crate::reading::{Outlook, Retry};
 use crate::state::State;
@@ -111,6 +112,19 @@ impl FixedWindow {
     pub(crate) fn give(&self, state: State, now: Micros, units: u32) -> State {
         let window = self.age(Some(state), now);
         Used { used: window.used.saturating_sub(units), ..window }.state()
+    }
+
+    /// Takes back what a node was lent in the same window, and lends it more, until the window ends. What it spent or
+    /// keeps is used since it was lent.
+    pub(crate) fn lend(&self, state: Option<State>, now: Micros, report: Report, wish: Wish) -> (Held, Loan) {
+        let window = self.age(state, now);
+        let is_known = window.used > 0 && report.term == window.ends.get();
+        let back = if is_known { report.back.min(window.used) } else { 0 };
+        let used = window.used - back;
+        let units = wish.units.min((self.amount - used) / wish.one_of.max(1));
+        let ends = if window.used == 0 { self.end(now) } else { window.ends };
+        let state = (used + units > 0).then(|| Used { ends, used: used + units }.state());
+        (Held { state, lent: Lent::default() }, Loan { units, term: ends.get(), until: ends, is_known })
     }
 
     /// The same key's state under this limit: what was used stays used, until the nearer of both windows' ends. Between

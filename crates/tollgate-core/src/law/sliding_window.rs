@@ -10,6 +10,7 @@ use super::share::{Passage, portion};
 use super::tick::{Tick, exact_product};
 use crate::ask::Ask;
 use crate::figures::Figures;
+use crate::lease::{Held, Lent, Loan, Report, Wish};
 use crate::limit::Step;
 use crate::quota::Quota;
 use crate::reading::{Outlook, Retry};
@@ -166,6 +167,21 @@ impl SlidingWindow {
         let rest = units.saturating_sub(counts.current);
         let current = counts.current.saturating_sub(units);
         Counts { current, previous: counts.previous.saturating_sub(rest), ..counts }.state()
+    }
+
+    /// Takes back what a node was lent in the same window, and lends it more, until the window ends. What it spent or
+    /// keeps is counted since it was lent: the window passes, so it weighs no less for being spent later.
+    pub(crate) fn lend(&self, state: Option<State>, now: Micros, report: Report, wish: Wish) -> (Held, Loan) {
+        let (mut counts, elapsed) = self.age(state, now);
+        let is_known = report.term == counts.index;
+        if is_known {
+            counts.current -= report.back.min(counts.current);
+        }
+        let units = wish.units.min(self.room(counts, elapsed) / wish.one_of.max(1));
+        counts.current += units;
+        let until = self.tick.start((counts.index + 1) * self.window.get());
+        let held = Held { state: Some(counts.state()), lent: Lent::default() };
+        (held, Loan { units, term: counts.index, until, is_known })
     }
 
     /// The same key's state under this limit: what was counted stays counted. Windows of another length can't be

@@ -1,0 +1,83 @@
+//! Leases of a bucket: a debt, and beside it units that are lent.
+//!
+//! What is lent takes up room and does not flow back. When it is reported as spent, or lapses, it becomes a debt like any
+//! other, which is paid back from then on: later than if it had been asked for one by one, never sooner.
+
+use super::{Bucket, Debt};
+use crate::ask::Ask;
+use crate::lease::{Held, Lent, Loan, Report, TERM, Wish};
+use crate::limit::Step;
+use crate::time::Micros;
+
+impl Bucket {
+    /// How many ticks a term has.
+    pub(crate) fn term(&self) -> u64 {
+        self.tick.count(TERM).max(1)
+    }
+
+    /// Pays back what has been refilled since, and lets lapse what was not reported in time.
+    fn age_lent(&self, held: Held, now: Micros) -> (Debt, Lent) {
+        let mut lent = held.lent;
+        let Some(mut debt) = held.state.map(Debt::of) else { return (self.age(None, now), Lent::default()) };
+        let (reached, term) = (self.tick.of(now), self.term());
+        while lent.units() > 0 {
+            let ends = (debt.at / term + 1) * term;
+            if reached < ends {
+                break;
+            }
+            let paid = (ends - debt.at).saturating_mul(self.refill.get());
+            let lapsed = u64::from(lent.older) * self.unit.get();
+            debt = Debt { owed: debt.owed.saturating_sub(paid) + lapsed, at: ends };
+            lent = Lent { older: lent.recent, recent: 0 };
+        }
+        let aged = self.age(Some(debt.state()), now);
+        // Terms never begin again, though the clock may step back: what is lent in one would lapse with another.
+        let at = if lent.units() > 0 { aged.at.max(debt.at) } else { aged.at };
+        (Debt { at, ..aged }, lent)
+    }
+
+    /// Like [`Bucket::step`], beside what is lent.
+    pub(crate) fn step_lent(&self, held: Held, now: Micros, ask: Ask) -> (Step, Lent) {
+        let (debt, lent) = self.age_lent(held, now);
+        let rest = Bucket { capacity: self.capacity - self.parts(lent.units()), ..*self };
+        let step = rest.step_aged(debt, now, ask);
+        (step, lent)
+    }
+
+    /// Takes note of what a node says of the units it was lent, and lends more.
+    pub(crate) fn lend(&self, held: Held, now: Micros, report: Report, wish: Wish) -> (Held, Loan) {
+        let (mut debt, mut lent) = self.age_lent(held, now);
+        let term = debt.at / self.term();
+        let mut known = match term.checked_sub(report.term) {
+            Some(0) => Some(&mut lent.recent),
+            Some(1) => Some(&mut lent.older),
+            _ => None,
+        };
+        let is_known = known.is_some();
+        // More than was lent can't be reported; if a node does, the most that it can do is to be believed less.
+        let mut close = |units: u32| match &mut known {
+            Some(lent) => {
+                let closed = units.min(**lent);
+                **lent -= closed;
+                closed
+            }
+            None => 0,
+        };
+        let spent = close(report.spent);
+        close(report.back);
+        let kept = close(report.kept);
+        debt.owed += self.parts(spent);
+        lent.recent += kept;
+        let room = self.capacity - debt.owed - self.parts(lent.units());
+        let room = u32::try_from(room / self.unit).unwrap_or(u32::MAX);
+        let units = wish.units.min(room / wish.one_of.max(1));
+        lent.recent += units;
+        let until = self.tick.start((term + 2) * self.term());
+        (Held { state: Some(debt.state()), lent }, Loan { units, term, until, is_known })
+    }
+
+    /// So many units in parts.
+    fn parts(&self, units: u32) -> u64 {
+        u64::from(units) * self.unit.get()
+    }
+}
