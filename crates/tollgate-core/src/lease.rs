@@ -62,12 +62,24 @@ impl Report {
 }
 
 /// How much a node would like to be lent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// What is spent at once can hardly be missed elsewhere, so that may be a good part of what is left. What lies in hand for
+/// long may be, so that is a small part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// So many units.
-    pub units: u32,
-    /// But at most one of so many equal parts of what is left.
+    /// So many units, which it will spend within a moment; but at most half of what is left.
+    pub soon: u32,
+    /// So many, to last for the whole lease; but at most one of [so many](Wish::one_of) equal parts of what is left.
+    pub later: u32,
+    /// See there.
     pub one_of: u32,
+}
+
+impl Wish {
+    /// How many units it is granted of so many that are left: the more of both.
+    pub fn of(&self, left: u32) -> u32 {
+        self.soon.min(left / 2).max(self.later.min(left / self.one_of.max(1)))
+    }
 }
 
 /// What was lent.

@@ -172,7 +172,7 @@ impl Protocol {
     /// The store hears what a node says, and lends.
     fn hear(&self, world: &mut World, call: &Call) -> Loan {
         let ((term, spent, kept, back), now) = (call.report, world.now);
-        let wish = Wish { units: call.wanted, one_of: 1 };
+        let wish = Wish { soon: 0, later: call.wanted, one_of: 1 };
         let report = Report { term, spent, kept, back };
         let (mut held, loan) = limit().lend(world.store.held(), micros(now), report, wish);
         if self.has(Flaw::LentIsNotCounted) {

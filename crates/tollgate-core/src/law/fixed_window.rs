@@ -121,7 +121,7 @@ impl FixedWindow {
         let is_known = window.used > 0 && report.term == window.ends.get();
         let back = if is_known { report.back.min(window.used) } else { 0 };
         let used = window.used - back;
-        let units = wish.units.min((self.amount - used) / wish.one_of.max(1));
+        let units = wish.of(self.amount - used);
         let ends = if window.used == 0 { self.end(now) } else { window.ends };
         let state = (used + units > 0).then(|| Used { ends, used: used + units }.state());
         (Held { state, lent: Lent::default() }, Loan { units, term: ends.get(), until: ends, is_known })

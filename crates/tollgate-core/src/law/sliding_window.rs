@@ -177,7 +177,7 @@ impl SlidingWindow {
         if is_known {
             counts.current -= report.back.min(counts.current);
         }
-        let units = wish.units.min(self.room(counts, elapsed) / wish.one_of.max(1));
+        let units = wish.of(self.room(counts, elapsed));
         counts.current += units;
         let until = self.tick.start((counts.index + 1) * self.window.get());
         let held = Held { state: Some(counts.state()), lent: Lent::default() };

@@ -70,7 +70,7 @@ impl Bucket {
         lent.recent += kept;
         let room = self.capacity - debt.owed - self.parts(lent.units());
         let room = u32::try_from(room / self.unit).unwrap_or(u32::MAX);
-        let units = wish.units.min(room / wish.one_of.max(1));
+        let units = wish.of(room);
         lent.recent += units;
         let until = self.tick.start((term + 2) * self.term());
         (Held { state: Some(debt.state()), lent }, Loan { units, term, until, is_known })
