@@ -101,7 +101,7 @@ impl Cluster {
         let mut onward: HashMap<(&str, bool), Vec<usize>> = HashMap::new();
         for (index, answer) in answers.iter().enumerate() {
             match answer {
-                Answer::Value(_) | Answer::Torn => {}
+                Answer::Value(_) | Answer::Elsewhere(_) | Answer::Torn => {}
                 Answer::Moved(to) => onward.entry((to, false)).or_default().push(index),
                 Answer::Ask(to) => onward.entry((to, true)).or_default().push(index),
                 Answer::Failed(Failure::Unreachable) => self.shared.stale.notify_one(),
@@ -128,7 +128,10 @@ impl Cluster {
             // A task that panicked leaves its commands where they were, which is a failure too.
             let Ok((indices, again)) = joined else { continue };
             for (index, answer) in indices.into_iter().zip(again) {
-                answers[index] = answer;
+                answers[index] = match answer {
+                    Answer::Value(value) => Answer::Elsewhere(value),
+                    other => other,
+                };
             }
         }
         answers

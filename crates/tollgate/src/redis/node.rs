@@ -124,6 +124,8 @@ pub enum Phase {
 #[derive(Debug)]
 pub(super) enum Answer {
     Value(Value),
+    /// The answer of another server than the one that was asked.
+    Elsewhere(Value),
     Failed(Failure),
     /// It did not run: its slot is elsewhere now.
     Moved(String),
@@ -260,7 +262,7 @@ impl fmt::Debug for Node {
 impl Answer {
     pub(super) fn settle(self) -> Result<Value, Failure> {
         match self {
-            Answer::Value(value) => Ok(value),
+            Answer::Value(value) | Answer::Elsewhere(value) => Ok(value),
             Answer::Failed(failure) => Err(failure),
             Answer::Moved(_) | Answer::Ask(_) | Answer::Torn => Err(Failure::Unreachable),
         }

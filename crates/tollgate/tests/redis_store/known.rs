@@ -66,6 +66,20 @@ async fn what_another_node_gives_back_is_seen_within_a_second() {
     }
 }
 
+#[tokio::test]
+async fn what_the_same_call_gives_back_is_there_for_those_behind_it() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    let keys = [("a", limit("1/h"))];
+    assert!(take(&keys, 1).told_by(&store).await.0);
+    assert!(!take(&keys, 1).told_by(&store).await.0);
+    let mut draws = tollgate::Draws::new();
+    crate::Asked { act: Act::Give(1), ..take(&keys, 1) }.push(&mut draws);
+    take(&keys, 1).push(&mut draws);
+    tollgate::Store::draw(&store, &mut draws).await;
+    assert!(crate::told(&draws, 1).0, "it had been refused a moment before");
+}
+
 /// Whether a server or the memory gave it, each answer is the law's at the time that it carries.
 #[tokio::test]
 async fn what_is_denied_from_memory_is_what_the_law_says_then() {

@@ -59,6 +59,25 @@ async fn a_request_over_several_slots_is_all_or_nothing() {
     refuses_all_or_nothing(&store).await;
 }
 
+/// As many as a batch over HTTP may have, in as many slots as there are, beside somebody who asks for one.
+#[tokio::test]
+async fn a_batch_of_ten_thousand_is_decided_and_holds_nobody_up() {
+    let cluster = Cluster::start();
+    let store = connected(&cluster.url()).await;
+    let names: Vec<String> = (0..10_000).map(|number| format!("client {number}")).collect();
+    let mut draws = Draws::new();
+    for name in &names {
+        take(&[(name, limit("3/day"))], 1).push(&mut draws);
+    }
+    let keys = [("alice", limit("3/day"))];
+    let alone = take(&keys, 1);
+    let ((), beside) = tokio::join!(store.draw(&mut draws), alone.by(&store));
+    assert_eq!(beside.failure(0..1), None);
+    let failed = (0..draws.len()).filter(|group| draws.group_failure(*group).is_some()).count();
+    assert_eq!(failed, 0);
+    assert!(draws.all().iter().all(|draw| draw.reading().remaining() == 2));
+}
+
 #[tokio::test]
 async fn one_dead_shard_leaves_the_keys_of_others_alone() {
     let mut servers = [RedisServer::start(), RedisServer::start()];
