@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Act, Answer, Draw, Draws, Failure, PermitId};
 
 /// How long after the deadline it is still waited for word of what was decided before it.
-const GRACE: Duration = Duration::from_millis(5);
+const GRACE: Duration = Duration::from_millis(2);
 
 /// What is to be asked of one server.
 #[derive(Debug)]
