@@ -79,9 +79,9 @@ impl Cluster {
         node
     }
 
-    /// The nodes that have slots, and how many each.
-    pub(super) fn nodes(&self) -> Vec<(Arc<Node>, usize)> {
-        self.shared.map.load().nodes()
+    /// The nodes that have slots.
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        self.shared.map.load().nodes().to_vec()
     }
 
     /// How many slots nobody has.
@@ -257,8 +257,7 @@ impl Shared {
 
     fn tell(&self, before: &Map, after: &Map) {
         let names = |map: &Map| {
-            let mut names: Vec<String> =
-                map.nodes().iter().map(|(node, _)| node.server().to_string()).collect();
+            let mut names: Vec<String> = map.nodes().iter().map(|node| node.server().to_string()).collect();
             names.sort();
             names.join(", ")
         };

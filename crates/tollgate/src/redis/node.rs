@@ -46,8 +46,6 @@ use tracing::{info, warn};
 
 /// A call that was given less time than this says little about a server or a connection: it is not held against them.
 const FAIR_DEADLINE: Duration = Duration::from_millis(10);
-/// How many nodes there have been.
-static NODES: AtomicU64 = AtomicU64::new(0);
 /// How often errors that a server answers with are told of, at most.
 const TELL_REFUSALS: Duration = Duration::from_secs(10);
 
@@ -85,7 +83,6 @@ pub struct Node {
 
 /// What a server and the task that keeps its connections share.
 struct Core {
-    id: u64,
     server: Server,
     terms: Terms,
     links: ArcSwap<Vec<Arc<Link>>>,
@@ -141,7 +138,6 @@ impl Node {
         let seed = RandomState::new().hash_one(&server);
         let probes = u32::try_from(terms.links).unwrap_or(u32::MAX);
         let core = Arc::new(Core {
-            id: NODES.fetch_add(1, Relaxed),
             server,
             terms,
             links: ArcSwap::default(),
@@ -160,11 +156,6 @@ impl Node {
         });
         let keeper = tokio::spawn(keeper::keep(Arc::clone(&core))).abort_handle();
         Node { core, keeper }
-    }
-
-    /// A number that no other node of this process has had, not even one at the same place.
-    pub fn id(&self) -> u64 {
-        self.core.id
     }
 
     /// Where it is.
@@ -220,12 +211,6 @@ impl Node {
     /// By how many microseconds its clock is ahead of this node's wall clock.
     pub fn drift_micros(&self) -> Option<i64> {
         self.core.skew.lock().drift_micros()
-    }
-
-    /// Sends commands at once and gives each one's answer, all by the deadline. What was sent on elsewhere has failed.
-    pub async fn call(&self, commands: Vec<Cmd>, deadline: Instant) -> Vec<Result<Value, Failure>> {
-        let answers = self.exchange(&Batch::new(commands), deadline).await;
-        answers.into_iter().map(Answer::settle).collect()
     }
 
     pub(super) async fn exchange(&self, batch: &Batch, deadline: Instant) -> Vec<Answer> {

@@ -34,15 +34,9 @@ impl Map {
         self.nodes.get(usize::from(owner)).cloned()
     }
 
-    /// The nodes, and how many slots each has.
-    pub(super) fn nodes(&self) -> Vec<(Arc<Node>, usize)> {
-        let mut counts = vec![0; self.nodes.len()];
-        for owner in &self.owners {
-            if let Some(count) = counts.get_mut(usize::from(*owner)) {
-                *count += 1;
-            }
-        }
-        self.nodes.iter().cloned().zip(counts).collect()
+    /// The nodes that have slots.
+    pub(super) fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
     }
 
     pub(super) fn uncovered(&self) -> usize {

@@ -1,6 +1,6 @@
 //! The parts of a store's URL, and what they mean together.
 
-use super::{Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrlError, TlsFiles, Topology};
+use super::{Form, Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrlError, TlsFiles};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub(super) struct Parts<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Single,
+    Standalone,
     Unix,
     Sentinel,
     Cluster,
@@ -37,7 +37,7 @@ impl<'a> Parts<'a> {
             _ => return Err(StoreUrlError::Scheme),
         };
         let kind = match kind {
-            "" if !scheme.contains('+') => Kind::Single,
+            "" if !scheme.contains('+') => Kind::Standalone,
             "unix" => Kind::Unix,
             "sentinel" => Kind::Sentinel,
             "cluster" => Kind::Cluster,
@@ -65,12 +65,12 @@ impl<'a> Parts<'a> {
     pub(super) fn read(mut self) -> Result<RedisUrl, StoreUrlError> {
         let login = read_login(self.login)?;
         let servers = self.servers()?;
-        let (topology, db) = self.topology()?;
+        let (form, db) = self.form()?;
         let tls = self.tls()?;
         if let Some((name, _)) = self.fields.first() {
             return Err(StoreUrlError::BadField((*name).to_owned(), self.meaningful()));
         }
-        Ok(RedisUrl { topology, servers, login, db, tls })
+        Ok(RedisUrl { form, servers, login, db, tls })
     }
 
     fn servers(&self) -> Result<Vec<Server>, StoreUrlError> {
@@ -95,21 +95,21 @@ impl<'a> Parts<'a> {
             servers.push(server);
         }
         match self.kind {
-            Kind::Single if servers.len() > 1 => Err(StoreUrlError::ManyServers),
-            Kind::Single | Kind::Unix | Kind::Sentinel | Kind::Cluster | Kind::Sharded => Ok(servers),
+            Kind::Standalone if servers.len() > 1 => Err(StoreUrlError::ManyServers),
+            Kind::Standalone | Kind::Unix | Kind::Sentinel | Kind::Cluster | Kind::Sharded => Ok(servers),
         }
     }
 
-    fn topology(&mut self) -> Result<(Topology, u32), StoreUrlError> {
+    fn form(&mut self) -> Result<(Form, u32), StoreUrlError> {
         match self.kind {
-            Kind::Single => Ok((Topology::Single, read_db(self.path)?)),
-            Kind::Sharded => Ok((Topology::Sharded, read_db(self.path)?)),
+            Kind::Standalone => Ok((Form::Standalone, read_db(self.path)?)),
+            Kind::Sharded => Ok((Form::Sharded, read_db(self.path)?)),
             Kind::Unix => {
                 let db = self.field("db")?.unwrap_or_default();
-                Ok((Topology::Single, read_db(&db)?))
+                Ok((Form::Standalone, read_db(&db)?))
             }
             Kind::Cluster => match read_db(self.path)? {
-                0 => Ok((Topology::Cluster, 0)),
+                0 => Ok((Form::Cluster, 0)),
                 _ => Err(StoreUrlError::ClusterDb),
             },
             Kind::Sentinel => {
@@ -120,7 +120,7 @@ impl<'a> Parts<'a> {
                 }
                 let (user, password) = (self.field("sentinel_user")?, self.field("sentinel_password")?);
                 let login = Login { user, password: password.map(Secret) };
-                Ok((Topology::Sentinel { master, login }, read_db(db)?))
+                Ok((Form::Sentinel { master, login }, read_db(db)?))
             }
         }
     }
@@ -162,8 +162,10 @@ impl<'a> Parts<'a> {
             (Kind::Sentinel, true) => {
                 "it may have ?sentinel_user=…&sentinel_password=…&ca=FILE&cert=FILE&key=FILE"
             }
-            (Kind::Single | Kind::Cluster | Kind::Sharded, true) => "it may have ?ca=FILE&cert=FILE&key=FILE",
-            (Kind::Single | Kind::Cluster | Kind::Sharded, false) => {
+            (Kind::Standalone | Kind::Cluster | Kind::Sharded, true) => {
+                "it may have ?ca=FILE&cert=FILE&key=FILE"
+            }
+            (Kind::Standalone | Kind::Cluster | Kind::Sharded, false) => {
                 "leave it out; ca, cert and key belong to TLS, so write rediss in place of redis for them"
             }
         }

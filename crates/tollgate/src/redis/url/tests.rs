@@ -1,6 +1,6 @@
 //! What a store's URL may say, and what each mistake is told.
 
-use super::{Login, RedisUrl, Secret, Server, StoreUrl, StoreUrlError, Topology};
+use super::{Form, Login, RedisUrl, Secret, Server, StoreUrl, StoreUrlError};
 use proptest::prelude::*;
 
 fn read(text: &str) -> RedisUrl {
@@ -54,7 +54,7 @@ fn escapes_are_undone_where_they_are_meant() {
     assert_eq!(url.login, login);
     let url = read("redis+sentinel://h/my%2Fmaster?sentinel_password=a%26b");
     let login = Login { user: None, password: Some(Secret::new("a&b")) };
-    assert_eq!(url.topology, Topology::Sentinel { master: "my/master".into(), login });
+    assert_eq!(url.form, Form::Sentinel { master: "my/master".into(), login });
 }
 
 #[test]
