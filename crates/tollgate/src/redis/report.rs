@@ -9,11 +9,13 @@ use std::time::Duration;
 
 impl StoreHealth for RedisStore {
     fn health(&self) -> Option<StoreReport> {
-        let Description { url, topology, servers, .. } = self.describe();
+        let Description { url, topology, servers, uncovered_slots, .. } = self.describe();
         Some(StoreReport {
             address: url,
             topology,
             servers,
+            uncovered_slots,
+            last_miss: self.last_miss(),
             live_nodes: self.live_nodes(),
             counts: self.counts(),
         })
@@ -46,7 +48,7 @@ pub(super) fn of_server(node: &Node) -> ServerReport {
         }),
         calls: counts.latency,
         failures: counts.failures,
-        reconnects: counts.connects.saturating_sub(node.load().0 as u64),
+        reconnects: node.reconnects(),
         script_loads: counts.script_loads,
     }
 }
