@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
+/// What may stand behind `?`, in one form of a URL or another.
+const FIELDS: [&str; 6] = ["ca", "cert", "key", "db", "sentinel_user", "sentinel_password"];
 
 /// A URL taken apart, with nothing undone yet.
 pub(super) struct Parts<'a> {
@@ -68,7 +70,8 @@ impl<'a> Parts<'a> {
         let (form, db) = self.form()?;
         let tls = self.tls()?;
         if let Some((name, _)) = self.fields.first() {
-            return Err(StoreUrlError::BadField((*name).to_owned(), self.meaningful()));
+            let known = FIELDS.into_iter().find(|field| field == name);
+            return Err(StoreUrlError::BadField(known, self.meaningful()));
         }
         Ok(RedisUrl { form, servers, login, db, tls })
     }
@@ -85,7 +88,8 @@ impl<'a> Parts<'a> {
         let default_port = if self.kind == Kind::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
         let mut servers = Vec::new();
         for text in self.servers.split(',') {
-            let server = read_server(text, default_port)?;
+            let server = read_server(text, default_port);
+            let server = server.ok_or(StoreUrlError::BadServer(servers.len() + 1))?;
             if servers.contains(&server) {
                 return Err(StoreUrlError::Twice(server.to_string()));
             }
@@ -187,44 +191,40 @@ fn read_login(text: &str) -> Result<Login, StoreUrlError> {
 
 fn read_db(text: &str) -> Result<u32, StoreUrlError> {
     let text = text.strip_suffix('/').unwrap_or(text);
-    if let Some((_, more)) = text.split_once('/') {
-        return Err(StoreUrlError::BadPath(more.to_owned(), "the number of a database alone, like /0"));
+    if text.contains('/') {
+        return Err(StoreUrlError::BadPath);
     }
     if text.is_empty() {
         return Ok(0);
     }
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let db = text.parse().ok().filter(|_| is_number);
-    db.ok_or_else(|| StoreUrlError::BadDb(text.to_owned()))
+    db.ok_or(StoreUrlError::BadDb)
 }
 
 /// Reads `host`, `host:port`, `[address]` or `[address]:port`.
-pub(in crate::redis) fn read_server(text: &str, default_port: u16) -> Result<Server, StoreUrlError> {
-    let bad = || StoreUrlError::BadServer(text.to_owned());
+fn read_server(text: &str, default_port: u16) -> Option<Server> {
     let (host, port) = match text.strip_prefix('[') {
         Some(bracketed) => {
-            let (host, rest) = bracketed.split_once(']').ok_or_else(bad)?;
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| bad())?;
+            let (host, rest) = bracketed.split_once(']')?;
+            host.parse::<std::net::Ipv6Addr>().ok()?;
             match rest {
                 "" => (host, None),
-                rest => (host, Some(rest.strip_prefix(':').ok_or_else(bad)?)),
+                rest => (host, Some(rest.strip_prefix(':')?)),
             }
         }
         None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
     };
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
     if host.is_empty() || !host.bytes().all(is_name) {
-        return Err(bad());
+        return None;
     }
     let port = match port {
         None => default_port,
-        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => port.parse().map_err(|_| bad())?,
-        Some(_) => return Err(bad()),
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => port.parse().ok()?,
+        Some(_) => return None,
     };
-    if port == 0 {
-        return Err(bad());
-    }
-    Ok(Server::Tcp { host: host.to_owned(), port })
+    (port != 0).then(|| Server::Tcp { host: host.to_owned(), port })
 }
 
 fn unescape(text: &str) -> Result<String, StoreUrlError> {
