@@ -10,7 +10,8 @@ async fn the_rights_that_the_docs_name_are_enough_for_every_law() {
     let user = docs.lines().find_map(|line| line.strip_prefix("user tollgate ")).unwrap();
     let server =
         RedisServer::setup(Brand::Redis).user("tollgate", &user.replace("PASSWORD", "s3cret")).start();
-    let store = connected(&format!("redis://tollgate:s3cret@{}", server.address())).await;
+    // In a database of its own, as the docs advise.
+    let store = connected(&format!("redis://tollgate:s3cret@{}/3", server.address())).await;
     for law in [
         Law::TokenBucket,
         Law::LeakyBucket(Leak::Meter),
