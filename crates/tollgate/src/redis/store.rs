@@ -121,6 +121,10 @@ impl RedisStore {
         self.tally.read()
     }
 
+    pub(super) fn last_miss(&self) -> Option<Duration> {
+        self.tally.last_miss()
+    }
+
     /// How many nodes share the store, this one among them.
     pub fn live_nodes(&self) -> u32 {
         self.heartbeat.live()
@@ -295,6 +299,7 @@ impl RedisStore {
     /// Has a group that got no answer decided by what this node knows, as far as its draws' terms say so: each is held to
     /// this node's share of its limit.
     fn fall_back(&self, draws: &mut Draws, group: usize) {
+        self.tally.note_miss();
         let is_closed = |draw: &Draw| {
             !draw.is_shadow() && !is_here(draw) && draw.terms().on_failure == FailureMode::Closed
         };
@@ -302,14 +307,15 @@ impl RedisStore {
             return;
         }
         let is_local = |draw: &Draw| is_here(draw) || draw.terms().on_failure == FailureMode::Local;
-        let nodes = self.heartbeat.live();
+        let (nodes, mut is_shared) = (self.heartbeat.live(), false);
         for draw in draws.group_mut(group).iter_mut().filter(|draw| !is_here(draw) && is_local(draw)) {
             draw.divide(nodes);
+            is_shared = true;
         }
         let (here, elsewhere) = (self.clock.now(), self.latest(draws, group));
         let now = |draw: &Draw| if is_here(draw) { here } else { elsewhere };
         self.memory.decide_here(draws, group, now, is_local);
-        self.tally.local.fetch_add(1, Relaxed);
+        self.tally.local.fetch_add(u64::from(is_shared), Relaxed);
     }
 
     /// The time of the server that a group's first key is on, as far as it is known.

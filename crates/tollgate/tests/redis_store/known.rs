@@ -47,7 +47,7 @@ async fn a_key_is_asked_for_again_as_soon_as_its_next_unit_is_due() {
     let took = begun.elapsed();
     // Nine waits of 50 ms; who polls without pause is never late by more than a call.
     assert!(took.as_millis() >= 450, "{took:?}");
-    assert!(store.counts().denied_from_memory > store.counts().draws, "{:?}", store.counts());
+    assert!(store.counts().denied_from_memory > store.counts().requests, "{:?}", store.counts());
 }
 
 #[tokio::test]

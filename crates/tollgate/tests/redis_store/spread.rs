@@ -2,7 +2,7 @@
 
 use crate::{connected, limit, take};
 use tollgate::redis::RedisStore;
-use tollgate::{Act, Ask, Draws, Failure, KeyRef, Limit, PermitId, Scope, Store};
+use tollgate::{Act, Ask, Draws, Failure, KeyRef, Limit, PermitId, Scope, Store, StoreHealth};
 use tollgate_testkit::servers::{Brand, Cluster, RedisServer};
 
 /// A request whose keys are likely to be on different servers is still all or nothing.
@@ -141,4 +141,26 @@ async fn requests_of_a_slot_that_moves_do_not_stand_in_each_others_way() {
     cluster.move_keys(slot, from, added);
     cluster.end_move(slot, from, added);
     assert_eq!(take_each(&store, &[known, unknown, clients[1]]).await, [Ok(4), Ok(8), Ok(6)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_nobody_has_are_told_of() {
+    let cluster =
+        Cluster::setup(Brand::Redis).without_replicas().set("cluster-require-full-coverage", "no").start();
+    let store = connected(&cluster.url()).await;
+    assert!(!store.health().unwrap().is_degraded());
+    for node in cluster.nodes() {
+        node.command(&["CLUSTER", "DELSLOTS", "7"]).done();
+    }
+    let begun = tokio::time::Instant::now();
+    let told = loop {
+        let told = store.health().unwrap();
+        if told.uncovered_slots > 0 {
+            break told;
+        }
+        assert!(begun.elapsed() < crate::PATIENCE, "{told:?}");
+        tokio::task::yield_now().await;
+    };
+    assert_eq!((told.uncovered_slots, told.away().count()), (1, 0));
+    assert!(told.is_degraded(), "all servers are there, but not for all keys");
 }
