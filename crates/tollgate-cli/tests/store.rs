@@ -50,7 +50,9 @@ fn a_store_that_is_away_at_the_start_is_said_and_found_later() {
     let url = redis.url();
     redis.kill();
     let server = node(&url);
-    assert!(store_line(&server).contains("NOT THERE YET, so local holds"), "{}", server.greeting);
+    let line = store_line(&server);
+    assert!(line.contains("NOT THERE YET (") && line.contains("refused"), "{line}");
+    assert!(line.contains("), so local holds"), "{line}");
     let ready = || server.connect_admin().get("/readyz");
     let degraded = ready();
     assert_eq!((degraded.status, &degraded.json()["degraded"]), (200, &json!(true)));
@@ -60,6 +62,40 @@ fn a_store_that_is_away_at_the_start_is_said_and_found_later() {
     redis.restart();
     within(PATIENCE, "the store is found", || (ready().json()["degraded"] != json!(true)).then_some(()));
     assert_eq!(server.check(ALICE).field("x-ratelimit-policy"), None);
+}
+
+#[test]
+fn the_greeting_says_which_servers_are_away_and_why() {
+    let redis = RedisServer::setup(Brand::Redis).password("open-sesame").start();
+    let line = store_line(&node(&format!("redis://:wrong@{}", redis.address())));
+    assert!(line.contains("NOT THERE YET (") && line.contains("authentication failed"), "{line}");
+
+    let [there, mut gone] = [RedisServer::start(), RedisServer::start()];
+    let address = gone.address();
+    gone.kill();
+    let line = store_line(&node(&format!("redis+sharded://{},{address}", there.address())));
+    let said = format!("1 of 2 servers NOT THERE YET, {address} (");
+    assert!(line.contains(&said) && line.contains("so for their keys local holds"), "{line}");
+    assert!(!line.contains(&format!("{} (", there.address())), "{line}");
+}
+
+#[test]
+fn requests_that_a_server_refuses_are_told_of_though_it_is_there() {
+    let redis = RedisServer::setup(Brand::Redis).set("maxmemory-policy", "noeviction").start();
+    let server = node(&redis.url());
+    assert_eq!(server.check(ALICE).field("x-ratelimit-policy"), None);
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]).done();
+    within(PATIENCE, "the node says that it goes without the store", || {
+        assert_eq!(server.check(ALICE).field("x-ratelimit-policy"), Some("degraded"));
+        let said = server.admin("GET", "/readyz", "").json();
+        let words = said["store"].as_str().unwrap().to_owned();
+        (said["degraded"] == json!(true) && words.contains("(OOM")).then_some(())
+    });
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]).done();
+    within(PATIENCE, "the node says that it is over", || {
+        let said = server.admin("GET", "/readyz", "").json();
+        (said["degraded"] == json!(false) && said["store"] == json!("answers")).then_some(())
+    });
 }
 
 #[test]

@@ -10,6 +10,15 @@ pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
     let holds = "rules hold as their on_store_failure says";
     match (servers, away) {
         (0, _) => format!("degraded: none of its servers was found yet, so {holds}"),
+        (_, 0) if report.uncovered_slots > 0 => {
+            format!("degraded: {} slots have no server, so {holds} for their keys", report.uncovered_slots)
+        }
+        (_, 0) if report.has_missed() => {
+            let refused = report.servers.iter().filter(|server| in_full && server.trouble.is_some());
+            let refused: Vec<_> = refused.map(trouble).collect();
+            let by = if refused.is_empty() { String::new() } else { format!(" from {}", refused.join(", ")) };
+            format!("degraded: requests got no answer{by} within the last second, so {holds} for them")
+        }
         (_, 0) => "answers".to_owned(),
         (1, _) if !in_full => format!("degraded: it gives no answer, so {holds}"),
         (_, _) if !in_full => {
@@ -44,6 +53,7 @@ pub(crate) struct Shared<'a> {
     topology: &'static str,
     degraded: bool,
     live_nodes: u32,
+    uncovered_slots: usize,
     servers: Vec<Server<'a>>,
     counts: Counts,
 }
@@ -85,7 +95,7 @@ struct Failures {
 #[derive(Serialize)]
 struct Counts {
     batches: u64,
-    draws: u64,
+    requests: u64,
     coalesced: u64,
     denied_from_memory: u64,
     local: u64,
@@ -100,10 +110,11 @@ impl<'a> StoreAnswer<'a> {
             topology: report.topology.name(),
             degraded: report.is_degraded(),
             live_nodes: report.live_nodes,
+            uncovered_slots: report.uncovered_slots,
             servers: report.servers.iter().map(Server::of).collect(),
             counts: Counts {
                 batches: counts.batches,
-                draws: counts.draws,
+                requests: counts.requests,
                 coalesced: counts.coalesced,
                 denied_from_memory: counts.denied_from_memory,
                 local: counts.local,
@@ -165,21 +176,21 @@ impl Exposition {
         );
         self.single("tollgate_live_nodes", Gauge, "Nodes that share the store, as last known.", live_nodes);
         for (name, help, count) in [
-            ("tollgate_store_batches_total", "Calls to the store, each with many draws.", counts.batches),
-            ("tollgate_store_draws_total", "Draws that were sent to the store.", counts.draws),
+            ("tollgate_store_batches_total", "Calls to the store, each with many requests.", counts.batches),
+            ("tollgate_store_requests_total", "Requests that were sent to the store.", counts.requests),
             (
                 "tollgate_store_coalesced_total",
-                "Draws that travelled as part of another of the same kind.",
+                "Requests that travelled as part of another of the same kind.",
                 counts.coalesced,
             ),
             (
                 "tollgate_store_denied_from_memory_total",
-                "Draws refused without asking, because no unit can have come back yet.",
+                "Requests refused without asking, because no unit can have come back yet.",
                 counts.denied_from_memory,
             ),
             (
                 "tollgate_store_local_decisions_total",
-                "Draws that this node decided by its share, because the store gave no answer.",
+                "Requests that this node held to its share of a limit, because the store gave no answer.",
                 counts.local,
             ),
         ] {
@@ -201,7 +212,7 @@ impl Exposition {
         self.of_servers("tollgate_store_may_forget", Gauge, help, servers, |server| {
             u8::from(server.may_forget)
         });
-        let help = "Connections that were made again.";
+        let help = "Connections that were made beyond those that it began with.";
         self.of_servers("tollgate_store_reconnects_total", Counter, help, servers, |server| {
             server.reconnects
         });
@@ -269,5 +280,71 @@ impl Exposition {
     fn store_calls(&mut self, servers: &[ServerReport]) {
         let calls = servers.iter().map(|server| (&*server.address, &server.calls));
         self.durations_by("server", "tollgate_store_call_duration_seconds", "How long calls took.", calls);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tollgate::{FailureCounts, StoreCounts};
+
+    fn server(address: &str, breaker: BreakerState, trouble: Option<&str>) -> ServerReport {
+        ServerReport {
+            address: address.to_owned(),
+            software: None,
+            replicas: 0,
+            breaker,
+            trouble: trouble.map(str::to_owned),
+            has_script: true,
+            eviction_policy: None,
+            may_forget: false,
+            drift: None,
+            calls: Durations::default(),
+            failures: FailureCounts::default(),
+            reconnects: 0,
+            script_loads: 0,
+        }
+    }
+
+    fn report(servers: Vec<ServerReport>, uncovered_slots: usize, last_miss_ms: Option<u64>) -> StoreReport {
+        StoreReport {
+            address: String::new(),
+            topology: Topology::Cluster,
+            servers,
+            uncovered_slots,
+            last_miss: last_miss_ms.map(Duration::from_millis),
+            live_nodes: 1,
+            counts: StoreCounts::default(),
+        }
+    }
+
+    #[test]
+    fn whatever_goes_without_the_store_is_said_and_where_only_to_some() {
+        let well =
+            || vec![server("a:1", BreakerState::Closed, None), server("b:1", BreakerState::Closed, None)];
+        let full = || {
+            vec![server("a:1", BreakerState::Closed, Some("OOM")), server("b:1", BreakerState::Closed, None)]
+        };
+        let away = || {
+            vec![
+                server("a:1", BreakerState::Open, Some("timed out")),
+                server("b:1", BreakerState::Closed, None),
+            ]
+        };
+        for (report, to_all, in_full) in [
+            (report(well(), 0, None), "answers", "answers"),
+            (report(well(), 0, Some(1_500)), "answers", "answers"),
+            (report(Vec::new(), 0, None), "none of its servers", "none of its servers"),
+            (report(away(), 0, Some(10)), "1 of 2 servers", "no answer from a:1 (timed out), so"),
+            (report(well(), 7, None), "7 slots have no server, so", "7 slots have no server, so"),
+            (report(well(), 0, Some(10)), "requests got no answer within", "requests got no answer within"),
+            (report(full(), 0, Some(10)), "requests got no answer within", "no answer from a:1 (OOM) within"),
+        ] {
+            for (said, expected) in [(in_words(&report, false), to_all), (in_words(&report, true), in_full)] {
+                assert!(said.contains(expected), "{said:?} lacks {expected:?}");
+                assert_eq!(said.starts_with("degraded: "), report.is_degraded(), "{said}");
+            }
+        }
     }
 }

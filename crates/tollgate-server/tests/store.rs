@@ -196,7 +196,7 @@ async fn the_admin_port_tells_how_the_store_is() {
         "tollgate_store_degraded 1",
         "tollgate_live_nodes 3",
         "tollgate_store_batches_total 10",
-        "tollgate_store_draws_total 200",
+        "tollgate_store_requests_total 200",
         "tollgate_store_coalesced_total 30",
         "tollgate_store_denied_from_memory_total 40",
         "tollgate_store_local_decisions_total 50",

@@ -6,6 +6,10 @@
 use crate::durations::Durations;
 use std::time::Duration;
 
+/// For how long it counts that a request got no answer: whoever asks now and then should see what is going on, and what
+/// is over should soon be seen to be.
+pub(crate) const LATELY: Duration = Duration::from_secs(1);
+
 /// How a store is doing.
 pub trait StoreHealth {
     /// What there is to tell; nothing if the store is this process and nobody else.
@@ -25,6 +29,10 @@ pub struct StoreReport {
     pub topology: Topology,
     /// The servers that states are kept on.
     pub servers: Vec<ServerReport>,
+    /// Of a Cluster, how many slots have no server.
+    pub uncovered_slots: usize,
+    /// How long ago it last gave a request no answer, for whatever reason; nothing if it always did.
+    pub last_miss: Option<Duration>,
     /// How many nodes share it, this one included: among so many a limit is divided while it is away.
     pub live_nodes: u32,
     /// What was asked of it, and what was answered without it.
@@ -67,7 +75,7 @@ pub struct ServerReport {
     pub replicas: u32,
     /// Whether it is asked.
     pub breaker: BreakerState,
-    /// What went wrong last, while it is not asked.
+    /// What is wrong with it: why it is not asked, or what it has refused within the last second.
     pub trouble: Option<String>,
     /// Whether it has the script that decides.
     pub has_script: bool,
@@ -81,7 +89,7 @@ pub struct ServerReport {
     pub calls: Durations,
     /// Calls that got no answer, by what went wrong.
     pub failures: FailureCounts,
-    /// How often a connection was made again.
+    /// How many connections were made beyond those that it began with.
     pub reconnects: u64,
     /// How often the script was loaded.
     pub script_loads: u64,
@@ -142,18 +150,18 @@ pub struct FailureCounts {
     pub refused: u64,
 }
 
-/// What was asked of a store, and what was answered without it.
+/// What was asked of a store, and what was answered without it. A request counts once, however many limits it has to pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreCounts {
-    /// Calls, each of which carries many draws.
+    /// Calls, each of which carries many requests.
     pub batches: u64,
-    /// Draws that they carried.
-    pub draws: u64,
-    /// Draws that travelled as part of another: the same request, at the same time.
+    /// Requests that they carried; one whose keys are on several servers counts for each.
+    pub requests: u64,
+    /// Requests that travelled as part of another: the same, at the same time.
     pub coalesced: u64,
-    /// Draws that were refused without asking, because no unit can have come back yet.
+    /// Requests that were refused without asking, because no unit can have come back yet.
     pub denied_from_memory: u64,
-    /// Draws that this node decided by its share, because the store gave no answer.
+    /// Requests that this node held to its share of a limit, because the store gave no answer.
     pub local: u64,
 }
 
@@ -163,8 +171,18 @@ impl StoreReport {
         self.servers.iter().filter(|server| server.breaker != BreakerState::Closed)
     }
 
-    /// Whether some requests are answered without the store: a server is away, or none is known yet.
+    /// Whether a request got no answer within the last second, be it that all servers are there: one that is out of memory
+    /// is, and still refuses.
+    pub fn has_missed(&self) -> bool {
+        self.last_miss.is_some_and(|ago| ago < LATELY)
+    }
+
+    /// Whether some requests are answered without the store: a server is away or none is known yet, slots of a Cluster have
+    /// no server, or a request got no answer within the last second.
     pub fn is_degraded(&self) -> bool {
-        self.servers.is_empty() || self.away().next().is_some()
+        self.servers.is_empty()
+            || self.away().next().is_some()
+            || self.uncovered_slots > 0
+            || self.has_missed()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{
-    Act, Ask, Clock, Decision, Draws, Failure, Key, KeyRef, Law, Leak, Limit, PermitId, Scope, Span,
+    Act, Ask, Clock, Decision, Draw, Draws, Failure, Key, KeyRef, Law, Leak, Limit, PermitId, Scope, Span,
 };
 
 /// Holds every key to the same limits.
@@ -192,10 +192,11 @@ impl<S: Store> Limiter<S> {
         &self.shared.store
     }
 
-    /// Takes the request's cost from every limit, or nothing from any.
+    /// Takes the request's cost from every limit, or nothing from any. While a shared store is away, it is decided by this
+    /// node's share of the limits.
     ///
     /// # Errors
-    /// If the store gives no answer. The request may have been charged.
+    /// If the store gives no answer, and nothing to go by without one. The request may have been charged.
     pub async fn check<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Failure> {
         let request = request.into();
         self.act(request.key, Act::Take(Ask::exactly(request.cost)), self.shared.next_permit()).await
@@ -287,12 +288,14 @@ impl<S: Store> Limiter<S> {
     }
 
     async fn act(&self, key: KeyRef<'_>, act: Act, permit: PermitId) -> Result<Decision, Failure> {
+        let is_gift = matches!(act, Act::Give(_) | Act::Clear);
         let mut draws = SPARE.take();
         self.shared.plan(key, act, permit, &mut draws);
         self.shared.store.draw(&mut draws).await;
         let decision = match draws.failure(0..draws.all().len()) {
-            None => Ok(Decision::of(draws.all())),
-            Some(failure) => Err(failure),
+            // While the store is away, a check may have been decided by this node; what is given back it has not heard of.
+            Some(failure) if is_gift || !draws.all().iter().all(Draw::is_decided) => Err(failure),
+            _ => Ok(Decision::of(draws.all())),
         };
         SPARE.replace(draws);
         decision

@@ -171,7 +171,7 @@ impl<C: Clock> MemoryStore<C> {
                 let mut shard = self.table.lock(self.table.shard_of(*tag));
                 draw.settle(|limit, act, permit| self.act(&mut shard, *tag, limit, act, permit, now).0);
             }
-            (draws, tags) => self.act_together(draws, tags, now, |_| true),
+            (draws, tags) => self.act_together(draws, tags, |_| now, |_| true),
         }
     }
 

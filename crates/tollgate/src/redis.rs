@@ -37,8 +37,8 @@ mod tally;
 mod url;
 mod wire;
 
-pub use fleet::{Description, Fleet, FleetOptions, Route, ServerReport};
+pub use fleet::{Description, Fleet, FleetOptions, Route};
 pub use heartbeat::Heartbeat;
 pub use node::{Counts, Facts, Node, Phase, TrustError};
 pub use store::{RedisError, RedisOptions, RedisStore};
-pub use url::{Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrl, StoreUrlError, TlsFiles, Topology};
+pub use url::{Form, Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrl, StoreUrlError, TlsFiles};

@@ -7,8 +7,8 @@ use tollgate::rules::spec::{
 };
 use tollgate::rules::{Descriptor, Dimension, Pattern, Request, RuleSet, Stated, Verb};
 use tollgate::{
-    Cap, Cause, Draws, Failure, Gate, KeyRef, Law, Limit, ManualClock, MemoryStore, Micros, PermitId,
-    RuleOutcomes, Scope, Span, Store,
+    Answer, Cap, Cause, Draws, Failure, Gate, KeyRef, Law, Limit, ManualClock, MemoryStore, Micros, Outcome,
+    Outlook, PermitId, RuleOutcomes, Scope, Span, Store,
 };
 
 const START: Micros = Micros::new(1_700_000_000_000_000);
@@ -307,6 +307,35 @@ async fn without_a_store_each_node_enforces_its_share() {
     assert_eq!(of("closed"), RuleOutcomes { denied: 1, ..RuleOutcomes::default() });
     assert_eq!(of("shadow").shadow_denied, 3);
     assert_eq!((of("open"), outcomes.unbound), (RuleOutcomes::default(), 1));
+}
+
+/// Several servers, of which one answered before another failed.
+#[derive(Debug)]
+struct Half;
+
+impl Store for Half {
+    async fn draw(&self, draws: &mut Draws) {
+        draws.fail(0, Failure::Timeout);
+        let outlook = Outlook { remaining: 9, reset: Span::ZERO, delay: Span::ZERO, retry: None };
+        let told = Outcome::of_outlook(Answer::Spared, START, outlook);
+        draws.group_mut(0)[0].settle(|_, _, _| told);
+    }
+
+    fn release(&self, _: KeyRef<'_>, _: Scope, _: &Limit, _: PermitId) {}
+}
+
+#[tokio::test]
+async fn what_one_server_said_opens_nothing_that_fails_closed() {
+    let with =
+        |id: &str, key: &str, mode| RuleSpec { on_store_failure: Some(mode), ..rule(id, key, &["9/h"]) };
+    let rules = compile(vec![
+        with("login", "user", FailureMode::Closed),
+        with("rest", "api_key", FailureMode::Local),
+    ]);
+    let gate = Gate::new(rules, Half, ManualClock::new(START));
+    let docket = gate.ask(Verb::Check, &Request { attributes: &[("user", "7")], ..Request::new("a") }).await;
+    let verdict = docket.verdict(0);
+    assert_eq!((verdict.is_allowed(), verdict.cause()), (false, Cause::Degraded));
 }
 
 #[tokio::test]

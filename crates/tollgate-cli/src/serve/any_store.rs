@@ -15,6 +15,8 @@ use tollgate_server::Keeping;
 
 /// How long a start waits for servers that are slow to be found. Without them, it starts all the same.
 const START_PATIENCE: Duration = Duration::from_secs(2);
+/// How many servers that are away the greeting names, so that it stays a line.
+const MOST_NAMED: usize = 3;
 
 /// The store that the settings name.
 #[derive(Debug)]
@@ -45,15 +47,41 @@ impl AnyStore {
     pub(super) fn words(&self, settings: &Settings) -> String {
         let Some(report) = self.health() else { return "memory, of this process alone".to_owned() };
         let (store, mode) = (&settings.store, settings.on_store_failure.name());
-        match report.is_degraded() {
-            true => format!("{store}: NOT THERE YET, so {mode} holds unless rules say otherwise"),
-            false => format!(
+        let holds = format!("{mode} holds unless rules say otherwise");
+        let away: Vec<&ServerReport> = report.away().collect();
+        match (report.servers.len(), away.as_slice(), report.uncovered_slots) {
+            (0, ..) => format!("{store}: NOT THERE YET, so {holds}"),
+            (1, [server], _) => {
+                let why = server.trouble.as_ref().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
+                format!("{store}: NOT THERE YET{why}, so {holds}")
+            }
+            (all, [_, ..], _) => {
+                let (count, who) = (away.len(), names(&away));
+                format!("{store}: {count} of {all} servers NOT THERE YET, {who}, so for their keys {holds}")
+            }
+            (_, [], 0) => format!(
                 "{store}: {}; it has {:?} to answer, and without it {mode} holds",
                 servers(&report),
                 settings.store_timeout
             ),
+            (_, [], slots) => {
+                format!(
+                    "{store}: {}; {slots} slots have NO SERVER, so for their keys {holds}",
+                    servers(&report)
+                )
+            }
         }
     }
+}
+
+/// Some servers, each with what is wrong with it.
+fn names(away: &[&ServerReport]) -> String {
+    let named = away.iter().take(MOST_NAMED).map(|server| match &server.trouble {
+        Some(trouble) => format!("{} ({trouble})", server.address),
+        None => server.address.clone(),
+    });
+    let more = away.len().checked_sub(MOST_NAMED).filter(|more| *more > 0);
+    named.chain(more.map(|more| format!("and {more} more"))).collect::<Vec<_>>().join(", ")
 }
 
 /// `Redis 7.0.15, cluster of 3 servers, noeviction`.

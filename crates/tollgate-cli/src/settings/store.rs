@@ -5,7 +5,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use tollgate::redis;
 
-/// What the URL of a store that several nodes share begins with.
+/// What the URL of a store that several nodes share begins with. Each has a twin with `valkey` for `redis`, which means the
+/// same.
 const SCHEMES: [&str; 9] = [
     "redis",
     "rediss",
@@ -62,26 +63,42 @@ impl Value for StoreUrl {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("{:?} is no store: {advice}", shown(text)));
         };
-        if !SCHEMES.contains(&scheme) {
-            let known = SCHEMES.join("://, ");
-            let advice = match super::nearest(scheme, SCHEMES) {
-                Some(near) => format!("did you mean {near}://? There are {known}://, and memory"),
-                None => format!("there are {known}://, and memory"),
+        let like_redis = match scheme.strip_prefix("valkey") {
+            Some(kind) => format!("redis{kind}"),
+            None => scheme.to_owned(),
+        };
+        if !SCHEMES.contains(&like_redis.as_str()) {
+            let known = format!("{}://, the same with valkey for redis, and memory", SCHEMES.join("://, "));
+            let advice = match super::nearest(&like_redis, SCHEMES) {
+                Some(near) => format!("did you mean {near}://? There are {known}"),
+                None => format!("there are {known}"),
             };
             return Err(format!("no store is called {scheme:?}: {advice}"));
         }
         if rest.trim_start_matches('/').is_empty() {
             return Err(format!("{text:?} does not say where the store is: write {scheme}://HOST:PORT"));
         }
-        if shown(text) == text && text.contains(HIDDEN) {
+        let url: redis::StoreUrl = text.parse().map_err(|error: redis::StoreUrlError| error.to_string())?;
+        if passwords(&url).any(|password| password.reveal() == HIDDEN) {
             return Err(format!(
                 "{HIDDEN} stands for a password that was not shown: write the password itself, or put the whole URL \
                  into the variable TOLLGATE_STORE"
             ));
         }
-        let url = text.parse().map_err(|error: redis::StoreUrlError| error.to_string())?;
         Ok(StoreUrl { text: text.to_owned(), url })
     }
+}
+
+/// The passwords of a URL, those of sentinels among them.
+fn passwords(url: &redis::StoreUrl) -> impl Iterator<Item = &redis::Secret> {
+    let (servers, sentinels) = match url {
+        redis::StoreUrl::Memory => (None, None),
+        redis::StoreUrl::Redis(url) => match &url.form {
+            redis::Form::Sentinel { login, .. } => (Some(&url.login), Some(login)),
+            redis::Form::Standalone | redis::Form::Cluster | redis::Form::Sharded => (Some(&url.login), None),
+        },
+    };
+    servers.into_iter().chain(sentinels).filter_map(|login| login.password.as_ref())
 }
 
 /// The text with [`HIDDEN`] for each password. Of text that can't be read as a URL, rather too much is hidden.
@@ -140,6 +157,12 @@ mod tests {
             "rediss+cluster://a:7000",
             "redis+sharded://a:6379,b:6379",
             "rediss+sharded://a:6379",
+            "valkey://h:6379/3",
+            "valkeys://h:6380?ca=ca.pem",
+            "valkey+unix:///run/valkey.sock",
+            "valkey+sentinel://a:26379/main",
+            "valkeys+cluster://a:7000",
+            "valkey+sharded://a:6379,b:6379",
         ] {
             let store = read(text).unwrap();
             assert!(store.url() != &redis::StoreUrl::Memory && store.to_string() == text, "{store}");
@@ -162,10 +185,30 @@ mod tests {
             assert_eq!(store.to_string(), shown);
             assert_eq!(format!("{store:?}"), format!("StoreUrl({shown})"));
         }
-        for wrong in ["me:secret@h", "redi://me:secret@h", "http://me:secret@h"] {
+        for wrong in [
+            "me:secret@h",
+            "redi://me:secret@h",
+            "http://me:secret@h",
+            "redis://me:secret",
+            "redis+sentinel://a/main?sentinel_password=a&secret",
+        ] {
             let said = read(wrong).unwrap_err();
             assert!(!said.contains("secret"), "{said}");
         }
+    }
+
+    #[test]
+    fn what_stands_for_a_password_is_none_wherever_it_is() {
+        for text in [
+            "redis://me:***@h",
+            "redis+sentinel://me:real@a/main?sentinel_password=***",
+            "redis+sentinel://me:***@a/main?sentinel_password=real",
+            "redis+sentinel://a/main?sentinel_password=***",
+        ] {
+            let said = read(text).unwrap_err();
+            assert!(said.starts_with("*** stands for a password that was not shown"), "{text}: {said}");
+        }
+        assert!(read("redis+sentinel://me:re***al@a/main?sentinel_password=real***").is_ok());
     }
 
     #[test]
@@ -179,6 +222,7 @@ mod tests {
                 "no store is called \"redis+clutser\": did you mean redis+cluster://? There are redis",
             ),
             ("http://h", "no store is called \"http\": there are redis://, rediss://, "),
+            ("valkey+clutser://h", "no store is called \"valkey+clutser\": did you mean redis+cluster://?"),
             ("redis://", "\"redis://\" does not say where the store is: write redis://HOST:PORT"),
             (
                 "redis://me:***@h",

@@ -101,8 +101,16 @@ impl StoreHealth for Alone {
             address: "redis+sharded://me:***@10.0.0.1:6379,10.0.0.2:6379".to_owned(),
             topology: Topology::Sharded,
             servers: vec![server, away],
+            uncovered_slots: 0,
+            last_miss: None,
             live_nodes: 3,
-            counts: StoreCounts { batches: 10, draws: 200, coalesced: 30, denied_from_memory: 40, local: 50 },
+            counts: StoreCounts {
+                batches: 10,
+                requests: 200,
+                coalesced: 30,
+                denied_from_memory: 40,
+                local: 50,
+            },
         })
     }
 }

@@ -1,6 +1,6 @@
 //! What was decided about a request by rules, and why.
 
-use tollgate_core::{Decision, Draw, FailureMode, Limit, Micros, Outlook, Reading};
+use tollgate_core::{Consistency, Decision, Draw, FailureMode, Limit, Micros, Outlook, Reading};
 use tollgate_rules::{Bound, Rule};
 
 /// What a limit goes by that came with its request.
@@ -73,7 +73,11 @@ impl<'d> Verdict<'d> {
     /// What holds if the store gave no answer: a limit that fails closed refuses; of those that this node enforces from
     /// memory, the one that binds speaks; the others let pass.
     pub(super) fn without_store(draws: &'d [Draw], bound: &'d [Bound], rules: &'d [Rule]) -> Verdict<'d> {
-        let is_closed = |draw: &Draw| !draw.is_decided() && draw.terms().on_failure == FailureMode::Closed;
+        // What one server granted does not stand if another gave no answer.
+        let is_closed = |draw: &Draw| {
+            let terms = draw.terms();
+            terms.on_failure == FailureMode::Closed && terms.consistency != Consistency::Local
+        };
         let closed = draws.iter().position(|draw| !draw.is_shadow() && is_closed(draw));
         let binding = match closed {
             Some(_) => None,

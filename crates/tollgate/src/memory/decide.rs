@@ -25,7 +25,7 @@ impl<C: Clock> MemoryStore<C> {
         &self,
         draws: &mut [Draw],
         tags: &[Tag],
-        now: Micros,
+        now: impl Fn(&Draw) -> Micros,
         has_a_say: impl Fn(&Draw) -> bool,
     ) {
         let mut order = [usize::MAX; MAX_DRAWS];
@@ -50,6 +50,7 @@ impl<C: Clock> MemoryStore<C> {
         let mut refused = false;
         for (index, draw) in draws.iter_mut().enumerate().filter(|(_, draw)| has_a_say(draw)) {
             let Some(shard) = &mut locks[lock_of(tags[index])] else { continue };
+            let now = now(draw);
             // After a refusal the others are only looked at: the client learns all that stands in its way.
             draw.settle(|limit, act, permit| {
                 let act = if refused { act.look() } else { act };
@@ -62,13 +63,14 @@ impl<C: Clock> MemoryStore<C> {
         if refused {
             for (index, draw) in draws.iter().enumerate().rev().filter(|(_, draw)| has_a_say(draw)) {
                 if let Some(shard) = &mut locks[lock_of(tags[index])] {
-                    self.undo(shard, tags[index], draw, undos[index], now);
+                    self.undo(shard, tags[index], draw, undos[index], now(draw));
                 }
             }
             for (draw, tag) in draws.iter_mut().zip(tags).filter(|(draw, _)| has_a_say(draw)) {
                 if let (Some(shard), Answer::Granted(_) | Answer::Spared) =
                     (&mut locks[lock_of(*tag)], draw.answer())
                 {
+                    let now = now(draw);
                     draw.settle(|limit, act, permit| self.act(shard, *tag, limit, act.look(), permit, now).0);
                 }
             }

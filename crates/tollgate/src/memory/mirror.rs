@@ -68,12 +68,12 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Decides a group from here while the store gives no answer: those of its draws that `has_a_say` picks, all or
-    /// nothing among them, by what is known of their keys.
+    /// nothing among them, by what is known of their keys, each by the time that holds for it.
     pub(crate) fn decide_here(
         &self,
         draws: &mut Draws,
         group: usize,
-        now: Micros,
+        now: impl Fn(&Draw) -> Micros,
         has_a_say: impl Fn(&Draw) -> bool,
     ) {
         let mut tags = [Tag::NONE; MAX_DRAWS];

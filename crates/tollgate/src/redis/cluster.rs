@@ -2,8 +2,8 @@
 //!
 //! The map is asked of any node that answers, by one task: now and then, soon after somebody found it wrong, and
 //! often while a node is away. What is learnt from a node that has missed the latest election is not believed, so a
-//! master that comes back from the dead can't draw its old slots to itself. Each node has its own breaker: one that is
-//! dead fails the calls for its slots and no others.
+//! master that comes back from the dead can't draw its old slots to itself; unless all say so that take commands, again and
+//! again, because the cluster was set up anew. Each node has its own breaker: one that is dead fails the calls for its slots and no others.
 
 mod map;
 pub(super) mod slot;
@@ -12,7 +12,7 @@ use super::node::{Answer, Batch, Node, Phase, Terms};
 use super::url::Server;
 use ::redis::{Value, cmd};
 use arc_swap::ArcSwap;
-use map::{Map, Word};
+use map::{Doubt, Map, Word};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ struct Shared {
     seeds: Vec<Server>,
     map: ArcSwap<Map>,
     nodes: Mutex<HashMap<Server, Arc<Node>>>,
-    /// Those that are no longer on the map, and since when.
+    /// Those that are no longer on the map, and since when, in the order in which they left it.
     leaving: Mutex<Vec<(Arc<Node>, Instant)>>,
     /// Asks for a new map.
     stale: Notify,
@@ -57,15 +57,7 @@ struct Shared {
 
 impl Cluster {
     pub(super) fn start(seeds: Vec<Server>, terms: Terms) -> Cluster {
-        let shared = Arc::new(Shared {
-            terms,
-            seeds,
-            map: ArcSwap::from_pointee(Map::empty()),
-            nodes: Mutex::new(HashMap::new()),
-            leaving: Mutex::default(),
-            stale: Notify::new(),
-            is_known: watch::Sender::new(false),
-        });
+        let shared = Arc::new(Shared::new(seeds, terms));
         let task = tokio::spawn(follow(Arc::clone(&shared))).abort_handle();
         Cluster { shared, task }
     }
@@ -79,9 +71,9 @@ impl Cluster {
         node
     }
 
-    /// The nodes that have slots, and how many each.
-    pub(super) fn nodes(&self) -> Vec<(Arc<Node>, usize)> {
-        self.shared.map.load().nodes()
+    /// The nodes that have slots.
+    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+        self.shared.map.load().nodes().to_vec()
     }
 
     /// How many slots nobody has.
@@ -101,7 +93,7 @@ impl Cluster {
         let mut onward: HashMap<(&str, bool), Vec<usize>> = HashMap::new();
         for (index, answer) in answers.iter().enumerate() {
             match answer {
-                Answer::Value(_) | Answer::Torn => {}
+                Answer::Value(_) | Answer::Elsewhere(_) | Answer::Torn => {}
                 Answer::Moved(to) => onward.entry((to, false)).or_default().push(index),
                 Answer::Ask(to) => onward.entry((to, true)).or_default().push(index),
                 Answer::Failed(Failure::Unreachable) => self.shared.stale.notify_one(),
@@ -128,7 +120,10 @@ impl Cluster {
             // A task that panicked leaves its commands where they were, which is a failure too.
             let Ok((indices, again)) = joined else { continue };
             for (index, answer) in indices.into_iter().zip(again) {
-                answers[index] = answer;
+                answers[index] = match answer {
+                    Answer::Value(value) => Answer::Elsewhere(value),
+                    other => other,
+                };
             }
         }
         answers
@@ -143,10 +138,13 @@ impl Drop for Cluster {
 
 /// Keeps the map true for ever.
 async fn follow(shared: Arc<Shared>) {
+    let mut doubt = Doubt::default();
     loop {
         let asked = Instant::now();
         shared.see_off();
-        shared.refresh().await;
+        if let Some(word) = shared.ask(&mut doubt).await {
+            shared.install(&word);
+        }
         let (calm, busy) = PERIOD;
         // It is asked for again when somebody found it wrong, when something is not well, and after some time.
         while timeout(busy, shared.stale.notified()).await.is_err() {
@@ -159,27 +157,37 @@ async fn follow(shared: Arc<Shared>) {
 }
 
 impl Shared {
-    /// Asks for the map.
-    async fn refresh(&self) {
+    fn new(seeds: Vec<Server>, terms: Terms) -> Shared {
+        Shared {
+            terms,
+            seeds,
+            map: ArcSwap::from_pointee(Map::empty()),
+            nodes: Mutex::new(HashMap::new()),
+            leaving: Mutex::default(),
+            stale: Notify::new(),
+            is_known: watch::Sender::new(false),
+        }
+    }
+
+    /// Asks how the cluster stands, until somebody says it who knows of the latest election.
+    async fn ask(&self, doubt: &mut Doubt) -> Option<Word> {
         let known = self.map.load().epoch();
-        let mut best: Option<Word> = None;
+        let mut older = Vec::new();
         for node in self.up_nodes() {
             let Some(link) = node.link() else { continue };
-            let Some(word) = ask_for_map(&link, node.server()).await else { continue };
-            let is_latest = word.epoch >= known;
-            if best.as_ref().is_none_or(|best| best.epoch < word.epoch) {
-                best = Some(word);
-            }
-            if is_latest {
-                break;
+            match ask_for_map(&link, node.server()).await {
+                Some(word) if word.epoch >= known => return doubt.dispel(word),
+                word => older.extend(word),
             }
         }
-        if best.is_none() {
-            best = self.ask_seeds().await;
+        for seed in &self.seeds {
+            let Ok(link) = self.terms.dialer.dial(seed, || {}).await else { continue };
+            match ask_for_map(&link, seed).await {
+                Some(word) if word.epoch >= known => return doubt.dispel(word),
+                word => older.extend(word),
+            }
         }
-        if let Some(word) = best {
-            self.install(&word);
-        }
+        doubt.weigh(older)
     }
 
     /// Some nodes that are there, not always the same ones first.
@@ -193,40 +201,28 @@ impl Shared {
         up
     }
 
-    async fn ask_seeds(&self) -> Option<Word> {
-        for seed in &self.seeds {
-            let Ok(link) = self.terms.dialer.dial(seed, || {}).await else { continue };
-            if let Some(word) = ask_for_map(&link, seed).await {
-                return Some(word);
-            }
-        }
-        None
-    }
-
     fn install(&self, word: &Word) {
-        let masters: Vec<&Server> = word.masters();
+        let mut masters: Vec<&Server> = word.masters();
         if masters.is_empty() {
             return;
         }
+        // The slots of the rest have no server, which is told of.
+        masters.truncate(MOST_NODES);
         let started: HashMap<Server, Arc<Node>> = {
             let mut nodes = self.nodes.lock();
-            let missing: Vec<&Server> = masters
-                .iter()
-                .filter(|server| !nodes.contains_key(**server))
-                .copied()
-                .take(MOST_NODES)
-                .collect();
-            for server in missing {
-                nodes.insert(server.clone(), self.welcome(server));
-            }
-            let mut leaving = self.leaving.lock();
             nodes.retain(|server, node| {
-                let stays = masters.contains(&server);
+                let stays = masters.binary_search(&server).is_ok();
                 if !stays {
-                    leaving.push((Arc::clone(node), Instant::now()));
+                    self.leaving.lock().push((Arc::clone(node), Instant::now()));
                 }
                 stays
             });
+            for server in masters {
+                if !nodes.contains_key(server) {
+                    nodes.insert(server.clone(), self.welcome(server));
+                }
+            }
+            self.make_room(nodes.len());
             nodes.clone()
         };
         let before = self.map.load_full();
@@ -257,8 +253,7 @@ impl Shared {
 
     fn tell(&self, before: &Map, after: &Map) {
         let names = |map: &Map| {
-            let mut names: Vec<String> =
-                map.nodes().iter().map(|(node, _)| node.server().to_string()).collect();
+            let mut names: Vec<String> = map.nodes().iter().map(|node| node.server().to_string()).collect();
             names.sort();
             names.join(", ")
         };
@@ -283,14 +278,25 @@ impl Shared {
             return None;
         }
         let node = nodes.entry(server.clone());
-        Some(Arc::clone(node.or_insert_with(|| self.welcome(server))))
+        let node = Arc::clone(node.or_insert_with(|| self.welcome(server)));
+        self.make_room(nodes.len());
+        Some(node)
+    }
+
+    /// Lets go of those that left first, as far as there are too many beside so many that are in use.
+    fn make_room(&self, used: usize) {
+        let mut leaving = self.leaving.lock();
+        let excess = (used + leaving.len()).saturating_sub(MOST_NODES);
+        for (node, _) in leaving.drain(..excess) {
+            node.retire();
+        }
     }
 
     /// A node for a server: a new one, unless the last has not been let go of yet.
     fn welcome(&self, server: &Server) -> Arc<Node> {
         let mut leaving = self.leaving.lock();
         match leaving.iter().position(|(node, _)| node.server() == server) {
-            Some(index) => leaving.swap_remove(index).0,
+            Some(index) => leaving.remove(index).0,
             None => Arc::new(Node::start(server.clone(), self.terms.clone())),
         }
     }
@@ -318,5 +324,51 @@ fn endpoint(host: &str, port: u16, asked: &Server) -> Option<Server> {
         ("" | "?", Server::Tcp { host, .. }) => Some(Server::Tcp { host: host.clone(), port }),
         ("" | "?", Server::Unix(_)) => None,
         (host, _) => Some(Server::Tcp { host: host.to_owned(), port }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::node::{Dialer, RoleCheck};
+    use super::super::url::Login;
+    use super::*;
+    use crate::clock::SystemClock;
+
+    /// A cluster of which each port is a master with a slot.
+    fn word(ports: std::ops::Range<u16>) -> Word {
+        let host = || Value::BulkString(b"127.0.0.1".into());
+        let ranges = ports.clone().map(|port| {
+            let slot = Value::Int(i64::from(port - ports.start));
+            let master = Value::Array(vec![host(), Value::Int(i64::from(port))]);
+            Value::Array(vec![slot.clone(), slot, master])
+        });
+        let asked = Server::Tcp { host: "127.0.0.1".into(), port: 1 };
+        Word::read("cluster_state:ok\r\ncluster_current_epoch:1", &Value::Array(ranges.collect()), &asked)
+            .expect("it has an epoch")
+    }
+
+    /// Nothing here waits, so no node gets as far as to connect.
+    #[tokio::test]
+    async fn no_more_nodes_are_spoken_to_than_may_be_however_many_come_and_go() {
+        let dialer = Dialer::new(&Login::default(), 0, None).expect("it needs no files");
+        let clock = Arc::new(SystemClock::new());
+        let terms = Terms { dialer, script: "", links: 2, in_flight: 1, role: RoleCheck::Cluster, clock };
+        let shared = Shared::new(Vec::new(), terms);
+        let count = || (shared.nodes.lock().len(), shared.leaving.lock().len());
+        shared.install(&word(10_000..10_600));
+        assert_eq!(count(), (600, 0));
+        shared.install(&word(10_500..11_100));
+        assert_eq!(
+            count(),
+            (600, 400),
+            "some leave, of which as many are kept for a while as there is room for"
+        );
+        shared.install(&word(10_400..11_100));
+        assert_eq!(count(), (700, 300), "those that left last are welcome back");
+        shared.install(&word(20_000..22_000));
+        assert_eq!(count(), (MOST_NODES, 0));
+        assert_eq!(shared.map.load().nodes().len(), MOST_NODES);
+        let stranger = Server::Tcp { host: "127.0.0.1".into(), port: 9 };
+        assert!(shared.node_at(&stranger).is_none());
     }
 }

@@ -7,8 +7,12 @@
 use super::lane::{Lane, Part, Ticket};
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Act, Answer, Draw, Draws, Failure, PermitId};
+
+/// How long after the deadline it is still waited for word of what was decided before it.
+const GRACE: Duration = Duration::from_millis(2);
 
 /// What is to be asked of one server.
 #[derive(Debug)]
@@ -84,7 +88,7 @@ impl Errands {
 
     /// Gives back what was granted of groups that were refused elsewhere, or got no answer there. Gives the parts of
     /// those that were decided on this node, which are given back there.
-    pub(super) fn give_back(&self, draws: &mut Draws, deadline: Instant) -> Vec<usize> {
+    pub(super) fn give_back(&self, draws: &Draws, deadline: Instant) -> Vec<usize> {
         let mut undone = Vec::new();
         for group in self.split.iter().copied() {
             let is_refused = draws.group(group).iter().any(Draw::stops);
@@ -132,7 +136,7 @@ pub(super) async fn ask_one(lane: &Lane, draws: &mut Draws, part: &Part, deadlin
 /// Waits for all that travelled together, and which group of it is the first that was asked for.
 async fn wait(ticket: Result<Ticket, Failure>, deadline: Instant) -> Result<(Arc<Draws>, usize), Failure> {
     let Ticket { decided, first } = ticket?;
-    match timeout_at(deadline, decided).await {
+    match timeout_at(deadline + GRACE, decided).await {
         Ok(Ok(decided)) => Ok((decided, first)),
         Ok(Err(_)) => Err(Failure::Unreachable),
         Err(_) => Err(Failure::Timeout),

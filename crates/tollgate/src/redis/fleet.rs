@@ -5,12 +5,13 @@
 //! here fails because a server is away: the fleet starts without it and goes on trying.
 
 use super::cluster::{self, Cluster};
-use super::node::{Answer, Batch, Counts, Dialer, Facts, Node, Phase, RoleCheck, Terms, TrustError};
+use super::node::{Answer, Batch, Dialer, Node, Phase, RoleCheck, Terms, TrustError};
+use super::report;
 use super::sentinel::Sentinel;
 use super::sharded::Shards;
-use super::url::{RedisUrl, Server, Topology};
+use super::url::{Form, RedisUrl, Server};
 use crate::clock::SystemClock;
-use crate::health::BreakerState;
+use crate::health::{ServerReport, Topology};
 use ::redis::{Cmd, Value};
 use std::fmt;
 use std::sync::Arc;
@@ -78,21 +79,21 @@ impl Fleet {
     pub fn connect(url: &RedisUrl, options: FleetOptions) -> Result<Fleet, TrustError> {
         let dialer = Dialer::new(&url.login, url.db, url.tls.as_ref())?;
         let FleetOptions { script, links, in_flight, clock } = options;
-        let role = match url.topology {
-            Topology::Single | Topology::Sharded => RoleCheck::NoReplica,
-            Topology::Sentinel { .. } => RoleCheck::Master,
+        let role = match url.form.topology() {
+            Topology::Standalone | Topology::Sharded => RoleCheck::NoReplica,
+            Topology::Sentinel => RoleCheck::Master,
             Topology::Cluster => RoleCheck::Cluster,
         };
         let terms = Terms { dialer, script, links: links.max(1), in_flight, role, clock };
         let start = |server: &Server| Arc::new(Node::start(server.clone(), terms.clone()));
-        let layout = match &url.topology {
-            Topology::Single => Layout::One(start(&url.servers[0])),
-            Topology::Sharded => Layout::Sharded {
+        let layout = match &url.form {
+            Form::Standalone => Layout::One(start(&url.servers[0])),
+            Form::Sharded => Layout::Sharded {
                 nodes: url.servers.iter().map(start).collect(),
                 shards: Shards::new(&url.servers),
             },
-            Topology::Cluster => Layout::Cluster(Cluster::start(url.servers.clone(), terms)),
-            Topology::Sentinel { master, login } => {
+            Form::Cluster => Layout::Cluster(Cluster::start(url.servers.clone(), terms)),
+            Form::Sentinel { master, login } => {
                 let dialer = Dialer::for_news(login, url.tls.as_ref())?;
                 Layout::Sentinel(Sentinel::start(url.servers.clone(), master.clone(), &dialer, terms))
             }
@@ -121,11 +122,7 @@ impl Fleet {
     /// Whether all servers are there, as far as they are known.
     pub fn is_up(&self) -> bool {
         let nodes = self.nodes();
-        let is_whole = match &self.layout {
-            Layout::Cluster(cluster) => cluster.uncovered() == 0,
-            Layout::One(_) | Layout::Sentinel(_) | Layout::Sharded { .. } => true,
-        };
-        is_whole && !nodes.is_empty() && nodes.iter().all(|node| node.phase() == Phase::Up)
+        self.uncovered_slots() == 0 && !nodes.is_empty() && nodes.iter().all(|node| node.phase() == Phase::Up)
     }
 
     /// Whether keys are spread over several servers.
@@ -184,32 +181,31 @@ impl Fleet {
             Layout::One(node) => vec![Arc::clone(node)],
             Layout::Sentinel(sentinel) => sentinel.node().into_iter().collect(),
             Layout::Sharded { nodes, .. } => nodes.clone(),
-            Layout::Cluster(cluster) => cluster.nodes().into_iter().map(|(node, _)| node).collect(),
+            Layout::Cluster(cluster) => cluster.nodes(),
         }
     }
 
     /// How everything stands: for logs and for people.
     pub fn describe(&self) -> Description {
-        let report = |node: &Arc<Node>| ServerReport::of(node, None);
-        let (servers, sentinels, uncovered_slots) = match &self.layout {
-            Layout::One(_) | Layout::Sharded { .. } => {
-                (self.nodes().iter().map(report).collect(), Vec::new(), 0)
-            }
-            Layout::Sentinel(sentinel) => {
-                let sentinels = sentinel.sentinels();
-                let sentinels =
-                    sentinels.into_iter().map(|(server, is_there)| (server.to_string(), is_there));
-                (self.nodes().iter().map(report).collect(), sentinels.collect(), 0)
-            }
-            Layout::Cluster(cluster) => {
-                let nodes = cluster.nodes();
-                let servers =
-                    nodes.iter().map(|(node, slots)| ServerReport::of(node, Some(*slots))).collect();
-                (servers, Vec::new(), cluster.uncovered())
-            }
+        let sentinels = match &self.layout {
+            Layout::Sentinel(sentinel) => sentinel.sentinels(),
+            Layout::One(_) | Layout::Cluster(_) | Layout::Sharded { .. } => Vec::new(),
         };
-        let (url, topology) = (self.url.to_string(), self.url.topology.name());
-        Description { url, topology, servers, sentinels, uncovered_slots }
+        let named = sentinels.into_iter().map(|(server, is_there)| (server.to_string(), is_there));
+        Description {
+            url: self.url.to_string(),
+            topology: self.url.form.topology(),
+            servers: self.nodes().iter().map(|node| report::of_server(node)).collect(),
+            sentinels: named.collect(),
+            uncovered_slots: self.uncovered_slots(),
+        }
+    }
+
+    fn uncovered_slots(&self) -> usize {
+        match &self.layout {
+            Layout::Cluster(cluster) => cluster.uncovered(),
+            Layout::One(_) | Layout::Sentinel(_) | Layout::Sharded { .. } => 0,
+        }
     }
 }
 
@@ -224,55 +220,12 @@ impl fmt::Debug for Fleet {
 pub struct Description {
     /// The store's URL, without passwords.
     pub url: String,
-    /// How its servers stand together: `single`, `sentinel`, `cluster` or `sharded`.
-    pub topology: &'static str,
+    /// How its servers belong together.
+    pub topology: Topology,
     /// The servers that keep state; behind Sentinel the master alone.
     pub servers: Vec<ServerReport>,
     /// The sentinels, and whether each has answered of late.
     pub sentinels: Vec<(String, bool)>,
     /// How many of a Cluster's slots nobody has.
     pub uncovered_slots: usize,
-}
-
-/// How one server stands.
-#[derive(Clone, Debug)]
-pub struct ServerReport {
-    /// Where it is.
-    pub server: String,
-    /// Whether it can be called.
-    pub phase: Phase,
-    /// In which state its breaker is.
-    pub breaker: BreakerState,
-    /// Why it is away, or what it last refused.
-    pub trouble: Option<String>,
-    /// What it says of itself, once it has been asked.
-    pub facts: Option<Facts>,
-    /// What was counted of its calls.
-    pub counts: Counts,
-    /// By how many microseconds its clock is ahead of this node's wall clock.
-    pub drift_micros: Option<i64>,
-    /// How many connections are warm.
-    pub links: usize,
-    /// How many commands are in flight.
-    pub in_flight: usize,
-    /// How many slots it has, in a Cluster.
-    pub slots: Option<usize>,
-}
-
-impl ServerReport {
-    fn of(node: &Node, slots: Option<usize>) -> ServerReport {
-        let (links, in_flight) = node.load();
-        ServerReport {
-            server: node.server().to_string(),
-            phase: node.phase(),
-            breaker: node.breaker(),
-            trouble: node.trouble(),
-            facts: node.facts(),
-            counts: node.counts(),
-            drift_micros: node.drift_micros(),
-            links,
-            in_flight,
-            slots,
-        }
-    }
 }

@@ -14,21 +14,26 @@ use ::redis::{Cmd, Value};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tollgate_core::{Clock, Draws, Failure, Micros};
 
-/// How many loads may be in flight at all. The server has work for two milliseconds then.
+/// How many loads may be in flight at all. The server has work for a few milliseconds then.
 const IN_FLIGHT: usize = 8;
 /// With fewer than this many in flight, a load goes however small it is: while the server works on one, the next is on its
 /// way.
 const EAGER: usize = 2;
-/// The most draws of one call, which then takes the server less than 300 microseconds; with so many, a load is full.
+/// The most draws of one call, so that it does not hold the server up for long; with so many, a load is full.
 const CALL_DRAWS: usize = 48;
-/// The most draws that may wait.
+/// The most calls that are sent without waiting for an answer to the first: a large batch goes bit by bit, and those bits
+/// for which there is no time left are not sent.
+const CALLS: usize = 16;
+/// The most draws that may wait, unless they came together.
 const WAITING_DRAWS: usize = 8192;
 /// How often a group is sent again because something was in its way that was looked at here: a state that another quota
 /// wrote. While two versions of the rules are in force, several nodes may write in turn.
@@ -40,6 +45,8 @@ pub(super) struct Lane {
     fleet: Arc<Fleet>,
     node: Arc<Node>,
     clock: Arc<dyn Clock>,
+    /// Where its couriers run, wherever draws come from.
+    runtime: Handle,
     queue: Mutex<Queue>,
     /// Wakes a courier.
     wake: Notify,
@@ -94,6 +101,11 @@ impl Part {
     pub(super) fn whole(group: usize, slot: u16) -> Part {
         Part { group, picks: None, slot, is_look: false }
     }
+
+    /// How many draws it has.
+    fn size(&self, draws: &Draws) -> usize {
+        self.picks.as_ref().map_or_else(|| draws.group(self.group).len(), |picks| picks.len())
+    }
 }
 
 /// What those wait for who have submitted draws.
@@ -106,24 +118,26 @@ pub(super) struct Ticket {
 }
 
 impl Lane {
-    /// A lane to a server, with its couriers on their way, on the tokio runtime that this is called on.
+    /// A lane to a server, with its couriers on their way.
     pub(super) fn start(
         fleet: Arc<Fleet>,
         node: Arc<Node>,
         clock: Arc<dyn Clock>,
+        runtime: Handle,
         tally: Arc<Tally>,
     ) -> Arc<Lane> {
         let lane = Arc::new(Lane {
             fleet,
             node,
             clock,
+            runtime,
             queue: Mutex::default(),
             wake: Notify::new(),
             is_closed: AtomicBool::new(false),
             tally,
         });
         for _ in 0..IN_FLIGHT {
-            tokio::spawn(carry(Arc::clone(&lane)));
+            lane.runtime.spawn(carry(Arc::clone(&lane)));
         }
         lane
     }
@@ -136,20 +150,21 @@ impl Lane {
     /// Puts parts of a buffer's groups on the lane.
     pub(super) fn submit(&self, draws: &Draws, parts: &[Part], deadline: Instant) -> Result<Ticket, Failure> {
         let (tell, decided) = oneshot::channel();
+        let size = parts.iter().map(|part| part.size(draws)).sum();
         let mut queue = self.queue.lock();
-        if queue.draws >= WAITING_DRAWS {
+        if queue.draws > 0 && queue.draws + size > WAITING_DRAWS {
             return Err(Failure::Busy);
         }
-        let (is_worth_it, load) = queue.open();
-        let (first, before) = (load.draws.len(), load.draws.all().len());
+        let (is_worth_it, load) = queue.open(size);
+        let first = load.draws.len();
         for part in parts {
             load.draws.begin_with(draws, part.group, part.picks.as_deref(), part.is_look);
             load.slots.push(part.slot);
         }
         load.waiters.push(tell);
         load.deadline = load.deadline.max(Some(deadline));
-        let (is_full, added) = (load.is_full(), load.draws.all().len() - before);
-        queue.draws += added;
+        let is_full = load.is_full();
+        queue.draws += size;
         drop(queue);
         if is_worth_it || is_full {
             self.wake.notify_one();
@@ -190,10 +205,9 @@ impl Lane {
         }
     }
 
-    /// Notes that a load was carried.
-    fn done(&self, spent: Spent) {
+    /// Takes back what a load was carried in.
+    fn take_back(&self, spent: Spent) {
         let mut queue = self.queue.lock();
-        queue.in_flight -= 1;
         if queue.spent.len() < IN_FLIGHT {
             queue.spent.push(spent);
         }
@@ -201,9 +215,10 @@ impl Lane {
 }
 
 impl Queue {
-    /// A load that takes more, and whether it is a new one that could go as soon as there is something in it.
-    fn open(&mut self) -> (bool, &mut Load) {
-        let is_new = self.loads.back().is_none_or(Load::is_full);
+    /// A load that takes so much more, and whether it is a new one that could go as soon as there is something in it. What is
+    /// more than one call travels by itself, so that nobody else waits for it.
+    fn open(&mut self, size: usize) -> (bool, &mut Load) {
+        let is_new = size > CALL_DRAWS || self.loads.back().is_none_or(Load::is_full);
         if is_new {
             let unused = self.spent.iter().position(|spent| Arc::strong_count(&spent.decided) == 1);
             let load = unused.and_then(|unused| Load::renew(self.spent.swap_remove(unused)));
@@ -214,7 +229,7 @@ impl Queue {
     }
 
     /// The next load, if it is full, or if it has no more draws than were `seen` and there is little in flight; and how
-    /// many draws it has. Whoever takes it says when it is [done](Lane::done).
+    /// many draws it has. Whoever takes it says when it is [done](OnTheWay).
     fn take(&mut self, seen: usize) -> (usize, Option<Load>) {
         let Some(next) = self.loads.front() else { return (0, None) };
         let size = next.draws.all().len();
@@ -246,17 +261,32 @@ impl Load {
     }
 }
 
+/// A load that is in flight until this is dropped.
+struct OnTheWay<'a>(&'a Arc<Lane>);
+
+impl Drop for OnTheWay<'_> {
+    fn drop(&mut self) {
+        self.0.queue.lock().in_flight -= 1;
+        // Whatever made it panic, the next load may be carried.
+        if std::thread::panicking() {
+            self.0.runtime.spawn(carry(Arc::clone(self.0)));
+        }
+    }
+}
+
 async fn carry(lane: Arc<Lane>) {
     let mut courier = Courier::default();
     while let Some(mut load) = lane.next().await {
+        let on_the_way = OnTheWay(&lane);
         courier.deliver(&lane, &mut load).await;
+        drop(on_the_way);
         let Load { draws, slots, mut waiters, deadline: _ } = load;
         let decided = Arc::new(draws);
         for waiter in waiters.drain(..) {
             // Whoever gave up does not want to know.
             let _ = waiter.send(Arc::clone(&decided));
         }
-        lane.done(Spent { decided, slots, waiters });
+        lane.take_back(Spent { decided, slots, waiters });
     }
 }
 
@@ -280,12 +310,19 @@ impl Courier {
         lane.tally.note_load(load.draws.len(), self.bundles.len());
         for _ in 0..TRIES {
             let used = self.pack(lane, &load.draws);
-            let calls: Vec<_> = self.parcels[..used].iter().map(call).collect();
-            let sent = Instant::now();
-            let answers = lane.fleet.exchange(&lane.node, calls, deadline).await;
-            let received = Instant::now();
-            let left =
-                self.unpack(answers, &mut load.draws, |time| lane.node.note_time(sent, received, time));
+            let mut left = Vec::new();
+            for first in (0..used).step_by(CALLS) {
+                let sending = first..used.min(first + CALLS);
+                let calls: Vec<_> = self.parcels[sending.clone()].iter().map(call).collect();
+                let sent = Instant::now();
+                let answers = lane.fleet.exchange(&lane.node, calls, deadline).await;
+                let received = Instant::now();
+                if let Some(time) = self.unpack(sending, answers, &mut load.draws, &mut left) {
+                    lane.node.note_time(sent, received, time);
+                }
+            }
+            // Parcels of different slots were filled in turns.
+            left.sort_unstable();
             self.keep(&left);
             if self.bundles.is_empty() {
                 return;
@@ -330,15 +367,19 @@ impl Courier {
         used
     }
 
-    /// Notes what was decided, and gives the bundles that must be sent again, in order.
+    /// Notes what was decided of some parcels, and which bundles are left to be sent again. Gives the time by the lane's own
+    /// server, if it said so.
     fn unpack(
         &mut self,
+        sent: Range<usize>,
         answers: Vec<Answer>,
         draws: &mut Draws,
-        note_time: impl FnOnce(Micros),
-    ) -> Vec<usize> {
-        let (mut left, mut time) = (Vec::new(), None);
-        for ((answer, parcel), carried) in answers.into_iter().zip(&self.parcels).zip(&self.carried) {
+        left: &mut Vec<usize>,
+    ) -> Option<Micros> {
+        let mut time = None;
+        let sent = self.parcels[sent.clone()].iter().zip(&self.carried[sent]);
+        for (answer, (parcel, carried)) in answers.into_iter().zip(sent) {
+            let is_own = matches!(answer, Answer::Value(_));
             if matches!(answer, Answer::Torn) && carried.len() > 1 {
                 // Each by itself may well be on one server.
                 for index in carried {
@@ -355,7 +396,7 @@ impl Courier {
             };
             let mut fates = match read {
                 Ok(reply) => {
-                    time = Some(reply.now());
+                    time = if is_own { Some(reply.now()) } else { time };
                     Ok(reply)
                 }
                 Err(failure) => Err(failure),
@@ -384,12 +425,7 @@ impl Courier {
                 }
             }
         }
-        if let Some(time) = time {
-            note_time(time);
-        }
-        // Parcels of different slots were filled in turns.
-        left.sort_unstable();
-        left
+        time
     }
 
     /// Keeps these bundles alone, which are in order.

@@ -26,7 +26,7 @@ pub(super) use link::{Batch, Link};
 use super::breaker::{Breaker, Change};
 use super::skew::{DriftChange, Skew};
 use super::url::Server;
-use crate::health::BreakerState;
+use crate::health::{BreakerState, LATELY};
 use ::redis::{Cmd, ServerError, Value, cmd};
 use arc_swap::ArcSwap;
 use meter::Meter;
@@ -46,8 +46,6 @@ use tracing::{info, warn};
 
 /// A call that was given less time than this says little about a server or a connection: it is not held against them.
 const FAIR_DEADLINE: Duration = Duration::from_millis(10);
-/// How many nodes there have been.
-static NODES: AtomicU64 = AtomicU64::new(0);
 /// How often errors that a server answers with are told of, at most.
 const TELL_REFUSALS: Duration = Duration::from_secs(10);
 
@@ -85,7 +83,6 @@ pub struct Node {
 
 /// What a server and the task that keeps its connections share.
 struct Core {
-    id: u64,
     server: Server,
     terms: Terms,
     links: ArcSwap<Vec<Arc<Link>>>,
@@ -102,9 +99,17 @@ struct Core {
     meter: Meter,
     skew: Mutex<Skew>,
     facts: Mutex<Option<Facts>>,
-    /// Why it is away, or what it last refused.
+    /// Why it is away.
     trouble: Mutex<Option<String>>,
-    told_refusal: Mutex<Option<Instant>>,
+    refusal: Mutex<Option<Refusal>>,
+}
+
+/// An error that a server answered with.
+struct Refusal {
+    words: String,
+    at: Instant,
+    /// When one was last told of.
+    told: Instant,
 }
 
 /// Whether a server can be called.
@@ -124,6 +129,8 @@ pub enum Phase {
 #[derive(Debug)]
 pub(super) enum Answer {
     Value(Value),
+    /// The answer of another server than the one that was asked.
+    Elsewhere(Value),
     Failed(Failure),
     /// It did not run: its slot is elsewhere now.
     Moved(String),
@@ -141,7 +148,6 @@ impl Node {
         let seed = RandomState::new().hash_one(&server);
         let probes = u32::try_from(terms.links).unwrap_or(u32::MAX);
         let core = Arc::new(Core {
-            id: NODES.fetch_add(1, Relaxed),
             server,
             terms,
             links: ArcSwap::default(),
@@ -156,15 +162,10 @@ impl Node {
             skew: Mutex::new(Skew::new(now)),
             facts: Mutex::new(None),
             trouble: Mutex::new(None),
-            told_refusal: Mutex::new(None),
+            refusal: Mutex::new(None),
         });
         let keeper = tokio::spawn(keeper::keep(Arc::clone(&core))).abort_handle();
         Node { core, keeper }
-    }
-
-    /// A number that no other node of this process has had, not even one at the same place.
-    pub fn id(&self) -> u64 {
-        self.core.id
     }
 
     /// Where it is.
@@ -197,9 +198,18 @@ impl Node {
         self.core.facts.lock().clone()
     }
 
-    /// Why it is away, or what it last refused.
+    /// Why it is away; if it is there, what it refused within the last second.
     pub fn trouble(&self) -> Option<String> {
-        self.core.trouble.lock().clone()
+        if self.phase() != Phase::Up {
+            return self.core.trouble.lock().clone();
+        }
+        let refusal = self.core.refusal.lock();
+        refusal.as_ref().filter(|refusal| refusal.at.elapsed() < LATELY).map(|refusal| refusal.words.clone())
+    }
+
+    /// How many connections were made beyond those that it began with.
+    pub fn reconnects(&self) -> u64 {
+        self.counts().connects.saturating_sub(self.core.terms.links as u64)
     }
 
     /// How many connections are warm, and how many commands in flight.
@@ -220,12 +230,6 @@ impl Node {
     /// By how many microseconds its clock is ahead of this node's wall clock.
     pub fn drift_micros(&self) -> Option<i64> {
         self.core.skew.lock().drift_micros()
-    }
-
-    /// Sends commands at once and gives each one's answer, all by the deadline. What was sent on elsewhere has failed.
-    pub async fn call(&self, commands: Vec<Cmd>, deadline: Instant) -> Vec<Result<Value, Failure>> {
-        let answers = self.exchange(&Batch::new(commands), deadline).await;
-        answers.into_iter().map(Answer::settle).collect()
     }
 
     pub(super) async fn exchange(&self, batch: &Batch, deadline: Instant) -> Vec<Answer> {
@@ -260,7 +264,7 @@ impl fmt::Debug for Node {
 impl Answer {
     pub(super) fn settle(self) -> Result<Value, Failure> {
         match self {
-            Answer::Value(value) => Ok(value),
+            Answer::Value(value) | Answer::Elsewhere(value) => Ok(value),
             Answer::Failed(failure) => Err(failure),
             Answer::Moved(_) | Answer::Ask(_) | Answer::Torn => Err(Failure::Unreachable),
         }
@@ -483,16 +487,16 @@ impl Core {
         self.wake.notify_one();
     }
 
-    /// Tells what a server refuses, though not of every request.
+    /// Notes what a server refuses, and tells of it, though not of every request.
     fn tell_refusal(&self, error: &ServerError) {
-        let now = Instant::now();
-        let mut told = self.told_refusal.lock();
-        if told.is_none_or(|told| now.saturating_duration_since(told) >= TELL_REFUSALS) {
-            *told = Some(now);
-            let words = words(error);
+        let (words, at) = (words(error), Instant::now());
+        let mut last = self.refusal.lock();
+        let told = last.as_ref().map(|last| last.told);
+        let told = told.filter(|told| at.saturating_duration_since(*told) < TELL_REFUSALS);
+        if told.is_none() {
             warn!(server = %self.server, "store server answers with errors: {words}");
-            *self.trouble.lock() = Some(words);
         }
+        *last = Some(Refusal { words, at, told: told.unwrap_or(at) });
     }
 
     fn note_time(&self, sent: Instant, received: Instant, time: Micros) {

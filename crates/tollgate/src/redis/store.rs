@@ -17,6 +17,7 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tollgate_core::{
     Act, Answer, Clock, Consistency, Draw, Draws, Failure, FailureMode, KeyRef, Limit, Micros, Outcome,
@@ -69,6 +70,8 @@ pub struct RedisStore {
     notes: Notes,
     clock: Arc<dyn Clock>,
     heartbeat: Heartbeat,
+    /// Where everything runs that nobody waits for.
+    runtime: Handle,
     patience: Duration,
     tally: Arc<Tally>,
     /// Whether keys are spread over several servers.
@@ -86,6 +89,7 @@ impl RedisStore {
         let memory = MemoryStore::with(SystemClock::new(), options.cap)?;
         Ok(RedisStore {
             heartbeat: Heartbeat::start(Arc::clone(&fleet)),
+            runtime: Handle::current(),
             is_spread: fleet.is_spread(),
             fleet,
             lanes: RwLock::default(),
@@ -115,6 +119,10 @@ impl RedisStore {
     /// What it did so far.
     pub fn counts(&self) -> StoreCounts {
         self.tally.read()
+    }
+
+    pub(super) fn last_miss(&self) -> Option<Duration> {
+        self.tally.last_miss()
     }
 
     /// How many nodes share the store, this one among them.
@@ -151,7 +159,8 @@ impl RedisStore {
             is_known
         });
         let (fleet, node) = (Arc::clone(&self.fleet), Arc::clone(node));
-        let lane = Lane::start(fleet, node, Arc::clone(&self.clock), Arc::clone(&self.tally));
+        let (clock, tally) = (Arc::clone(&self.clock), Arc::clone(&self.tally));
+        let lane = Lane::start(fleet, node, clock, self.runtime.clone(), tally);
         lanes.push(Arc::clone(&lane));
         lane
     }
@@ -175,8 +184,8 @@ impl RedisStore {
     }
 
     /// Decides what needs no server, and sorts the rest by the servers that have its keys.
-    fn sort(&self, draws: &mut Draws, group: usize, now: Instant, errands: &mut Errands) {
-        match self.way(draws, group, now) {
+    fn sort(&self, draws: &mut Draws, group: usize, may_know: bool, now: Instant, errands: &mut Errands) {
+        match self.way(draws, group, may_know, now) {
             Way::Decided => {}
             Way::Lost(failure) => errands.lose(group, failure),
             Way::Whole(lane, slot) => errands.add(&lane, Part::whole(group, slot)),
@@ -184,8 +193,9 @@ impl RedisStore {
         }
     }
 
-    /// Decides a group if it needs no server, else says where it is decided.
-    fn way(&self, draws: &mut Draws, group: usize, now: Instant) -> Way {
+    /// Decides a group if it needs no server, else says where it is decided. Only if it `may_know` does it go by what it
+    /// knows of the group's keys.
+    fn way(&self, draws: &mut Draws, group: usize, may_know: bool, now: Instant) -> Way {
         if draws.group(group).iter().any(is_here) {
             return Way::Mixed;
         }
@@ -199,7 +209,8 @@ impl RedisStore {
         if !is_whole {
             return Way::Mixed;
         }
-        if self.notes.is_fresh(self.hash(draws, group), now)
+        if may_know
+            && self.notes.is_fresh(self.hash(draws, group), now)
             && let Some(latest) = lane.node().clock_ceiling(now)
             && self.memory.refuse_known(draws, group, latest)
         {
@@ -218,11 +229,16 @@ impl RedisStore {
 
     /// Sorts a group whose draws are decided in several places. What is decided on this node is decided now.
     fn sort_mixed(&self, draws: &mut Draws, group: usize, errands: &mut Errands) {
-        self.memory.decide_here(draws, group, self.clock.now(), is_here);
+        let now = self.clock.now();
+        self.memory.decide_here(draws, group, |_| now, is_here);
         let mut parts: Vec<(Arc<Lane>, u16, Vec<usize>)> = Vec::new();
         for (index, draw) in draws.group(group).iter().enumerate().filter(|(_, draw)| !is_here(draw)) {
             match self.place(draws.key(draw), draw.scope(), draw.limit()) {
-                Err(failure) => return errands.lose(group, failure),
+                Err(failure) => {
+                    // What was granted here is given back, and decided anew with the rest.
+                    errands.split(group);
+                    return errands.lose(group, failure);
+                }
                 Ok((lane, slot)) => {
                     match parts.iter_mut().find(|part| Arc::ptr_eq(&part.0, &lane) && part.1 == slot) {
                         Some(part) => part.2.push(index),
@@ -283,6 +299,7 @@ impl RedisStore {
     /// Has a group that got no answer decided by what this node knows, as far as its draws' terms say so: each is held to
     /// this node's share of its limit.
     fn fall_back(&self, draws: &mut Draws, group: usize) {
+        self.tally.note_miss();
         let is_closed = |draw: &Draw| {
             !draw.is_shadow() && !is_here(draw) && draw.terms().on_failure == FailureMode::Closed
         };
@@ -290,13 +307,15 @@ impl RedisStore {
             return;
         }
         let is_local = |draw: &Draw| is_here(draw) || draw.terms().on_failure == FailureMode::Local;
-        let nodes = self.heartbeat.live();
+        let (nodes, mut is_shared) = (self.heartbeat.live(), false);
         for draw in draws.group_mut(group).iter_mut().filter(|draw| !is_here(draw) && is_local(draw)) {
             draw.divide(nodes);
+            is_shared = true;
         }
-        let now = self.latest(draws, group);
+        let (here, elsewhere) = (self.clock.now(), self.latest(draws, group));
+        let now = |draw: &Draw| if is_here(draw) { here } else { elsewhere };
         self.memory.decide_here(draws, group, now, is_local);
-        self.tally.local.fetch_add(1, Relaxed);
+        self.tally.local.fetch_add(u64::from(is_shared), Relaxed);
     }
 
     /// The time of the server that a group's first key is on, as far as it is known.
@@ -309,10 +328,14 @@ impl RedisStore {
         ceiling.unwrap_or_else(|| self.clock.now())
     }
 
-    /// How long a call may take: as long as the least patient of its draws.
+    /// How long a call may take: as long as the least patient of the draws that are asked of a server.
     fn patience(&self, draws: &Draws) -> Duration {
-        let own = draws.all().iter().filter_map(|draw| draw.terms().deadline);
-        own.min().map_or(self.patience, |millis| Duration::from_millis(u64::from(millis.get())))
+        let asked = draws.all().iter().filter(|draw| !is_here(draw));
+        let patience = |draw: &Draw| match draw.terms().deadline {
+            Some(millis) => Duration::from_millis(u64::from(millis.get())),
+            None => self.patience,
+        };
+        asked.map(patience).min().unwrap_or(self.patience)
     }
 }
 
@@ -350,7 +373,7 @@ impl RedisStore {
     /// Decides the only group there is, if one server does or none is needed; says whether it has. It is what most calls
     /// are, and takes no list of errands.
     async fn draw_one(&self, draws: &mut Draws, now: Instant) -> bool {
-        match self.way(draws, 0, now) {
+        match self.way(draws, 0, true, now) {
             Way::Mixed => return false,
             Way::Decided => return true,
             Way::Lost(failure) => draws.fail(0, failure),
@@ -371,15 +394,18 @@ impl Store for RedisStore {
             return;
         }
         let mut errands = Errands::default();
+        // Behind one that gives something back, nobody is refused by what is known from before.
+        let may_know = draws.all().iter().all(|draw| matches!(draw.act(), Act::Take(_) | Act::Look(_)));
         for group in 0..draws.len() {
-            self.sort(draws, group, now, &mut errands);
+            self.sort(draws, group, may_know, now, &mut errands);
         }
         if errands.groups().is_empty() {
             return;
         }
         let deadline = now + self.patience(draws);
         errands.run(draws, deadline).await;
-        for group in errands.give_back(draws, deadline) {
+        // The deadline may have passed because of another server.
+        for group in errands.give_back(draws, Instant::now() + self.patience) {
             self.give_back_here(draws, group);
         }
         for group in errands.groups() {
@@ -390,6 +416,8 @@ impl Store for RedisStore {
     fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId) {
         let mut draws = Draws::new();
         draws.push(key, scope, *limit, Act::Give(u32::MAX), permit);
+        // It may have been granted here while the server was away.
+        self.memory.release(key, scope, limit, permit);
         if let Ok((lane, slot)) = self.place(key, scope, limit) {
             release(&lane, &draws, slot, Instant::now() + self.patience);
         }

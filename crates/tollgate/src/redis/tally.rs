@@ -1,8 +1,11 @@
 //! What a store did, counted.
 
 use crate::health::StoreCounts;
+use parking_lot::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// What a store did, counted as it does it.
 #[derive(Debug, Default)]
@@ -12,6 +15,7 @@ pub(super) struct Tally {
     coalesced: AtomicU64,
     pub(super) known: AtomicU64,
     pub(super) local: AtomicU64,
+    missed: Mutex<Option<Instant>>,
 }
 
 impl Tally {
@@ -21,11 +25,21 @@ impl Tally {
         self.coalesced.fetch_add(groups.saturating_sub(bundles) as u64, Relaxed);
     }
 
+    /// Notes that a request got no answer.
+    pub(super) fn note_miss(&self) {
+        *self.missed.lock() = Some(Instant::now());
+    }
+
+    /// How long ago that was last so.
+    pub(super) fn last_miss(&self) -> Option<Duration> {
+        self.missed.lock().map(|missed| missed.elapsed())
+    }
+
     pub(super) fn read(&self) -> StoreCounts {
         let read = |count: &AtomicU64| count.load(Relaxed);
         StoreCounts {
             batches: read(&self.loads),
-            draws: read(&self.groups),
+            requests: read(&self.groups),
             coalesced: read(&self.coalesced),
             denied_from_memory: read(&self.known),
             local: read(&self.local),

@@ -11,6 +11,7 @@ mod tests;
 
 pub use error::StoreUrlError;
 
+use crate::health::Topology;
 use parts::Parts;
 use std::fmt;
 use std::path::PathBuf;
@@ -40,8 +41,8 @@ pub enum StoreUrl {
 /// Redis or Valkey servers: where they are, how they stand together, and how to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// How they stand together.
-    pub topology: Topology,
+    /// How they stand together, and what it takes to find them.
+    pub form: Form,
     /// The servers that are listed: of a Cluster some of its nodes, behind Sentinel the sentinels.
     pub servers: Vec<Server>,
     /// How to log in to servers that keep state.
@@ -52,11 +53,11 @@ pub struct RedisUrl {
     pub tls: Option<TlsFiles>,
 }
 
-/// How servers stand together.
+/// How servers stand together, with what it takes to find them: a [`Topology`] as a URL says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Topology {
+pub enum Form {
     /// One server.
-    Single,
+    Standalone,
     /// A master that sentinels watch, and its replicas.
     Sentinel {
         /// What the sentinels call the master.
@@ -70,14 +71,14 @@ pub enum Topology {
     Sharded,
 }
 
-impl Topology {
-    /// The word for it.
-    pub const fn name(&self) -> &'static str {
+impl Form {
+    /// How the servers belong together, and nothing else.
+    pub const fn topology(&self) -> Topology {
         match self {
-            Topology::Single => "single",
-            Topology::Sentinel { .. } => "sentinel",
-            Topology::Cluster => "cluster",
-            Topology::Sharded => "sharded",
+            Form::Standalone => Topology::Standalone,
+            Form::Sentinel { .. } => Topology::Sentinel,
+            Form::Cluster => Topology::Cluster,
+            Form::Sharded => Topology::Sharded,
         }
     }
 }
@@ -179,11 +180,11 @@ impl fmt::Display for RedisUrl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_unix = matches!(self.servers.first(), Some(Server::Unix(_)));
         out.write_str(if self.tls.is_some() { "rediss" } else { "redis" })?;
-        match &self.topology {
-            Topology::Single if is_unix => out.write_str("+unix")?,
-            Topology::Single => {}
-            Topology::Sentinel { .. } | Topology::Cluster | Topology::Sharded => {
-                write!(out, "+{}", self.topology.name())?;
+        match self.form.topology() {
+            Topology::Standalone if is_unix => out.write_str("+unix")?,
+            Topology::Standalone => {}
+            topology @ (Topology::Sentinel | Topology::Cluster | Topology::Sharded) => {
+                write!(out, "+{}", topology.name())?;
             }
         }
         out.write_str("://")?;
@@ -204,7 +205,7 @@ impl fmt::Display for RedisUrl {
                 Server::Unix(path) => parts::escape_path(path, out)?,
             }
         }
-        if let Topology::Sentinel { master, .. } = &self.topology {
+        if let Form::Sentinel { master, .. } = &self.form {
             out.write_str("/")?;
             parts::escape(master, out)?;
         }
@@ -230,7 +231,7 @@ impl RedisUrl {
                 }
             }
         }
-        if let Topology::Sentinel { login: Login { user, password }, .. } = &self.topology {
+        if let Form::Sentinel { login: Login { user, password }, .. } = &self.form {
             if let Some(user) = user {
                 write!(out, "{}sentinel_user=", mark())?;
                 parts::escape(user, out)?;

@@ -235,3 +235,29 @@ async fn a_failover_in_order_is_noticed_by_nobody() {
     load.abort();
     assert!(load.await.unwrap_err().is_cancelled());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_set_up_anew_is_believed_though_it_counts_elections_from_the_start() {
+    let cluster = Cluster::setup(Brand::Redis).without_replicas().start();
+    for node in cluster.nodes() {
+        node.command(&["CLUSTER", "BUMPEPOCH"]).done();
+    }
+    let fleet = connected(&cluster.url()).await;
+    for node in cluster.nodes() {
+        node.command(&["CLUSTER", "RESET", "HARD"]).done();
+    }
+    // One node for all slots, one that meets it, and one that is left over.
+    let anew = &cluster.nodes()[2];
+    anew.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).done();
+    let bus = anew.command(&["CONFIG", "GET", "cluster-port"]).array()[1].text();
+    let other = &cluster.nodes()[1];
+    other.command(&["CLUSTER", "MEET", "127.0.0.1", &anew.port().to_string(), &bus]).done();
+    eventually("the new node has all keys", async {
+        while fleet.nodes().len() > 1 || place(&fleet, "user") != anew.address() {
+            let _ = take(&fleet, "user", AMPLE).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert!(until_answered(&fleet, "user").await >= 1);
+}

@@ -47,7 +47,7 @@ async fn a_key_is_asked_for_again_as_soon_as_its_next_unit_is_due() {
     let took = begun.elapsed();
     // Nine waits of 50 ms; who polls without pause is never late by more than a call.
     assert!(took.as_millis() >= 450, "{took:?}");
-    assert!(store.counts().denied_from_memory > store.counts().draws, "{:?}", store.counts());
+    assert!(store.counts().denied_from_memory > store.counts().requests, "{:?}", store.counts());
 }
 
 #[tokio::test]
@@ -64,6 +64,20 @@ async fn what_another_node_gives_back_is_seen_within_a_second() {
         assert!(begun.elapsed().as_secs() < 20, "it was never seen");
         tokio::task::yield_now().await;
     }
+}
+
+#[tokio::test]
+async fn what_the_same_call_gives_back_is_there_for_those_behind_it() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    let keys = [("a", limit("1/h"))];
+    assert!(take(&keys, 1).told_by(&store).await.0);
+    assert!(!take(&keys, 1).told_by(&store).await.0);
+    let mut draws = tollgate::Draws::new();
+    crate::Asked { act: Act::Give(1), ..take(&keys, 1) }.push(&mut draws);
+    take(&keys, 1).push(&mut draws);
+    tollgate::Store::draw(&store, &mut draws).await;
+    assert!(crate::told(&draws, 1).0, "it had been refused a moment before");
 }
 
 /// Whether a server or the memory gave it, each answer is the law's at the time that it carries.

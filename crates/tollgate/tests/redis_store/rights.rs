@@ -10,7 +10,8 @@ async fn the_rights_that_the_docs_name_are_enough_for_every_law() {
     let user = docs.lines().find_map(|line| line.strip_prefix("user tollgate ")).unwrap();
     let server =
         RedisServer::setup(Brand::Redis).user("tollgate", &user.replace("PASSWORD", "s3cret")).start();
-    let store = connected(&format!("redis://tollgate:s3cret@{}", server.address())).await;
+    // In a database of its own, as the docs advise.
+    let store = connected(&format!("redis://tollgate:s3cret@{}/3", server.address())).await;
     for law in [
         Law::TokenBucket,
         Law::LeakyBucket(Leak::Meter),
@@ -35,8 +36,8 @@ async fn the_rights_that_the_docs_name_are_enough_for_every_law() {
         assert_eq!(draws.failure(0..1), None, "{act:?}");
         assert_eq!(draws.all()[0].stops(), permit == 2, "{act:?}");
     }
-    let facts = store.describe().servers.remove(0).facts.unwrap();
-    assert_eq!(facts.eviction, "noeviction");
+    let server_says = store.describe().servers.remove(0);
+    assert_eq!(server_says.eviction_policy.as_deref(), Some("noeviction"));
     store.leave().await;
     let denied = server.command(&["ACL", "LOG"]);
     assert_eq!(denied.array().len(), 0, "{denied:?}");

@@ -2,7 +2,7 @@
 
 use crate::{connected, limit, take};
 use tollgate::redis::RedisStore;
-use tollgate::{Act, Ask, Draws, Failure, KeyRef, Limit, PermitId, Scope, Store};
+use tollgate::{Act, Ask, Draws, Failure, KeyRef, Limit, PermitId, Scope, Store, StoreHealth};
 use tollgate_testkit::servers::{Brand, Cluster, RedisServer};
 
 /// A request whose keys are likely to be on different servers is still all or nothing.
@@ -57,6 +57,25 @@ async fn a_request_over_several_slots_is_all_or_nothing() {
     let cluster = Cluster::start();
     let store = connected(&cluster.url()).await;
     refuses_all_or_nothing(&store).await;
+}
+
+/// As many as a batch over HTTP may have, in as many slots as there are, beside somebody who asks for one.
+#[tokio::test]
+async fn a_batch_of_ten_thousand_is_decided_and_holds_nobody_up() {
+    let cluster = Cluster::start();
+    let store = connected(&cluster.url()).await;
+    let names: Vec<String> = (0..10_000).map(|number| format!("client {number}")).collect();
+    let mut draws = Draws::new();
+    for name in &names {
+        take(&[(name, limit("3/day"))], 1).push(&mut draws);
+    }
+    let keys = [("alice", limit("3/day"))];
+    let alone = take(&keys, 1);
+    let ((), beside) = tokio::join!(store.draw(&mut draws), alone.by(&store));
+    assert_eq!(beside.failure(0..1), None);
+    let failed = (0..draws.len()).filter(|group| draws.group_failure(*group).is_some()).count();
+    assert_eq!(failed, 0);
+    assert!(draws.all().iter().all(|draw| draw.reading().remaining() == 2));
 }
 
 #[tokio::test]
@@ -122,4 +141,26 @@ async fn requests_of_a_slot_that_moves_do_not_stand_in_each_others_way() {
     cluster.move_keys(slot, from, added);
     cluster.end_move(slot, from, added);
     assert_eq!(take_each(&store, &[known, unknown, clients[1]]).await, [Ok(4), Ok(8), Ok(6)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_that_nobody_has_are_told_of() {
+    let cluster =
+        Cluster::setup(Brand::Redis).without_replicas().set("cluster-require-full-coverage", "no").start();
+    let store = connected(&cluster.url()).await;
+    assert!(!store.health().unwrap().is_degraded());
+    for node in cluster.nodes() {
+        node.command(&["CLUSTER", "DELSLOTS", "7"]).done();
+    }
+    let begun = tokio::time::Instant::now();
+    let told = loop {
+        let told = store.health().unwrap();
+        if told.uncovered_slots > 0 {
+            break told;
+        }
+        assert!(begun.elapsed() < crate::PATIENCE, "{told:?}");
+        tokio::task::yield_now().await;
+    };
+    assert_eq!((told.uncovered_slots, told.away().count()), (1, 0));
+    assert!(told.is_degraded(), "all servers are there, but not for all keys");
 }

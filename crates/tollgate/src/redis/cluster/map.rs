@@ -34,15 +34,9 @@ impl Map {
         self.nodes.get(usize::from(owner)).cloned()
     }
 
-    /// The nodes, and how many slots each has.
-    pub(super) fn nodes(&self) -> Vec<(Arc<Node>, usize)> {
-        let mut counts = vec![0; self.nodes.len()];
-        for owner in &self.owners {
-            if let Some(count) = counts.get_mut(usize::from(*owner)) {
-                *count += 1;
-            }
-        }
-        self.nodes.iter().cloned().zip(counts).collect()
+    /// The nodes that have slots.
+    pub(super) fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
     }
 
     pub(super) fn uncovered(&self) -> usize {
@@ -54,6 +48,8 @@ impl Map {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) epoch: u64,
+    /// Whether it takes commands: one that is cut off from the others does not.
+    is_ok: bool,
     /// First slot, last slot, and who has them.
     ranges: Vec<(u16, u16, Server)>,
 }
@@ -61,12 +57,16 @@ pub(super) struct Word {
 impl Word {
     /// Reads the answers to `CLUSTER INFO` and `CLUSTER SLOTS` of the node at `asked`.
     pub(super) fn read(info: &str, slots: &Value, asked: &Server) -> Option<Word> {
-        let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
-        let epoch = fields.find(|(name, _)| *name == "cluster_current_epoch")?.1.parse().ok()?;
+        let field = |name: &str| {
+            let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+            fields.find(|(field, _)| *field == name).map(|(_, value)| value)
+        };
+        let epoch = field("cluster_current_epoch")?.parse().ok()?;
+        let is_ok = field("cluster_state") == Some("ok");
         let Value::Array(entries) = slots else { return None };
         // More ranges than slots is nonsense, and so is a range that can't be read: the rest still holds.
         let ranges = entries.iter().take(SLOTS).filter_map(|entry| read_range(entry, asked)).collect();
-        Some(Word { epoch, ranges })
+        Some(Word { epoch, is_ok, ranges })
     }
 
     pub(super) fn masters(&self) -> Vec<&Server> {
@@ -89,6 +89,35 @@ impl Word {
             map.owners[usize::from(*first)..=usize::from(*last)].fill(index);
         }
         map
+    }
+}
+
+/// Whether what is known is out of date though it is from the latest election anybody knew of: a cluster that was set up
+/// anew begins to count elections anew, and so would be believed by nobody.
+#[derive(Default)]
+pub(super) struct Doubt {
+    /// The election that all named when last asked.
+    named: Option<u64>,
+}
+
+impl Doubt {
+    /// Takes the word of a node that knows what is known, or more.
+    pub(super) fn dispel(&mut self, word: Word) -> Option<Word> {
+        self.named = None;
+        Some(word)
+    }
+
+    /// Hears nodes that all know less than is known. Those that take commands are believed if they name the same election,
+    /// twice in a row: one that missed an election hears of it from the others before that, or takes no commands.
+    pub(super) fn weigh(&mut self, words: Vec<Word>) -> Option<Word> {
+        let before = self.named.take();
+        let mut well = words.into_iter().filter(|word| word.is_ok);
+        let word = well.next()?;
+        if well.any(|other| other.epoch != word.epoch) {
+            return None;
+        }
+        self.named = Some(word.epoch);
+        (before == self.named).then_some(word)
     }
 }
 
@@ -138,6 +167,37 @@ mod tests {
         ]);
         assert_eq!(word.epoch, 7);
         assert_eq!(word.masters(), [&tcp("10.0.0.1", 7000), &tcp("asked", 7001), &tcp("asked", 7002)]);
+    }
+
+    fn word(epoch: u64, is_ok: bool) -> Word {
+        Word { epoch, is_ok, ranges: Vec::new() }
+    }
+
+    #[test]
+    fn who_has_missed_an_election_is_not_believed_unless_all_have_again_and_again() {
+        let mut doubt = Doubt::default();
+        let mut weigh = |words: &[(u64, bool)]| {
+            let words = words.iter().map(|(epoch, is_ok)| word(*epoch, *is_ok)).collect();
+            doubt.weigh(words).map(|word| word.epoch)
+        };
+        assert_eq!(weigh(&[]), None);
+        // Set up anew: all agree, and go on doing so, but for one that is left over.
+        let anew = [(3, true), (0, false), (3, true)];
+        assert_eq!((weigh(&anew), weigh(&anew)), (None, Some(3)));
+        // Each of these stands in the way, and what was heard before counts no more.
+        for other in [&[(3, true), (2, true)][..], &[(3, false)], &[(4, true)], &[]] {
+            weigh(&[(9, true)]);
+            assert_eq!(weigh(&[(3, true)]), None);
+            assert_eq!(weigh(other), None, "{other:?}");
+            assert_eq!(weigh(&[(3, true)]), None, "{other:?}");
+        }
+        // One that comes back from the dead and is cut off.
+        for _ in 0..5 {
+            assert_eq!(weigh(&[(3, false)]), None);
+        }
+        doubt.weigh(vec![word(3, true)]);
+        assert_eq!(doubt.dispel(word(7, true)).map(|word| word.epoch), Some(7));
+        assert_eq!(doubt.weigh(vec![word(3, true)]), None);
     }
 
     #[test]

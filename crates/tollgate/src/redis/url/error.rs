@@ -1,4 +1,5 @@
-//! What can be wrong with a store's URL. No message repeats the URL, which may hold a password.
+//! What can be wrong with a store's URL. No message repeats what could not be read: who forgets a host or an escape has a
+//! password where something else belongs.
 
 /// What is wrong with a store's URL, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,12 +28,15 @@ pub enum StoreUrlError {
     /// It lists a server twice.
     #[error("the store's URL lists {0} twice")]
     Twice(String),
-    /// A server's name or port can't be read.
-    #[error("{0:?} is no server: write host:port, with an IPv6 address in brackets, like [::1]:6379")]
-    BadServer(String),
+    /// A server's name or port can't be read; which of those listed, counted from one.
+    #[error(
+        "server {0} of the store's URL can't be read: write host:port, with an IPv6 address in brackets, like [::1]:6379, \
+         and behind a user and password @host:port"
+    )]
+    BadServer(usize),
     /// The number of the database can't be read.
-    #[error("{0:?} is no database: write its number behind the last slash, like /0")]
-    BadDb(String),
+    #[error("what is behind the last slash is no database: write its number, like /0")]
+    BadDb,
     /// A Cluster has only one database.
     #[error("Redis Cluster has only database 0: leave the path out")]
     ClusterDb,
@@ -40,11 +44,13 @@ pub enum StoreUrlError {
     #[error("the master's name is missing: write redis+sentinel://h1:p,h2:p/mastername")]
     NoMaster,
     /// There is more in the path than belongs there.
-    #[error("{0:?} has no meaning in the path of a store's URL: write {1}")]
-    BadPath(String, &'static str),
-    /// A field behind `?` is unknown.
-    #[error("{0:?} has no meaning in this store's URL: {1}")]
-    BadField(String, &'static str),
+    #[error(
+        "the path of the store's URL has more than it should: write the number of a database alone, like /0"
+    )]
+    BadPath,
+    /// A field behind `?` is unknown here: its name, if it is one that other forms of a URL have.
+    #[error("{name} behind ? has no meaning in this store's URL: {1}; within a value, write %26 for &", name = .0.unwrap_or("something"))]
+    BadField(Option<&'static str>, &'static str),
     /// A field behind `?` says nothing, or is there twice.
     #[error("{0} must be there once, with a value: write {0}=…")]
     BadValue(String),

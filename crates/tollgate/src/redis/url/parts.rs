@@ -1,11 +1,13 @@
 //! The parts of a store's URL, and what they mean together.
 
-use super::{Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrlError, TlsFiles, Topology};
+use super::{Form, Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrlError, TlsFiles};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
+/// What may stand behind `?`, in one form of a URL or another.
+const FIELDS: [&str; 6] = ["ca", "cert", "key", "db", "sentinel_user", "sentinel_password"];
 
 /// A URL taken apart, with nothing undone yet.
 pub(super) struct Parts<'a> {
@@ -20,7 +22,7 @@ pub(super) struct Parts<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Single,
+    Standalone,
     Unix,
     Sentinel,
     Cluster,
@@ -37,7 +39,7 @@ impl<'a> Parts<'a> {
             _ => return Err(StoreUrlError::Scheme),
         };
         let kind = match kind {
-            "" if !scheme.contains('+') => Kind::Single,
+            "" if !scheme.contains('+') => Kind::Standalone,
             "unix" => Kind::Unix,
             "sentinel" => Kind::Sentinel,
             "cluster" => Kind::Cluster,
@@ -65,12 +67,13 @@ impl<'a> Parts<'a> {
     pub(super) fn read(mut self) -> Result<RedisUrl, StoreUrlError> {
         let login = read_login(self.login)?;
         let servers = self.servers()?;
-        let (topology, db) = self.topology()?;
+        let (form, db) = self.form()?;
         let tls = self.tls()?;
         if let Some((name, _)) = self.fields.first() {
-            return Err(StoreUrlError::BadField((*name).to_owned(), self.meaningful()));
+            let known = FIELDS.into_iter().find(|field| field == name);
+            return Err(StoreUrlError::BadField(known, self.meaningful()));
         }
-        Ok(RedisUrl { topology, servers, login, db, tls })
+        Ok(RedisUrl { form, servers, login, db, tls })
     }
 
     fn servers(&self) -> Result<Vec<Server>, StoreUrlError> {
@@ -85,7 +88,8 @@ impl<'a> Parts<'a> {
         let default_port = if self.kind == Kind::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
         let mut servers = Vec::new();
         for text in self.servers.split(',') {
-            let server = read_server(text, default_port)?;
+            let server = read_server(text, default_port);
+            let server = server.ok_or(StoreUrlError::BadServer(servers.len() + 1))?;
             if servers.contains(&server) {
                 return Err(StoreUrlError::Twice(server.to_string()));
             }
@@ -95,21 +99,21 @@ impl<'a> Parts<'a> {
             servers.push(server);
         }
         match self.kind {
-            Kind::Single if servers.len() > 1 => Err(StoreUrlError::ManyServers),
-            Kind::Single | Kind::Unix | Kind::Sentinel | Kind::Cluster | Kind::Sharded => Ok(servers),
+            Kind::Standalone if servers.len() > 1 => Err(StoreUrlError::ManyServers),
+            Kind::Standalone | Kind::Unix | Kind::Sentinel | Kind::Cluster | Kind::Sharded => Ok(servers),
         }
     }
 
-    fn topology(&mut self) -> Result<(Topology, u32), StoreUrlError> {
+    fn form(&mut self) -> Result<(Form, u32), StoreUrlError> {
         match self.kind {
-            Kind::Single => Ok((Topology::Single, read_db(self.path)?)),
-            Kind::Sharded => Ok((Topology::Sharded, read_db(self.path)?)),
+            Kind::Standalone => Ok((Form::Standalone, read_db(self.path)?)),
+            Kind::Sharded => Ok((Form::Sharded, read_db(self.path)?)),
             Kind::Unix => {
                 let db = self.field("db")?.unwrap_or_default();
-                Ok((Topology::Single, read_db(&db)?))
+                Ok((Form::Standalone, read_db(&db)?))
             }
             Kind::Cluster => match read_db(self.path)? {
-                0 => Ok((Topology::Cluster, 0)),
+                0 => Ok((Form::Cluster, 0)),
                 _ => Err(StoreUrlError::ClusterDb),
             },
             Kind::Sentinel => {
@@ -120,7 +124,7 @@ impl<'a> Parts<'a> {
                 }
                 let (user, password) = (self.field("sentinel_user")?, self.field("sentinel_password")?);
                 let login = Login { user, password: password.map(Secret) };
-                Ok((Topology::Sentinel { master, login }, read_db(db)?))
+                Ok((Form::Sentinel { master, login }, read_db(db)?))
             }
         }
     }
@@ -162,8 +166,10 @@ impl<'a> Parts<'a> {
             (Kind::Sentinel, true) => {
                 "it may have ?sentinel_user=…&sentinel_password=…&ca=FILE&cert=FILE&key=FILE"
             }
-            (Kind::Single | Kind::Cluster | Kind::Sharded, true) => "it may have ?ca=FILE&cert=FILE&key=FILE",
-            (Kind::Single | Kind::Cluster | Kind::Sharded, false) => {
+            (Kind::Standalone | Kind::Cluster | Kind::Sharded, true) => {
+                "it may have ?ca=FILE&cert=FILE&key=FILE"
+            }
+            (Kind::Standalone | Kind::Cluster | Kind::Sharded, false) => {
                 "leave it out; ca, cert and key belong to TLS, so write rediss in place of redis for them"
             }
         }
@@ -185,44 +191,40 @@ fn read_login(text: &str) -> Result<Login, StoreUrlError> {
 
 fn read_db(text: &str) -> Result<u32, StoreUrlError> {
     let text = text.strip_suffix('/').unwrap_or(text);
-    if let Some((_, more)) = text.split_once('/') {
-        return Err(StoreUrlError::BadPath(more.to_owned(), "the number of a database alone, like /0"));
+    if text.contains('/') {
+        return Err(StoreUrlError::BadPath);
     }
     if text.is_empty() {
         return Ok(0);
     }
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let db = text.parse().ok().filter(|_| is_number);
-    db.ok_or_else(|| StoreUrlError::BadDb(text.to_owned()))
+    db.ok_or(StoreUrlError::BadDb)
 }
 
 /// Reads `host`, `host:port`, `[address]` or `[address]:port`.
-pub(in crate::redis) fn read_server(text: &str, default_port: u16) -> Result<Server, StoreUrlError> {
-    let bad = || StoreUrlError::BadServer(text.to_owned());
+fn read_server(text: &str, default_port: u16) -> Option<Server> {
     let (host, port) = match text.strip_prefix('[') {
         Some(bracketed) => {
-            let (host, rest) = bracketed.split_once(']').ok_or_else(bad)?;
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| bad())?;
+            let (host, rest) = bracketed.split_once(']')?;
+            host.parse::<std::net::Ipv6Addr>().ok()?;
             match rest {
                 "" => (host, None),
-                rest => (host, Some(rest.strip_prefix(':').ok_or_else(bad)?)),
+                rest => (host, Some(rest.strip_prefix(':')?)),
             }
         }
         None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
     };
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':');
     if host.is_empty() || !host.bytes().all(is_name) {
-        return Err(bad());
+        return None;
     }
     let port = match port {
         None => default_port,
-        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => port.parse().map_err(|_| bad())?,
-        Some(_) => return Err(bad()),
+        Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => port.parse().ok()?,
+        Some(_) => return None,
     };
-    if port == 0 {
-        return Err(bad());
-    }
-    Ok(Server::Tcp { host: host.to_owned(), port })
+    (port != 0).then(|| Server::Tcp { host: host.to_owned(), port })
 }
 
 fn unescape(text: &str) -> Result<String, StoreUrlError> {

@@ -1,6 +1,6 @@
 //! What a store's URL may say, and what each mistake is told.
 
-use super::{Login, RedisUrl, Secret, Server, StoreUrl, StoreUrlError, Topology};
+use super::{Form, Login, RedisUrl, Secret, Server, StoreUrl, StoreUrlError};
 use proptest::prelude::*;
 
 fn read(text: &str) -> RedisUrl {
@@ -54,7 +54,7 @@ fn escapes_are_undone_where_they_are_meant() {
     assert_eq!(url.login, login);
     let url = read("redis+sentinel://h/my%2Fmaster?sentinel_password=a%26b");
     let login = Login { user: None, password: Some(Secret::new("a&b")) };
-    assert_eq!(url.topology, Topology::Sentinel { master: "my/master".into(), login });
+    assert_eq!(url.form, Form::Sentinel { master: "my/master".into(), login });
 }
 
 #[test]
@@ -90,8 +90,12 @@ fn every_mistake_says_what_to_write_instead() {
     refuse("redis+cluster://h/1", "only database 0");
     refuse("redis+sentinel://h", "mastername");
     refuse("redis+sentinel://h/", "mastername");
+    refuse("redis://h?ca=x", "ca behind ?");
     refuse("redis://h?ca=x", "rediss");
     refuse("rediss://h?verify=no", "?ca=FILE");
+    refuse("redis+sentinel://h/m?sentinel_password=a&b", "%26 for &");
+    refuse("redis://me:secret", "@host:port");
+    refuse("redis+cluster://a,b:c", "server 2 of");
     refuse("rediss://h?ca=", "ca=");
     refuse("rediss://h?ca=a&ca=b", "once");
     refuse("rediss://h?cert=a", "&key=FILE");
@@ -119,10 +123,20 @@ fn a_password_is_never_shown() {
         "redis://u:hunter2@h:bad",
         "redis://u:hunter2@h/bad",
         "redis://u:hunter2/@h",
-        "redis://hunter2@h",
+        // Without a host.
+        "redis://u:hunter2",
+        "redis://:hunter2",
+        "redis://u:hunter2/0",
+        "redis+cluster://a,u:hunter2",
+        "redis://u:1/hunter2",
+        "redis://u:1/hunter2/2",
+        // Without an escape.
+        "redis+sentinel://h/m?sentinel_password=a&hunter2",
+        "redis+sentinel://h/m?sentinel_password=a&hunter2=b",
+        "rediss://h?hunter2",
     ];
     // A password that is written as a user's name is one that can't be told from it.
-    for text in &texts[..5] {
+    for text in texts {
         let shown = match text.parse::<StoreUrl>() {
             Ok(url) => format!("{url} {url:?}"),
             Err(error) => format!("{error} {error:?}"),
