@@ -200,6 +200,20 @@ fn what_is_kept_is_lent_anew() {
     assert_eq!(store.left(&limit), 7);
 }
 
+/// Else what is lent then would lapse with what was lent before it.
+#[test]
+fn no_term_begins_again_when_the_clock_steps_back() {
+    let (mut store, limit) = (Store::new(), limit(Law::TokenBucket, "60/min burst 10"));
+    let loan = store.lend(&limit, 4);
+    store.now = store.now.less(Span::secs(10));
+    let behind = store.lend(&limit, 2);
+    assert_eq!((behind.units, behind.term, behind.left), (2, loan.term, Span::secs(70)));
+    store.wait(Span::secs(10));
+    let report = Report { term: loan.term, spent: 6, kept: 0, back: 0 };
+    assert!(store.order(&limit, report, 0).is_known);
+    assert_eq!(store.left(&limit), 4);
+}
+
 #[test]
 fn a_reset_of_a_bucket_keeps_what_is_lent() {
     let (mut store, limit) = (Store::new(), limit(Law::TokenBucket, "10/h"));

@@ -94,18 +94,25 @@ impl Twin {
         };
         if before != *limit {
             let adopted = limit.adopt_beside(held, &before, seen);
-            self.keep(name, limit, adopted, now);
+            match drains_in(limit, adopted, seen) {
+                Span::ZERO => drop(self.kept.remove(name)),
+                // It is kept as it was worked out, even if it has drained on the way.
+                _ => self.set(name, limit, adopted, now),
+            }
         }
     }
 
     fn keep(&mut self, name: &[u8], limit: &Limit, held: Held, now: Micros) {
-        let drains = drains_in(limit, held, now);
-        if drains.is_zero() {
-            self.kept.remove(name);
-        } else {
-            let lapses_ms = now.get() / 1000 + drains.get().div_ceil(1000) + SLACK_MS;
-            self.kept.insert(name.to_vec(), Kept { limit: *limit, memory: Memory::State(held), lapses_ms });
+        match drains_in(limit, held, now) {
+            Span::ZERO => drop(self.kept.remove(name)),
+            _ => self.set(name, limit, held, now),
         }
+    }
+
+    fn set(&mut self, name: &[u8], limit: &Limit, held: Held, now: Micros) {
+        let drains = drains_in(limit, held, now);
+        let lapses_ms = now.get() / 1000 + drains.get().div_ceil(1000) + SLACK_MS;
+        self.kept.insert(name.to_vec(), Kept { limit: *limit, memory: Memory::State(held), lapses_ms });
     }
 
     /// What is kept of a key; nothing if another limit wrote it.
