@@ -251,6 +251,32 @@ impl Limit {
         }
     }
 
+    /// Like [`Limit::give`], for a key of which units are lent: those stay lent. To give back [`u32::MAX`] is to reset.
+    pub fn give_beside(&self, held: Held, now: Micros, units: u32) -> Held {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.give_lent(held, now, units),
+            _ => {
+                let state = held.state.map(|state| self.give(state, now, units));
+                Held { state, lent: Lent::default() }
+            }
+        }
+    }
+
+    /// Like [`Limit::adopt`], for a key of which units are lent: as many as this limit can hold stay lent, and leave so
+    /// much less room.
+    pub fn adopt_beside(&self, held: Held, before: &Limit, now: Micros) -> Held {
+        match (&self.form, &before.form) {
+            (Form::Bucket(after), Form::Bucket(bucket)) if self.family() == before.family() => {
+                let passage = Passage { from: before.shares(), to: self.shares() };
+                after.adopt_lent(held, bucket, passage, now)
+            }
+            _ => {
+                let state = held.state.and_then(|state| self.adopt(state, before, now));
+                Held { state, lent: Lent::default() }
+            }
+        }
+    }
+
     /// Takes note of what a node says of the units that it was lent, and lends it more. A limit that
     /// [can't](Limit::can_lend) lends nothing.
     pub fn lend(&self, held: Held, now: Micros, report: Report, wish: Wish) -> (Held, Loan) {

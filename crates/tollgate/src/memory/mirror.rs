@@ -4,6 +4,11 @@
 //! be told without it. First, that a request is refused: others can only have taken more since, so what did not fit then
 //! and has not come back by now does not fit whatever they did. Second, where to go on while the store gives no answer.
 //!
+//! Where units are lent to nodes, the store says how it stands as if they were owed. So it is now; and what is owed flows
+//! back from now on, what is lent only once it was spent or has lapsed. So whoever is refused by this memory would be refused
+//! there, unless a node gives back what it was lent. That is as with any other refund: whoever refuses from here does so
+//! only for a moment.
+//!
 //! The states are those of the shared store, and so is the time that goes with them: this process's clock has no say.
 
 use super::MemoryStore;

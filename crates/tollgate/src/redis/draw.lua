@@ -5,7 +5,8 @@
 -- What the answers mean, and what becomes of a state when its quota has changed, is worked out in Rust.
 --
 -- KEYS: first those whose state is a string, then, counted from the end, those whose state is a list or a sorted set.
--- ARGV[1]: how many keys are strings, then the limits. ARGV[2]: the draws. wire.rs writes both and reads the reply.
+-- ARGV[1]: how many keys are strings, then the limits. ARGV[2]: the draws. ARGV[3], if it is there: what nodes say of
+-- units that they were lent, and wish to be lent. wire.rs writes all three and reads the reply.
 --
 -- The commonest request, one draw of some units from one bucket, is decided in the loop below; whatever else comes is
 -- handed to functions that are only made when they are needed, because the whole script runs anew with every call.
@@ -46,17 +47,15 @@ end
 local records = ARGV[2]
 local reply, said = {write('>I7', now), '', ''}, 1
 
--- Makes the function that decides a group of any kind: it is given where the group's draws begin, and returns where
--- those of the next do.
-local function make_decide()
-  local TAKE, LOOK, GIVE, CLEAR = 0, 1, 2, 3
-  local GRANTED, SPARED, REFUSED = 0, 1, 2
-  local ABSENT, COUNTED = 4, 8
-  local STUCK, MANY = 16, 32
+-- Makes the laws whose states are strings, and returns what makes the two functions that go by them: the one that
+-- decides groups of any kind, and the one that deals with leases.
+local function make_laws()
   local STALE, OUTSIDE, BROKEN = 0, 1, 2
-  local BUCKET, FIXED, SLIDING, LOG, PLACES = 0, 1, 2, 3, 4
+  local BUCKET, FIXED, SLIDING = 0, 1, 2
   local FIRST_HIT, MULTIPLES = 0, 1
-  local NEVER, MOST = 2 ^ 53, 2 ^ 53 - 1
+  local MOST = 2 ^ 53 - 1
+  -- How many microseconds a term of a bucket's leases has: see lease.rs of tollgate-core.
+  local TERM = 30000000
   local char, sub, min, max = string.char, string.sub, math.min, math.max
 
   local function say(text)
@@ -68,9 +67,10 @@ local function make_decide()
     return max(1, ceil((drained - now) / 1000) + SLACK)
   end
 
-  -- Whether a value was written by this very limit.
+  -- Whether a value was written by this very limit. A bucket of which units are lent has eight bytes more.
   local function is_own(limit, value)
-    return #value == limit.length and sub(value, 1, #limit.prefix) == limit.prefix
+    return (#value == limit.length or limit.law == BUCKET and #value == limit.length + 8)
+      and sub(value, 1, #limit.prefix) == limit.prefix
   end
 
   -- Laws whose state is a string. `age` reads it as it stands now, `room` says how many units fit, `take` grants
@@ -82,41 +82,80 @@ local function make_decide()
   local bucket = {}
   laws[BUCKET] = bucket
 
+  -- How many ticks a term has.
+  function bucket.term(limit)
+    return max(1, floor(TERM / limit.tick))
+  end
+
+  -- The debt at the end of its term, when what was lent in the term before lapses.
+  function bucket.end_term(limit, owed, at, older, recent)
+    local term = bucket.term(limit)
+    local ends = (floor(at / term) + 1) * term
+    return max(0, owed - (ends - at) * limit.b) + older * limit.a, ends, recent, 0
+  end
+
+  -- What is owed, since when, and what is lent: in the term before, and in that of the time.
   function bucket.age(limit, value)
     local instant = limit.tick == 1 and now or floor(now / limit.tick)
     if not value then
-      return 0, instant
+      return 0, instant, 0, 0
     end
     local _, owed, at = read(limit.form, value)
+    local older, recent = 0, 0
     -- Of the time only the low bytes were kept: the nearest that has them is meant.
     at = at + floor((instant - at) / limit.span + 0.5) * limit.span
+    if #value > limit.length then
+      older, recent = read('>I4I4', value, limit.length + 1)
+      local term = bucket.term(limit)
+      while older + recent > 0 and floor(instant / term) > floor(at / term) do
+        owed, at, older, recent = bucket.end_term(limit, owed, at, older, recent)
+      end
+    end
     if instant >= at then
       -- Past what is owed the product may be rounded, but never to below it.
-      return max(0, owed - (instant - at) * limit.b), instant
+      return max(0, owed - (instant - at) * limit.b), instant, older, recent
     end
-    -- The clock stepped back: that may pause the refill but never lends time.
-    return owed, owed == 0 and instant or at
+    -- The clock stepped back: that may pause the refill but never lends time, and no term begins again.
+    return owed, owed + older + recent == 0 and instant or at, older, recent
   end
 
-  function bucket.keep(limit, owed, at)
-    if owed == 0 then
+  -- When all that is lent has lapsed and all that is owed is paid.
+  function bucket.drained(limit, owed, at, older, recent)
+    while older + recent > 0 do
+      owed, at, older, recent = bucket.end_term(limit, owed, at, older, recent)
+    end
+    return (at + ceil(owed / limit.b)) * limit.tick
+  end
+
+  function bucket.keep(limit, owed, at, older, recent)
+    if owed + older + recent == 0 then
       return false, 0
     end
-    return write(limit.form, limit.prefix, owed, at % limit.span), lapse_in((at + ceil(owed / limit.b)) * limit.tick)
+    local value = write(limit.form, limit.prefix, owed, at % limit.span)
+    if older + recent > 0 then
+      value = value .. write('>I4I4', older, recent)
+    end
+    return value, lapse_in(bucket.drained(limit, owed, at, older, recent))
   end
 
   function bucket.lapse(limit, value)
-    local owed, at = bucket.age(limit, value)
-    return lapse_in((at + ceil(owed / limit.b)) * limit.tick)
+    return lapse_in(bucket.drained(limit, bucket.age(limit, value)))
+  end
+
+  -- The value as if all that is lent were owed: who asks for room need not know why there is none.
+  function bucket.fold(limit, value)
+    local owed, at, older, recent = bucket.age(limit, value)
+    return write(limit.form, limit.prefix, owed + (older + recent) * limit.a, at % limit.span)
   end
 
   function bucket.room(limit, value)
-    return floor((limit.c - bucket.age(limit, value)) / limit.a)
+    local owed, _, older, recent = bucket.age(limit, value)
+    return floor((limit.c - owed) / limit.a) - older - recent
   end
 
   function bucket.take(limit, value, least, most, patience)
-    local owed, at = bucket.age(limit, value)
-    local room = limit.c - owed
+    local owed, at, older, recent = bucket.age(limit, value)
+    local room = limit.c - owed - (older + recent) * limit.a
     if least > limit.d or least * limit.a > room then
       return nil
     end
@@ -132,12 +171,13 @@ local function make_decide()
     if granted == 0 then
       return 0, value
     end
-    return granted, bucket.keep(limit, owed + granted * limit.a, at)
+    return granted, bucket.keep(limit, owed + granted * limit.a, at, older, recent)
   end
 
+  -- What is lent stays lent, whatever is given back: those who have it go on spending it.
   function bucket.give(limit, value, units)
-    local owed, at = bucket.age(limit, value)
-    return bucket.keep(limit, max(0, owed - units * limit.a), at)
+    local owed, at, older, recent = bucket.age(limit, value)
+    return bucket.keep(limit, max(0, owed - units * limit.a), at, older, recent)
   end
 
   -- Twin of FixedWindow. a: the amount, b: the period, c: where windows begin.
@@ -272,470 +312,602 @@ local function make_decide()
     return sliding.keep(limit, index, max(0, previous - rest), max(0, current - units))
   end
 
-  -- Laws whose state is a list or a sorted set: `open` forgets what no longer counts and says what is there, or nothing
-  -- if it can't be read. They write at once, and what a refused request took is given back.
-  local rolls = {}
-
-  -- Twin of SlidingLog. a: the amount, b: the period. The list begins with the period that its units were last aged
-  -- under; then comes one entry for each microsecond in which units were admitted: when, how many were admitted
-  -- before, and how many then. So any stretch of it is counted by its two ends.
-  local log = {}
-  rolls[LOG] = log
-
-  function log.entry(key, index)
-    return read('>I7I7I4', call('LINDEX', key, index))
-  end
-
-  -- The first of the entries from `from` to `to` for which `holds`; it does for all that follow, and for the last.
-  function log.first(key, from, to, holds)
-    while from < to do
-      local middle = floor((from + to) / 2)
-      if holds(log.entry(key, middle)) then
-        to = middle
-      else
-        from = middle + 1
-      end
-    end
-    return from
-  end
-
-  function log.open(limit, key)
-    local ends = redis.pcall('LRANGE', key, 0, 1)
-    if ends.err then
-      return nil
-    end
-    local open = {used = 0, newest = 0, base = 0, run = 0, length = 0}
-    if #ends == 0 then
-      return open
-    end
-    local last = call('LINDEX', key, -1)
-    if #ends[1] ~= 7 or #ends < 2 or #ends[2] ~= 18 or #last ~= 18 then
-      return nil
-    end
-    local aged_under = read('>I7', ends[1])
-    local oldest, base = read('>I7I7I4', ends[2])
-    local newest, before, run = read('>I7I7I4', last)
-    -- Time never runs back past the newest unit.
-    local reached, per = max(now, newest), min(aged_under, limit.b)
-    if newest + per <= reached then
-      call('DEL', key)
-      return open
-    end
-    local length = call('LLEN', key)
-    if oldest + per <= reached then
-      local kept = log.first(key, 2, length - 1, function(at) return at + per > reached end)
-      oldest, base = log.entry(key, kept)
-      call('LTRIM', key, kept - 1, -1)
-      call('LSET', key, 0, write('>I7', limit.b))
-      length = length - kept + 1
-    elseif aged_under ~= limit.b then
-      call('LSET', key, 0, write('>I7', limit.b))
-    end
-    if aged_under ~= limit.b then
-      call('PEXPIRE', key, lapse_in(newest + limit.b))
-    end
-    open.used, open.newest, open.base, open.run, open.length = before + run - base, newest, base, run, length
-    return open
-  end
-
-  function log.room(limit, open)
-    return max(0, limit.a - open.used)
-  end
-
-  function log.add(limit, key, open, units)
-    local at = max(now, open.newest)
-    if open.length > 0 and open.newest == at then
-      local before = open.base + open.used - open.run
-      call('LSET', key, -1, write('>I7I7I4', at, before, open.run + units))
-    else
-      local entry = write('>I7I7I4', at, open.base + open.used, units)
-      if open.length == 0 then
-        call('RPUSH', key, write('>I7', limit.b), entry)
-      else
-        call('RPUSH', key, entry)
-      end
-    end
-    call('PEXPIRE', key, lapse_in(at + limit.b))
-  end
-
-  function log.give(limit, key, open, units)
-    if open.length == 0 or units == 0 then
-      return
-    elseif units >= open.used then
-      call('DEL', key)
-      return
-    end
-    local left = open.base + open.used - units
-    local kept = log.first(key, 1, open.length - 1, function(_, before, run) return before + run >= left end)
-    local at, before, run = log.entry(key, kept)
-    call('LTRIM', key, 0, kept)
-    if before + run > left then
-      call('LSET', key, -1, write('>I7I7I4', at, before, left - before))
-    end
-    call('PEXPIRE', key, lapse_in(at + limit.b))
-  end
-
-  -- What is left, when everything is back and, if it is refused, when to come back.
-  function log.outlook(limit, key, open, least, is_refused)
-    local reset, wait = 0, NEVER
-    if open.length > 0 then
-      reset = max(0, open.newest + limit.b - now)
-    end
-    if is_refused and least <= limit.a then
-      wait = 0
-      if open.length > 0 then
-        local gone = open.base + open.used - (limit.a - least)
-        local kept = log.first(key, 1, open.length - 1, function(_, before, run) return before + run >= gone end)
-        wait = max(0, log.entry(key, kept) + limit.b - now)
-      end
-    end
-    return write('>I4I7I7', log.room(limit, open), reset, wait)
-  end
-
-  -- Twin of Concurrency. a: the amount, b: after how long a permit lapses. Every hold is in the sorted set twice, both
-  -- times with the score 0 and so in the order of bytes: as `L`, lapse, permit, units, number to find the next to
-  -- lapse, and as `P`, permit, number, lapse, units to find what a permit holds. `u` has the sum of units for its score.
-  local places = {}
-  rolls[PLACES] = places
-
-  function places.open(_, key)
-    local score = redis.pcall('ZSCORE', key, 'u')
-    if type(score) == 'table' then
-      return nil
-    end
-    local used = tonumber(score or 0)
-    if used == 0 then
-      return {used = 0}
-    end
-    local lapsed = false
-    local upto = '(L' .. write('>I7', now + 1)
-    repeat
-      local found = call('ZRANGEBYLEX', key, '[L', upto, 'LIMIT', 0, 100)
-      for _, hold in ipairs(found) do
-        used, lapsed = used - places.remove(key, hold), true
-      end
-    until #found < 100
-    if lapsed then
-      places.count(key, used)
-    end
-    return {used = used}
-  end
-
-  -- Removes a hold, given as it stands in the order of lapses, and says how many units it had.
-  function places.remove(key, hold)
-    local lapse, permit, units, number = read('>c7c8I4B', hold, 2)
-    call('ZREM', key, hold, write('>c1c8Bc7I4', 'P', permit, number, lapse, units))
-    return units
-  end
-
-  function places.count(key, used)
-    if used > 0 then
-      call('ZADD', key, used, 'u')
-    else
-      call('DEL', key)
-    end
-  end
-
-  places.room = log.room
-
-  function places.last(key)
-    local last = call('ZREVRANGEBYLEX', key, '(M', '[L', 'LIMIT', 0, 1)[1]
-    return last and read('>I7', last, 2)
-  end
-
-  function places.add(limit, key, open, units, permit)
-    local lapse, number, added = write('>I7', min(MOST, now + limit.b)), -1, 0
-    repeat
-      -- The same permit may hold several times, even since the same microsecond.
-      number = number + 1
-      added = call('ZADD', key, 'NX', 0, write('>c1c7c8I4B', 'L', lapse, permit, units, number),
-        0, write('>c1c8Bc7I4', 'P', permit, number, lapse, units))
-    until added == 2 or number == 255
-    call('ZADD', key, open.used + units, 'u')
-    call('PEXPIRE', key, lapse_in(places.last(key)))
-  end
-
-  function places.give(_, key, open, _, permit)
-    local held = call('ZRANGEBYLEX', key, '[P' .. permit, '(P' .. permit .. '\255')
-    if #held == 0 then
-      return
-    end
-    local used = open.used
-    for _, hold in ipairs(held) do
-      local number, lapse, units = read('>Bc7I4', hold, 10)
-      call('ZREM', key, hold, write('>c1c7c8I4B', 'L', lapse, permit, units, number))
-      used = used - units
-    end
-    places.count(key, used)
-  end
-
-  function places.outlook(limit, key, open, least, is_refused)
-    local reset, wait = 0, NEVER
-    if open.used > 0 then
-      reset = max(0, places.last(key) - now)
-    end
-    if is_refused and least <= limit.a then
-      wait = places.wait(key, open.used, limit.a - least)
-    end
-    return write('>I4I7I7', places.room(limit, open), reset, wait)
-  end
-
-  -- How long until so many permits have lapsed that no more than `room` units are held.
-  function places.wait(key, used, room)
-    local from = 0
-    if call('ZCARD', key) == 2 * used + 1 then
-      -- Every hold is of one unit, so that the one to wait for is known by its rank.
-      from, used = used - room - 1, room + 1
-    end
-    repeat
-      local found = call('ZRANGEBYLEX', key, '[L', '(M', 'LIMIT', from, 100)
-      for _, hold in ipairs(found) do
-        local lapse, _, units = read('>I7c8I4', hold, 2)
-        used = used - units
-        if used <= room then
-          return max(0, lapse - now)
-        end
-      end
-      from = from + 100
-    until #found < 100
-    return 0
-  end
-
-  local function parse(pos)
-    local draw = {}
-    local flags, key, number, units
-    flags, key, number, units, pos = read('>BHHI4', records, pos)
-    local limit = limits[number]
-    draw.act, draw.key, draw.limit = flags % 4, key, limit
-    draw.least, draw.most, draw.patience = units, units, MOST
-    draw.is_last, draw.is_shadow = flags % 8 >= 4, flags % 16 >= 8
-    if flags % 32 >= 16 then
-      draw.most, draw.patience, pos = read('>I4I7', records, pos)
-    end
-    if flags % 64 >= 32 then
-      draw.permit, pos = read('>c8', records, pos)
-    end
-    if flags % 128 >= 64 then
-      draw.found, draw.adopted, pos = read('>Bc0Bc0', records, pos)
-    end
-    if flags >= 128 then
-      draw.times, pos = read('>I4', records, pos)
-    end
-    draw.law, draw.roll = laws[limit.law], rolls[limit.law]
-    if draw.roll then
-      draw.key = KEYS[#KEYS + 1 - key]
-    end
-    return draw, pos
-  end
-
-  -- Takes what another limit left, if it still is what Rust was told, to be what Rust made of it. That is kept even
-  -- if the draw is then refused: else the old rate would go on for as long as somebody hammers.
-  local function adopt(draw)
-    if draw.found and values[draw.key] == draw.found then
-      local value = draw.adopted ~= '' and draw.adopted
-      values[draw.key] = value
-      lapses[draw.key] = value and draw.law.lapse(draw.limit, value) or 0
-    end
-  end
-
-  -- What stands in the way of deciding a draw from a state that is a string.
-  local function trouble(draw)
-    local limit, value = draw.limit, values[draw.key]
+  -- What stands in the way of reading a value under a limit.
+  local function trouble(limit, value)
     if value and not is_own(limit, value) then
       return #value < 256 and STALE or BROKEN
     end
     return limit.law == FIXED and not fixed.next_end(limit) and OUTSIDE
   end
 
-  local function look(draw)
-    if draw.roll then
-      draw.open = draw.roll.open(draw.limit, draw.key)
-      local is_refused = draw.answer == REFUSED
-      draw.shown = draw.roll.outlook(draw.limit, draw.key, draw.open, draw.least, is_refused)
-    else
-      draw.shown = values[draw.key]
-    end
-  end
+  -- Makes the function that decides a group of any kind: it is given where the group's draws begin, and returns where
+  -- those of the next do.
+  local function make_decide()
+    local TAKE, LOOK, GIVE, CLEAR = 0, 1, 2, 3
+    local GRANTED, SPARED, REFUSED = 0, 1, 2
+    local ABSENT, COUNTED = 4, 8
+    local STUCK, MANY = 16, 32
+    local LOG, PLACES = 3, 4
+    local NEVER = 2 ^ 53
 
-  local function set(draw, value, lapse)
-    draw.before, draw.before_lapse, draw.is_changed = values[draw.key], lapses[draw.key], true
-    values[draw.key], lapses[draw.key] = value, lapse
-  end
+    -- Laws whose state is a list or a sorted set: `open` forgets what no longer counts and says what is there, or
+    -- nothing if it can't be read. They write at once, and what a refused request took is given back.
+    local rolls = {}
 
-  -- Decides a draw of a law whose state is a string; nothing if another limit has written it within this group.
-  local function act_on_string(draw, act)
-    local limit, law, value = draw.limit, draw.law, values[draw.key]
-    if value and not is_own(limit, value) then
-      return nil
+    -- Twin of SlidingLog. a: the amount, b: the period. The list begins with the period that its units were last aged
+    -- under; then comes one entry for each microsecond in which units were admitted: when, how many were admitted
+    -- before, and how many then. So any stretch of it is counted by its two ends.
+    local log = {}
+    rolls[LOG] = log
+
+    function log.entry(key, index)
+      return read('>I7I7I4', call('LINDEX', key, index))
     end
-    if act == TAKE or act == LOOK then
-      local granted, after, lapse = law.take(limit, value, draw.least, draw.most, draw.patience)
-      if not granted then
-        return REFUSED
-      elseif act == LOOK then
-        return SPARED
-      elseif granted > 0 then
-        set(draw, after, lapse)
+
+    -- The first of the entries from `from` to `to` for which `holds`; it does for all that follow, and for the last.
+    function log.first(key, from, to, holds)
+      while from < to do
+        local middle = floor((from + to) / 2)
+        if holds(log.entry(key, middle)) then
+          to = middle
+        else
+          from = middle + 1
+        end
       end
-      draw.granted = granted
-      return GRANTED
-    elseif act == CLEAR then
-      values[draw.key], lapses[draw.key] = false, 0
-    elseif value then
-      values[draw.key], lapses[draw.key] = law.give(limit, value, draw.least)
+      return from
     end
-    return SPARED
-  end
 
-  local function act_on_roll(draw, act)
-    local limit, key, roll = draw.limit, draw.key, draw.roll
-    local open = roll.open(limit, key)
-    if act == TAKE or act == LOOK then
-      local room = roll.room(limit, open)
-      if draw.least > room then
-        return REFUSED
-      elseif act == LOOK then
-        return SPARED
+    function log.open(limit, key)
+      local ends = redis.pcall('LRANGE', key, 0, 1)
+      if ends.err then
+        return nil
       end
-      draw.granted = min(draw.most, room)
-      if draw.granted > 0 then
-        roll.add(limit, key, open, draw.granted, draw.permit)
-        draw.is_changed = true
+      local open = {used = 0, newest = 0, base = 0, run = 0, length = 0}
+      if #ends == 0 then
+        return open
       end
-      return GRANTED
-    elseif act == CLEAR then
-      call('DEL', key)
-    else
-      roll.give(limit, key, open, draw.least, draw.permit)
+      local last = call('LINDEX', key, -1)
+      if #ends[1] ~= 7 or #ends < 2 or #ends[2] ~= 18 or #last ~= 18 then
+        return nil
+      end
+      local aged_under = read('>I7', ends[1])
+      local oldest, base = read('>I7I7I4', ends[2])
+      local newest, before, run = read('>I7I7I4', last)
+      -- Time never runs back past the newest unit.
+      local reached, per = max(now, newest), min(aged_under, limit.b)
+      if newest + per <= reached then
+        call('DEL', key)
+        return open
+      end
+      local length = call('LLEN', key)
+      if oldest + per <= reached then
+        local kept = log.first(key, 2, length - 1, function(at) return at + per > reached end)
+        oldest, base = log.entry(key, kept)
+        call('LTRIM', key, kept - 1, -1)
+        call('LSET', key, 0, write('>I7', limit.b))
+        length = length - kept + 1
+      elseif aged_under ~= limit.b then
+        call('LSET', key, 0, write('>I7', limit.b))
+      end
+      if aged_under ~= limit.b then
+        call('PEXPIRE', key, lapse_in(newest + limit.b))
+      end
+      open.used, open.newest, open.base, open.run, open.length = before + run - base, newest, base, run, length
+      return open
     end
-    return SPARED
-  end
 
-  local function undo(draws)
-    for index = #draws, 1, -1 do
-      local draw = draws[index]
-      if draw.is_changed and draw.roll then
-        draw.roll.give(draw.limit, draw.key, draw.roll.open(draw.limit, draw.key), draw.granted, draw.permit)
-      elseif draw.is_changed then
-        values[draw.key], lapses[draw.key] = draw.before, draw.before_lapse
+    function log.room(limit, open)
+      return max(0, limit.a - open.used)
+    end
+
+    function log.add(limit, key, open, units)
+      local at = max(now, open.newest)
+      if open.length > 0 and open.newest == at then
+        local before = open.base + open.used - open.run
+        call('LSET', key, -1, write('>I7I7I4', at, before, open.run + units))
+      else
+        local entry = write('>I7I7I4', at, open.base + open.used, units)
+        if open.length == 0 then
+          call('RPUSH', key, write('>I7', limit.b), entry)
+        else
+          call('RPUSH', key, entry)
+        end
+      end
+      call('PEXPIRE', key, lapse_in(at + limit.b))
+    end
+
+    function log.give(limit, key, open, units)
+      if open.length == 0 or units == 0 then
+        return
+      elseif units >= open.used then
+        call('DEL', key)
+        return
+      end
+      local left = open.base + open.used - units
+      local kept = log.first(key, 1, open.length - 1, function(_, before, run) return before + run >= left end)
+      local at, before, run = log.entry(key, kept)
+      call('LTRIM', key, 0, kept)
+      if before + run > left then
+        call('LSET', key, -1, write('>I7I7I4', at, before, left - before))
+      end
+      call('PEXPIRE', key, lapse_in(at + limit.b))
+    end
+
+    -- What is left, when everything is back and, if it is refused, when to come back.
+    function log.outlook(limit, key, open, least, is_refused)
+      local reset, wait = 0, NEVER
+      if open.length > 0 then
+        reset = max(0, open.newest + limit.b - now)
+      end
+      if is_refused and least <= limit.a then
+        wait = 0
+        if open.length > 0 then
+          local gone = open.base + open.used - (limit.a - least)
+          local kept = log.first(key, 1, open.length - 1, function(_, before, run) return before + run >= gone end)
+          wait = max(0, log.entry(key, kept) + limit.b - now)
+        end
+      end
+      return write('>I4I7I7', log.room(limit, open), reset, wait)
+    end
+
+    -- Twin of Concurrency. a: the amount, b: after how long a permit lapses. Every hold is in the sorted set twice,
+    -- both times with the score 0 and so in the order of bytes: as `L`, lapse, permit, units, number to find the next
+    -- to lapse, and as `P`, permit, number, lapse, units to find what a permit holds. `u` has the sum of units for its
+    -- score.
+    local places = {}
+    rolls[PLACES] = places
+
+    function places.open(_, key)
+      local score = redis.pcall('ZSCORE', key, 'u')
+      if type(score) == 'table' then
+        return nil
+      end
+      local used = tonumber(score or 0)
+      if used == 0 then
+        return {used = 0}
+      end
+      local lapsed = false
+      local upto = '(L' .. write('>I7', now + 1)
+      repeat
+        local found = call('ZRANGEBYLEX', key, '[L', upto, 'LIMIT', 0, 100)
+        for _, hold in ipairs(found) do
+          used, lapsed = used - places.remove(key, hold), true
+        end
+      until #found < 100
+      if lapsed then
+        places.count(key, used)
+      end
+      return {used = used}
+    end
+
+    -- Removes a hold, given as it stands in the order of lapses, and says how many units it had.
+    function places.remove(key, hold)
+      local lapse, permit, units, number = read('>c7c8I4B', hold, 2)
+      call('ZREM', key, hold, write('>c1c8Bc7I4', 'P', permit, number, lapse, units))
+      return units
+    end
+
+    function places.count(key, used)
+      if used > 0 then
+        call('ZADD', key, used, 'u')
+      else
+        call('DEL', key)
       end
     end
-  end
 
-  -- Decides one request.
-  local function decide_one(draws)
-    local is_refused = false
-    for _, draw in ipairs(draws) do
-      local act = draw.act
-      -- After a refusal the others are only looked at: the client learns all that stands in its way.
-      if is_refused then
+    places.room = log.room
+
+    function places.last(key)
+      local last = call('ZREVRANGEBYLEX', key, '(M', '[L', 'LIMIT', 0, 1)[1]
+      return last and read('>I7', last, 2)
+    end
+
+    function places.add(limit, key, open, units, permit)
+      local lapse, number, added = write('>I7', min(MOST, now + limit.b)), -1, 0
+      repeat
+        -- The same permit may hold several times, even since the same microsecond.
+        number = number + 1
+        added = call('ZADD', key, 'NX', 0, write('>c1c7c8I4B', 'L', lapse, permit, units, number),
+          0, write('>c1c8Bc7I4', 'P', permit, number, lapse, units))
+      until added == 2 or number == 255
+      call('ZADD', key, open.used + units, 'u')
+      call('PEXPIRE', key, lapse_in(places.last(key)))
+    end
+
+    function places.give(_, key, open, _, permit)
+      local held = call('ZRANGEBYLEX', key, '[P' .. permit, '(P' .. permit .. '\255')
+      if #held == 0 then
+        return
+      end
+      local used = open.used
+      for _, hold in ipairs(held) do
+        local number, lapse, units = read('>Bc7I4', hold, 10)
+        call('ZREM', key, hold, write('>c1c7c8I4B', 'L', lapse, permit, units, number))
+        used = used - units
+      end
+      places.count(key, used)
+    end
+
+    function places.outlook(limit, key, open, least, is_refused)
+      local reset, wait = 0, NEVER
+      if open.used > 0 then
+        reset = max(0, places.last(key) - now)
+      end
+      if is_refused and least <= limit.a then
+        wait = places.wait(key, open.used, limit.a - least)
+      end
+      return write('>I4I7I7', places.room(limit, open), reset, wait)
+    end
+
+    -- How long until so many permits have lapsed that no more than `room` units are held.
+    function places.wait(key, used, room)
+      local from = 0
+      if call('ZCARD', key) == 2 * used + 1 then
+        -- Every hold is of one unit, so that the one to wait for is known by its rank.
+        from, used = used - room - 1, room + 1
+      end
+      repeat
+        local found = call('ZRANGEBYLEX', key, '[L', '(M', 'LIMIT', from, 100)
+        for _, hold in ipairs(found) do
+          local lapse, _, units = read('>I7c8I4', hold, 2)
+          used = used - units
+          if used <= room then
+            return max(0, lapse - now)
+          end
+        end
+        from = from + 100
+      until #found < 100
+      return 0
+    end
+
+    local function parse(pos)
+      local draw = {}
+      local flags, key, number, units
+      flags, key, number, units, pos = read('>BHHI4', records, pos)
+      local limit = limits[number]
+      draw.act, draw.key, draw.limit = flags % 4, key, limit
+      draw.least, draw.most, draw.patience = units, units, MOST
+      draw.is_last, draw.is_shadow = flags % 8 >= 4, flags % 16 >= 8
+      if flags % 32 >= 16 then
+        draw.most, draw.patience, pos = read('>I4I7', records, pos)
+      end
+      if flags % 64 >= 32 then
+        draw.permit, pos = read('>c8', records, pos)
+      end
+      if flags % 128 >= 64 then
+        draw.found, draw.adopted, pos = read('>Bc0Bc0', records, pos)
+      end
+      if flags >= 128 then
+        draw.times, pos = read('>I4', records, pos)
+      end
+      draw.law, draw.roll = laws[limit.law], rolls[limit.law]
+      if draw.roll then
+        draw.key = KEYS[#KEYS + 1 - key]
+      end
+      return draw, pos
+    end
+
+    -- Takes what another limit left, if it still is what Rust was told, to be what Rust made of it. That is kept even
+    -- if the draw is then refused: else the old rate would go on for as long as somebody hammers.
+    local function adopt(draw)
+      if draw.found and values[draw.key] == draw.found then
+        local value = draw.adopted ~= '' and draw.adopted
+        values[draw.key] = value
+        lapses[draw.key] = value and draw.law.lapse(draw.limit, value) or 0
+      end
+    end
+
+    local function look(draw)
+      if draw.roll then
+        draw.open = draw.roll.open(draw.limit, draw.key)
+        local is_refused = draw.answer == REFUSED
+        draw.shown = draw.roll.outlook(draw.limit, draw.key, draw.open, draw.least, is_refused)
+      else
+        local value = values[draw.key]
+        draw.shown = value and #value > draw.limit.length and bucket.fold(draw.limit, value) or value
+      end
+    end
+
+    local function set(draw, value, lapse)
+      draw.before, draw.before_lapse, draw.is_changed = values[draw.key], lapses[draw.key], true
+      values[draw.key], lapses[draw.key] = value, lapse
+    end
+
+    -- Decides a draw of a law whose state is a string; nothing if another limit has written it within this group.
+    local function act_on_string(draw, act)
+      local limit, law, value = draw.limit, draw.law, values[draw.key]
+      if value and not is_own(limit, value) then
+        return nil
+      end
+      if act == TAKE or act == LOOK then
+        local granted, after, lapse = law.take(limit, value, draw.least, draw.most, draw.patience)
+        if not granted then
+          return REFUSED
+        elseif act == LOOK then
+          return SPARED
+        elseif granted > 0 then
+          set(draw, after, lapse)
+        end
+        draw.granted = granted
+        return GRANTED
+      elseif act == CLEAR or value then
+        -- Clearing is giving back more than anybody can have taken.
+        values[draw.key], lapses[draw.key] = law.give(limit, value, act == CLEAR and MOST or draw.least)
+      end
+      return SPARED
+    end
+
+    local function act_on_roll(draw, act)
+      local limit, key, roll = draw.limit, draw.key, draw.roll
+      local open = roll.open(limit, key)
+      if act == TAKE or act == LOOK then
+        local room = roll.room(limit, open)
+        if draw.least > room then
+          return REFUSED
+        elseif act == LOOK then
+          return SPARED
+        end
+        draw.granted = min(draw.most, room)
+        if draw.granted > 0 then
+          roll.add(limit, key, open, draw.granted, draw.permit)
+          draw.is_changed = true
+        end
+        return GRANTED
+      elseif act == CLEAR then
+        call('DEL', key)
+      else
+        roll.give(limit, key, open, draw.least, draw.permit)
+      end
+      return SPARED
+    end
+
+    local function undo(draws)
+      for index = #draws, 1, -1 do
+        local draw = draws[index]
+        if draw.is_changed and draw.roll then
+          draw.roll.give(draw.limit, draw.key, draw.roll.open(draw.limit, draw.key), draw.granted, draw.permit)
+        elseif draw.is_changed then
+          values[draw.key], lapses[draw.key] = draw.before, draw.before_lapse
+        end
+      end
+    end
+
+    -- Decides one request.
+    local function decide_one(draws)
+      local is_refused = false
+      for _, draw in ipairs(draws) do
+        local act = draw.act
+        -- After a refusal the others are only looked at: the client learns all that stands in its way.
+        if is_refused then
+          if act >= GIVE then
+            draw.least = 0
+          end
+          act = LOOK
+        end
+        draw.answer = (draw.roll and act_on_roll or act_on_string)(draw, act)
+        if not draw.answer then
+          undo(draws)
+          say(char(STUCK, 1, BROKEN, 0))
+          return
+        end
         if act >= GIVE then
           draw.least = 0
         end
-        act = LOOK
+        look(draw)
+        is_refused = is_refused or draw.answer == REFUSED and not draw.is_shadow
       end
-      draw.answer = (draw.roll and act_on_roll or act_on_string)(draw, act)
-      if not draw.answer then
+      if is_refused then
         undo(draws)
-        say(char(STUCK, 1, BROKEN, 0))
-        return
+        for _, draw in ipairs(draws) do
+          if draw.answer ~= REFUSED then
+            draw.answer = SPARED
+            look(draw)
+          end
+        end
       end
-      if act >= GIVE then
-        draw.least = 0
-      end
-      look(draw)
-      is_refused = is_refused or draw.answer == REFUSED and not draw.is_shadow
-    end
-    if is_refused then
-      undo(draws)
       for _, draw in ipairs(draws) do
-        if draw.answer ~= REFUSED then
-          draw.answer = SPARED
-          look(draw)
+        local code = draw.answer + (draw.shown and 0 or ABSENT)
+        if draw.answer == GRANTED and draw.granted ~= draw.least then
+          say(char(code + COUNTED) .. write('>I4', draw.granted))
+        else
+          say(char(code))
         end
+        say(draw.shown or '')
       end
     end
-    for _, draw in ipairs(draws) do
-      local code = draw.answer + (draw.shown and 0 or ABSENT)
-      if draw.answer == GRANTED and draw.granted ~= draw.least then
-        say(char(code + COUNTED) .. write('>I4', draw.granted))
+
+    -- Decides so many requests that are all alike and whose draws all have keys of their own.
+    local function decide_many(draws, times)
+      local granted = times
+      for _, draw in ipairs(draws) do
+        local room = draw.roll and draw.roll.room(draw.limit, draw.open)
+          or draw.law and draw.law.room(draw.limit, values[draw.key])
+        draw.fits = draw.least == 0 and times or min(times, floor(room / draw.least))
+        if not draw.is_shadow then
+          granted = min(granted, draw.fits)
+        end
+      end
+      say(char(MANY) .. write('>I4', granted))
+      for _, draw in ipairs(draws) do
+        local requests = min(granted, draw.fits)
+        local units = requests * draw.least
+        if units > 0 and draw.roll then
+          draw.roll.add(draw.limit, draw.key, draw.open, units)
+        elseif units > 0 then
+          local _, value, lapse = draw.law.take(draw.limit, values[draw.key], units, units, MOST)
+          set(draw, value, lapse)
+        end
+        -- A log says when there will be room for one more, if there is none now.
+        if draw.roll then
+          draw.open = draw.roll.open(draw.limit, draw.key)
+          draw.answer = draw.least > draw.roll.room(draw.limit, draw.open) and REFUSED
+        end
+        look(draw)
+        say(char(COUNTED + (draw.shown and 0 or ABSENT)) .. write('>I4', requests))
+        say(draw.shown or '')
+      end
+    end
+
+    return function(pos)
+      local draws, troubles, draw = {}, {}, nil
+      repeat
+        draw, pos = parse(pos)
+        draws[#draws + 1] = draw
+        local kind = nil
+        if draw.law then
+          adopt(draw)
+          kind = trouble(draw.limit, values[draw.key])
+        end
+        if kind == STALE then
+          local value = values[draw.key]
+          troubles[#troubles + 1] = char(STALE, #draws - 1, #value) .. value
+        elseif kind then
+          troubles[#troubles + 1] = char(kind, #draws - 1)
+        end
+      until draw.is_last
+      -- Lists and sets are opened last, because that ages them: a group that is left alone leaves everything as it is.
+      if #troubles == 0 then
+        for index, draw in ipairs(draws) do
+          draw.open = draw.roll and draw.roll.open(draw.limit, draw.key)
+          if draw.roll and not draw.open then
+            troubles[#troubles + 1] = char(BROKEN, index - 1)
+          end
+        end
+      end
+      if #troubles > 0 then
+        say(char(STUCK, #troubles) .. table.concat(troubles))
+      elseif draws[1].times then
+        decide_many(draws, draws[1].times)
       else
-        say(char(code))
+        decide_one(draws)
       end
-      say(draw.shown or '')
+      return pos
     end
   end
 
-  -- Decides so many requests that are all alike and whose draws all have keys of their own.
-  local function decide_many(draws, times)
-    local granted = times
-    for _, draw in ipairs(draws) do
-      local room = draw.roll and draw.roll.room(draw.limit, draw.open)
-        or draw.law and draw.law.room(draw.limit, values[draw.key])
-      draw.fits = draw.least == 0 and times or min(times, floor(room / draw.least))
-      if not draw.is_shadow then
-        granted = min(granted, draw.fits)
-      end
-    end
-    say(char(MANY) .. write('>I4', granted))
-    for _, draw in ipairs(draws) do
-      local requests = min(granted, draw.fits)
-      local units = requests * draw.least
-      if units > 0 and draw.roll then
-        draw.roll.add(draw.limit, draw.key, draw.open, units)
-      elseif units > 0 then
-        local _, value, lapse = draw.law.take(draw.limit, values[draw.key], units, units, MOST)
-        set(draw, value, lapse)
-      end
-      -- A log says when there will be room for one more, if there is none now.
-      if draw.roll then
-        draw.open = draw.roll.open(draw.limit, draw.key)
-        draw.answer = draw.least > draw.roll.room(draw.limit, draw.open) and REFUSED
-      end
-      look(draw)
-      say(char(COUNTED + (draw.shown and 0 or ABSENT)) .. write('>I4', requests))
-      say(draw.shown or '')
-    end
-  end
+  -- Makes the function that deals with leases: first it takes note of all reports, then it lends to all who wish. What
+  -- is given back can be drawn in the same call, and what is drawn comes before what is lent.
+  local function make_lend()
+    local STUCK, UNKNOWN, KNOWN = 0, 1, 2
+    local NO_REPORT, NO_WISH = {term = 0, spent = 0, kept = 0, back = 0}, {soon = 0, later = 0, one_of = 1}
 
-  return function(pos)
-    local draws, troubles, draw = {}, {}, nil
-    repeat
-      draw, pos = parse(pos)
-      draws[#draws + 1] = draw
-      local kind = nil
-      if draw.law then
-        adopt(draw)
-        kind = trouble(draw)
+    -- Twin of Wish::of.
+    local function part_of(wish, left)
+      return max(min(wish.soon, floor(left / 2)), min(wish.later, floor(left / max(1, wish.one_of))))
+    end
+
+    -- Twins of Bucket::lend, FixedWindow::lend and SlidingWindow::lend: they take note of a report, lend what is wished
+    -- for, and return the loan, the new value and when that may lapse.
+    local lenders = {}
+
+    lenders[BUCKET] = function(limit, value, report, wish)
+      local owed, at, older, recent = bucket.age(limit, value)
+      local length = bucket.term(limit)
+      local term, older_before, recent_before = floor(at / length), older, recent
+      local is_recent, is_older = report.term == term, report.term == term - 1
+      -- More than was lent can't be reported; if a node does, the most that it can do is to be believed less.
+      local known = is_recent and recent or is_older and older or 0
+      local spent = min(report.spent, known)
+      local back = min(report.back, known - spent)
+      local kept = min(report.kept, known - spent - back)
+      if is_recent then
+        recent = recent - spent - back
+      else
+        older, recent = older - spent - back - kept, recent + kept
       end
-      if kind == STALE then
-        local value = values[draw.key]
-        troubles[#troubles + 1] = char(STALE, #draws - 1, #value) .. value
-      elseif kind then
-        troubles[#troubles + 1] = char(kind, #draws - 1)
+      owed = owed + spent * limit.a
+      local units = part_of(wish, floor((limit.c - owed) / limit.a) - older - recent)
+      recent = recent + units
+      local loan = {
+        units = units, term = term, ends = min(MOST, (term + 2) * length * limit.tick),
+        is_known = is_recent or is_older, is_changed = older ~= older_before or recent ~= recent_before,
+      }
+      return loan, bucket.keep(limit, owed, at, older, recent)
+    end
+
+    -- What is lent is used, until the window ends.
+    lenders[FIXED] = function(limit, value, report, wish)
+      local ends, before = fixed.age(limit, value)
+      local is_known = before > 0 and report.term == ends
+      local used = before
+      if is_known then
+        used = max(0, used - report.back)
       end
-    until draw.is_last
-    -- Lists and sets are opened last, because that ages them: a group that is left alone leaves everything as it is.
-    if #troubles == 0 then
-      for index, draw in ipairs(draws) do
-        draw.open = draw.roll and draw.roll.open(draw.limit, draw.key)
-        if draw.roll and not draw.open then
-          troubles[#troubles + 1] = char(BROKEN, index - 1)
+      local units = part_of(wish, limit.a - used)
+      used = used + units
+      if before == 0 then
+        ends = fixed.next_end(limit)
+      end
+      local loan = {units = units, term = ends, ends = ends, is_known = is_known, is_changed = used ~= before}
+      return loan, fixed.keep(limit, ends, used)
+    end
+
+    -- What is lent counts as used in this window, and lapses when it ends.
+    lenders[SLIDING] = function(limit, value, report, wish)
+      local index, previous, before, elapsed = sliding.age(limit, value)
+      local is_known = report.term == index
+      local current = before
+      if is_known then
+        current = max(0, current - report.back)
+      end
+      local units = part_of(wish, sliding.fits(limit, previous, current, elapsed))
+      current = current + units
+      local loan = {
+        units = units, term = index, ends = min(MOST, (index + 1) * limit.b * limit.tick),
+        is_known = is_known, is_changed = current ~= before,
+      }
+      return loan, sliding.keep(limit, index, previous, current)
+    end
+
+    local orders = {}
+
+    local function settle(order, report, wish)
+      local key, limit = order.key, order.limit
+      local loan, value, lapse = lenders[limit.law](limit, values[key], report, wish)
+      if loan.is_changed then
+        values[key], lapses[key] = value, lapse
+      end
+      return loan
+    end
+
+    local blob, pos = ARGV[3], 1
+    while pos <= #blob do
+      local key, number, term, spent, kept, back, soon, later, one_of, next_pos =
+        read('>HHI7I4I4I4I4I4I4', blob, pos)
+      local order = {key = key, limit = limits[number], wish = {soon = soon, later = later, one_of = one_of}}
+      if not trouble(order.limit, values[key]) then
+        order.noted = settle(order, {term = term, spent = spent, kept = kept, back = back}, NO_WISH)
+      end
+      orders[#orders + 1] = order
+      pos = next_pos
+    end
+
+    return function()
+      for _, order in ipairs(orders) do
+        local noted = order.noted
+        if noted then
+          local loan = noted
+          -- Unless another quota has taken the key over since.
+          if not trouble(order.limit, values[order.key]) then
+            loan = settle(order, NO_REPORT, order.wish)
+          end
+          say(char(noted.is_known and KNOWN or UNKNOWN) .. write('>I4I7I7', loan.units, loan.term, loan.ends))
+        else
+          say(char(STUCK))
         end
       end
     end
-    if #troubles > 0 then
-      say(char(STUCK, #troubles) .. table.concat(troubles))
-    elseif draws[1].times then
-      decide_many(draws, draws[1].times)
-    else
-      decide_one(draws)
-    end
-    return pos
   end
+
+  return make_decide, make_lend
 end
 
-local decide
+local make_decide, make_lend, decide, lend
+if ARGV[3] then
+  make_decide, make_lend = make_laws()
+  lend = make_lend()
+end
+
 local loaded, is_bucket, form, prefix, length, span, unit, refill, capacity, burst, tick, instant
 local pos, size = 1, #records
 while pos <= size do
@@ -781,9 +953,16 @@ while pos <= size do
     reply[said + 1], reply[said + 2] = code, value or ''
     said, pos = said + 2, next_pos
   else
-    decide = decide or make_decide()
+    if not decide then
+      make_decide = make_decide or make_laws()
+      decide = make_decide()
+    end
     pos = decide(pos)
   end
+end
+
+if lend then
+  lend()
 end
 
 for key = 1, strings do

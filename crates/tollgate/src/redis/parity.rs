@@ -5,14 +5,17 @@
 
 mod embedded;
 mod fake;
+mod lent;
+mod orders;
 mod servers;
 mod suite;
 mod traps;
 mod twin;
 
-use super::wire::{Again, Fate, Parcel};
+use super::wire::{Again, Fate, Lending, Parcel};
 use embedded::Embedded;
 use fake::Data;
+use orders::{Ledger, Order};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::sample::select;
@@ -25,6 +28,8 @@ use tollgate_testkit::Reply as Told;
 use twin::Twin;
 
 const START: Micros = Micros::new(1_700_000_000_123_457);
+
+const KEYS: [&str; 2] = ["a", "b"];
 
 /// One draw of a random request.
 #[derive(Clone, Debug)]
@@ -43,6 +48,8 @@ struct Turn {
     back: u64,
     /// Each with how often it is made at once.
     groups: Vec<(Vec<Wish>, u32)>,
+    /// What nodes say of units that they were lent, and wish to be lent.
+    orders: Vec<Order>,
 }
 
 /// Per law two limits of different quotas; a change of rules is a draw from the other one.
@@ -66,10 +73,28 @@ fn limits() -> Vec<Limit> {
         limit(Law::Concurrency, "5 per 200ms"),
         limit(Law::TokenBucket, "4294967295/month burst 100"),
         limit(wall, "3/month"),
+        limit(Law::TokenBucket, "100/min"),
     ]
 }
 
-fn turns(limits: usize) -> impl Strategy<Value = Vec<Turn>> {
+/// Those of which units are lent, and a queue that may take one over: what is lent matters for a minute, and keys meet often.
+fn lending_limits() -> Vec<Limit> {
+    let limit = |law, quota: &str| Limit::new(law, quota.parse().unwrap()).unwrap();
+    vec![
+        limit(Law::TokenBucket, "100/min"),
+        limit(Law::TokenBucket, "10/s burst 40"),
+        // Ticks of a tenth of a second, and of 100 seconds, which is more than a term.
+        limit(Law::TokenBucket, "4294967295/month burst 4000000000"),
+        limit(Law::TokenBucket, "4294967291/year"),
+        limit(Law::LeakyBucket(Leak::Meter), "1/s burst 30"),
+        limit(Law::LeakyBucket(Leak::Queue), "11/s burst 5"),
+        limit(Law::FixedWindow(Align::FirstHit), "50/min"),
+        limit(Law::FixedWindow(Align::Wall(Zone::UTC)), "12/day"),
+        limit(Law::SlidingWindowCounter, "60/min"),
+    ]
+}
+
+fn turns(limits: &[Limit], steps: Steps) -> impl Strategy<Value = Vec<Turn>> {
     let units = prop_oneof![8 => 0..4_u32, 1 => 4..40_u32, 1 => Just(u32::MAX)];
     let ask = (units.clone(), 0..12_u32, 0..3_000_000_u64).prop_map(|(units, more, patience)| match more {
         0 => Ask::between(units, units.saturating_add(5)),
@@ -83,18 +108,31 @@ fn turns(limits: usize) -> impl Strategy<Value = Vec<Turn>> {
         2 => units.prop_map(Act::Give),
         1 => Just(Act::Clear),
     ];
-    let wish = (0..2_usize, 0..limits, act, 0..5_u64, proptest::bool::weighted(0.15));
+    let wish = (0..2_usize, 0..limits.len(), act, 0..5_u64, proptest::bool::weighted(0.15));
     let wish =
         wish.prop_map(|(key, limit, act, permit, is_shadow)| Wish { key, limit, act, permit, is_shadow });
     let group = (vec(wish, 1..4), prop_oneof![4 => Just(1_u32), 1 => 2..7_u32]);
+    let second = match steps {
+        Steps::Seconds => 1_000_000_u64,
+        Steps::Terms => 15_000_000,
+    };
     let forward = prop_oneof![
-        3 => Just(0_u64), 4 => 0..300_000_u64, 2 => 0..3_000_000_u64, 1 => select(vec![1_000_000_u64, 86_400_000_000]),
+        3 => Just(0_u64), 4 => 0..second * 3 / 10, 2 => 0..second * 3,
+        1 => select(vec![1_000_000_u64, 30_000_000, 86_400_000_000]),
     ];
-    let back = prop_oneof![9 => Just(0_u64), 1 => 0..2_500_000_u64];
-    vec(
-        (forward, back, vec(group, 1..6)).prop_map(|(forward, back, groups)| Turn { forward, back, groups }),
-        1..25,
-    )
+    let back = prop_oneof![9 => Just(0_u64), 1 => 0..second * 5 / 2];
+    let turn = (forward, back, vec(group, 1..6), orders::orders(limits));
+    let turn = turn.prop_map(|(forward, back, groups, orders)| Turn { forward, back, groups, orders });
+    vec(turn, 1..25)
+}
+
+/// How far the clock moves from one turn to the next.
+#[derive(Clone, Copy)]
+enum Steps {
+    /// So far that the limits of a second refill.
+    Seconds,
+    /// So far that leases lapse.
+    Terms,
 }
 
 /// Adds a request's draws. A group is of one kind, and no key is under two quotas of a law in the same turn: `bound` has
@@ -106,7 +144,7 @@ fn fill(draws: &mut Draws, group: &[Wish], limits: &[Limit], bound: &mut HashMap
         let limit = limits[wish.limit];
         let is_own_kind = std::mem::discriminant(&group[0].act) == std::mem::discriminant(&wish.act);
         if *bound.entry((wish.key, limit.family())).or_insert(limit) == limit && is_own_kind {
-            draws.push(["a", "b"][wish.key].into(), Scope(0), limit, wish.act, PermitId(wish.permit));
+            draws.push(KEYS[wish.key].into(), Scope(0), limit, wish.act, PermitId(wish.permit));
             draws.set_terms(Terms { is_shadow: wish.is_shadow && is_take, ..Terms::default() });
         }
     }
@@ -131,9 +169,20 @@ fn settle(
     engine: &mut impl FnMut(&Parcel) -> Vec<u8>,
     draws: &Draws,
     times: &[u32],
-    mut guess: Micros,
+    guess: Micros,
 ) -> Vec<Settled> {
-    let mut settled = Vec::new();
+    settle_beside(engine, draws, times, guess, |_| ()).0
+}
+
+/// The same with orders, which `order` adds to the first call. Says as well when that was, and what became of them.
+fn settle_beside(
+    engine: &mut impl FnMut(&Parcel) -> Vec<u8>,
+    draws: &Draws,
+    times: &[u32],
+    mut guess: Micros,
+    order: impl FnOnce(&mut Parcel),
+) -> (Vec<Settled>, Micros, Vec<Lending>) {
+    let (mut settled, mut first, mut order) = (Vec::new(), None, Some(order));
     let mut waiting: Vec<(usize, Option<Again>)> = (0..draws.len()).map(|group| (group, None)).collect();
     let mut parcel = Parcel::new();
     for _ in 0..4 {
@@ -144,11 +193,14 @@ fn settle(
                 Some(again) => parcel.add_again(draws, *group, times[*group], again),
             }
         }
+        if let Some(order) = order.take() {
+            order(&mut parcel);
+        }
         let bytes = engine(&parcel);
-        let reply = parcel.read(&bytes).unwrap();
+        let mut reply = parcel.read(&bytes).unwrap();
         guess = reply.now();
         let mut left = Vec::new();
-        for ((group, again), fate) in waiting.iter().zip(reply) {
+        for ((group, again), fate) in waiting.iter().zip(reply.by_ref()) {
             match fate.unwrap() {
                 Fate::Decided(decided) => {
                     assert_eq!(decided.times(), times[*group]);
@@ -164,9 +216,11 @@ fn settle(
                 Fate::Broken => panic!("group {group} is broken"),
             }
         }
+        let loans = reply.loans().map(Result::unwrap).collect::<Vec<_>>();
+        let (now, loans) = first.get_or_insert((guess, loans));
         waiting = left;
         if waiting.is_empty() {
-            return settled;
+            return (settled, *now, std::mem::take(loans));
         }
     }
     panic!("{waiting:?} still wait");
@@ -228,15 +282,46 @@ fn compare(twin: &mut Twin, draws: &Draws, settled: &[Settled]) -> Result<(), Te
     Ok(())
 }
 
+/// The same with orders: reports are taken note of before the first call's draws, and units are lent after them.
+fn compare_beside(
+    twin: &mut Twin,
+    draws: &Draws,
+    settled: &[Settled],
+    now: Micros,
+    orders: &[orders::Worded],
+    loans: &[Lending],
+) -> Result<(), TestCaseError> {
+    let (first, others) = settled.split_at(settled.partition_point(|settled| settled.seen.is_none()));
+    let noted: Vec<_> = orders.iter().map(|order| twin.note(order, now)).collect();
+    compare(twin, draws, first)?;
+    for ((order, noted), loan) in orders.iter().zip(noted).zip(loans) {
+        let expected = twin.lend(order, noted, now);
+        if *loan != expected {
+            let difference = format!("{order:?} at {now:?}\n  script {loan:?}\n  twin   {expected:?}");
+            return Err(TestCaseError::fail(difference));
+        }
+    }
+    compare(twin, draws, others)
+}
+
 fn run_turns(turns: &[Turn], limits: &[Limit]) -> Result<(), TestCaseError> {
     let engine = Embedded::new(Some(0));
     let (mut twin, mut now, mut draws) = (Twin::default(), START, Draws::new());
+    let mut ledger = Ledger::default();
     for turn in turns {
         now = now.plus(Span::micros(turn.forward)).less(Span::micros(turn.back));
         let times = fill_turn(&mut draws, turn, limits);
         twin.forget_lapsed(now);
-        let settled = settle(&mut |parcel: &Parcel| engine.run(parcel, now.get()), &draws, &times, now);
-        compare(&mut twin, &draws, &settled)?;
+        let orders = ledger.word(&turn.orders, limits);
+        let (settled, at, loans) = settle_beside(
+            &mut |parcel: &Parcel| engine.run(parcel, now.get()),
+            &draws,
+            &times,
+            now,
+            |parcel| orders::add(&orders, parcel),
+        );
+        compare_beside(&mut twin, &draws, &settled, at, &orders, &loans)?;
+        ledger.note(&turn.orders, &loans);
         let mut fake = engine.fake.borrow().clone();
         for kept in fake.kept.values_mut() {
             kept.data = normalized(&kept.data);
@@ -250,9 +335,17 @@ fn run_turns(turns: &[Turn], limits: &[Limit]) -> Result<(), TestCaseError> {
 
 #[test]
 fn the_script_equals_the_laws_under_all_of_them_at_once() {
-    let limits = limits();
+    try_turns(&limits(), Steps::Seconds);
+}
+
+#[test]
+fn the_script_equals_the_laws_where_units_are_lent() {
+    try_turns(&lending_limits(), Steps::Terms);
+}
+
+fn try_turns(limits: &[Limit], steps: Steps) {
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
-    if let Err(error) = runner.run(&turns(limits.len()), |turns| run_turns(&turns, &limits)) {
+    if let Err(error) = runner.run(&turns(limits, steps), |turns| run_turns(&turns, limits)) {
         panic!("{error}");
     }
 }

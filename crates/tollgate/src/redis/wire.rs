@@ -6,14 +6,20 @@
 //!
 //! A limit's numbers travel once, however many draws are made from it, and so does a key's name. Whoever fills a parcel
 //! bounds it: the server does nothing else while it decides one.
+//!
+//! Beside its groups a parcel carries *orders*: what this node says of units that it was lent, and wishes to be lent. What
+//! is given back may be drawn by the groups of the same parcel, and what they draw comes before what is lent.
 
 mod keys;
 mod limits;
+mod orders;
 mod reply;
 #[cfg(test)]
 mod tests;
 mod value;
 
+#[cfg(test)]
+pub(crate) use orders::{Lending, Loaned};
 pub(crate) use reply::{Again, Fate, Reply, WireError};
 #[cfg(test)]
 pub(crate) use value::Codec;
@@ -21,8 +27,9 @@ pub(crate) use value::Codec;
 use super::script;
 use keys::Keys;
 use limits::Limits;
+use orders::Orders;
 use std::ops::Range;
-use tollgate_core::{Act, Draw, Draws, Figures, Limit, Micros, Span};
+use tollgate_core::{Act, Draw, Draws, Figures, Held, Limit, Micros, Span};
 
 /// How a draw begins: flags, key, limit and units, in this order. What the flags announce follows.
 mod flag {
@@ -48,6 +55,7 @@ pub(crate) struct Parcel {
     /// For each draw, where in `limits` its limit is.
     drawn_from: Vec<usize>,
     groups: Vec<Group>,
+    orders: Orders,
     /// What an adopted state looks like, while it is being written.
     adopted: Vec<u8>,
 }
@@ -76,6 +84,7 @@ impl Parcel {
         self.records.clear();
         self.drawn_from.clear();
         self.groups.clear();
+        self.orders.clear();
     }
 
     /// How many draws its groups have together.
@@ -194,8 +203,8 @@ impl Parcel {
 
     /// How many words it is written in, and how many bytes those have together, about.
     pub(crate) fn size(&self) -> (usize, usize) {
-        let bytes = self.keys.bytes() + self.limits.bytes().len() + self.records.len();
-        (self.keys.len() + 5, bytes + 64)
+        let bytes = self.arguments().map(<[u8]>::len).sum::<usize>();
+        (self.keys.len() + 6, self.keys.bytes() + bytes + 64)
     }
 
     /// Writes it as a call of the script.
@@ -204,13 +213,15 @@ impl Parcel {
         for key in self.keys.iter() {
             call.arg(key);
         }
-        let [limits, records] = self.arguments();
-        call.arg(limits).arg(records);
+        for argument in self.arguments() {
+            call.arg(argument);
+        }
     }
 
-    /// The script's arguments.
-    pub(crate) fn arguments(&self) -> [&[u8]; 2] {
-        [self.limits.bytes(), &self.records]
+    /// The script's arguments: of orders there is only one if there are any.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
+        let orders = Some(self.orders.bytes()).filter(|orders| !orders.is_empty());
+        [self.limits.bytes(), &self.records].into_iter().chain(orders)
     }
 
     /// Reads what the script answered to it.
@@ -250,14 +261,17 @@ fn is_queue(limit: &Limit) -> bool {
     matches!(limit.figures(), Figures::Bucket { is_queue: true, .. })
 }
 
-/// Writes what a limit makes of a value that another one wrote: nothing if it had drained, or can't be read.
+/// Writes what a limit makes of a value that another one wrote: nothing if it had drained, or can't be read. What is lent
+/// stays lent, because others may be spending it.
 fn adopt(limit: &Limit, found: &[u8], now: Micros, adopted: &mut Vec<u8>) {
-    let state = value::decode(found, now).and_then(|(before, state)| match before == *limit {
-        true => Some(state),
-        false => limit.adopt(state, &before, now),
+    let held = value::decode(found, now).map(|(before, held)| match before == *limit {
+        true => held,
+        false => limit.adopt_beside(held, &before, now),
     });
-    if let Some(state) = state.filter(|state| !limit.is_drained(*state, now)) {
-        value::Codec::new(limit).write(state, adopted);
+    let matters =
+        |held: &Held| held.lent.units() > 0 || held.state.is_some_and(|state| !limit.is_drained(state, now));
+    if let Some(held) = held.filter(matters) {
+        value::Codec::new(limit).write_held(held, adopted);
     }
 }
 

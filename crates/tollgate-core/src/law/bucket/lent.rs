@@ -5,6 +5,7 @@
 
 use super::{Bucket, Debt};
 use crate::ask::Ask;
+use crate::law::Passage;
 use crate::lease::{Held, Lent, Loan, Report, TERM, Wish};
 use crate::limit::Step;
 use crate::time::Micros;
@@ -42,6 +43,29 @@ impl Bucket {
         let rest = Bucket { capacity: self.capacity - self.parts(lent.units()), ..*self };
         let step = rest.step_aged(debt, now, ask);
         (step, lent)
+    }
+
+    /// Like [`Bucket::give`], beside what is lent, which stays lent: those who have it go on spending it.
+    pub(crate) fn give_lent(&self, held: Held, now: Micros, units: u32) -> Held {
+        let (debt, lent) = self.age_lent(held, now);
+        let given = u64::from(units).saturating_mul(self.unit.get());
+        Held { state: Some(Debt { owed: debt.owed.saturating_sub(given), ..debt }.state()), lent }
+    }
+
+    /// Like [`Bucket::adopt`], beside what is lent: that is out, whatever the quota is now, and so goes before what is
+    /// owed. What is left is worked out as if it were owed.
+    pub(crate) fn adopt_lent(&self, held: Held, before: &Bucket, passage: Passage, now: Micros) -> Held {
+        let (debt, lent) = before.age_lent(held, now);
+        let owed = debt.owed + before.parts(lent.units());
+        if owed == 0 {
+            return Held::default();
+        }
+        let adopted = Debt::of(self.adopt(Debt { owed, ..debt }.state(), before, passage, now));
+        // Terms begin at the same times under every quota whose ticks are shorter than a term.
+        let recent = lent.recent.min(self.burst);
+        let lent = Lent { older: lent.older.min(self.burst - recent), recent };
+        let owed = adopted.owed.saturating_sub(self.parts(lent.units()));
+        Held { state: Some(Debt { owed, ..adopted }.state()), lent }
     }
 
     /// Takes note of what a node says of the units it was lent, and lends more.

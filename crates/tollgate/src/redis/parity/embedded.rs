@@ -43,7 +43,7 @@ impl Embedded {
             self.lua.create_sequence_from(texts.map(|text| self.lua.create_string(text).unwrap())).unwrap()
         };
         self.lua.globals().raw_set("KEYS", texts(&mut parcel.key_names())).unwrap();
-        self.lua.globals().raw_set("ARGV", texts(&mut parcel.arguments().into_iter())).unwrap();
+        self.lua.globals().raw_set("ARGV", texts(&mut parcel.arguments())).unwrap();
         let reply: mlua::String = self.script.call(()).unwrap_or_else(|error| panic!("{error}"));
         reply.as_bytes().to_vec()
     }

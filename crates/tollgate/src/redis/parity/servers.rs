@@ -1,8 +1,9 @@
 //! The same comparison with real servers, whose own clock the laws are then given.
 
 use super::fake::Data;
+use super::orders::{self, Ledger};
 use super::twin::Twin;
-use super::{Turn, compare, fill_turn, normalized, settle, turns};
+use super::{Steps, Turn, compare_beside, fill_turn, normalized, settle_beside, turns};
 use crate::redis::script;
 use crate::redis::wire::Parcel;
 use proptest::strategy::{Strategy, ValueTree};
@@ -101,21 +102,27 @@ fn check(brand: Brand) {
     let (limits, mut store) = (quick_limits(), Store::start(brand));
     let mut runner = TestRunner::new(Config::default());
     for _ in 0..60 {
-        let turns = turns(limits.len()).new_tree(&mut runner).unwrap().current();
+        let turns = turns(&limits, Steps::Seconds).new_tree(&mut runner).unwrap().current();
         store.ask(&["FLUSHALL"]);
         run_turns(&turns, &limits, &mut store);
     }
 }
 
 fn run_turns(turns: &[Turn], limits: &[Limit], store: &mut Store) {
-    let (mut twin, mut draws) = (Twin::default(), Draws::new());
+    let (mut twin, mut draws, mut ledger) = (Twin::default(), Draws::new(), Ledger::default());
     for turn in turns {
         let times = fill_turn(&mut draws, turn, limits);
         let guess = store.now();
-        let settled = settle(&mut |parcel: &Parcel| store.run(parcel), &draws, &times, guess);
-        if let Err(error) = compare(&mut twin, &draws, &settled) {
+        let wanted = orders::undisputed(&turn.orders, &draws, limits);
+        let orders = ledger.word(&wanted, limits);
+        let (settled, now, loans) =
+            settle_beside(&mut |parcel: &Parcel| store.run(parcel), &draws, &times, guess, |parcel| {
+                orders::add(&orders, parcel);
+            });
+        if let Err(error) = compare_beside(&mut twin, &draws, &settled, now, &orders, &loans) {
             panic!("{:?}: {error}\n{turns:?}", store.server.brand());
         }
+        ledger.note(&wanted, &loans);
         let kept: Vec<_> =
             twin.kept().map(|(name, data, lapses_ms)| (name.to_vec(), data, lapses_ms)).collect();
         for (name, data, lapses_ms) in kept {

@@ -1,10 +1,14 @@
 //! What the script should do, in Rust: the laws themselves around a map, one request after the other.
 
 use super::fake::{Data, Fake};
+use super::orders::Worded;
 use crate::redis::stored_key;
-use crate::redis::wire::Codec;
+use crate::redis::wire::{Codec, Lending, Loaned};
 use std::collections::BTreeMap;
-use tollgate_core::{Act, Answer, Ask, Draw, Draws, Limit, Micros, Outcome, PermitId, Reading, Roll, State};
+use tollgate_core::{
+    Act, Answer, Ask, Draw, Draws, Figures, Held, Lent, Limit, Loan, Micros, Outcome, PermitId, Reading,
+    Report, Roll, Span, State, TERM, Wish,
+};
 
 /// For how long a state is kept after it has drained.
 const SLACK_MS: u64 = 1000;
@@ -23,7 +27,7 @@ struct Kept {
 
 #[derive(Clone, Debug)]
 enum Memory {
-    State(State),
+    State(Held),
     Roll(Roll),
 }
 
@@ -84,27 +88,71 @@ impl Twin {
 
     /// Sees a state with the eyes of another limit than the one that wrote it.
     fn adopt(&mut self, name: &[u8], limit: &Limit, seen: Micros, now: Micros) {
-        let Some(Kept { limit: before, memory: Memory::State(state), .. }) = self.kept.get(name).cloned()
+        let Some(Kept { limit: before, memory: Memory::State(held), .. }) = self.kept.get(name).cloned()
         else {
             return;
         };
         if before != *limit {
-            let adopted = limit.adopt(state, &before, seen);
-            self.keep(name, limit, adopted, now);
+            let adopted = limit.adopt_beside(held, &before, seen);
+            match drains_in(limit, adopted, seen) {
+                Span::ZERO => drop(self.kept.remove(name)),
+                // It is kept as it was worked out, even if it has drained on the way.
+                _ => self.set(name, limit, adopted, now),
+            }
         }
     }
 
-    fn keep(&mut self, name: &[u8], limit: &Limit, state: Option<State>, now: Micros) {
-        match state.filter(|state| !limit.is_drained(*state, now)) {
-            Some(state) => {
-                let outcome = Outcome::of_state(Answer::Spared, now, state);
-                let drains = Reading::new(limit, Ask::PEEK, outcome).reset();
-                let lapses_ms = now.get() / 1000 + drains.get().div_ceil(1000) + SLACK_MS;
-                self.kept
-                    .insert(name.to_vec(), Kept { limit: *limit, memory: Memory::State(state), lapses_ms });
-            }
-            None => drop(self.kept.remove(name)),
+    fn keep(&mut self, name: &[u8], limit: &Limit, held: Held, now: Micros) {
+        match drains_in(limit, held, now) {
+            Span::ZERO => drop(self.kept.remove(name)),
+            _ => self.set(name, limit, held, now),
         }
+    }
+
+    fn set(&mut self, name: &[u8], limit: &Limit, held: Held, now: Micros) {
+        let drains = drains_in(limit, held, now);
+        let lapses_ms = now.get() / 1000 + drains.get().div_ceil(1000) + SLACK_MS;
+        self.kept.insert(name.to_vec(), Kept { limit: *limit, memory: Memory::State(held), lapses_ms });
+    }
+
+    /// What is kept of a key; nothing if another limit wrote it.
+    fn held(&self, name: &[u8], limit: &Limit) -> Option<Held> {
+        match self.kept.get(name) {
+            None => Some(Held::default()),
+            Some(Kept { limit: before, memory: Memory::State(held), .. }) if before == limit => Some(*held),
+            Some(_) => None,
+        }
+    }
+
+    /// Takes note of an order's report, unless another limit stands in the way.
+    pub(super) fn note(&mut self, order: &Worded, now: Micros) -> Option<Loan> {
+        let held = self.held(&order.name(), &order.limit)?;
+        Some(self.settle_order(order, held, order.report, Wish::default(), now))
+    }
+
+    /// Lends what an order whose report was `noted` wishes for, unless another limit has come in the way since.
+    pub(super) fn lend(&mut self, order: &Worded, noted: Option<Loan>, now: Micros) -> Lending {
+        let Some(noted) = noted else { return Lending::Stuck };
+        let loan = match self.held(&order.name(), &order.limit) {
+            Some(held) => self.settle_order(order, held, Report::default(), order.wish, now),
+            None => noted,
+        };
+        Lending::Loaned(Loaned {
+            units: loan.units,
+            term: loan.term,
+            left: loan.until.since(now),
+            is_known: noted.is_known,
+        })
+    }
+
+    /// What changes nothing writes nothing.
+    fn settle_order(&mut self, order: &Worded, held: Held, report: Report, wish: Wish, now: Micros) -> Loan {
+        let (aged, _) = order.limit.lend(held, now, Report::default(), Wish::default());
+        let (after, loan) = order.limit.lend(held, now, report, wish);
+        if after != aged {
+            self.keep(&order.name(), &order.limit, after, now);
+        }
+        loan
     }
 
     fn act(
@@ -119,33 +167,32 @@ impl Twin {
             return self.act_on_roll(name, limit, act, permit, now);
         }
         let before = self.kept.get(name).cloned();
-        let state = before.as_ref().and_then(|kept| match kept.memory {
-            Memory::State(state) => Some(state),
-            Memory::Roll(_) => None,
-        });
-        let looked = |state, ask| {
-            let granted = limit.step(state, now, ask).granted;
-            let state = limit.step(state, now, Ask::PEEK).state;
-            Outcome::of_state(granted.map_or(Answer::Refused, |_| Answer::Spared), now, state)
+        let held = match before {
+            Some(Kept { memory: Memory::State(held), .. }) => held,
+            _ => Held::default(),
+        };
+        let looked = |held, ask| {
+            let granted = limit.step_beside(held, now, ask).0.granted;
+            let (step, lent) = limit.step_beside(held, now, Ask::PEEK);
+            let answer = granted.map_or(Answer::Refused, |_| Answer::Spared);
+            Outcome::of_state(answer, now, folded(limit, step.state, lent))
         };
         match act {
             Act::Take(ask) => {
-                let step = limit.step(state, now, ask);
+                let (step, lent) = limit.step_beside(held, now, ask);
+                let outcome = Outcome::of_state(step.answer(), now, folded(limit, step.state, lent));
                 if !step.changed {
-                    return (Outcome::of_state(step.answer(), now, step.state), Undo::Nothing);
+                    return (outcome, Undo::Nothing);
                 }
-                self.keep(name, limit, Some(step.state), now);
-                (Outcome::of_state(step.answer(), now, step.state), Undo::Restore(before))
+                self.keep(name, limit, Held { state: Some(step.state), lent }, now);
+                (outcome, Undo::Restore(before))
             }
-            Act::Look(ask) => (looked(state, ask), Undo::Nothing),
-            Act::Give(units) => {
-                let given = state.map(|state| limit.give(state, now, units));
+            Act::Look(ask) => (looked(held, ask), Undo::Nothing),
+            Act::Give(_) | Act::Clear => {
+                let units = if let Act::Give(units) = act { units } else { u32::MAX };
+                let given = limit.give_beside(held, now, units);
                 self.keep(name, limit, given, now);
                 (looked(given, Ask::PEEK), Undo::Nothing)
-            }
-            Act::Clear => {
-                self.kept.remove(name);
-                (looked(None, Ask::PEEK), Undo::Nothing)
             }
         }
     }
@@ -228,6 +275,30 @@ impl Twin {
     }
 }
 
+/// The state in which all that is lent is owed.
+fn folded(limit: &Limit, state: State, lent: Lent) -> State {
+    let Figures::Bucket { unit, .. } = limit.figures() else { return state };
+    let [owed, at, _] = limit.parts_of(state);
+    State::new(owed + u64::from(lent.units()) * unit, at)
+}
+
+/// How long until nothing is lent and nothing is owed or counted any more.
+fn drains_in(limit: &Limit, held: Held, now: Micros) -> Span {
+    let (mut held, mut at) = (held, now);
+    while let (Figures::Bucket { tick, .. }, Some(state), true) =
+        (limit.figures(), held.state, held.lent.units() > 0)
+    {
+        let term = (TERM.get() / u64::from(tick)).max(1);
+        let [_, since, _] = limit.parts_of(state);
+        at = Micros::new((since / term + 1) * term * u64::from(tick));
+        let (step, lent) = limit.step_beside(held, at, Ask::PEEK);
+        held = Held { state: Some(step.state), lent };
+    }
+    let Some(state) = held.state else { return Span::ZERO };
+    let reset = Reading::new(limit, Ask::PEEK, Outcome::of_state(Answer::Spared, at, state)).reset();
+    at.plus(reset).since(now)
+}
+
 /// When nothing on the roll will matter any more; at the beginning of time if nothing does.
 fn drained_ms(limit: &Limit, roll: &Roll, now_micros: u64) -> u64 {
     let now = Micros::new(now_micros);
@@ -242,9 +313,9 @@ impl Kept {
     /// What a server keeps of it, byte for byte.
     fn data(&self) -> Data {
         match &self.memory {
-            Memory::State(state) => {
+            Memory::State(held) => {
                 let mut value = Vec::new();
-                Codec::new(&self.limit).write(*state, &mut value);
+                Codec::new(&self.limit).write_held(*held, &mut value);
                 Data::Text(value)
             }
             Memory::Roll(Roll::Log(log)) => {

@@ -1,5 +1,6 @@
 //! What the script answered.
 
+use super::orders::Lending;
 use super::value::Codec;
 use super::{Group, Parcel};
 use tollgate_core::{Act, Answer, Ask, Draw, Limit, Micros, Outcome, Outlook, Retry, Span, State};
@@ -40,6 +41,20 @@ impl<'a> Reply<'a> {
     /// The store's time when it decided.
     pub(crate) fn now(&self) -> Micros {
         self.now
+    }
+
+    /// What became of each order, in order, to be read once. What became of the groups must be read before, and is
+    /// passed over if it was not.
+    #[cfg_attr(not(test), expect(dead_code, reason = "what is lent is not asked for yet"))]
+    pub(crate) fn loans(&mut self) -> impl Iterator<Item = Result<Lending, WireError>> {
+        self.by_ref().for_each(drop);
+        (0..self.parcel.orders.len()).map(|_| {
+            let lending = Lending::read(&mut self.rest, self.now);
+            if lending.is_err() {
+                self.rest = &[];
+            }
+            lending
+        })
     }
 
     fn read_fate(&mut self, group: &'a Group) -> Result<Fate<'a>, WireError> {
@@ -271,15 +286,15 @@ fn told(answer: Answer, now: Micros, remaining: u32, reset: Span, wait: Retry) -
     Outcome::of_outlook(answer, now, Outlook { remaining, reset, delay: Span::ZERO, retry })
 }
 
-fn read_byte(rest: &mut &[u8]) -> Result<u8, WireError> {
+pub(super) fn read_byte(rest: &mut &[u8]) -> Result<u8, WireError> {
     rest.split_off_first().copied().ok_or(WireError)
 }
 
-fn read_units(rest: &mut &[u8]) -> Result<u32, WireError> {
+pub(super) fn read_units(rest: &mut &[u8]) -> Result<u32, WireError> {
     u32::try_from(read_number(rest, 4)?).map_err(|_| WireError)
 }
 
-fn read_number(rest: &mut &[u8], bytes: usize) -> Result<u64, WireError> {
+pub(super) fn read_number(rest: &mut &[u8], bytes: usize) -> Result<u64, WireError> {
     let bytes = rest.split_off(..bytes).ok_or(WireError)?;
     Ok(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }

@@ -2,7 +2,9 @@
 
 use super::{Fate, Parcel};
 use proptest::prelude::{any, prop_assert, proptest};
-use tollgate_core::{Act, Align, Ask, Draws, Law, Limit, LogSize, Micros, PermitId, Scope, Span, Zone};
+use tollgate_core::{
+    Act, Align, Ask, Draws, Law, Limit, LogSize, Micros, PermitId, Report, Scope, Span, Wish, Zone,
+};
 
 const NOW: Micros = Micros::new(1_700_000_000_123_457);
 
@@ -44,19 +46,43 @@ fn a_key_and_a_limit_travel_once() {
     let names: Vec<_> = parcel.key_names().collect();
     let distinct: std::collections::BTreeSet<_> = names.iter().collect();
     assert_eq!((names.len(), names.len()), (parcel.key_count(), distinct.len()));
-    assert!(parcel.arguments()[0].len() < 300);
+    assert!(parcel.arguments().next().unwrap().len() < 300);
     assert_eq!(parcel.tag(), b"user:0");
     let mut call = redis::Cmd::new();
     parcel.write(&mut call);
     assert_eq!(call.args_iter().count(), 3 + names.len() + 2);
 }
 
+fn order(parcel: &mut Parcel, key: &str, limit: &Limit) {
+    let report = Report { term: 7, spent: 1, kept: 2, back: 3 };
+    let wish = Wish { soon: 4, later: 5, one_of: 6 };
+    parcel.lend(key.into(), Scope(0), limit, report, wish);
+}
+
 #[test]
 fn a_warm_parcel_is_filled_without_allocating() {
-    let (mut parcel, draws) = (Parcel::new(), mixed());
-    fill(&mut parcel, &draws);
-    let again = allocation_counter::measure(|| fill(&mut parcel, &draws));
+    let (mut parcel, draws, limit) = (Parcel::new(), mixed(), limit(Law::TokenBucket, "100/min"));
+    let fill = |parcel: &mut Parcel| {
+        fill(parcel, &draws);
+        order(parcel, "user:3", &limit);
+    };
+    fill(&mut parcel);
+    let again = allocation_counter::measure(|| fill(&mut parcel));
     assert_eq!(again.count_total, 0);
+}
+
+#[test]
+fn orders_are_an_argument_of_their_own_and_share_the_keys() {
+    let (mut parcel, draws, limit) = (Parcel::new(), mixed(), limit(Law::TokenBucket, "100/min"));
+    fill(&mut parcel, &draws);
+    let (keys, limits) = (parcel.key_count(), parcel.arguments().next().unwrap().to_vec());
+    assert_eq!(parcel.arguments().count(), 2, "without an order there is no third");
+    order(&mut parcel, "user:3", &limit);
+    assert_eq!((parcel.key_count(), parcel.arguments().count()), (keys, 3));
+    assert_eq!(parcel.arguments().next(), Some(&limits[..]), "both are known already");
+    order(&mut parcel, "somebody else", &limit);
+    assert_eq!((parcel.key_count(), parcel.arguments().count()), (keys + 1, 3));
+    assert_eq!(parcel.arguments().last().map(<[u8]>::len), Some(2 * 35));
 }
 
 #[test]
@@ -92,15 +118,19 @@ proptest! {
     fn no_reply_does_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400), codes in any::<bool>()) {
         let (mut parcel, mut draws) = (Parcel::new(), mixed());
         fill(&mut parcel, &draws);
+        for key in ["user:3", "user:4"] {
+            order(&mut parcel, key, &limit(Law::TokenBucket, "100/min"));
+        }
         let bytes: Vec<u8> = bytes.into_iter().map(|byte| if codes { byte % 36 } else { byte }).collect();
-        let Ok(reply) = parcel.read(&bytes) else { return Ok(()) };
+        let Ok(mut reply) = parcel.read(&bytes) else { return Ok(()) };
         let mut groups = 0;
-        for (group, fate) in reply.enumerate() {
+        for (group, fate) in reply.by_ref().enumerate() {
             groups += 1;
             if let Ok(Fate::Decided(decided)) = fate {
                 decided.settle(0, draws.group_mut(group));
             }
         }
         prop_assert!(groups == 60);
+        prop_assert!(reply.loans().count() == 2);
     }
 }

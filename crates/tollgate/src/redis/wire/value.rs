@@ -4,8 +4,10 @@
 //! numbers follow, each in as many bytes as the limit allows it to need. Of the time since which a bucket owes, only the
 //! low bytes are kept, because the time now tells the others: a state that could be mistaken for a later one has lapsed
 //! long before. So the usual states have 12 bytes, which is as much as a server keeps in its smallest piece but one.
+//!
+//! Behind a bucket's state stands what is lent of it, older and recent, in four bytes each; if nothing is, nothing does.
 
-use tollgate_core::{Align, Figures, Law, Leak, Limit, Micros, Quota, Span, State, Zone};
+use tollgate_core::{Align, Figures, Held, Law, Leak, Lent, Limit, Micros, Quota, Span, State, Zone};
 
 /// By how much a server's clock may be set back or forth before the time in a state is read wrongly.
 const CLOCK_STEP: Span = Span::micros(2 * Span::DAY.get());
@@ -69,6 +71,30 @@ impl Codec {
         }
     }
 
+    /// Writes a state, and what is lent beside it.
+    pub(crate) fn write_held(&self, held: Held, value: &mut Vec<u8>) {
+        self.write(held.state.unwrap_or_default(), value);
+        if held.lent.units() > 0 {
+            value.extend_from_slice(&held.lent.older.to_be_bytes());
+            value.extend_from_slice(&held.lent.recent.to_be_bytes());
+        }
+    }
+
+    /// Reads a state that this limit wrote, and what is lent beside it, about `now`; nothing if it did not.
+    pub(crate) fn read_held(&self, value: &[u8], now: Micros) -> Option<Held> {
+        let (state, lent) = value.split_at_checked(self.length())?;
+        let state = self.read(state, now)?;
+        let &[a, b, c, d, e, f, g, h] = lent else {
+            return lent.is_empty().then_some(Held { state: Some(state), lent: Lent::default() });
+        };
+        let lent = Lent { older: u32::from_be_bytes([a, b, c, d]), recent: u32::from_be_bytes([e, f, g, h]) };
+        let Figures::Bucket { unit, capacity, .. } = self.limit.figures() else { return None };
+        let [owed, ..] = self.limit.parts_of(state);
+        let units = u64::from(lent.older) + u64::from(lent.recent);
+        let fits = units <= (capacity - owed) / unit;
+        fits.then_some(Held { state: Some(state), lent })
+    }
+
     /// Reads a state that this limit wrote, about `now`; nothing if it did not.
     pub(crate) fn read(&self, value: &[u8], now: Micros) -> Option<State> {
         let mut rest = value.strip_prefix(&self.prefix[..]).filter(|_| value.len() == self.length())?;
@@ -92,10 +118,10 @@ fn nearest(low: u64, bits: usize, near: u64) -> u64 {
     low + (near + span / 2).saturating_sub(low) / span * span
 }
 
-/// The limit that wrote a value, and the state it wrote, about `now`; nothing if it was none.
-pub(crate) fn decode(value: &[u8], now: Micros) -> Option<(Limit, State)> {
+/// The limit that wrote a value, and what it wrote, about `now`; nothing if it was none.
+pub(crate) fn decode(value: &[u8], now: Micros) -> Option<(Limit, Held)> {
     let limit = read_limit(&mut { value })?;
-    Some((limit, Codec::new(&limit).read(value, now)?))
+    Some((limit, Codec::new(&limit).read_held(value, now)?))
 }
 
 // What a value's first byte has in its upper half.
@@ -230,7 +256,8 @@ mod tests {
                         let state = limit.step(None, NOW, Ask::exactly(units)).state;
                         let (codec, mut value) = (Codec::new(&limit), Vec::new());
                         codec.write(state, &mut value);
-                        assert_eq!(decode(&value, NOW), Some((limit, state)), "{limit}");
+                        let held = Held { state: Some(state), lent: Lent::default() };
+                        assert_eq!(decode(&value, NOW), Some((limit, held)), "{limit}");
                         assert_eq!((value.len(), codec.read(&value, NOW)), (codec.length(), Some(state)));
                         for cut in 0..value.len() {
                             assert_eq!(decode(&value[..cut], NOW), None);
@@ -253,6 +280,27 @@ mod tests {
         assert_eq!(decode(&value, NOW), None, "more is owed than may be");
         assert_eq!(decode(b"hello, world", NOW), None);
         assert_eq!(decode(&[0xff; 40], NOW), None);
+    }
+
+    #[test]
+    fn what_is_lent_stands_behind_the_state() {
+        let limit = Limit::new(Law::TokenBucket, "10/s burst 8".parse().unwrap()).unwrap();
+        let (codec, mut value) = (Codec::new(&limit), Vec::new());
+        let state = Some(limit.step(None, NOW, Ask::exactly(3)).state);
+        let held = Held { state, lent: Lent { older: 1, recent: 4 } };
+        codec.write_held(held, &mut value);
+        assert_eq!((value.len(), decode(&value, NOW)), (codec.length() + 8, Some((limit, held))));
+        for cut in 1..8 {
+            assert_eq!(decode(&value[..value.len() - cut], NOW), None, "it is cut short");
+        }
+        *value.last_mut().unwrap() += 1;
+        assert_eq!(decode(&value, NOW), None, "more is owed and lent than may be");
+
+        let window = Limit::new(Law::FixedWindow(Align::FirstHit), "8/s".parse().unwrap()).unwrap();
+        let (codec, mut value) = (Codec::new(&window), Vec::new());
+        codec.write(window.step(None, NOW, Ask::exactly(3)).state, &mut value);
+        value.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(decode(&value, NOW), None, "a window has nothing behind it");
     }
 
     #[test]
