@@ -19,6 +19,8 @@ mod demand;
 mod policy;
 #[cfg(test)]
 mod rules;
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) mod sim;
 mod stats;
 mod table;
 

@@ -31,6 +31,13 @@ mod permit;
 pub mod redis;
 mod store;
 
+/// Nodes and a store in a time of their own: for measuring leases, and for nothing else.
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation {
+    pub use crate::lease::sim::{Row, crowd, table};
+}
+
 pub use clock::{ManualClock, SystemClock};
 pub use durations::{DURATION_BOUNDS_MICROS, Durations};
 #[cfg(feature = "rules")]
