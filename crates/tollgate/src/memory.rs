@@ -10,7 +10,7 @@
 //! refused is never dropped. If nothing may go, the newcomer is decided as what it is, a key never seen, but it is not
 //! remembered; both cases are counted.
 
-mod book;
+pub(crate) mod book;
 mod cap;
 mod decide;
 mod entry;
@@ -18,9 +18,9 @@ mod mirror;
 mod roll;
 mod room;
 mod shard;
-mod sync;
+pub(crate) mod sync;
 mod table;
-mod tag;
+pub(crate) mod tag;
 
 pub use cap::{Cap, CapError};
 
@@ -238,6 +238,14 @@ impl<C: Clock> MemoryStore<C> {
     /// How many shards there are to sweep.
     pub fn shards(&self) -> usize {
         self.table.geometry().shards
+    }
+
+    /// What stands for a key under a limit, here and wherever else this process remembers something of it.
+    #[cfg(feature = "redis")]
+    #[expect(dead_code, reason = "leases will ask for it")]
+    #[inline]
+    pub(crate) fn tag(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Tag {
+        self.tagger.tag(key, limit).in_scope(scope)
     }
 
     /// Counts what it holds. It takes every shard's lock in turn: for a gauge, not for the request path.

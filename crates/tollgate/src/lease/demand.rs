@@ -1,0 +1,106 @@
+//! How fast a key is drawn: on this node, and on all of them.
+//!
+//! The units of the last few dozen draws, and how long they took: a busy key is known within milliseconds, a quiet one
+//! after minutes. What all nodes draw is what the store has less of than time alone explains.
+
+use super::policy;
+use tollgate_core::{Answer, Ask, Limit, Micros, Outcome, Reading, State};
+
+/// Beyond so many draws, or so many seconds, the past counts half.
+const DRAWS: f32 = 32.0;
+const SECONDS: f32 = 120.0;
+
+/// What is known of how fast a key is drawn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    /// Units drawn here, in so many draws, within so many seconds.
+    units: f32,
+    draws: f32,
+    seconds: f32,
+    /// Units that all nodes took from the store, within so many seconds.
+    taken: f32,
+    taken_seconds: f32,
+    /// Up to when the draws are counted in, and what the cell's counts were then.
+    since: Micros,
+    counted: Counts,
+}
+
+/// How many draws there were and how many units they were for, since the key has a cell. Both start over when they are
+/// full: only differences are looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) draws: u32,
+    pub(super) units: u32,
+}
+
+impl Demand {
+    /// A key that comes for the first time. It is taken to have been quiet for a second: else two draws in a row, which
+    /// everybody makes once, would look like a busy key.
+    pub(super) fn new(now: Micros) -> Demand {
+        Demand {
+            units: 0.0,
+            draws: 0.0,
+            seconds: 1.0,
+            taken: 0.0,
+            taken_seconds: 0.0,
+            since: now,
+            counted: Counts::default(),
+        }
+    }
+
+    /// Counts in what was drawn since the last time.
+    #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
+    pub(super) fn count(&mut self, counts: Counts, now: Micros) {
+        self.units += counts.units.wrapping_sub(self.counted.units) as f32;
+        self.draws += counts.draws.wrapping_sub(self.counted.draws) as f32;
+        self.seconds += policy::seconds(now.since(self.since));
+        (self.since, self.counted) = (self.since.max(now), counts);
+        while self.draws > DRAWS || self.seconds > SECONDS {
+            (self.draws, self.units, self.seconds) = (self.draws / 2.0, self.units / 2.0, self.seconds / 2.0);
+        }
+    }
+
+    /// Learns what all nodes took between two answers of the store.
+    #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
+    pub(super) fn learn(&mut self, limit: &Limit, before: (State, Micros), after: (State, Micros)) {
+        let left = remaining(limit, after.0, after.1);
+        let taken = remaining(limit, before.0, after.1).saturating_sub(left);
+        self.taken += taken as f32;
+        self.taken_seconds += policy::seconds(after.1.since(before.1));
+        // About as far back as the draws here are counted.
+        while self.taken_seconds > 2.0 * self.seconds.max(0.01) {
+            (self.taken, self.taken_seconds) = (self.taken / 2.0, self.taken_seconds / 2.0);
+        }
+    }
+
+    /// Counts in what this node was lent, where the store's next word won't show it.
+    #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
+    pub(super) fn add(&mut self, lent: u32) {
+        self.taken += lent as f32;
+    }
+
+    /// Units drawn here each second.
+    pub(super) fn here(&self) -> f32 {
+        self.units / self.seconds.max(0.000_1)
+    }
+
+    /// Units taken by all nodes each second; as long as that is unknown, as much as if all were like this one.
+    #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
+    pub(super) fn everywhere(&self, nodes: u32) -> f32 {
+        match self.taken_seconds > 0.0 {
+            true => (self.taken / self.taken_seconds).max(self.here()),
+            false => self.here() * nodes as f32,
+        }
+    }
+
+    /// When the draws were counted last, which is when the store was asked last.
+    pub(super) fn since(&self) -> Micros {
+        self.since
+    }
+}
+
+/// How many units are left of a state, at the store's time.
+pub(super) fn remaining(limit: &Limit, state: State, at: Micros) -> u32 {
+    let outcome = Outcome::of_state(Answer::Spared, at, state);
+    Reading::new(limit, Ask::PEEK, outcome).remaining()
+}

@@ -1,0 +1,408 @@
+//! All of it together, one event after the other.
+
+use super::super::{Errand, Order, Spend};
+use super::bound::Bound;
+use super::dice::Dice;
+use super::node::{Clock, Node, whose};
+use super::store::{Answer, Store};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use tollgate_core::{Ask, Limit, Micros, TERM};
+
+/// When every world begins: late enough for all that matters to have happened after 0.
+const BEGIN: u64 = 1_000_003 * TERM.get() + 7_654_321;
+const SECOND: u64 = 1_000_000;
+
+/// What may go wrong, and how long words take. Times are in seconds, and `INFINITY` is never.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weather {
+    /// How long a word takes, between these.
+    pub(super) trip: (f64, f64),
+    /// How likely it is lost, and how likely so late that nobody waits for it.
+    pub(super) loss: f64,
+    pub(super) late: f64,
+    /// How likely an order can't be sent, and a request has another limit with nothing in hand.
+    pub(super) unsent: f64,
+    pub(super) mixed: f64,
+    /// How often, on the whole, each node stands still for a while, dies, or stops in good order.
+    pub(super) stall: f64,
+    pub(super) death: f64,
+    pub(super) stop: f64,
+    /// How often the store is away for a moment. It forgets nothing.
+    pub(super) outage: f64,
+    /// How slow or fast nodes' clocks run, at most.
+    pub(super) drift: f64,
+    /// How long a node waits for an answer.
+    pub(super) patience: f64,
+}
+
+impl Weather {
+    /// Nothing goes wrong, and the store is a millisecond away.
+    pub(super) const FAIR: Weather = Weather {
+        trip: (0.000_4, 0.000_6),
+        loss: 0.0,
+        late: 0.0,
+        unsent: 0.0,
+        mixed: 0.0,
+        stall: f64::INFINITY,
+        death: f64::INFINITY,
+        stop: f64::INFINITY,
+        outage: f64::INFINITY,
+        drift: 0.0,
+        patience: f64::INFINITY,
+    };
+}
+
+/// Nodes, a store, and what is on its way between them.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) now: u64,
+    pub(super) nodes: Vec<Node>,
+    pub(super) dice: Dice,
+    pub(super) counts: Vec<Counts>,
+    /// By how many thousandths of a unit the limit was passed, at most.
+    pub(super) excess: u64,
+    limit: Limit,
+    store: Store,
+    away_until: u64,
+    weather: Weather,
+    bounds: Vec<Bound>,
+    events: BinaryHeap<Reverse<Event>>,
+    made: u64,
+    /// Questions that somebody waits for.
+    waiting: HashMap<u64, Question>,
+    errands: Vec<Errand>,
+}
+
+/// What came of the requests at a node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) requests: u64,
+    pub(super) admitted: u64,
+    /// Those that the store was asked for.
+    pub(super) asked: u64,
+    /// Orders that went alone.
+    pub(super) orders: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    number: u64,
+    node: usize,
+    life: u32,
+    key: usize,
+    units: Option<u32>,
+    order: Option<Order>,
+    /// By the node's clock.
+    asked_at: Micros,
+}
+
+#[derive(Debug)]
+struct Event {
+    at: u64,
+    number: u64,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Request { node: usize, key: usize, units: u32 },
+    Arrives(Question),
+    Answered(Question, Answer),
+    GivenUp { node: usize, number: u64 },
+    Sweep(usize),
+    Stall(usize),
+    Death(usize),
+    Stop(usize),
+    Outage,
+}
+
+impl World {
+    /// A world that begins.
+    pub(super) fn new(limit: Limit, keys: usize, nodes: usize, weather: Weather, seed: u64) -> World {
+        let mut dice = Dice::new(seed);
+        let fleet = u32::try_from(nodes).unwrap_or(u32::MAX);
+        let node = |_| Node::new(keys.next_multiple_of(8) * 2, fleet, Clock::wrong(&mut dice, weather.drift));
+        let mut world = World {
+            now: BEGIN,
+            nodes: (0..nodes).map(node).collect(),
+            dice,
+            counts: vec![Counts::default(); nodes],
+            excess: 0,
+            limit,
+            store: Store::new(limit, keys),
+            away_until: 0,
+            weather,
+            bounds: (0..keys).map(|_| Bound::new(&limit)).collect(),
+            events: BinaryHeap::new(),
+            made: 0,
+            waiting: HashMap::new(),
+            errands: Vec::new(),
+        };
+        for node in 0..nodes {
+            let first = world.now + world.dice.below(1_000_000) as u64;
+            world.schedule(first, What::Sweep(node));
+            world.expect(weather.stall, What::Stall(node));
+            world.expect(weather.death, What::Death(node));
+            world.expect(weather.stop, What::Stop(node));
+        }
+        world.expect(weather.outage, What::Outage);
+        world
+    }
+
+    /// Lets everything happen up to then.
+    pub(super) fn run_until(&mut self, then: u64) {
+        while self.events.peek().is_some_and(|event| event.0.at <= then) {
+            let Some(Reverse(event)) = self.events.pop() else { break };
+            self.now = self.now.max(event.at);
+            self.happen(event.what);
+        }
+        self.now = self.now.max(then);
+    }
+
+    /// Somebody draws at a node, now.
+    pub(super) fn request(&mut self, node: usize, key: usize, units: u32) {
+        self.counts[node].requests += u64::from(units);
+        if self.is_postponed(node, What::Request { node, key, units }) {
+            return;
+        }
+        self.serve(node, key, units);
+    }
+
+    fn serve(&mut self, node: usize, key: usize, units: u32) {
+        let whose = whose(key);
+        let clock = self.clock(node);
+        match self.nodes[node].leases.spend(&whose, &self.limit, units, clock) {
+            Spend::Paused(_) => {}
+            Spend::Ask(order) => self.send(node, key, Some(units), order),
+            Spend::Spent(spent) => {
+                if let Some(order) = spent.order {
+                    self.send(node, key, None, Some(order));
+                }
+                if self.dice.happens(self.weather.mixed) {
+                    self.nodes[node].leases.put_back(whose.tag, units, spent.receipt);
+                    self.send(node, key, Some(units), None);
+                } else {
+                    self.admit(node, key, units);
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, node: usize, key: usize, units: u32) {
+        self.counts[node].admitted += u64::from(units);
+        let excess = self.bounds[key].admit(units, Micros::new(self.now));
+        self.excess = self.excess.max(excess);
+    }
+
+    fn send(&mut self, node: usize, key: usize, units: Option<u32>, order: Option<Order>) {
+        let order = order.filter(|order| {
+            let is_sent = !self.dice.happens(self.weather.unsent);
+            if !is_sent {
+                self.nodes[node].leases.settle_unsent(order);
+            }
+            is_sent
+        });
+        match (units, order) {
+            (Some(_), _) => self.counts[node].asked += 1,
+            (None, Some(_)) => self.counts[node].orders += 1,
+            (None, None) => return,
+        }
+        let (life, asked_at) = (self.nodes[node].life, self.clock(node));
+        self.made += 1;
+        let question = Question { number: self.made, node, life, key, units, order, asked_at };
+        self.waiting.insert(question.number, question);
+        if self.weather.patience.is_finite() {
+            let given_up = self.now + micros(self.weather.patience);
+            self.schedule(given_up, What::GivenUp { node, number: question.number });
+        }
+        self.carry(What::Arrives(question));
+    }
+
+    /// Sends a word on its way, unless it is lost.
+    fn carry(&mut self, what: What) {
+        if self.dice.happens(self.weather.loss) {
+            return;
+        }
+        let (least, most) = self.weather.trip;
+        let trip = match self.dice.happens(self.weather.late) {
+            true => self.dice.scale(most, 90.0),
+            false => self.dice.between(least, most),
+        };
+        self.schedule(self.now + micros(trip), what);
+    }
+
+    fn happen(&mut self, what: What) {
+        match what {
+            What::Request { node, key, units } => {
+                if !self.is_postponed(node, what) {
+                    self.serve(node, key, units);
+                }
+            }
+            What::Arrives(question) => self.arrive(question),
+            What::Answered(question, answer) => {
+                if !self.is_postponed(question.node, what) {
+                    self.hear(&question, &answer);
+                }
+            }
+            What::GivenUp { node, number } => {
+                if !self.is_postponed(node, what) {
+                    self.give_up(number);
+                }
+            }
+            What::Sweep(node) => {
+                if !self.is_postponed(node, what) {
+                    self.sweep(node);
+                    self.schedule(self.now + SECOND, what);
+                }
+            }
+            What::Stall(node) => {
+                let pause = self.dice.scale(0.001, 100.0);
+                self.nodes[node].stands_until = self.now + micros(pause);
+                self.expect(self.weather.stall, what);
+            }
+            What::Death(node) => {
+                self.die(node);
+                self.expect(self.weather.death, what);
+            }
+            What::Stop(node) => self.stop(node),
+            What::Outage => {
+                self.away_until = self.now + micros(self.dice.scale(0.01, 60.0));
+                self.expect(self.weather.outage, what);
+            }
+        }
+    }
+
+    fn arrive(&mut self, question: Question) {
+        if self.now < self.away_until {
+            return;
+        }
+        let now = Micros::new(self.now);
+        let answer = self.store.answer(question.key, question.units, question.order.as_ref(), now);
+        // Whether or not anybody hears of it, it is taken: the most that can have been admitted is counted.
+        if answer.outcome.is_some_and(|outcome| !outcome.is_refused()) {
+            self.admit(question.node, question.key, question.units.unwrap_or(0));
+        }
+        self.carry(What::Answered(question, answer));
+    }
+
+    fn hear(&mut self, question: &Question, answer: &Answer) {
+        let node = question.node;
+        let is_awaited = self.waiting.remove(&question.number).is_some();
+        if !is_awaited || self.nodes[node].life != question.life {
+            return;
+        }
+        let clock = self.clock(node);
+        let leases = &self.nodes[node].leases;
+        if let (Some(units), Some(outcome)) = (question.units, &answer.outcome) {
+            let ask = Ask::exactly(units);
+            leases.note(whose(question.key).tag, &self.limit, ask, outcome, question.asked_at);
+        }
+        if let (Some(order), Some(told)) = (&question.order, answer.told)
+            && let Some(errand) = leases.settle(order, told, clock)
+        {
+            self.run_errand(node, &errand);
+        }
+    }
+
+    fn give_up(&mut self, number: u64) {
+        let Some(question) = self.waiting.remove(&number) else { return };
+        let node = &self.nodes[question.node];
+        if node.life == question.life
+            && let Some(order) = &question.order
+        {
+            node.leases.settle_lost(order);
+        }
+    }
+
+    fn sweep(&mut self, node: usize) {
+        let clock = self.clock(node);
+        let mut errands = std::mem::take(&mut self.errands);
+        let leases = &self.nodes[node].leases;
+        leases.sweep(leases.shards(), clock, &mut errands);
+        for errand in errands.drain(..) {
+            self.run_errand(node, &errand);
+        }
+        self.errands = errands;
+    }
+
+    /// Gives everything back, and is gone soon after.
+    fn stop(&mut self, node: usize) {
+        let clock = self.clock(node);
+        let mut errands = Vec::new();
+        self.nodes[node].leases.drain(clock, &mut errands);
+        for errand in &errands {
+            self.run_errand(node, errand);
+        }
+        self.schedule(self.now + SECOND / 5, What::Death(node));
+        self.expect(self.weather.stop, What::Stop(node));
+    }
+
+    fn run_errand(&mut self, node: usize, errand: &Errand) {
+        let key = usize::try_from(errand.name.scope.0).unwrap_or(0);
+        self.send(node, key, None, Some(errand.order));
+    }
+
+    fn die(&mut self, node: usize) {
+        let clock = Clock::wrong(&mut self.dice, self.weather.drift);
+        self.nodes[node].restart(clock);
+        self.nodes[node].stands_until = 0;
+    }
+
+    fn clock(&self, node: usize) -> Micros {
+        self.nodes[node].read_clock(BEGIN, self.now)
+    }
+
+    /// Whether a node stands still; then it happens when it goes on.
+    fn is_postponed(&mut self, node: usize, what: What) -> bool {
+        let until = self.nodes[node].stands_until;
+        if self.now < until {
+            self.schedule(until, what);
+            return true;
+        }
+        false
+    }
+
+    fn expect(&mut self, mean: f64, what: What) {
+        if mean.is_finite() {
+            let wait = self.dice.wait(mean);
+            self.schedule(self.now + micros(wait), what);
+        }
+    }
+
+    fn schedule(&mut self, at: u64, what: What) {
+        self.made += 1;
+        self.events.push(Reverse(Event { at, number: self.made, what }));
+    }
+}
+
+/// Seconds in whole microseconds.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "spans are short, and not below nothing"
+)]
+pub(super) fn micros(seconds: f64) -> u64 {
+    (seconds * 1e6) as u64
+}
+
+/// Earlier events first, and of those at the same time the one that was made first.
+impl Ord for Event {
+    fn cmp(&self, other: &Event) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Event) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Event) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Event {}

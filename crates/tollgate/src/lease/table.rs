@@ -1,0 +1,250 @@
+//! Where leases are kept: a bounded table of cells, in shards behind a lock each.
+//!
+//! A shard is cut into sets of eight places, and a key belongs to one set. The marks of a set are one line of the cache,
+//! and what a draw from hand needs of a cell is another. A key that finds its set full of leases has to do without: it
+//! is asked for at the store. A shard takes its memory when its first key comes.
+
+use super::cell::{Cold, Hot, Slot};
+use super::stats::Tally;
+use crate::memory::sync::{Mutex, MutexGuard};
+use crate::memory::tag::Tag;
+use std::ops::{Deref, DerefMut};
+use tollgate_core::{Micros, Span};
+
+/// Places of a set.
+const WAYS: usize = 8;
+/// Places that a shard is made for: some tens of kilobytes, swept in some tens of microseconds.
+const PLACES: usize = 512;
+/// Even a small table has some shards, so that threads seldom wait for each other, unless it is tiny.
+const FEW_SHARDS: usize = 16;
+
+/// A table of cells.
+#[derive(Debug)]
+pub(super) struct Table {
+    shards: Box<[Lane]>,
+    /// Sets of each shard.
+    sets: usize,
+}
+
+/// A shard's lock, on a cache line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Lane(Mutex<Shard>);
+
+/// Some cells.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    pub(super) clock: Steady,
+    /// Whether nothing is lent any more, because the node stops.
+    pub(super) is_closed: bool,
+    /// One for each place, 0 where it is empty.
+    marks: Vec<u64>,
+    pub(super) hot: Vec<Hot>,
+    pub(super) cold: Vec<Cold>,
+    pub(super) tally: Tally,
+}
+
+impl Table {
+    pub(super) fn new(cells: usize) -> Table {
+        let shards = (cells / PLACES).max((cells / (8 * WAYS)).min(FEW_SHARDS)).next_power_of_two();
+        let sets = cells.div_ceil(shards).div_ceil(WAYS).max(1);
+        Table { shards: (0..shards).map(|_| Lane(Mutex::new(Shard::default()))).collect(), sets }
+    }
+
+    pub(super) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// How many cells there can be.
+    pub(super) fn capacity(&self) -> usize {
+        self.shards.len() * self.sets * WAYS
+    }
+
+    /// Waits for the shard that a tag belongs to.
+    #[inline(always)]
+    pub(super) fn lock(&self, tag: Tag) -> Locked<'_> {
+        // The number of shards is a power of two, so this is a mask.
+        self.lock_at(usize::try_from(tag.spread & (self.shards.len() as u64 - 1)).unwrap_or(0))
+    }
+
+    /// Waits for a shard.
+    #[inline(always)]
+    pub(super) fn lock_at(&self, index: usize) -> Locked<'_> {
+        Locked { shard: self.shards[index].0.lock(), index, sets: self.sets }
+    }
+}
+
+/// A shard that this thread alone may change.
+#[derive(Debug)]
+pub(super) struct Locked<'a> {
+    shard: MutexGuard<'a, Shard>,
+    index: usize,
+    sets: usize,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Shard;
+
+    #[inline(always)]
+    fn deref(&self) -> &Shard {
+        &self.shard
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Shard {
+        &mut self.shard
+    }
+}
+
+impl Locked<'_> {
+    /// Where a key's cell is.
+    #[inline(always)]
+    pub(super) fn find(&self, tag: Tag) -> Option<usize> {
+        let first = self.set(tag);
+        let marks: &[u64; WAYS] = self.marks.get(first..)?.first_chunk()?;
+        // All eight are compared, without a branch that could be guessed wrong.
+        let met = (0..WAYS).fold(0_u32, |met, way| met | u32::from(marks[way] == tag.mark) << way);
+        if met == 0 { None } else { Some(first + met.trailing_zeros() as usize) }
+    }
+
+    /// The first place of the set that a key belongs to.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the set is below their number")]
+    fn set(&self, tag: Tag) -> usize {
+        ((u128::from(tag.mark) * self.sets as u128) >> 64) as usize * WAYS
+    }
+
+    /// A cell, and where what it does is counted.
+    pub(super) fn slot(&mut self, index: usize) -> Option<Slot<'_>> {
+        let shard = &mut *self.shard;
+        Some(Slot {
+            hot: shard.hot.get_mut(index)?,
+            cold: shard.cold.get_mut(index)?,
+            tally: &mut shard.tally,
+        })
+    }
+
+    /// How many places there are by now.
+    pub(super) fn places(&self) -> usize {
+        self.marks.len()
+    }
+
+    /// How many cells there are.
+    pub(super) fn cells(&self) -> usize {
+        self.marks.iter().filter(|mark| **mark != 0).count()
+    }
+
+    /// Whose cell is in a place. Of what picks a shard, only that it picks this one is known.
+    pub(super) fn tag(&self, index: usize) -> Option<Tag> {
+        let mark = *self.marks.get(index)?;
+        (mark != 0).then_some(Tag { mark, spread: self.index as u64 })
+    }
+
+    /// A place for a newcomer: an empty one, or that of the key that was asked for the longest ago among those that hold
+    /// no lease.
+    pub(super) fn make_room(&mut self, tag: Tag, now: Micros) -> Option<Slot<'_>> {
+        if self.marks.is_empty() {
+            let places = self.sets * WAYS;
+            self.marks = vec![0; places];
+            self.hot.resize_with(places, Hot::default);
+            self.cold.resize_with(places, Cold::default);
+        }
+        let first = self.set(tag);
+        let ways = first..first + WAYS;
+        let index = match ways.clone().find(|index| self.marks[*index] == 0) {
+            Some(index) => index,
+            None => ways
+                .filter(|index| !self.cold[*index].is_asked() && !self.hot[*index].is_lent(now))
+                .min_by_key(|index| self.cold[*index].asked_at())?,
+        };
+        self.slot(index)?.forfeit();
+        self.remove(index);
+        self.marks[index] = tag.mark;
+        self.slot(index)
+    }
+
+    /// Empties a place.
+    pub(super) fn remove(&mut self, index: usize) {
+        self.marks[index] = 0;
+        self.cold[index].name = None;
+    }
+}
+
+/// A clock that never goes back.
+///
+/// A lease must not last longer because somebody has set the clock back. Where the clock that it reads falls back, this
+/// one goes on from where it was: by what was lost it runs ahead, so that every lease ends earlier by as much. Threads
+/// that read the clock and were then held up look like a clock that falls back by a little; below a millisecond, which
+/// is within what leases end too early anyway, they are taken for that, and time stands still for them.
+#[derive(Debug, Default)]
+pub(super) struct Steady {
+    latest: Micros,
+    lost: Span,
+}
+
+impl Steady {
+    const STEP: Span = Span::millis(1);
+
+    /// The time, when the clock has just been read.
+    #[inline(always)]
+    pub(super) fn read(&mut self, now: Micros) -> Micros {
+        if now < self.latest {
+            return self.read_back(now);
+        }
+        self.latest = now;
+        now.plus(self.lost)
+    }
+
+    #[cold]
+    fn read_back(&mut self, now: Micros) -> Micros {
+        let back = self.latest.since(now);
+        if back > Steady::STEP {
+            self.lost = Span::micros(self.lost.get() + back.get());
+            self.latest = now;
+            return now.plus(self.lost);
+        }
+        self.latest.plus(self.lost)
+    }
+
+    /// The time, when the clock was read a while ago.
+    pub(super) fn about(&mut self, now: Micros) -> Micros {
+        self.latest = self.latest.max(now);
+        self.latest.plus(self.lost)
+    }
+
+    /// What an earlier reading of the clock was in this time, at the most.
+    pub(super) fn past(&self, then: Micros) -> Micros {
+        then.min(self.latest).plus(self.lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_falls_back_takes_time_away_and_never_lends_any() {
+        let at = |millis: u64| Micros::new(millis * 1_000);
+        let mut clock = Steady::default();
+        assert_eq!(clock.read(at(100)), at(100));
+        assert_eq!(clock.read(at(99)), at(100), "a thread was held up");
+        assert_eq!(clock.read(at(101)), at(101));
+        assert_eq!(clock.read(at(51)), at(101), "somebody has set it back");
+        assert_eq!(clock.read(at(61)), at(111), "and it goes on");
+        assert_eq!(clock.about(at(60)), at(111));
+        assert_eq!(clock.past(at(60)), at(110));
+        assert_eq!(clock.read(at(1)), at(111));
+        assert_eq!(clock.read(at(2)), at(112));
+    }
+
+    #[test]
+    fn a_table_has_about_as_many_places_as_were_asked_for() {
+        for cells in [0, 1, 8, 100, 1_000, 4_096, 100_000, 1_000_000] {
+            let table = Table::new(cells);
+            let capacity = table.capacity();
+            assert!(capacity >= cells && capacity <= cells + 8 * table.shards(), "{cells}: {capacity}");
+        }
+    }
+}
