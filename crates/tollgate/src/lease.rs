@@ -95,6 +95,13 @@ pub(crate) struct Order {
     serial: u32,
 }
 
+impl Order {
+    /// When it was made, which is before it is sent.
+    pub(crate) fn asked_at(&self) -> Micros {
+        self.asked_at
+    }
+}
+
 /// An order for which no draw tells whose it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Errand {

@@ -21,7 +21,6 @@ mod durations;
 mod gate;
 mod health;
 #[cfg(any(feature = "redis", feature = "simulation"))]
-#[cfg_attr(not(test), expect(dead_code, reason = "no store takes its orders yet"))]
 mod lease;
 mod limiter;
 mod limits;

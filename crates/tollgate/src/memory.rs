@@ -242,7 +242,6 @@ impl<C: Clock> MemoryStore<C> {
 
     /// What stands for a key under a limit, here and wherever else this process remembers something of it.
     #[cfg(feature = "redis")]
-    #[expect(dead_code, reason = "leases will ask for it")]
     #[inline]
     pub(crate) fn tag(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Tag {
         self.tagger.tag(key, limit).in_scope(scope)

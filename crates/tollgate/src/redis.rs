@@ -20,12 +20,14 @@ mod bundle;
 mod cluster;
 mod errand;
 mod fleet;
+mod hand;
 mod heartbeat;
 mod lane;
 mod node;
 mod notes;
 #[cfg(test)]
 mod parity;
+mod post;
 mod report;
 mod script;
 mod sentinel;

@@ -788,7 +788,7 @@ local function make_laws()
   -- Makes the function that deals with leases: first it takes note of all reports, then it lends to all who wish. What
   -- is given back can be drawn in the same call, and what is drawn comes before what is lent.
   local function make_lend()
-    local STUCK, UNKNOWN, KNOWN = 0, 1, 2
+    local STUCK, UNKNOWN, KNOWN, SHOWN, ABSENT = 0, 1, 2, 4, 8
     local NO_REPORT, NO_WISH = {term = 0, spent = 0, kept = 0, back = 0}, {soon = 0, later = 0, one_of = 1}
 
     -- Twin of Wish::of.
@@ -886,12 +886,17 @@ local function make_laws()
       for _, order in ipairs(orders) do
         local noted = order.noted
         if noted then
-          local loan = noted
+          local loan, code, shown = noted, noted.is_known and KNOWN or UNKNOWN, nil
           -- Unless another quota has taken the key over since.
           if not trouble(order.limit, values[order.key]) then
-            loan = settle(order, NO_REPORT, order.wish)
+            loan, shown = settle(order, NO_REPORT, order.wish), values[order.key]
+            code = code + (shown and SHOWN or ABSENT)
+            if shown and #shown > order.limit.length then
+              shown = bucket.fold(order.limit, shown)
+            end
           end
-          say(char(noted.is_known and KNOWN or UNKNOWN) .. write('>I4I7I7', loan.units, loan.term, loan.ends))
+          say(char(code) .. write('>I4I7I7', loan.units, loan.term, loan.ends))
+          say(shown or '')
         else
           say(char(STUCK))
         end

@@ -30,8 +30,9 @@ pub(super) struct Errands {
     lost: Vec<(usize, Failure)>,
     /// The groups that are asked of several, or in part of this node.
     split: Vec<usize>,
-    /// All groups that are asked of somebody, in order.
+    /// All groups that are asked of somebody, in order; and those with which something is ordered.
     groups: Vec<usize>,
+    ordered: Vec<usize>,
 }
 
 impl Errands {
@@ -43,6 +44,9 @@ impl Errands {
     /// Has a part of a group asked of a server.
     pub(super) fn add(&mut self, lane: &Arc<Lane>, part: Part) {
         self.enter(part.group);
+        if !part.wanted.is_empty() {
+            self.ordered.push(part.group);
+        }
         match self.errands.iter_mut().find(|errand| Arc::ptr_eq(&errand.lane, lane)) {
             Some(errand) => errand.parts.push(part),
             None => self.errands.push(Errand { lane: Arc::clone(lane), parts: vec![part], ticket: None }),
@@ -59,6 +63,11 @@ impl Errands {
         if self.groups.last() != Some(&group) {
             self.groups.push(group);
         }
+    }
+
+    /// Whether something was ordered along with a group.
+    pub(super) fn is_ordered(&self, group: usize) -> bool {
+        self.ordered.binary_search(&group).is_ok()
     }
 
     /// Notes that a group is decided in several places.

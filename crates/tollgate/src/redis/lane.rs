@@ -7,9 +7,12 @@
 
 use super::bundle::{Binder, Bundle};
 use super::fleet::Fleet;
+use super::hand::Wanted;
 use super::node::{Answer, Node};
+use super::post::Post;
 use super::tally::Tally;
-use super::wire::{Again, Fate, Parcel};
+use super::wire::{Again, Fate, Lending, Loaned, Parcel, WireError};
+use crate::lease::{Errand, Leases, Name, Order, Told};
 use ::redis::{Cmd, Value};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
@@ -18,10 +21,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
-use tollgate_core::{Clock, Draws, Failure, Micros};
+use tollgate_core::{Clock, Draws, Failure, Limit, Loan, Micros};
 
 /// How many loads may be in flight at all. The server has work for a few milliseconds then.
 const IN_FLIGHT: usize = 8;
@@ -35,6 +39,8 @@ const CALL_DRAWS: usize = 48;
 const CALLS: usize = 16;
 /// The most draws that may wait, unless they came together.
 const WAITING_DRAWS: usize = 8192;
+/// How long a node that is about to stop waits for its last word to arrive.
+const LAST_WORD: Duration = Duration::from_millis(500);
 /// How often a group is sent again because something was in its way that was looked at here: a state that another quota
 /// wrote. While two versions of the rules are in force, several nodes may write in turn.
 const TRIES: usize = 4;
@@ -44,6 +50,7 @@ const TRIES: usize = 4;
 pub(super) struct Lane {
     fleet: Arc<Fleet>,
     node: Arc<Node>,
+    leases: Arc<Leases>,
     clock: Arc<dyn Clock>,
     /// Where its couriers run, wherever draws come from.
     runtime: Handle,
@@ -72,6 +79,7 @@ struct Spent {
     decided: Arc<Draws>,
     slots: Vec<u16>,
     waiters: Vec<oneshot::Sender<Arc<Draws>>>,
+    orders: Vec<Carried>,
 }
 
 /// What travels together.
@@ -81,8 +89,25 @@ struct Load {
     /// For each group, the slot of its keys.
     slots: Vec<u16>,
     waiters: Vec<oneshot::Sender<Arc<Draws>>>,
+    orders: Vec<Carried>,
     /// When the last of those who wait gives up.
     deadline: Option<Instant>,
+}
+
+/// An order on its way.
+#[derive(Debug)]
+struct Carried {
+    order: Order,
+    of: Of,
+    slot: u16,
+}
+
+/// Whose order it is.
+#[derive(Debug)]
+enum Of {
+    /// That of the draw at this place of the load.
+    Draw(usize),
+    Name(Arc<Name>, Limit),
 }
 
 /// Some draws of a group, for one server.
@@ -94,12 +119,14 @@ pub(super) struct Part {
     pub(super) slot: u16,
     /// Whether they are only looked at: another draw of the group was refused already.
     pub(super) is_look: bool,
+    /// What is ordered along with them, if they are all of the group.
+    pub(super) wanted: Vec<Wanted>,
 }
 
 impl Part {
     /// A group as it is.
     pub(super) fn whole(group: usize, slot: u16) -> Part {
-        Part { group, picks: None, slot, is_look: false }
+        Part { group, picks: None, slot, is_look: false, wanted: Vec::new() }
     }
 
     /// How many draws it has.
@@ -119,22 +146,17 @@ pub(super) struct Ticket {
 
 impl Lane {
     /// A lane to a server, with its couriers on their way.
-    pub(super) fn start(
-        fleet: Arc<Fleet>,
-        node: Arc<Node>,
-        clock: Arc<dyn Clock>,
-        runtime: Handle,
-        tally: Arc<Tally>,
-    ) -> Arc<Lane> {
+    pub(super) fn start(post: &Post, node: Arc<Node>, runtime: Handle) -> Arc<Lane> {
         let lane = Arc::new(Lane {
-            fleet,
+            fleet: Arc::clone(&post.fleet),
             node,
-            clock,
+            leases: Arc::clone(&post.leases),
+            clock: Arc::clone(&post.clock),
             runtime,
             queue: Mutex::default(),
             wake: Notify::new(),
             is_closed: AtomicBool::new(false),
-            tally,
+            tally: Arc::clone(&post.tally),
         });
         for _ in 0..IN_FLIGHT {
             lane.runtime.spawn(carry(Arc::clone(&lane)));
@@ -153,13 +175,23 @@ impl Lane {
         let size = parts.iter().map(|part| part.size(draws)).sum();
         let mut queue = self.queue.lock();
         if queue.draws > 0 && queue.draws + size > WAITING_DRAWS {
+            drop(queue);
+            for wanted in parts.iter().flat_map(|part| &part.wanted) {
+                self.leases.settle_unsent(&wanted.order);
+            }
             return Err(Failure::Busy);
         }
         let (is_worth_it, load) = queue.open(size);
         let first = load.draws.len();
         for part in parts {
+            let before = load.draws.all().len();
             load.draws.begin_with(draws, part.group, part.picks.as_deref(), part.is_look);
             load.slots.push(part.slot);
+            load.orders.extend(part.wanted.iter().map(|wanted| Carried {
+                order: wanted.order,
+                of: Of::Draw(before + wanted.draw),
+                slot: part.slot,
+            }));
         }
         load.waiters.push(tell);
         load.deadline = load.deadline.max(Some(deadline));
@@ -170,6 +202,29 @@ impl Lane {
             self.wake.notify_one();
         }
         Ok(Ticket { decided, first })
+    }
+
+    /// Puts an order on the lane that goes its own way.
+    pub(super) fn order(&self, errand: Errand, slot: u16, deadline: Instant) -> Result<Ticket, Failure> {
+        let Errand { order, limit, name } = errand;
+        let (tell, decided) = oneshot::channel();
+        let mut queue = self.queue.lock();
+        if queue.draws >= WAITING_DRAWS {
+            drop(queue);
+            self.leases.settle_unsent(&order);
+            return Err(Failure::Busy);
+        }
+        let (is_worth_it, load) = queue.open(1);
+        load.orders.push(Carried { order, of: Of::Name(name, limit), slot });
+        load.waiters.push(tell);
+        load.deadline = load.deadline.max(Some(deadline));
+        let is_full = load.is_full();
+        queue.draws += 1;
+        drop(queue);
+        if is_worth_it || is_full {
+            self.wake.notify_one();
+        }
+        Ok(Ticket { decided, first: 0 })
     }
 
     /// Ends it: what waits is still carried, and then its couriers go.
@@ -205,6 +260,31 @@ impl Lane {
         }
     }
 
+    /// Takes note of what became of an order, at the server's time `at`.
+    fn settle(&self, carried: &Carried, lending: Result<Lending, WireError>, draws: &Draws, at: Micros) {
+        let Carried { order, of, slot } = carried;
+        let loaned = match lending {
+            Ok(Lending::Loaned(loaned)) => loaned,
+            Ok(Lending::Stuck) => return self.leases.settle_unsent(order),
+            Err(_) => return self.leases.settle_lost(order),
+        };
+        // What the draw heard was so before anything was lent.
+        if let Of::Draw(draw) = of {
+            let draw = &draws.all()[*draw];
+            if draw.is_decided() {
+                self.leases.note(order.tag, draw.limit(), draw.act().ask(), draw.outcome(), order.asked_at());
+            }
+        }
+        let Loaned { units, term, left, is_known, seen } = loaned;
+        let loan = Loan { units, term, until: at.plus(left), is_known };
+        let errand = self.leases.settle(order, Told { loan, seen, at }, self.clock.now());
+        if let Some(errand) = errand {
+            // This node is about to stop, and gives back what it has just been lent.
+            let patience = Instant::now() + LAST_WORD;
+            let _ = self.order(errand, *slot, patience);
+        }
+    }
+
     /// Takes back what a load was carried in.
     fn take_back(&self, spent: Spent) {
         let mut queue = self.queue.lock();
@@ -232,7 +312,7 @@ impl Queue {
     /// many draws it has. Whoever takes it says when it is [done](OnTheWay).
     fn take(&mut self, seen: usize) -> (usize, Option<Load>) {
         let Some(next) = self.loads.front() else { return (0, None) };
-        let size = next.draws.all().len();
+        let size = next.size();
         if !next.is_full() && self.in_flight >= EAGER {
             return (0, None);
         }
@@ -248,16 +328,23 @@ impl Queue {
 impl Load {
     /// An empty one, in the memory of one that nobody looks at any more.
     fn renew(spent: Spent) -> Option<Load> {
-        let Spent { decided, mut slots, mut waiters } = spent;
+        let Spent { decided, mut slots, mut waiters, mut orders } = spent;
         let mut draws = Arc::into_inner(decided)?;
         draws.clear();
         slots.clear();
         waiters.clear();
-        Some(Load { draws, slots, waiters, deadline: None })
+        orders.clear();
+        Some(Load { draws, slots, waiters, orders, deadline: None })
     }
 
     fn is_full(&self) -> bool {
-        self.draws.all().len() >= CALL_DRAWS
+        self.size() >= CALL_DRAWS
+    }
+
+    /// How many draws it has, and orders that go their own way.
+    fn size(&self) -> usize {
+        let alone = self.orders.iter().filter(|carried| matches!(carried.of, Of::Name(..)));
+        self.draws.all().len() + alone.count()
     }
 }
 
@@ -280,13 +367,13 @@ async fn carry(lane: Arc<Lane>) {
         let on_the_way = OnTheWay(&lane);
         courier.deliver(&lane, &mut load).await;
         drop(on_the_way);
-        let Load { draws, slots, mut waiters, deadline: _ } = load;
+        let Load { draws, slots, mut waiters, orders, deadline: _ } = load;
         let decided = Arc::new(draws);
         for waiter in waiters.drain(..) {
             // Whoever gave up does not want to know.
             let _ = waiter.send(Arc::clone(&decided));
         }
-        lane.take_back(Spent { decided, slots, waiters });
+        lane.take_back(Spent { decided, slots, waiters, orders });
     }
 }
 
@@ -296,8 +383,9 @@ struct Courier {
     binder: Binder,
     bundles: Vec<Bundle>,
     parcels: Vec<Parcel>,
-    /// For each parcel, which bundles it carries.
+    /// For each parcel, which bundles it carries, and which orders.
     carried: Vec<Vec<usize>>,
+    orders: Vec<Vec<usize>>,
     /// For each slot, the parcel that is being filled.
     open: HashMap<u16, usize, RandomState>,
 }
@@ -308,8 +396,8 @@ impl Courier {
         let Some(deadline) = load.deadline else { return };
         self.binder.bind(&load.draws, &load.slots, &mut self.bundles);
         lane.tally.note_load(load.draws.len(), self.bundles.len());
-        for _ in 0..TRIES {
-            let used = self.pack(lane, &load.draws);
+        for attempt in 0..TRIES {
+            let used = self.pack(lane, load, attempt == 0);
             let mut left = Vec::new();
             for first in (0..used).step_by(CALLS) {
                 let sending = first..used.min(first + CALLS);
@@ -317,7 +405,7 @@ impl Courier {
                 let sent = Instant::now();
                 let answers = lane.fleet.exchange(&lane.node, calls, deadline).await;
                 let received = Instant::now();
-                if let Some(time) = self.unpack(sending, answers, &mut load.draws, &mut left) {
+                if let Some(time) = self.unpack(lane, sending, answers, load, &mut left) {
                     lane.node.note_time(sent, received, time);
                 }
             }
@@ -335,53 +423,83 @@ impl Courier {
         }
     }
 
-    /// Puts all bundles into parcels and says how many those are. Keys of different slots travel apart, and so does what
-    /// stood in each other's way.
-    fn pack(&mut self, lane: &Lane, draws: &Draws) -> usize {
+    /// Puts all bundles into parcels, and orders if it is the first time, and says how many parcels those are. Keys of
+    /// different slots travel apart, and so does what stood in each other's way.
+    fn pack(&mut self, lane: &Lane, load: &Load, is_first: bool) -> usize {
         let now = lane.node.clock_ceiling(Instant::now()).unwrap_or_else(|| lane.clock.now());
-        let mut used = 0;
+        let (draws, mut used) = (&load.draws, 0);
         self.open.clear();
-        for (index, bundle) in self.bundles.iter().enumerate() {
-            let size = draws.group(bundle.first).len();
-            let open = self.open.get(&bundle.slot).copied().filter(|_| !bundle.is_apart);
-            let open = open.filter(|open| self.parcels[*open].draw_count() + size <= CALL_DRAWS);
-            let place = open.unwrap_or_else(|| {
-                if used == self.parcels.len() {
-                    self.parcels.push(Parcel::new());
-                    self.carried.push(Vec::new());
-                }
-                self.parcels[used].start(bundle.again.as_ref().map_or(now, Again::now));
-                self.carried[used].clear();
-                if !bundle.is_apart {
-                    self.open.insert(bundle.slot, used);
-                }
-                used += 1;
-                used - 1
-            });
+        for index in 0..self.bundles.len() {
+            let bundle = &self.bundles[index];
+            let (slot, is_apart, size) = (bundle.slot, bundle.is_apart, draws.group(bundle.first).len());
+            let now = bundle.again.as_ref().map_or(now, Again::now);
+            let place = self.place(slot, size, is_apart, now, &mut used);
+            let (bundle, parcel) = (&self.bundles[index], &mut self.parcels[place]);
             match &bundle.again {
-                None => self.parcels[place].add(draws, bundle.first, bundle.times),
-                Some(again) => self.parcels[place].add_again(draws, bundle.first, bundle.times, again),
+                None => parcel.add(draws, bundle.first, bundle.times),
+                Some(again) => parcel.add_again(draws, bundle.first, bundle.times, again),
             }
             self.carried[place].push(index);
         }
+        for (index, Carried { order, of, slot }) in load.orders.iter().enumerate().filter(|_| is_first) {
+            let place = self.place(*slot, 1, false, now, &mut used);
+            let (report, wish, parcel) = (order.report, order.wish, &mut self.parcels[place]);
+            match of {
+                Of::Name(name, limit) => parcel.lend(name.key.borrow(), name.scope, limit, report, wish),
+                Of::Draw(draw) => {
+                    let draw = &draws.all()[*draw];
+                    parcel.lend(draws.key(draw), draw.scope(), draw.limit(), report, wish);
+                }
+            }
+            self.orders[place].push(index);
+        }
         used
+    }
+
+    /// The parcel that takes so many more draws of a slot.
+    fn place(&mut self, slot: u16, size: usize, is_apart: bool, now: Micros, used: &mut usize) -> usize {
+        let open = self.open.get(&slot).copied().filter(|_| !is_apart);
+        let fits =
+            |open: &usize| self.parcels[*open].draw_count() + self.orders[*open].len() + size <= CALL_DRAWS;
+        if let Some(open) = open.filter(fits) {
+            return open;
+        }
+        let place = *used;
+        if place == self.parcels.len() {
+            self.parcels.push(Parcel::new());
+            self.carried.push(Vec::new());
+            self.orders.push(Vec::new());
+        }
+        self.parcels[place].start(now);
+        self.carried[place].clear();
+        self.orders[place].clear();
+        if !is_apart {
+            self.open.insert(slot, place);
+        }
+        *used += 1;
+        place
     }
 
     /// Notes what was decided of some parcels, and which bundles are left to be sent again. Gives the time by the lane's own
     /// server, if it said so.
     fn unpack(
         &mut self,
+        lane: &Lane,
         sent: Range<usize>,
         answers: Vec<Answer>,
-        draws: &mut Draws,
+        load: &mut Load,
         left: &mut Vec<usize>,
     ) -> Option<Micros> {
-        let mut time = None;
-        let sent = self.parcels[sent.clone()].iter().zip(&self.carried[sent]);
-        for (answer, (parcel, carried)) in answers.into_iter().zip(sent) {
+        let (draws, mut time) = (&mut load.draws, None);
+        let carried = self.carried[sent.clone()].iter().zip(&self.orders[sent.clone()]);
+        for (answer, (parcel, (carried, ordered))) in
+            answers.into_iter().zip(self.parcels[sent].iter().zip(carried))
+        {
+            let ordered = ordered.iter().map(|order| &load.orders[*order]);
             let is_own = matches!(answer, Answer::Value(_));
             if matches!(answer, Answer::Torn) && carried.len() > 1 {
                 // Each by itself may well be on one server.
+                ordered.for_each(|carried| lane.leases.settle_unsent(&carried.order));
                 for index in carried {
                     self.bundles[*index].is_apart = true;
                     left.push(*index);
@@ -423,6 +541,16 @@ impl Courier {
                     Ok(Fate::Broken) => fail(draws, self.binder.members(bundle), Failure::Refused),
                     Err(failure) => fail(draws, self.binder.members(bundle), failure),
                 }
+            }
+            match &mut fates {
+                Ok(reply) => {
+                    let at = reply.now();
+                    for (carried, lending) in ordered.zip(reply.loans()) {
+                        lane.settle(carried, lending, draws, at);
+                    }
+                }
+                // Whether the server has heard of them, nobody knows.
+                Err(_) => ordered.for_each(|carried| lane.leases.settle_lost(&carried.order)),
             }
         }
         time

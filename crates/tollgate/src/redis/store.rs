@@ -4,20 +4,20 @@ use super::errand::{Errands, ask_one, release};
 use super::fleet::{Description, Fleet, FleetOptions};
 use super::heartbeat::Heartbeat;
 use super::lane::{Lane, Part};
-use super::node::{Node, Phase, TrustError};
+use super::node::TrustError;
 use super::notes::Notes;
-use super::tally::Tally;
+use super::post::Post;
 use super::url::RedisUrl;
 use super::{script, stored_key};
 use crate::clock::SystemClock;
 use crate::health::StoreCounts;
+use crate::lease::Leases;
 use crate::memory::{Cap, CapError, MemoryStore};
 use crate::store::Store;
-use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tollgate_core::{
     Act, Answer, Clock, Consistency, Draw, Draws, Failure, FailureMode, KeyRef, Limit, Micros, Outcome,
@@ -31,12 +31,14 @@ pub struct RedisOptions {
     pub patience: Duration,
     /// How much may be remembered here of what the servers said.
     pub cap: Cap,
+    /// Of how many keys units may be taken ahead. Each takes some 200 bytes.
+    pub leases: usize,
 }
 
 impl Default for RedisOptions {
-    /// 50 milliseconds, and as much as a memory store remembers.
+    /// 50 milliseconds, as much as a memory store remembers, and leases of 2^18 keys.
     fn default() -> RedisOptions {
-        RedisOptions { patience: Duration::from_millis(50), cap: Cap::DEFAULT }
+        RedisOptions { patience: Duration::from_millis(50), cap: Cap::DEFAULT, leases: 1 << 18 }
     }
 }
 
@@ -62,20 +64,13 @@ pub enum RedisError {
 /// and where the servers' clock is days from where it was thought to be.
 #[derive(Debug)]
 pub struct RedisStore {
-    fleet: Arc<Fleet>,
-    /// One for each server that was asked yet.
-    lanes: RwLock<Vec<Arc<Lane>>>,
+    pub(super) post: Arc<Post>,
     /// What the servers said of keys, and the states of those draws that stay on this node.
-    memory: MemoryStore,
+    pub(super) memory: MemoryStore,
     notes: Notes,
-    clock: Arc<dyn Clock>,
-    heartbeat: Heartbeat,
-    /// Where everything runs that nobody waits for.
-    runtime: Handle,
-    patience: Duration,
-    tally: Arc<Tally>,
-    /// Whether keys are spread over several servers.
-    is_spread: bool,
+    heartbeat: Arc<Heartbeat>,
+    /// Looks after leases.
+    caretaker: AbortHandle,
 }
 
 impl RedisStore {
@@ -87,42 +82,38 @@ impl RedisStore {
     pub fn connect(url: &RedisUrl, options: &RedisOptions) -> Result<RedisStore, RedisError> {
         let fleet = Arc::new(Fleet::connect(url, FleetOptions::new(script::SOURCE))?);
         let memory = MemoryStore::with(SystemClock::new(), options.cap)?;
-        Ok(RedisStore {
-            heartbeat: Heartbeat::start(Arc::clone(&fleet)),
-            runtime: Handle::current(),
-            is_spread: fleet.is_spread(),
-            fleet,
-            lanes: RwLock::default(),
-            memory,
-            notes: Notes::new(),
-            clock: Arc::new(SystemClock::new()),
-            patience: options.patience,
-            tally: Arc::default(),
-        })
+        let heartbeat = Arc::new(Heartbeat::start(Arc::clone(&fleet)));
+        let clock = Arc::new(SystemClock::new());
+        let post = Arc::new(Post::new(fleet, Leases::new(options.leases), clock, options.patience));
+        let caretaker = {
+            let (post, heartbeat) = (Arc::clone(&post), Arc::clone(&heartbeat));
+            tokio::spawn(async move { post.look_after_leases(|| heartbeat.live()).await }).abort_handle()
+        };
+        Ok(RedisStore { post, memory, notes: Notes::new(), heartbeat, caretaker })
     }
 
     /// Waits until every server has been tried, but no longer than `patience`. Says whether all of them are there.
     pub async fn ready(&self, patience: Duration) -> bool {
-        self.fleet.ready(patience).await
+        self.post.fleet.ready(patience).await
     }
 
     /// Whether all servers are there.
     pub fn is_up(&self) -> bool {
-        self.fleet.is_up()
+        self.post.fleet.is_up()
     }
 
     /// How the servers stand: for logs and for people.
     pub fn describe(&self) -> Description {
-        self.fleet.describe()
+        self.post.fleet.describe()
     }
 
     /// What it did so far.
     pub fn counts(&self) -> StoreCounts {
-        self.tally.read()
+        self.post.tally.read()
     }
 
     pub(super) fn last_miss(&self) -> Option<Duration> {
-        self.tally.last_miss()
+        self.post.tally.last_miss()
     }
 
     /// How many nodes share the store, this one among them.
@@ -135,86 +126,50 @@ impl RedisStore {
         &self.memory
     }
 
-    /// Takes this node out of the fleet's count. It goes on answering.
+    /// Gives back what this node was lent, and takes it out of the fleet's count. It goes on answering.
     pub async fn leave(&self) {
+        self.post.give_back_all().await;
         self.heartbeat.leave().await;
     }
 
-    /// The lane to a server.
-    fn lane(&self, node: &Arc<Node>) -> Arc<Lane> {
-        let find = |lanes: &[Arc<Lane>]| lanes.iter().find(|lane| Arc::ptr_eq(lane.node(), node)).cloned();
-        if let Some(lane) = find(&self.lanes.read()) {
-            return lane;
-        }
-        let known = self.fleet.nodes();
-        let mut lanes = self.lanes.write();
-        if let Some(lane) = find(&lanes) {
-            return lane;
-        }
-        lanes.retain(|lane| {
-            let is_known = known.iter().any(|node| Arc::ptr_eq(lane.node(), node));
-            if !is_known {
-                lane.close();
-            }
-            is_known
-        });
-        let (fleet, node) = (Arc::clone(&self.fleet), Arc::clone(node));
-        let (clock, tally) = (Arc::clone(&self.clock), Arc::clone(&self.tally));
-        let lane = Lane::start(fleet, node, clock, self.runtime.clone(), tally);
-        lanes.push(Arc::clone(&lane));
-        lane
-    }
-
-    /// Where a draw's key is: its lane and slot.
-    fn place(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Result<(Arc<Lane>, u16), Failure> {
-        let mut name = Vec::new();
-        let tag = match self.is_spread {
-            false => &[][..],
-            true => {
-                stored_key::write(key, scope, limit.family(), &mut name);
-                stored_key::tag(&name)
-            }
-        };
-        let route = self.fleet.route(tag)?;
-        // Who is known to be away is not asked: that would fail too, only later.
-        match route.node.phase() {
-            Phase::Down | Phase::Retired => Err(Failure::Unreachable),
-            _ => Ok((self.lane(&route.node), route.slot)),
-        }
-    }
-
     /// Decides what needs no server, and sorts the rest by the servers that have its keys.
-    fn sort(&self, draws: &mut Draws, group: usize, may_know: bool, now: Instant, errands: &mut Errands) {
-        match self.way(draws, group, may_know, now) {
+    fn sort(&self, draws: &mut Draws, group: usize, call: &Call, errands: &mut Errands) {
+        let mut wanted = Vec::new();
+        if self.spend(draws, group, call.asked_at, &mut wanted) {
+            return;
+        }
+        match self.way(draws, group, call) {
+            Way::Whole(lane, slot) => {
+                return errands.add(&lane, Part { wanted, ..Part::whole(group, slot) });
+            }
             Way::Decided => {}
             Way::Lost(failure) => errands.lose(group, failure),
-            Way::Whole(lane, slot) => errands.add(&lane, Part::whole(group, slot)),
             Way::Mixed => self.sort_mixed(draws, group, errands),
         }
+        self.take_back(&wanted);
     }
 
-    /// Decides a group if it needs no server, else says where it is decided. Only if it `may_know` does it go by what it
-    /// knows of the group's keys.
-    fn way(&self, draws: &mut Draws, group: usize, may_know: bool, now: Instant) -> Way {
+    /// Decides a group if it needs no server, else says where it is decided.
+    fn way(&self, draws: &mut Draws, group: usize, call: &Call) -> Way {
         if draws.group(group).iter().any(is_here) {
             return Way::Mixed;
         }
         let first = &draws.group(group)[0];
-        let place = self.place(draws.key(first), first.scope(), first.limit());
+        let place = self.post.place(draws.key(first), first.scope(), first.limit());
         let (lane, slot) = match place {
             Ok(place) => place,
             Err(failure) => return Way::Lost(failure),
         };
-        let is_whole = !self.is_spread || self.all_at(draws, group, &lane, slot);
+        let is_whole = !self.post.is_spread || self.all_at(draws, group, &lane, slot);
         if !is_whole {
             return Way::Mixed;
         }
-        if may_know
-            && self.notes.is_fresh(self.hash(draws, group), now)
-            && let Some(latest) = lane.node().clock_ceiling(now)
+        if call.may_know
+            && self.notes.is_fresh(self.hash(draws, group), call.began)
+            && let Some(latest) = lane.node().clock_ceiling(call.began)
             && self.memory.refuse_known(draws, group, latest)
         {
-            self.tally.known.fetch_add(1, Relaxed);
+            self.post.tally.known.fetch_add(1, Relaxed);
             return Way::Decided;
         }
         Way::Whole(lane, slot)
@@ -222,18 +177,18 @@ impl RedisStore {
 
     fn all_at(&self, draws: &Draws, group: usize, lane: &Arc<Lane>, slot: u16) -> bool {
         draws.group(group).iter().skip(1).all(|draw| {
-            let place = self.place(draws.key(draw), draw.scope(), draw.limit());
+            let place = self.post.place(draws.key(draw), draw.scope(), draw.limit());
             place.is_ok_and(|(other, at)| Arc::ptr_eq(&other, lane) && at == slot)
         })
     }
 
     /// Sorts a group whose draws are decided in several places. What is decided on this node is decided now.
     fn sort_mixed(&self, draws: &mut Draws, group: usize, errands: &mut Errands) {
-        let now = self.clock.now();
+        let now = self.post.clock.now();
         self.memory.decide_here(draws, group, |_| now, is_here);
         let mut parts: Vec<(Arc<Lane>, u16, Vec<usize>)> = Vec::new();
         for (index, draw) in draws.group(group).iter().enumerate().filter(|(_, draw)| !is_here(draw)) {
-            match self.place(draws.key(draw), draw.scope(), draw.limit()) {
+            match self.post.place(draws.key(draw), draw.scope(), draw.limit()) {
                 Err(failure) => {
                     // What was granted here is given back, and decided anew with the rest.
                     errands.split(group);
@@ -253,7 +208,7 @@ impl RedisStore {
         errands.split(group);
         let is_look = draws.group(group).iter().any(Draw::stops);
         for (lane, slot, picks) in parts {
-            errands.add(&lane, Part { group, picks: Some(picks.into()), slot, is_look });
+            errands.add(&lane, Part { picks: Some(picks.into()), is_look, ..Part::whole(group, slot) });
         }
     }
 
@@ -281,13 +236,16 @@ impl RedisStore {
         self.notes.hash((draws.key(draw).bytes(), draw.scope().0))
     }
 
-    /// Remembers what was decided, and has the rest answered as the terms say.
-    fn conclude(&self, draws: &mut Draws, group: usize, now: Instant) {
+    /// Remembers what was decided, and has the rest answered as the terms say. What was ordered has been noted already.
+    fn conclude(&self, draws: &mut Draws, group: usize, is_ordered: bool, call: &Call) {
         match draws.group_failure(group) {
             None => {
                 self.memory.learn(draws, group);
+                if !is_ordered {
+                    self.note_answers(draws, group, call.asked_at);
+                }
                 if draws.group(group).iter().any(Draw::stops) {
-                    self.notes.note(self.hash(draws, group), now);
+                    self.notes.note(self.hash(draws, group), call.began);
                 }
             }
             Some(_) => {
@@ -299,7 +257,7 @@ impl RedisStore {
     /// Has a group that got no answer decided by what this node knows, as far as its draws' terms say so: each is held to
     /// this node's share of its limit.
     fn fall_back(&self, draws: &mut Draws, group: usize) {
-        self.tally.note_miss();
+        self.post.tally.note_miss();
         let is_closed = |draw: &Draw| {
             !draw.is_shadow() && !is_here(draw) && draw.terms().on_failure == FailureMode::Closed
         };
@@ -312,10 +270,10 @@ impl RedisStore {
             draw.divide(nodes);
             is_shared = true;
         }
-        let (here, elsewhere) = (self.clock.now(), self.latest(draws, group));
+        let (here, elsewhere) = (self.post.clock.now(), self.latest(draws, group));
         let now = |draw: &Draw| if is_here(draw) { here } else { elsewhere };
         self.memory.decide_here(draws, group, now, is_local);
-        self.tally.local.fetch_add(u64::from(is_shared), Relaxed);
+        self.post.tally.local.fetch_add(u64::from(is_shared), Relaxed);
     }
 
     /// The time of the server that a group's first key is on, as far as it is known.
@@ -323,9 +281,9 @@ impl RedisStore {
         let first = &draws.group(group)[0];
         let mut name = Vec::new();
         stored_key::write(draws.key(first), first.scope(), first.limit().family(), &mut name);
-        let route = self.fleet.route(stored_key::tag(&name)).ok();
+        let route = self.post.fleet.route(stored_key::tag(&name)).ok();
         let ceiling = route.and_then(|route| route.node.clock_ceiling(Instant::now()));
-        ceiling.unwrap_or_else(|| self.clock.now())
+        ceiling.unwrap_or_else(|| self.post.clock.now())
     }
 
     /// How long a call may take: as long as the least patient of the draws that are asked of a server.
@@ -333,10 +291,20 @@ impl RedisStore {
         let asked = draws.all().iter().filter(|draw| !is_here(draw));
         let patience = |draw: &Draw| match draw.terms().deadline {
             Some(millis) => Duration::from_millis(u64::from(millis.get())),
-            None => self.patience,
+            None => self.post.patience,
         };
-        asked.map(patience).min().unwrap_or(self.patience)
+        asked.map(patience).min().unwrap_or(self.post.patience)
     }
+}
+
+/// One call of a store.
+#[derive(Debug)]
+struct Call {
+    began: Instant,
+    /// The same by this node's clock.
+    asked_at: Micros,
+    /// Whether what is known of keys may be gone by.
+    may_know: bool,
 }
 
 /// Where a group is decided.
@@ -357,7 +325,7 @@ fn is_here(draw: &Draw) -> bool {
 }
 
 /// What a draw that was granted says once its units are given back.
-fn spared(draw: &Draw, units: u32) -> Outcome {
+pub(super) fn spared(draw: &Draw, units: u32) -> Outcome {
     let (limit, now) = (draw.limit(), draw.now());
     match draw.outcome().state() {
         Some(state) => Outcome::of_state(Answer::Spared, now, limit.give(state, now, units)),
@@ -372,45 +340,60 @@ fn spared(draw: &Draw, units: u32) -> Outcome {
 impl RedisStore {
     /// Decides the only group there is, if one server does or none is needed; says whether it has. It is what most calls
     /// are, and takes no list of errands.
-    async fn draw_one(&self, draws: &mut Draws, now: Instant) -> bool {
-        match self.way(draws, 0, true, now) {
-            Way::Mixed => return false,
-            Way::Decided => return true,
-            Way::Lost(failure) => draws.fail(0, failure),
-            Way::Whole(lane, slot) => {
-                let deadline = now + self.patience(draws);
-                ask_one(&lane, draws, &Part::whole(0, slot), deadline).await;
-            }
+    async fn draw_one(&self, draws: &mut Draws) {
+        let asked_at = self.post.clock.now();
+        let mut wanted = Vec::new();
+        if self.spend(draws, 0, asked_at, &mut wanted) {
+            return;
         }
-        self.conclude(draws, 0, now);
-        true
+        let call = Call { began: Instant::now(), asked_at, may_know: true };
+        let is_ordered = !wanted.is_empty();
+        let way = self.way(draws, 0, &call);
+        if let Way::Whole(lane, slot) = way {
+            let deadline = call.began + self.patience(draws);
+            ask_one(&lane, draws, &Part { wanted, ..Part::whole(0, slot) }, deadline).await;
+            return self.conclude(draws, 0, is_ordered, &call);
+        }
+        self.take_back(&wanted);
+        match way {
+            Way::Mixed => self.draw_many(draws, &call).await,
+            Way::Lost(failure) => {
+                draws.fail(0, failure);
+                self.conclude(draws, 0, false, &call);
+            }
+            Way::Decided | Way::Whole(..) => {}
+        }
+    }
+
+    /// Decides all groups that hands have not.
+    async fn draw_many(&self, draws: &mut Draws, call: &Call) {
+        let mut errands = Errands::default();
+        for group in 0..draws.len() {
+            self.sort(draws, group, call, &mut errands);
+        }
+        if errands.groups().is_empty() {
+            return;
+        }
+        errands.run(draws, call.began + self.patience(draws)).await;
+        // The deadline may have passed because of another server.
+        for group in errands.give_back(draws, Instant::now() + self.post.patience) {
+            self.give_back_here(draws, group);
+        }
+        for group in errands.groups() {
+            self.conclude(draws, *group, errands.is_ordered(*group), call);
+        }
     }
 }
 
 impl Store for RedisStore {
     async fn draw(&self, draws: &mut Draws) {
-        let now = Instant::now();
-        if draws.len() == 1 && self.draw_one(draws, now).await {
-            return;
+        if draws.len() == 1 {
+            return self.draw_one(draws).await;
         }
-        let mut errands = Errands::default();
         // Behind one that gives something back, nobody is refused by what is known from before.
         let may_know = draws.all().iter().all(|draw| matches!(draw.act(), Act::Take(_) | Act::Look(_)));
-        for group in 0..draws.len() {
-            self.sort(draws, group, may_know, now, &mut errands);
-        }
-        if errands.groups().is_empty() {
-            return;
-        }
-        let deadline = now + self.patience(draws);
-        errands.run(draws, deadline).await;
-        // The deadline may have passed because of another server.
-        for group in errands.give_back(draws, Instant::now() + self.patience) {
-            self.give_back_here(draws, group);
-        }
-        for group in errands.groups() {
-            self.conclude(draws, *group, now);
-        }
+        let call = Call { began: Instant::now(), asked_at: self.post.clock.now(), may_know };
+        self.draw_many(draws, &call).await;
     }
 
     fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId) {
@@ -418,16 +401,15 @@ impl Store for RedisStore {
         draws.push(key, scope, *limit, Act::Give(u32::MAX), permit);
         // It may have been granted here while the server was away.
         self.memory.release(key, scope, limit, permit);
-        if let Ok((lane, slot)) = self.place(key, scope, limit) {
-            release(&lane, &draws, slot, Instant::now() + self.patience);
+        if let Ok((lane, slot)) = self.post.place(key, scope, limit) {
+            release(&lane, &draws, slot, Instant::now() + self.post.patience);
         }
     }
 }
 
 impl Drop for RedisStore {
     fn drop(&mut self) {
-        for lane in self.lanes.get_mut() {
-            lane.close();
-        }
+        self.caretaker.abort();
+        self.post.close();
     }
 }

@@ -18,7 +18,6 @@ mod reply;
 mod tests;
 mod value;
 
-#[cfg(test)]
 pub(crate) use orders::{Lending, Loaned};
 pub(crate) use reply::{Again, Fate, Reply, WireError};
 #[cfg(test)]

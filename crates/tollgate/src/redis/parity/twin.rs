@@ -137,11 +137,16 @@ impl Twin {
             Some(held) => self.settle_order(order, held, Report::default(), order.wish, now),
             None => noted,
         };
+        let seen = self.held(&order.name(), &order.limit).map(|held| {
+            let (step, lent) = order.limit.step_beside(held, now, Ask::PEEK);
+            folded(&order.limit, step.state, lent)
+        });
         Lending::Loaned(Loaned {
             units: loan.units,
             term: loan.term,
             left: loan.until.since(now),
             is_known: noted.is_known,
+            seen,
         })
     }
 

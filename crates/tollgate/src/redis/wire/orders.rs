@@ -4,23 +4,30 @@
 
 use super::Parcel;
 use super::reply::{WireError, read_byte, read_number, read_units};
-use tollgate_core::{KeyRef, Limit, Micros, Report, Scope, Span, Wish};
+use super::value::Codec;
+use tollgate_core::{Ask, KeyRef, Limit, Micros, Report, Scope, Span, State, Wish};
 
 /// The orders of a parcel, as the script reads them.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
     bytes: Vec<u8>,
-    count: usize,
+    /// For each order, where in the parcel's limits its limit is.
+    of: Vec<usize>,
 }
 
 impl Orders {
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
-        self.count = 0;
+        self.of.clear();
     }
 
     pub(super) fn len(&self) -> usize {
-        self.count
+        self.of.len()
+    }
+
+    /// Where the limits are that the orders are under, in order.
+    pub(super) fn of(&self) -> &[usize] {
+        &self.of
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -33,14 +40,14 @@ impl Parcel {
     ///
     /// # Panics
     /// If it carries [`Parcel::MOST_DRAWS`] already, orders included, or if the limit [can't](Limit::can_lend) lend.
-    #[cfg_attr(not(test), expect(dead_code, reason = "nothing is ordered yet"))]
     pub(crate) fn lend(&mut self, key: KeyRef<'_>, scope: Scope, limit: &Limit, report: Report, wish: Wish) {
         assert!(
-            self.drawn_from.len() + self.orders.count < Parcel::MOST_DRAWS,
+            self.drawn_from.len() + self.orders.len() < Parcel::MOST_DRAWS,
             "whoever fills a parcel bounds it"
         );
         assert!(limit.can_lend(), "{limit} lends nothing");
-        let (_, number) = self.limits.place(limit);
+        let (place, number) = self.limits.place(limit);
+        self.orders.of.push(place);
         let key = self.keys.place(key, scope, limit);
         self.limits.count_strings(self.keys.strings());
         let bytes = &mut self.orders.bytes;
@@ -50,7 +57,6 @@ impl Parcel {
         for units in [report.spent, report.kept, report.back, wish.soon, wish.later, wish.one_of] {
             bytes.extend_from_slice(&units.to_be_bytes());
         }
-        self.orders.count += 1;
     }
 }
 
@@ -75,18 +81,33 @@ pub(crate) struct Loaned {
     pub(crate) left: Span,
     /// Whether what the report was about had not lapsed before. If it had, what was kept is gone.
     pub(crate) is_known: bool,
+    /// What the store remembers after that, with all that is lent counted as taken; nothing if it could not be said.
+    pub(crate) seen: Option<State>,
 }
 
+/// What the script's answers to orders begin with: whether what was reported is known, and what is told of the state.
+const STUCK: u8 = 0;
+const KNOWN: u8 = 2;
+const SHOWN: u8 = 4;
+const ABSENT: u8 = 8;
+
 impl Lending {
-    pub(super) fn read(rest: &mut &[u8], now: Micros) -> Result<Lending, WireError> {
-        let is_known = match read_byte(rest)? {
-            0 => return Ok(Lending::Stuck),
-            1 => false,
-            2 => true,
-            _ => return Err(WireError),
-        };
+    pub(super) fn read(rest: &mut &[u8], codec: &Codec, now: Micros) -> Result<Lending, WireError> {
+        let code = read_byte(rest)?;
+        if code == STUCK {
+            return Ok(Lending::Stuck);
+        }
         let (units, term) = (read_units(rest)?, read_number(rest, 7)?);
         let left = Micros::new(read_number(rest, 7)?).since(now);
-        Ok(Lending::Loaned(Loaned { units, term, left, is_known }))
+        let at_rest = |state| codec.limit().step(state, now, Ask::PEEK).state;
+        let seen = match code & (SHOWN | ABSENT) {
+            SHOWN => {
+                let value = rest.split_off(..codec.length()).ok_or(WireError)?;
+                Some(at_rest(Some(codec.read(value, now).ok_or(WireError)?)))
+            }
+            ABSENT => Some(at_rest(None)),
+            _ => None,
+        };
+        Ok(Lending::Loaned(Loaned { units, term, left, is_known: code & KNOWN != 0, seen }))
     }
 }

@@ -45,11 +45,10 @@ impl<'a> Reply<'a> {
 
     /// What became of each order, in order, to be read once. What became of the groups must be read before, and is
     /// passed over if it was not.
-    #[cfg_attr(not(test), expect(dead_code, reason = "what is lent is not asked for yet"))]
     pub(crate) fn loans(&mut self) -> impl Iterator<Item = Result<Lending, WireError>> {
         self.by_ref().for_each(drop);
-        (0..self.parcel.orders.len()).map(|_| {
-            let lending = Lending::read(&mut self.rest, self.now);
+        self.parcel.orders.of().iter().map(|place| {
+            let lending = Lending::read(&mut self.rest, self.parcel.limits.codec(*place), self.now);
             if lending.is_err() {
                 self.rest = &[];
             }
