@@ -2,7 +2,7 @@
 
 use crate::metrics::{Exposition, Kind};
 use serde::Serialize;
-use tollgate::{BreakerState, Drift, Durations, ServerReport, StoreReport, Topology};
+use tollgate::{BreakerState, Drift, Durations, LeaseCounts, ServerReport, StoreReport, Topology};
 
 /// What `/readyz` says of the store; where its servers are only to who has the token.
 pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
@@ -99,6 +99,42 @@ struct Counts {
     coalesced: u64,
     denied_from_memory: u64,
     local: u64,
+    leases: Leases,
+}
+
+#[derive(Serialize)]
+struct Leases {
+    keys: usize,
+    max_keys: usize,
+    units_lent: u64,
+    units_spent: u64,
+    units_returned: u64,
+    units_forfeited: u64,
+    granted: u64,
+    refused: u64,
+    asked: u64,
+    refills: u64,
+    lost: u64,
+    crowded: u64,
+}
+
+impl Leases {
+    fn of(counts: &LeaseCounts) -> Leases {
+        Leases {
+            keys: counts.keys,
+            max_keys: counts.max_keys,
+            units_lent: counts.lent,
+            units_spent: counts.spent,
+            units_returned: counts.returned,
+            units_forfeited: counts.forfeited,
+            granted: counts.granted,
+            refused: counts.refused,
+            asked: counts.asked,
+            refills: counts.refills,
+            lost: counts.lost,
+            crowded: counts.crowded,
+        }
+    }
 }
 
 impl<'a> StoreAnswer<'a> {
@@ -118,6 +154,7 @@ impl<'a> StoreAnswer<'a> {
                 coalesced: counts.coalesced,
                 denied_from_memory: counts.denied_from_memory,
                 local: counts.local,
+                leases: Leases::of(&counts.leases),
             },
         })
     }
@@ -163,6 +200,46 @@ impl Calls {
 }
 
 impl Exposition {
+    /// What this node was lent.
+    fn leases(&mut self, counts: &LeaseCounts) {
+        use Kind::{Counter, Gauge};
+        for (name, help, count) in [
+            ("tollgate_lease_units_lent_total", "Units that the store lent this node.", counts.lent),
+            ("tollgate_lease_units_spent_total", "Of the units lent, those spent.", counts.spent),
+            ("tollgate_lease_units_returned_total", "Of the units lent, those given back.", counts.returned),
+            (
+                "tollgate_lease_units_forfeited_total",
+                "Of the units lent, those that were neither spent nor given back in time.",
+                counts.forfeited,
+            ),
+            ("tollgate_lease_granted_total", "Draws granted from what was lent.", counts.granted),
+            (
+                "tollgate_lease_refused_total",
+                "Draws refused without asking, because the store had nothing left a moment ago.",
+                counts.refused,
+            ),
+            ("tollgate_lease_asked_total", "Draws for which the store was asked all the same.", counts.asked),
+            (
+                "tollgate_lease_refills_total",
+                "Times that the store was asked or told of a lease without a draw.",
+                counts.refills,
+            ),
+            (
+                "tollgate_lease_lost_total",
+                "Times that the store gave no answer to what it was asked or told of a lease.",
+                counts.lost,
+            ),
+            (
+                "tollgate_lease_crowded_total",
+                "Draws for whose keys there was no room among the leases.",
+                counts.crowded,
+            ),
+        ] {
+            self.single(name, Counter, help, count);
+        }
+        self.single("tollgate_lease_keys", Gauge, "Keys whose demand is watched.", counts.keys);
+    }
+
     /// How a shared store is doing.
     pub(crate) fn store(&mut self, report: &StoreReport) {
         use Kind::{Counter, Gauge};
@@ -196,6 +273,7 @@ impl Exposition {
         ] {
             self.single(name, Counter, help, count);
         }
+        self.leases(&counts.leases);
         self.of_servers("tollgate_store_up", Gauge, "1 if the server is asked.", servers, |server| {
             u8::from(server.breaker == BreakerState::Closed)
         });

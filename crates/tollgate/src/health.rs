@@ -163,6 +163,37 @@ pub struct StoreCounts {
     pub denied_from_memory: u64,
     /// Requests that this node held to its share of a limit, because the store gave no answer.
     pub local: u64,
+    /// What this node was lent, and what became of it.
+    pub leases: LeaseCounts,
+}
+
+/// What a node was lent by a store, so that it need not ask each time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseCounts {
+    /// Units that were lent.
+    pub lent: u64,
+    /// Of those, spent.
+    pub spent: u64,
+    /// Given back.
+    pub returned: u64,
+    /// Neither, because the lease was over before.
+    pub forfeited: u64,
+    /// Draws that were granted from what was lent.
+    pub granted: u64,
+    /// Draws that were refused without asking, because there was nothing left a moment ago.
+    pub refused: u64,
+    /// Draws for which the store was asked all the same.
+    pub asked: u64,
+    /// Times that the store was told or asked of a lease without a draw.
+    pub refills: u64,
+    /// Times that it gave no answer to what it was told or asked of a lease.
+    pub lost: u64,
+    /// Draws for whose keys there was no room among the leases.
+    pub crowded: u64,
+    /// Keys whose demand is watched, and of which units may be lent.
+    pub keys: usize,
+    /// The most of those.
+    pub max_keys: usize,
 }
 
 impl StoreReport {

@@ -42,7 +42,8 @@ pub use durations::{DURATION_BOUNDS_MICROS, Durations};
 #[cfg(feature = "rules")]
 pub use gate::{Binding, Cause, Docket, Emergency, Gate, Outcomes, Policy, RuleOutcomes, Verdict};
 pub use health::{
-    BreakerState, Drift, FailureCounts, ServerReport, StoreCounts, StoreHealth, StoreReport, Topology,
+    BreakerState, Drift, FailureCounts, LeaseCounts, ServerReport, StoreCounts, StoreHealth, StoreReport,
+    Topology,
 };
 pub use limiter::{AcquireError, Limiter, Request};
 pub use limits::{IntoLimits, LimitsError};

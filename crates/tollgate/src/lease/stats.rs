@@ -1,5 +1,7 @@
 //! What leases were good for, in numbers.
 
+use crate::health::LeaseCounts;
+
 /// What became of the units that were lent, and of the draws that came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeaseStats {
@@ -27,6 +29,25 @@ pub(crate) struct LeaseStats {
     pub(crate) cells: usize,
     /// The most of those.
     pub(crate) capacity: usize,
+}
+
+impl From<LeaseStats> for LeaseCounts {
+    fn from(stats: LeaseStats) -> LeaseCounts {
+        LeaseCounts {
+            lent: stats.lent,
+            spent: stats.spent,
+            returned: stats.returned,
+            forfeited: stats.forfeited,
+            granted: stats.granted,
+            refused: stats.paused,
+            asked: stats.asks,
+            refills: stats.refills,
+            lost: stats.lost,
+            crowded: stats.crowded,
+            keys: stats.cells,
+            max_keys: stats.capacity,
+        }
+    }
 }
 
 impl LeaseStats {

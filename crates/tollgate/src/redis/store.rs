@@ -109,7 +109,7 @@ impl RedisStore {
 
     /// What it did so far.
     pub fn counts(&self) -> StoreCounts {
-        self.post.tally.read()
+        self.post.tally.read(self.post.leases.stats().into())
     }
 
     pub(super) fn last_miss(&self) -> Option<Duration> {

@@ -1,6 +1,6 @@
 //! What a store did, counted.
 
-use crate::health::StoreCounts;
+use crate::health::{LeaseCounts, StoreCounts};
 use parking_lot::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,7 +35,7 @@ impl Tally {
         self.missed.lock().map(|missed| missed.elapsed())
     }
 
-    pub(super) fn read(&self) -> StoreCounts {
+    pub(super) fn read(&self, leases: LeaseCounts) -> StoreCounts {
         let read = |count: &AtomicU64| count.load(Relaxed);
         StoreCounts {
             batches: read(&self.loads),
@@ -43,6 +43,7 @@ impl Tally {
             coalesced: read(&self.coalesced),
             denied_from_memory: read(&self.known),
             local: read(&self.local),
+            leases,
         }
     }
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
 mod known;
+mod leased;
 mod outage;
 mod rights;
 mod shared;
@@ -57,6 +58,11 @@ impl Asked<'_> {
 
     fn stays_here(mut self) -> Self {
         self.terms.consistency = Consistency::Local;
+        self
+    }
+
+    fn leased(mut self) -> Self {
+        self.terms.consistency = Consistency::Leased;
         self
     }
 

@@ -1,0 +1,148 @@
+//! Units that nodes take ahead: few questions, and never more than the limit.
+
+use crate::{connect, connected, limit, limit_of, take};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tollgate::redis::RedisStore;
+use tollgate::{Align, Draws, Failure, FailureMode, Law, Leak, Limit, Store, Zone};
+use tollgate_testkit::servers::RedisServer;
+
+/// How many units tasks of several nodes get of a key that all of them want, each asking so often.
+async fn hammer(nodes: &[Arc<RedisStore>], limit: Limit, tasks: u32, times: u32) -> u32 {
+    let granted = Arc::new(AtomicU32::new(0));
+    let mut set = JoinSet::new();
+    for task in 0..tasks {
+        let (store, granted) = (Arc::clone(&nodes[task as usize % nodes.len()]), Arc::clone(&granted));
+        set.spawn(async move {
+            for _ in 0..times {
+                let (is_granted, _) = take(&[("hot", limit)], 1).leased().told_by(&*store).await;
+                granted.fetch_add(u32::from(is_granted), Relaxed);
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    set.join_all().await;
+    granted.load(Relaxed)
+}
+
+#[tokio::test]
+async fn a_busy_key_is_answered_from_hand() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    let keys = [("a", limit("1000000/h"))];
+    for left in (990_000..1_000_000).rev() {
+        let (is_granted, told) = take(&keys, 1).leased().told_by(&store).await;
+        // A few come back meanwhile.
+        assert!(is_granted && told >= left && told <= left + 30_000, "{told} of {left}");
+    }
+    let counts = store.counts();
+    assert!(counts.leases.granted > 9_800, "{counts:?}");
+    assert!(counts.requests + counts.leases.refills < 200, "{counts:?}");
+    assert!(counts.leases.spent <= counts.leases.lent, "{counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_get_together_what_there_is_and_no_more() {
+    let wall = Law::FixedWindow(Align::Wall(Zone::UTC));
+    for law in [Law::TokenBucket, Law::LeakyBucket(Leak::Meter), wall, Law::SlidingWindowCounter] {
+        let server = RedisServer::start();
+        let mut nodes = Vec::new();
+        for _ in 0..3 {
+            nodes.push(Arc::new(connected(&server.url()).await));
+        }
+        let quota =
+            if law == wall || law == Law::SlidingWindowCounter { "2000/month" } else { "20/h burst 2000" };
+        let granted = hammer(&nodes, limit_of(law, quota), 24, 150).await;
+        let leases: Vec<_> = nodes.iter().map(|node| node.counts().leases).collect();
+        assert!(granted <= 2_001, "{law:?}: {granted} were granted, {leases:?}");
+        assert!(granted >= 1_990, "{law:?}: {granted} were granted, {leases:?}");
+        assert!(leases.iter().map(|leases| leases.granted).sum::<u64>() > 200, "{law:?}: {leases:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_node_has_left_is_given_back_when_it_leaves() {
+    let server = RedisServer::start();
+    let (one, other) = (connected(&server.url()).await, connected(&server.url()).await);
+    let keys = [("a", limit("20/h burst 10000"))];
+    for _ in 0..100 {
+        take(&keys, 1).leased().told_by(&one).await;
+    }
+    let leases = one.counts().leases;
+    assert!(leases.lent > leases.spent, "something is in hand: {leases:?}");
+    let (_, seen) = take(&keys, 0).told_by(&other).await;
+    assert!(seen < 9_900, "and missing elsewhere: {seen}");
+    one.leave().await;
+    let (_, seen) = take(&keys, 0).told_by(&other).await;
+    assert!((9_900..9_905).contains(&seen), "what was not spent is there: {seen}");
+    assert!(take(&keys, 1).leased().told_by(&one).await.0, "and the node goes on, one by one");
+    let leases = one.counts().leases;
+    assert_eq!(leases.lent, leases.spent + leases.returned + leases.forfeited, "{leases:?}");
+}
+
+#[tokio::test]
+async fn several_limits_are_all_or_nothing_whether_leased_or_not() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    let (wide, narrow) = (limit("20/h burst 5000"), limit("1/h burst 60"));
+    let both = [("a", wide), ("a", narrow)];
+    let mut granted = 0;
+    for _ in 0..200 {
+        granted += u32::from(take(&both, 1).leased().told_by(&store).await.0);
+    }
+    assert_eq!(granted, 60, "as many as the narrow one has");
+    // The wide one has lost no more than those.
+    store.leave().await;
+    let (_, left) = take(&both[..1], 0).told_by(&store).await;
+    assert!((4_940..4_943).contains(&left), "{left} are left");
+}
+
+#[tokio::test]
+async fn what_is_in_hand_is_spent_while_the_server_is_away() {
+    let mut server = RedisServer::start();
+    let store = connect(&server.url(), Duration::from_millis(50));
+    assert!(store.ready(crate::PATIENCE).await);
+    let keys = [("a", limit("20/h burst 10000"))];
+    for _ in 0..100 {
+        take(&keys, 1).leased().within(5000).told_by(&store).await;
+    }
+    server.kill();
+    let leases = store.counts().leases;
+    let in_hand = leases.lent - leases.spent;
+    let mut from_hand = 0;
+    loop {
+        let said = take(&keys, 1).leased().on_failure(FailureMode::Closed).by(&store).await;
+        match said.failure(0..1) {
+            None => from_hand += 1,
+            Some(Failure::Unreachable | Failure::Timeout) => break,
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+    assert!(in_hand > 0 && from_hand == in_hand, "{from_hand} of {in_hand}");
+    let said = take(&keys, 1).leased().on_failure(FailureMode::Local).by(&store).await;
+    assert!(said.all()[0].is_decided(), "then the rule says what holds");
+}
+
+#[tokio::test]
+async fn a_batch_is_answered_from_hand_too() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    let names: Vec<String> = (0..50).map(|number| format!("client {number}")).collect();
+    for _ in 0..40 {
+        let mut draws = Draws::new();
+        for name in &names {
+            take(&[(name, limit("1000/h burst 100000"))], 1).leased().push(&mut draws);
+        }
+        store.draw(&mut draws).await;
+        assert_eq!(draws.failure(0..draws.all().len()), None);
+    }
+    let counts = store.counts();
+    assert!(counts.requests < 400, "{counts:?}");
+    for name in &names {
+        let (_, left) = take(&[(name, limit("1000/h burst 100000"))], 0).leased().told_by(&store).await;
+        assert!(left <= 99_960, "{name} has {left}");
+    }
+}
