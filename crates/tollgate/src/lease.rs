@@ -19,7 +19,7 @@ mod demand;
 mod policy;
 #[cfg(test)]
 mod rules;
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(feature = "simulation")]
 pub(crate) mod sim;
 mod stats;
 mod table;

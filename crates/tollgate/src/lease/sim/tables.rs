@@ -240,7 +240,7 @@ mod tests {
                 for first in [1.0 / float(nodes), 0.9] {
                     for demand in [0.95, 1.0, 10.0] {
                         let case = Case { limit: limit(law, quota), nodes, first, demand };
-                        let row = measure(&case, 300_000, 1);
+                        let row = measure(&case, 1_000_000, 1);
                         assert!(row.refused < 0.001, "{row:?}");
                         assert!(row.asked_by_busiest.is_none_or(|asked| asked < 0.01), "{row:?}");
                     }
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn a_crowd_of_keys_seldom_asks_the_store() {
         for quota in ["1000/min", "100000/min"] {
-            let row = crowd(quota, 10_000, 10_000.0, 4, 90.0, 30.0);
+            let row = crowd(quota, 30_000, 30_000.0, 4, 60.0, 20.0);
             assert!(row.asked < 0.1, "{row:?}");
         }
     }
