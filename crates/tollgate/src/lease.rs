@@ -19,7 +19,7 @@ mod demand;
 mod policy;
 #[cfg(test)]
 mod rules;
-#[cfg(feature = "simulation")]
+#[cfg(any(test, feature = "simulation"))]
 pub(crate) mod sim;
 mod stats;
 mod table;

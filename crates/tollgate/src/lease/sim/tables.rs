@@ -47,6 +47,7 @@ pub(super) struct Case {
 ///
 /// # Panics
 /// If its own limits can't be read, which would be a fault here.
+#[cfg(feature = "simulation")]
 pub fn table() -> Vec<Row> {
     let buckets = ["10/min", "100/min", "1000/min", "100/s", "10000/s", "100000/s"]
         .map(|quota| (Law::TokenBucket, quota));
