@@ -5,7 +5,7 @@
 //! heard of its lease, its serial number changes, and what was given out under another number counts no more.
 
 use super::demand::{Counts, Demand, remaining};
-use super::policy;
+use super::policy::{self, View};
 use super::stats::Tally;
 use super::{Errand, LONGEST_NAME, Name, Order, Receipt, Spend, Spent, Told, Whose};
 use crate::memory::tag::Tag;
@@ -18,7 +18,7 @@ use tollgate_core::{
 const MARGIN_PART: u64 = 64;
 const LEAST_MARGIN: Span = Span::millis(2);
 /// What is left of a lease for less than this is not worth beginning with.
-const LEAST_USE: Span = Span::millis(4);
+const LEAST_USE: Span = Span::millis(2);
 /// For how long nothing has been drawn when what is in hand is given back.
 const IDLE: Span = Span::secs(5);
 /// Of how many equal parts of the capacity one must be in hand for that.
@@ -28,6 +28,9 @@ const WORTH_GIVING: u64 = 64;
 const RENEWED: Span = Span::secs(3);
 /// How long a key is remembered that holds nothing and is not drawn.
 const FORGOTTEN: Span = Span::secs(120);
+
+/// The soonest that somebody is told to come back who is refused without asking.
+const SOONEST_RETRY: Span = Span::millis(1);
 
 /// What a draw from hand needs: a line of the cache.
 #[derive(Debug, Default)]
@@ -193,8 +196,11 @@ impl Slot<'_> {
             return Spend::Spent(Spent { outcome, receipt: Receipt(self.cold.serial), order });
         }
         self.hot.count(units);
-        if now < self.cold.paused_until && units > self.cold.paused_left {
+        // While the store is being asked for a key that is as good as empty, asking it in vain does not help.
+        let is_awaited = self.cold.is_asked() && self.cold.is_scarce;
+        if is_awaited || now < self.cold.paused_until && units > self.cold.paused_left {
             self.tally.paused += 1;
+            self.cold.demand.refuse(units);
             return Spend::Paused(self.refusal(limit, units, now));
         }
         self.tally.asks += 1;
@@ -234,14 +240,25 @@ impl Slot<'_> {
     /// What to ask for beyond what is in hand; nothing if that is no unit.
     fn wish(&mut self, limit: &Limit, nodes: u32, now: Micros) -> Wish {
         self.cold.demand.count(self.hot.counts, now);
-        let left = match self.cold.seen_at.is_some() {
-            true => remaining(limit, self.hot.seen, self.hot.store_time(now)),
-            false => limit.capacity(),
+        let at = self.hot.store_time(now);
+        let seen = self.cold.seen_at.map(|_| self.hot.seen);
+        let view = View {
+            left: self.left_by_now(limit, nodes, at),
+            lasts: policy::window_left(limit, seen, at),
+            is_scarce: self.cold.is_scarce,
+            nodes,
         };
-        let wish = policy::wish(limit, &self.cold.demand, left, self.cold.is_scarce, nodes);
+        let wish = policy::wish(limit, &self.cold.demand, view);
         let (soon, later) =
             (wish.soon.saturating_sub(self.hot.hand), wish.later.saturating_sub(self.hot.hand));
         if soon == 0 && later == 0 { Wish::default() } else { Wish { soon, later, ..wish } }
+    }
+
+    /// How many units are left at the store, as far as one can tell: others draw too.
+    fn left_by_now(&self, limit: &Limit, nodes: u32, at: Micros) -> u32 {
+        let Some(seen_at) = self.cold.seen_at else { return limit.capacity() };
+        let drawn = self.cold.demand.everywhere(nodes) * policy::seconds(at.since(seen_at));
+        remaining(limit, self.hot.seen, at).saturating_sub(policy::units(drawn))
     }
 
     /// Says of each unit of the lease that it is spent, kept or, beyond what is kept, given back; and that no more is to
@@ -258,7 +275,7 @@ impl Slot<'_> {
     }
 
     /// Takes over what the store has lent.
-    pub(super) fn settle(&mut self, limit: &Limit, order: &Order, told: &Told, now: Micros) {
+    pub(super) fn settle(&mut self, limit: &Limit, order: &Order, told: &Told, nodes: u32, now: Micros) {
         self.cold.turn(Phase::Free);
         self.tally.returned += u64::from(order.report.back);
         if !told.loan.is_known {
@@ -281,36 +298,47 @@ impl Slot<'_> {
             }
         };
         self.see(limit, seen, told.at, order.asked_at);
-        self.look_ahead(limit, told.at, order.asked_at, lasts);
+        self.look_ahead(limit, order, told, nodes);
     }
 
-    /// Decides when to ask next.
-    fn look_ahead(&mut self, limit: &Limit, at: Micros, asked_at: Micros, lasts: Span) {
+    /// Decides when to ask next: when little is left in hand, or, if the store had less than is spent in a moment, after a
+    /// while.
+    fn look_ahead(&mut self, limit: &Limit, order: &Order, told: &Told, nodes: u32) {
         let demand = &self.cold.demand;
-        let within_reach = remaining(limit, self.hot.seen, at).saturating_add(self.hot.hand);
-        self.cold.is_scarce = policy::is_scarce(limit, demand, within_reach);
-        if self.cold.is_scarce {
-            self.cold.paused_until = asked_at.plus(policy::pause(limit).min(lasts));
-            self.cold.paused_left = 0;
-            self.hot.low = 0;
-        } else {
-            self.cold.paused_until = Micros::EPOCH;
-            self.hot.low = policy::low(demand, self.hot.hand);
+        let lasts = policy::window_left(limit, Some(self.hot.seen), told.at);
+        let pause = policy::pause(limit, demand, lasts);
+        let left = remaining(limit, self.hot.seen, told.at);
+        let is_short = told.loan.units < order.wish.soon;
+        self.cold.is_scarce = pause.is_some()
+            && (is_short || self.cold.is_scarce && policy::is_scarce(limit, demand, nodes, left));
+        self.hot.low = if self.cold.is_scarce { 0 } else { policy::low(demand, self.hot.hand) };
+        if let Some(pause) = pause.filter(|_| is_short) {
+            self.pause(order.asked_at.plus(pause), 0);
+        } else if !self.cold.is_scarce {
+            self.pause(Micros::EPOCH, 0);
         }
+    }
+
+    /// Refuses until then whoever wants more than so few.
+    fn pause(&mut self, until: Micros, but: u32) {
+        (self.cold.paused_until, self.cold.paused_left) = (until, but);
     }
 
     /// Takes note of what the store said to a draw.
     pub(super) fn note(&mut self, limit: &Limit, ask: Ask, outcome: &Outcome, asked_at: Micros) {
         let Some(seen) = outcome.state() else { return };
         self.see(limit, seen, outcome.now(), asked_at);
-        if !outcome.is_refused() || !policy::is_busy(limit, &self.cold.demand) {
+        if !outcome.is_refused() {
             return;
         }
+        self.cold.demand.refuse(ask.at_least());
+        let lasts = policy::window_left(limit, Some(seen), outcome.now());
         let outlook = Reading::new(limit, ask, *outcome).outlook();
-        if let Some(Retry::After(wait)) = outlook.retry {
+        if let Some(Retry::After(wait)) = outlook.retry
+            && let Some(pause) = policy::pause_until_due(limit, &self.cold.demand, lasts, wait)
+        {
             self.cold.is_scarce = true;
-            self.cold.paused_until = asked_at.plus(policy::pause_for(limit, wait));
-            self.cold.paused_left = outlook.remaining;
+            self.pause(asked_at.plus(pause), outlook.remaining);
         }
     }
 
@@ -331,7 +359,9 @@ impl Slot<'_> {
         let refused = Outcome::of_state(Answer::Refused, at, self.hot.seen);
         let outlook = Reading::new(limit, Ask::exactly(units), refused).outlook();
         let retry = match outlook.retry {
-            Some(Retry::After(wait)) => Some(Retry::After(wait.max(self.cold.paused_until.since(now)))),
+            Some(Retry::After(wait)) => {
+                Some(Retry::After(wait.max(self.cold.paused_until.since(now)).max(SOONEST_RETRY)))
+            }
             retry => retry,
         };
         // What has come since is there, but not for so many.
@@ -388,7 +418,7 @@ impl Slot<'_> {
         if is_idle && is_much(self.hot.hand) {
             return self.give_back(limit, tag, now);
         }
-        let is_ending = policy::lends_for_terms(limit) && self.hot.ends.since(now) < RENEWED;
+        let is_ending = !policy::has_windows(limit) && self.hot.ends.since(now) < RENEWED;
         if !is_ending || !is_much(self.hot.hand.saturating_add(self.hot.spent)) {
             return None;
         }

@@ -10,6 +10,10 @@ use tollgate_core::{Answer, Ask, Limit, Micros, Outcome, Reading, State};
 const DRAWS: f32 = 32.0;
 const SECONDS: f32 = 120.0;
 
+/// How many units it takes to tell that most are refused, and what part of them is most.
+const LATEST: f32 = 1_000.0;
+const MOSTLY: f32 = 0.75;
+
 /// What is known of how fast a key is drawn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
@@ -20,6 +24,9 @@ pub(super) struct Demand {
     /// Units that all nodes took from the store, within so many seconds.
     taken: f32,
     taken_seconds: f32,
+    /// Of the last thousand units or so that were drawn here, those that were refused.
+    latest: f32,
+    refused: f32,
     /// Up to when the draws are counted in, and what the cell's counts were then.
     since: Micros,
     counted: Counts,
@@ -43,6 +50,8 @@ impl Demand {
             seconds: 1.0,
             taken: 0.0,
             taken_seconds: 0.0,
+            latest: 0.0,
+            refused: 0.0,
             since: now,
             counted: Counts::default(),
         }
@@ -51,12 +60,17 @@ impl Demand {
     /// Counts in what was drawn since the last time.
     #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
     pub(super) fn count(&mut self, counts: Counts, now: Micros) {
-        self.units += counts.units.wrapping_sub(self.counted.units) as f32;
+        let drawn = counts.units.wrapping_sub(self.counted.units) as f32;
+        self.units += drawn;
+        self.latest += drawn;
         self.draws += counts.draws.wrapping_sub(self.counted.draws) as f32;
         self.seconds += policy::seconds(now.since(self.since));
         (self.since, self.counted) = (self.since.max(now), counts);
         while self.draws > DRAWS || self.seconds > SECONDS {
             (self.draws, self.units, self.seconds) = (self.draws / 2.0, self.units / 2.0, self.seconds / 2.0);
+        }
+        while self.latest > LATEST {
+            (self.latest, self.refused) = (self.latest / 2.0, self.refused / 2.0);
         }
     }
 
@@ -77,6 +91,17 @@ impl Demand {
     #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
     pub(super) fn add(&mut self, lent: u32) {
         self.taken += lent as f32;
+    }
+
+    /// Counts in units that were refused.
+    #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
+    pub(super) fn refuse(&mut self, units: u32) {
+        self.refused += units as f32;
+    }
+
+    /// Whether so much more is drawn than there is that hardly anything stays in hand for long.
+    pub(super) fn is_mostly_refused(&self) -> bool {
+        self.refused > self.latest * MOSTLY
     }
 
     /// Units drawn here each second.

@@ -1,36 +1,84 @@
 //! How much to take ahead, when to ask for more, and when not to ask at all.
 //!
-//! What is lent is missing elsewhere until it is spent, and under a bucket it does not flow back before it is told of.
-//! Both cost little as long as all that is out is a small part of what is left. So a node takes what it needs for a
-//! stretch of time in which all nodes together draw no more than a part of what is left. Far from the limit that
-//! stretch is long and quiet keys are answered from hand; near the limit it shrinks, until each draw is decided by the
-//! store. Past the limit there is nothing to be had: then a node asks once in a while, and refuses in between.
+//! What is lent is missing elsewhere until it is spent. Under a bucket it does not flow back before it is told of, and
+//! what is left of it when a window ends is lost. All of that costs little while what is out is a small part of what is
+//! left. So a node takes what it needs for a stretch of time in which all nodes together draw no more than a part of what
+//! is left. Far from the limit that stretch is long, and quiet keys are answered from hand; near the limit it shrinks,
+//! until each draw is decided by the store. Past the limit there is hardly anything to be had: then a busy node asks once
+//! in a while, takes its part of what has come meanwhile, and refuses in between. Nothing is lost by that: what nobody
+//! asked for is still there.
 
 use super::demand::Demand;
-use tollgate_core::{Law, Limit, Span, Wish};
+use tollgate_core::{Law, Limit, Micros, Span, State, Wish};
 
 /// The longest stretch for which units are taken ahead. Leases last for 30 to 60 seconds.
 const LONGEST: f32 = 45.0;
 /// How long before the hand is empty more is asked for: many times as long as an answer takes.
 const AHEAD: f32 = 0.060;
-/// The longest that a key is refused without asking, and which part of the time that its burst takes to come back.
-const LONGEST_PAUSE: Span = Span::SECOND;
-const PAUSES_A_WINDOW: u64 = 8;
-/// From how many refusals on that it spares a pause is worth it.
-const SPARED: f32 = 2.0;
-/// The part of what is left that all nodes may have in hand, at most, and the burst from which on they may. Between
-/// nearly always and now and then empty, a bucket of `c` units refuses 1 of `2 × c`; if a part of it is out, as much as
-/// if it were smaller by that. A small one can't spare any.
-const PART: f32 = 0.25;
-const WIDE: f32 = 2_000.0;
+/// Past the limit, a node asks once for so many draws, but not more or less often than this, and in any case so many times
+/// while the whole burst comes back: the fewer if most of what is drawn is refused.
+const DRAWS_A_PAUSE: f32 = 200.0;
+const PAUSES: (f32, f32) = (0.020, 1.0);
+const PAUSES_A_WINDOW: (f32, f32) = (8.0, 16.0);
+/// From how many draws on it is worth a pause.
+const WORTH_A_PAUSE: f32 = 2.0;
+/// The part of what is left that all nodes may have in hand: far from the limit, and near it. A bucket of `c` units that
+/// is drawn just as fast as it fills refuses 1 of `2 × c`, and if a part of it is out, as many as if it were smaller by
+/// that part. So a small one can't spare any; one of this size, or larger, can spare the whole part.
+const PARTS: (f32, f32) = (0.25, 0.125);
+const LARGE: f32 = 500.0;
+/// From which part of the limit on demand is near it.
+const NEAR: f32 = 0.8;
+/// Near the limit, what is taken should be spent in this part of what is left of the window.
+const PART_OF_WINDOW: f32 = 0.25;
 
-/// What a node would like to be lent of a key.
-pub(super) fn wish(limit: &Limit, demand: &Demand, left: u32, is_scarce: bool, nodes: u32) -> Wish {
-    let (here, everywhere) = (demand.here(), demand.everywhere(nodes));
-    let part = (float(limit.capacity()) / WIDE).min(PART);
-    let stretch = (part * float(left) / everywhere.max(f32::MIN_POSITIVE)).min(LONGEST);
-    let soon = if is_scarce { here * seconds(pause(limit)) } else { 0.0 };
-    Wish { soon: units(soon), later: units(here * stretch), one_of: nodes.saturating_mul(4) }
+/// What is known of a key when it is decided how much to take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    /// How many units are left.
+    pub(super) left: u32,
+    /// For how long the window lasts, if there are windows.
+    pub(super) lasts: Option<Span>,
+    /// Whether the store had too little when it was asked last.
+    pub(super) is_scarce: bool,
+    pub(super) nodes: u32,
+}
+
+/// What a node would like to have in hand.
+pub(super) fn wish(limit: &Limit, demand: &Demand, view: View) -> Wish {
+    let here = demand.here();
+    let stretch = stretch(limit, demand.everywhere(view.nodes), view);
+    let lasts = view.lasts.map_or(LONGEST, |lasts| seconds(lasts) * PART_OF_WINDOW);
+    let moment = pause_seconds(limit, demand).min(lasts);
+    let soon = match (view.is_scarce, demand.is_mostly_refused()) {
+        // It is gone in no time.
+        (_, true) => here * moment,
+        (true, false) => (here * moment).min(float(limit.capacity()) * part(limit, PARTS.1)),
+        (false, false) => here * moment.min(stretch),
+    };
+    Wish { soon: units(soon), later: units(here * stretch), one_of: view.nodes.saturating_mul(4) }
+}
+
+/// For how many seconds to take ahead, if all nodes draw so fast.
+fn stretch(limit: &Limit, everywhere: f32, view: View) -> f32 {
+    let left = float(view.left);
+    let lasts = view.lasts.map_or(LONGEST, seconds).min(LONGEST);
+    let rate = float(limit.capacity()) / seconds(limit.window());
+    let will_do = match limit.law() {
+        Law::FixedWindow(_) => everywhere * lasts < NEAR * left,
+        _ => everywhere < NEAR * rate,
+    };
+    let (part, longest) = match (will_do, view.lasts) {
+        (true, _) => (PARTS.0, lasts),
+        (false, None) => (PARTS.1, lasts),
+        (false, Some(_)) => (PARTS.1, lasts * PART_OF_WINDOW),
+    };
+    (self::part(limit, part) * left / everywhere.max(f32::MIN_POSITIVE)).min(longest)
+}
+
+/// The part that a limit of its size can spare.
+fn part(limit: &Limit, part: f32) -> f32 {
+    part * (float(limit.capacity()) / LARGE).min(1.0)
 }
 
 /// With how little in hand it is time to ask for more.
@@ -38,43 +86,80 @@ pub(super) fn low(demand: &Demand, hand: u32) -> u32 {
     units(demand.here() * AHEAD).min(hand / 4)
 }
 
-/// For how long it is not worth asking for a key of which nothing is left.
-pub(super) fn pause(limit: &Limit) -> Span {
-    Span::micros(limit.window().get() / PAUSES_A_WINDOW).min(LONGEST_PAUSE)
+/// For how long not to ask for a key of which too little was left, if it is drawn so often that it is worth it.
+pub(super) fn pause(limit: &Limit, demand: &Demand, lasts: Option<Span>) -> Option<Span> {
+    let pause = pause_seconds(limit, demand);
+    // What comes while nobody asks is still there afterwards, but in a window only if it is spent before that ends.
+    let is_lossless = !has_windows(limit) || demand.is_mostly_refused();
+    if !is_lossless || demand.here() * pause < WORTH_A_PAUSE {
+        return None;
+    }
+    let lasts = lasts.map_or(f32::INFINITY, |lasts| seconds(lasts) * PART_OF_WINDOW);
+    Some(span(pause.min(lasts)))
 }
 
-/// For how long not to ask after a refusal that says when to come back. A fixed window has nothing before it ends, and
-/// everything then.
-pub(super) fn pause_for(limit: &Limit, wait: Span) -> Span {
+/// The same after a refusal that says when to come back. A fixed window has nothing before it ends, and everything then.
+pub(super) fn pause_until_due(
+    limit: &Limit,
+    demand: &Demand,
+    lasts: Option<Span>,
+    wait: Span,
+) -> Option<Span> {
+    let wait = wait.min(span(PAUSES.1));
     match limit.law() {
-        Law::FixedWindow(_) => wait.min(LONGEST_PAUSE),
-        _ => wait.min(LONGEST_PAUSE).max(pause(limit)),
+        Law::FixedWindow(_) => (demand.here() * seconds(wait) >= WORTH_A_PAUSE).then_some(wait),
+        _ => Some(wait.max(pause(limit, demand, lasts)?)),
     }
 }
 
-/// Whether there is too little within reach to go on spending for a while, of a key that is drawn so often that a pause
-/// is worth it.
-pub(super) fn is_scarce(limit: &Limit, demand: &Demand, within_reach: u32) -> bool {
-    is_busy(limit, demand) && float(within_reach) < demand.here() * seconds(pause(limit)) / 2.0
+/// Whether there is so little left that it is gone in a moment.
+pub(super) fn is_scarce(limit: &Limit, demand: &Demand, nodes: u32, left: u32) -> bool {
+    float(left) < 2.0 * demand.everywhere(nodes) * pause_seconds(limit, demand)
 }
 
-/// Whether what is lent lapses after a while; else it does when the window ends, and can't be renewed.
-pub(super) fn lends_for_terms(limit: &Limit) -> bool {
-    matches!(limit.law(), Law::TokenBucket | Law::LeakyBucket(_))
+fn pause_seconds(limit: &Limit, demand: &Demand) -> f32 {
+    let pause = (DRAWS_A_PAUSE / demand.here().max(f32::MIN_POSITIVE)).clamp(PAUSES.0, PAUSES.1);
+    let pauses = if demand.is_mostly_refused() { PAUSES_A_WINDOW.0 } else { PAUSES_A_WINDOW.1 };
+    pause.min(seconds(limit.window()) / pauses)
 }
 
-/// Whether a key is drawn so often that a pause of its limit is worth it.
-pub(super) fn is_busy(limit: &Limit, demand: &Demand) -> bool {
-    demand.here() * seconds(pause(limit)) >= SPARED
+/// Whether what is lent lapses with a window, so that it can't be renewed.
+pub(super) fn has_windows(limit: &Limit) -> bool {
+    matches!(limit.law(), Law::FixedWindow(_) | Law::SlidingWindowCounter)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
+/// How long the window lasts that a state is of at the store's time `at`; nothing if the law has none.
+pub(super) fn window_left(limit: &Limit, seen: Option<State>, at: Micros) -> Option<Span> {
+    match limit.law() {
+        Law::FixedWindow(_) => {
+            let ends = seen.map(|seen| Micros::new(limit.parts_of(seen)[0])).filter(|ends| *ends > at);
+            Some(ends.or_else(|| limit.window_end(at))?.since(at))
+        }
+        Law::SlidingWindowCounter => {
+            let per = limit.quota().per().get();
+            Some(Span::micros(per - at.get() % per))
+        }
+        _ => None,
+    }
+}
+
 pub(super) fn seconds(span: Span) -> f32 {
-    span.get() as f32 / 1e6
+    #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
+    let micros = span.get() as f32;
+    micros / 1e6
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from a float stops at its bounds"
+)]
+fn span(seconds: f32) -> Span {
+    Span::micros((seconds * 1e6) as u64)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
-fn float(units: u32) -> f32 {
+pub(super) fn float(units: u32) -> f32 {
     units as f32
 }
 
@@ -84,6 +169,6 @@ fn float(units: u32) -> f32 {
     clippy::cast_sign_loss,
     reason = "a cast from a float stops at its bounds"
 )]
-fn units(units: f32) -> u32 {
+pub(super) fn units(units: f32) -> u32 {
     units as u32
 }

@@ -12,7 +12,12 @@ mod dice;
 mod faults;
 mod node;
 mod store;
+#[cfg_attr(
+    not(feature = "simulation"),
+    expect(unreachable_pub, dead_code, reason = "benches read all of it, tests need not")
+)]
 mod tables;
 mod world;
 
+#[cfg(feature = "simulation")]
 pub use tables::{Row, crowd, table};

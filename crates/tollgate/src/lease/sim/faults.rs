@@ -60,9 +60,11 @@ fn live(seed: u64) -> World {
     while world.now < end {
         if world.now >= phase_ends {
             // Quiet times, in which much is taken ahead, and rushes, in which every unit counts.
-            demand = rate * dice.scale(0.1, 4.0);
+            let is_rush = dice.happens(0.3);
+            demand = rate * if is_rush { dice.scale(3.0, 20.0) } else { dice.scale(0.1, 2.0) };
             weights.fill_with(|| dice.scale(0.05, 1.0));
-            phase_ends = world.now + micros(dice.scale(1.0, 40.0));
+            phase_ends =
+                world.now + micros(if is_rush { dice.scale(0.3, 4.0) } else { dice.scale(1.0, 40.0) });
         }
         let next = world.now + micros(dice.wait(1.0 / (demand * keys as f64)));
         world.run_until(next);

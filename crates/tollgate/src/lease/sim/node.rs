@@ -29,8 +29,6 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) const RIGHT: Clock = Clock { offset: 0, slow: 0.0 };
-
     /// One that is off by up to a day, and slow by at most so much.
     pub(super) fn wrong(dice: &mut Dice, slow: f64) -> Clock {
         Clock { offset: dice.below(86_400_000_000) as u64, slow: dice.between(-slow, slow) }

@@ -1,6 +1,6 @@
 //! All of it together, one event after the other.
 
-use super::super::{Errand, Order, Spend};
+use super::super::{Errand, Order, Receipt, Spend};
 use super::bound::Bound;
 use super::dice::Dice;
 use super::node::{Clock, Node, whose};
@@ -107,6 +107,7 @@ struct Event {
 #[derive(Clone, Copy, Debug)]
 enum What {
     Request { node: usize, key: usize, units: u32 },
+    PutBack { node: usize, life: u32, key: usize, units: u32, receipt: Receipt },
     Arrives(Question),
     Answered(Question, Answer),
     GivenUp { node: usize, number: u64 },
@@ -180,8 +181,10 @@ impl World {
                     self.send(node, key, None, Some(order));
                 }
                 if self.dice.happens(self.weather.mixed) {
-                    self.nodes[node].leases.put_back(whose.tag, units, spent.receipt);
-                    self.send(node, key, Some(units), None);
+                    // Whoever puts it back may be held up, and others draw meanwhile.
+                    let held_up = micros(self.dice.scale(0.000_001, 0.1));
+                    let (life, receipt) = (self.nodes[node].life, spent.receipt);
+                    self.schedule(self.now + held_up, What::PutBack { node, life, key, units, receipt });
                 } else {
                     self.admit(node, key, units);
                 }
@@ -237,6 +240,12 @@ impl World {
             What::Request { node, key, units } => {
                 if !self.is_postponed(node, what) {
                     self.serve(node, key, units);
+                }
+            }
+            What::PutBack { node, life, key, units, receipt } => {
+                if !self.is_postponed(node, what) && self.nodes[node].life == life {
+                    self.nodes[node].leases.put_back(whose(key).tag, units, receipt);
+                    self.send(node, key, Some(units), None);
                 }
             }
             What::Arrives(question) => self.arrive(question),
