@@ -183,7 +183,13 @@ impl Words {
         let is_believed = match &self.believed {
             None => true,
             Some((_, latest)) if epoch > *latest => true,
-            Some((believed, _)) => *believed != server && self.has_majority(&server, now),
+            Some((believed, latest)) => {
+                // Elections may have begun anew; but as long as somebody still names the one of the latest, it is the
+                // others who have not heard of it.
+                let is_named =
+                    self.fresh(now).flatten().any(|(named, epoch)| named == believed && epoch >= latest);
+                *believed != server && !is_named && self.has_majority(&server, now)
+            }
         };
         if !is_believed {
             return None;
@@ -194,15 +200,15 @@ impl Words {
     }
 
     fn has_majority(&self, server: &Server, now: Instant) -> bool {
-        let agree = self.fresh(now).filter(|word| word.is_some_and(|said| said == server)).count();
+        let agree = self.fresh(now).flatten().filter(|(said, _)| *said == server).count();
         agree * 2 > self.said.len()
     }
 
     /// What each sentinel has said of late.
-    fn fresh(&self, now: Instant) -> impl Iterator<Item = Option<&Server>> {
+    fn fresh(&self, now: Instant) -> impl Iterator<Item = Option<(&Server, &u64)>> {
         let is_fresh = move |at: Instant| now.saturating_duration_since(at) <= FRESH;
         self.said.iter().map(move |said| match said {
-            Some((server, _, at)) if is_fresh(*at) => Some(server),
+            Some((server, epoch, at)) if is_fresh(*at) => Some((server, epoch)),
             _ => None,
         })
     }
@@ -258,6 +264,17 @@ mod tests {
         assert_eq!(words.hear(0, server(2), 1, now), None);
         assert_eq!(words.hear(2, server(1), 0, now), None);
         assert_eq!(words.hear(2, server(2), 1, now), None);
+    }
+
+    #[test]
+    fn two_who_have_not_heard_of_the_latest_election_do_not_outvote_the_one_who_has() {
+        let now = Instant::now();
+        let mut words = Words::new(3);
+        words.hear(1, server(1), 0, now);
+        assert_eq!(words.hear(2, server(2), 1, now), Some(server(2)));
+        // It was away and comes back before anybody has told it; the other hears of everything late.
+        assert_eq!(words.hear(0, server(1), 0, now), None);
+        assert_eq!(words.hear(1, server(1), 0, now), None);
     }
 
     #[test]
