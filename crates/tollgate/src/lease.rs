@@ -181,12 +181,12 @@ impl Leases {
         let mut shard = self.table.lock(order.tag);
         let now = shard.clock.about(now);
         shard.tally.lent += u64::from(told.loan.units);
-        let (is_closed, nodes) = (shard.is_closed, self.nodes.load(Relaxed));
+        let is_closed = shard.is_closed;
         let Some((mut slot, limit)) = self.asked(&mut shard, order) else {
             shard.tally.forfeited += u64::from(told.loan.units);
             return None;
         };
-        slot.settle(&limit, order, &told, nodes, now);
+        slot.settle(&limit, order, &told, now);
         if !is_closed {
             return None;
         }

@@ -275,7 +275,7 @@ impl Slot<'_> {
     }
 
     /// Takes over what the store has lent.
-    pub(super) fn settle(&mut self, limit: &Limit, order: &Order, told: &Told, nodes: u32, now: Micros) {
+    pub(super) fn settle(&mut self, limit: &Limit, order: &Order, told: &Told, now: Micros) {
         self.cold.turn(Phase::Free);
         self.tally.returned += u64::from(order.report.back);
         if !told.loan.is_known {
@@ -298,24 +298,25 @@ impl Slot<'_> {
             }
         };
         self.see(limit, seen, told.at, order.asked_at);
-        self.look_ahead(limit, order, told, nodes);
+        self.look_ahead(limit, order, told);
     }
 
     /// Decides when to ask next: when little is left in hand, or, if the store had less than is spent in a moment, after a
     /// while.
-    fn look_ahead(&mut self, limit: &Limit, order: &Order, told: &Told, nodes: u32) {
+    fn look_ahead(&mut self, limit: &Limit, order: &Order, told: &Told) {
         let demand = &self.cold.demand;
         let lasts = policy::window_left(limit, Some(self.hot.seen), told.at);
         let pause = policy::pause(limit, demand, lasts);
         let left = remaining(limit, self.hot.seen, told.at);
-        let is_short = told.loan.units < order.wish.soon;
-        self.cold.is_scarce = pause.is_some()
-            && (is_short || self.cold.is_scarce && policy::is_scarce(limit, demand, nodes, left));
+        // It is scarce once the store has refused, and until more is left than comes in such a while. Before that, who wants
+        // all that is left may have it at once.
+        let pause = pause.filter(|pause| self.cold.is_scarce && policy::is_scarce(limit, left, *pause));
+        self.cold.is_scarce = pause.is_some();
         self.hot.low = if self.cold.is_scarce { 0 } else { policy::low(demand, self.hot.hand) };
-        if let Some(pause) = pause.filter(|_| is_short) {
-            self.pause(order.asked_at.plus(pause), 0);
-        } else if !self.cold.is_scarce {
-            self.pause(Micros::EPOCH, 0);
+        match pause {
+            Some(pause) if told.loan.units < order.wish.soon => self.pause(order.asked_at.plus(pause), 0),
+            Some(_) => {}
+            None => self.pause(Micros::EPOCH, 0),
         }
     }
 

@@ -112,9 +112,10 @@ pub(super) fn pause_until_due(
     }
 }
 
-/// Whether there is so little left that it is gone in a moment.
-pub(super) fn is_scarce(limit: &Limit, demand: &Demand, nodes: u32, left: u32) -> bool {
-    float(left) < 2.0 * demand.everywhere(nodes) * pause_seconds(limit, demand)
+/// Whether hardly more is left than comes back in a pause: what nodes that take turns leave each other.
+pub(super) fn is_scarce(limit: &Limit, left: u32, pause: Span) -> bool {
+    let rate = float(limit.capacity()) / seconds(limit.window());
+    float(left) < 1.25 * rate * seconds(pause) + 1.0
 }
 
 fn pause_seconds(limit: &Limit, demand: &Demand) -> f32 {

@@ -121,7 +121,8 @@ async fn what_is_in_hand_is_spent_while_the_server_is_away() {
             Some(other) => panic!("{other:?}"),
         }
     }
-    assert!(in_hand > 0 && from_hand == in_hand, "{from_hand} of {in_hand}");
+    // What was on its way from the server when it was killed may still have come.
+    assert!(in_hand > 0 && from_hand >= in_hand, "{from_hand} of {in_hand}");
     let said = take(&keys, 1).leased().on_failure(FailureMode::Local).by(&store).await;
     assert!(said.all()[0].is_decided(), "then the rule says what holds");
 }
