@@ -4,6 +4,7 @@
 //! can be said how many units were admitted in it *for certain*, and how many *perhaps*. A limit is broken where more were
 //! certain than it admits; and since a refusal says that all of it was taken, where fewer were possible than that.
 
+use super::excess::most_excess;
 use super::law::{Kind, Law};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -52,6 +53,40 @@ impl Bounds {
         }
     }
 
+    /// Fails if more was admitted than the law allows, in any stretch of time at all.
+    #[track_caller]
+    pub(crate) fn never_exceed(&self, law: &Law) {
+        match law.kind {
+            Kind::Bucket => {
+                let excess = most_excess(&self.allowed, law.amount / law.period_seconds);
+                println!("{}: at most {excess:.2} of {} were out", law.name, law.burst);
+                assert!(excess <= f64::from(law.burst) + 1e-6, "{law:?}: {excess} were out");
+            }
+            Kind::FixedWindow | Kind::SlidingCounter => self.never_exceed_in_windows(law),
+            Kind::SlidingLog => {
+                let length = Duration::from_secs(law.period_seconds.into()) - Duration::from_micros(1);
+                let found = self.tally.most_allowed_within(length);
+                assert!(found <= law.amount as usize, "{law:?}: {found} were admitted within {length:?}");
+            }
+        }
+    }
+
+    #[track_caller]
+    fn never_exceed_in_windows(&self, law: &Law) {
+        let (amount, length) = (f64::from(law.amount), Duration::from_secs(law.period_seconds.into()));
+        if law.kind == Kind::SlidingCounter {
+            let found = number(self.tally.most_allowed_within(length));
+            assert!(found <= 2.0 * amount - 1.0, "{law:?}: {found} were admitted within {length:?}");
+        }
+        let mut certain: BTreeMap<u64, usize> = BTreeMap::new();
+        for window in self.allowed.iter().filter_map(|answer| self.window(answer, length)) {
+            *certain.entry(window).or_default() += 1;
+        }
+        for (window, found) in &certain {
+            assert!(number(*found) <= amount, "{law:?}: {found} were admitted in window {window}");
+        }
+    }
+
     fn hold_to_bucket(&self, law: &Law) -> f64 {
         for span in [1, 10, 100, 1000, 5000].map(Duration::from_millis).into_iter().chain([self.tally.took()])
         {
@@ -85,22 +120,12 @@ impl Bounds {
     }
 
     fn hold_to_windows(&self, law: &Law) -> f64 {
+        self.never_exceed_in_windows(law);
         let (amount, length) = (f64::from(law.amount), Duration::from_secs(law.period_seconds.into()));
-        if law.kind == Kind::SlidingCounter {
-            let found = number(self.tally.most_allowed_within(length));
-            assert!(found <= 2.0 * amount - 1.0, "{law:?}: {found} were admitted within {length:?}");
-        }
         // Since when a window has been refusing, at the latest, by when it was last seen to do so.
         let mut refusals: BTreeMap<u64, Answer> = BTreeMap::new();
         for answer in &self.denied {
             refusals.extend(self.window(answer, length).map(|window| (window, *answer)));
-        }
-        let mut certain: BTreeMap<u64, usize> = BTreeMap::new();
-        for window in self.allowed.iter().filter_map(|answer| self.window(answer, length)) {
-            *certain.entry(window).or_default() += 1;
-        }
-        for (window, found) in &certain {
-            assert!(number(*found) <= amount, "{law:?}: {found} were admitted in window {window}");
         }
         let (mut admitted, mut there) = (0.0, 0.0);
         for (window, refused) in &refusals {

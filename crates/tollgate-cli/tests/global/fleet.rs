@@ -129,6 +129,6 @@ fn knows_how_far_it_is_off(node: &Node, redis: &RedisServer, ahead: f64) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "where the windows of real clocks lie is what is tested")]
-fn unix_now() -> Duration {
+pub(crate) fn unix_now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }

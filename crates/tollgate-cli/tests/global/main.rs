@@ -7,8 +7,10 @@
 #![expect(clippy::print_stdout, reason = "a test says by how much it passed or failed")]
 
 mod bounds;
+mod excess;
 mod fleet;
 mod law;
+mod leased;
 
 use bounds::Bounds;
 use fleet::{Clocks, Crowd};
