@@ -34,7 +34,8 @@ impl AnyStore {
         match settings.store.url() {
             StoreUrl::Memory => Ok(AnyStore::Memory(MemoryStore::with(SystemClock::new(), cap)?)),
             StoreUrl::Redis(url) => {
-                let options = RedisOptions { patience: settings.store_timeout, cap };
+                let options =
+                    RedisOptions { patience: settings.store_timeout, cap, ..RedisOptions::default() };
                 let store = RedisStore::connect(url, &options)
                     .with_context(|| format!("cannot set up the store {}", settings.store))?;
                 store.ready(START_PATIENCE).await;
