@@ -123,31 +123,17 @@ impl Site {
         arguments.extend(["--store", &host.url(), "--rules"].map(Into::into));
         arguments.push(file.into());
         let (process, address) = Process::start(tollgate, &arguments, SERVERS)?;
-        let site = Site { name: format!("{name}, {words}"), host, tollgate: process, address, plan };
-        site.pause()?;
-        Ok(site)
-    }
-
-    /// Stops both where they are, until it is their turn.
-    pub(crate) fn pause(&self) -> Result<()> {
-        self.tollgate.pause()?;
-        self.host.process.pause()
-    }
-
-    pub(crate) fn resume(&self) -> Result<()> {
-        self.host.process.resume()?;
-        self.tollgate.resume()
+        // It is not stopped while others have their turn: it would take that for a store that is away. Idle, it costs little.
+        Ok(Site { name: format!("{name}, {words}"), host, tollgate: process, address, plan })
     }
 
     fn press(&self, effort: Effort, seed: u64, tally: &mut Tally) -> Result<turn::Turn> {
-        self.resume()?;
         let mut load = Load::connect(self.address, &self.plan, seed)?;
         load.press(effort.warm_up)?;
         let watch = Watch::start(&self.host, Some(&self.tollgate))?;
         let lap = load.press(effort.time)?;
         let turn = watch.stop(lap.answers * self.plan.checks() as u64)?;
         tally.add(load.finish()?);
-        self.pause()?;
         Ok(turn)
     }
 }

@@ -23,11 +23,9 @@ pub(crate) fn measure(
     let per_sec = most / 2.0;
     let mut rounds = Vec::new();
     for round in 0..effort.rounds {
-        site.resume()?;
         let mut load = Load::connect(site.address, &site.plan, round)?;
         rounds.push(load.pace(per_sec, effort.warm_up, effort.time)?);
         tally.add(load.finish()?);
-        site.pause()?;
     }
     let laps = |of_thousand: u64| {
         Laps::new(rounds.iter().map(|times: &Histogram| times.at_most(of_thousand) as f64 / 1e3).collect())

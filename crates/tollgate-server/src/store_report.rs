@@ -15,7 +15,7 @@ pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
         }
         (_, 0) if report.has_missed() => {
             let refused = report.servers.iter().filter(|server| in_full && server.trouble.is_some());
-            let refused: Vec<_> = refused.map(trouble).collect();
+            let refused: Vec<_> = refused.map(ServerReport::in_words).collect();
             let by = if refused.is_empty() { String::new() } else { format!(" from {}", refused.join(", ")) };
             format!("degraded: requests got no answer{by} within the last second, so {holds} for them")
         }
@@ -25,17 +25,9 @@ pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
             format!("degraded: {away} of {servers} servers give no answer, so {holds} for their keys")
         }
         _ => {
-            let away: Vec<_> = report.away().map(trouble).collect();
+            let away: Vec<_> = report.away().map(ServerReport::in_words).collect();
             format!("degraded: no answer from {}, so {holds} for their keys", away.join(", "))
         }
-    }
-}
-
-/// A server and what is wrong with it.
-fn trouble(server: &ServerReport) -> String {
-    match &server.trouble {
-        Some(trouble) => format!("{} ({trouble})", server.address),
-        None => server.address.clone(),
     }
 }
 

@@ -150,6 +150,16 @@ pub struct FailureCounts {
     pub refused: u64,
 }
 
+impl ServerReport {
+    /// Where it is, and what is wrong with it if anything is.
+    pub fn in_words(&self) -> String {
+        match &self.trouble {
+            Some(trouble) => format!("{} ({trouble})", self.address),
+            None => self.address.clone(),
+        }
+    }
+}
+
 /// What was asked of a store, and what was answered without it. A request counts once, however many limits it has to pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreCounts {

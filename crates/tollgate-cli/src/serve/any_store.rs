@@ -77,10 +77,7 @@ impl AnyStore {
 
 /// Some servers, each with what is wrong with it.
 fn names(away: &[&ServerReport]) -> String {
-    let named = away.iter().take(MOST_NAMED).map(|server| match &server.trouble {
-        Some(trouble) => format!("{} ({trouble})", server.address),
-        None => server.address.clone(),
-    });
+    let named = away.iter().take(MOST_NAMED).map(|server| server.in_words());
     let more = away.len().checked_sub(MOST_NAMED).filter(|more| *more > 0);
     named.chain(more.map(|more| format!("and {more} more"))).collect::<Vec<_>>().join(", ")
 }

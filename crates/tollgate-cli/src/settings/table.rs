@@ -195,8 +195,8 @@ settings! {
         ///
         /// redis://HOST:PORT/DB and rediss:// (with TLS) for one Redis or Valkey, redis+sentinel://H1:P,H2:P/NAME for one
         /// that sentinels watch, redis+cluster://H1:P,H2:P for a cluster, redis+sharded://H1:P,H2:P for several that know
-        /// nothing of each other; in all of them valkey may stand for redis. With a password in it, put it into the variable TOLLGATE_STORE: other users of the
-        /// machine see the flags of a process.
+        /// nothing of each other; in all of them valkey may stand for redis. With a password in it, put it into the variable
+        /// TOLLGATE_STORE: other users of the machine see the flags of a process.
         store: StoreUrl = Fallback::Text("memory"),
 
         /// How long a shared store has to answer

@@ -3,7 +3,8 @@
 //! The map is asked of any node that answers, by one task: now and then, soon after somebody found it wrong, and
 //! often while a node is away. What is learnt from a node that has missed the latest election is not believed, so a
 //! master that comes back from the dead can't draw its old slots to itself; unless all say so that take commands, again and
-//! again, because the cluster was set up anew. Each node has its own breaker: one that is dead fails the calls for its slots and no others.
+//! again, because the cluster was set up anew. Each node has its own breaker: one that is dead fails the calls for its slots
+//! and no others.
 
 mod map;
 pub(super) mod slot;

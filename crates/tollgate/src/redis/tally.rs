@@ -1,7 +1,6 @@
 //! What a store did, counted.
 
 use crate::health::{LeaseCounts, StoreCounts};
-use parking_lot::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -15,7 +14,20 @@ pub(super) struct Tally {
     coalesced: AtomicU64,
     pub(super) known: AtomicU64,
     pub(super) local: AtomicU64,
-    missed: Mutex<Option<Instant>>,
+    /// When a request last got no answer, in milliseconds since `origin`, and one more; 0 if that never was. While a server
+    /// is away every request passes here, so it takes no lock.
+    missed: AtomicU64,
+    origin: Origin,
+}
+
+/// When counting began.
+#[derive(Debug)]
+struct Origin(Instant);
+
+impl Default for Origin {
+    fn default() -> Origin {
+        Origin(Instant::now())
+    }
 }
 
 impl Tally {
@@ -27,12 +39,17 @@ impl Tally {
 
     /// Notes that a request got no answer.
     pub(super) fn note_miss(&self) {
-        *self.missed.lock() = Some(Instant::now());
+        self.missed.store(self.millis() + 1, Relaxed);
     }
 
     /// How long ago that was last so.
     pub(super) fn last_miss(&self) -> Option<Duration> {
-        self.missed.lock().map(|missed| missed.elapsed())
+        let missed = self.missed.load(Relaxed).checked_sub(1)?;
+        Some(Duration::from_millis(self.millis().saturating_sub(missed)))
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.origin.0.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
 
     pub(super) fn read(&self, leases: LeaseCounts) -> StoreCounts {

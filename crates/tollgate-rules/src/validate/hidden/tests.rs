@@ -132,13 +132,17 @@ proptest! {
         let rules: Vec<_> = conditions.into_iter().map(|when| rule(0, when)).collect();
         let universal = Universal::new();
         let covers = |a: &RuleSpec, b: &RuleSpec| View::of(a, &universal).covers(&View::of(b, &universal));
-        for (hider, hidden) in rules.iter().flat_map(|a| rules.iter().map(move |b| (a, b))) {
-            if std::ptr::eq(hider, hidden) || !covers(hider, hidden) {
+        // Each rule is held against each request once, not once for every other rule.
+        let bound: Vec<Vec<bool>> =
+            rules.iter().map(|rule| requests().map(|request| binds(&rule.when, request)).collect()).collect();
+        for (hider, hidden) in (0..rules.len()).flat_map(|a| (0..rules.len()).map(move |b| (a, b))) {
+            if hider == hidden || !covers(&rules[hider], &rules[hidden]) {
                 continue;
             }
-            for request in requests() {
-                let is_kept = !binds(&hidden.when, request) || binds(&hider.when, request);
-                prop_assert!(is_kept, "{:?} hides {:?}, but not for {:?}", hider.when, hidden.when, request);
+            for (index, request) in requests().enumerate() {
+                let is_kept = !bound[hidden][index] || bound[hider][index];
+                let (hider, hidden) = (&rules[hider].when, &rules[hidden].when);
+                prop_assert!(is_kept, "{hider:?} hides {hidden:?}, but not for {request:?}");
             }
         }
     }
