@@ -122,3 +122,40 @@ fn the_admin_port_tells_of_the_store_and_never_its_password() {
     let all = format!("{told}{}{}{}", one.greeting, one.log(), one.admin("GET", "/metrics", "").body);
     assert!(!all.contains("sesame"), "{all}");
 }
+
+#[test]
+fn what_a_node_has_in_hand_is_told_key_by_key_and_spent_while_the_store_is_away() {
+    let mut redis = RedisServer::start();
+    let rules = "default: {limit: 20/h burst 10000}\nconsistency: leased\non_store_failure: closed\nstore_timeout: 1s";
+    let server = Server::with(rules, &["--store", &redis.url()]);
+    for _ in 0..100 {
+        assert_eq!(server.check(ALICE).json()["allowed"], json!(true));
+    }
+    let lease = || {
+        let said = server.admin("POST", "/v1/explain", ALICE).json();
+        assert_eq!(said["limits"][0]["rule"], "default", "{said}");
+        said["limits"][0]["lease"].clone()
+    };
+    let (before, number) = (lease(), |lease: &serde_json::Value, what: &str| lease[what].as_u64().unwrap());
+    let units = |lease: &serde_json::Value| {
+        ["units_spent", "units_returned", "units_forfeited", "in_hand"]
+            .map(|what| number(lease, what))
+            .iter()
+            .sum::<u64>()
+    };
+    assert_eq!(number(&before, "units_lent"), units(&before), "{before}");
+    assert_eq!(number(&before, "checks"), 100, "{before}");
+    assert!(number(&before, "checks_asked") < 20 && number(&before, "in_hand") > 0, "{before}");
+    assert_eq!(before["mute"], json!(false), "{before}");
+
+    redis.kill();
+    let from_hand = (0..).take_while(|_| server.check(ALICE).json()["allowed"] == json!(true)).count();
+    assert!(from_hand as u64 >= number(&before, "in_hand"), "{from_hand} of {before}");
+    let after = lease();
+    assert_eq!(number(&after, "in_hand"), 0, "{after}");
+    assert_eq!(number(&after, "units_lent"), units(&after), "{after}");
+    within(PATIENCE, "the time without the store is counted", || {
+        let told = server.admin("GET", "/v1/store", "").json();
+        (told["counts"]["degraded_seconds"].as_f64().unwrap() > 0.0).then_some(())
+    });
+}

@@ -6,7 +6,10 @@
 //! burst and what flows back in that time. The store's part is the code that is shipped; a node's part is its rules in
 //! their shortest form. Each rule is also broken, and the checker has to see it.
 
-#![expect(clippy::print_stdout, reason = "who looks at a run sees how much was looked at, and how a flaw shows")]
+#![expect(
+    clippy::print_stdout,
+    reason = "who looks at a run sees how much was looked at, and how a flaw shows"
+)]
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::fmt::Debug;

@@ -3,6 +3,8 @@
 //! It goes through all rules one by one, as slowly and plainly as can be: it is also what the quick way is tested
 //! against.
 
+mod words;
+
 use crate::plan::limits_of;
 use crate::request::Request;
 use crate::rule::{Misfit, Proof, Rule, Words};

@@ -301,6 +301,11 @@ impl Plan {
         &mut self.draws
     }
 
+    /// The draws.
+    pub fn draws(&self) -> &Draws {
+        &self.draws
+    }
+
     /// What became of each request, in order.
     pub fn cases(&self) -> &[Case] {
         &self.cases

@@ -3,7 +3,9 @@
 //! Whatever reveals or changes something needs the token. Whether the server lives and is ready is told to everybody,
 //! because those who ask have none: load balancers and orchestrators.
 
+use crate::api::MAX_CHECK_BYTES;
 use crate::denials::DenialLog;
+use crate::explain::explain;
 use crate::feed::Feed;
 use crate::http::{Admitted, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
 use crate::keeping::Keeping;
@@ -58,6 +60,7 @@ pub(crate) enum Route {
     Metrics,
     Emergency(Switch),
     Store,
+    Explain,
     Reload,
 }
 
@@ -91,6 +94,8 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
                 out.begin(StatusCode::OK, JSON);
                 out.end_json(&StoreAnswer::of(self.gate.store().health().as_ref()));
             }
+            // It asks the store, and was answered before.
+            Route::Explain => {}
             Route::Reload => {
                 // If it is full, somebody has asked already and is not served yet.
                 let _ = self.tower.reload.try_send(());
@@ -101,6 +106,13 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
                 );
             }
         }
+        Ok(())
+    }
+
+    async fn explain(&self, body: &[u8], out: &mut (impl Out + Send)) -> Result<(), Fault> {
+        let explained = explain(&self.gate, body).await?;
+        out.begin(StatusCode::OK, JSON);
+        out.end_json(&explained);
         Ok(())
     }
 
@@ -233,6 +245,7 @@ impl<S: Store + StoreHealth + Keeping> Site for Admin<S> {
             ("/v1/emergency", "PUT") => (Route::Emergency(Switch::On), false),
             ("/v1/emergency", "DELETE") => (Route::Emergency(Switch::Off), false),
             ("/v1/store", "GET" | "HEAD") => (Route::Store, false),
+            ("/v1/explain", "POST") => (Route::Explain, false),
             ("/v1/reload", "POST") => (Route::Reload, false),
             (path @ ("/livez" | "/healthz" | "/readyz" | "/version" | "/metrics" | "/v1/store"), method) => {
                 return Err(Fault::wrong_method(path, method, "GET, HEAD"));
@@ -240,14 +253,17 @@ impl<S: Store + StoreHealth + Keeping> Site for Admin<S> {
             ("/v1/emergency", method) => {
                 return Err(Fault::wrong_method("/v1/emergency", method, "GET, PUT, DELETE"));
             }
-            ("/v1/reload", method) => return Err(Fault::wrong_method("/v1/reload", method, "POST")),
+            (path @ ("/v1/explain" | "/v1/reload"), method) => {
+                return Err(Fault::wrong_method(path, method, "POST"));
+            }
             (path, _) => return Err(Fault::no_such_admin_path(path)),
         };
         match is_open || has_token {
             true => {
-                let is_long = matches!(route, Route::Metrics | Route::Store);
+                let is_long = matches!(route, Route::Metrics | Route::Store | Route::Explain);
+                let max_body = if route == Route::Explain { MAX_CHECK_BYTES } else { MAX_BODY_BYTES };
                 let answer = if is_long { Length::Long } else { Length::Short };
-                Ok(Admitted { route, max_body: MAX_BODY_BYTES, answer })
+                Ok(Admitted { route, max_body, answer })
             }
             false => Err(Fault::Unauthorized),
         }
@@ -259,7 +275,11 @@ impl<S: Store + StoreHealth + Keeping> Site for Admin<S> {
         out: &mut (impl Out + Send),
     ) {
         for call in calls {
-            if let Err(fault) = self.tell(&call, out) {
+            let told = match call.route {
+                Route::Explain => self.explain(call.body, out).await,
+                _ => self.tell(&call, out),
+            };
+            if let Err(fault) = told {
                 fault.tell(out);
             }
         }

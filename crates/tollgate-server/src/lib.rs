@@ -7,6 +7,7 @@ mod admin;
 mod api;
 mod client_address;
 mod denials;
+mod explain;
 pub mod feed;
 mod file;
 mod grpc;

@@ -91,6 +91,7 @@ struct Counts {
     coalesced: u64,
     denied_from_memory: u64,
     local: u64,
+    degraded_seconds: f64,
     leases: Leases,
 }
 
@@ -104,6 +105,7 @@ struct Leases {
     units_forfeited: u64,
     granted: u64,
     refused: u64,
+    refused_stale: u64,
     asked: u64,
     refills: u64,
     lost: u64,
@@ -121,6 +123,7 @@ impl Leases {
             units_forfeited: counts.forfeited,
             granted: counts.granted,
             refused: counts.refused,
+            refused_stale: counts.stale,
             asked: counts.asked,
             refills: counts.refills,
             lost: counts.lost,
@@ -146,6 +149,7 @@ impl<'a> StoreAnswer<'a> {
                 coalesced: counts.coalesced,
                 denied_from_memory: counts.denied_from_memory,
                 local: counts.local,
+                degraded_seconds: counts.away.as_secs_f64(),
                 leases: Leases::of(&counts.leases),
             },
         })
@@ -210,6 +214,11 @@ impl Exposition {
                 "Draws refused without asking, because the store had nothing left a moment ago.",
                 counts.refused,
             ),
+            (
+                "tollgate_lease_refused_stale_total",
+                "Of those, draws for which enough may have come back meanwhile.",
+                counts.stale,
+            ),
             ("tollgate_lease_asked_total", "Draws for which the store was asked all the same.", counts.asked),
             (
                 "tollgate_lease_refills_total",
@@ -265,6 +274,12 @@ impl Exposition {
         ] {
             self.single(name, Counter, help, count);
         }
+        self.single(
+            "tollgate_store_degraded_seconds_total",
+            Counter,
+            "For how long some requests were answered without the store.",
+            counts.away.as_secs_f64(),
+        );
         self.leases(&counts.leases);
         self.of_servers("tollgate_store_up", Gauge, "1 if the server is asked.", servers, |server| {
             u8::from(server.breaker == BreakerState::Closed)

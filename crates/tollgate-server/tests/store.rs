@@ -200,6 +200,10 @@ async fn the_admin_port_tells_how_the_store_is() {
         "tollgate_store_coalesced_total 30",
         "tollgate_store_denied_from_memory_total 40",
         "tollgate_store_local_decisions_total 50",
+        "tollgate_store_degraded_seconds_total 2.5",
+        "tollgate_lease_units_lent_total 60",
+        "tollgate_lease_units_spent_total 50",
+        "tollgate_lease_refused_stale_total 2",
         "tollgate_store_up{server=\"10.0.0.1:6379\"} 1",
         "tollgate_store_up{server=\"10.0.0.2:6379\"} 0",
         "tollgate_store_breaker_state{server=\"10.0.0.2:6379\"} 2",
@@ -217,4 +221,60 @@ async fn the_admin_port_tells_how_the_store_is() {
         !metrics.contains("drift_seconds{server=\"10.0.0.2"),
         "nothing is known of a server that was never reached"
     );
+}
+
+#[tokio::test]
+async fn the_admin_port_explains_what_holds_for_a_request() {
+    let ports = start(ApiOptions::default()).await;
+    let authorized = format!("Authorization: Bearer {TOKEN}\r\n");
+    let explain = async |body: &str, more: &str| {
+        let head = format!(
+            "POST /v1/explain HTTP/1.1\r\nHost: test\r\n{more}Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        ask(ports.admin, format!("{head}{body}").as_bytes()).await
+    };
+    let orders = r#"{"client_key":"alice","endpoint":"/orders"}"#;
+    assert_eq!(explain(orders, "").await.status, 401);
+    // Looking takes nothing.
+    for _ in 0..3 {
+        let said = explain(orders, &authorized).await.json();
+        assert_eq!((&said["allowed"], &said["reason"]), (&json!(true), &json!("degraded")), "{said}");
+        let limit = &said["limits"][0];
+        assert_eq!(
+            (&limit["rule"], &limit["limit"]),
+            (&json!("orders"), &json!("token_bucket 3/min")),
+            "{said}"
+        );
+        assert_eq!(limit["remaining"], json!(1), "a third of it: {said}");
+        let lease = &limit["lease"];
+        assert_eq!((&lease["in_hand"], &lease["ends_in_ms"]), (&json!(1), &json!(20_000.0)), "{said}");
+        assert_eq!((&lease["mute"], &lease["units_per_second"]), (&json!(true), &json!(0.5)), "{said}");
+        let units = ["lent", "spent", "returned", "forfeited"].map(|what| &lease[format!("units_{what}")]);
+        assert_eq!(units, [9, 5, 2, 1].map(|count| json!(count)).each_ref(), "{said}");
+        let checks =
+            ["checks", "checks_asked", "checks_refused", "checks_refused_stale"].map(|what| &lease[what]);
+        assert_eq!(checks, [8, 2, 1, 1].map(|count| json!(count)).each_ref(), "{said}");
+        let rules: Vec<_> =
+            said["rules"].as_array().unwrap().iter().map(|rule| (&rule["id"], &rule["binds"])).collect();
+        let expected = [("login", false), ("orders", true), ("default", false)];
+        assert_eq!(
+            rules,
+            expected
+                .map(|(id, binds)| (json!(id), json!(binds)))
+                .iter()
+                .map(|(id, binds)| (id, binds))
+                .collect::<Vec<_>>(),
+            "{said}"
+        );
+    }
+    // What nobody has a say in has no figures.
+    let said = explain(r#"{"client_key":"alice","endpoint":"/login"}"#, &authorized).await.json();
+    assert_eq!((&said["allowed"], &said["limits"][0]["remaining"]), (&json!(false), &json!(null)), "{said}");
+    assert_eq!(said["limits"][0].get("lease"), None, "{said}");
+    let said = explain("{}", &authorized).await;
+    assert_eq!(said.status, 400);
+    assert!(said.json()["error"]["message"].to_string().contains("who asks"), "{}", said.json());
+    let said = get(ports.admin, "/v1/explain", &authorized).await;
+    assert_eq!((said.status, field(&said.head, "allow")), (405, Some("POST")));
 }

@@ -12,7 +12,7 @@ mod verdict;
 pub use docket::Docket;
 pub use emergency::Emergency;
 pub use meter::{Outcomes, RuleOutcomes};
-pub use verdict::{Binding, Cause, Policy, Verdict};
+pub use verdict::{Binding, Cause, HeldTo, Policy, Verdict};
 
 use crate::store::Store;
 use arc_swap::ArcSwap;

@@ -5,6 +5,7 @@
 
 use crate::durations::Durations;
 use std::time::Duration;
+use tollgate_core::{KeyRef, Limit, Scope};
 
 /// For how long it counts that a request got no answer: whoever asks now and then should see what is going on, and what
 /// is over should soon be seen to be.
@@ -16,6 +17,12 @@ pub trait StoreHealth {
     ///
     /// It may allocate and lock: it is asked by people and scrapers, not for requests.
     fn health(&self) -> Option<StoreReport> {
+        None
+    }
+
+    /// What this node was lent of a key under a limit; nothing if nothing is lent or known of it.
+    fn lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
+        let _ = (key, scope, limit);
         None
     }
 }
@@ -173,6 +180,8 @@ pub struct StoreCounts {
     pub denied_from_memory: u64,
     /// Requests that this node held to its share of a limit, because the store gave no answer.
     pub local: u64,
+    /// For how long some requests were answered without it, to a tenth of a second.
+    pub away: Duration,
     /// What this node was lent, and what became of it.
     pub leases: LeaseCounts,
 }
@@ -192,6 +201,8 @@ pub struct LeaseCounts {
     pub granted: u64,
     /// Draws that were refused without asking, because there was nothing left a moment ago.
     pub refused: u64,
+    /// Of those, draws for which enough may have come back meanwhile.
+    pub stale: u64,
     /// Draws for which the store was asked all the same.
     pub asked: u64,
     /// Times that the store was told or asked of a lease without a draw.
@@ -204,6 +215,39 @@ pub struct LeaseCounts {
     pub keys: usize,
     /// The most of those.
     pub max_keys: usize,
+}
+
+/// What a node was lent of one key, counted since the node began to watch it. A key that nobody draws is forgotten after
+/// two minutes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeyLease {
+    /// Units that may be spent without asking.
+    pub in_hand: u32,
+    /// For how long; nothing if there is no lease.
+    pub lasts: Option<Duration>,
+    /// Whether the store gave no answer when it was last told of the lease. It is then spent while it lasts, and not spoken
+    /// of again.
+    pub is_mute: bool,
+    /// For how long the key is refused without asking, because the store had nothing left; nothing if it is not.
+    pub paused: Option<Duration>,
+    /// How many units are drawn on this node each second.
+    pub per_second: f32,
+    /// Units that were lent.
+    pub lent: u64,
+    /// Of those, spent.
+    pub spent: u64,
+    /// Given back.
+    pub returned: u64,
+    /// Neither, because the lease was over before.
+    pub forfeited: u64,
+    /// Draws, up to 2^32 and then counted anew, as are the next three.
+    pub draws: u32,
+    /// Draws for which the store was asked.
+    pub asked: u32,
+    /// Draws that were refused without asking.
+    pub refused: u32,
+    /// Of those, draws for which enough may have come back meanwhile.
+    pub stale: u32,
 }
 
 impl StoreReport {

@@ -24,8 +24,7 @@ pub(crate) mod sim;
 mod stats;
 mod table;
 
-pub(crate) use stats::LeaseStats;
-
+use crate::health::{KeyLease, LeaseCounts};
 use crate::memory::book::Book;
 use crate::memory::tag::Tag;
 use cell::Slot;
@@ -168,8 +167,9 @@ impl Leases {
     pub(crate) fn put_back(&self, tag: Tag, units: u32, receipt: Receipt) {
         let mut shard = self.table.lock(tag);
         let found = shard.find(tag);
-        match found.and_then(|slot| shard.slot(slot)).filter(|slot| slot.cold.serial == receipt.0) {
-            Some(mut slot) => slot.put_back(units),
+        match found.and_then(|slot| shard.slot(slot)) {
+            Some(mut slot) if slot.cold.serial == receipt.0 => slot.put_back(units),
+            Some(mut slot) => slot.lose(units),
             None => shard.tally.forfeited += u64::from(units),
         }
         shard.tally.put_back(units);
@@ -269,13 +269,31 @@ impl Leases {
         }
     }
 
+    /// What the store said last of a key under this limit, for whoever has to decide without it. It says so once: from then
+    /// on, whoever decides knows better, until the store says something again.
+    pub(crate) fn news(&self, tag: Tag, limit: &Limit) -> Option<State> {
+        let mut shard = self.table.lock(tag);
+        let index = shard.find(tag)?;
+        let mut slot = shard.slot(index)?;
+        if self.book.limit(slot.hot.page) != Some(limit) { None } else { slot.news() }
+    }
+
+    /// How it stands with one key under this limit, for people; nothing if it has no place here.
+    pub(crate) fn describe(&self, tag: Tag, limit: &Limit, now: Micros) -> Option<KeyLease> {
+        let mut shard = self.table.lock(tag);
+        let now = shard.clock.about(now);
+        let index = shard.find(tag)?;
+        let slot = shard.slot(index)?;
+        (self.book.limit(slot.hot.page) == Some(limit)).then(|| slot.describe(now))
+    }
+
     /// Counts what it did so far. It takes every shard's lock in turn: for a gauge, not for the request path.
-    pub(crate) fn stats(&self) -> LeaseStats {
-        let mut stats = LeaseStats { capacity: self.table.capacity(), ..LeaseStats::default() };
+    pub(crate) fn counts(&self) -> LeaseCounts {
+        let mut counts = LeaseCounts { max_keys: self.table.capacity(), ..LeaseCounts::default() };
         for shard in (0..self.table.shards()).map(|shard| self.table.lock_at(shard)) {
-            stats.add(&shard.tally, shard.cells());
+            counts.add(&shard.tally, shard.cells());
         }
-        stats
+        counts
     }
 
     /// The first draw of a key: a place for it, if there is one. It is decided by the store, and nothing is ordered for
@@ -321,7 +339,7 @@ impl Leases {
             }
         }
         if is_closed || units == 0 {
-            slot.tally.asks += 1;
+            slot.ask();
             return Spend::Ask(None);
         }
         slot.spend(limit, whose, units, self.nodes.load(Relaxed), now)

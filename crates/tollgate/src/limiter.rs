@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{
     Act, Ask, Clock, Decision, Draw, Draws, Failure, Key, KeyRef, Law, Leak, Limit, PermitId, Scope, Span,
+    Terms,
 };
 
 /// Holds every key to the same limits.
@@ -37,6 +38,7 @@ pub struct Limiter<S = MemoryStore> {
 #[derive(Debug)]
 pub(crate) struct Shared<S> {
     pub(crate) limits: Box<[Limit]>,
+    terms: Terms,
     pub(crate) store: S,
     permits: PermitIds,
 }
@@ -178,8 +180,27 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the limits can't be read or honoured; the error says what to write instead.
     pub fn with_store(limits: impl IntoLimits, store: S) -> Result<Limiter<S>, LimitsError> {
+        Limiter::with_terms(limits, store, Terms::default())
+    }
+
+    /// The same on other terms: how exact it is among nodes that share the store, how long that has to answer, and what
+    /// holds if it does not. Where that is that a request passes or is refused whatever the limits say, methods give the
+    /// store's error, and it is up to the caller to do so.
+    ///
+    /// ```
+    /// use tollgate::{Consistency, Limiter, MemoryStore, Terms};
+    ///
+    /// let terms = Terms { consistency: Consistency::Exact, ..Terms::default() };
+    /// let limiter = Limiter::with_terms("100/min", MemoryStore::new(), terms)?;
+    /// assert!(limiter.check_now("user:42").is_allowed());
+    /// # Ok::<(), tollgate::LimitsError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the limits can't be read or honoured; the error says what to write instead.
+    pub fn with_terms(limits: impl IntoLimits, store: S, terms: Terms) -> Result<Limiter<S>, LimitsError> {
         let limits = limits.into_limits()?.into_boxed_slice();
-        Ok(Limiter { shared: Arc::new(Shared { limits, store, permits: PermitIds::random() }) })
+        Ok(Limiter { shared: Arc::new(Shared { limits, terms, store, permits: PermitIds::random() }) })
     }
 
     /// The limits it enforces, in the order that [`Decision::index`] counts.
@@ -308,9 +329,11 @@ impl<S> Shared<S> {
         let mut limits = (0..).map(Scope).zip(&self.limits);
         if let Some((scope, limit)) = limits.next() {
             draws.push(key, scope, *limit, act, permit);
+            draws.set_terms(self.terms);
         }
         for (scope, limit) in limits {
             draws.push_again(scope, *limit, act, permit);
+            draws.set_terms(self.terms);
         }
     }
 

@@ -240,13 +240,6 @@ impl<C: Clock> MemoryStore<C> {
         self.table.geometry().shards
     }
 
-    /// What stands for a key under a limit, here and wherever else this process remembers something of it.
-    #[cfg(feature = "redis")]
-    #[inline]
-    pub(crate) fn tag(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Tag {
-        self.tagger.tag(key, limit).in_scope(scope)
-    }
-
     /// Counts what it holds. It takes every shard's lock in turn: for a gauge, not for the request path.
     pub fn stats(&self) -> MemoryStats {
         let geometry = self.table.geometry();

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use std::time::Duration;
 use tollgate::redis::{RedisOptions, RedisStore, StoreUrl};
 use tollgate::{
-    Cap, Draws, KeyRef, Limit, MemoryStats, MemoryStore, PermitId, Scope, ServerReport, Store, StoreHealth,
-    StoreReport, SystemClock,
+    Cap, Draws, KeyLease, KeyRef, Limit, MemoryStats, MemoryStore, PermitId, Scope, ServerReport, Store,
+    StoreHealth, StoreReport, SystemClock,
 };
 use tollgate_server::Keeping;
 
@@ -125,6 +125,13 @@ impl StoreHealth for AnyStore {
         match self {
             AnyStore::Memory(store) => store.health(),
             AnyStore::Redis(store) => store.health(),
+        }
+    }
+
+    fn lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
+        match self {
+            AnyStore::Memory(store) => store.lease(key, scope, limit),
+            AnyStore::Redis(store) => store.lease(key, scope, limit),
         }
     }
 }

@@ -62,8 +62,7 @@ impl Fault {
     }
 
     pub(crate) fn no_such_admin_path(path: &str) -> Fault {
-        let instead =
-            "there are /livez, /readyz, /version, /metrics, /v1/emergency, /v1/store and /v1/reload";
+        let instead = "there are /livez, /readyz, /version, /metrics, /v1/emergency, /v1/store, /v1/explain and /v1/reload";
         Fault::NoSuchPath { path: excerpt(path), instead }
     }
 

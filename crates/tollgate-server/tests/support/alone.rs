@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::rules::{RuleSet, read};
 use tollgate::{
-    BreakerState, Cap, Draws, Drift, Durations, Failure, FailureCounts, FailureMode, Gate, KeyRef, Limit,
-    ManualClock, MemoryStats, MemoryStore, Micros, PermitId, Scope, ServerReport, Store, StoreCounts,
-    StoreHealth, StoreReport, Topology,
+    BreakerState, Cap, Draws, Drift, Durations, Failure, FailureCounts, FailureMode, Gate, KeyLease, KeyRef,
+    LeaseCounts, Limit, ManualClock, MemoryStats, MemoryStore, Micros, PermitId, Scope, ServerReport, Store,
+    StoreCounts, StoreHealth, StoreReport, Topology,
 };
 use tollgate_server::Keeping;
 
@@ -41,7 +41,10 @@ impl Store for Alone {
                 if draw.terms().on_failure == FailureMode::Local {
                     let (key, scope) = (asked.key(asked_of), draw.scope());
                     draw.divide(3);
-                    draw.settle(|limit, act, permit| self.0.take_now(key, scope, limit, act.ask(), permit));
+                    let mut own = Draws::new();
+                    own.push(key, scope, *draw.limit(), draw.act(), draw.permit());
+                    self.0.draw_now(&mut own);
+                    draw.settle(|_, _, _| *own.all()[0].outcome());
                 }
             }
         }
@@ -110,7 +113,28 @@ impl StoreHealth for Alone {
                 coalesced: 30,
                 denied_from_memory: 40,
                 local: 50,
+                away: Duration::from_millis(2_500),
+                leases: LeaseCounts { lent: 60, spent: 50, stale: 2, ..LeaseCounts::default() },
             },
+        })
+    }
+
+    /// Of what is held to 3/min some is in hand.
+    fn lease(&self, _: KeyRef<'_>, _: Scope, limit: &Limit) -> Option<KeyLease> {
+        (limit.capacity() == 3).then_some(KeyLease {
+            in_hand: 1,
+            lasts: Some(Duration::from_secs(20)),
+            is_mute: true,
+            paused: None,
+            per_second: 0.5,
+            lent: 9,
+            spent: 5,
+            returned: 2,
+            forfeited: 1,
+            draws: 8,
+            asked: 2,
+            refused: 1,
+            stale: 1,
         })
     }
 }

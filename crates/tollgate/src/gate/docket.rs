@@ -2,13 +2,13 @@
 
 use super::emergency::Emergency;
 use super::meter::Meters;
-use super::verdict::{Cause, Verdict};
+use super::verdict::{Cause, HeldTo, Policy, Verdict};
 use super::{Installed, RuleMeter};
 use arc_swap::ArcSwap;
 use std::cell::RefCell;
 use std::sync::Arc;
 use tollgate_core::{Clock, Decision, Draws, Limit};
-use tollgate_rules::{Case, Plan, Request, Stated, Verb};
+use tollgate_rules::{Case, Plan, Request, RuleSet, Stated, Verb};
 
 thread_local! {
     /// A used docket for each thread: its buffers are warm, and the rules that it knows are nearly always those in
@@ -212,6 +212,27 @@ impl Docket {
     /// What was decided about each request, in order.
     pub fn verdicts(&self) -> impl ExactSizeIterator<Item = Verdict<'_>> {
         (0..self.len()).map(|index| self.verdict(index))
+    }
+
+    /// The rules that all of it is held to.
+    pub fn rules(&self) -> &RuleSet {
+        &self.inner().installed.rules
+    }
+
+    /// The limits that a request is held to, shadows too; also before it is settled.
+    ///
+    /// # Panics
+    /// If there is no such request.
+    pub fn held_to(&self, index: usize) -> impl Iterator<Item = HeldTo<'_>> {
+        let inner = self.inner();
+        let (draws, bound) = inner.plan.bound(inner.plan.cases()[index]);
+        draws.iter().zip(bound).map(|(draw, bound)| HeldTo {
+            policy: Policy::of(draw, *bound, inner.installed.rules.rules()),
+            is_decided: draw.is_decided(),
+            is_shadow: draw.is_shadow(),
+            key: inner.plan.draws().key(draw),
+            scope: draw.scope(),
+        })
     }
 
     /// Where the decisions of a rule are counted.

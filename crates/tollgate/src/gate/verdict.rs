@@ -1,6 +1,8 @@
 //! What was decided about a request by rules, and why.
 
-use tollgate_core::{Consistency, Decision, Draw, FailureMode, Limit, Micros, Outlook, Reading};
+use tollgate_core::{
+    Consistency, Decision, Draw, FailureMode, KeyRef, Limit, Micros, Outlook, Reading, Scope,
+};
 use tollgate_rules::{Bound, Rule};
 
 /// What a limit goes by that came with its request.
@@ -50,6 +52,21 @@ pub struct Policy<'d> {
     pub limit: &'d Limit,
     /// What it said.
     pub reading: Reading,
+}
+
+/// A limit that a request is held to, and whose units it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct HeldTo<'d> {
+    /// The limit, and what it said if it is decided.
+    pub policy: Policy<'d>,
+    /// Whether it is.
+    pub is_decided: bool,
+    /// Whether it refuses nobody.
+    pub is_shadow: bool,
+    /// The key that it counts by.
+    pub key: KeyRef<'d>,
+    /// Which limit of which rule it is, for the store.
+    pub scope: Scope,
 }
 
 /// What the limit that binds says.
@@ -168,11 +185,7 @@ impl<'d> Verdict<'d> {
         let has_a_say =
             move |draw: &Draw| !draw.is_shadow() && (!is_degraded || !is_closed && draw.is_decided());
         let enforced = self.draws.iter().zip(self.bound).filter(move |(draw, _)| has_a_say(draw));
-        enforced.map(move |(draw, bound)| {
-            let rule = rules.get(bound.rule as usize);
-            let name = name(rule, *bound);
-            Policy { rule, name, limit: draw.limit(), reading: draw.reading() }
-        })
+        enforced.map(move |(draw, bound)| Policy::of(draw, *bound, rules))
     }
 
     /// Whether it was held to a limit of its own, whatever the rules say.
@@ -198,6 +211,13 @@ impl<'d> Verdict<'d> {
     /// Whether any draw is a shadow.
     pub(super) fn has_shadows(&self) -> bool {
         self.draws.iter().any(Draw::is_shadow)
+    }
+}
+
+impl<'d> Policy<'d> {
+    pub(super) fn of(draw: &'d Draw, bound: Bound, rules: &'d [Rule]) -> Policy<'d> {
+        let rule = rules.get(bound.rule as usize);
+        Policy { rule, name: name(rule, bound), limit: draw.limit(), reading: draw.reading() }
     }
 }
 

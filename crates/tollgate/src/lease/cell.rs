@@ -6,10 +6,13 @@
 
 use super::demand::{Counts, Demand, remaining};
 use super::policy::{self, View};
-use super::stats::Tally;
+use super::stats::{Account, Tally};
 use super::{Errand, LONGEST_NAME, Name, Order, Receipt, Spend, Spent, Told, Whose};
+use crate::health::KeyLease;
 use crate::memory::tag::Tag;
+use std::cmp::Ordering;
 use std::sync::Arc;
+use std::time::Duration;
 use tollgate_core::{
     Answer, Ask, Limit, Micros, Outcome, Outlook, Reading, Report, Retry, Span, State, TERM, Wish,
 };
@@ -29,6 +32,8 @@ const RENEWED: Span = Span::secs(3);
 /// How long a key is remembered that holds nothing and is not drawn.
 const FORGOTTEN: Span = Span::secs(120);
 
+/// An answer that is older than another by less than this came late; by more, and the store's clock was set back.
+const LATEST: Span = Span::secs(2);
 /// The soonest that somebody is told to come back who is refused without asking.
 const SOONEST_RETRY: Span = Span::millis(1);
 
@@ -72,6 +77,9 @@ pub(super) struct Cold {
     watched: u32,
     watched_at: Micros,
     pub(super) name: Option<Arc<Name>>,
+    account: Account,
+    /// Whether what the store said last was not yet asked for by whoever decides without it.
+    is_news: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +159,8 @@ impl Default for Cold {
             watched: 0,
             watched_at: Micros::EPOCH,
             name: None,
+            account: Account::default(),
+            is_news: false,
         }
     }
 }
@@ -173,6 +183,18 @@ impl Slot<'_> {
     /// Counts a draw that the store decides.
     pub(super) fn count(&mut self, units: u32) {
         self.hot.count(units);
+    }
+
+    /// Counts that the store is asked.
+    pub(super) fn ask(&mut self) {
+        self.tally.asks += 1;
+        self.cold.account.asked = self.cold.account.asked.wrapping_add(1);
+    }
+
+    /// Counts units that can be neither spent nor given back.
+    pub(super) fn lose(&mut self, units: u32) {
+        self.tally.forfeited += u64::from(units);
+        self.cold.account.forfeited += u64::from(units);
     }
 
     /// Takes from hand what there is, asks in time, and does not ask in vain.
@@ -199,11 +221,10 @@ impl Slot<'_> {
         // While the store is being asked for a key that is as good as empty, asking it in vain does not help.
         let is_awaited = self.cold.is_asked() && self.cold.is_scarce;
         if is_awaited || now < self.cold.paused_until && units > self.cold.paused_left {
-            self.tally.paused += 1;
             self.cold.demand.refuse(units);
-            return Spend::Paused(self.refusal(limit, units, now));
+            return Spend::Paused(self.refuse(limit, units, now));
         }
-        self.tally.asks += 1;
+        self.ask();
         if self.cold.phase == Phase::Mute {
             // Too little is left of it, and no more can be had as long as it is held.
             self.forfeit();
@@ -278,6 +299,8 @@ impl Slot<'_> {
     pub(super) fn settle(&mut self, limit: &Limit, order: &Order, told: &Told, now: Micros) {
         self.cold.turn(Phase::Free);
         self.tally.returned += u64::from(order.report.back);
+        self.cold.account.returned += u64::from(order.report.back);
+        self.cold.account.lent += u64::from(told.loan.units);
         if !told.loan.is_known {
             // What was kept had lapsed before the store heard of it, and what was spent of it meanwhile with it.
             self.forfeit();
@@ -343,19 +366,30 @@ impl Slot<'_> {
         }
     }
 
-    /// Takes over what the store remembers. What it said before may come after it; it is then believed again, for a
-    /// moment: no limit rests on this.
+    /// Takes over what the store remembers, unless it has said something since: whoever asked for a draw hears of it after
+    /// what was lent with it is settled. Of what it said at the same time, what leaves less was said last.
     fn see(&mut self, limit: &Limit, seen: State, at: Micros, asked_at: Micros) {
-        if let Some(before) = self.cold.seen_at.filter(|before| *before <= at) {
-            self.cold.demand.learn(limit, (self.hot.seen, before), (seen, at));
+        if let Some(before) = self.cold.seen_at {
+            let is_late = match at.cmp(&before) {
+                Ordering::Less => before.since(at) < LATEST,
+                Ordering::Equal => remaining(limit, seen, at) > remaining(limit, self.hot.seen, at),
+                Ordering::Greater => false,
+            };
+            if is_late {
+                return;
+            }
+            if before <= at {
+                self.cold.demand.learn(limit, (self.hot.seen, before), (seen, at));
+            }
         }
         self.cold.seen_at = Some(at);
+        self.cold.is_news = true;
         self.hot.seen = seen;
         self.hot.ahead = at.get().cast_signed() - asked_at.get().cast_signed();
     }
 
     /// What a key hears that is refused without asking: to come back when the store will be asked again.
-    fn refusal(&self, limit: &Limit, units: u32, now: Micros) -> Outcome {
+    fn refuse(&mut self, limit: &Limit, units: u32, now: Micros) -> Outcome {
         let at = self.hot.store_time(now);
         let refused = Outcome::of_state(Answer::Refused, at, self.hot.seen);
         let outlook = Reading::new(limit, Ask::exactly(units), refused).outlook();
@@ -365,6 +399,12 @@ impl Slot<'_> {
             }
             retry => retry,
         };
+        let is_stale = outlook.remaining >= units;
+        self.tally.paused += 1;
+        self.tally.stale += u64::from(is_stale);
+        let account = &mut self.cold.account;
+        account.refused = account.refused.wrapping_add(1);
+        account.stale = account.stale.wrapping_add(u32::from(is_stale));
         // What has come since is there, but not for so many.
         let remaining = outlook.remaining.min(units.saturating_sub(1));
         Outcome::of_outlook(Answer::Refused, at, Outlook { remaining, retry, ..outlook })
@@ -392,7 +432,7 @@ impl Slot<'_> {
 
     /// Lets the lease lapse. What was said of it counts no more.
     pub(super) fn forfeit(&mut self) {
-        self.tally.forfeited += u64::from(self.hot.hand);
+        self.lose(self.hot.hand);
         (self.hot.hand, self.hot.spent, self.hot.low) = (0, 0, 0);
         self.hot.ends = Micros::EPOCH;
         self.cold.turn(Phase::Free);
@@ -444,6 +484,34 @@ impl Slot<'_> {
         match self.cold.is_asked() {
             true => self.hot.ends = Micros::EPOCH,
             false => self.forfeit(),
+        }
+    }
+
+    /// What the store said last, for whoever has to decide without it; nothing if it was asked for already, and has been
+    /// gone on from.
+    pub(super) fn news(&mut self) -> Option<State> {
+        std::mem::take(&mut self.cold.is_news).then_some(self.hot.seen)
+    }
+
+    /// How it stands, for people.
+    pub(super) fn describe(&self, now: Micros) -> KeyLease {
+        let until = |end: Micros| (end > now).then(|| Duration::from_micros(end.since(now).get()));
+        let Account { lent, returned, forfeited, asked, refused, stale } = self.cold.account;
+        let in_hand = if now < self.hot.ends { self.hot.hand } else { 0 };
+        KeyLease {
+            in_hand,
+            lasts: until(self.hot.ends).filter(|_| self.hot.is_lent(now)),
+            is_mute: self.cold.phase == Phase::Mute,
+            paused: until(self.cold.paused_until),
+            per_second: self.cold.demand.here(),
+            lent,
+            spent: lent.saturating_sub(returned + forfeited + u64::from(self.hot.hand)),
+            returned,
+            forfeited,
+            draws: self.hot.counts.draws,
+            asked,
+            refused,
+            stale,
         }
     }
 

@@ -145,7 +145,7 @@ fn nothing_is_spent_at_the_deadline_which_counts_from_the_question() {
     assert!(world.spent(1).is_some());
     world.now = ends;
     assert!(world.spent(1).is_none());
-    assert_eq!(world.leases.stats().forfeited, u64::from(told.loan.units) - 1);
+    assert_eq!(world.leases.counts().forfeited, u64::from(told.loan.units) - 1);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_lease_that_is_over_is_not_told_of() {
     assert!(world.spent(2).is_some());
     world.pass(Span::secs(60));
     assert_eq!(world.ask(1).report.units(), 0);
-    assert_eq!(world.leases.stats().forfeited, u64::from(units - 2));
+    assert_eq!(world.leases.counts().forfeited, u64::from(units - 2));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_loan_that_comes_after_its_deadline_is_void() {
     world.pass(Span::secs(60));
     world.leases.settle(&order, told, world.now);
     assert!(world.spent(1).is_none());
-    assert_eq!(world.leases.stats().forfeited, u64::from(told.loan.units));
+    assert_eq!(world.leases.counts().forfeited, u64::from(told.loan.units));
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_lease_without_an_answer_is_spent_and_never_spoken_of_again() {
     assert_eq!(order.report.units(), 0, "what is left of it is too little, and is left to lapse");
     let fresh = world.settle(&order).units;
     assert_eq!(world.spend_all(), fresh);
-    assert_eq!(world.leases.stats().lost, 1);
+    assert_eq!(world.leases.counts().lost, 1);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn an_order_is_settled_once() {
     world.leases.settle_unsent(&order);
     world.leases.settle_lost(&order);
     assert_eq!(world.spend_all(), told.loan.units);
-    assert_eq!(world.leases.stats().forfeited, u64::from(told.loan.units), "the second time");
+    assert_eq!(world.leases.counts().forfeited, u64::from(told.loan.units), "the second time");
     assert!(world.ask(1).report.spent == told.loan.units, "it is not mute");
 }
 
@@ -255,7 +255,7 @@ fn what_is_put_back_can_be_spent_again() {
     let spent = world.spent(units).unwrap();
     world.leases.put_back(TAG, units, spent.receipt);
     assert_eq!(world.spend_all(), units);
-    assert_eq!(world.leases.stats().spent, u64::from(units));
+    assert_eq!(world.leases.counts().spent, u64::from(units));
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn what_was_told_of_is_not_put_back() {
     world.leases.put_back(TAG, units, spent.receipt);
     let more = world.settle(&order).units;
     assert_eq!(world.spend_all(), more);
-    assert_eq!(world.leases.stats().forfeited, u64::from(units));
+    assert_eq!(world.leases.counts().forfeited, u64::from(units));
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn another_quota_ends_the_lease() {
     world.limit = Limit::new(Law::TokenBucket, "50000/min".parse().unwrap()).unwrap();
     let order = world.ask(1);
     assert_eq!(order.report.units(), 0);
-    assert_eq!(world.leases.stats().forfeited, u64::from(units));
+    assert_eq!(world.leases.counts().forfeited, u64::from(units));
     let more = world.settle(&order).units;
     assert_eq!(world.spend_all(), more);
 }
@@ -342,7 +342,7 @@ fn a_clock_that_is_set_back_lengthens_no_lease() {
 fn a_draw_of_nothing_takes_nothing_and_makes_no_order() {
     let mut world = world("bucket 60000/min");
     assert_eq!(world.spend(0), Spend::Ask(None));
-    assert_eq!(world.leases.stats().cells, 0);
+    assert_eq!(world.leases.counts().keys, 0);
     let units = world.lease();
     for _ in 0..100 {
         assert_eq!(world.spent(0).unwrap().outcome.answer(), Answer::Granted(0));
@@ -389,10 +389,10 @@ fn what_lies_idle_is_given_back_by_name() {
     assert!(world.spent(1).is_none());
     world.settle(&errand.order);
     assert_eq!(world.lent(), 0);
-    assert_eq!(world.leases.stats().returned, u64::from(units));
+    assert_eq!(world.leases.counts().returned, u64::from(units));
     world.pass(Span::secs(121));
     assert!(sweep(&world).is_empty());
-    assert_eq!(world.leases.stats().cells, 0, "and then it is forgotten");
+    assert_eq!(world.leases.counts().keys, 0, "and then it is forgotten");
 }
 
 #[test]
@@ -511,7 +511,7 @@ fn a_small_limit_is_never_leased() {
     world.limit =
         Limit::new(Law::SlidingWindowLog(tollgate_core::LogSize::Modest), "10/s".parse().unwrap()).unwrap();
     assert_eq!(world.spend_of(Tag { mark: 1, spread: 1 }, "log", 1), Spend::Ask(None));
-    assert_eq!(world.leases.stats().cells, 1, "a law that can't lend needs no cell");
+    assert_eq!(world.leases.counts().keys, 1, "a law that can't lend needs no cell");
 }
 
 #[test]
@@ -533,8 +533,8 @@ fn a_newcomer_in_a_crowd_does_without() {
     world.settle(&order);
     assert_eq!(world.spend_of(tag(1), "k", 1), Spend::Ask(None));
     assert_eq!(world.spend_of(tag(1), "k", 1), Spend::Ask(None), "all places hold leases");
-    let stats = world.leases.stats();
-    assert_eq!((stats.cells, stats.capacity, stats.crowded), (8, 8, 2));
+    let counts = world.leases.counts();
+    assert_eq!((counts.keys, counts.max_keys, counts.crowded), (8, 8, 2));
     world.pass(Span::secs(60));
     assert_eq!(world.spend_of(tag(1), "k", 1), Spend::Ask(None));
     assert!(matches!(world.spend_of(tag(1), "k", 1), Spend::Ask(Some(_))), "they are over");
@@ -554,7 +554,7 @@ fn a_very_long_key_is_leased_and_not_kept() {
     }
     world.leases.drain(world.now, &mut out);
     assert!(out.is_empty());
-    assert!(world.leases.stats().forfeited > 0);
+    assert!(world.leases.counts().forfeited > 0);
 }
 
 #[test]

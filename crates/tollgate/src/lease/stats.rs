@@ -2,68 +2,21 @@
 
 use crate::health::LeaseCounts;
 
-/// What became of the units that were lent, and of the draws that came.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LeaseStats {
-    /// Units that the store lent.
-    pub(crate) lent: u64,
-    /// Of those, spent.
-    pub(crate) spent: u64,
-    /// Given back.
-    pub(crate) returned: u64,
-    /// Neither: the lease was over before.
-    pub(crate) forfeited: u64,
-    /// Draws that were granted from hand.
-    pub(crate) granted: u64,
-    /// Draws that were refused without asking.
-    pub(crate) paused: u64,
-    /// Draws for which the store was to be asked.
-    pub(crate) asks: u64,
-    /// Orders that went their own way, without a draw.
-    pub(crate) refills: u64,
-    /// Orders that got no answer.
-    pub(crate) lost: u64,
-    /// Draws that found no place for their key.
-    pub(crate) crowded: u64,
-    /// Keys that have a place.
-    pub(crate) cells: usize,
-    /// The most of those.
-    pub(crate) capacity: usize,
-}
-
-impl From<LeaseStats> for LeaseCounts {
-    fn from(stats: LeaseStats) -> LeaseCounts {
-        LeaseCounts {
-            lent: stats.lent,
-            spent: stats.spent,
-            returned: stats.returned,
-            forfeited: stats.forfeited,
-            granted: stats.granted,
-            refused: stats.paused,
-            asked: stats.asks,
-            refills: stats.refills,
-            lost: stats.lost,
-            crowded: stats.crowded,
-            keys: stats.cells,
-            max_keys: stats.capacity,
-        }
-    }
-}
-
-impl LeaseStats {
+impl LeaseCounts {
     /// Adds what one shard has counted.
-    pub(super) fn add(&mut self, tally: &Tally, cells: usize) {
+    pub(super) fn add(&mut self, tally: &Tally, keys: usize) {
         self.lent += tally.lent;
         self.spent += tally.spent;
         self.returned += tally.returned;
         self.forfeited += tally.forfeited;
         self.granted += tally.granted;
-        self.paused += tally.paused;
-        self.asks += tally.asks;
+        self.refused += tally.paused;
+        self.stale += tally.stale;
+        self.asked += tally.asks;
         self.refills += tally.refills;
         self.lost += tally.lost;
         self.crowded += tally.crowded;
-        self.cells += cells;
+        self.keys += keys;
     }
 }
 
@@ -76,6 +29,7 @@ pub(super) struct Tally {
     pub(super) returned: u64,
     pub(super) forfeited: u64,
     pub(super) paused: u64,
+    pub(super) stale: u64,
     pub(super) asks: u64,
     pub(super) refills: u64,
     pub(super) lost: u64,
@@ -95,4 +49,15 @@ impl Tally {
         self.spent = self.spent.saturating_sub(u64::from(units));
         self.asks += 1;
     }
+}
+
+/// What became of one key's units and draws since it has a cell. Draws are counted up to 2^32, and then anew.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Account {
+    pub(super) lent: u64,
+    pub(super) returned: u64,
+    pub(super) forfeited: u64,
+    pub(super) asked: u32,
+    pub(super) refused: u32,
+    pub(super) stale: u32,
 }

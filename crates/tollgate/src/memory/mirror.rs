@@ -26,14 +26,18 @@ impl<C: Clock> MemoryStore<C> {
     pub(crate) fn learn(&self, draws: &Draws, group: usize) {
         for draw in draws.group(group).iter().filter(|draw| draw.terms().consistency != Consistency::Local) {
             if let Some(state) = draw.outcome().state() {
-                self.learn_one(draws.key(draw), draw, state);
+                let tag = self.tag(draws.key(draw), draw.scope(), draw.limit());
+                self.learn_one(tag, draw.limit(), state, draw.now(), draw.is_refused());
             }
         }
     }
 
-    fn learn_one(&self, key: KeyRef<'_>, draw: &Draw, state: State) {
-        let (limit, now) = (draw.limit(), draw.now());
-        let tag = self.tagger.tag(key, limit).in_scope(draw.scope());
+    /// Remembers what was said of a key by the store's time `now`, or before it.
+    pub(crate) fn learn_state(&self, tag: Tag, limit: &Limit, state: State, now: Micros) {
+        self.learn_one(tag, limit, state, now, false);
+    }
+
+    fn learn_one(&self, tag: Tag, limit: &Limit, state: State, now: Micros, refused: bool) {
         let mut shard = self.table.lock(self.table.shard_of(tag));
         let place = shard.find(tag.mark);
         if limit.is_drained(state, now) {
@@ -44,7 +48,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         let Some(page) = self.book.page(limit) else { return };
         match place {
-            Place::Here(slot) => shard.set(slot, Entry { state, page, refused: draw.is_refused() }),
+            Place::Here(slot) => shard.set(slot, Entry { state, page, refused }),
             Place::Before(slot) => {
                 self.remember(&mut shard, slot, tag, limit, state, now);
             }
@@ -86,12 +90,18 @@ impl<C: Clock> MemoryStore<C> {
         self.act_together(draws.group_mut(group), &tags[..count], now, has_a_say);
     }
 
+    /// What stands for a key under a limit, here and wherever else this process remembers something of it.
+    #[inline]
+    pub(crate) fn tag(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Tag {
+        self.tagger.tag(key, limit).in_scope(scope)
+    }
+
     /// The state of a key that this very limit has written.
     fn known(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<State> {
         if limit.keeps_roll() {
             return None;
         }
-        let tag = self.tagger.tag(key, limit).in_scope(scope);
+        let tag = self.tag(key, scope, limit);
         let shard = self.table.lock(self.table.shard_of(tag));
         let Place::Here(slot) = shard.find(tag.mark) else { return None };
         let entry = shard.entry(slot);

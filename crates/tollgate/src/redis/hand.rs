@@ -5,6 +5,7 @@
 
 use super::post::Post;
 use super::store::{RedisStore, spared};
+use crate::health::LATELY;
 use crate::lease::{Errand, Name, Order, Spend, Whose};
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,12 +147,17 @@ impl RedisStore {
 }
 
 impl Post {
-    /// Looks after leases for ever: `nodes` says how many share the servers.
+    /// Looks after leases for ever, and counts for how long the store is away: `nodes` says how many share it.
     pub(super) async fn look_after_leases(&self, nodes: impl Fn() -> u32) {
         let (mut ticks, mut errands) = (interval(SWEEP), Vec::new());
+        let mut seen = Instant::now();
         let shards = self.leases.shards().div_ceil(STEPS);
         loop {
             ticks.tick().await;
+            let before = std::mem::replace(&mut seen, Instant::now());
+            if !self.fleet.is_up() || self.tally.last_miss().is_some_and(|ago| ago < LATELY) {
+                self.tally.note_away(seen.duration_since(before));
+            }
             self.leases.set_nodes(nodes());
             self.leases.sweep(shards, self.clock.now(), &mut errands);
             for errand in errands.drain(..) {

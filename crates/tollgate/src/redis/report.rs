@@ -4,8 +4,9 @@ use super::Facts;
 use super::fleet::Description;
 use super::node::{Node, Phase};
 use super::store::RedisStore;
-use crate::health::{BreakerState, Drift, ServerReport, StoreHealth, StoreReport};
+use crate::health::{BreakerState, Drift, KeyLease, ServerReport, StoreHealth, StoreReport};
 use std::time::Duration;
+use tollgate_core::{KeyRef, Limit, Scope};
 
 impl StoreHealth for RedisStore {
     fn health(&self) -> Option<StoreReport> {
@@ -19,6 +20,11 @@ impl StoreHealth for RedisStore {
             live_nodes: self.live_nodes(),
             counts: self.counts(),
         })
+    }
+
+    fn lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
+        let tag = self.memory.tag(key, scope, limit);
+        self.post.leases.describe(tag, limit, self.post.clock.now())
     }
 }
 

@@ -109,7 +109,7 @@ impl RedisStore {
 
     /// What it did so far.
     pub fn counts(&self) -> StoreCounts {
-        self.post.tally.read(self.post.leases.stats().into())
+        self.post.tally.read(self.post.leases.counts())
     }
 
     pub(super) fn last_miss(&self) -> Option<Duration> {
@@ -265,6 +265,7 @@ impl RedisStore {
             return;
         }
         let is_local = |draw: &Draw| is_here(draw) || draw.terms().on_failure == FailureMode::Local;
+        self.recall(draws, group);
         let (nodes, mut is_shared) = (self.heartbeat.live(), false);
         for draw in draws.group_mut(group).iter_mut().filter(|draw| !is_here(draw) && is_local(draw)) {
             draw.divide(nodes);
@@ -274,6 +275,18 @@ impl RedisStore {
         let now = |draw: &Draw| if is_here(draw) { here } else { elsewhere };
         self.memory.decide_here(draws, group, now, is_local);
         self.post.tally.local.fetch_add(u64::from(is_shared), Relaxed);
+    }
+
+    /// Remembers of leased keys what was said when units were lent: memory heard of those only that were asked for one by
+    /// one.
+    fn recall(&self, draws: &Draws, group: usize) {
+        for draw in draws.group(group).iter().filter(|draw| !is_here(draw)) {
+            let (key, scope, limit) = (draws.key(draw), draw.scope(), draw.limit());
+            let tag = self.memory.tag(key, scope, limit);
+            if let Some(state) = self.post.leases.news(tag, limit) {
+                self.memory.learn_state(tag, limit, state, self.latest(draws, group));
+            }
+        }
     }
 
     /// The time of the server that a group's first key is on, as far as it is known.

@@ -17,6 +17,8 @@ pub(super) struct Tally {
     /// When a request last got no answer, in milliseconds since `origin`, and one more; 0 if that never was. While a server
     /// is away every request passes here, so it takes no lock.
     missed: AtomicU64,
+    /// For how many microseconds some requests were answered without the store.
+    away: AtomicU64,
     origin: Origin,
 }
 
@@ -48,6 +50,11 @@ impl Tally {
         Some(Duration::from_millis(self.millis().saturating_sub(missed)))
     }
 
+    /// Notes for how long some requests were answered without the store.
+    pub(super) fn note_away(&self, time: Duration) {
+        self.away.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
     fn millis(&self) -> u64 {
         u64::try_from(self.origin.0.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
     }
@@ -60,6 +67,7 @@ impl Tally {
             coalesced: read(&self.coalesced),
             denied_from_memory: read(&self.known),
             local: read(&self.local),
+            away: Duration::from_micros(read(&self.away)),
             leases,
         }
     }

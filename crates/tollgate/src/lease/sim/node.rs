@@ -1,6 +1,6 @@
 //! A node: its leases, its clock, and whether it is up.
 
-use super::super::{LeaseStats, Leases, Whose};
+use super::super::{Leases, Whose};
 use super::dice::Dice;
 use crate::memory::tag::Tag;
 use tollgate_core::{Micros, Scope};
@@ -60,22 +60,18 @@ impl Node {
 
     /// Starts anew. What it had, nobody has.
     pub(super) fn restart(&mut self, clock: Clock) {
-        let stats = self.leases.stats();
-        self.past = (self.past.0 + stats.asks, self.past.1 + stats.granted);
+        let counts = self.leases.counts();
+        self.past = (self.past.0 + counts.asked, self.past.1 + counts.granted);
         self.leases = Leases::new(self.cells);
         self.leases.set_nodes(self.fleet);
         self.life += 1;
         self.clock = clock;
     }
 
-    pub(super) fn stats(&self) -> LeaseStats {
-        self.leases.stats()
-    }
-
     /// Draws that were granted from hand, in all lives.
     #[cfg(test)]
     pub(super) fn granted(&self) -> u64 {
-        self.past.1 + self.stats().granted
+        self.past.1 + self.leases.counts().granted
     }
 }
 

@@ -1,0 +1,140 @@
+//! An explanation in words, for people, and in JSON, for programs.
+
+use super::{Explanation, Listed, Standing};
+use crate::rule::Rule;
+use crate::set::TierSource;
+use crate::spec::{Consistency, FailureMode, Mode};
+use serde_json::json;
+use std::fmt::{self, Display, Formatter, Write as _};
+use std::num::NonZeroU16;
+
+impl Display for Explanation<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "path: {}", self.path)?;
+        match &self.tier {
+            Some(tier) => writeln!(f, "tier: {tier} ({})", source(self.tier_source))?,
+            None => writeln!(f, "tier: not known")?,
+        }
+        match self.listed {
+            Some(Listed::Deny) => f.write_str("REFUSED: the client is on the deny list\n")?,
+            Some(Listed::Allow) => {
+                f.write_str("ALLOWED: the client is on the allow list, and no rule is looked at\n")?;
+            }
+            None if self.rules.iter().all(|(_, standing)| !matches!(standing, Standing::Binds { .. })) => {
+                f.write_str("ALLOWED: no rule binds it\n")?;
+            }
+            None if self.rules.iter().all(|(_, standing)| !limits(standing)) => {
+                f.write_str("ALLOWED: what binds it is unlimited\n")?;
+            }
+            None => {}
+        }
+        let is_listed = self.listed.is_some();
+        for (rule, standing) in &self.rules {
+            let shadow = if rule.mode() == Mode::Shadow { " (shadow: refuses nobody)" } else { "" };
+            let mark = if matches!(standing, Standing::Binds { .. }) && !is_listed { '*' } else { ' ' };
+            writeln!(f, "{mark} {}: {}{shadow}", rule.id(), verdict(rule, standing, is_listed))?;
+        }
+        Ok(())
+    }
+}
+
+impl Explanation<'_> {
+    /// The same for programs.
+    pub fn to_json(&self) -> serde_json::Value {
+        let is_listed = self.listed.is_some();
+        let rules = self.rules.iter().map(|(rule, standing)| {
+            let mut value = json!({
+                "id": rule.id(),
+                "binds": matches!(standing, Standing::Binds { .. }) && !is_listed,
+                "shadow": rule.mode() == Mode::Shadow,
+                "why": verdict(rule, standing, is_listed),
+            });
+            if let Standing::Binds { limits, key } = standing {
+                value["on_store_failure"] = rule.on_store_failure().name().into();
+                value["consistency"] = rule.consistency().name().into();
+                value["store_timeout_ms"] = rule.store_timeout_ms().map(NonZeroU16::get).into();
+                value["limits"] = limits.iter().map(ToString::to_string).collect();
+                value["key"] =
+                    key.iter().map(|(name, part)| json!({ "name": name, "value": part })).collect();
+            }
+            value
+        });
+        json!({
+            "path": self.path,
+            "tier": self.tier,
+            "tier_source": match self.tier_source {
+                TierSource::Nobody => None,
+                TierSource::Request => Some("request"),
+                TierSource::Client => Some("client"),
+                TierSource::Pattern => Some("pattern"),
+                TierSource::Default => Some("default"),
+            },
+            "listed": self.listed.map(|listed| match listed {
+                Listed::Allow => "allow",
+                Listed::Deny => "deny",
+            }),
+            "rules": rules.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// Whether a rule holds the request to something.
+fn limits(standing: &Standing<'_>) -> bool {
+    matches!(standing, Standing::Binds { limits, .. } if !limits.is_empty())
+}
+
+/// What a rule has to say; of a client on a list, what it would.
+fn verdict(rule: &Rule, standing: &Standing<'_>, is_listed: bool) -> String {
+    match standing {
+        Standing::Binds { limits, .. } if limits.is_empty() => {
+            let binds = if is_listed { "would bind" } else { "binds" };
+            format!("{binds}: unlimited, and no rule behind it that counts the same is looked at")
+        }
+        Standing::Binds { limits, key } => {
+            let limits: Vec<_> = limits.iter().map(ToString::to_string).collect();
+            let key: Vec<_> = key.iter().map(|(name, value)| format!("{name} {value:?}")).collect();
+            let counted = if key.is_empty() {
+                "for everybody together".to_owned()
+            } else {
+                format!("for {}", key.join(", "))
+            };
+            let binds = if is_listed { "would bind" } else { "binds" };
+            format!("{binds}: {}, counted {counted}{}", limits.join(" and "), terms(rule))
+        }
+        Standing::ComesLater(id) => format!("no: {id} counts the same and comes first"),
+        Standing::Misfit(misfit) => format!("no: {misfit}"),
+        Standing::NoLimit => {
+            "no: neither it nor what it inherits from has a limit for this client".to_owned()
+        }
+        Standing::Disabled => "no: it is disabled".to_owned(),
+    }
+}
+
+/// What a rule says of a store that several nodes share, where that is not what is usual.
+fn terms(rule: &Rule) -> String {
+    let mut said = String::new();
+    match rule.consistency() {
+        Consistency::Exact => {}
+        Consistency::Leased => said.push_str(", in units that each node takes ahead"),
+        Consistency::Local => said.push_str(", on each node by itself"),
+    }
+    if let Some(millis) = rule.store_timeout_ms() {
+        let _ = write!(said, ", the store has {millis}ms to answer");
+    }
+    match rule.on_store_failure() {
+        FailureMode::Local => {}
+        FailureMode::Open => said.push_str(", allowed if the store gives no answer"),
+        FailureMode::Closed => said.push_str(", refused if the store gives no answer"),
+    }
+    said
+}
+
+fn source(source: TierSource) -> &'static str {
+    match source {
+        TierSource::Nobody => "nobody said so",
+        TierSource::Request => "the request says so",
+        TierSource::Client => "the client's record says so",
+        TierSource::Pattern => "the tier's keys match",
+        TierSource::Default => "the default tier",
+    }
+}
