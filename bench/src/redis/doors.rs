@@ -108,7 +108,7 @@ impl Site {
         };
         let host = Host::start(redis, cores)?;
         let file = program::scratch()?.join("redis.yaml");
-        fs::write(&file, format!("rules:\n  - id: per-key\n    limit: {QUOTA}\n"))
+        fs::write(&file, format!("consistency: exact\nrules:\n  - id: per-key\n    limit: {QUOTA}\n"))
             .with_context(|| format!("can't write {}", file.display()))?;
         let (own, other, name, mut plan) = match door {
             Door::Http => ("--http", "--resp", "HTTP", http::checks()),

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tollgate::redis::RedisStore;
-use tollgate::{Act, Answer, Ask, Draws, KeyRef, Law, Limit, PermitId, Scope, Store};
+use tollgate::{Act, Answer, Ask, Draws, KeyRef, Law, Limit, PermitId, Scope, Store, Terms};
 
 /// A store in this process, and the one thread that everything of it runs on.
 pub(crate) struct Tasks {
@@ -120,6 +120,7 @@ impl Asker {
         self.draws.clear();
         let act = Act::Take(Ask::exactly(1));
         self.draws.push(KeyRef::from(self.key.as_str()), Scope(0), self.limit, act, PermitId::default());
+        self.draws.set_terms(Terms::EXACT);
         store.draw(&mut self.draws).await;
         match self.draws.group_failure(0) {
             Some(_) => None,

@@ -269,6 +269,8 @@ fn what_a_rule_says_of_the_store_is_explained() {
 rules:
   - {id: login, limit: 5/min, on_store_failure: closed, store_timeout: 20ms}
   - {id: pages, key: ip, limit: 9/s, on_store_failure: open, consistency: local}
+  - {id: sums, key: [api_key, ip], limit: 8/s, consistency: exact}
+  - {id: logs, key: [ip, api_key], limit: 7/s, algorithm: sliding_window_log}
 ";
     let folder = Folder::new(&[("rules.yaml", rules)]);
     let told = folder.rules(&["explain", "rules.yaml", "--key", "bob", "--ip", "192.0.2.7"]);
@@ -277,11 +279,15 @@ rules:
          store gives no answer",
         "* pages: binds: token_bucket 9/s, counted for ip \"192.0.2.7\", on each node by itself, allowed if the store \
          gives no answer",
+        "* sums: binds: token_bucket 8/s, counted for api_key \"bob\", ip \"192.0.2.7\", by asking the store each time",
+        "* logs: binds: sliding_window_log 7/s, counted for ip \"192.0.2.7\", api_key \"bob\", by asking the store each \
+         time",
     ] {
         assert!(told.stdout.lines().any(|found| found == line), "{line} is not in\n{}", told.stdout);
     }
     let told = folder.rules(&["explain", "rules.yaml", "--key", "bob", "--format", "json"]);
-    for said in ["\"on_store_failure\": \"closed\"", "\"store_timeout_ms\": 20", "\"consistency\": \"exact\""]
+    for said in
+        ["\"on_store_failure\": \"closed\"", "\"store_timeout_ms\": 20", "\"consistency\": \"leased\""]
     {
         assert!(told.stdout.contains(said), "{said} is not in\n{}", told.stdout);
     }
@@ -445,7 +451,7 @@ fn an_explanation_can_be_read_by_programs() {
             "shadow": false,
             "why": "binds: token_bucket 10/s and token_bucket 1000/h, counted for api_key \"acme\"",
             "on_store_failure": "local",
-            "consistency": "exact",
+            "consistency": "leased",
             "store_timeout_ms": null,
             "limits": ["token_bucket 10/s", "token_bucket 1000/h"],
             "key": [{"name": "api_key", "value": "acme"}],

@@ -16,6 +16,16 @@ pub struct Terms {
     pub deadline: Option<NonZeroU16>,
 }
 
+impl Terms {
+    /// What is usual, but that every check reaches the store.
+    pub const EXACT: Terms = Terms {
+        is_shadow: false,
+        consistency: Consistency::Exact,
+        on_failure: FailureMode::Local,
+        deadline: None,
+    };
+}
+
 /// What to answer when the store gives no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FailureMode {
@@ -43,9 +53,10 @@ impl FailureMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Consistency {
     /// Every check reaches the store.
-    #[default]
     Exact,
-    /// A node takes prepaid units ahead and answers from memory.
+    /// A node takes prepaid units ahead and answers from memory, and no more is admitted than the limit allows. What can't be
+    /// lent is exact.
+    #[default]
     Leased,
     /// Each node by itself.
     Local,

@@ -482,7 +482,7 @@ deny: bad
 paths: {ignore_case: true}
 ipv6_prefix: 56
 on_store_failure: closed
-consistency: leased
+consistency: exact
 store_timeout: 0.1s
 ";
         check(
@@ -506,7 +506,7 @@ store_timeout: 0.1s
                 "paths: %2F separates, case matters → %2F separates, case ignored",
                 "ipv6_prefix: 64 → 56",
                 "on_store_failure: as the server says → closed",
-                "consistency: exact → leased",
+                "consistency: leased → exact",
                 "store_timeout: as the server says → 100ms",
             ],
         );

@@ -7,7 +7,7 @@ use crate::path::{PathStyle, normalise};
 use crate::prefixes::Map;
 use crate::request::Request;
 use crate::rule::{Allowance, Facts, Proof, Rule, is_valid, names};
-use crate::spec::{BaseSpec, ClientSpec, FileSpec, Match, Mode, RuleSpec, TierSpec};
+use crate::spec::{BaseSpec, ClientSpec, Consistency, FileSpec, Match, Mode, RuleSpec, TierSpec};
 use std::borrow::Cow;
 use tollgate_core::{Limit, MAX_DRAWS, Micros, Terms};
 
@@ -326,11 +326,20 @@ fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
             .map(|own| (own.key.value.as_str().into(), Allowance::of(own)))
             .collect(),
         on_store_failure: spec.on_store_failure.or(file.on_store_failure).unwrap_or_default(),
-        consistency: spec.consistency.or(file.consistency).unwrap_or_default(),
+        consistency: consistency(spec.consistency.or(file.consistency), spec.limits.as_deref()),
         store_timeout_ms: spec.store_timeout_ms.or(file.store_timeout_ms),
         track,
         scope: stable_hash(&["rule", &spec.id.value]),
         names: names(&clean(&spec.id.value), most),
+    }
+}
+
+/// How exact limits are: what can't be lent is exact, unless it is not shared at all.
+fn consistency(said: Option<Consistency>, limits: Option<&[Limit]>) -> Consistency {
+    let can_lend = limits.is_none_or(|limits| limits.is_empty() || limits.iter().any(Limit::can_lend));
+    match said.unwrap_or_default() {
+        Consistency::Leased if !can_lend => Consistency::Exact,
+        said => said,
     }
 }
 
@@ -351,6 +360,7 @@ fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> 
     };
     let track = tracks.track(&key, Mode::Enforced, most);
     let rule = |id: &str, limits: Option<Box<[Limit]>>| Rule {
+        consistency: consistency(file.consistency, limits.as_deref()),
         id: id.into(),
         version: None,
         description: None,
@@ -360,7 +370,6 @@ fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> 
         limits,
         overrides: Map::default(),
         on_store_failure: file.on_store_failure.unwrap_or_default(),
-        consistency: file.consistency.unwrap_or_default(),
         store_timeout_ms: file.store_timeout_ms,
         track,
         // Whoever changes tiers keeps what is left.

@@ -36,7 +36,7 @@ pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
 #[serde(untagged)]
 pub(crate) enum StoreAnswer<'a> {
     Memory { store: &'static str, degraded: bool },
-    Shared(Shared<'a>),
+    Shared(Box<Shared<'a>>),
 }
 
 #[derive(Serialize)]
@@ -136,7 +136,7 @@ impl<'a> StoreAnswer<'a> {
     pub(crate) fn of(report: Option<&'a StoreReport>) -> StoreAnswer<'a> {
         let Some(report) = report else { return StoreAnswer::Memory { store: "memory", degraded: false } };
         let counts = &report.counts;
-        StoreAnswer::Shared(Shared {
+        StoreAnswer::Shared(Box::new(Shared {
             store: &report.address,
             topology: report.topology.name(),
             degraded: report.is_degraded(),
@@ -152,7 +152,7 @@ impl<'a> StoreAnswer<'a> {
                 degraded_seconds: counts.away.as_secs_f64(),
                 leases: Leases::of(&counts.leases),
             },
-        })
+        }))
     }
 }
 

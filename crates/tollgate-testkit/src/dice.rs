@@ -9,6 +9,14 @@ pub(crate) fn mix(number: u64) -> u64 {
 
 /// From 0.0 to below 1.0: the one with this number of those that follow from a seed.
 pub fn chance(seed: u64, number: u64) -> f64 {
-    let mixed = mix(seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-    f64::from((mixed >> 32) as u32) / 2f64.powi(32)
+    f64::from(throw(seed, number)) / 2f64.powi(32)
+}
+
+/// The same for one of so many, counted from 0.
+pub fn pick(seed: u64, number: u64, of: usize) -> usize {
+    (throw(seed, number) as usize * of) >> 32
+}
+
+fn throw(seed: u64, number: u64) -> u32 {
+    (mix(seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))) >> 32) as u32
 }

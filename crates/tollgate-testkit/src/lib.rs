@@ -22,7 +22,7 @@ mod trace;
 
 pub use account::{Account, Accounts};
 pub use cell::Cell;
-pub use dice::chance;
+pub use dice::{chance, pick};
 pub use engine::{Engine, Reply};
 pub use model::Model;
 pub use patience::{PATIENCE, try_within, within};

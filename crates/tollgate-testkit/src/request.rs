@@ -108,7 +108,7 @@ impl Call {
                 let key = Key::new(["client", ["a", "b"][wish.key]]).expect("it is short");
                 let scope = Scope(wish.limit as u64);
                 draws.push(key.borrow(), scope, limits[wish.limit], act, PermitId(permit));
-                draws.set_terms(Terms { is_shadow: wish.is_shadow, ..Terms::default() });
+                draws.set_terms(Terms { is_shadow: wish.is_shadow, ..Terms::EXACT });
             }
         }
         draws

@@ -150,7 +150,7 @@ fn read_line(line: &str, limits: &mut Limits) -> Result<Option<Line>, String> {
     if limits.are_used {
         *limits = Limits::default();
     }
-    limits.limits.push((read_limit(rest)?, Terms { is_shadow: first == "shadow", ..Terms::default() }));
+    limits.limits.push((read_limit(rest)?, Terms { is_shadow: first == "shadow", ..Terms::EXACT }));
     Ok(None)
 }
 

@@ -7,7 +7,9 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::sample::select;
 use proptest::test_runner::TestCaseError;
-use tollgate_core::{Act, Ask, Draws, Law, Limit, LogSize, Micros, PermitId, Quota, Retry, Scope, Span};
+use tollgate_core::{
+    Act, Ask, Draws, Law, Limit, LogSize, Micros, PermitId, Quota, Retry, Scope, Span, Terms,
+};
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
@@ -70,6 +72,7 @@ impl Trace {
             let limit = self.limits[op.limit % self.limits.len()];
             draws.clear();
             draws.push("the key".into(), Scope(0), limit, op.act, op.permit);
+            draws.set_terms(Terms::EXACT);
             let (told, expected) = (engine.decide(now, &draws), model.act(now, &limit, op.act, op.permit));
             if told != [expected] {
                 return Err(TestCaseError::fail(format!(

@@ -188,10 +188,9 @@ impl<S: Store> Limiter<S> {
     /// store's error, and it is up to the caller to do so.
     ///
     /// ```
-    /// use tollgate::{Consistency, Limiter, MemoryStore, Terms};
+    /// use tollgate::{Limiter, MemoryStore, Terms};
     ///
-    /// let terms = Terms { consistency: Consistency::Exact, ..Terms::default() };
-    /// let limiter = Limiter::with_terms("100/min", MemoryStore::new(), terms)?;
+    /// let limiter = Limiter::with_terms("100/min", MemoryStore::new(), Terms::EXACT)?;
     /// assert!(limiter.check_now("user:42").is_allowed());
     /// # Ok::<(), tollgate::LimitsError>(())
     /// ```

@@ -108,7 +108,7 @@ impl Account {
     }
 
     fn about(&self, ask: Ask) -> Tally {
-        self.tally.only(|answer| Ask::ALL[answer.endpoint] == ask)
+        self.tally.only(|answer| Ask::of(answer) == ask)
     }
 
     /// Everybody is answered, and nobody waits for longer than the deadline and a little more; those whom the store does not
@@ -136,16 +136,18 @@ impl Account {
     #[track_caller]
     pub(crate) fn modes_hold(&self) {
         for answer in self.tally.answers().iter().filter(|answer| answer.is_degraded) {
-            match Ask::ALL[answer.endpoint] {
+            match Ask::of(answer) {
                 Ask::Open | Ask::Counted => assert_eq!(answer.verdict, Verdict::Allowed, "{answer:?}"),
-                Ask::Closed => assert_eq!(answer.verdict, Verdict::Denied, "{answer:?}"),
+                Ask::Closed | Ask::Leased => assert_eq!(answer.verdict, Verdict::Denied, "{answer:?}"),
                 Ask::Here => panic!("this rule has no need of the store: {answer:?}"),
                 Ask::Local | Ask::Default => {}
             }
         }
-        // What this rule does not refuse for the store's sake, it does not refuse.
-        let closed = self.about(Ask::Closed).only(|answer| !answer.is_degraded);
-        assert_eq!(closed.denied(), 0, "a thousand a second are enough for anybody");
+        // What these rules do not refuse for the store's sake, they do not refuse.
+        for ask in [Ask::Closed, Ask::Leased] {
+            let by_the_store = self.about(ask).only(|answer| !answer.is_degraded);
+            assert_eq!(by_the_store.denied(), 0, "{ask:?} has enough for anybody");
+        }
     }
 
     /// All nodes together admit what the limit does, and one unit each, of those that they decide by their shares.
@@ -174,10 +176,11 @@ impl Account {
             if answer.answered < away {
                 assert!(!answer.is_degraded, "nothing was wrong until {away:?}: {answer:?}");
             }
-            if Ask::ALL[answer.endpoint] == Ask::Here {
+            if Ask::of(answer) == Ask::Here {
                 continue;
             }
             match extent(answer) {
+                Extent::All if Ask::of(answer).may_do_without() => {}
                 Extent::Some => {}
                 Extent::None => assert!(!answer.is_degraded, "the store could be asked: {answer:?}"),
                 Extent::All => {

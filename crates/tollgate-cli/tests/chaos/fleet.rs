@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
-use tollgate_testkit::load::{Load, Tally, Target};
+use tollgate_testkit::load::{Answer, Load, Tally, Target};
 use tollgate_testkit::servers::{Node, NodeSetup};
 use tollgate_testkit::{PATIENCE, within};
 
@@ -33,8 +33,10 @@ rules:
     starts: first_hit
     on_store_failure: open
   - {id: here, match: {path: /here}, limit: 1000/s, consistency: local}
+  - {id: leased, match: {path: /leased}, limit: 100000/h, consistency: leased, on_store_failure: closed}
   - {id: few, match: {path: /few}, limit: 20/h}
 default: {limit: 5/s}
+consistency: exact
 ";
 
 /// What clients ask about: one path for each rule.
@@ -50,14 +52,26 @@ pub(crate) enum Ask {
     Counted,
     /// Never asks the store.
     Here,
+    /// Goes by what was lent, and where that is used up fails closed.
+    Leased,
     /// The default, which goes by the node's share, too.
     Default,
 }
 
 impl Ask {
     /// All of them, in the order in which answers number them.
-    pub(crate) const ALL: [Ask; 6] =
-        [Ask::Open, Ask::Closed, Ask::Local, Ask::Counted, Ask::Here, Ask::Default];
+    pub(crate) const ALL: [Ask; 7] =
+        [Ask::Open, Ask::Closed, Ask::Local, Ask::Counted, Ask::Here, Ask::Leased, Ask::Default];
+
+    /// What an answer is about.
+    pub(crate) fn of(answer: &Answer) -> Ask {
+        Ask::ALL[answer.endpoint]
+    }
+
+    /// Whether it may well be answered as if nothing had happened while the store is away.
+    pub(crate) fn may_do_without(self) -> bool {
+        matches!(self, Ask::Here | Ask::Leased)
+    }
 
     pub(crate) fn path(self) -> &'static str {
         match self {
@@ -66,6 +80,7 @@ impl Ask {
             Ask::Local => "/local",
             Ask::Counted => "/counted",
             Ask::Here => "/here",
+            Ask::Leased => "/leased",
             Ask::Default => "/default",
         }
     }

@@ -19,9 +19,8 @@ fn memory_is_full_and_then_freed() {
             trial.running.now(),
             |answer| {
                 // Who has nothing left is refused by the store, without a write.
-                let ask = Ask::ALL[answer.endpoint];
                 answer.is_degraded
-                    || ask == Ask::Here
+                    || Ask::of(answer).may_do_without()
                     || answer.verdict == tollgate_testkit::load::Verdict::Denied
             },
         );

@@ -31,7 +31,7 @@ fn one_of_two_nodes_is_cut_off_and_goes_by_its_share() {
     assert_eq!(trial.fleet.ask_for_few("known").allowed, FEW);
     trial.lose(|| far.part_from(&near).unwrap());
     trial.await_answers("a node answers without the store", trial.running.now(), |answer| {
-        answer.target == 0 || answer.is_degraded || Ask::ALL[answer.endpoint] == Ask::Here
+        answer.target == 0 || answer.is_degraded || Ask::of(answer).may_do_without()
     });
     // What both know to be used up is used up. Of a client whom it has not met, the node that is cut off admits its half: it
     // can't know that the other admits all.
@@ -49,7 +49,7 @@ fn one_of_two_nodes_is_cut_off_and_goes_by_its_share() {
     let length = (account.marks.exact - account.marks.away).as_secs_f64();
     let half = f64::from(TIGHT) / 2.0;
     for ask in [Ask::Local, Ask::Default] {
-        let local = account.tally.only(|answer| answer.is_degraded && Ask::ALL[answer.endpoint] == ask);
+        let local = account.tally.only(|answer| answer.is_degraded && Ask::of(answer) == ask);
         let most = (half * (1.0 + length)).ceil() + 1.0;
         for key in 0..50 {
             let admitted: f64 = local.for_key(key).allowed().to_string().parse().unwrap();

@@ -86,7 +86,7 @@ impl Trial {
     #[track_caller]
     pub(crate) fn await_degraded(&self) {
         self.await_answers("nodes answer without the store", self.marks.away, |answer| {
-            answer.is_degraded || Ask::ALL[answer.endpoint] == Ask::Here
+            answer.is_degraded || Ask::of(answer).may_do_without()
         });
     }
 

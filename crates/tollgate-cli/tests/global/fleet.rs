@@ -54,7 +54,8 @@ pub(crate) fn run(crowd: Crowd, clocks: Clocks) -> Told {
     let redis = RedisServer::start();
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.yaml");
-    fs::write(&rules, format!("rules:\n{}", crowd.laws().map(|law| law.rule()).concat())).unwrap();
+    fs::write(&rules, format!("consistency: exact\nrules:\n{}", crowd.laws().map(|law| law.rule()).concat()))
+        .unwrap();
     let nodes: Vec<_> = AHEAD.iter().map(|ahead| start(&redis, &rules, clocks, *ahead)).collect();
     // Half of them over one port, half over the other.
     let target = |(index, node): (usize, &Node)| match index % 2 {

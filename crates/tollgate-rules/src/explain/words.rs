@@ -114,8 +114,8 @@ fn verdict(rule: &Rule, standing: &Standing<'_>, is_listed: bool) -> String {
 fn terms(rule: &Rule) -> String {
     let mut said = String::new();
     match rule.consistency() {
-        Consistency::Exact => {}
-        Consistency::Leased => said.push_str(", in units that each node takes ahead"),
+        Consistency::Exact => said.push_str(", by asking the store each time"),
+        Consistency::Leased => {}
         Consistency::Local => said.push_str(", on each node by itself"),
     }
     if let Some(millis) = rule.store_timeout_ms() {

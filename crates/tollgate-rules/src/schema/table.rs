@@ -194,8 +194,8 @@ const CONSISTENCY: Field = field(
     "consistency",
     Form::Choice(&CONSISTENCIES),
     "exact",
-    "How exact it is across nodes: exact asks the store each time, leased takes units ahead, local counts \
-     each node by itself.",
+    "How exact it is across nodes: leased, the default, takes units ahead and answers from memory, exact asks \
+     the store each time, local counts each node by itself.",
 );
 const STORE_TIMEOUT: Field = field(
     "store_timeout",

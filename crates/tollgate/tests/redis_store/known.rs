@@ -1,7 +1,9 @@
 //! What is told without asking a server.
 
 use crate::{connected, limit, limit_of, take};
-use tollgate::{Act, Align, Ask, Draws, KeyRef, Law, Leak, Micros, PermitId, Scope, Span, Store, Zone};
+use tollgate::{
+    Act, Align, Ask, Draws, KeyRef, Law, Leak, Micros, PermitId, Scope, Span, Store, Terms, Zone,
+};
 use tollgate_testkit::servers::{Brand, RedisServer};
 use tollgate_testkit::{Account, Model, Reply};
 
@@ -100,6 +102,7 @@ async fn what_is_denied_from_memory_is_what_the_law_says_then() {
             let act = Act::Take(Ask::exactly(1 + turn % 3));
             draws.clear();
             draws.push(KeyRef::from(&key), Scope(0), limit, act, PermitId::default());
+            draws.set_terms(Terms::EXACT);
             store.draw(&mut draws).await;
             assert_eq!(draws.failure(0..1), None);
             let (said, now) = (Reply::from(&draws.all()[0]), draws.all()[0].now());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate::redis::RedisStore;
 use tollgate::{Align, Answer, Draws, Failure, FailureMode, Law, Leak, Limit, Store, Zone};
-use tollgate_testkit::servers::RedisServer;
+use tollgate_testkit::servers::{Cluster, RedisServer};
 
 /// How many units tasks of several nodes get of a key that all of them want, each asking so often.
 async fn hammer(nodes: &[Arc<RedisStore>], limit: Limit, tasks: u32, times: u32) -> u32 {
@@ -158,7 +158,20 @@ async fn who_goes_on_without_the_server_counts_what_was_lent() {
 #[tokio::test]
 async fn a_batch_is_answered_from_hand_too() {
     let server = RedisServer::start();
-    let store = connected(&server.url()).await;
+    answers_a_batch_from_hand(&connected(&server.url()).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_lends_as_one_server_does() {
+    let cluster = Cluster::start();
+    let nodes = [Arc::new(connected(&cluster.url()).await), Arc::new(connected(&cluster.url()).await)];
+    let granted = hammer(&nodes, limit("20/h burst 2000"), 16, 150).await;
+    assert!((1_990..=2_001).contains(&granted), "{granted} were granted");
+    answers_a_batch_from_hand(&nodes[0]).await;
+}
+
+async fn answers_a_batch_from_hand(store: &RedisStore) {
+    let before = store.counts();
     let names: Vec<String> = (0..50).map(|number| format!("client {number}")).collect();
     for _ in 0..40 {
         let mut draws = Draws::new();
@@ -168,10 +181,10 @@ async fn a_batch_is_answered_from_hand_too() {
         store.draw(&mut draws).await;
         assert_eq!(draws.failure(0..draws.all().len()), None);
     }
-    let counts = store.counts();
-    assert!(counts.requests < 400, "{counts:?}");
+    let after = store.counts();
+    assert!(after.requests - before.requests < 400, "{before:?}, {after:?}");
     for name in &names {
-        let (_, left) = take(&[(name, limit("1000/h burst 100000"))], 0).leased().told_by(&store).await;
+        let (_, left) = take(&[(name, limit("1000/h burst 100000"))], 0).leased().told_by(store).await;
         assert!(left <= 99_960, "{name} has {left}");
     }
 }

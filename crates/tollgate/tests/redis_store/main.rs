@@ -47,7 +47,7 @@ struct Asked<'a> {
 }
 
 fn take<'a>(keys: &'a [(&'a str, Limit)], units: u32) -> Asked<'a> {
-    Asked { keys, act: Act::Take(Ask::exactly(units)), terms: Terms::default() }
+    Asked { keys, act: Act::Take(Ask::exactly(units)), terms: Terms::EXACT }
 }
 
 impl Asked<'_> {

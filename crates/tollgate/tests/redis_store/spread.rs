@@ -2,7 +2,7 @@
 
 use crate::{connected, limit, take};
 use tollgate::redis::RedisStore;
-use tollgate::{Act, Ask, Draws, Failure, KeyRef, Limit, PermitId, Scope, Store, StoreHealth};
+use tollgate::{Act, Ask, Draws, Failure, KeyRef, Limit, PermitId, Scope, Store, StoreHealth, Terms};
 use tollgate_testkit::servers::{Brand, Cluster, RedisServer};
 
 /// A request whose keys are likely to be on different servers is still all or nothing.
@@ -17,6 +17,7 @@ async fn refuses_all_or_nothing(store: &impl Store) {
         for key in &keys {
             let ask = Act::Take(Ask::exactly(1));
             draws.push(KeyRef::from(key), Scope(0), limit("3/day"), ask, PermitId::default());
+            draws.set_terms(Terms::EXACT);
         }
         store.draw(&mut draws).await;
         assert_eq!(draws.failure(0..8), None);
@@ -103,6 +104,7 @@ async fn take_each(store: &RedisStore, clients: &[(&str, &[Limit])]) -> Vec<Resu
         for (scope, limit) in (0..).zip(*limits) {
             let ask = Act::Take(Ask::exactly(1));
             draws.push(KeyRef::from(*client), Scope(scope), *limit, ask, PermitId::default());
+            draws.set_terms(Terms::EXACT);
         }
     }
     store.draw(&mut draws).await;
