@@ -270,7 +270,7 @@ rules:
   - {id: login, limit: 5/min, on_store_failure: closed, store_timeout: 20ms}
   - {id: pages, key: ip, limit: 9/s, on_store_failure: open, consistency: local}
   - {id: sums, key: [api_key, ip], limit: 8/s, consistency: exact}
-  - {id: logs, key: [ip, api_key], limit: 7/s, algorithm: sliding_window_log}
+  - {id: logs, key: [ip, endpoint], limit: 7/s, algorithm: sliding_window_log}
 ";
     let folder = Folder::new(&[("rules.yaml", rules)]);
     let told = folder.rules(&["explain", "rules.yaml", "--key", "bob", "--ip", "192.0.2.7"]);
@@ -280,7 +280,7 @@ rules:
         "* pages: binds: token_bucket 9/s, counted for ip \"192.0.2.7\", on each node by itself, allowed if the store \
          gives no answer",
         "* sums: binds: token_bucket 8/s, counted for api_key \"bob\", ip \"192.0.2.7\", by asking the store each time",
-        "* logs: binds: sliding_window_log 7/s, counted for ip \"192.0.2.7\", api_key \"bob\", by asking the store each \
+        "* logs: binds: sliding_window_log 7/s, counted for ip \"192.0.2.7\", endpoint \"/\", by asking the store each \
          time",
     ] {
         assert!(told.stdout.lines().any(|found| found == line), "{line} is not in\n{}", told.stdout);
