@@ -27,11 +27,11 @@ const MANY: u64 = 20_000;
 /// More than anybody takes. Of many keys each is drawn less, and what is lent of it is a part of its limit that is worth
 /// renewing before it lapses.
 const PLENTY: &str = "100000000/s";
-const ENOUGH: &str = "100000/s";
+const ENOUGH: &str = "10000/s";
 /// How many requests there are in a call.
 const BATCHES: [usize; 2] = [1, 16];
 /// Keys are warm once fewer than one of so many checks had to ask, and that must not take for ever.
-const WARM: u64 = 1_000;
+const WARM: u64 = 10_000;
 const WARM_UP: Duration = Duration::from_secs(60);
 /// With so many requests in a call, keys that nobody has met are met soon; and with so many passes over some thousand keys,
 /// one after the other, they are found to be busy, so that more is lent of each than a race takes.

@@ -5,7 +5,7 @@
 
 use super::node::{LEASED, push};
 use crate::histogram::Histogram;
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 use std::hint::spin_loop;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tollgate::redis::RedisStore;
-use tollgate::{Answer, Draws, Limit, Store};
+use tollgate::{Answer, Draws, Failure, Limit, Store};
 
 /// What came of it.
 pub(crate) struct Paced {
@@ -22,8 +22,9 @@ pub(crate) struct Paced {
     pub(crate) times: Histogram,
     pub(crate) granted: u64,
     pub(crate) refused: u64,
-    /// Checks that got no answer.
+    /// Checks that got no answer, and why the first did not.
     failed: u64,
+    failure: Option<Failure>,
     /// Checks that had to wait for Redis.
     pub(crate) waited: u64,
     pub(crate) elapsed: Duration,
@@ -46,6 +47,7 @@ pub(crate) fn press(
         granted: 0,
         refused: 0,
         failed: 0,
+        failure: None,
         waited: 0,
         elapsed: Duration::ZERO,
     };
@@ -91,7 +93,9 @@ pub(crate) fn press(
 impl Paced {
     fn count(&mut self, draws: &Draws, time: Duration) {
         self.times.record(time.as_nanos() as u64);
-        match (draws.group_failure(0), draws.all()[0].answer()) {
+        let failure = draws.group_failure(0);
+        self.failure = self.failure.or(failure);
+        match (failure, draws.all()[0].answer()) {
             (Some(_), _) => self.failed += 1,
             (None, Answer::Granted(_)) => self.granted += 1,
             (None, Answer::Refused | Answer::Spared) => self.refused += 1,
@@ -100,7 +104,9 @@ impl Paced {
 
     /// The same, if every check got an answer.
     pub(crate) fn answered(self) -> Result<Paced> {
-        ensure!(self.failed == 0, "{} of {} checks got no answer", self.failed, self.checks());
+        if let Some(failure) = self.failure {
+            bail!("{} of {} checks got no answer, the first because {failure}", self.failed, self.checks());
+        }
         Ok(self)
     }
 

@@ -104,7 +104,8 @@ impl Table {
 
     /// Reads what draws with these tags will need, and forgets what it said. The processor does not wait for the answers,
     /// so that many touches in a row cost little more than one: first of all marks, then of the cells that they lead to.
-    /// A key that comes several times in a row is touched once: it is near, and others may want to write to it.
+    /// A key that comes several times in a row is touched once. It is near already, and other threads may want to write to
+    /// it: touched each time, a batch on one key that two threads fight for took a third longer.
     #[inline]
     pub(super) fn touch(&self, tags: &[Tag]) {
         let places = |tag: Tag| self.shards[self.shard_of(tag)].places.get();
