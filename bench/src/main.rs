@@ -11,6 +11,7 @@ mod footprint;
 mod histogram;
 mod inproc;
 mod keys;
+mod lease;
 mod memory;
 mod peer;
 mod race;
@@ -70,6 +71,12 @@ enum Scenario {
         #[arg(long)]
         only: Option<redis::Part>,
     },
+    /// What checks cost that are answered from units that were lent, and what they spare Redis.
+    Lease {
+        /// Only this part: for tuning, so no record is kept.
+        #[arg(long)]
+        only: Option<lease::Part>,
+    },
     /// One part of `memory`, in a process of its own.
     #[command(hide = true)]
     Child(child::Task),
@@ -117,6 +124,11 @@ fn main() -> Result<ExitCode> {
         Scenario::Redis { only } => {
             let mut run = Run::begin("redis", pace(only.is_some()))?;
             redis::measure(&mut run, only)?;
+            run.end()
+        }
+        Scenario::Lease { only } => {
+            let mut run = Run::begin("lease", pace(only.is_some()))?;
+            lease::measure(&mut run, only)?;
             run.end()
         }
         Scenario::Child(task) => child::work(&task).map(|()| ExitCode::SUCCESS),

@@ -7,12 +7,12 @@
 mod denials;
 mod doors;
 mod exact;
-mod host;
+pub(crate) mod host;
 mod latency;
 mod memory;
 mod plain;
-mod tasks;
-mod turn;
+pub(crate) mod tasks;
+pub(crate) mod turn;
 
 use crate::run::Run;
 use crate::server::process::{GENERATOR, SERVERS, pin};

@@ -36,11 +36,7 @@ impl Host {
 
     /// A store on it, on the runtime that this is called on.
     pub(crate) async fn store(&self) -> Result<RedisStore> {
-        let StoreUrl::Redis(url) = self.url().parse()? else { bail!("Redis is not taken for Redis") };
-        let options = RedisOptions { patience: PATIENCE, ..RedisOptions::default() };
-        let store = RedisStore::connect(&url, &options)?;
-        ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", store.describe());
-        Ok(store)
+        store_at(&self.url()).await
     }
 
     /// Has it carry out a command that answers with one text.
@@ -75,10 +71,24 @@ impl Host {
 
     /// How often it has carried out a command.
     pub(crate) fn calls(&self, command: &str) -> Result<u64> {
-        let text = self.command(&["INFO", "commandstats"])?;
-        let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-        // A command that never came is not told of.
-        let Some(line) = line else { return Ok(0) };
-        Ok(line.split(',').next().unwrap_or_default().parse()?)
+        self.calls_of(&[command])
     }
+
+    /// How often it has carried out these commands together.
+    pub(crate) fn calls_of(&self, commands: &[&str]) -> Result<u64> {
+        let text = self.command(&["INFO", "commandstats"])?;
+        // A command that never came is not told of.
+        let lines = text.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
+        let calls = lines.filter(|(name, _)| commands.contains(name));
+        calls.map(|(_, rest)| Ok(rest.split(',').next().unwrap_or_default().parse::<u64>()?)).sum()
+    }
+}
+
+/// A store there, on the runtime that this is called on.
+pub(crate) async fn store_at(url: &str) -> Result<RedisStore> {
+    let StoreUrl::Redis(url) = url.parse()? else { bail!("Redis is not taken for Redis") };
+    let options = RedisOptions { patience: PATIENCE, ..RedisOptions::default() };
+    let store = RedisStore::connect(&url, &options)?;
+    ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", store.describe());
+    Ok(store)
 }

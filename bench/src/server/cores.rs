@@ -59,7 +59,7 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
 const WORKERS: [usize; 2] = [1, 2];
 
 /// Starts a server with each number of workers.
-fn both<T>(start: impl Fn(Site) -> Result<T>) -> Result<[T; 2]> {
+fn both<T>(start: impl Fn(Site<'static>) -> Result<T>) -> Result<[T; 2]> {
     let [one, two] = WORKERS.map(|workers| start(Site { workers, cores: SHARED, ..Site::PLAIN }));
     Ok([one?, two?])
 }

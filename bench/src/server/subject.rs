@@ -79,26 +79,32 @@ impl Door {
 
 /// How Tollgate is started.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site {
+pub(crate) struct Site<'a> {
     pub(crate) rules: &'static str,
     pub(crate) workers: usize,
     pub(crate) cores: &'static [usize],
+    /// Where it keeps its state, if that is not its own memory.
+    pub(crate) store: Option<&'a str>,
 }
 
-impl Site {
-    /// A rule for every key, and the servers' core.
-    pub(crate) const PLAIN: Site = Site { rules: PLENTY, workers: 1, cores: SERVERS };
+impl Site<'_> {
+    /// A rule for every key, the servers' core, and its state in its own memory.
+    pub(crate) const PLAIN: Site<'static> = Site { rules: PLENTY, workers: 1, cores: SERVERS, store: None };
 
     /// Starts it with one door open, and the others shut as far as this version has them.
     fn start(self, program: &Program, door: Door) -> Result<(Process, SocketAddr)> {
         let door = door.flag();
         let workers = self.workers.to_string();
         // One for each server: it reads its rules again when they are written again.
-        let file = program::scratch()?.join(format!("tollgate{door}-{workers}.yaml"));
+        let store = if self.store.is_some() { "-store" } else { "" };
+        let file = program::scratch()?.join(format!("tollgate{door}-{workers}{store}.yaml"));
         fs::write(&file, self.rules).with_context(|| format!("can't write {}", file.display()))?;
         let mut arguments: Vec<OsString> =
             ["serve", door, "127.0.0.1:0", "--workers", &workers, "--rules"].map(Into::into).to_vec();
         arguments.push(file.into());
+        // A store that has little of a core is slow, and not away: an answer that did not come would be seen.
+        let patient = |store| ["--store", store, "--store-timeout", "1s", "--on-store-failure", "closed"];
+        arguments.extend(self.store.into_iter().flat_map(patient).map(Into::into));
         let help = program::output(Command::new(&program.path).args(["serve", "--help"]))?;
         for other in ["--admin", "--grpc", "--http", "--resp"] {
             if other != door && help.split_whitespace().any(|word| word == other) {

@@ -16,6 +16,7 @@
 
 mod cell;
 mod demand;
+mod hot;
 mod policy;
 #[cfg(test)]
 mod rules;
@@ -28,6 +29,7 @@ use crate::health::{KeyLease, LeaseCounts};
 use crate::memory::book::Book;
 use crate::memory::tag::Tag;
 use cell::Slot;
+use hot::Hot;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
@@ -142,22 +144,27 @@ impl Leases {
         self.nodes.store(nodes.max(1), Relaxed);
     }
 
+    /// Has what draws with these tags need near when they come: for batches.
+    #[inline]
+    pub(crate) fn touch(&self, tags: &[Tag]) {
+        self.table.touch(tags);
+    }
+
     /// Takes units from hand; or says that the store is to be asked.
     #[inline]
     pub(crate) fn spend(&self, whose: &Whose<'_>, limit: &Limit, units: u32, now: Micros) -> Spend {
         let mut locked = self.table.lock(whose.tag);
-        let found = locked.find(whose.tag);
-        let shard = &mut *locked;
-        let now = shard.clock.read(now);
-        let Some(index) = found else { return self.meet(&mut locked, whose.tag, limit, units, now) };
-        let hot = &mut shard.hot[index];
+        let now = locked.clock.read(now);
+        let found = locked.find(whose.tag).and_then(|index| Some((index, locked.line(index)?)));
+        let Some((index, line)) = found else { return self.meet(&mut locked, whose.tag, limit, units, now) };
+        let mut hot = Hot::read(line);
         // One comparison tells that there is enough, and that it is not yet time to ask for more.
         let is_plain = units <= hot.hand.saturating_sub(hot.low) && now < hot.ends;
         if is_plain && self.book.limit(hot.page) == Some(limit) {
             let outcome = hot.take(limit, units, now);
-            shard.tally.spend(units);
-            let receipt = Receipt(shard.cold[index].serial);
-            return Spend::Spent(Spent { outcome, receipt, order: None });
+            hot.write_taken(line);
+            locked.tally.spend(units);
+            return Spend::Spent(Spent { outcome, receipt: Receipt(hot.serial), order: None });
         }
         self.spend_slowly(&mut locked, index, whose, limit, units, now)
     }
@@ -165,14 +172,37 @@ impl Leases {
     /// Puts back what was spent for a request that has to ask the store after all, because another of its limits had too
     /// little in hand. If anything was said of the lease meanwhile, it is forfeited.
     pub(crate) fn put_back(&self, tag: Tag, units: u32, receipt: Receipt) {
+        self.spare(tag, units, receipt, true);
+    }
+
+    /// The same for a request that another of its limits refuses without asking.
+    pub(crate) fn put_back_unasked(&self, tag: Tag, units: u32, receipt: Receipt) {
+        self.spare(tag, units, receipt, false);
+    }
+
+    fn spare(&self, tag: Tag, units: u32, receipt: Receipt, is_asked: bool) {
         let mut shard = self.table.lock(tag);
-        let found = shard.find(tag);
-        match found.and_then(|slot| shard.slot(slot)) {
-            Some(mut slot) if slot.cold.serial == receipt.0 => slot.put_back(units),
-            Some(mut slot) => slot.lose(units),
-            None => shard.tally.forfeited += u64::from(units),
-        }
         shard.tally.put_back(units);
+        let found = shard.find(tag);
+        if let Some(mut slot) = found.and_then(|index| shard.slot(index)) {
+            match slot.hot.serial == receipt.0 {
+                true => slot.put_back(units),
+                false => slot.lose(units),
+            }
+            if is_asked {
+                slot.ask();
+            }
+            return;
+        }
+        shard.tally.forfeited += u64::from(units);
+        shard.tally.asks += u64::from(is_asked);
+    }
+
+    /// What the key of an order is called, if that is known.
+    pub(crate) fn name(&self, tag: Tag) -> Option<Arc<Name>> {
+        let mut shard = self.table.lock(tag);
+        let index = shard.find(tag)?;
+        shard.slot(index)?.cold.name.clone()
     }
 
     /// Takes note of what the store said to an order. If this node is [closing](Leases::drain), gives an order that gives
@@ -217,11 +247,8 @@ impl Leases {
     pub(crate) fn note(&self, tag: Tag, limit: &Limit, ask: Ask, outcome: &Outcome, asked_at: Micros) {
         let mut shard = self.table.lock(tag);
         let asked_at = shard.clock.past(asked_at);
-        let Some(index) = shard.find(tag) else { return };
-        if self.book.limit(shard.hot[index].page) != Some(limit) {
-            return;
-        }
-        if let Some(mut slot) = shard.slot(index) {
+        let Some(mut slot) = shard.find(tag).and_then(|index| shard.slot(index)) else { return };
+        if self.book.limit(slot.hot.page) == Some(limit) {
             slot.note(limit, ask, outcome, asked_at);
         }
     }
@@ -240,7 +267,9 @@ impl Leases {
                     Some(limit) => out.extend(slot.sweep(limit, tag, nodes, now)),
                     None => slot.forfeit(),
                 }
-                if slot.is_over(now) {
+                let is_over = slot.is_over(now);
+                drop(slot);
+                if is_over {
                     shard.remove(index);
                 }
             }
@@ -303,13 +332,12 @@ impl Leases {
         shard.tally.asks += 1;
         if units > 0 && !shard.is_closed && limit.can_lend() {
             let page = self.book.page(limit);
-            match page.and_then(|page| Some((shard.make_room(tag, now)?, page))) {
-                Some((mut slot, page)) => {
-                    slot.begin(page, now);
-                    slot.count(units);
-                }
-                None => shard.tally.crowded += 1,
-            }
+            let room = page.and_then(|page| Some((shard.make_room(tag, now)?, page)));
+            let is_met = room.map(|(mut slot, page)| {
+                slot.begin(page, now);
+                slot.count(units);
+            });
+            shard.tally.crowded += u64::from(is_met.is_none());
         }
         Spend::Ask(None)
     }
@@ -332,8 +360,9 @@ impl Leases {
             match self.book.page(limit) {
                 Some(page) => slot.begin(page, now),
                 None => {
+                    slot.tally.asks += 1;
+                    drop(slot);
                     shard.remove(index);
-                    shard.tally.asks += 1;
                     return Spend::Ask(None);
                 }
             }
@@ -349,7 +378,7 @@ impl Leases {
     fn asked<'a>(&self, shard: &'a mut Locked<'_>, order: &Order) -> Option<(Slot<'a>, Limit)> {
         let index = shard.find(order.tag)?;
         let slot = shard.slot(index)?;
-        if !slot.cold.is_asked() || slot.cold.serial != order.serial {
+        if !slot.cold.is_asked() || slot.hot.serial != order.serial {
             return None;
         }
         let limit = *self.book.limit(slot.hot.page)?;

@@ -37,7 +37,7 @@ use tollgate_core::{
 };
 
 /// How many draws of a batch have their slots touched ahead. The processor overlaps about that many.
-const AHEAD: usize = 16;
+pub(crate) const AHEAD: usize = 16;
 
 /// State kept in this process: bounded, sharded, and exact.
 ///
@@ -152,7 +152,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Hashes the keys of a group and says how many there are. A key that is drawn from several limits in a row is
     /// hashed once.
-    fn tag_group(&self, draws: &Draws, group: usize, tags: &mut [Tag]) -> usize {
+    pub(crate) fn tag_group(&self, draws: &Draws, group: usize, tags: &mut [Tag]) -> usize {
         let draws_of_group = draws.group(group);
         let mut hashed = Tag::NONE;
         for (index, draw) in draws_of_group.iter().enumerate() {

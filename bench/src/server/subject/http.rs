@@ -23,7 +23,7 @@ const ALLOWED: &str = r#""allowed":true"#;
 const REFUSED: &str = r#""allowed":false"#;
 
 /// Tollgate. Its rules must allow each key a million a second.
-pub(crate) fn tollgate(program: &Program, site: Site) -> Result<Subject> {
+pub(crate) fn tollgate(program: &Program, site: Site<'_>) -> Result<Subject> {
     let (process, address) = site.start(program, Door::Http)?;
     let proof = |says| Plan::single(check("proof", 1_000_000, says));
     Ok(Subject {

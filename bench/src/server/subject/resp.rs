@@ -46,7 +46,7 @@ impl RespSubject {
 }
 
 /// Tollgate.
-pub(crate) fn tollgate(program: &Program, site: Site) -> Result<RespSubject> {
+pub(crate) fn tollgate(program: &Program, site: Site<'_>) -> Result<RespSubject> {
     let place = site.start(program, Door::Resp)?;
     let name = format!("tollgate {} CL.THROTTLE", program.version);
     let proof = |reply| Command::five("CL.THROTTLE proof 0 1 60", reply);

@@ -4,7 +4,8 @@
 //! what it has said to keep; or its lease is *mute*, since an order got no answer. Whenever something is said or
 //! heard of its lease, its serial number changes, and what was given out under another number counts no more.
 
-use super::demand::{Counts, Demand, remaining};
+use super::demand::{Demand, remaining};
+use super::hot::{Hot, Line};
 use super::policy::{self, View};
 use super::stats::{Account, Tally};
 use super::{Errand, LONGEST_NAME, Name, Order, Receipt, Spend, Spent, Told, Whose};
@@ -37,37 +38,15 @@ const LATEST: Span = Span::secs(2);
 /// The soonest that somebody is told to come back who is refused without asking.
 const SOONEST_RETRY: Span = Span::millis(1);
 
-/// What a draw from hand needs: a line of the cache.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub(super) struct Hot {
-    /// What the store said last, with all that is lent counted as taken.
-    seen: State,
-    /// By how many microseconds the store's clock is ahead of this one, or a little less.
-    ahead: i64,
-    /// When the lease ends.
-    pub(super) ends: Micros,
-    /// The term that it is of.
-    term: u64,
-    /// Units that may be spent.
-    pub(super) hand: u32,
-    /// With how many in hand it is time to ask for more.
-    pub(super) low: u32,
-    /// Units of the lease that were spent and not told of.
-    spent: u32,
-    /// The limit that they are of.
-    pub(super) page: u32,
-    counts: Counts,
-}
-
 /// What is needed now and then.
 #[derive(Debug)]
 pub(super) struct Cold {
     demand: Demand,
+    /// The term that the lease is of.
+    term: u64,
     /// Until when the key is refused without asking, unless for so few units.
     paused_until: Micros,
     paused_left: u32,
-    pub(super) serial: u32,
     phase: Phase,
     /// The store's time when it said something last; nothing if it has not.
     seen_at: Option<Micros>,
@@ -100,35 +79,6 @@ enum Cause {
     Renewal,
 }
 
-impl Hot {
-    /// Whether there is something of a lease to spend or to tell.
-    pub(super) fn is_lent(&self, now: Micros) -> bool {
-        now < self.ends && (self.hand > 0 || self.spent > 0)
-    }
-
-    /// Spends units that are in hand, and words what the limit says: all that is left at the store and here.
-    #[inline(always)]
-    pub(super) fn take(&mut self, limit: &Limit, units: u32, now: Micros) -> Outcome {
-        self.hand -= units;
-        self.spent += units;
-        self.count(units);
-        let at = self.store_time(now);
-        Outcome::of_state(Answer::Granted(units), at, limit.give(self.seen, at, self.hand))
-    }
-
-    #[inline(always)]
-    fn count(&mut self, units: u32) {
-        self.counts.draws = self.counts.draws.wrapping_add(1);
-        self.counts.units = self.counts.units.wrapping_add(units);
-    }
-
-    /// What the store's clock shows: never less, and more by the time that its last question took to get there.
-    #[inline(always)]
-    fn store_time(&self, now: Micros) -> Micros {
-        Micros::new(now.get().saturating_add_signed(self.ahead))
-    }
-}
-
 impl Cold {
     /// Whether an order is on its way.
     pub(super) fn is_asked(&self) -> bool {
@@ -139,20 +89,15 @@ impl Cold {
     pub(super) fn asked_at(&self) -> Micros {
         self.demand.since()
     }
-
-    fn turn(&mut self, phase: Phase) {
-        self.phase = phase;
-        self.serial = self.serial.wrapping_add(1);
-    }
 }
 
 impl Default for Cold {
     fn default() -> Cold {
         Cold {
             demand: Demand::new(Micros::EPOCH),
+            term: 0,
             paused_until: Micros::EPOCH,
             paused_left: 0,
-            serial: 0,
             phase: Phase::Free,
             seen_at: None,
             is_scarce: false,
@@ -165,19 +110,32 @@ impl Default for Cold {
     }
 }
 
-/// A cell, and where what it does is counted.
+/// A cell, and where what it does is counted. What is changed is written when this is dropped.
 pub(super) struct Slot<'a> {
-    pub(super) hot: &'a mut Hot,
+    pub(super) hot: Hot,
+    pub(super) line: &'a Line,
     pub(super) cold: &'a mut Cold,
     pub(super) tally: &'a mut Tally,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.hot.write(self.line);
+    }
 }
 
 impl Slot<'_> {
     /// Begins anew under the limit on that page.
     pub(super) fn begin(&mut self, page: u32, now: Micros) {
-        *self.hot = Hot { page, ..Hot::default() };
-        let (serial, name) = (self.cold.serial.wrapping_add(1), self.cold.name.take());
-        *self.cold = Cold { demand: Demand::new(now), serial, watched_at: now, name, ..Cold::default() };
+        self.hot = Hot { page, serial: self.hot.serial.wrapping_add(1), ..Hot::default() };
+        let name = self.cold.name.take();
+        *self.cold = Cold { demand: Demand::new(now), watched_at: now, name, ..Cold::default() };
+    }
+
+    /// Something is said or heard of the lease.
+    fn turn(&mut self, phase: Phase) {
+        self.cold.phase = phase;
+        self.hot.serial = self.hot.serial.wrapping_add(1);
     }
 
     /// Counts a draw that the store decides.
@@ -215,7 +173,7 @@ impl Slot<'_> {
             self.tally.refills += u64::from(order.is_some());
             self.tally.spend(units);
             let outcome = self.hot.take(limit, units, now);
-            return Spend::Spent(Spent { outcome, receipt: Receipt(self.cold.serial), order });
+            return Spend::Spent(Spent { outcome, receipt: Receipt(self.hot.serial), order });
         }
         self.hot.count(units);
         // While the store is being asked for a key that is as good as empty, asking it in vain does not help.
@@ -286,18 +244,18 @@ impl Slot<'_> {
     /// be said until there is an answer.
     fn tell(&mut self, tag: Tag, kept: u32, wish: Wish, now: Micros) -> Order {
         let report = match now < self.hot.ends {
-            true => Report { term: self.hot.term, spent: self.hot.spent, kept, back: self.hot.hand - kept },
+            true => Report { term: self.cold.term, spent: self.hot.spent, kept, back: self.hot.hand - kept },
             false => Report::default(),
         };
         self.hot.spent = 0;
         self.hot.hand = report.kept;
-        self.cold.turn(Phase::Asked);
-        Order { tag, report, wish, asked_at: now, serial: self.cold.serial }
+        self.turn(Phase::Asked);
+        Order { tag, report, wish, asked_at: now, serial: self.hot.serial }
     }
 
     /// Takes over what the store has lent.
     pub(super) fn settle(&mut self, limit: &Limit, order: &Order, told: &Told, now: Micros) {
-        self.cold.turn(Phase::Free);
+        self.turn(Phase::Free);
         self.tally.returned += u64::from(order.report.back);
         self.cold.account.returned += u64::from(order.report.back);
         self.cold.account.lent += u64::from(told.loan.units);
@@ -308,7 +266,7 @@ impl Slot<'_> {
         let lasts = told.loan.until.since(told.at);
         let margin = Span::micros(lasts.get() / MARGIN_PART).max(LEAST_MARGIN);
         self.hot.ends = order.asked_at.plus(lasts).less(margin);
-        self.hot.term = told.loan.term;
+        self.cold.term = told.loan.term;
         self.hot.hand = self.hot.hand.saturating_add(told.loan.units);
         if self.hot.ends < now.plus(LEAST_USE) {
             self.forfeit();
@@ -413,12 +371,12 @@ impl Slot<'_> {
     /// Has the lease spent until it ends, and never speaks of it again.
     pub(super) fn fall_mute(&mut self) {
         self.tally.lost += 1;
-        self.cold.turn(Phase::Mute);
+        self.turn(Phase::Mute);
     }
 
     /// Takes back an order that was not sent.
     pub(super) fn take_back(&mut self, order: &Order) {
-        self.cold.turn(Phase::Free);
+        self.turn(Phase::Free);
         self.hot.spent = self.hot.spent.saturating_add(order.report.spent);
         self.hot.hand = self.hot.hand.saturating_add(order.report.back);
     }
@@ -435,7 +393,7 @@ impl Slot<'_> {
         self.lose(self.hot.hand);
         (self.hot.hand, self.hot.spent, self.hot.low) = (0, 0, 0);
         self.hot.ends = Micros::EPOCH;
-        self.cold.turn(Phase::Free);
+        self.turn(Phase::Free);
     }
 
     /// Looks after a cell that perhaps nobody else does: what lies idle is given back, what ends soon is renewed.

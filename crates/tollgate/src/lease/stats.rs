@@ -43,11 +43,10 @@ impl Tally {
         self.spent += u64::from(units);
     }
 
-    /// What was spent was put back, and the store is asked.
+    /// What was spent was put back.
     pub(super) fn put_back(&mut self, units: u32) {
         self.granted = self.granted.saturating_sub(1);
         self.spent = self.spent.saturating_sub(u64::from(units));
-        self.asks += 1;
     }
 }
 

@@ -3,12 +3,20 @@
 //! A shard is cut into sets of eight places, and a key belongs to one set. The marks of a set are one line of the cache,
 //! and what a draw from hand needs of a cell is another. A key that finds its set full of leases has to do without: it
 //! is asked for at the store. A shard takes its memory when its first key comes.
+//!
+//! Both lines are relaxed atomics, not because they are shared without the lock (they are only ever changed under it), but
+//! so that a batch may touch what it will need before it takes the locks.
 
-use super::cell::{Cold, Hot, Slot};
+use super::cell::{Cold, Slot};
+use super::hot::{Hot, Line};
 use super::stats::Tally;
 use crate::memory::sync::{Mutex, MutexGuard};
 use crate::memory::tag::Tag;
+use std::hint::black_box;
 use std::ops::{Deref, DerefMut};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use tollgate_core::{Micros, Span};
 
 /// Places of a set.
@@ -26,21 +34,33 @@ pub(super) struct Table {
     sets: usize,
 }
 
-/// A shard's lock, on a cache line of its own.
+/// A shard's lock, on a cache line of its own, and what is touched without it.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Lane(Mutex<Shard>);
+struct Lane {
+    places: OnceLock<Places>,
+    shard: Mutex<Shard>,
+}
 
-/// Some cells.
+/// The places of a shard.
+#[derive(Debug)]
+struct Places {
+    sets: Box<[Marks]>,
+    lines: Box<[Line]>,
+}
+
+/// What stands in the places of a set, 0 where one is empty: a line of the cache.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Marks([AtomicU64; WAYS]);
+
+/// What else there is of some cells.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
     pub(super) clock: Steady,
     /// Whether nothing is lent any more, because the node stops.
     pub(super) is_closed: bool,
-    /// One for each place, 0 where it is empty.
-    marks: Vec<u64>,
-    pub(super) hot: Vec<Hot>,
-    pub(super) cold: Vec<Cold>,
+    cold: Vec<Cold>,
     pub(super) tally: Tally,
 }
 
@@ -48,7 +68,8 @@ impl Table {
     pub(super) fn new(cells: usize) -> Table {
         let shards = (cells / PLACES).max((cells / (8 * WAYS)).min(FEW_SHARDS)).next_power_of_two();
         let sets = cells.div_ceil(shards).div_ceil(WAYS).max(1);
-        Table { shards: (0..shards).map(|_| Lane(Mutex::new(Shard::default()))).collect(), sets }
+        let lane = |_| Lane { places: OnceLock::new(), shard: Mutex::new(Shard::default()) };
+        Table { shards: (0..shards).map(lane).collect(), sets }
     }
 
     pub(super) fn shards(&self) -> usize {
@@ -60,17 +81,84 @@ impl Table {
         self.shards.len() * self.sets * WAYS
     }
 
+    /// Which shard a tag belongs to.
+    #[inline(always)]
+    fn shard_of(&self, tag: Tag) -> usize {
+        // The number of shards is a power of two, so this is a mask.
+        usize::try_from(tag.spread & (self.shards.len() as u64 - 1)).unwrap_or(0)
+    }
+
     /// Waits for the shard that a tag belongs to.
     #[inline(always)]
     pub(super) fn lock(&self, tag: Tag) -> Locked<'_> {
-        // The number of shards is a power of two, so this is a mask.
-        self.lock_at(usize::try_from(tag.spread & (self.shards.len() as u64 - 1)).unwrap_or(0))
+        self.lock_at(self.shard_of(tag))
     }
 
     /// Waits for a shard.
     #[inline(always)]
     pub(super) fn lock_at(&self, index: usize) -> Locked<'_> {
-        Locked { shard: self.shards[index].0.lock(), index, sets: self.sets }
+        let lane = &self.shards[index];
+        let shard = lane.shard.lock();
+        Locked { shard, lane, places: lane.places.get(), index, sets: self.sets }
+    }
+
+    /// Reads what draws with these tags will need, and forgets what it said. The processor does not wait for the answers,
+    /// so that many touches in a row cost little more than one: first of all marks, then of the cells that they lead to.
+    /// A key that comes several times in a row is touched once. It is near already, and other threads may want to write to
+    /// it: touched each time, a batch on one key that two threads fight for took a third longer.
+    #[inline]
+    pub(super) fn touch(&self, tags: &[Tag]) {
+        let places = |tag: Tag| self.shards[self.shard_of(tag)].places.get();
+        for tag in changes(tags) {
+            if let Some(places) = places(tag) {
+                black_box(places.sets[set(tag, self.sets)].0[0].load(Relaxed));
+            }
+        }
+        for tag in changes(tags) {
+            if let Some(places) = places(tag)
+                && let Some(index) = places.find(tag, self.sets)
+            {
+                places.lines[index].touch();
+            }
+        }
+    }
+}
+
+/// Tags that differ from the one before.
+#[inline(always)]
+fn changes(tags: &[Tag]) -> impl Iterator<Item = Tag> {
+    let mut before = Tag::NONE;
+    tags.iter().copied().filter(move |tag| std::mem::replace(&mut before, *tag) != *tag)
+}
+
+/// The set that a key belongs to, of so many.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "the set is below their number")]
+fn set(tag: Tag, sets: usize) -> usize {
+    ((u128::from(tag.mark) * sets as u128) >> 64) as usize
+}
+
+impl Places {
+    fn new(sets: usize) -> Places {
+        Places {
+            sets: (0..sets).map(|_| Marks::default()).collect(),
+            lines: (0..sets * WAYS).map(|_| Line::default()).collect(),
+        }
+    }
+
+    /// Where a key's cell is.
+    #[inline(always)]
+    fn find(&self, tag: Tag, sets: usize) -> Option<usize> {
+        let set = set(tag, sets);
+        let Marks(marks) = &self.sets[set];
+        // All eight are compared, without a branch that could be guessed wrong.
+        let met =
+            (0..WAYS).fold(0_u32, |met, way| met | u32::from(marks[way].load(Relaxed) == tag.mark) << way);
+        if met == 0 { None } else { Some(set * WAYS + met.trailing_zeros() as usize) }
+    }
+
+    fn mark(&self, index: usize) -> &AtomicU64 {
+        &self.sets[index / WAYS].0[index % WAYS]
     }
 }
 
@@ -78,6 +166,9 @@ impl Table {
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     shard: MutexGuard<'a, Shard>,
+    lane: &'a Lane,
+    /// Nothing until the first key comes.
+    places: Option<&'a Places>,
     index: usize,
     sets: usize,
 }
@@ -98,77 +189,71 @@ impl DerefMut for Locked<'_> {
     }
 }
 
-impl Locked<'_> {
+impl<'a> Locked<'a> {
     /// Where a key's cell is.
     #[inline(always)]
     pub(super) fn find(&self, tag: Tag) -> Option<usize> {
-        let first = self.set(tag);
-        let marks: &[u64; WAYS] = self.marks.get(first..)?.first_chunk()?;
-        // All eight are compared, without a branch that could be guessed wrong.
-        let met = (0..WAYS).fold(0_u32, |met, way| met | u32::from(marks[way] == tag.mark) << way);
-        if met == 0 { None } else { Some(first + met.trailing_zeros() as usize) }
+        self.places?.find(tag, self.sets)
     }
 
-    /// The first place of the set that a key belongs to.
+    /// What a draw from hand needs of a cell.
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "the set is below their number")]
-    fn set(&self, tag: Tag) -> usize {
-        ((u128::from(tag.mark) * self.sets as u128) >> 64) as usize * WAYS
+    pub(super) fn line(&self, index: usize) -> Option<&'a Line> {
+        self.places?.lines.get(index)
     }
 
     /// A cell, and where what it does is counted.
     pub(super) fn slot(&mut self, index: usize) -> Option<Slot<'_>> {
+        let line = self.line(index)?;
         let shard = &mut *self.shard;
-        Some(Slot {
-            hot: shard.hot.get_mut(index)?,
-            cold: shard.cold.get_mut(index)?,
-            tally: &mut shard.tally,
-        })
+        Some(Slot { hot: Hot::read(line), line, cold: shard.cold.get_mut(index)?, tally: &mut shard.tally })
     }
 
     /// How many places there are by now.
     pub(super) fn places(&self) -> usize {
-        self.marks.len()
+        self.places.map_or(0, |places| places.lines.len())
     }
 
     /// How many cells there are.
     pub(super) fn cells(&self) -> usize {
-        self.marks.iter().filter(|mark| **mark != 0).count()
+        let marks = self.places.iter().flat_map(|places| places.sets.iter()).flat_map(|set| &set.0);
+        marks.filter(|mark| mark.load(Relaxed) != 0).count()
     }
 
     /// Whose cell is in a place. Of what picks a shard, only that it picks this one is known.
     pub(super) fn tag(&self, index: usize) -> Option<Tag> {
-        let mark = *self.marks.get(index)?;
+        let mark = self.places?.mark(index).load(Relaxed);
         (mark != 0).then_some(Tag { mark, spread: self.index as u64 })
     }
 
     /// A place for a newcomer: an empty one, or that of the key that was asked for the longest ago among those that hold
     /// no lease.
     pub(super) fn make_room(&mut self, tag: Tag, now: Micros) -> Option<Slot<'_>> {
-        if self.marks.is_empty() {
-            let places = self.sets * WAYS;
-            self.marks = vec![0; places];
-            self.hot.resize_with(places, Hot::default);
-            self.cold.resize_with(places, Cold::default);
-        }
-        let first = self.set(tag);
-        let ways = first..first + WAYS;
-        let index = match ways.clone().find(|index| self.marks[*index] == 0) {
-            Some(index) => index,
-            None => ways
-                .filter(|index| !self.cold[*index].is_asked() && !self.hot[*index].is_lent(now))
-                .min_by_key(|index| self.cold[*index].asked_at())?,
+        let places = self.lane.places.get_or_init(|| Places::new(self.sets));
+        self.places = Some(places);
+        self.shard.cold.resize_with(places.lines.len(), Cold::default);
+        let set = set(tag, self.sets);
+        let first = set * WAYS;
+        let index = match places.sets[set].0.iter().position(|mark| mark.load(Relaxed) == 0) {
+            Some(way) => first + way,
+            None => (first..first + WAYS)
+                .filter(|index| {
+                    !self.shard.cold[*index].is_asked() && !Hot::read(&places.lines[*index]).is_lent(now)
+                })
+                .min_by_key(|index| self.shard.cold[*index].asked_at())?,
         };
         self.slot(index)?.forfeit();
         self.remove(index);
-        self.marks[index] = tag.mark;
+        places.mark(index).store(tag.mark, Relaxed);
         self.slot(index)
     }
 
     /// Empties a place.
     pub(super) fn remove(&mut self, index: usize) {
-        self.marks[index] = 0;
-        self.cold[index].name = None;
+        if let Some(places) = self.places {
+            places.mark(index).store(0, Relaxed);
+            self.shard.cold[index].name = None;
+        }
     }
 }
 

@@ -7,10 +7,12 @@ use super::post::Post;
 use super::store::{RedisStore, spared};
 use crate::health::LATELY;
 use crate::lease::{Errand, Name, Order, Spend, Whose};
+use crate::memory::AHEAD;
+use crate::memory::tag::Tag;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, interval, timeout_at};
-use tollgate_core::{Act, Consistency, Draw, Draws, MAX_DRAWS, Micros};
+use tollgate_core::{Act, Clock, Consistency, Draw, Draws, MAX_DRAWS, Micros};
 
 /// How often what lies idle is looked for, and in how many steps all of it is looked at.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -35,6 +37,43 @@ pub(super) fn is_leased(draw: &Draw) -> bool {
 }
 
 impl RedisStore {
+    /// Decides groups from hand, from the first on, and says how many. Collects what is wanted along with the next.
+    ///
+    /// What many of them need is touched before the first is decided, so that a batch waits for memory together and not one
+    /// by one.
+    #[inline]
+    pub(super) fn spend_all(&self, draws: &mut Draws, now: Micros, wanted: &mut Vec<Wanted>) -> usize {
+        match draws.len() {
+            1 => usize::from(self.spend(draws, 0, now, wanted)),
+            _ => self.spend_batch(draws, now, wanted),
+        }
+    }
+
+    fn spend_batch(&self, draws: &mut Draws, now: Micros, wanted: &mut Vec<Wanted>) -> usize {
+        let mut tags = [Tag::NONE; AHEAD + MAX_DRAWS];
+        let mut first = 0;
+        loop {
+            let (mut end, mut tagged) = (first, 0);
+            while end < draws.len() && tagged < AHEAD && draws.group(end).iter().all(is_leased) {
+                tagged += self.memory.tag_group(draws, end, &mut tags[tagged..]);
+                end += 1;
+            }
+            if end == first {
+                return first;
+            }
+            let mut tags = &tags[..tagged];
+            self.post.leases.touch(tags);
+            for group in first..end {
+                let (own, others) = tags.split_at(draws.group(group).len());
+                if !self.spend_tagged(draws, group, own, now, wanted) {
+                    return group;
+                }
+                tags = others;
+            }
+            first = end;
+        }
+    }
+
     /// Decides a group from hand, if all of it can be. Else collects what is wanted along with it.
     pub(super) fn spend(
         &self,
@@ -44,13 +83,46 @@ impl RedisStore {
         wanted: &mut Vec<Wanted>,
     ) -> bool {
         match draws.group(group) {
-            [draw] => is_leased(draw) && self.spend_one(draws, group, now, wanted),
-            all => all.iter().all(is_leased) && self.spend_together(draws, group, now, wanted),
+            [draw] => {
+                is_leased(draw) && {
+                    let tag = self.memory.tag(draws.key(draw), draw.scope(), draw.limit());
+                    self.spend_one(draws, group, tag, now, wanted)
+                }
+            }
+            all => {
+                all.iter().all(is_leased) && {
+                    let mut tags = [Tag::NONE; MAX_DRAWS];
+                    let tagged = self.memory.tag_group(draws, group, &mut tags);
+                    self.spend_together(draws, group, &tags[..tagged], now, wanted)
+                }
+            }
         }
     }
 
-    fn spend_one(&self, draws: &mut Draws, group: usize, now: Micros, wanted: &mut Vec<Wanted>) -> bool {
-        let outcome = match self.spend_draw(draws, &draws.group(group)[0], now) {
+    fn spend_tagged(
+        &self,
+        draws: &mut Draws,
+        group: usize,
+        tags: &[Tag],
+        now: Micros,
+        wanted: &mut Vec<Wanted>,
+    ) -> bool {
+        match tags {
+            [tag] => self.spend_one(draws, group, *tag, now, wanted),
+            tags => self.spend_together(draws, group, tags, now, wanted),
+        }
+    }
+
+    #[inline]
+    fn spend_one(
+        &self,
+        draws: &mut Draws,
+        group: usize,
+        tag: Tag,
+        now: Micros,
+        wanted: &mut Vec<Wanted>,
+    ) -> bool {
+        let outcome = match self.spend_draw(draws, &draws.group(group)[0], tag, now) {
             Spend::Spent(spent) => {
                 if let Some(order) = spent.order {
                     self.send_alone(draws, &draws.group(group)[0], order);
@@ -67,11 +139,18 @@ impl RedisStore {
         true
     }
 
-    fn spend_together(&self, draws: &mut Draws, group: usize, now: Micros, wanted: &mut Vec<Wanted>) -> bool {
+    fn spend_together(
+        &self,
+        draws: &mut Draws,
+        group: usize,
+        tags: &[Tag],
+        now: Micros,
+        wanted: &mut Vec<Wanted>,
+    ) -> bool {
         let mut spends = [None; MAX_DRAWS];
         let (mut must_ask, mut is_refused) = (false, false);
-        for (index, draw) in draws.group(group).iter().enumerate() {
-            let spend = self.spend_draw(draws, draw, now);
+        for (index, (draw, tag)) in draws.group(group).iter().zip(tags).enumerate() {
+            let spend = self.spend_draw(draws, draw, *tag, now);
             let order = match spend {
                 Spend::Ask(order) => {
                     must_ask = true;
@@ -87,7 +166,7 @@ impl RedisStore {
             spends[index] = Some(spend);
         }
         if must_ask || is_refused {
-            self.put_back(draws, group, &spends);
+            self.put_back(draws.group(group), tags, &spends, must_ask);
         }
         if must_ask {
             return false;
@@ -109,24 +188,29 @@ impl RedisStore {
         true
     }
 
-    fn spend_draw(&self, draws: &Draws, draw: &Draw, now: Micros) -> Spend {
-        let (key, scope) = (draws.key(draw), draw.scope());
-        let whose = Whose { tag: self.memory.tag(key, scope, draw.limit()), key, scope };
+    #[inline(always)]
+    fn spend_draw(&self, draws: &Draws, draw: &Draw, tag: Tag, now: Micros) -> Spend {
+        let whose = Whose { tag, key: draws.key(draw), scope: draw.scope() };
         self.post.leases.spend(&whose, draw.limit(), draw.act().ask().at_least(), now)
     }
 
-    fn put_back(&self, draws: &Draws, group: usize, spends: &[Option<Spend>]) {
-        for (draw, spend) in draws.group(group).iter().zip(spends) {
+    fn put_back(&self, draws: &[Draw], tags: &[Tag], spends: &[Option<Spend>], must_ask: bool) {
+        for ((draw, tag), spend) in draws.iter().zip(tags).zip(spends) {
             if let Some(Spend::Spent(spent)) = spend {
-                let tag = self.memory.tag(draws.key(draw), draw.scope(), draw.limit());
-                self.post.leases.put_back(tag, draw.act().ask().at_least(), spent.receipt);
+                let units = draw.act().ask().at_least();
+                match must_ask {
+                    true => self.post.leases.put_back(*tag, units, spent.receipt),
+                    false => self.post.leases.put_back_unasked(*tag, units, spent.receipt),
+                }
             }
         }
     }
 
     /// Sends an order for the key of a draw that was answered from hand.
     fn send_alone(&self, draws: &Draws, draw: &Draw, order: Order) {
-        let name = Arc::new(Name { key: draws.key(draw).to_key(), scope: draw.scope() });
+        let name = self.post.leases.name(order.tag);
+        let name =
+            name.unwrap_or_else(|| Arc::new(Name { key: draws.key(draw).to_key(), scope: draw.scope() }));
         self.post.send(Errand { order, limit: *draw.limit(), name });
     }
 

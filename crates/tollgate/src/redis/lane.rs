@@ -12,6 +12,7 @@ use super::node::{Answer, Node};
 use super::post::Post;
 use super::tally::Tally;
 use super::wire::{Again, Fate, Lending, Loaned, Parcel, WireError};
+use crate::clock::SystemClock;
 use crate::lease::{Errand, Leases, Name, Order, Told};
 use ::redis::{Cmd, Value};
 use foldhash::fast::RandomState;
@@ -51,7 +52,7 @@ pub(super) struct Lane {
     fleet: Arc<Fleet>,
     node: Arc<Node>,
     leases: Arc<Leases>,
-    clock: Arc<dyn Clock>,
+    clock: Arc<SystemClock>,
     /// Where its couriers run, wherever draws come from.
     runtime: Handle,
     queue: Mutex<Queue>,

@@ -5,13 +5,14 @@ use super::lane::{Lane, Ticket};
 use super::node::{Node, Phase};
 use super::stored_key;
 use super::tally::Tally;
+use crate::clock::SystemClock;
 use crate::lease::{Errand, Leases};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use tollgate_core::{Clock, Failure, KeyRef, Limit, Scope};
+use tollgate_core::{Failure, KeyRef, Limit, Scope};
 
 /// The way to all servers.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub(super) struct Post {
     pub(super) fleet: Arc<Fleet>,
     /// What this node was lent.
     pub(super) leases: Arc<Leases>,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<SystemClock>,
     pub(super) tally: Arc<Tally>,
     /// How long somebody waits for an answer who does not say.
     pub(super) patience: Duration,
@@ -33,7 +34,12 @@ pub(super) struct Post {
 
 impl Post {
     /// Its couriers will run on the tokio runtime that this is called on.
-    pub(super) fn new(fleet: Arc<Fleet>, leases: Leases, clock: Arc<dyn Clock>, patience: Duration) -> Post {
+    pub(super) fn new(
+        fleet: Arc<Fleet>,
+        leases: Leases,
+        clock: Arc<SystemClock>,
+        patience: Duration,
+    ) -> Post {
         Post {
             is_spread: fleet.is_spread(),
             fleet,

@@ -2,6 +2,7 @@
 
 use super::errand::{Errands, ask_one, release};
 use super::fleet::{Description, Fleet, FleetOptions};
+use super::hand::Wanted;
 use super::heartbeat::Heartbeat;
 use super::lane::{Lane, Part};
 use super::node::TrustError;
@@ -132,12 +133,8 @@ impl RedisStore {
         self.heartbeat.leave().await;
     }
 
-    /// Decides what needs no server, and sorts the rest by the servers that have its keys.
-    fn sort(&self, draws: &mut Draws, group: usize, call: &Call, errands: &mut Errands) {
-        let mut wanted = Vec::new();
-        if self.spend(draws, group, call.asked_at, &mut wanted) {
-            return;
-        }
+    /// Decides a group that hands have not, if it needs no server, else sorts it by the servers that have its keys.
+    fn sort(&self, draws: &mut Draws, group: usize, wanted: Vec<Wanted>, call: &Call, errands: &mut Errands) {
         match self.way(draws, group, call) {
             Way::Whole(lane, slot) => {
                 return errands.add(&lane, Part { wanted, ..Part::whole(group, slot) });
@@ -351,38 +348,35 @@ pub(super) fn spared(draw: &Draw, units: u32) -> Outcome {
 }
 
 impl RedisStore {
-    /// Decides the only group there is, if one server does or none is needed; says whether it has. It is what most calls
-    /// are, and takes no list of errands.
-    async fn draw_one(&self, draws: &mut Draws) {
-        let asked_at = self.post.clock.now();
-        let mut wanted = Vec::new();
-        if self.spend(draws, 0, asked_at, &mut wanted) {
-            return;
-        }
-        let call = Call { began: Instant::now(), asked_at, may_know: true };
+    /// Decides the only group there is, which is what most calls are. If one server does, it takes no list of errands.
+    async fn draw_one(&self, draws: &mut Draws, wanted: Vec<Wanted>, call: &Call) {
         let is_ordered = !wanted.is_empty();
-        let way = self.way(draws, 0, &call);
+        let way = self.way(draws, 0, call);
         if let Way::Whole(lane, slot) = way {
             let deadline = call.began + self.patience(draws);
             ask_one(&lane, draws, &Part { wanted, ..Part::whole(0, slot) }, deadline).await;
-            return self.conclude(draws, 0, is_ordered, &call);
+            return self.conclude(draws, 0, is_ordered, call);
         }
         self.take_back(&wanted);
         match way {
-            Way::Mixed => self.draw_many(draws, &call).await,
+            Way::Mixed => self.draw_many(draws, 0, Vec::new(), call).await,
             Way::Lost(failure) => {
                 draws.fail(0, failure);
-                self.conclude(draws, 0, false, &call);
+                self.conclude(draws, 0, false, call);
             }
             Way::Decided | Way::Whole(..) => {}
         }
     }
 
-    /// Decides all groups that hands have not.
-    async fn draw_many(&self, draws: &mut Draws, call: &Call) {
+    /// Decides all groups from the first on that hands have not decided, with which something is wanted.
+    async fn draw_many(&self, draws: &mut Draws, first: usize, wanted: Vec<Wanted>, call: &Call) {
         let mut errands = Errands::default();
-        for group in 0..draws.len() {
-            self.sort(draws, group, call, &mut errands);
+        self.sort(draws, first, wanted, call, &mut errands);
+        for group in first + 1..draws.len() {
+            let mut wanted = Vec::new();
+            if !self.spend(draws, group, call.asked_at, &mut wanted) {
+                self.sort(draws, group, wanted, call, &mut errands);
+            }
         }
         if errands.groups().is_empty() {
             return;
@@ -400,13 +394,21 @@ impl RedisStore {
 
 impl Store for RedisStore {
     async fn draw(&self, draws: &mut Draws) {
-        if draws.len() == 1 {
-            return self.draw_one(draws).await;
+        let asked_at = self.post.clock.now();
+        // It takes no memory as long as nothing is wanted, and nothing is as long as hands have enough.
+        let mut wanted = Vec::new();
+        let spent = self.spend_all(draws, asked_at, &mut wanted);
+        if spent == draws.len() {
+            return;
         }
         // Behind one that gives something back, nobody is refused by what is known from before.
-        let may_know = draws.all().iter().all(|draw| matches!(draw.act(), Act::Take(_) | Act::Look(_)));
-        let call = Call { began: Instant::now(), asked_at: self.post.clock.now(), may_know };
-        self.draw_many(draws, &call).await;
+        let may_know = draws.len() == 1
+            || draws.all().iter().all(|draw| matches!(draw.act(), Act::Take(_) | Act::Look(_)));
+        let call = Call { began: Instant::now(), asked_at, may_know };
+        match draws.len() {
+            1 => self.draw_one(draws, wanted, &call).await,
+            _ => self.draw_many(draws, spent, wanted, &call).await,
+        }
     }
 
     fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId) {

@@ -1,9 +1,11 @@
 //! Units that nodes take ahead: few questions, and never more than the limit.
 
-use crate::{connect, connected, limit, limit_of, take};
+use crate::{Asked, connect, connected, limit, limit_of, take};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate::redis::RedisStore;
@@ -196,4 +198,50 @@ async fn answers_a_batch_from_hand(store: &RedisStore) {
         let (_, left) = take(&[(name, limit("1000/h burst 100000"))], 0).leased().told_by(store).await;
         assert!(left <= 99_960, "{name} has {left}");
     }
+}
+
+#[tokio::test]
+async fn what_is_answered_from_hand_allocates_nothing() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    let [wide, wider, widest] = ["1000000/h", "2000000/h", "3000000/h"].map(limit);
+    let alone = [("a client", wide)];
+    let several = [("another client", wide), ("another client", wider), ("another client", widest)];
+    let empty = [("an empty one", limit("1/h burst 10"))];
+    let one_empty = [("a third client", wide), ("a third client", limit("1/h burst 10"))];
+    let names: Vec<String> = (0..40).map(|number| format!("client {number}")).collect();
+    let many: Vec<_> = names.iter().map(|name| [(name.as_str(), wide)]).collect();
+    for requests in [vec![&alone[..]], vec![&several], vec![&empty], vec![&one_empty]] {
+        check_allocations(&store, &requests).await;
+    }
+    check_allocations(&store, &many.iter().map(|keys| &keys[..]).collect::<Vec<_>>()).await;
+    let leases = store.counts().leases;
+    assert!(leases.granted > 10_000 && leases.refused > 1_000, "{leases:?}");
+}
+
+/// Makes the same requests again and again, in one call, and sees that those take no memory that ask the store nothing.
+async fn check_allocations(store: &RedisStore, requests: &[&[(&str, Limit)]]) {
+    let asked: Vec<Asked<'_>> = requests.iter().map(|keys| take(keys, 1).leased()).collect();
+    let (mut draws, mut from_hand) = (Draws::new(), 0);
+    for _ in 0..2_000 {
+        draws.clear();
+        asked.iter().for_each(|asked| asked.push(&mut draws));
+        let before = store.counts().leases;
+        let mut drawing = pin!(store.draw(&mut draws));
+        let mut is_ready = false;
+        let taken = allocation_counter::measure(|| {
+            is_ready = drawing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        });
+        if !is_ready {
+            drawing.await;
+        }
+        let after = store.counts().leases;
+        if (after.asked, after.refills) == (before.asked, before.refills) {
+            assert_eq!(taken.count_total, 0, "{:?}", requests[0]);
+            from_hand += 1;
+        }
+        // What was ordered is carried meanwhile.
+        tokio::task::yield_now().await;
+    }
+    assert!(from_hand > 1_500, "{:?} were answered from hand {from_hand} times", requests[0]);
 }

@@ -1,0 +1,91 @@
+//! How long leased checks take while Redis is far away.
+
+use super::node::{connect, runtime};
+use super::{paced, relay};
+use crate::histogram::Histogram;
+use crate::keys;
+use crate::race::Laps;
+use crate::redis::host::Host;
+use crate::redis::tasks::limit;
+use crate::run::Run;
+use crate::server::process::{GENERATOR, SERVERS, pin};
+use crate::server::program::Program;
+use crate::table::Table;
+use anyhow::{Context, Result};
+use std::thread;
+use std::time::Duration;
+
+/// How long 99 of 100 checks may take at most.
+const BAR_P99_US: f64 = 1000.0;
+/// There and back.
+const AWAY: Duration = Duration::from_millis(5);
+const PER_SEC: f64 = 20_000.0;
+const KEYS: u64 = 1_000;
+const QUOTA: &str = "1000/s";
+
+pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
+    let rounds = run.pace.pick(5, 2);
+    let (warm_up, time) = run.pace.pick(
+        (Duration::from_secs(10), Duration::from_secs(5)),
+        (Duration::from_secs(1), Duration::from_secs(1)),
+    );
+    let host = Host::start(redis, GENERATOR)?;
+    let server = host.address;
+    let relay = thread::spawn(move || pin(GENERATOR).and_then(|()| relay::start(server, AWAY / 2)));
+    let relay = relay.join().ok().context("the relay does not start")??;
+    let runtime = runtime()?;
+    let nodes = connect(&runtime, &format!("redis://{relay}"), 1)?;
+    let mut names = Vec::new();
+    keys::in_chunks(0, KEYS, |keys| names.extend_from_slice(keys));
+    let limit = limit(QUOTA)?;
+    let checks = move || -> Result<_> {
+        pin(SERVERS)?;
+        let first = paced::press(&runtime, &nodes, &names, limit, PER_SEC, warm_up).answered()?;
+        let mut laps = Vec::new();
+        for _ in 0..rounds {
+            let before = nodes[0].counts();
+            let lap = paced::press(&runtime, &nodes, &names, limit, PER_SEC, time).answered()?;
+            let after = nodes[0].counts();
+            laps.push((
+                lap,
+                after.leases.asked - before.leases.asked,
+                after.leases.refills - before.leases.refills,
+            ));
+        }
+        Ok((first, laps))
+    };
+    let (first, laps) = thread::spawn(checks).join().ok().context("the checks came to no end")??;
+
+    run.say(format_args!(
+        "\nlatency: Redis is {AWAY:?} away, there and back; {KEYS} keys in turn, {QUOTA} each; at an even rate from one thread, and\n         \
+         a time begins when its check was due; {rounds} rounds of {time:?} after {warm_up:?}; medians, and of p99 the least and the most"
+    ));
+    let mut table = Table::new(
+        1,
+        ["us", "checks/s", "p50", "p99", "min", "max", "p99.9", "longest", "asked", "refills", "bar", ""],
+    );
+    let micros = |times: &Histogram, of_thousand| times.at_most(of_thousand) as f64 / 1e3;
+    let figure =
+        |of_thousand| Laps::new(laps.iter().map(|(lap, ..)| micros(&lap.times, of_thousand)).collect());
+    let p99 = figure(990);
+    let (least, most) = p99.spread();
+    let times =
+        [figure(500).median(), p99.median(), least, most, figure(999).median(), figure(1000).spread().1];
+    let checks: u64 = laps.iter().map(|(lap, ..)| lap.checks()).sum();
+    let asked: u64 = laps.iter().map(|(_, asked, _)| asked).sum();
+    let refills: u64 = laps.iter().map(|(.., refills)| refills).sum();
+    let mut cells = vec!["leased, warm keys".to_owned(), format!("{PER_SEC:.0}")];
+    cells.extend(times.map(|time| format!("{time:.1}")));
+    cells.extend([format!("{asked} of {checks}"), refills.to_string()]);
+    cells.extend([format!("p99 < {BAR_P99_US}"), run.judge(p99.median() < BAR_P99_US).to_owned()]);
+    table.row(cells);
+    run.say(table);
+    run.say(format_args!(
+        "before, while they were met: p50 {:.1}, p99 {:.1} us; {} of {} waited",
+        micros(&first.times, 500),
+        micros(&first.times, 990),
+        first.waited,
+        first.checks(),
+    ));
+    Ok(())
+}
