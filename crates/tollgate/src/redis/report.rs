@@ -6,7 +6,7 @@ use super::node::{Node, Phase};
 use super::store::RedisStore;
 use crate::health::{BreakerState, Drift, KeyLease, ServerReport, StoreHealth, StoreReport};
 use std::time::Duration;
-use tollgate_core::{KeyRef, Limit, Scope};
+use tollgate_core::{Clock, KeyRef, Limit, Scope};
 
 impl StoreHealth for RedisStore {
     fn health(&self) -> Option<StoreReport> {
