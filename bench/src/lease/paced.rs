@@ -23,7 +23,7 @@ pub(crate) struct Paced {
     pub(crate) granted: u64,
     pub(crate) refused: u64,
     /// Checks that got no answer, and why the first did not.
-    failed: u64,
+    pub(crate) failed: u64,
     failure: Option<Failure>,
     /// Checks that had to wait for Redis.
     pub(crate) waited: u64,
