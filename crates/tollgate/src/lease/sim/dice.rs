@@ -42,6 +42,7 @@ impl Dice {
     }
 
     /// One of several.
+    #[cfg(test)]
     pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }

@@ -1,6 +1,6 @@
 //! A node: its leases, its clock, and whether it is up.
 
-use super::super::{LeaseStats, Leases, Whose};
+use super::super::{Leases, Whose};
 use super::dice::Dice;
 use crate::memory::tag::Tag;
 use tollgate_core::{Micros, Scope};
@@ -68,14 +68,10 @@ impl Node {
         self.clock = clock;
     }
 
-    pub(super) fn stats(&self) -> LeaseStats {
-        self.leases.stats()
-    }
-
     /// Draws that were granted from hand, in all lives.
     #[cfg(test)]
     pub(super) fn granted(&self) -> u64 {
-        self.past.1 + self.stats().granted
+        self.past.1 + self.leases.stats().granted
     }
 }
 
