@@ -24,7 +24,7 @@ const AHEAD: f32 = 0.060;
 /// while the whole burst comes back: the fewer if most of what is drawn is refused.
 const DRAWS_A_PAUSE: f32 = 200.0;
 const PAUSES: (f32, f32) = (0.020, 1.0);
-const PAUSES_A_WINDOW: (f32, f32) = (8.0, 12.0);
+const PAUSES_A_WINDOW: (f32, f32) = (8.0, 10.0);
 /// From how many draws on it is worth a pause.
 const WORTH_A_PAUSE: f32 = 2.0;
 /// The part of what is left that all nodes may have in hand: far from the limit, and near it. A bucket of `c` units that
@@ -44,6 +44,8 @@ const BRIEF_AT: f32 = 10_000.0;
 /// With less than this left of a window nothing is lent: it would have lapsed, with what is kept clear of a lease's end, as
 /// soon as it came.
 const LEAST_WINDOW: Span = Span::millis(3);
+/// From how many draws a second on a window's key costs the store enough for that to matter more than the last unit.
+const BUSY: f32 = 800.0;
 /// The part of what is left of a window for which not to ask. What has come by its end and was not asked for is lost.
 const PAUSE_OF_WINDOW: f32 = 0.25;
 
@@ -68,7 +70,7 @@ pub(super) fn wish(limit: &Limit, demand: &Demand, view: View) -> Wish {
     let stretch = stretch(limit, demand.everywhere(view.nodes), view);
     let lasts = view.lasts.map_or(LONGEST, |lasts| seconds(lasts) * PART_OF_WINDOW);
     let moment = pause_seconds(limit, demand).min(lasts);
-    if has_windows(limit) && view.is_scarce && demand.is_often_refused() {
+    if has_windows(limit) && view.is_scarce && is_made_up(limit, demand) {
         // It is gone in no time, and what nobody takes is lost with the window: so all that is left will do.
         let all = units(here * moment);
         return Wish { soon: all, later: all, one_of: 1 };
@@ -78,7 +80,7 @@ pub(super) fn wish(limit: &Limit, demand: &Demand, view: View) -> Wish {
         (_, true) => here * moment,
         (true, false) => (here * moment).min(float(limit.capacity()) * part(limit, PARTS.1)),
         // It is gone before the window ends.
-        (false, false) if has_windows(limit) => here * stretch.max(brief(limit).min(lasts)),
+        (false, false) if has_windows(limit) && here > BUSY => here * stretch.max(brief(limit).min(lasts)),
         (false, false) => here * moment.min(stretch),
     };
     Wish { soon: units(soon), later: units(here * stretch), one_of: view.nodes.saturating_mul(4) }
@@ -119,14 +121,17 @@ pub(super) fn low(demand: &Demand, hand: u32) -> u32 {
 /// For how long not to ask for a key of which too little was left, if it is drawn so often that it is worth it.
 pub(super) fn pause(limit: &Limit, demand: &Demand, lasts: Option<Span>) -> Option<Span> {
     let pause = pause_seconds(limit, demand);
-    // What comes while nobody asks is still there afterwards. In a window that is no use unless more is wanted than comes:
-    // then it is made up for before the window ends.
-    let is_made_up = !has_windows(limit) || demand.is_often_refused();
-    if !is_made_up || demand.here() * pause < WORTH_A_PAUSE {
+    if !is_made_up(limit, demand) || demand.here() * pause < WORTH_A_PAUSE {
         return None;
     }
     let lasts = lasts.map_or(f32::INFINITY, |lasts| seconds(lasts) * PAUSE_OF_WINDOW);
     Some(span(pause.min(lasts)))
+}
+
+/// Whether what is refused while nobody asks is made up for. What comes meanwhile is still there afterwards. In a window
+/// that is no use unless more is wanted than comes: only then it is spent before the window ends.
+fn is_made_up(limit: &Limit, demand: &Demand) -> bool {
+    !has_windows(limit) || demand.is_mostly_refused() || demand.is_often_refused() && demand.here() > BUSY
 }
 
 /// The same after a refusal that says when to come back. A fixed window has nothing before it ends, and everything then.

@@ -121,7 +121,9 @@ impl Case {
     /// stay a little behind. That happens once, and after many windows it weighs little.
     fn requests(&self) -> u64 {
         let windows = if self.demand < 1.0 { 20.0 } else { 120.0 };
-        (whole(windows * self.demand * float(self.limit.capacity())) as u64).max(100_000)
+        let burst = float(self.limit.capacity());
+        (whole(windows * self.demand * burst) as u64)
+            .max(whole((300.0 * burst).clamp(100_000.0, 300_000.0)) as u64)
     }
 
     /// Each node's share is a chance, not a turn: nobody spreads requests evenly over a millisecond.
