@@ -10,6 +10,7 @@ mod node;
 mod paced;
 mod relay;
 mod resp;
+mod tables;
 
 use crate::run::Run;
 use crate::server::process::{GENERATOR, SERVERS};
@@ -27,12 +28,20 @@ pub(crate) enum Part {
     Latency,
     /// One key that all want, and what Redis has to do for it.
     Hot,
+    /// Simulated: how many are refused who need not be, and how often the store is asked.
+    Tables,
 }
 
 /// Measures all parts, or only one.
 pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
-    let redis = program::redis()?;
     let wants = |part| only.is_none_or(|only| only == part);
+    if wants(Part::Tables) {
+        tables::measure(run)?;
+    }
+    if only == Some(Part::Tables) {
+        return Ok(());
+    }
+    let redis = program::redis()?;
     // It may take a compiler, so it comes before anything is measured.
     let tollgate = if wants(Part::Resp) { Some(program::tollgate()?) } else { None };
     run.say(format_args!(

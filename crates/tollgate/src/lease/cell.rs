@@ -22,7 +22,7 @@ use tollgate_core::{
 const MARGIN_PART: u64 = 64;
 const LEAST_MARGIN: Span = Span::millis(2);
 /// What is left of a lease for less than this is not worth beginning with.
-const LEAST_USE: Span = Span::millis(2);
+const LEAST_USE: Span = Span::micros(500);
 /// For how long nothing has been drawn when what is in hand is given back.
 const IDLE: Span = Span::secs(5);
 /// Of how many equal parts of the capacity one must be in hand for that.

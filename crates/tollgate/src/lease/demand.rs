@@ -10,8 +10,13 @@ use tollgate_core::{Answer, Ask, Limit, Micros, Outcome, Reading, State};
 const DRAWS: f32 = 32.0;
 const SECONDS: f32 = 120.0;
 
-/// How many units it takes to tell that most are refused, and what part of them is most.
+/// Over how many seconds it is counted, at least, what all nodes take.
+const LOANS: f32 = 0.5;
+
+/// How many units it takes to tell that many are refused, what part of them is often, and what part is most. At the limit
+/// it is one in a hundred, and while a node does not ask a few more.
 const LATEST: f32 = 1_000.0;
+const OFTEN: f32 = 0.2;
 const MOSTLY: f32 = 0.75;
 
 /// What is known of how fast a key is drawn.
@@ -81,8 +86,8 @@ impl Demand {
         let taken = remaining(limit, before.0, after.1).saturating_sub(left);
         self.taken += taken as f32;
         self.taken_seconds += policy::seconds(after.1.since(before.1));
-        // About as far back as the draws here are counted.
-        while self.taken_seconds > 2.0 * self.seconds.max(0.01) {
+        // About as far back as the draws here are counted, and over many loans: each is taken at once, for a while.
+        while self.taken_seconds > 2.0 * self.seconds.max(LOANS) {
             (self.taken, self.taken_seconds) = (self.taken / 2.0, self.taken_seconds / 2.0);
         }
     }
@@ -102,6 +107,11 @@ impl Demand {
     /// Whether so much more is drawn than there is that hardly anything stays in hand for long.
     pub(super) fn is_mostly_refused(&self) -> bool {
         self.refused > self.latest * MOSTLY
+    }
+
+    /// Whether clearly more is drawn than there is, so that whatever comes is wanted.
+    pub(super) fn is_often_refused(&self) -> bool {
+        self.refused > self.latest * OFTEN
     }
 
     /// Units drawn here each second.

@@ -7,6 +7,11 @@
 //! until each draw is decided by the store. Past the limit there is hardly anything to be had: then a busy node asks once
 //! in a while, takes its part of what has come meanwhile, and refuses in between. Nothing is lost by that: what nobody
 //! asked for is still there.
+//!
+//! Windows forgive less. What is in hand at the end of one is lost, and so is what has come by then and nobody asked for. So
+//! a node takes less and asks more often as the end comes nearer. A sliding window that is drawn just as fast as it allows is
+//! the hardest: hardly anything is left to lend, and whoever is refused in vain does not come again within the window. There
+//! each draw is decided by the store, unless so many are refused anyway that others take their place.
 
 use super::demand::Demand;
 use tollgate_core::{Law, Limit, Micros, Span, State, Wish};
@@ -19,7 +24,7 @@ const AHEAD: f32 = 0.060;
 /// while the whole burst comes back: the fewer if most of what is drawn is refused.
 const DRAWS_A_PAUSE: f32 = 200.0;
 const PAUSES: (f32, f32) = (0.020, 1.0);
-const PAUSES_A_WINDOW: (f32, f32) = (8.0, 16.0);
+const PAUSES_A_WINDOW: (f32, f32) = (8.0, 10.0);
 /// From how many draws on it is worth a pause.
 const WORTH_A_PAUSE: f32 = 2.0;
 /// The part of what is left that all nodes may have in hand: far from the limit, and near it. A bucket of `c` units that
@@ -29,8 +34,20 @@ const PARTS: (f32, f32) = (0.25, 0.125);
 const LARGE: f32 = 500.0;
 /// From which part of the limit on demand is near it.
 const NEAR: f32 = 0.8;
-/// Near the limit, what is taken should be spent in this part of what is left of the window.
-const PART_OF_WINDOW: f32 = 0.25;
+/// In a window, only what is in hand when it ends is lost. So near the limit a node takes for this part of what is left of
+/// it, in time and in units: the last part, which is too short to be taken ahead for, comes after a few such steps.
+const PART_OF_WINDOW: f32 = 0.5;
+/// What is taken for this part of a whole window is hardly missed even if little is left. Nor does it make a difference to a
+/// window of so many units, in which chance makes a greater one.
+const BRIEF: f32 = 0.04;
+const BRIEF_AT: f32 = 10_000.0;
+/// With less than this left of a window nothing is lent: it would have lapsed, with what is kept clear of a lease's end, as
+/// soon as it came.
+const LEAST_WINDOW: Span = Span::millis(3);
+/// From how many draws a second on a window's key costs the store enough for that to matter more than the last unit.
+const BUSY: f32 = 800.0;
+/// The part of what is left of a window for which not to ask. What has come by its end and was not asked for is lost.
+const PAUSE_OF_WINDOW: f32 = 0.25;
 
 /// What is known of a key when it is decided how much to take.
 #[derive(Clone, Copy, Debug)]
@@ -46,14 +63,24 @@ pub(super) struct View {
 
 /// What a node would like to have in hand.
 pub(super) fn wish(limit: &Limit, demand: &Demand, view: View) -> Wish {
+    if view.lasts.is_some_and(|lasts| lasts < LEAST_WINDOW) {
+        return Wish::default();
+    }
     let here = demand.here();
     let stretch = stretch(limit, demand.everywhere(view.nodes), view);
     let lasts = view.lasts.map_or(LONGEST, |lasts| seconds(lasts) * PART_OF_WINDOW);
     let moment = pause_seconds(limit, demand).min(lasts);
+    if has_windows(limit) && view.is_scarce && is_made_up(limit, demand) {
+        // It is gone in no time, and what nobody takes is lost with the window: so all that is left will do.
+        let all = units(here * moment);
+        return Wish { soon: all, later: all, one_of: 1 };
+    }
     let soon = match (view.is_scarce, demand.is_mostly_refused()) {
         // It is gone in no time.
         (_, true) => here * moment,
         (true, false) => (here * moment).min(float(limit.capacity()) * part(limit, PARTS.1)),
+        // It is gone before the window ends.
+        (false, false) if has_windows(limit) && here > BUSY => here * stretch.max(brief(limit).min(lasts)),
         (false, false) => here * moment.min(stretch),
     };
     Wish { soon: units(soon), later: units(here * stretch), one_of: view.nodes.saturating_mul(4) }
@@ -71,7 +98,7 @@ fn stretch(limit: &Limit, everywhere: f32, view: View) -> f32 {
     let (part, longest) = match (will_do, view.lasts) {
         (true, _) => (PARTS.0, lasts),
         (false, None) => (PARTS.1, lasts),
-        (false, Some(_)) => (PARTS.1, lasts * PART_OF_WINDOW),
+        (false, Some(_)) => (PART_OF_WINDOW, lasts * PART_OF_WINDOW),
     };
     (self::part(limit, part) * left / everywhere.max(f32::MIN_POSITIVE)).min(longest)
 }
@@ -79,6 +106,11 @@ fn stretch(limit: &Limit, everywhere: f32, view: View) -> f32 {
 /// The part that a limit of its size can spare.
 fn part(limit: &Limit, part: f32) -> f32 {
     part * (float(limit.capacity()) / LARGE).min(1.0)
+}
+
+/// For how many seconds a window can spare units though little is left.
+fn brief(limit: &Limit) -> f32 {
+    BRIEF * seconds(limit.window()) * (float(limit.capacity()) / BRIEF_AT).min(1.0)
 }
 
 /// With how little in hand it is time to ask for more.
@@ -89,13 +121,17 @@ pub(super) fn low(demand: &Demand, hand: u32) -> u32 {
 /// For how long not to ask for a key of which too little was left, if it is drawn so often that it is worth it.
 pub(super) fn pause(limit: &Limit, demand: &Demand, lasts: Option<Span>) -> Option<Span> {
     let pause = pause_seconds(limit, demand);
-    // What comes while nobody asks is still there afterwards, but in a window only if it is spent before that ends.
-    let is_lossless = !has_windows(limit) || demand.is_mostly_refused();
-    if !is_lossless || demand.here() * pause < WORTH_A_PAUSE {
+    if !is_made_up(limit, demand) || demand.here() * pause < WORTH_A_PAUSE {
         return None;
     }
-    let lasts = lasts.map_or(f32::INFINITY, |lasts| seconds(lasts) * PART_OF_WINDOW);
+    let lasts = lasts.map_or(f32::INFINITY, |lasts| seconds(lasts) * PAUSE_OF_WINDOW);
     Some(span(pause.min(lasts)))
+}
+
+/// Whether what is refused while nobody asks is made up for. What comes meanwhile is still there afterwards. In a window
+/// that is no use unless more is wanted than comes: only then it is spent before the window ends.
+fn is_made_up(limit: &Limit, demand: &Demand) -> bool {
+    !has_windows(limit) || demand.is_mostly_refused() || demand.is_often_refused() && demand.here() > BUSY
 }
 
 /// The same after a refusal that says when to come back. A fixed window has nothing before it ends, and everything then.

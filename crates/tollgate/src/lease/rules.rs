@@ -494,11 +494,11 @@ fn a_key_of_which_nothing_is_left_is_refused_without_asking_for_a_while() {
     }
     let Spend::Paused(outcome) = world.spend(5) else { panic!("it asks in vain") };
     let outlook = Reading::new(&world.limit, Ask::exactly(5), outcome).outlook();
-    assert_eq!((outlook.remaining, outlook.retry), (4, Some(Retry::After(Span::micros(12_500)))));
-    world.pass(Span::micros(12_500));
+    assert_eq!((outlook.remaining, outlook.retry), (4, Some(Retry::After(Span::millis(50)))));
+    world.pass(Span::millis(50));
     let order = world.ask(5);
     assert!(order.wish.soon > 0);
-    assert_eq!(world.settle(&order).units, 31, "half of what has come meanwhile");
+    assert_eq!(world.settle(&order).units, 50, "half of what has come meanwhile");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use super::dice::Dice;
 use super::tables::limit;
-use super::world::{Weather, World, micros};
+use super::world::{Draw, Weather, World, micros};
 use tollgate_core::{Align, Law, Zone};
 
 const SEEDS: u64 = 3_000;
@@ -70,7 +70,7 @@ fn live(seed: u64) -> World {
         world.run_until(next);
         let node = pick(&mut dice, &weights);
         let units = if dice.happens(0.9) { 1 } else { dice.pick(&[0, 2, 3, 10]) };
-        world.request(node, dice.below(keys), units);
+        world.request(node, Draw { key: dice.below(keys), units, is_due: false });
     }
     world
 }

@@ -1,150 +1,198 @@
 //! How well leases do when nothing goes wrong.
 //!
-//! The same requests are decided by the nodes and, one by one and at once, by the limit itself. What the limit admits and
-//! the nodes do not, as a share of all requests, are *net false refusals*: a request that is refused while its unit is
-//! in another node's hand, where it is spent soon after, is made up for. Beside it stands how often the store is asked,
-//! for a request or for a refill, for each request.
+//! The same requests are decided by the nodes and, one by one and at once, by the limit itself. Three things are counted,
+//! as shares of all requests:
+//!
+//! - *net* false refusals: what the limit admits, less what the nodes admit;
+//! - *gross* false refusals: requests that a node refuses though the limit itself admits them, there and then;
+//! - how often the store is asked, for a request or for a refill.
+//!
+//! Below the limit hardly anything is refused, so both kinds have to be rare. At the limit and above it only the net is
+//! held to a bar. Two limiters that are one request apart disagree from then on about which ones to refuse, though
+//! both admit as many: once one has admitted a request that the other has not, it has a unit less, refuses where the
+//! other admits, and that is how they meet again. So the gross share says how often they part, and nothing about how many are
+//! refused; the net share does, since a unit that was in another node's hand and is spent there soon after is made up for.
+//!
+//! Everything is done with several seeds. The figures are those in the middle, and beside them the worst.
 
 use super::dice::Dice;
-use super::world::{Counts, Weather, World, micros};
+use super::world::{Counts, Draw, Weather, World, micros};
 use tollgate_core::{Align, Ask, Law, Limit, Micros, State, Zone};
 
 /// Keys that a node draws at least so often each second are those that leases are for.
 const BUSY: f64 = 1_000.0;
 
 /// One line of a table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Row {
-    /// The limit of each key.
-    pub limit: String,
-    /// How many nodes there are.
-    pub nodes: usize,
-    /// What share of the requests the first node gets.
-    pub first: f64,
-    /// How much is asked for, as a multiple of the limit; of many keys, requests a second.
-    pub demand: f64,
-    /// How many requests there were.
+    /// How many requests there were, with every seed together.
     pub requests: u64,
     /// Net false refusals, as a share of the requests.
-    pub refused: f64,
+    pub net: Figure,
+    /// Gross ones.
+    pub gross: Figure,
     /// How often the store was asked for each request.
-    pub asked: f64,
+    pub asked: Figure,
     /// The same at the busiest node, if that is drawn a thousand times a second or more.
-    pub asked_by_busiest: Option<f64>,
+    pub asked_by_busiest: Option<Figure>,
 }
 
-/// A limit that is drawn by several nodes.
-#[derive(Clone, Debug)]
-pub(super) struct Case {
-    pub(super) limit: Limit,
-    pub(super) nodes: usize,
-    pub(super) first: f64,
-    pub(super) demand: f64,
+/// What was counted with several seeds.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Figure {
+    /// The figure in the middle.
+    pub median: f64,
+    /// The greatest.
+    pub worst: f64,
+}
+
+/// A key that is drawn by several nodes.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Case {
+    /// Its limit.
+    pub limit: Limit,
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// What share of the requests the first node gets. The others get as many as each other.
+    pub first: f64,
+    /// How much is asked for, as a multiple of the limit.
+    pub demand: f64,
+}
+
+/// Many keys that are drawn by several nodes, some much more often than others: the key at rank `r` as often as `r` to the
+/// power of −1.1 says.
+#[derive(Clone, Copy, Debug)]
+pub struct Crowd<'a> {
+    /// What each key is allowed, under a token bucket.
+    pub quota: &'a str,
+    /// How many keys there are.
+    pub keys: usize,
+    /// How many requests there are each second.
+    pub per_second: f64,
+    /// How many nodes there are.
+    pub nodes: usize,
+    /// How many seconds pass before anything is counted, and how many then.
+    pub warm: f64,
+    /// See there.
+    pub seconds: f64,
+}
+
+/// What happened with one seed.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    requests: u64,
+    net: f64,
+    gross: f64,
+    asked: f64,
+    asked_by_busiest: Option<f64>,
 }
 
 /// Every limit, number of nodes, spread and demand.
 ///
 /// # Panics
 /// If its own limits can't be read, which would be a fault here.
-#[cfg(feature = "simulation")]
-pub fn table() -> Vec<Row> {
-    let buckets = ["10/min", "100/min", "1000/min", "100/s", "10000/s", "100000/s"]
-        .map(|quota| (Law::TokenBucket, quota));
-    let windows = ["100/min", "1000/min", "10000/s"];
-    let fixed = windows.map(|quota| (Law::FixedWindow(Align::Wall(Zone::UTC)), quota));
-    let sliding = windows.map(|quota| (Law::SlidingWindowCounter, quota));
-    let mut rows = Vec::new();
-    for (law, quota) in buckets.into_iter().chain(fixed).chain(sliding) {
-        let limit = limit(law, quota);
+pub fn cases() -> Vec<Case> {
+    let quotas = ["10/min", "100/min", "1000/min", "100/s", "1000/s", "10000/s", "100000/s"];
+    let laws = [Law::TokenBucket, Law::FixedWindow(Align::Wall(Zone::UTC)), Law::SlidingWindowCounter];
+    let mut cases = Vec::new();
+    for limit in laws.into_iter().flat_map(|law| quotas.map(|quota| limit(law, quota))) {
         for nodes in [2, 4, 16] {
             for first in [1.0 / float(nodes), 0.9] {
                 for demand in [0.5, 0.95, 1.0, 1.5, 10.0] {
-                    rows.push(measure(&Case { limit, nodes, first, demand }, 6_000_000, 1));
+                    cases.push(Case { limit, nodes, first, demand });
                 }
             }
         }
     }
-    rows
+    cases
 }
 
-/// Draws one key, for at least two hundred windows, and at least a hundred thousand times unless that is more than `most`.
-pub(super) fn measure(case: &Case, most: u64, seed: u64) -> Row {
-    let rate = case.demand * float(case.limit.quota().amount()) / float(case.limit.quota().per().get()) * 1e6;
-    let window = float(case.limit.window().get()) / 1e6;
-    let seconds = (200.0 * window).max(100_000.0 / rate).min(float(most) / rate);
-    let mut world = World::new(case.limit, 1, case.nodes, Weather::FAIR, seed);
-    let mut oracle = Oracle::new(case.limit, 1);
-    let others = (1.0 - case.first) / float(case.nodes - 1);
-    let (begin, mut at) = (world.now, 0.0);
-    loop {
-        at += world.dice.wait(1.0 / rate);
-        if at > seconds {
-            break;
+impl Case {
+    /// Draws the key, with each of the seeds, as often as it takes to tell, but at most so many times.
+    pub fn measure(&self, most: u64, seeds: u64) -> Row {
+        let requests = self.requests().min(most);
+        row((1..=seeds).map(|seed| self.run(requests, seed)).collect())
+    }
+
+    /// When a burst has been spent, nodes have a few of its last units in hand which the limit itself has spent, and so they
+    /// stay a little behind. That happens once, and after many windows it weighs little.
+    fn requests(&self) -> u64 {
+        let windows = if self.demand < 1.0 { 20.0 } else { 120.0 };
+        let burst = float(self.limit.capacity());
+        (whole(windows * self.demand * burst) as u64)
+            .max(whole((300.0 * burst).clamp(100_000.0, 300_000.0)) as u64)
+    }
+
+    /// Each node's share is a chance, not a turn: nobody spreads requests evenly over a millisecond.
+    fn run(&self, requests: u64, seed: u64) -> Run {
+        let quota = self.limit.quota();
+        let rate = self.demand * float(quota.amount()) / float(quota.per().get()) * 1e6;
+        let mut world = World::new(self.limit, 1, self.nodes, Weather::FAIR, seed);
+        let mut oracle = Oracle::new(self.limit, 1);
+        let others = (1.0 - self.first) / float(self.nodes - 1);
+        let (begin, mut at) = (world.now, 0.0);
+        for _ in 0..requests {
+            at += world.dice.wait(1.0 / rate);
+            let spot = world.dice.part();
+            let node = match spot < self.first {
+                true => 0,
+                false => 1 + whole((spot - self.first) / others).min(self.nodes - 2),
+            };
+            world.run_until(begin + micros(at));
+            let is_due = oracle.draw(0, world.now);
+            world.request(node, Draw { key: 0, units: 1, is_due });
         }
-        let spot = world.dice.part();
-        let node =
-            if spot < case.first { 0 } else { 1 + whole((spot - case.first) / others).min(case.nodes - 2) };
-        world.run_until(begin + micros(at));
-        oracle.draw(0, world.now);
-        world.request(node, 0, 1);
-    }
-    world.run_until(world.now + micros(0.1));
-    let busiest = rate * case.first.max(others);
-    Row {
-        limit: case.limit.to_string(),
-        nodes: case.nodes,
-        first: case.first,
-        demand: case.demand,
-        asked_by_busiest: (busiest >= BUSY).then(|| asked(&world.counts[..1])),
-        ..row(&world.counts, oracle.admitted)
+        world.run_until(world.now + micros(0.1));
+        let is_busy = rate * self.first.max(others) >= BUSY;
+        let asked_by_busiest = is_busy.then(|| asked(&world.counts[..1]));
+        Run { asked_by_busiest, ..run(&world.counts, oracle.admitted) }
     }
 }
 
-/// Draws many keys, some much more often than others: the key at rank `r` as often as `r` to the power of −1.1 says. What
-/// happens in the first `warm` seconds is not counted.
-///
-/// # Panics
-/// If the quota can't be read.
-pub fn crowd(quota: &str, keys: usize, per_second: f64, nodes: usize, warm: f64, seconds: f64) -> Row {
-    let limit = limit(Law::TokenBucket, quota);
-    let mut world = World::new(limit, keys, nodes, Weather::FAIR, 1);
-    let mut oracle = Oracle::new(limit, keys);
-    let ranks = Ranks::new(keys);
-    let (begin, mut at, mut before) = (world.now, 0.0, None);
-    while at < warm + seconds {
-        at += world.dice.wait(1.0 / per_second);
-        world.run_until(begin + micros(at));
-        if at > warm && before.is_none() {
-            before = Some((world.counts.clone(), oracle.admitted));
+impl Crowd<'_> {
+    /// Draws the keys.
+    ///
+    /// # Panics
+    /// If the quota can't be read.
+    pub fn measure(&self, seeds: u64) -> Row {
+        row((1..=seeds).map(|seed| self.run(seed)).collect())
+    }
+
+    fn run(&self, seed: u64) -> Run {
+        let limit = limit(Law::TokenBucket, self.quota);
+        let mut world = World::new(limit, self.keys, self.nodes, Weather::FAIR, seed);
+        let mut oracle = Oracle::new(limit, self.keys);
+        let ranks = Ranks::new(self.keys);
+        let (begin, mut at, mut before) = (world.now, 0.0, None);
+        while at < self.warm + self.seconds {
+            at += world.dice.wait(1.0 / self.per_second);
+            world.run_until(begin + micros(at));
+            if at > self.warm && before.is_none() {
+                before = Some((world.counts.clone(), oracle.admitted));
+            }
+            let (node, key) = (world.dice.below(self.nodes), ranks.pick(&mut world.dice));
+            let is_due = oracle.draw(key, world.now);
+            world.request(node, Draw { key, units: 1, is_due });
         }
-        let (node, key) = (world.dice.below(nodes), ranks.pick(&mut world.dice));
-        oracle.draw(key, world.now);
-        world.request(node, key, 1);
-    }
-    world.run_until(world.now + micros(0.1));
-    let (counts, admitted) = before.unwrap_or_default();
-    let counted: Vec<Counts> =
-        world.counts.iter().zip(&counts).map(|(after, before)| after.since(before)).collect();
-    Row {
-        limit: limit.to_string(),
-        nodes,
-        first: 1.0 / float(nodes),
-        demand: per_second,
-        ..row(&counted, oracle.admitted - admitted)
+        world.run_until(world.now + micros(0.1));
+        let (counts, admitted) = before.unwrap_or_default();
+        let counted: Vec<Counts> =
+            world.counts.iter().zip(&counts).map(|(after, before)| after.since(before)).collect();
+        run(&counted, oracle.admitted - admitted)
     }
 }
 
-fn row(counts: &[Counts], admitted: u64) -> Row {
-    let requests: u64 = counts.iter().map(|counts| counts.requests).sum();
-    let ours: u64 = counts.iter().map(|counts| counts.admitted).sum();
-    Row {
-        limit: String::new(),
-        nodes: counts.len(),
-        first: 0.0,
-        demand: 0.0,
+fn run(counts: &[Counts], due: u64) -> Run {
+    let sum = |of: fn(&Counts) -> u64| counts.iter().map(of).sum::<u64>();
+    let requests = sum(|counts| counts.requests);
+    let admitted = sum(|counts| counts.admitted);
+    Run {
         requests,
-        refused: (float(admitted) - float(ours)) / float(requests),
+        net: (float(due) - float(admitted)) / float(requests),
+        gross: float(sum(|counts| counts.wronged)) / float(requests),
         asked: asked(counts),
         asked_by_busiest: None,
     }
@@ -155,11 +203,27 @@ fn asked(counts: &[Counts]) -> f64 {
     float(asked) / float(counts.iter().map(|counts| counts.requests).sum::<u64>())
 }
 
+fn row(runs: Vec<Run>) -> Row {
+    let figure = |of: fn(&Run) -> f64| {
+        let mut sorted: Vec<f64> = runs.iter().map(of).collect();
+        sorted.sort_by(f64::total_cmp);
+        Figure { median: sorted[sorted.len() / 2], worst: sorted[sorted.len() - 1] }
+    };
+    Row {
+        requests: runs.iter().map(|run| run.requests).sum(),
+        net: figure(|run| run.net),
+        gross: figure(|run| run.gross),
+        asked: figure(|run| run.asked),
+        asked_by_busiest: runs[0].asked_by_busiest.map(|_| figure(|run| run.asked_by_busiest.unwrap_or(0.0))),
+    }
+}
+
 impl Counts {
     fn since(&self, before: &Counts) -> Counts {
         Counts {
             requests: self.requests - before.requests,
             admitted: self.admitted - before.admitted,
+            wronged: self.wronged - before.wronged,
             asked: self.asked - before.asked,
             orders: self.orders - before.orders,
         }
@@ -178,12 +242,14 @@ impl Oracle {
         Oracle { limit, keys: vec![None; keys], admitted: 0 }
     }
 
-    fn draw(&mut self, key: usize, now: u64) {
+    fn draw(&mut self, key: usize, now: u64) -> bool {
         let step = self.limit.step(self.keys[key], Micros::new(now), Ask::exactly(1));
-        if step.granted.is_some() {
+        let is_due = step.granted.is_some();
+        if is_due {
             self.keys[key] = Some(step.state);
             self.admitted += 1;
         }
+        is_due
     }
 }
 
@@ -231,30 +297,45 @@ mod tests {
         let windows = Law::FixedWindow(Align::Wall(Zone::UTC));
         for (law, quota) in [
             (Law::TokenBucket, "10/min"),
-            (Law::TokenBucket, "100/min"),
             (Law::TokenBucket, "1000/min"),
             (Law::TokenBucket, "10000/s"),
             (windows, "1000/min"),
+            (windows, "10000/s"),
             (Law::SlidingWindowCounter, "1000/min"),
         ] {
-            for nodes in [2, 16] {
-                for first in [1.0 / float(nodes), 0.9] {
-                    for demand in [0.95, 1.0, 10.0] {
-                        let case = Case { limit: limit(law, quota), nodes, first, demand };
-                        let row = measure(&case, 1_000_000, 1);
-                        assert!(row.refused < 0.001, "{row:?}");
-                        assert!(row.asked_by_busiest.is_none_or(|asked| asked < 0.01), "{row:?}");
-                    }
+            for (nodes, first) in [(2, 0.5), (2, 0.9), (16, 1.0 / 16.0), (16, 0.9)] {
+                for demand in [0.95, 1.0, 10.0] {
+                    let case = Case { limit: limit(law, quota), nodes, first, demand };
+                    let row = case.measure(500_000, 1);
+                    assert!(row.net.worst < 0.001, "{case:?}: {row:?}");
+                    assert!(demand > 0.99 || row.gross.worst < 0.001, "{case:?}: {row:?}");
+                    assert!(
+                        row.asked_by_busiest.is_none_or(|asked| asked.worst < 0.015),
+                        "{case:?}: {row:?}"
+                    );
                 }
             }
+        }
+    }
+
+    /// Near its limit a sliding window has hardly anything to lend. What it must not do is to refuse for that.
+    #[test]
+    fn a_sliding_window_that_is_full_refuses_as_many_as_it_should() {
+        let limit = limit(Law::SlidingWindowCounter, "10000/s");
+        for (nodes, first) in [(2, 0.5), (4, 0.9)] {
+            let case = Case { limit, nodes, first, demand: 1.0 };
+            let row = case.measure(300_000, 1);
+            assert!(row.net.worst < 0.001, "{case:?}: {row:?}");
         }
     }
 
     #[test]
     fn a_crowd_of_keys_seldom_asks_the_store() {
         for quota in ["1000/min", "100000/min"] {
-            let row = crowd(quota, 30_000, 30_000.0, 4, 60.0, 20.0);
-            assert!(row.asked < 0.1, "{row:?}");
+            let crowd =
+                Crowd { quota, keys: 30_000, per_second: 30_000.0, nodes: 4, warm: 60.0, seconds: 20.0 };
+            let row = crowd.measure(1);
+            assert!(row.asked.worst < 0.1, "{row:?}");
         }
     }
 }

@@ -79,10 +79,21 @@ pub(super) struct World {
 pub(super) struct Counts {
     pub(super) requests: u64,
     pub(super) admitted: u64,
+    /// Those that were refused here and admitted by whoever sees everything.
+    pub(super) wronged: u64,
     /// Those that the store was asked for.
     pub(super) asked: u64,
     /// Orders that went alone.
     pub(super) orders: u64,
+}
+
+/// What somebody asks of a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draw {
+    pub(super) key: usize,
+    pub(super) units: u32,
+    /// Whether it would be admitted if all that nodes know were known in one place.
+    pub(super) is_due: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +102,7 @@ struct Question {
     node: usize,
     life: u32,
     key: usize,
-    units: Option<u32>,
+    draw: Option<Draw>,
     order: Option<Order>,
     /// By the node's clock.
     asked_at: Micros,
@@ -106,8 +117,8 @@ struct Event {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    Request { node: usize, key: usize, units: u32 },
-    PutBack { node: usize, life: u32, key: usize, units: u32, receipt: Receipt },
+    Request { node: usize, draw: Draw },
+    PutBack { node: usize, life: u32, draw: Draw, receipt: Receipt },
     Arrives(Question),
     Answered(Question, Answer),
     GivenUp { node: usize, number: u64 },
@@ -162,20 +173,21 @@ impl World {
     }
 
     /// Somebody draws at a node, now.
-    pub(super) fn request(&mut self, node: usize, key: usize, units: u32) {
-        self.counts[node].requests += u64::from(units);
-        if self.is_postponed(node, What::Request { node, key, units }) {
+    pub(super) fn request(&mut self, node: usize, draw: Draw) {
+        self.counts[node].requests += u64::from(draw.units);
+        if self.is_postponed(node, What::Request { node, draw }) {
             return;
         }
-        self.serve(node, key, units);
+        self.serve(node, draw);
     }
 
-    fn serve(&mut self, node: usize, key: usize, units: u32) {
+    fn serve(&mut self, node: usize, draw: Draw) {
+        let Draw { key, units, .. } = draw;
         let whose = whose(key);
         let clock = self.clock(node);
         match self.nodes[node].leases.spend(&whose, &self.limit, units, clock) {
-            Spend::Paused(_) => {}
-            Spend::Ask(order) => self.send(node, key, Some(units), order),
+            Spend::Paused(_) => self.refuse(node, draw),
+            Spend::Ask(order) => self.send(node, key, Some(draw), order),
             Spend::Spent(spent) => {
                 if let Some(order) = spent.order {
                     self.send(node, key, None, Some(order));
@@ -184,7 +196,7 @@ impl World {
                     // Whoever puts it back may be held up, and others draw meanwhile.
                     let held_up = micros(self.dice.scale(0.000_001, 0.1));
                     let (life, receipt) = (self.nodes[node].life, spent.receipt);
-                    self.schedule(self.now + held_up, What::PutBack { node, life, key, units, receipt });
+                    self.schedule(self.now + held_up, What::PutBack { node, life, draw, receipt });
                 } else {
                     self.admit(node, key, units);
                 }
@@ -198,7 +210,11 @@ impl World {
         self.excess = self.excess.max(excess);
     }
 
-    fn send(&mut self, node: usize, key: usize, units: Option<u32>, order: Option<Order>) {
+    fn refuse(&mut self, node: usize, draw: Draw) {
+        self.counts[node].wronged += if draw.is_due { u64::from(draw.units) } else { 0 };
+    }
+
+    fn send(&mut self, node: usize, key: usize, draw: Option<Draw>, order: Option<Order>) {
         let order = order.filter(|order| {
             let is_sent = !self.dice.happens(self.weather.unsent);
             if !is_sent {
@@ -206,14 +222,14 @@ impl World {
             }
             is_sent
         });
-        match (units, order) {
+        match (draw, order) {
             (Some(_), _) => self.counts[node].asked += 1,
             (None, Some(_)) => self.counts[node].orders += 1,
             (None, None) => return,
         }
         let (life, asked_at) = (self.nodes[node].life, self.clock(node));
         self.made += 1;
-        let question = Question { number: self.made, node, life, key, units, order, asked_at };
+        let question = Question { number: self.made, node, life, key, draw, order, asked_at };
         self.waiting.insert(question.number, question);
         if self.weather.patience.is_finite() {
             let given_up = self.now + micros(self.weather.patience);
@@ -237,15 +253,15 @@ impl World {
 
     fn happen(&mut self, what: What) {
         match what {
-            What::Request { node, key, units } => {
+            What::Request { node, draw } => {
                 if !self.is_postponed(node, what) {
-                    self.serve(node, key, units);
+                    self.serve(node, draw);
                 }
             }
-            What::PutBack { node, life, key, units, receipt } => {
+            What::PutBack { node, life, draw, receipt } => {
                 if !self.is_postponed(node, what) && self.nodes[node].life == life {
-                    self.nodes[node].leases.put_back(whose(key).tag, units, receipt);
-                    self.send(node, key, Some(units), None);
+                    self.nodes[node].leases.put_back(whose(draw.key).tag, draw.units, receipt);
+                    self.send(node, draw.key, Some(draw), None);
                 }
             }
             What::Arrives(question) => self.arrive(question),
@@ -287,10 +303,13 @@ impl World {
             return;
         }
         let now = Micros::new(self.now);
-        let answer = self.store.answer(question.key, question.units, question.order.as_ref(), now);
+        let units = question.draw.map(|draw| draw.units);
+        let answer = self.store.answer(question.key, units, question.order.as_ref(), now);
         // Whether or not anybody hears of it, it is taken: the most that can have been admitted is counted.
-        if answer.outcome.is_some_and(|outcome| !outcome.is_refused()) {
-            self.admit(question.node, question.key, question.units.unwrap_or(0));
+        match (question.draw, answer.outcome) {
+            (Some(draw), Some(outcome)) if outcome.is_refused() => self.refuse(question.node, draw),
+            (Some(draw), Some(_)) => self.admit(question.node, draw.key, draw.units),
+            _ => {}
         }
         self.carry(What::Answered(question, answer));
     }
@@ -303,8 +322,8 @@ impl World {
         }
         let clock = self.clock(node);
         let leases = &self.nodes[node].leases;
-        if let (Some(units), Some(outcome)) = (question.units, &answer.outcome) {
-            let ask = Ask::exactly(units);
+        if let (Some(draw), Some(outcome)) = (question.draw, &answer.outcome) {
+            let ask = Ask::exactly(draw.units);
             leases.note(whose(question.key).tag, &self.limit, ask, outcome, question.asked_at);
         }
         if let (Some(order), Some(told)) = (&question.order, answer.told)

@@ -1,0 +1,121 @@
+//! How many are refused who need not be, and how seldom the store is asked, by the law and the limit, the number of nodes,
+//! how requests are spread over them, and how much is asked for.
+//!
+//! Nothing here takes time on a clock: nodes as they are shipped and a store made of the laws live through the same requests
+//! as the limit itself, in a time of their own, with a millisecond from a node to the store and back. The same seeds make the
+//! same figures on every machine.
+
+use crate::run::{Pace, Run};
+use crate::table::Table;
+use anyhow::Result;
+use tollgate::simulation::{Case, Crowd, Row, cases};
+
+/// The bars: net false refusals, and checks of a busy key and of a crowd of keys for which the store is asked.
+const REFUSED: f64 = 0.001;
+const ASKED: f64 = 0.01;
+const ASKED_BY_CROWD: f64 = 0.1;
+
+/// Requests of a case with each seed, at most.
+const REQUESTS: u64 = 6_000_000;
+const SEEDS: u64 = 3;
+/// What a short run leaves out.
+const QUICK_LIMIT: u32 = 10_000;
+
+/// A case and what came of it.
+type Line = (Case, Row);
+
+/// Measures single keys, then crowds.
+pub(crate) fn measure(run: &mut Run) -> Result<()> {
+    let (requests, seeds) = run.pace.pick((REQUESTS, SEEDS), (2_000, 1));
+    run.say(format_args!(
+        "\ntables    simulated, up to {requests} requests for each figure, with {seeds} seeds: the figure in the middle, and the worst\n          \
+         `net`    what the limit itself admits, less what the nodes admit, of all requests: false refusals\n          \
+         `gross`  requests that are refused here and admitted by the limit itself, of all requests\n          \
+         `asked`  requests and refills for which the busiest node asks the store, of its requests, if it has 1000 a second"
+    ));
+    let cases = cases().into_iter().filter(|case| is_wanted(case, run.pace));
+    let lines: Vec<Line> = cases.map(|case| (case, case.measure(requests, seeds))).collect();
+    // Those of a limit stand together.
+    for of_limit in lines.chunk_by(|one, other| one.0.limit == other.0.limit) {
+        run.say(format_args!("\n{}", of_limit[0].0.limit));
+        run.say(table(of_limit));
+    }
+    judge(run, "net false refusals", REFUSED, &lines, |_, row| Some(row.net.worst));
+    judge(run, "gross false refusals below the limit", REFUSED, &lines, |case, row| {
+        (case.demand < 1.0).then_some(row.gross.worst)
+    });
+    judge(run, "asked by a node with 1000 requests a second", ASKED, &lines, |_, row| {
+        row.asked_by_busiest.map(|asked| asked.worst)
+    });
+    crowds(run, seeds);
+    Ok(())
+}
+
+fn is_wanted(case: &Case, pace: Pace) -> bool {
+    pace != Pace::Quick || case.nodes == 4 && case.limit.capacity() <= QUICK_LIMIT
+}
+
+fn table(lines: &[Line]) -> Table {
+    let heading = ["nodes", "first gets", "demand", "net", "worst", "gross", "worst", "asked", "worst"];
+    let mut table = Table::new(0, heading);
+    for (case, row) in lines {
+        let asked = |of: fn(&Row) -> Option<f64>| of(row).map_or_else(|| "-".to_owned(), percent);
+        table.row([
+            case.nodes.to_string(),
+            format!("{:.0} %", 100.0 * case.first),
+            format!("{}x", case.demand),
+            percent(row.net.median),
+            percent(row.net.worst),
+            percent(row.gross.median),
+            percent(row.gross.worst),
+            asked(|row| row.asked_by_busiest.map(|asked| asked.median)),
+            asked(|row| row.asked_by_busiest.map(|asked| asked.worst)),
+        ]);
+    }
+    table
+}
+
+/// Holds all cases that have such a figure to a bar, and names those that miss it.
+fn judge(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&Case, &Row) -> Option<f64>) {
+    let figures = lines.iter().filter_map(|(case, row)| Some((case, figure(case, row)?)));
+    let (met, missed): (Vec<_>, Vec<_>) = figures.partition(|(_, figure)| *figure < bar);
+    let verdict = run.judge(missed.is_empty());
+    let all = met.len() + missed.len();
+    run.say(format_args!("\n{what}: {} of {all} cases (bar: all < {}) {verdict}", met.len(), percent(bar)));
+    for (case, figure) in missed {
+        let (first, figure) = (100.0 * case.first, percent(figure));
+        run.say(format_args!(
+            "  {}, {} nodes, first gets {first:.0} %, {}x: {figure}",
+            case.limit, case.nodes, case.demand
+        ));
+    }
+}
+
+/// Many keys, of which most are seldom drawn.
+fn crowds(run: &mut Run, seeds: u64) {
+    let (keys, per_second, warm) = run.pace.pick((100_000, 100_000.0, 60.0), (1_000, 1_000.0, 10.0));
+    run.say(format_args!(
+        "\n{keys} keys, drawn {per_second:.0} times a second by 4 nodes, as often as rank to the power of -1.1 says, after {warm} s"
+    ));
+    let mut table = Table::new(1, ["limit of each", "net", "worst", "gross", "worst", "asked", "worst"]);
+    let mut most: f64 = 0.0;
+    for quota in ["1000/min", "100000/min"] {
+        let crowd = Crowd { quota, keys, per_second, nodes: 4, warm, seconds: 20.0 };
+        let row = crowd.measure(seeds);
+        most = most.max(row.asked.worst);
+        let figures = [row.net, row.gross, row.asked];
+        let cells = figures.iter().flat_map(|figure| [percent(figure.median), percent(figure.worst)]);
+        table.row([quota.to_owned()].into_iter().chain(cells).collect::<Vec<_>>());
+    }
+    run.say(table);
+    let verdict = run.judge(most < ASKED_BY_CROWD);
+    run.say(format_args!(
+        "asked by a crowd: {} of its requests (bar: < {}) {verdict}",
+        percent(most),
+        percent(ASKED_BY_CROWD)
+    ));
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.3} %", 100.0 * share)
+}
