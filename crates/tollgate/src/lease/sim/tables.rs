@@ -111,10 +111,10 @@ pub fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Draws the key, with each of the seeds, as often as it takes to tell, but at most so many times.
+    /// Draws the key, with each of one seed or more, as often as it takes to tell, but at most so many times.
     pub fn measure(&self, most: u64, seeds: u64) -> Row {
         let requests = self.requests().min(most);
-        row((1..=seeds).map(|seed| self.run(requests, seed)).collect())
+        row(&(1..=seeds).map(|seed| self.run(requests, seed)).collect::<Vec<_>>())
     }
 
     /// When a burst has been spent, nodes have a few of its last units in hand which the limit itself has spent, and so they
@@ -158,7 +158,7 @@ impl Crowd<'_> {
     /// # Panics
     /// If the quota can't be read.
     pub fn measure(&self, seeds: u64) -> Row {
-        row((1..=seeds).map(|seed| self.run(seed)).collect())
+        row(&(1..=seeds).map(|seed| self.run(seed)).collect::<Vec<_>>())
     }
 
     fn run(&self, seed: u64) -> Run {
@@ -203,7 +203,7 @@ fn asked(counts: &[Counts]) -> f64 {
     float(asked) / float(counts.iter().map(|counts| counts.requests).sum::<u64>())
 }
 
-fn row(runs: Vec<Run>) -> Row {
+fn row(runs: &[Run]) -> Row {
     let figure = |of: fn(&Run) -> f64| {
         let mut sorted: Vec<f64> = runs.iter().map(of).collect();
         sorted.sort_by(f64::total_cmp);
