@@ -111,7 +111,7 @@ pub fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Draws the key, with each of the seeds, as often as it takes to tell, but at most so many times.
+    /// Draws the key, with each of one seed or more, as often as it takes to tell, but at most so many times.
     pub fn measure(&self, most: u64, seeds: u64) -> Row {
         let requests = self.requests().min(most);
         row(&(1..=seeds).map(|seed| self.run(requests, seed)).collect::<Vec<_>>())
