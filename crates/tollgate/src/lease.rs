@@ -329,16 +329,17 @@ impl Leases {
     /// somebody who may never come again.
     #[cold]
     fn meet(&self, shard: &mut Locked<'_>, tag: Tag, limit: &Limit, units: u32, now: Micros) -> Spend {
-        shard.tally.asks += 1;
-        if units > 0 && !shard.is_closed && limit.can_lend() {
-            let page = self.book.page(limit);
-            let room = page.and_then(|page| Some((shard.make_room(tag, now)?, page)));
-            let is_met = room.map(|(mut slot, page)| {
+        let may_have_a_place = units > 0 && !shard.is_closed && limit.can_lend();
+        if may_have_a_place && let Some(page) = self.book.page(limit) {
+            if let Some(mut slot) = shard.make_room(tag, now) {
                 slot.begin(page, now);
                 slot.count(units);
-            });
-            shard.tally.crowded += u64::from(is_met.is_none());
+                slot.ask();
+                return Spend::Ask(None);
+            }
         }
+        shard.tally.asks += 1;
+        shard.tally.crowded += u64::from(may_have_a_place);
         Spend::Ask(None)
     }
 

@@ -33,6 +33,9 @@ const RENEWED: Span = Span::secs(3);
 /// How long a key is remembered that holds nothing and is not drawn.
 const FORGOTTEN: Span = Span::secs(120);
 
+/// For how many draws of one key the store is asked at a time. A key that is drawn a million times a second would else fill
+/// the way to the store while it is slow, and hold up all others.
+const MOST_UNHEARD: u32 = 1024;
 /// An answer that is older than another by less than this came late; by more, and the store's clock was set back.
 const LATEST: Span = Span::secs(2);
 /// The soonest that somebody is told to come back who is refused without asking.
@@ -57,6 +60,8 @@ pub(super) struct Cold {
     watched_at: Micros,
     pub(super) name: Option<Arc<Name>>,
     account: Account,
+    /// Draws for which the store was asked, since it was last heard of or given up on.
+    unheard: u32,
     /// Whether what the store said last was not yet asked for by whoever decides without it.
     is_news: bool,
 }
@@ -105,6 +110,7 @@ impl Default for Cold {
             watched_at: Micros::EPOCH,
             name: None,
             account: Account::default(),
+            unheard: 0,
             is_news: false,
         }
     }
@@ -146,6 +152,7 @@ impl Slot<'_> {
     /// Counts that the store is asked.
     pub(super) fn ask(&mut self) {
         self.tally.asks += 1;
+        self.cold.unheard = self.cold.unheard.saturating_add(1);
         self.cold.account.asked = self.cold.account.asked.wrapping_add(1);
     }
 
@@ -177,7 +184,7 @@ impl Slot<'_> {
         }
         self.hot.count(units);
         // While the store is being asked for a key that is as good as empty, asking it in vain does not help.
-        let is_awaited = self.cold.is_asked() && self.cold.is_scarce;
+        let is_awaited = self.cold.is_asked() && self.cold.is_scarce || self.cold.unheard >= MOST_UNHEARD;
         if is_awaited || now < self.cold.paused_until && units > self.cold.paused_left {
             self.cold.demand.refuse(units);
             return Spend::Paused(self.refuse(limit, units, now));
@@ -256,6 +263,7 @@ impl Slot<'_> {
     /// Takes over what the store has lent.
     pub(super) fn settle(&mut self, limit: &Limit, order: &Order, told: &Told, now: Micros) {
         self.turn(Phase::Free);
+        self.cold.unheard = 0;
         self.tally.returned += u64::from(order.report.back);
         self.cold.account.returned += u64::from(order.report.back);
         self.cold.account.lent += u64::from(told.loan.units);
@@ -308,6 +316,7 @@ impl Slot<'_> {
 
     /// Takes note of what the store said to a draw.
     pub(super) fn note(&mut self, limit: &Limit, ask: Ask, outcome: &Outcome, asked_at: Micros) {
+        self.cold.unheard = 0;
         let Some(seen) = outcome.state() else { return };
         self.see(limit, seen, outcome.now(), asked_at);
         if !outcome.is_refused() {
@@ -448,6 +457,7 @@ impl Slot<'_> {
     /// What the store said last, for whoever has to decide without it; nothing if it was asked for already, and has been
     /// gone on from.
     pub(super) fn news(&mut self) -> Option<State> {
+        self.cold.unheard = 0;
         std::mem::take(&mut self.cold.is_news).then_some(self.hot.seen)
     }
 

@@ -13,10 +13,8 @@ const SECONDS: f32 = 120.0;
 /// Over how many seconds it is counted, at least, what all nodes take.
 const LOANS: f32 = 0.5;
 
-/// How many units it takes to tell that many are refused, what part of them is often, and what part is most. At the limit
-/// it is one in a hundred, and while a node does not ask a few more.
+/// How many units it takes to tell that most are refused, and what part of them is most.
 const LATEST: f32 = 1_000.0;
-const OFTEN: f32 = 0.2;
 const MOSTLY: f32 = 0.75;
 
 /// What is known of how fast a key is drawn.
@@ -107,11 +105,6 @@ impl Demand {
     /// Whether so much more is drawn than there is that hardly anything stays in hand for long.
     pub(super) fn is_mostly_refused(&self) -> bool {
         self.refused > self.latest * MOSTLY
-    }
-
-    /// Whether clearly more is drawn than there is, so that whatever comes is wanted.
-    pub(super) fn is_often_refused(&self) -> bool {
-        self.refused > self.latest * OFTEN
     }
 
     /// Units drawn here each second.

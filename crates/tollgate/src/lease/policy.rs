@@ -35,9 +35,11 @@ const LARGE: f32 = 500.0;
 /// From which part of the limit on demand is near it.
 const NEAR: f32 = 0.8;
 /// In a window, only what is in hand when it ends is lost. So near the limit a node takes for this part of what is left of
-/// it, in time and in units: the last part, which is too short to be taken ahead for, comes after a few such steps.
+/// it, in time, and if it is short in units too: the last part, which is too short to be taken ahead for, comes after a few
+/// such steps. What is in one node's hand is missing at the others, but in a short window not for long.
 const PART_OF_WINDOW: f32 = 0.5;
-/// What is taken for this part of a whole window is hardly missed even if little is left. Nor does it make a difference to a
+const SHORT: Span = Span::secs(10);
+/// What is taken for this part of a short window is hardly missed even if little is left. Nor does it make a difference to a
 /// window of so many units, in which chance makes a greater one.
 const BRIEF: f32 = 0.04;
 const BRIEF_AT: f32 = 10_000.0;
@@ -80,7 +82,7 @@ pub(super) fn wish(limit: &Limit, demand: &Demand, view: View) -> Wish {
         (_, true) => here * moment,
         (true, false) => (here * moment).min(float(limit.capacity()) * part(limit, PARTS.1)),
         // It is gone before the window ends.
-        (false, false) if has_windows(limit) && here > BUSY => here * stretch.max(brief(limit).min(lasts)),
+        (false, false) if is_short(limit) && here > BUSY => here * stretch.max(brief(limit).min(lasts)),
         (false, false) => here * moment.min(stretch),
     };
     Wish { soon: units(soon), later: units(here * stretch), one_of: view.nodes.saturating_mul(4) }
@@ -98,7 +100,8 @@ fn stretch(limit: &Limit, everywhere: f32, view: View) -> f32 {
     let (part, longest) = match (will_do, view.lasts) {
         (true, _) => (PARTS.0, lasts),
         (false, None) => (PARTS.1, lasts),
-        (false, Some(_)) => (PART_OF_WINDOW, lasts * PART_OF_WINDOW),
+        (false, Some(_)) if is_short(limit) => (PART_OF_WINDOW, lasts * PART_OF_WINDOW),
+        (false, Some(_)) => (PARTS.1, lasts * PART_OF_WINDOW),
     };
     (self::part(limit, part) * left / everywhere.max(f32::MIN_POSITIVE)).min(longest)
 }
@@ -131,7 +134,7 @@ pub(super) fn pause(limit: &Limit, demand: &Demand, lasts: Option<Span>) -> Opti
 /// Whether what is refused while nobody asks is made up for. What comes meanwhile is still there afterwards. In a window
 /// that is no use unless more is wanted than comes: only then it is spent before the window ends.
 fn is_made_up(limit: &Limit, demand: &Demand) -> bool {
-    !has_windows(limit) || demand.is_mostly_refused() || demand.is_often_refused() && demand.here() > BUSY
+    !has_windows(limit) || demand.is_mostly_refused()
 }
 
 /// The same after a refusal that says when to come back. A fixed window has nothing before it ends, and everything then.
@@ -163,6 +166,11 @@ fn pause_seconds(limit: &Limit, demand: &Demand) -> f32 {
 /// Whether what is lent lapses with a window, so that it can't be renewed.
 pub(super) fn has_windows(limit: &Limit) -> bool {
     matches!(limit.law(), Law::FixedWindow(_) | Law::SlidingWindowCounter)
+}
+
+/// Whether what is in hand is spent or lapses in no time.
+fn is_short(limit: &Limit) -> bool {
+    has_windows(limit) && limit.window() < SHORT
 }
 
 /// How long the window lasts that a state is of at the store's time `at`; nothing if the law has none.

@@ -322,8 +322,8 @@ mod tests {
     #[test]
     fn a_sliding_window_that_is_full_refuses_as_many_as_it_should() {
         let limit = limit(Law::SlidingWindowCounter, "10000/s");
-        for (nodes, first) in [(2, 0.5), (4, 0.9)] {
-            let case = Case { limit, nodes, first, demand: 1.0 };
+        for (nodes, first, demand) in [(2, 0.5, 1.0), (4, 0.9, 1.0), (2, 0.9, 1.5), (16, 0.9, 1.5)] {
+            let case = Case { limit, nodes, first, demand };
             let row = case.measure(300_000, 1);
             assert!(row.net.worst < 0.001, "{case:?}: {row:?}");
         }
