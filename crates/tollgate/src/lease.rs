@@ -32,7 +32,7 @@ use cell::Slot;
 use hot::Hot;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use table::{Locked, Table};
 use tollgate_core::{Ask, Key, KeyRef, Limit, Loan, Micros, Outcome, Report, Scope, State, Wish};
 
@@ -46,6 +46,8 @@ pub(crate) struct Leases {
     table: Table,
     book: Book,
     nodes: AtomicU32,
+    /// Whether the store is away, so that whoever asks it only hears so.
+    is_away: AtomicBool,
     /// The shard that is swept next.
     broom: AtomicUsize,
 }
@@ -135,6 +137,7 @@ impl Leases {
             table: Table::new(cells),
             book: Book::new(),
             nodes: AtomicU32::new(1),
+            is_away: AtomicBool::new(false),
             broom: AtomicUsize::new(0),
         }
     }
@@ -142,6 +145,11 @@ impl Leases {
     /// Says how many nodes there are. What one takes ahead is a part of what it may, were it alone.
     pub(crate) fn set_nodes(&self, nodes: u32) {
         self.nodes.store(nodes.max(1), Relaxed);
+    }
+
+    /// Says whether the store is away.
+    pub(crate) fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Relaxed);
     }
 
     /// Has what draws with these tags need near when they come: for batches.
@@ -330,13 +338,14 @@ impl Leases {
     #[cold]
     fn meet(&self, shard: &mut Locked<'_>, tag: Tag, limit: &Limit, units: u32, now: Micros) -> Spend {
         let may_have_a_place = units > 0 && !shard.is_closed && limit.can_lend();
-        if may_have_a_place && let Some(page) = self.book.page(limit) {
-            if let Some(mut slot) = shard.make_room(tag, now) {
-                slot.begin(page, now);
-                slot.count(units);
-                slot.ask();
-                return Spend::Ask(None);
-            }
+        if may_have_a_place
+            && let Some(page) = self.book.page(limit)
+            && let Some(mut slot) = shard.make_room(tag, now)
+        {
+            slot.begin(page, now);
+            slot.count(units);
+            slot.ask();
+            return Spend::Ask(None);
         }
         shard.tally.asks += 1;
         shard.tally.crowded += u64::from(may_have_a_place);
@@ -371,6 +380,9 @@ impl Leases {
         if is_closed || units == 0 {
             slot.ask();
             return Spend::Ask(None);
+        }
+        if self.is_away.load(Relaxed) {
+            slot.forget_asks();
         }
         slot.spend(limit, whose, units, self.nodes.load(Relaxed), now)
     }

@@ -33,9 +33,11 @@ const RENEWED: Span = Span::secs(3);
 /// How long a key is remembered that holds nothing and is not drawn.
 const FORGOTTEN: Span = Span::secs(120);
 
-/// For how many draws of one key the store is asked at a time. A key that is drawn a million times a second would else fill
-/// the way to the store while it is slow, and hold up all others.
-const MOST_UNHEARD: u32 = 1024;
+/// For how many draws of one key the store is asked within a moment. A key that is drawn a million times a second would else
+/// fill the way to the store whenever nothing is in hand, make it slower, and hold up all others. One that is drawn for the
+/// first time is known for what it is after some hundred draws.
+const MOST_ASKS: u32 = 512;
+const MOMENT: Span = Span::millis(10);
 /// An answer that is older than another by less than this came late; by more, and the store's clock was set back.
 const LATEST: Span = Span::secs(2);
 /// The soonest that somebody is told to come back who is refused without asking.
@@ -60,8 +62,9 @@ pub(super) struct Cold {
     watched_at: Micros,
     pub(super) name: Option<Arc<Name>>,
     account: Account,
-    /// Draws for which the store was asked, since it was last heard of or given up on.
-    unheard: u32,
+    /// Draws for which the store was asked, since then, which is a moment ago at most.
+    asks: u32,
+    asks_since: Micros,
     /// Whether what the store said last was not yet asked for by whoever decides without it.
     is_news: bool,
 }
@@ -110,7 +113,8 @@ impl Default for Cold {
             watched_at: Micros::EPOCH,
             name: None,
             account: Account::default(),
-            unheard: 0,
+            asks: 0,
+            asks_since: Micros::EPOCH,
             is_news: false,
         }
     }
@@ -135,7 +139,8 @@ impl Slot<'_> {
     pub(super) fn begin(&mut self, page: u32, now: Micros) {
         self.hot = Hot { page, serial: self.hot.serial.wrapping_add(1), ..Hot::default() };
         let name = self.cold.name.take();
-        *self.cold = Cold { demand: Demand::new(now), watched_at: now, name, ..Cold::default() };
+        *self.cold =
+            Cold { demand: Demand::new(now), watched_at: now, asks_since: now, name, ..Cold::default() };
     }
 
     /// Something is said or heard of the lease.
@@ -152,8 +157,21 @@ impl Slot<'_> {
     /// Counts that the store is asked.
     pub(super) fn ask(&mut self) {
         self.tally.asks += 1;
-        self.cold.unheard = self.cold.unheard.saturating_add(1);
+        self.cold.asks = self.cold.asks.saturating_add(1);
         self.cold.account.asked = self.cold.account.asked.wrapping_add(1);
+    }
+
+    /// Whether the store is asked for more draws than it should be.
+    fn asks_too_much(&mut self, now: Micros) -> bool {
+        if now.since(self.cold.asks_since) >= MOMENT {
+            (self.cold.asks, self.cold.asks_since) = (0, now);
+        }
+        self.cold.asks >= MOST_ASKS
+    }
+
+    /// Forgets how often the store was asked: it is away, so nobody holds it up.
+    pub(super) fn forget_asks(&mut self) {
+        self.cold.asks = 0;
     }
 
     /// Counts units that can be neither spent nor given back.
@@ -184,7 +202,7 @@ impl Slot<'_> {
         }
         self.hot.count(units);
         // While the store is being asked for a key that is as good as empty, asking it in vain does not help.
-        let is_awaited = self.cold.is_asked() && self.cold.is_scarce || self.cold.unheard >= MOST_UNHEARD;
+        let is_awaited = self.cold.is_asked() && self.cold.is_scarce || self.asks_too_much(now);
         if is_awaited || now < self.cold.paused_until && units > self.cold.paused_left {
             self.cold.demand.refuse(units);
             return Spend::Paused(self.refuse(limit, units, now));
@@ -263,7 +281,6 @@ impl Slot<'_> {
     /// Takes over what the store has lent.
     pub(super) fn settle(&mut self, limit: &Limit, order: &Order, told: &Told, now: Micros) {
         self.turn(Phase::Free);
-        self.cold.unheard = 0;
         self.tally.returned += u64::from(order.report.back);
         self.cold.account.returned += u64::from(order.report.back);
         self.cold.account.lent += u64::from(told.loan.units);
@@ -316,7 +333,6 @@ impl Slot<'_> {
 
     /// Takes note of what the store said to a draw.
     pub(super) fn note(&mut self, limit: &Limit, ask: Ask, outcome: &Outcome, asked_at: Micros) {
-        self.cold.unheard = 0;
         let Some(seen) = outcome.state() else { return };
         self.see(limit, seen, outcome.now(), asked_at);
         if !outcome.is_refused() {
@@ -457,7 +473,6 @@ impl Slot<'_> {
     /// What the store said last, for whoever has to decide without it; nothing if it was asked for already, and has been
     /// gone on from.
     pub(super) fn news(&mut self) -> Option<State> {
-        self.cold.unheard = 0;
         std::mem::take(&mut self.cold.is_news).then_some(self.hot.seen)
     }
 

@@ -239,7 +239,9 @@ impl Post {
         loop {
             ticks.tick().await;
             let before = std::mem::replace(&mut seen, Instant::now());
-            if !self.fleet.is_up() || self.tally.last_miss().is_some_and(|ago| ago < LATELY) {
+            let is_up = self.fleet.is_up();
+            self.leases.set_away(!is_up);
+            if !is_up || self.tally.last_miss().is_some_and(|ago| ago < LATELY) {
                 self.tally.note_away(seen.duration_since(before));
             }
             self.leases.set_nodes(nodes());
