@@ -65,6 +65,7 @@ fn what_reveals_or_changes_something_needs_the_token() {
         ("POST", "/metrics", "GET, HEAD"),
         ("POST", "/v1/store", "GET, HEAD"),
         ("POST", "/v1/emergency", "GET, PUT, DELETE"),
+        ("GET", "/v1/explain", "POST"),
         ("GET", "/v1/reload", "POST"),
         ("PUT", "/readyz", "GET, HEAD"),
     ] {
@@ -77,7 +78,7 @@ fn what_reveals_or_changes_something_needs_the_token() {
     assert_eq!(lost.status, 404);
     assert!(
         lost.body.contains(
-            "there are /livez, /readyz, /version, /metrics, /v1/emergency, /v1/store and /v1/reload"
+            "there are /livez, /readyz, /version, /metrics, /v1/emergency, /v1/store, /v1/explain and /v1/reload"
         ),
         "{lost:?}"
     );
