@@ -19,6 +19,9 @@ const SWEEP: Duration = Duration::from_millis(100);
 const STEPS: usize = 10;
 /// How long a node that stops waits for everything to be given back.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How many keys are given back at a time: fewer than there is room for on the way to a server, and so few
+/// that it answers in time.
+const GIVEN_AT_ONCE: usize = 1024;
 
 /// An order that goes along with a draw.
 #[derive(Clone, Copy, Debug)]
@@ -256,11 +259,14 @@ impl Post {
     pub(super) async fn give_back_all(&self) {
         let mut errands = Vec::new();
         self.leases.drain(self.clock.now(), &mut errands);
-        let deadline = Instant::now() + FAREWELL;
-        let tickets: Vec<_> = errands.into_iter().filter_map(|errand| self.send(errand)).collect();
-        for ticket in tickets {
-            // Whether it arrived or was lost, there is nothing more to do for it.
-            let _ = timeout_at(deadline, ticket.decided).await;
+        let (deadline, mut errands) = (Instant::now() + FAREWELL, errands.into_iter());
+        while errands.len() > 0 {
+            let some = errands.by_ref().take(GIVEN_AT_ONCE);
+            let tickets: Vec<_> = some.filter_map(|errand| self.send(errand)).collect();
+            for ticket in tickets {
+                // Whether it arrived or was lost, there is nothing more to do for it.
+                let _ = timeout_at(deadline, ticket.decided).await;
+            }
         }
     }
 }

@@ -93,6 +93,29 @@ async fn what_a_node_has_left_is_given_back_when_it_leaves() {
     assert_eq!(leases.lent, leases.spent + leases.returned + leases.forfeited, "{leases:?}");
 }
 
+/// More keys than there is room for on the way to a server.
+#[tokio::test]
+async fn a_node_that_leaves_gives_back_what_it_has_of_very_many_keys() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    let names: Vec<String> = (0..12_000).map(|number| format!("client {number}")).collect();
+    for _ in 0..6 {
+        for names in names.chunks(1_000) {
+            let mut draws = Draws::new();
+            for name in names {
+                take(&[(name, limit("1000/h burst 100000"))], 1).leased().push(&mut draws);
+            }
+            store.draw(&mut draws).await;
+            assert_eq!(draws.failure(0..draws.all().len()), None);
+        }
+    }
+    let before = store.counts().leases;
+    assert!(before.lent - before.spent > 12_000, "something is in hand of each: {before:?}");
+    store.leave().await;
+    let after = store.counts().leases;
+    assert_eq!(after.lent, after.spent + after.returned, "nothing is lost: {before:?}, {after:?}");
+}
+
 #[tokio::test]
 async fn several_limits_are_all_or_nothing_whether_leased_or_not() {
     let server = RedisServer::start();
