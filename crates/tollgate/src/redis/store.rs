@@ -32,7 +32,7 @@ pub struct RedisOptions {
     pub patience: Duration,
     /// How much may be remembered here of what the servers said.
     pub cap: Cap,
-    /// Of how many keys units may be taken ahead. Each takes some 200 bytes.
+    /// Of how many keys units may be taken ahead. Each takes some 250 bytes and its name, once it is drawn.
     pub leases: usize,
 }
 
@@ -57,9 +57,10 @@ pub enum RedisError {
 
 /// State on Redis or Valkey, shared by all nodes.
 ///
-/// Every draw is decided on the servers, by their clock, so that all nodes give the same answer. Two things are told
-/// without them: that a key is empty, when it was found so a moment ago and its next unit is not due yet; and, while they
-/// are away, what the draws' terms say is to hold then.
+/// Draws are decided on the servers, by their clock, so that all nodes give the same answer. Three things are told without
+/// them: of leased draws, what this node was lent ahead, and that there was nothing left a moment ago; that a key is
+/// empty, when it was found so a moment ago and its next unit is not due yet; and, while they are away, what the draws'
+/// terms say is to hold then.
 ///
 /// Of the groups of one call, those come last that have to be asked for twice: where another quota has written the state,
 /// and where the servers' clock is days from where it was thought to be.
