@@ -6,7 +6,7 @@
 
 use super::demand::{Demand, remaining};
 use super::hot::{Hot, Line};
-use super::policy::{self, View};
+use super::policy::{self, View, Window};
 use super::stats::{Account, Tally};
 use super::{Errand, LONGEST_NAME, Name, Order, Receipt, Spend, Spent, Told, Whose};
 use crate::health::KeyLease;
@@ -20,9 +20,9 @@ use tollgate_core::{
 
 /// By what part of its length a lease ends early, for clocks that run at different speeds, and by how much at least.
 const MARGIN_PART: u64 = 64;
-const LEAST_MARGIN: Span = Span::millis(2);
+pub(super) const LEAST_MARGIN: Span = Span::millis(2);
 /// What is left of a lease for less than this is not worth beginning with.
-const LEAST_USE: Span = Span::micros(500);
+pub(super) const LEAST_USE: Span = Span::micros(500);
 /// For how long nothing has been drawn when what is in hand is given back.
 const IDLE: Span = Span::secs(5);
 /// Of how many equal parts of the capacity one must be in hand for that.
@@ -36,7 +36,7 @@ const FORGOTTEN: Span = Span::secs(120);
 /// For how many draws of one key the store is asked within a moment. A key that is drawn a million times a second would else
 /// fill the way to the store whenever nothing is in hand, make it slower, and hold up all others. One that is drawn for the
 /// first time is known for what it is after some hundred draws.
-const MOST_ASKS: u32 = 512;
+const MOST_ASKS: u32 = 1024;
 const MOMENT: Span = Span::millis(10);
 /// An answer that is older than another by less than this came late; by more, and the store's clock was set back.
 const LATEST: Span = Span::secs(2);
@@ -57,6 +57,8 @@ pub(super) struct Cold {
     seen_at: Option<Micros>,
     /// Whether the store had too little when it was asked last.
     is_scarce: bool,
+    /// How long its answers take.
+    trip: Span,
     /// How many draws there had been when that was last found to have changed, and when.
     watched: u32,
     watched_at: Micros,
@@ -109,6 +111,7 @@ impl Default for Cold {
             phase: Phase::Free,
             seen_at: None,
             is_scarce: false,
+            trip: Span::ZERO,
             watched: 0,
             watched_at: Micros::EPOCH,
             name: None,
@@ -202,9 +205,13 @@ impl Slot<'_> {
         }
         self.hot.count(units);
         // While the store is being asked for a key that is as good as empty, asking it in vain does not help.
-        let is_awaited = self.cold.is_asked() && self.cold.is_scarce || self.asks_too_much(now);
+        let is_awaited = self.cold.is_asked() && self.cold.is_scarce;
         if is_awaited || now < self.cold.paused_until && units > self.cold.paused_left {
             self.cold.demand.refuse(units);
+            return Spend::Paused(self.refuse(limit, units, now));
+        }
+        if self.asks_too_much(now) {
+            // That says nothing of how much is left.
             return Spend::Paused(self.refuse(limit, units, now));
         }
         self.ask();
@@ -243,12 +250,12 @@ impl Slot<'_> {
 
     /// What to ask for beyond what is in hand; nothing if that is no unit.
     fn wish(&mut self, limit: &Limit, nodes: u32, now: Micros) -> Wish {
-        self.cold.demand.count(self.hot.counts, now);
+        self.cold.demand.count(self.hot.counts, policy::counted(limit), now);
         let at = self.hot.store_time(now);
         let seen = self.cold.seen_at.map(|_| self.hot.seen);
         let view = View {
             left: self.left_by_now(limit, nodes, at),
-            lasts: policy::window_left(limit, seen, at),
+            window: Window::of(limit, seen, at, self.cold.trip),
             is_scarce: self.cold.is_scarce,
             nodes,
         };
@@ -288,6 +295,7 @@ impl Slot<'_> {
             // What was kept had lapsed before the store heard of it, and what was spent of it meanwhile with it.
             self.forfeit();
         }
+        self.cold.trip = policy::smooth(self.cold.trip, now.since(order.asked_at));
         let lasts = told.loan.until.since(told.at);
         let margin = Span::micros(lasts.get() / MARGIN_PART).max(LEAST_MARGIN);
         self.hot.ends = order.asked_at.plus(lasts).less(margin);
@@ -311,16 +319,16 @@ impl Slot<'_> {
     /// while.
     fn look_ahead(&mut self, limit: &Limit, order: &Order, told: &Told) {
         let demand = &self.cold.demand;
-        let lasts = policy::window_left(limit, Some(self.hot.seen), told.at);
-        let pause = policy::pause(limit, demand, lasts);
+        let window = Window::of(limit, Some(self.hot.seen), told.at, self.cold.trip);
         let left = remaining(limit, self.hot.seen, told.at);
-        // It is scarce once the store has refused, and until more is left than comes in such a while. Before that, who wants
-        // all that is left may have it at once.
-        let pause = pause.filter(|pause| self.cold.is_scarce && policy::is_scarce(limit, left, *pause));
+        let pause = policy::pause(limit, demand, window)
+            .filter(|pause| policy::is_scarce(limit, demand, left, *pause, self.cold.is_scarce));
         self.cold.is_scarce = pause.is_some();
-        self.hot.low = if self.cold.is_scarce { 0 } else { policy::low(demand, self.hot.hand) };
+        let is_short = told.loan.units < order.wish.soon;
+        self.hot.low =
+            if is_short && pause.is_some() { 0 } else { policy::low(demand, self.hot.hand, self.cold.trip) };
         match pause {
-            Some(pause) if told.loan.units < order.wish.soon => self.pause(order.asked_at.plus(pause), 0),
+            Some(pause) if is_short => self.pause(order.asked_at.plus(pause), 0),
             Some(_) => {}
             None => self.pause(Micros::EPOCH, 0),
         }
@@ -339,10 +347,10 @@ impl Slot<'_> {
             return;
         }
         self.cold.demand.refuse(ask.at_least());
-        let lasts = policy::window_left(limit, Some(seen), outcome.now());
+        let window = Window::of(limit, Some(seen), outcome.now(), self.cold.trip);
         let outlook = Reading::new(limit, ask, *outcome).outlook();
         if let Some(Retry::After(wait)) = outlook.retry
-            && let Some(pause) = policy::pause_until_due(limit, &self.cold.demand, lasts, wait)
+            && let Some(pause) = policy::pause_until_due(limit, &self.cold.demand, window, wait)
         {
             self.cold.is_scarce = true;
             self.pause(asked_at.plus(pause), outlook.remaining);

@@ -1,20 +1,21 @@
 //! How fast a key is drawn: on this node, and on all of them.
 //!
-//! The units of the last few dozen draws, and how long they took: a busy key is known within milliseconds, a quiet one
-//! after minutes. What all nodes draw is what the store has less of than time alone explains.
+//! The units of the last few dozen draws, and how long they took, or of more if they came in no time: a busy key is known within
+//! milliseconds, a quiet one after minutes. What all nodes draw is what the store has less of than time alone explains.
 
 use super::policy;
 use tollgate_core::{Answer, Ask, Limit, Micros, Outcome, Reading, State};
 
-/// Beyond so many draws, or so many seconds, the past counts half.
+/// Beyond so many draws, if they took so long, or beyond so many seconds, the past counts half.
 const DRAWS: f32 = 32.0;
+const DRAWS_SECONDS: f32 = 0.05;
 const SECONDS: f32 = 120.0;
 
 /// Over how many seconds it is counted, at least, what all nodes take.
 const LOANS: f32 = 0.5;
 
-/// How many units it takes to tell that most are refused, and what part of them is most.
-const LATEST: f32 = 1_000.0;
+/// What part of the latest units is most of them; and of how many it is no use to know that all were refused.
+const ALL: f32 = 0.95;
 const MOSTLY: f32 = 0.75;
 
 /// What is known of how fast a key is drawn.
@@ -27,7 +28,7 @@ pub(super) struct Demand {
     /// Units that all nodes took from the store, within so many seconds.
     taken: f32,
     taken_seconds: f32,
-    /// Of the last thousand units or so that were drawn here, those that were refused.
+    /// Of the last thousand units or more that were drawn here, those that were refused.
     latest: f32,
     refused: f32,
     /// Up to when the draws are counted in, and what the cell's counts were then.
@@ -60,19 +61,19 @@ impl Demand {
         }
     }
 
-    /// Counts in what was drawn since the last time.
+    /// Counts in what was drawn since the last time. What is refused is counted over so many units.
     #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
-    pub(super) fn count(&mut self, counts: Counts, now: Micros) {
+    pub(super) fn count(&mut self, counts: Counts, counted: f32, now: Micros) {
         let drawn = counts.units.wrapping_sub(self.counted.units) as f32;
         self.units += drawn;
         self.latest += drawn;
         self.draws += counts.draws.wrapping_sub(self.counted.draws) as f32;
         self.seconds += policy::seconds(now.since(self.since));
         (self.since, self.counted) = (self.since.max(now), counts);
-        while self.draws > DRAWS || self.seconds > SECONDS {
+        while self.draws > DRAWS && self.seconds > DRAWS_SECONDS || self.seconds > SECONDS {
             (self.draws, self.units, self.seconds) = (self.draws / 2.0, self.units / 2.0, self.seconds / 2.0);
         }
-        while self.latest > LATEST {
+        while self.latest > counted {
             (self.latest, self.refused) = (self.latest / 2.0, self.refused / 2.0);
         }
     }
@@ -105,6 +106,11 @@ impl Demand {
     /// Whether so much more is drawn than there is that hardly anything stays in hand for long.
     pub(super) fn is_mostly_refused(&self) -> bool {
         self.refused > self.latest * MOSTLY
+    }
+
+    /// What share of what is drawn here is refused.
+    pub(super) fn refused_share(&self) -> f32 {
+        (self.refused / self.latest.max(1.0)).clamp(0.0, ALL)
     }
 
     /// Units drawn here each second.

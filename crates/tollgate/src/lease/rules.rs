@@ -576,11 +576,11 @@ fn a_warm_key_is_spent_without_allocating() {
 fn one_key_does_not_fill_the_way_to_the_store() {
     let mut world = world("bucket 1000000/s");
     let asks = |world: &World| (0..5_000).filter(|_| matches!(world.spend(1), Spend::Ask(_))).count();
-    assert_eq!(asks(&world), 512, "within a moment");
+    assert_eq!(asks(&world), 1024, "within a moment");
     world.pass(Span::millis(9));
     assert_eq!(asks(&world), 0);
     world.pass(Span::millis(1));
-    assert_eq!(asks(&world), 512, "and then in the next");
+    assert_eq!(asks(&world), 1024, "and then in the next");
     world.leases.set_away(true);
     assert_eq!(asks(&world), 5_000, "a store that is away is not held up");
 }

@@ -304,28 +304,47 @@ mod tests {
             (Law::SlidingWindowCounter, "1000/min"),
         ] {
             for (nodes, first) in [(2, 0.5), (2, 0.9), (16, 1.0 / 16.0), (16, 0.9)] {
-                for demand in [0.95, 1.0, 10.0] {
+                for demand in [0.95, 1.0, 1.5, 10.0] {
                     let case = Case { limit: limit(law, quota), nodes, first, demand };
-                    let row = case.measure(500_000, 1);
+                    let row = case.measure(1_800_000, 1);
                     assert!(row.net.worst < 0.001, "{case:?}: {row:?}");
                     assert!(demand > 0.99 || row.gross.worst < 0.001, "{case:?}: {row:?}");
-                    assert!(
-                        row.asked_by_busiest.is_none_or(|asked| asked.worst < 0.015),
-                        "{case:?}: {row:?}"
-                    );
+                    let is_seldom = row.asked_by_busiest.is_none_or(|asked| asked.worst < 0.01);
+                    assert!(is_seldom, "{case:?}: {row:?}");
                 }
             }
         }
     }
 
-    /// Near its limit a sliding window has hardly anything to lend. What it must not do is to refuse for that.
+    /// Near its limit a sliding window has hardly anything to lend. What it must not do is to refuse for that, nor to ask
+    /// for every draw once it is well past the limit.
     #[test]
     fn a_sliding_window_that_is_full_refuses_as_many_as_it_should() {
         let limit = limit(Law::SlidingWindowCounter, "10000/s");
-        for (nodes, first, demand) in [(2, 0.5, 1.0), (4, 0.9, 1.0), (2, 0.9, 1.5), (16, 0.9, 1.5)] {
+        for (nodes, first, demand, asks) in [
+            (2, 0.5, 1.0, 0.4),
+            (4, 0.9, 1.0, 0.4),
+            (2, 0.9, 1.5, 0.02),
+            (16, 0.9, 1.5, 0.02),
+            (2, 0.5, 10.0, 0.01),
+            (16, 0.9, 10.0, 0.01),
+        ] {
             let case = Case { limit, nodes, first, demand };
-            let row = case.measure(300_000, 1);
+            let row = case.measure(1_500_000, 1);
             assert!(row.net.worst < 0.001, "{case:?}: {row:?}");
+            assert!(row.asked_by_busiest.is_some_and(|asked| asked.worst < asks), "{case:?}: {row:?}");
+        }
+    }
+
+    /// A node that the store never refuses, because others leave it something, would ask it for nearly each draw.
+    #[test]
+    fn nodes_that_want_more_than_there_is_take_turns() {
+        for (quota, nodes, first) in
+            [("10000/s", 4, 0.25), ("1000/s", 2, 0.9), ("100000/s", 2, 0.9), ("100000/s", 16, 1.0 / 16.0)]
+        {
+            let case = Case { limit: limit(Law::TokenBucket, quota), nodes, first, demand: 1.5 };
+            let row = case.measure(3_000_000, 1);
+            assert!(row.asked_by_busiest.is_some_and(|asked| asked.worst < 0.01), "{case:?}: {row:?}");
         }
     }
 
