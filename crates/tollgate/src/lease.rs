@@ -238,15 +238,21 @@ impl Leases {
     pub(crate) fn settle_lost(&self, order: &Order) {
         let mut shard = self.table.lock(order.tag);
         if let Some((mut slot, _)) = self.asked(&mut shard, order) {
+            slot.lose(order.report.back);
             slot.fall_mute();
         }
     }
 
-    /// Takes note that an order was never sent: everything is as if it had not been made.
+    /// Takes note that an order was never sent: everything is as if it had not been made. A node that is
+    /// [closing](Leases::drain) has no other occasion to give back what it was about, which is forfeited.
     pub(crate) fn settle_unsent(&self, order: &Order) {
         let mut shard = self.table.lock(order.tag);
+        let is_closed = shard.is_closed;
         if let Some((mut slot, _)) = self.asked(&mut shard, order) {
             slot.take_back(order);
+            if is_closed {
+                slot.forfeit();
+            }
         }
     }
 

@@ -426,6 +426,24 @@ fn a_node_that_stops_gives_everything_back_and_spends_no_more() {
 }
 
 #[test]
+fn what_a_stopping_node_can_not_give_back_is_counted() {
+    for is_sent in [true, false] {
+        let mut world = world("bucket 60000/min");
+        let units = world.lease();
+        assert!(world.spent(1).is_some());
+        let mut out = Vec::new();
+        world.leases.drain(world.now, &mut out);
+        let [Errand { order, .. }] = &out[..] else { panic!("{out:?}") };
+        match is_sent {
+            true => world.leases.settle_lost(order),
+            false => world.leases.settle_unsent(order),
+        }
+        assert_eq!(world.leases.counts().forfeited, u64::from(units - 1));
+        assert!(world.spent(1).is_none());
+    }
+}
+
+#[test]
 fn what_a_stopping_node_is_being_lent_is_given_back_when_it_comes() {
     let mut world = world("bucket 60000/min");
     let units = world.lease();
