@@ -28,8 +28,8 @@ const IDLE: Span = Span::secs(5);
 /// Of how many equal parts of the capacity one must be in hand for that.
 const WORTH_GIVING: u64 = 64;
 /// How long before a lease ends it is renewed, if it is worth it: what lapses is missed for as long as it takes to come
-/// back.
-const RENEWED: Span = Span::secs(3);
+/// back. All leases of a term end together, so some are renewed earlier.
+const RENEWED: (Span, Span) = (Span::secs(3), Span::secs(13));
 /// How long a key is remembered that holds nothing and is not drawn.
 const FORGOTTEN: Span = Span::secs(120);
 
@@ -42,6 +42,16 @@ const MOMENT: Span = Span::millis(10);
 const LATEST: Span = Span::secs(2);
 /// The soonest that somebody is told to come back who is refused without asking.
 const SOONEST_RETRY: Span = Span::millis(1);
+
+/// Where a key stands among others, from 0 to 1: a whim, so that not all do the same at once.
+fn spread(tag: Tag) -> f32 {
+    f32::from(tag.mark.to_le_bytes()[0]) / 255.0
+}
+
+fn renewed(tag: Tag) -> Span {
+    let (latest, earliest) = (RENEWED.0.get(), RENEWED.1.get());
+    Span::micros(latest + (earliest - latest) * u64::from(tag.mark.to_le_bytes()[0]) / 255)
+}
 
 /// What is needed now and then.
 #[derive(Debug)]
@@ -240,6 +250,11 @@ impl Slot<'_> {
         let is_wished = wish != Wish::default();
         let is_told = self.hot.is_lent(now) && cause != Cause::Low;
         if !is_wished && !is_told {
+            if !self.cold.is_scarce {
+                // There is enough in hand. It is time again when half of it is gone, at the latest.
+                let low = policy::low(&self.cold.demand, self.hot.hand, self.cold.trip, 0.0);
+                self.hot.low = low.min(self.hot.hand / 2);
+            }
             return None;
         }
         if is_wished && self.cold.name.is_none() && whose.key.bytes().len() <= LONGEST_NAME {
@@ -325,8 +340,10 @@ impl Slot<'_> {
             .filter(|pause| policy::is_scarce(limit, demand, left, *pause, self.cold.is_scarce));
         self.cold.is_scarce = pause.is_some();
         let is_short = told.loan.units < order.wish.soon;
-        self.hot.low =
-            if is_short && pause.is_some() { 0 } else { policy::low(demand, self.hot.hand, self.cold.trip) };
+        self.hot.low = match is_short && pause.is_some() {
+            true => 0,
+            false => policy::low(demand, self.hot.hand, self.cold.trip, spread(order.tag)),
+        };
         match pause {
             Some(pause) if is_short => self.pause(order.asked_at.plus(pause), 0),
             Some(_) => {}
@@ -450,7 +467,7 @@ impl Slot<'_> {
         if is_idle && is_much(self.hot.hand) {
             return self.give_back(limit, tag, now);
         }
-        let is_ending = !policy::has_windows(limit) && self.hot.ends.since(now) < RENEWED;
+        let is_ending = !policy::has_windows(limit) && self.hot.ends.since(now) < renewed(tag);
         if !is_ending || !is_much(self.hot.hand.saturating_add(self.hot.spent)) {
             return None;
         }

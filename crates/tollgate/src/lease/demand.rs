@@ -11,8 +11,10 @@ const DRAWS: f32 = 32.0;
 const DRAWS_SECONDS: f32 = 0.05;
 const SECONDS: f32 = 120.0;
 
-/// Over how many seconds it is counted, at least, what all nodes take.
-const LOANS: f32 = 0.5;
+/// Over how many seconds it is counted, at least, what all nodes take, and over how many loans: each is taken at once, for a
+/// while, and one alone would look like a rush.
+const LOANS_SECONDS: f32 = 0.5;
+const LOANS: f32 = 4.0;
 
 /// What part of the latest units is most of them; and of how many it is no use to know that all were refused.
 const ALL: f32 = 0.95;
@@ -25,8 +27,9 @@ pub(super) struct Demand {
     units: f32,
     draws: f32,
     seconds: f32,
-    /// Units that all nodes took from the store, within so many seconds.
+    /// Units that all nodes took from the store, in so many goes, within so many seconds.
     taken: f32,
+    loans: f32,
     taken_seconds: f32,
     /// Of the last thousand units or more that were drawn here, those that were refused.
     latest: f32,
@@ -53,6 +56,7 @@ impl Demand {
             draws: 0.0,
             seconds: 1.0,
             taken: 0.0,
+            loans: 0.0,
             taken_seconds: 0.0,
             latest: 0.0,
             refused: 0.0,
@@ -84,10 +88,13 @@ impl Demand {
         let left = remaining(limit, after.0, after.1);
         let taken = remaining(limit, before.0, after.1).saturating_sub(left);
         self.taken += taken as f32;
+        self.loans += if taken > 0 { 1.0 } else { 0.0 };
         self.taken_seconds += policy::seconds(after.1.since(before.1));
-        // About as far back as the draws here are counted, and over many loans: each is taken at once, for a while.
-        while self.taken_seconds > 2.0 * self.seconds.max(LOANS) {
-            (self.taken, self.taken_seconds) = (self.taken / 2.0, self.taken_seconds / 2.0);
+        // About as far back as the draws here are counted.
+        let enough = 2.0 * self.seconds.max(LOANS_SECONDS);
+        while self.taken_seconds > enough && self.loans > LOANS || self.taken_seconds > SECONDS {
+            (self.taken, self.loans, self.taken_seconds) =
+                (self.taken / 2.0, self.loans / 2.0, self.taken_seconds / 2.0);
         }
     }
 
@@ -121,7 +128,7 @@ impl Demand {
     /// Units taken by all nodes each second; as long as that is unknown, as much as if all were like this one.
     #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
     pub(super) fn everywhere(&self, nodes: u32) -> f32 {
-        match self.taken_seconds > 0.0 {
+        match self.taken_seconds > 0.0 && nodes > 1 {
             true => (self.taken / self.taken_seconds).max(self.here()),
             false => self.here() * nodes as f32,
         }

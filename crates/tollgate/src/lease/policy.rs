@@ -26,6 +26,9 @@ const LONGEST: f32 = 45.0;
 const AHEAD: f32 = 0.060;
 const LAST_PART: u32 = 8;
 const TRIPS_AHEAD: f32 = 2.0;
+/// From how many units on they are much, and with what part of them in hand the first keys ask.
+const MUCH: u32 = 256;
+const EARLIEST: f32 = 0.25;
 /// Answers that take longer are not reckoned with.
 const LONGEST_TRIP: Span = Span::millis(50);
 /// Past the limit, a node asks once for so many draws, but not more or less often than this, and in any case so many times
@@ -139,10 +142,12 @@ fn rate(limit: &Limit) -> f32 {
     float(limit.capacity()) / seconds(limit.window())
 }
 
-/// With how little in hand it is time to ask for more.
-pub(super) fn low(demand: &Demand, hand: u32, trip: Span) -> u32 {
+/// With how little in hand it is time to ask for more. Keys that have much in hand ask the earlier the greater their `spread` is,
+/// which is between 0 and 1: those that were lent at once would else all ask at once again.
+pub(super) fn low(demand: &Demand, hand: u32, trip: Span, spread: f32) -> u32 {
     let in_time = units(demand.here() * seconds(trip) * TRIPS_AHEAD).min(hand / 2);
-    units(demand.here() * AHEAD).min(in_time.max(hand / LAST_PART))
+    let low = units(demand.here() * AHEAD).min(hand / LAST_PART).max(in_time);
+    if hand < MUCH { low } else { low.max(units(float(hand) * spread * EARLIEST)) }
 }
 
 /// For how long not to ask for a key of which too little was left, if it is drawn so often that it is worth it.
