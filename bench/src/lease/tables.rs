@@ -8,6 +8,10 @@
 use crate::run::{Pace, Run};
 use crate::table::Table;
 use anyhow::Result;
+use std::num::NonZero;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 use tollgate::simulation::{Case, Crowd, Row, cases};
 
 /// The bars: net false refusals, and checks of a busy key and of a crowd of keys for which the store is asked.
@@ -31,18 +35,19 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
         "\ntables    simulated, up to {requests} requests for each figure, with {seeds} seeds: the figure in the middle, and the worst\n          \
          `net`    what the limit itself admits, less what the nodes admit, of all requests: false refusals\n          \
          `gross`  requests that are refused here and admitted by the limit itself, of all requests\n          \
+         `exact`  the same if the store is asked for every request: it hears of them in another order than they were made\n          \
          `asked`  requests and refills for which the busiest node asks the store, of its requests, if it has 1000 a second"
     ));
     let cases = cases().into_iter().filter(|case| is_wanted(case, run.pace));
-    let lines: Vec<Line> = cases.map(|case| (case, case.measure(requests, seeds))).collect();
+    let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
     // Those of a limit stand together.
     for of_limit in lines.chunk_by(|one, other| one.0.limit == other.0.limit) {
         run.say(format_args!("\n{}", of_limit[0].0.limit));
         run.say(table(of_limit));
     }
     judge(run, "net false refusals", REFUSED, &lines, |_, row| Some(row.net.worst));
-    judge(run, "gross false refusals below the limit", REFUSED, &lines, |case, row| {
-        (case.demand < 1.0).then_some(row.gross.worst)
+    judge(run, "gross false refusals below the limit, beyond exact ones", REFUSED, &lines, |case, row| {
+        (case.demand < 1.0).then_some(row.beyond.worst)
     });
     judge(run, "asked by a node with 1000 requests a second", ASKED, &lines, |_, row| {
         row.asked_by_busiest.map(|asked| asked.worst)
@@ -51,12 +56,35 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
+/// Measures cases on all cores: nothing here is timed.
+fn measure_all(cases: &[Case], requests: u64, seeds: u64) -> Vec<Line> {
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let some = || {
+        let mut lines = Vec::new();
+        loop {
+            let place = next.fetch_add(1, Relaxed);
+            let Some(case) = cases.get(place) else { return lines };
+            lines.push((place, (*case, case.measure(requests, seeds))));
+            eprint!("\r{} of {} cases", done.fetch_add(1, Relaxed) + 1, cases.len());
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let mut lines: Vec<(usize, Line)> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(some)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a case comes to an end")).collect()
+    });
+    eprintln!();
+    lines.sort_by_key(|(place, _)| *place);
+    lines.into_iter().map(|(_, line)| line).collect()
+}
+
 fn is_wanted(case: &Case, pace: Pace) -> bool {
     pace != Pace::Quick || case.nodes == 4 && case.limit.capacity() <= QUICK_LIMIT
 }
 
 fn table(lines: &[Line]) -> Table {
-    let heading = ["nodes", "first gets", "demand", "net", "worst", "gross", "worst", "asked", "worst"];
+    let heading =
+        ["nodes", "first gets", "demand", "net", "worst", "gross", "worst", "exact", "asked", "worst"];
     let mut table = Table::new(0, heading);
     for (case, row) in lines {
         let asked = |of: fn(&Row) -> Option<f64>| of(row).map_or_else(|| "-".to_owned(), percent);
@@ -68,6 +96,7 @@ fn table(lines: &[Line]) -> Table {
             percent(row.net.worst),
             percent(row.gross.median),
             percent(row.gross.worst),
+            percent(row.exact.median),
             asked(|row| row.asked_by_busiest.map(|asked| asked.median)),
             asked(|row| row.asked_by_busiest.map(|asked| asked.worst)),
         ]);

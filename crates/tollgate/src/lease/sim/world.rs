@@ -62,6 +62,8 @@ pub(super) struct World {
     pub(super) counts: Vec<Counts>,
     /// By how many thousandths of a unit the limit was passed, at most.
     pub(super) excess: u64,
+    /// Whether nodes are lent units. If not, each draw is decided by the store.
+    pub(super) is_lent: bool,
     limit: Limit,
     store: Store,
     away_until: u64,
@@ -141,6 +143,7 @@ impl World {
             dice,
             counts: vec![Counts::default(); nodes],
             excess: 0,
+            is_lent: true,
             limit,
             store: Store::new(limit, keys),
             away_until: 0,
@@ -183,6 +186,9 @@ impl World {
 
     fn serve(&mut self, node: usize, draw: Draw) {
         let Draw { key, units, .. } = draw;
+        if !self.is_lent {
+            return self.send(node, key, Some(draw), None);
+        }
         let whose = whose(key);
         let clock = self.clock(node);
         match self.nodes[node].leases.spend(&whose, &self.limit, units, clock) {
