@@ -250,11 +250,8 @@ impl Slot<'_> {
         let is_wished = wish != Wish::default();
         let is_told = self.hot.is_lent(now) && cause != Cause::Low;
         if !is_wished && !is_told {
-            if !self.cold.is_scarce {
-                // There is enough in hand. It is time again when half of it is gone, at the latest.
-                let low = policy::low(&self.cold.demand, self.hot.hand, self.cold.trip, 0.0);
-                self.hot.low = low.min(self.hot.hand / 2);
-            }
+            // There is enough in hand, or else nothing to be had.
+            self.hot.low = if self.cold.is_scarce { 0 } else { self.hot.hand / 2 };
             return None;
         }
         if is_wished && self.cold.name.is_none() && whose.key.bytes().len() <= LONGEST_NAME {
@@ -429,6 +426,7 @@ impl Slot<'_> {
         self.turn(Phase::Free);
         self.hot.spent = self.hot.spent.saturating_add(order.report.spent);
         self.hot.hand = self.hot.hand.saturating_add(order.report.back);
+        self.hot.low = self.hot.hand / 2;
     }
 
     /// Puts back what was spent a moment ago.

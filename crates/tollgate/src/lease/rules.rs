@@ -287,16 +287,64 @@ fn what_had_the_next_order_made_can_be_put_back() {
     assert_eq!(world.spend_all(), order.report.kept + more);
 }
 
-/// A lease of a key that is drawn a thousand times a second.
-fn busy_lease(world: &mut World) -> u32 {
+/// Draws a key a thousand times a second for a while.
+fn keep_busy(world: &mut World) {
     for _ in 0..2_000 {
         if let Spend::Ask(Some(order)) | Spend::Spent(Spent { order: Some(order), .. }) = world.spend(1) {
             world.settle(&order);
         }
         world.pass(Span::millis(1));
     }
+}
+
+/// A lease of a key that is drawn a thousand times a second.
+fn busy_lease(world: &mut World) -> u32 {
+    keep_busy(world);
     let order = world.ask(1 << 20);
     order.report.kept + world.settle(&order).units
+}
+
+impl World {
+    fn in_hand(&self) -> u32 {
+        self.leases.describe(TAG, &self.limit, self.now).map_or(0, |lease| lease.in_hand)
+    }
+
+    /// Spends one unit after the other until more is asked for.
+    fn spend_until_asked(&mut self, every: Span) -> Option<Order> {
+        loop {
+            self.pass(every);
+            match self.spend(1) {
+                Spend::Spent(Spent { order: None, .. }) => {}
+                Spend::Spent(Spent { order, .. }) => return order,
+                _ => return None,
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hand_that_was_large_enough_is_looked_at_again() {
+    let mut world = world("bucket 10000/s");
+    keep_busy(&mut world);
+    let order = world.spend_until_asked(Span::millis(1)).expect("it asks in time");
+    world.settle(&order);
+    // The key becomes quiet: when it is time to ask, more is in hand than it needs. Then it is busy again.
+    let hand = world.in_hand();
+    assert!(hand > 1_000);
+    world.pass(Span::secs(30));
+    let Spend::Spent(Spent { order: None, .. }) = world.spend(hand - 40) else { panic!("it needs no more") };
+    assert!(world.spend_until_asked(Span::millis(1)).is_some(), "it asks before nothing is in hand");
+}
+
+#[test]
+fn what_could_not_be_asked_for_is_asked_for_again_in_time() {
+    let mut world = world("bucket 10000/s");
+    keep_busy(&mut world);
+    let order = world.spend_until_asked(Span::millis(1)).expect("it asks in time");
+    world.leases.settle_unsent(&order);
+    let hand = world.in_hand();
+    assert!(hand > 2);
+    assert!(world.spend_until_asked(Span::millis(1)).is_some(), "{hand} were in hand");
 }
 
 #[test]

@@ -385,23 +385,6 @@ mod tests {
         }
     }
 
-    /// Though all of it was lent at the same time, and though what is wished for has become less meanwhile.
-    #[test]
-    fn a_quiet_key_with_much_in_hand_is_never_waited_for() {
-        let limit = limit(Law::TokenBucket, "10000/s");
-        let mut world = World::new(limit, 1, 1, Weather::FAIR, 1);
-        let ask = |world: &mut World, per_second: u64, requests: u64| {
-            let before = world.counts[0].asked;
-            for _ in 0..requests {
-                world.run_until(world.now + 1_000_000 / per_second);
-                world.request(0, Draw { key: 0, units: 1, is_due: true });
-            }
-            world.counts[0].asked - before
-        };
-        assert!(ask(&mut world, 2_000, 2_000) < 10);
-        assert_eq!(ask(&mut world, 100, 20_000), 0);
-    }
-
     #[test]
     fn a_crowd_of_keys_seldom_asks_the_store() {
         for quota in ["1000/min", "100000/min"] {
