@@ -21,10 +21,11 @@ pub(super) use window::{Window, counted, has_windows};
 
 /// The longest stretch for which units are taken ahead. Leases last for 30 to 60 seconds.
 const LONGEST: f32 = 45.0;
-/// How long before the hand is empty more is asked for: many times as long as an answer takes. If that is more than this part
-/// of what is in hand, then that, but not less than so many times as long as an answer takes.
+/// How long before the hand is empty more is asked for: many times as long as an answer takes. But not with more than the first
+/// of these parts of it in hand, unless answers take so long that there would not be time for so many of them; and with the
+/// second at the latest, because a store that was held up for a moment should not be waited for.
 const AHEAD: f32 = 0.060;
-const LAST_PART: u32 = 8;
+const LAST_PARTS: (u32, u32) = (8, 16);
 const TRIPS_AHEAD: f32 = 2.0;
 /// From how many units on they are much, and with what part of them in hand the first keys ask.
 const MUCH: u32 = 256;
@@ -146,7 +147,7 @@ fn rate(limit: &Limit) -> f32 {
 /// which is between 0 and 1: those that were lent at once would else all ask at once again.
 pub(super) fn low(demand: &Demand, hand: u32, trip: Span, spread: f32) -> u32 {
     let in_time = units(demand.here() * seconds(trip) * TRIPS_AHEAD).min(hand / 2);
-    let low = units(demand.here() * AHEAD).min(hand / LAST_PART).max(in_time);
+    let low = units(demand.here() * AHEAD).clamp(hand / LAST_PARTS.1, hand / LAST_PARTS.0).max(in_time);
     if hand < MUCH { low } else { low.max(units(float(hand) * spread * EARLIEST)) }
 }
 
