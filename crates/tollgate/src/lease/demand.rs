@@ -16,9 +16,10 @@ const SECONDS: f32 = 120.0;
 const LOANS_SECONDS: f32 = 0.5;
 const LOANS: f32 = 4.0;
 
-/// What part of the latest units is most of them; and of how many it is no use to know that all were refused.
-const ALL: f32 = 0.95;
+/// What part of the latest units is most of them, and the greatest part that is reckoned with: if all of them were refused, it
+/// could not be told how few there are.
 const MOSTLY: f32 = 0.75;
+const NEARLY_ALL: f32 = 0.95;
 
 /// What is known of how fast a key is drawn.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +118,7 @@ impl Demand {
 
     /// What share of what is drawn here is refused.
     pub(super) fn refused_share(&self) -> f32 {
-        (self.refused / self.latest.max(1.0)).clamp(0.0, ALL)
+        (self.refused / self.latest.max(1.0)).clamp(0.0, NEARLY_ALL)
     }
 
     /// Units drawn here each second.
