@@ -265,6 +265,7 @@ impl Slot<'_> {
         self.cold.demand.count(self.hot.counts, policy::counted(limit), now);
         let at = self.hot.store_time(now);
         let seen = self.cold.seen_at.map(|_| self.hot.seen);
+        self.cold.is_scarce &= !policy::is_over(limit, seen, at);
         let view = View {
             left: self.left_by_now(limit, nodes, at),
             window: Window::of(limit, seen, at, self.cold.trip),
@@ -333,6 +334,12 @@ impl Slot<'_> {
         let demand = &self.cold.demand;
         let window = Window::of(limit, Some(self.hot.seen), told.at, self.cold.trip);
         let left = remaining(limit, self.hot.seen, told.at);
+        if left == 0
+            && let Some(pause) = policy::pause_when_used_up(limit, demand, window)
+        {
+            (self.hot.low, self.cold.is_scarce) = (0, true);
+            return self.pause(order.asked_at.plus(pause), 0);
+        }
         let pause = policy::pause(limit, demand, window)
             .filter(|pause| policy::is_scarce(limit, demand, left, *pause, self.cold.is_scarce));
         self.cold.is_scarce = pause.is_some();

@@ -17,7 +17,7 @@ mod window;
 
 use super::demand::Demand;
 use tollgate_core::{Law, Limit, Span, Wish};
-pub(super) use window::{Window, counted, has_windows};
+pub(super) use window::{Window, counted, has_windows, is_over};
 
 /// The longest stretch for which units are taken ahead. Leases last for 30 to 60 seconds.
 const LONGEST: f32 = 45.0;
@@ -165,11 +165,23 @@ pub(super) fn pause_until_due(
     window: Option<Window>,
     wait: Span,
 ) -> Option<Span> {
-    let wait = wait.min(span(PAUSES.1));
     match limit.law() {
-        Law::FixedWindow(_) => (demand.here() * seconds(wait) >= WORTH_A_PAUSE).then_some(wait),
-        _ => Some(wait.max(pause(limit, demand, window)?)),
+        Law::FixedWindow(_) => pause_until_over(demand, wait),
+        _ => Some(wait.min(span(PAUSES.1)).max(pause(limit, demand, window)?)),
     }
+}
+
+/// The same after a loan of the last units of a fixed window.
+pub(super) fn pause_when_used_up(limit: &Limit, demand: &Demand, window: Option<Window>) -> Option<Span> {
+    match limit.law() {
+        Law::FixedWindow(_) => pause_until_over(demand, window?.lasts()),
+        _ => None,
+    }
+}
+
+fn pause_until_over(demand: &Demand, lasts: Span) -> Option<Span> {
+    let pause = lasts.min(span(PAUSES.1));
+    (demand.here() * seconds(pause) >= WORTH_A_PAUSE).then_some(pause)
 }
 
 /// Whether hardly more is left than comes back in a pause: what nodes that take turns leave each other. It is so for all nodes

@@ -7,7 +7,7 @@
 
 use super::super::cell::{LEAST_MARGIN, LEAST_USE};
 use super::super::demand::Demand;
-use super::{float, seconds};
+use super::{float, seconds, span};
 use tollgate_core::{Law, Limit, Micros, Span, State};
 
 /// A window of this length is spent or over in no time.
@@ -71,6 +71,11 @@ impl Window {
         (is_sure && useful >= seconds(LEAST_USE)).then_some(useful)
     }
 
+    /// For how long it lasts.
+    pub(super) fn lasts(self) -> Span {
+        span(self.lasts)
+    }
+
     /// How many seconds pass before there is another answer, if so long nobody asks.
     pub(super) fn until_asked(self, pause: Span) -> f32 {
         seconds(pause) + self.trip
@@ -90,6 +95,12 @@ impl Window {
         let surely = refused - chance(limit) - VARIES / (demand.here() * self.lasts).sqrt();
         hardly.max(surely * MADE_UP * (self.lasts - TRIPS * self.trip) - self.trip)
     }
+}
+
+/// Whether what a state says of a fixed window is over by then, so that nothing is known of how much is left.
+pub(in crate::lease) fn is_over(limit: &Limit, seen: Option<State>, at: Micros) -> bool {
+    matches!(limit.law(), Law::FixedWindow(_))
+        && seen.is_some_and(|seen| Micros::new(limit.parts_of(seen)[0]) <= at)
 }
 
 /// Whether so much more is drawn of a busy key than its short window allows that it can't be chance.

@@ -120,6 +120,29 @@ fn a_key_of_which_nothing_is_left_is_refused_without_asking_for_a_while() {
 }
 
 #[test]
+fn a_window_that_is_used_up_is_not_asked_for_until_it_is_over() {
+    let mut world = world("window 1000/s");
+    let end = world.now.plus(Span::SECOND);
+    for _ in 0..100 {
+        if let Spend::Ask(Some(order)) | Spend::Spent(Spent { order: Some(order), .. }) = world.spend(2) {
+            world.settle(&order);
+        }
+        world.pass(Span::millis(1));
+    }
+    // Others have taken the rest, and this node hears of that when it asks for more.
+    let at = world.now.plus(AHEAD);
+    world.held.state = Some(world.limit.step(world.held.state, at, Ask::between(0, u32::MAX)).state);
+    let order = world.spend_until_asked(Span::micros(100)).expect("it asks in time");
+    assert_eq!(world.settle(&order).units, 0);
+    assert!(world.spend_until_asked(Span::micros(100)).is_none(), "there is nothing to be had");
+    assert!(world.now < end && matches!(world.spend(1), Spend::Paused(_)));
+    // A new window is as good as any: while it is asked for, nobody is refused.
+    world.now = end.plus(Span::millis(1));
+    world.ask(1);
+    assert_eq!(world.spend(1), Spend::Ask(None));
+}
+
+#[test]
 fn a_small_limit_is_never_leased() {
     let mut world = world("bucket 10/min");
     for _ in 0..100 {
