@@ -43,14 +43,15 @@ const LATEST: Span = Span::secs(2);
 /// The soonest that somebody is told to come back who is refused without asking.
 const SOONEST_RETRY: Span = Span::millis(1);
 
-/// Where a key stands among others, from 0 to 1: a whim, so that not all do the same at once.
-fn spread(tag: Tag) -> f32 {
-    f32::from(tag.mark.to_le_bytes()[0]) / 255.0
+/// Where a key stands among others, from 0 to 255: a whim, so that not all do the same at once.
+fn whim(tag: Tag) -> u8 {
+    tag.mark.to_le_bytes()[0]
 }
 
+/// How long before its lease ends a key's is renewed.
 fn renewed(tag: Tag) -> Span {
     let (latest, earliest) = (RENEWED.0.get(), RENEWED.1.get());
-    Span::micros(latest + (earliest - latest) * u64::from(tag.mark.to_le_bytes()[0]) / 255)
+    Span::micros(latest + (earliest - latest) * u64::from(whim(tag)) / u64::from(u8::MAX))
 }
 
 /// What is needed now and then.
@@ -346,7 +347,7 @@ impl Slot<'_> {
         let is_short = told.loan.units < order.wish.soon;
         self.hot.low = match is_short && pause.is_some() {
             true => 0,
-            false => policy::low(demand, self.hot.hand, self.cold.trip, spread(order.tag)),
+            false => policy::low(demand, self.hot.hand, self.cold.trip, whim(order.tag)),
         };
         match pause {
             Some(pause) if is_short => self.pause(order.asked_at.plus(pause), 0),

@@ -143,12 +143,16 @@ fn rate(limit: &Limit) -> f32 {
     float(limit.capacity()) / seconds(limit.window())
 }
 
-/// With how little in hand it is time to ask for more. Keys that have much in hand ask the earlier the greater their `spread` is,
-/// which is between 0 and 1: those that were lent at once would else all ask at once again.
-pub(super) fn low(demand: &Demand, hand: u32, trip: Span, spread: f32) -> u32 {
+/// With how little in hand it is time to ask for more. Keys that have much in hand ask the earlier the greater their `whim` is:
+/// those that were lent at once would else all ask at once again.
+pub(super) fn low(demand: &Demand, hand: u32, trip: Span, whim: u8) -> u32 {
     let in_time = units(demand.here() * seconds(trip) * TRIPS_AHEAD).min(hand / 2);
     let low = units(demand.here() * AHEAD).clamp(hand / LAST_PARTS.1, hand / LAST_PARTS.0).max(in_time);
-    if hand < MUCH { low } else { low.max(units(float(hand) * spread * EARLIEST)) }
+    if hand < MUCH {
+        low
+    } else {
+        low.max(units(float(hand) * EARLIEST * f32::from(whim) / f32::from(u8::MAX)))
+    }
 }
 
 /// For how long not to ask for a key of which too little was left, if it is drawn so often that it is worth it.

@@ -22,11 +22,11 @@ const PARTS: (f32, f32) = (0.5, 0.65);
 /// What is taken for this part of a short window of many units is hardly missed even if little is left.
 const BRIEF: f32 = 0.06;
 const MANY: f32 = 10_000.0;
-/// By chance a window of `c` units that is drawn as fast as it allows refuses about `0.4 / √c` of what is drawn; so many
-/// times as much is more than chance. What is refused is counted over so many units at least.
+/// By chance a window of `c` units that is drawn as fast as it allows refuses about `0.4 / √c` of what is drawn; this over the
+/// root is surely more than chance. What is refused is counted over so many units at least.
 const CHANCE: f32 = 2.5;
 const COUNTED: f32 = 1_000.0;
-/// What is refused in so many draws varies by chance: by this, over the root of their number, with most windows.
+/// What share of some draws is refused varies by chance: by this over the root of their number, mostly.
 const VARIES: f32 = 0.5;
 /// The part of those who will be refused that may have to make up for those refused in vain.
 const MADE_UP: f32 = 0.9;
@@ -93,7 +93,9 @@ impl Window {
             return 0.0;
         }
         let surely = refused - chance(limit) - VARIES / (demand.here() * self.lasts).sqrt();
-        hardly.max(surely * MADE_UP * (self.lasts - TRIPS * self.trip) - self.trip)
+        // In the last moments neither is left, and two negatives must not make a pause.
+        let (surely, until_late) = (surely.max(0.0), (self.lasts - TRIPS * self.trip).max(0.0));
+        hardly.max(surely * MADE_UP * until_late - self.trip)
     }
 }
 
@@ -144,4 +146,38 @@ pub(in crate::lease) fn has_windows(limit: &Limit) -> bool {
 /// Whether what is in hand is spent or lapses in no time.
 pub(super) fn is_short(limit: &Limit) -> bool {
     has_windows(limit) && limit.window() < SHORT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::demand::Counts;
+    use super::*;
+
+    /// A key that is drawn 1350 times a second, of which a third is refused.
+    fn demand() -> Demand {
+        let mut demand = Demand::new(Micros::EPOCH);
+        for second in 1..=20_u32 {
+            let drawn = 1_350 * second;
+            demand.refuse(450);
+            demand.count(
+                Counts { draws: drawn, units: drawn },
+                2_000.0,
+                Micros::new(u64::from(second) * 1_000_000),
+            );
+        }
+        demand
+    }
+
+    #[test]
+    fn the_nearer_its_end_is_the_more_often_a_window_is_asked_for() {
+        let limit = Limit::new(Law::SlidingWindowCounter, "1000/s".parse().unwrap()).unwrap();
+        let demand = demand();
+        assert!(is_overdrawn(&limit, &demand));
+        let pauses = [1.0, 0.1, 0.03, 0.005, 0.001, 1e-4, 1e-6, 0.0].map(|lasts| {
+            let pause = Window { lasts, trip: 0.001 }.bearable(&limit, &demand);
+            assert!(pause < lasts.max(1e-9) / 3.0, "{pause} s of {lasts} s");
+            pause
+        });
+        assert!(pauses[0] > 0.1 && pauses.is_sorted_by(|before, after| before >= after), "{pauses:?}");
+    }
 }
