@@ -1,5 +1,7 @@
 //! A quota under a law.
 
+mod lent;
+
 use crate::ask::{Ask, PermitId};
 use crate::figures::Figures;
 use crate::law::{
@@ -7,7 +9,6 @@ use crate::law::{
     portion,
 };
 use crate::law::{BucketDuty, Stretch, WindowLayout, Zone};
-use crate::lease::{Held, Lent, Loan, Report, Wish};
 use crate::quota::Quota;
 use crate::reading::{Answer, Outcome, Outlook, Reading};
 use crate::state::State;
@@ -231,60 +232,6 @@ impl Limit {
             Form::SlidingLog(_) | Form::Concurrency(_) => {
                 Step { granted: None, state: state.unwrap_or_default(), changed: false }
             }
-        }
-    }
-
-    /// Whether units of it may be lent ahead. Of those that wait in a queue, of logs and of places they may not.
-    pub fn can_lend(&self) -> bool {
-        match &self.form {
-            Form::Bucket(_) => !matches!(self.law, Law::LeakyBucket(Leak::Queue)),
-            Form::FixedWindow(_) | Form::SlidingWindow(_) => true,
-            Form::SlidingLog(_) | Form::Concurrency(_) => false,
-        }
-    }
-
-    /// Like [`Limit::step`], for a key of which units are lent: what is lent leaves so much less room.
-    pub fn step_beside(&self, held: Held, now: Micros, ask: Ask) -> (Step, Lent) {
-        match &self.form {
-            Form::Bucket(bucket) => bucket.step_lent(held, now, ask),
-            _ => (self.step(held.state, now, ask), Lent::default()),
-        }
-    }
-
-    /// Like [`Limit::give`], for a key of which units are lent: those stay lent. To give back [`u32::MAX`] is to reset.
-    pub fn give_beside(&self, held: Held, now: Micros, units: u32) -> Held {
-        match &self.form {
-            Form::Bucket(bucket) => bucket.give_lent(held, now, units),
-            _ => {
-                let state = held.state.map(|state| self.give(state, now, units));
-                Held { state, lent: Lent::default() }
-            }
-        }
-    }
-
-    /// Like [`Limit::adopt`], for a key of which units are lent: as many as this limit can hold stay lent, and leave so
-    /// much less room.
-    pub fn adopt_beside(&self, held: Held, before: &Limit, now: Micros) -> Held {
-        match (&self.form, &before.form) {
-            (Form::Bucket(after), Form::Bucket(bucket)) if self.family() == before.family() => {
-                let passage = Passage { from: before.shares(), to: self.shares() };
-                after.adopt_lent(held, bucket, passage, now)
-            }
-            _ => {
-                let state = held.state.and_then(|state| self.adopt(state, before, now));
-                Held { state, lent: Lent::default() }
-            }
-        }
-    }
-
-    /// Takes note of what a node says of the units that it was lent, and lends it more. A limit that
-    /// [can't](Limit::can_lend) lends nothing.
-    pub fn lend(&self, held: Held, now: Micros, report: Report, wish: Wish) -> (Held, Loan) {
-        match &self.form {
-            Form::Bucket(bucket) if self.can_lend() => bucket.lend(held, now, report, wish),
-            Form::FixedWindow(window) => window.lend(held.state, now, report, wish),
-            Form::SlidingWindow(window) => window.lend(held.state, now, report, wish),
-            _ => (held, Loan { units: 0, term: 0, until: now, is_known: false }),
         }
     }
 

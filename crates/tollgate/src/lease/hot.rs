@@ -109,7 +109,8 @@ impl Hot {
         self.spent += units;
         self.count(units);
         let at = self.store_time(now);
-        Outcome::of_state(Answer::Granted(units), at, limit.give(self.seen, at, self.hand))
+        let left = limit.give_unspent(self.seen, at, self.hand, self.spent);
+        Outcome::of_state(Answer::Granted(units), at, left)
     }
 
     #[inline(always)]

@@ -451,3 +451,15 @@ fn an_answer_from_hand_says_what_is_left_at_the_store_and_here() {
     let told = world.spent(1).unwrap().outcome;
     assert_eq!(told.now(), world.now.plus(AHEAD), "as of the store's time");
 }
+
+#[test]
+fn an_answer_from_hand_promises_no_more_than_can_be_had() {
+    let mut world = world("bucket 60000/min");
+    world.lease();
+    // Long enough for all that was lent to flow back, if what is lent did.
+    world.pass(Span::millis(900));
+    for spent in 1..=5 {
+        let told = world.spent(1).expect("it is in hand");
+        assert_eq!(Reading::new(&world.limit, Ask::exactly(1), told.outcome).remaining(), 60_000 - spent);
+    }
+}

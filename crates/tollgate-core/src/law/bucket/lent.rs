@@ -8,6 +8,7 @@ use crate::ask::Ask;
 use crate::law::Passage;
 use crate::lease::{Held, Lent, Loan, Report, TERM, Wish};
 use crate::limit::Step;
+use crate::state::State;
 use crate::time::Micros;
 
 impl Bucket {
@@ -50,6 +51,13 @@ impl Bucket {
         let (debt, lent) = self.age_lent(held, now);
         let given = u64::from(units).saturating_mul(self.unit.get());
         Held { state: Some(Debt { owed: debt.owed.saturating_sub(given), ..debt }.state()), lent }
+    }
+
+    /// Like [`Bucket::give`], for a node that was lent what it gives: what it has `spent` of that is owed still.
+    pub(crate) fn give_unspent(&self, state: State, now: Micros, hand: u32, spent: u32) -> State {
+        let debt = self.age(Some(state), now);
+        let [hand, spent] = [hand, spent].map(|units| self.parts(units.min(self.burst)));
+        Debt { owed: debt.owed.saturating_sub(hand).max(spent), ..debt }.state()
     }
 
     /// Like [`Bucket::adopt`], beside what is lent: that is out, whatever the quota is now, and so goes before what is
