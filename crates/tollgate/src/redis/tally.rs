@@ -14,7 +14,7 @@ pub(super) struct Tally {
     coalesced: AtomicU64,
     pub(super) known: AtomicU64,
     pub(super) local: AtomicU64,
-    /// When a request last got no answer, in milliseconds since `origin`, and one more; 0 if that never was. While a server
+    /// When a request last got no answer, in microseconds since `origin`, and one more; 0 if that never was. While a server
     /// is away every request passes here, so it takes no lock.
     missed: AtomicU64,
     /// For how many microseconds some requests were answered without the store.
@@ -41,13 +41,13 @@ impl Tally {
 
     /// Notes that a request got no answer.
     pub(super) fn note_miss(&self) {
-        self.missed.store(self.millis() + 1, Relaxed);
+        self.missed.store(self.micros() + 1, Relaxed);
     }
 
     /// How long ago that was last so.
     pub(super) fn last_miss(&self) -> Option<Duration> {
         let missed = self.missed.load(Relaxed).checked_sub(1)?;
-        Some(Duration::from_millis(self.millis().saturating_sub(missed)))
+        Some(Duration::from_micros(self.micros().saturating_sub(missed)))
     }
 
     /// Notes for how long some requests were answered without the store.
@@ -55,8 +55,8 @@ impl Tally {
         self.away.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    fn millis(&self) -> u64 {
-        u64::try_from(self.origin.0.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
+    fn micros(&self) -> u64 {
+        u64::try_from(self.origin.0.elapsed().as_micros()).unwrap_or(u64::MAX - 1)
     }
 
     pub(super) fn read(&self, leases: LeaseCounts) -> StoreCounts {
@@ -70,5 +70,23 @@ impl Tally {
             away: Duration::from_micros(read(&self.away)),
             leases,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_miss_is_no_longer_ago_than_it_is() {
+        let tally = Tally::default();
+        assert_eq!(tally.last_miss(), None);
+        advance(Duration::from_micros(600)).await;
+        tally.note_miss();
+        // It happened in one millisecond and is looked at in another, a thousand later.
+        let almost_a_second = Duration::from_micros(999_600);
+        advance(almost_a_second).await;
+        assert_eq!(tally.last_miss(), Some(almost_a_second));
     }
 }
