@@ -4,7 +4,7 @@
 //! others. One [`Draws`] carries any number of groups, so that a store may decide many requests in one call. The
 //! buffer is made to be kept and filled again: once warm, it allocates nothing.
 
-use crate::ask::{Act, PermitId};
+use crate::ask::{Act, Ask, PermitId};
 use crate::key::{KeyRef, Scope, Shape, encode_parts};
 use crate::limit::Limit;
 use crate::reading::{Answer, Outcome, Outlook, Reading};
@@ -121,6 +121,16 @@ impl Draw {
     /// Has it held to one of `nodes` [shares](Limit::share) of its limit: for stores, before they decide it by themselves.
     pub fn divide(&mut self, nodes: u32) {
         self.limit = self.limit.share(nodes);
+    }
+
+    /// Changes how many units it takes or looks for: for stores that have some of them at hand, and ask another store for the
+    /// rest only. Acts that ask for nothing stay as they are.
+    pub fn set_units(&mut self, units: u32) {
+        self.act = match self.act {
+            Act::Take(_) => Act::Take(Ask::exactly(units)),
+            Act::Look(_) => Act::Look(Ask::exactly(units)),
+            act => act,
+        };
     }
 
     /// Has it be as another store decided it: its limit too, which may be a share there.

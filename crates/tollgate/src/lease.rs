@@ -15,7 +15,9 @@
 //! All times are of one clock of this node, and handed in, except those that are said to be the store's.
 
 mod cell;
+mod claim;
 mod demand;
+mod group;
 mod hot;
 mod policy;
 #[cfg(test)]
@@ -29,6 +31,8 @@ use crate::health::{KeyLease, LeaseCounts};
 use crate::memory::book::Book;
 use crate::memory::tag::Tag;
 use cell::Slot;
+pub(crate) use claim::Claim;
+pub(crate) use group::{Outstanding, RequestClaim, Wanted, is_leased, is_lendable, spared};
 use hot::Hot;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -66,10 +70,15 @@ pub(crate) struct Whose<'a> {
 pub(crate) enum Spend {
     /// It is granted.
     Spent(Spent),
-    /// The store is to be asked for it, and for what the order says too.
-    Ask(Option<Order>),
+    /// The store is to be asked for it, but for the units that are claimed here, and for what the order says too.
+    Ask { order: Option<Order>, claim: Option<Claim> },
     /// It is refused: the store had nothing left a moment ago.
     Paused(Outcome),
+}
+
+impl Spend {
+    /// The store is to be asked for all of it, and for nothing else.
+    pub(crate) const ASK: Spend = Spend::Ask { order: None, claim: None };
 }
 
 /// Units that were spent from hand.
@@ -77,7 +86,7 @@ pub(crate) enum Spend {
 pub(crate) struct Spent {
     /// What the limit says, as of the store's time.
     pub(crate) outcome: Outcome,
-    /// Shows which lease they were of: for [`Leases::put_back`].
+    /// Shows which lease they were of, and what had been said of it: for [`Leases::put_back`].
     pub(crate) receipt: Receipt,
     /// To be sent by and by, so that there is always something in hand.
     pub(crate) order: Option<Order>,
@@ -177,33 +186,22 @@ impl Leases {
         self.spend_slowly(&mut locked, index, whose, limit, units, now)
     }
 
-    /// Puts back what was spent for a request that has to ask the store after all, because another of its limits had too
-    /// little in hand. If anything was said of the lease meanwhile, it is forfeited.
+    /// Puts back what was spent a moment ago for a request that another of its limits denies. If anything was said of the
+    /// lease meanwhile, it is forfeited.
     pub(crate) fn put_back(&self, tag: Tag, units: u32, receipt: Receipt) {
-        self.spare(tag, units, receipt, true);
-    }
-
-    /// The same for a request that another of its limits refuses without asking.
-    pub(crate) fn put_back_unasked(&self, tag: Tag, units: u32, receipt: Receipt) {
-        self.spare(tag, units, receipt, false);
-    }
-
-    fn spare(&self, tag: Tag, units: u32, receipt: Receipt, is_asked: bool) {
         let mut shard = self.table.lock(tag);
         shard.tally.put_back(units);
         let found = shard.find(tag);
         if let Some(mut slot) = found.and_then(|index| shard.slot(index)) {
-            match slot.hot.serial == receipt.0 {
-                true => slot.put_back(units),
-                false => slot.lose(units),
-            }
-            if is_asked {
-                slot.ask();
+            slot.forget_draw(units);
+            if slot.hot.serial == receipt.0 {
+                slot.put_back(units);
+            } else {
+                slot.lose(units);
             }
             return;
         }
         shard.tally.forfeited += u64::from(units);
-        shard.tally.asks += u64::from(is_asked);
     }
 
     /// What the key of an order is called, if that is known.
@@ -351,11 +349,11 @@ impl Leases {
             slot.begin(page, now);
             slot.count(units);
             slot.ask();
-            return Spend::Ask(None);
+            return Spend::ASK;
         }
         shard.tally.asks += 1;
         shard.tally.crowded += u64::from(may_have_a_place);
-        Spend::Ask(None)
+        Spend::ASK
     }
 
     /// All that is not plain: too little in hand, time to ask, a lease that is over, another limit.
@@ -370,7 +368,7 @@ impl Leases {
         now: Micros,
     ) -> Spend {
         let is_closed = shard.is_closed;
-        let Some(mut slot) = shard.slot(index) else { return Spend::Ask(None) };
+        let Some(mut slot) = shard.slot(index) else { return Spend::ASK };
         if self.book.limit(slot.hot.page) != Some(limit) {
             slot.forfeit();
             match self.book.page(limit) {
@@ -379,13 +377,13 @@ impl Leases {
                     slot.tally.asks += 1;
                     drop(slot);
                     shard.remove(index);
-                    return Spend::Ask(None);
+                    return Spend::ASK;
                 }
             }
         }
         if is_closed || units == 0 {
             slot.ask();
-            return Spend::Ask(None);
+            return Spend::ASK;
         }
         if self.is_away.load(Relaxed) {
             slot.forget_asks();

@@ -34,7 +34,7 @@ mod store;
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation {
-    pub use crate::lease::sim::{Case, Crowd, Figure, Row, cases};
+    pub use crate::lease::sim::{Case, Crowd, Figure, Row, cases, combined_cases};
 }
 
 pub use clock::{ManualClock, SystemClock};

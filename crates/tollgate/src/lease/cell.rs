@@ -4,6 +4,7 @@
 //! what it has said to keep; or its lease is *mute*, since an order got no answer. Whenever something is said or
 //! heard of its lease, its serial number changes, and what was given out under another number counts no more.
 
+use super::claim::Claim;
 use super::demand::{Demand, remaining};
 use super::hot::{Hot, Line};
 use super::policy::{self, View, Window};
@@ -30,6 +31,8 @@ const WORTH_GIVING: u64 = 64;
 /// How long before a lease ends it is renewed, if it is worth it: what lapses is missed for as long as it takes to come
 /// back. All leases of a term end together, so some are renewed earlier.
 const RENEWED: (Span, Span) = (Span::secs(3), Span::secs(13));
+/// A bucket is as good as full that lacks less than one of so many equal parts.
+const AS_GOOD_AS_FULL: u64 = 256;
 /// How long a key is remembered that holds nothing and is not drawn.
 const FORGOTTEN: Span = Span::secs(120);
 
@@ -64,6 +67,10 @@ pub(super) struct Cold {
     paused_until: Micros,
     paused_left: u32,
     phase: Phase,
+    /// Units of the lease that are set aside for requests of which the store decides the rest.
+    claimed: u32,
+    /// Names the lease: the serial number that it began with. What was claimed of another lease is not put back.
+    lease: u32,
     /// The store's time when it said something last; nothing if it has not.
     seen_at: Option<Micros>,
     /// Whether the store had too little when it was asked last.
@@ -120,6 +127,8 @@ impl Default for Cold {
             paused_until: Micros::EPOCH,
             paused_left: 0,
             phase: Phase::Free,
+            claimed: 0,
+            lease: 0,
             seen_at: None,
             is_scarce: false,
             trip: Span::ZERO,
@@ -152,9 +161,14 @@ impl Slot<'_> {
     /// Begins anew under the limit on that page.
     pub(super) fn begin(&mut self, page: u32, now: Micros) {
         self.hot = Hot { page, serial: self.hot.serial.wrapping_add(1), ..Hot::default() };
-        let name = self.cold.name.take();
-        *self.cold =
-            Cold { demand: Demand::new(now), watched_at: now, asks_since: now, name, ..Cold::default() };
+        *self.cold = Cold {
+            demand: Demand::new(now),
+            watched_at: now,
+            asks_since: now,
+            name: self.cold.name.take(),
+            lease: self.hot.serial,
+            ..Cold::default()
+        };
     }
 
     /// Something is said or heard of the lease.
@@ -215,9 +229,11 @@ impl Slot<'_> {
             return Spend::Spent(Spent { outcome, receipt: Receipt(self.hot.serial), order });
         }
         self.hot.count(units);
+        // The store is asked for what is missing here only.
+        let missing = units - self.unspent(now).min(units);
         // While the store is being asked for a key that is as good as empty, asking it in vain does not help.
         let is_awaited = self.cold.is_asked() && self.cold.is_scarce;
-        if is_awaited || now < self.cold.paused_until && units > self.cold.paused_left {
+        if (is_awaited || now < self.cold.paused_until) && missing > self.cold.paused_left {
             self.cold.demand.refuse(units);
             return Spend::Paused(self.refuse(limit, units, now));
         }
@@ -226,11 +242,79 @@ impl Slot<'_> {
             return Spend::Paused(self.refuse(limit, units, now));
         }
         self.ask();
+        let claim = self.claim(limit, whose.tag, units, now);
         if self.cold.phase == Phase::Mute {
             // Too little is left of it, and no more can be had as long as it is held.
             self.forfeit();
         }
-        Spend::Ask(self.order(Cause::Draw, limit, whose, nodes, now))
+        Spend::Ask { order: self.order(Cause::Draw, limit, whose, nodes, now), claim }
+    }
+
+    /// Units that may be spent now.
+    pub(super) fn unspent(&self, now: Micros) -> u32 {
+        if now < self.hot.ends { self.hot.hand } else { 0 }
+    }
+
+    /// Sets aside what there is of so many units, for a request of which the store decides the rest. A request that can never
+    /// be granted is the store's alone, which says so.
+    pub(super) fn claim(&mut self, limit: &Limit, tag: Tag, units: u32, now: Micros) -> Option<Claim> {
+        let can_be_granted = units <= limit.capacity();
+        let units = self.unspent(now).min(units);
+        if units == 0 || !can_be_granted {
+            return None;
+        }
+        self.hot.hand -= units;
+        self.cold.claimed += units;
+        Some(Claim { tag, units, lease: Some(self.cold.lease) })
+    }
+
+    /// Sets aside what was spent a moment ago: its request has to wait for the store after all.
+    pub(super) fn claim_spent(&mut self, tag: Tag, units: u32, receipt: Receipt) -> Claim {
+        let is_known_as_spent = self.hot.serial != receipt.0;
+        if is_known_as_spent {
+            return Claim { tag, units, lease: None };
+        }
+        self.hot.spent = self.hot.spent.saturating_sub(units);
+        self.cold.claimed += units;
+        Claim { tag, units, lease: Some(self.cold.lease) }
+    }
+
+    /// Spends what was claimed.
+    pub(super) fn commit(&mut self, claim: &Claim) {
+        self.tally.spent += u64::from(claim.units);
+        if claim.lease == Some(self.cold.lease) {
+            self.cold.claimed = self.cold.claimed.saturating_sub(claim.units);
+            self.hot.spent = self.hot.spent.saturating_add(claim.units);
+        }
+    }
+
+    /// Puts back what was claimed, for a request that was denied. If the lease is over, it is forfeited.
+    pub(super) fn release(&mut self, claim: &Claim) {
+        if claim.lease == Some(self.cold.lease) {
+            self.cold.claimed = self.cold.claimed.saturating_sub(claim.units);
+            self.hot.hand = self.hot.hand.saturating_add(claim.units);
+        } else {
+            self.lose(claim.units);
+        }
+    }
+
+    /// Forgets a draw that this limit would have granted and another one denied: it is no demand for this one.
+    pub(super) fn forget_draw(&mut self, units: u32) {
+        self.cold.demand.forget(units);
+    }
+
+    /// The state of the key at the store's time, as far as it is known here: units that are unspent here are left. `None`
+    /// if the store has not told anything yet.
+    pub(super) fn known_state(&self, limit: &Limit, now: Micros) -> Option<(Micros, State)> {
+        self.cold.seen_at?;
+        let (at, unspent) = (self.hot.store_time(now), self.unspent(now));
+        Some((at, limit.give_unspent(self.hot.seen, at, unspent, self.hot.spent)))
+    }
+
+    /// Asks the store again at once: it is known to have more than it said.
+    pub(super) fn resume(&mut self) {
+        self.cold.is_scarce = false;
+        self.pause(Micros::EPOCH, 0);
     }
 
     /// An order, if there is anything to ask for or, where that costs nothing, to tell; and if none is on its way.
@@ -290,11 +374,17 @@ impl Slot<'_> {
     /// be said until there is an answer.
     fn tell(&mut self, tag: Tag, kept: u32, wish: Wish, now: Micros) -> Order {
         let report = match now < self.hot.ends {
-            true => Report { term: self.cold.term, spent: self.hot.spent, kept, back: self.hot.hand - kept },
+            // What is claimed may be put back, so it is kept for now.
+            true => Report {
+                term: self.cold.term,
+                spent: self.hot.spent,
+                kept: kept.saturating_add(self.cold.claimed),
+                back: self.hot.hand - kept,
+            },
             false => Report::default(),
         };
         self.hot.spent = 0;
-        self.hot.hand = report.kept;
+        self.hot.hand = if now < self.hot.ends { kept } else { 0 };
         self.turn(Phase::Asked);
         Order { tag, report, wish, asked_at: now, serial: self.hot.serial }
     }
@@ -404,7 +494,8 @@ impl Slot<'_> {
     /// What a key hears that is refused without asking: to come back when the store will be asked again.
     fn refuse(&mut self, limit: &Limit, units: u32, now: Micros) -> Outcome {
         let at = self.hot.store_time(now);
-        let refused = Outcome::of_state(Answer::Refused, at, self.hot.seen);
+        let known = self.known_state(limit, now).map_or(self.hot.seen, |(_, state)| state);
+        let refused = Outcome::of_state(Answer::Refused, at, known);
         let outlook = Reading::new(limit, Ask::exactly(units), refused).outlook();
         let retry = match outlook.retry {
             Some(Retry::After(wait)) => {
@@ -450,6 +541,7 @@ impl Slot<'_> {
         (self.hot.hand, self.hot.spent, self.hot.low) = (0, 0, 0);
         self.hot.ends = Micros::EPOCH;
         self.turn(Phase::Free);
+        (self.cold.claimed, self.cold.lease) = (0, self.hot.serial);
     }
 
     /// Looks after a cell that perhaps nobody else does: what lies idle is given back, what ends soon is renewed.
@@ -474,13 +566,30 @@ impl Slot<'_> {
             return self.give_back(limit, tag, now);
         }
         let is_ending = !policy::has_windows(limit) && self.hot.ends.since(now) < renewed(tag);
-        if !is_ending || !is_much(self.hot.hand.saturating_add(self.hot.spent)) {
+        let lent = self.hot.hand.saturating_add(self.hot.spent);
+        let is_missed = is_much(lent) || self.hot.hand > 0 && self.is_in_demand(limit, lent, now);
+        if !is_ending || !is_missed {
             return None;
         }
         let name = Arc::clone(self.cold.name.as_ref()?);
         let whose = Whose { tag, key: name.key.borrow(), scope: name.scope };
         let order = self.order(Cause::Renewal, limit, &whose, nodes, now)?;
         Some(Errand { order, limit: *limit, name: Arc::clone(&name) })
+    }
+
+    /// Whether a key is drawn faster than it refills, or has been: then what lapses of it is lost. A bucket that is as good as
+    /// full refills before anybody misses it.
+    fn is_in_demand(&self, limit: &Limit, lent: u32, now: Micros) -> bool {
+        let left = remaining(limit, self.hot.seen, self.hot.store_time(now)).saturating_add(lent);
+        u64::from(left) + u64::from(limit.capacity()) / AS_GOOD_AS_FULL < u64::from(limit.capacity())
+    }
+
+    /// Gives back what is too little here, since the store had too little as well. With it the store has so much more than it
+    /// said.
+    pub(super) fn give_back_in_vain(&mut self, limit: &Limit, tag: Tag, now: Micros) -> Option<Errand> {
+        let errand = self.give_back(limit, tag, now)?;
+        self.cold.paused_left = self.cold.paused_left.saturating_add(errand.order.report.back);
+        Some(errand)
     }
 
     /// Gives back all that is in hand, if it is known whose it is and may be spoken of.
@@ -511,15 +620,15 @@ impl Slot<'_> {
     pub(super) fn describe(&self, now: Micros) -> KeyLease {
         let until = |end: Micros| (end > now).then(|| Duration::from_micros(end.since(now).get()));
         let Account { lent, returned, forfeited, asked, refused, stale } = self.cold.account;
-        let in_hand = if now < self.hot.ends { self.hot.hand } else { 0 };
+        let claimed = u64::from(self.cold.claimed);
         KeyLease {
-            in_hand,
+            in_hand: self.unspent(now),
             lasts: until(self.hot.ends).filter(|_| self.hot.is_lent(now)),
             is_mute: self.cold.phase == Phase::Mute,
             paused: until(self.cold.paused_until),
             per_second: self.cold.demand.here(),
             lent,
-            spent: lent.saturating_sub(returned + forfeited + u64::from(self.hot.hand)),
+            spent: lent.saturating_sub(returned + forfeited + u64::from(self.hot.hand) + claimed),
             returned,
             forfeited,
             draws: self.hot.counts.draws,

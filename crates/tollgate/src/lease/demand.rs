@@ -38,6 +38,8 @@ pub(super) struct Demand {
     /// Up to when the draws are counted in, and what the cell's counts were then.
     since: Micros,
     counted: Counts,
+    /// Draws to be taken out of the count.
+    forgotten: Counts,
 }
 
 /// How many draws there were and how many units they were for, since the key has a cell. Both start over when they are
@@ -63,16 +65,20 @@ impl Demand {
             refused: 0.0,
             since: now,
             counted: Counts::default(),
+            forgotten: Counts::default(),
         }
     }
 
     /// Counts in what was drawn since the last time. What is refused is counted over so many units.
     #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
     pub(super) fn count(&mut self, counts: Counts, counted: f32, now: Micros) {
-        let drawn = counts.units.wrapping_sub(self.counted.units) as f32;
-        self.units += drawn;
-        self.latest += drawn;
-        self.draws += counts.draws.wrapping_sub(self.counted.draws) as f32;
+        let forgotten = std::mem::take(&mut self.forgotten);
+        let drawn = counts.units.wrapping_sub(self.counted.units) as f32 - forgotten.units as f32;
+        let draws = counts.draws.wrapping_sub(self.counted.draws) as f32 - forgotten.draws as f32;
+        // A draw that is forgotten may have been counted the last time.
+        self.units = (self.units + drawn).max(0.0);
+        self.latest = (self.latest + drawn).max(0.0);
+        self.draws = (self.draws + draws).max(0.0);
         self.seconds += policy::seconds(now.since(self.since));
         (self.since, self.counted) = (self.since.max(now), counts);
         while self.draws > DRAWS && self.seconds > DRAWS_SECONDS || self.seconds > SECONDS {
@@ -111,6 +117,12 @@ impl Demand {
         self.refused += units as f32;
     }
 
+    /// Takes a draw out of the count again, which another limit of its request denied.
+    pub(super) fn forget(&mut self, units: u32) {
+        self.forgotten.draws = self.forgotten.draws.saturating_add(1);
+        self.forgotten.units = self.forgotten.units.saturating_add(units);
+    }
+
     /// Whether so much more is drawn than there is that hardly anything stays in hand for long.
     pub(super) fn is_mostly_refused(&self) -> bool {
         self.refused > self.latest * MOSTLY
@@ -124,6 +136,16 @@ impl Demand {
     /// Units drawn here each second.
     pub(super) fn here(&self) -> f32 {
         self.units / self.seconds.max(0.000_1)
+    }
+
+    /// What a draw costs, on the average. A lease is a number of draws: less than one is of no use.
+    pub(super) fn cost(&self) -> f32 {
+        if self.draws >= 1.0 { (self.units / self.draws).max(1.0) } else { 1.0 }
+    }
+
+    /// Draws here each second.
+    pub(super) fn draws_here(&self) -> f32 {
+        self.here() / self.cost()
     }
 
     /// Units taken by all nodes each second; as long as that is unknown, as much as if all were like this one.

@@ -78,27 +78,36 @@ pub(super) fn wish(limit: &Limit, demand: &Demand, view: View) -> Wish {
     let useful = view.window.map_or(Some(LONGEST), |window| window.useful(limit));
     let Some(useful) = useful else { return Wish::default() };
     let here = demand.here();
-    let stretch = stretch(limit, demand.everywhere(view.nodes), view.left, useful);
-    let lasts = if has_windows(limit) { useful * window::part(limit) } else { useful };
+    let stretch = stretch(limit, demand, view, useful);
+    let lasts = if has_windows(limit) { useful * window::part(limit, demand) } else { useful };
     let moment = pause_seconds(limit, demand).min(lasts);
     if let Some(window) = view.window
         && let Some(all) = all_of(window, limit, demand, view.is_scarce, Reach { useful, stretch, moment })
     {
         // It is gone in no time, and what nobody takes is lost with the window: so all that is left will do.
-        let all = units(here * all);
+        let all = draws(here * all, demand);
         return Wish { soon: all, later: all, one_of: 1 };
     }
     let soon = match (view.is_scarce, demand.is_mostly_refused()) {
         // It is gone in no time.
         (_, true) => here * moment,
-        (true, false) => (here * moment).min(float(limit.capacity()) * part(limit, PARTS.1)),
+        (true, false) => (here * moment).min(float(limit.capacity()) * part(limit, demand, PARTS.1)),
         // It is gone before the window ends.
         (false, false) if window::is_short(limit) && window::is_busy(demand) => {
-            here * stretch.max(window::brief(limit).min(lasts))
+            here * stretch.max(window::brief(limit, demand).min(lasts))
         }
         (false, false) => here * moment.min(stretch),
     };
-    Wish { soon: units(soon), later: units(here * stretch), one_of: view.nodes.saturating_mul(4) }
+    Wish {
+        soon: draws(soon, demand),
+        later: draws(here * stretch, demand),
+        one_of: view.nodes.saturating_mul(4),
+    }
+}
+
+/// As many whole draws as there are in so many units, in units.
+fn draws(wished: f32, demand: &Demand) -> u32 {
+    units((wished / demand.cost()).floor() * demand.cost())
 }
 
 /// For how many seconds a node takes all that it needs, if much more is drawn than a window allows; none, if the store is to
@@ -117,9 +126,10 @@ fn all_of(window: Window, limit: &Limit, demand: &Demand, is_scarce: bool, reach
     window::is_overdrawn(limit, demand).then_some(all)
 }
 
-/// For how many seconds to take ahead, if all nodes draw so fast and what is lent can be spent for so long.
-fn stretch(limit: &Limit, everywhere: f32, left: u32, useful: f32) -> f32 {
-    let (left, useful) = (float(left), useful.min(LONGEST));
+/// For how many seconds to take ahead, if what is lent can be spent for so long.
+fn stretch(limit: &Limit, demand: &Demand, view: View, useful: f32) -> f32 {
+    let everywhere = demand.everywhere(view.nodes);
+    let (left, useful) = (float(view.left), useful.min(LONGEST));
     let will_do = match limit.law() {
         Law::FixedWindow(_) => everywhere * useful < NEAR * left,
         _ => everywhere < NEAR * rate(limit),
@@ -127,15 +137,17 @@ fn stretch(limit: &Limit, everywhere: f32, left: u32, useful: f32) -> f32 {
     let (part, longest) = match (will_do, has_windows(limit)) {
         (true, _) => (PARTS.0, useful),
         (false, false) => (PARTS.1, useful),
-        (false, true) if window::is_short(limit) => (window::part(limit), useful * window::part(limit)),
-        (false, true) => (PARTS.1, useful * window::part(limit)),
+        (false, true) if window::is_short(limit) => {
+            (window::part(limit, demand), useful * window::part(limit, demand))
+        }
+        (false, true) => (PARTS.1, useful * window::part(limit, demand)),
     };
-    (self::part(limit, part) * left / everywhere.max(f32::MIN_POSITIVE)).min(longest)
+    (self::part(limit, demand, part) * left / everywhere.max(f32::MIN_POSITIVE)).min(longest)
 }
 
-/// The part that a limit of its size can spare.
-fn part(limit: &Limit, part: f32) -> f32 {
-    part * (float(limit.capacity()) / LARGE).min(1.0)
+/// The part that a limit can spare that has room for so many draws.
+fn part(limit: &Limit, demand: &Demand, part: f32) -> f32 {
+    part * (float(limit.capacity()) / demand.cost() / LARGE).min(1.0)
 }
 
 /// How many units come back each second.
@@ -159,7 +171,7 @@ pub(super) fn low(demand: &Demand, hand: u32, trip: Span, whim: u8) -> u32 {
 pub(super) fn pause(limit: &Limit, demand: &Demand, window: Option<Window>) -> Option<Span> {
     let bearable = window.map_or(f32::INFINITY, |window| window.bearable(limit, demand));
     let pause = pause_seconds(limit, demand).min(bearable);
-    (demand.here() * pause >= WORTH_A_PAUSE).then(|| span(pause))
+    (demand.draws_here() * pause >= WORTH_A_PAUSE).then(|| span(pause))
 }
 
 /// The same after a refusal that says when to come back. A fixed window has nothing before it ends, and everything then.
@@ -185,7 +197,7 @@ pub(super) fn pause_when_used_up(limit: &Limit, demand: &Demand, window: Option<
 
 fn pause_until_over(demand: &Demand, lasts: Span) -> Option<Span> {
     let pause = lasts.min(span(PAUSES.1));
-    (demand.here() * seconds(pause) >= WORTH_A_PAUSE).then_some(pause)
+    (demand.draws_here() * seconds(pause) >= WORTH_A_PAUSE).then_some(pause)
 }
 
 /// Whether hardly more is left than comes back in a pause: what nodes that take turns leave each other. It is so for all nodes
@@ -198,12 +210,12 @@ pub(super) fn is_scarce(limit: &Limit, demand: &Demand, left: u32, pause: Span, 
         _ if was_scarce => is_little,
         Law::FixedWindow(_) => false,
         Law::SlidingWindowCounter => is_little && window::is_overdrawn(limit, demand),
-        _ => left < part(limit, SCARCE.0) * comes,
+        _ => left < part(limit, demand, SCARCE.0) * comes,
     }
 }
 
 fn pause_seconds(limit: &Limit, demand: &Demand) -> f32 {
-    let pause = (DRAWS_A_PAUSE / demand.here().max(f32::MIN_POSITIVE)).clamp(PAUSES.0, PAUSES.1);
+    let pause = (DRAWS_A_PAUSE / demand.draws_here().max(f32::MIN_POSITIVE)).clamp(PAUSES.0, PAUSES.1);
     let pauses = if demand.is_mostly_refused() { PAUSES_A_WINDOW.0 } else { PAUSES_A_WINDOW.1 };
     pause.min(seconds(limit.window()) / pauses)
 }

@@ -2,6 +2,7 @@
 
 mod habits;
 
+use super::claim::Release;
 use super::{Errand, Leases, Order, Spend, Spent, Told, Whose};
 use crate::memory::tag::Tag;
 use tollgate_core::{
@@ -54,8 +55,9 @@ impl World {
                 spent.order.inspect(|order| self.leases.settle_unsent(order));
                 Some(spent)
             }
-            Spend::Ask(order) => {
+            Spend::Ask { order, claim } => {
                 order.inspect(|order| self.leases.settle_unsent(order));
+                claim.inspect(|claim| self.leases.put_back_claim(claim));
                 None
             }
             Spend::Paused(_) => None,
@@ -64,7 +66,10 @@ impl World {
 
     fn ask(&self, units: u32) -> Order {
         match self.spend(units) {
-            Spend::Ask(Some(order)) => order,
+            Spend::Ask { order: Some(order), claim } => {
+                claim.inspect(|claim| self.leases.put_back_claim(claim));
+                order
+            }
             other => panic!("it should have asked: {other:?}"),
         }
     }
@@ -91,10 +96,16 @@ impl World {
 
     /// Draws until something is in hand, and says how much.
     fn lease(&mut self) -> u32 {
-        assert_eq!(self.spend(1), Spend::Ask(None), "nothing is known of a key that comes first");
+        assert_eq!(self.spend(1), Spend::ASK, "nothing is known of a key that comes first");
         let order = self.ask(1);
         assert_eq!(order.report.units(), 0);
         self.settle(&order).units
+    }
+
+    /// The state of a key of which nothing is left.
+    fn full(&self) -> State {
+        let all = Ask::exactly(self.limit.capacity());
+        self.limit.step(None, self.now.plus(AHEAD), all).state
     }
 
     /// Spends one by one, and says how many there were.
@@ -124,7 +135,10 @@ fn while_an_order_is_on_its_way_what_was_kept_is_spent_and_told_of_later() {
     let order = world.ask(5);
     assert_eq!((order.report.spent, order.report.kept, order.report.back), (units - 3, 3, 0));
     assert!(world.spent(2).is_some());
-    assert_eq!(world.spend(5), Spend::Ask(None), "one order at a time");
+    let Spend::Ask { order: None, claim: Some(claim) } = world.spend(5) else {
+        panic!("one order at a time")
+    };
+    world.leases.put_back_claim(&claim);
     let more = world.settle(&order).units;
     assert_eq!(world.lent(), more + 3);
     assert_eq!(world.spend_all(), more + 1);
@@ -181,7 +195,7 @@ fn what_was_kept_is_renewed_although_its_deadline_passed_on_the_way() {
     let told = world.lend(&order);
     assert!(told.loan.is_known);
     world.pass(Span::secs(2));
-    assert_eq!(world.spend(1), Spend::Ask(None), "it does not know that yet");
+    assert_eq!(world.spend(1), Spend::ASK, "it does not know that yet");
     world.leases.settle(&order, told, world.now);
     assert_eq!(world.spend_all(), units + told.loan.units);
 }
@@ -260,6 +274,92 @@ fn what_is_put_back_can_be_spent_again() {
     assert_eq!(world.leases.counts().spent, u64::from(units));
 }
 
+/// What this node was lent counts as used at the store, which would deny it to the very node that has it.
+#[test]
+fn the_store_is_asked_for_what_is_missing_here_only() {
+    let mut world = world("bucket 60000/min");
+    let units = world.lease();
+    let Spend::Ask { order: Some(order), claim: Some(claim) } = world.spend(units + 7) else {
+        panic!("seven are missing")
+    };
+    assert_eq!(claim.units, units);
+    assert!(world.spent(1).is_none(), "what is claimed is not spent by others");
+    assert_eq!((order.report.spent, order.report.kept, order.report.back), (0, units, 0), "nor given back");
+    let more = world.settle(&order).units;
+    world.leases.commit(&claim, &world.limit, world.now);
+    assert_eq!(world.spend_all(), more, "what was claimed is spent");
+    assert_eq!(world.ask(1).report.spent, units + more, "and told of");
+}
+
+#[test]
+fn what_was_claimed_is_put_back_though_the_lease_was_spoken_of_meanwhile() {
+    let mut world = world("bucket 60000/min");
+    let units = world.lease();
+    let Spend::Ask { order: Some(order), claim: Some(claim) } = world.spend(units + 7) else {
+        panic!("seven are missing")
+    };
+    let more = world.settle(&order).units;
+    world.leases.put_back_claim(&claim);
+    assert_eq!(world.spend_all(), units + more);
+    assert_eq!(world.leases.counts().forfeited, 0);
+}
+
+/// Several nodes may each have too little for a request, and together enough.
+#[test]
+fn what_was_claimed_in_vain_is_given_back_to_the_store() {
+    let mut world = world("window 10000/h");
+    let units = world.lease();
+    let Spend::Ask { order, claim: Some(claim) } = world.spend(units + 7) else {
+        panic!("seven are missing")
+    };
+    if let Some(order) = order {
+        world.settle(&order);
+    }
+    let mut errands = Vec::new();
+    world.leases.release(&claim, &world.limit, Release::Denied, world.now, &mut errands);
+    let back = errands.iter().map(|errand| errand.order.report.back).sum::<u32>();
+    assert!(errands.len() == 1 && back >= units, "{back} of {units}: {errands:?}");
+    assert!(world.spent(1).is_none(), "nothing is left here");
+}
+
+#[test]
+fn what_was_claimed_of_a_lease_that_is_over_is_forfeited() {
+    let mut world = world("bucket 60000/min");
+    let units = world.lease();
+    let Spend::Ask { order: Some(order), claim: Some(claim) } = world.spend(units + 7) else {
+        panic!("seven are missing")
+    };
+    world.leases.settle_unsent(&order);
+    world.pass(Span::secs(300));
+    assert!(world.spent(1).is_none(), "the lease is over");
+    world.leases.put_back_claim(&claim);
+    assert!(world.spent(1).is_none());
+    assert_eq!(world.leases.counts().forfeited, u64::from(units));
+}
+
+#[test]
+fn a_request_that_can_never_be_granted_claims_nothing() {
+    let mut world = world("bucket 60000/min");
+    world.lease();
+    assert!(matches!(world.spend(60_001), Spend::Ask { claim: None, .. }));
+}
+
+#[test]
+fn a_key_of_which_units_came_back_is_asked_for_at_once() {
+    let mut world = world("window 1000/h");
+    let order = {
+        assert_eq!(world.spend(1), Spend::ASK);
+        world.ask(1)
+    };
+    world.settle(&order);
+    let refused = Outcome::of_state(Answer::Refused, world.now.plus(AHEAD), world.full());
+    while !matches!(world.spend(1), Spend::Paused(_)) {
+        world.leases.note(TAG, &world.limit, Ask::exactly(1), &refused, world.now);
+    }
+    world.leases.resume(TAG);
+    assert!(matches!(world.spend(1), Spend::Ask { .. }), "it is no longer refused without asking");
+}
+
 #[test]
 fn what_was_told_of_is_not_put_back() {
     let mut world = world("bucket 60000/min");
@@ -292,7 +392,9 @@ fn what_had_the_next_order_made_can_be_put_back() {
 /// Draws a key a thousand times a second for a while.
 fn keep_busy(world: &mut World) {
     for _ in 0..2_000 {
-        if let Spend::Ask(Some(order)) | Spend::Spent(Spent { order: Some(order), .. }) = world.spend(1) {
+        if let Spend::Ask { order: Some(order), .. } | Spend::Spent(Spent { order: Some(order), .. }) =
+            world.spend(1)
+        {
             world.settle(&order);
         }
         world.pass(Span::millis(1));
@@ -348,7 +450,7 @@ fn a_clock_that_is_set_back_lengthens_no_lease() {
 #[test]
 fn a_draw_of_nothing_takes_nothing_and_makes_no_order() {
     let mut world = world("bucket 60000/min");
-    assert_eq!(world.spend(0), Spend::Ask(None));
+    assert_eq!(world.spend(0), Spend::ASK);
     assert_eq!(world.leases.counts().keys, 0);
     let units = world.lease();
     for _ in 0..100 {
@@ -357,20 +459,18 @@ fn a_draw_of_nothing_takes_nothing_and_makes_no_order() {
     assert_eq!(world.spend_all(), units);
     assert!(world.spent(0).is_some(), "nothing can always be had");
     world.pass(Span::secs(60));
-    assert_eq!(world.spend(0), Spend::Ask(None));
+    assert_eq!(world.spend(0), Spend::ASK);
 }
 
 #[test]
 fn the_largest_numbers_do_no_harm() {
     let mut world = world("bucket 4294967295/min");
-    assert_eq!(world.spend(u32::MAX), Spend::Ask(None));
-    let order = world.ask(u32::MAX);
+    assert_eq!(world.spend(1 << 20), Spend::ASK);
+    let order = world.ask(1 << 20);
     let units = world.settle(&order).units;
-    assert!(units > 1 << 28);
+    assert!(units > 1 << 20);
     assert!(world.spent(u32::MAX).is_none());
-    let order = world.ask(u32::MAX);
-    let more = world.settle(&order).units;
-    assert!(world.spent(units + more).is_some());
+    assert!(world.spent(units).is_some());
     world.leases.set_nodes(u32::MAX);
     world.now = Micros::MAX;
     assert!(world.spent(1).is_none());
@@ -388,7 +488,7 @@ fn a_node_that_stops_gives_everything_back_and_spends_no_more() {
     assert_eq!((order.report.spent, order.report.back), (1, units - 1));
     world.settle(order);
     assert_eq!(world.lent(), 0);
-    assert_eq!(world.spend(1), Spend::Ask(None));
+    assert_eq!(world.spend(1), Spend::ASK);
 }
 
 #[test]

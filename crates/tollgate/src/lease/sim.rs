@@ -20,4 +20,4 @@ mod tables;
 mod world;
 
 #[cfg(feature = "simulation")]
-pub use tables::{Case, Crowd, Figure, Row, cases};
+pub use tables::{Case, Crowd, Figure, Row, cases, combined_cases};

@@ -1,18 +1,19 @@
 //! Requests that are answered from what this node was lent, and what becomes of that.
 //!
-//! A request is answered from hand if all of its limits have enough there. Else what was taken is put back, and the whole
-//! request goes to the server, which decides it all or nothing; what the leases want is told along with it.
+//! A request that leased units don't [answer](crate::lease::Leases::spend_together) goes to the server. It asks there for what is
+//! missing here, and what the leases want is told along with it. What is claimed here meanwhile is put back if the request
+//! is given up ([`Claims`]).
 
 use super::post::Post;
-use super::store::{RedisStore, spared};
+use super::store::RedisStore;
 use crate::health::LATELY;
-use crate::lease::{Errand, Name, Order, Spend, Whose};
+use crate::lease::{Errand, Name, Order, Outstanding, RequestClaim, Wanted, is_leased, is_lendable};
 use crate::memory::AHEAD;
 use crate::memory::tag::Tag;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, interval, timeout_at};
-use tollgate_core::{Act, Clock, Consistency, Draw, Draws, MAX_DRAWS, Micros};
+use tollgate_core::{Act, Clock, Draw, Draws, MAX_DRAWS, Micros};
 
 /// How often what lies idle is looked for, and in how many steps all of it is looked at.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -23,41 +24,67 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// that it answers in time.
 const GIVEN_AT_ONCE: usize = 1024;
 
-/// An order that goes along with a draw.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    /// Which of its group's draws.
-    pub(super) draw: usize,
-    pub(super) order: Order,
+/// What is claimed for the groups of one call. What has not been resolved when this is dropped is put back: the request was
+/// given up.
+#[derive(Debug)]
+pub(super) struct Claims<'a> {
+    post: &'a Post,
+    claims: Vec<RequestClaim>,
 }
 
-/// Whether a draw may be answered from what was lent.
-pub(super) fn is_leased(draw: &Draw) -> bool {
-    let Act::Take(ask) = draw.act() else { return false };
-    draw.terms().consistency == Consistency::Leased
-        && ask.at_least() == ask.at_most()
-        && draw.limit().can_lend()
+impl<'a> Claims<'a> {
+    pub(super) fn new(post: &'a Post, claims: Vec<RequestClaim>) -> Claims<'a> {
+        Claims { post, claims }
+    }
+
+    /// Adds those of further groups.
+    pub(super) fn extend(&mut self, claims: Vec<RequestClaim>) {
+        self.claims.extend(claims);
+    }
+
+    /// Settles those of a group that was answered, or was not. Says whether units were given back to the server for it.
+    pub(super) fn resolve(&mut self, draws: &mut Draws, group: usize) -> bool {
+        if self.claims.is_empty() {
+            return false;
+        }
+        let claims: Vec<_> = self.claims.extract_if(.., |claim| claim.group() == group).collect();
+        let mut errands = Vec::new();
+        self.post.leases.resolve(draws, group, &claims, self.post.clock.now(), &mut errands);
+        let has_returned = !errands.is_empty();
+        for errand in errands {
+            self.post.send(errand);
+        }
+        has_returned
+    }
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        if !self.claims.is_empty() {
+            self.post.leases.abandon(&self.claims);
+        }
+    }
 }
 
 impl RedisStore {
-    /// Decides groups from hand, from the first on, and says how many. Collects what is wanted along with the next.
+    /// Answers groups from leased units, from the first on, and says how many. Collects what goes along with the next.
     ///
     /// What many of them need is touched before the first is decided, so that a batch waits for memory together and not one
     /// by one.
     #[inline]
-    pub(super) fn spend_all(&self, draws: &mut Draws, now: Micros, wanted: &mut Vec<Wanted>) -> usize {
+    pub(super) fn spend_all(&self, draws: &mut Draws, now: Micros, out: &mut Outstanding) -> usize {
         match draws.len() {
-            1 => usize::from(self.spend(draws, 0, now, wanted)),
-            _ => self.spend_batch(draws, now, wanted),
+            1 => usize::from(self.spend(draws, 0, now, out)),
+            _ => self.spend_batch(draws, now, out),
         }
     }
 
-    fn spend_batch(&self, draws: &mut Draws, now: Micros, wanted: &mut Vec<Wanted>) -> usize {
+    fn spend_batch(&self, draws: &mut Draws, now: Micros, out: &mut Outstanding) -> usize {
         let mut tags = [Tag::NONE; AHEAD + MAX_DRAWS];
         let mut first = 0;
         loop {
             let (mut end, mut tagged) = (first, 0);
-            while end < draws.len() && tagged < AHEAD && draws.group(end).iter().all(is_leased) {
+            while end < draws.len() && tagged < AHEAD && draws.group(end).iter().any(is_lendable) {
                 tagged += self.memory.tag_group(draws, end, &mut tags[tagged..]);
                 end += 1;
             }
@@ -68,7 +95,7 @@ impl RedisStore {
             self.post.leases.touch(tags);
             for group in first..end {
                 let (own, others) = tags.split_at(draws.group(group).len());
-                if !self.spend_tagged(draws, group, own, now, wanted) {
+                if !self.spend_tagged(draws, group, own, now, out) {
                     return group;
                 }
                 tags = others;
@@ -77,136 +104,43 @@ impl RedisStore {
         }
     }
 
-    /// Decides a group from hand, if all of it can be. Else collects what is wanted along with it.
-    pub(super) fn spend(
-        &self,
-        draws: &mut Draws,
-        group: usize,
-        now: Micros,
-        wanted: &mut Vec<Wanted>,
-    ) -> bool {
+    /// Answers a group from leased units, if all of it can be. Else collects what goes along with it.
+    pub(super) fn spend(&self, draws: &mut Draws, group: usize, now: Micros, out: &mut Outstanding) -> bool {
         match draws.group(group) {
-            [draw] => {
-                is_leased(draw) && {
-                    let tag = self.memory.tag(draws.key(draw), draw.scope(), draw.limit());
-                    self.spend_one(draws, group, tag, now, wanted)
-                }
+            [draw] if is_leased(draw) => {
+                let tag = self.memory.tag(draws.key(draw), draw.scope(), draw.limit());
+                self.spend_tagged(draws, group, &[tag], now, out)
             }
             all => {
-                all.iter().all(is_leased) && {
+                all.iter().any(is_lendable) && {
                     let mut tags = [Tag::NONE; MAX_DRAWS];
                     let tagged = self.memory.tag_group(draws, group, &mut tags);
-                    self.spend_together(draws, group, &tags[..tagged], now, wanted)
+                    self.spend_tagged(draws, group, &tags[..tagged], now, out)
                 }
             }
         }
     }
 
+    #[inline]
     fn spend_tagged(
         &self,
         draws: &mut Draws,
         group: usize,
         tags: &[Tag],
         now: Micros,
-        wanted: &mut Vec<Wanted>,
+        out: &mut Outstanding,
     ) -> bool {
-        match tags {
-            [tag] => self.spend_one(draws, group, *tag, now, wanted),
-            tags => self.spend_together(draws, group, tags, now, wanted),
-        }
-    }
-
-    #[inline]
-    fn spend_one(
-        &self,
-        draws: &mut Draws,
-        group: usize,
-        tag: Tag,
-        now: Micros,
-        wanted: &mut Vec<Wanted>,
-    ) -> bool {
-        let outcome = match self.spend_draw(draws, &draws.group(group)[0], tag, now) {
-            Spend::Spent(spent) => {
-                if let Some(order) = spent.order {
-                    self.send_alone(draws, &draws.group(group)[0], order);
-                }
-                spent.outcome
-            }
-            Spend::Paused(outcome) => outcome,
-            Spend::Ask(order) => {
-                wanted.extend(order.map(|order| Wanted { draw: 0, order }));
-                return false;
-            }
+        let leases = &self.post.leases;
+        let is_answered = match tags {
+            [tag] if is_leased(&draws.group(group)[0]) => leases.spend_one(draws, group, *tag, now, out),
+            tags => leases.spend_together(draws, group, tags, now, out),
         };
-        draws.group_mut(group)[0].settle(|_, _, _| outcome);
-        true
-    }
-
-    fn spend_together(
-        &self,
-        draws: &mut Draws,
-        group: usize,
-        tags: &[Tag],
-        now: Micros,
-        wanted: &mut Vec<Wanted>,
-    ) -> bool {
-        let mut spends = [None; MAX_DRAWS];
-        let (mut must_ask, mut is_refused) = (false, false);
-        for (index, (draw, tag)) in draws.group(group).iter().zip(tags).enumerate() {
-            let spend = self.spend_draw(draws, draw, *tag, now);
-            let order = match spend {
-                Spend::Ask(order) => {
-                    must_ask = true;
-                    order
-                }
-                Spend::Spent(spent) => spent.order,
-                Spend::Paused(_) => {
-                    is_refused |= !draw.is_shadow();
-                    None
-                }
-            };
-            wanted.extend(order.map(|order| Wanted { draw: index, order }));
-            spends[index] = Some(spend);
-        }
-        if must_ask || is_refused {
-            self.put_back(draws.group(group), tags, &spends, must_ask);
-        }
-        if must_ask {
-            return false;
-        }
-        for Wanted { draw, order } in wanted.drain(..) {
-            self.send_alone(draws, &draws.group(group)[draw], order);
-        }
-        for (draw, spend) in draws.group_mut(group).iter_mut().zip(spends) {
-            match spend {
-                Some(Spend::Spent(spent)) => draw.settle(|_, _, _| spent.outcome),
-                Some(Spend::Paused(outcome)) => draw.settle(|_, _, _| outcome),
-                Some(Spend::Ask(_)) | None => {}
-            }
-            if is_refused && !draw.is_refused() {
-                let outcome = spared(draw, draw.act().ask().at_least());
-                draw.settle(|_, _, _| outcome);
+        if is_answered {
+            for Wanted { draw, order } in out.orders.drain(..) {
+                self.send_alone(draws, &draws.group(group)[draw], order);
             }
         }
-        true
-    }
-
-    #[inline(always)]
-    fn spend_draw(&self, draws: &Draws, draw: &Draw, tag: Tag, now: Micros) -> Spend {
-        let whose = Whose { tag, key: draws.key(draw), scope: draw.scope() };
-        self.post.leases.spend(&whose, draw.limit(), draw.act().ask().at_least(), now)
-    }
-
-    fn put_back(&self, draws: &[Draw], tags: &[Tag], spends: &[Option<Spend>], must_ask: bool) {
-        for ((draw, tag), spend) in draws.iter().zip(tags).zip(spends) {
-            if let Some(Spend::Spent(spent)) = spend {
-                let units = draw.act().ask().at_least();
-                match must_ask {
-                    true => self.post.leases.put_back(*tag, units, spent.receipt),
-                    false => self.post.leases.put_back_unasked(*tag, units, spent.receipt),
-                }
-            }
-        }
+        is_answered
     }
 
     /// Sends an order for the key of a draw that was answered from hand.
@@ -229,6 +163,14 @@ impl RedisStore {
         for draw in draws.group(group).iter().filter(|draw| is_leased(draw)) {
             let tag = self.memory.tag(draws.key(draw), draw.scope(), draw.limit());
             self.post.leases.note(tag, draw.limit(), draw.act().ask(), draw.outcome(), asked_at);
+        }
+    }
+
+    /// Notes that a server has units of a key again, because some were given back or the key was reset.
+    pub(super) fn note_returns(&self, draws: &Draws, group: usize) {
+        let is_return = |draw: &&Draw| matches!(draw.act(), Act::Give(_) | Act::Clear);
+        for draw in draws.group(group).iter().filter(is_return) {
+            self.post.leases.resume(self.memory.tag(draws.key(draw), draw.scope(), draw.limit()));
         }
     }
 }

@@ -7,13 +7,12 @@
 
 use super::bundle::{Binder, Bundle};
 use super::fleet::Fleet;
-use super::hand::Wanted;
 use super::node::{Answer, Node};
 use super::post::Post;
 use super::tally::Tally;
 use super::wire::{Again, Fate, Lending, Loaned, Parcel, WireError};
 use crate::clock::SystemClock;
-use crate::lease::{Errand, Leases, Name, Order, Told};
+use crate::lease::{Errand, Leases, Name, Order, Told, Wanted};
 use ::redis::{Cmd, Value};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;

@@ -2,7 +2,7 @@
 
 use super::errand::{Errands, ask_one, release};
 use super::fleet::{Description, Fleet, FleetOptions};
-use super::hand::Wanted;
+use super::hand::Claims;
 use super::heartbeat::Heartbeat;
 use super::lane::{Lane, Part};
 use super::node::TrustError;
@@ -12,7 +12,7 @@ use super::url::RedisUrl;
 use super::{script, stored_key};
 use crate::clock::SystemClock;
 use crate::health::StoreCounts;
-use crate::lease::Leases;
+use crate::lease::{Leases, Outstanding, Wanted, spared};
 use crate::memory::{Cap, CapError, MemoryStore};
 use crate::store::Store;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tollgate_core::{
-    Act, Answer, Clock, Consistency, Draw, Draws, Failure, FailureMode, KeyRef, Limit, Micros, Outcome,
-    Outlook, PermitId, Scope,
+    Act, Answer, Clock, Consistency, Draw, Draws, Failure, FailureMode, KeyRef, Limit, Micros, PermitId,
+    Scope,
 };
 
 /// How a [`RedisStore`] is to be.
@@ -135,12 +135,22 @@ impl RedisStore {
     }
 
     /// Decides a group that hands have not, if it needs no server, else sorts it by the servers that have its keys.
-    fn sort(&self, draws: &mut Draws, group: usize, wanted: Vec<Wanted>, call: &Call, errands: &mut Errands) {
+    fn sort(
+        &self,
+        draws: &mut Draws,
+        group: usize,
+        wanted: Vec<Wanted>,
+        claims: &mut Claims<'_>,
+        call: &Call,
+        errands: &mut Errands,
+    ) {
         match self.way(draws, group, call) {
             Way::Whole(lane, slot) => {
                 return errands.add(&lane, Part { wanted, ..Part::whole(group, slot) });
             }
-            Way::Decided => {}
+            Way::Decided => {
+                claims.resolve(draws, group);
+            }
             Way::Lost(failure) => errands.lose(group, failure),
             Way::Mixed => self.sort_mixed(draws, group, errands),
         }
@@ -235,18 +245,29 @@ impl RedisStore {
     }
 
     /// Remembers what was decided, and has the rest answered as the terms say. What was ordered has been noted already.
-    fn conclude(&self, draws: &mut Draws, group: usize, is_ordered: bool, call: &Call) {
+    fn conclude(
+        &self,
+        draws: &mut Draws,
+        group: usize,
+        is_ordered: bool,
+        claims: &mut Claims<'_>,
+        call: &Call,
+    ) {
         match draws.group_failure(group) {
             None => {
                 self.memory.learn(draws, group);
                 if !is_ordered {
                     self.note_answers(draws, group, call.asked_at);
                 }
-                if draws.group(group).iter().any(Draw::stops) {
+                self.note_returns(draws, group);
+                let has_returned = claims.resolve(draws, group);
+                // What was given back may do for the next request, so nobody is denied by what was said before that.
+                if draws.group(group).iter().any(Draw::stops) && !has_returned {
                     self.notes.note(self.hash(draws, group), call.began);
                 }
             }
             Some(_) => {
+                claims.resolve(draws, group);
                 self.fall_back(draws, group);
             }
         }
@@ -335,48 +356,45 @@ fn is_here(draw: &Draw) -> bool {
     draw.terms().consistency == Consistency::Local
 }
 
-/// What a draw that was granted says once its units are given back.
-pub(super) fn spared(draw: &Draw, units: u32) -> Outcome {
-    let (limit, now) = (draw.limit(), draw.now());
-    match draw.outcome().state() {
-        Some(state) => Outcome::of_state(Answer::Spared, now, limit.give(state, now, units)),
-        None => {
-            let outlook = draw.outlook();
-            let remaining = outlook.remaining.saturating_add(units).min(limit.capacity());
-            Outcome::of_outlook(Answer::Spared, now, Outlook { remaining, ..outlook })
-        }
-    }
-}
-
 impl RedisStore {
     /// Decides the only group there is, which is what most calls are. If one server does, it takes no list of errands.
-    async fn draw_one(&self, draws: &mut Draws, wanted: Vec<Wanted>, call: &Call) {
+    async fn draw_one(&self, draws: &mut Draws, wanted: Vec<Wanted>, mut claims: Claims<'_>, call: &Call) {
         let is_ordered = !wanted.is_empty();
         let way = self.way(draws, 0, call);
         if let Way::Whole(lane, slot) = way {
             let deadline = call.began + self.patience(draws);
             ask_one(&lane, draws, &Part { wanted, ..Part::whole(0, slot) }, deadline).await;
-            return self.conclude(draws, 0, is_ordered, call);
+            return self.conclude(draws, 0, is_ordered, &mut claims, call);
         }
         self.take_back(&wanted);
         match way {
-            Way::Mixed => self.draw_many(draws, 0, Vec::new(), call).await,
+            Way::Mixed => self.draw_many(draws, 0, Vec::new(), claims, call).await,
             Way::Lost(failure) => {
                 draws.fail(0, failure);
-                self.conclude(draws, 0, false, call);
+                self.conclude(draws, 0, false, &mut claims, call);
             }
-            Way::Decided | Way::Whole(..) => {}
+            Way::Decided | Way::Whole(..) => {
+                claims.resolve(draws, 0);
+            }
         }
     }
 
-    /// Decides all groups from the first on that hands have not decided, with which something is wanted.
-    async fn draw_many(&self, draws: &mut Draws, first: usize, wanted: Vec<Wanted>, call: &Call) {
+    /// Decides all groups from the first on that leases have not answered, with which something is wanted and claimed.
+    async fn draw_many(
+        &self,
+        draws: &mut Draws,
+        first: usize,
+        wanted: Vec<Wanted>,
+        mut claims: Claims<'_>,
+        call: &Call,
+    ) {
         let mut errands = Errands::default();
-        self.sort(draws, first, wanted, call, &mut errands);
+        self.sort(draws, first, wanted, &mut claims, call, &mut errands);
         for group in first + 1..draws.len() {
-            let mut wanted = Vec::new();
-            if !self.spend(draws, group, call.asked_at, &mut wanted) {
-                self.sort(draws, group, wanted, call, &mut errands);
+            let mut out = Outstanding::default();
+            if !self.spend(draws, group, call.asked_at, &mut out) {
+                claims.extend(out.claims);
+                self.sort(draws, group, out.orders, &mut claims, call, &mut errands);
             }
         }
         if errands.groups().is_empty() {
@@ -388,7 +406,7 @@ impl RedisStore {
             self.give_back_here(draws, group);
         }
         for group in errands.groups() {
-            self.conclude(draws, *group, errands.is_ordered(*group), call);
+            self.conclude(draws, *group, errands.is_ordered(*group), &mut claims, call);
         }
     }
 }
@@ -396,19 +414,20 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn draw(&self, draws: &mut Draws) {
         let asked_at = self.post.clock.now();
-        // It takes no memory as long as nothing is wanted, and nothing is as long as hands have enough.
-        let mut wanted = Vec::new();
-        let spent = self.spend_all(draws, asked_at, &mut wanted);
+        // It takes no memory as long as it is empty, and it is as long as leases have enough.
+        let mut out = Outstanding::default();
+        let spent = self.spend_all(draws, asked_at, &mut out);
         if spent == draws.len() {
             return;
         }
+        let claims = Claims::new(&self.post, out.claims);
         // Behind one that gives something back, nobody is refused by what is known from before.
         let may_know = draws.len() == 1
             || draws.all().iter().all(|draw| matches!(draw.act(), Act::Take(_) | Act::Look(_)));
         let call = Call { began: Instant::now(), asked_at, may_know };
         match draws.len() {
-            1 => self.draw_one(draws, wanted, &call).await,
-            _ => self.draw_many(draws, spent, wanted, &call).await,
+            1 => self.draw_one(draws, out.orders, claims, &call).await,
+            _ => self.draw_many(draws, spent, out.orders, claims, &call).await,
         }
     }
 

@@ -9,8 +9,17 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate::redis::RedisStore;
-use tollgate::{Align, Answer, Draws, Failure, FailureMode, Law, Leak, Limit, Store, Zone};
+use tollgate::{
+    Act, Align, Answer, Ask, Consistency, Draws, Failure, FailureMode, Law, Leak, Limit, PermitId, Scope,
+    Store, Terms, Zone,
+};
 use tollgate_testkit::servers::{Cluster, RedisServer};
+
+const LEASED: Terms = Terms { consistency: Consistency::Leased, ..Terms::EXACT };
+
+fn look<'a>(keys: &'a [(&'a str, Limit)], units: u32) -> Asked<'a> {
+    Asked { act: Act::Look(Ask::exactly(units)), ..take(keys, units).leased() }
+}
 
 /// How many units tasks of several nodes get of a key that all of them want, each asking so often.
 async fn hammer(nodes: &[Arc<RedisStore>], limit: Limit, tasks: u32, times: u32) -> u32 {
@@ -69,10 +78,18 @@ async fn nodes_get_together_what_there_is_and_no_more() {
         }
         let quota =
             if law == wall || law == Law::SlidingWindowCounter { "2000/month" } else { "20/h burst 2000" };
-        let granted = hammer(&nodes, limit_of(law, quota), 24, 150).await;
+        let limit = limit_of(law, quota);
+        let mut granted = hammer(&nodes, limit, 24, 150).await;
         let leases: Vec<_> = nodes.iter().map(|node| node.counts().leases).collect();
-        assert!(granted <= 2_001, "{law:?}: {granted} were granted, {leases:?}");
-        assert!(granted >= 1_990, "{law:?}: {granted} were granted, {leases:?}");
+        assert!(granted >= 1_800, "{law:?}: {granted} were granted, {leases:?}");
+        // A node whose tasks were done first may have units left.
+        for node in &nodes {
+            node.leave().await;
+        }
+        while take(&[("hot", limit)], 1).told_by(&*nodes[0]).await.0 {
+            granted += 1;
+        }
+        assert!((2_000..=2_001).contains(&granted), "{law:?}: {granted} were granted, {leases:?}");
         assert!(leases.iter().map(|leases| leases.granted).sum::<u64>() > 200, "{law:?}: {leases:?}");
     }
 }
@@ -131,6 +148,97 @@ async fn several_limits_are_all_or_nothing_whether_leased_or_not() {
     store.leave().await;
     let (_, left) = take(&both[..1], 0).told_by(&store).await;
     assert!((4_940..4_943).contains(&left), "{left} are left");
+}
+
+/// What this node was lent counts as used at the server, and must not be missed by the node that has it.
+#[tokio::test]
+async fn a_check_counts_what_its_own_node_holds() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    let keys = [("a", limit("1/h burst 10000"))];
+    let drawn = draw_until_some_is_in_hand(&store, &keys).await;
+    let leases = store.counts().leases;
+    assert!(leases.lent > leases.spent, "{leases:?}");
+    let (_, left) = look(&keys, 0).told_by(&store).await;
+    assert_eq!(left, 10_000 - drawn, "a peek says what a check would be granted here");
+    let (is_granted, told) = take(&keys, 10_001 - drawn).leased().told_by(&store).await;
+    assert!(!is_granted && told == 10_000 - drawn, "one unit too many: {told} are left");
+    let (is_granted, told) = take(&keys, 10_000 - drawn).leased().told_by(&store).await;
+    assert!(is_granted && told == 0, "{told} are left, {:?}", store.counts().leases);
+}
+
+/// The narrow limit is leased, the wide one never is: each request of both goes to the server.
+#[tokio::test]
+async fn several_limits_of_which_one_is_asked_for_leave_nothing_of_the_other() {
+    let server = RedisServer::start();
+    let nodes = [connected(&server.url()).await, connected(&server.url()).await];
+    let (narrow, wide) = (limit("1/h burst 3000"), limit("1/h burst 100000"));
+    let mut granted = 0;
+    for node in &nodes {
+        granted += draw_until_some_is_in_hand(node, &[("a", narrow)]).await;
+    }
+    let mut draws = Draws::new();
+    let mut denied_in_a_row = 0;
+    for turn in 0.. {
+        draws.clear();
+        draws.begin();
+        for (scope, limit, terms) in [(0, narrow, LEASED), (1, wide, Terms::EXACT)] {
+            draws.push("a".into(), Scope(scope), limit, Act::Take(Ask::exactly(1)), PermitId::default());
+            draws.set_terms(terms);
+        }
+        nodes[turn % 2].draw(&mut draws).await;
+        assert_eq!(draws.failure(0..2), None);
+        let is_granted = !draws.all().iter().any(tollgate::Draw::stops);
+        granted += u32::from(is_granted);
+        denied_in_a_row = if is_granted { 0 } else { denied_in_a_row + 1 };
+        if denied_in_a_row == 4 {
+            break;
+        }
+    }
+    let leases: Vec<_> = nodes.iter().map(|node| node.counts().leases).collect();
+    assert!((3_000..=3_001).contains(&granted), "{granted} were granted, {leases:?}");
+    let looked = take(&[("b", narrow), ("a", wide)], 0).by(&nodes[0]).await;
+    let left = looked.all()[1].reading().remaining();
+    assert!(left >= 100_000 - granted, "{left}: who was denied took nothing of the wide one");
+}
+
+#[tokio::test]
+async fn a_request_that_is_given_up_takes_nothing_of_what_is_here() {
+    let server = RedisServer::start();
+    let store = connected(&server.url()).await;
+    let keys = [("a", limit("1/h burst 10000"))];
+    let drawn = draw_until_some_is_in_hand(&store, &keys).await;
+    let before = store.counts().leases;
+    let mut draws = Draws::new();
+    take(&keys, 10_001 - drawn).leased().push(&mut draws);
+    {
+        let mut drawing = pin!(store.draw(&mut draws));
+        let polled = drawing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending(), "it goes to the server");
+    }
+    let after = store.counts().leases;
+    assert_eq!((after.spent, after.forfeited), (before.spent, before.forfeited));
+    let (is_granted, _) = take(&keys, 1).leased().told_by(&store).await;
+    assert!(is_granted && store.counts().leases.granted == before.granted + 1, "it is still here");
+}
+
+#[tokio::test]
+async fn after_a_refund_or_a_reset_nobody_is_denied_without_asking() {
+    let server = RedisServer::start();
+    for act in [Act::Give(5), Act::Clear] {
+        let store = connected(&server.url()).await;
+        let keys = [(if act == Act::Clear { "reset" } else { "refunded" }, limit("1/h burst 40"))];
+        let before = store.counts().leases.refused;
+        // Until it is denied without asking.
+        while store.counts().leases.refused == before {
+            take(&keys, 1).leased().told_by(&store).await;
+        }
+        let asked = Asked { act, ..take(&keys, 0).leased() };
+        let (_, left) = asked.told_by(&store).await;
+        assert!(left >= 5, "{act:?} left {left}");
+        let (is_granted, _) = take(&keys, 1).leased().told_by(&store).await;
+        assert!(is_granted, "{act:?}");
+    }
 }
 
 #[tokio::test]

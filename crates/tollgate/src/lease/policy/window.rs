@@ -92,7 +92,7 @@ impl Window {
         if !is_overdrawn(limit, demand) {
             return 0.0;
         }
-        let surely = refused - chance(limit) - VARIES / (demand.here() * self.lasts).sqrt();
+        let surely = refused - chance(limit, demand) - VARIES / (demand.draws_here() * self.lasts).sqrt();
         // In the last moments neither is left, and two negatives must not make a pause.
         let (surely, until_late) = (surely.max(0.0), (self.lasts - TRIPS * self.trip).max(0.0));
         hardly.max(surely * MADE_UP * until_late - self.trip)
@@ -107,16 +107,16 @@ pub(in crate::lease) fn is_over(limit: &Limit, seen: Option<State>, at: Micros) 
 
 /// Whether so much more is drawn of a busy key than its short window allows that it can't be chance.
 pub(super) fn is_overdrawn(limit: &Limit, demand: &Demand) -> bool {
-    is_short(limit) && is_busy(demand) && demand.refused_share() > chance(limit)
+    is_short(limit) && is_busy(demand) && demand.refused_share() > chance(limit, demand)
 }
 
-fn chance(limit: &Limit) -> f32 {
-    CHANCE / float(limit.capacity()).sqrt()
+fn chance(limit: &Limit, demand: &Demand) -> f32 {
+    CHANCE / (float(limit.capacity()) / demand.cost()).sqrt()
 }
 
 /// Whether a window's key is drawn so often that asking the store matters more than the last unit.
 pub(super) fn is_busy(demand: &Demand) -> bool {
-    demand.here() > BUSY
+    demand.draws_here() > BUSY
 }
 
 /// How many units make up what is known of how many are refused: those of a window, which is now full and now not.
@@ -125,17 +125,17 @@ pub(in crate::lease) fn counted(limit: &Limit) -> f32 {
 }
 
 /// The part of what is left of a window for which to take ahead near the limit.
-pub(super) fn part(limit: &Limit) -> f32 {
-    PARTS.0 + (PARTS.1 - PARTS.0) * share_of_many(limit)
+pub(super) fn part(limit: &Limit, demand: &Demand) -> f32 {
+    PARTS.0 + (PARTS.1 - PARTS.0) * share_of_many(limit, demand)
 }
 
 /// For how many seconds a window can spare units though little is left.
-pub(super) fn brief(limit: &Limit) -> f32 {
-    BRIEF * seconds(limit.window()) * share_of_many(limit)
+pub(super) fn brief(limit: &Limit, demand: &Demand) -> f32 {
+    BRIEF * seconds(limit.window()) * share_of_many(limit, demand)
 }
 
-fn share_of_many(limit: &Limit) -> f32 {
-    (float(limit.capacity()) / MANY).min(1.0)
+fn share_of_many(limit: &Limit, demand: &Demand) -> f32 {
+    (float(limit.capacity()) / demand.cost() / MANY).min(1.0)
 }
 
 /// Whether what is lent lapses with a window, so that it can't be renewed.

@@ -90,7 +90,9 @@ fn a_lease_in_use_is_renewed_before_it_ends() {
 fn a_key_of_which_nothing_is_left_is_refused_without_asking_for_a_while() {
     let mut world = world("bucket 1000/s");
     for _ in 0..200 {
-        if let Spend::Ask(Some(order)) | Spend::Spent(Spent { order: Some(order), .. }) = world.spend(1) {
+        if let Spend::Ask { order: Some(order), .. } | Spend::Spent(Spent { order: Some(order), .. }) =
+            world.spend(1)
+        {
             world.settle(&order);
         }
         world.pass(Span::millis(1));
@@ -124,7 +126,9 @@ fn a_window_that_is_used_up_is_not_asked_for_until_it_is_over() {
     let mut world = world("window 1000/s");
     let end = world.now.plus(Span::SECOND);
     for _ in 0..100 {
-        if let Spend::Ask(Some(order)) | Spend::Spent(Spent { order: Some(order), .. }) = world.spend(2) {
+        if let Spend::Ask { order: Some(order), .. } | Spend::Spent(Spent { order: Some(order), .. }) =
+            world.spend(2)
+        {
             world.settle(&order);
         }
         world.pass(Span::millis(1));
@@ -139,19 +143,19 @@ fn a_window_that_is_used_up_is_not_asked_for_until_it_is_over() {
     // A new window is as good as any: while it is asked for, nobody is refused.
     world.now = end.plus(Span::millis(1));
     world.ask(1);
-    assert_eq!(world.spend(1), Spend::Ask(None));
+    assert_eq!(world.spend(1), Spend::ASK);
 }
 
 #[test]
 fn a_small_limit_is_never_leased() {
     let mut world = world("bucket 10/min");
     for _ in 0..100 {
-        assert_eq!(world.spend(1), Spend::Ask(None));
+        assert_eq!(world.spend(1), Spend::ASK);
         world.pass(Span::millis(1));
     }
     world.limit =
         Limit::new(Law::SlidingWindowLog(tollgate_core::LogSize::Modest), "10/s".parse().unwrap()).unwrap();
-    assert_eq!(world.spend_of(Tag { mark: 1, spread: 1 }, "log", 1), Spend::Ask(None));
+    assert_eq!(world.spend_of(Tag { mark: 1, spread: 1 }, "log", 1), Spend::ASK);
     assert_eq!(world.leases.counts().keys, 1, "a law that can't lend needs no cell");
 }
 
@@ -161,24 +165,26 @@ fn a_newcomer_in_a_crowd_does_without() {
     world.leases = Leases::new(8);
     let tag = |mark: u64| Tag { mark, spread: 0 };
     for mark in 1..=8 {
-        assert_eq!(world.spend_of(tag(mark), "k", 1), Spend::Ask(None));
+        assert_eq!(world.spend_of(tag(mark), "k", 1), Spend::ASK);
     }
     for mark in 2..=9 {
         // The first key has come once only, and makes room for the ninth.
         match world.spend_of(tag(mark), "k", 1) {
-            Spend::Ask(Some(order)) => drop(world.settle(&order)),
-            other => assert_eq!((other, mark), (Spend::Ask(None), 9)),
+            Spend::Ask { order: Some(order), .. } => drop(world.settle(&order)),
+            other => assert_eq!((other, mark), (Spend::ASK, 9)),
         }
     }
-    let Spend::Ask(Some(order)) = world.spend_of(tag(9), "k", 1) else { panic!("it has a place") };
+    let Spend::Ask { order: Some(order), .. } = world.spend_of(tag(9), "k", 1) else {
+        panic!("it has a place")
+    };
     world.settle(&order);
-    assert_eq!(world.spend_of(tag(1), "k", 1), Spend::Ask(None));
-    assert_eq!(world.spend_of(tag(1), "k", 1), Spend::Ask(None), "all places hold leases");
+    assert_eq!(world.spend_of(tag(1), "k", 1), Spend::ASK);
+    assert_eq!(world.spend_of(tag(1), "k", 1), Spend::ASK, "all places hold leases");
     let counts = world.leases.counts();
     assert_eq!((counts.keys, counts.max_keys, counts.crowded), (8, 8, 2));
     world.pass(Span::secs(60));
-    assert_eq!(world.spend_of(tag(1), "k", 1), Spend::Ask(None));
-    assert!(matches!(world.spend_of(tag(1), "k", 1), Spend::Ask(Some(_))), "they are over");
+    assert_eq!(world.spend_of(tag(1), "k", 1), Spend::ASK);
+    assert!(matches!(world.spend_of(tag(1), "k", 1), Spend::Ask { order: Some(_), .. }), "they are over");
 }
 
 #[test]
@@ -186,7 +192,7 @@ fn a_very_long_key_is_leased_and_not_kept() {
     let mut world = world("bucket 400/min");
     let key = "k".repeat(MAX_KEY_BYTES);
     world.spend_of(TAG, &key, 1);
-    let Spend::Ask(Some(order)) = world.spend_of(TAG, &key, 1) else { panic!("it is leased") };
+    let Spend::Ask { order: Some(order), .. } = world.spend_of(TAG, &key, 1) else { panic!("it is leased") };
     assert!(world.settle(&order).units * 64 > 400);
     let mut out = Vec::new();
     for _ in 0..2 {
@@ -204,7 +210,9 @@ fn a_warm_key_is_spent_without_allocating() {
     busy_lease(&mut world);
     let counted = allocation_counter::measure(|| {
         for _ in 0..1_000 {
-            if let Spend::Ask(Some(order)) | Spend::Spent(Spent { order: Some(order), .. }) = world.spend(1) {
+            if let Spend::Ask { order: Some(order), .. } | Spend::Spent(Spent { order: Some(order), .. }) =
+                world.spend(1)
+            {
                 let told = world.lend(&order);
                 world.leases.settle(&order, told, world.now);
             }
@@ -216,7 +224,7 @@ fn a_warm_key_is_spent_without_allocating() {
 #[test]
 fn one_key_does_not_fill_the_way_to_the_store() {
     let mut world = world("bucket 1000000/s");
-    let asks = |world: &World| (0..5_000).filter(|_| matches!(world.spend(1), Spend::Ask(_))).count();
+    let asks = |world: &World| (0..5_000).filter(|_| matches!(world.spend(1), Spend::Ask { .. })).count();
     assert_eq!(asks(&world), 1024, "within a moment");
     world.pass(Span::millis(9));
     assert_eq!(asks(&world), 0);

@@ -49,6 +49,25 @@ impl Bound {
         }
     }
 
+    /// Takes out units that were counted at the store's time `at`, and were not admitted after all.
+    pub(super) fn forgive(&mut self, units: u32, at: Micros) {
+        let units = u64::from(units);
+        let window = match self.figures {
+            Figures::Bucket { unit, .. } => {
+                self.level = self.level.saturating_sub(units * unit);
+                return;
+            }
+            Figures::FixedWindow { per, .. } => at.get() / per.get(),
+            Figures::SlidingWindow { window, tick, .. } => at.get() / (window * u64::from(tick)),
+            Figures::SlidingLog { .. } | Figures::Concurrency { .. } => return,
+        };
+        if window == self.at {
+            self.level = self.level.saturating_sub(units);
+        } else if window + 1 == self.at {
+            self.before = self.before.saturating_sub(units);
+        }
+    }
+
     fn turn(&mut self, window: u64) {
         if window != self.at {
             self.before = if window == self.at + 1 { self.level } else { 0 };

@@ -49,10 +49,17 @@ fn live(seed: u64) -> World {
         _ => dice.pick(&quotas),
     };
     let limit = limit(law, quota);
+    // Others of its kind that bind now and then.
+    let others = ["400 per 10s", "120/s", "6000/min"].map(|quota| self::limit(law, quota));
+    let limits = match dice.below(3) {
+        0 => vec![limit],
+        1 => vec![limit, dice.pick(&others)],
+        _ => vec![dice.pick(&others), limit, dice.pick(&others)],
+    };
     let rate = f64::from(limit.quota().amount()) / (limit.quota().per().get() as f64 / 1e6);
     let (nodes, keys) = (1 + dice.below(4), 1 + dice.below(2));
     let weather = weather(&mut dice);
-    let mut world = World::new(limit, keys, nodes, weather, seed);
+    let mut world = World::new(&limits, keys, nodes, weather, seed);
     let end = world.now + micros(6_000.0 / rate).clamp(60_000_000, 200_000_000);
     let mut demand = rate;
     let mut phase_ends = 0;
@@ -69,7 +76,7 @@ fn live(seed: u64) -> World {
         let next = world.now + micros(dice.wait(1.0 / (demand * keys as f64)));
         world.run_until(next);
         let node = pick(&mut dice, &weights);
-        let units = if dice.happens(0.9) { 1 } else { dice.pick(&[0, 2, 3, 10]) };
+        let units = if dice.happens(0.9) { 1 } else { dice.pick(&[0, 2, 3, 10, 60]) };
         world.request(node, Draw { key: dice.below(keys), units, is_due: false });
     }
     world
@@ -80,14 +87,13 @@ fn weather(dice: &mut Dice) -> Weather {
         |least: f64| if dice.happens(0.5) { f64::INFINITY } else { dice.scale(least, 20.0 * least) };
     let (stall, death, stop, outage) = (often(3.0), often(10.0), often(15.0), often(20.0));
     let mut chance = |most: f64| if dice.happens(0.5) { 0.0 } else { dice.part() * most };
-    let (loss, late, unsent, mixed) = (chance(0.2), chance(0.2), chance(0.2), chance(0.3));
+    let (loss, late, unsent) = (chance(0.2), chance(0.2), chance(0.2));
     let patience = dice.scale(0.01, 3.0);
     Weather {
         trip: (0.000_1, dice.scale(0.000_2, 0.3)),
         loss,
         late,
         unsent,
-        mixed,
         stall,
         death,
         stop,

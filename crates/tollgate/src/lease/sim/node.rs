@@ -1,9 +1,9 @@
 //! A node: its leases, its clock, and whether it is up.
 
-use super::super::{Leases, Whose};
+use super::super::Leases;
 use super::dice::Dice;
 use crate::memory::tag::Tag;
-use tollgate_core::{Micros, Scope};
+use tollgate_core::Micros;
 
 /// A node. Dead ones start anew at once, with nothing.
 #[derive(Debug)]
@@ -75,10 +75,8 @@ impl Node {
     }
 }
 
-/// A key by its number. Names matter only in that each key has one.
-pub(super) fn whose(key: usize) -> Whose<'static> {
-    let mixed = (key as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let tag =
-        Tag { mark: mixed.max(1), spread: mixed.rotate_left(32).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20 };
-    Whose { tag, key: "k".into(), scope: Scope(key as u64) }
+/// What stands for a key under one of its limits, by its number.
+pub(super) fn tag(number: usize) -> Tag {
+    let mixed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Tag { mark: mixed.max(1), spread: mixed.rotate_left(32).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20 }
 }

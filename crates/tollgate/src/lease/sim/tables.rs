@@ -59,11 +59,15 @@ pub struct Figure {
 pub struct Case {
     /// Its limit.
     pub limit: Limit,
+    /// Further limits that each request is held to.
+    pub others: [Option<Limit>; 2],
+    /// What a request costs: from one unit to this many, each as likely.
+    pub most_cost: u32,
     /// How many nodes there are.
     pub nodes: usize,
     /// What share of the requests the first node gets. The others get as many as each other.
     pub first: f64,
-    /// How much is asked for, as a multiple of the limit.
+    /// How much is asked for, as a multiple of the limit, and of that which allows the least where there are several.
     pub demand: f64,
 }
 
@@ -102,14 +106,39 @@ struct Run {
 /// If its own limits can't be read, which would be a fault here.
 pub fn cases() -> Vec<Case> {
     let quotas = ["10/min", "100/min", "1000/min", "100/s", "1000/s", "10000/s", "100000/s"];
-    let laws = [Law::TokenBucket, Law::FixedWindow(Align::Wall(Zone::UTC)), Law::SlidingWindowCounter];
+    let single = LAWS.into_iter().flat_map(|law| quotas.map(|quota| (law, vec![quota], 1)));
+    single.flat_map(|(law, quotas, most_cost)| spread(law, &quotas, most_cost)).collect()
+}
+
+/// Several limits at once, and requests that cost more than one unit, with every number of nodes, spread and demand.
+///
+/// # Panics
+/// If its own limits can't be read, which would be a fault here.
+pub fn combined_cases() -> Vec<Case> {
+    let kinds: [(&[&str], u32); 8] = [
+        (&["20/s", "600/min"], 1),
+        (&["100/s", "3000/min"], 1),
+        (&["1000/s", "30000/min"], 1),
+        (&["20/s", "600/min", "30000/h"], 1),
+        (&["100/s", "4000/min", "180000/h"], 1),
+        (&["1000/min"], 10),
+        (&["10000/min"], 100),
+        (&["100/s", "3000/min"], 5),
+    ];
+    let all = LAWS.into_iter().flat_map(|law| kinds.map(|(quotas, most_cost)| (law, quotas, most_cost)));
+    all.flat_map(|(law, quotas, most_cost)| spread(law, quotas, most_cost)).collect()
+}
+
+const LAWS: [Law; 3] =
+    [Law::TokenBucket, Law::FixedWindow(Align::Wall(Zone::UTC)), Law::SlidingWindowCounter];
+
+/// Every number of nodes, spread and demand.
+fn spread(law: Law, quotas: &[&str], most_cost: u32) -> Vec<Case> {
     let mut cases = Vec::new();
-    for limit in laws.into_iter().flat_map(|law| quotas.map(|quota| limit(law, quota))) {
-        for nodes in [2, 4, 16] {
-            for first in [1.0 / float(nodes), 0.9] {
-                for demand in [0.5, 0.95, 1.0, 1.5, 10.0] {
-                    cases.push(Case { limit, nodes, first, demand });
-                }
+    for nodes in [2, 4, 16] {
+        for first in [1.0 / float(nodes), 0.9] {
+            for demand in [0.5, 0.95, 1.0, 1.5, 10.0] {
+                cases.push(Case::new(law, quotas, most_cost, (nodes, first, demand)));
             }
         }
     }
@@ -117,6 +146,16 @@ pub fn cases() -> Vec<Case> {
 }
 
 impl Case {
+    fn new(law: Law, quotas: &[&str], most_cost: u32, (nodes, first, demand): (usize, f64, f64)) -> Case {
+        let other = |index: usize| quotas.get(index).map(|quota| limit(law, quota));
+        Case { limit: limit(law, quotas[0]), others: [other(1), other(2)], most_cost, nodes, first, demand }
+    }
+
+    /// All limits that a request is held to.
+    pub fn limits(&self) -> Vec<Limit> {
+        std::iter::once(self.limit).chain(self.others.into_iter().flatten()).collect()
+    }
+
     /// Draws the key, with each of one seed or more, as often as it takes to tell, but at most so many times.
     pub fn measure(&self, most: u64, seeds: u64) -> Row {
         let requests = self.requests().min(most);
@@ -127,7 +166,8 @@ impl Case {
     /// stay a little behind. That happens once, and after many windows it weighs little.
     fn requests(&self) -> u64 {
         let windows = if self.demand < 1.0 { 20.0 } else { 120.0 };
-        let burst = float(self.limit.capacity());
+        let burst = self.limits().iter().map(|limit| float(limit.capacity())).fold(0.0, f64::max);
+        let burst = burst / self.mean_cost();
         (whole(windows * self.demand * burst) as u64)
             .max(whole((300.0 * burst).clamp(100_000.0, 300_000.0)) as u64)
     }
@@ -148,11 +188,11 @@ impl Case {
     /// many the limit has admitted. Each node's share is a chance, not a turn: nobody spreads requests evenly over a
     /// millisecond.
     fn live(&self, requests: u64, seed: u64, is_lent: bool) -> (Vec<Counts>, u64) {
-        let mut world = World::new(self.limit, 1, self.nodes, Weather::FAIR, seed);
+        let mut world = World::new(&self.limits(), 1, self.nodes, Weather::FAIR, seed);
         world.is_lent = is_lent;
         // With dice of their own, requests are the same whatever becomes of them.
         let mut dice = Dice::new(!seed);
-        let mut oracle = Oracle::new(self.limit, 1);
+        let mut oracle = Oracle::new(&self.limits(), 1);
         let (begin, mut at, rate, others) = (world.now, 0.0, self.rate(), self.others());
         for _ in 0..requests {
             at += dice.wait(1.0 / rate);
@@ -162,8 +202,12 @@ impl Case {
                 false => 1 + whole((spot - self.first) / others).min(self.nodes - 2),
             };
             world.run_until(begin + micros(at));
-            let is_due = oracle.draw(0, world.now);
-            world.request(node, Draw { key: 0, units: 1, is_due });
+            let units = match self.most_cost {
+                1 => 1,
+                most => 1 + u32::try_from(dice.below(most as usize)).unwrap_or(0),
+            };
+            let is_due = oracle.draw(0, units, world.now);
+            world.request(node, Draw { key: 0, units, is_due });
         }
         world.run_until(world.now + micros(0.1));
         (world.counts, oracle.admitted)
@@ -171,8 +215,12 @@ impl Case {
 
     /// Requests each second.
     fn rate(&self) -> f64 {
-        let quota = self.limit.quota();
-        self.demand * float(quota.amount()) / float(quota.per().get()) * 1e6
+        let rate = |limit: &Limit| float(limit.quota().amount()) / float(limit.quota().per().get()) * 1e6;
+        self.demand * self.limits().iter().map(rate).fold(f64::INFINITY, f64::min) / self.mean_cost()
+    }
+
+    fn mean_cost(&self) -> f64 {
+        (1.0 + float(self.most_cost)) / 2.0
     }
 
     /// What share of the requests each node but the first gets.
@@ -197,8 +245,8 @@ impl Crowd<'_> {
 
     fn run(&self, seed: u64) -> Run {
         let limit = limit(Law::TokenBucket, self.quota);
-        let mut world = World::new(limit, self.keys, self.nodes, Weather::FAIR, seed);
-        let mut oracle = Oracle::new(limit, self.keys);
+        let mut world = World::new(&[limit], self.keys, self.nodes, Weather::FAIR, seed);
+        let mut oracle = Oracle::new(&[limit], self.keys);
         let ranks = Ranks::new(self.keys);
         let (begin, mut at, mut before) = (world.now, 0.0, None);
         while at < self.warm + self.seconds {
@@ -208,7 +256,7 @@ impl Crowd<'_> {
                 before = Some((world.counts.clone(), oracle.admitted));
             }
             let (node, key) = (world.dice.below(self.nodes), ranks.pick(&mut world.dice));
-            let is_due = oracle.draw(key, world.now);
+            let is_due = oracle.draw(key, 1, world.now);
             world.request(node, Draw { key, units: 1, is_due });
         }
         world.run_until(world.now + micros(0.1));
@@ -267,24 +315,29 @@ impl Counts {
     }
 }
 
-/// The limit itself, with all requests before it at once.
+/// The limits themselves, with all requests before them at once.
 struct Oracle {
-    limit: Limit,
-    keys: Vec<Option<State>>,
+    limits: Vec<Limit>,
+    keys: Vec<Vec<Option<State>>>,
     admitted: u64,
 }
 
 impl Oracle {
-    fn new(limit: Limit, keys: usize) -> Oracle {
-        Oracle { limit, keys: vec![None; keys], admitted: 0 }
+    fn new(limits: &[Limit], keys: usize) -> Oracle {
+        Oracle { limits: limits.to_vec(), keys: vec![vec![None; limits.len()]; keys], admitted: 0 }
     }
 
-    fn draw(&mut self, key: usize, now: u64) -> bool {
-        let step = self.limit.step(self.keys[key], Micros::new(now), Ask::exactly(1));
-        let is_due = step.granted.is_some();
+    fn draw(&mut self, key: usize, units: u32, now: u64) -> bool {
+        let states = &mut self.keys[key];
+        let step = |(limit, state): (&Limit, &Option<State>)| {
+            limit.step(*state, Micros::new(now), Ask::exactly(units))
+        };
+        let is_due = self.limits.iter().zip(&*states).all(|both| step(both).granted.is_some());
         if is_due {
-            self.keys[key] = Some(step.state);
-            self.admitted += 1;
+            for (limit, state) in self.limits.iter().zip(states) {
+                *state = Some(step((limit, state)).state);
+            }
+            self.admitted += u64::from(units);
         }
         is_due
     }
@@ -331,7 +384,7 @@ mod tests {
     /// Holds a case to the bars, with `asked` for the busiest node.
     #[track_caller]
     fn check(law: Law, quota: &str, (nodes, first, demand): (usize, f64, f64), asked: f64) {
-        let case = Case { limit: limit(law, quota), nodes, first, demand };
+        let case = Case::new(law, &[quota], 1, (nodes, first, demand));
         let requests = case.requests().min(1_800_000);
         let run = if demand < 1.0 { case.run(requests, 1) } else { case.run_lent(requests, 1) };
         assert!(run.net < 0.001, "{case:?}: {run:?}");
@@ -359,6 +412,58 @@ mod tests {
     fn of_windows_few_are_refused_who_need_not_be_and_the_store_is_seldom_asked() {
         check_all(Law::FixedWindow(Align::Wall(Zone::UTC)), &["1000/min", "10000/s"]);
         check_all(Law::SlidingWindowCounter, &["1000/min"]);
+    }
+
+    /// A limit that has units here and one that has none: the request asks the store for the second, and what is here of
+    /// the first counts too.
+    #[test]
+    fn of_several_limits_few_are_refused_who_need_not_be() {
+        for law in LAWS {
+            for quotas in [&["20/s", "600/min"][..], &["20/s", "600/min", "30000/h"]] {
+                for (nodes, first) in [(2, 0.5), (4, 0.25), (16, 0.9)] {
+                    for demand in [0.95, 1.5, 10.0] {
+                        let case = Case::new(law, quotas, 1, (nodes, first, demand));
+                        let run = case.run_lent(case.requests().min(400_000), 1);
+                        assert!(run.net < 0.001, "{case:?}: {run:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// A window that is used up in its first seconds, over and over: not a unit of it may be left in somebody's hands.
+    #[test]
+    fn a_long_window_beside_a_short_one_is_used_to_the_last_unit() {
+        for (quotas, nodes) in [(["20/s", "600/h"], 2), (["30/s", "1200/day"], 4)] {
+            let limits = quotas.map(|quota| limit(LAWS[1], quota));
+            let mut world = World::new(&limits, 1, nodes, Weather::FAIR, 1);
+            let mut dice = Dice::new(2);
+            let begin = world.now;
+            for request in 0..12_000_u64 {
+                world.run_until(begin + request * 10_000);
+                let node = dice.below(nodes);
+                world.request(node, Draw { key: 0, units: 1, is_due: false });
+            }
+            world.run_until(world.now + micros(1.0));
+            let admitted: u64 = world.counts.iter().map(|counts| counts.admitted).sum();
+            assert_eq!(admitted, u64::from(limits[1].capacity()), "{quotas:?}");
+            assert_eq!(world.excess, 0);
+        }
+    }
+
+    #[test]
+    fn of_requests_that_cost_several_units_few_are_refused_that_need_not_be() {
+        for law in LAWS {
+            for (quota, most_cost) in [("1000/min", 10), ("10000/min", 100)] {
+                for (nodes, first) in [(2, 0.5), (4, 0.25), (16, 0.9)] {
+                    for demand in [0.95, 1.5, 10.0] {
+                        let case = Case::new(law, &[quota], most_cost, (nodes, first, demand));
+                        let run = case.run_lent(case.requests().min(400_000), 1);
+                        assert!(run.net < 0.001, "{case:?}: {run:?}");
+                    }
+                }
+            }
+        }
     }
 
     /// Near its limit a sliding window has hardly anything to lend. What it must not do is to refuse for that, nor to ask
