@@ -41,7 +41,7 @@ pub use explain::{Explanation, Listed, Standing};
 pub use import::{Import, Outcome, Source, import};
 pub use path::{PathStyle, normalise};
 pub use pattern::{PathPattern, PathPatternError, Pattern};
-pub use plan::{Bound, Case, Plan, Stated, Verb};
+pub use plan::{Bound, Case, Notes, Plan, Stated, Verb};
 pub use read::{Review, read};
 pub use request::{Attribute, Descriptor, Request};
 pub use rule::{Misfit, Rule};

@@ -233,7 +233,7 @@ fn template(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternErro
     Ok(PathPattern::Template { text: canonical.into(), segments: segments.into() })
 }
 
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }

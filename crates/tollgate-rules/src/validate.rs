@@ -2,6 +2,7 @@
 
 mod draws;
 mod hidden;
+mod keyless;
 mod lists;
 
 use crate::complaint::{Complaint, Complaints, quoted};
@@ -28,6 +29,7 @@ pub(crate) fn cross(spec: &FileSpec, unsound: &[bool], complaints: &mut Complain
     lists::check(spec, complaints);
     draws::check(spec, complaints);
     hidden::check(spec, unsound, complaints);
+    keyless::check(spec, complaints);
 }
 
 fn ids(rules: &[RuleSpec], complaints: &mut Complaints) {
@@ -106,7 +108,7 @@ mod tests {
     #[test]
     fn a_spec_from_elsewhere_is_checked_too() {
         let text = "rules: [{id: r, tier: pro, match: {tier: [pro, fre]}, limit: 1/s}]\ntiers: {free: 1/s, \
-                    pro: 2/s, fre: 3/s}";
+                    pro: 2/s, fre: 3/s}\nmissing: skip";
         let mut spec = crate::read(text, Micros::EPOCH).spec.expect("the file is in order");
         assert_eq!(validate(&spec), []);
         spec.tiers.pop();
