@@ -322,3 +322,43 @@ default: {limit: 100/day}
     assert_eq!((metrics.decisions("default", "allowed"), metrics.decisions("default", "denied")), (6.0, 0.0));
     assert_eq!(metrics.all_decisions().len(), 2, "a rule that is off decides nothing");
 }
+
+#[test]
+fn an_unknown_tier_and_a_missing_key_pass_no_limit() {
+    let rules = "
+tiers: {free: 10/day, pro: 100/day}
+default_tier: free
+rules: [{id: login, match: {path: /login}, key: client, limit: 5/day}]
+";
+    check(
+        rules,
+        &[
+            (json!({"client_key": "a", "tier": "pro"}), "tier:pro", Some(99)),
+            (json!({"client_key": "b", "tier": "Pro"}), "tier:free", Some(9)),
+            (json!({"ip": "192.0.2.1"}), "tier:free", Some(9)),
+            (json!({"client_key": "192.0.2.1"}), "tier:free", Some(9)),
+            (json!({"ip": "2001:db8::1"}), "tier:free", Some(9)),
+            (json!({"ip": "2001:db8::2"}), "tier:free", Some(8)),
+            (json!({"attributes": {"x": "1"}}), "tier:free", Some(9)),
+            (json!({"attributes": {"x": "2"}}), "tier:free", Some(8)),
+            (json!({"ip": "192.0.2.1", "endpoint": "http://host/login"}), "login", Some(4)),
+            (json!({"ip": "192.0.2.1", "endpoint": "/login;a=b"}), "login", Some(3)),
+            (json!({"ip": "192.0.2.1", "endpoint": "/x/..;/login"}), "login", Some(2)),
+        ],
+    );
+    let strict = Server::with_rules(&format!("{rules}unknown_tier: refuse\nmissing: refuse\n"));
+    let mut client = strict.connect();
+    for (request, reason, code) in [
+        (json!({"client_key": "b", "tier": "Pro"}), "unknown_tier", "UNKNOWN_TIER"),
+        (json!({"attributes": {"x": "1"}}), "missing", "IDENTITY_MISSING"),
+    ] {
+        let answer = client.post("/v1/check", request.to_string()).json();
+        assert_eq!((&answer["allowed"], &answer["reason"]), (&json!(false), &json!(reason)), "{request}");
+        let answer = client.post("/v1/check?deny_status=429", request.to_string());
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (429, &json!(code)), "{request}");
+    }
+    let metrics = strict.metrics();
+    assert_eq!(metrics.decisions("(unknown_tier)", "denied"), 2.0);
+    assert_eq!(metrics.value("tollgate_unknown_tiers_total{handling=\"refused\"}"), 2.0);
+    assert_eq!(metrics.value("tollgate_missing_keys_total{handling=\"refused\"}"), 2.0);
+}

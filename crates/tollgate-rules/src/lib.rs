@@ -13,6 +13,7 @@ mod descriptors;
 mod diff;
 mod dimension;
 mod explain;
+mod expression;
 mod import;
 mod index;
 mod lists;
@@ -28,7 +29,7 @@ mod set;
 mod shapes;
 pub mod spec;
 mod tail;
-
+mod texts;
 mod validate;
 mod yaml;
 

@@ -31,6 +31,11 @@ impl Pattern {
         self.text.split('*').next().unwrap_or_default()
     }
 
+    /// What every text that it matches ends with.
+    pub fn suffix(&self) -> &str {
+        self.text.rsplit('*').next().unwrap_or_default()
+    }
+
     /// Whether it matches everything.
     pub fn is_any(&self) -> bool {
         !self.text.is_empty() && self.text.bytes().all(|byte| byte == b'*')

@@ -184,11 +184,9 @@ impl RuleSet {
         (set.tiers, set.tier_names) = compile_tiers(spec);
         set.unknown_tier = spec.unknown_tier;
         for (position, tier) in (0..).zip(&spec.tiers) {
-            for pattern in &tier.keys {
-                set.tier_keys.insert(&pattern.value);
-                set.tier_of_pattern.push(position);
-            }
+            set.tier_of_pattern.extend(tier.keys.iter().map(|_| position));
         }
+        set.tier_keys = Keys::new(spec.tiers.iter().flat_map(|tier| &tier.keys).map(|key| &key.value));
         set.default_tier = spec.default_tier.as_ref().and_then(|tier| set.tier_index(&tier.value));
         set.clients = spec.clients.iter().map(|client| compile_client(client, &set)).collect();
         set.allow = List::new(&spec.allow);
@@ -202,7 +200,7 @@ impl RuleSet {
         };
         let base_begins = base.map_or(rules.len(), |base| base.default as usize);
         let is_filed = |rule: &Rule| rule.mode != Mode::Disabled;
-        set.index = Index::new(&rules[..base_begins], spec.paths, is_filed);
+        set.index = Index::new(&rules[..base_begins], is_filed);
         let filed = rules[..base_begins].iter().filter(|rule| is_filed(rule));
         set.tracks = filed.fold(0, |all, rule| all | 1 << rule.track);
         set.needs_path = rules.iter().any(|rule| {

@@ -6,6 +6,7 @@
 
 use crate::address::Cidr;
 use crate::dimension::Dimension;
+use crate::expression::Expressions;
 use crate::path::PathStyle;
 use crate::pattern::{PathPattern, Pattern};
 use std::num::NonZeroU16;
@@ -73,6 +74,15 @@ pub struct FileSpec {
     pub consistency: Option<Consistency>,
     /// For rules that do not say it themselves.
     pub store_timeout_ms: Option<NonZeroU16>,
+}
+
+impl FileSpec {
+    /// How many different expressions its rules have, and how many bytes they take when they are compiled.
+    pub fn expressions(&self) -> (usize, usize) {
+        let mut all = Expressions::default();
+        self.rules.iter().filter_map(|rule| rule.when.path.as_ref()).for_each(|path| all.add(path));
+        (all.len(), all.bytes())
+    }
 }
 
 /// A rule as written.

@@ -6,6 +6,7 @@ mod keyless;
 mod lists;
 
 use crate::complaint::{Complaint, Complaints, quoted};
+use crate::expression::Expressions;
 use crate::read::Tiers;
 use crate::spec::{Consistency, FileSpec, Mode, RuleSpec};
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use tollgate_core::Law;
 pub fn validate(spec: &FileSpec) -> Vec<Complaint> {
     let mut complaints = Complaints::default();
     tiers(spec, &mut complaints);
+    expressions(spec, &mut complaints);
     cross(spec, &[], &mut complaints);
     complaints.finish()
 }
@@ -75,6 +77,18 @@ fn leases(spec: &FileSpec, complaints: &mut Complaints) {
             let said = "a sliding_window_log can't be leased, so this rule is counted exactly: write \
                         consistency: exact here";
             complaints.warn(rule.id.place, said);
+        }
+    }
+}
+
+/// A reader stops at the bound; a spec from elsewhere has its expressions already.
+fn expressions(spec: &FileSpec, complaints: &mut Complaints) {
+    let mut all = Expressions::default();
+    for rule in &spec.rules {
+        rule.when.path.iter().for_each(|path| all.add(path));
+        if all.are_too_large() {
+            complaints.error(rule.id.place, Expressions::too_large());
+            return;
         }
     }
 }

@@ -612,3 +612,13 @@ fn a_rule_says_what_to_do_with_requests_that_lack_its_key() {
     plan.add(&rules, Verb::Check, &Request::new("k"), || NOW);
     assert!(plan.is_settled() && plan.draws().all().is_empty(), "what is refused takes nothing");
 }
+
+#[test]
+fn an_absolute_path_of_a_proxy_meets_the_rule_of_its_path() {
+    let rules = compiled("rules: [{id: login, key: ip, match: {path: /login}, limit: 1/s}]");
+    for path in ["http://h/login", "https://user@h:443/x/..;/login?q", "/login;a=b"] {
+        let entries = [(":path", path), ("remote_address", "192.0.2.1")];
+        let bound = bound(&rules, &Request::new("").told_by(&entries));
+        assert_eq!(bound, [("login".to_owned(), vec!["192.0.2.1".to_owned()])], "{path}");
+    }
+}

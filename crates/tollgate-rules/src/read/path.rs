@@ -7,6 +7,7 @@ use super::Reader;
 use super::fields::{Fields, Item};
 use crate::address::{Cidr, CidrError};
 use crate::complaint::quoted;
+use crate::expression::Expressions;
 use crate::path::PathStyle;
 use crate::pattern::{PathPattern, PathPatternError, Pattern, is_name};
 use crate::spec::{At, Whom};
@@ -79,12 +80,25 @@ impl<'n> Reader<'n> {
         if let Some(pattern) = self.paths.get(&known) {
             return Some(pattern.clone());
         }
+        if self.expressions.are_too_large() {
+            // That has been said, and compiling the others could take for ever.
+            self.complaints.broken();
+            return None;
+        }
         match read(text, self.style) {
             Ok(pattern) => {
+                self.expressions.add(&pattern);
+                if self.expressions.are_too_large() {
+                    self.complaints.error(item.place(), Expressions::too_large());
+                }
                 self.paths.insert(known, pattern.clone());
                 Some(pattern)
             }
             Err(error) => {
+                if error == PathPatternError::RegexTooBig {
+                    // Finding that out takes as long as compiling the largest that may be.
+                    self.expressions.add_refused();
+                }
                 let mut said = error.to_string();
                 if said.contains("look-around") {
                     said.push_str(": write a rule above this one for what it should leave out");
