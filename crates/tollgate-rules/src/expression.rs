@@ -7,6 +7,7 @@
 
 use crate::path::PathStyle;
 use crate::pattern::{PathPattern, PathPatternError};
+use parking_lot::Mutex;
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::nfa::thompson::backtrack::{self, BoundedBacktracker};
 use regex_automata::nfa::thompson::pikevm::{self, PikeVM};
@@ -15,7 +16,7 @@ use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
 /// The most memory that one compiled expression may take.
 const MAX_REGEX_BYTES: usize = 1 << 20;
@@ -37,7 +38,7 @@ pub(crate) struct Expression {
 
 #[derive(Debug)]
 enum Engine {
-    Dfa(dense::DFA<Vec<u32>>),
+    Dfa(Box<dense::DFA<Vec<u32>>>),
     /// The second is for paths that are too long for the first.
     Nfa(BoundedBacktracker, PikeVM),
 }
@@ -50,7 +51,7 @@ impl Expression {
         is_anchored: bool,
     ) -> Result<Arc<Expression>, PathPatternError> {
         let name = (Box::from(expression), style.ignore_case);
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         if let Some(shared) = known.find(&name) {
             return Ok(shared);
         }
@@ -75,7 +76,7 @@ impl Expression {
                 },
             )?;
         let engine = match dfa(&nfa, is_anchored) {
-            Some(dfa) => Engine::Dfa(dfa),
+            Some(dfa) => Engine::Dfa(Box::new(dfa)),
             None => {
                 let failed =
                     |error: thompson::BuildError| PathPatternError::Regex { said: error.to_string() };
@@ -247,7 +248,7 @@ mod tests {
         }
         let kept = Expression::shared("kept", PathStyle::default(), false).unwrap();
         assert!(Arc::ptr_eq(&kept, &Expression::shared("kept", PathStyle::default(), false).unwrap()));
-        let known = KNOWN.lock().unwrap();
+        let known = KNOWN.lock();
         assert!(known.table.len() < 500, "{}", known.table.len());
     }
 }
