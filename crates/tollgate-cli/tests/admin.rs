@@ -147,8 +147,7 @@ fn metrics_count_what_was_done() {
     let expected = [
         ("(allow_list)", "allowed", 1.0),
         ("(deny_list)", "denied", 1.0),
-        ("(none)", "allowed", 1.0),
-        ("default", "allowed", 4.0),
+        ("default", "allowed", 5.0),
         ("log", "allowed", 1.0),
         ("orders", "allowed", 3.0),
         ("orders", "denied", 2.0),
