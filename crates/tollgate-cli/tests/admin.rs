@@ -164,8 +164,8 @@ fn metrics_count_what_was_done() {
         metrics.value(&format!("tollgate_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))),
         1.0
     );
-    // alice, bob, carol and dave under a key's limit, and one address.
-    assert_eq!((metrics.value("tollgate_keys"), metrics.value("tollgate_log_entries")), (5.0, 1.0));
+    // alice, bob, carol and dave under a key's limit, one address, and all that have neither key nor address.
+    assert_eq!((metrics.value("tollgate_keys"), metrics.value("tollgate_log_entries")), (6.0, 1.0));
     assert!((90_000.0..=100_000.0).contains(&metrics.value("tollgate_keys_max")));
     assert_eq!(metrics.value("tollgate_connections{listener=\"http\"}"), 1.0);
     assert!(metrics.value("tollgate_connections{listener=\"admin\"}") >= 1.0);

@@ -263,10 +263,10 @@ fn a_request_is_explained_rule_by_rule() {
     explained(
         &["--method", "DELETE"],
         &[
-            "ALLOWED: no rule binds it",
             "path: /",
             "orders: no: the method is not GET or POST",
-            "default: no: it counts by api_key, and the request does not tell it",
+            "tried-out: no: it counts by api_key, and the request does not tell it (shadow: refuses nobody)",
+            "* default: binds: token_bucket 100/min, counted for requests without client",
         ],
     );
 }
