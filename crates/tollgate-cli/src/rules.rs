@@ -206,7 +206,10 @@ fn summary(spec: &FileSpec) -> String {
         "allowed" | "denied" => format!("{number} {noun}"),
         noun => count(*number, noun),
     });
-    let shown: Vec<_> = shown.collect();
+    let mut shown: Vec<_> = shown.collect();
+    if let (number @ 1.., bytes) = spec.expressions() {
+        shown.push(format!("{} of {} KiB", count(number, "expression"), bytes.div_ceil(1024)));
+    }
     if shown.is_empty() { "no rules: everything is allowed".to_owned() } else { shown.join(", ") }
 }
 

@@ -147,8 +147,7 @@ fn metrics_count_what_was_done() {
     let expected = [
         ("(allow_list)", "allowed", 1.0),
         ("(deny_list)", "denied", 1.0),
-        ("(none)", "allowed", 1.0),
-        ("default", "allowed", 4.0),
+        ("default", "allowed", 5.0),
         ("log", "allowed", 1.0),
         ("orders", "allowed", 3.0),
         ("orders", "denied", 2.0),
@@ -165,8 +164,8 @@ fn metrics_count_what_was_done() {
         metrics.value(&format!("tollgate_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))),
         1.0
     );
-    // alice, bob, carol and dave under a key's limit, and one address.
-    assert_eq!((metrics.value("tollgate_keys"), metrics.value("tollgate_log_entries")), (5.0, 1.0));
+    // alice, bob, carol and dave under a key's limit, one address, and all that have neither key nor address.
+    assert_eq!((metrics.value("tollgate_keys"), metrics.value("tollgate_log_entries")), (6.0, 1.0));
     assert!((90_000.0..=100_000.0).contains(&metrics.value("tollgate_keys_max")));
     assert_eq!(metrics.value("tollgate_connections{listener=\"http\"}"), 1.0);
     assert!(metrics.value("tollgate_connections{listener=\"admin\"}") >= 1.0);

@@ -78,9 +78,7 @@ default: {limit: 1000/day}
         assert_eq!(bound(&mut client, &request), ("one".to_owned(), Some(left)), "{spelling}");
     }
     // These are other paths, whatever some of them look like.
-    for other in
-        ["/V1/orders", "/v1/orders%00", "/v1/order", "/v1/orders%252F", "/v1/orders;x", "/v1/orders\\", "/"]
-    {
+    for other in ["/V1/orders", "/v1/orders%00", "/v1/order", "/v1/orders%252F", "/v1/orders\\", "/"] {
         let request = json!({"client_key": "alice", "endpoint": other});
         assert_eq!(bound(&mut client, &request).0, "default", "{other}");
     }
@@ -196,7 +194,7 @@ clients:
             (json!({"client_key": "solo"}), "client", Some(39)),
             (json!({"client_key": "bob"}), "tier:free", Some(19)),
             (json!({"client_key": "carol", "tier": "plain"}), "default", Some(9)),
-            (json!({"client_key": "dave", "tier": "unheard-of"}), "default", Some(9)),
+            (json!({"client_key": "dave", "tier": "unheard-of"}), "tier:free", Some(19)),
         ],
     );
 }
@@ -287,7 +285,7 @@ default: {limit: 10/day}
     assert_eq!(policies(ask("/else", "GET", "10.0.0.1")), ["anything", "address", "everybody"]);
     assert_eq!(policies(ask("/else", "PUT", "10.0.0.1")), ["address", "everybody", "default"]);
     assert_eq!(policies(json!({"client_key": "alice"})), ["everybody", "default"]);
-    assert_eq!(policies(json!({"ip": "10.0.0.1"})), ["address", "everybody"]);
+    assert_eq!(policies(json!({"ip": "10.0.0.1"})), ["address", "everybody", "default"]);
     let mut left = |request: Value| client.post("/v1/peek", request.to_string()).number("remaining");
     // Each counts by itself: what was used of one is not missing from another.
     assert_eq!([left(ask("/search", "GET", "10.0.0.9")), left(ask("/else", "GET", "10.0.0.9"))], [7, 8]);
@@ -321,4 +319,44 @@ default: {limit: 100/day}
     assert_eq!(metrics.decisions("tried-out", "shadow_denied"), 4.0);
     assert_eq!((metrics.decisions("default", "allowed"), metrics.decisions("default", "denied")), (6.0, 0.0));
     assert_eq!(metrics.all_decisions().len(), 2, "a rule that is off decides nothing");
+}
+
+#[test]
+fn an_unknown_tier_and_a_missing_key_pass_no_limit() {
+    let rules = "
+tiers: {free: 10/day, pro: 100/day}
+default_tier: free
+rules: [{id: login, match: {path: /login}, key: client, limit: 5/day}]
+";
+    check(
+        rules,
+        &[
+            (json!({"client_key": "a", "tier": "pro"}), "tier:pro", Some(99)),
+            (json!({"client_key": "b", "tier": "Pro"}), "tier:free", Some(9)),
+            (json!({"ip": "192.0.2.1"}), "tier:free", Some(9)),
+            (json!({"client_key": "192.0.2.1"}), "tier:free", Some(9)),
+            (json!({"ip": "2001:db8::1"}), "tier:free", Some(9)),
+            (json!({"ip": "2001:db8::2"}), "tier:free", Some(8)),
+            (json!({"attributes": {"x": "1"}}), "tier:free", Some(9)),
+            (json!({"attributes": {"x": "2"}}), "tier:free", Some(8)),
+            (json!({"ip": "192.0.2.1", "endpoint": "http://host/login"}), "login", Some(4)),
+            (json!({"ip": "192.0.2.1", "endpoint": "/login;a=b"}), "login", Some(3)),
+            (json!({"ip": "192.0.2.1", "endpoint": "/x/..;/login"}), "login", Some(2)),
+        ],
+    );
+    let strict = Server::with_rules(&format!("{rules}unknown_tier: refuse\nmissing: refuse\n"));
+    let mut client = strict.connect();
+    for (request, reason, code) in [
+        (json!({"client_key": "b", "tier": "Pro"}), "unknown_tier", "UNKNOWN_TIER"),
+        (json!({"attributes": {"x": "1"}}), "missing", "IDENTITY_MISSING"),
+    ] {
+        let answer = client.post("/v1/check", request.to_string()).json();
+        assert_eq!((&answer["allowed"], &answer["reason"]), (&json!(false), &json!(reason)), "{request}");
+        let answer = client.post("/v1/check?deny_status=429", request.to_string());
+        assert_eq!((answer.status, &answer.json()["error"]["code"]), (429, &json!(code)), "{request}");
+    }
+    let metrics = strict.metrics();
+    assert_eq!(metrics.decisions("(unknown_tier)", "denied"), 2.0);
+    assert_eq!(metrics.value("tollgate_unknown_tiers_total{handling=\"refused\"}"), 2.0);
+    assert_eq!(metrics.value("tollgate_missing_keys_total{handling=\"refused\"}"), 2.0);
 }

@@ -38,6 +38,7 @@ rules:
     limit: 5/s
     override:
       old: {limit: 900/s, valid_until: 2020-01-01}
+missing: skip
 ";
 
 #[test]
@@ -46,7 +47,7 @@ fn the_file_of_the_design_is_in_order() {
     said(
         &folder.rules(&["check", "design.yaml"]),
         0,
-        "design.yaml: in order: 2 rules, 2 allowed, 2 denied\n",
+        "design.yaml: in order: 2 rules, 2 allowed, 2 denied, 1 expression of 2 KiB\n",
     );
     said(&folder.rules(&["check", "design.yaml", "--format", "json"]), 0, "[]\n");
 }
@@ -72,7 +73,10 @@ fn all_mistakes_of_all_files_are_told_with_their_places() {
     assert_eq!(lines[7], format!("stale.yaml:5:7: warning: {stale}"));
     assert_eq!(
         lines[10..],
-        ["stale.yaml: in order: 1 rule", "design.yaml: in order: 2 rules, 2 allowed, 2 denied"]
+        [
+            "stale.yaml: in order: 1 rule",
+            "design.yaml: in order: 2 rules, 2 allowed, 2 denied, 1 expression of 2 KiB"
+        ]
     );
 
     let told = folder.rules(&["check", "stale.yaml", "bad.yaml", "--format", "json"]);
@@ -128,7 +132,11 @@ fn a_file_that_cannot_be_read_ends_in_2_and_hides_no_other() {
 #[test]
 fn rules_may_come_on_stdin() {
     let piped = |arguments: &[&str], text: &[u8]| told_with_input(tollgate(&["rules"]).args(arguments), text);
-    said(&piped(&["check", "-"], DESIGN.as_bytes()), 0, "stdin: in order: 2 rules, 2 allowed, 2 denied\n");
+    said(
+        &piped(&["check", "-"], DESIGN.as_bytes()),
+        0,
+        "stdin: in order: 2 rules, 2 allowed, 2 denied, 1 expression of 2 KiB\n",
+    );
     let bad = piped(&["check", "-"], BAD.as_bytes());
     assert!(bad.code == Some(1) && bad.stdout.starts_with("stdin:3:12: error: an amount of 0 "), "{bad:?}");
     let explained = piped(&["explain", "-", "--key", "sk_free_1"], DESIGN.as_bytes());
@@ -249,16 +257,16 @@ fn a_request_is_explained_rule_by_rule() {
             "region: no: the attribute region is missing or does not match",
             "office: no: the address is in none of its networks",
             "paying: no: the client's tier is not pro",
-            "* default: binds: token_bucket 100/min, counted for api_key \"bob\"",
+            "* default: binds: token_bucket 100/min, counted for client \"bob\"",
         ],
     );
     explained(
         &["--method", "DELETE"],
         &[
-            "ALLOWED: no rule binds it",
             "path: /",
             "orders: no: the method is not GET or POST",
-            "default: no: it counts by api_key, and the request does not tell it",
+            "tried-out: no: it counts by api_key, and the request does not tell it (shadow: refuses nobody)",
+            "* default: binds: token_bucket 100/min, counted for requests without client",
         ],
     );
 }
@@ -315,7 +323,7 @@ fn where_a_tier_comes_from_is_explained() {
         &["--key", "acme"],
         &[
             "tier: pro (the client's record says so)",
-            "* tier:pro: binds: token_bucket 600/min, counted for api_key \"acme\"",
+            "* tier:pro: binds: token_bucket 600/min, counted for client \"acme\"",
         ],
     );
     // What the request says goes before what is known of the client.
@@ -324,17 +332,17 @@ fn where_a_tier_comes_from_is_explained() {
         &["--key", "sk_free_1"],
         &[
             "tier: free (the tier's keys match)",
-            "* tier:free: binds: token_bucket 60/min, counted for api_key \"sk_free_1\"",
+            "* tier:free: binds: token_bucket 60/min, counted for client \"sk_free_1\"",
         ],
     );
     explained(
         &["--key", "sk_odd_1"],
         &[
             "tier: odd (the tier's keys match)",
-            "* default: binds: token_bucket 100/min, counted for api_key \"sk_odd_1\"",
+            "* default: binds: token_bucket 100/min, counted for client \"sk_odd_1\"",
         ],
     );
-    explained(&["--key", "solo"], &["* client: binds: token_bucket 9/s, counted for api_key \"solo\""]);
+    explained(&["--key", "solo"], &["* client: binds: token_bucket 9/s, counted for client \"solo\""]);
     let folder = Folder::new(&[("rules.yaml", &format!("{MANY}\ndefault_tier: free"))]);
     let told = folder.rules(&["explain", "rules.yaml", "--key", "bob"]);
     assert!(told.stdout.contains("tier: free (the default tier)\n"), "{told:?}");
@@ -343,7 +351,7 @@ fn where_a_tier_comes_from_is_explained() {
 #[test]
 fn who_is_on_a_list_is_explained_before_any_rule() {
     let allowed = "ALLOWED: the client is on the allow list, and no rule is looked at";
-    let would = "default: would bind: token_bucket 100/min, counted for api_key \"sk_internal_1\"";
+    let would = "default: would bind: token_bucket 100/min, counted for client \"sk_internal_1\"";
     explained(&["--key", "sk_internal_1"], &[allowed, would]);
     explained(&["--key", "bob", "--ip", "192.0.2.9"], &[allowed]);
     let refused = "REFUSED: the client is on the deny list";

@@ -7,7 +7,9 @@ use crate::descriptor::InWords;
 use crate::dimension::Dimension;
 use crate::path::PathStyle;
 use crate::pattern::PathPattern;
-use crate::spec::{At, BaseSpec, ClientSpec, FileSpec, Match, Mode, OverrideSpec, RuleSpec, TierSpec, Whom};
+use crate::spec::{
+    At, BaseSpec, ClientSpec, FileSpec, Match, Missing, Mode, OverrideSpec, RuleSpec, TierSpec, Whom,
+};
 use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
@@ -36,6 +38,9 @@ pub fn diff(before: &FileSpec, after: &FileSpec) -> Vec<String> {
     list("whitelist", &before.allow, &after.allow, &mut said);
     list("blacklist", &before.deny, &after.deny, &mut said);
     changed("paths", (paths(before.paths), paths(after.paths)), &mut said);
+    changed("unknown_tier", (before.unknown_tier.name(), after.unknown_tier.name()), &mut said);
+    let missing = |file: &FileSpec| missing_in_words(file.missing, "as usual");
+    changed("missing", (missing(before), missing(after)), &mut said);
     let bits = |file: &FileSpec| file.ipv6_prefix.unwrap_or(64);
     changed("ipv6_prefix", (bits(before), bits(after)), &mut said);
     let mode = |file: &FileSpec| file.on_store_failure.map_or("as the server says", |mode| mode.name());
@@ -85,6 +90,8 @@ fn rule_changes(before: &RuleSpec, after: &RuleSpec, said: &mut Vec<String>) {
         said.push(format!("{id}: binds {} → {}", match_in_words(&before.when), match_in_words(&after.when)));
     }
     changed(&format!("{id}: counts by"), (key_in_words(&before.key), key_in_words(&after.key)), said);
+    let missing = |rule: &RuleSpec| missing_in_words(rule.missing, "as the file says");
+    changed(&format!("{id}: missing"), (missing(before), missing(after)), said);
     overrides(id, &before.overrides, &after.overrides, said);
     let mode = |rule: &RuleSpec| rule.on_store_failure.map_or("as the file says", |mode| mode.name());
     changed(&format!("{id}: on_store_failure"), (mode(before), mode(after)), said);
@@ -97,6 +104,10 @@ fn rule_changes(before: &RuleSpec, after: &RuleSpec, said: &mut Vec<String>) {
     if before.description != after.description {
         said.push(format!("{id}: its description is another"));
     }
+}
+
+fn missing_in_words(said: Option<Missing>, unsaid: &'static str) -> &'static str {
+    said.map_or(unsaid, Missing::name)
 }
 
 fn timeout_in_words(millis: Option<NonZeroU16>, unsaid: &str) -> String {
@@ -129,6 +140,8 @@ fn default(before: Option<&BaseSpec>, after: Option<&BaseSpec>, said: &mut Vec<S
         (Some(before), Some(after)) => {
             limits("default", Some(&before.limits), Some(&after.limits), said);
             changed("default: counts by", (key_in_words(&before.key), key_in_words(&after.key)), said);
+            let missing = |base: &BaseSpec| missing_in_words(base.missing, "as the file says");
+            changed("default: missing", (missing(before), missing(after)), said);
         }
     }
 }
@@ -354,7 +367,8 @@ fn law_in_words(law: Law) -> String {
 fn paths(style: PathStyle) -> String {
     let slashes = if style.keep_escaped_slashes { "%2F kept" } else { "%2F separates" };
     let case = if style.ignore_case { "case ignored" } else { "case matters" };
-    format!("{slashes}, {case}")
+    let matrix = if style.keep_matrix_parameters { "; kept" } else { "; cut off" };
+    format!("{slashes}, {case}, {matrix}")
 }
 
 #[cfg(test)]
@@ -425,6 +439,7 @@ rules:
     algorithm: fixed_window
     zone: Europe/Berlin
     key: [ip, tenant]
+    missing: shared
     override: {y: {limit: 4/day, valid_until: 2099-01-31}, z: 5/day}
     on_store_failure: open
     consistency: local
@@ -438,6 +453,7 @@ rules:
                 "r: 1/s → fixed_window (Europe/Berlin) 9/day",
                 "r: binds the pro tier, api_key k*, ip 10.0.0.0/8 → method GET or PUT, tenant a or b*",
                 "r: counts by: api_key → ip and tenant",
+                "r: missing: as the file says → shared",
                 "r: x no longer has its own 2/s",
                 "r: y: 3/s → fixed_window (Europe/Berlin) 4/day",
                 "r: y: holds: for ever → until 2099-01-31T00:00:00Z",
@@ -460,8 +476,8 @@ rules:
         );
         check(
             "default: {limit: 5/s, algorithm: leaky_bucket}",
-            "default: {limit: 6/s, algorithm: leaky_bucket}",
-            &["default: 5/s → 6/s"],
+            "default: {limit: 6/s, algorithm: leaky_bucket, missing: skip}",
+            &["default: 5/s → 6/s", "default: missing: as the file says → skip"],
         );
     }
 
@@ -480,6 +496,8 @@ clients: {a: {tier: pro, limit: 8/s}, c: {tier: new, valid_until: 2099-01-01}}
 allow: [x, 10.0.0.0/9]
 deny: bad
 paths: {ignore_case: true}
+unknown_tier: refuse
+missing: refuse
 ipv6_prefix: 56
 on_store_failure: closed
 consistency: exact
@@ -489,7 +507,7 @@ store_timeout: 0.1s
             before,
             after,
             &[
-                "default: removed; it was 5/s by api_key",
+                "default: removed; it was 5/s by client",
                 "tier old: removed; it had 2/s",
                 "tier pro: inherited limits → 7/s",
                 "tier free: keys: f* → f*, g*",
@@ -503,7 +521,9 @@ store_timeout: 0.1s
                 "whitelist: network 10.0.0.0/8 is taken off",
                 "whitelist: network 10.0.0.0/9 is put on",
                 "blacklist: key bad is put on",
-                "paths: %2F separates, case matters → %2F separates, case ignored",
+                "paths: %2F separates, case matters, ; cut off → %2F separates, case ignored, ; cut off",
+                "unknown_tier: ignore → refuse",
+                "missing: as usual → refuse",
                 "ipv6_prefix: 64 → 56",
                 "on_store_failure: as the server says → closed",
                 "consistency: leased → exact",

@@ -9,6 +9,9 @@ use std::fmt;
 pub enum Dimension {
     /// `api_key` (or `client_key`): the client's key.
     ApiKey,
+    /// `client`: who asks, by the key if the request has one, else by the address as `ip` counts it. A key and an address
+    /// that are written alike are two clients.
+    Client,
     /// `ip`: the client's address; of IPv6 the first 64 bits, unless the file says otherwise.
     Ip,
     /// `endpoint`: the rule's path template or glob if it has one, so that all paths that match it are one endpoint;
@@ -30,9 +33,10 @@ pub enum Dimension {
 
 impl Dimension {
     /// The names that are no attributes in a key.
-    pub(crate) const NAMES: [&str; 10] = [
+    pub(crate) const NAMES: [&str; 11] = [
         "api_key",
         "client_key",
+        "client",
         "ip",
         "endpoint",
         "path",
@@ -49,10 +53,26 @@ impl Dimension {
         name.len() <= MOST_ID && name.bytes().all(is_known)
     }
 
+    /// Whether every request tells it.
+    pub(crate) fn is_always_known(&self) -> bool {
+        matches!(self, Dimension::Endpoint | Dimension::Path)
+    }
+
+    /// What rules are alternatives by: a key, with the client's key and the client itself taken for one. Both count
+    /// clients, and where a request has a key they count the same.
+    pub(crate) fn track_of(key: &[Dimension]) -> Box<[Dimension]> {
+        let same = |dimension: &Dimension| match dimension {
+            Dimension::ApiKey => Dimension::Client,
+            other => other.clone(),
+        };
+        key.iter().map(same).collect()
+    }
+
     /// The dimension of a name. Names that no built-in one has are attributes.
     pub fn named(name: &str) -> Dimension {
         match name {
             "api_key" | "client_key" => Dimension::ApiKey,
+            "client" => Dimension::Client,
             "ip" => Dimension::Ip,
             "endpoint" => Dimension::Endpoint,
             "path" => Dimension::Path,
@@ -70,6 +90,7 @@ impl fmt::Display for Dimension {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Dimension::ApiKey => "api_key",
+            Dimension::Client => "client",
             Dimension::Ip => "ip",
             Dimension::Endpoint => "endpoint",
             Dimension::Path => "path",

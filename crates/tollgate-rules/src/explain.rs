@@ -5,11 +5,12 @@
 
 mod words;
 
+use crate::dimension::Dimension;
 use crate::plan::limits_of;
 use crate::request::Request;
 use crate::rule::{Misfit, Proof, Rule, Words};
 use crate::set::{RuleSet, TierSource};
-use crate::spec::Mode;
+use crate::spec::{Missing, Mode, UnknownTier};
 use tollgate_core::{Limit, Micros};
 
 /// Why a request is held to what it is held to.
@@ -23,6 +24,8 @@ pub struct Explanation<'r> {
     pub tier: Option<String>,
     /// Who said so.
     pub tier_source: TierSource,
+    /// The tier that the request states, if the file does not know it, and what the file does with those.
+    pub unknown_tier: Option<(String, UnknownTier)>,
     /// Every rule of the file, in order, and behind them the base if it has limits for this client.
     pub rules: Vec<(&'r Rule, Standing<'r>)>,
 }
@@ -46,6 +49,10 @@ pub enum Standing<'r> {
         /// What each part of the key is, and its value.
         key: Vec<(String, String)>,
     },
+    /// It denies the request, which lacks this.
+    Refuses(&'r Dimension),
+    /// It would bind a request with neither a key nor an address, but a rule binds it already.
+    LastResort,
     /// It would bind, but the rule of this id, which counts the same, comes first.
     ComesLater(&'r str),
     /// It does not match.
@@ -54,6 +61,14 @@ pub enum Standing<'r> {
     NoLimit,
     /// It is disabled.
     Disabled,
+}
+
+impl Explanation<'_> {
+    /// Whether the request is denied for a tier that the file does not know.
+    pub fn is_tier_refused(&self) -> bool {
+        self.listed.is_none()
+            && self.unknown_tier.as_ref().is_some_and(|(_, what)| *what == UnknownTier::Refuse)
+    }
 }
 
 impl RuleSet {
@@ -79,7 +94,7 @@ impl RuleSet {
         let base_of_client = self.base_of(&standing);
         let first_of_base = self.base.map_or(self.rules.len(), |base| base.default as usize);
         let mut winners: Vec<(u32, &str)> = Vec::new();
-        let mut rules = Vec::new();
+        let mut rules: Vec<(&Rule, Standing<'_>)> = Vec::new();
         for (position, rule) in self.rules.iter().enumerate() {
             let is_base = position >= first_of_base;
             let base_limits = match base_of_client {
@@ -93,16 +108,27 @@ impl RuleSet {
                 None => limits_of(self, rule, &standing, request, &mut now),
             };
             let winner = winners.iter().find(|(track, _)| *track == rule.track).map(|(_, id)| *id);
-            let standing = match (rule.mode, rule.misfit(&facts, Proof::Nothing), winner, limits) {
+            let misfit = rule.misfit(&facts, Proof::Nothing);
+            let is_bound = || {
+                let mut enforced = rules.iter().filter(|(rule, _)| rule.mode == Mode::Enforced);
+                enforced.any(|(_, standing)| matches!(standing, Standing::Binds { .. }))
+            };
+            let is_last_resort = is_base && self.base.is_some_and(|base| base.is_last_resort);
+            let standing = match (rule.mode, misfit, winner, limits) {
                 (Mode::Disabled, ..) => Standing::Disabled,
-                (_, Some(misfit), ..) => Standing::Misfit(misfit),
-                (_, None, Some(id), _) => Standing::ComesLater(id),
-                (_, None, None, None) => Standing::NoLimit,
-                (_, None, None, Some(limits)) => {
+                (_, Some(misfit @ Misfit::Unknown(_)), ..) if rule.missing == Missing::Skip => {
+                    Standing::Misfit(misfit)
+                }
+                (_, Some(misfit), ..) if !matches!(misfit, Misfit::Unknown(_)) => Standing::Misfit(misfit),
+                (_, _, Some(id), _) => Standing::ComesLater(id),
+                (_, _, None, None) => Standing::NoLimit,
+                (_, Some(Misfit::Unknown(dimension)), ..) if rule.missing == Missing::Refuse => {
+                    Standing::Refuses(dimension)
+                }
+                (_, Some(_), ..) if is_last_resort && is_bound() => Standing::LastResort,
+                (_, _, None, Some(limits)) => {
                     winners.push((rule.track, &rule.id));
-                    let names = rule.key.iter().map(ToString::to_string);
-                    let key = names.zip(rule.parts(&facts, &words).map(str::to_owned)).collect();
-                    Standing::Binds { limits: limits.to_vec(), key }
+                    Standing::Binds { limits: limits.to_vec(), key: rule.named_parts(&facts, &words) }
                 }
             };
             rules.push((rule, standing));
@@ -112,6 +138,7 @@ impl RuleSet {
             path: path.clone().into_owned(),
             tier: standing.tier.map(str::to_owned),
             tier_source: standing.told_by,
+            unknown_tier: standing.has_unknown_tier.then(|| (request.tier.to_owned(), self.unknown_tier)),
             rules,
         }
     }

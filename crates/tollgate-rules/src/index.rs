@@ -6,21 +6,17 @@
 //! rules that bind it.
 
 use crate::descriptors::{Descriptors, Sought};
-use crate::path::PathStyle;
 use crate::pattern::{PathPattern, Pattern};
 use crate::prefixes::{Map, Positions, Prefixes};
 use crate::rule::{Facts, Proof, Rule};
 use crate::shapes::Shapes;
+use crate::tail::Cut;
+use crate::texts::Texts;
 use foldhash::fast::RandomState;
-use regex_automata::meta::Regex;
-use regex_automata::util::syntax;
-use regex_automata::{Input, PatternSet};
 use std::collections::HashMap;
 
-/// From how many expressions on that begin with anything, they are tried as one.
+/// From how many expressions on that begin with anything, they are found by the texts that their matches have.
 const MANY: usize = 16;
-/// The most memory that those may take as one; if they would take more, each is tried by itself.
-const MAX_JOINT_BYTES: usize = 64 << 20;
 
 /// Rules by what a request must have for them to bind.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +30,8 @@ pub(crate) struct Index {
     attributes: Vec<(Box<str>, Map<Positions>)>,
     descriptors: Descriptors,
     domains: Map<Positions>,
-    joint: Option<(Regex, Vec<u32>)>,
+    /// Expressions that begin with anything, by a text that every match has.
+    texts: Option<Texts>,
     /// Rules that ask for nothing of the kind.
     others: Vec<u32>,
     proofs: Vec<Proof>,
@@ -58,14 +55,15 @@ enum Handle<'r> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     pub(crate) positions: Vec<u32>,
-    patterns: Option<PatternSet>,
+    /// Which texts were met, a bit each.
+    met: Vec<u64>,
     /// A path with its wild segments taken out, or a descriptor with its open values.
     shaped: String,
 }
 
 impl Index {
     /// Files the rules that `is_filed` names.
-    pub(crate) fn new(rules: &[Rule], style: PathStyle, is_filed: impl Fn(&Rule) -> bool) -> Index {
+    pub(crate) fn new(rules: &[Rule], is_filed: impl Fn(&Rule) -> bool) -> Index {
         let mut shared: HashMap<Handle<'_>, usize, RandomState> = HashMap::default();
         for handle in rules.iter().filter(|rule| is_filed(rule)).flat_map(handles) {
             *shared.entry(handle).or_default() += 1;
@@ -77,12 +75,12 @@ impl Index {
             match (rarest, &rule.when.path) {
                 (Some(handle), _) => index.file(rule, handle, position),
                 (None, Some(PathPattern::Regex { cut, .. } | PathPattern::Glob { cut, .. })) => {
-                    loose.push((position, cut.expression()));
+                    loose.push((position, cut));
                 }
                 (None, _) => index.others.push(position),
             }
         }
-        index.file_loose(&loose, style);
+        index.file_loose(&loose);
         index
     }
 
@@ -120,29 +118,20 @@ impl Index {
         self.proofs[position as usize] = proof;
     }
 
-    fn file_loose(&mut self, loose: &[(u32, &str)], style: PathStyle) {
-        let expressions: Vec<_> = loose.iter().map(|(_, expression)| *expression).collect();
-        let config = Regex::config()
-            .match_kind(regex_automata::MatchKind::All)
-            .nfa_size_limit(Some(MAX_JOINT_BYTES))
-            .hybrid_cache_capacity(MAX_JOINT_BYTES);
-        let dialect = syntax::Config::new().dot_matches_new_line(true).case_insensitive(style.ignore_case);
-        let built = (loose.len() >= MANY)
-            .then(|| Regex::builder().configure(config).syntax(dialect).build_many(&expressions).ok())
-            .flatten();
-        let positions = loose.iter().map(|(position, _)| *position);
-        match built {
-            Some(regex) => self.joint = Some((regex, positions.collect())),
-            None => {
-                self.others.extend(positions);
-                self.others.sort_unstable();
-            }
+    fn file_loose(&mut self, loose: &[(u32, &Cut)]) {
+        let (found, tried): (Vec<_>, Vec<_>) =
+            loose.iter().partition(|(_, cut)| loose.len() >= MANY && !cut.required().is_empty());
+        self.texts = Texts::new(found.iter().map(|(position, cut)| (*position, cut.required())));
+        self.others.extend(tried.iter().map(|(position, _)| *position));
+        if self.texts.is_none() {
+            self.others.extend(found.iter().map(|(position, _)| *position));
         }
+        self.others.sort_unstable();
     }
 
     /// Gathers the positions of all rules that may bind a request, in order.
     pub(crate) fn find(&self, facts: &Facts<'_>, found: &mut Found) {
-        let Found { positions, patterns, shaped } = found;
+        let Found { positions, met, shaped } = found;
         positions.clear();
         positions.extend_from_slice(&self.others);
         let mut take =
@@ -171,17 +160,13 @@ impl Index {
         for more in self.key_prefixes.of(facts.client_key).chain(self.path_prefixes.of(facts.path)) {
             positions.extend_from_slice(more);
         }
-        if let Some((regex, own)) = &self.joint {
-            let patterns = patterns.get_or_insert_with(|| PatternSet::new(own.len()));
-            if patterns.capacity() != own.len() {
-                *patterns = PatternSet::new(own.len());
-            }
-            patterns.clear();
-            regex.which_overlapping_matches(&Input::new(facts.path), patterns);
-            positions.extend(patterns.iter().map(|pattern| own[pattern.as_usize()]));
+        if let Some(texts) = &self.texts {
+            texts.find(facts.path, met, positions);
         }
         if positions.len() > 1 {
             positions.sort_unstable();
+            // A path may have several of the texts of one expression.
+            positions.dedup();
         }
     }
 

@@ -13,6 +13,7 @@ mod descriptors;
 mod diff;
 mod dimension;
 mod explain;
+mod expression;
 mod import;
 mod index;
 mod lists;
@@ -28,7 +29,7 @@ mod set;
 mod shapes;
 pub mod spec;
 mod tail;
-
+mod texts;
 mod validate;
 mod yaml;
 
@@ -41,7 +42,7 @@ pub use explain::{Explanation, Listed, Standing};
 pub use import::{Import, Outcome, Source, import};
 pub use path::{PathStyle, normalise};
 pub use pattern::{PathPattern, PathPatternError, Pattern};
-pub use plan::{Bound, Case, Plan, Stated, Verb};
+pub use plan::{Bound, Case, Notes, Plan, Stated, Verb};
 pub use read::{Review, read};
 pub use request::{Attribute, Descriptor, Request};
 pub use rule::{Misfit, Rule};

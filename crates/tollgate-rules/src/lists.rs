@@ -17,14 +17,15 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) fn new(entries: &[At<Whom>]) -> List {
-        let mut list = List::default();
+        let mut nets = Nets::default();
+        let mut patterns = Vec::new();
         for entry in entries {
             match &entry.value {
-                Whom::Key(pattern) => list.keys.insert(pattern),
-                Whom::Net(net) => list.nets.insert(*net),
+                Whom::Key(pattern) => patterns.push(pattern),
+                Whom::Net(net) => nets.insert(*net),
             }
         }
-        list
+        List { keys: Keys::new(patterns), nets }
     }
 
     #[inline]
@@ -39,22 +40,58 @@ impl List {
     }
 }
 
+/// The most patterns of one list that a key may have to be compared with because they begin and end alike.
+pub(crate) const MAX_ALIKE: usize = 1_000;
+
 /// Patterns of keys, in order, found without trying each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys {
     exact: Map<u32>,
     prefixes: Prefixes,
+    suffixes: Prefixes,
     patterns: Vec<Pattern>,
 }
 
-impl Keys {
-    pub(crate) fn insert(&mut self, pattern: &Pattern) {
-        let position = u32::try_from(self.patterns.len()).unwrap_or(u32::MAX);
-        self.patterns.push(pattern.clone());
-        match pattern.exact() {
-            Some(key) => drop(self.exact.entry(key.into()).or_insert(position)),
-            None => self.prefixes.insert(pattern.prefix(), position),
+/// What a pattern is looked up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Handle<'p> {
+    Whole(&'p str),
+    Start(&'p str),
+    End(&'p str),
+}
+
+/// What each pattern is looked up by: all of it, or of its beginning and its end the one that fewest others share.
+pub(crate) fn handles<'p>(patterns: &[&'p Pattern]) -> Vec<Handle<'p>> {
+    let mut shared: HashMap<Handle<'_>, usize, RandomState> = HashMap::default();
+    let wild = |pattern: &'p Pattern| [Handle::Start(pattern.prefix()), Handle::End(pattern.suffix())];
+    for handle in
+        patterns.iter().filter(|pattern| pattern.exact().is_none()).flat_map(|pattern| wild(pattern))
+    {
+        *shared.entry(handle).or_default() += 1;
+    }
+    let one = |pattern: &&'p Pattern| match pattern.exact() {
+        Some(key) => Handle::Whole(key),
+        None => {
+            let [start, end] = wild(pattern);
+            if shared[&start] <= shared[&end] { start } else { end }
         }
+    };
+    patterns.iter().map(one).collect()
+}
+
+impl Keys {
+    pub(crate) fn new<'p>(patterns: impl IntoIterator<Item = &'p Pattern>) -> Keys {
+        let patterns: Vec<_> = patterns.into_iter().collect();
+        let mut keys = Keys::default();
+        for (position, handle) in (0..).zip(handles(&patterns)) {
+            match handle {
+                Handle::Whole(key) => drop(keys.exact.entry(key.into()).or_insert(position)),
+                Handle::Start(prefix) => keys.prefixes.insert(prefix, position),
+                Handle::End(suffix) => keys.suffixes.insert(suffix, position),
+            }
+        }
+        keys.patterns = patterns.into_iter().cloned().collect();
+        keys
     }
 
     /// The position of the first pattern that a key matches.
@@ -65,8 +102,13 @@ impl Keys {
 
     fn find(&self, key: &str) -> Option<usize> {
         let matching = |position: &&u32| self.patterns[**position as usize].matches(key);
-        let by_prefix = self.prefixes.of(key).flatten().filter(matching);
-        self.exact.get(key).into_iter().chain(by_prefix).min().map(|position| *position as usize)
+        let wild = self.candidates(key).filter(matching);
+        self.exact.get(key).into_iter().chain(wild).min().map(|position| *position as usize)
+    }
+
+    /// The patterns with a `*` that a key has to be compared with.
+    fn candidates<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a u32> {
+        self.prefixes.of(key).chain(self.suffixes.of_end(key)).flatten()
     }
 }
 
@@ -88,5 +130,40 @@ impl Nets {
 
     fn has(&self, ip: IpAddr) -> bool {
         self.bits.iter().any(|bits| self.nets.contains_key(&Cidr::around(ip, *bits)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(patterns: impl Iterator<Item = String>) -> Keys {
+        let patterns: Vec<_> = patterns.map(|text| Pattern::new(&text)).collect();
+        Keys::new(&patterns)
+    }
+
+    #[test]
+    fn a_key_is_compared_with_few_of_many_patterns() {
+        for form in ["*-{}", "sk_*-{}", "{}-*", "*_{}_x", "a*b*{}"] {
+            for many in [100, 100_000] {
+                let keys = keys((0..many).map(|index| form.replace("{}", &format!("{index:06}"))));
+                let key = form.replace("{}", "000042").replace('*', "y");
+                assert_eq!(keys.first(&key), Some(42), "{form}");
+                assert!(
+                    keys.candidates(&key).count() <= 2,
+                    "{form}, {many}: {}",
+                    keys.candidates(&key).count()
+                );
+                assert_eq!(keys.first("nobody"), None);
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_that_matches_is_found_however_it_is_looked_up() {
+        let keys = keys(["*x", "a*", "ax", "*", "*é", "a*x"].into_iter().map(str::to_owned));
+        for (key, first) in [("ax", 0), ("ab", 1), ("b", 3), ("é", 3), ("", 3), ("x", 0)] {
+            assert_eq!(keys.first(key), Some(first), "{key}");
+        }
     }
 }

@@ -1,10 +1,14 @@
 //! Paths, made alike.
 //!
 //! A limit must not be dodged by spelling a path differently, so rules and requests are compared in one canonical
-//! form: no query, no empty and no dot segments, no slash at the end, escapes undone. What can't be undone without
-//! changing what the path means (an escaped `%`, `?`, `#` or control character, bytes that are no text) stays escaped,
-//! in capitals. Two paths that differ in more than spelling never become alike, and the canonical form of a canonical
-//! form is itself.
+//! form: no scheme and authority, no query, no matrix parameters, no empty and no dot segments, no slash at the end,
+//! escapes undone. What can't be undone without changing what the path means (an escaped `%`, `?`, `#` or control
+//! character, bytes that are no text) stays escaped, in capitals. Two paths that differ in more than spelling never
+//! become alike, and the canonical form of a canonical form is itself.
+//!
+//! Matrix parameters (`/login;a=b`) are cut off unless the file keeps them, because Tomcat, Jetty and Spring route
+//! `/login;a=b` and `/x/..;/login` to `/login`. An application that tells `/a;x` from `/a` then has one count for both,
+//! which is coarser and can't be dodged. They are cut off after escapes are undone, because proxies pass `%3B` on as `;`.
 
 use std::borrow::Cow;
 
@@ -16,6 +20,9 @@ pub struct PathStyle {
     pub keep_escaped_slashes: bool,
     /// Whether ASCII letters of either case are alike.
     pub ignore_case: bool,
+    /// Whether `;` and what follows it in a segment are a part of the path. Servlet containers route `/login;a=b` to
+    /// `/login`, so they are cut off unless the file says that they are kept.
+    pub keep_matrix_parameters: bool,
 }
 
 /// The canonical form of a path. A path that is canonical already, as nearly all are, is not copied.
@@ -32,6 +39,7 @@ fn is_canonical(path: &str, style: PathStyle) -> bool {
             b'%' | b'?' | b'#' | 0..=0x1f | 0x7f => true,
             b'/' | b'.' => previous == b'/',
             b'A'..=b'Z' => style.ignore_case,
+            b';' => !style.keep_matrix_parameters,
             _ => false,
         };
         if is_odd {
@@ -43,10 +51,14 @@ fn is_canonical(path: &str, style: PathStyle) -> bool {
 }
 
 fn rewrite(path: &str, style: PathStyle) -> String {
-    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let path = without_authority(path).split(['?', '#']).next().unwrap_or_default();
     let plain = unescape(path, style);
     let mut segments: Vec<&str> = Vec::new();
     for segment in plain.split('/') {
+        let segment = match segment.split_once(';') {
+            Some((name, _)) if !style.keep_matrix_parameters => name,
+            _ => segment,
+        };
         match segment {
             "" | "." => {}
             ".." => drop(segments.pop()),
@@ -62,6 +74,14 @@ fn rewrite(path: &str, style: PathStyle) -> String {
         canonical.push('/');
     }
     canonical
+}
+
+/// A request target without its scheme and authority, if it is in absolute form: `/login` of `http://host/login`.
+fn without_authority(target: &str) -> &str {
+    let Some((scheme, rest)) = target.split_once("://") else { return target };
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    if is_scheme { rest.find(['/', '?', '#']).map_or("", |end| &rest[end..]) } else { target }
 }
 
 /// Undoes the escapes that stand for text, once, and writes the others in one way.
@@ -114,7 +134,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PLAIN: PathStyle = PathStyle { keep_escaped_slashes: false, ignore_case: false };
+    const PLAIN: PathStyle =
+        PathStyle { keep_escaped_slashes: false, ignore_case: false, keep_matrix_parameters: false };
 
     #[track_caller]
     fn alike(canonical: &str, spellings: &[&str]) {
@@ -169,7 +190,6 @@ mod tests {
             ("/%c0%af", "/%C0%AF"),
             ("/%c3", "/%C3"),
             ("/%25C3", "/%25C3"),
-            ("/a;x=1", "/a;x=1"),
             ("/a\\b", "/a\\b"),
         ] {
             assert_eq!(normalise(path, PLAIN), canonical, "{path:?}");
@@ -182,17 +202,66 @@ mod tests {
         assert_eq!(normalise("/projects/a%2fb/", kept), "/projects/a%2Fb");
         let folded = PathStyle { ignore_case: true, ..PLAIN };
         assert_eq!(normalise("/V1/Orders/%41%2f?X", folded), "/v1/orders/a");
+        let kept = PathStyle { keep_matrix_parameters: true, ..PLAIN };
+        for (path, canonical) in
+            [("/a;x=1/b", "/a;x=1/b"), ("/a%3bx", "/a;x"), ("/x/..;/a", "/x/..;/a"), ("/;/a", "/;/a")]
+        {
+            assert_eq!(normalise(path, kept), canonical, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn an_absolute_target_is_the_path_behind_its_authority() {
+        alike(
+            "/login",
+            &[
+                "http://h/login",
+                "HTTPS://user:pw@h:8443/login?x=http://other/",
+                "http://[::1]:80//login/",
+                "ws+unix://h/./login",
+                "http:///login",
+                "http://h/login;a=b",
+            ],
+        );
+        alike("/", &["http://h", "http://h/", "http://h?x=/login", "http://h#/login"]);
+        alike("/login/http:/h", &["/login/http://h", "login/http://h"]);
+        alike("/1http:/h/login", &["1http://h/login"]);
+        alike("/:/login", &["://login"]);
+    }
+
+    #[test]
+    fn matrix_parameters_are_no_part_of_a_path() {
+        alike(
+            "/login",
+            &[
+                "/login;a=b",
+                "/login;",
+                "/login;a=b;c=d/",
+                "/login%3Ba=b",
+                "/login;a=%2e%2e",
+                "/x/..;/login",
+                "/x/..;a=b/login",
+                "/x/%2e%2e%3b/login",
+                "/;a=b/login",
+                "/.;x/login",
+                "/;/;/login;?q=;",
+            ],
+        );
     }
 
     proptest! {
         #[test]
-        fn a_canonical_form_is_its_own(path in "[/a-cA-C.%0-9é?#\\x00-\\x20]{0,40}", keep: bool, fold: bool) {
-            let style = PathStyle { keep_escaped_slashes: keep, ignore_case: fold };
+        fn a_canonical_form_is_its_own(
+            path in "(http://|[a:]{0,2})[/a-cA-C.;:%0-9é?#\\x00-\\x20]{0,40}", keep: bool, fold: bool, matrix: bool,
+        ) {
+            let style =
+                PathStyle { keep_escaped_slashes: keep, ignore_case: fold, keep_matrix_parameters: matrix };
             let once = normalise(&path, style).into_owned();
             prop_assert_eq!(&normalise(&once, style), &once);
             prop_assert!(once.starts_with('/') && (once.len() == 1 || !once.ends_with('/')));
             prop_assert!(!once.contains("//") && !once.contains(['?', '#']) && !once.contains(char::is_control));
             prop_assert!(once.split('/').all(|segment| segment != "." && segment != ".."));
+            prop_assert!(matrix || !once.contains(';'));
         }
 
         #[test]

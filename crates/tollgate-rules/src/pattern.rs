@@ -31,6 +31,11 @@ impl Pattern {
         self.text.split('*').next().unwrap_or_default()
     }
 
+    /// What every text that it matches ends with.
+    pub fn suffix(&self) -> &str {
+        self.text.rsplit('*').next().unwrap_or_default()
+    }
+
     /// Whether it matches everything.
     pub fn is_any(&self) -> bool {
         !self.text.is_empty() && self.text.bytes().all(|byte| byte == b'*')
@@ -233,7 +238,7 @@ fn template(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternErro
     Ok(PathPattern::Template { text: canonical.into(), segments: segments.into() })
 }
 
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }

@@ -2,8 +2,9 @@
 
 use crate::index::Found;
 use crate::request::Request;
-use crate::rule::{Facts, Proof, Rule, Words, is_valid};
+use crate::rule::{Facts, Misfit, Proof, Rule, Words, is_valid};
 use crate::set::{HotKey, RuleSet, Standing};
+use crate::spec::{Missing, UnknownTier};
 use tollgate_core::{Act, Ask, Draw, Draws, Failure, Limit, Micros, PermitId, Scope};
 
 /// What is to be done with a request's units.
@@ -86,6 +87,13 @@ pub enum Case {
     Allowed,
     /// The client is on the deny list.
     Denied,
+    /// It states a tier that the file does not know, and the file refuses those.
+    UnknownTier,
+    /// It lacks something that a rule counts by, and the rule refuses those.
+    Missing {
+        /// The rule's position in [`RuleSet::rules`].
+        rule: u32,
+    },
     /// No limit binds it.
     Unbound,
     /// Its draws decide.
@@ -95,6 +103,24 @@ pub enum Case {
         /// The first behind its draws.
         end: u32,
     },
+}
+
+/// What was odd about a request, whatever became of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// It states a tier that the file does not know.
+    pub has_unknown_tier: bool,
+    /// A rule that matches it, or the base, did not bind it, because it lacks something that is counted by.
+    pub is_skipped: bool,
+    /// It shares a count with others that lack the same.
+    pub is_shared: bool,
+}
+
+impl Case {
+    /// Whether it is denied whatever its limits say.
+    pub fn is_denied(self) -> bool {
+        matches!(self, Case::Denied | Case::UnknownTier | Case::Missing { .. })
+    }
 }
 
 impl Plan {
@@ -114,16 +140,24 @@ impl Plan {
     /// Adds what a request must pass.
     ///
     /// All requests of one plan are resolved by the same rules. `now` is asked only if something that expires might
-    /// apply.
+    /// apply. Returns what was odd about the request.
     pub fn add(
         &mut self,
         rules: &RuleSet,
         verb: Verb,
         request: &Request<'_>,
         mut now: impl FnMut() -> Micros,
-    ) {
-        let case = self.resolve(rules, verb, request, &mut now);
+    ) -> Notes {
+        let mut notes = Notes::default();
+        let first = self.draws.all().len();
+        let case = self.resolve(rules, verb, request, &mut notes, &mut now);
+        if case.is_denied() {
+            // Rules before the one that refuses may have made draws.
+            self.draws.cut(first);
+            self.bound.truncate(first);
+        }
         self.cases.push(case);
+        notes
     }
 
     /// Adds a request that is held to a limit of its own, whatever the rules say, on the terms that hold for all of them.
@@ -178,7 +212,7 @@ impl Plan {
         let dropped = self.cases.get(len..).unwrap_or_default();
         let first = dropped.iter().find_map(|case| match case {
             Case::Bound { first, .. } => Some(*first as usize),
-            Case::Allowed | Case::Denied | Case::Unbound => None,
+            _ => None,
         });
         if let Some(first) = first {
             self.draws.cut(first);
@@ -197,6 +231,7 @@ impl Plan {
         rules: &RuleSet,
         verb: Verb,
         request: &Request<'_>,
+        notes: &mut Notes,
         now: &mut impl FnMut() -> Micros,
     ) -> Case {
         if rules.deny.has(request.client_key, request.ip) {
@@ -207,6 +242,12 @@ impl Plan {
         }
         let path = rules.path_of(request);
         let standing = rules.standing(request, now);
+        if standing.has_unknown_tier {
+            notes.has_unknown_tier = true;
+            if rules.unknown_tier == UnknownTier::Refuse {
+                return Case::UnknownTier;
+            }
+        }
         let facts = RuleSet::facts(request, &path, &standing);
         self.words.write_ip(request.ip, rules.ipv6_prefix);
         if rules.needs_descriptor {
@@ -215,6 +256,7 @@ impl Plan {
         let first = self.draws.all().len();
         let act = verb.act(request.cost);
         let mut decided = 0_u64;
+        let mut is_bound = false;
         if rules.tracks != 0 {
             rules.index.find(&facts, &mut self.found);
             for at in 0..self.found.positions.len() {
@@ -224,11 +266,15 @@ impl Plan {
                     continue;
                 }
                 let limits = match hot.is_plain && !facts.client_key.is_empty() {
-                    true => Some(&rules.limits[hot.limits.0 as usize..hot.limits.1 as usize]),
-                    false => bind(rules, position, &facts, &standing, request, now),
+                    true => &rules.limits[hot.limits.0 as usize..hot.limits.1 as usize],
+                    false => match bind(rules, position, &facts, &standing, request, notes, now) {
+                        Binding::To(limits) => limits,
+                        Binding::None => continue,
+                        Binding::Refused => return Case::Missing { rule: position },
+                    },
                 };
-                let Some(limits) = limits else { continue };
                 self.draw(rules, position, limits, &facts, act, first);
+                is_bound |= !hot.terms.is_shadow;
                 decided |= 1 << hot.track;
                 if decided == rules.tracks {
                     break;
@@ -237,13 +283,22 @@ impl Plan {
         }
         if let Some((position, limits)) = rules.base_of(&standing) {
             let hot = &rules.hot[position as usize];
-            let is_alternative = decided & 1 << hot.track != 0;
-            let is_known = match hot.key {
-                HotKey::ApiKey => !facts.client_key.is_empty(),
-                HotKey::Other => rules.rules[position as usize].misfit(&facts, Proof::Nothing).is_none(),
-            };
-            if !is_alternative && is_known {
-                self.draw(rules, position, limits, &facts, act, first);
+            if decided & 1 << hot.track == 0 {
+                let is_known = match hot.key {
+                    HotKey::ApiKey => !facts.client_key.is_empty(),
+                    HotKey::Client => !facts.client_key.is_empty() || facts.ip.is_some(),
+                    HotKey::Other => rules.rules[position as usize].misfit(&facts, Proof::Nothing).is_none(),
+                };
+                let is_spared = rules.base.is_some_and(|base| base.is_last_resort) && is_bound;
+                match rules.rules[position as usize].missing {
+                    _ if is_known => self.draw(rules, position, limits, &facts, act, first),
+                    Missing::Refuse => return Case::Missing { rule: position },
+                    Missing::Shared if !is_spared => {
+                        notes.is_shared = true;
+                        self.draw(rules, position, limits, &facts, act, first);
+                    }
+                    Missing::Shared | Missing::Skip => notes.is_skipped = true,
+                }
             }
         }
         self.case(first)
@@ -282,10 +337,10 @@ impl Plan {
             }
             match (scope.0 == hot.scope, hot.key) {
                 (false, _) => self.draws.push_again(scope, *limit, act, PermitId::default()),
-                (true, HotKey::ApiKey) => {
+                (true, HotKey::ApiKey | HotKey::Client) if !facts.client_key.is_empty() => {
                     self.draws.push(facts.client_key.into(), scope, *limit, act, PermitId::default());
                 }
-                (true, HotKey::Other) => {
+                (true, _) => {
                     let parts = rules.rules[position as usize].parts(facts, &self.words);
                     self.draws.push_parts(parts, scope, *limit, act, PermitId::default());
                 }
@@ -318,7 +373,7 @@ impl Plan {
                 let range = first as usize..end as usize;
                 (&self.draws.all()[range.clone()], &self.bound[range])
             }
-            Case::Allowed | Case::Denied | Case::Unbound => (&[], &[]),
+            _ => (&[], &[]),
         }
     }
 
@@ -327,7 +382,7 @@ impl Plan {
     pub fn failure(&self, case: Case) -> Option<Failure> {
         match case {
             Case::Bound { first, end } => self.draws.failure(first as usize..end as usize),
-            Case::Allowed | Case::Denied | Case::Unbound => None,
+            _ => None,
         }
     }
 
@@ -342,6 +397,16 @@ fn number(position: usize) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)
 }
 
+/// Whether a rule binds a request.
+enum Binding<'a> {
+    /// To these limits.
+    To(&'a [Limit]),
+    /// It does not.
+    None,
+    /// The request lacks something that the rule counts by, and is denied.
+    Refused,
+}
+
 /// The limits that a rule holds a client to, if it binds the request at all.
 fn bind<'a>(
     rules: &'a RuleSet,
@@ -349,12 +414,28 @@ fn bind<'a>(
     facts: &Facts<'_>,
     standing: &Standing<'a>,
     request: &Request<'_>,
+    notes: &mut Notes,
     now: &mut impl FnMut() -> Micros,
-) -> Option<&'a [Limit]> {
+) -> Binding<'a> {
     let rule = &rules.rules[position as usize];
-    match rule.misfit(facts, rules.index.proof(position as usize)) {
-        Some(_) => None,
-        None => limits_of(rules, rule, standing, request, now),
+    // What is missing is looked for behind all conditions, so a rule that does not match says nothing of it.
+    let is_missing = match rule.misfit(facts, rules.index.proof(position as usize)) {
+        None => false,
+        Some(Misfit::Unknown(_)) => true,
+        Some(_) => return Binding::None,
+    };
+    let Some(limits) = limits_of(rules, rule, standing, request, now) else { return Binding::None };
+    match rule.missing {
+        _ if !is_missing => Binding::To(limits),
+        Missing::Refuse => Binding::Refused,
+        Missing::Shared => {
+            notes.is_shared = true;
+            Binding::To(limits)
+        }
+        Missing::Skip => {
+            notes.is_skipped = true;
+            Binding::None
+        }
     }
 }
 

@@ -52,6 +52,14 @@ impl Prefixes {
         Positions::add(&mut self.positions, prefix, position);
     }
 
+    /// The positions of each of them that `text` ends with.
+    #[inline]
+    pub(crate) fn of_end<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a [u32]> + 'a {
+        let starts = self.lengths.iter().map_while(|length| text.len().checked_sub(*length));
+        let suffixes = starts.filter_map(|start| text.get(start..));
+        suffixes.filter_map(|suffix| self.positions.get(suffix)).map(Positions::as_slice)
+    }
+
     /// The positions of each prefix of `text`.
     #[inline]
     pub(crate) fn of<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a [u32]> + 'a {

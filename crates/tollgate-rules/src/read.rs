@@ -13,6 +13,7 @@ mod rule;
 mod value;
 
 use crate::complaint::{Complaint, Complaints, Severity, near, quoted};
+use crate::expression::Expressions;
 use crate::path::PathStyle;
 use crate::pattern::PathPattern;
 use crate::spec::{FileSpec, Place};
@@ -106,11 +107,19 @@ struct Reader<'n> {
     tiers: Option<Tiers<'n>>,
     /// The patterns of paths so far, by their text and the field that it was written for.
     paths: HashMap<(&'n str, &'static str), PathPattern>,
+    expressions: Expressions,
 }
 
 impl<'n> Reader<'n> {
     fn new(now: Micros, complaints: Complaints) -> Reader<'n> {
-        Reader { complaints, now, style: PathStyle::default(), tiers: None, paths: HashMap::new() }
+        Reader {
+            complaints,
+            now,
+            style: PathStyle::default(),
+            tiers: None,
+            paths: HashMap::new(),
+            expressions: Expressions::default(),
+        }
     }
 
     fn text_of(&mut self, item: Option<Item<'n>>) -> Option<String> {

@@ -6,7 +6,7 @@ use crate::dimension::Dimension;
 use crate::pattern::{PathPattern, Pattern};
 use crate::prefixes::Map;
 use crate::request::Descriptor;
-use crate::spec::{Consistency, FailureMode, Match, Mode, OverrideSpec};
+use crate::spec::{Consistency, FailureMode, Match, Missing, Mode, OverrideSpec};
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -21,6 +21,8 @@ pub struct Rule {
     pub(crate) mode: Mode,
     pub(crate) when: Match,
     pub(crate) key: Box<[Dimension]>,
+    /// What to do with a request that lacks something of `key`. A shadow never refuses.
+    pub(crate) missing: Missing,
     /// Its limits; nothing if it inherits them. If they are there and empty, it is unlimited.
     pub(crate) limits: Option<Box<[Limit]>>,
     pub(crate) overrides: Map<Allowance>,
@@ -87,6 +89,11 @@ impl Rule {
     /// What it counts: requests that agree in all of these share a count.
     pub fn key(&self) -> &[Dimension] {
         &self.key
+    }
+
+    /// What to do with a request that lacks something that it counts by.
+    pub fn missing(&self) -> Missing {
+        self.missing
     }
 
     /// What to answer when the store gives no answer.
@@ -169,13 +176,37 @@ impl Rule {
     }
 
     /// The parts of the key that a request is counted under.
+    ///
+    /// No two requests that differ in a dimension have the same parts. A dimension is one part, and one that is missing
+    /// is an empty part and its number behind all others, so that it differs from a value that is empty. A client is its
+    /// key or address and a part that says which; a key alone stands for itself.
     #[inline]
     pub(crate) fn parts<'a>(&'a self, facts: &Facts<'a>, words: &'a Words) -> impl Iterator<Item = &'a str> {
         // One count for all is kept under a key that is the same for all.
         let everybody = self.key.is_empty().then_some("");
         let facts = *facts;
-        everybody.into_iter().chain(self.key.iter().map(move |dimension| match dimension {
+        let values = self.key.iter().flat_map(move |dimension| {
+            let kind = match dimension {
+                Dimension::Client => facts.client_kind(self.key.len() == 1),
+                _ => None,
+            };
+            std::iter::once(self.part(dimension, &facts, words)).chain(kind)
+        });
+        let missing = match self.missing {
+            Missing::Shared => &*self.key,
+            Missing::Skip | Missing::Refuse => &[],
+        };
+        let missing = NUMBERS.iter().zip(missing).filter(move |(_, dimension)| !facts.knows(dimension));
+        everybody.into_iter().chain(values).chain(missing.map(|(number, _)| *number))
+    }
+
+    /// What a request has in a dimension; empty if it is missing.
+    #[inline]
+    fn part<'a>(&'a self, dimension: &Dimension, facts: &Facts<'a>, words: &'a Words) -> &'a str {
+        match dimension {
             Dimension::ApiKey => facts.client_key,
+            Dimension::Client if !facts.client_key.is_empty() => facts.client_key,
+            Dimension::Client => words.ip.as_str(),
             Dimension::Ip => words.ip.as_str(),
             Dimension::Endpoint => match &self.when.path {
                 Some(PathPattern::Template { text, .. } | PathPattern::Glob { text, .. }) => text,
@@ -187,9 +218,30 @@ impl Rule {
             Dimension::Domain => facts.descriptor.map_or("", |own| own.domain),
             Dimension::Descriptor => words.descriptor.as_str(),
             Dimension::Attribute(name) => facts.attribute(name).unwrap_or_default(),
-        }))
+        }
+    }
+
+    /// What each part of the key is, and its value.
+    pub(crate) fn named_parts(&self, facts: &Facts<'_>, words: &Words) -> Vec<(String, String)> {
+        let names = self.key.iter().flat_map(|dimension| {
+            let kind = match dimension {
+                Dimension::Client => facts.client_kind(self.key.len() == 1).map(|_| "by".to_owned()),
+                _ => None,
+            };
+            std::iter::once(dimension.to_string()).chain(kind)
+        });
+        let unknown = self.key.iter().filter(|dimension| !facts.knows(dimension));
+        let missing = unknown.map(|dimension| format!("{MISSING} {dimension}"));
+        names.chain(missing).zip(self.parts(facts, words).map(str::to_owned)).collect()
     }
 }
+
+/// What a part of a key is called that says which dimension is missing, with that dimension's name behind it.
+pub(crate) const MISSING: &str = "missing";
+
+/// The numbers of a key's dimensions, of which there are few.
+const NUMBERS: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
+const _: () = assert!(NUMBERS.len() >= crate::read::MOST_DIMENSIONS, "each dimension of a key has a number");
 
 /// A rule is for clients of its tier; and if its key pattern tells the tier, for those of whom nobody stated it.
 fn is_of_tier(own: Option<&str>, tier: &str, told_by_key: bool) -> bool {
@@ -222,9 +274,21 @@ impl<'a> Facts<'a> {
         self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    fn knows(&self, dimension: &Dimension) -> bool {
+    /// Which of the two that may tell a client this request has; nothing if it has neither, and for a key that stands
+    /// alone.
+    fn client_kind(&self, is_alone: bool) -> Option<&'static str> {
+        match (self.client_key.is_empty(), self.ip) {
+            (false, _) if is_alone => None,
+            (false, _) => Some("key"),
+            (true, Some(_)) => Some("ip"),
+            (true, None) => None,
+        }
+    }
+
+    pub(crate) fn knows(&self, dimension: &Dimension) -> bool {
         match dimension {
             Dimension::ApiKey => !self.client_key.is_empty(),
+            Dimension::Client => !self.client_key.is_empty() || self.ip.is_some(),
             Dimension::Ip => self.ip.is_some(),
             Dimension::Endpoint | Dimension::Path => true,
             Dimension::Method => !self.method.is_empty(),
@@ -304,6 +368,9 @@ impl fmt::Display for Misfit<'_> {
             Misfit::Descriptor(wanted, misfit) => misfit.describe(wanted, f),
             Misfit::Path(pattern) => {
                 write!(f, "the path does not match the {} {}", pattern.kind(), pattern.as_str())
+            }
+            Misfit::Unknown(Dimension::Client) => {
+                f.write_str("it counts by client, and the request has neither a key nor an address")
             }
             Misfit::Unknown(dimension) => {
                 write!(f, "it counts by {dimension}, and the request does not tell it")

@@ -7,8 +7,11 @@ use crate::path::{PathStyle, normalise};
 use crate::prefixes::Map;
 use crate::request::Request;
 use crate::rule::{Allowance, Facts, Proof, Rule, is_valid, names};
-use crate::spec::{BaseSpec, ClientSpec, Consistency, FileSpec, Match, Mode, RuleSpec, TierSpec};
+use crate::spec::{
+    BaseSpec, ClientSpec, Consistency, FileSpec, Match, Missing, Mode, RuleSpec, TierSpec, UnknownTier,
+};
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use tollgate_core::{Limit, MAX_DRAWS, Micros, Terms};
 
 /// The most different keys that the rules of one set may count by.
@@ -30,11 +33,13 @@ pub struct RuleSet {
     pub(crate) limits: Box<[Limit]>,
     pub(crate) index: Index,
     pub(crate) base: Option<Base>,
+    /// Those of the file's `tiers`, and behind them all others that it names.
     pub(crate) tiers: Box<[Tier]>,
     tier_keys: Keys,
     /// The tier of each pattern in `tier_keys`.
     tier_of_pattern: Vec<u32>,
     tier_names: Map<u32>,
+    pub(crate) unknown_tier: UnknownTier,
     default_tier: Option<u32>,
     clients: Map<Client>,
     pub(crate) allow: List,
@@ -61,7 +66,7 @@ pub(crate) struct Hot {
     pub(crate) limits: (u32, u32),
     pub(crate) track: u32,
     pub(crate) terms: Terms,
-    /// Whether it binds whoever finds it, to its own limits.
+    /// Whether it binds whoever finds it and has a key, to its own limits.
     pub(crate) is_plain: bool,
     pub(crate) key: HotKey,
 }
@@ -70,6 +75,7 @@ pub(crate) struct Hot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HotKey {
     ApiKey,
+    Client,
     Other,
 }
 
@@ -89,14 +95,18 @@ impl Hot {
             && attributes.is_empty()
             && domain.is_none()
             && descriptor.is_empty();
-        let key = if *rule.key == [Dimension::ApiKey] { HotKey::ApiKey } else { HotKey::Other };
+        let key = match *rule.key {
+            [Dimension::ApiKey] => HotKey::ApiKey,
+            [Dimension::Client] => HotKey::Client,
+            _ => HotKey::Other,
+        };
         Hot {
             scope: rule.scope,
             limits: (begin, place(limits.len())),
             track: rule.track,
             terms: rule.terms(),
             is_plain: asks_no_more
-                && key == HotKey::ApiKey
+                && key != HotKey::Other
                 && rule.limits.is_some()
                 && rule.overrides.is_empty(),
             key,
@@ -113,6 +123,8 @@ pub(crate) struct Base {
     pub(crate) tiers: u32,
     /// The one for clients with limits of their own.
     pub(crate) clients: u32,
+    /// Whether requests that lack what it counts by are held to it only if no rule binds them.
+    pub(crate) is_last_resort: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -137,6 +149,8 @@ pub(crate) struct Standing<'a> {
     /// Where the tier's limits are, if it is one of the file's.
     pub(crate) tier_index: Option<u32>,
     pub(crate) told_by: TierSource,
+    /// Whether the request states a tier that the file does not know.
+    pub(crate) has_unknown_tier: bool,
     pub(crate) client: Option<&'a Client>,
 }
 
@@ -166,15 +180,13 @@ impl RuleSet {
         let base = compile_base(spec, &mut tracks, &mut rules);
         tracks.check()?;
 
-        let tiers: Box<[Tier]> = spec.tiers.iter().map(compile_tier).collect();
-        let mut set = RuleSet { base, tiers, style: spec.paths, ..RuleSet::default() };
+        let mut set = RuleSet { base, style: spec.paths, ..RuleSet::default() };
+        (set.tiers, set.tier_names) = compile_tiers(spec);
+        set.unknown_tier = spec.unknown_tier;
         for (position, tier) in (0..).zip(&spec.tiers) {
-            set.tier_names.insert(tier.name.value.as_str().into(), position);
-            for pattern in &tier.keys {
-                set.tier_keys.insert(&pattern.value);
-                set.tier_of_pattern.push(position);
-            }
+            set.tier_of_pattern.extend(tier.keys.iter().map(|_| position));
         }
+        set.tier_keys = Keys::new(spec.tiers.iter().flat_map(|tier| &tier.keys).map(|key| &key.value));
         set.default_tier = spec.default_tier.as_ref().and_then(|tier| set.tier_index(&tier.value));
         set.clients = spec.clients.iter().map(|client| compile_client(client, &set)).collect();
         set.allow = List::new(&spec.allow);
@@ -188,7 +200,7 @@ impl RuleSet {
         };
         let base_begins = base.map_or(rules.len(), |base| base.default as usize);
         let is_filed = |rule: &Rule| rule.mode != Mode::Disabled;
-        set.index = Index::new(&rules[..base_begins], spec.paths, is_filed);
+        set.index = Index::new(&rules[..base_begins], is_filed);
         let filed = rules[..base_begins].iter().filter(|rule| is_filed(rule));
         set.tracks = filed.fold(0, |all, rule| all | 1 << rule.track);
         set.needs_path = rules.iter().any(|rule| {
@@ -214,6 +226,11 @@ impl RuleSet {
         &self.rules
     }
 
+    /// What it does with a tier that a request states and it does not know.
+    pub fn unknown_tier(&self) -> UnknownTier {
+        self.unknown_tier
+    }
+
     /// Whether it holds nobody to anything.
     pub fn is_empty(&self) -> bool {
         self.rules.iter().all(|rule| rule.mode == Mode::Disabled) && self.deny.is_empty()
@@ -234,19 +251,23 @@ impl RuleSet {
             true => None,
             false => self.clients.get(request.client_key).filter(|client| is_valid(client.valid_until, now)),
         };
-        let (tier, tier_index, told_by) = self.tier_of(request, client);
-        Standing { tier, tier_index, told_by, client }
+        let stated = if request.tier.is_empty() { None } else { self.tier_index(request.tier) };
+        // A file that names no tier knows all of them.
+        let has_unknown_tier = !request.tier.is_empty() && stated.is_none() && !self.tier_names.is_empty();
+        let (tier, tier_index, told_by) = match request.tier.is_empty() || has_unknown_tier {
+            true => self.tier_of(request, client),
+            false => (Some(request.tier), stated, TierSource::Request),
+        };
+        Standing { tier, tier_index, told_by, has_unknown_tier, client }
     }
 
+    /// The tier of a client whose request states none.
     #[inline]
     fn tier_of<'a>(
         &'a self,
         request: &Request<'a>,
         client: Option<&'a Client>,
     ) -> (Option<&'a str>, Option<u32>, TierSource) {
-        if !request.tier.is_empty() {
-            return (Some(request.tier), self.tier_index(request.tier), TierSource::Request);
-        }
         if let Some(name) = client.and_then(|client| client.tier_name.as_deref()) {
             return (Some(name), client.and_then(|client| client.tier), TierSource::Client);
         }
@@ -319,6 +340,7 @@ fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
         mode: spec.mode,
         when: spec.when.clone(),
         key: spec.key.clone().into(),
+        missing: missing(spec.missing.or(file.missing), spec.mode),
         limits: spec.limits.clone().map(Into::into),
         overrides: spec
             .overrides
@@ -331,6 +353,14 @@ fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
         track,
         scope: stable_hash(&["rule", &spec.id.value]),
         names: names(&clean(&spec.id.value), most),
+    }
+}
+
+/// What to do with requests that lack what a rule counts by.
+fn missing(said: Option<Missing>, mode: Mode) -> Missing {
+    match (said.unwrap_or_default(), mode) {
+        (Missing::Refuse, Mode::Shadow) => Missing::Skip,
+        (said, _) => said,
     }
 }
 
@@ -353,11 +383,13 @@ fn base_counts(file: &FileSpec) -> impl Iterator<Item = usize> {
 /// Puts the rules that stand for the base behind the others, if there is a base at all.
 fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> Option<Base> {
     let most = base_counts(file).max()?;
-    let api_key = vec![Dimension::ApiKey];
-    let (key, limits) = match &file.default {
-        Some(BaseSpec { key, limits, .. }) => (key.clone(), Some(limits.clone().into())),
-        None => (api_key, None),
+    let (key, limits, said) = match &file.default {
+        Some(BaseSpec { key, limits, missing, .. }) => (key.clone(), Some(limits.clone().into()), *missing),
+        None => (vec![Dimension::Client], None, None),
     };
+    let said = said.or(file.missing);
+    let is_last_resort = said.is_none() && key.contains(&Dimension::Client);
+    let missing = said.unwrap_or(if is_last_resort { Missing::Shared } else { Missing::Skip });
     let track = tracks.track(&key, Mode::Enforced, most);
     let rule = |id: &str, limits: Option<Box<[Limit]>>| Rule {
         consistency: consistency(file.consistency, limits.as_deref()),
@@ -367,6 +399,7 @@ fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> 
         mode: Mode::Enforced,
         when: Match::default(),
         key: key.clone().into(),
+        missing,
         limits,
         overrides: Map::default(),
         on_store_failure: file.on_store_failure.unwrap_or_default(),
@@ -385,11 +418,29 @@ fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> 
     }
     let clients = position(rules);
     rules.push(rule("client", None));
-    Some(Base { default, tiers, clients })
+    Some(Base { default, tiers, clients, is_last_resort })
 }
 
 fn compile_tier(spec: &TierSpec) -> Tier {
     Tier { name: spec.name.value.as_str().into(), limits: spec.limits.clone().map(Into::into) }
+}
+
+/// All tiers that a file names, those of its `tiers` first, and where each is.
+fn compile_tiers(file: &FileSpec) -> (Box<[Tier]>, Map<u32>) {
+    let of_rules = file.rules.iter().flat_map(|rule| rule.when.rule_tier.iter().chain(&rule.when.tiers));
+    let of_clients = file.clients.iter().filter_map(|client| client.tier.as_ref()).chain(&file.default_tier);
+    let mut tiers: Vec<_> = file.tiers.iter().map(compile_tier).collect();
+    let mut names: Map<u32> = Map::default();
+    for (position, tier) in (0..).zip(&tiers) {
+        names.insert(tier.name.clone(), position);
+    }
+    for name in of_rules.chain(of_clients.map(|tier| &tier.value)) {
+        if let Entry::Vacant(entry) = names.entry(name.as_str().into()) {
+            tiers.push(Tier { name: entry.key().clone(), limits: None });
+            entry.insert(u32::try_from(tiers.len() - 1).unwrap_or(u32::MAX));
+        }
+    }
+    (tiers.into(), names)
 }
 
 fn compile_client(spec: &ClientSpec, set: &RuleSet) -> (Box<str>, Client) {
@@ -406,9 +457,10 @@ struct Tracks(Vec<(Box<[Dimension]>, Mode, usize)>);
 impl Tracks {
     /// The number of the rules that count by `key`, of whom one brings as many as `limits`.
     fn track(&mut self, key: &[Dimension], mode: Mode, limits: usize) -> u32 {
-        let known = self.0.iter_mut().position(|(known, own, _)| **known == *key && *own == mode);
+        let key = Dimension::track_of(key);
+        let known = self.0.iter_mut().position(|(known, own, _)| *known == key && *own == mode);
         let at = known.unwrap_or_else(|| {
-            self.0.push((key.into(), mode, 0));
+            self.0.push((key, mode, 0));
             self.0.len() - 1
         });
         self.0[at].2 = self.0[at].2.max(limits);

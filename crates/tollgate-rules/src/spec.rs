@@ -6,6 +6,7 @@
 
 use crate::address::Cidr;
 use crate::dimension::Dimension;
+use crate::expression::Expressions;
 use crate::path::PathStyle;
 use crate::pattern::{PathPattern, Pattern};
 use std::num::NonZeroU16;
@@ -61,6 +62,10 @@ pub struct FileSpec {
     pub deny: Vec<At<Whom>>,
     /// How paths are made alike before they are compared.
     pub paths: PathStyle,
+    /// What to do with a tier that a request states and the file does not know.
+    pub unknown_tier: UnknownTier,
+    /// For rules, and a default, that do not say it themselves.
+    pub missing: Option<Missing>,
     /// How many leading bits of an IPv6 address tell clients apart: 64 unless said otherwise.
     pub ipv6_prefix: Option<u8>,
     /// For rules that do not say it themselves.
@@ -69,6 +74,15 @@ pub struct FileSpec {
     pub consistency: Option<Consistency>,
     /// For rules that do not say it themselves.
     pub store_timeout_ms: Option<NonZeroU16>,
+}
+
+impl FileSpec {
+    /// How many different expressions its rules have, and how many bytes they take when they are compiled.
+    pub fn expressions(&self) -> (usize, usize) {
+        let mut all = Expressions::default();
+        self.rules.iter().filter_map(|rule| rule.when.path.as_ref()).for_each(|path| all.add(path));
+        (all.len(), all.bytes())
+    }
 }
 
 /// A rule as written.
@@ -86,6 +100,8 @@ pub struct RuleSpec {
     pub when: Match,
     /// What is counted: sorted, each once; empty for one count shared by all.
     pub key: Vec<Dimension>,
+    /// What to do with a request that lacks something of `key`.
+    pub missing: Option<Missing>,
     /// Its limits; if it names none, those of the client, its tier or the default hold, counted under this rule. If
     /// they are there and empty, it is unlimited: it holds nobody to anything, and what it binds passes the rules
     /// behind it that count the same.
@@ -110,6 +126,49 @@ pub enum Mode {
     Shadow,
     /// It is as if it were not there.
     Disabled,
+}
+
+/// What to do with a request that lacks something that a rule counts by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Missing {
+    /// The rule does not bind it.
+    #[default]
+    Skip,
+    /// It is denied.
+    Refuse,
+    /// It shares one count with all others that lack the same.
+    Shared,
+}
+
+impl Missing {
+    /// The name it is written by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Missing::Skip => "skip",
+            Missing::Refuse => "refuse",
+            Missing::Shared => "shared",
+        }
+    }
+}
+
+/// What to do with a tier that a request states and the file does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownTier {
+    /// The tier is found out as if the request had stated none.
+    #[default]
+    Ignore,
+    /// The request is denied.
+    Refuse,
+}
+
+impl UnknownTier {
+    /// The name it is written by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            UnknownTier::Ignore => "ignore",
+            UnknownTier::Refuse => "refuse",
+        }
+    }
 }
 
 /// Whom a rule binds: all of this must hold. What is empty holds for everybody.
@@ -153,6 +212,9 @@ pub struct OverrideSpec {
 pub struct BaseSpec {
     /// What is counted.
     pub key: Vec<Dimension>,
+    /// What to do with a request that lacks something of `key`. If it is not said and the key is that of the client,
+    /// requests with neither a key nor an address share a count if no rule binds them; else they are skipped.
+    pub missing: Option<Missing>,
     /// The limits; none if it is unlimited.
     pub limits: Vec<Limit>,
     /// Where it was written.

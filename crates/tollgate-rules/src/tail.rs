@@ -4,29 +4,26 @@
 //! is found by the index; only the tail has to be matched, and rules with the same tail share it. So it is compiled once,
 //! and stays in the processor's cache however many rules there are.
 
+use crate::expression::Expression;
 use crate::path::PathStyle;
 use crate::pattern::PathPatternError;
-use regex::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Hir, HirKind, Look};
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The most memory that one compiled expression may take.
-const MAX_REGEX_BYTES: usize = 1 << 20;
-/// How many tails a thread remembers while it reads rules.
-const REMEMBERED: usize = 4_096;
+/// The most texts of which a match has one.
+const MAX_REQUIRED: usize = 16;
 
 /// An expression, cut in two.
 #[derive(Clone, Debug)]
 pub struct Cut {
-    expression: Box<str>,
     prefix: Box<str>,
+    /// Texts of which every match has at least one; none if there are no such texts.
+    required: Box<[Box<str>]>,
     /// How much of a path the tail does not see.
     skipped: usize,
     /// Nothing if anything may follow.
-    tail: Option<Arc<Regex>>,
+    tail: Option<Arc<Expression>>,
 }
 
 impl Cut {
@@ -41,15 +38,21 @@ impl Cut {
         };
         let (tail, skipped) = match rest.filter(|_| !prefix.is_empty()) {
             Some(rest) if is_anything(&rest) => (None, prefix.len()),
-            Some(rest) => (Some(shared(&format!("^(?:{rest})"), style)?), prefix.len()),
-            None => (Some(shared(expression, style)?), 0),
+            Some(rest) => (Some(Expression::shared(&format!("^(?:{rest})"), style, true)?), prefix.len()),
+            None => (Some(Expression::shared(expression, style, false)?), 0),
         };
-        Ok(Cut { expression: expression.into(), prefix: prefix.into(), skipped, tail })
+        let required = required(&hir).map(|texts| fold(texts, style)).unwrap_or_default();
+        Ok(Cut { prefix: prefix.into(), required: required.into(), skipped, tail })
     }
 
-    /// The whole expression.
-    pub(crate) fn expression(&self) -> &str {
-        &self.expression
+    /// Texts of which every match has at least one; none if there are no such texts.
+    pub(crate) fn required(&self) -> &[Box<str>] {
+        &self.required
+    }
+
+    /// What must follow, which others share, so that it counts once.
+    pub(crate) fn tail(&self) -> Option<&Arc<Expression>> {
+        self.tail.as_ref()
     }
 
     /// What every match begins with.
@@ -101,32 +104,40 @@ fn is_anything(rest: &Hir) -> bool {
     ["", ".*", ".*$"].iter().any(|known| parse(known).is_ok_and(|known| known == *rest))
 }
 
-/// Expressions by their text and whether case is ignored.
-type Known = HashMap<(Box<str>, bool), Arc<Regex>>;
-
-/// A compiled expression, which others that are written alike share.
-fn shared(expression: &str, style: PathStyle) -> Result<Arc<Regex>, PathPatternError> {
-    thread_local! {
-        static KNOWN: RefCell<Known> = RefCell::default();
-    }
-    let name = (expression.into(), style.ignore_case);
-    if let Some(known) = KNOWN.with_borrow(|known| known.get(&name).cloned()) {
-        return Ok(known);
-    }
-    let mut builder = RegexBuilder::new(expression);
-    builder.size_limit(MAX_REGEX_BYTES).case_insensitive(style.ignore_case).dot_matches_new_line(true);
-    let regex = builder.build().map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => PathPatternError::RegexTooBig,
-        error => PathPatternError::Regex { said: error.to_string() },
-    })?;
-    let regex = Arc::new(regex);
-    KNOWN.with_borrow_mut(|known| {
-        if known.len() == REMEMBERED {
-            known.clear();
+/// Texts of which every match has at least one: the longest that are plain to see.
+fn required(hir: &Hir) -> Option<Vec<String>> {
+    let texts = match hir.kind() {
+        HirKind::Literal(literal) => vec![String::from_utf8(literal.0.to_vec()).ok()?],
+        HirKind::Capture(capture) => required(&capture.sub)?,
+        HirKind::Repetition(repetition) if repetition.min > 0 => required(&repetition.sub)?,
+        HirKind::Concat(parts) => parts.iter().filter_map(required).max_by_key(|texts| shortest(texts))?,
+        HirKind::Alternation(parts) => {
+            let texts: Option<Vec<_>> = parts.iter().map(required).collect();
+            texts?.concat()
         }
-        known.insert(name, Arc::clone(&regex));
-    });
-    Ok(regex)
+        _ => return None,
+    };
+    (texts.len() <= MAX_REQUIRED).then_some(texts)
+}
+
+fn shortest(texts: &[String]) -> usize {
+    texts.iter().map(String::len).min().unwrap_or(0)
+}
+
+/// Texts as paths have them. A single letter tells too little, and nearly every path has it.
+fn fold(texts: Vec<String>, style: PathStyle) -> Vec<Box<str>> {
+    let one = |text: String| -> Option<Box<str>> {
+        let text = match style.ignore_case {
+            // Where case is ignored, letters beyond ASCII match too: the sign of Kelvin for k, the long s for s.
+            true => {
+                let is_odd = |c: char| !c.is_ascii() || matches!(c, 'k' | 'K' | 's' | 'S');
+                text.split(is_odd).max_by_key(|piece| piece.len()).unwrap_or_default().to_ascii_lowercase()
+            }
+            false => text,
+        };
+        (text.len() > 1).then(|| text.into())
+    };
+    texts.into_iter().map(one).collect::<Option<Vec<_>>>().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -134,6 +145,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use proptest::sample::select;
+    use regex::RegexBuilder;
 
     fn cut(expression: &str) -> Cut {
         Cut::new(expression, PathStyle::default()).unwrap_or_else(|error| panic!("{expression}: {error}"))
@@ -163,6 +175,24 @@ mod tests {
         assert!(Arc::ptr_eq(&one.unwrap(), &other.unwrap()), "a tail is compiled once");
     }
 
+    #[test]
+    fn what_every_match_has_is_known() {
+        for (expression, texts) in [
+            ("orders/[0-9]+", &["orders/"][..]),
+            ("[a-z]+/(?:users|teams)/[0-9]+", &["/users/", "/teams/"]),
+            ("(?:ab|cc)d", &["abd", "ccd"]),
+            ("[0-9]+(?:/x1|/y2)?", &[]),
+            ("(?:/x1|.)", &[]),
+            ("(?:/items)+$", &["/items"]),
+            (".*", &[]),
+            ("/", &[]),
+        ] {
+            let found: Vec<_> = cut(expression).required().iter().map(ToString::to_string).collect();
+            let all = found.iter().all(|found| texts.iter().any(|text| text.contains(&**found)));
+            assert!(all && found.is_empty() == texts.is_empty(), "{expression}: {found:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn a_cut_expression_matches_what_the_whole_one_does(
@@ -180,6 +210,8 @@ mod tests {
                 let Ok(whole) = whole.case_insensitive(ignore_case).dot_matches_new_line(true).build() else { continue };
                 let cut = Cut::new(&expression, style).unwrap();
                 prop_assert_eq!(cut.matches(&path), whole.is_match(&path), "{} on {}", expression, path);
+                let has_required = cut.required().iter().any(|text| path.contains(&**text));
+                prop_assert!(!cut.matches(&path) || cut.required().is_empty() || has_required, "{} on {}", expression, path);
             }
         }
     }

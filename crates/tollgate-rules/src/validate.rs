@@ -2,9 +2,11 @@
 
 mod draws;
 mod hidden;
+mod keyless;
 mod lists;
 
 use crate::complaint::{Complaint, Complaints, quoted};
+use crate::expression::Expressions;
 use crate::read::Tiers;
 use crate::spec::{Consistency, FileSpec, Mode, RuleSpec};
 use std::collections::HashMap;
@@ -15,6 +17,7 @@ use tollgate_core::Law;
 pub fn validate(spec: &FileSpec) -> Vec<Complaint> {
     let mut complaints = Complaints::default();
     tiers(spec, &mut complaints);
+    expressions(spec, &mut complaints);
     cross(spec, &[], &mut complaints);
     complaints.finish()
 }
@@ -28,6 +31,7 @@ pub(crate) fn cross(spec: &FileSpec, unsound: &[bool], complaints: &mut Complain
     lists::check(spec, complaints);
     draws::check(spec, complaints);
     hidden::check(spec, unsound, complaints);
+    keyless::check(spec, complaints);
 }
 
 fn ids(rules: &[RuleSpec], complaints: &mut Complaints) {
@@ -77,6 +81,18 @@ fn leases(spec: &FileSpec, complaints: &mut Complaints) {
     }
 }
 
+/// A reader stops at the bound; a spec from elsewhere has its expressions already.
+fn expressions(spec: &FileSpec, complaints: &mut Complaints) {
+    let mut all = Expressions::default();
+    for rule in &spec.rules {
+        rule.when.path.iter().for_each(|path| all.add(path));
+        if all.are_too_large() {
+            complaints.error(rule.id.place, Expressions::too_large());
+            return;
+        }
+    }
+}
+
 /// Places in a file are known while it is read, so there names are checked as they come.
 fn tiers(spec: &FileSpec, complaints: &mut Complaints) {
     if spec.tiers.is_empty() {
@@ -106,7 +122,7 @@ mod tests {
     #[test]
     fn a_spec_from_elsewhere_is_checked_too() {
         let text = "rules: [{id: r, tier: pro, match: {tier: [pro, fre]}, limit: 1/s}]\ntiers: {free: 1/s, \
-                    pro: 2/s, fre: 3/s}";
+                    pro: 2/s, fre: 3/s}\nmissing: skip";
         let mut spec = crate::read(text, Micros::EPOCH).spec.expect("the file is in order");
         assert_eq!(validate(&spec), []);
         spec.tiers.pop();

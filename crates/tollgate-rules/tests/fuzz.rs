@@ -167,16 +167,18 @@ fn files_of_other_limiters_of_any_bytes() {
 }
 
 /// Pieces that paths and tricks with them are made of.
-const STEPS: [&str; 36] = [
+const STEPS: [&str; 40] = [
     "/", "//", ".", "..", "/./", "/../", "%2e", "%2E%2e", "%2f", "%2F", "%", "%%", "%2", "%25", "%252f",
     "%00", "%0a", "%3f", "%23", "%c3%a9", "%C3", "%a9", "%c0%af", "%e2%82", "?", "#", "a", "A", "%41", "%61",
-    "b;x=1", "\\", " ", "\0", "\n", "é",
+    "b;x=1", "\\", " ", "\0", "\n", "é", "..;/", "%3b", "http://", "://",
 ];
 
 fn styles() -> impl Iterator<Item = PathStyle> {
-    [(false, false), (false, true), (true, false), (true, true)]
-        .into_iter()
-        .map(|(keep_escaped_slashes, ignore_case)| PathStyle { keep_escaped_slashes, ignore_case })
+    (0..8_u8).map(|bits| PathStyle {
+        keep_escaped_slashes: bits & 1 != 0,
+        ignore_case: bits & 2 != 0,
+        keep_matrix_parameters: bits & 4 != 0,
+    })
 }
 
 /// Makes a path canonical, holds the form to every promise, and spells it in other ways that must come to the same.

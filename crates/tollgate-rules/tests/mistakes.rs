@@ -14,7 +14,7 @@ use tollgate_rules::{Severity, read, report_json, schema};
 const NOW: Micros = Micros::new(1_767_225_600_000_000);
 
 /// The mistakes that a schema can't tell: each is about what a value means, or about several together.
-const BEYOND_SCHEMA: [&str; 40] = [
+const BEYOND_SCHEMA: [&str; 46] = [
     "address-taken-for-a-key",
     "algorithm-without-limit",
     "allow-everybody",
@@ -29,16 +29,22 @@ const BEYOND_SCHEMA: [&str; 40] = [
     "empty-client",
     "expired",
     "fields-of-another-algorithm",
+    "foreign-parameter",
     "hidden-by-pattern",
     "hidden-by-tier",
     "hidden-by-unlimited",
     "hidden-descriptor",
     "hidden-rule",
     "incomplete-params",
+    "key-from-elsewhere",
+    "keyless-passes-default",
+    "keyless-unbound",
     "leased-file-with-a-log",
     "leased-log",
     "long-log",
+    "matrix-parameter-in-path",
     "misspelled-key",
+    "misspelled-method",
     "no-rule-enabled",
     "no-rules",
     "nothing-to-inherit",

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tollgate_core::{Law, Limit, Micros, Quota};
 use tollgate_rules::spec::{
-    At, BaseSpec, ClientSpec, FileSpec, Match, Mode, OverrideSpec, Place, RuleSpec, TierSpec, Whom,
+    At, BaseSpec, ClientSpec, FileSpec, Match, Missing, Mode, OverrideSpec, Place, RuleSpec, TierSpec,
+    UnknownTier, Whom,
 };
 use tollgate_rules::{
     Case, Descriptor, Dimension, Listed, PathPattern, PathStyle, Pattern, Plan, Request, RuleSet, Standing,
@@ -40,8 +41,14 @@ fn planned(rules: &RuleSet, request: &Request<'_>) -> (Case, Vec<Binding>) {
     (case, bindings)
 }
 
-fn explained(rules: &RuleSet, request: &Request<'_>) -> (Option<Listed>, Vec<Binding>) {
+/// What the plain explanation says: on which list the client is, what is refused, and what binds.
+fn explained(rules: &RuleSet, request: &Request<'_>) -> (Option<Listed>, Option<String>, Vec<Binding>) {
     let explanation = rules.explain(request, || NOW);
+    let refusing = explanation.rules.iter().find(|(_, standing)| matches!(standing, Standing::Refuses(_)));
+    let refusing = match explanation.is_tier_refused() {
+        true => Some("tier".to_owned()),
+        false => refusing.map(|(rule, _)| format!("rule {}", rule.id())),
+    };
     let mut bindings = Vec::new();
     for (rule, standing) in explanation.rules {
         if let Standing::Binds { limits, key } = standing {
@@ -49,18 +56,21 @@ fn explained(rules: &RuleSet, request: &Request<'_>) -> (Option<Listed>, Vec<Bin
             bindings.extend(limits.into_iter().map(|limit| (rule.id().to_owned(), limit, key.clone())));
         }
     }
-    (explanation.listed, bindings)
+    (explanation.listed, refusing, bindings)
 }
 
 #[track_caller]
 fn agree(rules: &RuleSet, request: &Request<'_>) {
     let (case, planned) = planned(rules, request);
-    let (listed, explained) = explained(rules, request);
-    match (case, listed) {
-        (Case::Denied, listed) => assert_eq!(listed, Some(Listed::Deny), "{request:?}"),
-        (Case::Allowed, listed) => assert_eq!(listed, Some(Listed::Allow), "{request:?}"),
-        (Case::Unbound | Case::Bound { .. }, listed) => {
-            assert_eq!((listed, planned), (None, explained), "{request:?}");
+    let (listed, refusing, explained) = explained(rules, request);
+    let refused = |by: String| assert_eq!((listed, refusing.clone()), (None, Some(by)), "{request:?}");
+    match case {
+        Case::Denied => assert_eq!(listed, Some(Listed::Deny), "{request:?}"),
+        Case::Allowed => assert_eq!(listed, Some(Listed::Allow), "{request:?}"),
+        Case::UnknownTier => refused("tier".to_owned()),
+        Case::Missing { rule } => refused(format!("rule {}", rules.rules()[rule as usize].id())),
+        Case::Unbound | Case::Bound { .. } => {
+            assert_eq!((listed, refusing, planned), (None, None, explained), "{request:?}");
         }
     }
 }
@@ -111,6 +121,8 @@ fn descriptor() -> impl Strategy<Value = Vec<(String, Pattern)>> {
 fn key() -> impl Strategy<Value = Vec<Dimension>> {
     let keys = [
         &["api_key"][..],
+        &["client"],
+        &["client", "endpoint"],
         &["ip"],
         &[],
         &["api_key", "endpoint"],
@@ -135,17 +147,28 @@ fn until() -> impl Strategy<Value = Option<Micros>> {
     select(vec![None, Some(Micros::new(NOW.get() - 1)), Some(NOW), Some(Micros::new(NOW.get() + 1))])
 }
 
+fn missing() -> impl Strategy<Value = Option<Missing>> {
+    // A request that any rule refuses meets no other, so few do.
+    prop_oneof![
+        8 => Just(None),
+        2 => Just(Some(Missing::Skip)),
+        4 => Just(Some(Missing::Shared)),
+        1 => Just(Some(Missing::Refuse)),
+    ]
+}
+
 fn rule() -> impl Strategy<Value = RuleSpec> {
     let mode = prop_oneof![4 => Just(Mode::Enforced), 1 => Just(Mode::Shadow), 1 => Just(Mode::Disabled)];
     let overrides = prop::collection::vec(("[ab]", limits(), until()), 0..2);
-    (mode, matches(), key(), prop::option::weighted(0.8, limits()), overrides).prop_map(
-        |(mode, when, key, limits, overrides)| RuleSpec {
+    (mode, matches(), key(), prop::option::weighted(0.8, limits()), overrides, missing()).prop_map(
+        |(mode, when, key, limits, overrides, missing)| RuleSpec {
             id: at(String::new()),
             version: None,
             description: None,
             mode,
             when,
             key,
+            missing,
             limits,
             overrides: overrides
                 .into_iter()
@@ -175,7 +198,15 @@ fn file() -> impl Strategy<Value = FileSpec> {
             valid_until,
         });
     let whom = || prop_oneof![pattern().prop_map(Whom::Key), Just(Whom::Net("10.1.0.0/16".parse().unwrap()))];
-    let base = (key(), limits()).prop_map(|(key, limits)| BaseSpec { key, limits, place: Place::default() });
+    let base = (key(), limits(), missing()).prop_map(|(key, limits, missing)| BaseSpec {
+        key,
+        missing,
+        limits,
+        place: Place::default(),
+    });
+    let unknown_tier = select(&[UnknownTier::Ignore, UnknownTier::Ignore, UnknownTier::Refuse][..]);
+    let style = any::<bool>()
+        .prop_map(|keep_matrix_parameters| PathStyle { keep_matrix_parameters, ..PathStyle::default() });
     (
         prop::collection::vec(rule(), 0..40),
         prop::option::of(base),
@@ -184,22 +215,37 @@ fn file() -> impl Strategy<Value = FileSpec> {
         prop::option::of(client),
         prop::collection::vec(whom().prop_map(at), 0..2),
         prop::collection::vec(whom().prop_map(at), 0..1),
+        (missing(), unknown_tier, style),
     )
-        .prop_map(|(mut rules, default, tiers, default_tier, client, allow, deny)| {
-            for (index, rule) in rules.iter_mut().enumerate() {
-                rule.id.value = format!("r{index}");
-            }
-            FileSpec {
-                rules,
+        .prop_map(
+            |(
+                mut rules,
                 default,
-                default_tier: (default_tier && !tiers.is_empty()).then(|| at("free".to_owned())),
                 tiers,
-                clients: client.into_iter().collect(),
+                default_tier,
+                client,
                 allow,
                 deny,
-                ..FileSpec::default()
-            }
-        })
+                (missing, unknown_tier, paths),
+            )| {
+                for (index, rule) in rules.iter_mut().enumerate() {
+                    rule.id.value = format!("r{index}");
+                }
+                FileSpec {
+                    rules,
+                    default,
+                    default_tier: (default_tier && !tiers.is_empty()).then(|| at("free".to_owned())),
+                    tiers,
+                    clients: client.into_iter().collect(),
+                    allow,
+                    deny,
+                    missing,
+                    unknown_tier,
+                    paths,
+                    ..FileSpec::default()
+                }
+            },
+        )
 }
 
 proptest! {
@@ -207,7 +253,7 @@ proptest! {
     fn the_quick_way_and_the_plain_one_agree(
         file in file(),
         key in select(&["", "a", "b", "ab", "abb", "ba"][..]),
-        endpoint in select(&["", "/", "/x", "/x/", "/x/y", "/x/z", "/y", "x//y?q", "/x/y/z", "/%78/y"][..]),
+        endpoint in select(&["", "/", "/x", "/x/", "/x/y", "/x/z", "/y", "x//y?q", "/x/y/z", "/%78/y", "/x;a/y", "http://h/x"][..]),
         method in select(&["", "GET", "post", "PUT"][..]),
         tier in select(&["", "free", "pro", "gold"][..]),
         ip in select(&[None, Some("10.1.2.3"), Some("10.2.2.3"), Some("2001:db8::1")][..]),
@@ -223,6 +269,12 @@ proptest! {
         let descriptor = descriptor.as_ref().map(|(domain, entries)| Descriptor { domain, entries });
         let request = Request { endpoint, method, tier, ip, attributes: &attributes, descriptor, ..Request::new(key) };
         agree(&rules, &request);
+        // A tier that the file does not know is no tier at all, or none that passes.
+        let unknown = Request { tier: "Pro", ..request };
+        let (found, stated_none) = (planned(&rules, &unknown), planned(&rules, &Request { tier: "", ..request }));
+        let is_as_none = found.0 == Case::UnknownTier || found == stated_none;
+        prop_assert!(is_as_none || file.tiers.is_empty(), "{:?}", unknown);
+        agree(&rules, &unknown);
     }
 
     /// Rules that ask for little else, so that many of them bind.
@@ -257,6 +309,7 @@ fn simple(id: &str, key: &[&str], path: Option<&str>, text: &str) -> RuleSpec {
         mode: Mode::Enforced,
         when: Match { path: path.map(|path| PathPattern::new(path, style).unwrap()), ..Match::default() },
         key: key.iter().map(|name| Dimension::named(name)).collect(),
+        missing: None,
         limits: Some(vec![limit(text)]),
         overrides: Vec::new(),
         on_store_failure: None,
@@ -401,4 +454,171 @@ fn a_name_that_could_break_an_answer_is_cleaned() {
     let rules = compile(vec![rule]);
     let rule = &rules.rules()[0];
     assert_eq!((rule.id(), rule.limit_name(1)), ("a--x:--y--", "a--x:--y---2"));
+}
+
+/// Compiles a file that is in order.
+fn compiled(text: &str) -> RuleSet {
+    let review = tollgate_rules::read(text, NOW);
+    RuleSet::compile(review.spec.as_ref().unwrap_or_else(|| panic!("{:?}", review.complaints))).unwrap()
+}
+
+/// What binds a request, as the rule and the parts of the key.
+fn bound(rules: &RuleSet, request: &Request<'_>) -> Vec<(String, Vec<String>)> {
+    agree(rules, request);
+    let mut plan = Plan::new();
+    plan.add(rules, Verb::Check, request, || NOW);
+    let (draws, bound) = plan.bound(plan.cases()[0]);
+    let one = |(draw, bound): (&tollgate_core::Draw, &tollgate_rules::Bound)| {
+        let parts = plan.draws().key(draw).parts().map(str::to_owned).collect();
+        (rules.rules()[bound.rule as usize].id().to_owned(), parts)
+    };
+    draws.iter().zip(bound).map(one).collect()
+}
+
+fn case(rules: &RuleSet, request: &Request<'_>) -> Case {
+    agree(rules, request);
+    planned(rules, request).0
+}
+
+#[test]
+fn an_unknown_tier_falls_back_to_what_is_known() {
+    let file = "
+tiers: {free: {limit: 10/min}, pro: {limit: 100/min, keys: ['sk_pro_*']}}
+default_tier: free
+clients: {acme: {tier: pro}}
+";
+    let rules = compiled(file);
+    let id = |tier, key| bound(&rules, &Request { tier, ..Request::new(key) })[0].0.clone();
+    assert_eq!(id("pro", "x"), "tier:pro");
+    assert_eq!(id("Pro", "x"), "tier:free", "the default tier");
+    assert_eq!(id("Pro", "sk_pro_1"), "tier:pro", "the key tells it");
+    assert_eq!(id("Pro", "acme"), "tier:pro", "the record tells it");
+    let mut plan = Plan::new();
+    let mut is_noted =
+        |tier| plan.add(&rules, Verb::Check, &Request { tier, ..Request::new("x") }, || NOW).has_unknown_tier;
+    assert_eq!([is_noted("Pro"), is_noted("pro"), is_noted("")], [true, false, false]);
+
+    let strict = compiled(&format!("{file}unknown_tier: refuse\n"));
+    let request = |tier| Request { tier, ..Request::new("acme") };
+    assert_eq!(case(&strict, &request("Pro")), Case::UnknownTier);
+    assert!(matches!(case(&strict, &request("pro")), Case::Bound { .. }));
+    assert!(matches!(case(&strict, &request("")), Case::Bound { .. }));
+}
+
+#[test]
+fn a_tier_that_only_rules_name_is_known_and_others_are_not() {
+    let rules = compiled("rules: [{id: r, match: {tier: pro}, limit: 1/s}, {id: other, limit: 2/s}]");
+    let id = |tier| bound(&rules, &Request { tier, ..Request::new("x") })[0].0.clone();
+    assert_eq!([id("pro"), id("Pro"), id("")], ["r", "other", "other"]);
+    let open = compiled("rules: [{id: r, key: tier, limit: 1/s}]");
+    let parts = bound(&open, &Request { tier: "Pro", ..Request::new("x") });
+    assert_eq!(parts, [("r".to_owned(), vec!["Pro".to_owned()])], "a file that names no tier knows all");
+}
+
+#[test]
+fn who_has_no_key_is_counted_by_address() {
+    let rules = compiled("default: 10/min\nrules: [{id: login, match: {path: /login}, limit: 1/min}]");
+    let address = |ip: &str| Some(ip.parse().unwrap());
+    let parts = |key, ip: &str, endpoint| {
+        let found = bound(&rules, &Request { ip: address(ip), endpoint, ..Request::new(key) });
+        let [(id, parts)] = &found[..] else { panic!("{found:?}") };
+        format!("{id} {}", parts.join("|"))
+    };
+    assert_eq!(parts("", "1.2.3.4", "/"), "default 1.2.3.4|ip");
+    assert_eq!(parts("1.2.3.4", "1.2.3.4", "/"), "default 1.2.3.4", "a key that looks like an address");
+    assert_eq!(parts("", "2001:db8::1:2:3:4", "/"), "default 2001:db8::|ip");
+    assert_eq!(parts("k", "1.2.3.4", "/login"), "login k");
+    assert_eq!(parts("", "1.2.3.4", "/login"), "default 1.2.3.4|ip", "the rule counts by keys");
+    assert_eq!(
+        bound(&rules, &Request::new("")),
+        [("default".to_owned(), vec![String::new(), "0".to_owned()])]
+    );
+}
+
+#[test]
+fn who_has_neither_is_held_to_the_default_only_where_no_rule_binds() {
+    let file =
+        "rules: [{id: all, key: global, limit: 5/s}, {id: shadow, key: path, shadow: true, limit: 1/s}]\n";
+    let ids = |more: &str| -> Vec<String> {
+        let rules = compiled(&format!("{file}{more}"));
+        bound(&rules, &Request::new("")).into_iter().map(|(id, _)| id).collect()
+    };
+    assert_eq!(ids("default: 10/min"), ["all", "shadow"]);
+    assert_eq!(ids("default: {limit: 10/min, missing: shared}"), ["all", "shadow", "default"]);
+    let rules = compiled(&format!("{file}default: {{limit: 10/min, missing: refuse}}"));
+    assert!(matches!(case(&rules, &Request::new("")), Case::Missing { .. }));
+    assert!(matches!(case(&rules, &Request::new("k")), Case::Bound { .. }));
+}
+
+#[test]
+fn no_two_identities_meet() {
+    let rules = compiled(
+        "rules: [{id: r, key: [client, m, n], missing: shared, limit: 1/s}, {id: s, key: m, missing: shared, limit: 1/s}]",
+    );
+    let mut seen = std::collections::HashMap::new();
+    for key in ["", "key", "ip", "0", "1.2.3.4"] {
+        for ip in [None, Some("1.2.3.4"), Some("5.6.7.8")] {
+            // Whoever has a key is that key, wherever it comes from.
+            let ip = if key.is_empty() { ip.map(|ip| ip.parse().unwrap()) } else { None };
+            for m in [None, Some(""), Some("0"), Some("key")] {
+                for n in [None, Some(""), Some("1"), Some("2")] {
+                    let attributes: Vec<_> = [("m", m), ("n", n)]
+                        .into_iter()
+                        .filter_map(|(name, value)| Some((name, value?)))
+                        .collect();
+                    let request = Request { ip, attributes: &attributes, ..Request::new(key) };
+                    let found = bound(&rules, &request);
+                    let [(first, whole), (second, part)] = &found[..] else { panic!("{found:?}") };
+                    let who = (key, ip, m, n);
+                    let same = seen.insert((first.clone(), whole.clone()), format!("{who:?}"));
+                    assert!(same.is_none_or(|same| same == format!("{who:?}")), "{whole:?}");
+                    let same = seen.insert((second.clone(), part.clone()), format!("{m:?}"));
+                    assert!(same.is_none_or(|same| same == format!("{m:?}")), "{part:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rule_says_what_to_do_with_requests_that_lack_its_key() {
+    let rule = |missing: &str| {
+        compiled(&format!(
+            "rules: [{{id: all, key: global, limit: 9/s}}, {{id: r, key: tenant, {missing}limit: 1/s}}]"
+        ))
+    };
+    let ids = |rules: &RuleSet| -> Vec<String> {
+        bound(rules, &Request::new("k")).into_iter().map(|(id, _)| id).collect()
+    };
+    let notes = |rules: &RuleSet| {
+        let notes = Plan::new().add(rules, Verb::Check, &Request::new("k"), || NOW);
+        (notes.is_skipped, notes.is_shared)
+    };
+    for (missing, expected, noted) in [
+        ("", &["all"][..], (true, false)),
+        ("missing: skip, ", &["all"], (true, false)),
+        ("missing: shared, ", &["all", "r"], (false, true)),
+        ("missing: refuse, shadow: true, ", &["all"], (true, false)),
+    ] {
+        let rules = rule(missing);
+        assert_eq!(
+            (ids(&rules), notes(&rules)),
+            (expected.iter().map(|id| (*id).to_owned()).collect(), noted)
+        );
+    }
+    let rules = rule("missing: refuse, ");
+    assert_eq!(case(&rules, &Request::new("k")), Case::Missing { rule: 1 });
+    let mut plan = Plan::new();
+    plan.add(&rules, Verb::Check, &Request::new("k"), || NOW);
+    assert!(plan.is_settled() && plan.draws().all().is_empty(), "what is refused takes nothing");
+}
+
+#[test]
+fn an_absolute_path_of_a_proxy_meets_the_rule_of_its_path() {
+    let rules = compiled("rules: [{id: login, key: ip, match: {path: /login}, limit: 1/s}]");
+    for path in ["http://h/login", "https://user@h:443/x/..;/login?q", "/login;a=b"] {
+        let entries = [(":path", path), ("remote_address", "192.0.2.1")];
+        let bound = bound(&rules, &Request::new("").told_by(&entries));
+        assert_eq!(bound, [("login".to_owned(), vec!["192.0.2.1".to_owned()])], "{path}");
+    }
 }

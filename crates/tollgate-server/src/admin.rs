@@ -173,6 +173,7 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
         text.single("tollgate_start_time_seconds", Gauge, "When the server started.", tower.started_at);
         let outcomes = self.gate.outcomes();
         text.decisions(&outcomes);
+        text.odd_requests(&outcomes);
         text.durations(
             "tollgate_decision_duration_seconds",
             "From reading a request's fields to its verdict; one docket in 64 is timed.",

@@ -117,6 +117,30 @@ impl Exposition {
         sample("(allow_list)", "allowed", outcomes.allow_listed);
         sample("(deny_list)", "denied", outcomes.deny_listed);
         sample("(emergency)", "denied", outcomes.emergency);
+        sample("(unknown_tier)", "denied", outcomes.unknown_tiers_refused);
+    }
+
+    /// Requests that rules could not tell apart as they should.
+    pub(crate) fn odd_requests(&mut self, outcomes: &Outcomes) {
+        self.family(
+            "tollgate_unknown_tiers_total",
+            Kind::Counter,
+            "Checks that state a tier which the rule file does not name, and what was done with them.",
+            [
+                (&[("handling", "ignored")][..], outcomes.unknown_tiers_ignored),
+                (&[("handling", "refused")][..], outcomes.unknown_tiers_refused),
+            ],
+        );
+        self.family(
+            "tollgate_missing_keys_total",
+            Kind::Counter,
+            "Checks that lack something that a rule or the default counts by, and what was done with them.",
+            [
+                (&[("handling", "skipped")][..], outcomes.missing_skipped),
+                (&[("handling", "shared")][..], outcomes.missing_shared),
+                (&[("handling", "refused")][..], outcomes.missing_refused),
+            ],
+        );
     }
 
     /// How long decisions took.

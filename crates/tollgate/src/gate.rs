@@ -7,6 +7,7 @@
 mod docket;
 mod emergency;
 mod meter;
+mod tier_log;
 mod verdict;
 
 pub use docket::Docket;
@@ -20,6 +21,7 @@ use meter::{Meters, RuleMeter};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use tier_log::TierLog;
 use tollgate_core::{Clock, Limit};
 use tollgate_rules::{Request, RuleSet, Stated, Verb};
 
@@ -56,6 +58,7 @@ struct Shared<S> {
     clock: Arc<dyn Clock>,
     emergency: Emergency,
     meters: Meters,
+    tier_log: TierLog,
     installs: AtomicU64,
 }
 
@@ -80,6 +83,7 @@ impl<S: Store> Gate<S> {
                 clock,
                 emergency,
                 meters,
+                tier_log: TierLog::default(),
                 installs: AtomicU64::new(1),
             }),
         }
@@ -130,7 +134,11 @@ impl<S: Store> Gate<S> {
     /// Adds a request to a docket.
     #[inline]
     pub fn add(&self, docket: &mut Docket, verb: Verb, request: &Request<'_>) {
-        docket.add(verb, request, &*self.shared.clock, &self.shared.emergency);
+        let notes = docket.add(verb, request, &*self.shared.clock, &self.shared.emergency);
+        if notes.has_unknown_tier && verb == Verb::Check {
+            let handling = docket.rules().unknown_tier();
+            self.shared.tier_log.note(request.tier, handling, self.shared.clock.now());
+        }
     }
 
     /// Adds a request that is held to a limit of its own, whatever the rules say.

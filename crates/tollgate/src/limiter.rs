@@ -281,12 +281,17 @@ impl<S: Store> Limiter<S> {
     /// ```
     ///
     /// # Errors
-    /// With what was decided, if the wait would be too long or is in vain; or with the store's error.
+    /// With what was decided, if the wait would be too long or is in vain; if it is called outside of a Tokio runtime;
+    /// or with the store's error.
     pub async fn acquire<'a>(
         &self,
         request: impl Into<Request<'a>>,
         patience: Duration,
     ) -> Result<Decision, AcquireError> {
+        // Tokio's timer panics without a runtime, and after a limit granted units it would be too late to say so.
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(AcquireError::NoRuntime);
+        }
         let request = request.into();
         let begun = Instant::now();
         loop {
@@ -375,6 +380,9 @@ pub enum AcquireError {
     /// A limit refused, and would still have at the end of the wait.
     #[error("refused by {}", .0.limit().map_or_else(|| "no limit".to_owned(), ToString::to_string))]
     Refused(Box<Decision>),
+    /// It was called outside of a Tokio runtime, whose timer it waits with. Nothing was taken.
+    #[error("acquire waits with Tokio's timer: call it within a Tokio runtime, or use check_now")]
+    NoRuntime,
     /// The store gave no answer.
     #[error(transparent)]
     Store(#[from] Failure),

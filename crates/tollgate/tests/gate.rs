@@ -29,6 +29,7 @@ fn rule(id: &str, key: &str, limits: &[&str]) -> RuleSpec {
         mode: Mode::Enforced,
         when: Match::default(),
         key: vec![Dimension::named(key)],
+        missing: None,
         limits: Some(limits.iter().map(|text| limit(text)).collect()),
         overrides: Vec::new(),
         on_store_failure: None,
@@ -186,7 +187,8 @@ async fn peek_refund_and_reset_follow_the_same_rules() {
 async fn the_emergency_limit_comes_before_everything() {
     let file = FileSpec {
         default: Some(BaseSpec {
-            key: vec![Dimension::ApiKey],
+            key: vec![Dimension::Client],
+            missing: None,
             limits: vec![limit("100/s")],
             place: Place::default(),
         }),
@@ -457,4 +459,44 @@ async fn in_an_emergency_what_is_joined_as_one_request_counts_once() {
     assert_eq!(ask().await, [refused, refused, (true, Cause::Limit)], "looking takes nothing");
     // By itself, each is counted by its own key again.
     assert_eq!(check(&gate, &Request::new("a")).await, said(true, 7, "key"));
+}
+
+#[tokio::test]
+async fn odd_requests_are_counted_and_refused_where_the_file_says_so() {
+    let gate_of = |text: &str| {
+        let review = tollgate::rules::read(text, Micros::EPOCH);
+        gate(RuleSet::compile(&review.spec.unwrap()).unwrap()).0
+    };
+    let counts = |gate: &Clocked| {
+        let seen = gate.outcomes();
+        (
+            [seen.unknown_tiers_ignored, seen.unknown_tiers_refused],
+            [seen.missing_skipped, seen.missing_shared, seen.missing_refused],
+        )
+    };
+    let from = |ip: &str| Request { ip: Some(ip.parse().unwrap()), ..Request::new("") };
+    let file = "tiers: {free: 2/h, pro: 9/h}\ndefault_tier: free\n";
+    let open = gate_of(file);
+    let misspelled = Request { tier: "Pro", ..Request::new("a") };
+    assert_eq!(check(&open, &misspelled).await, said(true, 1, "tier:free"));
+    assert_eq!(check(&open, &from("1.2.3.4")).await, said(true, 1, "tier:free"));
+    assert_eq!(check(&open, &from("5.6.7.8")).await, said(true, 1, "tier:free"), "a count of its own");
+    assert_eq!(
+        check(&open, &Request::new("1.2.3.4")).await,
+        said(true, 1, "tier:free"),
+        "a key is no address"
+    );
+    assert_eq!(check(&open, &Request::new("")).await, said(true, 1, "tier:free"));
+    assert_eq!(check(&open, &Request::new("")).await, said(true, 0, "tier:free"), "they share a count");
+    open.ask(Verb::Peek, &misspelled).await;
+    assert_eq!(counts(&open), ([1, 0], [0, 2, 0]), "only checks are counted");
+
+    let strict = gate_of(&format!("{file}unknown_tier: refuse\nmissing: refuse\n"));
+    let docket = strict.ask(Verb::Check, &misspelled).await;
+    assert_eq!((docket.verdict(0).is_allowed(), docket.verdict(0).cause()), (false, Cause::UnknownTier));
+    let docket = strict.ask(Verb::Check, &Request::new("")).await;
+    let verdict = docket.verdict(0);
+    assert_eq!((verdict.is_allowed(), verdict.cause()), (false, Cause::Missing));
+    assert_eq!(verdict.rule().unwrap().id(), "tier:free");
+    assert_eq!(counts(&strict), ([0, 1], [0, 0, 1]));
 }

@@ -79,6 +79,19 @@ async fn acquire_waits_just_long_enough() {
     assert!(took >= Duration::from_millis(500) && took <= Duration::from_millis(510), "{took:?}");
 }
 
+#[test]
+fn acquire_outside_of_a_runtime_is_an_error_and_takes_nothing() {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    let limiter = Limiter::new("1/h").unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..2 {
+        let polled = pin!(limiter.acquire("k", Duration::from_secs(7200))).poll(&mut context);
+        assert!(matches!(polled, Poll::Ready(Err(AcquireError::NoRuntime))), "{polled:?}");
+    }
+    assert!(limiter.check_now("k").is_allowed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn acquire_fails_at_once_where_waiting_would_be_in_vain() {
     let limiter = on_tokio_time(Law::TokenBucket, "1/s");

@@ -1,9 +1,9 @@
 //! An explanation in words, for people, and in JSON, for programs.
 
 use super::{Explanation, Listed, Standing};
-use crate::rule::Rule;
+use crate::rule::{MISSING, Rule};
 use crate::set::TierSource;
-use crate::spec::{Consistency, FailureMode, Mode};
+use crate::spec::{Consistency, FailureMode, Mode, UnknownTier};
 use serde_json::json;
 use std::fmt::{self, Display, Formatter, Write as _};
 use std::num::NonZeroU16;
@@ -15,10 +15,21 @@ impl Display for Explanation<'_> {
             Some(tier) => writeln!(f, "tier: {tier} ({})", source(self.tier_source))?,
             None => writeln!(f, "tier: not known")?,
         }
+        if let Some((tier, what)) = &self.unknown_tier {
+            let what = match what {
+                UnknownTier::Ignore => "ignored",
+                UnknownTier::Refuse => "refused",
+            };
+            writeln!(f, "unknown tier: the request states {tier:?}, which the file does not name: {what}")?;
+        }
         match self.listed {
             Some(Listed::Deny) => f.write_str("REFUSED: the client is on the deny list\n")?,
             Some(Listed::Allow) => {
                 f.write_str("ALLOWED: the client is on the allow list, and no rule is looked at\n")?;
+            }
+            None if self.is_tier_refused() => f.write_str("REFUSED: the file refuses unknown tiers\n")?,
+            None if self.rules.iter().any(|(_, standing)| matches!(standing, Standing::Refuses(_))) => {
+                f.write_str("REFUSED: the request lacks what a rule counts by\n")?;
             }
             None if self.rules.iter().all(|(_, standing)| !matches!(standing, Standing::Binds { .. })) => {
                 f.write_str("ALLOWED: no rule binds it\n")?;
@@ -28,10 +39,11 @@ impl Display for Explanation<'_> {
             }
             None => {}
         }
-        let is_listed = self.listed.is_some();
+        let is_listed = self.is_decided_before_rules();
         for (rule, standing) in &self.rules {
             let shadow = if rule.mode() == Mode::Shadow { " (shadow: refuses nobody)" } else { "" };
-            let mark = if matches!(standing, Standing::Binds { .. }) && !is_listed { '*' } else { ' ' };
+            let has_a_say = matches!(standing, Standing::Binds { .. } | Standing::Refuses(_));
+            let mark = if has_a_say && !is_listed { '*' } else { ' ' };
             writeln!(f, "{mark} {}: {}{shadow}", rule.id(), verdict(rule, standing, is_listed))?;
         }
         Ok(())
@@ -39,9 +51,13 @@ impl Display for Explanation<'_> {
 }
 
 impl Explanation<'_> {
+    fn is_decided_before_rules(&self) -> bool {
+        self.listed.is_some() || self.is_tier_refused()
+    }
+
     /// The same for programs.
     pub fn to_json(&self) -> serde_json::Value {
-        let is_listed = self.listed.is_some();
+        let is_listed = self.is_decided_before_rules();
         let rules = self.rules.iter().map(|(rule, standing)| {
             let mut value = json!({
                 "id": rule.id(),
@@ -69,6 +85,9 @@ impl Explanation<'_> {
                 TierSource::Pattern => Some("pattern"),
                 TierSource::Default => Some("default"),
             },
+            "unknown_tier": self.unknown_tier.as_ref().map(|(tier, what)| {
+                json!({ "tier": tier, "handling": what.name() })
+            }),
             "listed": self.listed.map(|listed| match listed {
                 Listed::Allow => "allow",
                 Listed::Deny => "deny",
@@ -92,7 +111,7 @@ fn verdict(rule: &Rule, standing: &Standing<'_>, is_listed: bool) -> String {
         }
         Standing::Binds { limits, key } => {
             let limits: Vec<_> = limits.iter().map(ToString::to_string).collect();
-            let key: Vec<_> = key.iter().map(|(name, value)| format!("{name} {value:?}")).collect();
+            let key: Vec<_> = key.iter().filter_map(|part| part_in_words(part, key)).collect();
             let counted = if key.is_empty() {
                 "for everybody together".to_owned()
             } else {
@@ -101,6 +120,12 @@ fn verdict(rule: &Rule, standing: &Standing<'_>, is_listed: bool) -> String {
             let binds = if is_listed { "would bind" } else { "binds" };
             format!("{binds}: {}, counted {counted}{}", limits.join(" and "), terms(rule))
         }
+        Standing::Refuses(dimension) => {
+            format!("refuses: it counts by {dimension}, and the request does not tell it")
+        }
+        Standing::LastResort => {
+            "no: it has neither a key nor an address to be counted by, and a rule binds it".to_owned()
+        }
         Standing::ComesLater(id) => format!("no: {id} counts the same and comes first"),
         Standing::Misfit(misfit) => format!("no: {misfit}"),
         Standing::NoLimit => {
@@ -108,6 +133,15 @@ fn verdict(rule: &Rule, standing: &Standing<'_>, is_listed: bool) -> String {
         }
         Standing::Disabled => "no: it is disabled".to_owned(),
     }
+}
+
+/// A part of a key in words: its name and value, or that it is missing, which is told once.
+fn part_in_words((name, value): &(String, String), key: &[(String, String)]) -> Option<String> {
+    let is_missing = |name: &str| key.iter().any(|(other, _)| other.strip_prefix(MISSING) == Some(name));
+    if name.starts_with(MISSING) && name.contains(' ') {
+        return Some(format!("requests without {}", &name[MISSING.len() + 1..]));
+    }
+    (!is_missing(&format!(" {name}"))).then(|| format!("{name} {value:?}"))
 }
 
 /// What a rule says of a store that several nodes share, where that is not what is usual.

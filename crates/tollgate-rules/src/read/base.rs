@@ -7,7 +7,7 @@ use crate::complaint::quoted;
 use crate::dimension::Dimension;
 use crate::path::PathStyle;
 use crate::schema::table::{CLIENT, DEFAULT, FILE, PATHS, TIER, Table};
-use crate::spec::{At, BaseSpec, ClientSpec, FileSpec, Mode, RuleSpec, TierSpec, Whom};
+use crate::spec::{At, BaseSpec, ClientSpec, FileSpec, Mode, RuleSpec, TierSpec, UnknownTier, Whom};
 use crate::yaml::{Node, Value};
 
 /// The most rules that a file may have.
@@ -47,6 +47,8 @@ impl<'n> Reader<'n> {
             allow: self.list(&fields, "whitelist"),
             deny: self.list(&fields, "blacklist"),
             paths: self.style,
+            unknown_tier: self.unknown_tier(&fields),
+            missing: self.missing(&fields),
             ipv6_prefix: fields.find("ipv6_prefix").and_then(|item| self.bits(&item)),
             on_store_failure: self.on_store_failure(&fields),
             consistency: self.consistency(&fields),
@@ -98,12 +100,13 @@ impl<'n> Reader<'n> {
 
     fn default(&mut self, item: &Item<'n>) -> Option<BaseSpec> {
         let (place, errors) = (item.named_at, self.complaints.errors());
-        let (terms, key) = match self.terms(item, &DEFAULT)? {
-            (terms, None) => (terms, vec![Dimension::ApiKey]),
+        let (terms, key, missing) = match self.terms(item, &DEFAULT)? {
+            (terms, None) => (terms, vec![Dimension::Client], None),
             (terms, Some(fields)) => {
-                let key = self.key(&fields, Dimension::ApiKey);
+                let key = self.key(&fields, Dimension::Client);
+                let missing = self.missing(&fields);
                 fields.finish();
-                (terms, key)
+                (terms, key, missing)
             }
         };
         let Some(limits) = terms.limits else {
@@ -112,7 +115,7 @@ impl<'n> Reader<'n> {
             }
             return None;
         };
-        Some(BaseSpec { key, limits, place })
+        Some(BaseSpec { key, missing, limits, place })
     }
 
     fn tier_specs(&mut self, item: &Item<'n>) -> Vec<TierSpec> {
@@ -197,8 +200,21 @@ impl<'n> Reader<'n> {
         let fields = Fields::read(item.node, &PATHS, &mut self.complaints)?;
         let slashes = fields.find("escaped_slashes").and_then(|item| item.choice(&mut self.complaints));
         let case = fields.find("ignore_case").and_then(|item| item.flag(&mut self.complaints));
+        let matrix = fields.find("matrix_parameters").and_then(|item| item.choice(&mut self.complaints));
         fields.finish();
-        Some(PathStyle { keep_escaped_slashes: slashes == Some("keep"), ignore_case: case.unwrap_or(false) })
+        Some(PathStyle {
+            keep_escaped_slashes: slashes == Some("keep"),
+            ignore_case: case.unwrap_or(false),
+            keep_matrix_parameters: matrix == Some("keep"),
+        })
+    }
+
+    fn unknown_tier(&mut self, fields: &Fields<'n>) -> UnknownTier {
+        let name = fields.find("unknown_tier").and_then(|item| item.choice(&mut self.complaints));
+        match name {
+            Some("refuse") => UnknownTier::Refuse,
+            _ => UnknownTier::Ignore,
+        }
     }
 
     fn bits(&mut self, item: &Item<'n>) -> Option<u8> {

@@ -7,8 +7,9 @@ use super::Reader;
 use super::fields::{Fields, Item};
 use crate::address::{Cidr, CidrError};
 use crate::complaint::quoted;
+use crate::expression::Expressions;
 use crate::path::PathStyle;
-use crate::pattern::{PathPattern, PathPatternError, Pattern};
+use crate::pattern::{PathPattern, PathPatternError, Pattern, is_name};
 use crate::spec::{At, Whom};
 
 impl<'n> Reader<'n> {
@@ -73,17 +74,31 @@ impl<'n> Reader<'n> {
             self.complaints.error(item.place(), said);
             return None;
         }
+        self.warn_of_path(item, text);
         // Many rules have the same expression, and compiling one takes longer than reading all else in a rule.
         let known = (text, item.field.name);
         if let Some(pattern) = self.paths.get(&known) {
             return Some(pattern.clone());
         }
+        if self.expressions.are_too_large() {
+            // That has been said, and compiling the others could take for ever.
+            self.complaints.broken();
+            return None;
+        }
         match read(text, self.style) {
             Ok(pattern) => {
+                self.expressions.add(&pattern);
+                if self.expressions.are_too_large() {
+                    self.complaints.error(item.place(), Expressions::too_large());
+                }
                 self.paths.insert(known, pattern.clone());
                 Some(pattern)
             }
             Err(error) => {
+                if error == PathPatternError::RegexTooBig {
+                    // Finding that out takes as long as compiling the largest that may be.
+                    self.expressions.add_refused();
+                }
                 let mut said = error.to_string();
                 if said.contains("look-around") {
                     said.push_str(": write a rule above this one for what it should leave out");
@@ -92,6 +107,47 @@ impl<'n> Reader<'n> {
                 None
             }
         }
+    }
+}
+
+impl<'n> Reader<'n> {
+    /// Warns of what is allowed in a path and hardly ever meant.
+    fn warn_of_path(&mut self, item: &Item<'n>, text: &str) {
+        if text.contains(';') && !self.style.keep_matrix_parameters {
+            let said = "a ; and what follows it in a segment are cut off before paths are compared: leave it out, \
+                        or write paths: {matrix_parameters: keep}";
+            self.complaints.warn(item.place(), said);
+        }
+        let foreign = text.split('/').find(|segment| foreign_parameter(segment).is_some());
+        if let (Some(segment), "path") = (foreign, item.field.name) {
+            let ours: Vec<_> = text
+                .split('/')
+                .map(|segment| foreign_parameter(segment).unwrap_or_else(|| segment.to_owned()))
+                .collect();
+            let said = format!(
+                "{} stands for itself here, not for any segment: write {}",
+                quoted(segment),
+                ours.join("/")
+            );
+            self.complaints.warn(item.place(), said);
+        }
+    }
+}
+
+/// What a segment is here that stands for any segment elsewhere: `{id}` for `:id`, `<id>`, `<int:id>` and `[id]`.
+fn foreign_parameter(segment: &str) -> Option<String> {
+    let within = |open, close| segment.strip_prefix(open)?.strip_suffix(close);
+    let name = if let Some(name) = segment.strip_prefix(':') {
+        name.trim_end_matches(['?', '*', '+'])
+    } else if let Some(name) = within('<', '>') {
+        name.rsplit_once(':').map_or(name, |(_, name)| name)
+    } else {
+        within('[', ']')?
+    };
+    match name.strip_prefix("...") {
+        Some(rest) if is_name(rest) => Some(format!("{{*{rest}}}")),
+        None if is_name(name) => Some(format!("{{{name}}}")),
+        _ => None,
     }
 }
 

@@ -7,7 +7,9 @@ use crate::complaint::{near, quoted};
 use crate::dimension::Dimension;
 use crate::pattern::Pattern;
 use crate::schema::table::{MATCH, RULE};
-use crate::spec::{At, Consistency, FailureMode, MOST_ID, Match, Mode, OverrideSpec, Place, RuleSpec};
+use crate::spec::{
+    At, Consistency, FailureMode, MOST_ID, Match, Missing, Mode, OverrideSpec, Place, RuleSpec,
+};
 use crate::yaml::Node;
 use std::num::NonZeroU16;
 use tollgate_core::Law;
@@ -44,6 +46,7 @@ impl<'n> Reader<'n> {
             mode: self.mode(&fields),
             when,
             key: self.key(&fields, usual),
+            missing: self.missing(&fields),
             limits: terms.limits,
             overrides,
             on_store_failure: self.on_store_failure(&fields),
@@ -130,11 +133,17 @@ impl<'n> Reader<'n> {
                 quoted(name)
             );
             self.complaints.error(place, said);
-        } else if let Some(near) = near(name, Dimension::NAMES) {
+        } else if let Some(meant) = near(name, Dimension::NAMES).or_else(|| foreign_dimension(name)) {
             let said = format!(
                 "{name} is taken for an attribute that callers send, and whoever does not send it is not \
                  counted: did you \
-                 mean {near}?"
+                 mean {meant}?"
+            );
+            self.complaints.warn(place, said);
+        } else if let Some((source, _)) = name.split_once('.').filter(|(first, _)| is_message_part(first)) {
+            let said = format!(
+                "{name} is taken for an attribute that callers send; rules see no {source} by themselves: write \
+                 api_key for the client's key, or have callers send an attribute of this name"
             );
             self.complaints.warn(place, said);
         }
@@ -160,6 +169,11 @@ impl<'n> Reader<'n> {
             overrides.push(OverrideSpec { key: own(key), limits, valid_until });
         }
         overrides
+    }
+
+    pub(super) fn missing(&mut self, fields: &Fields<'n>) -> Option<Missing> {
+        let name = fields.find("missing")?.choice(&mut self.complaints)?;
+        [Missing::Skip, Missing::Refuse, Missing::Shared].into_iter().find(|known| known.name() == name)
     }
 
     pub(super) fn on_store_failure(&mut self, fields: &Fields<'n>) -> Option<FailureMode> {
@@ -249,6 +263,12 @@ impl<'n> Reader<'n> {
         if matches!(&*method, "ANY" | "ALL") {
             let said = format!("{text} is taken for a method's name: leave method out to match all");
             self.complaints.warn(item.place(), said);
+        } else if let (false, Some(near)) = (METHODS.contains(&&*method), near(&method, LOWER_METHODS)) {
+            let said = format!(
+                "{text} is no method that HTTP knows, and matches only requests that say so: did you mean {}?",
+                near.to_ascii_uppercase()
+            );
+            self.complaints.warn(item.place(), said);
         }
         Some(method)
     }
@@ -280,6 +300,56 @@ impl<'n> Reader<'n> {
         items.iter().filter_map(|item| read(self, item)).collect()
     }
 }
+
+/// What other limiters call something that has another name here.
+fn foreign_dimension(name: &str) -> Option<&'static str> {
+    match &*name.to_ascii_lowercase() {
+        "ip_address" | "ip-address" | "ipaddress" | "client_ip" | "client-ip" | "clientip" | "remote_ip"
+        | "remote_addr" | "source_ip" | "src_ip" | "x-forwarded-for" | "x-real-ip" => Some("ip"),
+        "apikey" | "api-key" | "x-api-key" | "authorization" | "consumer" => Some("api_key"),
+        "url" | "uri" | "request_uri" | "route" => Some("path"),
+        "http_method" | "request_method" | "verb" => Some("method"),
+        "identity" | "caller" | "client_id" => Some("client"),
+        _ => None,
+    }
+}
+
+/// Whether it is a part of a message that other limiters look for keys in: `header.x-api-key`.
+fn is_message_part(name: &str) -> bool {
+    matches!(
+        &*name.to_ascii_lowercase(),
+        "header" | "headers" | "cookie" | "cookies" | "query" | "claim" | "jwt" | "request" | "http"
+    )
+}
+
+/// The methods of HTTP, of WebDAV and of caches.
+const METHODS: [&str; 22] = [
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "CONNECT",
+    "OPTIONS",
+    "TRACE",
+    "PATCH",
+    "QUERY",
+    "PURGE",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
+    "MKCOL",
+    "PROPFIND",
+    "PROPPATCH",
+    "REPORT",
+    "SEARCH",
+    "ACL",
+    "BAN",
+];
+/// Those that people may have meant, as `near` compares them.
+const LOWER_METHODS: [&str; 9] =
+    ["get", "post", "put", "delete", "patch", "head", "options", "connect", "trace"];
 
 /// The nearest to a name that an id may be.
 fn suggest_id(text: &str) -> String {

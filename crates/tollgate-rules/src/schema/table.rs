@@ -124,6 +124,9 @@ pub(crate) const FAILURE_MODES: [&str; 3] = ["open", "closed", "local"];
 pub(crate) const CONSISTENCIES: [&str; 3] = ["exact", "leased", "local"];
 pub(crate) const STARTS: [&str; 2] = ["wall", "first_hit"];
 pub(crate) const ESCAPED_SLASHES: [&str; 2] = ["split", "keep"];
+pub(crate) const MISSING_MODES: [&str; 3] = ["skip", "refuse", "shared"];
+pub(crate) const UNKNOWN_TIERS: [&str; 2] = ["ignore", "refuse"];
+pub(crate) const MATRIX_PARAMETERS: [&str; 2] = ["strip", "keep"];
 
 static QUOTA_OR_PARAMS: Form = Form::Either(&Form::Quota, &NUMBERS);
 static NUMBERS: Form = Form::Fields(&PARAMS);
@@ -213,9 +216,17 @@ const KEY: Field = field(
     "key",
     Form::OneOrList(&Form::Text),
     "[api_key, endpoint]",
-    "What is counted apart: api_key, ip, endpoint, path, method, tier, domain, descriptor, or any attribute \
-     that callers send. global alone is one count for all. Unless said otherwise, api_key; with \
-     match.descriptor, descriptor.",
+    "What is counted apart: api_key, client (the key, or the address of who has none), ip, endpoint, path, \
+     method, tier, domain, descriptor, or any attribute that callers send. global alone is one count for all. \
+     Unless said otherwise, api_key; with match.descriptor, descriptor; in the default, client.",
+);
+const MISSING: Field = field(
+    "missing",
+    Form::Choice(&MISSING_MODES),
+    "shared",
+    "What to do with requests that lack something of the key: skip (they are not bound), refuse, or shared (one \
+     count for all of them). skip unless said otherwise; by the default, those with neither a key nor an address \
+     share a count if no rule binds them.",
 );
 
 const LIMIT_GROUP: &[&[&str]] = &[&["limit", "limits", "params"]];
@@ -290,6 +301,14 @@ pub(crate) static FILE: Table = Table {
             "64",
             "How many leading bits of an IPv6 address tell clients apart: 64 unless said otherwise.",
         ),
+        field(
+            "unknown_tier",
+            Form::Choice(&UNKNOWN_TIERS),
+            "refuse",
+            "What to do with a tier that a request states and the file does not name: ignore it, which is the \
+             default, or refuse the request.",
+        ),
+        MISSING,
         ON_STORE_FAILURE,
         CONSISTENCY,
         STORE_TIMEOUT,
@@ -353,6 +372,7 @@ pub(crate) static RULE: Table = Table {
         LIMITS,
         PARAMS_FIELD,
         KEY,
+        MISSING,
         field(
             "override",
             Form::Map(&Form::Either(&Form::Limit, &Form::Fields(&OVERRIDE))),
@@ -493,7 +513,7 @@ pub(crate) static DEFAULT: Table = Table {
     title: "the default",
     about: "What binds whom no rule binds.",
     example: "{limit: 100/min}",
-    fields: &[LIMIT, LIMITS, PARAMS_FIELD, ALGORITHM, KEY, ZONE, STARTS_FIELD, LARGE_LOG],
+    fields: &[LIMIT, LIMITS, PARAMS_FIELD, ALGORITHM, KEY, MISSING, ZONE, STARTS_FIELD, LARGE_LOG],
     exclusive: LIMIT_GROUP,
     hints: &LIMIT_HINTS,
 };
@@ -556,6 +576,13 @@ pub(crate) static PATHS: Table = Table {
             "Whether %2F separates segments (split, as most frameworks do) or is a part of one (keep).",
         ),
         field("ignore_case", Form::Flag, "true", "Whether letters of either case are alike."),
+        field(
+            "matrix_parameters",
+            Form::Choice(&MATRIX_PARAMETERS),
+            "keep",
+            "Whether a ; and what follows it in a segment are cut off (strip, the default, as Tomcat and Spring \
+             do) or are a part of the path (keep).",
+        ),
     ],
     exclusive: &[],
     hints: &[],

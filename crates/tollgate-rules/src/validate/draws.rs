@@ -43,9 +43,9 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
 /// What is counted apart, in the order of the file.
 fn tracks(spec: &FileSpec) -> Vec<Track> {
     let mut tracks: Vec<Track> = Vec::new();
-    let mut known: HashMap<(&[Dimension], bool), usize> = HashMap::new();
-    let mut add = |key, is_shadow, limits: usize, place| {
-        let index = *known.entry((key, is_shadow)).or_insert_with(|| {
+    let mut known: HashMap<(Box<[Dimension]>, bool), usize> = HashMap::new();
+    let mut add = |key: &[Dimension], is_shadow, limits: usize, place| {
+        let index = *known.entry((Dimension::track_of(key), is_shadow)).or_insert_with(|| {
             tracks.push(Track { name: name(key, is_shadow), most: 0, place });
             tracks.len() - 1
         });
@@ -56,7 +56,7 @@ fn tracks(spec: &FileSpec) -> Vec<Track> {
     };
     let (base, place) = base(spec);
     if base > 0 {
-        let key = spec.default.as_ref().map_or(&[Dimension::ApiKey][..], |default| &default.key);
+        let key = spec.default.as_ref().map_or(&[Dimension::Client][..], |default| &default.key);
         add(key, false, base, place);
     }
     for rule in spec.rules.iter().filter(|rule| rule.mode != Mode::Disabled) {

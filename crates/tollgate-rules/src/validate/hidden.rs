@@ -12,7 +12,7 @@ use crate::complaint::{Complaints, quoted};
 use crate::dimension::Dimension;
 use crate::path::PathStyle;
 use crate::pattern::{PathPattern, Pattern};
-use crate::spec::{FileSpec, Match, Mode, RuleSpec};
+use crate::spec::{FileSpec, Match, Missing, Mode, RuleSpec};
 use foldhash::fast::RandomState;
 use std::collections::HashMap as Map;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,7 +33,7 @@ const MOST_WORK: usize = 10_000_000;
 
 pub(super) fn check(spec: &FileSpec, unsound: &[bool], complaints: &mut Complaints) {
     let universal = Universal::new();
-    let mut tracks: Hashed<(&[Dimension], bool), Index<'_>> = Hashed::default();
+    let mut tracks: Hashed<(Box<[Dimension]>, bool), Index<'_>> = Hashed::default();
     let mut work = 0;
     for (index, rule) in spec.rules.iter().enumerate() {
         let is_unsound = unsound.get(index).copied().unwrap_or(false);
@@ -47,8 +47,8 @@ pub(super) fn check(spec: &FileSpec, unsound: &[bool], complaints: &mut Complain
             return;
         }
         let is_shadow = rule.mode == Mode::Shadow;
-        let track = tracks.entry((&rule.key, is_shadow)).or_default();
-        let view = View::of(rule, &universal);
+        let track = tracks.entry((Dimension::track_of(&rule.key), is_shadow)).or_default();
+        let view = View::of(rule, spec.missing, &universal);
         match track.find(&view, &mut work) {
             Some(first) => {
                 let is_unlimited = first.limits.as_ref().is_some_and(Vec::is_empty);
@@ -92,6 +92,8 @@ struct View<'s> {
     key: Option<&'s Pattern>,
     domain: Option<&'s Pattern>,
     tiers: Tiers<'s>,
+    /// Whether it does not bind requests that lack something of its key.
+    skips_missing: bool,
 }
 
 /// Which tiers a rule binds.
@@ -103,7 +105,7 @@ struct Tiers<'s> {
 }
 
 impl<'s> View<'s> {
-    fn of(rule: &'s RuleSpec, universal: &Universal) -> View<'s> {
+    fn of(rule: &'s RuleSpec, missing: Option<Missing>, universal: &Universal) -> View<'s> {
         let when = &rule.when;
         let path = when.path.as_ref().filter(|path| !universal.is(path));
         let key = when.api_key.as_ref().filter(|key| !key.is_any());
@@ -116,7 +118,16 @@ impl<'s> View<'s> {
             // Who has no descriptor has no domain, so that even one that matches all of them is asked for.
             domain: when.domain.as_ref().filter(|domain| !domain.is_any() || when.descriptor.is_empty()),
             tiers: Tiers::of(when),
+            skips_missing: rule.missing.or(missing).unwrap_or_default() == Missing::Skip
+                && !rule.key.iter().all(Dimension::is_always_known),
         }
+    }
+
+    /// Whether all that the other binds by what its key needs, this one binds too. Both are alternatives, so their keys
+    /// differ at most in that one counts by the client's key and the other by the client.
+    fn tells_apart(&self, other: &View<'_>) -> bool {
+        let needs_key = |view: &View<'_>| view.rule.key.contains(&Dimension::ApiKey);
+        !self.skips_missing || other.skips_missing && (!needs_key(self) || needs_key(other))
     }
 
     fn covers(&self, other: &View<'_>) -> bool {
@@ -144,7 +155,8 @@ impl<'s> View<'s> {
             (Some(_), None) => false,
         };
         let descriptor = || covers_descriptor(&self.when.descriptor, &other.when.descriptor);
-        methods()
+        self.tells_apart(other)
+            && methods()
             && self.tiers.cover(&other.tiers)
             && key()
             && path()

@@ -2,6 +2,7 @@
 
 use crate::address::Cidr;
 use crate::complaint::{Complaints, quoted};
+use crate::lists::{Handle, MAX_ALIKE, handles};
 use crate::pattern::Pattern;
 use crate::spec::{At, FileSpec, Place, Whom};
 use std::collections::{BTreeSet, HashMap};
@@ -37,6 +38,39 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
         }
     }
     complain_of_tier_keys(spec, complaints);
+    for (list, name) in [(&spec.allow, "whitelist"), (&spec.deny, "blacklist")] {
+        let keys = list.iter().filter_map(|entry| match &entry.value {
+            Whom::Key(pattern) => Some((pattern, entry.place)),
+            Whom::Net(_) => None,
+        });
+        complain_of_crowd(keys, &format!("on the {name}"), complaints);
+    }
+    let tier_keys = spec.tiers.iter().flat_map(|tier| &tier.keys).map(|key| (&key.value, key.place));
+    complain_of_crowd(tier_keys, "of all tiers", complaints);
+}
+
+/// Patterns are looked up by how they begin or end. What begins and ends alike has to be compared one by one, with every
+/// request, so there is a bound.
+fn complain_of_crowd<'s>(
+    patterns: impl Iterator<Item = (&'s Pattern, Place)>,
+    whose: &str,
+    complaints: &mut Complaints,
+) {
+    let (patterns, places): (Vec<_>, Vec<_>) = patterns.unzip();
+    let mut alike: HashMap<Handle<'_>, usize> = HashMap::new();
+    for ((pattern, place), handle) in patterns.iter().zip(places).zip(handles(&patterns)) {
+        let count = alike.entry(handle).or_default();
+        *count += 1;
+        if *count > MAX_ALIKE && !matches!(handle, Handle::Whole(_)) {
+            let said = format!(
+                "more than {MAX_ALIKE} patterns {whose} begin and end like {}, and every request would be compared \
+                 with each: have them begin or end with what tells them apart",
+                quoted(pattern.as_str())
+            );
+            complaints.error(place, said);
+            return;
+        }
+    }
 }
 
 fn complain_of_everybody(list: &[At<Whom>], name: &str, fate: &str, complaints: &mut Complaints) {

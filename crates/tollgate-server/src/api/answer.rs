@@ -69,5 +69,7 @@ pub(crate) fn reason(cause: Cause) -> &'static str {
         Cause::DenyList => "deny_list",
         Cause::Emergency => "emergency",
         Cause::Degraded => "degraded",
+        Cause::UnknownTier => "unknown_tier",
+        Cause::Missing => "missing",
     }
 }

@@ -61,6 +61,10 @@ impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.cause, self.limit) {
             (Cause::DenyList, _) => f.write_str("This client is on the deny list"),
+            (Cause::UnknownTier, _) => f.write_str("The tier of this request is not known"),
+            (Cause::Missing, _) => f.write_str(
+                "The request lacks something that its limit is counted by, like a key or an address",
+            ),
             (Cause::Degraded, None) => f.write_str("The limit can't be checked at the moment"),
             (_, Some((limit, 1))) => write!(f, "Rate limit of {limit} requests per second exceeded"),
             (_, Some((limit, window))) => {
@@ -103,6 +107,8 @@ impl Body {
     fn new(verdict: &Verdict<'_>, figures: &Figures, message: Message) -> Body {
         let code = match verdict.cause() {
             Cause::DenyList => "CLIENT_DENIED",
+            Cause::UnknownTier => "UNKNOWN_TIER",
+            Cause::Missing => "IDENTITY_MISSING",
             Cause::Degraded if fails_closed(verdict) => "LIMIT_UNAVAILABLE",
             Cause::Limit | Cause::Emergency | Cause::Degraded | Cause::NoRule | Cause::AllowList => {
                 "RATE_LIMIT_EXCEEDED"
@@ -146,6 +152,9 @@ impl<'a> Problem<'a> {
                 "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
                 "This client is refused",
             ),
+            Cause::UnknownTier | Cause::Missing => {
+                ("about:blank", "The request can't be told from others as its limits ask")
+            }
             Cause::Limit | Cause::NoRule | Cause::AllowList => (
                 "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "Request cannot be satisfied as assigned quota has been exceeded",

@@ -208,6 +208,8 @@ fn reason(cause: Cause) -> u64 {
         Cause::DenyList => 4,
         Cause::Emergency => 5,
         Cause::Degraded => 6,
+        Cause::UnknownTier => 7,
+        Cause::Missing => 8,
     }
 }
 

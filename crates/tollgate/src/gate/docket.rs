@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use std::cell::RefCell;
 use std::sync::Arc;
 use tollgate_core::{Clock, Decision, Draws, Limit};
-use tollgate_rules::{Case, Plan, Request, RuleSet, Stated, Verb};
+use tollgate_rules::{Case, Notes, Plan, Request, RuleSet, Stated, Verb};
 
 thread_local! {
     /// A used docket for each thread: its buffers are warm, and the rules that it knows are nearly always those in
@@ -44,6 +44,7 @@ pub(super) struct Entry {
     pub(super) verb: Verb,
     /// What the emergency limit said, if it refused.
     pub(super) emergency: Option<Box<Decision>>,
+    pub(super) notes: Notes,
 }
 
 impl Docket {
@@ -87,10 +88,10 @@ impl Docket {
         request: &Request<'_>,
         clock: &dyn Clock,
         emergency: &Emergency,
-    ) {
+    ) -> Notes {
         self.enter(verb, request, emergency, |inner| {
-            inner.plan.add(&inner.installed.rules, verb, request, || clock.now());
-        });
+            inner.plan.add(&inner.installed.rules, verb, request, || clock.now())
+        })
     }
 
     #[inline]
@@ -104,6 +105,7 @@ impl Docket {
     ) {
         self.enter(verb, request, emergency, |inner| {
             inner.plan.add_stated(&inner.installed.rules, stated, limit, verb, request);
+            Notes::default()
         });
     }
 
@@ -114,19 +116,23 @@ impl Docket {
         verb: Verb,
         request: &Request<'_>,
         emergency: &Emergency,
-        plan: impl FnOnce(&mut Inner),
-    ) {
+        plan: impl FnOnce(&mut Inner) -> Notes,
+    ) -> Notes {
         let inner = self.inner_mut();
         let refused = match inner.whole {
             Some(refused) => refused.filter(|_| verb == Verb::Check),
             None if emergency.is_on() => emergency.refuse(verb, request),
             None => None,
         };
-        match refused {
-            Some(_) => inner.plan.add_refused(),
+        let notes = match refused {
+            Some(_) => {
+                inner.plan.add_refused();
+                Notes::default()
+            }
             None => plan(inner),
-        }
-        inner.entries.push(Entry { verb, emergency: refused.map(Box::new) });
+        };
+        inner.entries.push(Entry { verb, emergency: refused.map(Box::new), notes });
+        notes
     }
 
     /// From now until [`Docket::part`], requests are decided together: all of them take, or none does.
@@ -155,7 +161,7 @@ impl Docket {
     /// # Panics
     /// If there is no such request.
     pub fn is_denied(&self, index: usize) -> bool {
-        self.inner().plan.cases()[index] == Case::Denied
+        self.inner().plan.cases()[index].is_denied()
     }
 
     pub(super) fn draws_mut(&mut self) -> &mut Draws {
@@ -197,6 +203,8 @@ impl Docket {
                 Some(decision) => Verdict::emergency(decision),
                 None => Verdict::new(false, Cause::DenyList),
             },
+            Case::UnknownTier => Verdict::new(false, Cause::UnknownTier),
+            Case::Missing { rule } => Verdict::missing(rule, inner.installed.rules.rules()),
             Case::Unbound => Verdict::new(true, Cause::NoRule),
             Case::Bound { .. } => {
                 let (draws, bound) = inner.plan.bound(case);

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use tollgate_rules::{Bound, Rule, Verb};
+use tollgate_rules::{Bound, Notes, Rule, Verb};
 
 /// One docket in so many is timed: reading the clock twice would be a tenth of a decision.
 const TIMED: u32 = 64;
@@ -34,6 +34,16 @@ pub struct Outcomes {
     pub deny_listed: u64,
     /// Requests that the emergency limit refused.
     pub emergency: u64,
+    /// Requests that state a tier which the rule file does not name, and were decided as if they stated none.
+    pub unknown_tiers_ignored: u64,
+    /// Requests that were denied for such a tier.
+    pub unknown_tiers_refused: u64,
+    /// Requests that a rule or the default skipped, because they lack something that it counts by.
+    pub missing_skipped: u64,
+    /// Requests that share a count with all others that lack the same.
+    pub missing_shared: u64,
+    /// Requests that were denied, because they lack something that a rule counts by.
+    pub missing_refused: u64,
     /// How long dockets took, of which one in some was timed.
     pub durations: Durations,
 }
@@ -56,6 +66,7 @@ pub(super) struct Meters {
     rules: Mutex<HashMap<Box<str>, Arc<RuleMeter>>>,
     stated: RuleMeter,
     others: RuleMeter,
+    odd: RuleMeter,
     timed: [AtomicU64; DURATION_BOUNDS_MICROS.len() + 1],
     timed_nanos: AtomicU64,
 }
@@ -67,18 +78,25 @@ pub(super) struct RuleMeter(Box<[Stripe]>);
 /// What one group of threads has counted, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Stripe([AtomicU64; 4]);
+struct Stripe([AtomicU64; 8]);
 
 const ALLOWED: usize = 0;
 const DENIED: usize = 1;
 const SHADOW_DENIED: usize = 2;
 const DEGRADED: usize = 3;
 
-/// What the same four words count where no rule decides.
+/// What the same words count where no rule decides.
 const UNBOUND: usize = 0;
 const ALLOW_LISTED: usize = 1;
 const DENY_LISTED: usize = 2;
 const EMERGENCY: usize = 3;
+
+/// What the words count of requests that were odd, whatever became of them.
+const TIER_IGNORED: usize = 0;
+const TIER_REFUSED: usize = 1;
+const MISSING_SKIPPED: usize = 2;
+const MISSING_SHARED: usize = 3;
+const MISSING_REFUSED: usize = 4;
 
 impl RuleMeter {
     fn new() -> RuleMeter {
@@ -116,6 +134,7 @@ impl Meters {
             rules: Mutex::default(),
             stated: RuleMeter::new(),
             others: RuleMeter::new(),
+            odd: RuleMeter::new(),
             timed: Default::default(),
             timed_nanos: AtomicU64::new(0),
         }
@@ -172,6 +191,16 @@ impl Meters {
                 Cause::AllowList => self.others.count(ALLOW_LISTED),
                 Cause::DenyList => self.others.count(DENY_LISTED),
                 Cause::Emergency => self.others.count(EMERGENCY),
+                Cause::UnknownTier => self.odd.count(TIER_REFUSED),
+                Cause::Missing => {
+                    self.odd.count(MISSING_REFUSED);
+                    if let Some(position) = verdict.position() {
+                        docket.meter(position).count(DENIED);
+                    }
+                }
+            }
+            if entry.notes != Notes::default() {
+                self.note(entry.notes, verdict.cause());
             }
             if verdict.has_shadows() {
                 for position in verdict.shadows() {
@@ -181,6 +210,19 @@ impl Meters {
         }
         if let Some(begun) = inner.begun {
             self.time(begun.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
+        }
+    }
+
+    #[cold]
+    fn note(&self, notes: Notes, cause: Cause) {
+        let Notes { has_unknown_tier, is_skipped, is_shared } = notes;
+        let is_tier_ignored = has_unknown_tier && cause != Cause::UnknownTier;
+        for (is_so, what) in
+            [(is_tier_ignored, TIER_IGNORED), (is_skipped, MISSING_SKIPPED), (is_shared, MISSING_SHARED)]
+        {
+            if is_so {
+                self.odd.count(what);
+            }
         }
     }
 
@@ -207,6 +249,11 @@ impl Meters {
             allow_listed: self.others.read(ALLOW_LISTED),
             deny_listed: self.others.read(DENY_LISTED),
             emergency: self.others.read(EMERGENCY),
+            unknown_tiers_ignored: self.odd.read(TIER_IGNORED),
+            unknown_tiers_refused: self.odd.read(TIER_REFUSED),
+            missing_skipped: self.odd.read(MISSING_SKIPPED),
+            missing_shared: self.odd.read(MISSING_SHARED),
+            missing_refused: self.odd.read(MISSING_REFUSED),
             durations: Durations {
                 counts: self.timed.each_ref().map(|count| count.load(Relaxed)),
                 sum_nanos: self.timed_nanos.load(Relaxed),

@@ -35,6 +35,10 @@ pub enum Cause {
     AllowList,
     /// The client is on the deny list.
     DenyList,
+    /// It states a tier that the rule file does not name, and the file refuses those.
+    UnknownTier,
+    /// It lacks something that a rule counts by, and the rule refuses those.
+    Missing,
     /// The emergency limit refused it.
     Emergency,
     /// The store gave no answer, and the rule says what to do then.
@@ -85,6 +89,11 @@ impl<'d> Verdict<'d> {
     pub(super) fn new(is_allowed: bool, cause: Cause) -> Verdict<'d> {
         let (draws, bound, rules) = (&[][..], &[][..], &[][..]);
         Verdict { is_allowed, cause, binding: None, emergency: None, draws, bound, rules, by: None }
+    }
+
+    /// A request that lacks something that this rule counts by.
+    pub(super) fn missing(rule: u32, rules: &'d [Rule]) -> Verdict<'d> {
+        Verdict { rules, by: Some(rule), ..Verdict::new(false, Cause::Missing) }
     }
 
     /// What holds if the store gave no answer: a limit that fails closed refuses; of those that this node enforces from

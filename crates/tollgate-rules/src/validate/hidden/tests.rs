@@ -69,6 +69,7 @@ fn rule(index: usize, when: Match) -> RuleSpec {
         mode: Mode::Enforced,
         when,
         key: Vec::new(),
+        missing: None,
         limits: Some(vec![limit]),
         overrides: Vec::new(),
         on_store_failure: None,
@@ -131,7 +132,7 @@ proptest! {
     fn what_a_hidden_rule_binds_its_hider_binds(conditions in prop::collection::vec(when(), 12)) {
         let rules: Vec<_> = conditions.into_iter().map(|when| rule(0, when)).collect();
         let universal = Universal::new();
-        let covers = |a: &RuleSpec, b: &RuleSpec| View::of(a, &universal).covers(&View::of(b, &universal));
+        let covers = |a: &RuleSpec, b: &RuleSpec| View::of(a, None, &universal).covers(&View::of(b, None, &universal));
         // Each rule is held against each request once, not once for every other rule.
         let bound: Vec<Vec<bool>> =
             rules.iter().map(|rule| requests().map(|request| binds(&rule.when, request)).collect()).collect();
@@ -162,7 +163,7 @@ proptest! {
         let mut seen: Vec<View<'_>> = Vec::new();
         let mut expected = Vec::new();
         for rule in &spec.rules {
-            let view = View::of(rule, &universal);
+            let view = View::of(rule, None, &universal);
             match seen.iter().find(|earlier| earlier.covers(&view)) {
                 Some(hider) => expected.push((rule.id.place.line, hider.rule.id.value.clone())),
                 None => seen.push(view),

@@ -120,6 +120,10 @@ pub enum Reason {
     Emergency = 5,
     /// The store gave no answer, and the rule says what to do then.
     Degraded = 6,
+    /// The request states a tier that the rule file does not name, and the file refuses those.
+    UnknownTier = 7,
+    /// The request lacks something that a rule counts by, and the rule refuses those.
+    Missing = 8,
 }
 impl Reason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -135,6 +139,8 @@ impl Reason {
             Self::DenyList => "REASON_DENY_LIST",
             Self::Emergency => "REASON_EMERGENCY",
             Self::Degraded => "REASON_DEGRADED",
+            Self::UnknownTier => "REASON_UNKNOWN_TIER",
+            Self::Missing => "REASON_MISSING",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -147,6 +153,8 @@ impl Reason {
             "REASON_DENY_LIST" => Some(Self::DenyList),
             "REASON_EMERGENCY" => Some(Self::Emergency),
             "REASON_DEGRADED" => Some(Self::Degraded),
+            "REASON_UNKNOWN_TIER" => Some(Self::UnknownTier),
+            "REASON_MISSING" => Some(Self::Missing),
             _ => None,
         }
     }
