@@ -182,7 +182,7 @@ fn a_file_with_mistakes_changes_nothing_and_is_told_of_until_it_is_mended() {
         "{mistakes}"
     );
 
-    let told = server.log_lines().into_iter().find(|line| line["level"] == "ERROR").unwrap();
+    let told = server.await_lines(1, |line| line["level"] == "ERROR").remove(0);
     let said = told["message"].as_str().unwrap();
     assert!(said.starts_with("the rules stay as they were:\n") && said.contains(&place), "{said}");
     assert_eq!(told["file"], server.rules().to_str().unwrap());
@@ -277,5 +277,5 @@ fn what_rules_have_counted_outlives_a_change_and_rules_that_go_are_forgotten() {
     within(PATIENCE, "nothing binds", || {
         (client.post("/v1/check", ALICE).json()["reason"] == "no_rule").then_some(())
     });
-    assert!(server.log().contains("there are no rules, so everything is allowed"), "{}", server.log());
+    server.await_log("there are no rules, so everything is allowed");
 }

@@ -16,8 +16,8 @@ use crate::token::Token;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::mpsc;
 use tollgate::{Gate, Law, Limit, Quota, Store, StoreHealth, StoreReport};
 
@@ -39,6 +39,8 @@ pub(crate) struct Watchtower {
     pub(crate) started_at: u64,
     /// Wakes whoever loads rules.
     pub(crate) reload: mpsc::Sender<()>,
+    /// How many log lines were dropped.
+    pub(crate) dropped_log_lines: Arc<AtomicU64>,
 }
 
 /// The admin port.
@@ -183,6 +185,12 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
             Counter,
             "Denials that were counted and not logged, because there were too many.",
             tower.denials.silent(),
+        );
+        text.single(
+            "tollgate_log_lines_dropped_total",
+            Counter,
+            "Log lines that could not be written in time, or not at all.",
+            tower.dropped_log_lines.load(Relaxed),
         );
         if let Some(stats) = self.gate.store().census() {
             text.memory(&stats);

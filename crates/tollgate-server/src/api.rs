@@ -273,7 +273,7 @@ impl<S: Store> Api<S> {
         // It was read before, so it can be read again.
         let _ = match call.route {
             Route::Forward => Errand::read(call.head.query())
-                .and_then(|errand| self.forward.with_shown_request(call, &errand, note)),
+                .and_then(|errand| self.forward.with_request(call, &errand, note)),
             _ => with_request(call, note),
         };
     }

@@ -14,8 +14,8 @@ use crate::token::Token;
 use crate::watch::Watch;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -53,6 +53,8 @@ pub struct Setup {
     pub drain_delay: Duration,
     /// How long a stop then waits for requests that have begun.
     pub drain_timeout: Duration,
+    /// How many lines of its log the process has dropped, which the metrics tell. Whoever writes the log counts.
+    pub dropped_log_lines: Arc<AtomicU64>,
 }
 
 impl Setup {
@@ -69,6 +71,7 @@ impl Setup {
             max_connections: 10_000,
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(10),
+            dropped_log_lines: Arc::default(),
         }
     }
 }
@@ -95,6 +98,7 @@ pub async fn serve<S: Store + StoreHealth + Keeping>(
         max_connections,
         drain_delay,
         drain_timeout,
+        dropped_log_lines,
     } = setup;
     // One place: if it is taken, somebody has asked already.
     let (ask, asked) = mpsc::channel(1);
@@ -105,6 +109,7 @@ pub async fn serve<S: Store + StoreHealth + Keeping>(
         crowd: Arc::default(),
         started_at: gate.clock().now().get() / 1_000_000,
         reload: ask.clone(),
+        dropped_log_lines,
     });
     let certificates = certificates([&http, &grpc, &resp], &admin);
     let denials = || Arc::clone(&tower.denials);
