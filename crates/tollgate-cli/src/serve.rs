@@ -1,6 +1,7 @@
 //! `tollgate serve`: the gate behind all its doors.
 
 mod any_store;
+mod descriptors;
 mod greeting;
 mod output;
 
@@ -112,6 +113,7 @@ fn print_config(matches: &ArgMatches, resolved: Resolved) -> Result<Option<Resol
 }
 
 fn run_server(settings: Settings, dropped_log_lines: Arc<AtomicU64>) -> Result<()> {
+    descriptors::raise_limit();
     let mut threads = tokio::runtime::Builder::new_multi_thread();
     let runtime = threads.worker_threads(settings.workers).enable_all().build();
     runtime.context("cannot start threads")?.block_on(Serve { settings, dropped_log_lines }.run())
@@ -245,10 +247,13 @@ impl Serve {
                 max_body: usize::try_from(settings.max_body.0).unwrap_or(usize::MAX),
                 token: token_for_api,
                 forward: forward(settings),
+                allowed_origins: settings.allowed_origins.0.clone(),
             },
             feed,
             denials_per_second: settings.denial_log,
             max_connections: settings.max_connections as usize,
+            max_open_files: descriptors::limit(),
+            max_unfinished_bodies: usize::try_from(settings.max_unfinished_bodies.0).unwrap_or(usize::MAX),
             drain_delay: settings.drain_delay,
             drain_timeout: settings.drain_timeout,
             dropped_log_lines: Arc::clone(&self.dropped_log_lines),

@@ -233,7 +233,7 @@ fn connections_and_requests_outlive_a_change_and_none_sees_half_of_two_versions(
     };
     let server = Server::with_rules(&version(1_000_000));
     let mut begun = server.connect();
-    begun.send("POST /check HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 22\r\n\r\n");
+    begun.send("POST /check HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 22\r\n\r\n");
     assert_eq!(begun.answer().status, 100);
     let mut client = server.connect();
     let quotas = |client: &mut Client| {

@@ -19,7 +19,7 @@ const TEN_A_DAY: &str = "default: {limit: 10/day}";
 /// A client whose request has begun: the server has asked for the body.
 fn begun(server: &Server) -> Client {
     let mut client = server.connect();
-    client.send("POST /check HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 22\r\n\r\n");
+    client.send("POST /check HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 22\r\n\r\n");
     assert_eq!(client.answer().status, 100);
     client
 }

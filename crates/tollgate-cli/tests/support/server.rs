@@ -215,6 +215,8 @@ pub(crate) fn serve(arguments: &[&str]) -> Command {
     let mut command = tollgate(&["serve"]);
     command.env("TOLLGATE_HTTP", "127.0.0.1:0").env("TOLLGATE_ADMIN", "127.0.0.1:0");
     command.env("TOLLGATE_GRPC", "127.0.0.1:0").env("TOLLGATE_RESP", "127.0.0.1:0").args(arguments);
+    // As many as any machine has files for, so that no log tells of that.
+    command.env("TOLLGATE_MAX_CONNECTIONS", "200");
     command
 }
 
