@@ -209,7 +209,7 @@ mod tests {
     /// Takes as many bytes of each write as the test says, or fails.
     struct Script {
         turns: Receiver<Option<usize>>,
-        written: Arc<Mutex<Vec<u8>>>,
+        written: Written,
     }
 
     impl Write for Script {
@@ -226,8 +226,11 @@ mod tests {
         }
     }
 
+    type Turns = SyncSender<Option<usize>>;
+    type Written = Arc<Mutex<Vec<u8>>>;
+
     /// An output, what its writes do, and what was written.
-    fn scripted() -> (Output, SyncSender<Option<usize>>, Arc<Mutex<Vec<u8>>>) {
+    fn scripted() -> (Output, Turns, Written) {
         let (turn, turns) = sync_channel(16);
         let written = Arc::new(Mutex::new(Vec::new()));
         let sink = Script { turns, written: Arc::clone(&written) };
