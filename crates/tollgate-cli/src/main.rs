@@ -1,7 +1,5 @@
 //! The `tollgate` command.
 
-#![expect(clippy::print_stderr, reason = "a command tells the terminal why it failed")]
-
 mod check;
 mod completions;
 mod man;
@@ -22,7 +20,7 @@ fn main() -> ExitCode {
     let matches = command().get_matches();
     let (name, matches) = matches.subcommand().expect("clap asks for a subcommand");
     let outcome = match name {
-        "serve" => serve::run(matches),
+        "serve" => return serve::run(matches),
         "check" => return check::run(matches),
         "rules" => return rules::run(matches),
         "completions" => completions::run(matches),
@@ -52,8 +50,13 @@ fn command() -> Command {
 
 /// Says why it failed, and how the process ends.
 fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
-    eprintln!("error: {error:#}");
+    complain(format_args!("error: {error:#}"));
     code.into()
+}
+
+/// Writes a line to stderr. If that fails there is nobody left to tell, and `eprintln!` would panic.
+fn complain(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Writes to stdout. Whoever stops reading, like `head`, has read enough.

@@ -1,7 +1,9 @@
 //! `tollgate serve`: the gate behind all its doors.
 
 mod any_store;
+mod descriptors;
 mod greeting;
+mod output;
 
 use crate::settings::{
     ClientAddress, DenyStatus, HeaderProfile, Listen, Listener, LogFormat, Reset, Resolved, Settings,
@@ -12,9 +14,13 @@ use any_store::AnyStore;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgMatches, Command};
 use greeting::{Greeting, Places};
-use std::io::{self, IsTerminal, Write as _};
+use output::Output;
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tollgate::rules::RuleSet;
@@ -69,28 +75,65 @@ pub(crate) fn command() -> Command {
     Settings::add_to(command)
 }
 
+/// How long the end of the process waits for the log to be written.
+const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the start waits for the greeting to be written.
+const GREETING_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// Serves, or only says what it would serve with.
-pub(crate) fn run(matches: &ArgMatches) -> Result<()> {
-    let resolved = Settings::resolve(matches, &Surroundings::of_this_process())?;
-    if matches.get_flag("print-config") {
-        for warning in &resolved.warnings {
-            eprintln!("warning: {warning}");
-        }
-        return crate::print(resolved.print().as_bytes());
-    }
-    log_to_stderr(&resolved.settings);
+pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
+    let begun = Settings::resolve(matches, &Surroundings::of_this_process()).map_err(Into::into);
+    let resolved = match begun.and_then(|resolved| print_config(matches, resolved)) {
+        Ok(Some(resolved)) => resolved,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => return crate::fail(&error, crate::FAILED),
+    };
+    let log = match log_to_stderr(&resolved.settings) {
+        Ok(log) => log,
+        Err(error) => return crate::fail(&error, crate::FAILED),
+    };
     warn(&resolved);
-    let mut threads = tokio::runtime::Builder::new_multi_thread();
-    let runtime = threads.worker_threads(resolved.settings.workers).enable_all().build();
-    runtime.context("cannot start threads")?.block_on(Serve(resolved.settings).run())
+    let ended = run_server(resolved.settings, log.dropped());
+    if let Err(error) = &ended {
+        log.push(format!("error: {error:#}\n").as_bytes());
+    }
+    log.close(LOG_FLUSH_TIMEOUT);
+    if ended.is_ok() { ExitCode::SUCCESS } else { crate::FAILED.into() }
 }
 
-fn log_to_stderr(settings: &Settings) {
-    let log = tracing_subscriber::fmt().with_env_filter(settings.log.to_filter()).with_writer(io::stderr);
+/// Prints the settings if that is all that was asked for, or passes them on.
+fn print_config(matches: &ArgMatches, resolved: Resolved) -> Result<Option<Resolved>> {
+    if !matches.get_flag("print-config") {
+        return Ok(Some(resolved));
+    }
+    for warning in &resolved.warnings {
+        crate::complain(format_args!("warning: {warning}"));
+    }
+    crate::print(resolved.print().as_bytes()).map(|()| None)
+}
+
+fn run_server(settings: Settings, dropped_log_lines: Arc<AtomicU64>) -> Result<()> {
+    descriptors::raise_limit();
+    let mut threads = tokio::runtime::Builder::new_multi_thread();
+    let runtime = threads.worker_threads(settings.workers).enable_all().build();
+    runtime.context("cannot start threads")?.block_on(Serve { settings, dropped_log_lines }.run())
+}
+
+/// Has events written to stderr by a thread of its own, so that a log that can't be written stops nobody.
+fn log_to_stderr(settings: &Settings) -> Result<Output> {
+    let report =
+        |lines: u64| tracing::warn!(lines, "log lines dropped: the log could not be written in time");
+    let output =
+        Output::start("log", output::stderr(), report).context("cannot start a thread for the log")?;
+    let log = tracing_subscriber::fmt().with_env_filter(settings.log.to_filter()).log_internal_errors(false);
+    let log = log.with_writer(output.clone());
     match settings.log_format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
+    // The standard hook writes to stderr itself, and would block with it.
+    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    Ok(output)
 }
 
 /// Says what is probably not as it was meant.
@@ -100,12 +143,15 @@ fn warn(resolved: &Resolved) {
     }
 }
 
-struct Serve(Settings);
+struct Serve {
+    settings: Settings,
+    dropped_log_lines: Arc<AtomicU64>,
+}
 
 impl Serve {
     /// Serves until a signal comes, and then to the end of what has begun.
     async fn run(self) -> Result<()> {
-        let Serve(settings) = &self;
+        let settings = &self.settings;
         let clock = SystemClock::new();
         let feed = Feed::new(settings.rules.clone(), settings.on_store_failure, clock.now());
         let rules = self.rules(&clock)?;
@@ -119,7 +165,9 @@ impl Serve {
             tracing::warn!(%quota, "the emergency limit is on, for every address");
         }
         // With nobody to read it, there is still somebody to serve.
-        let _ = io::stdout().write_all(greeting.to_string().as_bytes());
+        let stdout = Output::start("greeting", output::stdout(), |_| ()).context("cannot start a thread")?;
+        stdout.push(greeting.to_string().as_bytes());
+        stdout.close(GREETING_TIMEOUT);
 
         let (stop, stopped) = oneshot::channel::<()>();
         let (reload, reloads) = mpsc::channel(1);
@@ -144,14 +192,14 @@ impl Serve {
     }
 
     fn rules(&self, clock: &SystemClock) -> Result<RuleSet> {
-        match &self.0.rules {
-            Some(path) => Ok(feed::load(path, self.0.on_store_failure, clock.now())?),
-            None => Ok(feed::built_in(self.0.on_store_failure)),
+        match &self.settings.rules {
+            Some(path) => Ok(feed::load(path, self.settings.on_store_failure, clock.now())?),
+            None => Ok(feed::built_in(self.settings.on_store_failure)),
         }
     }
 
     async fn set_up(&self, rules: &RuleSet, feed: Feed, store: String) -> Result<(Setup, Greeting)> {
-        let Serve(settings) = self;
+        let settings = &self.settings;
         let (token, fresh) = self.admin_token()?;
         let tls = match settings.tls_files() {
             Some(files) => Some(Arc::new(Tls::load(&files)?)),
@@ -199,19 +247,23 @@ impl Serve {
                 max_body: usize::try_from(settings.max_body.0).unwrap_or(usize::MAX),
                 token: token_for_api,
                 forward: forward(settings),
+                allowed_origins: settings.allowed_origins.0.clone(),
             },
             feed,
             denials_per_second: settings.denial_log,
             max_connections: settings.max_connections as usize,
+            max_open_files: descriptors::limit(),
+            max_unfinished_bodies: usize::try_from(settings.max_unfinished_bodies.0).unwrap_or(usize::MAX),
             drain_delay: settings.drain_delay,
             drain_timeout: settings.drain_timeout,
+            dropped_log_lines: Arc::clone(&self.dropped_log_lines),
         };
         Ok((setup, greeting))
     }
 
     /// The token of the admin port; if it was made just now, also in clear.
     fn admin_token(&self) -> Result<(Token, Option<String>)> {
-        match (&self.0.admin_token_file, &self.0.admin_token) {
+        match (&self.settings.admin_token_file, &self.settings.admin_token) {
             (Some(path), _) => Ok((Token::read(path)?, None)),
             (None, Some(secret)) => Ok((Token::parse(secret.expose())?, None)),
             (None, None) => {
@@ -251,7 +303,7 @@ impl Serve {
             };
             anyhow!(error).context(format!("cannot listen on {address}: {advice}"))
         })?;
-        let tls = tls.filter(|_| self.0.tls_on.contains(&listener)).cloned();
+        let tls = tls.filter(|_| self.settings.tls_on.contains(&listener)).cloned();
         Ok(Some((socket.local_addr()?, Door { listener: socket, tls })))
     }
 }

@@ -393,3 +393,43 @@ fn with_a_token_only_those_who_know_it_may_ask() {
         401
     );
 }
+
+#[test]
+fn no_web_page_of_another_site_can_post() {
+    let server = Server::start(&["--allowed-origins", "https://admin.example"]);
+    let ask =
+        |fields: &[(&str, &str)]| server.connect().ask("POST", "/check", fields, r#"{"client_key":"alice"}"#);
+    let form = ("Content-Type", "application/x-www-form-urlencoded");
+    for fields in [
+        &[("Origin", "https://evil.example")][..],
+        &[("Origin", "https://evil.example"), form],
+        &[("Origin", "null"), ("Content-Type", "text/plain")],
+        &[("Sec-Fetch-Site", "cross-site"), form],
+        &[("Sec-Fetch-Site", "same-site")],
+    ] {
+        let answer = ask(fields);
+        let expected = if fields.iter().any(|(_, value)| *value == "text/plain") { 415 } else { 403 };
+        assert_eq!(answer.status, expected, "{fields:?}: {answer:?}");
+    }
+    assert!(ask(&[("Origin", "https://evil.example")]).body.contains("allowed_origins"));
+    // `curl -d` says that it sends a form.
+    for fields in [
+        &[form][..],
+        &[("Origin", "http://test")],
+        &[("Origin", "https://admin.example"), ("Sec-Fetch-Site", "cross-site")],
+    ] {
+        assert_eq!(ask(fields).status, 200, "{fields:?}");
+    }
+    let evil = [("Origin", "https://evil.example"), ("X-Forwarded-Method", "POST"), ("X-Forwarded-Uri", "/")];
+    let proxy = server.connect().ask("GET", "/v1/forward-auth", &evil, "");
+    assert_eq!(proxy.status, 200, "a proxy hands on what its client sent: {proxy:?}");
+    let bearer = format!("Bearer {}", server.token);
+    let admin = |method: &str, path: &str| {
+        let fields = [("Authorization", &bearer[..]), ("Origin", "https://evil.example")];
+        server.connect_admin().ask(method, path, &fields, "").status
+    };
+    assert_eq!(
+        [admin("POST", "/v1/reload"), admin("DELETE", "/v1/emergency"), admin("GET", "/metrics")],
+        [403, 403, 200]
+    );
+}

@@ -182,7 +182,7 @@ fn a_file_with_mistakes_changes_nothing_and_is_told_of_until_it_is_mended() {
         "{mistakes}"
     );
 
-    let told = server.log_lines().into_iter().find(|line| line["level"] == "ERROR").unwrap();
+    let told = server.await_lines(1, |line| line["level"] == "ERROR").remove(0);
     let said = told["message"].as_str().unwrap();
     assert!(said.starts_with("the rules stay as they were:\n") && said.contains(&place), "{said}");
     assert_eq!(told["file"], server.rules().to_str().unwrap());
@@ -233,7 +233,7 @@ fn connections_and_requests_outlive_a_change_and_none_sees_half_of_two_versions(
     };
     let server = Server::with_rules(&version(1_000_000));
     let mut begun = server.connect();
-    begun.send("POST /check HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 22\r\n\r\n");
+    begun.send("POST /check HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 22\r\n\r\n");
     assert_eq!(begun.answer().status, 100);
     let mut client = server.connect();
     let quotas = |client: &mut Client| {
@@ -277,5 +277,5 @@ fn what_rules_have_counted_outlives_a_change_and_rules_that_go_are_forgotten() {
     within(PATIENCE, "nothing binds", || {
         (client.post("/v1/check", ALICE).json()["reason"] == "no_rule").then_some(())
     });
-    assert!(server.log().contains("there are no rules, so everything is allowed"), "{}", server.log());
+    server.await_log("there are no rules, so everything is allowed");
 }

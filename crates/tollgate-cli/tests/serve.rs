@@ -216,13 +216,13 @@ fn bad_input_gets_a_clear_error_and_costs_nothing() {
 fn whatever_is_sent_the_server_lives() {
     let server = slow();
     let chunked = "POST /check HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let huge = format!("GET /livez HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100_000));
+    let huge = format!("GET /livez HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(100_000));
     let strange: [&[u8]; 9] = [
         b"\0\0\0\0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /check HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
-        b"POST /check HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
+        b"POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
         b"CONNECT a:1 HTTP/1.1\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
         huge.as_bytes(),
@@ -247,7 +247,9 @@ fn whatever_is_sent_the_server_lives() {
 #[test]
 fn what_is_no_http_is_answered_too() {
     let server = slow();
-    for head in ["alice\r\n\r\n", "GET /livez HTTP/7.3\r\n\r\n", "GET /livez HTTP/1.1\r\nno colon\r\n\r\n"] {
+    for head in
+        ["alice\r\n\r\n", "GET /livez HTTP/7.3\r\n\r\n", "GET /livez HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n"]
+    {
         let mut client = server.connect();
         client.send(head);
         assert_eq!(client.answer().status, 400, "{head:?}");
@@ -267,7 +269,7 @@ fn requests_share_a_connection_and_a_segment() {
     assert_eq!(client.answer().body, "ok");
     assert_eq!(client.answer().number("remaining"), 99);
     assert_eq!(client.answer().number("remaining"), 97);
-    let (half, rest) = ("POST /check HTTP/1.1\r\nConn", "ection: close");
+    let (half, rest) = ("POST /check HTTP/1.1\r\nHost: a\r\nConn", "ection: close");
     client.send([&check(ALICE), half.as_bytes()].concat());
     assert_eq!(client.answer().number("remaining"), 96, "an answer does not wait for the next request");
     client.send(rest);

@@ -37,7 +37,7 @@ fn the_greeting_says_what_was_found_and_what_it_may_do() {
     let server = node(&forgetful.url());
     let line = store_line(&server);
     assert!(line.contains("valkey 9") && line.contains("allkeys-lru MAY DROP LIMITS"), "{line}");
-    assert!(server.log().contains("set maxmemory-policy to noeviction"), "{}", server.log());
+    server.await_log("set maxmemory-policy to noeviction");
 
     let cluster = Cluster::start();
     let line = store_line(&node(&cluster.url()));

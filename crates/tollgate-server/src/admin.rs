@@ -4,10 +4,12 @@
 //! because those who ask have none: load balancers and orchestrators.
 
 use crate::api::MAX_CHECK_BYTES;
+use crate::connection_caps::ConnectionCaps;
+use crate::cross_site::AllowedOrigins;
 use crate::denials::DenialLog;
 use crate::explain::explain;
 use crate::feed::Feed;
-use crate::http::{Admitted, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
+use crate::http::{Admitted, BodyBudget, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
 use crate::keeping::Keeping;
 use crate::metrics::{self, Exposition, Kind};
 use crate::port::{Crowd, PortName};
@@ -16,8 +18,8 @@ use crate::token::Token;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::mpsc;
 use tollgate::{Gate, Law, Limit, Quota, Store, StoreHealth, StoreReport};
 
@@ -39,6 +41,14 @@ pub(crate) struct Watchtower {
     pub(crate) started_at: u64,
     /// Wakes whoever loads rules.
     pub(crate) reload: mpsc::Sender<()>,
+    /// How many log lines were dropped.
+    pub(crate) dropped_log_lines: Arc<AtomicU64>,
+    /// How many connections each listener may have.
+    pub(crate) caps: ConnectionCaps,
+    /// How many files the process may have open.
+    pub(crate) max_open_files: Option<u64>,
+    /// What unfinished bodies take.
+    pub(crate) bodies: Arc<BodyBudget>,
 }
 
 /// The admin port.
@@ -47,6 +57,7 @@ pub(crate) struct Admin<S> {
     gate: Gate<S>,
     tower: Arc<Watchtower>,
     token: Token,
+    allowed_origins: AllowedOrigins,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +84,13 @@ pub(crate) enum Switch {
 }
 
 impl<S: Store + StoreHealth + Keeping> Admin<S> {
-    pub(crate) fn new(gate: Gate<S>, tower: Arc<Watchtower>, token: Token) -> Admin<S> {
-        Admin { gate, tower, token }
+    pub(crate) fn new(
+        gate: Gate<S>,
+        tower: Arc<Watchtower>,
+        token: Token,
+        allowed_origins: AllowedOrigins,
+    ) -> Admin<S> {
+        Admin { gate, tower, token, allowed_origins }
     }
 
     fn tell(&self, call: &Call<'_, Route>, out: &mut impl Out) -> Result<(), Fault> {
@@ -138,6 +154,7 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
             mistakes: trouble.as_deref().filter(|_| in_full),
             store: health.as_ref().map(|report| store_report::in_words(report, in_full)),
             emergency_limit: emergency.as_deref(),
+            connections: self.tower.caps.shortage.map(|shortage| shortage.to_string()),
         });
     }
 
@@ -185,6 +202,12 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
             "Denials that were counted and not logged, because there were too many.",
             tower.denials.silent(),
         );
+        text.single(
+            "tollgate_log_lines_dropped_total",
+            Counter,
+            "Log lines that could not be written in time, or not at all.",
+            tower.dropped_log_lines.load(Relaxed),
+        );
         if let Some(stats) = self.gate.store().census() {
             text.memory(&stats);
         }
@@ -228,6 +251,37 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
         let sizes =
             labels.iter().zip(PortName::ALL).map(|(label, port)| (&label[..], tower.crowd.size(port)));
         text.family("tollgate_connections", Gauge, "Open connections.", sizes);
+        let caps = labels.iter().zip(PortName::ALL).map(|(label, port)| {
+            (&label[..], if port == PortName::Admin { tower.caps.admin } else { tower.caps.each })
+        });
+        text.family("tollgate_connections_max", Gauge, "The most connections at once.", caps);
+        text.single(
+            "tollgate_idle_connections_closed_total",
+            Counter,
+            "Idle connections to the admin port that were closed to let others in.",
+            tower.crowd.evicted(),
+        );
+        if let Some(files) = tower.max_open_files {
+            text.single("tollgate_open_files_max", Gauge, "The most files that may be open.", files);
+        }
+        text.single(
+            "tollgate_unfinished_body_bytes",
+            Gauge,
+            "What bodies take of which some is still to come.",
+            tower.bodies.held(),
+        );
+        text.single(
+            "tollgate_unfinished_body_bytes_max",
+            Gauge,
+            "The most bytes that unfinished bodies may take.",
+            tower.bodies.most(),
+        );
+        text.single(
+            "tollgate_unfinished_bodies_refused_total",
+            Counter,
+            "Bodies that were refused because others took all that there is.",
+            tower.bodies.refused(),
+        );
         text.into_text()
     }
 }
@@ -259,6 +313,9 @@ impl<S: Store + StoreHealth + Keeping> Site for Admin<S> {
             }
             (path, _) => return Err(Fault::no_such_admin_path(path)),
         };
+        if !matches!(head.method(), "GET" | "HEAD") {
+            self.allowed_origins.admit(head)?;
+        }
         match is_open || has_token {
             true => {
                 let is_long = matches!(route, Route::Metrics | Route::Store | Route::Explain);
@@ -311,6 +368,8 @@ struct Readiness<'a> {
     store: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     emergency_limit: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connections: Option<String>,
 }
 
 /// `{"limit": "10/s"}`

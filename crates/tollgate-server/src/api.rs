@@ -20,6 +20,7 @@ pub(crate) use fields::{Figures, RETRY_CLOSED_SECS, fails_closed, write as write
 pub use forward::{ForwardOptions, KeySources, KeySourcesError};
 pub(crate) use refusal::RefusalForm;
 
+use crate::cross_site::AllowedOrigins;
 use crate::denials::DenialLog;
 use crate::http::{Admitted, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
 use crate::token::Token;
@@ -50,6 +51,8 @@ pub struct ApiOptions {
     pub token: Option<Token>,
     /// How the questions of proxies are understood.
     pub forward: ForwardOptions,
+    /// The web sites whose pages may ask, and use the admin port with its token, besides the server's own.
+    pub allowed_origins: AllowedOrigins,
 }
 
 impl Default for ApiOptions {
@@ -61,6 +64,7 @@ impl Default for ApiOptions {
             max_body: 4 << 20,
             token: None,
             forward: ForwardOptions::default(),
+            allowed_origins: AllowedOrigins::default(),
         }
     }
 }
@@ -273,7 +277,7 @@ impl<S: Store> Api<S> {
         // It was read before, so it can be read again.
         let _ = match call.route {
             Route::Forward => Errand::read(call.head.query())
-                .and_then(|errand| self.forward.with_shown_request(call, &errand, note)),
+                .and_then(|errand| self.forward.with_request(call, &errand, note)),
             _ => with_request(call, note),
         };
     }
@@ -315,6 +319,9 @@ impl<S: Store> Site for Api<S> {
 
     fn admit(&self, head: &Head<'_>) -> Result<Admitted<Route>, Fault> {
         let route = Route::of(head)?;
+        if route.is_for_programs() {
+            self.options.allowed_origins.admit(head)?;
+        }
         self.expect_token(route, head)?;
         let (max_body, answer) = match route {
             Route::Batch => (self.options.max_body, Length::Long),
@@ -367,6 +374,15 @@ impl Route {
             ("POST", "POST") => crate::http::expect_json(head.content_type()).map(|()| route),
             ("GET, HEAD", "GET" | "HEAD") => Ok(route),
             (methods, method) => Err(Fault::wrong_method(head.path(), method, methods)),
+        }
+    }
+
+    /// Whether it changes something, and is asked for by programs directly, whose requests no web page sends.
+    fn is_for_programs(self) -> bool {
+        match self {
+            Route::Short | Route::Full(_) | Route::Batch => true,
+            // What a proxy asks carries the fields of a client, which may well be a browser on another site.
+            Route::Forward | Route::OpenApi | Route::Livez => false,
         }
     }
 

@@ -10,8 +10,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use tollgate::rules::{Request, Rule};
 use tollgate::{Clock, Micros, Verdict};
 
-/// How many characters of a client's key are shown: enough to recognise it by, too few to use it.
-const SHOWN: usize = 12;
+/// The most characters of a client's key that are shown: enough to recognise it by, too few to use it.
+const MAX_SHOWN: usize = 4;
+/// Of a short key no more than this part is shown: of many keys, four characters are nearly all there is.
+const SHOWN_PART: usize = 3;
 
 /// The log of denials.
 #[derive(Debug)]
@@ -81,7 +83,7 @@ impl DenialLog {
             tracing::info!(
                 target: "tollgate::denied",
                 key = shown(request.client_key),
-                endpoint = request.endpoint,
+                endpoint = path_of(request.endpoint),
                 ip = request.ip.map(tracing::field::display),
                 cost = request.cost,
                 rule = verdict.rule().map(Rule::id),
@@ -116,12 +118,18 @@ impl DenialLog {
     }
 }
 
-/// The first characters of a key.
+/// The first characters of a key, of which the rest is not shown.
 fn shown(key: &str) -> String {
-    match key.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &key[..end]),
-        None => key.to_owned(),
+    if key.is_empty() {
+        return String::new();
     }
+    let count = MAX_SHOWN.min(key.chars().count() / SHOWN_PART);
+    key.chars().take(count).chain(['…']).collect()
+}
+
+/// An endpoint without its query and fragment, which may carry a client's secrets.
+fn path_of(endpoint: &str) -> &str {
+    endpoint.split(['?', '#']).next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -152,8 +160,29 @@ mod tests {
 
     #[test]
     fn a_key_is_shown_to_be_recognised_and_not_to_be_used() {
-        assert_eq!(shown("alice"), "alice");
-        assert_eq!(shown("sk_prod_12345678"), "sk_prod_1234…");
-        assert_eq!(shown("éééééééééééééé"), "éééééééééééé…");
+        for (key, expected) in [
+            ("", ""),
+            ("ab", "…"),
+            ("bob", "b…"),
+            ("alice", "a…"),
+            ("123456", "12…"),
+            ("sk_prod_12345678", "sk_p…"),
+            ("éééééééééééééé", "éééé…"),
+        ] {
+            assert_eq!(shown(key), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_shown_without_its_query() {
+        for (endpoint, expected) in [
+            ("/orders", "/orders"),
+            ("/orders?token=secret", "/orders"),
+            ("/a#b?c", "/a"),
+            ("?a", ""),
+            ("", ""),
+        ] {
+            assert_eq!(path_of(endpoint), expected);
+        }
     }
 }

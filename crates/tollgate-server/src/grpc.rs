@@ -85,13 +85,13 @@ impl<S> Clone for Grpc<S> {
 }
 
 impl<S: Store> Grpc<S> {
-    pub(crate) fn new(gate: Gate<S>, api: &ApiOptions, denials: Arc<DenialLog>) -> Grpc<S> {
+    pub(crate) fn new(gate: Gate<S>, api: &ApiOptions, denials: Arc<DenialLog>, room: Room) -> Grpc<S> {
         let mut speech = http2::Builder::new(TokioExecutor::new());
         speech.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_PATIENCE);
         speech.max_concurrent_streams(MAX_STREAMS).max_header_list_size(MAX_HEAD_BYTES);
         speech.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
         speech.max_send_buf_size(MAX_UNSENT_BYTES).auto_date_header(false);
-        let (options, room, standard) = (api.clone(), Room::new(), Standard::new());
+        let (options, standard) = (api.clone(), Standard::new());
         Grpc { shared: Arc::new(Shared { gate, options, denials, room, standard, speech }) }
     }
 

@@ -7,6 +7,7 @@
 
 mod backlog;
 mod body;
+mod body_budget;
 mod buffer;
 mod call;
 mod date;
@@ -14,6 +15,7 @@ mod desk;
 mod ended;
 mod fault;
 mod lane;
+mod line_ends;
 mod load;
 mod orders;
 mod out;
@@ -28,6 +30,8 @@ mod wire;
 
 use crate::port::Attendant;
 pub(crate) use backlog::{Backlog, Turn};
+pub(crate) use body::{Next, next_frame};
+pub(crate) use body_budget::BodyBudget;
 pub(crate) use buffer::Buffer;
 pub(crate) use call::{Call, Head};
 use desk::Desk;
@@ -39,6 +43,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use lane::Lane;
+use line_ends::LineEnds;
 use load::Load;
 pub(crate) use orders::{Orders, Phase};
 pub(crate) use out::{JSON, Out, TEXT};
@@ -91,16 +96,17 @@ struct Speech {
 }
 
 impl<T: Site> Http<T> {
-    pub(crate) fn new(site: Arc<T>) -> Http<T> {
+    pub(crate) fn new(site: Arc<T>, room: Room) -> Http<T> {
         let mut any = auto::Builder::new(TokioExecutor::new());
         // Hyper's own timeout for headers would cost a timer for each request; `Patience` is one for each connection.
         // Without `half_close`, a client that says it has sent everything would not be answered.
         any.http1().header_read_timeout(None).half_close(true).max_buf_size(MAX_HEAD_BYTES);
         any.http2().max_concurrent_streams(MAX_STREAMS).max_send_buf_size(MAX_UNSENT_BYTES);
         let http1 = any.clone().http1_only();
-        let speech = Speech { any, http1, clock: SystemClock::new(), room: Room::new() };
+        let speech = Speech { any, http1, clock: SystemClock::new(), room };
         Http { speech: Arc::new(speech), site }
     }
+
     /// Has hyper answer a connection.
     async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
@@ -114,7 +120,7 @@ impl<T: Site> Http<T> {
             let (desk, backlog) = (Arc::clone(&desk), backlog.clone());
             async move { Ok::<_, Infallible>(desk.reply(request, &backlog).await) }
         });
-        let wire = Wire::new(stream);
+        let wire = Wire::new(LineEnds::new(stream));
         let builder = if desk.begun() == 0 { &self.speech.any } else { &self.speech.http1 };
         let mut connection = pin!(builder.serve_connection(TokioIo::new(wire.clone()), service));
         loop {

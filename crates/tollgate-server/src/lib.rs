@@ -6,6 +6,8 @@
 mod admin;
 mod api;
 mod client_address;
+mod connection_caps;
+mod cross_site;
 mod denials;
 mod explain;
 pub mod feed;
@@ -15,6 +17,7 @@ mod http;
 mod keeping;
 mod metrics;
 mod port;
+mod residents;
 mod resp;
 mod serve;
 mod store_report;
@@ -24,6 +27,7 @@ mod watch;
 
 pub use api::{ApiOptions, FieldProfile, ForwardOptions, KeySources, KeySourcesError, ResetForm};
 pub use client_address::{AddressField, TrustedProxies};
+pub use cross_site::{AllowedOrigins, AllowedOriginsError};
 pub use hyper::StatusCode;
 pub use keeping::Keeping;
 pub use port::Door;

@@ -4,13 +4,14 @@
 //! is said on them is the matter of an [`Attendant`].
 
 use crate::http::Phase;
+use crate::residents::Residents;
 use crate::tls::Tls;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -70,12 +71,20 @@ impl PortName {
 
 /// How many connections are open on each port.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd([AtomicUsize; PortName::ALL.len()]);
+pub(crate) struct Crowd {
+    open: [AtomicUsize; PortName::ALL.len()],
+    evicted: AtomicU64,
+}
 
 impl Crowd {
     /// How many are open on a port.
     pub(crate) fn size(&self, port: PortName) -> usize {
-        self.0[port as usize].load(Relaxed)
+        self.open[port as usize].load(Relaxed)
+    }
+
+    /// How many were closed to let others in.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.evicted.load(Relaxed)
     }
 }
 
@@ -96,11 +105,23 @@ impl Port {
         max_connections: usize,
         crowd: Arc<Crowd>,
     ) -> Port {
-        probe(&door.listener);
-        let (phase, _) = watch::channel(Phase::Open);
-        let seats = Arc::new(Semaphore::new(max_connections));
-        let entrance = Entrance { name, door, attendant, seats: Arc::clone(&seats), crowd };
+        let (entrance, phase) = Entrance::new(name, door, attendant, max_connections, crowd);
+        let seats = Arc::clone(&entrance.seats);
         let accepting = tokio::spawn(entrance.let_in(phase.clone()));
+        Port { phase, seats, max_connections, accepting }
+    }
+
+    /// Opens one on which newcomers never wait: beyond the most connections, the one that has been idle for longest makes way.
+    pub(crate) fn open_evicting(
+        name: PortName,
+        door: Door,
+        attendant: impl Attendant,
+        max_connections: usize,
+        crowd: Arc<Crowd>,
+    ) -> Port {
+        let (entrance, phase) = Entrance::new(name, door, attendant, max_connections, crowd);
+        let seats = Arc::clone(&entrance.seats);
+        let accepting = tokio::spawn(entrance.let_in_evicting(phase.clone()));
         Port { phase, seats, max_connections, accepting }
     }
 
@@ -135,33 +156,84 @@ struct Entrance<A> {
 }
 
 impl<A: Attendant> Entrance<A> {
+    fn new(
+        name: PortName,
+        door: Door,
+        attendant: A,
+        max_connections: usize,
+        crowd: Arc<Crowd>,
+    ) -> (Entrance<A>, watch::Sender<Phase>) {
+        probe(&door.listener);
+        let (phase, _) = watch::channel(Phase::Open);
+        (Entrance { name, door, attendant, seats: Arc::new(Semaphore::new(max_connections)), crowd }, phase)
+    }
+
     async fn let_in(self, phase: watch::Sender<Phase>) {
         loop {
-            let (stream, peer, seat) = accept(&self.door.listener, &self.seats).await;
+            let seat = self.seat().await;
+            let (stream, peer) = accept(&self.door.listener).await;
             let (attendant, phase) = (self.attendant.clone(), phase.subscribe());
             let (name, tls, crowd) = (self.name, self.door.tls.clone(), Arc::clone(&self.crowd));
             tokio::spawn(async move {
                 let present = Present::new(&crowd, name);
-                match tls {
-                    None => attendant.attend(stream, peer, phase).await,
-                    Some(tls) => match shake_hands(&tls, stream, phase.clone()).await {
-                        Some(Ok(stream)) => attendant.attend(stream, peer, phase).await,
-                        Some(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-                        None => {}
-                    },
-                }
+                attend(&attendant, tls, stream, peer, phase).await;
                 drop((present, seat));
             });
         }
     }
+
+    async fn let_in_evicting(self, phase: watch::Sender<Phase>) {
+        let residents = Arc::new(Residents::default());
+        loop {
+            let (stream, peer) = accept(&self.door.listener).await;
+            if self.seats.available_permits() == 0 && residents.evict() {
+                self.crowd.evicted.fetch_add(1, Relaxed);
+            }
+            let seat = self.seat().await;
+            let (attendant, phase) = (self.attendant.clone(), phase.subscribe());
+            let (name, tls, crowd) = (self.name, self.door.tls.clone(), Arc::clone(&self.crowd));
+            let (stream, residence) = residents.enter(stream);
+            tokio::spawn(async move {
+                let present = Present::new(&crowd, name);
+                tokio::select! {
+                    () = attend(&attendant, tls, stream, peer, phase) => {}
+                    () = residence.is_evicted() => tracing::debug!("an idle connection made way for another"),
+                }
+                drop((present, residence, seat));
+            });
+        }
+    }
+
+    /// Waits until one more may be let in.
+    async fn seat(&self) -> OwnedSemaphorePermit {
+        Arc::clone(&self.seats).acquire_owned().await.expect("the semaphore is never closed")
+    }
+}
+
+/// Has a connection encrypted, if it is to be, and its requests answered.
+async fn attend<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    attendant: &impl Attendant,
+    tls: Option<Arc<Tls>>,
+    stream: S,
+    peer: IpAddr,
+    phase: watch::Receiver<Phase>,
+) {
+    match tls {
+        None => attendant.attend(stream, peer, phase).await,
+        Some(tls) => match shake_hands(&tls, stream, phase.clone()).await {
+            Some(Ok(stream)) => attendant.attend(stream, peer, phase).await,
+            Some(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+            None => {}
+        },
+    }
 }
 
 /// Shakes hands with a client, unless the server stops first: who has not come so far has asked for nothing.
-async fn shake_hands(
+async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     tls: &Tls,
-    stream: TcpStream,
+    stream: S,
     mut phase: watch::Receiver<Phase>,
-) -> Option<io::Result<TlsStream<TcpStream>>> {
+) -> Option<io::Result<TlsStream<S>>> {
     tokio::select! {
         shaken = tls.accept(stream) => Some(shaken),
         _ = phase.wait_for(|phase| *phase == Phase::Draining) => None,
@@ -173,7 +245,7 @@ struct Present<'a>(&'a AtomicUsize);
 
 impl<'a> Present<'a> {
     fn new(crowd: &'a Crowd, name: PortName) -> Present<'a> {
-        let count = &crowd.0[name as usize];
+        let count = &crowd.open[name as usize];
         count.fetch_add(1, Relaxed);
         Present(count)
     }
@@ -193,15 +265,14 @@ fn probe(listener: &TcpListener) {
     }
 }
 
-/// Waits for a seat, and then for somebody to take it.
-async fn accept(listener: &TcpListener, seats: &Arc<Semaphore>) -> (TcpStream, IpAddr, OwnedSemaphorePermit) {
-    let seat = Arc::clone(seats).acquire_owned().await.expect("the semaphore is never closed");
+/// Waits for somebody to come.
+async fn accept(listener: &TcpListener) -> (TcpStream, IpAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 // It can only fail for a client that has left already, and reading will tell.
                 let _ = stream.set_nodelay(true);
-                return (stream, peer.ip(), seat);
+                return (stream, peer.ip());
             }
             Err(error) if has_left(&error) => {}
             Err(error) => {

@@ -57,7 +57,7 @@ impl<S: Store> Resp<S> {
             token: api.token.clone(),
             denials,
             limits: KnownLimits::default(),
-            room: Room::new(),
+            room: Room::default(),
             connections: AtomicU64::new(0),
         };
         Resp { office: Arc::new(office) }

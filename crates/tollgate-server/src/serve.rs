@@ -2,10 +2,11 @@
 
 use crate::admin::{Admin, Watchtower};
 use crate::api::{Api, ApiOptions};
+use crate::connection_caps::ConnectionCaps;
 use crate::denials::DenialLog;
 use crate::feed::Feed;
 use crate::grpc::Grpc;
-use crate::http::Http;
+use crate::http::{BodyBudget, Http, Room};
 use crate::keeping::Keeping;
 use crate::port::{Door, Port, PortName};
 use crate::resp::Resp;
@@ -14,17 +15,14 @@ use crate::token::Token;
 use crate::watch::Watch;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tollgate::{FailureMode, Gate, Micros, Store, StoreHealth};
-
-/// The most connections at once on the admin port.
-const MAX_ADMIN_CONNECTIONS: usize = 256;
 
 /// How long the store has to hear that this node leaves.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -49,10 +47,18 @@ pub struct Setup {
     /// The most connections at once on each port but the admin port, each of which takes some tens of kilobytes. Whoever comes on
     /// top waits in the system's queue.
     pub max_connections: usize,
+    /// How many files the process may have open, if that is bounded. Where that is too few for the most connections on each
+    /// port, they are divided among the ports.
+    pub max_open_files: Option<u64>,
+    /// The most bytes that all bodies take together of which some is still to come, over HTTP and gRPC; no less than one
+    /// body may have.
+    pub max_unfinished_bodies: usize,
     /// How long a stop goes on accepting, no longer ready, so that load balancers look elsewhere first.
     pub drain_delay: Duration,
     /// How long a stop then waits for requests that have begun.
     pub drain_timeout: Duration,
+    /// How many lines of its log the process has dropped, which the metrics tell. Whoever writes the log counts.
+    pub dropped_log_lines: Arc<AtomicU64>,
 }
 
 impl Setup {
@@ -67,8 +73,11 @@ impl Setup {
             feed: Feed::new(None, FailureMode::default(), Micros::EPOCH),
             denials_per_second: 10,
             max_connections: 10_000,
+            max_open_files: None,
+            max_unfinished_bodies: BodyBudget::DEFAULT_BYTES,
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(10),
+            dropped_log_lines: Arc::default(),
         }
     }
 }
@@ -93,11 +102,22 @@ pub async fn serve<S: Store + StoreHealth + Keeping>(
         feed,
         denials_per_second,
         max_connections,
+        max_open_files,
+        max_unfinished_bodies,
         drain_delay,
         drain_timeout,
+        dropped_log_lines,
     } = setup;
     // One place: if it is taken, somebody has asked already.
     let (ask, asked) = mpsc::channel(1);
+    let servers = gate.store().health().map_or(0, |report| report.servers.len());
+    let listeners = [&http, &grpc, &resp].into_iter().flatten().count();
+    let caps = ConnectionCaps::new(max_open_files, listeners, max_connections, servers);
+    if let Some(shortage) = caps.shortage {
+        tracing::warn!("{shortage}");
+    }
+    let bodies = Arc::new(BodyBudget::new(max_unfinished_bodies.max(api.max_body)));
+    let room = || Room::new(Arc::clone(&bodies));
     let tower = Arc::new(Watchtower {
         feed,
         denials: Arc::new(DenialLog::new(denials_per_second)),
@@ -105,29 +125,34 @@ pub async fn serve<S: Store + StoreHealth + Keeping>(
         crowd: Arc::default(),
         started_at: gate.clock().now().get() / 1_000_000,
         reload: ask.clone(),
+        dropped_log_lines,
+        caps,
+        max_open_files,
+        bodies: Arc::clone(&bodies),
     });
     let certificates = certificates([&http, &grpc, &resp], &admin);
     let denials = || Arc::clone(&tower.denials);
+    let allowed_origins = api.allowed_origins.clone();
     let mut ports = Vec::new();
     if let Some(door) = resp {
         let resp = Resp::new(gate.clone(), &api, denials());
-        ports.push(Port::open(PortName::Resp, door, resp, max_connections, Arc::clone(&tower.crowd)));
+        ports.push(Port::open(PortName::Resp, door, resp, caps.each, Arc::clone(&tower.crowd)));
     }
     let mut health = None;
     if let Some(door) = grpc {
-        let grpc = Grpc::new(gate.clone(), &api, denials());
+        let grpc = Grpc::new(gate.clone(), &api, denials(), room());
         health.insert(grpc.clone()).report(true).await;
-        ports.push(Port::open(PortName::Grpc, door, grpc, max_connections, Arc::clone(&tower.crowd)));
+        ports.push(Port::open(PortName::Grpc, door, grpc, caps.each, Arc::clone(&tower.crowd)));
     }
     if let Some(door) = http {
         let site = Arc::new(Api::new(gate.clone(), api, denials()));
-        let http = Http::new(site);
-        ports.push(Port::open(PortName::Http, door, http, max_connections, Arc::clone(&tower.crowd)));
+        let http = Http::new(site, room());
+        ports.push(Port::open(PortName::Http, door, http, caps.each, Arc::clone(&tower.crowd)));
     }
     let admin = admin.map(|(door, token)| {
-        let site = Arc::new(Admin::new(gate.clone(), Arc::clone(&tower), token));
-        let http = Http::new(site);
-        Port::open(PortName::Admin, door, http, MAX_ADMIN_CONNECTIONS, Arc::clone(&tower.crowd))
+        let site = Arc::new(Admin::new(gate.clone(), Arc::clone(&tower), token, allowed_origins));
+        let http = Http::new(site, room());
+        Port::open_evicting(PortName::Admin, door, http, caps.admin, Arc::clone(&tower.crowd))
     });
     let stopping = async {
         stop.await;

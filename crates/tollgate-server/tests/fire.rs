@@ -121,7 +121,7 @@ async fn hammer(manner: Manner, mut client: Client, fire: Arc<Fire>, pace: Arc<S
     let single = post("/v1/check", check(1).as_bytes());
     let body = check(2);
     let chunked = format!(
-        "POST /v1/check HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+        "POST /v1/check HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
         body.len()
     );
     let pipeline: Vec<u8> = (0..16).flat_map(|index| post("/v1/check", check(index).as_bytes())).collect();

@@ -12,7 +12,7 @@ fn plain_requests_of_any_bytes() {
 
 #[test]
 fn plain_requests_that_nearly_read() {
-    let pieces: [&[u8]; 56] = [
+    let pieces: [&[u8]; 58] = [
         b"POST ",
         b"GET ",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -61,17 +61,20 @@ fn plain_requests_that_nearly_read() {
         b"Content-Type: application/json\r\n",
         b"Content-Type:\r\n",
         b"Host: a\r\n",
+        b"Origin: null\r\n",
+        b"Sec-Fetch-Site: none\r\n",
         b"X: y\n",
         b"X:   y  \r\n",
         b"X-\xff: y\r\n",
         b"X: \xff\r\n",
         b"{\"client_key\":\"a\"}",
-        b"POST /check HTTP/1.1\r\n",
-        b"POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}",
-        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"POST /check HTTP/1.1\r\nHost: a\r\n",
+        b"POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n",
     ];
     bolero::check!().with_type::<(bool, Vec<u8>)>().for_each(|(begins, choices): &(bool, Vec<u8>)| {
-        let begin: &[u8] = if *begins { b"POST /check HTTP/1.1\r\nContent-Length: 18\r\n" } else { b"" };
+        let begin: &[u8] =
+            if *begins { b"POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n" } else { b"" };
         let chosen = choices.iter().flat_map(|choice| pieces[usize::from(*choice) % pieces.len()]);
         check(&begin.iter().chain(chosen).copied().collect::<Vec<u8>>());
     });
@@ -126,6 +129,8 @@ fn check_plain(plain: &Plain, bytes: &[u8]) {
     let all = |name: &str| -> Vec<&[u8]> {
         fields.iter().filter(|field| field.0 == name).map(|field| field.1).collect()
     };
+    assert_eq!(all("host").len(), 1, "one host is asked");
+    assert_eq!(plain.is_from_browser(), !all("origin").is_empty() || !all("sec-fetch-site").is_empty());
     for (name, _) in &fields {
         assert_eq!(field(plain.fields(bytes), name), all(name).first().copied());
         assert_eq!(values(plain.fields(bytes), name).collect::<Vec<_>>(), all(name));

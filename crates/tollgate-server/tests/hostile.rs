@@ -234,14 +234,14 @@ pub(crate) async fn exchange<'a>(
 
 #[test]
 fn heads_that_are_too_large_are_refused() {
-    let get = |more: String| format!("GET /livez HTTP/1.1\r\n{more}\r\n");
+    let get = |more: String| format!("GET /livez HTTP/1.1\r\nHost: a\r\n{more}\r\n");
     let heads = [
         get("X: y\r\n".repeat(10_000)),
         get((0..10_000).map(|name| format!("X-{name}: y\r\n")).collect()),
         get(format!("X: {}\r\n", "y".repeat(MB))),
         get(format!("{}: y\r\n", "x".repeat(MB))),
         get(format!("Cookie: {}\r\n", "a=b; ".repeat(MB / 5))),
-        format!("GET /livez?{} HTTP/1.1\r\n\r\n", "x".repeat(MB)),
+        format!("GET /livez?{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(MB)),
     ];
     siege(RULES, 24, async |server| {
         for head in &heads {

@@ -18,7 +18,7 @@ fn reloads() -> mpsc::Receiver<()> {
     mpsc::channel(1).1
 }
 
-const CHECK: &str = "POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
+const CHECK: &str = "POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
 
 async fn serve_until(
     stop: impl Future<Output = ()> + Send + 'static,
@@ -45,7 +45,7 @@ async fn last_words(mut stream: TcpStream, bytes: &str) -> (String, u64) {
 async fn a_connection_that_never_asks_is_closed() {
     let (address, _serving) = serve_until(pending()).await;
     // Nothing; half of HTTP/2's greeting; half of a head.
-    for bytes in ["", "PRI * HTTP/2.0\r\n", "POST /check HTTP/1.1\r\nContent-"] {
+    for bytes in ["", "PRI * HTTP/2.0\r\n", "POST /check HTTP/1.1\r\nHost: a\r\nContent-"] {
         let stream = TcpStream::connect(address).await.unwrap();
         assert_eq!(last_words(stream, bytes).await, (String::new(), 15), "after {bytes:?}");
     }
@@ -86,7 +86,7 @@ async fn who_drips_is_borne_with_no_longer_than_who_says_nothing() {
     let (address, _serving) = serve_until(pending()).await;
     let connect = || async { TcpStream::connect(address).await.unwrap() };
     // Heads that go on and on: plain so far; and not for the lane, which renews nobody's time when it gives one away.
-    for first in ["POST /check HTTP/1.1\r\n", "", "\r\n", "DELETE / HTTP/1.1\r\n"] {
+    for first in ["POST /check HTTP/1.1\r\nHost: a\r\n", "", "\r\n", "DELETE / HTTP/1.1\r\nHost: a\r\n"] {
         let (read, seconds) = dripped(connect().await, first, &"X: y\r\n".repeat(10)).await;
         assert_eq!((read.as_str(), seconds), ("", 15), "after {first:?}");
     }
@@ -102,7 +102,8 @@ async fn who_drips_is_borne_with_no_longer_than_who_says_nothing() {
     }
 
     // It has asked in the first 15 seconds, and begins nothing in the next 75.
-    let (read, seconds) = dripped(connect().await, CHECK, &"POST /check HTTP/1.1\r\n".repeat(10)).await;
+    let (read, seconds) =
+        dripped(connect().await, CHECK, &"POST /check HTTP/1.1\r\nHost: a\r\n".repeat(10)).await;
     assert!(read.starts_with("HTTP/1.1 200 ") && seconds == 90, "{read} after {seconds}");
 }
 

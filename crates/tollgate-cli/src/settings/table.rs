@@ -6,8 +6,8 @@
 
 use super::store::StoreUrl;
 use super::value::{
-    Bytes, ClientAddress, DenyStatus, Headers, Listen, Listener, LogFilter, LogFormat, Networks, Reset,
-    Secret, Shape, Value,
+    Bytes, ClientAddress, DenyStatus, Headers, Listen, Listener, LogFilter, LogFormat, Networks, Origins,
+    Reset, Secret, Shape, Value,
 };
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -147,9 +147,18 @@ settings! {
         /// The token that whoever asks must send, taken from the environment alone
         api_token: Option<Secret> = Fallback::Nothing("nobody is asked for a token"),
 
+        /// The web sites whose pages may use the API: origins, or none
+        ///
+        /// Browsers say which page a request comes from. Requests from pages of any other site than the server's own are
+        /// refused, so that no page that somebody opens can use up limits. Write a scheme and a host, like
+        /// https://admin.example. Programs, and what proxies ask, are not held to this.
+        allowed_origins: Origins = Fallback::Text("none"),
+
         /// The most connections at once on each port
         ///
         /// Each takes some tens of kilobytes at worst. Whoever comes on top waits until one is closed.
+        /// Where the process may not have enough files open for that, what there is is divided among the ports, and the log says
+        /// so at the start.
         max_connections: u32 [1..=1_000_000] = Fallback::Text("10_000"),
     }
     "Proxies" {
@@ -228,6 +237,12 @@ settings! {
 
         /// The most bytes in the body of a request, like 65536, 64KiB or 4MiB
         max_body: Bytes [1024..=1 << 30] = Fallback::Text("4MiB"),
+
+        /// The most bytes of all bodies together of which some is still to come
+        ///
+        /// A body that does not come in one piece counts until it is complete. Those for which there is no room are refused
+        /// with status 503. No less than max_body.
+        max_unfinished_bodies: Bytes [65_536..=1 << 40] = Fallback::Text("64MiB"),
     }
     "Running" {
         /// How many threads do the work

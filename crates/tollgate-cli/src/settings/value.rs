@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tollgate::rules::Cidr;
 use tollgate::{FailureMode, Quota};
-use tollgate_server::KeySources;
+use tollgate_server::{AllowedOrigins, KeySources};
 use tracing_subscriber::EnvFilter;
 
 /// What a setting can be read as.
@@ -257,6 +257,19 @@ impl Value for Networks {
             true => Ok(Networks(networks)),
             false => Err(format!("there are more than {} networks: join some of them", Networks::MOST)),
         }
+    }
+}
+
+/// Web sites whose pages may use a server, perhaps none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origins(pub(crate) AllowedOrigins);
+
+impl Value for Origins {
+    const SHAPE: Shape = Shape { is_list: true, ..Shape::word("ORIGIN") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Origins, String> {
+        let words = text.split(',').map(str::trim).filter(|_| text != "none");
+        AllowedOrigins::new(words).map(Origins).map_err(|error| format!("{error}; or none for none at all"))
     }
 }
 

@@ -75,7 +75,7 @@ fn await_degraded(running: &Running) {
 
 #[track_caller]
 #[expect(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
-fn stops_soon(fleet: &mut Fleet, soon: Duration) {
+pub(crate) fn stops_soon(fleet: &mut Fleet, soon: Duration) {
     let begun = Instant::now();
     let status = fleet.nodes[0].stop();
     assert!(status.success(), "{status}");

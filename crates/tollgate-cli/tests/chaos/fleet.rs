@@ -102,14 +102,18 @@ impl Fleet {
 
     /// So many nodes, each set up in its own way, whether they find a store or not.
     pub(crate) fn start_each(count: usize, set_up: impl Fn(usize, NodeSetup) -> NodeSetup) -> Fleet {
+        // Who is refused is not logged, so that the log holds nothing but what becomes of the store.
+        Fleet::start_logging(count, |number, setup| set_up(number, setup.arguments(&["--denial-log", "0"])))
+    }
+
+    /// The same, with denials in the log.
+    pub(crate) fn start_logging(count: usize, set_up: impl Fn(usize, NodeSetup) -> NodeSetup) -> Fleet {
         let folder = tempfile::tempdir().unwrap();
         let rules = folder.path().join("rules.yaml");
         fs::write(&rules, RULES).unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_tollgate"));
         let start = |number| {
-            let setup = Node::setup(program);
-            // Who is refused is not logged, so that the log holds nothing but what becomes of the store.
-            let setup = setup.arguments(&["--rules", rules.to_str().unwrap(), "--denial-log", "0"]);
+            let setup = Node::setup(program).arguments(&["--rules", rules.to_str().unwrap()]);
             set_up(number, setup).start()
         };
         Fleet { nodes: (0..count).map(start).collect(), _rules: folder }

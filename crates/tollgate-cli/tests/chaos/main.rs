@@ -11,6 +11,7 @@ mod cluster;
 mod fleet;
 mod kill;
 mod log;
+mod log_sink;
 mod memory;
 mod network;
 mod orders;

@@ -2,7 +2,7 @@
 
 use super::client::{Answer, Client};
 use super::metrics::Metrics;
-use super::{Told, told, tollgate};
+use super::{PATIENCE, Told, told, tollgate, within};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -54,6 +54,11 @@ impl Server {
     /// Starts it by a command of one's own, and keeps the folder for as long as it runs.
     pub(crate) fn launch(folder: TempDir, command: &mut Command) -> Server {
         let log = File::create(folder.path().join("log")).unwrap();
+        Server::launch_logging_to(log, folder, command)
+    }
+
+    /// Starts it with this for its stderr.
+    pub(crate) fn launch_logging_to(log: impl Into<Stdio>, folder: TempDir, command: &mut Command) -> Server {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut server = Server {
@@ -148,9 +153,28 @@ impl Server {
         Metrics::read(&answer.body)
     }
 
-    /// All that it has logged.
+    /// All that it has logged so far. Lines are written a moment after what they tell of, and all of them before it ends.
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap()
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Waits until it has logged this text.
+    #[track_caller]
+    pub(crate) fn await_log(&self, text: &str) {
+        within(PATIENCE, text, || self.log().contains(text).then_some(()));
+    }
+
+    /// Waits for as many lines as these, which are JSON, of those that are asked for.
+    #[track_caller]
+    pub(crate) fn await_lines(
+        &self,
+        count: usize,
+        is_one: impl Fn(&serde_json::Value) -> bool,
+    ) -> Vec<serde_json::Value> {
+        within(PATIENCE, "lines are logged", || {
+            let lines: Vec<_> = self.log_lines().into_iter().filter(&is_one).collect();
+            (lines.len() >= count).then_some(lines)
+        })
     }
 
     /// All that it has logged, line by line, as JSON.
@@ -172,7 +196,7 @@ impl Server {
 
     /// Waits for it to end by itself, and gives its exit code.
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
-        self.child.wait().unwrap().code()
+        within(PATIENCE, "it ends", || self.child.try_wait().unwrap()).code()
     }
 }
 
@@ -191,6 +215,8 @@ pub(crate) fn serve(arguments: &[&str]) -> Command {
     let mut command = tollgate(&["serve"]);
     command.env("TOLLGATE_HTTP", "127.0.0.1:0").env("TOLLGATE_ADMIN", "127.0.0.1:0");
     command.env("TOLLGATE_GRPC", "127.0.0.1:0").env("TOLLGATE_RESP", "127.0.0.1:0").args(arguments);
+    // As many as any machine has files for, so that no log tells of that.
+    command.env("TOLLGATE_MAX_CONNECTIONS", "200");
     command
 }
 

@@ -73,29 +73,6 @@ impl Forward {
         errand: &Errand<'_>,
         use_it: impl FnOnce(&Request<'_>) -> T,
     ) -> Result<T, Fault> {
-        self.understand(call, errand, |request, _| use_it(request))
-    }
-
-    /// The same, with no more of the client's key than may be written down.
-    pub(super) fn with_shown_request(
-        &self,
-        call: &Call<'_, Route>,
-        errand: &Errand<'_>,
-        use_it: impl FnOnce(&Request<'_>),
-    ) -> Result<(), Fault> {
-        self.understand(call, errand, |request, key| {
-            let shown = key.shown();
-            use_it(&Request { client_key: shown.as_str(), ..*request });
-        })
-    }
-
-    #[inline]
-    fn understand<T>(
-        &self,
-        call: &Call<'_, Route>,
-        errand: &Errand<'_>,
-        use_it: impl FnOnce(&Request<'_>, &Key<'_>) -> T,
-    ) -> Result<T, Fault> {
         let told = Told::read(&call.head, self.options.proxies.field.name())?;
         if told
             .query
@@ -120,7 +97,7 @@ impl Forward {
             descriptor: None,
             cost: errand.cost,
         };
-        Ok(use_it(&request, &key))
+        Ok(use_it(&request))
     }
 
     /// Whose request it is.

@@ -2,7 +2,7 @@
 
 use super::testing::{TestApi, api};
 use super::*;
-use crate::http::{Http, Phase};
+use crate::http::{Http, Phase, Room};
 use crate::port::Attendant;
 use serde_json::Value;
 use std::net::Ipv4Addr;
@@ -96,7 +96,7 @@ impl Fuzz {
     fn new() -> Fuzz {
         let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let (api, _) = api(RULES, ApiOptions { max_batch: 5, ..ApiOptions::default() });
-        Fuzz { runtime, http: Http::new(Arc::clone(&api)), api }
+        Fuzz { runtime, http: Http::new(Arc::clone(&api), Room::default()), api }
     }
 
     /// Sends bytes on a connection of their own, and reads to its end.
@@ -125,7 +125,7 @@ impl Fuzz {
     /// Sends a body along each way to the API.
     fn send(&self, path: u8, body: &[u8]) {
         let path = PATHS[usize::from(path) % PATHS.len()];
-        let head = format!("POST {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
+        let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n", body.len());
         let lane = [head.as_bytes(), b"\r\n", body].concat();
         let hyper = [head.as_bytes(), b"TE: trailers\r\n\r\n", body].concat();
         for request in [lane, hyper] {
@@ -254,7 +254,7 @@ fn questions_with_any_fields() {
     let fuzz = AssertUnwindSafe(Fuzz::new());
     bolero::check!().with_type::<(u8, Vec<(u8, u8)>, Vec<u8>)>().for_each(|(url, fields, noise)| {
         let url = URLS[usize::from(*url) % URLS.len()];
-        let mut request = format!("GET /v1/forward-auth{url} HTTP/1.1\r\n").into_bytes();
+        let mut request = format!("GET /v1/forward-auth{url} HTTP/1.1\r\nHost: a\r\n").into_bytes();
         for (name, value) in fields.iter().take(12) {
             request.extend_from_slice(NAMES[usize::from(*name) % NAMES.len()].as_bytes());
             request.extend_from_slice(b": ");
@@ -284,16 +284,16 @@ fn questions_with_any_fields() {
 #[test]
 fn connections_of_any_bytes() {
     let wire: [&[u8]; 28] = [
-        b"POST /check HTTP/1.1\r\n",
-        b"POST /v1/check/batch HTTP/1.1\r\n",
-        b"GET /livez HTTP/1.1\r\n",
-        b"GET /openapi.json HTTP/1.1\r\n",
-        b"HEAD /livez HTTP/1.1\r\n\r\n",
-        b"GET /v1/forward-auth HTTP/1.1\r\n",
+        b"POST /check HTTP/1.1\r\nHost: a\r\n",
+        b"POST /v1/check/batch HTTP/1.1\r\nHost: a\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\n",
+        b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n",
+        b"HEAD /livez HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v1/forward-auth HTTP/1.1\r\nHost: a\r\n",
         b"X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /users/7\r\n",
         b"X-Forwarded-For: 203.0.113.7\r\n",
         b"X-Original-URI: ",
-        b"OPTIONS * HTTP/1.1\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
         b"Content-Length: 18\r\n",
         b"Content-Length: 0\r\n",
         b"Content-Length: 5000000\r\n",

@@ -1,8 +1,7 @@
 //! The message of a call that has one.
 
 use super::frame;
-use crate::http::{BODY_PATIENCE, Place, Room, SMALL_BYTES};
-use http_body_util::BodyExt;
+use crate::http::{BODY_PATIENCE, Next, Place, Room, SMALL_BYTES, next_frame};
 use hyper::body::{Bytes, Incoming};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -34,12 +33,21 @@ impl Asked {
         let mut place = None;
         let mut whole = Bytes::new();
         let mut pieces = Vec::new();
-        while let Some(frame) = body.frame().await {
-            // Trailers say nothing about a check.
-            let Ok(piece) = frame.map_err(|_| Status::cancelled("the call was broken off"))?.into_data()
-            else {
-                continue;
+        let mut held = room.hold();
+        loop {
+            let come = whole.len() + pieces.capacity();
+            let frame = match next_frame(&mut body, &mut held, come).await {
+                Next::Frame(Some(frame)) => {
+                    frame.map_err(|_| Status::cancelled("the call was broken off"))?
+                }
+                Next::Frame(None) => break,
+                Next::NoRoom => {
+                    room.refuse();
+                    return Err(busy());
+                }
             };
+            // Trailers say nothing about a check.
+            let Ok(piece) = frame.into_data() else { continue };
             if whole.is_empty() && pieces.is_empty() {
                 whole = piece;
             } else {

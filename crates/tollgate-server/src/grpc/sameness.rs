@@ -11,6 +11,7 @@ use super::generated::tollgate::v1::{
 use super::{Grpc, Shared, frame, stream};
 use crate::api::ApiOptions;
 use crate::denials::DenialLog;
+use crate::http::Room;
 use prost::Message;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -151,7 +152,7 @@ fn shared() -> Arc<Shared<MemoryStore<Arc<ManualClock>>>> {
     let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(1000)).unwrap();
     let rules = RuleSet::compile(&read(RULES, Micros::EPOCH).spec.unwrap()).unwrap();
     let gate = Gate::new(rules, store, clock);
-    Grpc::new(gate, &ApiOptions::default(), Arc::new(DenialLog::new(0))).shared
+    Grpc::new(gate, &ApiOptions::default(), Arc::new(DenialLog::new(0)), Room::default()).shared
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Drop for Turn {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Http, Phase};
+    use super::super::{Http, Phase, Room};
     use super::*;
     use crate::api::ApiOptions;
     use crate::api::testing::api;
@@ -114,7 +114,7 @@ mod tests {
             frame(0, 1, 1, body.as_bytes()),
         ];
         client.write_all(&asked.concat()).await.unwrap();
-        let (http, mut read) = (Http::new(api), Vec::new());
+        let (http, mut read) = (Http::new(api, Room::default()), Vec::new());
         let ((), all) = tokio::join!(
             http.attend(stream, Ipv4Addr::LOCALHOST.into(), told),
             client.read_to_end(&mut read)

@@ -1,7 +1,7 @@
 //! A request as the desk sees it, whichever way it came in.
 
 use super::plain::{self, Plain};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use std::net::IpAddr;
 
@@ -85,6 +85,17 @@ impl<'a> Head<'a> {
         }
     }
 
+    /// Whether it has a field by which browsers say where a request comes from.
+    #[inline]
+    pub(crate) fn is_from_browser(&self) -> bool {
+        match self {
+            Head::Plain(plain, _) => plain.is_from_browser(),
+            Head::Parts(parts) => {
+                parts.headers.contains_key(ORIGIN) || parts.headers.contains_key("sec-fetch-site")
+            }
+        }
+    }
+
     /// The host that it was sent to, as the client spelled it.
     pub(crate) fn host(&self) -> Option<&'a [u8]> {
         self.field("host").or_else(|| match *self {
@@ -117,9 +128,11 @@ mod tests {
 
     #[test]
     fn a_head_reads_the_same_whichever_way_it_came() {
-        let bytes = b"POST /check?a=b HTTP/1.1\r\nAuthorization: Bearer  x \r\nContent-Type: a/b\r\n\
+        let bytes =
+            b"POST /check?a=b HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer  x \r\nContent-Type: a/b\r\n\
             X-Twice: 1\r\nx-twice: 2\r\nContent-Length: 2\r\n\r\n{}";
         let (parts, ()) = Request::post("/check?a=b")
+            .header("host", "h")
             .header("authorization", "Bearer  x")
             .header("content-type", "a/b")
             .header("x-twice", "1")
@@ -143,8 +156,11 @@ mod tests {
             head.each_field(|name, value| fields.push((name.to_ascii_lowercase(), value)));
             fields.sort();
             let names: Vec<_> = fields.iter().map(|(name, _)| str::from_utf8(name).unwrap()).collect();
-            assert_eq!(names, ["authorization", "content-length", "content-type", "x-twice", "x-twice"]);
-            assert_eq!(fields.iter().map(|(_, value)| value.len()).sum::<usize>(), 9 + 1 + 3 + 1 + 1);
+            assert_eq!(
+                names,
+                ["authorization", "content-length", "content-type", "host", "x-twice", "x-twice"]
+            );
+            assert_eq!(fields.iter().map(|(_, value)| value.len()).sum::<usize>(), 9 + 1 + 3 + 1 + 1 + 1);
         }
     }
 }

@@ -10,8 +10,10 @@ use super::call::{Call, Head};
 use super::fault::Fault;
 use super::out::{Draft, JSON, Out};
 use super::room::{Place, Room};
-use hyper::Request;
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{EXPECT, HOST, HeaderValue, TRANSFER_ENCODING};
+use hyper::http::request::Parts;
+use hyper::{Request, Version};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -97,7 +99,7 @@ impl<T: Site> Desk<T> {
         let (parts, body) = request.into_parts();
         let head = Head::Parts(&parts);
         let mut draft = Draft::default();
-        let held = match self.take_in(&head, body).await {
+        let held = match self.take_in(&parts, body).await {
             Ok((Admitted { route, answer, .. }, body, place)) => {
                 let held = match answer {
                     Length::Long if body.len() > BRIEF_BYTES => Some((backlog.turn().await, place)),
@@ -118,13 +120,46 @@ impl<T: Site> Desk<T> {
     /// Takes in the body of an admitted request. While the third is held, there is room for it.
     async fn take_in(
         &self,
-        head: &Head<'_>,
+        parts: &Parts,
         body: Incoming,
     ) -> Result<(Admitted<T::Route>, Bytes, Option<Place>), Fault> {
-        let admitted = self.site.admit(head)?;
+        let admitted = match expect_one_reading(parts).and_then(|()| self.site.admit(&Head::Parts(parts))) {
+            Ok(admitted) => admitted,
+            Err(fault) => {
+                // Hyper does so itself over HTTP/1, unless the connection is to be closed. Who waits for leave to send the
+                // body is told at once.
+                let is_closing = matches!(fault, Fault::Malformed { .. });
+                if (parts.version == Version::HTTP_2 || is_closing) && !parts.headers.contains_key(EXPECT) {
+                    body::drain_unwanted(body).await;
+                }
+                return Err(fault);
+            }
+        };
         let (body, place) = body::read(body, admitted.max_body, &self.room).await?;
         Ok((admitted, body, place))
     }
+}
+
+/// Refuses a head of HTTP/1 that hyper accepts and a proxy in front may read differently.
+fn expect_one_reading(parts: &Parts) -> Result<(), Fault> {
+    if parts.version > Version::HTTP_11 {
+        return Ok(());
+    }
+    match parts.headers.get_all(HOST).iter().count() {
+        0 if parts.version == Version::HTTP_11 => {
+            return Err(Fault::Malformed { reason: "there is no header Host: send one" });
+        }
+        0 | 1 => {}
+        _ => return Err(Fault::Malformed { reason: "there are several headers Host: send one" }),
+    }
+    let mut encodings = parts.headers.get_all(TRANSFER_ENCODING).iter();
+    let is_known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if encodings.next().is_some_and(|first| !is_known(first)) || encodings.next().is_some() {
+        let reason =
+            "the only Transfer-Encoding that is known is chunked: send the body as it is, or in chunks";
+        return Err(Fault::Malformed { reason });
+    }
+    Ok(())
 }
 
 /// A client may leave the type out, or say what `curl -d` says unless it is told otherwise; another type is a mistake.

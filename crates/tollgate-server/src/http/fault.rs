@@ -51,6 +51,12 @@ pub(crate) enum Fault {
         "the proxy that asks has to send the token: in the header X-Tollgate-Token, or as token= in its URL"
     )]
     UnknownProxy,
+    #[error("{reason}")]
+    Malformed { reason: &'static str },
+    #[error(
+        "this request comes from a web page of another site ({site}), which may not use this server: see allowed_origins"
+    )]
+    CrossSite { site: String },
     #[error("the request can't be judged: {reason}")]
     Unclear { reason: String },
 }
@@ -86,6 +92,10 @@ impl Fault {
         Fault::Unclear { reason: reason.to_string() }
     }
 
+    pub(crate) fn cross_site(found: &[u8]) -> Fault {
+        Fault::CrossSite { site: excerpt(&String::from_utf8_lossy(found)) }
+    }
+
     pub(crate) fn wrong_method(path: &str, method: &str, allow: &'static str) -> Fault {
         Fault::WrongMethod { path: excerpt(path), method: excerpt(method), allow }
     }
@@ -108,6 +118,9 @@ impl Fault {
         if let Fault::Unauthorized | Fault::UnknownProxy = self {
             out.field("www-authenticate", b"Bearer");
         }
+        if let Fault::Malformed { .. } = self {
+            out.field("connection", b"close");
+        }
         if let Fault::Busy = self {
             out.field("retry-after", b"1");
         }
@@ -123,7 +136,9 @@ impl Fault {
             Fault::TooSlow => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
             Fault::Busy => (StatusCode::SERVICE_UNAVAILABLE, "BUSY"),
             Fault::Unauthorized | Fault::UnknownProxy => (StatusCode::UNAUTHORIZED, "UNAUTHORIZED"),
-            Fault::CutOff
+            Fault::CrossSite { .. } => (StatusCode::FORBIDDEN, "FORBIDDEN"),
+            Fault::Malformed { .. }
+            | Fault::CutOff
             | Fault::NoObject
             | Fault::Unreadable { .. }
             | Fault::NoBatch

@@ -9,6 +9,7 @@
 //! Everything has a bound. A batch has at most [`MAX_BATCH`] requests, and no more than the buffer holds. While answers
 //! wait for a client to read them, it is not read from. How long a client may take is a matter of [`Patience`].
 
+use super::body_budget::HeldBytes;
 use super::buffer::Buffer;
 use super::call::{Call, Head};
 use super::desk::{Admitted, Desk, Length, Site};
@@ -32,6 +33,9 @@ const MAX_BATCH: usize = 128;
 /// The most bytes of a body that is waited for here: a batch of some thousand checks. Hyper takes in larger ones.
 const MAX_BODY_BYTES: usize = 512 * 1024;
 
+/// What waits in a connection's buffer and counts for nothing: every connection has as much.
+const UNCOUNTED_BYTES: usize = 8 * 1024;
+
 /// One connection on the lane.
 pub(super) struct Lane<'a, S, T: Site> {
     stream: &'a mut S,
@@ -45,6 +49,8 @@ pub(super) struct Lane<'a, S, T: Site> {
     out: Outbox,
     /// For the request at the front, if it is a large one.
     place: Option<Place>,
+    /// What has come of that request, if it has to be waited for.
+    held: HeldBytes,
     /// How much was answered since others could go.
     streak: usize,
 }
@@ -112,8 +118,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
         orders: Orders,
     ) -> Lane<'a, S, T> {
         let (buffer, batch, out) = (Buffer::new(), Vec::new(), Outbox::default());
-        let (front, place, streak) = (Front::Unknown, None, 0);
-        Lane { stream, desk, clock, patience, orders, buffer, front, batch, out, place, streak }
+        let (front, place, held, streak) = (Front::Unknown, None, desk.room.hold(), 0);
+        Lane { stream, desk, clock, patience, orders, buffer, front, batch, out, place, held, streak }
     }
 
     /// Answers all that is plain, and gives what was read and not answered as soon as something is not.
@@ -156,9 +162,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Site> Lane<'a, S, T> {
             if bytes.len() > MAX_HEAD_BYTES + SMALL_BYTES && self.place.is_none() {
                 self.place = self.desk.room.place();
             }
-            let has_room = self.place.is_some() || bytes.len() <= MAX_HEAD_BYTES + SMALL_BYTES;
+            let has_place = self.place.is_some() || bytes.len() <= MAX_HEAD_BYTES + SMALL_BYTES;
+            let has_room = has_place && (bytes.len() <= UNCOUNTED_BYTES || self.held.grow_to(bytes.len()));
             return if has_room { Next::Read } else { Next::GiveAway };
         }
+        self.held.release();
         // Of the requests below, the first may have been waited for, and have been counted then.
         let counted = u64::from(matches!(self.front, Front::Body { .. }));
         self.front = Front::Unknown;
@@ -305,13 +313,13 @@ mod tests {
     use tokio::sync::watch;
     use tokio::time::timeout;
 
-    const CHECK: &str = "POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
-    const LIVEZ: &str = "GET /livez HTTP/1.1\r\n\r\n";
+    const CHECK: &str = "POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
+    const LIVEZ: &str = "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
 
     fn desk() -> Desk<TestApi> {
         Desk::new(
             api("default: {limit: 100000/h}", ApiOptions::default()).0,
-            Room::new(),
+            Room::default(),
             Ipv4Addr::LOCALHOST.into(),
         )
     }
@@ -367,16 +375,16 @@ mod tests {
         let big = CHECK.replace("18", "65537");
         for other in [
             "PRI * HTTP/2.0\r\n",
-            "GET / HTTP/1.1\r\n\r\n",
-            "HEAD /livez HTTP/1.1\r\n\r\n",
-            "POST /check HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0",
-            "POST /check HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 18\r\n\r\n",
-            "POST /check HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 18\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "HEAD /livez HTTP/1.1\r\nHost: a\r\n\r\n",
+            "POST /check HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0",
+            "POST /check HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: 18\r\n\r\n",
+            "POST /check HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 18\r\n\r\n",
             "\r\n",
             &big,
             // Not complete, and nothing more will come.
             "POST /che",
-            "POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{",
+            "POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{",
         ] {
             for count in [0, 1, 3, 200] {
                 let bytes = CHECK.repeat(count) + other;
@@ -394,7 +402,9 @@ mod tests {
     #[tokio::test]
     async fn a_head_that_never_ends_is_given_away_at_its_bound() {
         for begin in ["", CHECK] {
-            for endless in ["GET /", "GET /livez HTTP/1.1\r\nX: ", "POST /check HTTP/1.1\r\n"] {
+            for endless in
+                ["GET /", "GET /livez HTTP/1.1\r\nHost: a\r\nX: ", "POST /check HTTP/1.1\r\nHost: a\r\n"]
+            {
                 let bytes = [begin, endless, &"y".repeat(10 * MAX_HEAD_BYTES)].concat();
                 let (ended, _) = ride(64 * 1024, |stream| async {
                     talk(stream, bytes.as_bytes()).await;

@@ -1,8 +1,8 @@
 //! The plain request: the one kind that the express lane answers itself.
 //!
 //! It leaves no two readings of where it ends. HTTP/1.1, GET or POST, a path and no more than a path and a query, lines
-//! that end in CR and LF, one `Content-Length` in digits if there is a body, and none of the fields by which a client
-//! asks for another kind of body or connection. Whatever else a client may send, lawfully or not, is [`Found::Other`]
+//! that end in CR and LF, one `Host`, one `Content-Length` in digits if there is a body, and none of the fields by which a
+//! client asks for another kind of body or connection. Whatever else a client may send, lawfully or not, is [`Found::Other`]
 //! and hyper's to judge. The head is read by the parser that hyper uses too, and then held to more: so what is plain
 //! here, hyper would frame the same way.
 //!
@@ -64,6 +64,7 @@ pub(crate) struct Plain {
     content_type: Option<(u16, u16)>,
     body_bytes: u32,
     closes: bool,
+    is_from_browser: bool,
 }
 
 impl Plain {
@@ -113,8 +114,9 @@ impl Plain {
             content_type: None,
             body_bytes: 0,
             closes: false,
+            is_from_browser: false,
         };
-        let (mut length, mut connection) = (None, None);
+        let (mut length, mut connection, mut has_host) = (None, None, false);
         for field in request.headers.iter() {
             let line = position(bytes, field.name.as_bytes());
             if bytes[..line].last_chunk::<2>()? != LINE_END {
@@ -123,6 +125,9 @@ impl Plain {
             match Meaning::of(field.name) {
                 Meaning::None => {}
                 Meaning::NotPlain => return None,
+                Meaning::Host if has_host => return None,
+                Meaning::Host => has_host = true,
+                Meaning::Browser => plain.is_from_browser = true,
                 Meaning::ContentType => {
                     let at = position(bytes, field.value);
                     let span = (u16::try_from(at).ok()?, u16::try_from(at + field.value.len()).ok()?);
@@ -134,6 +139,9 @@ impl Plain {
                 Meaning::Connection if connection.is_some() => return None,
                 Meaning::Connection => connection = Some(closes(field.value)?),
             }
+        }
+        if !has_host {
+            return None;
         }
         plain.closes = connection == Some(true);
         plain.body_bytes = match (method, length) {
@@ -187,6 +195,11 @@ impl Plain {
         self.closes
     }
 
+    /// Whether it has a field by which browsers say where a request comes from.
+    pub(super) fn is_from_browser(&self) -> bool {
+        self.is_from_browser
+    }
+
     fn body_range(&self) -> Range<usize> {
         let start = usize::from(self.head_end);
         start..start + self.body_bytes()
@@ -224,6 +237,9 @@ pub(super) fn each_field<'a>(lines: &'a [u8], mut look: impl FnMut(&'a [u8], &'a
 /// What a field means to whoever must know where a request ends and what becomes of its connection.
 enum Meaning {
     None,
+    Host,
+    /// It says which web page a request comes from.
+    Browser,
     ContentType,
     ContentLength,
     Connection,
@@ -234,11 +250,14 @@ impl Meaning {
     fn of(name: &str) -> Meaning {
         match name.len() {
             2 if is(name, b"te") => Meaning::NotPlain,
+            4 if is(name, b"host") => Meaning::Host,
             6 if is(name, b"expect") => Meaning::NotPlain,
+            6 if is(name, b"origin") => Meaning::Browser,
             7 if is(name, b"upgrade") => Meaning::NotPlain,
             10 if is(name, b"connection") => Meaning::Connection,
             12 if is(name, b"content-type") => Meaning::ContentType,
             14 if is(name, b"content-length") => Meaning::ContentLength,
+            14 if is(name, b"sec-fetch-site") => Meaning::Browser,
             17 if is(name, b"transfer-encoding") => Meaning::NotPlain,
             _ => Meaning::None,
         }
@@ -300,7 +319,7 @@ static IN_TARGET: [bool; 256] = {
 mod tests {
     use super::*;
 
-    const CHECK: &str = "POST /check HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}";
+    const CHECK: &str = "POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
 
     #[test]
     fn a_plain_request_is_found_with_its_parts() {
@@ -321,10 +340,18 @@ mod tests {
         assert_eq!(field(lines, "content-type"), Some(&b"a/b"[..]), "of several, the first");
         assert_eq!((field(lines, "hos"), field(lines, "host:"), field(lines, "")), (None, None, None));
 
-        let bytes = b"GET / HTTP/1.1\r\n\r\n";
+        let bytes = b"GET / HTTP/1.1\r\nHost:\r\n\r\n";
         let Found::Plain(plain) = Plain::find(bytes) else { panic!("it is plain") };
         assert_eq!((plain.method(), plain.path(bytes), plain.query(bytes)), (Method::Get, "/", None));
-        assert_eq!((plain.body(bytes), plain.fields(bytes), plain.closes()), (&[][..], &[][..], false));
+        assert_eq!(
+            (plain.body(bytes), plain.fields(bytes), plain.closes()),
+            (&[][..], &b"Host:\r\n"[..], false)
+        );
+        assert!(!plain.is_from_browser());
+        for field in ["origin: null", "Sec-Fetch-Site: cross-site"] {
+            let text = CHECK.replacen("\r\n", &format!("\r\n{field}\r\n"), 1);
+            assert!(matches!(Plain::find(text.as_bytes()), Found::Plain(plain) if plain.is_from_browser()));
+        }
     }
 
     #[test]
@@ -355,6 +382,9 @@ mod tests {
             ("1.1", "1.2"),
             ("1.1\r\n", "1.1\n"),
             ("1.1\r\n", "1.1 \r\n"),
+            ("Host: a\r\n", ""),
+            ("Host: a\r\n", "Host: a\r\nHost: a\r\n"),
+            ("Host: a\r\n", "Host: a\r\nhOST: b\r\n"),
             ("Content-Length: 2\r\n", ""),
             (": 2", ": "),
             (": 2", ": +2"),
@@ -387,8 +417,8 @@ mod tests {
             assert_eq!(Plain::find(text.as_bytes()), Found::Other, "{text:?}");
         }
         let fields = |count: usize| CHECK.replacen("\r\n", &format!("\r\n{}", "X: y\r\n".repeat(count)), 1);
-        assert!(matches!(Plain::find(fields(63).as_bytes()), Found::Plain(_)));
-        assert_eq!(Plain::find(fields(64).as_bytes()), Found::Other);
+        assert!(matches!(Plain::find(fields(62).as_bytes()), Found::Plain(_)));
+        assert_eq!(Plain::find(fields(63).as_bytes()), Found::Other);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Small bodies are bounded by the number of connections. Larger ones, of which each may take megabytes, share a fixed
 //! number of places: who finds none is told to come back, and the server's memory stays what it is.
 
+use super::body_budget::{BodyBudget, HeldBytes};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -11,9 +12,18 @@ pub(crate) const SMALL_BYTES: usize = 64 * 1024;
 /// How many larger bodies there may be at once.
 const PLACES: usize = 64;
 
-/// Room for larger bodies, shared by all connections of a port.
+/// Room for larger bodies, shared by all connections of a port, and the budget that all of a server's bodies share.
 #[derive(Clone, Debug)]
-pub(crate) struct Room(Arc<Semaphore>);
+pub(crate) struct Room {
+    places: Arc<Semaphore>,
+    budget: Arc<BodyBudget>,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room::new(Arc::default())
+    }
+}
 
 /// A place for one of them, until it is dropped.
 #[derive(Debug)]
@@ -22,12 +32,22 @@ pub(crate) struct Place {
 }
 
 impl Room {
-    pub(crate) fn new() -> Room {
-        Room(Arc::new(Semaphore::new(PLACES)))
+    pub(crate) fn new(budget: Arc<BodyBudget>) -> Room {
+        Room { places: Arc::new(Semaphore::new(PLACES)), budget }
+    }
+
+    /// What a body that has to be waited for counts by: nothing yet.
+    pub(crate) fn hold(&self) -> HeldBytes {
+        HeldBytes::new(Arc::clone(&self.budget))
+    }
+
+    /// Counts a body for which there was no room in the budget.
+    pub(crate) fn refuse(&self) {
+        self.budget.refuse();
     }
 
     /// A place, if one is free.
     pub(crate) fn place(&self) -> Option<Place> {
-        Arc::clone(&self.0).try_acquire_owned().ok().map(|permit| Place { _permit: permit })
+        Arc::clone(&self.places).try_acquire_owned().ok().map(|permit| Place { _permit: permit })
     }
 }

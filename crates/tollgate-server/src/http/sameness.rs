@@ -19,11 +19,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-const CHECK: &str = "POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
+const CHECK: &str = "POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
 /// Sent behind everything else, to see whether the server still knows where a request begins.
 const PROBE: &str = "POST /check HTTP/1.1\r\nHost: probe\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"p\"}";
-const CHUNKED: &str =
-    "POST /check HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n12\r\n{\"client_key\":\"a\"}\r\n0\r\n\r\n";
+const CHUNKED: &str = "POST /check HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n12\r\n{\"client_key\":\"a\"}\r\n0\r\n\r\n";
 
 #[derive(Clone, Copy, Debug)]
 enum Side {
@@ -52,11 +51,11 @@ async fn meet(side: Side) -> Meeting {
 
 fn attend<T: Site>(side: Side, site: Arc<T>, stream: TcpStream, told: watch::Receiver<Phase>) {
     tokio::spawn(async move {
-        let (http, peer) = (Http::new(Arc::clone(&site)), Ipv4Addr::LOCALHOST.into());
+        let (http, peer) = (Http::new(Arc::clone(&site), Room::default()), Ipv4Addr::LOCALHOST.into());
         match side {
             Side::Lane => http.attend(stream, peer, told).await,
             Side::Hyper => {
-                let desk = Arc::new(Desk::new(site, Room::new(), peer));
+                let desk = Arc::new(Desk::new(site, Room::default(), peer));
                 http.converse(stream, desk, Patience::new(), told).await;
             }
         }
@@ -144,7 +143,7 @@ fn masked(bytes: &[u8]) -> String {
 
 /// A check with these lines among its fields, and its body behind.
 fn with(lines: &str) -> String {
-    format!("POST /check HTTP/1.1\r\n{lines}\r\n{{\"client_key\":\"a\"}}")
+    format!("POST /check HTTP/1.1\r\nHost: a\r\n{lines}\r\n{{\"client_key\":\"a\"}}")
 }
 
 #[tokio::test(start_paused = true)]
@@ -158,11 +157,15 @@ async fn plain_requests_are_answered_alike() {
         ("query", CHECK.replace("/check", "/check?a=%20b&c=/?"), "200 200"),
         ("no JSON", CHECK.replace('{', "["), "400 200"),
         ("no key", CHECK.replace("client_key", "client_kex"), "400 200"),
-        ("no body", "POST /check HTTP/1.1\r\nContent-Length: 0\r\n\r\n".to_owned(), "400 200"),
-        ("livez", "GET /livez HTTP/1.1\r\n\r\n".to_owned(), "200 200"),
-        ("livez with a length", "GET /livez HTTP/1.1\r\ncontent-length: 0\r\n\r\n".to_owned(), "200 200"),
-        ("livez closed", "GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(), "200"),
-        ("many fields", with(&("X: y\r\n".repeat(63) + length)), "200 200"),
+        ("no body", "POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".to_owned(), "400 200"),
+        ("livez", "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), "200 200"),
+        (
+            "livez with a length",
+            "GET /livez HTTP/1.1\r\nHost: a\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            "200 200",
+        ),
+        ("livez closed", "GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_owned(), "200"),
+        ("many fields", with(&("X: y\r\n".repeat(62) + length)), "200 200"),
         ("a long field", with(&format!("X: {}\r\n{length}", "y".repeat(30_000))), "200 200"),
         ("blanks in values", with("X: \t a b \t\r\nContent-Length:  18\t \r\n"), "200 200"),
         ("high bytes in values", with(&format!("X: é\r\n{length}")), "200 200"),
@@ -209,8 +212,34 @@ async fn questions_of_proxies_are_answered_alike() {
         ("a name of one's own", question("?page=2", ""), "400 200"),
         ("told twice", question("", "x-forwarded-uri: /cheap\r\n"), "400 200"),
         ("told in two ways", question("", "X-Original-URI: /cheap\r\n"), "400 200"),
-        ("told nothing", "GET /v1/forward-auth HTTP/1.1\r\n\r\n".to_owned(), "400 200"),
+        ("told nothing", "GET /v1/forward-auth HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), "400 200"),
         ("high bytes", question("", "X: \u{e9}\r\n").replace("/orders", "/caf\u{e9}"), "200 200"),
+    ];
+    for (name, request, statuses) in cases {
+        check(name, &[(request + PROBE).as_bytes()], statuses).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_of_other_sites_are_answered_alike() {
+    let length = "Content-Length: 18\r\n";
+    let form = "Content-Type: application/x-www-form-urlencoded\r\n";
+    let cases = [
+        ("another origin", with(&format!("Origin: https://evil.example\r\n{length}")), "403 200"),
+        ("a form of another origin", with(&format!("Origin: null\r\n{form}{length}")), "403 200"),
+        ("another site", with(&format!("Sec-Fetch-Site: cross-site\r\n{length}")), "403 200"),
+        ("its own origin", with(&format!("Origin: http://a\r\n{length}")), "200 200"),
+        ("as curl -d has it", with(&format!("{form}{length}")), "200 200"),
+        (
+            "a page of another site may look",
+            "GET /livez HTTP/1.1\r\nHost: a\r\nOrigin: https://b\r\n\r\n".to_owned(),
+            "200 200",
+        ),
+        (
+            "a proxy's client on another site",
+            question("", "Origin: https://b\r\nSec-Fetch-Site: cross-site\r\n"),
+            "200 200",
+        ),
     ];
     for (name, request, statuses) in cases {
         check(name, &[(request + PROBE).as_bytes()], statuses).await;
@@ -222,7 +251,7 @@ async fn odd_requests_are_answered_alike() {
     let length = "Content-Length: 18\r\n";
     let huge = "y".repeat(40_000);
     let body = |bytes: usize| {
-        format!("POST /check HTTP/1.1\r\nContent-Length: {bytes}\r\n\r\n{}", "y".repeat(bytes))
+        format!("POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: {bytes}\r\n\r\n{}", "y".repeat(bytes))
     };
     let cases = [
         ("HTTP/1.0", CHECK.replace("1.1", "1.0"), "200"),
@@ -237,7 +266,7 @@ async fn odd_requests_are_answered_alike() {
         ("trailers", with(&format!("TE: trailers\r\n{length}")), "200 200"),
         ("another connection", with(&format!("Connection: close, x\r\n{length}")), "200"),
         ("two connections", with(&format!("Connection: close\r\nConnection: keep-alive\r\n{length}")), "200"),
-        ("no length", "POST /check HTTP/1.1\r\n\r\n".to_owned(), "400 200"),
+        ("no length", "POST /check HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), "400 200"),
         ("absolute form", CHECK.replace("/check", "http://test/check"), "200 200"),
         ("asterisk form", CHECK.replace("/check", "*"), "404 200"),
         ("no form", CHECK.replace("/check", "check"), "404 200"),
@@ -248,12 +277,12 @@ async fn odd_requests_are_answered_alike() {
         ("another path, escaped", CHECK.replace("/check", "/%63heck"), "404 200"),
         ("another method", CHECK.replace("POST", "PUT"), "405 200"),
         ("a method of one's own", CHECK.replace("POST", "GETT"), "405 200"),
-        ("get", "GET /check HTTP/1.1\r\n\r\n".to_owned(), "405 200"),
+        ("get", "GET /check HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), "405 200"),
         ("get with a body", CHECK.replace("POST /check", "GET /livez"), "200 200"),
-        ("head", "HEAD /livez HTTP/1.1\r\n\r\n".to_owned(), "200 200"),
+        ("head", "HEAD /livez HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), "200 200"),
         ("another type", with(&format!("{length}Content-Type: text/plain\r\n")), "415 200"),
         ("too many fields", with(&("X: y\r\n".repeat(100) + length)), "431"),
-        ("many more fields", with(&("X: y\r\n".repeat(99) + length)), "200 200"),
+        ("many more fields", with(&("X: y\r\n".repeat(98) + length)), "200 200"),
         ("a field too long", with(&format!("X: {huge}\r\n{length}")), "431"),
         ("a name too long", with(&format!("{huge}: x\r\n{length}")), "431"),
         ("a path too long", CHECK.replace("/check", &format!("/{huge}")), "431"),
@@ -272,7 +301,9 @@ async fn whoever_would_smuggle_is_answered_alike() {
     let length = "Content-Length: 18\r\n";
     let chunked = "Transfer-Encoding: chunked\r\n";
     let in_chunks = |size: &str| {
-        format!("POST /check HTTP/1.1\r\n{chunked}\r\n{size}\r\n{{\"client_key\":\"a\"}}\r\n0\r\n\r\n")
+        format!(
+            "POST /check HTTP/1.1\r\nHost: a\r\n{chunked}\r\n{size}\r\n{{\"client_key\":\"a\"}}\r\n0\r\n\r\n"
+        )
     };
     let cases = [
         ("length and chunks", with(&format!("{length}{chunked}")), "400"),
@@ -291,9 +322,9 @@ async fn whoever_would_smuggle_is_answered_alike() {
         ("folded", with("Content-Length: 1\r\n 8\r\n"), "400"),
         ("folded field", with(&format!("X: a\r\n\tb\r\n{length}")), "400"),
         ("blank before the first field", with(&format!(" X: a\r\n{length}")), "400"),
-        ("lines that end in LF", CHECK.replace("\r\n", "\n"), "200 200"),
-        ("one line that ends in LF", with("Content-Length: 18\n"), "200 200"),
-        ("an end in LF", CHECK.replace("\r\n\r\n", "\r\n\n"), "200 200"),
+        ("lines that end in LF", CHECK.replace("\r\n", "\n"), "400"),
+        ("one line that ends in LF", with("Content-Length: 18\n"), "400"),
+        ("an end in LF", CHECK.replace("\r\n\r\n", "\r\n\n"), "400"),
         ("a bare CR", with(&format!("X: a\rContent-Length: 3\r\n{length}")), "400"),
         ("a field in LF within a value", with(&format!("X: a\nContent-Length: 3\r\n{length}")), "400"),
         ("NUL in a value", with(&format!("X: a\0\r\n{length}")), "400"),
@@ -301,7 +332,7 @@ async fn whoever_would_smuggle_is_answered_alike() {
         ("a name that looks alike", with(&format!("Content_Length: 3\r\n{length}")), "200 200"),
         ("a name with a high byte", with(&format!("Contént-Length: 3\r\n{length}")), "400"),
         ("empty lines ahead", format!("\r\n\r\n{CHECK}"), "200 200"),
-        ("a bare LF ahead", format!("\n{CHECK}"), "200 200"),
+        ("a bare LF ahead", format!("\n{CHECK}"), "400"),
         ("a blank ahead", format!(" {CHECK}"), "400"),
         ("two blanks in the line", CHECK.replace(" /check", "  /check"), "400"),
         ("a tab in the line", CHECK.replace(" /check", "\t/check"), "400"),
@@ -317,6 +348,25 @@ async fn whoever_would_smuggle_is_answered_alike() {
         ("a chunk's size marked", in_chunks("0x12"), "400"),
         ("a chunk too large", in_chunks("ffffffffffffffffff"), "400"),
         ("a chunk too small", in_chunks("11"), "400"),
+        ("chunks within an encoding", with("Transfer-Encoding: gzip, chunked\r\n"), "400"),
+        ("chunks twice", with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"), "400"),
+        (
+            "chunks behind an encoding",
+            in_chunks("12").replace("chunked", "gzip\r\nTransfer-Encoding: chunked"),
+            "400",
+        ),
+        ("chunks in capitals", in_chunks("12").replace("chunked", "CHUNKED"), "200 200"),
+        ("no host", CHECK.replace("Host: a\r\n", ""), "400"),
+        ("no host in chunks", in_chunks("12").replace("Host: a\r\n", ""), "400"),
+        ("two hosts", with(&format!("Host: b\r\n{length}")), "400"),
+        ("one host twice", with(&format!("HOST: a\r\n{length}")), "400"),
+        (
+            "no host and an absolute form",
+            CHECK.replace("Host: a\r\n", "").replace("/check", "http://a/check"),
+            "400",
+        ),
+        ("HTTP/1.0 without a host", CHECK.replace("Host: a\r\n", "").replace("1.1", "1.0"), "200"),
+        ("HTTP/1.0 with two hosts", with(&format!("Host: b\r\n{length}")).replace("1.1", "1.0"), "400"),
         ("HTTP/1.0 in chunks", CHUNKED.replace("1.1", "1.0"), "400"),
     ];
     for (name, request, statuses) in cases {
@@ -331,9 +381,9 @@ async fn what_is_cut_off_is_answered_alike() {
     let cases = [
         ("", ""),
         ("P", ""),
-        ("POST /check HTTP/1.1\r\nContent-", ""),
-        ("POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n{\"client", "400"),
-        ("POST /check HTTP/1.1\r\nContent-Length: 18\r\n\r\n", "400"),
+        ("POST /check HTTP/1.1\r\nHost: a\r\nContent-", ""),
+        ("POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{\"client", "400"),
+        ("POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n", "400"),
     ];
     for (bytes, statuses) in cases {
         for (begin, before) in [("", ""), (CHECK, "200 ")] {
@@ -349,10 +399,16 @@ async fn what_is_cut_off_is_answered_alike() {
 #[tokio::test(start_paused = true)]
 async fn requests_may_be_cut_anywhere() {
     let long = with(&format!("Content-Length: 18\r\nConnection: keep-alive\r\nX: {}\r\n", "y".repeat(20)));
-    for second in [&long, CHUNKED, &CHECK.replace("1.1", "1.0"), &CHECK.replace("\r\n", "\n")] {
+    let cases = [
+        (&long[..], "200 200"),
+        (CHUNKED, "200 200"),
+        (&CHECK.replace("1.1", "1.0"), "200 200"),
+        (&CHECK.replace("\r\n", "\n"), "200 400"),
+    ];
+    for (second, statuses) in cases {
         let whole = [CHECK, second].concat();
         let expected = exchange(Side::Hyper, &[whole.as_bytes()], true).await;
-        assert_eq!(expected.statuses(), "200 200");
+        assert_eq!(expected.statuses(), statuses);
         for cut in 1..whole.len() {
             let (first, rest) = whole.as_bytes().split_at(cut);
             let lane = exchange(Side::Lane, &[first, rest], true).await;
@@ -382,7 +438,9 @@ async fn http2_may_be_cut_anywhere_too() {
 async fn a_thousand_at_once_are_answered_in_order() {
     let requests: String = (1..=1000)
         .map(|cost| format!(r#"{{"client_key":"a","cost":{cost}}}"#))
-        .map(|body| format!("POST /check HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+        .map(|body| {
+            format!("POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        })
         .collect();
     let lane = exchange(Side::Lane, &[requests.as_bytes()], true).await;
     assert_eq!(lane, exchange(Side::Hyper, &[requests.as_bytes()], true).await);

@@ -26,7 +26,7 @@ pub(super) fn office(rules: &str, token: Option<&str>) -> (TestOffice, Arc<Manua
         token: token.map(|text| Token::parse(text).unwrap()),
         denials: Arc::new(DenialLog::new(0)),
         limits: KnownLimits::default(),
-        room: Room::new(),
+        room: Room::default(),
         connections: AtomicU64::new(0),
         started_at: Micros::new(1_700_000_000_000_000),
     };

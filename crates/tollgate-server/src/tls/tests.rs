@@ -201,7 +201,7 @@ async fn a_client_that_speaks_something_else_is_an_error() {
     let (_folder, files) = server(&Authority::new("servers"));
     let tls = Tls::load(&files).unwrap();
     let (near, mut far) = duplex(1024);
-    far.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    far.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
     assert_eq!(tls.accept(near).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
 }
 

@@ -39,12 +39,12 @@ fn two_thousand_who_send_half_a_head() {
     let halves: [&[u8]; 8] = [
         b"",
         b"P",
-        b"POST /check HTTP/1.1\r\nContent-Le",
-        b"GET /livez HTTP/1.1\r\nX: y\r\n",
+        b"POST /check HTTP/1.1\r\nHost: a\r\nContent-Le",
+        b"GET /livez HTTP/1.1\r\nHost: a\r\nX: y\r\n",
         b"PRI * HTTP/2.0\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
         b"\r\n",
-        b"DELETE / HTTP/1.1\r\n",
+        b"DELETE / HTTP/1.1\r\nHost: a\r\n",
     ];
     siege(RULES, 80, async |server| {
         let mut crowd = crowd(server, 2000).await;
@@ -58,11 +58,11 @@ fn two_thousand_who_send_half_a_head() {
 #[test]
 fn a_thousand_who_drip_their_bodies() {
     let heads = [
-        "POST /check HTTP/1.1\r\nContent-Length: 60000\r\n\r\n{",
-        "POST /check HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nea60\r\n{",
+        "POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n{",
+        "POST /check HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nea60\r\n{",
         // As large as a batch may be, for which there are few places; most of these are told to come back.
-        "POST /v1/check/batch HTTP/1.1\r\nContent-Length: 500000\r\n\r\n{",
-        "POST /v1/check/batch HTTP/1.1\r\nContent-Length: 4000000\r\n\r\n{",
+        "POST /v1/check/batch HTTP/1.1\r\nHost: a\r\nContent-Length: 500000\r\n\r\n{",
+        "POST /v1/check/batch HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\n\r\n{",
     ];
     siege(RULES, 64, async |server| {
         let mut crowd = crowd(server, 1000).await;
@@ -89,7 +89,9 @@ fn bodies_that_announce_too_much_are_refused_at_once() {
         for path in ["/check", "/v1/check", "/v1/check/batch"] {
             for expect in ["", "Expect: 100-continue\r\n"] {
                 for length in ["104857600", "1000000000000000000"] {
-                    let head = format!("POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n{expect}\r\n");
+                    let head = format!(
+                        "POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n{expect}\r\n"
+                    );
                     // Not a byte of the body is sent.
                     let answer = exchange(server.address, [head.as_bytes()]).await.expect(path);
                     assert_eq!((answer.status, path), (413, path), "{length}: {answer:?}");
@@ -102,16 +104,16 @@ fn bodies_that_announce_too_much_are_refused_at_once() {
 #[test]
 fn what_never_ends_is_cut_off() {
     let piece = 64 * 1024;
-    let chunked = "POST /check HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunked = "POST /check HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let cases = [
         ("chunks", chunked, "400\r\n".to_owned() + &" ".repeat(1024) + "\r\n", 413),
         ("chunks of a byte", chunked, "1\r\n \r\n".to_owned(), 413),
         ("a chunk's extensions", &format!("{chunked}1;"), "x=y;".to_owned(), 400),
         ("trailers", &format!("{chunked}0\r\n"), "X: y\r\n".to_owned(), 400),
         ("a chunk", &format!("{chunked}ffffffff\r\n"), " ".to_owned(), 413),
-        ("fields", "GET /livez HTTP/1.1\r\n", "X: y\r\n".to_owned(), 431),
-        ("a field", "GET /livez HTTP/1.1\r\nX: ", "y".to_owned(), 431),
-        ("a field's name", "GET /livez HTTP/1.1\r\n", "y".to_owned(), 431),
+        ("fields", "GET /livez HTTP/1.1\r\nHost: a\r\n", "X: y\r\n".to_owned(), 431),
+        ("a field", "GET /livez HTTP/1.1\r\nHost: a\r\nX: ", "y".to_owned(), 431),
+        ("a field's name", "GET /livez HTTP/1.1\r\nHost: a\r\n", "y".to_owned(), 431),
         ("a path", "GET /", "y".to_owned(), 431),
         ("a query", "GET /livez?", "y".to_owned(), 431),
         ("a method", "", "Y".to_owned(), 431),
@@ -141,7 +143,7 @@ fn two_hundred_who_ask_and_never_read() {
     let check = post("/check", br#"{"client_key":"a"}"#).repeat(100);
     let batch = format!(r#"{{"checks":[{}{{"client_key":"a"}}]}}"#, r#"{"client_key":"a"},"#.repeat(1_000));
     let batch = post("/v1/check/batch", batch.as_bytes());
-    let document = b"GET /openapi.json HTTP/1.1\r\n\r\n".repeat(100);
+    let document = b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n".repeat(100);
     siege(RULES, 96, async |server| {
         let mut crowd = JoinSet::new();
         for index in 0..affordable(200) {

@@ -36,6 +36,8 @@ pub struct NodeSetup {
     address: String,
     /// None for this machine itself.
     island: Option<Inside>,
+    /// Where its log goes instead of a file of its own.
+    log_sink: Option<PathBuf>,
 }
 
 impl NodeSetup {
@@ -58,6 +60,13 @@ impl NodeSetup {
     pub fn on(mut self, island: &Island) -> NodeSetup {
         self.address = island.address().to_owned();
         self.island = Some(island.inside().clone());
+        self
+    }
+
+    /// Has its log go to a device or a named pipe, from which [`Node::log`] reads nothing.
+    #[must_use]
+    pub fn log_to(mut self, sink: &Path) -> NodeSetup {
+        self.log_sink = Some(sink.to_owned());
         self
     }
 
@@ -100,6 +109,7 @@ impl Node {
             clock: None,
             address: "127.0.0.1".to_owned(),
             island: None,
+            log_sink: None,
         }
     }
 
@@ -177,7 +187,7 @@ impl Node {
 
     /// All that it has logged since it was first started.
     pub fn log(&self) -> String {
-        self.process.log()
+        if self.setup.log_sink.is_some() { String::new() } else { self.process.log() }
     }
 
     /// The number of its process.
@@ -275,5 +285,6 @@ fn spawn(setup: &NodeSetup, ports: &Ports, clock: Option<&FakeTime>, folder: &Pa
     if let Some(island) = &setup.island {
         command = island.wrap(&command);
     }
-    Process::start_apart(&command, &folder.join("greeting"), &folder.join("log"))
+    let log = setup.log_sink.clone().unwrap_or_else(|| folder.join("log"));
+    Process::start_apart(&command, &folder.join("greeting"), &log)
 }

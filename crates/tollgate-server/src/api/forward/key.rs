@@ -19,9 +19,7 @@ const OF_ADDRESS: &str = "ip:";
 const NETWORK_BITS: u32 = 64;
 /// The most sources in a list: there are no more places where keys are usually sent.
 const MOST_SOURCES: usize = 8;
-/// The most characters of a key that are written down. The log of denials shows as many.
-const MOST_SHOWN: usize = 12;
-/// An address with its prefixes has at most 45 bytes, and as many characters as are shown, with a mark behind them, 51.
+/// An address with its prefixes has at most 45 bytes.
 const MOST_BRIEF_BYTES: usize = 52;
 /// The most bytes of a header's or a parameter's name.
 const MOST_NAME_BYTES: usize = 128;
@@ -165,19 +163,6 @@ impl<'a> Key<'a> {
             Key::Address(key) => key.as_str(),
         }
     }
-
-    /// As much of it as may be written down: of what may be a secret, never more than half.
-    pub(super) fn shown(&self) -> Brief {
-        match self {
-            Key::Nobody => Brief::new(format_args!("")),
-            Key::Address(key) => *key,
-            Key::Sent(key) => {
-                let shown = (key.chars().count() / 2).min(MOST_SHOWN);
-                let end = key.char_indices().nth(shown).map_or(key.len(), |(end, _)| end);
-                Brief::new(format_args!("{}…", &key[..end]))
-            }
-        }
-    }
 }
 
 fn in_header<'a>(head: &Head<'a>, name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
@@ -289,17 +274,6 @@ mod tests {
         assert_eq!(key("::1"), "ip:::/64");
         let forged = usable(Cow::Borrowed(b"ip:192.0.2.7"), "x-api-key").unwrap_err();
         assert!(forged.to_string().contains("begins with ip:"), "{forged}");
-    }
-
-    #[test]
-    fn a_secret_is_written_down_by_half_at_most() {
-        let shown = |key: &str| Key::Sent(Cow::Borrowed(key)).shown().as_str().to_owned();
-        assert_eq!(shown("sk_live_1234"), "sk_liv…");
-        assert_eq!(shown("x"), "…");
-        assert_eq!(shown("éé"), "é…");
-        assert_eq!(shown(&"\u{1F600}".repeat(30)), "\u{1F600}".repeat(12) + "…");
-        let address = Key::Address(of_address(Ipv6Addr::LOCALHOST.into()));
-        assert_eq!((address.shown().as_str(), Key::Nobody.shown().as_str()), ("ip:::/64", ""));
     }
 
     #[test]

@@ -21,18 +21,8 @@ fn judged(options: &ForwardOptions, peer: &str, url: &str, lines: &[&[u8]]) -> R
     let forward = Forward::new(options.clone());
     let [lane, hyper] = [Head::plain(&bytes), Head::Parts(&parts)].map(|head| {
         let call = Call { route: Route::Forward, head, body: b"", peer: peer.parse().unwrap() };
-        let understood = Errand::read(head.query()).and_then(|errand| {
-            let shown = forward.with_request(&call, &errand, shown)?;
-            forward.with_shown_request(&call, &errand, |request| {
-                let secret = request.client_key.split('…').next().unwrap();
-                assert!(shown.contains(&format!("key={secret}")), "{shown} and {secret}");
-                let is_whole = request.client_key.is_empty() || request.client_key.starts_with("ip:");
-                assert!(
-                    is_whole || shown.contains(&format!("key={secret}")) && request.client_key.ends_with('…')
-                );
-            })?;
-            Ok(shown)
-        });
+        let understood =
+            Errand::read(head.query()).and_then(|errand| forward.with_request(&call, &errand, shown));
         understood.map_err(|fault| fault.to_string())
     });
     assert_eq!(lane, hyper);
