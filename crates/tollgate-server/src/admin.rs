@@ -137,6 +137,7 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
             rules,
             mistakes: trouble.as_deref().filter(|_| in_full),
             store: health.as_ref().map(|report| store_report::in_words(report, in_full)),
+            memory: self.gate.store().shortage(),
             emergency_limit: emergency.as_deref(),
         });
     }
@@ -308,6 +309,8 @@ struct Readiness<'a> {
     mistakes: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     emergency_limit: Option<&'a str>,
 }
