@@ -46,6 +46,10 @@ use tollgate_core::{
 /// How many draws of a batch have their slots touched ahead. The processor overlaps about that many.
 pub(crate) const AHEAD: usize = 16;
 
+/// The most shards that one call visits for limits that wait for a page. Each takes some tens of microseconds if it is
+/// full.
+const MOST_VISITS: usize = 64;
+
 /// State kept in this process: bounded, sharded, and exact.
 ///
 /// ```
@@ -173,7 +177,7 @@ impl<C: Clock> MemoryStore<C> {
     /// The slots of many groups are touched before the first is decided, so that a batch of requests waits for memory
     /// together and not one by one.
     pub fn draw_now(&self, draws: &mut Draws) {
-        self.help_sweeping();
+        self.help_sweeping(draws.len());
         let now = self.clock.now();
         let mut tags = [Tag::NONE; AHEAD + MAX_DRAWS];
         let mut first = 0;
@@ -234,11 +238,12 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// While limits wait for the pages of others, every call visits a shard, so that they need not wait for a sweep.
+    /// While limits wait for the pages of others, every call visits a shard for each of its requests, up to
+    /// [`MOST_VISITS`], so that they need not wait for a sweep.
     #[inline]
-    fn help_sweeping(&self) {
+    fn help_sweeping(&self, requests: usize) {
         if self.book.is_crowded() {
-            self.sweep(1);
+            self.sweep(requests.min(MOST_VISITS));
         }
     }
 
@@ -287,7 +292,7 @@ impl<C: Clock> MemoryStore<C> {
         permit: PermitId,
         now: Micros,
     ) -> Outcome {
-        self.help_sweeping();
+        self.help_sweeping(1);
         let tag = self.tagger.tag(key, limit).in_scope(scope);
         let mut shard = self.table.lock(self.table.shard_of(tag));
         let subject = Subject { tag, scope, limit, on_failure: FailureMode::Local };
