@@ -413,7 +413,7 @@ mod tests {
         book.end_cycle();
         let (limits, retired) = book.count();
         assert_eq!(limits, SCOPE_LIMITS / 4 * 3 + 1);
-        assert_eq!(retired as usize, SCOPE_PAGES - SCOPE_LIMITS / 4 * 3);
+        assert_eq!(retired, (SCOPE_PAGES - SCOPE_LIMITS / 4 * 3) as u64);
         let known =
             |amount: usize| book.index.lock().pages.contains_key(&(Scope(1), limit(amount).identity()));
         assert!(known(SCOPE_PAGES) && !known(1));
