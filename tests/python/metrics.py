@@ -23,6 +23,9 @@ expected = {
     "tollgate_evictions": "counter",
     "tollgate_keys": "gauge",
     "tollgate_keys_max": "gauge",
+    "tollgate_limits": "gauge",
+    "tollgate_limits_dropped": "counter",
+    "tollgate_limits_max": "gauge",
     "tollgate_log_entries": "gauge",
     "tollgate_memory_max_bytes": "gauge",
     "tollgate_rules": "gauge",
@@ -30,6 +33,7 @@ expected = {
     "tollgate_rules_last_load_successful": "gauge",
     "tollgate_rules_load_failures": "counter",
     "tollgate_rules_loads": "counter",
+    "tollgate_shared_cell_decisions": "counter",
     "tollgate_start_time_seconds": "gauge",
     "tollgate_unremembered": "counter",
 }

@@ -175,8 +175,12 @@ fn metrics_count_what_was_done() {
         ("tollgate_rules_last_load_successful", 1.0),
         ("tollgate_emergency_limit_on", 0.0),
         ("tollgate_denials_unlogged_total", 0.0),
-        ("tollgate_evictions_total", 0.0),
+        ("tollgate_evictions_total{cause=\"forgotten\"}", 0.0),
+        ("tollgate_evictions_total{cause=\"moved\"}", 0.0),
+        ("tollgate_evictions_total{cause=\"limit_dropped\"}", 0.0),
+        ("tollgate_shared_cell_decisions_total", 0.0),
         ("tollgate_unremembered_total", 0.0),
+        ("tollgate_limits_dropped_total", 0.0),
     ] {
         assert!(metrics.has(name) && metrics.value(name) == value, "{name} is {}", metrics.value(name));
     }

@@ -172,6 +172,9 @@ pub enum Failure {
     /// The store answered with an error, and is out of memory, say.
     #[error("the store answered with an error")]
     Refused,
+    /// It was not charged: the store is this process, and has no room left to count it, not even roughly.
+    #[error("there is no room left to count it")]
+    Full,
 }
 
 impl Draws {

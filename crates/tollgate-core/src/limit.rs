@@ -282,6 +282,43 @@ impl Limit {
         }
     }
 
+    /// A state that is at least as used as both `one` and `other`, both written by this limit: whatever it allows, each
+    /// of the two allows too, now and later. For stores that let several keys share a state when memory is short.
+    pub fn merge(&self, one: State, other: State, now: Micros) -> State {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.merge(one, other, now),
+            Form::FixedWindow(window) => window.merge(one, other, now),
+            Form::SlidingWindow(window) => window.merge(one, other, now),
+            Form::SlidingLog(_) | Form::Concurrency(_) => one,
+        }
+    }
+
+    /// What a state that several keys share is to be after a draw of one of them at `now`: a window ends no sooner than
+    /// one that this draw had begun.
+    pub fn prolong(&self, state: State, now: Micros) -> State {
+        match &self.form {
+            Form::FixedWindow(window) => window.prolong(state, now),
+            _ => state,
+        }
+    }
+
+    /// When a state was last written, as far as it tells: of a bucket the tick, of a window its beginning.
+    pub fn written_at(&self, state: State) -> Micros {
+        match &self.form {
+            Form::Bucket(bucket) => bucket.written_at(state),
+            Form::FixedWindow(window) => window.written_at(state),
+            Form::SlidingWindow(window) => window.written_at(state),
+            Form::SlidingLog(_) | Form::Concurrency(_) => Micros::EPOCH,
+        }
+    }
+
+    /// Three numbers that no other limit has. None of them is [`u64::MAX`].
+    #[inline(always)]
+    pub fn identity(&self) -> [u64; 3] {
+        let burst = self.quota.burst().map_or(0, u64::from);
+        [u64::from(self.code) << 32 | u64::from(self.quota.amount()), self.quota.per().get(), burst]
+    }
+
     /// Whether the state says the same as no state at all, now and for as long as the clock does not step back.
     #[inline]
     pub fn is_drained(&self, state: State, now: Micros) -> bool {

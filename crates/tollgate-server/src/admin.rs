@@ -153,6 +153,7 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
             rules,
             mistakes: trouble.as_deref().filter(|_| in_full),
             store: health.as_ref().map(|report| store_report::in_words(report, in_full)),
+            memory: self.gate.store().shortage(),
             emergency_limit: emergency.as_deref(),
             connections: self.tower.caps.shortage.map(|shortage| shortage.to_string()),
         });
@@ -366,6 +367,8 @@ struct Readiness<'a> {
     mistakes: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     store: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     emergency_limit: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

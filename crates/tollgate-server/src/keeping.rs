@@ -1,13 +1,15 @@
 //! What a server does for its store.
 
 use std::time::Duration;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate::{Clock, MemoryStats, MemoryStore};
 
 /// How long it takes until every key has been looked at and the drained ones are gone.
 const SWEEP: Duration = Duration::from_secs(10);
 /// How often at most the broom is taken up.
 const STROKES: u32 = 500;
+/// How often at most it is logged that there is no room.
+const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
 
 /// What a server does for its store, and what it asks of it.
 pub trait Keeping {
@@ -16,6 +18,11 @@ pub trait Keeping {
 
     /// What it holds in memory, if it does.
     fn census(&self) -> Option<MemoryStats>;
+
+    /// What is wrong if memory for counters is full, or was within the last ten seconds.
+    fn shortage(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Tells others that share it that this node leaves. Nobody asks any more.
     fn leave(&self) -> impl Future<Output = ()> + Send {
@@ -31,14 +38,53 @@ impl<C: Clock> Keeping for MemoryStore<C> {
         let mut beat = interval(SWEEP / strokes);
         // After a pause, one stroke and not all those missed.
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut warnings = Warnings::default();
         loop {
             beat.tick().await;
             self.sweep(shards.div_ceil(strokes as usize));
+            warnings.look_at(&self.counts());
         }
     }
 
     fn census(&self) -> Option<MemoryStats> {
         Some(self.stats())
+    }
+
+    fn shortage(&self) -> Option<&'static str> {
+        let counts = self.counts();
+        match (counts.is_full, counts.is_short) {
+            (true, _) => Some("full: some checks can't be counted, and on_store_failure decides"),
+            (false, true) => Some("full: new keys of busy rules share counters, and may be denied too early"),
+            (false, false) => None,
+        }
+    }
+}
+
+/// What was logged of a store that has no room.
+#[derive(Debug, Default)]
+struct Warnings {
+    logged: MemoryStats,
+    at: Option<Instant>,
+}
+
+impl Warnings {
+    /// Logs what has happened since the last time, unless that was a moment ago.
+    fn look_at(&mut self, counts: &MemoryStats) {
+        let logged = &self.logged;
+        let is_news = counts.sketched > logged.sketched
+            || counts.unremembered > logged.unremembered
+            || counts.limits_retired > logged.limits_retired;
+        if !is_news || self.at.is_some_and(|at| at.elapsed() < BETWEEN_WARNINGS) {
+            return;
+        }
+        tracing::warn!(
+            shared_cell_decisions = counts.sketched - logged.sketched,
+            unremembered = counts.unremembered - logged.unremembered,
+            limits_dropped = counts.limits_retired - logged.limits_retired,
+            "memory for counters is full: new keys of busy rules may be denied too early; raise max_keys, \
+             or see tollgate_decisions_total for the rule that is flooded"
+        );
+        (self.logged, self.at) = (*counts, Some(Instant::now()));
     }
 }
 

@@ -189,20 +189,37 @@ impl Exposition {
         self.single(
             "tollgate_memory_max_bytes",
             Gauge,
-            "The most bytes that the table of states can take.",
+            "The most bytes that states can take.",
             stats.max_bytes,
         );
-        self.single(
+        let causes = [("forgotten", stats.evicted), ("moved", stats.moved), ("limit_dropped", stats.retired)];
+        let causes = causes.map(|(cause, count)| ([("cause", cause)], count));
+        self.family(
             "tollgate_evictions_total",
             Counter,
-            "States dropped at the cap before they had drained.",
-            stats.evicted,
+            "States that left the table before they had drained: forgotten with less than half of the limit used, \
+             moved to shared cells, or dropped with their limit.",
+            causes.iter().map(|(labels, count)| (&labels[..], count)),
+        );
+        self.single(
+            "tollgate_shared_cell_decisions_total",
+            Counter,
+            "Draws decided by cells that keys share when the table is full: perhaps denied too early, never too late.",
+            stats.sketched,
         );
         self.single(
             "tollgate_unremembered_total",
             Counter,
-            "Grants that could not be remembered.",
+            "Draws for which there was no room at all, answered as on_store_failure says.",
             stats.unremembered,
+        );
+        self.single("tollgate_limits", Gauge, "Limits in use, each in its rule.", stats.limits);
+        self.single("tollgate_limits_max", Gauge, "The most limits that can be in use.", stats.max_limits);
+        self.single(
+            "tollgate_limits_dropped_total",
+            Counter,
+            "Limits dropped with their states because their rule or listener had more than 65536.",
+            stats.limits_retired,
         );
     }
 }

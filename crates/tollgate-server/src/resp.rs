@@ -32,7 +32,6 @@ use conversation::Conversation;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use throttle::KnownLimits;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tollgate::{Gate, Store};
@@ -56,7 +55,6 @@ impl<S: Store> Resp<S> {
             gate,
             token: api.token.clone(),
             denials,
-            limits: KnownLimits::default(),
             room: Room::default(),
             connections: AtomicU64::new(0),
         };

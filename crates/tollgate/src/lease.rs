@@ -29,6 +29,7 @@ mod table;
 
 use crate::health::{KeyLease, LeaseCounts};
 use crate::memory::book::Book;
+use crate::memory::rounds::Rounds;
 use crate::memory::tag::Tag;
 use cell::Slot;
 pub(crate) use claim::Claim;
@@ -36,7 +37,7 @@ pub(crate) use group::{Outstanding, RequestClaim, Wanted, is_leased, is_lendable
 use hot::Hot;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use table::{Locked, Table};
 use tollgate_core::{Ask, Key, KeyRef, Limit, Loan, Micros, Outcome, Report, Scope, State, Wish};
 
@@ -52,8 +53,7 @@ pub(crate) struct Leases {
     nodes: AtomicU32,
     /// Whether the store is away, so that whoever asks it only hears so.
     is_away: AtomicBool,
-    /// The shard that is swept next.
-    broom: AtomicUsize,
+    rounds: Rounds,
 }
 
 /// Whose units they are.
@@ -142,12 +142,13 @@ pub(crate) struct Told {
 impl Leases {
     /// Leases of up to so many keys, rounded up to whole shards.
     pub(crate) fn new(cells: usize) -> Leases {
+        let table = Table::new(cells);
         Leases {
-            table: Table::new(cells),
+            rounds: Rounds::new(table.shards()),
+            table,
             book: Book::new(),
             nodes: AtomicU32::new(1),
             is_away: AtomicBool::new(false),
-            broom: AtomicUsize::new(0),
         }
     }
 
@@ -173,11 +174,11 @@ impl Leases {
         let mut locked = self.table.lock(whose.tag);
         let now = locked.clock.read(now);
         let found = locked.find(whose.tag).and_then(|index| Some((index, locked.line(index)?)));
-        let Some((index, line)) = found else { return self.meet(&mut locked, whose.tag, limit, units, now) };
+        let Some((index, line)) = found else { return self.meet(&mut locked, whose, limit, units, now) };
         let mut hot = Hot::read(line);
         // One comparison tells that there is enough, and that it is not yet time to ask for more.
         let is_plain = units <= hot.hand.saturating_sub(hot.low) && now < hot.ends;
-        if is_plain && self.book.limit(hot.page) == Some(limit) {
+        if is_plain && self.book.holds(hot.page, limit) {
             let outcome = hot.take(limit, units, now);
             hot.write_taken(line);
             locked.tally.spend(units);
@@ -260,7 +261,7 @@ impl Leases {
         let mut shard = self.table.lock(tag);
         let asked_at = shard.clock.past(asked_at);
         let Some(mut slot) = shard.find(tag).and_then(|index| shard.slot(index)) else { return };
-        if self.book.limit(slot.hot.page) == Some(limit) {
+        if self.book.holds(slot.hot.page, limit) {
             slot.note(limit, ask, outcome, asked_at);
         }
     }
@@ -268,24 +269,25 @@ impl Leases {
     /// Looks through the next shards: drops what is over, and collects orders that give back what lies idle.
     pub(crate) fn sweep(&self, shards: usize, now: Micros, out: &mut Vec<Errand>) {
         let nodes = self.nodes.load(Relaxed);
-        for _ in 0..shards.min(self.table.shards()) {
-            let next = self.broom.fetch_add(1, Relaxed) % self.table.shards();
+        let visit = |next: usize| {
             let mut shard = self.table.lock_at(next);
             let now = shard.clock.about(now);
             for index in 0..shard.places() {
                 let Some(tag) = shard.tag(index) else { continue };
                 let Some(mut slot) = shard.slot(index) else { continue };
                 match self.book.limit(slot.hot.page) {
-                    Some(limit) => out.extend(slot.sweep(limit, tag, nodes, now)),
+                    Some(limit) => out.extend(slot.sweep(&limit, tag, nodes, now)),
                     None => slot.forfeit(),
                 }
-                let is_over = slot.is_over(now);
+                let (page, is_over) = (slot.hot.page, slot.is_over(now));
                 drop(slot);
-                if is_over {
-                    shard.remove(index);
+                match is_over {
+                    true => shard.remove(index),
+                    false => self.book.mark(page),
                 }
             }
-        }
+        };
+        self.rounds.go_on(shards, visit, || self.book.end_cycle());
     }
 
     /// How many shards there are to sweep.
@@ -303,7 +305,7 @@ impl Leases {
             for index in 0..shard.places() {
                 let Some(tag) = shard.tag(index) else { continue };
                 let Some(mut slot) = shard.slot(index) else { continue };
-                let limit = self.book.limit(slot.hot.page).copied();
+                let limit = self.book.limit(slot.hot.page);
                 out.extend(limit.and_then(|limit| slot.give_back(&limit, tag, now)));
                 slot.close();
             }
@@ -316,7 +318,7 @@ impl Leases {
         let mut shard = self.table.lock(tag);
         let index = shard.find(tag)?;
         let mut slot = shard.slot(index)?;
-        if self.book.limit(slot.hot.page) != Some(limit) { None } else { slot.news() }
+        if self.book.holds(slot.hot.page, limit) { slot.news() } else { None }
     }
 
     /// How it stands with one key under this limit, for people; nothing if it has no place here.
@@ -325,7 +327,7 @@ impl Leases {
         let now = shard.clock.about(now);
         let index = shard.find(tag)?;
         let slot = shard.slot(index)?;
-        (self.book.limit(slot.hot.page) == Some(limit)).then(|| slot.describe(now))
+        self.book.holds(slot.hot.page, limit).then(|| slot.describe(now))
     }
 
     /// Counts what it did so far. It takes every shard's lock in turn: for a gauge, not for the request path.
@@ -340,11 +342,18 @@ impl Leases {
     /// The first draw of a key: a place for it, if there is one. It is decided by the store, and nothing is ordered for
     /// somebody who may never come again.
     #[cold]
-    fn meet(&self, shard: &mut Locked<'_>, tag: Tag, limit: &Limit, units: u32, now: Micros) -> Spend {
+    fn meet(
+        &self,
+        shard: &mut Locked<'_>,
+        whose: &Whose<'_>,
+        limit: &Limit,
+        units: u32,
+        now: Micros,
+    ) -> Spend {
         let may_have_a_place = units > 0 && !shard.is_closed && limit.can_lend();
         if may_have_a_place
-            && let Some(page) = self.book.page(limit)
-            && let Some(mut slot) = shard.make_room(tag, now)
+            && let Some(page) = self.book.intern(whose.scope, limit, now)
+            && let Some(mut slot) = shard.make_room(whose.tag, now)
         {
             slot.begin(page, now);
             slot.count(units);
@@ -369,9 +378,9 @@ impl Leases {
     ) -> Spend {
         let is_closed = shard.is_closed;
         let Some(mut slot) = shard.slot(index) else { return Spend::ASK };
-        if self.book.limit(slot.hot.page) != Some(limit) {
+        if !self.book.holds(slot.hot.page, limit) {
             slot.forfeit();
-            match self.book.page(limit) {
+            match self.book.intern(whose.scope, limit, now) {
                 Some(page) => slot.begin(page, now),
                 None => {
                     slot.tally.asks += 1;
@@ -398,7 +407,7 @@ impl Leases {
         if !slot.cold.is_asked() || slot.hot.serial != order.serial {
             return None;
         }
-        let limit = *self.book.limit(slot.hot.page)?;
+        let limit = self.book.limit(slot.hot.page)?;
         Some((slot, limit))
     }
 }

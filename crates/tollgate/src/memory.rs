@@ -6,9 +6,10 @@
 //!
 //! A drained state says the same as none, so it may be dropped at any time without changing an answer. That happens
 //! when a shard would have to grow, and in [`MemoryStore::sweep`]. At the cap something must go for a newcomer: a
-//! drained state if a look around finds one, else the state of the key that has used the least. A key that is being
-//! refused is never dropped. If nothing may go, the newcomer is decided as what it is, a key never seen, but it is not
-//! remembered; both cases are counted.
+//! drained state if a sample has one, else one that has used the least, and less than half of its limit. A key that is being
+//! denied, or has used more, is never forgotten: for a newcomer of a rule that has fewer keys it is moved to a [sketch], in
+//! which keys share cells and may be denied too early but never too late. If nothing may go, the newcomer itself is
+//! counted there. Only if that has no room either do the draw's terms decide. All of these are counted.
 
 pub(crate) mod book;
 mod cap;
@@ -17,7 +18,9 @@ mod entry;
 mod mirror;
 mod roll;
 mod room;
+pub(crate) mod rounds;
 mod shard;
+mod sketch;
 pub(crate) mod sync;
 mod table;
 pub(crate) mod tag;
@@ -28,16 +31,24 @@ use crate::clock::SystemClock;
 use crate::health::StoreHealth;
 use crate::store::Store;
 use book::Book;
+use decide::{Subject, Undo};
+use rounds::Rounds;
+use sketch::Sketch;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
 use table::{Geometry, Table};
 use tag::{Tag, Tagger};
 use tollgate_core::{
-    Act, Ask, Clock, Draw, Draws, KeyRef, Limit, MAX_DRAWS, Micros, Outcome, PermitId, Scope,
+    Act, Ask, Clock, Draw, Draws, Failure, FailureMode, KeyRef, Limit, MAX_DRAWS, Micros, Outcome, PermitId,
+    Scope, Span,
 };
 
 /// How many draws of a batch have their slots touched ahead. The processor overlaps about that many.
 pub(crate) const AHEAD: usize = 16;
+
+/// The most shards that one call visits for limits that wait for a page. Each takes some tens of microseconds if it is
+/// full.
+const MOST_VISITS: usize = 64;
 
 /// State kept in this process: bounded, sharded, and exact.
 ///
@@ -54,17 +65,26 @@ pub struct MemoryStore<C = SystemClock> {
     tagger: Tagger,
     table: Table,
     book: Book,
+    sketch: Sketch,
     tally: Tally,
-    /// The shard that is swept next.
-    broom: AtomicUsize,
+    rounds: Rounds,
 }
 
 /// What happened that should not go unseen.
 #[derive(Debug, Default)]
 struct Tally {
     evicted: AtomicU64,
+    moved: AtomicU64,
+    retired: AtomicU64,
+    sketched: AtomicU64,
     unremembered: AtomicU64,
+    /// When a draw was last decided by shared cells, and when one could last not be counted.
+    sketched_at: AtomicU64,
+    unremembered_at: AtomicU64,
 }
+
+/// For how long it counts that there was no room: as long as a server takes for a sweep.
+const LATELY: Span = Span::secs(10);
 
 /// What a memory store holds and what it had to let go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,12 +100,42 @@ pub struct MemoryStats {
     pub roll_entries: usize,
     /// The most of those.
     pub max_roll_entries: usize,
-    /// The most memory that the table can take.
+    /// The most memory that states can take: in the table, and in the cells that keys share once it is full.
     pub max_bytes: usize,
-    /// States dropped at the cap before they had drained.
+    /// States forgotten at the cap before they had drained, each with less than half of its limit used.
     pub evicted: u64,
-    /// Draws that were granted and could not be remembered.
+    /// States moved at the cap to cells that several keys share.
+    pub moved: u64,
+    /// States dropped because a scope had too many limits, of which theirs was among the oldest.
+    pub retired: u64,
+    /// Draws decided by cells that several keys share: they may have been denied too early, and never too late.
+    pub sketched: u64,
+    /// Draws for which there was no room at all, and which were answered as their terms say for a store that fails.
     pub unremembered: u64,
+    /// Whether a draw was decided by shared cells within the last ten seconds.
+    pub is_short: bool,
+    /// Whether there was no room at all for a draw within the last ten seconds.
+    pub is_full: bool,
+    /// Limits in use, each in its scope.
+    pub limits: usize,
+    /// The most of those.
+    pub max_limits: usize,
+    /// Limits dropped because their scope had too many.
+    pub limits_retired: u64,
+}
+
+impl Tally {
+    #[cold]
+    fn count_sketched(&self, now: Micros) {
+        self.sketched.fetch_add(1, Relaxed);
+        self.sketched_at.store(now.get(), Relaxed);
+    }
+
+    #[cold]
+    fn count_unremembered(&self, now: Micros) {
+        self.unremembered.fetch_add(1, Relaxed);
+        self.unremembered_at.store(now.get(), Relaxed);
+    }
 }
 
 impl MemoryStore {
@@ -113,7 +163,8 @@ impl<C: Clock> MemoryStore<C> {
         let geometry: Geometry = cap.geometry()?;
         let table = Table::new(geometry).ok_or(CapError::TooLarge { bytes: geometry.bytes() })?;
         let (tagger, book, tally) = (Tagger::random(), Book::new(), Tally::default());
-        Ok(MemoryStore { clock, tagger, table, book, tally, broom: AtomicUsize::new(0) })
+        let sketch = Sketch::new(Sketch::cells_for(geometry.shards * geometry.keys));
+        Ok(MemoryStore { clock, tagger, table, book, sketch, tally, rounds: Rounds::new(geometry.shards) })
     }
 
     /// The clock that it reads.
@@ -126,6 +177,7 @@ impl<C: Clock> MemoryStore<C> {
     /// The slots of many groups are touched before the first is decided, so that a batch of requests waits for memory
     /// together and not one by one.
     pub fn draw_now(&self, draws: &mut Draws) {
+        self.help_sweeping(draws.len());
         let now = self.clock.now();
         let mut tags = [Tag::NONE; AHEAD + MAX_DRAWS];
         let mut first = 0;
@@ -141,9 +193,11 @@ impl<C: Clock> MemoryStore<C> {
                 self.table.touch(*tag);
             }
             for group in first..end {
-                let draws = draws.group_mut(group);
-                let (own, others) = tags.split_at(draws.len());
-                self.decide(draws, own, now);
+                let own_draws = draws.group_mut(group);
+                let (own, others) = tags.split_at(own_draws.len());
+                if !self.decide(own_draws, own, now) {
+                    draws.fail(group, Failure::Full);
+                }
                 tags = others;
             }
             first = end;
@@ -165,13 +219,31 @@ impl<C: Clock> MemoryStore<C> {
         draws_of_group.len()
     }
 
-    fn decide(&self, draws: &mut [Draw], tags: &[Tag], now: Micros) {
+    /// Decides a request. Returns `false` if one of its draws could not be counted.
+    fn decide(&self, draws: &mut [Draw], tags: &[Tag], now: Micros) -> bool {
         match (draws, tags) {
             ([draw], [tag]) => {
                 let mut shard = self.table.lock(self.table.shard_of(*tag));
-                draw.settle(|limit, act, permit| self.act(&mut shard, *tag, limit, act, permit, now).0);
+                let (scope, on_failure) = (draw.scope(), draw.terms().on_failure);
+                let mut is_counted = true;
+                draw.settle(|limit, act, permit| {
+                    let subject = Subject { tag: *tag, scope, limit, on_failure };
+                    let (outcome, undo) = self.act(&mut shard, &subject, act, permit, now);
+                    is_counted = !matches!(undo, Undo::NotCounted);
+                    outcome
+                });
+                is_counted
             }
             (draws, tags) => self.act_together(draws, tags, |_| now, |_| true),
+        }
+    }
+
+    /// While limits wait for the pages of others, every call visits a shard for each of its requests, up to
+    /// [`MOST_VISITS`], so that they need not wait for a sweep.
+    #[inline]
+    fn help_sweeping(&self, requests: usize) {
+        if self.book.is_crowded() {
+            self.sweep(requests.min(MOST_VISITS));
         }
     }
 
@@ -220,24 +292,46 @@ impl<C: Clock> MemoryStore<C> {
         permit: PermitId,
         now: Micros,
     ) -> Outcome {
+        self.help_sweeping(1);
         let tag = self.tagger.tag(key, limit).in_scope(scope);
         let mut shard = self.table.lock(self.table.shard_of(tag));
-        self.act(&mut shard, tag, limit, Act::Take(ask), permit, now).0
+        let subject = Subject { tag, scope, limit, on_failure: FailureMode::Local };
+        self.act(&mut shard, &subject, Act::Take(ask), permit, now).0
     }
 
     /// Drops drained states from the next `shards` shards. Each is locked for some tens of microseconds, one after the
     /// other; a server calls this on a timer, so that idle keys go by themselves.
     pub fn sweep(&self, shards: usize) {
         let now = self.clock.now();
-        for _ in 0..shards.min(self.table.geometry().shards) {
-            let next = self.broom.fetch_add(1, Relaxed) % self.table.geometry().shards;
-            self.sweep_shard(&mut self.table.lock(next), now);
-        }
+        let end = || {
+            self.book.end_cycle();
+            self.sketch.sweep(now);
+        };
+        self.rounds.go_on(shards, |shard| self.sweep_shard(&mut self.table.lock(shard), now), end);
     }
 
     /// How many shards there are to sweep.
     pub fn shards(&self) -> usize {
         self.table.geometry().shards
+    }
+
+    /// What it had to do without room, without the rest of [`MemoryStore::stats`]: it takes no shard's lock.
+    pub fn counts(&self) -> MemoryStats {
+        let (limits, limits_retired) = self.book.count();
+        let now = self.clock.now();
+        let is_lately = |at: &AtomicU64| now.since(Micros::new(at.load(Relaxed))) < LATELY;
+        MemoryStats {
+            evicted: self.tally.evicted.load(Relaxed),
+            moved: self.tally.moved.load(Relaxed),
+            retired: self.tally.retired.load(Relaxed),
+            sketched: self.tally.sketched.load(Relaxed),
+            unremembered: self.tally.unremembered.load(Relaxed),
+            is_short: is_lately(&self.tally.sketched_at),
+            is_full: is_lately(&self.tally.unremembered_at),
+            limits,
+            limits_retired,
+            ..MemoryStats::default()
+        }
     }
 
     /// Counts what it holds. It takes every shard's lock in turn: for a gauge, not for the request path.
@@ -246,10 +340,9 @@ impl<C: Clock> MemoryStore<C> {
         let mut stats = MemoryStats {
             max_keys: geometry.shards * geometry.keys,
             max_roll_entries: geometry.shards * geometry.keys,
-            max_bytes: geometry.bytes(),
-            evicted: self.tally.evicted.load(Relaxed),
-            unremembered: self.tally.unremembered.load(Relaxed),
-            ..MemoryStats::default()
+            max_bytes: cap::bytes(&geometry),
+            max_limits: Book::capacity(),
+            ..self.counts()
         };
         for locked in (0..geometry.shards).map(|shard| self.table.lock(shard)) {
             let (rolls, entries) = locked.shard.rolls.count();
@@ -269,7 +362,8 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId) {
         let tag = self.tagger.tag(key, limit).in_scope(scope);
         let mut shard = self.table.lock(self.table.shard_of(tag));
-        let _: (Outcome, _) = self.act(&mut shard, tag, limit, Act::Give(u32::MAX), permit, self.clock.now());
+        let subject = Subject { tag, scope, limit, on_failure: FailureMode::Local };
+        let _: (Outcome, _) = self.act(&mut shard, &subject, Act::Give(u32::MAX), permit, self.clock.now());
     }
 }
 

@@ -111,3 +111,34 @@ fn a_broom_and_a_crowd_lose_nobody() {
         assert!(!take(&store, &[("a", limit)]));
     });
 }
+
+/// Sweeps give the pages of limits that no state refers to to others, while states are written under them.
+#[test]
+fn limits_that_come_and_go_are_never_mistaken_for_others() {
+    explore(|| {
+        let store = store(100);
+        let sweeper = {
+            let store = Arc::clone(&store);
+            thread::spawn(move || (0..4).for_each(|_| store.sweep(usize::MAX)))
+        };
+        let users: Vec<_> = (0..2)
+            .map(|user| {
+                let store = Arc::clone(&store);
+                thread::spawn(move || {
+                    for amount in 1..4_usize {
+                        let limit = limit(Law::TokenBucket, &format!("{amount}/day"));
+                        let key = format!("{user} {amount}");
+                        let granted = (0..=amount).filter(|_| take(&store, &[(&key, limit)])).count();
+                        assert_eq!(granted, amount);
+                        // Nothing refers to the limit from here on, until the other one comes.
+                        let mut draws = Draws::new();
+                        draws.push(key.as_str().into(), Scope(0), limit, Act::Clear, PermitId(0));
+                        store.draw_now(&mut draws);
+                    }
+                })
+            })
+            .collect();
+        users.into_iter().for_each(|user| user.join().unwrap());
+        sweeper.join().unwrap();
+    });
+}

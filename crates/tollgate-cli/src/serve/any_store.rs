@@ -151,6 +151,13 @@ impl Keeping for AnyStore {
         }
     }
 
+    fn shortage(&self) -> Option<&'static str> {
+        match self {
+            AnyStore::Memory(store) => store.shortage(),
+            AnyStore::Redis(store) => store.memory().shortage(),
+        }
+    }
+
     async fn leave(&self) {
         match self {
             AnyStore::Memory(store) => store.leave().await,

@@ -220,6 +220,17 @@ impl Bucket {
         Debt { owed, at }.state()
     }
 
+    /// The larger of two debts.
+    pub(crate) fn merge(&self, one: State, other: State, now: Micros) -> State {
+        let (one, other) = (self.age(Some(one), now), self.age(Some(other), now));
+        Debt { owed: one.owed.max(other.owed), at: one.at.max(other.at) }.state()
+    }
+
+    /// When a debt was last written.
+    pub(crate) fn written_at(&self, state: State) -> Micros {
+        self.tick.start(Debt::of(state).at)
+    }
+
     /// Whether nothing is owed any more.
     #[inline]
     pub(crate) fn is_drained(&self, state: State, now: Micros) -> bool {

@@ -138,6 +138,27 @@ impl FixedWindow {
         Used { ends: window.ends.min(self.end(now)), used }.state()
     }
 
+    /// The larger of two counts, until the later of two ends.
+    pub(crate) fn merge(&self, one: State, other: State, now: Micros) -> State {
+        let (one, other) = (self.age(Some(one), now), self.age(Some(other), now));
+        match (one.used, other.used) {
+            (0, _) => other.state(),
+            (_, 0) => one.state(),
+            _ => Used { ends: one.ends.max(other.ends), used: one.used.max(other.used) }.state(),
+        }
+    }
+
+    /// The same count in a window that ends no sooner than one that begins with a draw at `now`.
+    pub(crate) fn prolong(&self, state: State, now: Micros) -> State {
+        let window = self.age(Some(state), now);
+        Used { ends: window.ends.max(self.end(now)), ..window }.state()
+    }
+
+    /// When the window of a state began.
+    pub(crate) fn written_at(&self, state: State) -> Micros {
+        Micros::new(state.numbers().0).less(self.per)
+    }
+
     /// Whether nothing is used any more.
     #[inline]
     pub(crate) fn is_drained(&self, state: State, now: Micros) -> bool {

@@ -199,6 +199,23 @@ impl SlidingWindow {
         Counts { current: used.min(self.amount), ..fresh }.state()
     }
 
+    /// The larger of two counts, window by window.
+    pub(crate) fn merge(&self, one: State, other: State, now: Micros) -> State {
+        let ((one, _), (other, _)) = (self.age(Some(one), now), self.age(Some(other), now));
+        let (later, earlier) = if one.index >= other.index { (one, other) } else { (other, one) };
+        // They differ only if the clock stepped back. Then all of the earlier one is counted in the later window.
+        let current = match later.index == earlier.index {
+            true => later.current.max(earlier.current),
+            false => later.current.max(earlier.current.saturating_add(earlier.previous).min(self.amount)),
+        };
+        Counts { current, previous: later.previous.max(earlier.previous), ..later }.state()
+    }
+
+    /// When the current window of a state began.
+    pub(crate) fn written_at(&self, state: State) -> Micros {
+        self.tick.start(Counts::of(state).index.saturating_mul(self.window.get()))
+    }
+
     /// Whether nothing is counted any more.
     #[inline]
     pub(crate) fn is_drained(&self, state: State, now: Micros) -> bool {

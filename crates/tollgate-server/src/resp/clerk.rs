@@ -13,7 +13,7 @@ use super::mistake::Mistake;
 use super::refrain::Refrain;
 use super::reply::{Reply, Shown};
 use super::session::{Queue, Session};
-use super::throttle::{KnownLimits, Throttle};
+use super::throttle::Throttle;
 use crate::denials::DenialLog;
 use crate::http::Room;
 use crate::token::Token;
@@ -36,7 +36,6 @@ pub(super) struct Office<S> {
     pub(super) gate: Gate<S>,
     pub(super) token: Option<Token>,
     pub(super) denials: Arc<DenialLog>,
-    pub(super) limits: KnownLimits,
     /// For those who have much wait for `EXEC`.
     pub(super) room: Room,
     /// How many connections there were.
@@ -174,13 +173,13 @@ impl<'o, S: Store> Clerk<'o, S> {
     }
 
     fn file<'a>(&mut self, decisive: Decisive, args: Args<'a>, bytes: &[u8]) -> Result<(), Mistake<'a>> {
-        let Office { gate, limits, .. } = self.office;
+        let Office { gate, .. } = self.office;
         let docket = self.docket.get_or_insert_with(|| gate.begin());
         match decisive {
             Decisive::Throttle => {
                 let throttle = Throttle::read(args)?;
                 let refrain = &mut self.refrain;
-                throttle.terms.with_limit(limits, |limit| {
+                throttle.terms.with_limit(|limit| {
                     gate.add_stated(docket, Stated::Key, limit, throttle.verb, &throttle.request());
                     *refrain = Refrain::learn(bytes, args, &throttle, limit);
                 })

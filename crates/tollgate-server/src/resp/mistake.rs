@@ -34,11 +34,6 @@ pub(super) enum Mistake<'a> {
     TooLarge { what: &'static str, most: u64 },
     #[error("ERR {0}")]
     Limit(LimitError),
-    #[error(
-        "ERR this server has been asked for {most} different limits and takes no more: \
-         use fewer combinations of max_burst, count_per_period and period"
-    )]
-    TooManyLimits { most: usize },
 
     #[error("ERR key is empty: say whom to count for")]
     NoKey,

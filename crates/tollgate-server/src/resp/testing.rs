@@ -2,7 +2,6 @@
 
 use super::clerk::{Clerk, Next, Office};
 use super::decode::Decoder;
-use super::throttle::KnownLimits;
 use crate::denials::DenialLog;
 use crate::http::Room;
 use crate::token::Token;
@@ -25,7 +24,6 @@ pub(super) fn office(rules: &str, token: Option<&str>) -> (TestOffice, Arc<Manua
         gate: Gate::new(rules, store, Arc::clone(&clock)),
         token: token.map(|text| Token::parse(text).unwrap()),
         denials: Arc::new(DenialLog::new(0)),
-        limits: KnownLimits::default(),
         room: Room::default(),
         connections: AtomicU64::new(0),
         started_at: Micros::new(1_700_000_000_000_000),

@@ -39,7 +39,7 @@ impl Leases {
         let now = shard.clock.about(now);
         let index = shard.find(tag)?;
         let mut slot = shard.slot(index)?;
-        if self.book.limit(slot.hot.page) == Some(limit) { slot.claim(limit, tag, units, now) } else { None }
+        if self.book.holds(slot.hot.page, limit) { slot.claim(limit, tag, units, now) } else { None }
     }
 
     /// Claims what was spent a moment ago, for a request that goes to the store after all.
@@ -63,7 +63,7 @@ impl Leases {
             return None;
         };
         slot.commit(claim);
-        if self.book.limit(slot.hot.page) == Some(limit) { slot.known_state(limit, now) } else { None }
+        if self.book.holds(slot.hot.page, limit) { slot.known_state(limit, now) } else { None }
     }
 
     /// Puts back what was claimed. Gives the key's state, like [`Leases::commit`].
@@ -86,7 +86,7 @@ impl Leases {
             return None;
         };
         slot.release(claim);
-        if self.book.limit(slot.hot.page) != Some(limit) {
+        if !self.book.holds(slot.hot.page, limit) {
             return None;
         }
         let known = slot.known_state(limit, now);
@@ -114,7 +114,7 @@ impl Leases {
         let now = shard.clock.about(now);
         let found = shard.find(tag);
         let slot = found.and_then(|index| shard.slot(index));
-        slot.filter(|slot| self.book.limit(slot.hot.page) == Some(limit)).map_or(0, |slot| slot.unspent(now))
+        slot.filter(|slot| self.book.holds(slot.hot.page, limit)).map_or(0, |slot| slot.unspent(now))
     }
 
     /// Has a key asked for again at once, because units were given back to the store, or the key was reset there.

@@ -1,5 +1,6 @@
 //! How much a memory store may hold.
 
+use super::sketch::Sketch;
 use super::table::Geometry;
 
 /// How much a memory store may hold: so many keys, and perhaps so many bytes, whichever is reached first.
@@ -21,7 +22,7 @@ impl Cap {
         Cap { keys, bytes: usize::MAX }
     }
 
-    /// And at most so many bytes for their table.
+    /// And at most so many bytes for their table, and for the cells that keys share once it is full.
     pub const fn and_bytes(self, bytes: usize) -> Cap {
         Cap { bytes, ..self }
     }
@@ -33,15 +34,20 @@ impl Cap {
         }
         // A larger table than the address space is refused when it is asked for.
         let mut keys = self.keys.min(usize::MAX >> 10);
-        while Geometry::for_keys(keys).bytes() > self.bytes {
+        while bytes(&Geometry::for_keys(keys)) > self.bytes {
             // A sixty-fourth less each time: the bound is met within 2 %.
             keys -= keys.div_ceil(64);
             if keys == 0 {
-                return Err(CapError::NoRoom { least: Geometry::for_keys(1).bytes() });
+                return Err(CapError::NoRoom { least: bytes(&Geometry::for_keys(1)) });
             }
         }
         Ok(Geometry::for_keys(keys))
     }
+}
+
+/// The most memory that a store of this geometry takes for states: in the table, and in the sketch.
+pub(super) fn bytes(geometry: &Geometry) -> usize {
+    geometry.bytes() + Sketch::bytes(Sketch::cells_for(geometry.shards * geometry.keys))
 }
 
 impl Default for Cap {
@@ -87,10 +93,12 @@ mod tests {
         }
         for bytes in [1 << 20, 50 << 20, 500 << 20] {
             let geometry = Cap::keys(usize::MAX).and_bytes(bytes).geometry().unwrap();
-            assert!(geometry.bytes() <= bytes);
-            assert!(geometry.bytes() * 100 >= bytes * 93, "{bytes}: {geometry:?}");
+            assert!(super::bytes(&geometry) <= bytes);
+            assert!(super::bytes(&geometry) * 100 >= bytes * 93, "{bytes}: {geometry:?}");
         }
         assert!(Cap::DEFAULT.geometry().unwrap().bytes() < 35_000_000);
+        let large = super::bytes(&Cap::keys(10_000_000).geometry().unwrap());
+        assert!(large < 340_000_000, "ten million keys take {large} bytes at the most");
     }
 
     #[test]

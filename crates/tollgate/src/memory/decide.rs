@@ -5,29 +5,48 @@ use super::entry::Entry;
 use super::shard::Place;
 use super::table::Locked;
 use super::tag::Tag;
-use std::sync::atomic::Ordering::Relaxed;
-use tollgate_core::{Act, Answer, Ask, Clock, Draw, Limit, MAX_DRAWS, Micros, Outcome, PermitId, State};
+use tollgate_core::{
+    Act, Answer, Ask, Clock, Draw, FailureMode, Limit, MAX_DRAWS, Micros, Outcome, Outlook, PermitId, Retry,
+    Scope, Span, State, Step,
+};
+
+/// When a request should come back that was denied because there was no room to count it. Nobody can tell when there
+/// will be.
+const NO_ROOM_WAIT: Span = Span::SECOND;
+
+/// What a draw is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject<'a> {
+    pub(super) tag: Tag,
+    pub(super) scope: Scope,
+    pub(super) limit: &'a Limit,
+    /// What to answer if there is no room to count it.
+    pub(super) on_failure: FailureMode,
+}
 
 /// How to take a draw back if another limit of the same request refuses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Undo {
+    /// It took nothing; or it was counted in the sketch, out of which nothing is taken.
     Nothing,
     Remove,
     Restore(Entry),
     GiveBack(u32),
+    /// It could not be counted at all.
+    NotCounted,
 }
 
 impl<C: Clock> MemoryStore<C> {
     /// Decides a request's draws all or nothing.
     ///
-    /// Only those have a say, and are decided at all, that `has_a_say` picks.
+    /// Only those have a say, and are decided at all, that `has_a_say` picks. Returns `false` if one of them could not be counted.
     pub(super) fn act_together(
         &self,
         draws: &mut [Draw],
         tags: &[Tag],
         now: impl Fn(&Draw) -> Micros,
         has_a_say: impl Fn(&Draw) -> bool,
-    ) {
+    ) -> bool {
         let mut order = [usize::MAX; MAX_DRAWS];
         for (shard, tag) in order.iter_mut().zip(tags) {
             *shard = self.table.shard_of(*tag);
@@ -51,10 +70,12 @@ impl<C: Clock> MemoryStore<C> {
         for (index, draw) in draws.iter_mut().enumerate().filter(|(_, draw)| has_a_say(draw)) {
             let Some(shard) = &mut locks[lock_of(tags[index])] else { continue };
             let now = now(draw);
+            let (tag, scope, on_failure) = (tags[index], draw.scope(), draw.terms().on_failure);
             // After a refusal the others are only looked at: the client learns all that stands in its way.
             draw.settle(|limit, act, permit| {
                 let act = if refused { act.look() } else { act };
-                let (outcome, undo) = self.act(shard, tags[index], limit, act, permit, now);
+                let subject = Subject { tag, scope, limit, on_failure };
+                let (outcome, undo) = self.act(shard, &subject, act, permit, now);
                 undos[index] = undo;
                 outcome
             });
@@ -71,53 +92,48 @@ impl<C: Clock> MemoryStore<C> {
                     (&mut locks[lock_of(*tag)], draw.answer())
                 {
                     let now = now(draw);
-                    draw.settle(|limit, act, permit| self.act(shard, *tag, limit, act.look(), permit, now).0);
+                    let (scope, on_failure) = (draw.scope(), draw.terms().on_failure);
+                    draw.settle(|limit, act, permit| {
+                        let subject = Subject { tag: *tag, scope, limit, on_failure };
+                        self.act(shard, &subject, act.look(), permit, now).0
+                    });
                 }
             }
         }
+        !undos[..draws.len()].iter().any(|undo| matches!(undo, Undo::NotCounted))
     }
 
     /// Decides one draw.
     pub(super) fn act(
         &self,
         shard: &mut Locked<'_>,
-        tag: Tag,
-        limit: &Limit,
+        subject: &Subject<'_>,
         act: Act,
         permit: PermitId,
         now: Micros,
     ) -> (Outcome, Undo) {
         match act {
-            Act::Take(ask) => self.take(shard, tag, limit, ask, permit, now),
-            act if limit.keeps_roll() => self.act_on_roll(shard, tag, limit, act, permit, now),
-            act => self.act_aside(shard, shard.find(tag.mark), limit, act, now),
+            act if subject.limit.keeps_roll() => self.act_on_roll(shard, subject, act, permit, now),
+            Act::Take(ask) => self.take(shard, subject, ask, now),
+            act => self.act_aside(shard, subject, act, now),
         }
     }
 
     /// Takes as much as the limit allows.
-    fn take(
-        &self,
-        shard: &mut Locked<'_>,
-        tag: Tag,
-        limit: &Limit,
-        ask: Ask,
-        permit: PermitId,
-        now: Micros,
-    ) -> (Outcome, Undo) {
-        if limit.keeps_roll() {
-            return self.act_on_roll(shard, tag, limit, Act::Take(ask), permit, now);
-        }
-        match shard.find(tag.mark) {
+    fn take(&self, shard: &mut Locked<'_>, subject: &Subject<'_>, ask: Ask, now: Micros) -> (Outcome, Undo) {
+        let limit = subject.limit;
+        match shard.find(subject.tag.mark) {
             Place::Here(slot) => {
-                let Some((entry, state)) = self.seen_by(limit, shard.entry(slot), now) else {
-                    return self.take_unremembered(limit, ask, now);
+                let (entry, state) = match self.seen_by(subject, shard.entry(slot), now) {
+                    Seen::Kept(entry, state) => (entry, state),
+                    Seen::NoPage(state) => return self.take_in_sketch(subject, state, ask, now),
                 };
                 let step = limit.step(state, now, ask);
                 let after = if step.changed { step.state } else { entry.state };
                 shard.set(slot, Entry { state: after, refused: step.granted.is_none(), ..entry });
                 (Outcome::of_state(step.answer(), now, step.state), Undo::Restore(entry))
             }
-            Place::Before(slot) => self.take_first(shard, slot, tag, limit, ask, now),
+            Place::Before(slot) => self.take_first(shard, slot, subject, ask, now),
         }
     }
 
@@ -133,7 +149,7 @@ impl<C: Clock> MemoryStore<C> {
     ) -> Option<Outcome> {
         let Place::Here(slot) = shard.find(tag.mark) else { return None };
         let entry = shard.entry(slot);
-        if self.book.limit(entry.page) != Some(limit) {
+        if !self.book.holds(entry.page, limit) {
             return None;
         }
         let step = limit.step(Some(entry.state), now, ask);
@@ -147,66 +163,113 @@ impl<C: Clock> MemoryStore<C> {
         Some(Outcome::of_state(step.answer(), now, step.state))
     }
 
-    /// An entry as `limit` sees it: as it is, or adopted if another limit wrote it. Nothing if the limit can't be
-    /// written into the book any more, so that nothing can be kept under it.
+    /// An entry as the subject's limit sees it: as it is, or adopted if another limit wrote it.
     ///
     /// What was adopted is kept even if the draw is refused: else the old rate would go on for as long as somebody
     /// hammers.
-    fn seen_by(&self, limit: &Limit, entry: Entry, now: Micros) -> Option<(Entry, Option<State>)> {
-        let before = self.book.limit(entry.page);
-        if before == Some(limit) {
-            return Some((entry, Some(entry.state)));
+    fn seen_by(&self, subject: &Subject<'_>, entry: Entry, now: Micros) -> Seen {
+        let limit = subject.limit;
+        if self.book.holds(entry.page, limit) {
+            return Seen::Kept(entry, Some(entry.state));
         }
-        let page = self.book.page(limit)?;
-        let state = before.and_then(|before| limit.adopt(entry.state, before, now));
-        Some((Entry { state: state.unwrap_or_default(), page, ..entry }, state))
+        let before = self.book.limit(entry.page);
+        let state = before.and_then(|before| limit.adopt(entry.state, &before, now));
+        match self.book.intern(subject.scope, limit, now) {
+            Some(page) => Seen::Kept(Entry { state: state.unwrap_or_default(), page, ..entry }, state),
+            None => Seen::NoPage(state),
+        }
     }
 
-    /// Takes under a key for which nothing can be kept.
-    #[cold]
-    fn take_unremembered(&self, limit: &Limit, ask: Ask, now: Micros) -> (Outcome, Undo) {
-        let step = limit.step(None, now, ask);
-        self.tally.unremembered.fetch_add(u64::from(step.changed), Relaxed);
-        (Outcome::of_state(step.answer(), now, step.state), Undo::Nothing)
-    }
-
-    /// Takes under a key that was never seen, or forgotten.
+    /// Takes under a key that was never seen, or moved to the sketch, or forgotten.
     fn take_first(
         &self,
         shard: &mut Locked<'_>,
         slot: usize,
-        tag: Tag,
-        limit: &Limit,
+        subject: &Subject<'_>,
         ask: Ask,
         now: Micros,
     ) -> (Outcome, Undo) {
-        let step = limit.step(None, now, ask);
+        let before = self.sketch.estimate(subject.scope, subject.limit, subject.tag.mark, now);
+        let step = step_shared(subject.limit, before, now, ask);
         if !step.changed {
+            if before.is_some() {
+                self.tally.count_sketched(now);
+            }
             return (Outcome::of_state(step.answer(), now, step.state), Undo::Nothing);
         }
-        match self.remember(shard, slot, tag, limit, step.state, now) {
+        match self.remember(shard, slot, subject, step.state, true, now) {
             true => (Outcome::of_state(step.answer(), now, step.state), Undo::Remove),
-            false => self.take_unremembered(limit, ask, now),
+            false => self.take_in_sketch(subject, before, ask, now),
         }
     }
 
+    /// Takes under a key for which the table has no room, and of which `known` is known.
+    #[cold]
+    pub(super) fn take_in_sketch(
+        &self,
+        subject: &Subject<'_>,
+        known: Option<State>,
+        ask: Ask,
+        now: Micros,
+    ) -> (Outcome, Undo) {
+        let Subject { tag, scope, limit, .. } = *subject;
+        let counted = self.sketch.estimate(scope, limit, tag.mark, now);
+        let before = match (known, counted) {
+            (Some(known), Some(counted)) => Some(limit.merge(known, counted, now)),
+            (known, counted) => known.or(counted),
+        };
+        let step = step_shared(limit, before, now, ask);
+        if step.changed && !self.sketch.charge(scope, limit, tag.mark, step.state, now) {
+            return self.take_uncounted(subject, ask, now);
+        }
+        self.tally.count_sketched(now);
+        (Outcome::of_state(step.answer(), now, step.state), Undo::Nothing)
+    }
+
+    /// Answers a draw that can't be counted, as its terms say.
+    #[cold]
+    pub(super) fn take_uncounted(&self, subject: &Subject<'_>, ask: Ask, now: Micros) -> (Outcome, Undo) {
+        self.tally.count_unremembered(now);
+        let limit = subject.limit;
+        let (answer, outlook) = match subject.on_failure {
+            FailureMode::Open => {
+                let full = Outlook {
+                    remaining: limit.capacity(),
+                    reset: Span::ZERO,
+                    delay: Span::ZERO,
+                    retry: None,
+                };
+                (Answer::Granted(ask.at_least()), full)
+            }
+            // Local means that this node enforces the limit from memory, and it has none left.
+            FailureMode::Closed | FailureMode::Local => {
+                let retry = Some(Retry::After(NO_ROOM_WAIT));
+                (Answer::Refused, Outlook { remaining: 0, reset: NO_ROOM_WAIT, delay: Span::ZERO, retry })
+            }
+        };
+        (Outcome::of_outlook(answer, now, outlook), Undo::NotCounted)
+    }
+
+    /// Puts the state of a key into the table; says whether there is room. If `may_move`, another state may be moved to the
+    /// sketch for it.
     pub(super) fn remember(
         &self,
         shard: &mut Locked<'_>,
         slot: usize,
-        tag: Tag,
-        limit: &Limit,
+        subject: &Subject<'_>,
         state: State,
+        may_move: bool,
         now: Micros,
     ) -> bool {
-        let Some(page) = self.book.page(limit) else { return false };
+        let mark = subject.tag.mark;
+        let Some(page) = self.book.intern(subject.scope, subject.limit, now) else { return false };
         let entry = Entry { state, page, refused: false };
         if !shard.is_full() {
-            return shard.insert(slot, tag.mark, entry);
+            return shard.insert(slot, mark, entry);
         }
-        let made = self.make_room(shard, now);
-        match shard.find(tag.mark) {
-            Place::Before(slot) if made => shard.insert(slot, tag.mark, entry),
+        let made = self.make_room(shard, page, may_move, now);
+        match shard.find(mark) {
+            Place::Before(slot) if made => shard.insert(slot, mark, entry),
             Place::Before(_) | Place::Here(_) => false,
         }
     }
@@ -216,17 +279,28 @@ impl<C: Clock> MemoryStore<C> {
     fn act_aside(
         &self,
         shard: &mut Locked<'_>,
-        place: Place,
-        limit: &Limit,
+        subject: &Subject<'_>,
         act: Act,
         now: Micros,
     ) -> (Outcome, Undo) {
-        let Place::Here(slot) = place else {
+        let Subject { tag, scope, limit, .. } = *subject;
+        let Place::Here(slot) = shard.find(tag.mark) else {
+            // Nothing is given back to cells that others share, or cleared in them: they drain.
             let ask = if let Act::Look(ask) = act { ask } else { Ask::PEEK };
-            return (self.looked(limit, None, ask, now), Undo::Nothing);
+            let state = self.sketch.estimate(scope, limit, tag.mark, now);
+            return (self.looked(limit, state, ask, now), Undo::Nothing);
         };
         let before = shard.entry(slot);
-        let (entry, state) = self.seen_by(limit, before, now).unwrap_or((before, None));
+        let (entry, state) = match self.seen_by(subject, before, now) {
+            Seen::Kept(entry, state) => (entry, state),
+            Seen::NoPage(state) => {
+                if act == Act::Clear {
+                    shard.remove(slot);
+                }
+                let ask = if let Act::Look(ask) = act { ask } else { Ask::PEEK };
+                return (self.looked(limit, state, ask, now), Undo::Nothing);
+            }
+        };
         if entry != before {
             shard.set(slot, entry);
         }
@@ -254,13 +328,32 @@ impl<C: Clock> MemoryStore<C> {
     fn undo(&self, shard: &mut Locked<'_>, tag: Tag, draw: &Draw, undo: Undo, now: Micros) {
         match (undo, shard.find(tag.mark)) {
             (Undo::GiveBack(units), _) => {
-                let _ = self.act_on_roll(shard, tag, draw.limit(), Act::Give(units), draw.permit(), now);
+                let (scope, on_failure) = (draw.scope(), draw.terms().on_failure);
+                let subject = Subject { tag, scope, limit: draw.limit(), on_failure };
+                let _ = self.act_on_roll(shard, &subject, Act::Give(units), draw.permit(), now);
             }
             (Undo::Restore(entry), Place::Here(slot)) if draw.answer() != Answer::Refused => {
                 shard.set(slot, entry);
             }
             (Undo::Remove, Place::Here(slot)) => shard.remove(slot),
-            (Undo::Nothing | Undo::Restore(_) | Undo::Remove, _) => {}
+            (Undo::Nothing | Undo::Restore(_) | Undo::Remove | Undo::NotCounted, _) => {}
         }
     }
+}
+
+/// A step from a state that other keys may have had a part in.
+fn step_shared(limit: &Limit, before: Option<State>, now: Micros, ask: Ask) -> Step {
+    let step = limit.step(before, now, ask);
+    match before.is_some() && step.changed {
+        true => Step { state: limit.prolong(step.state, now), ..step },
+        false => step,
+    }
+}
+
+/// An entry as a limit sees it.
+enum Seen {
+    /// As the limit would have written it, and its state if it has not drained.
+    Kept(Entry, Option<State>),
+    /// Only its state, since the limit has no page to keep it under.
+    NoPage(Option<State>),
 }

@@ -12,10 +12,13 @@
 //! The states are those of the shared store, and so is the time that goes with them: this process's clock has no say.
 
 use super::MemoryStore;
+use super::decide::Subject;
 use super::entry::Entry;
 use super::shard::Place;
 use super::tag::Tag;
-use tollgate_core::{Act, Clock, Consistency, Draw, Draws, KeyRef, Limit, MAX_DRAWS, Micros, Scope, State};
+use tollgate_core::{
+    Act, Clock, Consistency, Draw, Draws, FailureMode, KeyRef, Limit, MAX_DRAWS, Micros, Scope, State,
+};
 
 #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a store elsewhere is remembered"))]
 impl<C: Clock> MemoryStore<C> {
@@ -27,17 +30,23 @@ impl<C: Clock> MemoryStore<C> {
         for draw in draws.group(group).iter().filter(|draw| draw.terms().consistency != Consistency::Local) {
             if let Some(state) = draw.outcome().state() {
                 let tag = self.tag(draws.key(draw), draw.scope(), draw.limit());
-                self.learn_one(tag, draw.limit(), state, draw.now(), draw.is_refused());
+                self.learn_one(
+                    &subject(tag, draw.scope(), draw.limit()),
+                    state,
+                    draw.now(),
+                    draw.is_refused(),
+                );
             }
         }
     }
 
     /// Remembers what was said of a key by the store's time `now`, or before it.
-    pub(crate) fn learn_state(&self, tag: Tag, limit: &Limit, state: State, now: Micros) {
-        self.learn_one(tag, limit, state, now, false);
+    pub(crate) fn learn_state(&self, tag: Tag, scope: Scope, limit: &Limit, state: State, now: Micros) {
+        self.learn_one(&subject(tag, scope, limit), state, now, false);
     }
 
-    fn learn_one(&self, tag: Tag, limit: &Limit, state: State, now: Micros, refused: bool) {
+    fn learn_one(&self, subject: &Subject<'_>, state: State, now: Micros, refused: bool) {
+        let Subject { tag, limit, .. } = *subject;
         let mut shard = self.table.lock(self.table.shard_of(tag));
         let place = shard.find(tag.mark);
         if limit.is_drained(state, now) {
@@ -46,11 +55,12 @@ impl<C: Clock> MemoryStore<C> {
             }
             return;
         }
-        let Some(page) = self.book.page(limit) else { return };
+        let Some(page) = self.book.intern(subject.scope, limit, now) else { return };
         match place {
             Place::Here(slot) => shard.set(slot, Entry { state, page, refused }),
             Place::Before(slot) => {
-                self.remember(&mut shard, slot, tag, limit, state, now);
+                // What the store knows anyway is not worth a place in the sketch.
+                self.remember(&mut shard, slot, subject, state, false, now);
             }
         }
     }
@@ -87,6 +97,7 @@ impl<C: Clock> MemoryStore<C> {
     ) {
         let mut tags = [Tag::NONE; MAX_DRAWS];
         let count = self.tag_group(draws, group, &mut tags);
+        // Whatever could not be counted is part of a group that has failed already.
         self.act_together(draws.group_mut(group), &tags[..count], now, has_a_say);
     }
 
@@ -105,6 +116,10 @@ impl<C: Clock> MemoryStore<C> {
         let shard = self.table.lock(self.table.shard_of(tag));
         let Place::Here(slot) = shard.find(tag.mark) else { return None };
         let entry = shard.entry(slot);
-        (self.book.limit(entry.page) == Some(limit)).then_some(entry.state)
+        self.book.holds(entry.page, limit).then_some(entry.state)
     }
+}
+
+fn subject(tag: Tag, scope: Scope, limit: &Limit) -> Subject<'_> {
+    Subject { tag, scope, limit, on_failure: FailureMode::Local }
 }

@@ -1,28 +1,42 @@
 //! Keys whose laws keep a roll: logs and permits.
 //!
 //! Their state has no fixed size, so it lives beside the slots in a map of the shard's own, under the same lock, with a
-//! bound of its own: as many entries in a shard as it may have keys. At the bound drained rolls go first; a unit that
-//! still does not fit is granted if its roll allows it, not remembered, and counted.
+//! bound of its own: as many entries in a shard as it may have keys. The last eighth of it is for scopes that have few.
+//!
+//! At the bound drained rolls go first. If that is not enough, the newest unit of a log that is known takes the entry of the one
+//! before it, which then counts as long as the new one. A log that is not known is held to a [stand-in](stand_in) that is
+//! counted in the [sketch](super::sketch). A permit can be neither merged nor counted roughly: its draw is answered as its
+//! terms say for a store that fails.
 
 use super::MemoryStore;
-use super::decide::Undo;
+use super::decide::{Subject, Undo};
 use super::table::Locked;
-use super::tag::Tag;
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
-use tollgate_core::{Act, Answer, Ask, Clock, Limit, Micros, Outcome, PermitId, Roll, Span};
+use tollgate_core::{
+    Act, Answer, Ask, Clock, Law, Limit, Micros, Outcome, PermitId, Quota, Reading, Roll, Scope, Span,
+};
 
 /// How often at most a shard's rolls are swept because they have reached their bound. A sweep takes some tens of
 /// microseconds, and a flood must not buy one with every request.
 const BETWEEN_SWEEPS: Span = Span::millis(10);
 
-/// The rolls of a shard, by mark, each with the limit that wrote it.
+/// The rolls of a shard, by mark.
 #[derive(Debug, Default)]
 pub(super) struct Rolls {
-    by_mark: HashMap<u64, (Limit, Roll)>,
+    by_mark: HashMap<u64, Kept>,
     /// Entries of all of them together.
     entries: usize,
+    /// Entries of each scope.
+    scopes: HashMap<Scope, usize>,
     swept: Micros,
+}
+
+/// A roll, and the limit that wrote it.
+#[derive(Debug)]
+struct Kept {
+    scope: Scope,
+    limit: Limit,
+    roll: Roll,
 }
 
 impl Rolls {
@@ -32,35 +46,50 @@ impl Rolls {
     }
 
     fn take(&mut self, mark: u64) -> Option<(Limit, Roll)> {
-        let (limit, roll) = self.by_mark.remove(&mark)?;
+        let Kept { scope, limit, roll } = self.by_mark.remove(&mark)?;
         self.entries -= roll.entries();
+        if let Some(entries) = self.scopes.get_mut(&scope) {
+            *entries -= roll.entries();
+        }
         Some((limit, roll))
     }
 
-    fn put(&mut self, mark: u64, limit: Limit, roll: Roll) {
+    fn put(&mut self, mark: u64, scope: Scope, limit: Limit, roll: Roll) {
         if roll.entries() > 0 {
             self.entries += roll.entries();
-            self.by_mark.insert(mark, (limit, roll));
+            *self.scopes.entry(scope).or_default() += roll.entries();
+            self.by_mark.insert(mark, Kept { scope, limit, roll });
         }
     }
 
     /// Drops the rolls on which nothing is left, and memory that the others no longer need.
     pub(super) fn sweep(&mut self, now: Micros) {
-        self.by_mark.retain(|_, (limit, roll)| {
-            let is_live = !limit.drain_roll(roll, now);
-            roll.shrink();
+        self.by_mark.retain(|_, kept| {
+            let is_live = !kept.limit.drain_roll(&mut kept.roll, now);
+            kept.roll.shrink();
             is_live
         });
-        self.entries = self.by_mark.values().map(|(_, roll)| roll.entries()).sum();
+        self.scopes.clear();
+        for kept in self.by_mark.values() {
+            *self.scopes.entry(kept.scope).or_default() += kept.roll.entries();
+        }
+        self.entries = self.scopes.values().sum();
         self.swept = now;
     }
 
-    /// Whether one more entry fits within `bound`, perhaps after a sweep.
-    fn has_room(&mut self, bound: usize, now: Micros) -> bool {
-        if self.entries >= bound && now.since(self.swept) >= BETWEEN_SWEEPS {
+    /// Whether a roll of so many entries fits within `bound`, perhaps after a sweep.
+    fn has_room(&mut self, entries: usize, scope: Scope, bound: usize, now: Micros) -> bool {
+        if !self.fits(entries, scope, bound) && now.since(self.swept) >= BETWEEN_SWEEPS {
             self.sweep(now);
         }
-        self.entries < bound
+        self.fits(entries, scope, bound)
+    }
+
+    fn fits(&self, entries: usize, scope: Scope, bound: usize) -> bool {
+        let of_scope = self.scopes.get(&scope).copied().unwrap_or(0);
+        let is_small = of_scope + entries <= bound / 16;
+        let reserved = if is_small { 0 } else { bound / 8 };
+        self.entries + entries <= bound - reserved
     }
 }
 
@@ -70,17 +99,23 @@ impl<C: Clock> MemoryStore<C> {
     pub(super) fn act_on_roll(
         &self,
         shard: &mut Locked<'_>,
-        tag: Tag,
-        limit: &Limit,
+        subject: &Subject<'_>,
         act: Act,
         permit: PermitId,
         now: Micros,
     ) -> (Outcome, Undo) {
+        let Subject { tag, scope, limit, .. } = *subject;
         let bound = shard.geometry.keys;
         let rolls = &mut shard.shard.rolls;
         let (written_under, mut roll) = rolls.take(tag.mark).unwrap_or_else(|| (*limit, limit.new_roll()));
         written_under.drain_roll(&mut roll, now);
         limit.drain_roll(&mut roll, now);
+        let before = roll.entries();
+        if before == 0
+            && let Some(held) = self.act_on_stand_in(subject, act, false, now)
+        {
+            return held;
+        }
         let mut undo = Undo::Nothing;
         let outcome = match act {
             Act::Take(ask) => {
@@ -100,14 +135,66 @@ impl<C: Clock> MemoryStore<C> {
                 limit.look_roll(&roll, now, Ask::PEEK)
             }
         };
-        if let (Undo::GiveBack(units), false) =
-            (undo, rolls.has_room(bound - roll.entries().min(bound) + 1, now))
+        if let (Undo::GiveBack(units), Act::Take(ask)) = (undo, act)
+            && roll.entries() > before
+            && !rolls.has_room(roll.entries(), scope, bound, now)
+            && !join_newest(limit, &mut roll, now)
         {
             limit.give_roll(&mut roll, units, permit);
-            self.tally.unremembered.fetch_add(1, Relaxed);
-            undo = Undo::Nothing;
+            rolls.put(tag.mark, scope, *limit, roll);
+            let held = self.act_on_stand_in(subject, act, true, now);
+            return held.unwrap_or_else(|| self.take_uncounted(subject, ask, now));
         }
-        rolls.put(tag.mark, *limit, roll);
+        rolls.put(tag.mark, scope, *limit, roll);
         (outcome, undo)
     }
+
+    /// Decides a draw by the stand-in of its limit: if it must, or if the key is counted under it already.
+    fn act_on_stand_in(
+        &self,
+        subject: &Subject<'_>,
+        act: Act,
+        must: bool,
+        now: Micros,
+    ) -> Option<(Outcome, Undo)> {
+        let (Act::Take(ask) | Act::Look(ask)) = act else { return None };
+        if !must && self.sketch.count() == 0 {
+            return None;
+        }
+        let limit = stand_in(subject.limit)?;
+        let state = self.sketch.estimate(subject.scope, &limit, subject.tag.mark, now);
+        if !must && state.is_none() {
+            return None;
+        }
+        let (outcome, undo) = match act {
+            Act::Take(_) => self.take_in_sketch(&Subject { limit: &limit, ..*subject }, None, ask, now),
+            _ => (self.looked(&limit, state, ask, now), Undo::Nothing),
+        };
+        // The draw's own limit can't read the state of another.
+        let outlook = Reading::new(&limit, ask, outcome).outlook();
+        Some((Outcome::of_outlook(outcome.answer(), now, outlook), undo))
+    }
+}
+
+/// Has the newest run of a log take in the one before it, as if all of its units had come with the newest. They then count
+/// for longer, and never for less long. Returns `false` if there is none before it.
+fn join_newest(limit: &Limit, roll: &mut Roll, now: Micros) -> bool {
+    let Roll::Log(log) = &*roll else { return false };
+    if log.entries() < 2 {
+        return false;
+    }
+    let units = log.runs().skip(log.entries() - 2).map(|(_, units)| units).sum();
+    limit.give_roll(roll, units, PermitId::default());
+    limit.step_roll(roll, now, Ask::exactly(units), PermitId::default()).is_some()
+}
+
+/// A bucket that never grants more than a sliding log does: all units but one at once, and then one in each period. In any
+/// stretch of a period that is the log's amount. It has not drained before the last unit is a period old, so a key that
+/// goes back to a log of its own begins with an empty one. Returns `None` for a concurrency limit, and for a log whose
+/// stand-in would take too long to drain.
+fn stand_in(limit: &Limit) -> Option<Limit> {
+    let Law::SlidingWindowLog(_) = limit.law() else { return None };
+    let burst = (limit.capacity() - 1).max(1);
+    let quota = Quota::new(1, limit.quota().per()).ok()?.with_burst(burst).ok()?;
+    Limit::new(Law::TokenBucket, quota).ok()
 }

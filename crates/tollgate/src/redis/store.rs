@@ -303,7 +303,7 @@ impl RedisStore {
             let (key, scope, limit) = (draws.key(draw), draw.scope(), draw.limit());
             let tag = self.memory.tag(key, scope, limit);
             if let Some(state) = self.post.leases.news(tag, limit) {
-                self.memory.learn_state(tag, limit, state, self.latest(draws, group));
+                self.memory.learn_state(tag, scope, limit, state, self.latest(draws, group));
             }
         }
     }
