@@ -68,7 +68,7 @@ fn a_store_that_is_away_at_the_start_is_said_and_found_later() {
 fn the_greeting_says_which_servers_are_away_and_why() {
     let redis = RedisServer::setup(Brand::Redis).password("open-sesame").start();
     let line = store_line(&node(&format!("redis://:wrong@{}", redis.address())));
-    assert!(line.contains("NOT THERE YET (") && line.contains("authentication failed"), "{line}");
+    assert!(line.contains("NOT THERE YET (") && line.contains("does not accept the user default"), "{line}");
 
     let [there, mut gone] = [RedisServer::start(), RedisServer::start()];
     let address = gone.address();
@@ -77,6 +77,28 @@ fn the_greeting_says_which_servers_are_away_and_why() {
     let said = format!("1 of 2 servers NOT THERE YET, {address} (");
     assert!(line.contains(&said) && line.contains("so for their keys local holds"), "{line}");
     assert!(!line.contains(&format!("{} (", there.address())), "{line}");
+}
+
+#[test]
+fn the_greeting_says_what_to_write_instead() {
+    let redis = RedisServer::setup(Brand::Redis).password("open-sesame").start();
+    let lone = RedisServer::start();
+    for (url, advice) in [
+        (format!("redis://{}", redis.address()), "put it into the URL, redis://USER:PASSWORD@HOST"),
+        (format!("rediss://{}", lone.address()), "write redis:// instead of rediss://"),
+        (format!("redis+cluster://{}", lone.address()), "write redis:// instead of redis+cluster://"),
+        (format!("redis+sentinel://{}/main", lone.address()), "it is no Sentinel"),
+    ] {
+        let server = node(&url);
+        let line = store_line(&server);
+        assert!(line.contains(advice), "{line}");
+        let said = server.admin("GET", "/readyz", "").json();
+        assert!(said["store"].as_str().is_some_and(|words| words.contains(advice)), "{said}");
+        let told = server.admin("GET", "/v1/store", "").json();
+        assert_eq!(told["servers"][0]["breaker"], json!("open"), "{told}");
+        assert!(told["servers"][0]["trouble"].as_str().is_some_and(|words| words.contains(advice)), "{told}");
+        assert!(server.log().contains(advice), "{}", server.log());
+    }
 }
 
 #[test]

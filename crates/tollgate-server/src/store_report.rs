@@ -2,7 +2,9 @@
 
 use crate::metrics::{Exposition, Kind};
 use serde::Serialize;
-use tollgate::{BreakerState, Drift, Durations, LeaseCounts, ServerReport, StoreReport, Topology};
+use tollgate::{
+    BreakerState, Drift, Durations, LeaseCounts, ServerReport, StoreErrorCause, StoreReport, Topology,
+};
 
 /// What `/readyz` says of the store; where its servers are only to who has the token.
 pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
@@ -12,6 +14,16 @@ pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
         (0, _) => format!("degraded: none of its servers was found yet, so {holds}"),
         (_, 0) if report.uncovered_slots > 0 => {
             format!("degraded: {} slots have no server, so {holds} for their keys", report.uncovered_slots)
+        }
+        (_, 0) if report.read_only().next().is_some() => {
+            let (count, holds) = (report.read_only().count(), "for requests that have to be written");
+            let who = match (in_full, servers) {
+                (true, _) => report.read_only().map(ServerReport::in_words).collect::<Vec<_>>().join(", "),
+                (false, 1) => "it".to_owned(),
+                (false, _) => format!("{count} of {servers} servers"),
+            };
+            let modes = "rules hold as their on_store_failure says";
+            format!("degraded: no writes are taken by {who}, so {modes} {holds}")
         }
         (_, 0) if report.has_missed() => {
             let refused = report.servers.iter().filter(|server| in_full && server.trouble.is_some());
@@ -57,6 +69,8 @@ struct Server<'a> {
     replicas: u32,
     breaker: &'static str,
     trouble: Option<&'a str>,
+    cause: Option<&'static str>,
+    takes_writes: bool,
     script_loaded: bool,
     eviction_policy: Option<&'a str>,
     may_forget_limits: bool,
@@ -165,6 +179,8 @@ impl<'a> Server<'a> {
             replicas: server.replicas,
             breaker: server.breaker.name(),
             trouble: server.trouble.as_deref(),
+            cause: server.cause.map(StoreErrorCause::name),
+            takes_writes: server.takes_writes,
             script_loaded: server.has_script,
             eviction_policy: server.eviction_policy.as_deref(),
             may_forget_limits: server.may_forget,
@@ -293,6 +309,10 @@ impl Exposition {
                 BreakerState::Open => 2,
             }
         });
+        let help = "1 if the server is asked and takes writes.";
+        self.of_servers("tollgate_store_writable", Gauge, help, servers, |server| {
+            u8::from(server.breaker == BreakerState::Closed && server.takes_writes)
+        });
         let help = "1 if the server may drop states of clients that are being refused.";
         self.of_servers("tollgate_store_may_forget", Gauge, help, servers, |server| {
             u8::from(server.may_forget)
@@ -307,6 +327,7 @@ impl Exposition {
         });
         self.store_drift(servers);
         self.store_failures(servers);
+        self.store_errors(servers);
         self.store_calls(servers);
     }
 
@@ -362,6 +383,25 @@ impl Exposition {
         );
     }
 
+    fn store_errors(&mut self, servers: &[ServerReport]) {
+        let of_server = |server: &'_ ServerReport| {
+            StoreErrorCause::ALL.map(|cause| (cause.name(), server.errors.of(cause)))
+        };
+        let samples: Vec<_> = servers
+            .iter()
+            .flat_map(|server| {
+                of_server(server)
+                    .map(|(cause, count)| ([("server", server.address.as_str()), ("cause", cause)], count))
+            })
+            .collect();
+        self.family(
+            "tollgate_store_errors_total",
+            Kind::Counter,
+            "Errors that the server answered with, and attempts to use it that failed, by cause.",
+            samples.iter().map(|(labels, count)| (&labels[..], count)),
+        );
+    }
+
     fn store_calls(&mut self, servers: &[ServerReport]) {
         let calls = servers.iter().map(|server| (&*server.address, &server.calls));
         self.durations_by("server", "tollgate_store_call_duration_seconds", "How long calls took.", calls);
@@ -372,7 +412,7 @@ impl Exposition {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use tollgate::{FailureCounts, StoreCounts};
+    use tollgate::{FailureCounts, StoreCounts, StoreErrorCounts};
 
     fn server(address: &str, breaker: BreakerState, trouble: Option<&str>) -> ServerReport {
         ServerReport {
@@ -381,12 +421,15 @@ mod tests {
             replicas: 0,
             breaker,
             trouble: trouble.map(str::to_owned),
+            cause: None,
+            takes_writes: true,
             has_script: true,
             eviction_policy: None,
             may_forget: false,
             drift: None,
             calls: Durations::default(),
             failures: FailureCounts::default(),
+            errors: StoreErrorCounts::default(),
             reconnects: 0,
             script_loads: 0,
         }
@@ -411,6 +454,10 @@ mod tests {
         let full = || {
             vec![server("a:1", BreakerState::Closed, Some("OOM")), server("b:1", BreakerState::Closed, None)]
         };
+        let read_only = || {
+            let full = server("a:1", BreakerState::Closed, Some("OOM"));
+            vec![ServerReport { takes_writes: false, ..full }, server("b:1", BreakerState::Closed, None)]
+        };
         let away = || {
             vec![
                 server("a:1", BreakerState::Open, Some("timed out")),
@@ -422,6 +469,7 @@ mod tests {
             (report(well(), 0, Some(1_500)), "answers", "answers"),
             (report(Vec::new(), 0, None), "none of its servers", "none of its servers"),
             (report(away(), 0, Some(10)), "1 of 2 servers", "no answer from a:1 (timed out), so"),
+            (report(read_only(), 0, None), "by 1 of 2 servers, so", "no writes are taken by a:1 (OOM), so"),
             (report(well(), 7, None), "7 slots have no server, so", "7 slots have no server, so"),
             (report(well(), 0, Some(10)), "requests got no answer within", "requests got no answer within"),
             (report(full(), 0, Some(10)), "requests got no answer within", "no answer from a:1 (OOM) within"),

@@ -82,8 +82,14 @@ pub struct ServerReport {
     pub replicas: u32,
     /// Whether it is asked.
     pub breaker: BreakerState,
-    /// What is wrong with it: why it is not asked, or what it has refused within the last second.
+    /// What is wrong with it and what to do about it: why it is not asked, why it takes no writes, or which error it answered
+    /// with within the last second.
     pub trouble: Option<String>,
+    /// The kind of what is wrong with it.
+    pub cause: Option<StoreErrorCause>,
+    /// Whether it takes writes, as far as is known. A server that does not is asked all the same: it still answers requests
+    /// that change nothing, such as those of clients that have nothing left.
+    pub takes_writes: bool,
     /// Whether it has the script that decides.
     pub has_script: bool,
     /// What it drops when its memory is full, like `noeviction`; nothing if it does not say.
@@ -96,6 +102,8 @@ pub struct ServerReport {
     pub calls: Durations,
     /// Calls that got no answer, by what went wrong.
     pub failures: FailureCounts,
+    /// Errors that it answered with, and attempts to use it that failed, by cause.
+    pub errors: StoreErrorCounts,
     /// How many connections were made beyond those that it began with.
     pub reconnects: u64,
     /// How often the script was loaded.
@@ -122,6 +130,112 @@ impl BreakerState {
             BreakerState::HalfOpen => "half_open",
             BreakerState::Open => "open",
         }
+    }
+}
+
+/// Why a server of a store can't be used, or answers with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorCause {
+    /// No connection can be made, or it ends.
+    Unreachable,
+    /// It does not answer in time.
+    Timeout,
+    /// TLS is spoken by one side only: the URL says `rediss://` and the server does not speak it, or the other way round.
+    TlsMismatch,
+    /// The TLS handshake fails, such as for a certificate that is not trusted.
+    Tls,
+    /// It wants a password, or does not accept the user or the password in the URL.
+    Password,
+    /// The user may not run a command or access a key.
+    Permission,
+    /// It is not what the URL says: no Cluster, no Sentinel, or a Cluster or Sentinel where one server is expected.
+    Topology,
+    /// It does not know a command that is needed.
+    Unsupported,
+    /// It is a replica.
+    Replica,
+    /// The Cluster takes no commands, or nobody serves a slot.
+    ClusterDown,
+    /// It is loading its data, or waits for its master.
+    Loading,
+    /// It is busy with a script.
+    Busy,
+    /// It takes no writes: it is out of memory.
+    OutOfMemory,
+    /// It takes no writes: it can't save to disk.
+    Persistence,
+    /// It takes no writes: too few replicas follow it.
+    Replicas,
+    /// Any other.
+    Other,
+}
+
+impl StoreErrorCause {
+    /// All causes.
+    pub const ALL: [StoreErrorCause; 16] = [
+        StoreErrorCause::Unreachable,
+        StoreErrorCause::Timeout,
+        StoreErrorCause::TlsMismatch,
+        StoreErrorCause::Tls,
+        StoreErrorCause::Password,
+        StoreErrorCause::Permission,
+        StoreErrorCause::Topology,
+        StoreErrorCause::Unsupported,
+        StoreErrorCause::Replica,
+        StoreErrorCause::ClusterDown,
+        StoreErrorCause::Loading,
+        StoreErrorCause::Busy,
+        StoreErrorCause::OutOfMemory,
+        StoreErrorCause::Persistence,
+        StoreErrorCause::Replicas,
+        StoreErrorCause::Other,
+    ];
+
+    /// The name it goes by in metrics and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            StoreErrorCause::Unreachable => "unreachable",
+            StoreErrorCause::Timeout => "timeout",
+            StoreErrorCause::TlsMismatch => "tls_mismatch",
+            StoreErrorCause::Tls => "tls",
+            StoreErrorCause::Password => "password",
+            StoreErrorCause::Permission => "permission",
+            StoreErrorCause::Topology => "topology",
+            StoreErrorCause::Unsupported => "unsupported",
+            StoreErrorCause::Replica => "replica",
+            StoreErrorCause::ClusterDown => "cluster_down",
+            StoreErrorCause::Loading => "loading",
+            StoreErrorCause::Busy => "busy",
+            StoreErrorCause::OutOfMemory => "out_of_memory",
+            StoreErrorCause::Persistence => "persistence",
+            StoreErrorCause::Replicas => "replicas",
+            StoreErrorCause::Other => "other",
+        }
+    }
+
+    /// Whether it stops writes and nothing else: requests that change nothing are still answered.
+    pub const fn stops_writes_only(self) -> bool {
+        matches!(
+            self,
+            StoreErrorCause::OutOfMemory | StoreErrorCause::Persistence | StoreErrorCause::Replicas
+        )
+    }
+}
+
+/// How many errors there were of each cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreErrorCounts([u64; StoreErrorCause::ALL.len()]);
+
+impl StoreErrorCounts {
+    /// Counts by a function of the cause.
+    pub fn count(count: impl Fn(StoreErrorCause) -> u64) -> StoreErrorCounts {
+        StoreErrorCounts(StoreErrorCause::ALL.map(count))
+    }
+
+    /// How many there were of a cause.
+    pub const fn of(&self, cause: StoreErrorCause) -> u64 {
+        self.0[cause as usize]
     }
 }
 
@@ -262,11 +376,17 @@ impl StoreReport {
         self.last_miss.is_some_and(|ago| ago < LATELY)
     }
 
-    /// Whether some requests are answered without the store: a server is away or none is known yet, slots of a Cluster have
-    /// no server, or a request got no answer within the last second.
+    /// The servers that are asked but take no writes.
+    pub fn read_only(&self) -> impl Iterator<Item = &ServerReport> {
+        self.servers.iter().filter(|server| server.breaker == BreakerState::Closed && !server.takes_writes)
+    }
+
+    /// Whether some requests are answered without the store: a server is away or none is known yet or takes no writes, slots
+    /// of a Cluster have no server, or a request got no answer within the last second.
     pub fn is_degraded(&self) -> bool {
         self.servers.is_empty()
             || self.away().next().is_some()
+            || self.read_only().next().is_some()
             || self.uncovered_slots > 0
             || self.has_missed()
     }

@@ -42,8 +42,8 @@ pub use durations::{DURATION_BOUNDS_MICROS, Durations};
 #[cfg(feature = "rules")]
 pub use gate::{Binding, Cause, Docket, Emergency, Gate, HeldTo, Outcomes, Policy, RuleOutcomes, Verdict};
 pub use health::{
-    BreakerState, Drift, FailureCounts, KeyLease, LeaseCounts, ServerReport, StoreCounts, StoreHealth,
-    StoreReport, Topology,
+    BreakerState, Drift, FailureCounts, KeyLease, LeaseCounts, ServerReport, StoreCounts, StoreErrorCause,
+    StoreErrorCounts, StoreHealth, StoreReport, Topology,
 };
 pub use limiter::{AcquireError, Limiter, Request};
 pub use limits::{IntoLimits, LimitsError};

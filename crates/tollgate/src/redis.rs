@@ -18,6 +18,7 @@
 mod breaker;
 mod bundle;
 mod cluster;
+mod contact;
 mod errand;
 mod fleet;
 mod hand;

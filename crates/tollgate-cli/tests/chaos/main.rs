@@ -17,6 +17,7 @@ mod network;
 mod orders;
 mod partition;
 mod pause;
+mod refusal;
 mod sentinel;
 mod sharded;
 mod trial;

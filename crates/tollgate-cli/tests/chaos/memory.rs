@@ -1,11 +1,13 @@
 //! The server has no memory left and takes no writes.
 
 use super::account::{Extent, Kept};
-use super::fleet::{Ask, FEW};
+use super::fleet::{Ask, FEW, Fleet};
 use super::trial::Trial;
+use std::thread;
 use std::time::Duration;
-use tollgate_testkit::servers::{Brand, Node, RedisServer};
-use tollgate_testkit::{PATIENCE, despite_stalls, within};
+use tollgate_testkit::despite_stalls;
+use tollgate_testkit::load::Load;
+use tollgate_testkit::servers::{Brand, RedisServer};
 
 #[test]
 fn memory_is_full_and_then_freed() {
@@ -29,11 +31,13 @@ fn memory_is_full_and_then_freed() {
         for node in &trial.fleet.nodes {
             let early = r#"{"client_key":"early","endpoint":"/few"}"#;
             for path in ["/v1/peek", "/v1/check"] {
-                let said = asked_of_the_store(node, path, early);
+                let said = node.post(path, early);
+                assert!(!said.contains("degraded"), "{path}: {said}");
                 assert!(said.contains(r#""allowed":false"#), "{path}: {said}");
             }
             let late = r#"{"client_key":"late","endpoint":"/few"}"#;
-            let said = asked_of_the_store(node, "/v1/peek", late);
+            let said = node.post("/v1/peek", late);
+            assert!(!said.contains("degraded"), "{said}");
             assert!(said.contains(r#""remaining":20"#), "{said}");
         }
         let late = trial.fleet.ask_for_few("late");
@@ -54,11 +58,41 @@ fn memory_is_full_and_then_freed() {
     });
 }
 
-/// What the store says for which nothing has to be written. It says nothing if that travels with something that has to be.
-#[track_caller]
-fn asked_of_the_store(node: &Node, path: &str, body: &str) -> String {
-    within(PATIENCE, "the store tells what it need not write", || {
-        let said = node.post(path, body);
-        (!said.contains("degraded")).then_some(said)
-    })
+/// How many peeks are made beside those who write.
+const PEEKS: u64 = 300;
+
+/// Checks travel together, and those that can't be written take no other along.
+#[test]
+fn who_need_not_be_written_is_answered_by_a_full_store_beside_eight_who_must_be() {
+    despite_stalls(|| {
+        for brand in Brand::ALL {
+            let redis = RedisServer::setup(brand).set("maxmemory-policy", "noeviction").start();
+            let fleet = Fleet::start(1, &redis.url());
+            assert_eq!(fleet.ask_for_few("early").allowed, FEW);
+            redis.command(&["CONFIG", "SET", "maxmemory", "1"]).done();
+            let target = || fleet.targets().remove(0);
+            let writers =
+                Load::on([target()]).endpoints(&["/open"]).zipf_keys(1000).connections(8).rate(2000).begin();
+            writers.await_more(100);
+            let ask = |path: &'static str, client: &str| {
+                let body = format!(r#"{{"client_key":"{client}","endpoint":"/few"}}"#);
+                Load::on([target()]).post(path, &body).connections(2).run(PEEKS)
+            };
+            let (peeks, denied) = thread::scope(|scope| {
+                let peeks = scope.spawn(|| ask("/v1/peek", "late"));
+                (ask("/v1/check", "early"), peeks.join().unwrap())
+            });
+            for tally in [&peeks, &denied] {
+                assert_eq!((tally.failed(), tally.degraded()), (0, 0), "{brand:?}");
+            }
+            let written = writers.end();
+            let by_the_store = written.answers().iter().filter(|answer| !answer.is_degraded);
+            println!(
+                "{brand:?}: {} writers, {} of them by the store",
+                written.answers().len(),
+                by_the_store.count()
+            );
+            assert!(written.degraded() > 0, "nothing could be written");
+        }
+    });
 }

@@ -6,7 +6,7 @@ use tollgate::rules::{RuleSet, read};
 use tollgate::{
     BreakerState, Cap, Draws, Drift, Durations, Failure, FailureCounts, FailureMode, Gate, KeyLease, KeyRef,
     LeaseCounts, Limit, ManualClock, MemoryStats, MemoryStore, Micros, PermitId, Scope, ServerReport, Store,
-    StoreCounts, StoreHealth, StoreReport, Topology,
+    StoreCounts, StoreErrorCause, StoreErrorCounts, StoreHealth, StoreReport, Topology,
 };
 use tollgate_server::Keeping;
 
@@ -76,12 +76,15 @@ impl StoreHealth for Alone {
             replicas: 1,
             breaker: BreakerState::Closed,
             trouble: None,
+            cause: None,
+            takes_writes: true,
             has_script: true,
             eviction_policy: Some("allkeys-lru".to_owned()),
             may_forget: true,
             drift: Some(Drift::Behind(Duration::from_millis(250))),
             calls,
             failures: FailureCounts { timeout: 3, ..FailureCounts::default() },
+            errors: StoreErrorCounts::default(),
             reconnects: 2,
             script_loads: 1,
         };
@@ -91,12 +94,19 @@ impl StoreHealth for Alone {
             replicas: 0,
             breaker: BreakerState::Open,
             trouble: Some("connection refused".to_owned()),
+            cause: Some(StoreErrorCause::Unreachable),
+            takes_writes: true,
             has_script: false,
             eviction_policy: None,
             may_forget: false,
             drift: None,
             calls: Durations::default(),
             failures: FailureCounts { unreachable: 7, ..FailureCounts::default() },
+            errors: StoreErrorCounts::count(
+                |cause| {
+                    if cause == StoreErrorCause::Unreachable { 5 } else { 0 }
+                },
+            ),
             reconnects: 0,
             script_loads: 0,
         };

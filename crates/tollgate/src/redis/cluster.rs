@@ -9,8 +9,10 @@
 mod map;
 pub(super) mod slot;
 
-use super::node::{Answer, Batch, Node, Phase, Terms};
+use super::contact::Contact;
+use super::node::{Answer, Batch, Node, Phase, Terms, Trouble};
 use super::url::Server;
+use crate::health::StoreErrorCause;
 use ::redis::{Value, cmd};
 use arc_swap::ArcSwap;
 use map::{Doubt, Map, Word};
@@ -46,7 +48,7 @@ pub(super) struct Cluster {
 struct Shared {
     terms: Terms,
     /// The nodes that were listed, asked when no other answers.
-    seeds: Vec<Server>,
+    seeds: Vec<Contact>,
     map: ArcSwap<Map>,
     nodes: Mutex<HashMap<Server, Arc<Node>>>,
     /// Those that are no longer on the map, and since when, in the order in which they left it.
@@ -75,6 +77,11 @@ impl Cluster {
     /// The nodes that have slots.
     pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
         self.shared.map.load().nodes().to_vec()
+    }
+
+    /// The nodes that were listed.
+    pub(super) fn contacts(&self) -> &[Contact] {
+        &self.shared.seeds
     }
 
     /// How many slots nobody has.
@@ -161,7 +168,7 @@ impl Shared {
     fn new(seeds: Vec<Server>, terms: Terms) -> Shared {
         Shared {
             terms,
-            seeds,
+            seeds: seeds.into_iter().map(Contact::new).collect(),
             map: ArcSwap::from_pointee(Map::empty()),
             nodes: Mutex::new(HashMap::new()),
             leaving: Mutex::default(),
@@ -176,19 +183,55 @@ impl Shared {
         let mut older = Vec::new();
         for node in self.up_nodes() {
             let Some(link) = node.link() else { continue };
-            match ask_for_map(&link, node.server()).await {
-                Some(word) if word.epoch >= known => return doubt.dispel(word),
-                word => older.extend(word),
+            match self.ask_for_map(&link, node.server()).await {
+                Ok(word) if word.epoch >= known => return doubt.dispel(word),
+                word => older.extend(word.ok()),
             }
         }
         for seed in &self.seeds {
-            let Ok(link) = self.terms.dialer.dial(seed, || {}).await else { continue };
-            match ask_for_map(&link, seed).await {
-                Some(word) if word.epoch >= known => return doubt.dispel(word),
-                word => older.extend(word),
+            match self.ask_seed(seed).await {
+                Ok(word) if word.epoch >= known => return doubt.dispel(word),
+                word => older.extend(word.ok()),
             }
         }
         doubt.weigh(older)
+    }
+
+    /// Asks a node that was listed. As long as nobody has answered, it is told why this one does not.
+    async fn ask_seed(&self, seed: &Contact) -> Result<Word, Trouble> {
+        let asked = async {
+            let link = self.terms.dialer.dial(seed.server(), || {}).await?;
+            self.ask_for_map(&link, seed.server()).await
+        };
+        let answer = asked.await;
+        match &answer {
+            Ok(_) => seed.note_answer(),
+            Err(trouble) => {
+                let news = seed.note_failure(&self.terms.dialer, trouble.clone()).await;
+                if let Some(news) = news.filter(|_| !*self.is_known.borrow()) {
+                    warn!(server = %seed.server(), "store cluster can't be asked for its nodes: {news}");
+                }
+            }
+        }
+        answer
+    }
+
+    async fn ask_for_map(&self, link: &super::node::Link, server: &Server) -> Result<Word, Trouble> {
+        let [mut info, mut slots] = [cmd("CLUSTER"), cmd("CLUSTER")];
+        info.arg("INFO");
+        slots.arg("SLOTS");
+        let asker = self.terms.dialer.asker();
+        let answer = timeout(PATIENCE, link.send(&Batch::new([info, slots]))).await;
+        let answer = answer.map_err(|_| Trouble::too_slow(PATIENCE))?;
+        let values = answer.map_err(|error| asker.explain_connect(&error))?;
+        let unreadable = || Trouble::new(StoreErrorCause::Other, "what it says of its cluster can't be read");
+        match values.as_slice() {
+            [Value::ServerError(error), _] | [_, Value::ServerError(error)] => Err(asker.explain(error)),
+            [Value::BulkString(info), slots] => {
+                Word::read(&String::from_utf8_lossy(info), slots, server).ok_or_else(unreadable)
+            }
+            _ => Err(unreadable()),
+        }
     }
 
     /// Some nodes that are there, not always the same ones first.
@@ -226,6 +269,11 @@ impl Shared {
             self.make_room(nodes.len());
             nodes.clone()
         };
+        for (server, slot) in word.first_slots() {
+            if let Some(node) = started.get(server) {
+                node.set_probe_slot(slot);
+            }
+        }
         let before = self.map.load_full();
         let map = word.map(&started);
         self.tell(&before, &map);
@@ -303,15 +351,6 @@ impl Shared {
     }
 }
 
-async fn ask_for_map(link: &super::node::Link, server: &Server) -> Option<Word> {
-    let [mut info, mut slots] = [cmd("CLUSTER"), cmd("CLUSTER")];
-    info.arg("INFO");
-    slots.arg("SLOTS");
-    let values = timeout(PATIENCE, link.send(&Batch::new([info, slots]))).await.ok()?.ok()?;
-    let [Value::BulkString(info), slots] = values.as_slice() else { return None };
-    Word::read(&String::from_utf8_lossy(info), slots, server)
-}
-
 /// Reads where a command is sent on to. A node that doesn't know its own name means the host that was asked.
 fn read_endpoint(text: &str, asked: &Server) -> Option<Server> {
     let (host, port) = text.rsplit_once(':')?;
@@ -334,6 +373,7 @@ mod tests {
     use super::super::url::Login;
     use super::*;
     use crate::clock::SystemClock;
+    use crate::health::Topology;
 
     /// A cluster of which each port is a master with a slot.
     fn word(ports: std::ops::Range<u16>) -> Word {
@@ -351,9 +391,10 @@ mod tests {
     /// Nothing here waits, so no node gets as far as to connect.
     #[tokio::test]
     async fn no_more_nodes_are_spoken_to_than_may_be_however_many_come_and_go() {
-        let dialer = Dialer::new(&Login::default(), 0, None).expect("it needs no files");
+        let dialer = Dialer::new(&Login::default(), 0, None, Topology::Cluster).expect("it needs no files");
         let clock = Arc::new(SystemClock::new());
-        let terms = Terms { dialer, script: "", links: 2, in_flight: 1, role: RoleCheck::Cluster, clock };
+        let (script, digest) = ("", String::new());
+        let terms = Terms { dialer, script, digest, links: 2, in_flight: 1, role: RoleCheck::Cluster, clock };
         let shared = Shared::new(Vec::new(), terms);
         let count = || (shared.nodes.lock().len(), shared.leaving.lock().len());
         shared.install(&word(10_000..10_600));

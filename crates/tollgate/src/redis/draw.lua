@@ -11,6 +11,13 @@
 -- The commonest request, one draw of some units from one bucket, is decided in the loop below; whatever else comes is
 -- handed to functions that are only made when they are needed, because the whole script runs anew with every call.
 --
+-- A server may take no writes, for want of memory, say (OOM, MISCONF, NOREPLICAS). Then the first write of a call is refused,
+-- before anything has changed, and the call is decided once more, writing nothing: who would have to be written is told so
+-- (UNWRITTEN), and everybody else gets an answer. Once a write was taken, a server takes all others of the same call.
+--
+-- Called with a key and no arguments, it changes nothing, and says whether it would run: which commands the user lacks, and
+-- what a write would be refused with. wire.rs and node/keeper.rs name the same commands and codes.
+--
 -- What a draw costs, in instructions of Redis 7.0.15 (callgrind; distinct keys, all granted): 79 k alone, 29 k of 16 in a
 -- call, 26 k of 64; a plain script that does one GCRA check with GET and SET PX takes 59 k, a token bucket in a hash 73 k.
 -- Of the 26 k, 14 k are PSETEX, which is 5 % cheaper than SET PX. GET key by key instead of MGET costs 2.7 k more.
@@ -21,6 +28,20 @@ local ceil, floor = math.ceil, math.floor
 -- A drained state says the same as none, so a state may lapse once it has drained. It is kept for this many
 -- milliseconds more, so that a clock set back by a moment finds it still there.
 local SLACK = 1000
+
+if not ARGV[1] then
+  local missing = {}
+  local commands = 'TIME MGET PSETEX DEL PEXPIRE LRANGE LINDEX LLEN LSET LTRIM RPUSH ZSCORE ZADD ZREM ZCARD ZRANGEBYLEX '
+    .. 'ZREVRANGEBYLEX'
+  for command in string.gmatch(commands, '%u+') do
+    if not redis.acl_check_cmd(command) then
+      missing[#missing + 1] = command
+    end
+  end
+  -- It changes nothing, since there is nothing under the key, and is refused where a write would be.
+  local said = redis.acl_check_cmd('ZADD') and redis.pcall('ZADD', KEYS[1], 'XX', 0, '')
+  return {table.concat(missing, ' '), type(said) == 'table' and said.err or ''}
+end
 
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -47,6 +68,15 @@ end
 local records = ARGV[2]
 local reply, said = {write('>I7', now), '', ''}, 1
 
+-- Whether this call has written something; and the code of the error that its first write was refused with, if it was.
+local has_written, unwritable = false, nil
+
+-- The code of an error, if it says that the server takes no writes, and nothing else.
+local function find_refusal(err)
+  local code = string.match(err, '^%-?(%u+)')
+  return (code == 'OOM' or code == 'MISCONF' or code == 'NOREPLICAS') and code or nil
+end
+
 -- Makes the laws whose states are strings, and returns what makes the two functions that go by them: the one that
 -- decides groups of any kind, and the one that deals with leases.
 local function make_laws()
@@ -65,6 +95,22 @@ local function make_laws()
 
   local function lapse_in(drained)
     return max(1, ceil((drained - now) / 1000) + SLACK)
+  end
+
+  -- Writes to a list or a sorted set. If that is the first write of the call and the server takes none, the group is left
+  -- alone from there on, with `unwritable` saying why. Any other error ends the call.
+  local function put(...)
+    if has_written then
+      return call(...)
+    end
+    local answer = redis.pcall(...)
+    if type(answer) == 'table' and answer.err then
+      local code = find_refusal(answer.err)
+      unwritable = unwritable or code
+      error(code or answer, 0)
+    end
+    has_written = true
+    return answer
   end
 
   -- Whether a value was written by this very limit. A bucket of which units are lent has eight bytes more.
@@ -326,7 +372,7 @@ local function make_laws()
     local TAKE, LOOK, GIVE, CLEAR = 0, 1, 2, 3
     local GRANTED, SPARED, REFUSED = 0, 1, 2
     local ABSENT, COUNTED = 4, 8
-    local STUCK, MANY = 16, 32
+    local STUCK, MANY, UNWRITTEN = 16, 32, 64
     local LOG, PLACES = 3, 4
     local NEVER = 2 ^ 53
 
@@ -376,21 +422,25 @@ local function make_laws()
       -- Time never runs back past the newest unit.
       local reached, per = max(now, newest), min(aged_under, limit.b)
       if newest + per <= reached then
-        call('DEL', key)
+        if not unwritable then
+          put('DEL', key)
+        end
         return open
       end
       local length = call('LLEN', key)
       if oldest + per <= reached then
         local kept = log.first(key, 2, length - 1, function(at) return at + per > reached end)
         oldest, base = log.entry(key, kept)
-        call('LTRIM', key, kept - 1, -1)
-        call('LSET', key, 0, write('>I7', limit.b))
-        length = length - kept + 1
-      elseif aged_under ~= limit.b then
-        call('LSET', key, 0, write('>I7', limit.b))
+        if not unwritable then
+          put('LTRIM', key, kept - 1, -1)
+          put('LSET', key, 0, write('>I7', limit.b))
+          length = length - kept + 1
+        end
+      elseif aged_under ~= limit.b and not unwritable then
+        put('LSET', key, 0, write('>I7', limit.b))
       end
-      if aged_under ~= limit.b then
-        call('PEXPIRE', key, lapse_in(newest + limit.b))
+      if aged_under ~= limit.b and not unwritable then
+        put('PEXPIRE', key, lapse_in(newest + limit.b))
       end
       open.used, open.newest, open.base, open.run, open.length = before + run - base, newest, base, run, length
       return open
@@ -404,33 +454,33 @@ local function make_laws()
       local at = max(now, open.newest)
       if open.length > 0 and open.newest == at then
         local before = open.base + open.used - open.run
-        call('LSET', key, -1, write('>I7I7I4', at, before, open.run + units))
+        put('LSET', key, -1, write('>I7I7I4', at, before, open.run + units))
       else
         local entry = write('>I7I7I4', at, open.base + open.used, units)
         if open.length == 0 then
-          call('RPUSH', key, write('>I7', limit.b), entry)
+          put('RPUSH', key, write('>I7', limit.b), entry)
         else
-          call('RPUSH', key, entry)
+          put('RPUSH', key, entry)
         end
       end
-      call('PEXPIRE', key, lapse_in(at + limit.b))
+      put('PEXPIRE', key, lapse_in(at + limit.b))
     end
 
     function log.give(limit, key, open, units)
       if open.length == 0 or units == 0 then
         return
       elseif units >= open.used then
-        call('DEL', key)
+        put('DEL', key)
         return
       end
       local left = open.base + open.used - units
       local kept = log.first(key, 1, open.length - 1, function(_, before, run) return before + run >= left end)
       local at, before, run = log.entry(key, kept)
-      call('LTRIM', key, 0, kept)
+      put('LTRIM', key, 0, kept)
       if before + run > left then
-        call('LSET', key, -1, write('>I7I7I4', at, before, left - before))
+        put('LSET', key, -1, write('>I7I7I4', at, before, left - before))
       end
-      call('PEXPIRE', key, lapse_in(at + limit.b))
+      put('PEXPIRE', key, lapse_in(at + limit.b))
     end
 
     -- What is left, when everything is back and, if it is refused, when to come back.
@@ -464,34 +514,42 @@ local function make_laws()
       end
       local used = tonumber(score or 0)
       if used == 0 then
-        return {used = 0}
+        return {used = 0, kept = 0}
       end
-      local lapsed = false
+      local kept = used
+      local lapsed, from = false, 0
       local upto = '(L' .. write('>I7', now + 1)
       repeat
-        local found = call('ZRANGEBYLEX', key, '[L', upto, 'LIMIT', 0, 100)
+        local found = call('ZRANGEBYLEX', key, '[L', upto, 'LIMIT', from, 100)
         for _, hold in ipairs(found) do
           used, lapsed = used - places.remove(key, hold), true
         end
+        if unwritable then
+          -- What was not removed is passed over.
+          from = from + 100
+        end
       until #found < 100
-      if lapsed then
+      if lapsed and not unwritable then
         places.count(key, used)
       end
-      return {used = used}
+      -- Where nothing can be written, what has lapsed is kept, and counted in the sum that is.
+      return {used = used, kept = unwritable and kept or used}
     end
 
     -- Removes a hold, given as it stands in the order of lapses, and says how many units it had.
     function places.remove(key, hold)
       local lapse, permit, units, number = read('>c7c8I4B', hold, 2)
-      call('ZREM', key, hold, write('>c1c8Bc7I4', 'P', permit, number, lapse, units))
+      if not unwritable then
+        put('ZREM', key, hold, write('>c1c8Bc7I4', 'P', permit, number, lapse, units))
+      end
       return units
     end
 
     function places.count(key, used)
       if used > 0 then
-        call('ZADD', key, used, 'u')
+        put('ZADD', key, used, 'u')
       else
-        call('DEL', key)
+        put('DEL', key)
       end
     end
 
@@ -507,11 +565,11 @@ local function make_laws()
       repeat
         -- The same permit may hold several times, even since the same microsecond.
         number = number + 1
-        added = call('ZADD', key, 'NX', 0, write('>c1c7c8I4B', 'L', lapse, permit, units, number),
+        added = put('ZADD', key, 'NX', 0, write('>c1c7c8I4B', 'L', lapse, permit, units, number),
           0, write('>c1c8Bc7I4', 'P', permit, number, lapse, units))
       until added == 2 or number == 255
-      call('ZADD', key, open.used + units, 'u')
-      call('PEXPIRE', key, lapse_in(places.last(key)))
+      put('ZADD', key, open.used + units, 'u')
+      put('PEXPIRE', key, lapse_in(places.last(key)))
     end
 
     function places.give(_, key, open, _, permit)
@@ -519,10 +577,10 @@ local function make_laws()
       if #held == 0 then
         return
       end
-      local used = open.used
+      local used = open.kept
       for _, hold in ipairs(held) do
         local number, lapse, units = read('>Bc7I4', hold, 10)
-        call('ZREM', key, hold, write('>c1c7c8I4B', 'L', lapse, permit, units, number))
+        put('ZREM', key, hold, write('>c1c7c8I4B', 'L', lapse, permit, units, number))
         used = used - units
       end
       places.count(key, used)
@@ -542,7 +600,7 @@ local function make_laws()
     -- How long until so many permits have lapsed that no more than `room` units are held.
     function places.wait(key, used, room)
       local from = 0
-      if call('ZCARD', key) == 2 * used + 1 then
+      if not unwritable and call('ZCARD', key) == 2 * used + 1 then
         -- Every hold is of one unit, so that the one to wait for is known by its rank.
         from, used = used - room - 1, room + 1
       end
@@ -550,7 +608,10 @@ local function make_laws()
         local found = call('ZRANGEBYLEX', key, '[L', '(M', 'LIMIT', from, 100)
         for _, hold in ipairs(found) do
           local lapse, _, units = read('>I7c8I4', hold, 2)
-          used = used - units
+          -- What has lapsed is not counted, and may be there if nothing can be written.
+          if lapse > now then
+            used = used - units
+          end
           if used <= room then
             return max(0, lapse - now)
           end
@@ -649,12 +710,17 @@ local function make_laws()
         end
         draw.granted = min(draw.most, room)
         if draw.granted > 0 then
-          roll.add(limit, key, open, draw.granted, draw.permit)
+          if not unwritable then
+            roll.add(limit, key, open, draw.granted, draw.permit)
+          end
           draw.is_changed = true
         end
         return GRANTED
+      elseif unwritable and not (unwritable == 'OOM' and draw.is_alone) then
+        draw.is_changed = open.used > 0
       elseif act == CLEAR then
-        call('DEL', key)
+        -- Without memory to spare, what makes a list or set smaller can be written all the same.
+        put('DEL', key)
       else
         roll.give(limit, key, open, draw.least, draw.permit)
       end
@@ -664,7 +730,7 @@ local function make_laws()
     local function undo(draws)
       for index = #draws, 1, -1 do
         local draw = draws[index]
-        if draw.is_changed and draw.roll then
+        if draw.is_changed and draw.roll and not unwritable then
           draw.roll.give(draw.limit, draw.key, draw.roll.open(draw.limit, draw.key), draw.granted, draw.permit)
         elseif draw.is_changed then
           values[draw.key], lapses[draw.key] = draw.before, draw.before_lapse
@@ -672,9 +738,29 @@ local function make_laws()
       end
     end
 
+    -- Says that a group was left alone because the server does not take what would have to be written for it.
+    local function say_unwritten()
+      say(char(UNWRITTEN, #unwritable) .. unwritable)
+    end
+
+    -- Whether a group would change something.
+    local function is_changed(draws)
+      for _, draw in ipairs(draws) do
+        if draw.is_changed or not draw.roll and values[draw.key] ~= draw.first then
+          return true
+        end
+      end
+      return false
+    end
+
     -- Decides one request.
     local function decide_one(draws)
       local is_refused = false
+      if unwritable then
+        for _, draw in ipairs(draws) do
+          draw.first, draw.first_lapse, draw.is_alone = values[draw.key], lapses[draw.key], #draws == 1
+        end
+      end
       for _, draw in ipairs(draws) do
         local act = draw.act
         -- After a refusal the others are only looked at: the client learns all that stands in its way.
@@ -695,6 +781,18 @@ local function make_laws()
         end
         look(draw)
         is_refused = is_refused or draw.answer == REFUSED and not draw.is_shadow
+      end
+      if unwritable then
+        local must_write = not is_refused and is_changed(draws)
+        for _, draw in ipairs(draws) do
+          if not draw.roll then
+            values[draw.key], lapses[draw.key] = draw.first, draw.first_lapse
+          end
+        end
+        if must_write then
+          say_unwritten()
+          return
+        end
       end
       if is_refused then
         undo(draws)
@@ -727,6 +825,12 @@ local function make_laws()
           granted = min(granted, draw.fits)
         end
       end
+      for _, draw in ipairs(draws) do
+        if unwritable and min(granted, draw.fits) * draw.least > 0 then
+          say_unwritten()
+          return
+        end
+      end
       say(char(MANY) .. write('>I4', granted))
       for _, draw in ipairs(draws) do
         local requests = min(granted, draw.fits)
@@ -748,23 +852,7 @@ local function make_laws()
       end
     end
 
-    return function(pos)
-      local draws, troubles, draw = {}, {}, nil
-      repeat
-        draw, pos = parse(pos)
-        draws[#draws + 1] = draw
-        local kind = nil
-        if draw.law then
-          adopt(draw)
-          kind = trouble(draw.limit, values[draw.key])
-        end
-        if kind == STALE then
-          local value = values[draw.key]
-          troubles[#troubles + 1] = char(STALE, #draws - 1, #value) .. value
-        elseif kind then
-          troubles[#troubles + 1] = char(kind, #draws - 1)
-        end
-      until draw.is_last
+    local function decide_group(draws, troubles)
       -- Lists and sets are opened last, because that ages them: a group that is left alone leaves everything as it is.
       if #troubles == 0 then
         for index, draw in ipairs(draws) do
@@ -781,7 +869,42 @@ local function make_laws()
       else
         decide_one(draws)
       end
-      return pos
+    end
+
+    -- Returns nothing if the group's first write was the first of the call, and was refused.
+    return function(pos)
+      local draws, troubles, draw, has_roll = {}, {}, nil, false
+      repeat
+        draw, pos = parse(pos)
+        draws[#draws + 1] = draw
+        local kind = nil
+        has_roll = has_roll or draw.roll
+        if draw.law then
+          adopt(draw)
+          kind = trouble(draw.limit, values[draw.key])
+        end
+        if kind == STALE then
+          local value = values[draw.key]
+          troubles[#troubles + 1] = char(STALE, #draws - 1, #value) .. value
+        elseif kind then
+          troubles[#troubles + 1] = char(kind, #draws - 1)
+        end
+      until draw.is_last
+      if not has_roll then
+        decide_group(draws, troubles)
+        return pos
+      end
+      local was_unwritable = unwritable
+      local is_done, why = pcall(decide_group, draws, troubles)
+      if is_done then
+        return pos
+      elseif why ~= unwritable then
+        error(why, 0)
+      elseif was_unwritable then
+        say_unwritten()
+        return pos
+      end
+      return nil
     end
   end
 
@@ -875,7 +998,7 @@ local function make_laws()
       local key, number, term, spent, kept, back, soon, later, one_of, next_pos =
         read('>HHI7I4I4I4I4I4I4', blob, pos)
       local order = {key = key, limit = limits[number], wish = {soon = soon, later = later, one_of = one_of}}
-      if not trouble(order.limit, values[key]) then
+      if not unwritable and not trouble(order.limit, values[key]) then
         order.noted = settle(order, {term = term, spent = spent, kept = kept, back = back}, NO_WISH)
       end
       orders[#orders + 1] = order
@@ -963,22 +1086,54 @@ while pos <= size do
       decide = make_decide()
     end
     pos = decide(pos)
+    if not pos then
+      break
+    end
   end
 end
 
-if lend then
+if lend and not unwritable then
   lend()
 end
 
+local put = has_written and call or redis.pcall
 for key = 1, strings do
   local lapse = lapses[key]
-  if lapse then
-    local value = values[key]
+  if lapse and not unwritable then
+    local value, answer = values[key], nil
     if value then
-      call('PSETEX', KEYS[key], lapse, value)
+      answer = put('PSETEX', KEYS[key], lapse, value)
     else
-      call('DEL', KEYS[key])
+      answer = put('DEL', KEYS[key])
     end
+    -- The first write tells whether the server takes any.
+    if put ~= call then
+      put = call
+      if type(answer) == 'table' and answer.err then
+        unwritable = find_refusal(answer.err)
+        if not unwritable then
+          return answer
+        end
+      end
+    end
+  end
+end
+
+if unwritable then
+  -- Nothing was written: everything is decided once more, the long way, which now writes nothing.
+  lapses, said, pos = {}, 1, 1
+  if strings > 0 then
+    values = call('MGET', unpack(KEYS, 1, strings))
+  end
+  if not make_decide then
+    make_decide, make_lend = make_laws()
+  end
+  decide, lend = decide or make_decide(), ARGV[3] and make_lend()
+  while pos <= size do
+    pos = decide(pos)
+  end
+  if lend then
+    lend()
   end
 end
 

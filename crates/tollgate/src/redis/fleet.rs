@@ -5,6 +5,7 @@
 //! here fails because a server is away: the fleet starts without it and goes on trying.
 
 use super::cluster::{self, Cluster};
+use super::contact::Contact;
 use super::node::{Answer, Batch, Dialer, Node, Phase, RoleCheck, Terms, TrustError};
 use super::report;
 use super::sentinel::Sentinel;
@@ -35,7 +36,10 @@ enum Layout {
 /// What a fleet's servers are used for, and within what bounds.
 #[derive(Clone)]
 pub struct FleetOptions {
-    /// The script that commands call by its digest; it is loaded where it is missing.
+    /// The script that commands call by its digest; it is loaded where it is missing. To find out whether a server would run
+    /// it, it is called once a second on each connection with a key and no arguments. It should then change nothing, and
+    /// return two texts: which commands the user may not run, and the error that a write would be refused with. An error of
+    /// the script itself is taken for nothing wrong.
     pub script: &'static str,
     /// How many connections are kept to each server.
     pub links: usize,
@@ -77,14 +81,15 @@ impl Fleet {
     /// # Errors
     /// If the files that TLS needs are of no use. That a server is away is no error.
     pub fn connect(url: &RedisUrl, options: FleetOptions) -> Result<Fleet, TrustError> {
-        let dialer = Dialer::new(&url.login, url.db, url.tls.as_ref())?;
+        let dialer = Dialer::new(&url.login, url.db, url.tls.as_ref(), url.form.topology())?;
         let FleetOptions { script, links, in_flight, clock } = options;
         let role = match url.form.topology() {
             Topology::Standalone | Topology::Sharded => RoleCheck::NoReplica,
             Topology::Sentinel => RoleCheck::Master,
             Topology::Cluster => RoleCheck::Cluster,
         };
-        let terms = Terms { dialer, script, links: links.max(1), in_flight, role, clock };
+        let digest = sha1_smol::Sha1::from(script).digest().to_string();
+        let terms = Terms { dialer, script, digest, links: links.max(1), in_flight, role, clock };
         let start = |server: &Server| Arc::new(Node::start(server.clone(), terms.clone()));
         let layout = match &url.form {
             Form::Standalone => Layout::One(start(&url.servers[0])),
@@ -195,10 +200,21 @@ impl Fleet {
         Description {
             url: self.url.to_string(),
             topology: self.url.form.topology(),
-            servers: self.nodes().iter().map(|node| report::of_server(node)).collect(),
+            servers: self.servers(),
             sentinels: named.collect(),
             uncovered_slots: self.uncovered_slots(),
         }
+    }
+
+    /// How servers are doing: those that keep state, or, as long as none is known, those that are asked where they are.
+    fn servers(&self) -> Vec<ServerReport> {
+        let nodes = self.nodes();
+        let contacts = match &self.layout {
+            Layout::Sentinel(sentinel) if nodes.is_empty() => sentinel.contacts(),
+            Layout::Cluster(cluster) if nodes.is_empty() => cluster.contacts(),
+            _ => return nodes.iter().map(|node| report::of_server(node)).collect(),
+        };
+        contacts.iter().map(Contact::report).collect()
     }
 
     fn uncovered_slots(&self) -> usize {
@@ -222,7 +238,8 @@ pub struct Description {
     pub url: String,
     /// How its servers belong together.
     pub topology: Topology,
-    /// The servers that keep state; behind Sentinel the master alone.
+    /// The servers that keep state; behind Sentinel the master alone. As long as none is known, the sentinels, or the listed
+    /// nodes of the Cluster.
     pub servers: Vec<ServerReport>,
     /// The sentinels, and whether each has answered of late.
     pub sentinels: Vec<(String, bool)>,

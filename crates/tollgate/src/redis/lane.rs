@@ -539,6 +539,12 @@ impl Courier {
                         left.push(*index);
                     }
                     Ok(Fate::Broken) => fail(draws, self.binder.members(bundle), Failure::Refused),
+                    Ok(Fate::Unwritten(code)) => {
+                        if is_own {
+                            lane.node.note_unwritten(code, bundle.times);
+                        }
+                        fail(draws, self.binder.members(bundle), Failure::Refused);
+                    }
                     Err(failure) => fail(draws, self.binder.members(bundle), failure),
                 }
             }

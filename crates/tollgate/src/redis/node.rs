@@ -14,24 +14,27 @@ mod keeper;
 mod link;
 mod meter;
 mod reply;
+mod trouble;
 mod trust;
 
 pub use facts::Facts;
 pub use meter::Counts;
 pub use trust::TrustError;
 
-pub(super) use dial::Dialer;
+pub(super) use dial::{Diagnosis, Dialer};
 pub(super) use link::{Batch, Link};
+pub(super) use trouble::{Asker, Trouble};
 
 use super::breaker::{Breaker, Change};
+use super::cluster::slot::key_in;
 use super::skew::{DriftChange, Skew};
 use super::url::Server;
-use crate::health::{BreakerState, LATELY};
+use crate::health::{BreakerState, LATELY, StoreErrorCause};
 use ::redis::{Cmd, ServerError, Value, cmd};
 use arc_swap::ArcSwap;
 use meter::Meter;
 use parking_lot::Mutex;
-use reply::{Reply, words};
+use reply::Reply;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -43,6 +46,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Clock, Failure, Micros};
 use tracing::{info, warn};
+use trouble::write_refusal;
 
 /// A call that was given less time than this says little about a server or a connection: it is not held against them.
 const FAIR_DEADLINE: Duration = Duration::from_millis(10);
@@ -55,6 +59,8 @@ pub(super) struct Terms {
     pub(super) dialer: Dialer,
     /// Loaded where it is missing.
     pub(super) script: &'static str,
+    /// What servers know it by.
+    pub(super) digest: String,
     /// How many connections are kept.
     pub(super) links: usize,
     /// The most commands in flight at once.
@@ -100,17 +106,34 @@ struct Core {
     skew: Mutex<Skew>,
     facts: Mutex<Option<Facts>>,
     /// Why it is away.
-    trouble: Mutex<Option<String>>,
+    trouble: Mutex<Option<Trouble>>,
+    shortcoming: Mutex<Shortcoming>,
     refusal: Mutex<Option<Refusal>>,
+    /// The key that the script is called with to find out whether it would run: in a Cluster one of a slot that the server
+    /// has.
+    probe_key: Mutex<(Option<u16>, Vec<u8>)>,
 }
 
 /// An error that a server answered with.
 struct Refusal {
-    words: String,
+    trouble: Trouble,
     at: Instant,
     /// When one was last told of.
     told: Instant,
 }
+
+/// What is wrong with a server that can be used all the same, because it still answers some requests: it takes no writes, or
+/// the user may not run commands that only some laws need.
+#[derive(Default)]
+struct Shortcoming {
+    trouble: Option<Trouble>,
+    /// When the log last told that there is one, and whether it has told since that it is over.
+    told: Option<Instant>,
+    is_told: bool,
+}
+
+/// The key that scripts are tried with, where any will do.
+const PROBE_KEY: &[u8] = b"tg1:{probe}";
 
 /// Whether a server can be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +185,9 @@ impl Node {
             skew: Mutex::new(Skew::new(now)),
             facts: Mutex::new(None),
             trouble: Mutex::new(None),
+            shortcoming: Mutex::default(),
             refusal: Mutex::new(None),
+            probe_key: Mutex::new((None, PROBE_KEY.to_vec())),
         });
         let keeper = tokio::spawn(keeper::keep(Arc::clone(&core))).abort_handle();
         Node { core, keeper }
@@ -198,13 +223,44 @@ impl Node {
         self.core.facts.lock().clone()
     }
 
-    /// Why it is away; if it is there, what it refused within the last second.
-    pub fn trouble(&self) -> Option<String> {
+    /// Why it is away; if it is there, why it takes no writes or lacks rights, or which error it answered with within the
+    /// last second.
+    pub(super) fn find_trouble(&self) -> Option<Trouble> {
         if self.phase() != Phase::Up {
             return self.core.trouble.lock().clone();
         }
+        if let Some(trouble) = &self.core.shortcoming.lock().trouble {
+            return Some(trouble.clone());
+        }
         let refusal = self.core.refusal.lock();
-        refusal.as_ref().filter(|refusal| refusal.at.elapsed() < LATELY).map(|refusal| refusal.words.clone())
+        refusal
+            .as_ref()
+            .filter(|refusal| refusal.at.elapsed() < LATELY)
+            .map(|refusal| refusal.trouble.clone())
+    }
+
+    /// The same, in words.
+    pub fn trouble(&self) -> Option<String> {
+        self.find_trouble().map(|trouble| trouble.words)
+    }
+
+    /// Whether it takes writes, as far as is known.
+    pub fn takes_writes(&self) -> bool {
+        let shortcoming = self.core.shortcoming.lock();
+        shortcoming.trouble.as_ref().is_none_or(|trouble| !trouble.cause.stops_writes_only())
+    }
+
+    /// Notes that requests were not decided because their writes were refused, with this error code.
+    pub(super) fn note_unwritten(&self, code: &str, requests: u32) {
+        self.core.note_unwritten(code, requests);
+    }
+
+    /// Has the script be tried with a key of this slot, which the server has.
+    pub(super) fn set_probe_slot(&self, slot: u16) {
+        let mut probe_key = self.core.probe_key.lock();
+        if probe_key.0 != Some(slot) {
+            *probe_key = (Some(slot), key_in(slot));
+        }
     }
 
     /// How many connections were made beyond those that it began with.
@@ -383,7 +439,7 @@ impl Core {
         let values = link.send(&load).await.map_err(|_| Failure::Unreachable)?;
         match values.into_iter().next() {
             Some(Value::ServerError(error)) => {
-                self.tell_refusal(&error);
+                self.note_error(&error);
                 Err(Failure::Refused)
             }
             _ => {
@@ -416,14 +472,16 @@ impl Core {
                 self.meter.note_failures(Failure::Refused, 1);
                 Answer::Failed(Failure::Refused)
             }
-            Reply::Unfit(why) => {
+            Reply::Unfit(error) => {
                 // It was fit when the connection was made. Whatever else was sent to it fails with it.
-                self.go_down(&why);
+                let trouble = self.asker().explain(&error);
+                self.meter.note_errors(trouble.cause, 1);
+                self.go_down(trouble);
                 self.meter.note_failures(Failure::Unreachable, 1);
                 Answer::Failed(Failure::Unreachable)
             }
             Reply::Error(error, failure) => {
-                self.tell_refusal(&error);
+                self.note_error(&error);
                 self.meter.note_failures(failure, 1);
                 Answer::Failed(failure)
             }
@@ -446,23 +504,26 @@ impl Core {
     fn note_call(&self, began: Instant, now: Instant, is_good: bool) {
         let change = self.breaker.lock().note_call(began, now, is_good);
         if change == Some(Change::Opened) {
-            self.leave("calls to it fail");
+            let is_slow = self.too_slow_ms.load(Relaxed) > 0;
+            let cause = if is_slow { StoreErrorCause::Timeout } else { StoreErrorCause::Unreachable };
+            self.leave(Trouble::new(cause, "calls to it fail"));
         }
     }
 
     /// Opens the breaker because the server is known to be away.
-    fn go_down(&self, why: &str) {
+    fn go_down(&self, trouble: Trouble) {
         let change = self.breaker.lock().trip(Instant::now());
         if change == Some(Change::Opened) {
-            self.leave(why);
+            self.leave(trouble);
         }
     }
 
     /// Lets go of all connections, tells of it, and has the keeper begin to probe.
-    fn leave(&self, why: &str) {
+    fn leave(&self, trouble: Trouble) {
         self.links.store(Arc::default());
+        let why = trouble.words.clone();
         // Before the phase, so that whoever sees that it is away can say why.
-        *self.trouble.lock() = Some(why.to_owned());
+        *self.trouble.lock() = Some(trouble);
         if !self.enter_phase(Phase::Down) {
             return;
         }
@@ -487,16 +548,62 @@ impl Core {
         self.wake.notify_one();
     }
 
-    /// Notes what a server refuses, and tells of it, though not of every request.
-    fn tell_refusal(&self, error: &ServerError) {
-        let (words, at) = (words(error), Instant::now());
+    fn asker(&self) -> &Asker {
+        self.terms.dialer.asker()
+    }
+
+    /// Notes an error that a server answered with, and tells of it, though not of every request.
+    fn note_error(&self, error: &ServerError) {
+        let (trouble, at) = (self.asker().explain(error), Instant::now());
+        self.meter.note_errors(trouble.cause, 1);
+        if matches!(trouble.cause, StoreErrorCause::Permission | StoreErrorCause::Unsupported) {
+            // It may be about this command alone, or about all of them: the keeper finds out.
+            self.wake.notify_one();
+        }
+        if trouble.cause.stops_writes_only() {
+            self.note_shortcoming(Some(trouble.clone()));
+        }
         let mut last = self.refusal.lock();
         let told = last.as_ref().map(|last| last.told);
         let told = told.filter(|told| at.saturating_duration_since(*told) < TELL_REFUSALS);
-        if told.is_none() {
-            warn!(server = %self.server, "store server answers with errors: {words}");
+        if told.is_none() && !trouble.cause.stops_writes_only() {
+            warn!(server = %self.server, "store server answers with errors: {trouble}");
         }
-        *last = Some(Refusal { words, at, told: told.unwrap_or(at) });
+        *last = Some(Refusal { trouble, at, told: told.unwrap_or(at) });
+    }
+
+    fn note_unwritten(&self, code: &str, requests: u32) {
+        let cause = write_refusal(code).unwrap_or(StoreErrorCause::Other);
+        self.meter.note_errors(cause, requests as usize);
+        self.meter.note_failures(Failure::Refused, requests as usize);
+        self.note_shortcoming(Some(Asker::no_writes(cause, code)));
+    }
+
+    /// Notes what is wrong with a server that can be used all the same; nothing if nothing is. The log tells of a change, but
+    /// not of one back and forth.
+    fn note_shortcoming(&self, trouble: Option<Trouble>) {
+        let mut shortcoming = self.shortcoming.lock();
+        let cause = |trouble: &Option<Trouble>| trouble.as_ref().map(|trouble| trouble.cause);
+        if cause(&shortcoming.trouble) == cause(&trouble) {
+            return;
+        }
+        let now = Instant::now();
+        match &trouble {
+            Some(trouble) => {
+                let is_recent = |told: Instant| now.saturating_duration_since(told) < TELL_REFUSALS;
+                if !shortcoming.told.is_some_and(is_recent) {
+                    warn!(server = %self.server, "store server refuses some requests: {trouble}");
+                    shortcoming.told = Some(now);
+                    shortcoming.is_told = true;
+                }
+            }
+            None if shortcoming.is_told => {
+                info!(server = %self.server, "store server refuses nothing any more");
+                shortcoming.is_told = false;
+            }
+            None => {}
+        }
+        shortcoming.trouble = trouble;
     }
 
     fn note_time(&self, sent: Instant, received: Instant, time: Micros) {

@@ -11,6 +11,7 @@ mod servers;
 mod suite;
 mod traps;
 mod twin;
+mod unwritable;
 
 use super::wire::{Again, Fate, Lending, Parcel};
 use embedded::Embedded;
@@ -214,6 +215,7 @@ fn settle_beside(
                 }
                 Fate::Again(again) => left.push((*group, Some(again))),
                 Fate::Broken => panic!("group {group} is broken"),
+                Fate::Unwritten(code) => panic!("group {group} can't be written: {code}"),
             }
         }
         let loans = reply.loans().map(Result::unwrap).collect::<Vec<_>>();

@@ -31,6 +31,7 @@ impl StoreHealth for RedisStore {
 /// How one server is doing.
 pub(super) fn of_server(node: &Node) -> ServerReport {
     let (phase, facts, counts) = (node.phase(), node.facts(), node.counts());
+    let trouble = node.find_trouble();
     let eviction = facts.as_ref().map(|facts| facts.eviction.clone());
     ServerReport {
         address: node.server().to_string(),
@@ -44,7 +45,9 @@ pub(super) fn of_server(node: &Node) -> ServerReport {
                 BreakerState::Open
             }
         },
-        trouble: node.trouble(),
+        cause: trouble.as_ref().map(|trouble| trouble.cause),
+        trouble: trouble.map(|trouble| trouble.words),
+        takes_writes: node.takes_writes(),
         has_script: phase == Phase::Up,
         eviction_policy: eviction.filter(|policy| !policy.is_empty()),
         may_forget: facts.as_ref().is_some_and(Facts::can_drop_limits),
@@ -54,6 +57,7 @@ pub(super) fn of_server(node: &Node) -> ServerReport {
         }),
         calls: counts.latency,
         failures: counts.failures,
+        errors: counts.errors,
         reconnects: node.reconnects(),
         script_loads: counts.script_loads,
     }

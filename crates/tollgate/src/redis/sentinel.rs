@@ -6,8 +6,10 @@
 //! that are still meant for it fail. Every connection to a master begins with the question whether it is one, and goes
 //! on asking.
 
-use super::node::{Batch, Dialer, Link, Node, Terms};
+use super::contact::Contact;
+use super::node::{Asker, Batch, Dialer, Link, Node, Terms, Trouble};
 use super::url::Server;
+use crate::health::StoreErrorCause;
 use ::redis::{PushInfo, PushKind, Value, cmd};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -37,7 +39,7 @@ struct Shared {
     terms: Terms,
     /// What the sentinels call the master.
     name: String,
-    sentinels: Vec<Server>,
+    sentinels: Vec<Contact>,
     node: ArcSwapOption<Node>,
     words: Mutex<Words>,
     is_known: watch::Sender<bool>,
@@ -49,7 +51,7 @@ impl Sentinel {
             terms,
             name,
             words: Mutex::new(Words::new(sentinels.len())),
-            sentinels,
+            sentinels: sentinels.into_iter().map(Contact::new).collect(),
             node: ArcSwapOption::empty(),
             is_known: watch::Sender::new(false),
         });
@@ -72,7 +74,13 @@ impl Sentinel {
     /// The sentinels, and whether each has answered of late.
     pub(super) fn sentinels(&self) -> Vec<(Server, bool)> {
         let (now, words) = (Instant::now(), self.shared.words.lock());
-        self.shared.sentinels.iter().cloned().zip(words.fresh(now).map(|word| word.is_some())).collect()
+        let servers = self.shared.sentinels.iter().map(|sentinel| sentinel.server().clone());
+        servers.zip(words.fresh(now).map(|word| word.is_some())).collect()
+    }
+
+    /// The sentinels.
+    pub(super) fn contacts(&self) -> &[Contact] {
+        &self.shared.sentinels
     }
 }
 
@@ -88,9 +96,14 @@ impl Drop for Sentinel {
 async fn follow(shared: Arc<Shared>, index: usize, dialer: Dialer) {
     let mut is_there = None;
     loop {
-        let why = shared.listen(index, &dialer, &mut is_there).await;
-        if is_there != Some(false) {
-            warn!(sentinel = %shared.sentinels[index], "sentinel is away: {why}");
+        let found = shared.listen(index, &dialer, &mut is_there).await;
+        let sentinel = &shared.sentinels[index];
+        if let Some(trouble) = sentinel.note_failure(&dialer, found).await {
+            let server = sentinel.server();
+            match is_there {
+                Some(false) => warn!(sentinel = %server, "sentinel can't be used: {trouble}"),
+                _ => warn!(sentinel = %server, "sentinel is away: {trouble}"),
+            }
             is_there = Some(false);
         }
         sleep(PAUSE).await;
@@ -99,7 +112,7 @@ async fn follow(shared: Arc<Shared>, index: usize, dialer: Dialer) {
 
 impl Shared {
     /// Listens to one sentinel as long as it can be heard, and says why that ended.
-    async fn listen(&self, index: usize, dialer: &Dialer, is_there: &mut Option<bool>) -> String {
+    async fn listen(&self, index: usize, dialer: &Dialer, is_there: &mut Option<bool>) -> Trouble {
         let news = Arc::new(Notify::new());
         let (on_news, on_close) = (Arc::clone(&news), Arc::clone(&news));
         let on_push = move |push: PushInfo| {
@@ -108,25 +121,27 @@ impl Shared {
             }
             Ok::<(), std::convert::Infallible>(())
         };
-        let dialed =
-            dialer.dial_for_news(&self.sentinels[index], on_push, move || on_close.notify_one()).await;
+        let dialed = dialer
+            .dial_for_news(self.sentinels[index].server(), on_push, move || on_close.notify_one())
+            .await;
         let link = match dialed {
             Ok(link) => link,
-            Err(error) => return error.to_string(),
+            Err(trouble) => return trouble,
         };
         let mut connection = link.connection();
         match timeout(PATIENCE, connection.subscribe("+switch-master")).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return error.to_string(),
-            Err(_) => return "it doesn't answer".to_owned(),
+            Ok(Err(error)) => return dialer.asker().explain_connect(&error),
+            Err(_) => return Trouble::too_slow(PATIENCE),
         }
         loop {
-            match self.ask(&link).await {
+            match self.ask(&link, dialer.asker()).await {
                 Ok((server, epoch)) => self.hear(index, server, epoch),
-                Err(why) => return why,
+                Err(trouble) => return trouble,
             }
+            self.sentinels[index].note_answer();
             if *is_there != Some(true) {
-                info!(sentinel = %self.sentinels[index], "sentinel is there");
+                info!(sentinel = %self.sentinels[index].server(), "sentinel is there");
                 *is_there = Some(true);
             }
             // Whether there is news or time passed, it is asked again.
@@ -135,20 +150,27 @@ impl Shared {
     }
 
     /// Asks who the master is, and since which election.
-    async fn ask(&self, link: &Link) -> Result<(Server, u64), String> {
+    async fn ask(&self, link: &Link, asker: &Asker) -> Result<(Server, u64), Trouble> {
         let questions = ["MASTER", "GET-MASTER-ADDR-BY-NAME"].map(|question| {
             let mut command = cmd("SENTINEL");
             command.arg(question).arg(&self.name);
             command
         });
         let answer = timeout(PATIENCE, link.send(&Batch::new(questions))).await;
-        let values = answer.map_err(|_| "it doesn't answer")?.map_err(|error| error.to_string())?;
+        let answer = answer.map_err(|_| Trouble::too_slow(PATIENCE))?;
+        let values = answer.map_err(|error| asker.explain_connect(&error))?;
+        let unreadable = || Trouble::new(StoreErrorCause::Other, "what it says of the master can't be read");
         match values.as_slice() {
-            [Value::ServerError(error), _] => Err(format!("it refuses: {error}")),
-            [master, address] => {
-                read_master(master, address).ok_or_else(|| "its answer can't be read".to_owned())
+            [Value::ServerError(error), _] => {
+                let details = error.details().unwrap_or_default();
+                Err(match asker.explain(error) {
+                    trouble if trouble.cause == StoreErrorCause::Unsupported => asker.not_a_sentinel(),
+                    _ if details.starts_with("No such master") => asker.no_such_master(&self.name),
+                    trouble => trouble,
+                })
             }
-            _ => Err("its answer can't be read".to_owned()),
+            [master, address] => read_master(master, address).ok_or_else(unreadable),
+            _ => Err(unreadable()),
         }
     }
 

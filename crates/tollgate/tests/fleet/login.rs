@@ -68,7 +68,7 @@ async fn a_user_needs_few_rights() {
         let fleet = connected(&format!("redis://gate:s3cret%2F%40@{}", server.address())).await;
         assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
         let said = trouble(&format!("redis://gate:wr0ng@{}", server.address())).await;
-        assert!(said.contains("refuses") && !said.contains("wr0ng"), "{said}");
+        assert!(said.contains("does not accept the user gate") && !said.contains("wr0ng"), "{said}");
     }
 }
 
@@ -86,7 +86,10 @@ async fn both_sides_show_their_certificates() {
     trouble(&url(format!("ca={ca}"))).await;
     let said = trouble(&url(format!("ca={cert}&cert={cert}&key={key}"))).await;
     assert!(said.contains("TLS"), "{said}");
-    trouble(&format!("redis://:s3cret@{}", server.tls_address())).await;
+    let said = trouble(&format!("redis://:s3cret@{}", server.tls_address())).await;
+    assert!(said.contains("it speaks TLS on this port: write rediss:// instead of redis://"), "{said}");
+    let said = trouble(&format!("rediss://:s3cret@{}?ca={ca}", server.address())).await;
+    assert!(said.contains("write redis:// instead of rediss://") && !said.contains("s3cret"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,7 @@
 mod known;
 mod leased;
 mod outage;
+mod refusals;
 mod rights;
 mod shared;
 mod spread;

@@ -76,6 +76,14 @@ impl Word {
         masters
     }
 
+    /// Each master, with one of its slots.
+    pub(super) fn first_slots(&self) -> impl Iterator<Item = (&Server, u16)> {
+        let mut ranges: Vec<_> = self.ranges.iter().map(|(first, _, master)| (master, *first)).collect();
+        ranges.sort();
+        ranges.dedup_by_key(|(master, _)| *master);
+        ranges.into_iter()
+    }
+
     /// The map, with these nodes for servers.
     pub(super) fn map(&self, nodes: &HashMap<Server, Arc<Node>>) -> Map {
         let mut map = Map { epoch: self.epoch, ..Map::empty() };

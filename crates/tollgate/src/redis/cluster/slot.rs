@@ -14,6 +14,14 @@ pub(in crate::redis) fn slot(tag: &[u8]) -> u16 {
     crc & 0x3fff
 }
 
+/// A key of ours in a slot, by which a server can be tried that has the slot.
+pub(in crate::redis) fn key_in(wanted: u16) -> Vec<u8> {
+    // Numbers are spread over all slots: it takes some ten thousand of them to find one, which is a millisecond.
+    let tags = (0_u32..).map(|number| number.to_string());
+    let tag = tags.take(10_000_000).find(|tag| slot(tag.as_bytes()) == wanted).unwrap_or_default();
+    format!("tg1:{{{tag}}}:probe").into_bytes()
+}
+
 const fn table() -> [u16; 256] {
     let mut table = [0; 256];
     let mut byte = 0_u16;
@@ -33,6 +41,16 @@ const fn table() -> [u16; 256] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_slot_has_a_key_to_try_it_by() {
+        for wanted in [0, 1, 4711, 16_382, 16_383] {
+            let key = key_in(wanted);
+            let key = std::str::from_utf8(&key).unwrap();
+            let tag = key.strip_prefix("tg1:{").and_then(|rest| rest.strip_suffix("}:probe")).unwrap();
+            assert_eq!(slot(tag.as_bytes()), wanted, "{key}");
+        }
+    }
 
     /// The check value that every catalogue of checksums gives for this one.
     #[test]

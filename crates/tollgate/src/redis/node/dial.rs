@@ -1,21 +1,25 @@
 //! How a connection to a server is made: the socket, TLS, and logging in.
 
 use super::link::Link;
+use super::trouble::{Asker, Trouble};
 use super::trust::{self, TrustError};
+use crate::health::{StoreErrorCause, Topology};
 use crate::redis::url::{Login, Server, TlsFiles};
 use ::redis::aio::{AsyncPushSender, MultiplexedConnection};
-use ::redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError};
+use ::redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, pki_types::ServerName};
 
 /// How long it may take until a server has answered the first words.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it may take to find out whether a port speaks TLS.
+const TLS_PROBE: Duration = Duration::from_millis(500);
 /// After how long of silence the kernel looks whether a server is still there, and how often.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(1));
 /// How long what was sent may stay without the other kernel's word that it came.
@@ -30,29 +34,7 @@ const WRITE_BYTES: usize = 64 * 1024;
 pub(in crate::redis) struct Dialer {
     login: RedisConnectionInfo,
     tls: Option<TlsConnector>,
-}
-
-/// Why a server can't be used.
-#[derive(Debug, thiserror::Error)]
-pub(in crate::redis) enum DialError {
-    #[error("it can't be reached: {0}")]
-    Io(#[from] io::Error),
-    #[error("it doesn't answer within {} ms", .0.as_millis())]
-    TooSlow(Duration),
-    #[error("TLS with it fails: {0}")]
-    Tls(io::Error),
-    #[error("it refuses: {0}")]
-    Refused(#[from] RedisError),
-    #[error("it is a replica, and takes no writes")]
-    Replica,
-    #[error(
-        "it says that its cluster is down: most masters are away, or one is and cluster-require-full-coverage is yes"
-    )]
-    ClusterDown,
-    #[error(
-        "it may not be asked for its ROLE ({0}), which has to be known behind Sentinel: allow the user `role`"
-    )]
-    NoRole(String),
+    asker: Asker,
 }
 
 impl Dialer {
@@ -61,6 +43,7 @@ impl Dialer {
         login: &Login,
         db: u32,
         tls: Option<&TlsFiles>,
+        topology: Topology,
     ) -> Result<Dialer, TrustError> {
         let mut info = RedisConnectionInfo::default()
             .set_db(i64::from(db))
@@ -71,14 +54,43 @@ impl Dialer {
         if let Some(password) = &login.password {
             info = info.set_password(password.reveal());
         }
-        Ok(Dialer { login: info, tls: tls.map(trust::connector).transpose()? })
+        let asker = Asker::new(login.user.as_deref(), topology, tls.is_some());
+        Ok(Dialer { login: info, tls: tls.map(trust::connector).transpose()?, asker })
     }
 
     /// The same servers' neighbours, who want to be told of news and know users of their own.
     pub(in crate::redis) fn for_news(login: &Login, tls: Option<&TlsFiles>) -> Result<Dialer, TrustError> {
-        let mut dialer = Dialer::new(login, 0, tls)?;
+        let mut dialer = Dialer::new(login, 0, tls, Topology::Sentinel)?;
         dialer.login = dialer.login.set_protocol(ProtocolVersion::RESP3);
+        dialer.asker = dialer.asker.of_sentinels();
         Ok(dialer)
+    }
+
+    /// As whom it asks, which advice depends on.
+    pub(in crate::redis) fn asker(&self) -> &Asker {
+        &self.asker
+    }
+
+    /// Finds out whether a server can't be used because only one side speaks TLS. An attempt to connect alone does not tell:
+    /// either side waits, or ends the connection, when it can't read the other. Neither a password nor a certificate is sent.
+    async fn find_tls_mismatch(&self, server: &Server, trouble: &Trouble) -> Option<Trouble> {
+        let Server::Tcp { host, port } = server else { return None };
+        let is_likely = match trouble.cause {
+            StoreErrorCause::Tls | StoreErrorCause::Timeout => self.tls.is_some(),
+            StoreErrorCause::Unreachable => true,
+            _ => false,
+        };
+        if !is_likely {
+            return None;
+        }
+        let probe = async {
+            match self.tls {
+                Some(_) => speaks_plainly(host, *port).await,
+                None => speaks_tls(host, *port).await,
+            }
+        };
+        let is_mismatch = timeout(TLS_PROBE, probe).await.is_ok_and(|answer| answer.unwrap_or(false));
+        is_mismatch.then(|| self.asker.tls_mismatch())
     }
 
     /// Connects and logs in. `on_close` is called when the connection ends, however it does.
@@ -86,7 +98,7 @@ impl Dialer {
         &self,
         server: &Server,
         on_close: impl FnOnce() + Send + 'static,
-    ) -> Result<Link, DialError> {
+    ) -> Result<Link, Trouble> {
         self.dial_with(server, config(), on_close).await
     }
 
@@ -96,7 +108,7 @@ impl Dialer {
         server: &Server,
         news: impl AsyncPushSender,
         on_close: impl FnOnce() + Send + 'static,
-    ) -> Result<Link, DialError> {
+    ) -> Result<Link, Trouble> {
         self.dial_with(server, config().set_push_sender(news), on_close).await
     }
 
@@ -105,27 +117,71 @@ impl Dialer {
         server: &Server,
         config: AsyncConnectionConfig,
         on_close: impl FnOnce() + Send + 'static,
-    ) -> Result<Link, DialError> {
+    ) -> Result<Link, Trouble> {
         let connect = async {
             let stream = self.reach(server).await?;
-            let (connection, driver) =
-                MultiplexedConnection::new_with_config(&self.login, stream, config).await?;
+            let connected = MultiplexedConnection::new_with_config(&self.login, stream, config).await;
+            let (connection, driver) = connected.map_err(|error| self.asker.explain_connect(&error))?;
             Ok(Link::new(connection, driver, on_close))
         };
-        timeout(PATIENCE, connect).await.unwrap_or(Err(DialError::TooSlow(PATIENCE)))
+        timeout(PATIENCE, connect).await.unwrap_or(Err(Trouble::too_slow(PATIENCE)))
     }
 
-    async fn reach(&self, server: &Server) -> Result<Box<dyn Stream>, DialError> {
+    async fn reach(&self, server: &Server) -> Result<Box<dyn Stream>, Trouble> {
+        let unreachable = |error: io::Error| Trouble::unreachable(&error);
         let (host, port) = match server {
-            Server::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
+            Server::Unix(path) => {
+                return Ok(Box::new(UnixStream::connect(path).await.map_err(unreachable)?));
+            }
             Server::Tcp { host, port } => (host.as_str(), *port),
         };
-        let stream = TcpStream::connect((host, port)).await?;
-        tune(&stream)?;
+        let stream = TcpStream::connect((host, port)).await.map_err(unreachable)?;
+        tune(&stream).map_err(unreachable)?;
         let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
-        let name =
-            ServerName::try_from(host.to_owned()).map_err(|error| DialError::Tls(io::Error::other(error)))?;
-        Ok(Box::new(tls.connect(name, stream).await.map_err(DialError::Tls)?))
+        let name = ServerName::try_from(host.to_owned());
+        let name = name.map_err(|error| Trouble::of_tls(&io::Error::other(error)))?;
+        Ok(Box::new(tls.connect(name, stream).await.map_err(|error| Trouble::of_tls(&error))?))
+    }
+}
+
+/// Whether a server answers to a command that is not encrypted.
+async fn speaks_plainly(host: &str, port: u16) -> io::Result<bool> {
+    let mut stream = TcpStream::connect((host, port)).await?;
+    stream.write_all(b"PING\r\n").await?;
+    // `+PONG`, or an error: a server that speaks TLS ends the connection, or sends an alert, which begins with 21.
+    Ok(matches!(stream.read_u8().await?, b'+' | b'-'))
+}
+
+/// Whether a server answers to the beginning of a TLS handshake. It goes no further: nobody is trusted.
+async fn speaks_tls(host: &str, port: u16) -> io::Result<bool> {
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let stream = TcpStream::connect((host, port)).await?;
+    let connector = trust::connector_that_trusts_nobody().map_err(io::Error::other)?;
+    let Err(error) = connector.connect(name, stream).await else { return Ok(true) };
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    // What can't be read is no TLS; whatever else is wrong with it came in records of it.
+    Ok(error.is_some_and(|error| !matches!(error, rustls::Error::InvalidMessage(_))))
+}
+
+/// What an attempt to use a server ran into, and what that turned out to mean: the same failure is looked into once.
+#[derive(Default)]
+pub(in crate::redis) struct Diagnosis(Option<(Trouble, Trouble)>);
+
+impl Diagnosis {
+    /// What is behind a failed attempt.
+    pub(in crate::redis) async fn find(
+        &mut self,
+        dialer: &Dialer,
+        server: &Server,
+        found: Trouble,
+    ) -> Trouble {
+        if let Some((_, meaning)) = self.0.as_ref().filter(|(known, _)| *known == found) {
+            return meaning.clone();
+        }
+        let mismatch = dialer.find_tls_mismatch(server, &found).await;
+        let meaning = mismatch.unwrap_or_else(|| found.clone());
+        self.0 = Some((found, meaning.clone()));
+        meaning
     }
 }
 

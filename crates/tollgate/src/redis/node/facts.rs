@@ -9,6 +9,8 @@ pub struct Facts {
     pub kind: String,
     /// Its version.
     pub version: String,
+    /// `standalone`, `cluster` or `sentinel`, in its own words.
+    pub mode: String,
     /// `master` or `slave`, in its own words.
     pub role: String,
     /// How many replicas follow it.
@@ -35,6 +37,7 @@ impl Facts {
         Some(Facts {
             kind: kind.to_owned(),
             version,
+            mode: field("redis_mode").or_else(|| field("server_mode")).unwrap_or_default(),
             role: field("role").unwrap_or_default(),
             replicas: number("connected_slaves").and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
             max_memory: number("maxmemory").unwrap_or(0),

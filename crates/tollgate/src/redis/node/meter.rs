@@ -1,7 +1,7 @@
 //! What is counted of a server's calls.
 
 use crate::durations::{DURATION_BOUNDS_MICROS, Durations};
-use crate::health::FailureCounts;
+use crate::health::{FailureCounts, StoreErrorCause, StoreErrorCounts};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -19,6 +19,7 @@ pub(in crate::redis) struct Meter {
     unreachable: AtomicU64,
     busy: AtomicU64,
     refused: AtomicU64,
+    errors: [AtomicU64; StoreErrorCause::ALL.len()],
     buckets: [AtomicU64; DURATION_BOUNDS_MICROS.len() + 1],
     sum_nanos: AtomicU64,
 }
@@ -32,6 +33,8 @@ pub struct Counts {
     pub commands: u64,
     /// Commands without an answer, by what went wrong.
     pub failures: FailureCounts,
+    /// Errors that the server answered with, and attempts to use it that failed, by cause.
+    pub errors: StoreErrorCounts,
     /// Connections that were made, the first ones among them.
     pub connects: u64,
     /// How often the script was loaded.
@@ -59,6 +62,10 @@ impl Meter {
         counter.fetch_add(commands as u64, Relaxed);
     }
 
+    pub(super) fn note_errors(&self, cause: StoreErrorCause, count: usize) {
+        self.errors[cause as usize].fetch_add(count as u64, Relaxed);
+    }
+
     pub(super) fn read(&self) -> Counts {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         Counts {
@@ -70,6 +77,7 @@ impl Meter {
                 busy: read(&self.busy),
                 refused: read(&self.refused),
             },
+            errors: StoreErrorCounts::count(|cause| read(&self.errors[cause as usize])),
             connects: read(&self.connects),
             script_loads: read(&self.script_loads),
             redirects: read(&self.redirects),

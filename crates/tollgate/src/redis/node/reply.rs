@@ -1,5 +1,7 @@
 //! What a server replies, and what that means for a command.
 
+use super::trouble::cause;
+use crate::health::StoreErrorCause;
 use ::redis::{ServerError, ServerErrorKind, Value};
 use tollgate_core::Failure;
 
@@ -12,8 +14,8 @@ pub(super) enum Reply {
     Ask(String),
     /// It did not run: of its slot, which is on its way elsewhere, some keys are here and some are there.
     Torn,
-    /// As it is now the server takes no command of ours, and why.
-    Unfit(String),
+    /// As it is now the server takes no command of ours.
+    Unfit(ServerError),
     Error(ServerError, Failure),
     Failed(Failure),
 }
@@ -29,16 +31,14 @@ impl Reply {
             Some(ServerErrorKind::Ask) => {
                 redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Ask)
             }
-            Some(ServerErrorKind::ReadOnly) => Reply::of_replica(&error),
-            // Before Redis 7 what a script ran into comes wrapped into an error of the script.
-            _ if error.details().is_some_and(|details| details.contains("-READONLY ")) => {
-                Reply::of_replica(&error)
+            _ if matches!(cause(&error), StoreErrorCause::Replica | StoreErrorCause::Password) => {
+                Reply::Unfit(error)
             }
             // As opposed to a slot that nobody has, which leaves all others.
             Some(ServerErrorKind::ClusterDown)
                 if error.details().is_some_and(|details| details.contains("cluster is down")) =>
             {
-                Reply::Unfit(words(&error))
+                Reply::Unfit(error)
             }
             Some(ServerErrorKind::TryAgain) => Reply::Torn,
             // None of these has run anything, and all of them pass.
@@ -48,10 +48,6 @@ impl Reply {
             _ if error.code() == "BUSY" => Reply::Error(error, Failure::Busy),
             _ => Reply::Error(error, Failure::Refused),
         }
-    }
-
-    fn of_replica(error: &ServerError) -> Reply {
-        Reply::Unfit(format!("it has become a replica ({})", words(error)))
     }
 
     /// Whether it says of the server as a whole that it can't serve.
@@ -68,11 +64,6 @@ impl Reply {
 /// Where an error sends a command on to: it says the slot, then the server.
 fn redirect(error: &ServerError) -> Option<String> {
     error.details()?.split_ascii_whitespace().nth(1).map(str::to_owned)
-}
-
-/// What a server said, in its own words.
-pub(super) fn words(error: &ServerError) -> String {
-    format!("{} {}", error.code(), error.details().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -101,11 +92,17 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_is_known_however_it_says_so() {
+    fn a_server_that_refuses_every_command_is_unfit() {
         let wrapped =
             "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -READONLY You can't";
-        for line in ["READONLY You can't write against a read only replica.", wrapped] {
-            assert!(matches!(read(line), Reply::Unfit(why) if why.contains("replica")), "{line}");
+        let lines = [
+            "READONLY You can't write against a read only replica.",
+            wrapped,
+            "NOAUTH Authentication required.",
+            "WRONGPASS invalid username-password pair or user is disabled.",
+        ];
+        for line in lines {
+            assert!(matches!(read(line), Reply::Unfit(_)), "{line}");
         }
     }
 

@@ -56,6 +56,14 @@ pub(in crate::redis) fn connector(files: &TlsFiles) -> Result<TlsConnector, Trus
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
+/// What starts a handshake that can't succeed, to find out whether a server speaks TLS at all.
+pub(super) fn connector_that_trusts_nobody() -> Result<TlsConnector, rustls::Error> {
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
+    let config = config.with_safe_default_protocol_versions()?;
+    let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
 fn authorities(file: Option<&Path>) -> Result<RootCertStore, TrustError> {
     let mut store = RootCertStore::empty();
     match file {

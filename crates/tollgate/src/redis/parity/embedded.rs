@@ -38,6 +38,7 @@ impl Embedded {
             let mut fake = self.fake.borrow_mut();
             fake.now_micros = now_micros;
             fake.forget_lapsed();
+            fake.has_written = false;
         }
         let texts = |texts: &mut dyn Iterator<Item = &[u8]>| {
             self.lua.create_sequence_from(texts.map(|text| self.lua.create_string(text).unwrap())).unwrap()
@@ -57,6 +58,7 @@ fn lend(lua: &Lua, fake: &Shared) -> Result<()> {
             let command: Vec<Vec<u8>> = args.iter().map(argument).collect();
             match fake.borrow_mut().call(&command) {
                 Said::WrongType if raises => Err(mlua::Error::runtime("WRONGTYPE")),
+                Said::Refused(refusal) if raises => Err(mlua::Error::runtime(refusal)),
                 said => answer(lua, said),
             }
         })?;
@@ -103,6 +105,7 @@ fn answer(lua: &Lua, said: Said) -> Result<Value> {
         }
         Said::Ok => Value::Table(lua.create_table_from([("ok", "OK")])?),
         Said::WrongType => Value::Table(lua.create_table_from([("err", "WRONGTYPE")])?),
+        Said::Refused(refusal) => Value::Table(lua.create_table_from([("err", refusal)])?),
     })
 }
 

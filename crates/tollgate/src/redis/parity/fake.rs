@@ -11,9 +11,13 @@ pub(super) struct Fake {
     /// For how many milliseconds a key whose time is up stays; nothing if for ever.
     pub(super) grace_ms: Option<u64>,
     pub(super) kept: BTreeMap<Vec<u8>, Kept>,
+    /// The error that writes are refused with, if they are.
+    pub(super) refuses: Option<&'static str>,
+    /// Whether the script has written something.
+    pub(super) has_written: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Kept {
     pub(super) data: Data,
     pub(super) lapses_ms: Option<u64>,
@@ -35,6 +39,7 @@ pub(super) enum Said {
     Many(Vec<Said>),
     Ok,
     WrongType,
+    Refused(&'static str),
 }
 
 pub(super) type Shared = Rc<RefCell<Fake>>;
@@ -51,6 +56,9 @@ impl Fake {
     pub(super) fn call(&mut self, command: &[Vec<u8>]) -> Said {
         let name = String::from_utf8(command[0].to_ascii_uppercase()).unwrap();
         let args = &command[1..];
+        if let Some(refusal) = self.refuse(&name) {
+            return Said::Refused(refusal);
+        }
         match name.as_str() {
             "TIME" => {
                 let text = |number: u64| Said::Text(number.to_string().into_bytes());
@@ -73,6 +81,18 @@ impl Fake {
             name if name.starts_with('Z') => self.call_sorted(name, args),
             name => self.call_list(name, args),
         }
+    }
+
+    /// Refuses a write as servers do: without memory only what could grow, and only as the first write of a script.
+    fn refuse(&mut self, name: &str) -> Option<&'static str> {
+        let may_grow = matches!(name, "PSETEX" | "LSET" | "RPUSH" | "ZADD");
+        let is_write = may_grow || matches!(name, "DEL" | "PEXPIRE" | "LTRIM" | "ZREM");
+        let refusal = self.refuses.filter(|refusal| match refusal.starts_with("OOM") {
+            true => may_grow && !self.has_written,
+            false => is_write,
+        });
+        self.has_written |= is_write && refusal.is_none();
+        refusal
     }
 
     fn text(&self, key: &[u8]) -> Said {

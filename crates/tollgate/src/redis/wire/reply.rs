@@ -24,6 +24,9 @@ pub(crate) enum Fate<'a> {
     /// It was left alone, because what is stored under one of its keys can't be read, or two limits of different quotas
     /// claim the same key.
     Broken,
+    /// It was left alone, because the server does not take what would have to be written for it, and said so with this
+    /// error code.
+    Unwritten(&'a str),
 }
 
 /// A reply that the script can't have given.
@@ -59,6 +62,7 @@ impl<'a> Reply<'a> {
     fn read_fate(&mut self, group: &'a Group) -> Result<Fate<'a>, WireError> {
         match self.rest.first() {
             Some(&code::STUCK) => self.read_stuck(),
+            Some(&code::UNWRITTEN) => self.read_unwritten(),
             Some(&code::MANY) => {
                 self.rest = &self.rest[1..];
                 let granted = read_units(&mut self.rest)?;
@@ -79,6 +83,13 @@ impl<'a> Reply<'a> {
         let others = self.rest;
         while read(&mut self.rest)?.is_some() {}
         Ok(Fate::Decided(Decided { parcel, group, now: self.now, granted, first, others }))
+    }
+
+    fn read_unwritten(&mut self) -> Result<Fate<'a>, WireError> {
+        let length = usize::from(self.rest.get(1).copied().ok_or(WireError)?);
+        self.rest = &self.rest[2..];
+        let code = self.rest.split_off(..length).ok_or(WireError)?;
+        std::str::from_utf8(code).map(Fate::Unwritten).map_err(|_| WireError)
     }
 
     fn read_stuck(&mut self) -> Result<Fate<'a>, WireError> {
@@ -190,6 +201,7 @@ mod code {
     pub(super) const COUNTED: u8 = 8;
     pub(super) const STUCK: u8 = 16;
     pub(super) const MANY: u8 = 32;
+    pub(super) const UNWRITTEN: u8 = 64;
     pub(super) const STALE: u8 = 0;
     pub(super) const OUTSIDE: u8 = 1;
     pub(super) const BROKEN: u8 = 2;
