@@ -6,8 +6,8 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate::{
-    Act, Answer, Ask, Cap, Draws, Law, Limit, Limiter, ManualClock, MemoryStore, Micros, PermitId, Scope,
-    Span,
+    Act, Answer, Ask, Cap, Draws, Failure, FailureMode, Law, Limit, Limiter, ManualClock, MemoryStore,
+    Micros, PermitId, Scope, Span,
 };
 use tollgate_testkit::{Account, Cell, Reply};
 
@@ -365,7 +365,6 @@ fn permits_that_find_no_room_are_answered_as_the_rule_says() {
         store.draw_now(&mut draws);
         (!draws.all()[0].is_refused(), draws.group_failure(0))
     };
-    use tollgate::{Failure, FailureMode};
     assert_eq!(decide(FailureMode::Open), (true, Some(Failure::Full)));
     assert_eq!(decide(FailureMode::Closed), (false, Some(Failure::Full)));
     assert_eq!(decide(FailureMode::Local), (false, Some(Failure::Full)));

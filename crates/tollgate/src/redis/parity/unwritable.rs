@@ -6,7 +6,9 @@ use super::{START, Steps, Turn, fill_turn, limits, told, turns};
 use crate::redis::wire::{Fate, Parcel};
 use proptest::prelude::{Strategy, any};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use tollgate_core::{Act, Answer, Ask, Draw, Draws, Law, Limit, LogSize, Micros, PermitId, Scope, Span};
+use tollgate_core::{
+    Act, Answer, Ask, Draw, Draws, Figures, Law, Limit, LogSize, Micros, PermitId, Scope, Span,
+};
 
 const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const MISCONF: &str =
@@ -53,10 +55,13 @@ fn send(engine: &Embedded, draws: &Draws, groups: &[usize], times: &[u32], now: 
 }
 
 /// Whether it may be told something else: it names a list or set twice, of which the second draw does not see what the first
-/// would take, or gives back what nobody has.
+/// would take, gives back what nobody has, or takes places: with writes, those of the same permit are given back with it.
 fn may_be_cautious(draws: &Draws, group: usize) -> bool {
     let group = draws.group(group);
-    let gives = |draw: &Draw| matches!(draw.act(), Act::Give(_) | Act::Clear);
+    let gives = |draw: &Draw| {
+        matches!(draw.act(), Act::Give(_) | Act::Clear)
+            || matches!(draw.limit().figures(), Figures::Concurrency { .. })
+    };
     let is_same = |one: &Draw, other: &Draw| {
         one.limit().keeps_roll() && one.limit() == other.limit() && draws.key(one) == draws.key(other)
     };
