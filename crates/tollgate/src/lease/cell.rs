@@ -4,7 +4,6 @@
 //! what it has said to keep; or its lease is *mute*, since an order got no answer. Whenever something is said or
 //! heard of its lease, its serial number changes, and what was given out under another number counts no more.
 
-use super::claim::Claim;
 use super::demand::{Demand, remaining};
 use super::hot::{Hot, Line};
 use super::policy::{self, View, Window};
@@ -65,12 +64,12 @@ pub(super) struct Cold {
     term: u64,
     /// Until when the key is refused without asking, unless for so few units.
     paused_until: Micros,
-    paused_left: u32,
+    pub(super) paused_left: u32,
     phase: Phase,
     /// Units of the lease that are set aside for requests of which the store decides the rest.
-    claimed: u32,
+    pub(super) claimed: u32,
     /// Names the lease: the serial number that it began with. What was claimed of another lease is not put back.
-    lease: u32,
+    pub(super) lease: u32,
     /// The store's time when it said something last; nothing if it has not.
     seen_at: Option<Micros>,
     /// Whether the store had too little when it was asked last.
@@ -253,49 +252,6 @@ impl Slot<'_> {
     /// Units that may be spent now.
     pub(super) fn unspent(&self, now: Micros) -> u32 {
         if now < self.hot.ends { self.hot.hand } else { 0 }
-    }
-
-    /// Sets aside what there is of so many units, for a request of which the store decides the rest. A request that can never
-    /// be granted is the store's alone, which says so.
-    pub(super) fn claim(&mut self, limit: &Limit, tag: Tag, units: u32, now: Micros) -> Option<Claim> {
-        let can_be_granted = units <= limit.capacity();
-        let units = self.unspent(now).min(units);
-        if units == 0 || !can_be_granted {
-            return None;
-        }
-        self.hot.hand -= units;
-        self.cold.claimed += units;
-        Some(Claim { tag, units, lease: Some(self.cold.lease) })
-    }
-
-    /// Sets aside what was spent a moment ago: its request has to wait for the store after all.
-    pub(super) fn claim_spent(&mut self, tag: Tag, units: u32, receipt: Receipt) -> Claim {
-        let is_known_as_spent = self.hot.serial != receipt.0;
-        if is_known_as_spent {
-            return Claim { tag, units, lease: None };
-        }
-        self.hot.spent = self.hot.spent.saturating_sub(units);
-        self.cold.claimed += units;
-        Claim { tag, units, lease: Some(self.cold.lease) }
-    }
-
-    /// Spends what was claimed.
-    pub(super) fn commit(&mut self, claim: &Claim) {
-        self.tally.spent += u64::from(claim.units);
-        if claim.lease == Some(self.cold.lease) {
-            self.cold.claimed = self.cold.claimed.saturating_sub(claim.units);
-            self.hot.spent = self.hot.spent.saturating_add(claim.units);
-        }
-    }
-
-    /// Puts back what was claimed, for a request that was denied. If the lease is over, it is forfeited.
-    pub(super) fn release(&mut self, claim: &Claim) {
-        if claim.lease == Some(self.cold.lease) {
-            self.cold.claimed = self.cold.claimed.saturating_sub(claim.units);
-            self.hot.hand = self.hot.hand.saturating_add(claim.units);
-        } else {
-            self.lose(claim.units);
-        }
     }
 
     /// Forgets a draw that this limit would have granted and another one denied: it is no demand for this one.
@@ -582,14 +538,6 @@ impl Slot<'_> {
     fn is_in_demand(&self, limit: &Limit, lent: u32, now: Micros) -> bool {
         let left = remaining(limit, self.hot.seen, self.hot.store_time(now)).saturating_add(lent);
         u64::from(left) + u64::from(limit.capacity()) / AS_GOOD_AS_FULL < u64::from(limit.capacity())
-    }
-
-    /// Gives back what is too little here, since the store had too little as well. With it the store has so much more than it
-    /// said.
-    pub(super) fn give_back_in_vain(&mut self, limit: &Limit, tag: Tag, now: Micros) -> Option<Errand> {
-        let errand = self.give_back(limit, tag, now)?;
-        self.cold.paused_left = self.cold.paused_left.saturating_add(errand.order.report.back);
-        Some(errand)
     }
 
     /// Gives back all that is in hand, if it is known whose it is and may be spoken of.

@@ -8,6 +8,7 @@
 //! A unit that is claimed was paid for, and leaves the lease before its deadline. So the limit holds whatever the store
 //! says, and however long that takes.
 
+use super::cell::Slot;
 use super::{Errand, Leases, Receipt};
 use crate::memory::tag::Tag;
 use tollgate_core::{Limit, Micros, State};
@@ -124,5 +125,58 @@ impl Leases {
         if let Some(mut slot) = found.and_then(|index| shard.slot(index)) {
             slot.resume();
         }
+    }
+}
+
+impl Slot<'_> {
+    /// Sets aside what there is of so many units, for a request of which the store decides the rest. A request that can never
+    /// be granted is the store's alone, which says so.
+    pub(super) fn claim(&mut self, limit: &Limit, tag: Tag, units: u32, now: Micros) -> Option<Claim> {
+        let can_be_granted = units <= limit.capacity();
+        let units = self.unspent(now).min(units);
+        if units == 0 || !can_be_granted {
+            return None;
+        }
+        self.hot.hand -= units;
+        self.cold.claimed += units;
+        Some(Claim { tag, units, lease: Some(self.cold.lease) })
+    }
+
+    /// Sets aside what was spent a moment ago: its request has to wait for the store after all.
+    pub(super) fn claim_spent(&mut self, tag: Tag, units: u32, receipt: Receipt) -> Claim {
+        let is_known_as_spent = self.hot.serial != receipt.0;
+        if is_known_as_spent {
+            return Claim { tag, units, lease: None };
+        }
+        self.hot.spent = self.hot.spent.saturating_sub(units);
+        self.cold.claimed += units;
+        Claim { tag, units, lease: Some(self.cold.lease) }
+    }
+
+    /// Spends what was claimed.
+    pub(super) fn commit(&mut self, claim: &Claim) {
+        self.tally.spent += u64::from(claim.units);
+        if claim.lease == Some(self.cold.lease) {
+            self.cold.claimed = self.cold.claimed.saturating_sub(claim.units);
+            self.hot.spent = self.hot.spent.saturating_add(claim.units);
+        }
+    }
+
+    /// Puts back what was claimed, for a request that was denied. If the lease is over, it is forfeited.
+    pub(super) fn release(&mut self, claim: &Claim) {
+        if claim.lease == Some(self.cold.lease) {
+            self.cold.claimed = self.cold.claimed.saturating_sub(claim.units);
+            self.hot.hand = self.hot.hand.saturating_add(claim.units);
+        } else {
+            self.lose(claim.units);
+        }
+    }
+
+    /// Gives back what is too little here, since the store had too little as well. With it the store has so much more than it
+    /// said.
+    pub(super) fn give_back_in_vain(&mut self, limit: &Limit, tag: Tag, now: Micros) -> Option<Errand> {
+        let errand = self.give_back(limit, tag, now)?;
+        self.cold.paused_left = self.cold.paused_left.saturating_add(errand.order.report.back);
+        Some(errand)
     }
 }

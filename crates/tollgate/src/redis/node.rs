@@ -9,6 +9,7 @@
 //! over them, and probes a server that is away; until that is back, calls fail at once.
 
 mod dial;
+mod errors;
 mod facts;
 mod keeper;
 mod link;
@@ -30,8 +31,9 @@ use super::cluster::slot::key_in;
 use super::skew::{DriftChange, Skew};
 use super::url::Server;
 use crate::health::{BreakerState, LATELY, StoreErrorCause};
-use ::redis::{Cmd, ServerError, Value, cmd};
+use ::redis::{Cmd, Value, cmd};
 use arc_swap::ArcSwap;
+use errors::{Refusal, Shortcoming};
 use meter::Meter;
 use parking_lot::Mutex;
 use reply::Reply;
@@ -46,7 +48,6 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Clock, Failure, Micros};
 use tracing::{info, warn};
-use trouble::write_refusal;
 
 /// A call that was given less time than this says little about a server or a connection: it is not held against them.
 const FAIR_DEADLINE: Duration = Duration::from_millis(10);
@@ -112,24 +113,6 @@ struct Core {
     /// The key that the script is called with to find out whether it would run: in a Cluster one of a slot that the server
     /// has.
     probe_key: Mutex<(Option<u16>, Vec<u8>)>,
-}
-
-/// An error that a server answered with.
-struct Refusal {
-    trouble: Trouble,
-    at: Instant,
-    /// When one was last told of.
-    told: Instant,
-}
-
-/// What is wrong with a server that can be used all the same, because it still answers some requests: it takes no writes, or
-/// the user may not run commands that only some laws need.
-#[derive(Default)]
-struct Shortcoming {
-    trouble: Option<Trouble>,
-    /// When the log last told that there is one, and whether it has told since that it is over.
-    told: Option<Instant>,
-    is_told: bool,
 }
 
 /// The key that scripts are tried with, where any will do.
@@ -550,60 +533,6 @@ impl Core {
 
     fn asker(&self) -> &Asker {
         self.terms.dialer.asker()
-    }
-
-    /// Notes an error that a server answered with, and tells of it, though not of every request.
-    fn note_error(&self, error: &ServerError) {
-        let (trouble, at) = (self.asker().explain(error), Instant::now());
-        self.meter.note_errors(trouble.cause, 1);
-        if matches!(trouble.cause, StoreErrorCause::Permission | StoreErrorCause::Unsupported) {
-            // It may be about this command alone, or about all of them: the keeper finds out.
-            self.wake.notify_one();
-        }
-        if trouble.cause.stops_writes_only() {
-            self.note_shortcoming(Some(trouble.clone()));
-        }
-        let mut last = self.refusal.lock();
-        let told = last.as_ref().map(|last| last.told);
-        let told = told.filter(|told| at.saturating_duration_since(*told) < TELL_REFUSALS);
-        if told.is_none() && !trouble.cause.stops_writes_only() {
-            warn!(server = %self.server, "store server answers with errors: {trouble}");
-        }
-        *last = Some(Refusal { trouble, at, told: told.unwrap_or(at) });
-    }
-
-    fn note_unwritten(&self, code: &str, requests: u32) {
-        let cause = write_refusal(code).unwrap_or(StoreErrorCause::Other);
-        self.meter.note_errors(cause, requests as usize);
-        self.meter.note_failures(Failure::Refused, requests as usize);
-        self.note_shortcoming(Some(Asker::no_writes(cause, code)));
-    }
-
-    /// Notes what is wrong with a server that can be used all the same; nothing if nothing is. The log tells of a change, but
-    /// not of one back and forth.
-    fn note_shortcoming(&self, trouble: Option<Trouble>) {
-        let mut shortcoming = self.shortcoming.lock();
-        let cause = |trouble: &Option<Trouble>| trouble.as_ref().map(|trouble| trouble.cause);
-        if cause(&shortcoming.trouble) == cause(&trouble) {
-            return;
-        }
-        let now = Instant::now();
-        match &trouble {
-            Some(trouble) => {
-                let is_recent = |told: Instant| now.saturating_duration_since(told) < TELL_REFUSALS;
-                if !shortcoming.told.is_some_and(is_recent) {
-                    warn!(server = %self.server, "store server refuses some requests: {trouble}");
-                    shortcoming.told = Some(now);
-                    shortcoming.is_told = true;
-                }
-            }
-            None if shortcoming.is_told => {
-                info!(server = %self.server, "store server refuses nothing any more");
-                shortcoming.is_told = false;
-            }
-            None => {}
-        }
-        shortcoming.trouble = trouble;
     }
 
     fn note_time(&self, sent: Instant, received: Instant, time: Micros) {
