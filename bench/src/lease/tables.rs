@@ -12,7 +12,7 @@ use std::num::NonZero;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use tollgate::simulation::{Case, Crowd, Row, cases};
+use tollgate::simulation::{Case, Crowd, Row, cases, combined_cases};
 
 /// The bars: net false refusals, and checks of a busy key and of a crowd of keys for which the store is asked.
 const REFUSED: f64 = 0.001;
@@ -28,7 +28,7 @@ const QUICK_LIMIT: u32 = 10_000;
 /// A case and what came of it.
 type Line = (Case, Row);
 
-/// Measures single keys, then crowds.
+/// Measures single keys with one limit, with several and with costs, then crowds.
 pub(crate) fn measure(run: &mut Run) -> Result<()> {
     let (requests, seeds) = run.pace.pick((REQUESTS, SEEDS), (2_000, 1));
     run.say(format_args!(
@@ -40,11 +40,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
     ));
     let cases = cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
-    // Those of a limit stand together.
-    for of_limit in lines.chunk_by(|one, other| one.0.limit == other.0.limit) {
-        run.say(format_args!("\n{}", of_limit[0].0.limit));
-        run.say(table(of_limit));
-    }
+    say(run, &lines);
     judge(run, "net false refusals", REFUSED, &lines, |_, row| Some(row.net.worst));
     judge(run, "gross false refusals below the limit, beyond exact ones", REFUSED, &lines, |case, row| {
         (case.demand < 1.0).then_some(row.beyond.worst)
@@ -52,8 +48,32 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
     judge(run, "asked by a node with 1000 requests a second", ASKED, &lines, |_, row| {
         row.asked_by_busiest.map(|asked| asked.worst)
     });
+    let cases = combined_cases().into_iter().filter(|case| is_wanted(case, run.pace));
+    let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
+    say(run, &lines);
+    judge(run, "net false refusals with several limits and costs", REFUSED, &lines, |_, row| {
+        Some(row.net.worst)
+    });
     crowds(run, seeds);
     Ok(())
+}
+
+/// Shows cases; those of the same limits and costs stand together.
+fn say(run: &mut Run, lines: &[Line]) {
+    let is_alike = |one: &Line, other: &Line| {
+        one.0.limits() == other.0.limits() && one.0.most_cost == other.0.most_cost
+    };
+    for alike in lines.chunk_by(is_alike) {
+        run.say(format_args!("\n{}", name(&alike[0].0)));
+        run.say(table(alike));
+    }
+}
+
+/// The limits of a case, and what its requests cost if that is not one unit.
+fn name(case: &Case) -> String {
+    let limits: Vec<_> = case.limits().iter().map(ToString::to_string).collect();
+    let limits = limits.join(" and ");
+    if case.most_cost == 1 { limits } else { format!("{limits}, costs from 1 to {}", case.most_cost) }
 }
 
 /// Measures cases on all cores: nothing here is timed.
@@ -115,7 +135,9 @@ fn judge(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&Case, 
         let (first, figure) = (100.0 * case.first, percent(figure));
         run.say(format_args!(
             "  {}, {} nodes, first gets {first:.0} %, {}x: {figure}",
-            case.limit, case.nodes, case.demand
+            name(case),
+            case.nodes,
+            case.demand
         ));
     }
 }

@@ -112,7 +112,7 @@ admin: http://{admin} (/metrics, /livez, /readyz, /version)
 admin token, made just now and not shown again: {token}
 store: memory, of this process alone
 rules, built in (your own with --rules FILE):
-  default: token_bucket 100/min for each api_key
+  default: token_bucket 100/min for each client
 try it:
   curl -d '{{\"client_key\":\"alice\"}}' http://{address}/check
   tollgate check alice --endpoint /orders --server http://{address}

@@ -314,6 +314,11 @@ default: {limit: 1000000000/day}
                 r"\u002fadmin\u002flogin",
                 r"/admin\u002flogin",
                 r"/admin%2\u0066login",
+                "/admin/login;x",
+                "/admin;a=b/login",
+                "/users/..;/admin/login",
+                "/admin/login%3Bx",
+                "http://example.com/admin/login",
             ],
         ),
         (
@@ -326,7 +331,6 @@ default: {limit: 1000000000/day}
             "default",
             &[
                 "/Admin/login",
-                "/admin/login;x",
                 "/admin/login%00",
                 "/admin/login%3Fx",
                 "/admin/login%23x",

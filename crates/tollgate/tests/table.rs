@@ -286,6 +286,7 @@ fn at_the_cap_no_key_is_admitted_more_than_its_limit_allows() {
     ];
     let cases = (Config::default().cases / 8).max(20);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let sketched = std::cell::Cell::new(0);
     let outcome = runner.run(&draws_at_the_cap(), |draws| {
         let clock = Arc::new(ManualClock::new(START));
         let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(60)).unwrap();
@@ -315,12 +316,14 @@ fn at_the_cap_no_key_is_admitted_more_than_its_limit_allows() {
             }
         }
         assert_eq!((store.stats().evicted, store.stats().unremembered), (0, 0));
-        assert!(store.stats().sketched > 100);
+        sketched.set(sketched.get() + store.stats().sketched);
         Ok(())
     });
     if let Err(error) = outcome {
         panic!("{error}");
     }
+    // A case of few draws may need none.
+    assert!(sketched.get() > 100 * u64::from(cases), "{} draws were counted in the sketch", sketched.get());
 }
 
 #[test]

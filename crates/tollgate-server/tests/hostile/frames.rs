@@ -267,20 +267,26 @@ fn a_hundred_streams_that_take_no_answer() {
     });
 }
 
-/// Reads until a frame like this has come, and gives all that was said up to then.
-async fn hear_until(connection: &mut TcpStream, is_it: impl Fn(u8, u8, u32) -> bool) -> Vec<u8> {
-    let mut said = Vec::new();
+/// Reads until a frame like this has come, and gives all frames up to it. What has come behind it stays in `heard`.
+async fn hear_until(
+    connection: &mut TcpStream,
+    heard: &mut Vec<u8>,
+    is_it: impl Fn(u8, u8, u32) -> bool,
+) -> Vec<u8> {
+    let mut passed = 0;
     loop {
-        let mut rest = &said[..];
-        while let Some((head, behind)) = rest.split_at_checked(9) {
+        while let Some((head, behind)) = heard[passed..].split_at_checked(9) {
             let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-            let Some((_, behind)) = behind.split_at_checked(length) else { break };
-            if is_it(head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]])) {
-                return said;
+            if behind.len() < length {
+                break;
             }
-            rest = behind;
+            let found = is_it(head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]));
+            passed += 9 + length;
+            if found {
+                return heard.drain(..passed).collect();
+            }
         }
-        assert_ne!(connection.read_buf(&mut said).await.unwrap(), 0, "the connection ended");
+        assert_ne!(connection.read_buf(heard).await.unwrap(), 0, "the connection ended");
     }
 }
 
@@ -291,19 +297,20 @@ fn a_request_refused_for_its_head_is_answered_and_its_stream_is_not_reset() {
         let mut connection = greeted(server, &[]).await;
         let ping = frame(PING, 0, 0, &[7; 8]);
         let is_pong = |kind: u8, flags: u8, _: u32| kind == PING && flags == 1;
+        let mut heard = Vec::new();
         for index in 0..20 {
             let id = stream(index);
             let head = frame(HEADERS, END_HEADERS, id, &fields(POST, "/nowhere"));
             connection.write_all(&[head, ping.clone()].concat()).await.unwrap();
             // The server has seen the head before the body is sent.
-            let mut said = hear_until(&mut connection, is_pong).await;
+            let mut said = hear_until(&mut connection, &mut heard, is_pong).await;
             connection.write_all(&frame(DATA, END_STREAM, id, b"{}")).await.unwrap();
             let is_end = |kind: u8, flags: u8, of: u32| kind == DATA && flags & END_STREAM > 0 && of == id;
             if !frames(&said).any(|(kind, _)| kind == DATA) {
-                said.extend(hear_until(&mut connection, is_end).await);
+                said.extend(hear_until(&mut connection, &mut heard, is_end).await);
             }
             connection.write_all(&ping).await.unwrap();
-            said.extend(hear_until(&mut connection, is_pong).await);
+            said.extend(hear_until(&mut connection, &mut heard, is_pong).await);
             assert!(frames(&said).any(|(kind, _)| kind == HEADERS), "it is answered");
             assert!(frames(&said).all(|(kind, _)| kind != RST_STREAM), "stream {id} was reset");
         }
