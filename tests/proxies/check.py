@@ -186,7 +186,7 @@ def limits_by_key(stage):
     stage.passes(1, "another key")
     stage.same(stage.client("127.0.0.3").ask(x_api_key="sk_alice").status, 429, "a key is one client everywhere")
     log = stage.tollgate.log.read_text()
-    assert "sk_a…" in log and "sk_alice" not in log, "keys are not written down"
+    assert "sk…" in log and "sk_a" not in log, "keys are not written down"
 
 
 def limits_by_address(stage):
