@@ -6,7 +6,9 @@ use super::shard::Place;
 use super::table::Locked;
 use super::tag::Tag;
 use std::sync::atomic::Ordering::Relaxed;
-use tollgate_core::{Act, Answer, Ask, Clock, Draw, Limit, MAX_DRAWS, Micros, Outcome, PermitId, State};
+use tollgate_core::{
+    Act, Answer, Ask, Clock, Draw, Held, Limit, MAX_DRAWS, Micros, Outcome, PermitId, State,
+};
 
 /// How to take a draw back if another limit of the same request refuses.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +92,7 @@ impl<C: Clock> MemoryStore<C> {
         match act {
             Act::Take(ask) => self.take(shard, tag, limit, ask, permit, now),
             act if limit.keeps_roll() => self.act_on_roll(shard, tag, limit, act, permit, now),
-            act => self.act_aside(shard, shard.find(tag.mark), limit, act, now),
+            act => self.act_aside(shard, tag, limit, act, now),
         }
     }
 
@@ -109,7 +111,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         match shard.find(tag.mark) {
             Place::Here(slot) => {
-                let Some((entry, state)) = self.seen_by(limit, shard.entry(slot), now) else {
+                let Some((entry, state)) = self.seen_by(shard, tag, limit, shard.entry(slot), now) else {
                     return self.take_unremembered(limit, ask, now);
                 };
                 let step = limit.step(state, now, ask);
@@ -151,14 +153,25 @@ impl<C: Clock> MemoryStore<C> {
     /// written into the book any more, so that nothing can be kept under it.
     ///
     /// What was adopted is kept even if the draw is refused: else the old rate would go on for as long as somebody
-    /// hammers.
-    fn seen_by(&self, limit: &Limit, entry: Entry, now: Micros) -> Option<(Entry, Option<State>)> {
+    /// hammers. So is what counts from now on because the clock was set back.
+    fn seen_by(
+        &self,
+        shard: &mut Locked<'_>,
+        tag: Tag,
+        limit: &Limit,
+        entry: Entry,
+        now: Micros,
+    ) -> Option<(Entry, Option<State>)> {
         let before = self.book.limit(entry.page);
         if before == Some(limit) {
-            return Some((entry, Some(entry.state)));
+            let held = Held { state: Some(entry.state), ..Held::default() };
+            let state = limit.rebase(held, now).and_then(|held| held.state).unwrap_or(entry.state);
+            return Some((Entry { state, ..entry }, Some(state)));
         }
         let page = self.book.page(limit)?;
-        let state = before.and_then(|before| limit.adopt(entry.state, before, now));
+        let bound = shard.geometry.keys;
+        let state = before
+            .and_then(|before| shard.shard.rolls.take_over(tag.mark, limit, entry.state, before, bound, now));
         Some((Entry { state: state.unwrap_or_default(), page, ..entry }, state))
     }
 
@@ -180,12 +193,17 @@ impl<C: Clock> MemoryStore<C> {
         ask: Ask,
         now: Micros,
     ) -> (Outcome, Undo) {
-        let step = limit.step(None, now, ask);
-        if !step.changed {
+        let left = shard.shard.rolls.resume(tag.mark, limit, now);
+        let step = limit.step(left, now, ask);
+        if !step.changed && left.is_none() {
             return (Outcome::of_state(step.answer(), now, step.state), Undo::Nothing);
         }
+        let undo = match (left, self.book.page(limit)) {
+            (Some(state), Some(page)) => Undo::Restore(Entry { state, page, refused: false }),
+            _ => Undo::Remove,
+        };
         match self.remember(shard, slot, tag, limit, step.state, now) {
-            true => (Outcome::of_state(step.answer(), now, step.state), Undo::Remove),
+            true => (Outcome::of_state(step.answer(), now, step.state), undo),
             false => self.take_unremembered(limit, ask, now),
         }
     }
@@ -216,26 +234,35 @@ impl<C: Clock> MemoryStore<C> {
     fn act_aside(
         &self,
         shard: &mut Locked<'_>,
-        place: Place,
+        tag: Tag,
         limit: &Limit,
         act: Act,
         now: Micros,
     ) -> (Outcome, Undo) {
-        let Place::Here(slot) = place else {
+        if act == Act::Clear {
+            shard.shard.rolls.clear_former(tag.mark);
+            if let Place::Here(slot) = shard.find(tag.mark) {
+                shard.remove(slot);
+            }
+            return (self.looked(limit, None, Ask::PEEK, now), Undo::Nothing);
+        }
+        if let Place::Before(slot) = shard.find(tag.mark)
+            && let Some(left) = shard.shard.rolls.resume(tag.mark, limit, now)
+        {
+            self.remember(shard, slot, tag, limit, left, now);
+        }
+        let Place::Here(slot) = shard.find(tag.mark) else {
             let ask = if let Act::Look(ask) = act { ask } else { Ask::PEEK };
             return (self.looked(limit, None, ask, now), Undo::Nothing);
         };
         let before = shard.entry(slot);
-        let (entry, state) = self.seen_by(limit, before, now).unwrap_or((before, None));
+        let (entry, state) = self.seen_by(shard, tag, limit, before, now).unwrap_or((before, None));
         if entry != before {
             shard.set(slot, entry);
         }
         let state = match act {
             Act::Look(ask) | Act::Take(ask) => return (self.looked(limit, state, ask, now), Undo::Nothing),
-            Act::Clear => {
-                shard.remove(slot);
-                None
-            }
+            Act::Clear => None,
             Act::Give(units) => state.map(|state| limit.give(state, now, units)),
         };
         if let Some(state) = state {

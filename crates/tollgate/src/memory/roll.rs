@@ -10,7 +10,9 @@ use super::table::Locked;
 use super::tag::Tag;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use tollgate_core::{Act, Answer, Ask, Clock, Limit, Micros, Outcome, PermitId, Roll, Span};
+use tollgate_core::{
+    Act, Answer, Ask, Clock, Former, Held, Limit, Micros, Outcome, PermitId, Roll, Span, State,
+};
 
 /// How often at most a shard's rolls are swept because they have reached their bound. A sweep takes some tens of
 /// microseconds, and a flood must not buy one with every request.
@@ -20,6 +22,8 @@ const BETWEEN_SWEEPS: Span = Span::millis(10);
 #[derive(Debug, Default)]
 pub(super) struct Rolls {
     by_mark: HashMap<u64, (Limit, Roll)>,
+    /// What quotas before the current one have left of keys that are drawn from under several.
+    former: HashMap<u64, Former>,
     /// Entries of all of them together.
     entries: usize,
     swept: Micros,
@@ -52,7 +56,50 @@ impl Rolls {
             is_live
         });
         self.entries = self.by_mark.values().map(|(_, roll)| roll.entries()).sum();
+        self.former.retain(|_, former| former.until(now) > now);
         self.swept = now;
+    }
+
+    /// The state that `before` wrote, under `limit`. What `before` leaves is kept beside it until it has drained, for at most
+    /// as many keys as the shard may have.
+    #[cold]
+    pub(super) fn take_over(
+        &mut self,
+        mark: u64,
+        limit: &Limit,
+        state: State,
+        before: &Limit,
+        bound: usize,
+        now: Micros,
+    ) -> Option<State> {
+        let mut former = self.former.remove(&mark).unwrap_or_default();
+        let held = Held { state: Some(state), ..Held::default() };
+        let held = limit.take_over(held, before, &mut former, now);
+        if self.former.len() >= bound && now.since(self.swept) >= BETWEEN_SWEEPS {
+            self.sweep(now);
+        }
+        if !former.is_empty() && self.former.len() < bound {
+            self.former.insert(mark, former);
+        }
+        held.state
+    }
+
+    /// What `limit` left of a key that has drained under the quota that was drawn from since.
+    pub(super) fn resume(&mut self, mark: u64, limit: &Limit, now: Micros) -> Option<State> {
+        if self.former.is_empty() {
+            return None;
+        }
+        let former = self.former.get_mut(&mark)?;
+        let held = former.take(limit, now);
+        if former.is_empty() {
+            self.former.remove(&mark);
+        }
+        held?.state
+    }
+
+    /// Forgets what other quotas have left of a key.
+    pub(super) fn clear_former(&mut self, mark: u64) {
+        self.former.remove(&mark);
     }
 
     /// Whether one more entry fits within `bound`, perhaps after a sweep.
@@ -79,7 +126,7 @@ impl<C: Clock> MemoryStore<C> {
         let bound = shard.geometry.keys;
         let rolls = &mut shard.shard.rolls;
         let (written_under, mut roll) = rolls.take(tag.mark).unwrap_or_else(|| (*limit, limit.new_roll()));
-        written_under.drain_roll(&mut roll, now);
+        limit.take_over_roll(&mut roll, &written_under, now);
         limit.drain_roll(&mut roll, now);
         let mut undo = Undo::Nothing;
         let outcome = match act {
@@ -93,6 +140,8 @@ impl<C: Clock> MemoryStore<C> {
             Act::Look(ask) => limit.look_roll(&roll, now, ask),
             Act::Give(units) => {
                 limit.give_roll(&mut roll, units, permit);
+                // Without its newest unit it may be earlier again.
+                limit.drain_roll(&mut roll, now);
                 limit.look_roll(&roll, now, Ask::PEEK)
             }
             Act::Clear => {
