@@ -55,6 +55,8 @@ struct Page {
     scope: AtomicU64,
     /// The last cycle in which it was interned, or seen in an entry.
     marked: AtomicU64,
+    /// The last cycle in which it was seen in an entry.
+    seen: AtomicU64,
     /// When the youngest of its states was written, as far as sweeps have seen.
     written_at: AtomicU64,
     is_retired: AtomicBool,
@@ -174,7 +176,9 @@ impl Book {
         if page.is_retired.load(Relaxed) {
             return false;
         }
-        page.mark(self.cycle.load(SeqCst));
+        let cycle = self.cycle.load(SeqCst);
+        page.mark(cycle);
+        page.seen.store(cycle, Relaxed);
         let written_at = limit.written_at(state).get();
         if page.written_at.load(Relaxed) < written_at {
             page.written_at.store(written_at, Relaxed);
@@ -194,9 +198,10 @@ impl Book {
                 self.forget(&mut index, number, page);
             }
         }
-        let retired = self.retire(&index);
+        let retired = self.retire(&index, cycle);
         self.retired.fetch_add(retired, Relaxed);
-        self.is_crowded.store(retired > 0, Relaxed);
+        let is_crowded = index.scopes.values().any(|held| *held > SCOPE_LIMITS);
+        self.is_crowded.store(is_crowded, Relaxed);
         self.cycle.store(cycle + 1, SeqCst);
     }
 
@@ -213,15 +218,20 @@ impl Book {
         }
     }
 
-    /// Retires the limits of crowded scopes that were written least recently, and says how many.
-    fn retire(&self, index: &Index) -> u64 {
+    /// Retires the limits of crowded scopes that were written least recently, and says how many. Limits that were in no entry
+    /// in this cycle are not counted: if they are in none in the next one either, their pages are vacated at its end.
+    fn retire(&self, index: &Index, cycle: u64) -> u64 {
         let mut retired = 0;
-        for (scope, held) in index.scopes.iter().filter(|(_, held)| **held > SCOPE_LIMITS) {
+        for (scope, _) in index.scopes.iter().filter(|(_, held)| **held > SCOPE_LIMITS) {
             let own = index.pages.iter().filter(|((of, _), _)| of == scope);
-            let mut pages: Vec<&Page> = own.filter_map(|(_, number)| self.page(*number)).collect();
+            let own = own.filter_map(|(_, number)| self.page(*number));
+            let mut pages: Vec<&Page> = own.filter(|page| page.seen.load(Relaxed) == cycle).collect();
+            if pages.len() <= SCOPE_LIMITS {
+                continue;
+            }
             pages.sort_by_key(|page| page.written_at.load(Relaxed));
             // A quarter more than need be, so that the next one does not follow at once.
-            for page in pages.iter().take(held - SCOPE_LIMITS / 4 * 3) {
+            for page in pages.iter().take(pages.len() - SCOPE_LIMITS / 4 * 3) {
                 page.is_retired.store(true, Relaxed);
                 retired += 1;
             }
@@ -252,6 +262,7 @@ impl Page {
             identity: [VACANT, 0, 0].map(AtomicU64::new),
             scope: AtomicU64::new(0),
             marked: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
             written_at: AtomicU64::new(0),
             is_retired: AtomicBool::new(false),
             limit: RwLock::new(None),
@@ -294,6 +305,7 @@ impl Page {
         let identity = limit.identity();
         *self.limit.write() = Some(*limit);
         self.marked.store(cycle, SeqCst);
+        self.seen.store(0, Relaxed);
         self.written_at.store(now.get(), Relaxed);
         self.is_retired.store(false, Relaxed);
         self.scope.store(scope.0, Relaxed);
