@@ -252,6 +252,28 @@ mod tests {
     use crate::law::Roll;
 
     #[test]
+    fn joined_runs_count_as_long_as_the_newest() {
+        let law = |amount, per| SlidingLog { amount, per };
+        let (hourly, quick) = (law(4, Span::HOUR), law(4, Span::SECOND));
+        let mut log = Log::default();
+        assert!(!log.join_newest());
+        for at in [0, 1] {
+            assert_eq!(hourly.draw(&mut log, Micros::new(at), Ask::exactly(2)), Some(2));
+        }
+        let later = Micros::new(2_000_000);
+        quick.take_over(&mut log, &hourly, later);
+        assert!(!log.join_newest(), "only what is in sight takes others in");
+        assert_eq!(quick.draw(&mut log, later, Ask::exactly(3)), Some(3));
+        assert!(log.join_newest());
+        assert_eq!((log.used, log.past_units, log.entries()), (5, 2, 2));
+        assert_eq!(quick.draw(&mut log, later, Ask::exactly(1)), None, "more than the amount is used");
+        assert!(log.join_newest() && !log.join_newest());
+        assert_eq!(log.runs().collect::<Vec<_>>(), [(later, 7)]);
+        hourly.take_over(&mut log, &quick, Micros::new(4_000_000));
+        assert_eq!(hourly.draw(&mut log, Micros::new(4_000_000), Ask::exactly(1)), None);
+    }
+
+    #[test]
     fn a_log_that_has_drained_gives_its_memory_back() {
         let runs = (0..1000).map(|at| (Micros::new(at), 1)).collect();
         let mut roll = Roll::Log(Log { runs, used: 1000, ..Log::default() });
