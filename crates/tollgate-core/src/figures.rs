@@ -31,6 +31,8 @@ pub enum Figures {
         per: Span,
         /// Where it begins.
         start: WindowStart,
+        /// How far ahead its end may be. If it is farther, the clock was set back.
+        farthest: Span,
     },
     /// A sliding window counter.
     SlidingWindow {

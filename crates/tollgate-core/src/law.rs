@@ -16,8 +16,8 @@ pub(crate) use concurrency::Concurrency;
 pub use concurrency::Holders;
 pub(crate) use fixed_window::{FixedWindow, Layout as WindowLayout};
 pub(crate) use share::{Passage, portion};
-pub use sliding_log::Log;
 pub(crate) use sliding_log::SlidingLog;
+pub use sliding_log::{Earlier, Log};
 pub(crate) use sliding_window::SlidingWindow;
 
 /// Which algorithm a limit follows. `ALGORITHMS.md` gives each one's guarantee and a worked example.

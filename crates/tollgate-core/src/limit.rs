@@ -431,6 +431,17 @@ impl Limit {
         }
     }
 
+    /// Goes on with a roll that `before` wrote: what that no longer counts is forgotten, unless a quota before it does.
+    pub fn take_over_roll(&self, roll: &mut Roll, before: &Limit, now: Micros) {
+        match (&self.form, &before.form, roll) {
+            (Form::SlidingLog(law), Form::SlidingLog(before), Roll::Log(log)) => {
+                law.take_over(log, before, now);
+            }
+            (Form::Concurrency(law), _, Roll::Holders(holders)) => law.age(holders, now),
+            _ => {}
+        }
+    }
+
     /// Gives back so many units, the youngest first, or the permit's places.
     pub fn give_roll(&self, roll: &mut Roll, units: u32, permit: PermitId) {
         match roll {

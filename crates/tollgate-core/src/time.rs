@@ -9,6 +9,13 @@ use std::time::Duration;
 /// The largest whole number below which every integer has a double of its own.
 pub(crate) const EXACT: u64 = (1 << 53) - 1;
 
+/// How far a clock may step back before what was stored under the later time is counted from the new time on.
+///
+/// Up to here a step back pauses a refill and neither lends nor takes anything. It is more than servers that are kept
+/// in time differ by, so that a failover stays below it, and short enough to be waited out. Beyond it, waiting for the
+/// clock to come back could take as long as the clock was wrong.
+pub const MOST_BACK: Span = Span::secs(5);
+
 /// An instant: microseconds since the Unix epoch, good until the year 2255.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(u64);

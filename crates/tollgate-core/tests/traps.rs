@@ -1,6 +1,8 @@
 //! Mistakes that published limiters make, each held off by name.
 
-use tollgate_core::{Act, Align, Ask, Law, Leak, Limit, LogSize, Micros, PermitId, Retry, Span, State, Zone};
+use tollgate_core::{
+    Act, Align, Ask, Law, Leak, Limit, LogSize, MOST_BACK, Micros, PermitId, Retry, Span, State, Zone,
+};
 use tollgate_testkit::{Account, Cell};
 
 const START: Micros = Micros::new(1_700_000_000_000_000);
@@ -114,11 +116,41 @@ fn a_clock_that_steps_back_neither_lends_nor_takes() {
         let mut cell = Cell::default();
         let hour = Span::HOUR;
         assert!(take(&mut cell, &limit, hour, limit.capacity()), "{limit}");
-        for back in [Span::ZERO, Span::secs(1800), Span::secs(3599)] {
+        for back in [MOST_BACK.get(), 3_000_000, 1] {
+            let back = Span::micros(hour.get() - back);
             assert!(!take(&mut cell, &limit, back, 1), "{limit} lent");
         }
         assert!(take(&mut cell, &limit, Span::secs(3602), limit.capacity()), "{limit} took");
     }
+}
+
+/// Trap: a clock that was set right, an hour back, stops all refills for an hour.
+#[test]
+fn a_clock_that_is_set_back_stops_no_refill_and_lends_one_burst_at_most() {
+    for limit in laws().iter().filter(|limit| limit.law() != Law::Concurrency) {
+        let (mut cell, mut granted) = (Cell::default(), 0);
+        assert!(take(&mut cell, limit, Span::HOUR, limit.capacity()), "{limit}");
+        for millis in 0..3000 {
+            granted += u32::from(take(&mut cell, limit, Span::millis(millis), 1));
+        }
+        let steady = 30;
+        assert!(granted >= steady - 2 * limit.capacity(), "{limit} stopped: {granted} in three seconds");
+        assert!(
+            granted <= steady + limit.capacity(),
+            "{limit} lent more than a burst: {granted} in three seconds"
+        );
+    }
+}
+
+/// A permit is freed by whoever holds it: a clock that is set back keeps only those longer that nobody gives back.
+#[test]
+fn a_clock_that_is_set_back_frees_no_place_that_is_held() {
+    let limit = limit(Law::Concurrency, "1/s");
+    let mut cell = Cell::default();
+    assert!(take(&mut cell, &limit, Span::HOUR, 1));
+    assert!(!take(&mut cell, &limit, Span::secs(2), 1));
+    cell.act(START.plus(Span::secs(2)), &limit, Act::Give(1), PermitId(0));
+    assert!(take(&mut cell, &limit, Span::secs(2), 1));
 }
 
 /// Trap: after a change of quota the old rate goes on for as long as somebody hammers.

@@ -2,27 +2,32 @@
 
 use crate::account::Account;
 use crate::engine::Reply;
-use tollgate_core::{Act, Answer, Ask, Limit, Micros, Outcome, PermitId, Reading, Roll, State};
+use tollgate_core::{Act, Answer, Ask, Former, Held, Limit, Micros, Outcome, PermitId, Reading, Roll, State};
 
 /// One key's state and the limit that wrote it. It follows the same contract as a real store.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
-    state: Option<(Limit, State)>,
+    state: Option<(Limit, Option<State>)>,
+    former: Former,
     roll: Option<(Limit, Roll)>,
 }
 
 impl Cell {
     /// The state, if the law keeps one.
     pub fn state(&self) -> Option<State> {
-        self.state.map(|(_, state)| state)
+        self.state.and_then(|(_, state)| state)
     }
 
     fn act_on_state(&mut self, now: Micros, limit: &Limit, act: Act) -> Reading {
-        let state = self.state.and_then(|(before, state)| match before == *limit {
-            true => Some(state),
-            false => limit.adopt(state, &before, now),
-        });
-        self.state = state.map(|state| (*limit, state));
+        let held = |state| Held { state, ..Held::default() };
+        let state = match self.state {
+            Some((before, state)) if before != *limit => {
+                limit.take_over(held(state), &before, &mut self.former, now).state
+            }
+            known => known.and_then(|(_, state)| state),
+        };
+        let state = limit.rebase(held(state), now).map_or(state, |rebased| rebased.state);
+        self.state = Some((*limit, state));
         let look = |state, ask, answer| {
             let step = limit.step(state, now, Ask::PEEK);
             Reading::new(limit, ask, Outcome::of_state(answer, now, step.state))
@@ -31,7 +36,7 @@ impl Cell {
             Act::Take(ask) => {
                 let step = limit.step(state, now, ask);
                 if step.changed {
-                    self.state = Some((*limit, step.state));
+                    self.state = Some((*limit, Some(step.state)));
                 }
                 limit.read(step, now, ask)
             }
@@ -41,11 +46,11 @@ impl Cell {
             },
             Act::Give(units) => {
                 let state = state.map(|state| limit.give(state, now, units));
-                self.state = state.map(|state| (*limit, state));
+                self.state = Some((*limit, state));
                 look(state, Ask::PEEK, Answer::Spared)
             }
             Act::Clear => {
-                self.state = None;
+                *self = Cell::default();
                 look(None, Ask::PEEK, Answer::Spared)
             }
         }
@@ -54,7 +59,7 @@ impl Cell {
     fn act_on_roll(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reading {
         let mut roll = match self.roll.take() {
             Some((before, mut roll)) => {
-                before.drain_roll(&mut roll, now);
+                limit.take_over_roll(&mut roll, &before, now);
                 roll
             }
             None => limit.new_roll(),
@@ -68,6 +73,7 @@ impl Cell {
             Act::Look(ask) => (ask, limit.look_roll(&roll, now, ask)),
             Act::Give(units) => {
                 limit.give_roll(&mut roll, units, permit);
+                limit.drain_roll(&mut roll, now);
                 (Ask::PEEK, limit.look_roll(&roll, now, Ask::PEEK))
             }
             Act::Clear => {

@@ -40,6 +40,8 @@ trait Slow {
 pub struct Model {
     limit: Limit,
     slow: Box<dyn Slow>,
+    /// What it was under the quotas before, for as long as that matters.
+    former: Vec<(Limit, Box<dyn Slow>)>,
 }
 
 impl std::fmt::Debug for Model {
@@ -50,14 +52,41 @@ impl std::fmt::Debug for Model {
 
 impl Clone for Model {
     fn clone(&self) -> Model {
-        Model { limit: self.limit, slow: self.slow.copy() }
+        let former = self.former.iter().map(|(limit, slow)| (*limit, slow.copy())).collect();
+        Model { limit: self.limit, slow: self.slow.copy(), former }
     }
 }
 
 impl Model {
     /// A model of `limit`'s law. The limit's quota may change later; its law may not.
     pub fn new(limit: &Limit) -> Model {
-        Model { limit: *limit, slow: fresh(limit) }
+        Model { limit: *limit, slow: fresh(limit), former: Vec::new() }
+    }
+
+    /// Goes on under another quota: with what is left under the one before, but no more than what that quota itself had left.
+    fn change(&mut self, limit: &Limit, now: Micros) {
+        self.slow.settle(now);
+        let before = (self.limit, self.slow.copy());
+        self.limit = *limit;
+        if limit.keeps_roll() {
+            return self.slow.change(limit, now);
+        }
+        match self.slow.is_clean(now) {
+            true => self.slow = fresh(limit),
+            false => self.slow.change(limit, now),
+        }
+        self.former.iter_mut().for_each(|(_, slow)| slow.settle(now));
+        self.former.retain(|(_, slow)| !slow.is_clean(now));
+        let own = self.former.iter().position(|(other, _)| other == limit);
+        let own = own.map(|own| self.former.remove(own).1);
+        if !before.1.is_clean(now) {
+            self.former.push(before);
+        }
+        if let Some(mut own) = own {
+            let excess = own.free(now).saturating_sub(self.slow.free(now));
+            own.take(now, u32::try_from(excess).expect("at most a capacity"), PermitId(0));
+            self.slow = own;
+        }
     }
 
     fn reply(&self, now: Micros, ask: Ask, answer: Answer, delay: Span) -> Reply {
@@ -78,11 +107,7 @@ impl Account for Model {
     fn act(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reply {
         assert_eq!(self.limit.family(), limit.family(), "a model has one law");
         if *limit != self.limit {
-            match self.slow.is_clean(now) {
-                true => self.slow = fresh(limit),
-                false => self.slow.change(limit, now),
-            }
-            self.limit = *limit;
+            self.change(limit, now);
         }
         self.slow.settle(now);
         let delay = self.slow.delay(now);
@@ -109,7 +134,7 @@ impl Account for Model {
                 self.reply(now, Ask::PEEK, Answer::Spared, self.slow.delay(now))
             }
             Act::Clear => {
-                self.slow = fresh(limit);
+                *self = Model::new(limit);
                 self.reply(now, Ask::PEEK, Answer::Spared, Span::ZERO)
             }
         }

@@ -93,12 +93,18 @@ impl Trace {
     }
 }
 
-/// Traces under a law: any quota it takes, any cost, and any clock that falls no further behind than `back`.
+/// Traces under a law: any quota it takes, any cost, and any clock that falls no further behind than `back`; nor, where quotas
+/// change, than a second, unless `back` is [`Span::MAX`].
 pub(crate) fn traces(law: Law, back: Span) -> impl Strategy<Value = Trace> {
     vec(limits(law), 1..3).prop_flat_map(move |limits| {
         let (first, spans) = (limits[0], spans(&limits));
         let ops = vec(op(&first, spans), 1..40);
-        (Just(limits), ops).prop_map(move |(limits, ops)| Trace { limits, ops, back })
+        (Just(limits), ops).prop_map(move |(limits, ops)| {
+            // A store drops what an earlier quota left a second after it has drained.
+            let is_changing = limits.len() > 1 && back != Span::MAX;
+            let back = if is_changing { back.min(Span::millis(900)) } else { back };
+            Trace { limits, ops, back }
+        })
     })
 }
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use std::sync::Arc;
-use tollgate::{Cap, Draws, Law, ManualClock, MemoryStore, Micros, Scope, Span};
+use tollgate::{Act, Ask, Cap, Draws, Law, Limit, ManualClock, MemoryStore, Micros, PermitId, Scope, Span};
 use tollgate_testkit::suite::{self, Cases};
 use tollgate_testkit::{Engine, Reply, test_each_law};
 
@@ -55,4 +55,27 @@ test_each_law!(traces);
 #[test]
 fn a_request_takes_from_all_its_limits_or_from_none() {
     suite::check_requests(Cases::Many, || Crowded::new(true));
+}
+
+/// A sweep drops what has drained under the quota that drew last, and not what another one has used.
+#[test]
+fn quotas_by_turns_stay_within_each_though_the_store_is_swept() {
+    let limits = ["100/s burst 200", "100/s burst 5"]
+        .map(|quota| Limit::new(Law::TokenBucket, quota.parse().unwrap()).unwrap());
+    let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
+    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let mut granted = [0; 2];
+    for turn in 0..80 {
+        let mut draws = Draws::new();
+        let act = Act::Take(Ask::between(0, u32::MAX));
+        draws.push("key".into(), Scope(0), limits[turn % 2], act, PermitId(0));
+        store.draw_now(&mut draws);
+        if let tollgate::Answer::Granted(units) = draws.all()[0].answer() {
+            granted[turn % 2] += units;
+        }
+        clock.advance(Span::millis(100));
+        store.sweep(usize::MAX);
+    }
+    assert!(granted[0] <= 200 + 800 && granted[1] <= 5 + 800, "{granted:?} in eight seconds");
+    assert!(granted[0] + granted[1] >= 200, "{granted:?} in eight seconds");
 }

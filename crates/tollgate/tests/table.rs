@@ -263,6 +263,64 @@ fn who_is_denied_stays_denied_wherever_it_is_counted_and_whatever_the_new_quota(
     assert_eq!(granted(&store, "denied 7", 1, &bucket("2/day"), 5), 2);
 }
 
+/// Trap: what a quota has used of a key is dropped when the quota that drew since has drained and the table has no room.
+#[test]
+fn at_the_cap_a_quota_that_comes_back_finds_what_it_has_used() {
+    let clock = Arc::new(ManualClock::new(START));
+    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let (slow, quick) = (bucket("10/day"), bucket("1000/s"));
+    assert_eq!(granted(&store, "k", 1, &slow, 20), 10);
+    clock.advance(Span::SECOND);
+    assert!(!take(&store, "k", 1, &quick), "nothing is left to carry over");
+    clock.advance(Span::secs(5));
+    store.sweep(usize::MAX);
+    assert_eq!(store.stats().keys, 0, "the quick one has drained");
+    // Nobody gives way to a key of the same limit.
+    for key in 0..200 {
+        granted(&store, &format!("denied {key}"), 1, &slow, 11);
+    }
+    assert_eq!(store.stats().keys, 100);
+    for _ in 0..5 {
+        assert_eq!(granted(&store, "k", 1, &slow, 20), 0);
+        let looked = store.take_now("k".into(), Scope(1), &slow, Ask::PEEK, PermitId(0));
+        assert_eq!(tollgate::Reading::new(&slow, Ask::PEEK, looked).remaining(), 0);
+        take(&store, "k", 1, &quick);
+    }
+    assert_eq!(store.stats().unremembered, 0);
+}
+
+/// A log without room joins its newest runs. Those that it keeps for an earlier quota are joined too, and none is lost.
+#[test]
+fn without_room_a_log_still_keeps_what_an_earlier_quota_has_used() {
+    let log =
+        |quota: &str| Limit::new(Law::SlidingWindowLog(tollgate::LogSize::Modest), quota.parse().unwrap());
+    let (hourly, quick) = (log("5/h").unwrap(), log("8/s").unwrap());
+    let clock = Arc::new(ManualClock::new(START));
+    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let try_often = |key: &str, limit: &Limit| {
+        let tries = (0..20).filter(|_| {
+            clock.advance(Span::micros(1));
+            take(&store, key, 1, limit)
+        });
+        tries.count()
+    };
+    assert_eq!(try_often("k", &hourly), 5);
+    for key in 0..100 {
+        try_often(&format!("other {key}"), &hourly);
+    }
+    let full = store.stats();
+    assert!(full.sketched > 0, "{full:?}");
+    for _ in 0..5 {
+        clock.advance(Span::secs(2));
+        assert!(take(&store, "k", 1, &quick));
+        assert!(store.stats().roll_entries <= full.roll_entries, "{:?}", store.stats());
+        assert!(try_often("k", &quick) <= 7);
+        assert_eq!(try_often("k", &quick), 0);
+        assert_eq!(try_often("k", &hourly), 0);
+    }
+    assert_eq!(store.stats().unremembered, 0);
+}
+
 /// Draws at the cap: of which key, from which limit, how much, and how long until the next.
 fn draws_at_the_cap() -> impl Strategy<Value = Vec<(u16, usize, u32, Span)>> {
     let pause = prop_oneof![

@@ -11,6 +11,7 @@ mod excess;
 mod fleet;
 mod law;
 mod leased;
+mod rolling;
 
 use bounds::Bounds;
 use fleet::{Clocks, Crowd};

@@ -15,7 +15,7 @@ use crate::limit::{Limit, Step};
 use crate::quota::Quota;
 use crate::reading::{Outlook, Retry};
 use crate::state::State;
-use crate::time::{EXACT, Micros, Span};
+use crate::time::{EXACT, MOST_BACK, Micros, Span};
 use std::num::NonZeroU64;
 
 /// A bucket's constants.
@@ -115,7 +115,11 @@ impl Bucket {
     /// Ages the debt to `now`, then grants as much of `ask` as still fits.
     #[inline(always)]
     pub(crate) fn step(&self, state: Option<State>, now: Micros, ask: Ask) -> Step {
-        self.step_aged(self.age(state, now), now, ask)
+        let debt = self.age(state, now);
+        let step = self.step_aged(debt, now, ask);
+        // A debt that is counted from now on, because the clock was set back, must be written even if the draw is refused.
+        let is_rebased = state.is_some_and(|before| Debt::of(before).at > debt.at);
+        Step { changed: step.changed || is_rebased, ..step }
     }
 
     #[inline(always)]
@@ -145,8 +149,16 @@ impl Bucket {
         match debt.owed.saturating_sub(paid) {
             // Without a debt there is nothing to remember, not even when.
             0 => Debt { owed: 0, at: now },
-            owed => Debt { owed, at: now.max(debt.at) },
+            owed if debt.at > now => Debt { owed, at: self.after_step_back(debt.at, now) },
+            owed => Debt { owed, at: now },
         }
+    }
+
+    /// From when on a debt is paid back after the clock stepped back: from when it was noted, or, if that is too far
+    /// ahead, from now.
+    #[cold]
+    fn after_step_back(&self, at: u64, now: u64) -> u64 {
+        if self.tick.is_ahead(at, now) { now } else { at }
     }
 
     /// How long a queue makes a newcomer wait; the other two never do.
@@ -216,7 +228,9 @@ impl Bucket {
             }
         };
         // The next whole tick: rounding down would count the time before it under both rates.
-        let at = self.tick.after(before.tick.start(debt.at).max(now));
+        let from = before.tick.start(debt.at);
+        let is_ahead = from.since(now) > MOST_BACK;
+        let at = self.tick.after(if is_ahead { now } else { from.max(now) });
         Debt { owed, at }.state()
     }
 

@@ -12,7 +12,7 @@ use crate::lease::{Held, Lent, Loan, Report, Wish};
 use crate::limit::Step;
 use crate::reading::{Outlook, Retry};
 use crate::state::State;
-use crate::time::{Micros, Span};
+use crate::time::{MOST_BACK, Micros, Span};
 
 /// A fixed window's constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +20,8 @@ pub(crate) struct FixedWindow {
     amount: u32,
     per: Span,
     layout: Layout,
+    /// How many microseconds ahead a window's end may be.
+    farthest: u64,
 }
 
 /// Where windows begin and end.
@@ -49,7 +51,18 @@ impl Used {
 
 impl FixedWindow {
     pub(crate) fn new(amount: u32, per: Span, layout: Layout) -> FixedWindow {
-        FixedWindow { amount, per, layout }
+        // The longest that a window can be, in microseconds. Clocks that change make a day two hours longer at most.
+        let longest = match layout {
+            Layout::Multiples | Layout::FirstHit => per.get(),
+            Layout::Calendar(Stretch::Day | Stretch::Week, _) => per.get() + 2 * Span::HOUR.get(),
+            Layout::Calendar(Stretch::Month, _) => per.get() + Span::DAY.get() + 2 * Span::HOUR.get(),
+        };
+        FixedWindow { amount, per, layout, farthest: longest + MOST_BACK.get() }
+    }
+
+    /// How many microseconds ahead a window's end may be; if it is farther, the clock was set back.
+    pub(crate) fn farthest(&self) -> Span {
+        Span::micros(self.farthest)
     }
 
     /// What one of `nodes` has of it, in the same windows.
@@ -68,7 +81,9 @@ impl FixedWindow {
         let window = self.age(state, now);
         let room = self.amount - window.used;
         if ask.at_least() > room {
-            return Step { granted: None, state: window.state(), changed: false };
+            // A window that was put where the clock is now, after that was set back, must be written.
+            let is_rebased = window.used > 0 && state.is_some_and(|before| before != window.state());
+            return Step { granted: None, state: window.state(), changed: is_rebased };
         }
         let granted = ask.at_most().min(room);
         let ends = if window.used == 0 && granted > 0 { self.end(now) } else { window.ends };
@@ -76,13 +91,29 @@ impl FixedWindow {
         Step { granted: Some(granted), state, changed: granted > 0 }
     }
 
-    /// The window as it stands at `now`. A clock stepping back stays in the window it had reached.
+    /// The window as it stands at `now`. A clock stepping back stays in the window it had reached, unless that is too far
+    /// ahead: then what was used is used of the window that the clock is in.
     #[inline]
     fn age(&self, state: Option<State>, now: Micros) -> Used {
         let (ends, used) = state.map_or((0, 0), State::numbers);
         let used =
             if now.get() < ends { u32::try_from(used).unwrap_or(u32::MAX).min(self.amount) } else { 0 };
+        if used > 0 && ends - now.get() > self.farthest {
+            return Used { ends: self.end(now), used };
+        }
         Used { ends: Micros::new(ends), used }
+    }
+
+    /// Whether the clock was set back far behind the window of this state, so that it must be counted from now on.
+    #[inline]
+    pub(crate) fn is_ahead(&self, state: State, now: Micros) -> bool {
+        let (ends, used) = state.numbers();
+        used > 0 && ends > now.get() && ends - now.get() > self.farthest
+    }
+
+    /// The state as it is counted from `now` on, after the clock was set back.
+    pub(crate) fn rebase(&self, state: State, now: Micros) -> State {
+        self.age(Some(state), now).state()
     }
 
     /// When the window that `now` falls into ends.
@@ -127,7 +158,8 @@ impl FixedWindow {
         (Held { state, lent: Lent::default() }, Loan { units, term: ends.get(), until: ends, is_known })
     }
 
-    /// The same key's state under this limit: what was used stays used, until the nearer of both windows' ends. Between
+    /// The same key's state under this limit: what was used stays used, until this limit's window ends. Ending it with
+    /// the other window, if that is nearer, would have this limit begin one anew with every change to and fro. Between
     /// shares, what is left is divided or put together.
     pub(crate) fn adopt(&self, state: State, before: &FixedWindow, passage: Passage, now: Micros) -> State {
         let window = before.age(Some(state), now);
@@ -135,7 +167,11 @@ impl FixedWindow {
             true => window.used.min(self.amount),
             false => self.amount.saturating_sub(passage.down(before.amount - window.used)),
         };
-        Used { ends: window.ends.min(self.end(now)), used }.state()
+        // From the first hit, every quota has windows of its own, unless one is a share of the other.
+        let is_same_window = (self.per, self.layout) == (before.per, before.layout)
+            && (self.layout != Layout::FirstHit || !passage.is_level());
+        let ends = if is_same_window { window.ends } else { self.end(now) };
+        Used { ends, used }.state()
     }
 
     /// The larger of two counts, until the later of two ends.
@@ -177,7 +213,7 @@ impl FixedWindow {
             Layout::Multiples => WindowStart::Multiples,
             Layout::Calendar(..) => WindowStart::Calendar,
         };
-        Figures::FixedWindow { amount: self.amount, per: self.per, start }
+        Figures::FixedWindow { amount: self.amount, per: self.per, start, farthest: self.farthest() }
     }
 
     /// The longest that a state matters after it was written: the longest month has 31 days and perhaps an hour.

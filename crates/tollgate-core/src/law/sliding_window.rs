@@ -90,7 +90,9 @@ impl SlidingWindow {
         let (counts, elapsed) = self.age(state, now);
         let room = self.room(counts, elapsed);
         if ask.at_least() > room {
-            return Step { granted: None, state: counts.state(), changed: false };
+            // Counts that were put where the clock is now, after that was set back, must be written.
+            let is_rebased = state.is_some_and(|before| Counts::of(before).index > counts.index);
+            return Step { granted: None, state: counts.state(), changed: is_rebased };
         }
         let granted = ask.at_most().min(room);
         let state = Counts { current: counts.current + granted, ..counts }.state();
@@ -110,9 +112,29 @@ impl SlidingWindow {
             Some(_) => (none, elapsed),
             // The clock stepped back. What is drained is forgotten, whenever it was.
             None if counts.is_zero() => (none, elapsed),
+            // What is too far ahead is counted in the window that the clock is in.
+            None if self.is_far_ahead(counts.index, now) => (Counts { index, ..counts }, elapsed),
             // Else the window that was reached stays, as it was at its very beginning.
             None => (counts, 0),
         }
+    }
+
+    /// Whether a window begins so far ahead of `now`, in ticks, that the clock must have been set back.
+    #[cold]
+    fn is_far_ahead(&self, index: u64, now: u64) -> bool {
+        self.tick.is_ahead(index.saturating_mul(self.window.get()), now)
+    }
+
+    /// Whether the clock was set back far behind the windows of this state, so that it must be counted from now on.
+    #[inline]
+    pub(crate) fn is_ahead(&self, state: State, now: Micros) -> bool {
+        let (counts, now) = (Counts::of(state), self.tick.of(now));
+        !counts.is_zero() && self.is_far_ahead(counts.index, now)
+    }
+
+    /// The state as it is counted from `now` on, after the clock was set back.
+    pub(crate) fn rebase(&self, state: State, now: Micros) -> State {
+        self.age(Some(state), now).0.state()
     }
 
     /// How many more units fit.

@@ -4,7 +4,7 @@
 //! shortest tick of ten, a hundred, … microseconds that divides its period and makes them fit: the rate stays exact,
 //! only the instants at which units fall due become coarser.
 
-use crate::time::{EXACT, Micros, Span};
+use crate::time::{EXACT, MOST_BACK, Micros, Span};
 
 /// The length of a limit's tick in microseconds; a power of ten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +36,13 @@ impl Tick {
     #[inline]
     pub(crate) fn start(self, tick: u64) -> Micros {
         Micros::new(tick.saturating_mul(self.0))
+    }
+
+    /// Whether `at` lies so far in the future of `now`, both in ticks, that the clock must have been set back.
+    #[inline]
+    pub(crate) fn is_ahead(self, at: u64, now: u64) -> bool {
+        // A change of quota may put a state one tick into the future.
+        at > now && at - now > self.count(MOST_BACK).max(1)
     }
 
     /// Its length in microseconds: nine digits at most.

@@ -5,7 +5,7 @@ use crate::ask::Ask;
 use crate::law::{Law, Leak, Passage};
 use crate::lease::{Held, Lent, Loan, Report, Wish};
 use crate::state::State;
-use crate::time::Micros;
+use crate::time::{Micros, Span};
 
 impl Limit {
     /// Whether units of it may be lent ahead. Of those that wait in a queue, of logs and of places they may not.
@@ -48,6 +48,35 @@ impl Limit {
                 let state = held.state.and_then(|state| self.adopt(state, before, now));
                 Held { state, lent: Lent::default() }
             }
+        }
+    }
+
+    /// The state as it is counted from `now` on, if the clock was set back by more than
+    /// [`MOST_BACK`](crate::MOST_BACK); nothing if it was not, and the state holds as it is.
+    ///
+    /// What was used stays used, so a step back lends at most what a full bucket or one window holds. What is lent stays
+    /// lent, and lapses between one term and two from now.
+    #[inline]
+    pub fn rebase(&self, held: Held, now: Micros) -> Option<Held> {
+        let state = held.state?;
+        match &self.form {
+            Form::Bucket(bucket) if bucket.is_ahead(held, now) => Some(bucket.rebase(held, now)),
+            Form::FixedWindow(window) if window.is_ahead(state, now) => {
+                Some(Held { state: Some(window.rebase(state, now)), ..held })
+            }
+            Form::SlidingWindow(window) if window.is_ahead(state, now) => {
+                Some(Held { state: Some(window.rebase(state, now)), ..held })
+            }
+            _ => None,
+        }
+    }
+
+    /// How long until nothing is lent and nothing is owed or counted any more.
+    pub fn drains_in(&self, held: Held, now: Micros) -> Span {
+        match (&self.form, held.state) {
+            (_, None) => Span::ZERO,
+            (Form::Bucket(bucket), Some(_)) => bucket.drains_in(held, now),
+            (_, Some(state)) => self.outlook(state, now, Ask::PEEK, Some(0)).reset,
         }
     }
 

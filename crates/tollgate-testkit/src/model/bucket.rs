@@ -4,7 +4,7 @@
 //! but the arrivals themselves.
 
 use super::Slow;
-use tollgate_core::{Law, Leak, Limit, Micros, PermitId, Span};
+use tollgate_core::{Law, Leak, Limit, MOST_BACK, Micros, PermitId, Span};
 
 #[derive(Clone)]
 pub(super) struct Arrivals {
@@ -93,7 +93,15 @@ impl Arrivals {
 }
 
 impl Slow for Arrivals {
-    fn settle(&mut self, _now: Micros) {}
+    /// If the clock was set back too far, everything happened so much earlier that the last of it is now.
+    fn settle(&mut self, now: Micros) {
+        let (now, seen) = (u128::from(now.get()) / self.rate.tick, self.tick(Micros::EPOCH));
+        let farthest = (u128::from(MOST_BACK.get()) / self.rate.tick).max(1);
+        if seen > now + farthest {
+            let owed = self.owed(seen);
+            self.begin_again(owed, now);
+        }
+    }
 
     fn free(&self, now: Micros) -> u64 {
         let free = (self.rate.capacity() - self.owed(self.tick(now))) / self.rate.unit;
@@ -133,7 +141,8 @@ impl Slow for Arrivals {
             Keeps::Tokens => capacity - ((before.capacity() - owed) * rate.unit / before.unit).min(capacity),
             Keeps::Debt | Keeps::Queue => (owed * rate.unit).div_ceil(before.unit).min(capacity),
         };
-        let micros = (tick * before.tick).max(u128::from(now.get()));
+        let (begun, now) = (tick * before.tick, u128::from(now.get()));
+        let micros = if begun > now + u128::from(MOST_BACK.get()) { now } else { begun.max(now) };
         let tick = micros.div_ceil(rate.tick);
         self.begin_again(owed, tick);
     }

@@ -1,7 +1,7 @@
 //! The sliding window counter: every unit with its window's number, weighed in wide integers.
 
 use super::Slow;
-use tollgate_core::{Limit, Micros, PermitId};
+use tollgate_core::{Limit, MOST_BACK, Micros, PermitId};
 
 #[derive(Clone)]
 pub(super) struct Counters {
@@ -54,7 +54,18 @@ impl Counters {
 }
 
 impl Slow for Counters {
-    fn settle(&mut self, _now: Micros) {}
+    /// If the clock was set back too far, what was counted counts in the window that it is in.
+    fn settle(&mut self, now: Micros) {
+        let tick = u128::from(now.get()) / self.tick;
+        let farthest = (u128::from(MOST_BACK.get()) / self.tick).max(1);
+        if !self.grants.is_empty() && self.reached * self.window() > tick + farthest {
+            let index = tick / self.window();
+            let shift = self.reached - index;
+            self.grants.retain(|(window, _)| *window + 1 >= self.reached);
+            self.grants.iter_mut().for_each(|(window, _)| *window -= shift);
+            self.reached = index;
+        }
+    }
 
     fn free(&self, now: Micros) -> u64 {
         let free = u128::from(self.limit.quota().amount()).saturating_sub(self.used(now));

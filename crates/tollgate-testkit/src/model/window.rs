@@ -1,7 +1,7 @@
 //! Fixed windows: every unit with its time; a window is whatever units fall between the same two lines.
 
 use super::{Slow, calendar};
-use tollgate_core::{Align, Law, Limit, Micros, PermitId, Span};
+use tollgate_core::{Align, Law, Limit, MOST_BACK, Micros, PermitId, Span};
 
 #[derive(Clone)]
 pub(super) struct Windows {
@@ -38,7 +38,21 @@ impl Windows {
 }
 
 impl Slow for Windows {
-    fn settle(&mut self, _now: Micros) {}
+    /// If the clock was set back so far that no window lasts that long, the window is the one that it is in.
+    fn settle(&mut self, now: Micros) {
+        let Some(open) = self.open(now).filter(|_| self.used(now) > 0) else { return };
+        let (per, hour) = (self.limit.quota().per(), Span::HOUR.get());
+        let longer = match (self.limit.law(), per) {
+            (Law::FixedWindow(Align::Wall(_)), Span::DAY | Span::WEEK) => 2 * hour,
+            (Law::FixedWindow(Align::Wall(_)), Span::MONTH) => 26 * hour,
+            _ => 0,
+        };
+        if open.since(now).get() > per.get() + longer + MOST_BACK.get() {
+            let end = self.end(now);
+            self.grants.retain(|(_, other, _)| *other == open);
+            self.grants.iter_mut().for_each(|(_, other, _)| *other = end);
+        }
+    }
 
     fn free(&self, now: Micros) -> u64 {
         u64::from(self.limit.quota().amount()) - self.used(now)
@@ -68,9 +82,12 @@ impl Slow for Windows {
     }
 
     fn change(&mut self, limit: &Limit, now: Micros) {
-        let (used, open) = (self.used(now), self.open(now));
+        let (used, open, before) = (self.used(now), self.open(now), self.limit);
         *self = Windows::new(limit);
-        let end = open.map_or(Micros::MAX, |open| open.min(self.end(now)));
+        // From the first hit, every quota has windows of its own.
+        let is_same_window = (before.law(), before.quota().per()) == (limit.law(), limit.quota().per())
+            && limit.law() != Law::FixedWindow(Align::FirstHit);
+        let end = open.filter(|_| is_same_window).unwrap_or_else(|| self.end(now));
         let used = used.min(u64::from(limit.quota().amount()));
         self.grants.push((now, end, u32::try_from(used).expect("at most the amount")));
     }

@@ -178,9 +178,7 @@ impl Book {
         }
         let cycle = self.cycle.load(SeqCst);
         page.mark(cycle);
-        if page.seen.load(Relaxed) != cycle {
-            page.seen.store(cycle, Relaxed);
-        }
+        page.seen.store(cycle, Relaxed);
         let written_at = limit.written_at(state).get();
         if page.written_at.load(Relaxed) < written_at {
             page.written_at.store(written_at, Relaxed);
@@ -200,8 +198,10 @@ impl Book {
                 self.forget(&mut index, number, page);
             }
         }
-        self.retired.fetch_add(self.retire(&index, cycle), Relaxed);
-        self.is_crowded.store(index.scopes.values().any(|held| *held > SCOPE_LIMITS), Relaxed);
+        let retired = self.retire(&index, cycle);
+        self.retired.fetch_add(retired, Relaxed);
+        let is_crowded = index.scopes.values().any(|held| *held > SCOPE_LIMITS);
+        self.is_crowded.store(is_crowded, Relaxed);
         self.cycle.store(cycle + 1, SeqCst);
     }
 
@@ -218,8 +218,8 @@ impl Book {
         }
     }
 
-    /// Retires the limits of crowded scopes that were written least recently, and says how many. Only limits count that were seen in
-    /// entries: others may be vacant after the next cycle, and no state has to go for them.
+    /// Retires the limits of crowded scopes that were written least recently, and says how many. Limits that were in no entry
+    /// in this cycle are not counted: if they are in none in the next one either, their pages are vacated at its end.
     fn retire(&self, index: &Index, cycle: u64) -> u64 {
         let mut retired = 0;
         for (scope, _) in index.scopes.iter().filter(|(_, held)| **held > SCOPE_LIMITS) {
@@ -305,6 +305,7 @@ impl Page {
         let identity = limit.identity();
         *self.limit.write() = Some(*limit);
         self.marked.store(cycle, SeqCst);
+        self.seen.store(0, Relaxed);
         self.written_at.store(now.get(), Relaxed);
         self.is_retired.store(false, Relaxed);
         self.scope.store(scope.0, Relaxed);

@@ -6,8 +6,8 @@ use super::shard::Place;
 use super::table::Locked;
 use super::tag::Tag;
 use tollgate_core::{
-    Act, Answer, Ask, Clock, Draw, FailureMode, Limit, MAX_DRAWS, Micros, Outcome, Outlook, PermitId, Retry,
-    Scope, Span, State, Step,
+    Act, Answer, Ask, Clock, Draw, FailureMode, Held, Limit, MAX_DRAWS, Micros, Outcome, Outlook, PermitId,
+    Retry, Scope, Span, State, Step,
 };
 
 /// When a request should come back that was denied because there was no room to count it. Nobody can tell when there
@@ -124,7 +124,8 @@ impl<C: Clock> MemoryStore<C> {
         let limit = subject.limit;
         match shard.find(subject.tag.mark) {
             Place::Here(slot) => {
-                let (entry, state) = match self.seen_by(subject, shard.entry(slot), now) {
+                let entry = shard.entry(slot);
+                let (entry, state) = match self.seen_by(shard, subject, entry, now) {
                     Seen::Kept(entry, state) => (entry, state),
                     Seen::NoPage(state) => return self.take_in_sketch(subject, state, ask, now),
                 };
@@ -166,17 +167,26 @@ impl<C: Clock> MemoryStore<C> {
     /// An entry as the subject's limit sees it: as it is, or adopted if another limit wrote it.
     ///
     /// What was adopted is kept even if the draw is refused: else the old rate would go on for as long as somebody
-    /// hammers.
-    fn seen_by(&self, subject: &Subject<'_>, entry: Entry, now: Micros) -> Seen {
-        let limit = subject.limit;
+    /// hammers. So is what counts from now on because the clock was set back.
+    fn seen_by(&self, shard: &mut Locked<'_>, subject: &Subject<'_>, entry: Entry, now: Micros) -> Seen {
+        let Subject { tag, scope, limit, .. } = *subject;
         if self.book.holds(entry.page, limit) {
-            return Seen::Kept(entry, Some(entry.state));
+            let held = Held { state: Some(entry.state), ..Held::default() };
+            let state = limit.rebase(held, now).and_then(|held| held.state).unwrap_or(entry.state);
+            return Seen::Kept(Entry { state, ..entry }, Some(state));
         }
         let before = self.book.limit(entry.page);
-        let state = before.and_then(|before| limit.adopt(entry.state, &before, now));
-        match self.book.intern(subject.scope, limit, now) {
-            Some(page) => Seen::Kept(Entry { state: state.unwrap_or_default(), page, ..entry }, state),
-            None => Seen::NoPage(state),
+        let bound = shard.geometry.keys;
+        let rolls = &mut shard.shard.rolls;
+        match self.book.intern(scope, limit, now) {
+            Some(page) => {
+                let state = before
+                    .and_then(|before| rolls.take_over(tag.mark, limit, entry.state, &before, bound, now));
+                Seen::Kept(Entry { state: state.unwrap_or_default(), page, ..entry }, state)
+            }
+            None => Seen::NoPage(
+                before.and_then(|before| rolls.look_over(tag.mark, limit, entry.state, &before, now)),
+            ),
         }
     }
 
@@ -189,8 +199,12 @@ impl<C: Clock> MemoryStore<C> {
         ask: Ask,
         now: Micros,
     ) -> (Outcome, Undo) {
-        let before = self.sketch.estimate(subject.scope, subject.limit, subject.tag.mark, now);
-        let step = step_shared(subject.limit, before, now, ask);
+        let Subject { tag, scope, limit, .. } = *subject;
+        if let Some(left) = shard.shard.rolls.resume(tag.mark, limit, now) {
+            return self.take_resumed(shard, slot, subject, left, ask, now);
+        }
+        let before = self.sketch.estimate(scope, limit, tag.mark, now);
+        let step = step_shared(limit, before, now, ask);
         if !step.changed {
             if before.is_some() {
                 self.tally.count_sketched(now);
@@ -200,6 +214,44 @@ impl<C: Clock> MemoryStore<C> {
         match self.remember(shard, slot, subject, step.state, true, now) {
             true => (Outcome::of_state(step.answer(), now, step.state), Undo::Remove),
             false => self.take_in_sketch(subject, before, ask, now),
+        }
+    }
+
+    /// Takes under a key of which this limit `left` a state before others drew from it, and whose last state has drained,
+    /// moved or was forgotten.
+    #[cold]
+    fn take_resumed(
+        &self,
+        shard: &mut Locked<'_>,
+        slot: usize,
+        subject: &Subject<'_>,
+        left: State,
+        ask: Ask,
+        now: Micros,
+    ) -> (Outcome, Undo) {
+        let Subject { tag, scope, limit, .. } = *subject;
+        let counted = self.sketch.estimate(scope, limit, tag.mark, now);
+        let before = counted.map_or(left, |counted| limit.merge(left, counted, now));
+        let step = match counted {
+            Some(_) => step_shared(limit, Some(before), now, ask),
+            None => limit.step(Some(before), now, ask),
+        };
+        if counted.is_some() && !step.changed {
+            self.tally.count_sketched(now);
+        }
+        // As when it is adopted, it is kept even if the draw is refused.
+        let after = if step.changed { step.state } else { before };
+        let is_kept = self.remember(shard, slot, subject, after, true, now);
+        match shard.find(tag.mark) {
+            Place::Here(slot) if is_kept => {
+                let undo = Undo::Restore(Entry { state: before, ..shard.entry(slot) });
+                (Outcome::of_state(step.answer(), now, step.state), undo)
+            }
+            Place::Here(_) | Place::Before(_) => {
+                let bound = shard.geometry.keys;
+                shard.shard.rolls.leave(tag.mark, limit, left, bound, now);
+                self.take_in_sketch(subject, Some(left), ask, now)
+            }
         }
     }
 
@@ -214,10 +266,7 @@ impl<C: Clock> MemoryStore<C> {
     ) -> (Outcome, Undo) {
         let Subject { tag, scope, limit, .. } = *subject;
         let counted = self.sketch.estimate(scope, limit, tag.mark, now);
-        let before = match (known, counted) {
-            (Some(known), Some(counted)) => Some(limit.merge(known, counted, now)),
-            (known, counted) => known.or(counted),
-        };
+        let before = merged(limit, known, counted, now);
         let step = step_shared(limit, before, now, ask);
         if step.changed && !self.sketch.charge(scope, limit, tag.mark, step.state, now) {
             return self.take_uncounted(subject, ask, now);
@@ -284,19 +333,34 @@ impl<C: Clock> MemoryStore<C> {
         now: Micros,
     ) -> (Outcome, Undo) {
         let Subject { tag, scope, limit, .. } = *subject;
+        if act == Act::Clear {
+            shard.shard.rolls.clear_former(tag.mark);
+            if let Place::Here(slot) = shard.find(tag.mark) {
+                shard.remove(slot);
+                return (self.looked(limit, None, Ask::PEEK, now), Undo::Nothing);
+            }
+        }
+        let mut known = None;
+        if let Place::Before(slot) = shard.find(tag.mark) {
+            let left = shard.shard.rolls.resume(tag.mark, limit, now);
+            let counted = self.sketch.estimate(scope, limit, tag.mark, now);
+            known = merged(limit, left, counted, now);
+            if let (Some(left), Some(known)) = (left, known)
+                && !self.remember(shard, slot, subject, known, false, now)
+            {
+                let bound = shard.geometry.keys;
+                shard.shard.rolls.leave(tag.mark, limit, left, bound, now);
+            }
+        }
         let Place::Here(slot) = shard.find(tag.mark) else {
             // Nothing is given back to cells that others share, or cleared in them: they drain.
             let ask = if let Act::Look(ask) = act { ask } else { Ask::PEEK };
-            let state = self.sketch.estimate(scope, limit, tag.mark, now);
-            return (self.looked(limit, state, ask, now), Undo::Nothing);
+            return (self.looked(limit, known, ask, now), Undo::Nothing);
         };
         let before = shard.entry(slot);
-        let (entry, state) = match self.seen_by(subject, before, now) {
+        let (entry, state) = match self.seen_by(shard, subject, before, now) {
             Seen::Kept(entry, state) => (entry, state),
             Seen::NoPage(state) => {
-                if act == Act::Clear {
-                    shard.remove(slot);
-                }
                 let ask = if let Act::Look(ask) = act { ask } else { Ask::PEEK };
                 return (self.looked(limit, state, ask, now), Undo::Nothing);
             }
@@ -306,10 +370,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         let state = match act {
             Act::Look(ask) | Act::Take(ask) => return (self.looked(limit, state, ask, now), Undo::Nothing),
-            Act::Clear => {
-                shard.remove(slot);
-                None
-            }
+            Act::Clear => None,
             Act::Give(units) => state.map(|state| limit.give(state, now, units)),
         };
         if let Some(state) = state {
@@ -338,6 +399,14 @@ impl<C: Clock> MemoryStore<C> {
             (Undo::Remove, Place::Here(slot)) => shard.remove(slot),
             (Undo::Nothing | Undo::Restore(_) | Undo::Remove | Undo::NotCounted, _) => {}
         }
+    }
+}
+
+/// The state in which as much is used as in both.
+fn merged(limit: &Limit, one: Option<State>, other: Option<State>, now: Micros) -> Option<State> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(limit.merge(one, other, now)),
+        (one, other) => one.or(other),
     }
 }
 

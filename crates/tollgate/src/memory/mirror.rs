@@ -17,7 +17,7 @@ use super::entry::Entry;
 use super::shard::Place;
 use super::tag::Tag;
 use tollgate_core::{
-    Act, Clock, Consistency, Draw, Draws, FailureMode, KeyRef, Limit, MAX_DRAWS, Micros, Scope, State,
+    Act, Clock, Consistency, Draw, Draws, FailureMode, Held, KeyRef, Limit, MAX_DRAWS, Micros, Scope, State,
 };
 
 #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a store elsewhere is remembered"))]
@@ -74,6 +74,11 @@ impl<C: Clock> MemoryStore<C> {
         for (draw, outcome) in draws.group(group).iter().zip(&mut outcomes) {
             let Act::Take(ask) = draw.act() else { return false };
             let Some(known) = self.known(draws.key(draw), draw.scope(), draw.limit()) else { return false };
+            // The store's clock was set back since: it counts from now on, and nobody here knows from when.
+            let held = Held { state: Some(known), ..Held::default() };
+            if draw.limit().rebase(held, now).is_some() {
+                return false;
+            }
             let looked = self.looked(draw.limit(), Some(known), ask, now);
             is_refused |= !draw.is_shadow() && looked.is_refused();
             *outcome = Some(looked);

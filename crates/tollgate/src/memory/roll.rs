@@ -13,7 +13,8 @@ use super::decide::{Subject, Undo};
 use super::table::Locked;
 use std::collections::HashMap;
 use tollgate_core::{
-    Act, Answer, Ask, Clock, Law, Limit, Micros, Outcome, PermitId, Quota, Reading, Roll, Scope, Span,
+    Act, Answer, Ask, Clock, Former, Held, Law, Limit, Micros, Outcome, PermitId, Quota, Reading, Roll,
+    Scope, Span, State,
 };
 
 /// How often at most a shard's rolls are swept because they have reached their bound. A sweep takes some tens of
@@ -24,6 +25,8 @@ const BETWEEN_SWEEPS: Span = Span::millis(10);
 #[derive(Debug, Default)]
 pub(super) struct Rolls {
     by_mark: HashMap<u64, Kept>,
+    /// What quotas before the current one have left of keys that are drawn from under several.
+    former: HashMap<u64, Former>,
     /// Entries of all of them together.
     entries: usize,
     /// Entries of each scope.
@@ -74,7 +77,78 @@ impl Rolls {
             *self.scopes.entry(kept.scope).or_default() += kept.roll.entries();
         }
         self.entries = self.scopes.values().sum();
+        self.former.retain(|_, former| former.until(now) > now);
         self.swept = now;
+    }
+
+    /// The state that `before` wrote, under `limit`. What `before` leaves is kept beside it until it has drained, for at most
+    /// as many keys as the shard may have.
+    #[cold]
+    pub(super) fn take_over(
+        &mut self,
+        mark: u64,
+        limit: &Limit,
+        state: State,
+        before: &Limit,
+        bound: usize,
+        now: Micros,
+    ) -> Option<State> {
+        let mut former = self.former.remove(&mark).unwrap_or_default();
+        let held = Held { state: Some(state), ..Held::default() };
+        let held = limit.take_over(held, before, &mut former, now);
+        self.put_former(mark, former, bound, now);
+        held.state
+    }
+
+    /// The state that `before` wrote, under a `limit` that can keep none: what each quota has left stays as it is.
+    #[cold]
+    pub(super) fn look_over(
+        &self,
+        mark: u64,
+        limit: &Limit,
+        state: State,
+        before: &Limit,
+        now: Micros,
+    ) -> Option<State> {
+        let mut former = self.former.get(&mark).cloned().unwrap_or_default();
+        let held = Held { state: Some(state), ..Held::default() };
+        limit.take_over(held, before, &mut former, now).state
+    }
+
+    /// Takes out what `limit` left of a key that has no state in the table.
+    #[inline]
+    pub(super) fn resume(&mut self, mark: u64, limit: &Limit, now: Micros) -> Option<State> {
+        if self.former.is_empty() {
+            return None;
+        }
+        let former = self.former.get_mut(&mark)?;
+        let held = former.take(limit, now);
+        if former.is_empty() {
+            self.former.remove(&mark);
+        }
+        held?.state
+    }
+
+    /// Puts back what `limit` left of a key, if the table has no room for it.
+    #[cold]
+    pub(super) fn leave(&mut self, mark: u64, limit: &Limit, left: State, bound: usize, now: Micros) {
+        let mut former = self.former.remove(&mark).unwrap_or_default();
+        former.push(*limit, Held { state: Some(left), ..Held::default() }, now);
+        self.put_former(mark, former, bound, now);
+    }
+
+    fn put_former(&mut self, mark: u64, former: Former, bound: usize, now: Micros) {
+        if self.former.len() >= bound && now.since(self.swept) >= BETWEEN_SWEEPS {
+            self.sweep(now);
+        }
+        if !former.is_empty() && self.former.len() < bound {
+            self.former.insert(mark, former);
+        }
+    }
+
+    /// Forgets what other quotas have left of a key.
+    pub(super) fn clear_former(&mut self, mark: u64) {
+        self.former.remove(&mark);
     }
 
     /// Whether a roll of so many entries fits within `bound`, perhaps after a sweep.
@@ -108,7 +182,7 @@ impl<C: Clock> MemoryStore<C> {
         let bound = shard.geometry.keys;
         let rolls = &mut shard.shard.rolls;
         let (written_under, mut roll) = rolls.take(tag.mark).unwrap_or_else(|| (*limit, limit.new_roll()));
-        written_under.drain_roll(&mut roll, now);
+        limit.take_over_roll(&mut roll, &written_under, now);
         limit.drain_roll(&mut roll, now);
         let before = roll.entries();
         if before == 0
@@ -128,6 +202,8 @@ impl<C: Clock> MemoryStore<C> {
             Act::Look(ask) => limit.look_roll(&roll, now, ask),
             Act::Give(units) => {
                 limit.give_roll(&mut roll, units, permit);
+                // Without its newest unit it may be earlier again.
+                limit.drain_roll(&mut roll, now);
                 limit.look_roll(&roll, now, Ask::PEEK)
             }
             Act::Clear => {
@@ -138,7 +214,7 @@ impl<C: Clock> MemoryStore<C> {
         if let (Undo::GiveBack(units), Act::Take(ask)) = (undo, act)
             && roll.entries() > before
             && !rolls.has_room(roll.entries(), scope, bound, now)
-            && !join_newest(limit, &mut roll, now)
+            && !join_newest(&mut roll)
         {
             limit.give_roll(&mut roll, units, permit);
             rolls.put(tag.mark, scope, *limit, roll);
@@ -176,16 +252,12 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// Has the newest run of a log take in the one before it, as if all of its units had come with the newest. They then count
-/// for longer, and never for less long. Returns `false` if there is none before it.
-fn join_newest(limit: &Limit, roll: &mut Roll, now: Micros) -> bool {
-    let Roll::Log(log) = &*roll else { return false };
-    if log.entries() < 2 {
-        return false;
+/// [Joins](tollgate_core::Log::join_newest) the newest runs of a log; `false` if there are none, or it is none.
+fn join_newest(roll: &mut Roll) -> bool {
+    match roll {
+        Roll::Log(log) => log.join_newest(),
+        Roll::Holders(_) => false,
     }
-    let units = log.runs().skip(log.entries() - 2).map(|(_, units)| units).sum();
-    limit.give_roll(roll, units, PermitId::default());
-    limit.step_roll(roll, now, Ask::exactly(units), PermitId::default()).is_some()
 }
 
 /// A bucket that never grants more than a sliding log does: all units but one at once, and then one in each period. In any

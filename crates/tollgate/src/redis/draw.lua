@@ -28,6 +28,8 @@ local ceil, floor = math.ceil, math.floor
 -- A drained state says the same as none, so a state may lapse once it has drained. It is kept for this many
 -- milliseconds more, so that a clock set back by a moment finds it still there.
 local SLACK = 1000
+-- By how many microseconds the clock may be set back before a state is counted from now on: MOST_BACK of tollgate-core.
+local MOST_BACK = 5000000
 
 if not ARGV[1] then
   local missing = {}
@@ -61,6 +63,8 @@ end
 
 -- The states as this call has left them so far, and in how many milliseconds each that was changed may lapse.
 local values, lapses = {}, {}
+-- What other quotas have left of a key, once somebody had to look: see `part` below.
+local former
 if strings > 0 then
   values = call('MGET', unpack(KEYS, 1, strings))
 end
@@ -97,6 +101,8 @@ local function make_laws()
     return max(1, ceil((drained - now) / 1000) + SLACK)
   end
 
+  former = former or {}
+
   -- Writes to a list or a sorted set. If that is the first write of the call and the server takes none, the group is left
   -- alone from there on, with `unwritable` saying why. Any other error ends the call.
   local function put(...)
@@ -113,11 +119,51 @@ local function make_laws()
     return answer
   end
 
-  -- Whether a value was written by this very limit. A bucket of which units are lent has eight bytes more.
+  -- Whether a value was written by this very limit. A bucket of which units are lent has eight bytes more, and what
+  -- other quotas have left stands behind that.
   local function is_own(limit, value)
-    return (#value == limit.length or limit.law == BUCKET and #value == limit.length + 8)
-      and sub(value, 1, #limit.prefix) == limit.prefix
+    return #value >= limit.length and sub(value, 1, #limit.prefix) == limit.prefix
   end
+
+  -- Takes what other quotas have left of a key off its value, to be put back when that is written. It is of no
+  -- concern here but for when all of it has drained; Rust reads it when one of those quotas is drawn from again. A bucket
+  -- that has something behind it always tells what is lent of it.
+  local function part(limit, key)
+    local value = values[key]
+    if not value or former[key] or not is_own(limit, value) then
+      return
+    end
+    local ends = limit.length + (limit.law == BUCKET and 8 or 0)
+    if #value <= ends then
+      return
+    end
+    local drained, void, rest = read('>I7I7', value, ends + 1)
+    if drained + SLACK * 1000 > now then
+      former[key] = {limit = limit, own = sub(value, 1, ends), drained = drained, void = void, rest = sub(value, rest)}
+    end
+    local is_lent = limit.law == BUCKET and sub(value, limit.length + 1, ends) ~= string.rep('\0', 8)
+    values[key] = void > now and sub(value, 1, is_lent and ends or limit.length)
+  end
+
+  -- What a key's value is with what other quotas have left of it.
+  local function whole(key)
+    local value, left = values[key], former[key]
+    if not left then
+      return value
+    end
+    local limit, lapse = left.limit, lapses[key]
+    if not lapse then
+      return left.own .. write('>I7I7', left.drained, left.void) .. left.rest
+    end
+    -- Alone it would lapse then.
+    local void = value and now + lapse * 1000 or 0
+    value = value or limit.prefix .. string.rep('\0', limit.length - #limit.prefix)
+    if limit.law == BUCKET and #value == limit.length then
+      value = value .. string.rep('\0', 8)
+    end
+    return value .. write('>I7I7', left.drained, void) .. left.rest
+  end
+  former.whole = whole
 
   -- Laws whose state is a string. `age` reads it as it stands now, `room` says how many units fit, `take` grants
   -- some of them or, with nothing, refuses; `give` gives some back. The last two return the new value, or false for
@@ -140,6 +186,19 @@ local function make_laws()
     return max(0, owed - (ends - at) * limit.b) + older * limit.a, ends, recent, 0
   end
 
+  -- Twin of Tick::is_ahead.
+  function bucket.is_ahead(limit, at)
+    local instant = limit.tick == 1 and now or floor(now / limit.tick)
+    return at - instant > max(1, floor(MOST_BACK / limit.tick))
+  end
+
+  -- Whether the clock was set back far behind the time of a value.
+  function bucket.is_early(limit, value)
+    local instant = limit.tick == 1 and now or floor(now / limit.tick)
+    local _, owed, at = read(limit.form, value)
+    return (owed > 0 or #value > limit.length) and bucket.is_ahead(limit, at + floor((instant - at) / limit.span + 0.5) * limit.span)
+  end
+
   -- What is owed, since when, and what is lent: in the term before, and in that of the time.
   function bucket.age(limit, value)
     local instant = limit.tick == 1 and now or floor(now / limit.tick)
@@ -160,6 +219,10 @@ local function make_laws()
     if instant >= at then
       -- Past what is owed the product may be rounded, but never to below it.
       return max(0, owed - (instant - at) * limit.b), instant, older, recent
+    end
+    if bucket.is_ahead(limit, at) then
+      -- The clock was set back too far to be waited for: what is owed is paid back from now on, and terms begin again.
+      return owed, instant, 0, older + recent
     end
     -- The clock stepped back: that may pause the refill but never lends time, and no term begins again.
     return owed, owed + older + recent == 0 and instant or at, older, recent
@@ -226,7 +289,7 @@ local function make_laws()
     return bucket.keep(limit, max(0, owed - units * limit.a), at, older, recent)
   end
 
-  -- Twin of FixedWindow. a: the amount, b: the period, c: where windows begin.
+  -- Twin of FixedWindow. a: the amount, b: the period, c: where windows begin, d: by how many seconds they may be longer.
   local fixed = {}
   laws[FIXED] = fixed
 
@@ -235,7 +298,17 @@ local function make_laws()
       return 0, 0
     end
     local _, ends, used = read(limit.form, value)
+    if fixed.is_early(limit, value) then
+      -- The clock was set back too far to be waited for: what was used is used of the window that it is in.
+      return fixed.next_end(limit), min(used, limit.a)
+    end
     return ends, now < ends and min(used, limit.a) or 0
+  end
+
+  -- Whether the clock was set back far behind the window of a value.
+  function fixed.is_early(limit, value)
+    local _, ends, used = read(limit.form, value)
+    return used > 0 and ends - now > limit.b + limit.d * 1000000 + MOST_BACK
   end
 
   -- When the window ends that the time falls into; nothing if the calendar that came along does not say.
@@ -312,9 +385,18 @@ local function make_laws()
       return index, current, 0, elapsed
     elseif reached < index or previous + current == 0 then
       return index, 0, 0, elapsed
+    elseif bucket.is_ahead(limit, reached * limit.b) then
+      -- The clock was set back too far to be waited for: the counts are those of the window that it is in.
+      return index, previous, current, elapsed
     end
     -- The clock stepped back: the window that was reached stays, as it was at its very beginning.
     return reached, previous, current, 0
+  end
+
+  -- Whether the clock was set back far behind the windows of a value.
+  function sliding.is_early(limit, value)
+    local _, reached, previous, current = read(limit.form, value)
+    return previous + current > 0 and bucket.is_ahead(limit, reached * limit.b)
   end
 
   function sliding.fits(limit, previous, current, elapsed)
@@ -358,12 +440,22 @@ local function make_laws()
     return sliding.keep(limit, index, max(0, previous - rest), max(0, current - units))
   end
 
-  -- What stands in the way of reading a value under a limit.
-  local function trouble(limit, value)
-    if value and not is_own(limit, value) then
-      return #value < 256 and STALE or BROKEN
+  -- What stands in the way of reading a key's value under a limit; if nothing does, it can be read from here on. What was
+  -- stored before the clock was set back is then counted from now on, even if the draw is refused: else nothing would be paid
+  -- back for as long as somebody hammers.
+  local function trouble(limit, key)
+    part(limit, key)
+    local value, left = values[key], former[key]
+    if value and not is_own(limit, value) or left and left.limit.prefix ~= limit.prefix then
+      return #whole(key) < 256 and STALE or BROKEN
+    elseif limit.law == FIXED and not fixed.next_end(limit) then
+      return OUTSIDE
     end
-    return limit.law == FIXED and not fixed.next_end(limit) and OUTSIDE
+    local law = laws[limit.law]
+    if value and law.is_early(limit, value) then
+      values[key], lapses[key] = law.keep(limit, law.age(limit, value))
+    end
+    return false
   end
 
   -- Makes the function that decides a group of any kind: it is given where the group's draws begin, and returns where
@@ -381,20 +473,24 @@ local function make_laws()
     local rolls = {}
 
     -- Twin of SlidingLog. a: the amount, b: the period. The list begins with the period that its units were last aged
-    -- under; then comes one entry for each microsecond in which units were admitted: when, how many were admitted
-    -- before, and how many then. So any stretch of it is counted by its two ends.
+    -- under and, if quotas of longer periods drew before, what is kept for them: for how long, how many units of the newest
+    -- at least, and until when. Then comes one entry for each microsecond in which units were admitted: when, how many were
+    -- admitted before, and how many then. So any stretch of it is counted by its two ends. `first` is the place of the first
+    -- that is in sight.
     local log = {}
     rolls[LOG] = log
 
-    function log.entry(key, index)
-      return read('>I7I7I4', call('LINDEX', key, index))
+    -- An entry, as if it had been admitted so much earlier.
+    function log.entry(key, index, back)
+      local at, before, run = read('>I7I7I4', call('LINDEX', key, index))
+      return max(0, at - back), before, run
     end
 
     -- The first of the entries from `from` to `to` for which `holds`; it does for all that follow, and for the last.
-    function log.first(key, from, to, holds)
+    function log.first(key, from, to, back, holds)
       while from < to do
         local middle = floor((from + to) / 2)
-        if holds(log.entry(key, middle)) then
+        if holds(log.entry(key, middle, back)) then
           to = middle
         else
           from = middle + 1
@@ -403,46 +499,125 @@ local function make_laws()
       return from
     end
 
+    -- Has all units admitted so much earlier: the clock was set back too far to be waited for.
+    function log.move(limit, key, back)
+      local list = call('LRANGE', key, 0, -1)
+      local drained = now + read('>I7', list[1])
+      if #list[1] == 25 then
+        local per, kept_for, enough, till = read('>I7I7I4I7', list[1])
+        till = max(0, till - back)
+        list[1], drained = write('>I7I7I4I7', per, kept_for, enough, till), max(drained, till)
+      end
+      for index = 2, #list do
+        local at, before, run = read('>I7I7I4', list[index])
+        list[index] = write('>I7I7I4', max(0, at - back), before, run)
+      end
+      put('DEL', key)
+      for from = 1, #list, 1000 do
+        put('RPUSH', key, unpack(list, from, min(#list, from + 999)))
+      end
+      put('PEXPIRE', key, lapse_in(drained))
+      return log.open(limit, key)
+    end
+
+    -- If nothing can be written, the list stays as it is: places are those in it, with what is forgotten, and `back` is by
+    -- how much its units would be moved.
     function log.open(limit, key)
       local ends = redis.pcall('LRANGE', key, 0, 1)
       if ends.err then
         return nil
       end
-      local open = {used = 0, newest = 0, base = 0, run = 0, length = 0}
+      local open = {used = 0, newest = 0, base = 0, run = 0, length = 0, first = 1, till = 0, back = 0}
       if #ends == 0 then
         return open
       end
-      local last = call('LINDEX', key, -1)
-      if #ends[1] ~= 7 or #ends < 2 or #ends[2] ~= 18 or #last ~= 18 then
+      local head, last = ends[1], call('LINDEX', key, -1)
+      if #head ~= 7 and #head ~= 25 or #ends < 2 or #ends[2] ~= 18 or #last ~= 18 then
         return nil
       end
-      local aged_under = read('>I7', ends[1])
-      local oldest, base = read('>I7I7I4', ends[2])
       local newest, before, run = read('>I7I7I4', last)
+      local back = newest - now > MOST_BACK and newest - now or 0
+      if back > 0 and not unwritable then
+        return log.move(limit, key, back)
+      end
+      newest = newest - back
+      local oldest = max(0, read('>I7', ends[2]) - back)
+      local aged_under, kept_for, enough, till = read('>I7', head), 0, 0, 0
       -- Time never runs back past the newest unit.
-      local reached, per = max(now, newest), min(aged_under, limit.b)
-      if newest + per <= reached then
+      local reached, total, length = max(now, newest), before + run, call('LLEN', key)
+      if #head == 25 then
+        kept_for, enough, till = read('>I7I4I7', head, 8)
+        till = max(0, till - back)
+        if till <= reached then
+          kept_for, enough, till = 0, 0, 0
+        end
+      end
+      -- The first entry that is in sight under a period, and how many units came before it.
+      local function first_under(per)
+        if oldest + per > reached then
+          local _, base = read('>I7I7', ends[2])
+          return 1, base
+        elseif newest + per <= reached then
+          return length, total
+        end
+        local first = log.first(key, 2, length - 1, back, function(at) return at + per > reached end)
+        local _, base = log.entry(key, first, back)
+        return first, base
+      end
+      -- The first entry that is kept for an earlier quota. Units of this instant may yet be given back, because another
+      -- limit of the same request refuses, and so are not counted.
+      local settled = newest == reached and before or total
+      local function first_kept(first)
+        return kept_for == 0 and first or min(first, log.first(key, 1, length - 1, back, function(at, before, run)
+          return at + kept_for > reached and settled - before - run < enough
+        end))
+      end
+      -- What is out of sight of the quota before is forgotten, even if this one would see it.
+      local forgotten = 1
+      if aged_under ~= limit.b then
+        local first, base = first_under(aged_under)
+        forgotten = first_kept(first)
+        if base < total then
+          kept_for, enough, till = max(kept_for, aged_under), max(enough, total - base), max(till, newest + aged_under)
+        end
+        -- A quota that sees farther keeps all that the others need.
+        if kept_for <= limit.b then
+          kept_for, enough, till = 0, 0, 0
+        end
+      end
+      local first, base = first_under(limit.b)
+      if first < forgotten then
+        first, base = forgotten, total
+        if first < length then
+          local _, before_first = log.entry(key, first, back)
+          base = before_first
+        end
+      end
+      local kept = max(forgotten, first_kept(first))
+      if kept == length then
         if not unwritable then
           put('DEL', key)
         end
         return open
       end
-      local length = call('LLEN', key)
-      if oldest + per <= reached then
-        local kept = log.first(key, 2, length - 1, function(at) return at + per > reached end)
-        oldest, base = log.entry(key, kept)
-        if not unwritable then
+      if not unwritable then
+        if kept > 1 then
           put('LTRIM', key, kept - 1, -1)
-          put('LSET', key, 0, write('>I7', limit.b))
-          length = length - kept + 1
+          length, first = length - kept + 1, first - kept + 1
         end
-      elseif aged_under ~= limit.b and not unwritable then
-        put('LSET', key, 0, write('>I7', limit.b))
+        local new_head = write('>I7', limit.b)
+        if kept_for > 0 then
+          new_head = new_head .. write('>I7I4I7', kept_for, enough, till)
+        end
+        if kept > 1 or new_head ~= head then
+          put('LSET', key, 0, new_head)
+        end
+        if new_head ~= head then
+          put('PEXPIRE', key, lapse_in(max(newest + limit.b, till)))
+        end
       end
-      if aged_under ~= limit.b and not unwritable then
-        put('PEXPIRE', key, lapse_in(newest + limit.b))
-      end
-      open.used, open.newest, open.base, open.run, open.length = before + run - base, newest, base, run, length
+      open.used, open.newest, open.base, open.run, open.length = total - base, newest, base, run, length
+      open.first, open.till, open.back = first, till, back
       return open
     end
 
@@ -463,24 +638,29 @@ local function make_laws()
           put('RPUSH', key, entry)
         end
       end
-      put('PEXPIRE', key, lapse_in(at + limit.b))
+      put('PEXPIRE', key, lapse_in(max(at + limit.b, open.till)))
     end
 
+    -- What is only kept for another quota is not to be given back.
     function log.give(limit, key, open, units)
-      if open.length == 0 or units == 0 then
+      if open.used == 0 or units == 0 then
         return
       elseif units >= open.used then
-        put('DEL', key)
+        if open.first == 1 then
+          put('DEL', key)
+        else
+          put('LTRIM', key, 0, open.first - 1)
+        end
         return
       end
       local left = open.base + open.used - units
-      local kept = log.first(key, 1, open.length - 1, function(_, before, run) return before + run >= left end)
-      local at, before, run = log.entry(key, kept)
+      local kept = log.first(key, open.first, open.length - 1, 0, function(_, before, run) return before + run >= left end)
+      local at, before, run = log.entry(key, kept, 0)
       put('LTRIM', key, 0, kept)
       if before + run > left then
         put('LSET', key, -1, write('>I7I7I4', at, before, left - before))
       end
-      put('PEXPIRE', key, lapse_in(at + limit.b))
+      put('PEXPIRE', key, lapse_in(max(at - open.back + limit.b, open.till)))
     end
 
     -- What is left, when everything is back and, if it is refused, when to come back.
@@ -491,10 +671,10 @@ local function make_laws()
       end
       if is_refused and least <= limit.a then
         wait = 0
-        if open.length > 0 then
+        if open.used > 0 then
           local gone = open.base + open.used - (limit.a - least)
-          local kept = log.first(key, 1, open.length - 1, function(_, before, run) return before + run >= gone end)
-          wait = max(0, log.entry(key, kept) + limit.b - now)
+          local kept = log.first(key, open.first, open.length - 1, 0, function(_, before, run) return before + run >= gone end)
+          wait = max(0, log.entry(key, kept, open.back) + limit.b - now)
         end
       end
       return write('>I4I7I7', log.room(limit, open), reset, wait)
@@ -651,10 +831,11 @@ local function make_laws()
     -- Takes what another limit left, if it still is what Rust was told, to be what Rust made of it. That is kept even
     -- if the draw is then refused: else the old rate would go on for as long as somebody hammers.
     local function adopt(draw)
-      if draw.found and values[draw.key] == draw.found then
-        local value = draw.adopted ~= '' and draw.adopted
-        values[draw.key] = value
-        lapses[draw.key] = value and draw.law.lapse(draw.limit, value) or 0
+      local key = draw.key
+      if draw.found and whole(key) == draw.found then
+        values[key], former[key] = draw.adopted ~= '' and draw.adopted, nil
+        part(draw.limit, key)
+        lapses[key] = values[key] and draw.law.lapse(draw.limit, values[key]) or 0
       end
     end
 
@@ -676,8 +857,8 @@ local function make_laws()
 
     -- Decides a draw of a law whose state is a string; nothing if another limit has written it within this group.
     local function act_on_string(draw, act)
-      local limit, law, value = draw.limit, draw.law, values[draw.key]
-      if value and not is_own(limit, value) then
+      local limit, law, value, left = draw.limit, draw.law, values[draw.key], former[draw.key]
+      if value and not is_own(limit, value) or left and left.limit.prefix ~= limit.prefix then
         return nil
       end
       if act == TAKE or act == LOOK then
@@ -694,6 +875,9 @@ local function make_laws()
       elseif act == CLEAR or value then
         -- Clearing is giving back more than anybody can have taken.
         values[draw.key], lapses[draw.key] = law.give(limit, value, act == CLEAR and MOST or draw.least)
+        if act == CLEAR then
+          former[draw.key] = nil
+        end
       end
       return SPARED
     end
@@ -717,7 +901,8 @@ local function make_laws()
         end
         return GRANTED
       elseif unwritable and not (unwritable == 'OOM' and draw.is_alone) then
-        draw.is_changed = open.used > 0
+        -- To clear a list also drops what is kept in it for other quotas.
+        draw.is_changed = open.used > 0 or act == CLEAR and draw.roll == log and open.length > 0
       elseif act == CLEAR then
         -- Without memory to spare, what makes a list or set smaller can be written all the same.
         put('DEL', key)
@@ -746,7 +931,8 @@ local function make_laws()
     -- Whether a group would change something.
     local function is_changed(draws)
       for _, draw in ipairs(draws) do
-        if draw.is_changed or not draw.roll and values[draw.key] ~= draw.first then
+        local is_same = draw.roll or values[draw.key] == draw.first and former[draw.key] == draw.first_former
+        if draw.is_changed or not is_same then
           return true
         end
       end
@@ -759,6 +945,7 @@ local function make_laws()
       if unwritable then
         for _, draw in ipairs(draws) do
           draw.first, draw.first_lapse, draw.is_alone = values[draw.key], lapses[draw.key], #draws == 1
+          draw.first_former = former[draw.key]
         end
       end
       for _, draw in ipairs(draws) do
@@ -787,6 +974,7 @@ local function make_laws()
         for _, draw in ipairs(draws) do
           if not draw.roll then
             values[draw.key], lapses[draw.key] = draw.first, draw.first_lapse
+            former[draw.key] = draw.first_former
           end
         end
         if must_write then
@@ -881,10 +1069,10 @@ local function make_laws()
         has_roll = has_roll or draw.roll
         if draw.law then
           adopt(draw)
-          kind = trouble(draw.limit, values[draw.key])
+          kind = trouble(draw.limit, draw.key)
         end
         if kind == STALE then
-          local value = values[draw.key]
+          local value = whole(draw.key)
           troubles[#troubles + 1] = char(STALE, #draws - 1, #value) .. value
         elseif kind then
           troubles[#troubles + 1] = char(kind, #draws - 1)
@@ -998,7 +1186,7 @@ local function make_laws()
       local key, number, term, spent, kept, back, soon, later, one_of, next_pos =
         read('>HHI7I4I4I4I4I4I4', blob, pos)
       local order = {key = key, limit = limits[number], wish = {soon = soon, later = later, one_of = one_of}}
-      if not unwritable and not trouble(order.limit, values[key]) then
+      if not unwritable and not trouble(order.limit, key) then
         order.noted = settle(order, {term = term, spent = spent, kept = kept, back = back}, NO_WISH)
       end
       orders[#orders + 1] = order
@@ -1011,7 +1199,7 @@ local function make_laws()
         if noted then
           local loan, code, shown = noted, noted.is_known and KNOWN or UNKNOWN, nil
           -- Unless another quota has taken the key over since.
-          if not trouble(order.limit, values[order.key]) then
+          if not trouble(order.limit, order.key) then
             loan, shown = settle(order, NO_REPORT, order.wish), values[order.key]
             code = code + (shown and SHOWN or ABSENT)
             if shown and #shown > order.limit.length then
@@ -1050,7 +1238,7 @@ while pos <= size do
   local value = values[key]
   local owed, at, written_by = 0, instant, prefix
   -- A request of one draw that takes some units, without more ado, from a bucket: see `bucket` above.
-  local is_plain = flags == 4 and is_bucket
+  local is_plain = flags == 4 and is_bucket and not (former and former[key])
   if is_plain and value then
     if #value == length then
       written_by, owed, at = read(form, value)
@@ -1064,7 +1252,7 @@ while pos <= size do
         at = instant
       end
     end
-    is_plain = written_by == prefix and #value == length
+    is_plain = written_by == prefix and #value == length and (at - instant) * tick <= MOST_BACK
   end
   if is_plain then
     local code
@@ -1101,6 +1289,10 @@ for key = 1, strings do
   local lapse = lapses[key]
   if lapse and not unwritable then
     local value, answer = values[key], nil
+    if former and former[key] then
+      value = former.whole(key)
+      lapse = math.max(lapse, ceil((former[key].drained - now) / 1000) + SLACK)
+    end
     if value then
       answer = put('PSETEX', KEYS[key], lapse, value)
     else
@@ -1121,7 +1313,7 @@ end
 
 if unwritable then
   -- Nothing was written: everything is decided once more, the long way, which now writes nothing.
-  lapses, said, pos = {}, 1, 1
+  lapses, former, said, pos = {}, {}, 1, 1
   if strings > 0 then
     values = call('MGET', unpack(KEYS, 1, strings))
   end

@@ -20,8 +20,7 @@ mod value;
 
 pub(crate) use orders::{Lending, Loaned};
 pub(crate) use reply::{Again, Fate, Reply, WireError};
-#[cfg(test)]
-pub(crate) use value::Codec;
+pub(crate) use value::Stored;
 
 use super::script;
 use keys::Keys;
@@ -260,18 +259,19 @@ fn is_queue(limit: &Limit) -> bool {
     matches!(limit.figures(), Figures::Bucket { is_queue: true, .. })
 }
 
-/// Writes what a limit makes of a value that another one wrote: nothing if it had drained, or can't be read. What is lent
-/// stays lent, because others may be spending it.
+/// Writes what a limit makes of a value that another one wrote, which stays behind it until that has drained: nothing if all
+/// of it had, or can't be read. What is lent stays lent, because others may be spending it.
 fn adopt(limit: &Limit, found: &[u8], now: Micros, adopted: &mut Vec<u8>) {
-    let held = value::decode(found, now).map(|(before, held)| match before == *limit {
-        true => held,
-        false => limit.adopt_beside(held, &before, now),
-    });
-    let matters =
-        |held: &Held| held.lent.units() > 0 || held.state.is_some_and(|state| !limit.is_drained(state, now));
-    if let Some(held) = held.filter(matters) {
-        value::Codec::new(limit).write_held(held, adopted);
+    let Some(Stored { limit: before, mut held, mut former, .. }) = Stored::read(found, now) else { return };
+    if before != *limit {
+        held = limit.take_over(held, &before, &mut former, now);
     }
+    if limit.drains_in(held, now) == Span::ZERO {
+        held = Held::default();
+    }
+    // The script writes from when on it is void; nothing is void at once.
+    let void = if held == Held::default() { Micros::EPOCH } else { Micros::MAX };
+    Stored { limit: *limit, held, void, former }.write(now, adopted);
 }
 
 /// Writes bytes behind their number, which fits a byte: no state is longer.

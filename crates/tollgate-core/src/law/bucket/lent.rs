@@ -9,7 +9,7 @@ use crate::law::Passage;
 use crate::lease::{Held, Lent, Loan, Report, TERM, Wish};
 use crate::limit::Step;
 use crate::state::State;
-use crate::time::Micros;
+use crate::time::{Micros, Span};
 
 impl Bucket {
     /// How many ticks a term has.
@@ -33,9 +33,37 @@ impl Bucket {
             lent = Lent { older: lent.recent, recent: 0 };
         }
         let aged = self.age(Some(debt.state()), now);
-        // Terms never begin again, though the clock may step back: what is lent in one would lapse with another.
+        if self.tick.is_ahead(debt.at, reached) {
+            // The clock was set back by more than it may be. Waiting for it would keep what is lent for as long, so terms
+            // begin again: what is lent lapses with the next term, at least one term from now.
+            return (Debt { at: reached, ..aged }, Lent { older: 0, recent: lent.units() });
+        }
+        // Else terms never begin again: what is lent in one would lapse with another.
         let at = if lent.units() > 0 { aged.at.max(debt.at) } else { aged.at };
         (Debt { at, ..aged }, lent)
+    }
+
+    /// Whether the clock was set back far behind the time of this state, so that it must be counted from now on.
+    #[inline]
+    pub(crate) fn is_ahead(&self, held: Held, now: Micros) -> bool {
+        let Some(debt) = held.state.map(Debt::of) else { return false };
+        (debt.owed > 0 || held.lent.units() > 0) && self.tick.is_ahead(debt.at, self.tick.of(now))
+    }
+
+    /// The state as it is counted from `now` on, after the clock was set back.
+    pub(crate) fn rebase(&self, held: Held, now: Micros) -> Held {
+        let (debt, lent) = self.age_lent(held, now);
+        Held { state: Some(debt.state()), lent }
+    }
+
+    /// How long until all that is lent has lapsed and all that is owed is paid back.
+    pub(crate) fn drains_in(&self, held: Held, now: Micros) -> Span {
+        let (mut debt, mut lent) = self.age_lent(held, now);
+        while lent.units() > 0 {
+            let ends = (debt.at / self.term() + 1) * self.term();
+            (debt, lent) = self.age_lent(Held { state: Some(debt.state()), lent }, self.tick.start(ends));
+        }
+        self.paid_at(debt, debt.owed).since(now)
     }
 
     /// Like [`Bucket::step`], beside what is lent.

@@ -205,10 +205,10 @@ fn what_is_kept_is_lent_anew() {
 fn no_term_begins_again_when_the_clock_steps_back() {
     let (mut store, limit) = (Store::new(), limit(Law::TokenBucket, "60/min burst 10"));
     let loan = store.lend(&limit, 4);
-    store.now = store.now.less(Span::secs(10));
+    store.now = store.now.less(Span::secs(4));
     let behind = store.lend(&limit, 2);
-    assert_eq!((behind.units, behind.term, behind.left), (2, loan.term, Span::secs(70)));
-    store.wait(Span::secs(10));
+    assert_eq!((behind.units, behind.term, behind.left), (2, loan.term, Span::secs(64)));
+    store.wait(Span::secs(4));
     let report = Report { term: loan.term, spent: 6, kept: 0, back: 0 };
     assert!(store.order(&limit, report, 0).is_known);
     assert_eq!(store.left(&limit), 4);

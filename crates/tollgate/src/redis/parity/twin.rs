@@ -3,11 +3,11 @@
 use super::fake::{Data, Fake};
 use super::orders::Worded;
 use crate::redis::stored_key;
-use crate::redis::wire::{Codec, Lending, Loaned};
+use crate::redis::wire::{Lending, Loaned, Stored};
 use std::collections::BTreeMap;
 use tollgate_core::{
-    Act, Answer, Ask, Draw, Draws, Figures, Held, Lent, Limit, Loan, Micros, Outcome, PermitId, Reading,
-    Report, Roll, Span, State, TERM, Wish,
+    Act, Answer, Ask, Draw, Draws, Figures, Former, Held, Lent, Limit, Loan, Micros, Outcome, PermitId,
+    Reading, Report, Roll, Span, State, Wish,
 };
 
 /// For how long a state is kept after it has drained.
@@ -22,6 +22,10 @@ pub(super) struct Twin {
 struct Kept {
     limit: Limit,
     memory: Memory,
+    /// What other quotas have left of the key, and when that was worked out.
+    former: (Former, Micros),
+    /// From when on the state itself is void, beside what others have left.
+    void: Micros,
     lapses_ms: u64,
 }
 
@@ -34,7 +38,7 @@ enum Memory {
 /// How to take back what one draw took.
 enum Undo {
     Nothing,
-    Restore(Option<Kept>),
+    Restore(Box<Option<Kept>>),
     Give(u32),
 }
 
@@ -57,6 +61,7 @@ impl Twin {
         let names: Vec<_> = group.iter().map(|draw| name_of(draws, draw)).collect();
         for (draw, name) in group.iter().zip(&names) {
             self.adopt(name, draw.limit(), seen, now);
+            self.rebase(name, draw.limit(), now);
         }
         let (mut outcomes, mut undos, mut is_refused) = (Vec::new(), Vec::new(), false);
         for (draw, name) in group.iter().zip(&names) {
@@ -70,8 +75,10 @@ impl Twin {
             for ((draw, name), undo) in group.iter().zip(&names).zip(undos).rev() {
                 match undo {
                     Undo::Nothing => {}
-                    Undo::Restore(Some(kept)) => drop(self.kept.insert(name.clone(), kept)),
-                    Undo::Restore(None) => drop(self.kept.remove(name)),
+                    Undo::Restore(kept) => match *kept {
+                        Some(kept) => drop(self.kept.insert(name.clone(), kept)),
+                        None => drop(self.kept.remove(name)),
+                    },
                     Undo::Give(units) => {
                         self.act(name, draw.limit(), Act::Give(units), draw.permit(), now);
                     }
@@ -88,56 +95,80 @@ impl Twin {
 
     /// Sees a state with the eyes of another limit than the one that wrote it.
     fn adopt(&mut self, name: &[u8], limit: &Limit, seen: Micros, now: Micros) {
-        let Some(Kept { limit: before, memory: Memory::State(held), .. }) = self.kept.get(name).cloned()
-        else {
-            return;
-        };
+        let Some(kept) = self.kept.get(name).cloned() else { return };
+        let Some(held) = kept.held(seen) else { return };
+        let Kept { limit: before, former: (mut former, _), .. } = kept;
         if before != *limit {
-            let adopted = limit.adopt_beside(held, &before, seen);
-            match drains_in(limit, adopted, seen) {
-                Span::ZERO => drop(self.kept.remove(name)),
+            let held = limit.take_over(held, &before, &mut former, seen);
+            match (limit.drains_in(held, seen), former.is_empty()) {
+                (Span::ZERO, true) => drop(self.kept.remove(name)),
+                (Span::ZERO, false) => self.set(name, limit, Held::default(), (former, seen), now),
                 // It is kept as it was worked out, even if it has drained on the way.
-                _ => self.set(name, limit, adopted, now),
+                _ => self.set(name, limit, held, (former, seen), now),
             }
         }
     }
 
-    fn keep(&mut self, name: &[u8], limit: &Limit, held: Held, now: Micros) {
-        match drains_in(limit, held, now) {
-            Span::ZERO => drop(self.kept.remove(name)),
-            _ => self.set(name, limit, held, now),
+    /// Counts from now on what was kept before the clock was set back.
+    fn rebase(&mut self, name: &[u8], limit: &Limit, now: Micros) {
+        if let Some(held) = self.held(name, limit, now).and_then(|held| limit.rebase(held, now)) {
+            self.keep(name, limit, held, now);
         }
     }
 
-    fn set(&mut self, name: &[u8], limit: &Limit, held: Held, now: Micros) {
-        let drains = drains_in(limit, held, now);
-        let lapses_ms = now.get() / 1000 + drains.get().div_ceil(1000) + SLACK_MS;
-        self.kept.insert(name.to_vec(), Kept { limit: *limit, memory: Memory::State(held), lapses_ms });
+    /// Keeps a state, beside what other quotas have left of the key and has not drained long ago.
+    fn keep(&mut self, name: &[u8], limit: &Limit, held: Held, now: Micros) {
+        let former = match self.kept.get(name) {
+            Some(kept) if kept.limit == *limit => kept.former.clone(),
+            _ => Default::default(),
+        };
+        let is_live = former.0.until(former.1).plus(Span::millis(SLACK_MS)) > now;
+        let former = if is_live { former } else { Default::default() };
+        match (limit.drains_in(held, now), former.0.is_empty()) {
+            (Span::ZERO, true) => drop(self.kept.remove(name)),
+            (Span::ZERO, false) => self.set(name, limit, Held::default(), former, now),
+            _ => self.set(name, limit, held, former, now),
+        }
+    }
+
+    fn set(&mut self, name: &[u8], limit: &Limit, held: Held, former: (Former, Micros), now: Micros) {
+        let own = held.state.map(|_| now.plus(limit.drains_in(held, now)));
+        let others = (!former.0.is_empty()).then(|| former.0.until(former.1));
+        let lapse = |drained: Micros| match drained.since(now) {
+            // Up to a second ago, so that some of the slack is gone.
+            Span::ZERO => SLACK_MS - now.since(drained).get() / 1000,
+            drains => drains.get().div_ceil(1000) + SLACK_MS,
+        };
+        let void = own.map_or(Micros::EPOCH, |own| now.plus(Span::millis(lapse(own))));
+        let lapses_ms = now.get() / 1000 + own.into_iter().chain(others).map(lapse).max().unwrap_or(0);
+        let kept = Kept { limit: *limit, memory: Memory::State(held), former, void, lapses_ms };
+        self.kept.insert(name.to_vec(), kept);
     }
 
     /// What is kept of a key; nothing if another limit wrote it.
-    fn held(&self, name: &[u8], limit: &Limit) -> Option<Held> {
+    fn held(&self, name: &[u8], limit: &Limit, now: Micros) -> Option<Held> {
         match self.kept.get(name) {
             None => Some(Held::default()),
-            Some(Kept { limit: before, memory: Memory::State(held), .. }) if before == limit => Some(*held),
+            Some(kept) if kept.limit == *limit => kept.held(now),
             Some(_) => None,
         }
     }
 
     /// Takes note of an order's report, unless another limit stands in the way.
     pub(super) fn note(&mut self, order: &Worded, now: Micros) -> Option<Loan> {
-        let held = self.held(&order.name(), &order.limit)?;
+        self.rebase(&order.name(), &order.limit, now);
+        let held = self.held(&order.name(), &order.limit, now)?;
         Some(self.settle_order(order, held, order.report, Wish::default(), now))
     }
 
     /// Lends what an order whose report was `noted` wishes for, unless another limit has come in the way since.
     pub(super) fn lend(&mut self, order: &Worded, noted: Option<Loan>, now: Micros) -> Lending {
         let Some(noted) = noted else { return Lending::Stuck };
-        let loan = match self.held(&order.name(), &order.limit) {
+        let loan = match self.held(&order.name(), &order.limit, now) {
             Some(held) => self.settle_order(order, held, Report::default(), order.wish, now),
             None => noted,
         };
-        let seen = self.held(&order.name(), &order.limit).map(|held| {
+        let seen = self.held(&order.name(), &order.limit, now).map(|held| {
             let (step, lent) = order.limit.step_beside(held, now, Ask::PEEK);
             folded(&order.limit, step.state, lent)
         });
@@ -172,10 +203,7 @@ impl Twin {
             return self.act_on_roll(name, limit, act, permit, now);
         }
         let before = self.kept.get(name).cloned();
-        let held = match before {
-            Some(Kept { memory: Memory::State(held), .. }) => held,
-            _ => Held::default(),
-        };
+        let held = before.as_ref().and_then(|kept| kept.held(now)).unwrap_or_default();
         let looked = |held, ask| {
             let granted = limit.step_beside(held, now, ask).0.granted;
             let (step, lent) = limit.step_beside(held, now, Ask::PEEK);
@@ -190,12 +218,18 @@ impl Twin {
                     return (outcome, Undo::Nothing);
                 }
                 self.keep(name, limit, Held { state: Some(step.state), lent }, now);
-                (outcome, Undo::Restore(before))
+                (outcome, Undo::Restore(Box::new(before)))
             }
             Act::Look(ask) => (looked(held, ask), Undo::Nothing),
             Act::Give(_) | Act::Clear => {
                 let units = if let Act::Give(units) = act { units } else { u32::MAX };
+                if act != Act::Clear && held.state.is_none() {
+                    return (looked(held, Ask::PEEK), Undo::Nothing);
+                }
                 let given = limit.give_beside(held, now, units);
+                if let (Act::Clear, Some(kept)) = (act, self.kept.get_mut(name)) {
+                    kept.former = Default::default();
+                }
                 self.keep(name, limit, given, now);
                 (looked(given, Ask::PEEK), Undo::Nothing)
             }
@@ -212,7 +246,7 @@ impl Twin {
     ) -> (Outcome, Undo) {
         let mut roll = match self.kept.remove(name) {
             Some(Kept { limit: before, memory: Memory::Roll(mut roll), .. }) => {
-                before.drain_roll(&mut roll, now);
+                limit.take_over_roll(&mut roll, &before, now);
                 roll
             }
             _ => limit.new_roll(),
@@ -230,6 +264,7 @@ impl Twin {
             Act::Look(ask) => limit.look_roll(&roll, now, ask),
             Act::Give(units) => {
                 limit.give_roll(&mut roll, units, permit);
+                limit.drain_roll(&mut roll, now);
                 limit.look_roll(&roll, now, Ask::PEEK)
             }
             Act::Clear => {
@@ -238,7 +273,13 @@ impl Twin {
             }
         };
         if roll.entries() > 0 {
-            let kept = Kept { limit: *limit, memory: Memory::Roll(roll), lapses_ms: u64::MAX };
+            let kept = Kept {
+                limit: *limit,
+                memory: Memory::Roll(roll),
+                former: Default::default(),
+                void: Micros::MAX,
+                lapses_ms: u64::MAX,
+            };
             self.kept.insert(name.to_vec(), kept);
         }
         (outcome, undo)
@@ -287,23 +328,6 @@ fn folded(limit: &Limit, state: State, lent: Lent) -> State {
     State::new(owed + u64::from(lent.units()) * unit, at)
 }
 
-/// How long until nothing is lent and nothing is owed or counted any more.
-fn drains_in(limit: &Limit, held: Held, now: Micros) -> Span {
-    let (mut held, mut at) = (held, now);
-    while let (Figures::Bucket { tick, .. }, Some(state), true) =
-        (limit.figures(), held.state, held.lent.units() > 0)
-    {
-        let term = (TERM.get() / u64::from(tick)).max(1);
-        let [_, since, _] = limit.parts_of(state);
-        at = Micros::new((since / term + 1) * term * u64::from(tick));
-        let (step, lent) = limit.step_beside(held, at, Ask::PEEK);
-        held = Held { state: Some(step.state), lent };
-    }
-    let Some(state) = held.state else { return Span::ZERO };
-    let reset = Reading::new(limit, Ask::PEEK, Outcome::of_state(Answer::Spared, at, state)).reset();
-    at.plus(reset).since(now)
-}
-
 /// When nothing on the roll will matter any more; at the beginning of time if nothing does.
 fn drained_ms(limit: &Limit, roll: &Roll, now_micros: u64) -> u64 {
     let now = Micros::new(now_micros);
@@ -315,17 +339,33 @@ fn drained_ms(limit: &Limit, roll: &Roll, now_micros: u64) -> u64 {
 }
 
 impl Kept {
+    /// The state, if it is one.
+    fn held(&self, now: Micros) -> Option<Held> {
+        match &self.memory {
+            Memory::State(_) if !self.former.0.is_empty() && self.void <= now => Some(Held::default()),
+            Memory::State(held) => Some(*held),
+            Memory::Roll(_) => None,
+        }
+    }
+
     /// What a server keeps of it, byte for byte.
     fn data(&self) -> Data {
         match &self.memory {
             Memory::State(held) => {
                 let mut value = Vec::new();
-                Codec::new(&self.limit).write_held(*held, &mut value);
+                let (former, seen) = self.former.clone();
+                Stored { limit: self.limit, held: *held, void: self.void, former }.write(seen, &mut value);
                 Data::Text(value)
             }
             Memory::Roll(Roll::Log(log)) => {
                 let mut list = std::collections::VecDeque::new();
-                list.push_back(bytes(self.limit.quota().per().get(), 7));
+                let mut head = bytes(self.limit.quota().per().get(), 7);
+                if let Some(earlier) = log.earlier() {
+                    head.extend(bytes(earlier.per.get(), 7));
+                    head.extend(bytes(u64::from(earlier.units), 4));
+                    head.extend(bytes(earlier.until.get(), 7));
+                }
+                list.push_back(head);
                 for (at, run) in log.runs() {
                     // How many came before is any number, as long as it goes on; the test sets it.
                     list.push_back([bytes(at.get(), 7), bytes(0, 7), bytes(u64::from(run), 4)].concat());

@@ -121,13 +121,16 @@ fn check(turns: &[(Turn, bool)], limits: &[Limit], refusal: &'static str) -> Res
 fn try_turns(refusal: &'static str) {
     let limits = limits();
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
-    let turns = turns(&limits, Steps::Seconds).prop_flat_map(|turns| {
-        let count = turns.len();
-        proptest::collection::vec(any::<bool>(), count)
-            .prop_map(move |refused| turns.clone().into_iter().zip(refused).collect::<Vec<_>>())
-    });
-    if let Err(error) = runner.run(&turns, |turns| check(&turns, &limits, refusal)) {
-        panic!("{error}");
+    // Terms are so long that the clock is also set back too far to be waited for.
+    for steps in [Steps::Seconds, Steps::Terms] {
+        let turns = turns(&limits, steps).prop_flat_map(|turns| {
+            let count = turns.len();
+            proptest::collection::vec(any::<bool>(), count)
+                .prop_map(move |refused| turns.clone().into_iter().zip(refused).collect::<Vec<_>>())
+        });
+        if let Err(error) = runner.run(&turns, |turns| check(&turns, &limits, refusal)) {
+            panic!("{error}");
+        }
     }
 }
 
@@ -160,6 +163,62 @@ fn a_request_that_one_limit_denies_needs_no_write_of_the_others() {
         let denied = send(&engine, &draws, &[0], &[1], START);
         assert!(matches!(denied[0], Became::Decided(_, false)), "{denied:?}");
     }
+}
+
+fn ask(engine: &Embedded, limit: Limit, act: Act, now: Micros) -> Became {
+    let mut draws = Draws::new();
+    draws.push("k".into(), Scope(0), limit, act, PermitId(0));
+    send(engine, &draws, &[0], &[1], now).remove(0)
+}
+
+/// A log is neither moved nor aged where nothing can be written, and is read as if it were.
+#[test]
+fn a_log_of_a_time_far_ahead_is_read_as_if_it_were_moved() {
+    let log = limit(Law::SlidingWindowLog(LogSize::Modest), "2/min");
+    let (engine, copy) = (Embedded::new(None), Embedded::new(None));
+    for seconds in [0, 30] {
+        let took = ask(&engine, log, Act::Take(Ask::exactly(1)), START.plus(Span::secs(seconds)));
+        assert!(matches!(took, Became::Decided(_, true)), "{took:?}");
+    }
+    // The newest unit is then of this instant, and the other of half a minute ago.
+    let now = START.less(Span::HOUR);
+    *copy.fake.borrow_mut() = engine.fake.borrow().clone();
+    engine.fake.borrow_mut().refuses = Some(MISCONF);
+    for act in [Act::Take(Ask::exactly(1)), Act::Look(Ask::exactly(2)), Act::Look(Ask::exactly(0))] {
+        let told = ask(&engine, log, act, now);
+        assert!(matches!(told, Became::Decided(_, false)), "{told:?}");
+        assert_eq!(told, ask(&copy, log, act, now), "{act:?}");
+    }
+    let later = now.plus(Span::secs(31));
+    let told = ask(&engine, log, Act::Take(Ask::exactly(1)), later);
+    assert!(matches!(told, Became::Decided(_, false)), "it counts from now on until it is moved: {told:?}");
+}
+
+/// Trap: a key of which only another quota has used something has no state under the current one, and yet there is something
+/// to clear.
+#[test]
+fn what_another_quota_has_left_is_not_cleared_by_a_server_that_takes_no_writes() {
+    let (hourly, quick) = (limit(Law::TokenBucket, "5/h"), limit(Law::TokenBucket, "100/s burst 100"));
+    let engine = Embedded::new(Some(0));
+    let take = |limit, now| {
+        let mut draws = Draws::new();
+        draws.push("k".into(), Scope(0), limit, Act::Take(Ask::exactly(5)), PermitId(0));
+        let mut run = |parcel: &Parcel| engine.run(parcel, now);
+        super::settle(&mut run, &draws, &[1], Micros::new(now)).remove(0).requests.remove(0).all()[0].answer()
+    };
+    assert_eq!(take(hourly, START.get()), Answer::Granted(5));
+    assert_eq!(take(quick, START.get()), Answer::Refused, "nothing is left to carry over");
+    // By then the quick one has drained.
+    let now = START.plus(Span::secs(60));
+    engine.fake.borrow_mut().refuses = Some(MISCONF);
+    let told = ask(&engine, quick, Act::Clear, now);
+    assert_eq!(told, Became::Unwritten("MISCONF".to_owned()));
+    engine.fake.borrow_mut().refuses = None;
+    let before = engine.fake.borrow().clone();
+    assert_eq!(take(hourly, now.get()), Answer::Refused);
+    *engine.fake.borrow_mut() = before;
+    assert!(matches!(ask(&engine, quick, Act::Clear, now), Became::Decided(..)));
+    assert_eq!(take(hourly, now.get()), Answer::Granted(5));
 }
 
 /// A permit that is given back makes room, which a server without memory is glad of.

@@ -2,7 +2,7 @@
 
 use super::value::Codec;
 use std::collections::HashMap;
-use tollgate_core::{Figures, Limit, Micros, Span, WindowStart};
+use tollgate_core::{Figures, Limit, MOST_BACK, Micros, Span, WindowStart};
 
 /// How many limits are kept written down from one parcel to the next.
 const KEPT: usize = 4096;
@@ -101,13 +101,15 @@ impl Known {
             Figures::Bucket { unit, refill, capacity, burst, tick, .. } => {
                 (0, unit, refill, capacity, burst, tick)
             }
-            Figures::FixedWindow { amount, per, start } => {
+            Figures::FixedWindow { amount, per, start, farthest } => {
                 let start = match start {
                     WindowStart::FirstHit => 0,
                     WindowStart::Multiples => 1,
                     WindowStart::Calendar => 2,
                 };
-                (1, u64::from(amount), per.get(), start, 0, 1)
+                // By how many whole seconds a window of the calendar may be longer than its period.
+                let longer = farthest.get() - per.get() - MOST_BACK.get();
+                (1, u64::from(amount), per.get(), start, u32::try_from(longer / 1_000_000).unwrap_or(0), 1)
             }
             Figures::SlidingWindow { amount, window, tick } => (2, u64::from(amount), window, 0, 0, tick),
             Figures::SlidingLog { amount, per } => (3, u64::from(amount), per.get(), 0, 0, 1),

@@ -6,8 +6,15 @@
 //! long before. So the usual states have 12 bytes, which is as much as a server keeps in its smallest piece but one.
 //!
 //! Behind a bucket's state stands what is lent of it, older and recent, in four bytes each; if nothing is, nothing does.
+//!
+//! Last comes what other quotas have left of the key, if any has: when all of that will have drained, from when on the own
+//! state is void, and then each state, written as it would be alone, behind its length and when it will have drained. A
+//! time that was cut short can't be read after that. Before all this a bucket always tells what is lent.
 
-use tollgate_core::{Align, Figures, Held, Law, Leak, Lent, Limit, Micros, Quota, Span, State, Zone};
+use tollgate_core::{Align, Figures, Former, Held, Law, Leak, Lent, Limit, Micros, Quota, Span, State, Zone};
+
+/// The longest value there is: the script tells of its length in one byte.
+const LONGEST: usize = 255;
 
 /// By how much a server's clock may be set back or forth before the time in a state is read wrongly.
 const CLOCK_STEP: Span = Span::micros(2 * Span::DAY.get());
@@ -50,6 +57,15 @@ impl Codec {
     /// How long every state of the limit is.
     pub(crate) fn length(&self) -> usize {
         self.prefix.len() + self.widths.iter().sum::<usize>()
+    }
+
+    /// How long the limit's own part of a value is that has so many bytes: what other quotas have left stands behind it.
+    fn own_length(&self, length: usize) -> usize {
+        let own = self.length();
+        match self.tick {
+            Some(_) if length > own => own + 8,
+            _ => own,
+        }
     }
 
     /// How many bytes of the time are kept, if they may be fewer than it has.
@@ -118,10 +134,83 @@ fn nearest(low: u64, bits: usize, near: u64) -> u64 {
     low + (near + span / 2).saturating_sub(low) / span * span
 }
 
-/// The limit that wrote a value, and what it wrote, about `now`; nothing if it was none.
-pub(crate) fn decode(value: &[u8], now: Micros) -> Option<(Limit, Held)> {
-    let limit = read_limit(&mut { value })?;
-    Some((limit, Codec::new(&limit).read_held(value, now)?))
+/// A value, read in full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// The limit that wrote it.
+    pub(crate) limit: Limit,
+    /// What it wrote.
+    pub(crate) held: Held,
+    /// From when on that is void, if it stands beside what others have left. Alone it would have lapsed.
+    pub(crate) void: Micros,
+    /// What other quotas have left of the key.
+    pub(crate) former: Former,
+}
+
+impl Stored {
+    /// Reads a value, about `now`; nothing if no limit wrote it.
+    pub(crate) fn read(value: &[u8], now: Micros) -> Option<Stored> {
+        let limit = read_limit(&mut { value })?;
+        let codec = Codec::new(&limit);
+        let (own, mut rest) = value.split_at_checked(codec.own_length(value.len()))?;
+        let mut former = Former::default();
+        if rest.is_empty() {
+            return Some(Stored { limit, held: codec.read_held(own, now)?, void: Micros::MAX, former });
+        }
+        let (_, void) = (read_time(&mut rest)?, read_time(&mut rest)?);
+        let held = if void > now { codec.read_held(own, now)? } else { Held::default() };
+        while let Some(length) = rest.split_off_first() {
+            let drained = read_time(&mut rest)?;
+            let value = rest.split_off(..usize::from(*length))?;
+            if drained > now {
+                let limit = read_limit(&mut { value })?;
+                former.push(limit, Codec::new(&limit).read_held(value, now)?, now);
+            }
+        }
+        Some(Stored { limit, held, void, former })
+    }
+
+    /// Writes it, at `now`: nothing if it is empty. What no longer fits is left out, first what drains first.
+    pub(crate) fn write(mut self, now: Micros, value: &mut Vec<u8>) {
+        let codec = Codec::new(&self.limit);
+        let start = value.len();
+        loop {
+            value.truncate(start);
+            codec.write_held(self.held, value);
+            if !self.former.is_empty() {
+                value.resize(start + codec.own_length(usize::MAX), 0);
+                self.write_former(now, value);
+            }
+            if value.len() - start <= LONGEST || self.former.is_empty() {
+                break;
+            }
+            self.former.drop_first(now);
+        }
+        if self.former.is_empty() && self.held == Held::default() {
+            value.truncate(start);
+        }
+    }
+
+    fn write_former(&self, now: Micros, value: &mut Vec<u8>) {
+        write_time(self.former.until(now), value);
+        write_time(self.void, value);
+        for (limit, held) in self.former.iter() {
+            let place = value.len();
+            value.push(0);
+            write_time(now.plus(limit.drains_in(*held, now)), value);
+            Codec::new(limit).write_held(*held, value);
+            value[place] = u8::try_from(value.len() - place - 8).expect("a state is below 100 bytes");
+        }
+    }
+}
+
+fn write_time(time: Micros, value: &mut Vec<u8>) {
+    value.extend_from_slice(&time.get().to_be_bytes()[1..]);
+}
+
+fn read_time(bytes: &mut &[u8]) -> Option<Micros> {
+    let time = bytes.split_off(..7)?;
+    Some(Micros::new(time.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))))
 }
 
 // What a value's first byte has in its upper half.
@@ -227,6 +316,13 @@ mod tests {
     use tollgate_core::{Ask, Micros};
 
     const NOW: Micros = Micros::new(1_700_000_000_123_457);
+
+    /// The limit that wrote a value, and what it wrote.
+    fn decode(value: &[u8], now: Micros) -> Option<(Limit, Held)> {
+        let stored = Stored::read(value, now)?;
+        assert!(stored.former.is_empty());
+        Some((stored.limit, stored.held))
+    }
 
     fn laws() -> Vec<Law> {
         let berlin = "Europe/Berlin".parse().unwrap();
