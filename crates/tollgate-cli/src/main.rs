@@ -54,7 +54,7 @@ fn fail(error: &anyhow::Error, code: u8) -> ExitCode {
     code.into()
 }
 
-/// Writes a line to stderr. If that fails there is nobody left to tell, and `eprintln!` would panic.
+/// Writes a line to stderr. A failed write is ignored: there is no other place to report it, and `eprintln!` would panic.
 fn complain(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }

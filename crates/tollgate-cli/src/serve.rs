@@ -119,7 +119,7 @@ fn run_server(settings: Settings, dropped_log_lines: Arc<AtomicU64>) -> Result<(
     runtime.context("cannot start threads")?.block_on(Serve { settings, dropped_log_lines }.run())
 }
 
-/// Has events written to stderr by a thread of its own, so that a log that can't be written stops nobody.
+/// Writes events to stderr from a thread of its own, so that a log that can't be written blocks no request.
 fn log_to_stderr(settings: &Settings) -> Result<Output> {
     let report =
         |lines: u64| tracing::warn!(lines, "log lines dropped: the log could not be written in time");

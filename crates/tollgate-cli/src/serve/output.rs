@@ -1,6 +1,6 @@
 //! Output that neither blocks nor fails the thread that writes it: a bounded queue and a thread that empties it.
 //!
-//! stderr may be a full disk, a pipe whose reader is gone, or a pipe that nobody reads. A server that wrote to it directly
+//! stderr may be a full disk, a pipe whose reader is gone, or a pipe that is not read. A server that wrote to it directly
 //! would panic or hang with it. Lines that find no room in the queue, or that the sink does not take, are dropped and counted.
 //!
 //! `tracing-appender` has a queue of this kind. It bounds lines and not bytes, does not count what a broken sink lost, and

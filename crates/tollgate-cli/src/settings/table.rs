@@ -150,7 +150,7 @@ settings! {
         /// The web sites whose pages may use the API: origins, or none
         ///
         /// Browsers say which page a request comes from. Requests from pages of any other site than the server's own are
-        /// refused, so that no page that somebody opens can use up limits. Write a scheme and a host, like
+        /// refused, so that no web page can use up limits through a visitor's browser. Write a scheme and a host, like
         /// https://admin.example. Programs, and what proxies ask, are not held to this.
         allowed_origins: Origins = Fallback::Text("none"),
 
