@@ -52,7 +52,7 @@ fn comment(text: &mut String, indent: &str, said: &str) {
         text.push('\n');
         return;
     }
-    let said = said.replace(|c: char| c.is_control() || "\u{85}\u{2028}\u{2029}".contains(c), " ");
+    let said = said.replace(needs_escape, " ");
     text.push_str(format!("{indent}# {said}").trim_end());
     text.push('\n');
 }
@@ -144,20 +144,26 @@ fn scalar(text: &str) -> String {
     if is_bare {
         return text.to_owned();
     }
-    if text.chars().all(|c| !c.is_control() && !"\u{85}\u{2028}\u{2029}\u{feff}".contains(c)) {
+    if !text.contains(needs_escape) {
         return format!("'{}'", text.replace('\'', "''"));
     }
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {
             '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() || "\u{85}\u{2028}\u{2029}\u{feff}".contains(c) => {
+            c if needs_escape(c) => {
                 let _ = write!(quoted, "\\u{:04x}", u32::from(c));
             }
             c => quoted.push(c),
         }
     }
     quoted + "\""
+}
+
+/// Whether YAML has no such character outside an escape: controls, line separators, the byte order mark and the two
+/// code points of the first plane that are no characters.
+fn needs_escape(c: char) -> bool {
+    c.is_control() || "\u{2028}\u{2029}\u{feff}\u{fffe}\u{ffff}".contains(c)
 }
 
 /// Whether a bare text would be a number, a date, a flag or nothing to some reader of YAML.
@@ -221,6 +227,25 @@ mod tests {
         assert_eq!(ids.name("***"), "rule");
         let long = "x".repeat(100);
         assert_eq!((ids.name(&long).len(), ids.name(&long).len()), (64, 64));
+    }
+
+    #[test]
+    fn characters_that_yaml_does_not_take_as_they_are_are_escaped() {
+        for c in (0..=0x1_ffff).filter_map(char::from_u32).filter(|&c| needs_escape(c)) {
+            let text = format!("a{c}b");
+            let rule = DraftRule {
+                id: "r".to_owned(),
+                comments: vec![text.clone()],
+                domain: text.clone(),
+                limits: vec!["1/s".parse().unwrap()],
+                ..DraftRule::default()
+            };
+            let written = write(&[&text], "of FILE", &[rule]);
+            let spec = crate::read(&written, tollgate_core::Micros::EPOCH)
+                .spec
+                .unwrap_or_else(|| panic!("{written}"));
+            assert_eq!(spec.rules[0].when.domain.as_ref().map(crate::Pattern::as_str), Some(text.as_str()));
+        }
     }
 
     proptest! {
