@@ -10,7 +10,7 @@ use crate::trace::{Shape, Trace};
 use anyhow::{Result, ensure};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use tollgate::{Cap, Law, Limit, Limiter, LogSize, ManualClock, MemoryStore, Micros, Quota};
+use ratekeeper::{Cap, Law, Limit, Limiter, LogSize, ManualClock, MemoryStore, Micros, Quota};
 
 /// The smallest shows what rounding to whole units does, the largest hardly feels it.
 const AMOUNTS: [u32; 3] = [10, 100, 1000];

@@ -6,7 +6,7 @@ use crate::run::Run;
 use crate::table::Table;
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
-use tollgate::{Cap, Limiter, MemoryStore, SystemClock};
+use ratekeeper::{Cap, Limiter, MemoryStore, SystemClock};
 
 /// A unit takes a quarter of an hour to come back: whoever is refused before the flood must be refused after it.
 const QUOTA: &str = "100/day";

@@ -4,10 +4,10 @@ use crate::child::{self, Figures, resident};
 use crate::keys;
 use crate::peer::{Governor, Throttlecrab};
 use crate::run::Run;
-use crate::subject::{Allowance, Subject, Tollgate};
+use crate::subject::{Allowance, Subject, Ratekeeper};
 use crate::table::Table;
 use anyhow::{Result, ensure};
-use tollgate::Cap;
+use ratekeeper::Cap;
 
 /// The most bytes that a key may take.
 const BAR: f64 = 40.0;
@@ -18,7 +18,7 @@ const SLOW: Allowance = Allowance { amount: 1, per_secs: 86_400, burst: 1000 };
 /// Whose memory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Whose {
-    Tollgate,
+    Ratekeeper,
     Governor,
     Throttlecrab,
 }
@@ -26,11 +26,11 @@ pub(crate) enum Whose {
 /// Measures all of them with `keys` keys.
 pub(crate) fn measure(run: &mut Run, keys: u64) -> Result<()> {
     let mut table = Table::new(1, ["", "keys held", "bytes/key", "at the peak", "bar", ""]);
-    // Tollgate twice: with room to spare, and with its cap just above the keys.
+    // Ratekeeper twice: with room to spare, and with its cap just above the keys.
     let (roomy, tight) = (keys * 12 / 10, keys * 105 / 100);
     let rows = [
-        (Whose::Tollgate, roomy),
-        (Whose::Tollgate, tight),
+        (Whose::Ratekeeper, roomy),
+        (Whose::Ratekeeper, tight),
         (Whose::Governor, 0),
         (Whose::Throttlecrab, keys),
     ];
@@ -40,14 +40,14 @@ pub(crate) fn measure(run: &mut Run, keys: u64) -> Result<()> {
         let bytes = figures.read("bytes")? as f64 / keys as f64;
         let peak = format!("{:.1}", figures.read("peak_bytes")? as f64 / keys as f64);
         let (name, held, bar, verdict) = match whose {
-            Whose::Tollgate => {
+            Whose::Ratekeeper => {
                 let held = figures.read("held")?;
                 ensure!(
                     held >= keys / 1000 * 999,
-                    "tollgate holds only {held} of {keys} keys: no figure to quote"
+                    "ratekeeper holds only {held} of {keys} keys: no figure to quote"
                 );
                 let verdict = run.judge(bytes <= BAR);
-                (format!("tollgate, cap {cap}"), held.to_string(), format!("<= {BAR}"), verdict)
+                (format!("ratekeeper, cap {cap}"), held.to_string(), format!("<= {BAR}"), verdict)
             }
             Whose::Governor => (name, figures.read("held")?.to_string(), String::new(), ""),
             Whose::Throttlecrab => (name + " periodic", "not told".to_owned(), String::new(), ""),
@@ -64,7 +64,7 @@ pub(crate) fn take(whose: Whose, keys: u64, cap: u64) -> Result<Figures> {
     keys::warm_up();
     let before = resident("VmRSS")?;
     let subject: Box<dyn Subject> = match whose {
-        Whose::Tollgate => Box::new(Tollgate::new(SLOW, Cap::keys(cap as usize))?),
+        Whose::Ratekeeper => Box::new(Ratekeeper::new(SLOW, Cap::keys(cap as usize))?),
         Whose::Governor => Box::new(Governor::new(SLOW)?),
         Whose::Throttlecrab => Box::new(Throttlecrab::periodic(SLOW, cap)),
     };

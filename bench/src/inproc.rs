@@ -9,7 +9,7 @@ use crate::peer::{Governor, Throttlecrab};
 use crate::race::{Effort, Laps, Verdict, race};
 use crate::run::Run;
 use crate::several::{self, Batch, ThreeChecks, ThreeLimits};
-use crate::subject::{Allowance, Subject, Tollgate, roomy};
+use crate::subject::{Allowance, Subject, Ratekeeper, roomy};
 use crate::table::Table;
 use anyhow::{Result, ensure};
 
@@ -19,7 +19,7 @@ const DENIED_KEYS: u64 = 1000;
 /// What each key owes before the watch starts. A thousand units take an hour to come back.
 const PREFILL: u32 = 1000;
 
-/// A mix of keys, and how many times faster than governor Tollgate must be.
+/// A mix of keys, and how many times faster than governor Ratekeeper must be.
 struct Scenario {
     name: &'static str,
     mix: Mix,
@@ -61,7 +61,7 @@ fn scenarios(keys: u64) -> [Scenario; 4] {
     ]
 }
 
-/// Tollgate beside the others.
+/// Ratekeeper beside the others.
 fn compare(run: &mut Run, scenario: &Scenario, effort: Effort) -> Result<()> {
     let subjects = subjects(scenario)?;
     for subject in &subjects {
@@ -70,7 +70,7 @@ fn compare(run: &mut Run, scenario: &Scenario, effort: Effort) -> Result<()> {
     let mut table = Table::new(1, ["", "threads", "ns/check", "min", "max", "x governor", "bar", ""]);
     for threads in THREADS {
         let laps = race(&subjects, scenario.mix, threads, scenario.verdict, effort)?;
-        // The first two are Tollgate and governor: see `subjects`.
+        // The first two are Ratekeeper and governor: see `subjects`.
         let governor = laps[1].median();
         for (index, (subject, laps)) in subjects.iter().zip(&laps).enumerate() {
             let ratio = governor / laps.median();
@@ -93,7 +93,7 @@ fn subjects(scenario: &Scenario) -> Result<Vec<Box<dyn Subject>>> {
         Verdict::Refused => Allowance::SCANT,
     };
     let mut subjects: Vec<Box<dyn Subject>> = vec![
-        Box::new(Tollgate::new(allowance, roomy(keys))?),
+        Box::new(Ratekeeper::new(allowance, roomy(keys))?),
         Box::new(Governor::new(allowance)?),
         Box::new(Throttlecrab::periodic(allowance, keys)),
         Box::new(Throttlecrab::adaptive(allowance, keys)),

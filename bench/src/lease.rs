@@ -43,7 +43,7 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     }
     let redis = program::redis()?;
     // It may take a compiler, so it comes before anything is measured.
-    let tollgate = if wants(Part::Resp) { Some(program::tollgate()?) } else { None };
+    let ratekeeper = if wants(Part::Resp) { Some(program::ratekeeper()?) } else { None };
     run.say(format_args!(
         "method    Redis {}; whoever checks is on core {}, or on both, and Redis and what carries to and from it on core {};\n          \
          `asked` are checks for which Redis was asked, `refills` units that were asked for ahead, without a check",
@@ -58,8 +58,8 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     if wants(Part::Hot) {
         hot::measure(run, &redis)?;
     }
-    if let Some(tollgate) = tollgate {
-        resp::measure(run, &redis, &tollgate)?;
+    if let Some(ratekeeper) = ratekeeper {
+        resp::measure(run, &redis, &ratekeeper)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Tollgate measured: beside other limiters, against its bars, and against the exact law.
+//! Ratekeeper measured: beside other limiters, against its bars, and against the exact law.
 //!
 //! `cargo xtask bench NAME` runs one scenario. Every run says which machine, commit and command it was, and a full run
 //! leaves the same text behind in `bench/runs/`: a figure quoted anywhere has such a file behind it.
@@ -31,7 +31,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask bench", about = "Measures Tollgate")]
+#[command(name = "cargo xtask bench", about = "Measures Ratekeeper")]
 struct Cli {
     /// A smoke test: everything runs, but so briefly that the figures mean nothing. No bar fails it and no record is
     /// kept.

@@ -1,4 +1,4 @@
-//! The limiters that Tollgate is measured beside, set up as their own manuals say.
+//! The limiters that Ratekeeper is measured beside, set up as their own manuals say.
 
 use crate::subject::{Allowance, Subject};
 use anyhow::{Context, Result};

@@ -1,6 +1,6 @@
-//! What a store on Redis decides a second, what that costs Redis and Tollgate, and how long it takes.
+//! What a store on Redis decides a second, what that costs Redis and Ratekeeper, and how long it takes.
 //!
-//! One Redis serves all subjects, which have their turns one after the other. With two cores for Redis, Tollgate and the
+//! One Redis serves all subjects, which have their turns one after the other. With two cores for Redis, Ratekeeper and the
 //! generator of load together, what comes out a second depends on who sits beside whom; so every process's own time for
 //! a check is told too. Redis is what all nodes share: its time for a check is what a fleet runs out of first.
 
@@ -50,7 +50,7 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     let benchmark = program::redis_benchmark(&redis)?;
     let wants = |part| only.is_none_or(|only| only == part);
     // It may take a compiler, so it comes before anything is measured.
-    let tollgate = if wants(Part::Doors) { Some(program::tollgate()?) } else { None };
+    let ratekeeper = if wants(Part::Doors) { Some(program::ratekeeper()?) } else { None };
     pin(GENERATOR)?;
     run.say(format_args!(
         "method    Redis {} alone on core {} unless it is said otherwise; whoever asks it on core {}; {} rounds of {:?}\n          \
@@ -68,8 +68,8 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     if wants(Part::Exact) {
         exact::measure(run, &Host::start(&redis, SERVERS)?, &benchmark, effort)?;
     }
-    if let Some(tollgate) = tollgate {
-        doors::measure(run, &redis, &tollgate, effort)?;
+    if let Some(ratekeeper) = ratekeeper {
+        doors::measure(run, &redis, &ratekeeper, effort)?;
     }
     if wants(Part::Memory) {
         memory::measure(run, &Host::start(&redis, SERVERS)?)?;

@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use quanta::Instant;
 use std::fmt::Write;
 use std::hint::black_box;
-use tollgate::Micros;
-use tollgate::rules::{Case, Plan, Request, RuleSet, Verb, read};
+use ratekeeper::Micros;
+use ratekeeper::rules::{Case, Plan, Request, RuleSet, Verb, read};
 
 /// Few and many.
 const SIZES: [usize; 2] = [10, 10_000];

@@ -1,4 +1,4 @@
-//! What Tollgate's server does a second and how long it takes, at each of its doors, beside its peers and floors.
+//! What Ratekeeper's server does a second and how long it takes, at each of its doors, beside its peers and floors.
 //!
 //! Every server is a process of its own on the first core, and the generator has the second. The servers of a part are
 //! all there from its beginning to its end, but only the one whose turn it is runs.

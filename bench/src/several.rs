@@ -1,11 +1,11 @@
-//! Tollgate deciding several things at once: many requests in one call, and many limits in one request.
+//! Ratekeeper deciding several things at once: many requests in one call, and many limits in one request.
 
-use crate::subject::{Allowance, Subject, Tollgate, roomy};
+use crate::subject::{Allowance, Subject, Ratekeeper, roomy};
 use anyhow::{Context, Result};
 use std::cell::RefCell;
 use std::sync::Arc;
-use tollgate::{Act, Answer, Ask, Draws, Limit, Limiter, ManualClock, MemoryStore, PermitId, Request};
-use tollgate::{Scope, Span, SystemClock};
+use ratekeeper::{Act, Answer, Ask, Draws, Limit, Limiter, ManualClock, MemoryStore, PermitId, Request};
+use ratekeeper::{Scope, Span, SystemClock};
 
 /// Requests of a batch.
 const BATCH: usize = 16;
@@ -17,13 +17,13 @@ thread_local! {
 
 /// Sixteen requests in one call, filling the buffer included.
 pub(crate) struct Batch {
-    single: Tollgate,
+    single: Ratekeeper,
     limit: Limit,
 }
 
 impl Batch {
     pub(crate) fn new(allowance: Allowance, keys: u64) -> Result<Batch> {
-        let single = Tollgate::new(allowance, roomy(keys))?;
+        let single = Ratekeeper::new(allowance, roomy(keys))?;
         let limit = *single.limiter().limits().first().context("a limiter has a limit")?;
         Ok(Batch { single, limit })
     }
@@ -106,11 +106,11 @@ impl Subject for ThreeLimits {
 }
 
 /// Three checks in a row, of one limit each.
-pub(crate) struct ThreeChecks([Tollgate; 3]);
+pub(crate) struct ThreeChecks([Ratekeeper; 3]);
 
 impl ThreeChecks {
     pub(crate) fn new(keys: u64) -> Result<ThreeChecks> {
-        let [first, second, third] = three().map(|allowance| Tollgate::new(allowance, roomy(keys)));
+        let [first, second, third] = three().map(|allowance| Ratekeeper::new(allowance, roomy(keys)));
         Ok(ThreeChecks([first?, second?, third?]))
     }
 }

@@ -5,7 +5,7 @@
 //! whether it was allowed.
 
 use anyhow::Result;
-use tollgate::{Cap, Limiter, MemoryStore, Request, SystemClock};
+use ratekeeper::{Cap, Limiter, MemoryStore, Request, SystemClock};
 
 /// A limiter under measurement.
 pub(crate) trait Subject: Sync {
@@ -42,7 +42,7 @@ impl Allowance {
     /// key at once and never refuses.
     pub(crate) const SCANT: Allowance = Allowance { amount: 1, per_secs: 86_400, burst: 5 };
 
-    /// As Tollgate reads it.
+    /// As Ratekeeper reads it.
     pub(crate) fn quota(&self) -> String {
         format!("{} per {}s burst {}", self.amount, self.per_secs, self.burst)
     }
@@ -53,13 +53,13 @@ pub(crate) fn roomy(keys: u64) -> Cap {
     Cap::keys((keys + keys / 5).max(10_000) as usize)
 }
 
-/// Tollgate, one limit under each key.
-pub(crate) struct Tollgate(Limiter);
+/// Ratekeeper, one limit under each key.
+pub(crate) struct Ratekeeper(Limiter);
 
-impl Tollgate {
-    pub(crate) fn new(allowance: Allowance, cap: Cap) -> Result<Tollgate> {
+impl Ratekeeper {
+    pub(crate) fn new(allowance: Allowance, cap: Cap) -> Result<Ratekeeper> {
         let store = MemoryStore::with(SystemClock::new(), cap)?;
-        Ok(Tollgate(Limiter::with_store(allowance.quota().as_str(), store)?))
+        Ok(Ratekeeper(Limiter::with_store(allowance.quota().as_str(), store)?))
     }
 
     pub(crate) fn limiter(&self) -> &Limiter {
@@ -67,9 +67,9 @@ impl Tollgate {
     }
 }
 
-impl Subject for Tollgate {
+impl Subject for Ratekeeper {
     fn name(&self, _: usize) -> String {
-        "tollgate".to_owned()
+        "ratekeeper".to_owned()
     }
 
     fn held(&self) -> Option<usize> {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use tollgate::{Answer, Ask, Cap, Law, Limit, ManualClock, MemoryStore, Micros, PermitId, Scope, Span};
+use ratekeeper::{Answer, Ask, Cap, Law, Limit, ManualClock, MemoryStore, Micros, PermitId, Scope, Span};
 
 /// The longest that a sweep of one shard may take.
 const BAR_NS: u64 = 1_000_000;

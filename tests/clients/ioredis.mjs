@@ -26,7 +26,7 @@ async function tryAll(client, name) {
   assert.deepEqual(await throttle(`${name}:a`, 15, 30, 60), [0, 16, 15, -1, 2]);
   assert.deepEqual(await throttle(`${name}:slow`, 15, 1, DAY, 16), [0, 16, 0, -1, 16 * DAY]);
   assert.deepEqual((await throttle(`${name}:slow`, 15, 1, DAY)).slice(0, 3), [1, 16, 0]);
-  assert.deepEqual((await client.call('TG.CHECK', `${name}:b`, '/orders', 2)).slice(0, 3), [0, 100, 98]);
+  assert.deepEqual((await client.call('RK.CHECK', `${name}:b`, '/orders', 2)).slice(0, 3), [0, 100, 98]);
 
   await assert.rejects(throttle('a', 'x', 1, 1), /max_burst is not a whole number/);
   await assert.rejects(client.get('a'), /unknown command 'get'/i);
@@ -45,7 +45,7 @@ async function tryAll(client, name) {
   // Without waiting for answers, on one connection.
   const all = await Promise.all(Array.from({ length: 2000 }, () => throttle(`${name}:c`, 999, 1, DAY)));
   assert.equal(all.filter(([limited]) => limited === 0).length, 1000);
-  assert.match(await client.info(), /tollgate_version:/);
+  assert.match(await client.info(), /ratekeeper_version:/);
   await client.client('SETNAME', 'worker-7');
   assert.equal(await client.client('GETNAME'), 'worker-7');
 }

@@ -23,7 +23,7 @@ async function tryAll(client, name) {
   assert.deepEqual(await throttle(`${name}:a`, '15', '30', '60'), [0, 16, 15, -1, 2]);
   assert.deepEqual(await throttle(`${name}:slow`, '15', '1', DAY, '16'), [0, 16, 0, -1, 16 * DAY]);
   assert.deepEqual((await throttle(`${name}:slow`, '15', '1', DAY)).slice(0, 3), [1, 16, 0]);
-  assert.deepEqual((await client.sendCommand(['TG.CHECK', `${name}:b`, '/orders', '2'])).slice(0, 3), [0, 100, 98]);
+  assert.deepEqual((await client.sendCommand(['RK.CHECK', `${name}:b`, '/orders', '2'])).slice(0, 3), [0, 100, 98]);
 
   await assert.rejects(throttle('a', 'x', '1', '1'), /max_burst is not a whole number/);
   await assert.rejects(client.get('a'), /unknown command 'GET'/);
@@ -41,7 +41,7 @@ async function tryAll(client, name) {
     .addCommand(['PING']).execAsPipeline();
   assert.deepEqual([piped[0][2], piped[1]], [9, 'PONG']);
 
-  assert.match(await client.info(), /tollgate_version:/);
+  assert.match(await client.info(), /ratekeeper_version:/);
   await client.clientSetName('worker-7');
   assert.equal(await client.clientGetName(), 'worker-7');
   assert.ok((await client.clientId()) > 0);

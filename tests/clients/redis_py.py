@@ -37,8 +37,8 @@ def try_all(client, name):
     assert (limited, limit, remaining) == (1, 16, 0)
     assert DAY - 600 < retry_after <= DAY and 16 * DAY - 600 < reset_after <= 16 * DAY
     assert throttle(client, f"{name}:never", 0, 1, 1, 2) == [1, 1, 1, -1, 0]
-    assert client.execute_command("TG.CHECK", f"{name}:b", "/orders", 2)[:3] == [0, 100, 98]
-    assert client.execute_command("TG.CHECK", f"{name}:b", "/orders", "METHOD", "GET", "IP", "192.0.2.7")[:3] == [0, 100, 97]
+    assert client.execute_command("RK.CHECK", f"{name}:b", "/orders", 2)[:3] == [0, 100, 98]
+    assert client.execute_command("RK.CHECK", f"{name}:b", "/orders", "METHOD", "GET", "IP", "192.0.2.7")[:3] == [0, 100, 97]
 
     raises(redis.ResponseError, "max_burst is not a whole number", lambda: throttle(client, "a", "x"))
     raises(redis.ResponseError, "wrong number of arguments", lambda: client.execute_command("CL.THROTTLE"))
@@ -68,7 +68,7 @@ def try_all(client, name):
     assert client.client_setname("worker-7") and client.client_getname() == "worker-7"
     assert client.client_id() > 0
     info = client.info()
-    assert info["redis_mode"] == "standalone" and info["loading"] == 0 and "tollgate_version" in info, info
+    assert info["redis_mode"] == "standalone" and info["loading"] == 0 and "ratekeeper_version" in info, info
     assert client.config_get("save") == {"save": ""}
     assert client.command_count() == len(client.command()) and "cl.throttle" in client.command()
 

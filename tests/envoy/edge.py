@@ -1,7 +1,7 @@
-"""A real Envoy in front of a real upstream, asking a real Tollgate: refusals with the right headers, limits held exactly
-under load, and what happens while Tollgate is away.
+"""A real Envoy in front of a real upstream, asking a real Ratekeeper: refusals with the right headers, limits held exactly
+under load, and what happens while Ratekeeper is away.
 
-    edge.py TOLLGATE FOLDER
+    edge.py RATEKEEPER FOLDER
 
 starts everything on ports of its own and leaves its files in FOLDER.
 """
@@ -46,22 +46,22 @@ class Upstream(BaseHTTPRequestHandler):
         pass
 
 
-def start_tollgate(address):
-    """Starts Tollgate, and gives the process and where it speaks gRPC."""
+def start_ratekeeper(address):
+    """Starts Ratekeeper, and gives the process and where it speaks gRPC."""
     command = [PROGRAM, "serve", "--rules", RULES, "--grpc", address, "--headers", "ietf", "--log-format", "json"]
     command += ["--http", "off", "--resp", "off", "--admin", "off"]
-    log = open(FOLDER / "tollgate.log", "a")
+    log = open(FOLDER / "ratekeeper.log", "a")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     for line in process.stdout:
         if line.startswith("gRPC"):
             return process, re.search(r"://(\S+)", line).group(1)
-    raise SystemExit(f"Tollgate did not start: see {FOLDER}/tollgate.log")
+    raise SystemExit(f"Ratekeeper did not start: see {FOLDER}/ratekeeper.log")
 
 
-def start_envoy(tollgate, upstream):
+def start_envoy(ratekeeper, upstream):
     """Starts Envoy with the configuration that the documentation shows, on ports of its own."""
     text = Path("docs/envoy.yaml").read_text()
-    for port, found in [("10000", "0"), ("8081", tollgate.rsplit(":")[-1]), ("9000", str(upstream))]:
+    for port, found in [("10000", "0"), ("8081", ratekeeper.rsplit(":")[-1]), ("9000", str(upstream))]:
         assert text.count(f"port_value: {port}") == 1, port
         text = text.replace(f"port_value: {port}", f"port_value: {found}")
     # A busy machine may take longer to answer, and what is not answered in time passes.
@@ -138,7 +138,7 @@ def under_load(edge, admin):
 
 
 def refusals(edge):
-    """A refusal says why, and when to come back: Tollgate's own headers and body, and those that Envoy makes of statuses."""
+    """A refusal says why, and when to come back: Ratekeeper's own headers and body, and those that Envoy makes of statuses."""
     status, headers, body = edge.get("/login")
     assert status == 429, status
     # Who says that he is somebody else is not believed.
@@ -183,30 +183,30 @@ def strange_keys(edge, admin):
     assert stats(admin, "ratelimit.error") == errors
 
 
-def outage(edge, admin, tollgate, address):
-    """While Tollgate is away Envoy lets pass, as it is configured; once it is back, limits hold again. Gives the new one."""
-    os.kill(tollgate.pid, signal.SIGKILL)
-    tollgate.wait()
+def outage(edge, admin, ratekeeper, address):
+    """While Ratekeeper is away Envoy lets pass, as it is configured; once it is back, limits hold again. Gives the new one."""
+    os.kill(ratekeeper.pid, signal.SIGKILL)
+    ratekeeper.wait()
     for _ in range(20):
         status, headers, _ = edge.get("/login")
         assert status == 200 and "x-ratelimit-limit" not in headers, (status, headers)
     assert stats(admin, "ratelimit.failure_mode_allowed") >= 20
-    tollgate, _ = start_tollgate(address)
+    ratekeeper, _ = start_ratekeeper(address)
     began = time.monotonic()
     wait("limits hold again", lambda: "x-ratelimit-limit" in edge.get("/login")[1])
-    print(f"limits held again {time.monotonic() - began:.2f} s after Tollgate was back")
+    print(f"limits held again {time.monotonic() - began:.2f} s after Ratekeeper was back")
     statuses = [edge.get("/login")[0] for _ in range(120)]
     assert 429 in statuses and statuses.count(200) < 100, statuses
-    return tollgate
+    return ratekeeper
 
 
 def main():
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for log in ("tollgate.log", "envoy.log"):
+    for log in ("ratekeeper.log", "envoy.log"):
         (FOLDER / log).write_text("")
     upstream = ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
-    tollgate, address = start_tollgate("127.0.0.1:0")
+    ratekeeper, address = start_ratekeeper("127.0.0.1:0")
     try:
         process, admin, edge = start_envoy(address, upstream.server_port)
         with running(process):
@@ -215,10 +215,10 @@ def main():
             refusals(edge)
             ordinary_rules(edge)
             strange_keys(edge, admin)
-            tollgate = outage(edge, admin, tollgate, address)
+            ratekeeper = outage(edge, admin, ratekeeper, address)
     finally:
-        tollgate.kill()
-    log = (FOLDER / "tollgate.log").read_text()
+        ratekeeper.kill()
+    log = (FOLDER / "ratekeeper.log").read_text()
     assert "panicked" not in log and re.search(r'"rule":"login".*"denied"|"denied".*"rule":"login"', log), log[-2000:]
     version = subprocess.check_output([next(Path(envoy.__file__).parent.rglob("_bin/envoy")), "--version"], text=True)
     print("Envoy", re.search(r"/(\d+\.\d+\.\d+)/", version).group(1))

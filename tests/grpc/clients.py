@@ -26,8 +26,8 @@ assert protoc.main(arguments) == 0, "protoc reads what our own compiler reads"
 sys.path.insert(0, str(FOLDER))
 
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc  # noqa: E402
-from tollgate.v1 import rate_limiter_pb2 as pb  # noqa: E402
-from tollgate.v1.rate_limiter_pb2_grpc import RateLimiterStub  # noqa: E402
+from ratekeeper.v1 import rate_limiter_pb2 as pb  # noqa: E402
+from ratekeeper.v1.rate_limiter_pb2_grpc import RateLimiterStub  # noqa: E402
 
 
 def refused(call, code, said):
@@ -97,7 +97,7 @@ def envoys(stub):
 
 def health(channel):
     stub = health_pb2_grpc.HealthStub(channel)
-    for service in ["", "tollgate.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"]:
+    for service in ["", "ratekeeper.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"]:
         assert stub.Check(health_pb2.HealthCheckRequest(service=service)).status == health_pb2.HealthCheckResponse.SERVING
     watch = stub.Watch(health_pb2.HealthCheckRequest())
     assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
@@ -108,11 +108,11 @@ def reflection(channel):
     """A client that knows nothing but the address makes a call."""
     database = ProtoReflectionDescriptorDatabase(channel)
     services = set(database.get_services())
-    assert {"tollgate.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"} <= services
+    assert {"ratekeeper.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"} <= services
     pool = DescriptorPool(database)
-    method = pool.FindServiceByName("tollgate.v1.RateLimiter").FindMethodByName("Check")
+    method = pool.FindServiceByName("ratekeeper.v1.RateLimiter").FindMethodByName("Check")
     request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-    call = channel.unary_unary("/tollgate.v1.RateLimiter/Check", request.SerializeToString, response.FromString)
+    call = channel.unary_unary("/ratekeeper.v1.RateLimiter/Check", request.SerializeToString, response.FromString)
     assert call(request(client_key="reflected")).remaining == 999
     assert pool.FindServiceByName("envoy.service.ratelimit.v3.RateLimitService").methods_by_name["ShouldRateLimit"]
 

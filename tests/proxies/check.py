@@ -1,4 +1,4 @@
-"""Real proxies in front of a real Tollgate, each with the configuration that docs/forward-auth.md shows."""
+"""Real proxies in front of a real Ratekeeper, each with the configuration that docs/forward-auth.md shows."""
 
 import concurrent.futures
 import json
@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import sys
 
-from stage import Client, Process, Tollgate, Upstream, free_port
+from stage import Client, Process, Ratekeeper, Upstream, free_port
 
 HERE = pathlib.Path(__file__).parent
 DOCS = (HERE / "../../docs/forward-auth.md").read_text()
@@ -42,12 +42,12 @@ def with_parts(text, parts):
 class Proxy(Process):
     """A proxy that lets clients in, with these parts in its configuration."""
 
-    # What it answers where Tollgate refuses the question itself, and where there is no Tollgate.
+    # What it answers where Ratekeeper refuses the question itself, and where there is no Ratekeeper.
     refused, alone = 400, 502
 
-    def __init__(self, folder, tollgate, upstream, parts):
+    def __init__(self, folder, ratekeeper, upstream, parts):
         self.folder, self.port, self.parts = folder, free_port(), parts
-        self.places = {"127.0.0.1:8080": tollgate.address, "127.0.0.1:3000": upstream.address}
+        self.places = {"127.0.0.1:8080": ratekeeper.address, "127.0.0.1:3000": upstream.address}
         super().__init__(self.configure(), folder)
         # Traefik has no routes when it begins to listen.
         self.until(lambda: self.client("127.0.0.9").ask_again(x_api_key="friend") == 200)
@@ -83,12 +83,12 @@ http {
     include site.conf;
 }
 """
-    question = "        proxy_pass http://tollgate"
+    question = "        proxy_pass http://ratekeeper"
     opened = [
         (question, "        error_page 502 504 = @open;\n"),
         ("    # auth_request knows", "    location @open {\n        return 204;\n    }\n"),
     ]
-    token = [(question, f"        proxy_set_header X-Tollgate-Token {TOKEN};\n")]
+    token = [(question, f"        proxy_set_header X-Ratekeeper-Token {TOKEN};\n")]
 
     def configure(self):
         self.write("nginx.conf", "site.conf", **{"listen 80": f"listen 127.0.0.1:{self.port}"})
@@ -113,7 +113,7 @@ class Traefik(Proxy):
 class Caddy(Proxy):
     body = None
     opened = [("\troute {", "\thandle_errors 502 504 {\n\t\treverse_proxy 127.0.0.1:3000\n\t}\n")]
-    token = [("\t\t\turi ", f"\t\t\theader_up X-Tollgate-Token {TOKEN}\n")]
+    token = [("\t\t\turi ", f"\t\t\theader_up X-Ratekeeper-Token {TOKEN}\n")]
 
     def configure(self):
         before = "{\n\tadmin off\n\tpersist_config off\n\tdefault_bind 127.0.0.1\n}\n"
@@ -122,7 +122,7 @@ class Caddy(Proxy):
 
 
 class Stage:
-    """One proxy, its upstream and its Tollgate."""
+    """One proxy, its upstream and its Ratekeeper."""
 
     def __init__(self, kind, name, parts=(), arguments=()):
         folder = FOLDER / f"{kind.__name__.lower()}-{name}"
@@ -131,17 +131,17 @@ class Stage:
         self.kind, self.upstream = kind, Upstream()
         # Clients come from other addresses of this machine, so only the proxy's own is trusted.
         arguments = ["--trusted-proxies=127.0.0.1", "--denial-log=1000", *arguments]
-        self.tollgate = Tollgate(PROGRAM, folder, RULES, *arguments)
-        self.proxy = kind(folder, self.tollgate, self.upstream, parts)
+        self.ratekeeper = Ratekeeper(PROGRAM, folder, RULES, *arguments)
+        self.proxy = kind(folder, self.ratekeeper, self.upstream, parts)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.proxy.stop()
-        self.tollgate.stop()
+        self.ratekeeper.stop()
         self.upstream.stop()
-        assert "panicked" not in self.tollgate.log.read_text()
+        assert "panicked" not in self.ratekeeper.log.read_text()
 
     def client(self, address="127.0.0.2"):
         return self.proxy.client(address)
@@ -185,7 +185,7 @@ def limits_by_key(stage):
     stage.same(client.ask(x_api_key="sk_bob").status, 200, "another key is another client")
     stage.passes(1, "another key")
     stage.same(stage.client("127.0.0.3").ask(x_api_key="sk_alice").status, 429, "a key is one client everywhere")
-    log = stage.tollgate.log.read_text()
+    log = stage.ratekeeper.log.read_text()
     assert "sk…" in log and "sk_a" not in log, "keys are not written down"
 
 
@@ -255,7 +255,7 @@ def leaves_the_rest_alone(stage):
     stage.same(client.statuses(LIMIT + 5, x_api_key="friend", x_ratelimit_limit="9"), [200] * (LIMIT + 5), "allowed")
     for _, _, fields, _ in stage.upstream.taken():
         forged = "9" if stage.kind is Nginx else None
-        stage.same(fields["x-ratelimit-limit"], forged, "fields that are copied are Tollgate's")
+        stage.same(fields["x-ratelimit-limit"], forged, "fields that are copied are Ratekeeper's")
 
 
 def counts_exactly(stage):
@@ -269,18 +269,18 @@ def counts_exactly(stage):
 
 
 def lets_nobody_pass_alone(stage):
-    stage.tollgate.stop()
-    stage.same(stage.client().ask(x_api_key="sk_alone").status, stage.kind.alone, "without Tollgate")
-    stage.passes(0, "without Tollgate")
+    stage.ratekeeper.stop()
+    stage.same(stage.client().ask(x_api_key="sk_alone").status, stage.kind.alone, "without Ratekeeper")
+    stage.passes(0, "without Ratekeeper")
 
 
 def fails_open_if_told_to(stage):
     stage.same(stage.client().statuses(LIMIT + 1, x_api_key="sk_open"), [200] * LIMIT + [429], "while it is there")
     stage.same(stage.client().ask(x_api_key="ip:127.0.0.6").status, stage.kind.refused, "what can't be judged")
     stage.passes(LIMIT, "while it is there")
-    stage.tollgate.stop()
+    stage.ratekeeper.stop()
     answer = stage.client().ask("POST", "/orders?page=2", b"x" * 100_000, x_api_key="sk_open")
-    stage.same((answer.status, answer.text), (200, "hello"), "without Tollgate")
+    stage.same((answer.status, answer.text), (200, "hello"), "without Ratekeeper")
     [(method, path, _, length)] = stage.upstream.taken()
     stage.same((method, path, length), ("POST", "/orders?page=2", 100_000), "the request goes on as it was")
 

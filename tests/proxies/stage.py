@@ -1,4 +1,4 @@
-"""What the tests of proxies are played with: an upstream, a Tollgate, a proxy in between, and clients."""
+"""What the tests of proxies are played with: an upstream, a Ratekeeper, a proxy in between, and clients."""
 
 import atexit
 import http.client
@@ -80,7 +80,7 @@ class Process:
         return found
 
 
-class Tollgate(Process):
+class Ratekeeper(Process):
     def __init__(self, program, folder, rules, *arguments):
         (folder / "rules.yaml").write_text(rules)
         others = [f"--{port}=off" for port in ["grpc", "resp", "admin"]]

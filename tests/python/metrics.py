@@ -14,47 +14,47 @@ assert secret_key not in text, "a client's key is never a label"
 
 families = {family.name: family for family in text_string_to_metric_families(text)}
 expected = {
-    "tollgate_build_info": "gauge",
-    "tollgate_connections": "gauge",
-    "tollgate_connections_max": "gauge",
-    "tollgate_decision_duration_seconds": "histogram",
-    "tollgate_decisions": "counter",
-    "tollgate_denials_unlogged": "counter",
-    "tollgate_emergency_limit_on": "gauge",
-    "tollgate_evictions": "counter",
-    "tollgate_idle_connections_closed": "counter",
-    "tollgate_keys": "gauge",
-    "tollgate_keys_max": "gauge",
-    "tollgate_limits": "gauge",
-    "tollgate_limits_dropped": "counter",
-    "tollgate_limits_max": "gauge",
-    "tollgate_log_entries": "gauge",
-    "tollgate_log_lines_dropped": "counter",
-    "tollgate_memory_max_bytes": "gauge",
-    "tollgate_missing_keys": "counter",
-    "tollgate_open_files_max": "gauge",
-    "tollgate_rules": "gauge",
-    "tollgate_rules_last_load_success_timestamp_seconds": "gauge",
-    "tollgate_rules_last_load_successful": "gauge",
-    "tollgate_rules_load_failures": "counter",
-    "tollgate_rules_loads": "counter",
-    "tollgate_shared_cell_decisions": "counter",
-    "tollgate_start_time_seconds": "gauge",
-    "tollgate_unfinished_bodies_refused": "counter",
-    "tollgate_unfinished_body_bytes": "gauge",
-    "tollgate_unfinished_body_bytes_max": "gauge",
-    "tollgate_unknown_tiers": "counter",
-    "tollgate_unremembered": "counter",
+    "ratekeeper_build_info": "gauge",
+    "ratekeeper_connections": "gauge",
+    "ratekeeper_connections_max": "gauge",
+    "ratekeeper_decision_duration_seconds": "histogram",
+    "ratekeeper_decisions": "counter",
+    "ratekeeper_denials_unlogged": "counter",
+    "ratekeeper_emergency_limit_on": "gauge",
+    "ratekeeper_evictions": "counter",
+    "ratekeeper_idle_connections_closed": "counter",
+    "ratekeeper_keys": "gauge",
+    "ratekeeper_keys_max": "gauge",
+    "ratekeeper_limits": "gauge",
+    "ratekeeper_limits_dropped": "counter",
+    "ratekeeper_limits_max": "gauge",
+    "ratekeeper_log_entries": "gauge",
+    "ratekeeper_log_lines_dropped": "counter",
+    "ratekeeper_memory_max_bytes": "gauge",
+    "ratekeeper_missing_keys": "counter",
+    "ratekeeper_open_files_max": "gauge",
+    "ratekeeper_rules": "gauge",
+    "ratekeeper_rules_last_load_success_timestamp_seconds": "gauge",
+    "ratekeeper_rules_last_load_successful": "gauge",
+    "ratekeeper_rules_load_failures": "counter",
+    "ratekeeper_rules_loads": "counter",
+    "ratekeeper_shared_cell_decisions": "counter",
+    "ratekeeper_start_time_seconds": "gauge",
+    "ratekeeper_unfinished_bodies_refused": "counter",
+    "ratekeeper_unfinished_body_bytes": "gauge",
+    "ratekeeper_unfinished_body_bytes_max": "gauge",
+    "ratekeeper_unknown_tiers": "counter",
+    "ratekeeper_unremembered": "counter",
 }
 found = {name: family.type for name, family in families.items()}
 assert found == expected, f"found {found}"
 
-decisions = families["tollgate_decisions"].samples
+decisions = families["ratekeeper_decisions"].samples
 assert decisions, "checks were decided"
 for sample in decisions:
     assert set(sample.labels) == {"rule", "outcome"}, sample
     assert sample.labels["outcome"] in {"allowed", "denied", "shadow_denied", "degraded"}, sample
 
-buckets = [sample.value for sample in families["tollgate_decision_duration_seconds"].samples if "le" in sample.labels]
+buckets = [sample.value for sample in families["ratekeeper_decision_duration_seconds"].samples if "le" in sample.labels]
 assert buckets == sorted(buckets), buckets
 print(f"metrics: {len(families)} families, {int(sum(sample.value for sample in decisions))} decisions counted")

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use crate::{debian, node::Node, python::Python, server::Server, tool::run};
 
 const RULES: [&str; 2] = ["--rules", "tests/clients/rules.yaml"];
-const TOKEN: &str = "tg_for_clients_that_are_tried";
+const TOKEN: &str = "rk_for_clients_that_are_tried";
 /// How many commands a benchmark sends: a multiple of what it pipelines, so that it sends no more than these.
 const BENCHMARKED: u32 = 64 * 500;
 
@@ -111,16 +111,16 @@ impl Tools {
             expect(&cli(&[protocol, "CL.THROTTLE", name, "15", "30", "60"])?, "0\n16\n15\n-1\n2\n")?;
             let never = format!("never:{name}");
             expect(&cli(&[protocol, "cl.throttle", &never, "9", "10", "60", "11"])?, "1\n10\n10\n-1\n0\n")?;
-            expect(&cli(&[protocol, "TG.CHECK", name, "/", "100"])?, "0\n100\n0\n-1\n86400\n")?;
+            expect(&cli(&[protocol, "RK.CHECK", name, "/", "100"])?, "0\n100\n0\n-1\n86400\n")?;
             let greeting = cli(&[protocol, "HELLO"])?;
-            ensure!(greeting.starts_with("server") && greeting.contains("tollgate"), "{greeting}");
+            ensure!(greeting.starts_with("server") && greeting.contains("ratekeeper"), "{greeting}");
         }
         // With -e an error is also told by how the program ends.
         let refused = at(&self.cli, address).args(["-e", "CL.THROTTLE", "a", "1", "0", "60"]).output()?;
         let told =
             String::from_utf8_lossy(&refused.stderr).into_owned() + &String::from_utf8_lossy(&refused.stdout);
         ensure!(!refused.status.success() && told.contains("ERR zero rates are not supported"), "{told}");
-        ensure!(cli(&["INFO", "server"])?.contains("tollgate_version:"), "INFO tells who answers");
+        ensure!(cli(&["INFO", "server"])?.contains("ratekeeper_version:"), "INFO tells who answers");
 
         // Many commands in one stream, as `--pipe` sends them.
         let commands = "CL.THROTTLE piped 9999 1 86400\r\n".repeat(5000);

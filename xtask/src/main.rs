@@ -48,7 +48,7 @@ enum Task {
     Proto,
     /// Install the servers that tests start, and print the variables by which a test finds them.
     Servers,
-    /// Break tollgate-core in many small ways and list those that no test notices.
+    /// Break ratekeeper-core in many small ways and list those that no test notices.
     Mutants,
     /// Feed random input to the fuzz targets whose name contains TARGET.
     Fuzz {

@@ -1,6 +1,6 @@
 //! From `.proto` files to Rust.
 //!
-//! What is generated is checked in: whoever builds Tollgate needs no compiler of protobuf, and a change of the protocol can
+//! What is generated is checked in: whoever builds Ratekeeper needs no compiler of protobuf, and a change of the protocol can
 //! be read as one. The tests generate it again and fail if anything differs.
 
 use std::{
@@ -17,11 +17,11 @@ use crate::tool::run;
 
 const SOURCES: &str = "proto";
 /// What the server speaks, in the order in which reflection lists it.
-const SERVICES: [&str; 2] = ["tollgate/v1/rate_limiter.proto", "envoy/service/ratelimit/v3/rls.proto"];
+const SERVICES: [&str; 2] = ["ratekeeper/v1/rate_limiter.proto", "envoy/service/ratelimit/v3/rls.proto"];
 /// Messages and clients, for tests: the server reads and writes what it speaks by itself.
-const MESSAGES: &str = "crates/tollgate-server/tests/grpc/generated";
+const MESSAGES: &str = "crates/ratekeeper-server/tests/grpc/generated";
 /// What reflection tells of the services.
-const DESCRIPTORS: &str = "crates/tollgate-server/src/grpc/descriptors.bin";
+const DESCRIPTORS: &str = "crates/ratekeeper-server/src/grpc/descriptors.bin";
 
 /// A generated file: where it belongs, and what is in it.
 type Generated = (PathBuf, Vec<u8>);

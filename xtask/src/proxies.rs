@@ -1,4 +1,4 @@
-//! nginx, Traefik and Caddy ask a real Tollgate for their clients, each with the configuration that the documentation shows.
+//! nginx, Traefik and Caddy ask a real Ratekeeper for their clients, each with the configuration that the documentation shows.
 
 use anyhow::Result;
 

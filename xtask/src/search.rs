@@ -15,7 +15,7 @@ pub(crate) fn mutants() -> Result<()> {
     // property instead of all of them.
     command.env("PROPTEST_CASES", "64");
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
-    command.args(["--package", "tollgate-core", "--output", "target", "--jobs", "2", "--", "--lib"]);
+    command.args(["--package", "ratekeeper-core", "--output", "target", "--jobs", "2", "--", "--lib"]);
     run(command.args(
         ["laws", "scenarios", "traps", "limits", "calendar", "decisions"]
             .iter()

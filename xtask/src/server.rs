@@ -36,9 +36,9 @@ pub(crate) struct Places {
 impl Server {
     /// Builds the program, and gives where it is.
     pub(crate) fn build() -> Result<PathBuf> {
-        run(cargo().args(["build", "--locked", "--package", "tollgate-cli"]))?;
+        run(cargo().args(["build", "--locked", "--package", "ratekeeper-cli"]))?;
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-        let name = format!("tollgate{}", env::consts::EXE_SUFFIX);
+        let name = format!("ratekeeper{}", env::consts::EXE_SUFFIX);
         Ok(env::current_dir()?.join(target).join("debug").join(name))
     }
 
@@ -50,7 +50,7 @@ impl Server {
         let log = fs::File::create(folder.join("log"))?;
         let mut command = Command::new(program);
         for port in ["HTTP", "GRPC", "RESP", "ADMIN"] {
-            command.env(format!("TOLLGATE_{port}"), "127.0.0.1:0");
+            command.env(format!("RATEKEEPER_{port}"), "127.0.0.1:0");
         }
         command.args(["serve", "--log-format", "json"]).args(arguments).stderr(log).stdout(Stdio::piped());
         let mut child = command.spawn().context("cannot start the server")?;

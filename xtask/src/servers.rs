@@ -14,9 +14,9 @@ use crate::{debian, python::Python};
 /// Installs what the machine lacks, and gives the variables that tell tests where it is.
 pub(crate) fn variables() -> Result<Vec<(&'static str, PathBuf)>> {
     Ok(vec![
-        ("TOLLGATE_REDIS_SERVER", debian::program("redis-server", "redis-server")?),
-        ("TOLLGATE_VALKEY_SERVER", valkey()?),
-        ("TOLLGATE_LIBFAKETIME", faketime()?),
+        ("RATEKEEPER_REDIS_SERVER", debian::program("redis-server", "redis-server")?),
+        ("RATEKEEPER_VALKEY_SERVER", valkey()?),
+        ("RATEKEEPER_LIBFAKETIME", faketime()?),
     ])
 }
 

@@ -113,23 +113,23 @@ fn doc_tests() -> Result<()> {
 
 /// Runs the store under schedules that shuttle chooses, on locks and atomics that `--cfg shuttle` swaps in.
 fn shuttle() -> Result<()> {
-    let suite = Path::new("crates/tollgate/tests/shuttle.rs");
+    let suite = Path::new("crates/ratekeeper/tests/shuttle.rs");
     ensure!(suite.is_file(), "{} is missing: races would go unsearched", suite.display());
     let mut command = nextest()?;
     command.env("RUSTFLAGS", "--cfg shuttle");
     // In a folder of its own, because other flags would have the rest of the workspace built anew each time.
     command.args(["--locked", "--target-dir", "target/shuttle", "--cargo-profile", "checked"]);
-    finish(command.args(["--package", "tollgate", "--test", "shuttle"]))
+    finish(command.args(["--package", "ratekeeper", "--test", "shuttle"]))
 }
 
 /// Runs every example of the library to its end, as a reader who has just pasted its command would.
 fn examples() -> Result<()> {
-    let names = example_names(Path::new("crates/tollgate/examples"))?;
+    let names = example_names(Path::new("crates/ratekeeper/examples"))?;
     ensure!(!names.is_empty(), "the library has no examples");
     for name in names {
         println!("example {name}");
         let mut command = cargo();
-        command.args(["run", "--quiet", "--locked", "--package", "tollgate", "--example", &name]);
+        command.args(["run", "--quiet", "--locked", "--package", "ratekeeper", "--example", &name]);
         finish(command.stdin(Stdio::null())).with_context(|| format!("example {name}"))?;
     }
     Ok(())
@@ -147,7 +147,7 @@ fn example_names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Documents libraries only: the binary `tollgate` would write its pages over those of the library.
+/// Documents libraries only: the binary `ratekeeper` would write its pages over those of the library.
 fn docs() -> Result<()> {
     let mut command = cargo();
     command.env("RUSTDOCFLAGS", "--deny warnings");

@@ -15,8 +15,8 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tollgate::redis::RedisStore;
-use tollgate::{Answer, Draws, Limit, MemoryStore, Store, SystemClock, Terms};
+use ratekeeper::redis::RedisStore;
+use ratekeeper::{Answer, Draws, Limit, MemoryStore, Store, SystemClock, Terms};
 
 /// What share of the memory store's checks must be answered from what was lent.
 const BAR: f64 = 0.8;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::redis::RedisStore;
-use tollgate::{Act, Ask, Consistency, Draws, FailureMode, KeyRef, Limit, PermitId, Scope, Terms};
+use ratekeeper::redis::RedisStore;
+use ratekeeper::{Act, Ask, Consistency, Draws, FailureMode, KeyRef, Limit, PermitId, Scope, Terms};
 
 /// A store that gives no answer must not go unnoticed.
 pub(crate) const LEASED: Terms = Terms {

@@ -13,8 +13,8 @@ use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-use tollgate::redis::RedisStore;
-use tollgate::{Answer, Draws, Failure, Limit, Store};
+use ratekeeper::redis::RedisStore;
+use ratekeeper::{Answer, Draws, Failure, Limit, Store};
 
 /// What came of it.
 pub(crate) struct Paced {

@@ -23,7 +23,7 @@ const BAR: f64 = 0.8;
 /// What commands bring with them is leased as everything is.
 const RULES: &str = "consistency: leased\nrules:\n  - id: per-key\n    limit: 1000000/s\n";
 
-pub(crate) fn measure(run: &mut Run, redis: &Program, tollgate: &Program) -> Result<()> {
+pub(crate) fn measure(run: &mut Run, redis: &Program, ratekeeper: &Program) -> Result<()> {
     let ms = Duration::from_millis;
     let effort = run.pace.pick(
         Effort { rounds: 5, warm_up: ms(1000), time: ms(3000) },
@@ -34,7 +34,7 @@ pub(crate) fn measure(run: &mut Run, redis: &Program, tollgate: &Program) -> Res
     let host = Host::start(redis, GENERATOR)?;
     let url = host.url();
     let site = Site { rules: RULES, store: Some(&url), ..Site::PLAIN };
-    let mut servers = [server::tollgate(tollgate, Site::PLAIN)?, server::tollgate(tollgate, site)?];
+    let mut servers = [server::ratekeeper(ratekeeper, Site::PLAIN)?, server::ratekeeper(ratekeeper, site)?];
     for server in &mut servers {
         // It shares its core with Redis.
         (server.subject.plan.idle, server.pipelines.idle) = (Idle::Sleep, Idle::Sleep);
@@ -67,7 +67,7 @@ pub(crate) fn measure(run: &mut Run, redis: &Program, tollgate: &Program) -> Res
         let [memory, leased] = [("memory", &turns[0]), ("leased", &turns[1])]
             .map(|(name, turns)| Outcome::of(name.to_owned(), Own::Generator, turns));
         let ratio = leased.per_sec.median() / memory.per_sec.median();
-        let by_cpu = leased.per_tollgate_core() / memory.per_tollgate_core();
+        let by_cpu = leased.per_ratekeeper_core() / memory.per_ratekeeper_core();
         let verdict = run.judge(ratio >= BAR).to_owned();
         let figures = [format!("{ratio:.2}"), format!("{by_cpu:.2}"), format!(">= {BAR}"), verdict];
         bars.row([&[format!("x memory, {name}")][..], &figures].concat());

@@ -12,7 +12,7 @@ use std::num::NonZero;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use tollgate::simulation::{Case, Crowd, Row, cases, combined_cases};
+use ratekeeper::simulation::{Case, Crowd, Row, cases, combined_cases};
 
 /// The bars: net false refusals, and checks of a busy key and of a crowd of keys for which the store is asked.
 const REFUSED: f64 = 0.001;

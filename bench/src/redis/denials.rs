@@ -9,7 +9,7 @@ use crate::server::rounds::Effort;
 use crate::table::Table;
 use anyhow::{Result, ensure};
 use std::time::Instant;
-use tollgate::redis::RedisStore;
+use ratekeeper::redis::RedisStore;
 
 /// How many denials a second a core must manage.
 const BAR: f64 = 1e6;
@@ -41,7 +41,7 @@ pub(crate) fn measure(run: &mut Run, host: &Host, effort: Effort) -> Result<()> 
     let mut table = Table::new(1, ["", "denials/s", "min", "max", "CPU ns", "bar", ""]);
     let (least, most) = per_sec.spread();
     table.row([
-        "tollgate, in process".to_owned(),
+        "ratekeeper, in process".to_owned(),
         format!("{:.0}", per_sec.median()),
         format!("{least:.0}"),
         format!("{most:.0}"),

@@ -1,7 +1,7 @@
-//! Checks through Tollgate's server, over HTTP and RESP.
+//! Checks through Ratekeeper's server, over HTTP and RESP.
 //!
-//! Three processes share two cores, so each placement shows something else. With Tollgate alone on a core, and Redis
-//! beside the generator, it is seen what Tollgate does a second. With Tollgate beside Redis, and the generator alone, the
+//! Three processes share two cores, so each placement shows something else. With Ratekeeper alone on a core, and Redis
+//! beside the generator, it is seen what Ratekeeper does a second. With Ratekeeper beside Redis, and the generator alone, the
 //! generator is on time: there latency is measured.
 
 use super::QUOTA;
@@ -28,7 +28,7 @@ const BAR_HTTP: f64 = 63_000.0;
 /// The quota as redis-cell's clients word it.
 const THROTTLE: &str = "999999 1000 3600";
 
-/// Which of Tollgate's doors.
+/// Which of Ratekeeper's doors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Http,
@@ -39,26 +39,26 @@ enum Door {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placement {
     /// Redis beside the generator.
-    TollgateAlone,
-    /// Redis beside Tollgate.
+    RatekeeperAlone,
+    /// Redis beside Ratekeeper.
     GeneratorAlone,
 }
 
-/// A Redis, a Tollgate, and what it is asked.
+/// A Redis, a Ratekeeper, and what it is asked.
 pub(crate) struct Site {
     pub(crate) name: String,
     pub(crate) host: Host,
-    pub(crate) tollgate: Process,
+    pub(crate) ratekeeper: Process,
     pub(crate) address: SocketAddr,
     pub(crate) plan: Plan,
 }
 
-pub(crate) fn measure(run: &mut Run, redis: &Program, tollgate: &Program, effort: Effort) -> Result<()> {
-    let start = |door, placement| Site::start(redis, tollgate, door, placement);
+pub(crate) fn measure(run: &mut Run, redis: &Program, ratekeeper: &Program, effort: Effort) -> Result<()> {
+    let start = |door, placement| Site::start(redis, ratekeeper, door, placement);
     let sites = [
-        start(Door::Http, Placement::TollgateAlone)?,
+        start(Door::Http, Placement::RatekeeperAlone)?,
         start(Door::Http, Placement::GeneratorAlone)?,
-        start(Door::Resp, Placement::TollgateAlone)?,
+        start(Door::Resp, Placement::RatekeeperAlone)?,
         start(Door::Resp, Placement::GeneratorAlone)?,
     ];
     let mut tally = Tally::default();
@@ -74,15 +74,15 @@ pub(crate) fn measure(run: &mut Run, redis: &Program, tollgate: &Program, effort
         .map(|(site, turns)| Outcome::of(site.name.clone(), Own::Generator, turns))
         .collect();
     run.say(format_args!(
-        "\ndoors: one Tollgate with one worker, one Redis and one generator on two cores; over HTTP {CONNECTIONS} connections, one\n       \
+        "\ndoors: one Ratekeeper with one worker, one Redis and one generator on two cores; over HTTP {CONNECTIONS} connections, one\n       \
          request in flight on each; over RESP as many, pipelines of {DEPTH} commands; a Redis that does not answer would\n       \
-         have Tollgate refuse, and end the run"
+         have Ratekeeper refuse, and end the run"
     ));
     run.say(turn::table(&outcomes));
     let http = &outcomes[0];
     let verdict = run.judge(http.per_sec.median() >= BAR_HTTP).to_owned();
-    let mut table = Table::new(1, ["tollgate", "measured", "by Tollgate's CPU", "by Redis' CPU", "bar", ""]);
-    let figures = [http.per_sec.median(), http.per_tollgate_core(), http.per_redis_core()];
+    let mut table = Table::new(1, ["ratekeeper", "measured", "by Ratekeeper's CPU", "by Redis' CPU", "bar", ""]);
+    let figures = [http.per_sec.median(), http.per_ratekeeper_core(), http.per_redis_core()];
     let mut cells = vec!["requests/s over HTTP".to_owned()];
     cells.extend(figures.map(|figure| format!("{figure:.0}")));
     cells.extend([format!(">= {BAR_HTTP}"), verdict]);
@@ -101,10 +101,10 @@ pub(crate) fn measure(run: &mut Run, redis: &Program, tollgate: &Program, effort
 }
 
 impl Site {
-    fn start(redis: &Program, tollgate: &Program, door: Door, placement: Placement) -> Result<Site> {
+    fn start(redis: &Program, ratekeeper: &Program, door: Door, placement: Placement) -> Result<Site> {
         let (cores, words, idle) = match placement {
-            Placement::TollgateAlone => (GENERATOR, "Redis beside the generator", Idle::Sleep),
-            Placement::GeneratorAlone => (SERVERS, "Redis beside Tollgate", Idle::Spin),
+            Placement::RatekeeperAlone => (GENERATOR, "Redis beside the generator", Idle::Sleep),
+            Placement::GeneratorAlone => (SERVERS, "Redis beside Ratekeeper", Idle::Spin),
         };
         let host = Host::start(redis, cores)?;
         let file = program::scratch()?.join("redis.yaml");
@@ -122,15 +122,15 @@ impl Site {
         arguments.extend(["--on-store-failure", "closed", "--store-timeout", "1s"].map(Into::into));
         arguments.extend(["--store", &host.url(), "--rules"].map(Into::into));
         arguments.push(file.into());
-        let (process, address) = Process::start(tollgate, &arguments, SERVERS)?;
+        let (process, address) = Process::start(ratekeeper, &arguments, SERVERS)?;
         // It is not stopped while others have their turn: it would take that for a store that is away. Idle, it costs little.
-        Ok(Site { name: format!("{name}, {words}"), host, tollgate: process, address, plan })
+        Ok(Site { name: format!("{name}, {words}"), host, ratekeeper: process, address, plan })
     }
 
     fn press(&self, effort: Effort, seed: u64, tally: &mut Tally) -> Result<turn::Turn> {
         let mut load = Load::connect(self.address, &self.plan, seed)?;
         load.press(effort.warm_up)?;
-        let watch = Watch::start(&self.host, Some(&self.tollgate))?;
+        let watch = Watch::start(&self.host, Some(&self.ratekeeper))?;
         let lap = load.press(effort.time)?;
         let turn = watch.stop(lap.answers * self.plan.checks() as u64)?;
         tally.add(load.finish()?);

@@ -1,4 +1,4 @@
-//! Checks that Redis decides, by way of Tollgate's store in one process, beside a script for each.
+//! Checks that Redis decides, by way of Ratekeeper's store in one process, beside a script for each.
 
 use super::host::Host;
 use super::plain::{DEPTHS, Plain};
@@ -28,8 +28,8 @@ pub(crate) fn measure(run: &mut Run, host: &Host, benchmark: &Program, effort: E
         }
     }
     let ours = |index: usize| {
-        let name = format!("tollgate, in process, {} tasks", TASKS[index]);
-        Outcome::of(name, Own::Tollgate, &turns[index])
+        let name = format!("ratekeeper, in process, {} tasks", TASKS[index]);
+        Outcome::of(name, Own::Ratekeeper, &turns[index])
     };
     let mut outcomes: Vec<_> = (0..TASKS.len()).map(ours).collect();
     let name = format!("EVALSHA for each check, redis-benchmark -P {}", plain.depth);
@@ -48,7 +48,7 @@ pub(crate) fn measure(run: &mut Run, host: &Host, benchmark: &Program, effort: E
     let (Some(ours), Some(plain)) = (best, outcomes.last()) else { return Ok(()) };
     let ratio = ours.per_sec.median() / plain.per_sec.median();
     let by_cpu = plain.redis_us.median() / ours.redis_us.median();
-    let mut table = Table::new(1, ["tollgate", "measured", "by Redis' CPU", "bar", ""]);
+    let mut table = Table::new(1, ["ratekeeper", "measured", "by Redis' CPU", "bar", ""]);
     let verdict = run.judge(ratio >= BAR && by_cpu >= BAR);
     let cells = ["x EVALSHA for each check".to_owned(), format!("{ratio:.2}"), format!("{by_cpu:.2}")];
     table.row([&cells[..], &[format!(">= {BAR}"), verdict.to_owned()]].concat());

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
-use tollgate::redis::{RedisOptions, RedisStore, StoreUrl};
+use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 
 /// How long anything may take. It is long, because the machine may take a core away for a while, and then nobody is to
 /// blame.
@@ -29,7 +29,7 @@ impl Host {
         Ok(Host { process: Process::start_at(address, program, &arguments, cores)?, address })
     }
 
-    /// As Tollgate is told of it.
+    /// As Ratekeeper is told of it.
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address)
     }

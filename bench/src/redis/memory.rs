@@ -30,7 +30,7 @@ pub(crate) fn measure(run: &mut Run, host: &Host) -> Result<()> {
     ));
     let mut table = Table::new(1, ["", "keys", "that lapse", "bytes/key", "bar", ""]);
     table.row([
-        "tollgate".to_owned(),
+        "ratekeeper".to_owned(),
         held.to_string(),
         lapses.to_string(),
         format!("{bytes:.1}"),

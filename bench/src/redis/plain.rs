@@ -1,4 +1,4 @@
-//! What everybody does without Tollgate: one call of a script for each check.
+//! What everybody does without Ratekeeper: one call of a script for each check.
 //!
 //! The script is about the least that a limiter of its kind can be: it reads the server's clock, one value, and writes
 //! one value with the time after which it may lapse. redis-benchmark asks, which parses next to nothing.

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
-use tollgate::redis::RedisStore;
-use tollgate::{Act, Answer, Ask, Draws, KeyRef, Law, Limit, PermitId, Scope, Store, Terms};
+use ratekeeper::redis::RedisStore;
+use ratekeeper::{Act, Answer, Ask, Draws, KeyRef, Law, Limit, PermitId, Scope, Store, Terms};
 
 /// A store in this process, and the one thread that everything of it runs on.
 pub(crate) struct Tasks {

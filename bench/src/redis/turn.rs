@@ -14,8 +14,8 @@ struct Times {
     /// How often Redis has run a script.
     calls: u64,
     redis: Duration,
-    /// Tollgate, where it is a process of its own.
-    tollgate: Duration,
+    /// Ratekeeper, where it is a process of its own.
+    ratekeeper: Duration,
     /// This process, and those it started and waited for.
     own: Duration,
 }
@@ -23,7 +23,7 @@ struct Times {
 /// A watch on the processes of a turn.
 pub(crate) struct Watch<'a> {
     host: &'a Host,
-    tollgate: Option<&'a crate::server::process::Process>,
+    ratekeeper: Option<&'a crate::server::process::Process>,
     began: Times,
 }
 
@@ -35,38 +35,38 @@ pub(crate) struct Turn {
     pub(crate) calls: f64,
     pub(crate) elapsed: f64,
     pub(crate) redis: f64,
-    pub(crate) tollgate: f64,
+    pub(crate) ratekeeper: f64,
     pub(crate) own: f64,
 }
 
 impl<'a> Watch<'a> {
     pub(crate) fn start(
         host: &'a Host,
-        tollgate: Option<&'a crate::server::process::Process>,
+        ratekeeper: Option<&'a crate::server::process::Process>,
     ) -> Result<Watch<'a>> {
-        let began = read(host, tollgate)?;
-        Ok(Watch { host, tollgate, began })
+        let began = read(host, ratekeeper)?;
+        Ok(Watch { host, ratekeeper, began })
     }
 
     pub(crate) fn stop(&self, checks: u64) -> Result<Turn> {
-        let (began, now) = (self.began, read(self.host, self.tollgate)?);
+        let (began, now) = (self.began, read(self.host, self.ratekeeper)?);
         Ok(Turn {
             checks: checks as f64,
             calls: (now.calls - began.calls) as f64,
             elapsed: (now.at - began.at).as_secs_f64(),
             redis: (now.redis - began.redis).as_secs_f64(),
-            tollgate: (now.tollgate - began.tollgate).as_secs_f64(),
+            ratekeeper: (now.ratekeeper - began.ratekeeper).as_secs_f64(),
             own: (now.own - began.own).as_secs_f64(),
         })
     }
 }
 
-fn read(host: &Host, tollgate: Option<&crate::server::process::Process>) -> Result<Times> {
+fn read(host: &Host, ratekeeper: Option<&crate::server::process::Process>) -> Result<Times> {
     Ok(Times {
         calls: host.calls("evalsha")?,
         at: Instant::now(),
         redis: host.process.cpu_time()?,
-        tollgate: tollgate.map_or(Ok(Duration::ZERO), crate::server::process::Process::cpu_time)?,
+        ratekeeper: ratekeeper.map_or(Ok(Duration::ZERO), crate::server::process::Process::cpu_time)?,
         own: own_time()?,
     })
 }
@@ -83,8 +83,8 @@ fn own_time() -> Result<Duration> {
 /// Who had the time that is counted for this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
-    /// Tollgate, which is a part of it, and those who ask.
-    Tollgate,
+    /// Ratekeeper, which is a part of it, and those who ask.
+    Ratekeeper,
     /// A generator.
     Generator,
 }
@@ -95,7 +95,7 @@ pub(crate) struct Outcome {
     own: Own,
     pub(crate) per_sec: Laps,
     pub(crate) redis_us: Laps,
-    tollgate_us: Laps,
+    ratekeeper_us: Laps,
     own_us: Laps,
     redis_busy: Laps,
     per_call: Laps,
@@ -109,7 +109,7 @@ impl Outcome {
             own,
             per_sec: laps(|turn| turn.checks / turn.elapsed),
             redis_us: laps(|turn| turn.redis * 1e6 / turn.checks),
-            tollgate_us: laps(|turn| turn.tollgate * 1e6 / turn.checks),
+            ratekeeper_us: laps(|turn| turn.ratekeeper * 1e6 / turn.checks),
             own_us: laps(|turn| turn.own * 1e6 / turn.checks),
             redis_busy: laps(|turn| turn.redis / turn.elapsed),
             per_call: laps(|turn| turn.checks / turn.calls),
@@ -121,11 +121,11 @@ impl Outcome {
         1e6 / self.redis_us.median()
     }
 
-    /// What a core of Tollgate is enough for.
-    pub(crate) fn per_tollgate_core(&self) -> f64 {
+    /// What a core of Ratekeeper is enough for.
+    pub(crate) fn per_ratekeeper_core(&self) -> f64 {
         1e6 / match self.own {
-            Own::Tollgate => self.own_us.median(),
-            Own::Generator => self.tollgate_us.median(),
+            Own::Ratekeeper => self.own_us.median(),
+            Own::Generator => self.ratekeeper_us.median(),
         }
     }
 
@@ -133,10 +133,10 @@ impl Outcome {
         let count = |number: f64| format!("{number:.0}");
         let micros = |laps: &Laps| format!("{:.2}", laps.median());
         let ((least, most), (shortest, longest)) = (self.per_sec.spread(), self.redis_us.spread());
-        let (tollgate, generator) = match self.own {
-            Own::Tollgate => (micros(&self.own_us), "in it".to_owned()),
-            Own::Generator if self.tollgate_us.median() > 0.0 => {
-                (micros(&self.tollgate_us), micros(&self.own_us))
+        let (ratekeeper, generator) = match self.own {
+            Own::Ratekeeper => (micros(&self.own_us), "in it".to_owned()),
+            Own::Generator if self.ratekeeper_us.median() > 0.0 => {
+                (micros(&self.ratekeeper_us), micros(&self.own_us))
             }
             Own::Generator => ("-".to_owned(), micros(&self.own_us)),
         };
@@ -149,7 +149,7 @@ impl Outcome {
             count(self.per_redis_core()),
             format!("{:.1}", self.per_call.median()),
             format!("{:.0} %", 100.0 * self.redis_busy.median()),
-            tollgate,
+            ratekeeper,
             generator,
         ]
     }
@@ -166,7 +166,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
         "1/us",
         "a call",
         "busy",
-        "Tollgate us",
+        "Ratekeeper us",
         "generator us",
     ];
     let mut table = Table::new(1, heading);

@@ -1,4 +1,4 @@
-//! What a second core is worth to Tollgate.
+//! What a second core is worth to Ratekeeper.
 //!
 //! On a machine of two cores it can't be seen by answers a second: the generator needs one of them. It is told by the
 //! server's own time for a check instead. Two workers that get in each other's way, by waiting for a lock or by taking
@@ -29,9 +29,9 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
          is seen in `busy`, of one core",
     );
     process::pin(SHARED)?;
-    let mut table = Table::new(1, ["tollgate", "two cores x one", "bar", ""]);
+    let mut table = Table::new(1, ["ratekeeper", "two cores x one", "bar", ""]);
 
-    let mut servers = both(|site| http::tollgate(&programs.tollgate, site))?;
+    let mut servers = both(|site| http::ratekeeper(&programs.ratekeeper, site))?;
     for (server, workers) in servers.iter_mut().zip(WORKERS) {
         prepare(&mut server.name, &mut server.plan, workers);
         server.prove()?;
@@ -41,7 +41,7 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
     table.row(compare(run, "requests", &entries, effort, tally)?);
     drop(servers);
 
-    let mut servers = both(|site| resp::tollgate(&programs.tollgate, site))?;
+    let mut servers = both(|site| resp::ratekeeper(&programs.ratekeeper, site))?;
     for (server, workers) in servers.iter_mut().zip(WORKERS) {
         prepare(&mut server.subject.name, &mut server.pipelines, workers);
         server.subject.prove()?;

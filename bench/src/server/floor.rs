@@ -16,13 +16,13 @@ use tokio::net::TcpListener;
 /// Which of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
-    /// HTTP, by bare hyper: shows what is left to gain inside Tollgate's own code.
+    /// HTTP, by bare hyper: shows what is left to gain inside Ratekeeper's own code.
     Hyper,
     /// HTTP, written by hand around a parser of headers: shows what hyper costs.
     ByHand,
     /// RESP: shows what is left to gain at all.
     Resp,
-    /// gRPC, by bare tonic: shows what is left to gain inside Tollgate's own code.
+    /// gRPC, by bare tonic: shows what is left to gain inside Ratekeeper's own code.
     Grpc,
 }
 

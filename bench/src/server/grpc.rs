@@ -9,18 +9,18 @@ use super::subject::grpc::{self as server, CHECKS, STREAMS};
 use crate::run::Run;
 use anyhow::Result;
 
-/// What share of the floor's calls Tollgate must answer.
+/// What share of the floor's calls Ratekeeper must answer.
 const BAR_FLOOR: f64 = 0.9;
 /// How many checks a second it must decide when they come on streams.
 const BAR_STREAMS: f64 = 500_000.0;
 
 pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally: &mut Tally) -> Result<()> {
-    let (tollgate, throttlecrab, floor) = (
-        server::tollgate(&programs.tollgate)?,
+    let (ratekeeper, throttlecrab, floor) = (
+        server::ratekeeper(&programs.ratekeeper)?,
         server::throttlecrab(&programs.throttlecrab)?,
         server::floor()?,
     );
-    for subject in [&tollgate, &throttlecrab, &floor] {
+    for subject in [&ratekeeper, &throttlecrab, &floor] {
         subject.prove()?;
     }
     let mut bars = Bars::new();
@@ -28,7 +28,7 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
     run.say(format_args!(
         "\ngRPC: {CONNECTIONS} connections, one call in flight on each: Envoy's, or throttlecrab's own"
     ));
-    let entries = [&tollgate, &throttlecrab, &floor].map(|subject| (subject, &subject.plan));
+    let entries = [&ratekeeper, &throttlecrab, &floor].map(|subject| (subject, &subject.plan));
     let figures = take_turns(&entries, effort, tally)?;
     let calls = report::outcomes(&entries, &figures);
     report::show(run, "calls", &calls);
@@ -39,7 +39,7 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
         "\ngRPC: {STREAMS} connections with a stream each, {CHECKS} checks at once, the next when all are answered"
     ));
     let plan = server::streams();
-    let entries = [(&tollgate, &plan), (&floor, &plan)];
+    let entries = [(&ratekeeper, &plan), (&floor, &plan)];
     let figures = take_turns(&entries, effort, tally)?;
     let streams = report::outcomes(&entries, &figures);
     report::show(run, "checks", &streams);

@@ -11,7 +11,7 @@ use super::subject::{CONNECTIONS, Site, Subject};
 use crate::run::Run;
 use anyhow::Result;
 
-/// How many times as many requests as throttlecrab's server Tollgate must answer.
+/// How many times as many requests as throttlecrab's server Ratekeeper must answer.
 const BAR_THROTTLECRAB: f64 = 1.3;
 /// What share of the floor's requests it must answer.
 const BAR_FLOOR: f64 = 0.85;
@@ -20,7 +20,7 @@ const BAR_BATCH: f64 = 1.7e6;
 
 /// All servers, each waiting for its turn.
 pub(crate) struct Servers {
-    tollgate: Subject,
+    ratekeeper: Subject,
     throttlecrab: Subject,
     nginx: Subject,
     hyper: Subject,
@@ -30,7 +30,7 @@ pub(crate) struct Servers {
 impl Servers {
     pub(crate) fn start(programs: &Programs) -> Result<Servers> {
         let servers = Servers {
-            tollgate: server::tollgate(&programs.tollgate, Site::PLAIN)?,
+            ratekeeper: server::ratekeeper(&programs.ratekeeper, Site::PLAIN)?,
             throttlecrab: server::throttlecrab(&programs.throttlecrab)?,
             nginx: server::nginx(&programs.nginx)?,
             hyper: server::floor(Kind::Hyper)?,
@@ -43,7 +43,7 @@ impl Servers {
     }
 
     fn all(&self) -> [&Subject; 5] {
-        [&self.tollgate, &self.throttlecrab, &self.nginx, &self.hyper, &self.by_hand]
+        [&self.ratekeeper, &self.throttlecrab, &self.nginx, &self.hyper, &self.by_hand]
     }
 
     /// Requests a second, one check each; what came of every server, in the order of `all`.
@@ -56,12 +56,12 @@ impl Servers {
         let outcomes = report::outcomes(&entries, &figures);
         report::show(run, "requests", &outcomes);
         report::warn(run, &outcomes);
-        let [tollgate, throttlecrab, _, _, by_hand] = outcomes[..] else {
+        let [ratekeeper, throttlecrab, _, _, by_hand] = outcomes[..] else {
             unreachable!("every server has an outcome")
         };
         let mut bars = Bars::new();
-        bars.ratio(run, "throttlecrab-server", tollgate, throttlecrab, BAR_THROTTLECRAB);
-        bars.ratio(run, "floor: written by hand", tollgate, by_hand, BAR_FLOOR);
+        bars.ratio(run, "throttlecrab-server", ratekeeper, throttlecrab, BAR_THROTTLECRAB);
+        bars.ratio(run, "floor: written by hand", ratekeeper, by_hand, BAR_FLOOR);
         bars.show(run);
         Ok(figures)
     }
@@ -76,7 +76,7 @@ impl Servers {
     ) -> Result<()> {
         let most = |index: usize| figures[index].per_sec.median();
         let line = Line {
-            tollgate: (&self.tollgate, most(0)),
+            ratekeeper: (&self.ratekeeper, most(0)),
             floor: &self.by_hand,
             others: vec![(&self.throttlecrab, most(1)), (&self.nginx, most(2))],
         };
@@ -86,7 +86,7 @@ impl Servers {
     /// Checks a second, many in each request, beside the floor that reads and answers as many.
     pub(crate) fn count_batches(&self, run: &mut Run, effort: Effort, tally: &mut Tally) -> Result<()> {
         let plan = server::batches();
-        let entries = [(&self.tollgate, &plan), (&self.by_hand, &plan)];
+        let entries = [(&self.ratekeeper, &plan), (&self.by_hand, &plan)];
         let figures = take_turns(&entries, effort, tally)?;
         run.say(format_args!("\nbatches: {BATCH} checks each, {BATCH_CONNECTIONS} connections"));
         let outcomes = report::outcomes(&entries, &figures);

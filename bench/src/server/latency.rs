@@ -17,12 +17,12 @@ use quanta::Clock;
 use std::time::Duration;
 use std::{hint, thread};
 
-/// How long 99 of 100 questions may take at most, at half of what Tollgate can do.
+/// How long 99 of 100 questions may take at most, at half of what Ratekeeper can do.
 const BAR_P99_US: f64 = 1000.0;
 
 /// Servers to be timed, each with what it can do: questions a second.
 pub(crate) struct Line<'a> {
-    pub(crate) tollgate: (&'a Subject, f64),
+    pub(crate) ratekeeper: (&'a Subject, f64),
     pub(crate) floor: &'a Subject,
     pub(crate) others: Vec<(&'a Subject, f64)>,
 }
@@ -50,14 +50,14 @@ pub(crate) fn measure(
     effort: Effort,
     tally: &mut Tally,
 ) -> Result<()> {
-    let (tollgate, most) = line.tollgate;
+    let (ratekeeper, most) = line.ratekeeper;
     let control = Entry {
         name: "control: reads the clock".to_owned(),
         server: Server::Clock,
-        ..entry(tollgate, most / 2.0)
+        ..entry(ratekeeper, most / 2.0)
     };
     let mut entries =
-        vec![Entry { bar: Some(BAR_P99_US), ..entry(tollgate, most / 2.0) }, entry(line.floor, most / 2.0)];
+        vec![Entry { bar: Some(BAR_P99_US), ..entry(ratekeeper, most / 2.0) }, entry(line.floor, most / 2.0)];
     entries.extend(line.others.iter().map(|(other, most)| entry(other, most / 2.0)));
     entries.push(control);
     for round in 0..effort.rounds {
@@ -69,7 +69,7 @@ pub(crate) fn measure(
     let Effort { rounds, time, .. } = effort;
     run.say(format_args!(
         "\nlatency of {units}: {CONNECTIONS} connections, each server at half of its own {units}/s, the floor and the control\n         \
-         at Tollgate's, {rounds} rounds of {time:?}; a time begins when its question was due, whether or not its\n         \
+         at Ratekeeper's, {rounds} rounds of {time:?}; a time begins when its question was due, whether or not its\n         \
          connection was free; medians of the rounds, and of p99 the least and the most",
     ));
     let per_sec = format!("{units}/s");

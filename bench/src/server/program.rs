@@ -1,4 +1,4 @@
-//! The programs that are measured: Tollgate from this tree, its peers from where they are published.
+//! The programs that are measured: Ratekeeper from this tree, its peers from where they are published.
 //!
 //! What the machine lacks is put below `target/tools`, in a folder named after its version; nothing else on the machine
 //! changes. Debian's packages are unpacked there, not installed: an installed nginx would be started as a service.
@@ -13,7 +13,7 @@ const THROTTLECRAB: &str = "0.4.40";
 
 /// All of them.
 pub(crate) struct Programs {
-    pub(crate) tollgate: Program,
+    pub(crate) ratekeeper: Program,
     pub(crate) throttlecrab: Program,
     pub(crate) nginx: Program,
     pub(crate) redis: Program,
@@ -23,7 +23,7 @@ impl Programs {
     /// It may take a compiler and the network, so it comes before any server is there.
     pub(crate) fn find() -> Result<Programs> {
         Ok(Programs {
-            tollgate: tollgate()?,
+            ratekeeper: ratekeeper()?,
             throttlecrab: throttlecrab()?,
             nginx: nginx()?,
             redis: redis()?,
@@ -51,16 +51,16 @@ impl Program {
     }
 }
 
-/// Tollgate, built as it is shipped.
-pub(crate) fn tollgate() -> Result<Program> {
+/// Ratekeeper, built as it is shipped.
+pub(crate) fn ratekeeper() -> Result<Program> {
     let root = root()?;
     run(cargo().args(["build", "--release", "--locked", "--target-dir", "target"]).current_dir(&root))?;
-    let path = root.join("target/release/tollgate");
+    let path = root.join("target/release/ratekeeper");
     let said = output(Command::new(&path).arg("--version"))?;
-    Ok(Program::new(path, said.trim_start_matches("tollgate ")))
+    Ok(Program::new(path, said.trim_start_matches("ratekeeper ")))
 }
 
-/// throttlecrab's server as its own lock file says, but optimised like Tollgate.
+/// throttlecrab's server as its own lock file says, but optimised like Ratekeeper.
 fn throttlecrab() -> Result<Program> {
     let folder = tools()?.join(format!("throttlecrab-server-{THROTTLECRAB}"));
     let path = folder.join("bin/throttlecrab-server");

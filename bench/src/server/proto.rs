@@ -85,7 +85,7 @@ pub(crate) struct Verdict {
     pub(crate) code: i32,
 }
 
-/// Tollgate's own question.
+/// Ratekeeper's own question.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct CheckRequest {
     #[prost(string, tag = "1")]
@@ -105,7 +105,7 @@ pub(crate) struct CheckStreamRequest {
     pub(crate) check: Option<CheckRequest>,
 }
 
-/// What a floor answers to it: all that Tollgate tells of a limit that binds.
+/// What a floor answers to it: all that Ratekeeper tells of a limit that binds.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct CheckStreamResponse {
     #[prost(uint64, tag = "1")]

@@ -1,4 +1,4 @@
-//! What servers did, in tables: each beside the others, and Tollgate against its bars.
+//! What servers did, in tables: each beside the others, and Ratekeeper against its bars.
 
 use super::load::Plan;
 use super::rounds::Figures;
@@ -90,12 +90,12 @@ pub(crate) fn warn(run: &mut Run, outcomes: &[Outcome<'_>]) {
     }
 }
 
-/// Tollgate against its bars.
+/// Ratekeeper against its bars.
 pub(crate) struct Bars(Table);
 
 impl Bars {
     pub(crate) fn new() -> Bars {
-        Bars(Table::new(1, ["tollgate", "measured", "by CPU", "bar", ""]))
+        Bars(Table::new(1, ["ratekeeper", "measured", "by CPU", "bar", ""]))
     }
 
     /// So many checks a second at least.

@@ -13,7 +13,7 @@ use super::subject::{CONNECTIONS, Site};
 use crate::run::Run;
 use anyhow::Result;
 
-/// How many times as many commands as throttlecrab's server Tollgate must answer, one at a time.
+/// How many times as many commands as throttlecrab's server Ratekeeper must answer, one at a time.
 const BAR_THROTTLECRAB: f64 = 1.0;
 /// What share of the values that Redis looks up it must answer, by the pipeline.
 const BAR_REDIS: f64 = 0.6;
@@ -22,7 +22,7 @@ const BAR_PIPELINES: f64 = 1.7e6;
 
 pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally: &mut Tally) -> Result<()> {
     let servers = [
-        server::tollgate(&programs.tollgate, Site::PLAIN)?,
+        server::ratekeeper(&programs.ratekeeper, Site::PLAIN)?,
         server::throttlecrab(&programs.throttlecrab)?,
         server::redis(&programs.redis)?,
         server::floor()?,
@@ -55,10 +55,10 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
     bars.rate(run, "commands/s by the pipeline", piped[0], BAR_PIPELINES);
     bars.show(run);
 
-    let [tollgate, throttlecrab, redis, floor] = &servers.each_ref().map(|server| &server.subject);
+    let [ratekeeper, throttlecrab, redis, floor] = &servers.each_ref().map(|server| &server.subject);
     let most = |index: usize| single_figures[index].per_sec.median();
     let line = Line {
-        tollgate: (tollgate, most(0)),
+        ratekeeper: (ratekeeper, most(0)),
         floor,
         others: vec![(throttlecrab, most(1)), (redis, most(2))],
     };

@@ -35,7 +35,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// A server that reads and answers as Tollgate does, and limits nothing.
+    /// A server that reads and answers as Ratekeeper does, and limits nothing.
     fn floor(kind: Kind, plan: Plan) -> Result<Subject> {
         let program = Program::this()?;
         let arguments = ["floor".into(), kind.argument().into()];
@@ -59,7 +59,7 @@ impl Subject {
     }
 }
 
-/// One of Tollgate's doors.
+/// One of Ratekeeper's doors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
     Http,
@@ -77,7 +77,7 @@ impl Door {
     }
 }
 
-/// How Tollgate is started.
+/// How Ratekeeper is started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site<'a> {
     pub(crate) rules: &'static str,
@@ -97,7 +97,7 @@ impl Site<'_> {
         let workers = self.workers.to_string();
         // One for each server: it reads its rules again when they are written again.
         let store = if self.store.is_some() { "-store" } else { "" };
-        let file = program::scratch()?.join(format!("tollgate{door}-{workers}{store}.yaml"));
+        let file = program::scratch()?.join(format!("ratekeeper{door}-{workers}{store}.yaml"));
         fs::write(&file, self.rules).with_context(|| format!("can't write {}", file.display()))?;
         let mut arguments: Vec<OsString> =
             ["serve", door, "127.0.0.1:0", "--workers", &workers, "--rules"].map(Into::into).to_vec();

@@ -1,7 +1,7 @@
 //! gRPC that decides nothing: tonic's own reading and writing of messages, on hyper without a router between.
 //!
 //! It answers Envoy's question with one fixed status, and each check on a stream with a fixed answer, as long as those
-//! that Tollgate gives.
+//! that Ratekeeper gives.
 
 use crate::server::proto::{
     CheckResponse, CheckStreamRequest, CheckStreamResponse, CurrentLimit, DescriptorStatus, RateLimitRequest,

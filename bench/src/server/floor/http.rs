@@ -81,7 +81,7 @@ pub(super) async fn attend_by_hyper(stream: TcpStream) -> Result<()> {
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         anyhow::Ok(reply)
     });
-    // A timeout would want a timer for every request, which Tollgate does without.
+    // A timeout would want a timer for every request, which Ratekeeper does without.
     let mut http = http1::Builder::new();
     Ok(http.header_read_timeout(None).serve_connection(TokioIo::new(stream), service).await?)
 }

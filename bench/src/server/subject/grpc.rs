@@ -1,4 +1,4 @@
-//! Servers over gRPC: Envoy's single calls, throttlecrab's, and Tollgate's own stream.
+//! Servers over gRPC: Envoy's single calls, throttlecrab's, and Ratekeeper's own stream.
 
 use super::{CONNECTIONS, Door, Site, Subject};
 use crate::server::floor::Kind;
@@ -13,7 +13,7 @@ use crate::server::template::KEY;
 use anyhow::Result;
 
 pub(crate) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-pub(crate) const CHECK_STREAM: &str = "/tollgate.v1.RateLimiter/CheckStream";
+pub(crate) const CHECK_STREAM: &str = "/ratekeeper.v1.RateLimiter/CheckStream";
 const THROTTLE: &str = "/throttlecrab.RateLimiter/Throttle";
 
 /// How many connections have a stream, and how many checks go on it at once.
@@ -34,13 +34,13 @@ const RULES: &str = "rules:
 const OK: i32 = 1;
 const OVER_LIMIT: i32 = 2;
 
-/// Tollgate, asked as Envoy does.
-pub(crate) fn tollgate(program: &Program) -> Result<Subject> {
+/// Ratekeeper, asked as Envoy does.
+pub(crate) fn ratekeeper(program: &Program) -> Result<Subject> {
     let (process, address) = Site { rules: RULES, ..Site::PLAIN }.start(program, Door::Grpc)?;
     let call = |code| Plan::single(should_rate_limit("proof", 1_000_000, code));
     let stream = |is_allowed| Plan::single(check_stream("proof", 1_000_000, 1, is_allowed));
     Ok(Subject {
-        name: format!("tollgate {}", program.version),
+        name: format!("ratekeeper {}", program.version),
         process,
         address,
         plan: calls(),

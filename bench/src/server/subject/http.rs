@@ -22,12 +22,12 @@ pub(crate) const BATCH_PATH: &str = "/v1/check/batch";
 const ALLOWED: &str = r#""allowed":true"#;
 const REFUSED: &str = r#""allowed":false"#;
 
-/// Tollgate. Its rules must allow each key a million a second.
-pub(crate) fn tollgate(program: &Program, site: Site<'_>) -> Result<Subject> {
+/// Ratekeeper. Its rules must allow each key a million a second.
+pub(crate) fn ratekeeper(program: &Program, site: Site<'_>) -> Result<Subject> {
     let (process, address) = site.start(program, Door::Http)?;
     let proof = |says| Plan::single(check("proof", 1_000_000, says));
     Ok(Subject {
-        name: format!("tollgate {}", program.version),
+        name: format!("ratekeeper {}", program.version),
         process,
         address,
         plan: checks(),
@@ -79,18 +79,18 @@ pub(crate) fn floor(kind: Kind) -> Result<Subject> {
     Subject::floor(kind, checks())
 }
 
-/// One check in each request, as Tollgate reads it.
+/// One check in each request, as Ratekeeper reads it.
 pub(crate) fn checks() -> Plan {
     Plan::new(check(KEY, 1, ALLOWED), CONNECTIONS)
 }
 
-/// Many checks in one request, as Tollgate reads them.
+/// Many checks in one request, as Ratekeeper reads them.
 pub(crate) fn batches() -> Plan {
     let checks = vec![check_body(KEY, 1); BATCH].join(",");
     Plan::new(HttpTalk::post(BATCH_PATH, &format!(r#"{{"checks":[{checks}]}}"#), ALLOWED), BATCH_CONNECTIONS)
 }
 
-/// A check as Tollgate reads it.
+/// A check as Ratekeeper reads it.
 fn check(key: &str, cost: u32, says: &'static str) -> HttpTalk {
     HttpTalk::post("/check", &check_body(key, cost), says)
 }

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 /// How many commands are sent at once, where many are.
 pub(crate) const DEPTH: usize = 64;
 
-/// How replies of five numbers begin. To redis-cell, which Tollgate is like, 1 is limited; to throttlecrab, allowed.
+/// How replies of five numbers begin. To redis-cell, which Ratekeeper is like, 1 is limited; to throttlecrab, allowed.
 const ZERO: &str = "*5\r\n:0\r\n";
 const ONE: &str = "*5\r\n:1\r\n";
 
@@ -45,10 +45,10 @@ impl RespSubject {
     }
 }
 
-/// Tollgate.
-pub(crate) fn tollgate(program: &Program, site: Site<'_>) -> Result<RespSubject> {
+/// Ratekeeper.
+pub(crate) fn ratekeeper(program: &Program, site: Site<'_>) -> Result<RespSubject> {
     let place = site.start(program, Door::Resp)?;
-    let name = format!("tollgate {} CL.THROTTLE", program.version);
+    let name = format!("ratekeeper {} CL.THROTTLE", program.version);
     let proof = |reply| Command::five("CL.THROTTLE proof 0 1 60", reply);
     Ok(RespSubject::new(name, place, &throttle(PLENTY), &[ZERO, ONE].map(proof)))
 }
@@ -98,12 +98,12 @@ pub(crate) fn floor() -> Result<RespSubject> {
     Ok(RespSubject { subject: Subject::floor(Kind::Resp, plan)?, pipelines })
 }
 
-/// What Tollgate is asked.
+/// What Ratekeeper is asked.
 pub(super) fn throttles() -> [Plan; 2] {
     plans(&throttle(PLENTY))
 }
 
-/// What Tollgate is asked by the pipeline, with another limit that refuses nobody.
+/// What Ratekeeper is asked by the pipeline, with another limit that refuses nobody.
 pub(crate) fn pipelines(limit: &str) -> Plan {
     let [_, pipelines] = plans(&throttle(limit));
     pipelines

@@ -1,0 +1,86 @@
+//! `ratekeeper rules explain`: which rules bind a request, why, and why the others do not.
+
+use super::{Format, Reviewed, say};
+use anyhow::{Result, anyhow};
+use clap::Args;
+use ratekeeper::rules::{Attribute, Descriptor, Request, RuleSet};
+use ratekeeper::{Clock, SystemClock};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Say which rules bind a request, why, and why the others do not
+#[derive(Args, Debug)]
+pub(crate) struct Explain {
+    /// The file of rules; - for what comes on stdin
+    file: PathBuf,
+    /// The client's key
+    #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
+    key: String,
+    /// The path that it asks for, / if nothing says it
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+    endpoint: String,
+    /// The HTTP method
+    #[arg(long, default_value = "", hide_default_value = true)]
+    method: String,
+    /// The client's address
+    #[arg(long)]
+    ip: Option<IpAddr>,
+    /// The client's tier, if the caller says it
+    #[arg(long, default_value = "", hide_default_value = true)]
+    tier: String,
+    /// Another attribute; may be given several times
+    #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = attribute)]
+    attributes: Vec<(String, String)>,
+    /// The domain of the descriptor that a proxy sends
+    #[arg(long, default_value = "", hide_default_value = true)]
+    domain: String,
+    /// An entry of that descriptor; may be given several times, and the order counts
+    #[arg(long = "descriptor", value_name = "KEY=VALUE", value_parser = attribute)]
+    entries: Vec<(String, String)>,
+    /// How to say it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+/// Reads `NAME=VALUE`.
+fn attribute(text: &str) -> Result<(String, String)> {
+    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = pair.ok_or_else(|| anyhow!("write it like tenant=acme"))?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn borrow(pairs: &[(String, String)]) -> Vec<Attribute<'_>> {
+    pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+impl Explain {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let Some(spec) = Reviewed::of(&self.file)?.spec()? else { return Ok(ExitCode::FAILURE) };
+        let rules = RuleSet::compile(&spec)?;
+        let entries = borrow(&self.entries);
+        // A server that speaks with proxies takes entries for attributes too, and some of them for more.
+        let attributes: Vec<_> =
+            borrow(&self.attributes).into_iter().chain(entries.iter().copied()).collect();
+        let has_descriptor = !self.domain.is_empty() || !entries.is_empty();
+        let descriptor = Descriptor { domain: &self.domain, entries: &entries };
+        let request = Request {
+            client_key: &self.key,
+            endpoint: &self.endpoint,
+            method: &self.method,
+            tier: &self.tier,
+            ip: self.ip,
+            attributes: &attributes,
+            descriptor: has_descriptor.then_some(descriptor),
+            cost: 1,
+        }
+        .told_by(&entries);
+        let clock = SystemClock::new();
+        let explanation = rules.explain(&request, || clock.now());
+        match self.format {
+            Format::Text => say(&explanation.to_string())?,
+            Format::Json => say(&format!("{:#}\n", explanation.to_json()))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

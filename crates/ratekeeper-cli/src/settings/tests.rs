@@ -1,0 +1,541 @@
+//! Settings from outside: what is said becomes what holds, with who said it.
+
+use super::value::{Bytes, ClientAddress, DenyStatus, HeaderProfile, Headers, Listener, Networks, Reset};
+use super::*;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// What a user says, all of it made up.
+struct Case {
+    folder: TempDir,
+    arguments: Vec<String>,
+    around: Surroundings,
+}
+
+impl Case {
+    fn new(arguments: &[&str], variables: &[(&str, &str)]) -> Case {
+        let variables =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Case {
+            folder: tempfile::tempdir().unwrap(),
+            arguments: arguments.iter().map(ToString::to_string).collect(),
+            around: Surroundings { variables, cores: 6, has_reader: true },
+        }
+    }
+
+    /// With a config file that `--config` names.
+    fn with_file(mut self, text: &str) -> Case {
+        self.arguments.extend(["--config".to_owned(), self.write(text)]);
+        self
+    }
+
+    fn write(&self, text: &str) -> String {
+        let path = self.folder.path().join("ratekeeper.yaml");
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn resolve(&self) -> Result<Resolved, Complaints> {
+        let command = Settings::add_to(Command::new("serve"));
+        let arguments = [&["serve".to_owned()], self.arguments.as_slice()].concat();
+        Settings::resolve(&command.try_get_matches_from(arguments).unwrap(), &self.around)
+    }
+
+    #[track_caller]
+    fn settings(&self) -> Settings {
+        self.resolve().unwrap_or_else(|complaints| panic!("{complaints}")).settings
+    }
+
+    /// Everything that is wrong, each with how it begins; the file's folder is left out.
+    #[track_caller]
+    fn refused(&self, said: &[&str]) {
+        let complaints = self.resolve().expect_err("the settings are not in order").to_string();
+        let complaints = complaints.replace(&format!("{}/", self.folder.path().display()), "");
+        assert_eq!(complaints.lines().count(), said.len(), "{complaints}");
+        for (complaint, said) in complaints.lines().zip(said) {
+            let (begin, end) = said.split_once(" … ").unwrap_or((said, ""));
+            assert!(
+                complaint.starts_with(begin) && complaint.ends_with(end),
+                "{complaint:?} is not {said:?}"
+            );
+        }
+    }
+}
+
+fn flags(arguments: &[&str]) -> Case {
+    Case::new(arguments, &[])
+}
+
+fn file(text: &str) -> Case {
+    Case::new(&[], &[]).with_file(text)
+}
+
+fn at(address: &str) -> Listen {
+    Listen::At(address.to_owned())
+}
+
+#[test]
+fn without_a_word_the_defaults_hold() {
+    let settings = flags(&[]).settings();
+    assert_eq!(
+        settings,
+        Settings {
+            rules: None,
+            emergency_limit: None,
+            http: at("127.0.0.1:8080"),
+            grpc: at("127.0.0.1:8081"),
+            resp: at("127.0.0.1:6380"),
+            admin: at("127.0.0.1:9090"),
+            admin_token_file: None,
+            admin_token: None,
+            api_token_file: None,
+            api_token: None,
+            max_connections: 10_000,
+            forward_key: "ip".parse().unwrap(),
+            max_unfinished_bodies: Bytes(64 << 20),
+            allowed_origins: crate::settings::value::Origins(ratekeeper_server::AllowedOrigins::default()),
+            trusted_proxies: Networks(vec!["127.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()]),
+            client_address: ClientAddress::XForwardedFor,
+            tls_cert: None,
+            tls_key: None,
+            tls_client_ca: None,
+            tls_on: vec![Listener::Http, Listener::Grpc, Listener::Resp, Listener::Admin],
+            store: Value::read("memory", &(0..=0)).unwrap(),
+            store_timeout: Duration::from_millis(50),
+            on_store_failure: ratekeeper::FailureMode::Local,
+            max_keys: 10_000_000,
+            headers: Headers(vec![HeaderProfile::XRateLimit, HeaderProfile::Ietf]),
+            reset: Reset::Epoch,
+            deny_status: DenyStatus::Ok,
+            max_batch: 10_000,
+            max_body: Bytes(4 << 20),
+            workers: 6,
+            drain_delay: Duration::ZERO,
+            drain_timeout: Duration::from_secs(10),
+            log: Value::read("info", &(0..=0)).unwrap(),
+            log_format: LogFormat::Text,
+            denial_log: 10,
+        }
+    );
+    assert_eq!(settings.tls_files(), None);
+    let mut unseen = flags(&[]);
+    unseen.around.has_reader = false;
+    assert_eq!(unseen.settings().log_format, LogFormat::Json);
+}
+
+#[test]
+fn flags_win_over_the_environment_and_that_over_the_file() {
+    let text = "max_keys: 1\nmax_batch: 1\nmax_connections: 1\n";
+    let variables = [("RATEKEEPER_MAX_KEYS", "2"), ("RATEKEEPER_MAX_BATCH", "2")];
+    let case = Case::new(&["--max-keys", "3"], &variables).with_file(text);
+    let resolved = case.resolve().unwrap();
+    let settings = &resolved.settings;
+    assert_eq!((settings.max_keys, settings.max_batch, settings.max_connections), (3, 2, 1));
+    assert_eq!(settings.denial_log, 10);
+    let set: Vec<_> = resolved.set().map(|(name, origin)| format!("{name} {origin}")).collect();
+    let path = case.folder.path().display();
+    assert_eq!(
+        set,
+        [
+            format!("max_connections {path}/ratekeeper.yaml:3"),
+            "max_keys --max-keys".to_owned(),
+            "max_batch RATEKEEPER_MAX_BATCH".to_owned()
+        ]
+    );
+}
+
+#[test]
+fn every_setting_can_be_said_in_each_way() {
+    let said = [
+        ("rules", "limits.yaml"),
+        ("emergency_limit", "10/s burst 20"),
+        ("http", "[::1]:0"),
+        ("grpc", "[::1]:0"),
+        ("resp", "off"),
+        ("admin", "off"),
+        ("admin_token_file", "token"),
+        ("api_token_file", "another"),
+        ("allowed_origins", "https://admin.example,http://localhost:3000"),
+        ("max_connections", "7"),
+        ("forward_key", "header:x-api-key,query:api_key,ip"),
+        ("trusted_proxies", "10.0.0.0/8,2001:db8::/32"),
+        ("client_address", "x-real-ip"),
+        ("tls_cert", "a.crt"),
+        ("tls_key", "a.key"),
+        ("tls_client_ca", "ca.crt"),
+        ("tls_on", "admin"),
+        ("store", "redis+cluster://a:7000,b:7000"),
+        ("store_timeout", "20ms"),
+        ("on_store_failure", "closed"),
+        ("max_keys", "1_000"),
+        ("headers", "draft-6,x-ratelimit"),
+        ("reset", "delta"),
+        ("deny_status", "429"),
+        ("max_batch", "9"),
+        ("max_body", "64KiB"),
+        ("max_unfinished_bodies", "128MiB"),
+        ("workers", "3"),
+        ("drain_delay", "500ms"),
+        ("drain_timeout", "2min"),
+        ("log", "warn,ratekeeper=debug"),
+        ("log_format", "json"),
+        ("denial_log", "0"),
+    ];
+    let named: Vec<_> = said.iter().map(|(name, _)| *name).collect();
+    let table = TABLE.iter().filter(|setting| !setting.shape.is_secret);
+    assert_eq!(named, table.map(|setting| setting.name).collect::<Vec<_>>(), "a setting is left out here");
+
+    let arguments: Vec<_> =
+        said.iter().map(|(name, value)| format!("--{}={value}", name.replace('_', "-"))).collect();
+    let from_flags = flags(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).settings();
+    let variables: Vec<_> =
+        TABLE.iter().filter(|setting| !setting.shape.is_secret).map(Setting::variable).collect();
+    let variables: Vec<_> =
+        variables.iter().zip(said).map(|(name, (_, value))| (name.as_str(), value)).collect();
+    let from_variables = Case::new(&[], &variables).settings();
+    let lines: String = said.iter().map(|(name, value)| format!("{name}: \"{value}\"\n")).collect();
+    let from_file = file(&lines).settings();
+    assert_eq!(from_flags, from_variables);
+    assert_eq!(from_flags, from_file);
+
+    assert_ne!(from_flags, flags(&[]).settings());
+    assert_eq!(from_file.http, at("[::1]:0"));
+    assert_eq!(from_file.admin, Listen::Off);
+    assert_eq!(from_file.emergency_limit, Some("10/s burst 20".parse().unwrap()));
+    assert_eq!(from_file.headers, Headers(vec![HeaderProfile::Draft6, HeaderProfile::XRateLimit]));
+    assert_eq!((from_file.deny_status, from_file.max_body), (DenyStatus::TooManyRequests, Bytes(65536)));
+    assert_eq!(from_file.drain_delay, Duration::from_millis(500));
+    assert_eq!(from_file.drain_timeout, Duration::from_secs(120));
+    let files = from_file.tls_files().unwrap();
+    assert_eq!((files.cert.as_path(), files.key.as_path()), (Path::new("a.crt"), Path::new("a.key")));
+    assert_eq!(files.client_ca.as_deref(), Some(Path::new("ca.crt")));
+}
+
+#[test]
+fn the_file_is_taken_as_it_is_written() {
+    let settings = file(
+        "
+# Comments and blank lines say nothing.
+rules: 1.10
+http: off
+max_keys: 1000
+headers: [ietf, draft-6]   # a list
+tls_on:
+  - http
+max_body: 2 MiB
+tls_cert: a.crt
+tls_key: 'a.key'
+emergency_limit: 3 per 90s
+",
+    )
+    .settings();
+    assert_eq!(settings.rules.as_deref(), Some(Path::new("1.10")));
+    assert_eq!((settings.http, settings.max_keys), (Listen::Off, 1000));
+    assert_eq!(settings.headers, Headers(vec![HeaderProfile::Ietf, HeaderProfile::Draft6]));
+    assert_eq!(settings.tls_on, [Listener::Http]);
+    assert_eq!(settings.max_body, Bytes(2 << 20));
+    for text in ["", "# nothing\n", "---\n", "{}"] {
+        assert_eq!(file(text).settings(), flags(&[]).settings(), "{text:?}");
+    }
+    assert_eq!(file("trusted_proxies: none").settings().trusted_proxies, Networks(vec![]));
+    let proxies = file("trusted_proxies: [10.0.0.0/8, '::1']\nforward_key: [header:x-key, ip]").settings();
+    assert_eq!(proxies.trusted_proxies.0.len(), 2);
+    assert_eq!(proxies.forward_key.to_string(), "header:x-key,ip");
+    assert_eq!(file("headers: none").settings().headers, Headers(vec![]));
+    assert_eq!(file("headers: ietf, x-ratelimit,ietf").settings().headers.0.len(), 2);
+}
+
+#[test]
+fn a_list_of_flags_is_one_list() {
+    let settings = flags(&["--headers", "ietf", "--headers=draft-6,x-ratelimit"]).settings();
+    assert_eq!(settings.headers.0, [HeaderProfile::Ietf, HeaderProfile::Draft6, HeaderProfile::XRateLimit]);
+}
+
+#[test]
+fn the_file_can_be_named_by_a_variable() {
+    let mut case = Case::new(&[], &[]);
+    let path = case.write("workers: 4\n");
+    case.around.variables.insert("RATEKEEPER_CONFIG".to_owned(), path);
+    assert_eq!(case.settings().workers, 4);
+    case.around.variables.insert("RATEKEEPER_CONFIG".to_owned(), "no/such.yaml".to_owned());
+    case.refused(&["cannot read the settings in no/such.yaml: No such file … (from RATEKEEPER_CONFIG)"]);
+    flags(&["--config", "no/such.yaml"])
+        .refused(&["cannot read the settings in no/such.yaml: … (from --config)"]);
+    let long = "#".repeat(2 << 20);
+    file(&long).refused(&["cannot read the settings in ratekeeper.yaml: it has more than 1048576 bytes … "]);
+}
+
+#[test]
+fn an_empty_variable_says_nothing() {
+    let settings =
+        Case::new(&[], &[("RATEKEEPER_RULES", ""), ("RATEKEEPER_CONFIG", ""), ("RUST_LOG", "")]).settings();
+    assert_eq!(settings, flags(&[]).settings());
+    flags(&["--rules", ""]).refused(&["a file needs a name: write one, … (from --rules)"]);
+}
+
+#[test]
+fn rust_log_wins_over_all_else() {
+    let variables = [("RUST_LOG", "hyper=trace"), ("RATEKEEPER_LOG", "warn")];
+    let resolved = Case::new(&["--log", "error"], &variables).resolve().unwrap();
+    assert_eq!(resolved.settings.log, Value::read("hyper=trace", &(0..=0)).unwrap());
+    assert!(resolved.print().contains("\nlog: \"hyper=trace\"  # RUST_LOG\n"), "{}", resolved.print());
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once_with_who_said_it() {
+    let variables = [("RATEKEEPER_MAX_KEYS", "lots"), ("RATEKEEPER_DRAIN_DELAY", "soon")];
+    let arguments = ["--http", "nowhere", "--store", "reddis://h:6379/0", "--tls-cert", "a.crt"];
+    let text = "
+htpp: 127.0.0.1:80
+max-body: 1MiB
+quota: 5/s
+admin_token: 0123456789abcdef
+deny_status: 500
+headers: [ietf, draft-8]
+emergency_limit: 5 apples
+log: inof
+";
+    Case::new(&arguments, &variables).with_file(text).refused(&[
+        "ratekeeper.yaml:2: unknown field \"htpp\": did you mean http?",
+        "ratekeeper.yaml:3: unknown field \"max-body\": did you mean max_body?",
+        "ratekeeper.yaml:4: unknown field \"quota\": the fields are rules, emergency_limit, http, … ",
+        "ratekeeper.yaml:5: admin_token is a secret, and a config file is seen by many: … RATEKEEPER_ADMIN_TOKEN",
+        "ratekeeper.yaml:8: cannot read \"5 apples\" as a quota: write … ",
+        "cannot listen on nowhere: write an address and a port, like 127.0.0.1:8080, … (from --http)",
+        "no store is called \"reddis\": did you mean redis … and memory (from --store)",
+        "\"lots\" is no number from 1 to 1000000000: write … (from RATEKEEPER_MAX_KEYS)",
+        "ratekeeper.yaml:7: \"draft-8\" is none of the choices: write one of x-ratelimit, ietf, draft-7, draft-6, none",
+        "ratekeeper.yaml:6: \"500\" is none of the choices: write one of 200, 429, 403",
+        "\"soon\" is no time from 0ns to 3600s: write one with its unit, like … (from RATEKEEPER_DRAIN_DELAY)",
+        "ratekeeper.yaml:9: \"inof\" is no level: write info; for all logs of a part, inof=trace",
+        "a certificate is of no use without its key: add tls_key (from --tls-cert)",
+    ]);
+}
+
+#[test]
+fn a_file_of_the_wrong_shape_is_told_of_by_its_line() {
+    for (text, said) in [
+        (
+            "http: [a, b]",
+            "ratekeeper.yaml:1: a single value belongs here: write it without brackets or fields",
+        ),
+        ("x: 1\nhttp: {port: 80}", "ratekeeper.yaml:2: a single value belongs here: write"),
+        ("\nhttp:\n", "ratekeeper.yaml:2: there is no value here: write one, or leave the field out"),
+        ("http: a:1\nhttp: b:2\n", "ratekeeper.yaml:2: the field \"http\" is there twice: keep one of them"),
+        ("- http", "ratekeeper.yaml:1: fields belong here: write them like http: 127.0.0.1:8080"),
+        ("just text", "ratekeeper.yaml:1: fields belong here: write"),
+        ("headers: {a: b}", "ratekeeper.yaml:1: invalid type: map, expected a list, like [one, another]"),
+        ("headers: [[a]]", "ratekeeper.yaml:1: a single value belongs here: write"),
+        ("http: \"a", "ratekeeper.yaml:1: "),
+        ("http: a:1\n---\nhttp: b:1\n", "ratekeeper.yaml:"),
+        ("\tx: 1", "ratekeeper.yaml:1: "),
+    ] {
+        let complaints = file(text).resolve().unwrap_err().to_string();
+        let last = complaints.lines().last().unwrap();
+        let shown =
+            last.rsplit_once("/ratekeeper.yaml").map(|(_, rest)| format!("ratekeeper.yaml{rest}")).unwrap();
+        assert!(shown.starts_with(said), "{shown:?} does not begin with {said:?}");
+    }
+}
+
+#[test]
+fn values_out_of_bounds_are_refused() {
+    for (argument, said) in [
+        ("--workers=0", "\"0\" is no number from 1 to 1024"),
+        ("--workers=1025", "\"1025\" is no number"),
+        ("--max-keys=-1", "\"-1\" is no number"),
+        ("--max-keys=1e6", "\"1e6\" is no number"),
+        ("--max-keys=_1", "\"_1\" is no number"),
+        ("--max-keys=99999999999999999999", "\"99999999999999999999\" is no number"),
+        ("--max-batch=4294967297", "\"4294967297\" is no number"),
+        (
+            "--max-body=4MB",
+            "\"4MB\" is no size from 1024 to 1073741824 bytes: write one like 65536, 64KiB or 4MiB",
+        ),
+        ("--max-body=1023", "\"1023\" is no size"),
+        ("--max-body=99999999999999GiB", "\"99999999999999GiB\" is no size"),
+        ("--max-body=MiB", "\"MiB\" is no size"),
+        ("--drain-delay=5", "\"5\" is no time from 0ns to 3600s: write one with its unit"),
+        ("--drain-delay=2h", "\"2h\" is no time"),
+        ("--drain-delay=-5s", "\"-5s\" is no time"),
+        ("--drain-timeout=99999999999999999h", "\"99999999999999999h\" is no time"),
+        ("--http=:8080", "cannot listen on :8080: write an address and a port"),
+        ("--http=8080", "cannot listen on 8080: write"),
+        ("--http=::1:8080", "cannot listen on ::1:8080: write"),
+        ("--http=http://a:1", "cannot listen on http://a:1: write"),
+        ("--http=a:65536", "cannot listen on a:65536: write"),
+        ("--http=", "cannot listen on : write"),
+        ("--store=disk", "\"disk\" is no store: write memory"),
+        ("--store-timeout=2s", "\"2s\" is no time from 1ms to 1s: write one with its unit"),
+        ("--store-timeout=0", "\"0\" is no time from 1ms to 1s"),
+        ("--on-store-failure=panic", "\"panic\" is none of the choices: write one of local, open, closed"),
+        ("--headers=ietf,draft-7", "ietf and draft-7 both write the header RateLimit: keep one"),
+        ("--headers=ietf,none", "none stands alone: leave"),
+        ("--headers=", "\"\" is none of the choices: write one of x-ratelimit"),
+        ("--log=ratekeeper=loud", "cannot read \"ratekeeper=loud\" as a log filter: "),
+        ("--log-format=xml", "\"xml\" is none of the choices: write one of text, json"),
+        (
+            "--forward-key=x-api-key",
+            "\"x-api-key\" is no place for a key: write header:NAME, query:NAME or ip, with commas between them",
+        ),
+        ("--forward-key=", "\"\" is no place for a key: write"),
+        (
+            "--trusted-proxies=10.0.0.0/8,proxy",
+            "\"proxy\" is no network: write an address or a network, like 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32, or none",
+        ),
+        (
+            "--trusted-proxies=10.0.0.1/8",
+            "\"10.0.0.1/8\" is no network: the address has bits behind its prefix",
+        ),
+        ("--client-address=via", "\"via\" is none of the choices: write one of x-forwarded-for, x-real-ip"),
+        ("--emergency-limit=0/s", "an amount of 0 would refuse everything: write"),
+    ] {
+        flags(&[argument]).refused(&[said]);
+    }
+    flags(&["--tls-on=ftp", "--tls-cert=a", "--tls-key=b"])
+        .refused(&["\"ftp\" is none of the choices: write one of http, grpc, resp, admin"]);
+    assert_eq!(flags(&["--drain-delay", "0", "--http", "localhost:80"]).settings().http, at("localhost:80"));
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    flags(&["--http=off", "--grpc=off", "--resp=off", "--admin=off"])
+        .refused(&["http, grpc, resp and admin are all off, … (from --admin)"]);
+    flags(&["--http=127.0.0.1:9090"])
+        .refused(&["http and admin can't listen on the same port: … (from --http)"]);
+    assert!(flags(&["--http=127.0.0.1:0", "--admin=127.0.0.1:0"]).resolve().is_ok());
+    flags(&["--tls-key=a"])
+        .refused(&["a key is of no use without its certificate: add tls_cert (from --tls-key)"]);
+    flags(&["--tls-client-ca=a", "--tls-on=http"]).refused(&[
+        "this means nothing without TLS: add tls_cert and tls_key (from --tls-client-ca)",
+        "this means nothing without TLS: add tls_cert and tls_key (from --tls-on)",
+    ]);
+    let variables = [("RATEKEEPER_ADMIN_TOKEN", "0123456789abcdef")];
+    Case::new(&["--admin-token-file=a"], &variables)
+        .refused(&["there is also admin_token_file, and … (from RATEKEEPER_ADMIN_TOKEN)"]);
+}
+
+#[test]
+fn a_secret_comes_from_the_environment_alone_and_is_never_shown() {
+    let resolved = Case::new(&[], &[("RATEKEEPER_ADMIN_TOKEN", "0123456789abcdef")]).resolve().unwrap();
+    assert_eq!(resolved.settings.admin_token.as_ref().unwrap().expose(), "0123456789abcdef");
+    assert!(!format!("{:?}", resolved.settings).contains("0123456789abcdef"));
+    let printed = resolved.print();
+    assert!(printed.contains("\n# admin_token: (hidden)  # RATEKEEPER_ADMIN_TOKEN\n"), "{printed}");
+    assert!(!printed.contains("0123456789abcdef"));
+    let command = Settings::add_to(Command::new("serve"));
+    assert!(command.try_get_matches_from(["serve", "--admin-token", "x"]).is_err());
+}
+
+#[test]
+fn the_password_of_a_store_is_never_shown() {
+    let variables = [("RATEKEEPER_STORE", "redis://me:hunter2@h:6379/0")];
+    let resolved = Case::new(&[], &variables).resolve().unwrap();
+    let printed = resolved.print();
+    let line = "store: \"redis://me:***@h:6379/0\"  # RATEKEEPER_STORE, its password is not shown";
+    assert!(printed.lines().any(|printed| printed == line), "{line} is not in\n{printed}");
+    assert!(!printed.contains("hunter2") && !format!("{:?}", resolved.settings).contains("hunter2"));
+    // Who reads that again is told, and does not go without a password.
+    file(&printed).refused(&["ratekeeper.yaml: … RATEKEEPER_STORE"]);
+}
+
+#[test]
+fn variables_that_nobody_knows_are_warned_of() {
+    let variables = [
+        ("RATEKEEPER_MAX_KEY", "5"),
+        ("RATEKEEPER_COLOUR", "red"),
+        ("RATEKEEPER_SERVER", "http://a"),
+        ("RATEKEEPER_ADMIN_TOKEN", "0123456789abcdef"),
+        // What Kubernetes says of a service by the name of ratekeeper, and of one called ratekeeper-admin.
+        ("RATEKEEPER_PORT", "tcp://10.0.0.1:8080"),
+        ("RATEKEEPER_SERVICE_HOST", "10.0.0.1"),
+        ("RATEKEEPER_SERVICE_PORT_HTTP", "8080"),
+        ("RATEKEEPER_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("RATEKEEPER_ADMIN_SERVICE_PORT", "9090"),
+        ("OTHER", "x"),
+    ];
+    let resolved = Case::new(&[], &variables).resolve().unwrap();
+    assert_eq!(
+        resolved.warnings,
+        [
+            "unknown variable RATEKEEPER_COLOUR: it says nothing to ratekeeper",
+            "unknown variable RATEKEEPER_MAX_KEY: did you mean RATEKEEPER_MAX_KEYS?",
+        ]
+    );
+}
+
+#[test]
+fn printed_settings_say_who_set_them_and_can_be_read_again() {
+    let arguments = [
+        "--rules=limits #1: \"a\"/\\é.yaml",
+        "--headers=ietf,draft-6",
+        "--http=[::1]:0",
+        "--tls-cert=true",
+        "--tls-key=- x",
+        "--drain-delay=1min",
+    ];
+    let case = Case::new(
+        &arguments,
+        &[("RATEKEEPER_EMERGENCY_LIMIT", "10/s burst 5"), ("RATEKEEPER_LOG", "warn,a=info")],
+    )
+    .with_file("\nworkers: 2\n");
+    let resolved = case.resolve().unwrap();
+    let printed = resolved.print();
+    for line in [
+        "rules: \"limits #1: \\\"a\\\"/\\\\é.yaml\"  # --rules",
+        "emergency_limit: \"10/s burst 5\"  # RATEKEEPER_EMERGENCY_LIMIT",
+        "http: \"[::1]:0\"  # --http",
+        "admin: 127.0.0.1:9090  # default",
+        "# admin_token_file:  # default: a new token at each start, printed once",
+        "headers: [ietf, draft-6]  # --headers",
+        "# tls_client_ca:  # default: clients need no certificate",
+        "tls_cert: \"true\"  # --tls-cert",
+        "max_body: 4MiB  # default",
+        &format!("workers: 2  # {}/ratekeeper.yaml:2", case.folder.path().display()),
+        "log_format: text  # default: json if stderr is no terminal",
+    ] {
+        assert!(printed.lines().any(|printed| printed == line), "{line} is not in\n{printed}");
+    }
+    let again = file(&printed);
+    assert_eq!(again.settings(), resolved.settings);
+    let set = again.resolve().unwrap();
+    assert!(set.set().all(|(_, origin)| matches!(origin, Origin::File { .. })));
+    let defaults = flags(&[]).resolve().unwrap();
+    assert_eq!(file(&defaults.print()).settings(), defaults.settings);
+}
+
+#[test]
+fn what_is_in_the_environment_of_the_tests_does_not_matter() {
+    let command = Settings::add_to(Command::new("serve"));
+    for setting in TABLE.iter().filter(|setting| !setting.shape.is_secret) {
+        let arg = command.get_arguments().find(|arg| arg.get_id() == setting.name).unwrap();
+        assert_eq!(arg.get_long(), Some(setting.flag().as_str()));
+        assert_eq!(arg.get_env(), Some(OsStr::new(&setting.variable())));
+        assert!(arg.get_help().is_some() && arg.is_hide_env_values_set(), "{}", setting.name);
+    }
+}
+
+#[test]
+fn help_tells_of_defaults_and_choices() {
+    let help = Settings::add_to(Command::new("serve")).render_long_help().to_string();
+    for said in [
+        "--max-keys <N>",
+        "[default: 10_000_000]",
+        "[env: RATEKEEPER_MAX_KEYS]",
+        "[default: as many as there are cores]",
+        "- draft-7:",
+        "Encryption:",
+    ] {
+        assert!(help.contains(said), "{said} is not in\n{help}");
+    }
+}
+
+#[test]
+fn a_name_is_only_suggested_if_it_is_near() {
+    assert_eq!(nearest("htpp", ["rules", "http"]), Some("http"));
+    assert_eq!(nearest("max-keys", ["max_keys", "max_batch"]), Some("max_keys"));
+    assert_eq!(nearest("colour", ["log", "http"]), None);
+    assert_eq!(nearest("", ["log"]), None);
+}

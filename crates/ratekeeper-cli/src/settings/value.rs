@@ -1,0 +1,490 @@
+//! What settings are read as: text becomes a value, or what to write instead.
+//!
+//! Flags, variables and config files all bring text, and every kind of value is read in one way, so a setting means the
+//! same wherever it is written.
+
+use clap::ValueHint;
+use clap::builder::PossibleValue;
+use ratekeeper::rules::Cidr;
+use ratekeeper::{FailureMode, Quota};
+use ratekeeper_server::{AllowedOrigins, KeySources};
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+use tracing_subscriber::EnvFilter;
+
+/// What a setting can be read as.
+pub(crate) trait Value: Sized {
+    const SHAPE: Shape;
+
+    /// The value that the text stands for, or what is wrong with it and what to write instead.
+    fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Self, String>;
+
+    /// The value that stands for nothing having been said, for a setting without a default.
+    fn absent() -> Option<Self> {
+        None
+    }
+}
+
+/// How values of one kind are written.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    /// What stands for one in a help text.
+    pub(crate) placeholder: &'static str,
+    pub(crate) hint: ValueHint,
+    /// What it can be, if that is no more than a few words.
+    pub(crate) choices: fn() -> Vec<PossibleValue>,
+    /// Whether there can be several, with commas between them.
+    pub(crate) is_list: bool,
+    /// Whether it is never shown, and only taken from where others don't see it.
+    pub(crate) is_secret: bool,
+    /// The text as it may be shown: some of it may be secret.
+    pub(crate) show: fn(&str) -> String,
+}
+
+impl Shape {
+    pub(super) const fn word(placeholder: &'static str) -> Shape {
+        Shape {
+            placeholder,
+            hint: ValueHint::Other,
+            choices: Vec::new,
+            is_list: false,
+            is_secret: false,
+            show: str::to_owned,
+        }
+    }
+}
+
+impl<T: Value> Value for Option<T> {
+    const SHAPE: Shape = T::SHAPE;
+
+    fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Option<T>, String> {
+        T::read(text, range).map(Some)
+    }
+
+    fn absent() -> Option<Option<T>> {
+        Some(None)
+    }
+}
+
+impl Value for PathBuf {
+    const SHAPE: Shape = Shape { hint: ValueHint::FilePath, ..Shape::word("FILE") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<PathBuf, String> {
+        match text {
+            "" => Err("a file needs a name: write one, or leave the setting out".to_owned()),
+            text => Ok(text.into()),
+        }
+    }
+}
+
+/// What nobody should see. It is only ever shown as `(hidden)`.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+impl Value for Secret {
+    const SHAPE: Shape = Shape { is_secret: true, ..Shape::word("TOKEN") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Secret, String> {
+        Ok(Secret(text.to_owned()))
+    }
+}
+
+/// Where to listen, if at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Listen {
+    Off,
+    /// An address or a host's name, and a port.
+    At(String),
+}
+
+impl Value for Listen {
+    const SHAPE: Shape = Shape { hint: ValueHint::Hostname, ..Shape::word("ADDR") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Listen, String> {
+        if text == "off" {
+            return Ok(Listen::Off);
+        }
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+        let names_host = text.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && host.chars().all(is_name) && port.parse::<u16>().is_ok()
+        });
+        match names_host || text.parse::<SocketAddr>().is_ok() {
+            true => Ok(Listen::At(text.to_owned())),
+            false => Err(format!(
+                "cannot listen on {text}: write an address and a port, like 127.0.0.1:8080, [::1]:8080 \
+                 or 0.0.0.0:8080, or off"
+            )),
+        }
+    }
+}
+
+impl Value for u32 {
+    const SHAPE: Shape = Shape::word("N");
+
+    fn read(text: &str, range: &RangeInclusive<u64>) -> Result<u32, String> {
+        u64_within(text, range).map(|number| u32::try_from(number).expect("the range ends below 2^32"))
+    }
+}
+
+impl Value for usize {
+    const SHAPE: Shape = Shape::word("N");
+
+    fn read(text: &str, range: &RangeInclusive<u64>) -> Result<usize, String> {
+        u64_within(text, range).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
+    }
+}
+
+fn u64_within(text: &str, range: &RangeInclusive<u64>) -> Result<u64, String> {
+    let (least, most) = (range.start(), range.end());
+    digits(text).filter(|number| range.contains(number)).ok_or_else(|| {
+        format!("{text:?} is no number from {least} to {most}: write one in digits, with _ between them if you like")
+    })
+}
+
+/// A whole number; `_` may separate its digits.
+fn digits(text: &str) -> Option<u64> {
+    let digits: String = text.chars().filter(|c| *c != '_').collect();
+    let is_number =
+        text.starts_with(|c: char| c.is_ascii_digit()) && digits.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| digits.parse().ok()).flatten()
+}
+
+/// A number and its unit: `4 MiB` and `4MiB` are 4 and `MiB`.
+fn amount(text: &str) -> (Option<u64>, &str) {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_');
+    (digits(&text[..text.len() - unit.len()]), unit.trim())
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes(pub(crate) u64);
+
+impl Value for Bytes {
+    const SHAPE: Shape = Shape::word("BYTES");
+
+    fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Bytes, String> {
+        let (number, unit) = amount(text);
+        let unit = match unit {
+            "" | "B" => Some(1),
+            "KiB" => Some(1 << 10),
+            "MiB" => Some(1 << 20),
+            "GiB" => Some(1 << 30),
+            _ => None,
+        };
+        let bytes = number.zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+        bytes.filter(|bytes| range.contains(bytes)).map(Bytes).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            format!("{text:?} is no size from {least} to {most} bytes: write one like 65536, 64KiB or 4MiB")
+        })
+    }
+}
+
+/// A length of time; its range is in milliseconds.
+impl Value for Duration {
+    const SHAPE: Shape = Shape::word("TIME");
+
+    fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Duration, String> {
+        let (number, unit) = amount(text);
+        let unit_ms = match unit {
+            "ms" => Some(1),
+            "s" => Some(1_000),
+            "m" | "min" => Some(60_000),
+            "h" => Some(3_600_000),
+            // Nothing is nothing, whatever the unit.
+            "" if number == Some(0) => Some(1),
+            _ => None,
+        };
+        let ms = number.zip(unit_ms).and_then(|(number, unit)| number.checked_mul(unit));
+        ms.filter(|ms| range.contains(ms)).map(Duration::from_millis).ok_or_else(|| {
+            let [least, most] = [range.start(), range.end()].map(|ms| Duration::from_millis(*ms));
+            format!("{text:?} is no time from {least:?} to {most:?}: write one with its unit, like 500ms, 10s or 2min")
+        })
+    }
+}
+
+impl Value for Quota {
+    const SHAPE: Shape = Shape::word("QUOTA");
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Quota, String> {
+        text.parse().map_err(|error: ratekeeper::QuotaError| error.to_string())
+    }
+}
+
+impl Value for KeySources {
+    const SHAPE: Shape = Shape { is_list: true, ..Shape::word("SOURCE") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<KeySources, String> {
+        text.parse().map_err(|error: ratekeeper_server::KeySourcesError| error.to_string())
+    }
+}
+
+/// Networks, perhaps none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Networks(pub(crate) Vec<Cidr>);
+
+impl Networks {
+    /// The most of them: each is looked at for each request that a proxy asks about.
+    const MOST: usize = 256;
+}
+
+impl Value for Networks {
+    const SHAPE: Shape = Shape { is_list: true, ..Shape::word("NETWORK") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Networks, String> {
+        if text == "none" {
+            return Ok(Networks(Vec::new()));
+        }
+        let read = |word: &str| {
+            word.parse().map_err(|error| format!("{word:?} is no network: {error}, or none for none at all"))
+        };
+        let networks = text.split(',').map(str::trim).map(read).collect::<Result<Vec<Cidr>, String>>()?;
+        match networks.len() <= Networks::MOST {
+            true => Ok(Networks(networks)),
+            false => Err(format!("there are more than {} networks: join some of them", Networks::MOST)),
+        }
+    }
+}
+
+/// Web sites whose pages may use a server, perhaps none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origins(pub(crate) AllowedOrigins);
+
+impl Value for Origins {
+    const SHAPE: Shape = Shape { is_list: true, ..Shape::word("ORIGIN") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Origins, String> {
+        let words = text.split(',').map(str::trim).filter(|_| text != "none");
+        AllowedOrigins::new(words).map(Origins).map_err(|error| format!("{error}; or none for none at all"))
+    }
+}
+
+/// Which logs are written: a filter that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogFilter(String);
+
+impl LogFilter {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+    pub(crate) fn to_filter(&self) -> EnvFilter {
+        EnvFilter::new(&self.0)
+    }
+}
+
+impl Value for LogFilter {
+    const SHAPE: Shape = Shape::word("FILTER");
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<LogFilter, String> {
+        let advice = "write a level, like info, or one for each part, like warn,ratekeeper=debug";
+        EnvFilter::try_new(text)
+            .map_err(|error| format!("cannot read {text:?} as a log filter: {error}: {advice}"))?;
+        for part in text.split(',').map(str::trim) {
+            // A lone word that is no level names a part, all of whose logs are meant. A level misspelt would do so too.
+            let is_level = LogFilter::LEVELS.iter().any(|level| level.eq_ignore_ascii_case(part));
+            if let Some(level) = super::nearest(part, LogFilter::LEVELS).filter(|_| !is_level) {
+                return Err(format!(
+                    "{part:?} is no level: write {level}; for all logs of a part, {part}=trace"
+                ));
+            }
+        }
+        Ok(LogFilter(text.to_owned()))
+    }
+}
+
+/// A value that is one of a few words.
+pub(crate) trait Choice: Copy + PartialEq + 'static {
+    /// What stands for one in a help text.
+    const PLACEHOLDER: &'static str;
+    /// Each with its word and what it means.
+    const ALL: &'static [(Self, &'static str, &'static str)];
+
+    fn find(word: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, name, _)| *name == word);
+        found.map(|(value, _, _)| *value).ok_or_else(|| {
+            let words: Vec<_> = Self::ALL.iter().map(|(_, name, _)| *name).collect();
+            format!("{word:?} is none of the choices: write one of {}", words.join(", "))
+        })
+    }
+
+    fn possible_values() -> Vec<PossibleValue> {
+        Self::ALL.iter().map(|(_, name, help)| PossibleValue::new(*name).help(*help)).collect()
+    }
+}
+
+impl<T: Choice> Value for T {
+    const SHAPE: Shape = Shape { choices: T::possible_values, ..Shape::word(T::PLACEHOLDER) };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<T, String> {
+        T::find(text)
+    }
+}
+
+impl<T: Choice> Value for Vec<T> {
+    const SHAPE: Shape = Shape { choices: T::possible_values, is_list: true, ..Shape::word(T::PLACEHOLDER) };
+
+    /// Each once, in the order in which they were written.
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Vec<T>, String> {
+        let mut chosen = Vec::new();
+        for word in text.split(',').map(str::trim) {
+            let value = T::find(word)?;
+            if !chosen.contains(&value) {
+                chosen.push(value);
+            }
+        }
+        Ok(chosen)
+    }
+}
+
+impl Choice for FailureMode {
+    const PLACEHOLDER: &'static str = "MODE";
+    const ALL: &'static [(FailureMode, &'static str, &'static str)] = &[
+        (FailureMode::Local, "local", "each node enforces its share of the limit from memory"),
+        (FailureMode::Open, "open", "requests are allowed, and marked as degraded"),
+        (FailureMode::Closed, "closed", "requests are refused"),
+    ];
+}
+
+/// A part of the server that listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listener {
+    Http,
+    Grpc,
+    Resp,
+    Admin,
+}
+
+impl Choice for Listener {
+    const PLACEHOLDER: &'static str = "LISTENER";
+    const ALL: &'static [(Listener, &'static str, &'static str)] = &[
+        (Listener::Http, "http", "the HTTP API"),
+        (Listener::Grpc, "grpc", "the gRPC API and Envoy's"),
+        (Listener::Resp, "resp", "RESP, for Redis clients"),
+        (Listener::Admin, "admin", "the admin API"),
+    ];
+}
+
+/// A family of headers that tell a client of its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderProfile {
+    XRateLimit,
+    Ietf,
+    Draft7,
+    Draft6,
+    None,
+}
+
+impl Choice for HeaderProfile {
+    const PLACEHOLDER: &'static str = "PROFILE";
+    const ALL: &'static [(HeaderProfile, &'static str, &'static str)] = &[
+        (HeaderProfile::XRateLimit, "x-ratelimit", "X-RateLimit-Limit, -Remaining and -Reset"),
+        (HeaderProfile::Ietf, "ietf", "RateLimit and RateLimit-Policy, as the IETF's draft has them now"),
+        (
+            HeaderProfile::Draft7,
+            "draft-7",
+            "RateLimit with limit=, remaining= and reset=, as its draft 7 had it",
+        ),
+        (HeaderProfile::Draft6, "draft-6", "RateLimit-Limit, -Remaining and -Reset, as its draft 6 had them"),
+        (HeaderProfile::None, "none", "none of them; Retry-After is always sent with a denial"),
+    ];
+}
+
+/// The families of headers that answers have, at most one for each header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Headers(pub(crate) Vec<HeaderProfile>);
+
+impl Value for Headers {
+    const SHAPE: Shape = Vec::<HeaderProfile>::SHAPE;
+
+    fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Headers, String> {
+        let chosen = Vec::<HeaderProfile>::read(text, range)?;
+        let has = |profile| chosen.contains(&profile);
+        if has(HeaderProfile::Ietf) && has(HeaderProfile::Draft7) {
+            return Err("ietf and draft-7 both write the header RateLimit: keep one of them".to_owned());
+        }
+        match chosen.as_slice() {
+            [HeaderProfile::None] => Ok(Headers(Vec::new())),
+            chosen if chosen.contains(&HeaderProfile::None) => {
+                Err("none stands alone: leave it out, or leave out the others".to_owned())
+            }
+            _ => Ok(Headers(chosen)),
+        }
+    }
+}
+
+/// The header in which proxies tell a client's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientAddress {
+    XForwardedFor,
+    XRealIp,
+    Forwarded,
+}
+
+impl Choice for ClientAddress {
+    const PLACEHOLDER: &'static str = "HEADER";
+    const ALL: &'static [(ClientAddress, &'static str, &'static str)] = &[
+        (ClientAddress::XForwardedFor, "x-forwarded-for", "X-Forwarded-For, to which every proxy adds"),
+        (ClientAddress::XRealIp, "x-real-ip", "X-Real-IP, which the outermost proxy sets"),
+        (ClientAddress::Forwarded, "forwarded", "Forwarded, as RFC 7239 has it"),
+    ];
+}
+
+/// How `X-RateLimit-Reset` tells a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reset {
+    Epoch,
+    Delta,
+}
+
+impl Choice for Reset {
+    const PLACEHOLDER: &'static str = "FORM";
+    const ALL: &'static [(Reset, &'static str, &'static str)] = &[
+        (Reset::Epoch, "epoch", "Unix seconds at which all is back"),
+        (Reset::Delta, "delta", "seconds until all is back"),
+    ];
+}
+
+/// The status of an answer that is a denial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DenyStatus {
+    Ok,
+    TooManyRequests,
+    Forbidden,
+}
+
+impl Choice for DenyStatus {
+    const PLACEHOLDER: &'static str = "STATUS";
+    const ALL: &'static [(DenyStatus, &'static str, &'static str)] = &[
+        (DenyStatus::Ok, "200", "the question was answered: the body says no"),
+        (DenyStatus::TooManyRequests, "429", "too many requests, for those who hand the answer on"),
+        (DenyStatus::Forbidden, "403", "forbidden, which nginx's auth_request takes as a no"),
+    ];
+}
+
+/// What a line of the log looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Choice for LogFormat {
+    const PLACEHOLDER: &'static str = "FORMAT";
+    const ALL: &'static [(LogFormat, &'static str, &'static str)] = &[
+        (LogFormat::Text, "text", "for people"),
+        (LogFormat::Json, "json", "for programs, one object a line"),
+    ];
+}

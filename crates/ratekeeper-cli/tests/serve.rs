@@ -1,0 +1,317 @@
+//! `ratekeeper serve` from outside: the real binary, byte by byte.
+
+#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+
+mod support;
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+use support::{Http2, Server, check, failure, request};
+
+const ALICE: &str = r#"{"client_key":"alice"}"#;
+
+/// A server so slow that no test lives to see a unit come back.
+fn slow() -> Server {
+    Server::with_rules("default: {limit: 100/day}")
+}
+
+#[expect(clippy::disallowed_methods, reason = "what the server says is held against the wall clock")]
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+#[test]
+fn a_hundred_a_minute_count_down_to_a_denial() {
+    let server = Server::start(&[]);
+    let mut client = server.connect();
+    let begun = unix_seconds();
+    let mut asked = 0;
+    let denied = loop {
+        let answer = client.check(ALICE);
+        assert_eq!(answer.status, 200);
+        if !answer.body.contains("\"allowed\":true") {
+            break answer;
+        }
+        asked += 1;
+        let (remaining, reset_at) = (answer.number("remaining"), answer.number("reset_at"));
+        let body =
+            format!(r#"{{"allowed":true,"remaining":{remaining},"reset_at":{reset_at},"retry_after":null}}"#);
+        assert_eq!(answer.body, body);
+        assert_eq!(answer.field("content-type"), Some("application/json"));
+        // A machine slow enough to win units back while it asks is no failure; gaining more than that would be.
+        let regained = (unix_seconds() - begun + 1) * 100 / 60 + 1;
+        assert!((100..=100 + regained).contains(&(remaining + asked)), "{remaining} left after {asked}");
+        assert!((begun..=unix_seconds() + 61).contains(&reset_at), "{reset_at}");
+    };
+    assert!(asked >= 100);
+    let reset_at = denied.number("reset_at");
+    let body = format!(r#"{{"allowed":false,"remaining":0,"reset_at":{reset_at},"retry_after":1}}"#);
+    assert_eq!(denied.body, body);
+    let other = client.check(r#"{"client_key":"bob"}"#);
+    assert_eq!((other.status, other.number("remaining")), (200, 99), "a key has nothing to do with another");
+}
+
+#[test]
+fn what_never_fits_is_denied_without_a_time_to_come_back() {
+    let server = slow();
+    let answer = server.check(r#"{"client_key":"alice","cost":101}"#);
+    assert_eq!(answer.status, 200);
+    assert!(answer.body.starts_with(r#"{"allowed":false,"remaining":100,"#), "{answer:?}");
+    assert!(answer.body.ends_with(r#","retry_after":null}"#), "{answer:?}");
+}
+
+#[test]
+fn several_limits_must_all_be_passed() {
+    let server = Server::with_rules(
+        "
+rules:
+  - id: burst
+    limit: 3/h
+    algorithm: sliding_window_log
+  - id: together
+    key: global
+    limits: [5/day]
+    algorithm: fixed_window
+  - id: polite
+    key: [endpoint]
+    limits: [4/h, 1000/day]
+    shadow: true
+",
+    );
+    let mut client = server.connect();
+    for left in [2, 1, 0] {
+        let answer = client.check(ALICE);
+        assert!(answer.is_allowed(), "{answer:?}");
+        assert_eq!(answer.number("remaining"), left);
+    }
+    let answer = client.check(ALICE);
+    assert!(answer.body.starts_with(r#"{"allowed":false,"remaining":0,"#), "{answer:?}");
+    assert!((3590..=3600).contains(&answer.number("retry_after")), "the first hit leaves the log in an hour");
+    let greeting = &server.greeting;
+    let said = format!(
+        "\nrules, from {}, which is followed:\n  burst: sliding_window_log 3/h for each api_key\n  together: \
+         fixed_window 5/day for everybody together\n  polite: token_bucket 4/h, token_bucket 1000/day for each \
+         endpoint (shadow)\ntry it:\n",
+        server.rules().display()
+    );
+    assert!(greeting.contains(&said), "{greeting}");
+}
+
+#[test]
+fn the_greeting_says_where_it_is_and_what_to_type() {
+    let server = Server::start(&[]);
+    let Server { address, admin_address: admin, token, greeting, .. } = &server;
+    let Server { grpc_address: grpc, resp_address: resp, .. } = &server;
+    let port = resp.rsplit(':').next().unwrap();
+    assert!(token.starts_with("rk_") && token.len() == 67, "{greeting}");
+    let expected = format!(
+        "ratekeeper {} listens on http://{address}
+gRPC and Envoy RLS: http://{grpc}
+RESP: redis://{resp}
+admin: http://{admin} (/metrics, /livez, /readyz, /version)
+admin token, made just now and not shown again: {token}
+store: memory, of this process alone
+rules, built in (your own with --rules FILE):
+  default: token_bucket 100/min for each client
+try it:
+  curl -d '{{\"client_key\":\"alice\"}}' http://{address}/check
+  ratekeeper check alice --endpoint /orders --server http://{address}
+  redis-cli -h 127.0.0.1 -p {port} CL.THROTTLE alice 15 30 60
+  curl -H 'Authorization: Bearer {token}' http://{admin}/metrics
+",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(*greeting, expected);
+}
+
+#[test]
+fn bad_input_gets_a_clear_error_and_costs_nothing() {
+    let server = slow();
+    let mut client = server.connect();
+    let big = format!(r#"{{"client_key":"alice","endpoint":"{}"}}"#, "x".repeat(70_000));
+    let sent = |body: &str| check(body);
+    let typed = |kind: &str| request("POST", "/check", &[("Content-Type", kind)], ALICE);
+    let cases = [
+        (sent("{"), 400, "BAD_REQUEST", "cannot read the body: EOF"),
+        (sent(""), 400, "BAD_REQUEST", "the body is not a JSON object: write one like {"),
+        (sent("{}"), 400, "BAD_REQUEST", "cannot read the body: missing field `client_key`"),
+        (
+            sent(r#"{"client_key":""}"#),
+            400,
+            "BAD_REQUEST",
+            "expected client_key to be text of 1 to 4096 bytes",
+        ),
+        (
+            sent(r#"{"client_key":"a","cost":-1}"#),
+            400,
+            "BAD_REQUEST",
+            "integer `-1`, expected cost to be a whole number",
+        ),
+        (
+            sent(r#"{"client_key":"a","cost":0.5}"#),
+            400,
+            "BAD_REQUEST",
+            "`0.5`, expected cost to be a whole number",
+        ),
+        (
+            sent(r#"{"client_key":"a","cost":4294967296}"#),
+            400,
+            "BAD_REQUEST",
+            "whole number from 0 to 4294967295",
+        ),
+        (
+            sent(r#"{"client_key":"a","weight":1}"#),
+            400,
+            "BAD_REQUEST",
+            "unknown field `weight`, expected one of",
+        ),
+        (check(b"{\"client_key\":\"\xff\"}"), 400, "BAD_REQUEST", "invalid unicode"),
+        (request("GET", "/check", &[], ""), 405, "METHOD_NOT_ALLOWED", "/check is not for GET: use POST"),
+        (
+            request("DELETE", "/livez", &[], ""),
+            405,
+            "METHOD_NOT_ALLOWED",
+            "/livez is not for DELETE: use GET, HEAD",
+        ),
+        (
+            request("POST", "/chekc?x=1", &[], ALICE),
+            404,
+            "NOT_FOUND",
+            "there is nothing at /chekc: check with POST /check",
+        ),
+        (
+            typed("text/plain"),
+            415,
+            "UNSUPPORTED_MEDIA_TYPE",
+            "a body of type text/plain can't be read: send JSON",
+        ),
+        (sent(&big), 413, "PAYLOAD_TOO_LARGE", "the body has more than 65536 bytes"),
+    ];
+    for (bytes, status, code, said) in cases {
+        client.send(&bytes);
+        let answer = client.answer();
+        let begin = format!(r#"{{"error":{{"code":"{code}","message":""#);
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert!(
+            answer.body.starts_with(&begin) && answer.body.replace("\\\"", "\"").contains(said),
+            "{answer:?}"
+        );
+        assert_eq!(answer.field("content-type"), Some("application/json"));
+        assert_eq!(answer.field("allow").is_some(), status == 405, "{answer:?}");
+    }
+    let kinds = [
+        "application/json",
+        "Application/JSON; charset=utf-8",
+        "application/vnd.check+json",
+        "application/x-www-form-urlencoded",
+    ];
+    for kind in kinds {
+        client.send(typed(kind));
+        assert_eq!(client.answer().status, 200, "{kind}");
+    }
+    assert_eq!(client.check(r#"{"client_key":"a"}"#).number("remaining"), 99);
+}
+
+#[test]
+fn whatever_is_sent_the_server_lives() {
+    let server = slow();
+    let chunked = "POST /check HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let huge = format!("GET /livez HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(100_000));
+    let strange: [&[u8]; 9] = [
+        b"\0\0\0\0\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
+        b"POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        huge.as_bytes(),
+        &[chunked.as_bytes(), b"ffffffffffffffffff\r\n"].concat(),
+    ];
+    for bytes in strange {
+        // The server may well have closed the connection before it was sent everything.
+        let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+        let _ = std::io::Write::write_all(&mut stream, bytes);
+        drop(stream);
+        let mut client = server.connect();
+        client.send(request("GET", "/livez", &[], ""));
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
+    }
+    let mut client = server.connect();
+    client.send(format!("{chunked}9\r\n{{\"client_\r\n"));
+    client.send("e\r\nkey\":\"alice\"} \r\n0\r\n\r\n");
+    assert_eq!(client.answer().number("remaining"), 99, "a body may come in pieces");
+}
+
+#[test]
+fn what_is_no_http_is_answered_too() {
+    let server = slow();
+    for head in
+        ["alice\r\n\r\n", "GET /livez HTTP/7.3\r\n\r\n", "GET /livez HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n"]
+    {
+        let mut client = server.connect();
+        client.send(head);
+        assert_eq!(client.answer().status, 400, "{head:?}");
+    }
+}
+
+#[test]
+fn requests_share_a_connection_and_a_segment() {
+    let server = slow();
+    let mut client = server.connect();
+    assert_eq!(client.check(ALICE).number("remaining"), 99);
+    client.send(
+        [check(ALICE), request("GET", "/livez", &[], ""), check(r#"{"client_key":"bob"}"#), check(ALICE)]
+            .concat(),
+    );
+    assert_eq!(client.answer().number("remaining"), 98);
+    assert_eq!(client.answer().body, "ok");
+    assert_eq!(client.answer().number("remaining"), 99);
+    assert_eq!(client.answer().number("remaining"), 97);
+    let (half, rest) = ("POST /check HTTP/1.1\r\nHost: a\r\nConn", "ection: close");
+    client.send([&check(ALICE), half.as_bytes()].concat());
+    assert_eq!(client.answer().number("remaining"), 96, "an answer does not wait for the next request");
+    client.send(rest);
+    client.send(["\r\nContent-Length: 22\r\n\r\n", ALICE].concat());
+    assert_eq!(client.answer().number("remaining"), 95);
+    assert!(client.has_ended());
+}
+
+#[test]
+fn http2_is_spoken_to_those_who_begin_with_it() {
+    let server = slow();
+    let mut client = Http2::connect(&server.address);
+    for left in [99, 98] {
+        let answer = client.ask("POST", "/check", &[], ALICE);
+        assert_eq!((answer.status, answer.number("remaining")), (200, left));
+    }
+    server.terminate();
+    client.end();
+}
+
+#[test]
+fn bad_rules_are_refused_with_the_place_and_a_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rules.yaml");
+    let path = path.to_str().unwrap();
+    let said_of = |rules: &str| {
+        fs::write(path, rules).unwrap();
+        failure(&["--rules", path])
+    };
+    assert_eq!(
+        said_of("rules:\n  - id: a\n    limit: 0/s\n    algorithm: gcra\n"),
+        format!(
+            "error: {path}:3:12: error: an amount of 0 would refuse everything: write at least 1, or put the key on a \
+             deny list\n    3 |     limit: 0/s\n      |            ^\n\
+             {path}:4:16: error: unknown algorithm \"gcra\": write one of token_bucket, leaky_bucket, fixed_window, \
+             sliding_window_counter, sliding_window_log\n    4 |     algorithm: gcra\n      |                ^\n"
+        )
+    );
+    let said = said_of("rules:\n  - id: a\n    rate: 5\n");
+    assert!(said.contains("rules.yaml:3:5: error: unknown field \"rate\""), "{said}");
+    let said = said_of("rules: [{id: one, limit: 5/s}, {id: two, limit: 4/s}]");
+    assert!(said.contains("the rule is never used: \"one\" in line 1 counts by api_key too"), "{said}");
+    let said = failure(&["--rules", "no/such/file.yaml"]);
+    assert!(said.starts_with("error: cannot read the rules in no/such/file.yaml: No such file"), "{said}");
+}

@@ -1,0 +1,406 @@
+//! Single values: flags, numbers, spans of time, instants, words.
+//!
+//! Numbers are read from their digits, never by way of a float, so that 1.67 is 167 hundredths and nothing else.
+
+use super::fields::Item;
+use crate::complaint::{Complaints, near, quoted};
+use crate::schema::table::Form;
+use crate::spec::MOST_TIMEOUT_MS;
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use ratekeeper_core::{Micros, Quota, QuotaError, Span};
+use std::num::NonZeroU16;
+
+/// How many digits may stand behind the point.
+const MOST_DECIMALS: usize = 6;
+
+/// A number above zero as a fraction in lowest terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ratio {
+    pub(super) above: u64,
+    pub(super) below: u64,
+}
+
+impl Ratio {
+    /// `above` by `below`, neither of which is zero.
+    pub(super) fn new(above: u64, below: u64) -> Ratio {
+        let (mut a, mut b) = (above, below);
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        Ratio { above: above / a, below: below / a }
+    }
+}
+
+impl Item<'_> {
+    /// `true` or `false`.
+    pub(super) fn flag(&self, complaints: &mut Complaints) -> Option<bool> {
+        debug_assert!(matches!(self.field.form, Form::Flag), "{} is no flag", self.field.name);
+        match self.node.plain() {
+            Some("true" | "True" | "TRUE") => return Some(true),
+            Some("false" | "False" | "FALSE") => return Some(false),
+            _ => {}
+        }
+        match self.node.text() {
+            Some(text) => {
+                let said = match text {
+                    "true" | "false" => {
+                        format!("quotes make text of {text}: write {}: {text} without them", self.name)
+                    }
+                    _ => format!(
+                        "{0} is true or false, not {1}: write {0}: {2}",
+                        self.name,
+                        quoted(text),
+                        meant(text)
+                    ),
+                };
+                complaints.error(self.place(), said);
+            }
+            None => self.complain_of_kind("true or false", complaints),
+        }
+        None
+    }
+
+    /// One of the words that the field takes.
+    pub(super) fn choice(&self, complaints: &mut Complaints) -> Option<&'static str> {
+        let Form::Choice(words) = self.field.form else {
+            debug_assert!(false, "{} is no choice", self.field.name);
+            return None;
+        };
+        let text = self.text(complaints)?;
+        if let Some(word) = words.iter().find(|word| **word == text) {
+            return Some(word);
+        }
+        let known = words.join(", ");
+        let said = match near(text, words.iter().copied()) {
+            Some(near) => {
+                format!("unknown {} {}: did you mean {near}? There are {known}", self.name, quoted(text))
+            }
+            None => format!("unknown {} {}: write one of {known}", self.name, quoted(text)),
+        };
+        complaints.error(self.place(), said);
+        None
+    }
+
+    /// A whole number; `_` may separate its digits.
+    pub(super) fn whole(&self, complaints: &mut Complaints) -> Option<u64> {
+        let text = self.text(complaints)?;
+        let (least, most) = bounds(&self.field.form);
+        let (name, shown) = (self.name, quoted(text));
+        let said = match parse_decimal(text) {
+            Ok((number, 1)) if most < 1_000 && !(least..=most).contains(&number) => {
+                format!("{name} can't be {number}: write {least} to {most}")
+            }
+            Ok((number, 1)) if number > most => format!("{name} {number} is too large: write at most {most}"),
+            Ok((0, _)) if least == 1 && most == u64::from(u32::MAX) => {
+                format!("{name} 0 would refuse everything: write at least 1, or put the key on the blacklist")
+            }
+            Ok((number, 1)) if number < least => {
+                format!("{name} {number} is too small: write at least {least}")
+            }
+            Ok((number, 1)) => return Some(number),
+            Ok((number, scale)) => {
+                let floor = number / scale;
+                format!("{name} is a whole number, not {text}: write {floor} or {}", floor + 1)
+            }
+            Err(NotDecimal::Negative) => format!("{name} {shown} is below zero: write at least {least}"),
+            Err(NotDecimal::TooLong) => format!("{name} {shown} is too large: write at most {most}"),
+            Err(NotDecimal::TooFine) => {
+                format!("{name} is a whole number, not {shown}: leave out what is behind the point")
+            }
+            Err(NotDecimal::Other) => {
+                format!(
+                    "{name} {shown} is not a whole number: write digits only, like {}",
+                    self.number_example()
+                )
+            }
+        };
+        complaints.error(self.place(), said);
+        None
+    }
+
+    /// A number of units, which is what fits into a quota.
+    pub(super) fn amount(&self, complaints: &mut Complaints) -> Option<u32> {
+        u32::try_from(self.whole(complaints)?).ok()
+    }
+
+    /// A decimal number above zero, exactly.
+    pub(super) fn decimal(&self, complaints: &mut Complaints) -> Option<Ratio> {
+        let text = self.text(complaints)?;
+        let (name, shown) = (self.name, quoted(text));
+        let said = match parse_decimal(text) {
+            Ok((0, _)) => format!("{name} 0 would never add anything: write a number above 0, like 0.5"),
+            Ok((above, below)) => return Some(Ratio::new(above, below)),
+            Err(NotDecimal::Negative) => {
+                format!("{name} {shown} is below zero: write a number above 0, like 0.5")
+            }
+            Err(NotDecimal::TooLong) => format!("{name} {shown} is too large: write fewer digits"),
+            Err(NotDecimal::TooFine) => {
+                format!("{name} {shown} has more than {MOST_DECIMALS} digits behind the point: round it")
+            }
+            Err(NotDecimal::Other) => format!("{name} {shown} is not a number: write it like 1.67"),
+        };
+        complaints.error(self.place(), said);
+        None
+    }
+
+    /// A number of seconds, or text like `1h`.
+    pub(super) fn span(&self, complaints: &mut Complaints) -> Option<Span> {
+        let text = self.text(complaints)?;
+        let said = match parse_span(text) {
+            Ok(span) => return Some(span),
+            Err(said) => said,
+        };
+        complaints.error(self.place(), said);
+        None
+    }
+
+    /// How long somebody is waited for: text like `20ms`.
+    pub(super) fn timeout_ms(&self, complaints: &mut Complaints) -> Option<NonZeroU16> {
+        let text = self.text(complaints)?;
+        let found = parse_timeout(text);
+        if found.is_none() {
+            let said = format!(
+                "{} {} is no time from 1ms to {MOST_TIMEOUT_MS}ms: write one with its unit, like 20ms",
+                self.name,
+                quoted(text)
+            );
+            complaints.error(self.place(), said);
+        }
+        found
+    }
+
+    /// A date or a time.
+    pub(super) fn moment(&self, complaints: &mut Complaints) -> Option<Micros> {
+        let text = self.text(complaints)?;
+        let said = match parse_moment(text.trim()) {
+            Ok(moment) => return Some(moment),
+            Err(said) => format!("{} {} {said}", self.name, quoted(text)),
+        };
+        complaints.error(self.place(), said);
+        None
+    }
+
+    fn number_example(&self) -> &'static str {
+        if self.field.example.bytes().all(|byte| byte.is_ascii_digit()) { self.field.example } else { "100" }
+    }
+}
+
+/// Which of the two somebody meant who wrote something else.
+fn meant(text: &str) -> &'static str {
+    match text.to_ascii_lowercase().as_str() {
+        "yes" | "y" | "on" | "1" | "true" | "enabled" => "true",
+        "no" | "n" | "off" | "0" | "false" | "disabled" => "false",
+        _ => "true or false",
+    }
+}
+
+/// What a field of whole numbers takes.
+fn bounds(form: &Form) -> (u64, u64) {
+    match form {
+        Form::Whole(least, most) => (*least, *most),
+        Form::Either(first, _) => bounds(first),
+        other => {
+            debug_assert!(false, "{other:?} is no whole number");
+            (0, u64::MAX)
+        }
+    }
+}
+
+/// Why text is no decimal number.
+#[derive(Debug, PartialEq, Eq)]
+enum NotDecimal {
+    Negative,
+    TooLong,
+    TooFine,
+    Other,
+}
+
+/// The digits as a whole number, and the power of ten that it is to be divided by. `_` may separate digits.
+fn parse_decimal(text: &str) -> Result<(u64, u64), NotDecimal> {
+    let text = text.trim();
+    let (text, is_negative) = match text.strip_prefix('-') {
+        Some(text) => (text, true),
+        None => (text, false),
+    };
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let is_digits = |text: &str| {
+        text.starts_with(|c: char| c.is_ascii_digit())
+            && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_')
+    };
+    if !is_digits(whole) || !is_digits(fraction) {
+        return Err(NotDecimal::Other);
+    }
+    if is_negative {
+        return Err(NotDecimal::Negative);
+    }
+    let fraction = fraction.trim_end_matches(['0', '_']);
+    let decimals = fraction.bytes().filter(u8::is_ascii_digit).count();
+    if decimals > MOST_DECIMALS {
+        return Err(NotDecimal::TooFine);
+    }
+    let mut number = 0_u64;
+    for digit in whole.bytes().chain(fraction.bytes()).filter(u8::is_ascii_digit) {
+        let more = number.checked_mul(10).and_then(|number| number.checked_add(u64::from(digit - b'0')));
+        number = more.ok_or(NotDecimal::TooLong)?;
+    }
+    let scale = (0..decimals).fold(1, |scale, _| scale * 10);
+    Ok((number, scale))
+}
+
+fn parse_timeout(text: &str) -> Option<NonZeroU16> {
+    let text = text.trim();
+    let (number, unit_micros) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1_000),
+        (None, Some(number)) => (number, 1_000_000),
+        (None, None) => return None,
+    };
+    let (number, scale) = parse_decimal(number).ok()?;
+    let micros = number.checked_mul(unit_micros)?;
+    // A store is not timed any finer.
+    let millis = micros.is_multiple_of(1_000 * scale).then(|| micros / (1_000 * scale))?;
+    let millis = u16::try_from(millis).ok().filter(|millis| *millis <= MOST_TIMEOUT_MS)?;
+    NonZeroU16::new(millis)
+}
+
+fn parse_span(text: &str) -> Result<Span, String> {
+    let micros = match parse_decimal(text) {
+        // Six decimals are microseconds, so nothing is lost.
+        Ok((number, scale)) => number.checked_mul(1_000_000 / scale),
+        Err(NotDecimal::TooLong) => None,
+        Err(NotDecimal::TooFine) => {
+            return Err(format!("the window {} is finer than a microsecond: round it", quoted(text)));
+        }
+        Err(NotDecimal::Negative) => {
+            return Err(format!(
+                "a window {} is below zero: write how long it is, like 60 or 1h",
+                quoted(text)
+            ));
+        }
+        Err(NotDecimal::Other) => return parse_period(text),
+    };
+    match micros {
+        Some(0) => Err("a window of 0 has no rate: write how long it is, like 60 or 1h".to_owned()),
+        Some(micros) if Span::micros(micros).get() == micros => Ok(Span::micros(micros)),
+        _ => Err(format!("the window {} is too long: write at most 100 years", quoted(text))),
+    }
+}
+
+/// A period as quotas have it.
+fn parse_period(text: &str) -> Result<Span, String> {
+    let shape = || {
+        format!(
+            "cannot read {} as a window: write seconds, like 60, or a period, like 90s or 1h",
+            quoted(text)
+        )
+    };
+    if text.contains(['/', '\n']) || text.contains("burst") {
+        return Err(shape());
+    }
+    format!("1/{text}").parse().map(|quota: Quota| quota.per()).map_err(|error| match error {
+        QuotaError::Period { .. } => shape(),
+        error => error.to_string(),
+    })
+}
+
+fn parse_moment(text: &str) -> Result<Micros, String> {
+    let micros = if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        text.parse().ok().and_then(|seconds: u64| seconds.checked_mul(1_000_000))
+    } else {
+        let stamp = match text.parse::<Timestamp>() {
+            Ok(stamp) => stamp,
+            // A date is ten characters; longer text has a time that would be lost.
+            Err(_) if text.len() == 10 => {
+                let midnight = text.parse::<Date>().and_then(|date| date.to_zoned(TimeZone::UTC));
+                midnight.map_err(|_| moment_shape())?.timestamp()
+            }
+            Err(_) => return Err(moment_shape()),
+        };
+        let micros = stamp.as_microsecond();
+        Some(u64::try_from(micros).map_err(|_| "is before 1970: leave out what no longer holds".to_owned())?)
+    };
+    match micros {
+        Some(micros) if Micros::new(micros).get() == micros => Ok(Micros::new(micros)),
+        _ => Err("is after the year 2255: write seconds since 1970, not milliseconds, or a date".to_owned()),
+    }
+}
+
+fn moment_shape() -> String {
+    "is no time: write it like 2030-01-31T12:00:00Z (with Z or +01:00 behind it), 2030-01-31, or as seconds \
+     since 1970"
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn windows_are_seconds_or_periods() {
+        let span = |text: &str| parse_span(text).map_err(|_| ());
+        assert_eq!(span("60"), Ok(Span::MINUTE));
+        assert_eq!(span("0.5"), Ok(Span::millis(500)));
+        assert_eq!(span("60s"), Ok(Span::MINUTE));
+        assert_eq!(span("2 weeks"), Ok(Span::micros(2 * Span::WEEK.get())));
+        for bad in
+            ["0", "-1", "1e3", "x", "60/s", "60s burst 3", "0.0000001", "99999999999999", "0s", "60s\n"]
+        {
+            assert!(span(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn timeouts_are_whole_milliseconds_with_their_unit() {
+        let timeout = |text: &str| parse_timeout(text).map(NonZeroU16::get);
+        for (text, millis) in
+            [("20ms", 20), ("1ms", 1), ("1000ms", 1000), ("1s", 1000), (" 0.05 s ", 50), ("2.0ms", 2)]
+        {
+            assert_eq!(timeout(text), Some(millis), "{text}");
+        }
+        for bad in
+            ["", "20", "0ms", "1001ms", "1.001s", "2s", "0.5ms", "-1ms", "ms", "s", "20us", "1min", "20 m s"]
+        {
+            assert_eq!(timeout(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn moments_are_times_dates_or_seconds() {
+        let moment = |text: &str| parse_moment(text).map(|moment| moment.get() / 1_000_000).map_err(|_| ());
+        assert_eq!(moment("2030-01-31T12:00:00Z"), Ok(1_896_091_200));
+        assert_eq!(moment("2030-01-31T13:00:00+01:00"), Ok(1_896_091_200));
+        assert_eq!(moment("2030-01-31"), Ok(1_896_048_000));
+        assert_eq!(moment("1896048000"), Ok(1_896_048_000));
+        for bad in
+            ["2030-01-31T12:00:00", "2030-02-30", "tomorrow", "1969-12-31", "1896048000000", "2300-01-01", ""]
+        {
+            assert!(moment(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_decimal_is_exactly_what_is_written(whole in 0u32.., fraction in "[0-9]{0,6}") {
+            let text = if fraction.is_empty() { whole.to_string() } else { format!("{whole}.{fraction}") };
+            let (number, scale) = parse_decimal(&text).unwrap();
+            // The digits that are left out are zeros: put back, the number has the digits that were written.
+            let millionths: u64 = format!("{whole}{fraction:0<6}").parse().unwrap();
+            prop_assert_eq!(number * (1_000_000 / scale), millionths);
+            if number > 0 {
+                let ratio = Ratio::new(number, scale);
+                prop_assert_eq!(u128::from(ratio.above) * u128::from(scale), u128::from(number) * u128::from(ratio.below));
+                prop_assert_eq!(1_000_000 % ratio.below, 0);
+            }
+        }
+
+        #[test]
+        fn a_seventh_decimal_is_refused_unless_it_is_zero(whole in 0u32.., fraction in "[0-9]{6}", last in 1u8..=9) {
+            let finer = format!("{whole}.{fraction}{last}");
+            let padded = format!("{whole}.{fraction}0");
+            prop_assert_eq!(parse_decimal(&finer), Err(NotDecimal::TooFine));
+            prop_assert!(parse_decimal(&padded).is_ok());
+        }
+    }
+}

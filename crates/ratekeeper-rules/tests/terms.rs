@@ -1,0 +1,73 @@
+//! What a file says of the store reaches every draw: of rules, the base, and limits that come with requests.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+
+use ratekeeper_core::{Consistency, Draw, FailureMode, Law, Limit, Micros, Terms};
+use ratekeeper_rules::{Plan, Request, RuleSet, Stated, Verb, read};
+
+const FILE: &str = "
+rules:
+  - {id: login, match: {path: /login}, limit: 5/min, on_store_failure: closed, store_timeout: 20ms}
+  - {id: trial, match: {path: /login}, limit: 1/min, shadow: true, consistency: local}
+  - {id: tenants, match: {path: /login}, key: tenant, limit: 50/min, consistency: leased, on_store_failure: local}
+  - {id: inherits, match: {path: /inherits}}
+default: {limit: 100/min}
+tiers: {pro: 1000/min}
+clients: {acme: 5000/min}
+";
+
+fn terms(is_shadow: bool, consistency: Consistency, on_failure: FailureMode, millis: u16) -> Terms {
+    Terms { is_shadow, consistency, on_failure, deadline: millis.try_into().ok() }
+}
+
+fn compile(more: &str) -> RuleSet {
+    let review = read(&format!("{FILE}{more}"), Micros::EPOCH);
+    RuleSet::compile(&review.spec.unwrap()).unwrap()
+}
+
+/// The terms of each draw that a request makes.
+fn of(rules: &RuleSet, request: &Request<'_>) -> Vec<Terms> {
+    let mut plan = Plan::new();
+    plan.add(rules, Verb::Check, request, || Micros::EPOCH);
+    plan.bound(plan.cases()[0]).0.iter().map(Draw::terms).collect()
+}
+
+fn of_stated(rules: &RuleSet) -> Terms {
+    let mut plan = Plan::new();
+    let limit = Limit::new(Law::TokenBucket, "1/s".parse().unwrap()).unwrap();
+    plan.add_stated(rules, Stated::Key, &limit, Verb::Check, &Request::new("a"));
+    plan.bound(plan.cases()[0]).0[0].terms()
+}
+
+#[test]
+fn a_rule_says_it_for_itself_and_the_file_for_all_others() {
+    use Consistency::{Exact, Leased, Local};
+    use FailureMode::{Closed, Open};
+    let rules = compile("on_store_failure: open\nconsistency: exact\nstore_timeout: 70ms\n");
+    let login = Request { endpoint: "/login", attributes: &[("tenant", "t")], ..Request::new("a") };
+    assert_eq!(
+        of(&rules, &login),
+        [
+            terms(false, Exact, Closed, 20),
+            terms(true, Local, Open, 70),
+            terms(false, Leased, FailureMode::Local, 70),
+        ]
+    );
+    let files = terms(false, Exact, Open, 70);
+    for request in [
+        Request::new("a"),
+        Request { tier: "pro", ..Request::new("a") },
+        Request::new("acme"),
+        Request { endpoint: "/inherits", ..Request::new("a") },
+    ] {
+        assert_eq!(of(&rules, &request), [files], "{request:?}");
+    }
+    assert_eq!(of_stated(&rules), files);
+}
+
+#[test]
+fn a_file_that_says_nothing_leaves_it_at_what_is_usual() {
+    let rules = compile("");
+    assert_eq!(of(&rules, &Request::new("a")), [Terms::default()]);
+    assert_eq!(of_stated(&rules), Terms::default());
+    assert_eq!(of_stated(&RuleSet::default()), Terms::default());
+}

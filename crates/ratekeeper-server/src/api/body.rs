@@ -1,0 +1,355 @@
+//! What a client sends: a check, or many.
+//!
+//! Everything is bounded and borrowed from the body where it can be. What can't be read is refused with the place and
+//! the reason, and costs nothing.
+
+use ratekeeper::MAX_KEY_BYTES;
+use ratekeeper::rules::{Attribute, Request};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+
+/// The most characters of an endpoint.
+pub(crate) const MAX_ENDPOINT_CHARS: usize = 8192;
+/// The most characters of a method, a tier or an attribute's name.
+pub(crate) const MAX_NAME_CHARS: usize = 128;
+/// The most characters of an attribute's value.
+pub(crate) const MAX_VALUE_CHARS: usize = 4096;
+/// The most attributes of a check.
+pub(crate) const MAX_ATTRIBUTES: usize = 32;
+
+/// A check as it is sent.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Fields<'a> {
+    #[serde(borrow, default)]
+    client_key: Option<ClientKey<'a>>,
+    #[serde(borrow, default)]
+    endpoint: Option<Endpoint<'a>>,
+    #[serde(borrow, default)]
+    method: Option<Name<'a>>,
+    #[serde(borrow, default)]
+    tier: Option<Name<'a>>,
+    #[serde(default)]
+    ip: Option<Address>,
+    #[serde(borrow, default)]
+    attributes: Option<Attributes<'a>>,
+    #[serde(default)]
+    cost: Option<Cost>,
+}
+
+/// A check as it is sent: an object. Serde would also take the fields as a list, in an order that nobody was told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CheckBody<'a>(Fields<'a>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for CheckBody<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CheckBody<'a>, D::Error> {
+        deserializer.deserialize_map(CheckVisitor)
+    }
+}
+
+struct CheckVisitor;
+
+impl<'de> Visitor<'de> for CheckVisitor {
+    type Value = CheckBody<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a check to be an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<CheckBody<'de>, A::Error> {
+        Fields::deserialize(MapAccessDeserializer::new(map)).map(CheckBody)
+    }
+}
+
+impl<'a> CheckBody<'a> {
+    /// Whether it says who asks at all.
+    pub(crate) fn says_who(&self) -> bool {
+        let has_attributes = self.0.attributes.as_ref().is_some_and(|attributes| !attributes.0.is_empty());
+        self.0.client_key.is_some() || self.0.ip.is_some() || has_attributes
+    }
+
+    pub(crate) fn has_key(&self) -> bool {
+        self.0.client_key.is_some()
+    }
+
+    /// Has `use_it` look at the request that it stands for.
+    pub(crate) fn with_request<T>(&self, use_it: impl FnOnce(&Request<'_>) -> T) -> T {
+        let attributes: Vec<Attribute<'_>>;
+        let attributes = match &self.0.attributes {
+            None => &[][..],
+            Some(known) => {
+                attributes = known.0.iter().map(|(name, value)| (&**name, &**value)).collect();
+                &attributes
+            }
+        };
+        use_it(&Request {
+            client_key: self.0.client_key.as_ref().map_or("", |key| &key.0),
+            endpoint: self.0.endpoint.as_ref().map_or("", |endpoint| &endpoint.0),
+            method: self.0.method.as_ref().map_or("", |method| &method.0),
+            tier: self.0.tier.as_ref().map_or("", |tier| &tier.0),
+            ip: self.0.ip.as_ref().map(|ip| ip.0),
+            attributes,
+            descriptor: None,
+            cost: self.0.cost.as_ref().map_or(1, |cost| cost.0),
+        })
+    }
+}
+
+/// Reads text that stays where it is, unless it has escapes to be undone, and has between so many characters and so many.
+fn bounded<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    least: usize,
+    most: usize,
+    expected: &'static str,
+) -> Result<Cow<'de, str>, D::Error> {
+    let text = deserializer.deserialize_str(Text { expected })?;
+    // It has no more characters than bytes, so nearly always there is nothing to count.
+    let length = if text.len() <= most { text.len() } else { text.chars().count() };
+    match (least..=most).contains(&length) {
+        true => Ok(text),
+        false => Err(D::Error::invalid_length(length, &expected)),
+    }
+}
+
+/// Whom the request is counted for: never empty, never too long.
+#[derive(Clone, Debug)]
+struct ClientKey<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for ClientKey<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ClientKey<'a>, D::Error> {
+        let expected = "client_key to be text of 1 to 4096 bytes";
+        let key = bounded(deserializer, 1, usize::MAX, expected)?;
+        // Stores have to keep it, so it is bytes that count.
+        match key.len() <= MAX_KEY_BYTES {
+            true => Ok(ClientKey(key)),
+            false => Err(D::Error::invalid_length(key.len(), &expected)),
+        }
+    }
+}
+
+/// What the request is for.
+#[derive(Clone, Debug)]
+struct Endpoint<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Endpoint<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Endpoint<'a>, D::Error> {
+        bounded(deserializer, 0, MAX_ENDPOINT_CHARS, "endpoint to be text of at most 8192 characters")
+            .map(Endpoint)
+    }
+}
+
+/// A method or a tier.
+#[derive(Clone, Debug)]
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name<'a>, D::Error> {
+        bounded(deserializer, 0, MAX_NAME_CHARS, "method and tier to be text of at most 128 characters")
+            .map(Name)
+    }
+}
+
+/// The client's address.
+#[derive(Clone, Copy, Debug)]
+struct Address(IpAddr);
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Address, D::Error> {
+        let expected = "ip to be an address, like 192.0.2.7 or 2001:db8::1";
+        let text = deserializer.deserialize_str(Text { expected })?;
+        text.parse().map(Address).map_err(|_| {
+            let shown = text.char_indices().nth(64).map_or(&*text, |(end, _)| &text[..end]);
+            D::Error::invalid_value(Unexpected::Str(shown), &expected)
+        })
+    }
+}
+
+/// Names and values. A name that comes twice is a mistake.
+#[derive(Clone, Debug, Default)]
+struct Attributes<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Attributes<'a>, D::Error> {
+        deserializer.deserialize_map(AttributesVisitor)
+    }
+}
+
+struct AttributesVisitor;
+
+impl<'de> Visitor<'de> for AttributesVisitor {
+    type Value = Attributes<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("attributes to be an object of at most 32 names, each with text")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Attributes<'de>, A::Error> {
+        let mut attributes = Vec::new();
+        while let Some((AttributeName(name), AttributeValue(value))) = map.next_entry()? {
+            if attributes.len() == MAX_ATTRIBUTES {
+                return Err(A::Error::invalid_length(MAX_ATTRIBUTES + 1, &self));
+            }
+            if attributes.iter().any(|(known, _)| *known == name) {
+                return Err(A::Error::custom(format!("duplicate attribute `{name}`")));
+            }
+            attributes.push((name, value));
+        }
+        Ok(Attributes(attributes))
+    }
+}
+
+struct AttributeName<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for AttributeName<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttributeName<'a>, D::Error> {
+        bounded(deserializer, 1, MAX_NAME_CHARS, "an attribute's name to be text of 1 to 128 characters")
+            .map(AttributeName)
+    }
+}
+
+struct AttributeValue<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for AttributeValue<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttributeValue<'a>, D::Error> {
+        bounded(deserializer, 0, MAX_VALUE_CHARS, "an attribute to be text of at most 4096 characters")
+            .map(AttributeValue)
+    }
+}
+
+/// Text that stays where it is, unless it has escapes to be undone.
+struct Text {
+    expected: &'static str,
+}
+
+impl<'de> Visitor<'de> for Text {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Cow<'de, str>, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Cow<'de, str>, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+/// How many units the request takes.
+#[derive(Clone, Copy, Debug)]
+struct Cost(u32);
+
+impl<'de> Deserialize<'de> for Cost {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cost, D::Error> {
+        deserializer.deserialize_u32(WholeNumber).map(Cost)
+    }
+}
+
+struct WholeNumber;
+
+impl Visitor<'_> for WholeNumber {
+    type Value = u32;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cost to be a whole number from 0 to 4294967295")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u32, E> {
+        u32::try_from(number).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+
+    /// `2.0` is a whole number too, and what some languages write for one.
+    fn visit_f64<E: Error>(self, number: f64) -> Result<u32, E> {
+        match number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "it is whole and in range"
+            )]
+            true => Ok(number as u32),
+            false => Err(E::invalid_value(Unexpected::Float(number), &self)),
+        }
+    }
+}
+
+/// Many checks: `{"checks": [...]}`. Each is handed over as soon as it is read.
+pub(crate) struct Batch<F> {
+    /// The most checks.
+    pub(crate) most: usize,
+    /// Takes one, and says what is wrong with it.
+    pub(crate) take: F,
+}
+
+impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::DeserializeSeed<'de> for Batch<F> {
+    type Value = usize;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<usize, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for Batch<F> {
+    type Value = usize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with checks")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<usize, A::Error> {
+        match map.next_key::<Cow<'de, str>>()? {
+            Some(field) if field == "checks" => {}
+            Some(field) => return Err(A::Error::unknown_field(&field, &["checks"])),
+            None => return Err(A::Error::missing_field("checks")),
+        }
+        let count = map.next_value_seed(Checks { most: self.most, take: self.take })?;
+        match map.next_key::<Cow<'de, str>>()? {
+            None => Ok(count),
+            Some(field) if field == "checks" => Err(A::Error::duplicate_field("checks")),
+            Some(field) => Err(A::Error::unknown_field(&field, &["checks"])),
+        }
+    }
+}
+
+struct Checks<F> {
+    most: usize,
+    take: F,
+}
+
+impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::DeserializeSeed<'de>
+    for Checks<F>
+{
+    type Value = usize;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<usize, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for Checks<F> {
+    type Value = usize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "checks to be a list of at most {} checks", self.most)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<usize, A::Error> {
+        let mut count = 0;
+        loop {
+            // Whoever sent thousands is told which of them, counted from 0 as their program counts.
+            let about = |said: &dyn fmt::Display| A::Error::custom(format!("check {count}: {said}"));
+            let next = list.next_element::<CheckBody<'de>>().map_err(|error| about(&error))?;
+            let Some(check) = next else { return Ok(count) };
+            if count == self.most {
+                return Err(A::Error::invalid_length(count + 1, &self));
+            }
+            (self.take)(check).map_err(|said| about(&said))?;
+            count += 1;
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The services that every gRPC server has: health and reflection, as tonic makes them.
+
+use super::load::{Load, failure};
+use crate::http::Orders;
+use hyper::body::{Body, Bytes, Frame, Incoming};
+use hyper::{Request, Response};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tonic::Status;
+use tonic::codegen::Service;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+
+/// What is asked of them is short: the name of a service or of a message.
+const MAX_MESSAGE_BYTES: usize = 16 * 1024;
+/// What reflection tells of our services and of Envoy's.
+const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
+/// What can be asked for its health: the server as a whole, and each of its services.
+const SERVICES: [&str; 3] = ["", "ratekeeper.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"];
+
+type Answer = Pin<Box<dyn Future<Output = Response<tonic::body::Body>> + Send>>;
+type Serve = Box<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
+
+/// Health and reflection.
+pub(super) struct Standard {
+    reporter: HealthReporter,
+    health: Serve,
+    reflection_v1: Serve,
+    reflection_v1alpha: Serve,
+}
+
+impl Standard {
+    pub(super) fn new() -> Standard {
+        let reporter = HealthReporter::new();
+        let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()));
+        let reflection = || {
+            let builder = tonic_reflection::server::Builder::configure();
+            let builder = builder.register_encoded_file_descriptor_set(DESCRIPTORS);
+            builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let known = "the descriptors are generated with the messages";
+        Standard {
+            reporter,
+            health: serve(health.max_decoding_message_size(MAX_MESSAGE_BYTES)),
+            reflection_v1: serve(
+                reflection().build_v1().expect(known).max_decoding_message_size(MAX_MESSAGE_BYTES),
+            ),
+            reflection_v1alpha: serve(
+                reflection().build_v1alpha().expect(known).max_decoding_message_size(MAX_MESSAGE_BYTES),
+            ),
+        }
+    }
+
+    /// Says of all services that they serve, or no longer do.
+    pub(super) async fn report(&self, is_serving: bool) {
+        let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        for service in SERVICES {
+            self.reporter.set_service_status(service, status).await;
+        }
+    }
+
+    /// Answers a request, if it is for one of these services.
+    pub(super) async fn reply(
+        &self,
+        request: Request<Incoming>,
+        orders: Orders,
+    ) -> Result<Response<Load>, Status> {
+        let path = request.uri().path();
+        let (service, _) = path.strip_prefix('/').and_then(|path| path.split_once('/')).unwrap_or_default();
+        let serve = match service {
+            "grpc.health.v1.Health" => &self.health,
+            "grpc.reflection.v1.ServerReflection" => &self.reflection_v1,
+            "grpc.reflection.v1alpha.ServerReflection" => &self.reflection_v1alpha,
+            _ => return Err(unknown(path)),
+        };
+        Ok(serve(request).await.map(|body| Load::Stream(Box::pin(Guest { body: Some(body), orders }))))
+    }
+}
+
+/// Whether a path is that of the health service, which load balancers ask without a token.
+pub(super) fn is_health(path: &str) -> bool {
+    path.starts_with("/grpc.health.v1.Health/")
+}
+
+fn unknown(path: &str) -> Status {
+    let shown: String = path.chars().take(128).collect();
+    Status::unimplemented(format!(
+        "there is no method {shown}: there are ratekeeper.v1.RateLimiter, envoy.service.ratelimit.v3.RateLimitService, \
+         grpc.health.v1.Health and grpc.reflection.v1.ServerReflection"
+    ))
+}
+
+/// Has a service of tonic's answer.
+fn serve<T>(service: T) -> Serve
+where
+    T: Service<Request<Incoming>, Response = Response<tonic::body::Body>, Error = std::convert::Infallible>,
+    T: Clone + Send + Sync + 'static,
+    T::Future: Send + 'static,
+{
+    Box::new(move |request| {
+        // It is always ready.
+        let answer = service.clone().call(request);
+        Box::pin(async move { answer.await.unwrap_or_else(|never| match never {}) })
+    })
+}
+
+/// A body of tonic's that leaves when the server stops: to watch a service's health, say, never ends by itself.
+struct Guest {
+    body: Option<tonic::body::Body>,
+    orders: Orders,
+}
+
+impl Body for Guest {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
+            return Poll::Ready(frame);
+        }
+        let is_gone = self.orders.poll_gone(cx).is_ready();
+        if !is_gone && !self.orders.is_draining() {
+            return Poll::Pending;
+        }
+        self.body = None;
+        let status = Status::unavailable("the server is stopping");
+        Poll::Ready(Some(Ok(Frame::trailers(failure(&status)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+}

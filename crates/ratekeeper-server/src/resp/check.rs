@@ -1,0 +1,228 @@
+//! `RK.CHECK`: a request that is held to the rules.
+
+use super::commands::is;
+use super::decode::Args;
+use super::mistake::Mistake;
+use super::reply::Shown;
+use super::throttle::{key, whole, wrong_arity};
+use ratekeeper::rules::{Attribute, Request};
+use std::net::IpAddr;
+
+/// The most characters of an endpoint. This and the next three are as the HTTP API has them.
+const MAX_ENDPOINT_CHARS: usize = 8192;
+/// The most characters of a method, a tier or an attribute's name.
+const MAX_NAME_CHARS: usize = 128;
+/// The most characters of an attribute's value.
+const MAX_VALUE_CHARS: usize = 4096;
+/// The most attributes of a check.
+const MAX_ATTRIBUTES: usize = 32;
+
+const USAGE: &str =
+    "[METHOD method] [IP address] [TIER tier] [ATTR name value] behind key, endpoint and cost";
+
+/// Reads a check, and has `use_it` look at the request that it stands for.
+#[inline]
+pub(super) fn with_request<'a, T>(
+    args: Args<'a>,
+    use_it: impl FnOnce(&Request<'_>) -> T,
+) -> Result<T, Mistake<'a>> {
+    if args.len() < 3 {
+        return Err(wrong_arity(args.name()));
+    }
+    let mut request =
+        Request { endpoint: text("endpoint", args.get(2), MAX_ENDPOINT_CHARS)?, ..Request::new("") };
+    let mut next = 3;
+    if let Some(bytes) = args.get(3)
+        && bytes.first().is_some_and(|byte| !byte.is_ascii_alphabetic())
+    {
+        request.cost = cost(bytes)?;
+        next = 4;
+    }
+    let key_bytes = args.get(1).unwrap_or_default();
+    if args.len() == next {
+        request.client_key = key(key_bytes)?;
+        return Ok(use_it(&request));
+    }
+    let mut attributes = [("", ""); MAX_ATTRIBUTES];
+    let count = read_options(args, next, &mut request, &mut attributes)?;
+    let says_who = request.ip.is_some() || count > 0;
+    request.client_key = match key(key_bytes) {
+        Err(Mistake::NoKey) if says_who => "",
+        Err(Mistake::NoKey) => return Err(Mistake::Nobody),
+        key => key?,
+    };
+    Ok(use_it(&Request { attributes: &attributes[..count], ..request }))
+}
+
+/// Reads what stands behind the cost, and gives how many attributes there are.
+fn read_options<'a>(
+    args: Args<'a>,
+    mut next: usize,
+    request: &mut Request<'a>,
+    attributes: &mut [Attribute<'a>; MAX_ATTRIBUTES],
+) -> Result<usize, Mistake<'a>> {
+    let mut count = 0;
+    while let Some(word) = args.get(next) {
+        let value = args.get(next + 1).ok_or(Mistake::Syntax { near: Shown(word), usage: USAGE })?;
+        next += 2;
+        if is(word, "method") {
+            once("METHOD", request.method.is_empty())?;
+            request.method = text("METHOD", Some(value), MAX_NAME_CHARS)?;
+        } else if is(word, "tier") {
+            once("TIER", request.tier.is_empty())?;
+            request.tier = text("TIER", Some(value), MAX_NAME_CHARS)?;
+        } else if is(word, "ip") {
+            once("IP", request.ip.is_none())?;
+            request.ip = Some(address(value)?);
+        } else if is(word, "attr") {
+            let name = text("ATTR name", Some(value), MAX_NAME_CHARS)?;
+            let value = args.get(next).ok_or(Mistake::Syntax { near: Shown(value), usage: USAGE })?;
+            next += 1;
+            if name.is_empty() {
+                return Err(Mistake::NoName);
+            }
+            if attributes[..count].iter().any(|(known, _)| *known == name) {
+                return Err(Mistake::AttributeTwice { name: Shown(name.as_bytes()) });
+            }
+            let place =
+                attributes.get_mut(count).ok_or(Mistake::TooManyAttributes { most: MAX_ATTRIBUTES })?;
+            *place = (name, text("ATTR value", Some(value), MAX_VALUE_CHARS)?);
+            count += 1;
+        } else {
+            return Err(Mistake::Syntax { near: Shown(word), usage: USAGE });
+        }
+    }
+    Ok(count)
+}
+
+fn once(what: &'static str, is_first: bool) -> Result<(), Mistake<'static>> {
+    if is_first { Ok(()) } else { Err(Mistake::Twice { what }) }
+}
+
+fn cost(bytes: &[u8]) -> Result<u32, Mistake<'_>> {
+    let number = whole(bytes).ok_or(Mistake::NotANumber { what: "cost", found: Shown(bytes), like: "1" })?;
+    match number {
+        ..0 => Err(Mistake::Negative { what: "cost", least: 0 }),
+        0.. => u32::try_from(number).map_err(|_| Mistake::TooLarge { what: "cost", most: u32::MAX.into() }),
+    }
+}
+
+fn address(bytes: &[u8]) -> Result<IpAddr, Mistake<'_>> {
+    let parsed = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
+    parsed.ok_or(Mistake::NoAddress { found: Shown(bytes) })
+}
+
+fn text<'a>(what: &'static str, bytes: Option<&'a [u8]>, most: usize) -> Result<&'a str, Mistake<'a>> {
+    let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| Mistake::NotText { what })?;
+    // It has no more characters than bytes, so nearly always there is nothing to count.
+    match text.len() <= most || text.chars().count() <= most {
+        true => Ok(text),
+        false => Err(Mistake::LongText { what, most }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{check, list, office, told};
+    use super::*;
+
+    const RULES: &str = "
+rules:
+  - {id: orders, match: {path: '/orders/{id}', method: POST}, limits: [2/min, 3/h]}
+  - {id: tenants, match: {attributes: {tenant: '*'}}, key: [tenant], limit: 10/min}
+  - {id: addresses, match: {path: /login}, key: [ip], limit: 1/min}
+tiers:
+  pro: {limit: 1000/min}
+default: {limit: 100/min}
+allow: [friend]
+deny: [foe]
+";
+
+    #[test]
+    fn rules_decide_and_the_limit_that_binds_is_told() {
+        check(
+            RULES,
+            None,
+            "RK.CHECK a /x => 0 100 99 -1 1
+             RK.CHECK a /y 9 => 0 100 90 -1 6
+             RK.CHECK a '' 0 => 0 100 90 -1 6
+             RK.CHECK a /x 91 => 1 100 90 1 6
+             RK.CHECK a /x 101 => 1 100 90 -1 6
+             rk.check p /x tier pro => 0 1000 999 -1 1
+             RK.CHECK b /orders/7 METHOD POST => 0 2 1 -1 30
+             RK.CHECK b /orders/8 1 method POST => 0 2 0 -1 60
+             RK.CHECK b /orders/8 METHOD POST => 1 2 0 30 60
+             RK.CHECK b /orders/8 METHOD GET => 0 100 99 -1 1
+             RK.CHECK c /login IP 192.0.2.7 => 0 1 0 -1 60
+             RK.CHECK d /login IP 192.0.2.7 => 1 1 0 60 60
+             RK.CHECK '' /login IP 192.0.2.8 => 0 1 0 -1 60
+             RK.CHECK e /x ATTR tenant acme => 0 10 9 -1 6
+             RK.CHECK f /x 9 ATTR tenant acme => 0 10 0 -1 60
+             RK.CHECK '' /x ATTR tenant other ATTR more '' => 0 10 9 -1 6
+             RK.CHECK friend /x 1000 => 0 -1 -1 -1 0
+             RK.CHECK foe /x => 1 0 0 -1 0",
+        );
+        check("rules: []", None, "RK.CHECK a /x 1000 => 0 -1 -1 -1 0");
+    }
+
+    #[test]
+    fn bad_arguments_say_what_to_write_and_take_nothing() {
+        check(
+            "default: {limit: 100/min}",
+            None,
+            "RK.CHECK => -ERR wrong number of arguments for 'rk.check' command: write RK.CHECK key endpoint [cost] \
+                [METHOD method] [IP address] [TIER tier] [ATTR name value]
+             RK.CHECK a => -ERR wrong number of arguments...
+             RK.CHECK '' /x => -ERR key is empty: say whom to count for
+             RK.CHECK '' /x 1 METHOD GET => -ERR nobody is named: give a key, or IP, or ATTR
+             RK.CHECK a /x -1 => -ERR cost is negative: write at least 0
+             RK.CHECK a /x 1.5 => -ERR cost is not a whole number: '1.5': write digits, like 1
+             RK.CHECK a /x 4294967296 => -ERR cost is too large: write at most 4294967295
+             RK.CHECK a /x 99999999999999999999 => -ERR cost is not a whole number...
+             RK.CHECK a /x COST 1 => -ERR syntax error near 'COST': write [METHOD method] [IP address]...
+             RK.CHECK a /x '' => -ERR syntax error near ''...
+             RK.CHECK a /x METHOD => -ERR syntax error near 'METHOD'...
+             RK.CHECK a /x ATTR tenant => -ERR syntax error near 'tenant'...
+             RK.CHECK a /x 1 1 => -ERR syntax error near '1'...
+             RK.CHECK a /x METHOD GET METHOD GET => -ERR METHOD is written twice: write it once
+             RK.CHECK a /x TIER a TIER b => -ERR TIER is written twice: write it once
+             RK.CHECK a /x IP 1.2.3.4 IP ::1 => -ERR IP is written twice: write it once
+             RK.CHECK a /x IP 1.2.3.4:80 => -ERR IP is no address: '1.2.3.4:80': write one like 192.0.2.7 or 2001:db8::1
+             RK.CHECK a /x ATTR b 1 ATTR b 2 => -ERR ATTR 'b' is written twice: each name has one value
+             RK.CHECK a /x ATTR '' 1 => -ERR ATTR name is empty...
+             RK.CHECK a /x => 0 100 99 -1 1",
+        );
+    }
+
+    #[test]
+    fn everything_has_a_bound() {
+        let (office, _) = office("default: {limit: 100/min}", None);
+        let check = |more: &[&[u8]]| told(&office, &list([&[&b"RK.CHECK"[..]], more].concat())).0;
+        let long = "é".repeat(8193).into_bytes();
+        let said = check(&[b"a", &long]);
+        assert_eq!(said, "-ERR endpoint is too long: write at most 8192 characters\r\n");
+        let said = check(&[b"a", &long[..2 * 8192]]);
+        assert_eq!(said, "*5\r\n:0\r\n:100\r\n:99\r\n:-1\r\n:1\r\n");
+        for (option, most) in [("METHOD", 128), ("TIER", 128)] {
+            let said = check(&[b"a", b"/", option.as_bytes(), &long[..2 * most + 2]]);
+            assert_eq!(said, format!("-ERR {option} is too long: write at most {most} characters\r\n"));
+        }
+        let said = check(&[b"a", b"/", b"ATTR", &long[..258], b""]);
+        assert_eq!(said, "-ERR ATTR name is too long: write at most 128 characters\r\n");
+        let said = check(&[b"a", b"/", b"ATTR", b"b", &long[..2 * 4097]]);
+        assert_eq!(said, "-ERR ATTR value is too long: write at most 4096 characters\r\n");
+        for bytes in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80"] {
+            assert_eq!(
+                check(&[bytes, b"/"]),
+                "-ERR key is not UTF-8 text: send other bytes as hex or base64\r\n"
+            );
+            assert!(check(&[b"a", bytes]).starts_with("-ERR endpoint is not UTF-8 text"));
+        }
+        let names: Vec<String> = (0..33).map(|index| format!("a{index}")).collect();
+        let attributes: Vec<&[u8]> =
+            names.iter().flat_map(|name| [&b"ATTR"[..], name.as_bytes(), b"x"]).collect();
+        let with = |count: usize| check(&[&[&b"a"[..], b"/"], &attributes[..3 * count]].concat());
+        assert_eq!(with(33), "-ERR too many attributes: write at most 32\r\n");
+        assert_eq!(with(MAX_ATTRIBUTES), "*5\r\n:0\r\n:100\r\n:98\r\n:-1\r\n:2\r\n");
+    }
+}

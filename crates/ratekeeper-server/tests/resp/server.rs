@@ -1,0 +1,64 @@
+//! A RESP port in this process, and a client that sees every byte.
+
+use ratekeeper::rules::{RuleSet, read};
+use ratekeeper::{Cap, Gate, MemoryStore, Micros, SystemClock};
+use ratekeeper_server::{Setup, Token, serve};
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+pub(crate) const RULES: &str = "default: {limit: 1000000000/day}";
+pub(crate) const TOKEN: &str = "0123456789abcdef";
+
+/// Serves until `stop`, with a token if there is to be one.
+pub(crate) async fn serve_until(
+    token: Option<&str>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> (SocketAddr, impl Future<Output = ()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let store = MemoryStore::with(SystemClock::new(), Cap::keys(100_000)).unwrap();
+    let rules = RuleSet::compile(&read(RULES, Micros::EPOCH).spec.unwrap()).unwrap();
+    let gate = Gate::new(rules, store, SystemClock::new());
+    let mut setup = Setup::http(listener);
+    setup.resp = setup.http.take();
+    setup.api.token = token.map(|text| Token::parse(text).unwrap());
+    let serving = tokio::spawn(serve(gate, setup, mpsc::channel(1).1, stop));
+    (address, async { serving.await.unwrap() })
+}
+
+/// One connection.
+pub(crate) struct Client(pub(crate) TcpStream);
+
+impl Client {
+    pub(crate) async fn connect(address: SocketAddr) -> Client {
+        let stream = TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client(stream)
+    }
+
+    /// Sends a command, and reads as many lines as it is answered with.
+    pub(crate) async fn ask(&mut self, line: &str, lines: usize) -> String {
+        let _ = self.0.write_all(&command(line)).await;
+        self.lines(lines).await
+    }
+
+    /// Reads so many lines, or to the end.
+    pub(crate) async fn lines(&mut self, lines: usize) -> String {
+        let mut read = Vec::new();
+        while read.iter().filter(|byte| **byte == b'\n').count() < lines {
+            match self.0.read_buf(&mut read).await {
+                Ok(0) | Err(_) => break,
+                Ok(_) => {}
+            }
+        }
+        String::from_utf8(read).unwrap()
+    }
+}
+
+/// A command as clients send it.
+pub(crate) fn command(line: &str) -> Vec<u8> {
+    let words = line.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    format!("*{}\r\n{}", line.split(' ').count(), words.collect::<String>()).into_bytes()
+}

@@ -1,0 +1,49 @@
+//! Anything that decides requests.
+
+use ratekeeper_core::{Answer, Draw, Draws, Micros, Reading, Retry, Span};
+
+/// Anything that decides requests, as a store does: in order, and each all or nothing.
+pub trait Engine {
+    /// Decides every group at `now`, and says what each of the draws was told.
+    fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<Reply>;
+}
+
+/// What a draw was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// What the limit answered.
+    pub answer: Answer,
+    /// How many units are left.
+    pub remaining: u32,
+    /// How long a queue delays it.
+    pub delay: Span,
+    /// When to come back, if it was refused.
+    pub retry: Option<Retry>,
+    /// How long until everything is back.
+    pub reset: Span,
+}
+
+impl From<&Reading> for Reply {
+    fn from(reading: &Reading) -> Reply {
+        Reply {
+            answer: reading.answer(),
+            remaining: reading.remaining(),
+            delay: reading.delay(),
+            retry: reading.retry(),
+            reset: reading.reset(),
+        }
+    }
+}
+
+impl From<&Draw> for Reply {
+    fn from(draw: &Draw) -> Reply {
+        Reply::from(&draw.reading())
+    }
+}
+
+impl Reply {
+    /// What each of a buffer's draws was told by the store that decided them.
+    pub fn all(decided: &Draws) -> Vec<Reply> {
+        decided.all().iter().map(Reply::from).collect()
+    }
+}

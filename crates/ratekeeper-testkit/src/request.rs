@@ -1,0 +1,123 @@
+//! Requests over several limits, at their worst.
+
+use crate::account::Accounts;
+use crate::engine::Engine;
+use crate::suite;
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, prop_oneof};
+use proptest::test_runner::TestCaseError;
+use ratekeeper_core::{Act, Ask, Draws, Key, Limit, Micros, PermitId, Scope, Span, Terms};
+
+/// When they begin to come: in 2023, at an odd microsecond.
+const START: Micros = Micros::new(1_700_000_000_123_457);
+/// One quota for each of [`suite::laws`].
+const QUOTAS: [&str; 9] =
+    ["10/s burst 4", "20/s burst 3", "11/s burst 5", "9 per 2s", "12/day", "5/s", "6/s", "7/s", "8/s"];
+
+/// Requests that come one call after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Requests(Vec<Call>);
+
+/// Requests that come at once, and how long after those before.
+#[derive(Clone, Debug)]
+struct Call {
+    wait: Span,
+    requests: Vec<Request>,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+struct Request {
+    kind: Kind,
+    wishes: Vec<Wish>,
+}
+
+/// What a request does under all its limits.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Take,
+    Look,
+    Give,
+    Clear,
+}
+
+/// One of its limits, by its number, and what it wants of that.
+#[derive(Clone, Debug)]
+struct Wish {
+    key: usize,
+    limit: usize,
+    units: u32,
+    is_shadow: bool,
+}
+
+/// Requests over two keys and all laws: several limits each, the same one twice included, some of them shadows. Some of
+/// those that come at once are alike.
+pub(crate) fn requests() -> impl Strategy<Value = Requests> {
+    let wish = (0..2_usize, 0..QUOTAS.len(), 0..4_u32, proptest::bool::weighted(0.2));
+    let wish = wish.prop_map(|(key, limit, units, is_shadow)| Wish { key, limit, units, is_shadow });
+    let kind = prop_oneof![10 => Just(Kind::Take), 1 => Just(Kind::Look), 1 => Just(Kind::Give), 1 => Just(Kind::Clear)];
+    let request = (kind, vec(wish, 1..5)).prop_map(|(kind, wishes)| Request { kind, wishes });
+    let alike = (request, 1..4_usize).prop_map(|(request, times)| vec![request; times]);
+    let wait = prop_oneof![9 => 0..200_000_u64, 1 => 0..2 * Span::DAY.get()].prop_map(Span::micros);
+    let call = (wait, vec(alike, 1..4))
+        .prop_map(|(wait, requests)| Call { wait, requests: requests.into_iter().flatten().collect() });
+    vec(call, 1..20).prop_map(Requests)
+}
+
+impl Requests {
+    /// Runs them through an engine and the models, which must tell the same.
+    ///
+    /// # Errors
+    /// They do not: it says where.
+    pub(crate) fn check(&self, engine: &mut impl Engine) -> Result<(), TestCaseError> {
+        let limits = limits();
+        let (mut models, mut now, mut permits) = (Accounts::of_models(), START, 0);
+        for (index, call) in self.0.iter().enumerate() {
+            now = now.plus(call.wait);
+            let draws = call.draws(&limits, &mut permits);
+            let (told, expected) = (engine.decide(now, &draws), models.decide(now, &draws));
+            for ((draw, told), expected) in draws.all().iter().zip(&told).zip(&expected) {
+                if told != expected {
+                    return Err(TestCaseError::fail(format!(
+                        "call {index} at {now:?}: {} {:?} of {}\n  engine {told:?}\n  model  {expected:?}",
+                        draw.limit(),
+                        draw.act(),
+                        draws.key(draw)
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Call {
+    /// Its requests as draws. Who takes has a permit of its own; who gives back, one that was given out before.
+    fn draws(&self, limits: &[Limit], permits: &mut u64) -> Draws {
+        let mut draws = Draws::new();
+        for request in &self.requests {
+            draws.begin();
+            for wish in &request.wishes {
+                *permits += 1;
+                let (act, permit) = match request.kind {
+                    Kind::Take => (Act::Take(Ask::exactly(wish.units)), *permits),
+                    Kind::Look => (Act::Look(Ask::exactly(wish.units)), *permits),
+                    Kind::Give => (Act::Give(wish.units), *permits - u64::from(wish.units).min(*permits)),
+                    Kind::Clear => (Act::Clear, *permits),
+                };
+                let key = Key::new(["client", ["a", "b"][wish.key]]).expect("it is short");
+                let scope = Scope(wish.limit as u64);
+                draws.push(key.borrow(), scope, limits[wish.limit], act, PermitId(permit));
+                draws.set_terms(Terms { is_shadow: wish.is_shadow, ..Terms::EXACT });
+            }
+        }
+        draws
+    }
+}
+
+fn limits() -> Vec<Limit> {
+    let limit = |((_, law), quota): ((_, _), &str)| {
+        Limit::new(law, quota.parse().expect("the quota can be read")).expect("the law takes the quota")
+    };
+    suite::laws().into_iter().zip(QUOTAS).map(limit).collect()
+}

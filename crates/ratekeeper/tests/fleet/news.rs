@@ -1,0 +1,39 @@
+//! Nodes count each other.
+
+use super::{connected, eventually};
+use ratekeeper::redis::{Heartbeat, Phase};
+use ratekeeper_testkit::servers::RedisServer;
+use std::sync::Arc;
+
+async fn until_live(heartbeat: &Heartbeat, nodes: u32) {
+    eventually(&format!("{nodes} nodes are counted"), async {
+        while heartbeat.live() != nodes {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_counted_and_the_last_count_stands_while_the_store_is_away() {
+    let mut server = RedisServer::start();
+    let fleet = Arc::new(connected(&server.url()).await);
+    let [first, second, third] = [(); 3].map(|()| Heartbeat::start(Arc::clone(&fleet)));
+    until_live(&first, 3).await;
+    // One leaves in order, and is no longer there at the next beat.
+    second.leave().await;
+    until_live(&first, 2).await;
+    // One dies, and lapses.
+    drop(third);
+    until_live(&first, 1).await;
+    assert!(server.command(&["PTTL", "{rk1:nodes}"]).integer() > 0);
+    let fourth = Heartbeat::start(Arc::clone(&fleet));
+    until_live(&first, 2).await;
+    server.kill();
+    super::until(&super::only(&fleet), Phase::Down).await;
+    assert_eq!(first.live(), 2);
+    fourth.leave().await;
+    assert_eq!(first.live(), 2);
+    server.restart();
+    until_live(&first, 1).await;
+}

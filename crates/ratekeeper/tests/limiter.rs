@@ -1,0 +1,259 @@
+//! The limiter as an embedder uses it.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+
+use ratekeeper::{
+    AcquireError, Act, Ask, Cap, Clock, Draws, Law, Leak, Limit, Limiter, ManualClock, MemoryStore, Micros,
+    PermitId, Quota, Request, Retry, Scope, Span,
+};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const START: Micros = Micros::new(1_700_000_000_000_000);
+
+/// Shows tokio's time, which tests pause and turn.
+#[derive(Debug)]
+struct TokioClock(Instant);
+
+impl Clock for TokioClock {
+    fn now(&self) -> Micros {
+        START.plus(Span::from(self.0.elapsed()))
+    }
+}
+
+fn on_tokio_time(law: Law, quota: &str) -> Limiter<MemoryStore<TokioClock>> {
+    let limit = Limit::new(law, quota.parse::<Quota>().unwrap()).unwrap();
+    let store = MemoryStore::with(TokioClock(Instant::now()), Cap::keys(100)).unwrap();
+    Limiter::with_store(limit, store).unwrap()
+}
+
+#[test]
+fn check_peek_refund_and_reset() {
+    let limiter = Limiter::new("3/day").unwrap();
+    assert_eq!(limiter.peek_now("k").remaining(), 3);
+    assert_eq!(limiter.check_now(Request::from("k").cost(2)).remaining(), 1);
+    assert_eq!(
+        limiter.peek_now(Request::from("k").cost(2)).retry_after().map(|wait| wait.as_secs() / 3600),
+        Some(7)
+    );
+    assert!(!limiter.check_now(Request::from("k").cost(2)).is_allowed());
+    assert_eq!(limiter.refund_now("k").remaining(), 2);
+    assert_eq!(limiter.refund_now(Request::from("k").cost(u32::MAX)).remaining(), 3);
+    assert_eq!(limiter.check_now(Request::from("k").cost(3)).remaining(), 0);
+    assert_eq!(limiter.check_now(Request::from("k").cost(4)).retry(), Some(Retry::Never));
+    limiter.reset_now("k");
+    assert_eq!(limiter.peek_now("k").remaining(), 3);
+    assert!(limiter.check_now(Request::from("k").cost(0)).is_allowed());
+    assert_eq!(limiter.peek_now("other").remaining(), 3);
+}
+
+/// Only a future that may move between threads can be spawned.
+fn is_send<T: Send>(value: T) -> T {
+    value
+}
+
+#[tokio::test]
+async fn the_awaited_calls_say_what_the_others_do() {
+    let limiter = Limiter::new(["3/day", "100/h"]).unwrap();
+    assert_eq!(limiter.check("k").await.unwrap().remaining(), 2);
+    assert_eq!(limiter.peek("k").await.unwrap().remaining(), 2);
+    assert_eq!(limiter.refund("k").await.unwrap().remaining(), 3);
+    assert_eq!(limiter.check(Request::from("k").cost(3)).await.unwrap().remaining(), 0);
+    assert!(!limiter.check("k").await.unwrap().is_allowed());
+    limiter.reset("k").await.unwrap();
+    assert!(limiter.clone().check_now("k").is_allowed());
+    assert!(is_send(limiter.check("k")).await.unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_waits_just_long_enough() {
+    let limiter = on_tokio_time(Law::TokenBucket, "10/s burst 2");
+    let begun = Instant::now();
+    for _ in 0..7 {
+        limiter.acquire("k", Duration::from_secs(1)).await.unwrap();
+    }
+    // Two at once, then five at a tenth of a second each; the timer rounds each wait up to its next millisecond.
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(500) && took <= Duration::from_millis(510), "{took:?}");
+}
+
+#[test]
+fn acquire_outside_of_a_runtime_is_an_error_and_takes_nothing() {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    let limiter = Limiter::new("1/h").unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..2 {
+        let polled = pin!(limiter.acquire("k", Duration::from_secs(7200))).poll(&mut context);
+        assert!(matches!(polled, Poll::Ready(Err(AcquireError::NoRuntime))), "{polled:?}");
+    }
+    assert!(limiter.check_now("k").is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_fails_at_once_where_waiting_would_be_in_vain() {
+    let limiter = on_tokio_time(Law::TokenBucket, "1/s");
+    limiter.acquire("k", Duration::ZERO).await.unwrap();
+    let begun = Instant::now();
+    let refused = limiter.acquire("k", Duration::from_millis(900)).await.unwrap_err();
+    assert!(
+        matches!(&refused, AcquireError::Refused(decision) if decision.retry_after() == Some(Duration::from_secs(1)))
+    );
+    assert_eq!(refused.to_string(), "refused by token_bucket 1/s");
+    assert!(limiter.acquire(Request::from("k").cost(2), Duration::from_secs(3600)).await.is_err());
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    limiter.acquire("k", Duration::from_secs(1)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_lets_each_go_in_its_turn() {
+    let limiter = on_tokio_time(Law::LeakyBucket(Leak::Queue), "10/s burst 5");
+    let begun = Instant::now();
+    let waits = (0..5).map(|_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            limiter.acquire("k", Duration::from_secs(1)).await.unwrap();
+            begun.elapsed().as_millis() / 100
+        })
+    });
+    let waits: Vec<_> = waits.collect();
+    let mut turns = Vec::new();
+    for wait in waits {
+        turns.push(wait.await.unwrap());
+    }
+    assert_eq!(turns, [0, 1, 2, 3, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_would_wait_too_long_in_a_queue_takes_no_place_in_it() {
+    let limiter = on_tokio_time(Law::LeakyBucket(Leak::Queue), "10/s burst 5");
+    assert_eq!(limiter.check_now("k").delay(), Duration::ZERO);
+    assert_eq!(limiter.check_now("k").delay(), Duration::from_millis(100));
+    assert!(limiter.acquire("k", Duration::from_millis(50)).await.is_err());
+    assert_eq!(limiter.check_now("k").delay(), Duration::from_millis(200));
+}
+
+/// Trap: waiting for room in a queue, only to be told at its end that the turn comes too late.
+#[tokio::test(start_paused = true)]
+async fn acquire_does_not_wait_for_a_turn_that_comes_too_late() {
+    let limiter = on_tokio_time(Law::LeakyBucket(Leak::Queue), "10/s burst 3");
+    limiter.check_now("k");
+    limiter.check_now("k");
+    let begun = Instant::now();
+    assert!(limiter.acquire("k", Duration::from_millis(150)).await.is_err());
+    limiter.check_now("k");
+    assert!(
+        limiter.acquire("k", Duration::from_millis(250)).await.is_err(),
+        "room in 100 ms, but its turn in 300"
+    );
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    limiter.acquire("k", Duration::from_millis(310)).await.unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(300));
+}
+
+/// Trap: a sleep of no time at all, which a timer rounds up to a millisecond.
+#[tokio::test(start_paused = true)]
+async fn acquire_takes_no_time_where_there_is_nothing_to_wait_for() {
+    let limiter = on_tokio_time(Law::TokenBucket, "1000/s");
+    let begun = Instant::now();
+    for _ in 0..1000 {
+        limiter.acquire("k", Duration::ZERO).await.unwrap();
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+/// Counts how often it is read.
+#[derive(Debug, Default)]
+struct CountingClock(AtomicU64);
+
+impl Clock for CountingClock {
+    fn now(&self) -> Micros {
+        self.0.fetch_add(1, Relaxed);
+        START
+    }
+}
+
+#[test]
+fn the_clock_is_read_once_a_call() {
+    let clock = Arc::new(CountingClock::default());
+    let store = || MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let reads = || clock.0.swap(0, Relaxed);
+    let one = Limiter::with_store("9/s", store()).unwrap();
+    one.check_now("new");
+    assert_eq!(reads(), 1);
+    one.check_now("new");
+    assert_eq!(reads(), 1);
+    let three = Limiter::with_store(["9/s", "9/min", "9/h"], store()).unwrap();
+    three.check_now("new");
+    assert_eq!(reads(), 1);
+    three.peek_now("new");
+    assert_eq!(reads(), 1);
+    let mut draws = Draws::new();
+    for key in ["a", "b", "c"].iter().cycle().take(100) {
+        draws.begin();
+        draws.push((*key).into(), Scope(0), one.limits()[0], Act::Take(Ask::exactly(1)), PermitId(0));
+    }
+    one.store().draw_now(&mut draws);
+    assert_eq!(reads(), 1);
+}
+
+#[test]
+fn permits_free_their_places_when_they_are_dropped() {
+    let limit = Limit::new(Law::Concurrency, Quota::per_minute(2)).unwrap();
+    let limiter = Limiter::new(limit).unwrap();
+    let first = limiter.hold_now("k").unwrap();
+    let second = limiter.hold_now("k").unwrap();
+    assert_eq!((first.decision().remaining(), second.decision().remaining()), (1, 0));
+    let refused = limiter.hold_now("k").unwrap_err();
+    assert!(refused.retry_after().is_some_and(|wait| wait <= Duration::from_secs(60)));
+    let moved = std::thread::spawn(move || drop(first));
+    moved.join().unwrap();
+    let third = limiter.hold_now("k").unwrap();
+    assert!(limiter.hold_now("k").is_err());
+    drop((second, third));
+    assert_eq!(limiter.peek_now("k").remaining(), 2);
+}
+
+#[test]
+fn a_late_release_frees_nobody_elses_place() {
+    let clock = Arc::new(ManualClock::new(START));
+    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let limiter =
+        Limiter::with_store(Limit::new(Law::Concurrency, Quota::per_minute(1)).unwrap(), store).unwrap();
+    let lapsed = limiter.hold_now("k").unwrap();
+    clock.advance(Span::MINUTE);
+    let held = limiter.hold_now("k").unwrap();
+    drop(lapsed);
+    assert!(limiter.hold_now("k").is_err(), "the place is still held");
+    drop(held);
+    assert!(limiter.hold_now("k").is_ok());
+}
+
+#[tokio::test]
+async fn a_permit_beside_a_rate_takes_both_or_none() {
+    let limits = vec![
+        Limit::new(Law::Concurrency, Quota::per_minute(1)).unwrap(),
+        Limit::new(Law::TokenBucket, "2/day".parse().unwrap()).unwrap(),
+    ];
+    let limiter = Limiter::new(limits).unwrap();
+    let permit = limiter.hold("k").await.unwrap();
+    assert!(limiter.hold("k").await.is_err());
+    drop(permit);
+    drop(limiter.hold("k").await.unwrap());
+    let refused = limiter.hold_now("k").unwrap_err();
+    assert_eq!(refused.index(), Some(1), "the place is free again, the rate is not");
+}
+
+/// The store's clock decides, not the caller's: nothing that a caller hands in carries a time.
+#[test]
+fn a_changed_clock_is_seen_at_the_next_check() {
+    let clock = Arc::new(ManualClock::new(START));
+    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let limiter = Limiter::with_store("1/min", store).unwrap();
+    assert!(limiter.check_now("k").is_allowed());
+    assert_eq!(limiter.peek_now("k").reset_at(), Some(START.plus(Span::MINUTE)));
+    clock.advance(Span::MINUTE);
+    assert!(limiter.check_now("k").is_allowed());
+}
