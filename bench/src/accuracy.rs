@@ -8,9 +8,9 @@ use crate::run::Run;
 use crate::table::Table;
 use crate::trace::{Shape, Trace};
 use anyhow::{Result, ensure};
+use ratekeeper::{Algorithm, Capacity, Limit, Limiter, LogSize, ManualClock, MemoryStore, Micros, Quota};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use ratekeeper::{Cap, Law, Limit, Limiter, LogSize, ManualClock, MemoryStore, Micros, Quota};
 
 /// The smallest shows what rounding to whole units does, the largest hardly feels it.
 const AMOUNTS: [u32; 3] = [10, 100, 1000];
@@ -86,11 +86,11 @@ impl Error {
         let begin = 1_700_000_000_000_000_u64.next_multiple_of(WINDOW_US);
         let clock = Arc::new(ManualClock::new(Micros::new(begin)));
         let limiter = |law| {
-            let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(10_000))?;
+            let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(10_000))?;
             anyhow::Ok(Limiter::with_store(Limit::new(law, Quota::per_minute(self.amount))?, store)?)
         };
-        let counter = limiter(Law::SlidingWindowCounter)?;
-        let log = limiter(Law::SlidingWindowLog(LogSize::Modest))?;
+        let counter = limiter(Algorithm::SlidingWindowCounter)?;
+        let log = limiter(Algorithm::SlidingWindowLog(LogSize::Modest))?;
         let (mut by_counter, mut by_log) = (VecDeque::new(), VecDeque::new());
         for arrival in arrivals {
             clock.set(Micros::new(begin + arrival));

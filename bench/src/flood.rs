@@ -5,8 +5,8 @@ use crate::keys;
 use crate::run::Run;
 use crate::table::Table;
 use anyhow::{Result, ensure};
+use ratekeeper::{Capacity, Limiter, MemoryStore, SystemClock};
 use std::time::{Duration, Instant};
-use ratekeeper::{Cap, Limiter, MemoryStore, SystemClock};
 
 /// A unit takes a quarter of an hour to come back: whoever is refused before the flood must be refused after it.
 const QUOTA: &str = "100/day";
@@ -55,7 +55,7 @@ pub(crate) fn measure(run: &mut Run, cap: u64, newcomers: u64) -> Result<()> {
 pub(crate) fn take(cap: u64, newcomers: u64) -> Result<Figures> {
     keys::warm_up();
     let before = resident("VmRSS")?;
-    let store = MemoryStore::with(SystemClock::new(), Cap::keys(cap as usize))?;
+    let store = MemoryStore::with(SystemClock::new(), Capacity::keys(cap as usize))?;
     let limiter = Limiter::with_store(QUOTA, store)?;
     let is_refused = |key: &String| !limiter.check_now(key).is_allowed();
     let mut exhausted = 0;

@@ -4,10 +4,10 @@ use crate::child::{self, Figures, resident};
 use crate::keys;
 use crate::peer::{Governor, Throttlecrab};
 use crate::run::Run;
-use crate::subject::{Allowance, Subject, Ratekeeper};
+use crate::subject::{Allowance, Ratekeeper, Subject};
 use crate::table::Table;
 use anyhow::{Result, ensure};
-use ratekeeper::Cap;
+use ratekeeper::Capacity;
 
 /// The most bytes that a key may take.
 const BAR: f64 = 40.0;
@@ -64,7 +64,7 @@ pub(crate) fn take(whose: Whose, keys: u64, cap: u64) -> Result<Figures> {
     keys::warm_up();
     let before = resident("VmRSS")?;
     let subject: Box<dyn Subject> = match whose {
-        Whose::Ratekeeper => Box::new(Ratekeeper::new(SLOW, Cap::keys(cap as usize))?),
+        Whose::Ratekeeper => Box::new(Ratekeeper::new(SLOW, Capacity::keys(cap as usize))?),
         Whose::Governor => Box::new(Governor::new(SLOW)?),
         Whose::Throttlecrab => Box::new(Throttlecrab::periodic(SLOW, cap)),
     };

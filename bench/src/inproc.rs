@@ -9,7 +9,7 @@ use crate::peer::{Governor, Throttlecrab};
 use crate::race::{Effort, Laps, Verdict, race};
 use crate::run::Run;
 use crate::several::{self, Batch, ThreeChecks, ThreeLimits};
-use crate::subject::{Allowance, Subject, Ratekeeper, roomy};
+use crate::subject::{Allowance, Ratekeeper, Subject, roomy};
 use crate::table::Table;
 use anyhow::{Result, ensure};
 

@@ -4,10 +4,10 @@ use crate::run::Run;
 use crate::table::Table;
 use anyhow::{Result, ensure};
 use quanta::Instant;
+use ratekeeper::Micros;
+use ratekeeper::rules::{CheckRequest, DrawPlan, Resolution, RuleSet, Verb, read};
 use std::fmt::Write;
 use std::hint::black_box;
-use ratekeeper::Micros;
-use ratekeeper::rules::{Case, Plan, Request, RuleSet, Verb, read};
 
 /// Few and many.
 const SIZES: [usize; 2] = [10, 10_000];
@@ -106,12 +106,15 @@ fn file(rules: usize) -> String {
 /// Nanoseconds for a request that a rule of this kind binds.
 fn resolve(set: &RuleSet, size: usize, kind: usize, rounds: usize) -> Result<f64> {
     let paths: Vec<_> = (0..REQUESTS).map(|turn| path(size, kind, turn)).collect();
-    let mut plan = Plan::new();
+    let mut plan = DrawPlan::new();
     for path in &paths {
         plan.clear();
-        plan.add(set, Verb::Check, &Request { endpoint: path, ..Request::new("user:1234567") }, || {
-            Micros::EPOCH
-        });
+        plan.add(
+            set,
+            Verb::Check,
+            &CheckRequest { endpoint: path, ..CheckRequest::new("user:1234567") },
+            || Micros::EPOCH,
+        );
         let (_, bound) = plan.bound(plan.cases()[0]);
         let id = set.rules()[bound[0].rule as usize].id();
         ensure!((id == "default") == (kind == 4), "{path} is bound by {id}");
@@ -120,9 +123,9 @@ fn resolve(set: &RuleSet, size: usize, kind: usize, rounds: usize) -> Result<f64
     for _ in 0..rounds {
         for path in &paths {
             plan.clear();
-            let request = Request { endpoint: path, ..Request::new("user:1234567") };
+            let request = CheckRequest { endpoint: path, ..CheckRequest::new("user:1234567") };
             plan.add(black_box(set), Verb::Check, &request, || Micros::EPOCH);
-            ensure!(matches!(plan.cases(), [Case::Bound { .. }]), "a rule binds");
+            ensure!(matches!(plan.cases(), [Resolution::Bound { .. }]), "a rule binds");
         }
     }
     Ok(begun.elapsed().as_nanos() as f64 / (rounds * REQUESTS) as f64)

@@ -1,11 +1,13 @@
 //! Ratekeeper deciding several things at once: many requests in one call, and many limits in one request.
 
-use crate::subject::{Allowance, Subject, Ratekeeper, roomy};
+use crate::subject::{Allowance, Ratekeeper, Subject, roomy};
 use anyhow::{Context, Result};
+use ratekeeper::{
+    Amount, DrawOutcome, Draws, KeyedRequest, Limit, Limiter, ManualClock, MemoryStore, Op, PermitId,
+};
+use ratekeeper::{Scope, Span, SystemClock};
 use std::cell::RefCell;
 use std::sync::Arc;
-use ratekeeper::{Act, Answer, Ask, Draws, Limit, Limiter, ManualClock, MemoryStore, PermitId, Request};
-use ratekeeper::{Scope, Span, SystemClock};
 
 /// Requests of a batch.
 const BATCH: usize = 16;
@@ -36,12 +38,12 @@ impl Batch {
                 key.into(),
                 Scope::default(),
                 self.limit,
-                Act::Take(Ask::exactly(1)),
+                Op::Take(Amount::exactly(1)),
                 PermitId::default(),
             );
         }
         self.single.limiter().store().draw_now(draws);
-        draws.all().iter().filter(|draw| draw.answer() != Answer::Refused).count()
+        draws.all().iter().filter(|draw| draw.answer() != DrawOutcome::Refused).count()
     }
 }
 
@@ -97,7 +99,7 @@ impl Subject for ThreeLimits {
     }
 
     fn charge(&self, key: &String, cost: u32) -> bool {
-        self.0.check_now(Request::from(key).cost(cost)).is_allowed()
+        self.0.check_now(KeyedRequest::from(key).cost(cost)).is_allowed()
     }
 
     fn check_all(&self, keys: &[String], _: usize) -> usize {

@@ -5,7 +5,7 @@
 //! whether it was allowed.
 
 use anyhow::Result;
-use ratekeeper::{Cap, Limiter, MemoryStore, Request, SystemClock};
+use ratekeeper::{Capacity, KeyedRequest, Limiter, MemoryStore, SystemClock};
 
 /// A limiter under measurement.
 pub(crate) trait Subject: Sync {
@@ -49,15 +49,15 @@ impl Allowance {
 }
 
 /// Room for a fifth more keys than there will be: the cap is divided among shards, which fill unevenly.
-pub(crate) fn roomy(keys: u64) -> Cap {
-    Cap::keys((keys + keys / 5).max(10_000) as usize)
+pub(crate) fn roomy(keys: u64) -> Capacity {
+    Capacity::keys((keys + keys / 5).max(10_000) as usize)
 }
 
 /// Ratekeeper, one limit under each key.
 pub(crate) struct Ratekeeper(Limiter);
 
 impl Ratekeeper {
-    pub(crate) fn new(allowance: Allowance, cap: Cap) -> Result<Ratekeeper> {
+    pub(crate) fn new(allowance: Allowance, cap: Capacity) -> Result<Ratekeeper> {
         let store = MemoryStore::with(SystemClock::new(), cap)?;
         Ok(Ratekeeper(Limiter::with_store(allowance.quota().as_str(), store)?))
     }
@@ -77,7 +77,7 @@ impl Subject for Ratekeeper {
     }
 
     fn charge(&self, key: &String, cost: u32) -> bool {
-        self.0.check_now(Request::from(key).cost(cost)).is_allowed()
+        self.0.check_now(KeyedRequest::from(key).cost(cost)).is_allowed()
     }
 
     fn check_all(&self, keys: &[String], _: usize) -> usize {

@@ -12,11 +12,13 @@ use crate::table::Table;
 use anyhow::{Context, Result, ensure};
 use core_affinity::CoreId;
 use quanta::Clock as Watch;
+use ratekeeper::{
+    Algorithm, Amount, Capacity, DrawOutcome, Limit, ManualClock, MemoryStore, Micros, PermitId, Scope, Span,
+};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use ratekeeper::{Answer, Ask, Cap, Law, Limit, ManualClock, MemoryStore, Micros, PermitId, Scope, Span};
 
 /// The longest that a sweep of one shard may take.
 const BAR_NS: u64 = 1_000_000;
@@ -103,16 +105,16 @@ struct Scene {
 impl Stage {
     fn new(keys: u64) -> Result<Stage> {
         let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
-        let store = MemoryStore::with(Arc::clone(&clock), Cap::keys((keys * 12 / 10) as usize))?;
-        let limit = |quota: &str| anyhow::Ok(Limit::new(Law::TokenBucket, quota.parse()?)?);
+        let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys((keys * 12 / 10) as usize))?;
+        let limit = |quota: &str| anyhow::Ok(Limit::new(Algorithm::TokenBucket, quota.parse()?)?);
         let (soon, late) = (limit("1/s burst 100")?, limit("1/day burst 100")?);
         Ok(Stage { clock, store, keys, soon, late, watch: Watch::new() })
     }
 
-    fn check(&self, number: u64, key: &str) -> Answer {
+    fn check(&self, number: u64, key: &str) -> DrawOutcome {
         let limit = if number.is_multiple_of(2) { &self.soon } else { &self.late };
         self.store
-            .take_now(key.into(), Scope::default(), limit, Ask::exactly(1), PermitId::default())
+            .take_now(key.into(), Scope::default(), limit, Amount::exactly(1), PermitId::default())
             .answer()
     }
 

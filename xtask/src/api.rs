@@ -5,7 +5,7 @@ use std::{env, process::Command};
 
 use anyhow::{Result, ensure};
 
-use crate::{python::Python, server::Server, tool::run};
+use crate::{python::Python, server::DebugServer, tool::run};
 
 /// So many requests are made up for each operation: a minute's worth.
 const EXAMPLES: &str = "200";
@@ -14,9 +14,9 @@ const KEY: &str = "sk_never_in_a_metric";
 
 pub(crate) fn check() -> Result<()> {
     let python = Python::with("tests/python/requirements.txt")?;
-    let program = Server::build()?;
+    let program = DebugServer::build()?;
     let rules = ["--rules", "tests/python/rules.yaml", "--grpc", "off", "--resp", "off"];
-    let mut server = Server::start(&program, "api", &rules)?;
+    let mut server = DebugServer::start(&program, "api", &rules)?;
     let places = server.places().clone();
     let document = format!("{}/openapi.json", places.http);
     let mut schemathesis = python.program("schemathesis");

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{debian, node::Node, python::Python, server::Server, tool::run};
+use crate::{debian, node::NodeJs, python::Python, server::DebugServer, tool::run};
 
 const RULES: [&str; 2] = ["--rules", "tests/clients/rules.yaml"];
 const TOKEN: &str = "rk_for_clients_that_are_tried";
@@ -26,8 +26,8 @@ pub(crate) fn check() -> Result<()> {
         benchmark: debian::program("redis-benchmark", "redis-tools")?,
     };
     let python = Python::with("tests/clients/requirements.txt")?;
-    let node = Node::with("tests/clients")?;
-    let mut ground = Ground::new()?;
+    let node = NodeJs::with("tests/clients")?;
+    let mut ground = ClientServers::new()?;
     tools.check(&ground)?;
     ground.hear(python.command().arg("tests/clients/redis_py.py"))?;
     ground.hear(&mut node.script("tests/clients/ioredis.mjs")?)?;
@@ -36,22 +36,22 @@ pub(crate) fn check() -> Result<()> {
 }
 
 /// The servers that clients talk to.
-struct Ground {
+struct ClientServers {
     program: PathBuf,
-    open: Server,
-    guarded: Server,
+    open: DebugServer,
+    guarded: DebugServer,
 }
 
-impl Ground {
-    fn new() -> Result<Ground> {
-        let program = Server::build()?;
-        let open = Server::start(&program, "clients", &RULES)?;
+impl ClientServers {
+    fn new() -> Result<ClientServers> {
+        let program = DebugServer::build()?;
+        let open = DebugServer::start(&program, "clients", &RULES)?;
         let token = open.folder().join("token");
         std::fs::write(&token, TOKEN)?;
         let token = token.to_str().context("the folder's name is text")?;
         let arguments = [&RULES[..], &["--api-token-file", token]].concat();
-        let guarded = Server::start(&program, "clients-with-token", &arguments)?;
-        Ok(Ground { program, open, guarded })
+        let guarded = DebugServer::start(&program, "clients-with-token", &arguments)?;
+        Ok(ClientServers { program, open, guarded })
     }
 
     /// Runs a library's script to its end, and starts the server anew when it says so.
@@ -81,7 +81,8 @@ impl Ground {
     fn restart(&mut self) -> Result<()> {
         let address = self.open.places().resp.clone();
         self.open.end()?;
-        self.open = Server::start(&self.program, "clients", &[&RULES[..], &["--resp", &address]].concat())?;
+        self.open =
+            DebugServer::start(&self.program, "clients", &[&RULES[..], &["--resp", &address]].concat())?;
         Ok(())
     }
 
@@ -98,7 +99,7 @@ struct Tools {
 }
 
 impl Tools {
-    fn check(&self, ground: &Ground) -> Result<()> {
+    fn check(&self, ground: &ClientServers) -> Result<()> {
         self.check_cli(&ground.open.places().resp)?;
         self.check_token(&ground.guarded.places().resp)?;
         self.check_benchmark(&ground.open.places().resp)

@@ -22,14 +22,14 @@ const OLDEST: u32 = 20;
 const FETCHED: &str = "22.21.1";
 
 /// A Node that has the packages of one list.
-pub(crate) struct Node {
+pub(crate) struct NodeJs {
     program: PathBuf,
     folder: PathBuf,
 }
 
-impl Node {
+impl NodeJs {
     /// Node with the packages that `package.json` and `package-lock.json` of a folder list.
-    pub(crate) fn with(source: &str) -> Result<Node> {
+    pub(crate) fn with(source: &str) -> Result<NodeJs> {
         let read = |name: &str| {
             let path = Path::new(source).join(name);
             fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
@@ -48,7 +48,7 @@ impl Node {
             run(quiet(&npm).arg("ci").current_dir(&folder))?;
             fs::write(&ready, "")?;
         }
-        Ok(Node { program, folder })
+        Ok(NodeJs { program, folder })
     }
 
     /// Node, ready for the arguments of this script.

@@ -12,15 +12,15 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::tool::{cargo, run};
 
 /// A debug build on ports of its own, killed when it is dropped.
-pub(crate) struct Server {
+pub(crate) struct DebugServer {
     child: Child,
-    places: Places,
+    places: ServerAddresses,
     folder: PathBuf,
 }
 
 /// Where a server listens, as it says itself; empty where it does not.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct ServerAddresses {
     /// The main port, as a URL.
     pub(crate) http: String,
     /// The port that speaks gRPC, as a URL.
@@ -33,7 +33,7 @@ pub(crate) struct Places {
     pub(crate) token: String,
 }
 
-impl Server {
+impl DebugServer {
     /// Builds the program, and gives where it is.
     pub(crate) fn build() -> Result<PathBuf> {
         run(cargo().args(["build", "--locked", "--package", "ratekeeper-cli"]))?;
@@ -44,7 +44,7 @@ impl Server {
 
     /// Starts `serve` with these arguments, each port that they don't mention on whatever is free. Its log goes to a folder
     /// of this name.
-    pub(crate) fn start(program: &Path, name: &str, arguments: &[&str]) -> Result<Server> {
+    pub(crate) fn start(program: &Path, name: &str, arguments: &[&str]) -> Result<DebugServer> {
         let folder = env::current_dir()?.join("target/tmp").join(name);
         fs::create_dir_all(&folder)?;
         let log = fs::File::create(folder.join("log"))?;
@@ -55,14 +55,14 @@ impl Server {
         command.args(["serve", "--log-format", "json"]).args(arguments).stderr(log).stdout(Stdio::piped());
         let mut child = command.spawn().context("cannot start the server")?;
         let output = child.stdout.take().context("its output is ours")?;
-        let mut server = Server { child, places: Places::default(), folder };
-        server.places = Places::read(output)
+        let mut server = DebugServer { child, places: ServerAddresses::default(), folder };
+        server.places = ServerAddresses::read(output)
             .with_context(|| format!("the server did not start: see {}/log", server.folder.display()))?;
         Ok(server)
     }
 
     /// Where it listens.
-    pub(crate) fn places(&self) -> &Places {
+    pub(crate) fn places(&self) -> &ServerAddresses {
         &self.places
     }
 
@@ -83,17 +83,17 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for DebugServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Places {
+impl ServerAddresses {
     /// Reads what a server says when it starts, as far as it tells where it listens.
-    fn read(output: ChildStdout) -> Result<Places> {
-        let mut places = Places::default();
+    fn read(output: ChildStdout) -> Result<ServerAddresses> {
+        let mut places = ServerAddresses::default();
         for line in BufReader::new(output).lines() {
             let line = line?;
             let url = line.split_whitespace().find(|word| word.contains("://")).unwrap_or_default();

@@ -18,27 +18,27 @@ use crate::{
 };
 
 /// One thing that must hold.
-struct Step {
+struct TestStep {
     name: &'static str,
     check: fn() -> Result<()>,
 }
 
-const STEPS: [Step; 15] = [
-    Step { name: "tidy", check: tidy::check },
-    Step { name: "fmt", check: fmt },
-    Step { name: "proto", check: proto::check },
-    Step { name: "clippy", check: clippy },
-    Step { name: "deny", check: deny },
-    Step { name: "tests", check: tests },
-    Step { name: "doc tests", check: doc_tests },
-    Step { name: "api", check: api::check },
-    Step { name: "clients", check: clients::check },
-    Step { name: "grpc", check: grpc::clients },
-    Step { name: "envoy", check: grpc::envoy },
-    Step { name: "proxies", check: proxies::check },
-    Step { name: "shuttle", check: shuttle },
-    Step { name: "examples", check: examples },
-    Step { name: "docs", check: docs },
+const STEPS: [TestStep; 15] = [
+    TestStep { name: "tidy", check: tidy::check },
+    TestStep { name: "fmt", check: fmt },
+    TestStep { name: "proto", check: proto::check },
+    TestStep { name: "clippy", check: clippy },
+    TestStep { name: "deny", check: deny },
+    TestStep { name: "tests", check: tests },
+    TestStep { name: "doc tests", check: doc_tests },
+    TestStep { name: "api", check: api::check },
+    TestStep { name: "clients", check: clients::check },
+    TestStep { name: "grpc", check: grpc::clients },
+    TestStep { name: "envoy", check: grpc::envoy },
+    TestStep { name: "proxies", check: proxies::check },
+    TestStep { name: "shuttle", check: shuttle },
+    TestStep { name: "examples", check: examples },
+    TestStep { name: "docs", check: docs },
 ];
 
 /// Runs the steps of these names, or all, and says how they went; the exit code is non-zero unless all of them passed.
@@ -47,8 +47,8 @@ pub(crate) fn run(names: &[String]) -> Result<ExitCode> {
         let known: Vec<_> = STEPS.iter().map(|step| step.name).collect();
         bail!("there is no step {unknown:?}: the steps are {}", known.join(", "));
     }
-    let is_wanted = |step: &&Step| names.is_empty() || names.iter().any(|name| name == step.name);
-    let steps: Vec<&Step> = STEPS.iter().filter(is_wanted).collect();
+    let is_wanted = |step: &&TestStep| names.is_empty() || names.iter().any(|name| name == step.name);
+    let steps: Vec<&TestStep> = STEPS.iter().filter(is_wanted).collect();
     let mut passed = Vec::new();
     let mut failed = None;
     for step in &steps {
@@ -74,7 +74,7 @@ fn timed(check: fn() -> Result<()>) -> (Result<()>, Duration) {
     (check(), start.elapsed())
 }
 
-fn summarise(steps: &[&Step], passed: &[Duration], failed: Option<Duration>) {
+fn summarise(steps: &[&TestStep], passed: &[Duration], failed: Option<Duration>) {
     let ran = passed.iter().map(|took| ("passed", took)).chain(failed.iter().map(|took| ("FAILED", took)));
     let ran = ran.map(|(outcome, took)| format!("{outcome:8}{:7.1} s", took.as_secs_f64()));
     let unrun = std::iter::repeat("not run".to_owned());

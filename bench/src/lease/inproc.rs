@@ -11,12 +11,12 @@ use crate::server::program::Program;
 use crate::subject::{Subject, roomy};
 use crate::table::Table;
 use anyhow::{Result, ensure};
+use ratekeeper::redis::RedisStore;
+use ratekeeper::{DrawOptions, DrawOutcome, Draws, Limit, MemoryStore, Store, SystemClock};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use ratekeeper::redis::RedisStore;
-use ratekeeper::{Answer, Draws, Limit, MemoryStore, Store, SystemClock, Terms};
 
 /// What share of the memory store's checks must be answered from what was lent.
 const BAR: f64 = 0.8;
@@ -64,7 +64,7 @@ fn compare(run: &mut Run, redis: &Program, mix: Mix, quota: &str, effort: Effort
     let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
     for batch in BATCHES {
         let (handle, store) = (runtime.handle().clone(), Arc::clone(&memory));
-        let terms = Terms::default();
+        let terms = DrawOptions::default();
         subjects.push(Box::new(Asked { name: "memory", store, limit, terms, batch, handle }));
         let (handle, store) = (runtime.handle().clone(), Arc::clone(&leased));
         subjects.push(Box::new(Asked { name: "leased", store, limit, terms: LEASED, batch, handle }));
@@ -132,7 +132,7 @@ struct Asked<S> {
     name: &'static str,
     store: Arc<S>,
     limit: Limit,
-    terms: Terms,
+    terms: DrawOptions,
     batch: usize,
     handle: Handle,
 }
@@ -146,7 +146,9 @@ impl<S: Store> Asked<S> {
         self.store.draw(draws).await;
         match draws.failure(0..draws.all().len()) {
             Some(_) => 0,
-            None => draws.all().iter().filter(|draw| matches!(draw.answer(), Answer::Granted(_))).count(),
+            None => {
+                draws.all().iter().filter(|draw| matches!(draw.answer(), DrawOutcome::Granted(_))).count()
+            }
         }
     }
 }

@@ -3,15 +3,15 @@
 use crate::redis::host::store_at;
 use crate::server::process::{GENERATOR, pin};
 use anyhow::{Context, Result, ensure};
+use ratekeeper::redis::RedisStore;
+use ratekeeper::{Amount, Consistency, DrawOptions, Draws, FailureMode, KeyRef, Limit, Op, PermitId, Scope};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use ratekeeper::redis::RedisStore;
-use ratekeeper::{Act, Ask, Consistency, Draws, FailureMode, KeyRef, Limit, PermitId, Scope, Terms};
 
 /// A store that gives no answer must not go unnoticed.
-pub(crate) const LEASED: Terms = Terms {
+pub(crate) const LEASED: DrawOptions = DrawOptions {
     is_shadow: false,
     consistency: Consistency::Leased,
     on_failure: FailureMode::Closed,
@@ -44,8 +44,8 @@ pub(crate) fn connect(runtime: &Runtime, url: &str, nodes: u32) -> Result<Vec<Ar
 }
 
 /// Adds a request for one unit.
-pub(crate) fn push(draws: &mut Draws, key: &str, limit: Limit, terms: Terms) {
+pub(crate) fn push(draws: &mut Draws, key: &str, limit: Limit, terms: DrawOptions) {
     draws.begin();
-    draws.push(KeyRef::from(key), Scope(0), limit, Act::Take(Ask::exactly(1)), PermitId::default());
+    draws.push(KeyRef::from(key), Scope(0), limit, Op::Take(Amount::exactly(1)), PermitId::default());
     draws.set_terms(terms);
 }

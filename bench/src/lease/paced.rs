@@ -6,6 +6,8 @@
 use super::node::{LEASED, push};
 use crate::histogram::Histogram;
 use anyhow::{Result, bail};
+use ratekeeper::redis::RedisStore;
+use ratekeeper::{DrawOutcome, Draws, Limit, Store, StoreFailure};
 use std::hint::spin_loop;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,8 +15,6 @@ use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-use ratekeeper::redis::RedisStore;
-use ratekeeper::{Answer, Draws, Failure, Limit, Store};
 
 /// What came of it.
 pub(crate) struct Paced {
@@ -24,7 +24,7 @@ pub(crate) struct Paced {
     pub(crate) refused: u64,
     /// Checks that got no answer, and why the first did not.
     pub(crate) failed: u64,
-    failure: Option<Failure>,
+    failure: Option<StoreFailure>,
     /// Checks that had to wait for Redis.
     pub(crate) waited: u64,
     pub(crate) elapsed: Duration,
@@ -97,8 +97,8 @@ impl Paced {
         self.failure = self.failure.or(failure);
         match (failure, draws.all()[0].answer()) {
             (Some(_), _) => self.failed += 1,
-            (None, Answer::Granted(_)) => self.granted += 1,
-            (None, Answer::Refused | Answer::Spared) => self.refused += 1,
+            (None, DrawOutcome::Granted(_)) => self.granted += 1,
+            (None, DrawOutcome::Refused | DrawOutcome::Spared) => self.refused += 1,
         }
     }
 

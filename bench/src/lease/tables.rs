@@ -8,11 +8,11 @@
 use crate::run::{Pace, Run};
 use crate::table::Table;
 use anyhow::Result;
+use ratekeeper::simulation::{CaseRow, KeyPopulation, SimCase, cases, combined_cases};
 use std::num::NonZero;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use ratekeeper::simulation::{Case, Crowd, Row, cases, combined_cases};
 
 /// The bars: net false refusals, and checks of a busy key and of a crowd of keys for which the store is asked.
 const REFUSED: f64 = 0.001;
@@ -26,7 +26,7 @@ const SEEDS: u64 = 3;
 const QUICK_LIMIT: u32 = 10_000;
 
 /// A case and what came of it.
-type Line = (Case, Row);
+type Line = (SimCase, CaseRow);
 
 /// Measures single keys with one limit, with several and with costs, then crowds.
 pub(crate) fn measure(run: &mut Run) -> Result<()> {
@@ -60,9 +60,8 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
 
 /// Shows cases; those of the same limits and costs stand together.
 fn say(run: &mut Run, lines: &[Line]) {
-    let is_alike = |one: &Line, other: &Line| {
-        one.0.limits() == other.0.limits() && one.0.most_cost == other.0.most_cost
-    };
+    let is_alike =
+        |one: &Line, other: &Line| one.0.limits() == other.0.limits() && one.0.most_cost == other.0.most_cost;
     for alike in lines.chunk_by(is_alike) {
         run.say(format_args!("\n{}", name(&alike[0].0)));
         run.say(table(alike));
@@ -70,14 +69,14 @@ fn say(run: &mut Run, lines: &[Line]) {
 }
 
 /// The limits of a case, and what its requests cost if that is not one unit.
-fn name(case: &Case) -> String {
+fn name(case: &SimCase) -> String {
     let limits: Vec<_> = case.limits().iter().map(ToString::to_string).collect();
     let limits = limits.join(" and ");
     if case.most_cost == 1 { limits } else { format!("{limits}, costs from 1 to {}", case.most_cost) }
 }
 
 /// Measures cases on all cores: nothing here is timed.
-fn measure_all(cases: &[Case], requests: u64, seeds: u64) -> Vec<Line> {
+fn measure_all(cases: &[SimCase], requests: u64, seeds: u64) -> Vec<Line> {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let some = || {
         let mut lines = Vec::new();
@@ -98,7 +97,7 @@ fn measure_all(cases: &[Case], requests: u64, seeds: u64) -> Vec<Line> {
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
-fn is_wanted(case: &Case, pace: Pace) -> bool {
+fn is_wanted(case: &SimCase, pace: Pace) -> bool {
     pace != Pace::Quick || case.nodes == 4 && case.limit.capacity() <= QUICK_LIMIT
 }
 
@@ -107,7 +106,7 @@ fn table(lines: &[Line]) -> Table {
         ["nodes", "first gets", "demand", "net", "worst", "gross", "worst", "exact", "asked", "worst"];
     let mut table = Table::new(0, heading);
     for (case, row) in lines {
-        let asked = |of: fn(&Row) -> Option<f64>| of(row).map_or_else(|| "-".to_owned(), percent);
+        let asked = |of: fn(&CaseRow) -> Option<f64>| of(row).map_or_else(|| "-".to_owned(), percent);
         table.row([
             case.nodes.to_string(),
             format!("{:.0} %", 100.0 * case.first),
@@ -125,7 +124,7 @@ fn table(lines: &[Line]) -> Table {
 }
 
 /// Holds all cases that have such a figure to a bar, and names those that miss it.
-fn judge(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&Case, &Row) -> Option<f64>) {
+fn judge(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&SimCase, &CaseRow) -> Option<f64>) {
     let figures = lines.iter().filter_map(|(case, row)| Some((case, figure(case, row)?)));
     let (met, missed): (Vec<_>, Vec<_>) = figures.partition(|(_, figure)| *figure < bar);
     let verdict = run.judge(missed.is_empty());
@@ -151,7 +150,7 @@ fn crowds(run: &mut Run, seeds: u64) {
     let mut table = Table::new(1, ["limit of each", "net", "worst", "gross", "worst", "asked", "worst"]);
     let mut most: f64 = 0.0;
     for quota in ["1000/min", "100000/min"] {
-        let crowd = Crowd { quota, keys, per_second, nodes: 4, warm, seconds: 20.0 };
+        let crowd = KeyPopulation { quota, keys, per_second, nodes: 4, warm, seconds: 20.0 };
         let row = crowd.measure(seeds);
         most = most.max(row.asked.worst);
         let figures = [row.net, row.gross, row.asked];

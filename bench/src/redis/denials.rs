@@ -8,8 +8,8 @@ use crate::run::Run;
 use crate::server::rounds::Effort;
 use crate::table::Table;
 use anyhow::{Result, ensure};
-use std::time::Instant;
 use ratekeeper::redis::RedisStore;
+use std::time::Instant;
 
 /// How many denials a second a core must manage.
 const BAR: f64 = 1e6;

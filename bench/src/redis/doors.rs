@@ -81,7 +81,8 @@ pub(crate) fn measure(run: &mut Run, redis: &Program, ratekeeper: &Program, effo
     run.say(turn::table(&outcomes));
     let http = &outcomes[0];
     let verdict = run.judge(http.per_sec.median() >= BAR_HTTP).to_owned();
-    let mut table = Table::new(1, ["ratekeeper", "measured", "by Ratekeeper's CPU", "by Redis' CPU", "bar", ""]);
+    let mut table =
+        Table::new(1, ["ratekeeper", "measured", "by Ratekeeper's CPU", "by Redis' CPU", "bar", ""]);
     let figures = [http.per_sec.median(), http.per_ratekeeper_core(), http.per_redis_core()];
     let mut cells = vec!["requests/s over HTTP".to_owned()];
     cells.extend(figures.map(|figure| format!("{figure:.0}")));

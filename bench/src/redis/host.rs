@@ -3,11 +3,11 @@
 use crate::server::process::{Process, free_address};
 use crate::server::program::{self, Program};
 use anyhow::{Context, Result, bail, ensure};
+use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
-use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 
 /// How long anything may take. It is long, because the machine may take a core away for a while, and then nobody is to
 /// blame.

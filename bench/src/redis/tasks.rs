@@ -7,14 +7,16 @@ use crate::keys::Rng;
 use crate::server::rounds::Effort;
 use crate::server::template::KEYS;
 use anyhow::{Result, ensure};
+use ratekeeper::redis::RedisStore;
+use ratekeeper::{
+    Algorithm, Amount, DrawOptions, DrawOutcome, Draws, KeyRef, Limit, Op, PermitId, Scope, Store,
+};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
-use ratekeeper::redis::RedisStore;
-use ratekeeper::{Act, Answer, Ask, Draws, KeyRef, Law, Limit, PermitId, Scope, Store, Terms};
 
 /// A store in this process, and the one thread that everything of it runs on.
 pub(crate) struct Tasks {
@@ -118,18 +120,18 @@ impl Asker {
         self.key.clear();
         write!(self.key, "user:{number:07}").expect("a text can be added to");
         self.draws.clear();
-        let act = Act::Take(Ask::exactly(1));
+        let act = Op::Take(Amount::exactly(1));
         self.draws.push(KeyRef::from(self.key.as_str()), Scope(0), self.limit, act, PermitId::default());
-        self.draws.set_terms(Terms::EXACT);
+        self.draws.set_terms(DrawOptions::EXACT);
         store.draw(&mut self.draws).await;
         match self.draws.group_failure(0) {
             Some(_) => None,
-            None => Some(matches!(self.draws.group(0)[0].answer(), Answer::Granted(_))),
+            None => Some(matches!(self.draws.group(0)[0].answer(), DrawOutcome::Granted(_))),
         }
     }
 }
 
 /// A token bucket.
 pub(crate) fn limit(quota: &str) -> Result<Limit> {
-    Ok(Limit::new(Law::TokenBucket, quota.parse()?)?)
+    Ok(Limit::new(Algorithm::TokenBucket, quota.parse()?)?)
 }

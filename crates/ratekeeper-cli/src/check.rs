@@ -8,7 +8,7 @@ use crate::print;
 use anyhow::{Context, Result, bail, ensure};
 use clap::builder::OsStringValueParser;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
-use client::{Reply, Server};
+use client::{ServerReply, ServerTarget};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ The exit code is 0 if it is allowed, 1 if it is denied, 2 if there was no answer
 /// Ask a running server whether a client may go on
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES, after_help = "See --help for examples.")]
-struct Check {
+struct CheckArgs {
     /// Whom to ask for: what the server knows the client by
     #[arg(value_name = "KEY")]
     client_key: String,
@@ -88,13 +88,13 @@ struct Check {
     json: bool,
 
     #[command(flatten)]
-    reach: Reach,
+    reach: ServerArgs,
 }
 
 /// How the server is reached.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Server")]
-struct Reach {
+struct ServerArgs {
     /// The server to ask
     #[arg(long, value_name = "URL", env = "RATEKEEPER_SERVER", default_value = NEAR, value_hint = ValueHint::Url)]
     server: String,
@@ -120,7 +120,7 @@ struct Reach {
     api_token_file: Option<OsString>,
 }
 
-impl Reach {
+impl ServerArgs {
     /// The token to send, if there is one. An empty variable says nothing, as compose files leave them so.
     fn token(&self) -> Result<Option<String>> {
         let Some(path) = self.api_token_file.as_deref().filter(|path| !path.is_empty()) else {
@@ -136,12 +136,12 @@ impl Reach {
 
 /// The subcommand and its arguments.
 pub(crate) fn command() -> Command {
-    Check::augment_args(Command::new("check"))
+    CheckArgs::augment_args(Command::new("check"))
 }
 
 /// Asks, prints the answer, and tells how the process ends.
 pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
-    let check = Check::from_arg_matches(matches).expect("the arguments are those of this command");
+    let check = CheckArgs::from_arg_matches(matches).expect("the arguments are those of this command");
     match check.run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => DENIED.into(),
@@ -149,10 +149,10 @@ pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
     }
 }
 
-impl Check {
+impl CheckArgs {
     /// Whether it is allowed.
     fn run(&self) -> Result<bool> {
-        let server = Server::new(&self.reach)?;
+        let server = ServerTarget::new(&self.reach)?;
         let question = serde_json::to_vec(&self.question()?)?;
         // However the server tells others of a denial, we read it from a decision.
         let path = if self.peek { "/v1/peek?deny_status=200" } else { "/v1/check?deny_status=200" };
@@ -162,7 +162,8 @@ impl Check {
         // A name server that was given up on may still be waited for, but not by us.
         runtime.shutdown_background();
         let reply = reply?;
-        let answer = Answer::read(&reply).with_context(|| format!("cannot use the answer of {server}"))?;
+        let answer =
+            DecisionJson::read(&reply).with_context(|| format!("cannot use the answer of {server}"))?;
         if self.json {
             print(&[reply.body.trim_ascii_end(), b"\n"].concat())?;
         } else {
@@ -171,13 +172,13 @@ impl Check {
         Ok(answer.allowed)
     }
 
-    fn question(&self) -> Result<Question<'_>> {
+    fn question(&self) -> Result<CheckJson<'_>> {
         let mut attributes = BTreeMap::new();
         for (name, value) in &self.attributes {
             let before = attributes.insert(name.as_str(), value.as_str());
             ensure!(before.is_none(), "the attribute {name} is there twice: keep one of them");
         }
-        Ok(Question {
+        Ok(CheckJson {
             client_key: &self.client_key,
             endpoint: self.endpoint.as_deref(),
             method: self.method.as_deref(),
@@ -198,7 +199,7 @@ fn attribute(text: &str) -> Result<(String, String), String> {
 
 /// A check on the wire.
 #[derive(Serialize)]
-struct Question<'a> {
+struct CheckJson<'a> {
     client_key: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<&'a str>,
@@ -215,7 +216,7 @@ struct Question<'a> {
 
 /// What of a decision on the wire is told. There may be more in it.
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct DecisionJson {
     allowed: bool,
     /// Below zero if the server could not count and let it pass.
     remaining: Option<i64>,
@@ -229,24 +230,24 @@ struct Answer {
 
 /// An error on the wire.
 #[derive(Deserialize)]
-struct ErrorBody {
-    error: ErrorDetail,
+struct ErrorJson {
+    error: ErrorDetailJson,
 }
 
 #[derive(Deserialize)]
-struct ErrorDetail {
+struct ErrorDetailJson {
     message: String,
 }
 
-impl Answer {
+impl DecisionJson {
     /// Whatever its status, an answer that says whether it is allowed is a decision: a denial may have one of its own.
-    fn read(reply: &Reply) -> Result<Answer> {
+    fn read(reply: &ServerReply) -> Result<DecisionJson> {
         if let Ok(answer) = serde_json::from_slice(&reply.body) {
             return Ok(answer);
         }
-        match (reply.status, serde_json::from_slice::<ErrorBody>(&reply.body)) {
+        match (reply.status, serde_json::from_slice::<ErrorJson>(&reply.body)) {
             (401, _) => bail!("it asks for a token: name a file with it, with --api-token-file FILE"),
-            (429, _) => Ok(Answer {
+            (429, _) => Ok(DecisionJson {
                 allowed: false,
                 remaining: None,
                 reset_at: None,

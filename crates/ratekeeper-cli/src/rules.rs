@@ -9,7 +9,7 @@ mod import;
 use anyhow::{Context, Result, ensure};
 use clap::{ArgMatches, Command, FromArgMatches as _, Subcommand, ValueEnum};
 use ratekeeper::rules::spec::FileSpec;
-use ratekeeper::rules::{Review, diff, read, report_json, schema};
+use ratekeeper::rules::{ParsedFile, diff, read, report_json, schema};
 use ratekeeper::{Clock, SystemClock};
 use std::fmt::Write as _;
 use std::fs;
@@ -48,30 +48,32 @@ const UNKNOWN: u8 = 2;
 pub(crate) fn command() -> Command {
     let command = Command::new("rules").about("Check, explain, compare and import files of rules");
     let command = command.subcommand_required(true).arg_required_else_help(true);
-    Task::augment_subcommands(command).after_long_help(EXAMPLES).after_help("See --help for examples.")
+    RulesCommand::augment_subcommands(command)
+        .after_long_help(EXAMPLES)
+        .after_help("See --help for examples.")
 }
 
 /// Does it, and says how the process ends.
 pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
-    let task = Task::from_arg_matches(matches).map_err(anyhow::Error::from);
-    task.and_then(Task::run).unwrap_or_else(|error| crate::fail(&error, UNKNOWN))
+    let task = RulesCommand::from_arg_matches(matches).map_err(anyhow::Error::from);
+    task.and_then(RulesCommand::run).unwrap_or_else(|error| crate::fail(&error, UNKNOWN))
 }
 
 #[derive(Debug, Subcommand)]
-enum Task {
+enum RulesCommand {
     /// Say all that is wrong with files, and what to write instead
     Check {
         /// The files; - for what comes on stdin
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         /// How to say it
-        #[arg(long, value_enum, default_value_t = Format::Text)]
-        format: Format,
+        #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+        format: OutputFormat,
     },
     /// Say which rules bind a request, why, and why the others do not
-    Explain(explain::Explain),
+    Explain(explain::ExplainArgs),
     /// Make a file of rules from those of another limiter
-    Import(import::Import),
+    Import(import::ImportArgs),
     /// Print the JSON Schema of rule files, for editors
     Schema,
     /// Say in words what changes from one file to another
@@ -81,48 +83,48 @@ enum Task {
         /// The file as it will be
         after: PathBuf,
         /// How to say it
-        #[arg(long, value_enum, default_value_t = Format::Text)]
-        format: Format,
+        #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+        format: OutputFormat,
     },
 }
 
 /// How something is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     /// For people
     Text,
     /// For programs
     Json,
 }
 
-impl Task {
+impl RulesCommand {
     fn run(self) -> Result<ExitCode> {
         match self {
-            Task::Check { files, format } => check(&files, format),
-            Task::Explain(explain) => explain.run(),
-            Task::Import(import) => import.run(),
-            Task::Schema => {
+            RulesCommand::Check { files, format } => check(&files, format),
+            RulesCommand::Explain(explain) => explain.run(),
+            RulesCommand::Import(import) => import.run(),
+            RulesCommand::Schema => {
                 say(&format!("{:#}\n", schema()))?;
                 Ok(ExitCode::SUCCESS)
             }
-            Task::Diff { before, after, format } => compare(&before, &after, format),
+            RulesCommand::Diff { before, after, format } => compare(&before, &after, format),
         }
     }
 }
 
 /// A file and what came of reading it.
-struct Reviewed {
+struct CheckedFile {
     name: String,
     text: String,
-    review: Review,
+    review: ParsedFile,
 }
 
-impl Reviewed {
-    fn of(path: &Path) -> Result<Reviewed> {
+impl CheckedFile {
+    fn of(path: &Path) -> Result<CheckedFile> {
         let name = name_of(path);
         let text = contents(path).with_context(|| format!("cannot read {name}"))?;
         let review = read(&text, SystemClock::new().now());
-        Ok(Reviewed { name, text, review })
+        Ok(CheckedFile { name, text, review })
     }
 
     fn report(&self) -> String {
@@ -153,12 +155,12 @@ fn contents(path: &Path) -> Result<String> {
     String::from_utf8(bytes).context("it is not text in UTF-8: save it as UTF-8")
 }
 
-fn check(files: &[PathBuf], format: Format) -> Result<ExitCode> {
+fn check(files: &[PathBuf], format: OutputFormat) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     let mut unreadable = Vec::new();
     let (mut text, mut list) = (String::new(), Vec::new());
     for path in files {
-        let file = match Reviewed::of(path) {
+        let file = match CheckedFile::of(path) {
             Ok(file) => file,
             Err(error) => {
                 unreadable.push(error);
@@ -169,22 +171,22 @@ fn check(files: &[PathBuf], format: Format) -> Result<ExitCode> {
             code = ExitCode::FAILURE;
         }
         match format {
-            Format::Text => {
+            OutputFormat::Text => {
                 text.push_str(&file.report());
                 let _ = match &file.review.spec {
                     Some(spec) => writeln!(text, "{}: in order: {}", file.name, summary(spec)),
                     None => writeln!(text, "{}: {}", file.name, count(file.review.errors(), "mistake")),
                 };
             }
-            Format::Json => {
+            OutputFormat::Json => {
                 let complaints = report_json(&file.name, &file.text, &file.review.complaints);
                 list.extend(complaints.as_array().cloned().unwrap_or_default());
             }
         }
     }
     match format {
-        Format::Text => say(&text)?,
-        Format::Json => say(&format!("{:#}\n", serde_json::Value::Array(list)))?,
+        OutputFormat::Text => say(&text)?,
+        OutputFormat::Json => say(&format!("{:#}\n", serde_json::Value::Array(list)))?,
     }
     for error in unreadable {
         code = crate::fail(&error, UNKNOWN);
@@ -217,14 +219,14 @@ fn count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-fn compare(before: &Path, after: &Path, format: Format) -> Result<ExitCode> {
-    let (before, after) = (Reviewed::of(before)?.spec()?, Reviewed::of(after)?.spec()?);
+fn compare(before: &Path, after: &Path, format: OutputFormat) -> Result<ExitCode> {
+    let (before, after) = (CheckedFile::of(before)?.spec()?, CheckedFile::of(after)?.spec()?);
     let (Some(before), Some(after)) = (before, after) else { return Ok(UNKNOWN.into()) };
     let changes = diff(&before, &after);
     match format {
-        Format::Json => say(&format!("{:#}\n", serde_json::json!(changes)))?,
-        Format::Text if changes.is_empty() => say("nothing changes\n")?,
-        Format::Text => say(&(changes.join("\n") + "\n"))?,
+        OutputFormat::Json => say(&format!("{:#}\n", serde_json::json!(changes)))?,
+        OutputFormat::Text if changes.is_empty() => say("nothing changes\n")?,
+        OutputFormat::Text => say(&(changes.join("\n") + "\n"))?,
     }
     Ok(if changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

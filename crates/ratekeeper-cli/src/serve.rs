@@ -1,27 +1,27 @@
 //! `ratekeeper serve`: the gate behind all its doors.
 
 mod any_store;
+mod banner;
 mod descriptors;
-mod greeting;
 mod output;
 
 use crate::settings::{
-    ClientAddress, DenyStatus, HeaderProfile, Listen, Listener, LogFormat, Reset, Resolved, Settings,
-    Surroundings,
+    ClientAddress, DenyStatus, Environment, HeaderProfile, Listen, ListenerChoice, LogFormat, Reset,
+    Resolved, Settings,
 };
 use crate::signals::{Signal, Signals};
 use any_store::AnyStore;
 use anyhow::{Context, Result, anyhow, bail};
+use banner::{Banner, ListenAddresses};
 use clap::{ArgMatches, Command};
-use greeting::{Greeting, Places};
 use output::Output;
 use ratekeeper::rules::RuleSet;
-use ratekeeper::{Clock, Gate, Law, Limit, SystemClock};
-use ratekeeper_server::feed::{self, Feed};
-use ratekeeper_server::tls::Tls;
+use ratekeeper::{Algorithm, Clock, Limit, RuleLimiter, SystemClock};
+use ratekeeper_server::rule_source::{self, RuleSource};
+use ratekeeper_server::tls::ListenerTls;
 use ratekeeper_server::{
-    AddressField, ApiOptions, Door, FieldProfile, ForwardOptions, ResetForm, Setup, StatusCode, Token,
-    TrustedProxies,
+    AddressField, ApiOptions, BoundSocket, FieldProfile, ForwardOptions, ResetForm, ServerSetup, StatusCode,
+    Token, TrustedProxies,
 };
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
@@ -82,7 +82,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Serves, or only says what it would serve with.
 pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
-    let begun = Settings::resolve(matches, &Surroundings::of_this_process()).map_err(Into::into);
+    let begun = Settings::resolve(matches, &Environment::of_this_process()).map_err(Into::into);
     let resolved = match begun.and_then(|resolved| print_config(matches, resolved)) {
         Ok(Some(resolved)) => resolved,
         Ok(None) => return ExitCode::SUCCESS,
@@ -116,7 +116,7 @@ fn run_server(settings: Settings, dropped_log_lines: Arc<AtomicU64>) -> Result<(
     descriptors::raise_limit();
     let mut threads = tokio::runtime::Builder::new_multi_thread();
     let runtime = threads.worker_threads(settings.workers).enable_all().build();
-    runtime.context("cannot start threads")?.block_on(Serve { settings, dropped_log_lines }.run())
+    runtime.context("cannot start threads")?.block_on(ServeArgs { settings, dropped_log_lines }.run())
 }
 
 /// Writes events to stderr from a thread of its own, so that a log that can't be written blocks no request.
@@ -143,24 +143,24 @@ fn warn(resolved: &Resolved) {
     }
 }
 
-struct Serve {
+struct ServeArgs {
     settings: Settings,
     dropped_log_lines: Arc<AtomicU64>,
 }
 
-impl Serve {
+impl ServeArgs {
     /// Serves until a signal comes, and then to the end of what has begun.
     async fn run(self) -> Result<()> {
         let settings = &self.settings;
         let clock = SystemClock::new();
-        let feed = Feed::new(settings.rules.clone(), settings.on_store_failure, clock.now());
+        let feed = RuleSource::new(settings.rules.clone(), settings.on_store_failure, clock.now());
         let rules = self.rules(&clock)?;
         let store = AnyStore::open(settings).await?;
         let mut signals = Signals::catch().context("cannot catch signals")?;
         let (setup, greeting) = self.set_up(&rules, feed, store.words(settings)).await?;
-        let gate = Gate::new(rules, store, clock);
+        let gate = RuleLimiter::new(rules, store, clock);
         if let Some(quota) = settings.emergency_limit {
-            let limit = Limit::new(Law::TokenBucket, quota).context("emergency_limit can't be kept")?;
+            let limit = Limit::new(Algorithm::TokenBucket, quota).context("emergency_limit can't be kept")?;
             gate.emergency().switch_on(limit);
             tracing::warn!(%quota, "the emergency limit is on, for every address");
         }
@@ -193,22 +193,27 @@ impl Serve {
 
     fn rules(&self, clock: &SystemClock) -> Result<RuleSet> {
         match &self.settings.rules {
-            Some(path) => Ok(feed::load(path, self.settings.on_store_failure, clock.now())?),
-            None => Ok(feed::built_in(self.settings.on_store_failure)),
+            Some(path) => Ok(rule_source::load(path, self.settings.on_store_failure, clock.now())?),
+            None => Ok(rule_source::built_in(self.settings.on_store_failure)),
         }
     }
 
-    async fn set_up(&self, rules: &RuleSet, feed: Feed, store: String) -> Result<(Setup, Greeting)> {
+    async fn set_up(
+        &self,
+        rules: &RuleSet,
+        feed: RuleSource,
+        store: String,
+    ) -> Result<(ServerSetup, Banner)> {
         let settings = &self.settings;
         let (token, fresh) = self.admin_token()?;
         let tls = match settings.tls_files() {
-            Some(files) => Some(Arc::new(Tls::load(&files)?)),
+            Some(files) => Some(Arc::new(ListenerTls::load(&files)?)),
             None => None,
         };
-        let http = self.door(&settings.http, Listener::Http, tls.as_ref()).await?;
-        let grpc = self.door(&settings.grpc, Listener::Grpc, tls.as_ref()).await?;
-        let resp = self.door(&settings.resp, Listener::Resp, tls.as_ref()).await?;
-        let admin = self.door(&settings.admin, Listener::Admin, tls.as_ref()).await?;
+        let http = self.door(&settings.http, ListenerChoice::Http, tls.as_ref()).await?;
+        let grpc = self.door(&settings.grpc, ListenerChoice::Grpc, tls.as_ref()).await?;
+        let resp = self.door(&settings.resp, ListenerChoice::Resp, tls.as_ref()).await?;
+        let admin = self.door(&settings.admin, ListenerChoice::Admin, tls.as_ref()).await?;
         if [&http, &grpc, &resp, &admin].into_iter().all(Option::is_none) {
             bail!(
                 "http, grpc, resp and admin are all off, so there is nothing to serve: leave one of them on"
@@ -225,13 +230,17 @@ impl Serve {
                 );
             }
         }
-        let place = |door: &Option<(SocketAddr, Door)>| {
+        let place = |door: &Option<(SocketAddr, BoundSocket)>| {
             door.as_ref().map(|(address, door)| (*address, door.tls.is_some()))
         };
-        let places =
-            Places { http: place(&http), grpc: place(&grpc), resp: place(&resp), admin: place(&admin) };
-        let greeting = Greeting::new(settings, rules, places, store, fresh);
-        let setup = Setup {
+        let places = ListenAddresses {
+            http: place(&http),
+            grpc: place(&grpc),
+            resp: place(&resp),
+            admin: place(&admin),
+        };
+        let greeting = Banner::new(settings, rules, places, store, fresh);
+        let setup = ServerSetup {
             http: http.map(|(_, door)| door),
             grpc: grpc.map(|(_, door)| door),
             resp: resp.map(|(_, door)| door),
@@ -276,15 +285,15 @@ impl Serve {
     async fn door(
         &self,
         listen: &Listen,
-        listener: Listener,
-        tls: Option<&Arc<Tls>>,
-    ) -> Result<Option<(SocketAddr, Door)>> {
+        listener: ListenerChoice,
+        tls: Option<&Arc<ListenerTls>>,
+    ) -> Result<Option<(SocketAddr, BoundSocket)>> {
         let Listen::At(address) = listen else { return Ok(None) };
         let (flag, other) = match listener {
-            Listener::Http => ("--http", "127.0.0.1:8090"),
-            Listener::Grpc => ("--grpc", "127.0.0.1:8091"),
-            Listener::Resp => ("--resp", "127.0.0.1:6390"),
-            Listener::Admin => ("--admin", "127.0.0.1:9091"),
+            ListenerChoice::Http => ("--http", "127.0.0.1:8090"),
+            ListenerChoice::Grpc => ("--grpc", "127.0.0.1:8091"),
+            ListenerChoice::Resp => ("--resp", "127.0.0.1:6390"),
+            ListenerChoice::Admin => ("--admin", "127.0.0.1:9091"),
         };
         let socket = TcpListener::bind(address).await.map_err(|error| {
             let advice = match error.kind() {
@@ -304,7 +313,7 @@ impl Serve {
             anyhow!(error).context(format!("cannot listen on {address}: {advice}"))
         })?;
         let tls = tls.filter(|_| self.settings.tls_on.contains(&listener)).cloned();
-        Ok(Some((socket.local_addr()?, Door { listener: socket, tls })))
+        Ok(Some((socket.local_addr()?, BoundSocket { listener: socket, tls })))
     }
 }
 

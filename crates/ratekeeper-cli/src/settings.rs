@@ -7,28 +7,28 @@
 //! The process is not asked for anything here: its variables, its cores and its terminal are handed in, so that a test
 //! can make them up.
 
+mod cross_checks;
 mod file;
 mod print;
 mod store;
 mod table;
-mod together;
 mod value;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
-use ratekeeper_server::tls::TlsFiles;
+use ratekeeper_server::tls::ListenerTlsFiles;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::thread::available_parallelism;
-use table::{Fallback, Reader, Setting, TABLE};
-use value::Value;
+use table::{DefaultValue, Setting, TABLE, TextReader};
+use value::SettingValue;
 
 pub(crate) use table::Settings;
-pub(crate) use value::{ClientAddress, DenyStatus, HeaderProfile, Listen, Listener, LogFormat, Reset};
+pub(crate) use value::{ClientAddress, DenyStatus, HeaderProfile, Listen, ListenerChoice, LogFormat, Reset};
 
 /// What all our variables begin with.
 const PREFIX: &str = "RATEKEEPER_";
@@ -39,7 +39,7 @@ const USUAL_LOG: &str = "RUST_LOG";
 
 /// What of the process and the machine matters to settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Surroundings {
+pub(crate) struct Environment {
     /// The environment variables.
     pub(crate) variables: BTreeMap<String, String>,
     /// How many threads can run at once.
@@ -48,11 +48,11 @@ pub(crate) struct Surroundings {
     pub(crate) has_reader: bool,
 }
 
-impl Surroundings {
+impl Environment {
     /// Those of this process.
-    pub(crate) fn of_this_process() -> Surroundings {
+    pub(crate) fn of_this_process() -> Environment {
         let lossy = |text: &OsStr| text.to_string_lossy().into_owned();
-        Surroundings {
+        Environment {
             variables: std::env::vars_os().map(|(name, value)| (lossy(&name), lossy(&value))).collect(),
             cores: available_parallelism().map_or(1, Into::into),
             has_reader: std::io::stderr().is_terminal(),
@@ -71,7 +71,7 @@ pub(crate) struct Resolved {
     pub(crate) settings: Settings,
     /// What is probably a mistake, but stops nobody.
     pub(crate) warnings: Vec<String>,
-    said: Vec<Option<Said>>,
+    said: Vec<Option<SourcedText>>,
 }
 
 impl Settings {
@@ -94,27 +94,30 @@ impl Settings {
     ///
     /// # Errors
     /// With all that is wrong with it.
-    pub(crate) fn resolve(matches: &ArgMatches, around: &Surroundings) -> Result<Resolved, Complaints> {
+    pub(crate) fn resolve(
+        matches: &ArgMatches,
+        around: &Environment,
+    ) -> Result<Resolved, SettingDiagnostics> {
         let config = config_path(matches, around);
-        let file = config.map(|(path, named)| file::Fields::read(&path, &named)).unwrap_or_default();
+        let file = config.map(|(path, named)| file::FileFields::read(&path, &named)).unwrap_or_default();
         let said: Vec<_> =
             TABLE.iter().map(|setting| said_of(setting, matches, around, &file.said)).collect();
-        let mut reading = Reading { next: TABLE.iter().zip(&said), complaints: file.complaints };
+        let mut reading = SettingsReader { next: TABLE.iter().zip(&said), complaints: file.complaints };
         let settings = Settings::read(&mut reading);
         let mut complaints = reading.complaints;
-        complaints.extend(together::complaints(&said));
+        complaints.extend(cross_checks::complaints(&said));
         match settings {
             Some(settings) if complaints.is_empty() => {
                 Ok(Resolved { settings, warnings: warnings(around), said })
             }
-            _ => Err(Complaints(complaints)),
+            _ => Err(SettingDiagnostics(complaints)),
         }
     }
 
     /// The files for TLS, if there are any.
-    pub(crate) fn tls_files(&self) -> Option<TlsFiles> {
+    pub(crate) fn tls_files(&self) -> Option<ListenerTlsFiles> {
         let (cert, key) = self.tls_cert.clone().zip(self.tls_key.clone())?;
-        Some(TlsFiles { cert, key, client_ca: self.tls_client_ca.clone() })
+        Some(ListenerTlsFiles { cert, key, client_ca: self.tls_client_ca.clone() })
     }
 }
 
@@ -126,10 +129,10 @@ impl Resolved {
 
     /// The settings that somebody set, and who.
     #[cfg(test)]
-    pub(crate) fn set(&self) -> impl Iterator<Item = (&'static str, &Origin)> {
+    pub(crate) fn set(&self) -> impl Iterator<Item = (&'static str, &SettingOrigin)> {
         let said =
             TABLE.iter().zip(&self.said).filter_map(|(setting, said)| Some((setting.name, said.as_ref()?)));
-        said.map(|(name, said)| (name, &said.origin)).filter(|(_, origin)| **origin != Origin::Default)
+        said.map(|(name, said)| (name, &said.origin)).filter(|(_, origin)| **origin != SettingOrigin::Default)
     }
 }
 
@@ -138,10 +141,10 @@ fn flag(setting: &'static Setting) -> Arg {
     let paragraphs: Vec<_> =
         lines.collect::<Vec<_>>().split(|line| line.is_empty()).map(|lines| lines.join(" ")).collect();
     let note = match setting.fallback {
-        Fallback::Text(_) => String::new(),
-        Fallback::Cores => "[default: as many as there are cores]".to_owned(),
-        Fallback::Reader => "[default: text if stderr is a terminal, else json]".to_owned(),
-        Fallback::Nothing(meaning) => format!("[default: {meaning}]"),
+        DefaultValue::Text(_) => String::new(),
+        DefaultValue::Cores => "[default: as many as there are cores]".to_owned(),
+        DefaultValue::Reader => "[default: text if stderr is a terminal, else json]".to_owned(),
+        DefaultValue::Nothing(meaning) => format!("[default: {meaning}]"),
     };
     let help = format!("{} {note}", paragraphs[0]);
     let long_help = format!("{}\n\n{note}", paragraphs.join("\n\n"));
@@ -157,8 +160,8 @@ fn flag(setting: &'static Setting) -> Arg {
         false => arg.action(ArgAction::Set),
     };
     match setting.fallback {
-        Fallback::Text(text) => arg.default_value(text),
-        Fallback::Cores | Fallback::Reader | Fallback::Nothing(_) => arg,
+        DefaultValue::Text(text) => arg.default_value(text),
+        DefaultValue::Cores | DefaultValue::Reader | DefaultValue::Nothing(_) => arg,
     }
 }
 
@@ -182,11 +185,11 @@ impl TypedValueParser for AnyText {
 }
 
 /// The config file, and who named it.
-fn config_path(matches: &ArgMatches, around: &Surroundings) -> Option<(PathBuf, Origin)> {
-    let flag = from_flag(matches, "config").map(|path| (path, Origin::Flag("config".to_owned())));
+fn config_path(matches: &ArgMatches, around: &Environment) -> Option<(PathBuf, SettingOrigin)> {
+    let flag = from_flag(matches, "config").map(|path| (path, SettingOrigin::Flag("config".to_owned())));
     let variable = || {
         let path = around.variable("RATEKEEPER_CONFIG")?;
-        Some((path.to_owned(), Origin::Variable("RATEKEEPER_CONFIG".to_owned())))
+        Some((path.to_owned(), SettingOrigin::Variable("RATEKEEPER_CONFIG".to_owned())))
     };
     flag.or_else(variable).map(|(path, origin)| (PathBuf::from(path), origin))
 }
@@ -203,17 +206,17 @@ fn from_flag(matches: &ArgMatches, id: &str) -> Option<String> {
 fn said_of(
     setting: &Setting,
     matches: &ArgMatches,
-    around: &Surroundings,
-    file: &[(&'static str, Said)],
-) -> Option<Said> {
+    around: &Environment,
+    file: &[(&'static str, SourcedText)],
+) -> Option<SourcedText> {
     let from_variable = |name: &str| {
         let text = around.variable(name)?.trim().to_owned();
-        Some(Said { text, origin: Origin::Variable(name.to_owned()) })
+        Some(SourcedText { text, origin: SettingOrigin::Variable(name.to_owned()) })
     };
     let usual = || (setting.name == "log").then(|| from_variable(USUAL_LOG)).flatten();
     let flag = || {
         let text = from_flag(matches, setting.name)?.trim().to_owned();
-        Some(Said { text, origin: Origin::Flag(setting.flag()) })
+        Some(SourcedText { text, origin: SettingOrigin::Flag(setting.flag()) })
     };
     let field = || file.iter().find(|(name, _)| *name == setting.name).map(|(_, said)| said.clone());
     usual()
@@ -223,37 +226,37 @@ fn said_of(
         .or_else(|| default_of(setting, around))
 }
 
-fn default_of(setting: &Setting, around: &Surroundings) -> Option<Said> {
+fn default_of(setting: &Setting, around: &Environment) -> Option<SourcedText> {
     let text = match setting.fallback {
-        Fallback::Text(text) => text.to_owned(),
+        DefaultValue::Text(text) => text.to_owned(),
         // More cores than threads can be asked for are left idle.
-        Fallback::Cores => {
+        DefaultValue::Cores => {
             (around.cores as u64).clamp(*setting.range.start(), *setting.range.end()).to_string()
         }
-        Fallback::Reader if around.has_reader => "text".to_owned(),
-        Fallback::Reader => "json".to_owned(),
-        Fallback::Nothing(_) => return None,
+        DefaultValue::Reader if around.has_reader => "text".to_owned(),
+        DefaultValue::Reader => "json".to_owned(),
+        DefaultValue::Nothing(_) => return None,
     };
-    Some(Said { text, origin: Origin::Default })
+    Some(SourcedText { text, origin: SettingOrigin::Default })
 }
 
 /// Reads what was said, one setting after the other, and collects what is wrong.
-struct Reading<I> {
+struct SettingsReader<I> {
     next: I,
-    complaints: Vec<Complaint>,
+    complaints: Vec<SettingDiagnostic>,
 }
 
-impl<'a, I: Iterator<Item = (&'a Setting, &'a Option<Said>)>> Reader for Reading<I> {
-    fn next<T: Value>(&mut self) -> Option<T> {
+impl<'a, I: Iterator<Item = (&'a Setting, &'a Option<SourcedText>)>> TextReader for SettingsReader<I> {
+    fn next<T: SettingValue>(&mut self) -> Option<T> {
         let (setting, said) = self.next.next().expect("settings are read in the order of the table");
         let Some(said) = said else { return T::absent() };
         let read = T::read(&said.text, &setting.range);
-        read.map_err(|wrong| self.complaints.push(Complaint::new(said.origin.clone(), wrong))).ok()
+        read.map_err(|wrong| self.complaints.push(SettingDiagnostic::new(said.origin.clone(), wrong))).ok()
     }
 }
 
 /// Tells of variables that look like ours, but say nothing.
-fn warnings(around: &Surroundings) -> Vec<String> {
+fn warnings(around: &Environment) -> Vec<String> {
     let known: Vec<_> =
         TABLE.iter().map(Setting::variable).chain(OTHER_VARIABLES.map(str::to_owned)).collect();
     let strange = around
@@ -286,14 +289,14 @@ fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&
 
 /// The text of a setting, and who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Said {
+struct SourcedText {
     text: String,
-    origin: Origin,
+    origin: SettingOrigin,
 }
 
 /// Where the value of a setting came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum SettingOrigin {
     Default,
     /// A line of a config file.
     File {
@@ -307,54 +310,56 @@ pub(crate) enum Origin {
 }
 
 /// `default`, `ratekeeper.yaml:3`, `RATEKEEPER_HTTP` or `--http`.
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Default => f.write_str("default"),
-            Origin::File { path, line: 0 } => path.display().fmt(f),
-            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Origin::Variable(name) => f.write_str(name),
-            Origin::Flag(name) => write!(f, "--{name}"),
+            SettingOrigin::Default => f.write_str("default"),
+            SettingOrigin::File { path, line: 0 } => path.display().fmt(f),
+            SettingOrigin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            SettingOrigin::Variable(name) => f.write_str(name),
+            SettingOrigin::Flag(name) => write!(f, "--{name}"),
         }
     }
 }
 
 /// What is wrong with one setting, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Complaint {
-    origin: Origin,
+pub(crate) struct SettingDiagnostic {
+    origin: SettingOrigin,
     wrong: String,
 }
 
-impl Complaint {
-    fn new(origin: Origin, wrong: impl Into<String>) -> Complaint {
-        Complaint { origin, wrong: wrong.into() }
+impl SettingDiagnostic {
+    fn new(origin: SettingOrigin, wrong: impl Into<String>) -> SettingDiagnostic {
+        SettingDiagnostic { origin, wrong: wrong.into() }
     }
 }
 
 /// Behind a place in a file, as compilers write it; a flag or a variable is named at the end.
-impl fmt::Display for Complaint {
+impl fmt::Display for SettingDiagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Complaint { origin, wrong } = self;
+        let SettingDiagnostic { origin, wrong } = self;
         match origin {
-            Origin::File { .. } => write!(f, "{origin}: {wrong}"),
-            Origin::Default | Origin::Variable(_) | Origin::Flag(_) => write!(f, "{wrong} (from {origin})"),
+            SettingOrigin::File { .. } => write!(f, "{origin}: {wrong}"),
+            SettingOrigin::Default | SettingOrigin::Variable(_) | SettingOrigin::Flag(_) => {
+                write!(f, "{wrong} (from {origin})")
+            }
         }
     }
 }
 
 /// All that is wrong with the settings, one a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Complaints(Vec<Complaint>);
+pub(crate) struct SettingDiagnostics(Vec<SettingDiagnostic>);
 
-impl fmt::Display for Complaints {
+impl fmt::Display for SettingDiagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
         f.write_str(&lines.join("\n"))
     }
 }
 
-impl std::error::Error for Complaints {}
+impl std::error::Error for SettingDiagnostics {}
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@
 
 mod support;
 
-use ratekeeper_server::tls::{Tls, TlsFiles};
+use ratekeeper_server::tls::{ListenerTls, ListenerTlsFiles};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -291,12 +291,12 @@ fn what_makes_no_sense_is_refused_before_anybody_is_asked() {
 
 /// Lets in one client that shows a certificate, and answers it if it does.
 fn serve_tls_once(folder: &Path) -> (SocketAddr, JoinHandle<bool>) {
-    let files = TlsFiles {
+    let files = ListenerTlsFiles {
         cert: folder.join("server.crt"),
         key: folder.join("server.key"),
         client_ca: Some(folder.join("ca.crt")),
     };
-    let tls = Tls::load(&files).unwrap();
+    let tls = ListenerTls::load(&files).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap();

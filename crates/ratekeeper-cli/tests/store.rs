@@ -4,7 +4,7 @@
 
 mod support;
 
-use ratekeeper_testkit::servers::{Brand, Cluster, RedisServer};
+use ratekeeper_testkit::servers::{Brand, RedisServer, TestCluster};
 use serde_json::json;
 use support::{PATIENCE, Server, within};
 
@@ -39,7 +39,7 @@ fn the_greeting_says_what_was_found_and_what_it_may_do() {
     assert!(line.contains("valkey 9") && line.contains("allkeys-lru MAY DROP LIMITS"), "{line}");
     server.await_log("set maxmemory-policy to noeviction");
 
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     let line = store_line(&node(&cluster.url()));
     assert!(line.contains("cluster of 3 servers"), "{line}");
 }

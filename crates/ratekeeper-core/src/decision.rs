@@ -1,9 +1,9 @@
 //! What the client hears.
 
-use crate::ask::Ask;
 use crate::draw::Draw;
 use crate::limit::Limit;
-use crate::reading::{Outcome, Outlook, Reading, Retry};
+use crate::op::Amount;
+use crate::status::{DrawResult, Forecast, LimitStatus, Retry};
 use crate::time::{Micros, Span};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Decision {
     delay: Span,
     /// Which limit binds, and what it said.
     index: usize,
-    reading: Option<Reading>,
+    reading: Option<LimitStatus>,
 }
 
 impl Decision {
@@ -29,8 +29,8 @@ impl Decision {
 
     /// What the only limit of a request said.
     #[inline(always)]
-    pub fn of_one(limit: &Limit, ask: Ask, outcome: Outcome) -> Decision {
-        let reading = Some(Reading { limit: *limit, ask, outcome });
+    pub fn of_one(limit: &Limit, ask: Amount, outcome: DrawResult) -> Decision {
+        let reading = Some(LimitStatus { limit: *limit, ask, outcome });
         Decision { allowed: !outcome.is_refused(), delay: Span::ZERO, index: 0, reading }
     }
 
@@ -64,7 +64,7 @@ impl Decision {
 
     fn binding(group: &[Draw], has_a_say: impl Fn(&Draw) -> bool) -> Option<usize> {
         let allowed = !group.iter().any(Draw::stops);
-        let mut binding: Option<(usize, Outlook)> = None;
+        let mut binding: Option<(usize, Forecast)> = None;
         for (index, draw) in group.iter().enumerate().filter(|(_, draw)| !draw.is_shadow() && has_a_say(draw))
         {
             let outlook = draw.outlook();
@@ -88,7 +88,7 @@ impl Decision {
 
     /// The limit that binds; nothing if none applied.
     pub fn limit(&self) -> Option<&Limit> {
-        self.reading().map(Reading::limit)
+        self.reading().map(LimitStatus::limit)
     }
 
     /// Which of the request's limits binds, counted from 0.
@@ -97,25 +97,25 @@ impl Decision {
     }
 
     /// What the binding limit said.
-    pub fn reading(&self) -> Option<&Reading> {
+    pub fn reading(&self) -> Option<&LimitStatus> {
         self.reading.as_ref()
     }
 
     /// How many units the binding limit has left.
     pub fn remaining(&self) -> u32 {
         let without_limit = if self.allowed { u32::MAX } else { 0 };
-        self.reading().map_or(without_limit, Reading::remaining)
+        self.reading().map_or(without_limit, LimitStatus::remaining)
     }
 
     /// How long to wait before going on: a queue's turn.
     pub fn delay(&self) -> Duration {
-        let own = self.reading().map_or(Span::ZERO, Reading::delay);
+        let own = self.reading().map_or(Span::ZERO, LimitStatus::delay);
         own.max(self.delay).into()
     }
 
     /// When to come back, if it was refused.
     pub fn retry(&self) -> Option<Retry> {
-        self.reading().and_then(Reading::retry)
+        self.reading().and_then(LimitStatus::retry)
     }
 
     /// How long to wait before coming back; nothing if it was allowed, or if it can never be.

@@ -4,12 +4,12 @@
 //! others. One [`Draws`] carries any number of groups, so that a store may decide many requests in one call. The
 //! buffer is made to be kept and filled again: once warm, it allocates nothing.
 
-use crate::ask::{Act, Ask, PermitId};
-use crate::key::{KeyRef, Scope, Shape, encode_parts};
+use crate::draw_options::DrawOptions;
+use crate::key::{KeyRef, KeyShape, Scope, encode_parts};
 use crate::limit::Limit;
-use crate::reading::{Answer, Outcome, Outlook, Reading};
+use crate::op::{Amount, Op, PermitId};
 use crate::state::State;
-use crate::terms::Terms;
+use crate::status::{DrawOutcome, DrawResult, Forecast, LimitStatus};
 use crate::time::Micros;
 use std::ops::Range;
 
@@ -19,13 +19,13 @@ pub const MAX_DRAWS: usize = 16;
 /// One limit that one request must pass.
 #[derive(Clone, Debug)]
 pub struct Draw {
-    key: (usize, usize, Shape),
+    key: (usize, usize, KeyShape),
     scope: Scope,
     limit: Limit,
-    act: Act,
+    act: Op,
     permit: PermitId,
-    terms: Terms,
-    outcome: Outcome,
+    terms: DrawOptions,
+    outcome: DrawResult,
 }
 
 impl Draw {
@@ -43,7 +43,7 @@ impl Draw {
 
     /// What to do.
     #[inline]
-    pub fn act(&self) -> Act {
+    pub fn act(&self) -> Op {
         self.act
     }
 
@@ -55,7 +55,7 @@ impl Draw {
 
     /// On what terms it is made.
     #[inline]
-    pub fn terms(&self) -> Terms {
+    pub fn terms(&self) -> DrawOptions {
         self.terms
     }
 
@@ -84,8 +84,8 @@ impl Draw {
     }
 
     /// What the limit said. Until a store has decided the draw, that it was spared.
-    pub fn reading(&self) -> Reading {
-        Reading { limit: self.limit, ask: self.act.ask(), outcome: self.outcome }
+    pub fn reading(&self) -> LimitStatus {
+        LimitStatus { limit: self.limit, ask: self.act.ask(), outcome: self.outcome }
     }
 
     /// The store's time when it was decided.
@@ -96,19 +96,19 @@ impl Draw {
 
     /// What the limit says is to come.
     #[inline]
-    pub fn outlook(&self) -> Outlook {
+    pub fn outlook(&self) -> Forecast {
         self.outcome.outlook(&self.limit, self.act.ask())
     }
 
     /// What was decided.
     #[inline]
-    pub fn outcome(&self) -> &Outcome {
+    pub fn outcome(&self) -> &DrawResult {
         &self.outcome
     }
 
     /// What the limit answered.
     #[inline]
-    pub fn answer(&self) -> Answer {
+    pub fn answer(&self) -> DrawOutcome {
         self.outcome.answer()
     }
 
@@ -127,8 +127,8 @@ impl Draw {
     /// rest only. Acts that ask for nothing stay as they are.
     pub fn set_units(&mut self, units: u32) {
         self.act = match self.act {
-            Act::Take(_) => Act::Take(Ask::exactly(units)),
-            Act::Look(_) => Act::Look(Ask::exactly(units)),
+            Op::Take(_) => Op::Take(Amount::exactly(units)),
+            Op::Look(_) => Op::Look(Amount::exactly(units)),
             act => act,
         };
     }
@@ -140,7 +140,7 @@ impl Draw {
 
     /// Notes what `decide` makes of it: for stores.
     #[inline]
-    pub fn settle(&mut self, decide: impl FnOnce(&Limit, Act, PermitId) -> Outcome) {
+    pub fn settle(&mut self, decide: impl FnOnce(&Limit, Op, PermitId) -> DrawResult) {
         self.outcome = decide(&self.limit, self.act, self.permit);
     }
 }
@@ -153,13 +153,13 @@ pub struct Draws {
     /// Where each group begins.
     groups: Vec<usize>,
     /// The draws of groups that the store gave no answer to, and why; nearly always there are none.
-    failures: Vec<(Range<usize>, Failure)>,
+    failures: Vec<(Range<usize>, StoreFailure)>,
 }
 
 /// Why a store did not decide a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failure {
+pub enum StoreFailure {
     /// It may or may not have been charged. It is not tried again: that could charge twice.
     #[error("the store gave no answer in time")]
     Timeout,
@@ -216,7 +216,7 @@ impl Draws {
     ///
     /// # Panics
     /// If the group has [`MAX_DRAWS`] already: whoever compiles limits into draws bounds them first.
-    pub fn push(&mut self, key: KeyRef<'_>, scope: Scope, limit: Limit, act: Act, permit: PermitId) {
+    pub fn push(&mut self, key: KeyRef<'_>, scope: Scope, limit: Limit, act: Op, permit: PermitId) {
         let start = self.keys.len();
         self.keys.extend_from_slice(key.bytes());
         self.add((start, self.keys.len(), key.shape()), scope, limit, act, permit);
@@ -226,19 +226,19 @@ impl Draws {
     ///
     /// # Panics
     /// If there is no last draw, or if the group has [`MAX_DRAWS`] already.
-    pub fn push_again(&mut self, scope: Scope, limit: Limit, act: Act, permit: PermitId) {
+    pub fn push_again(&mut self, scope: Scope, limit: Limit, act: Op, permit: PermitId) {
         let key = self.draws.last().expect("a draw was pushed before").key;
         self.add(key, scope, limit, act, permit);
     }
 
-    fn add(&mut self, key: (usize, usize, Shape), scope: Scope, limit: Limit, act: Act, permit: PermitId) {
+    fn add(&mut self, key: (usize, usize, KeyShape), scope: Scope, limit: Limit, act: Op, permit: PermitId) {
         if self.groups.is_empty() {
             self.begin();
         }
         let begun = self.groups.last().copied().unwrap_or(0);
         assert!(self.draws.len() - begun < MAX_DRAWS, "a request may make at most {MAX_DRAWS} draws");
-        let outcome = Outcome::of_state(Answer::Spared, Micros::EPOCH, State::default());
-        self.draws.push(Draw { key, scope, limit, act, permit, terms: Terms::default(), outcome });
+        let outcome = DrawResult::of_state(DrawOutcome::Spared, Micros::EPOCH, State::default());
+        self.draws.push(Draw { key, scope, limit, act, permit, terms: DrawOptions::default(), outcome });
     }
 
     /// Adds a draw under a key of these parts, which need not be a [`Key`](crate::Key) before: one part is text as it
@@ -251,7 +251,7 @@ impl Draws {
         parts: impl IntoIterator<Item = &'a str>,
         scope: Scope,
         limit: Limit,
-        act: Act,
+        act: Op,
         permit: PermitId,
     ) {
         let start = self.keys.len();
@@ -270,7 +270,7 @@ impl Draws {
         let mut add = |draw: &Draw| {
             let start = self.keys.len();
             self.keys.extend_from_slice(&other.keys[draw.key.0..draw.key.1]);
-            let outcome = Outcome::of_state(Answer::Spared, Micros::EPOCH, State::default());
+            let outcome = DrawResult::of_state(DrawOutcome::Spared, Micros::EPOCH, State::default());
             let act = if is_look { draw.act.look() } else { draw.act };
             self.draws.push(Draw { key: (start, self.keys.len(), draw.key.2), act, outcome, ..draw.clone() });
         };
@@ -282,7 +282,7 @@ impl Draws {
 
     /// Sets the terms of the draw added last.
     #[inline]
-    pub fn set_terms(&mut self, terms: Terms) {
+    pub fn set_terms(&mut self, terms: DrawOptions) {
         if let Some(draw) = self.draws.last_mut() {
             draw.terms = terms;
         }
@@ -334,7 +334,7 @@ impl Draws {
     ///
     /// # Panics
     /// If there is no such group.
-    pub fn fail(&mut self, index: usize, failure: Failure) {
+    pub fn fail(&mut self, index: usize, failure: StoreFailure) {
         self.failures.push((self.range(index), failure));
     }
 
@@ -342,13 +342,13 @@ impl Draws {
     ///
     /// # Panics
     /// If there is no such group.
-    pub fn group_failure(&self, index: usize) -> Option<Failure> {
+    pub fn group_failure(&self, index: usize) -> Option<StoreFailure> {
         self.failure(self.range(index))
     }
 
     /// Why one of these draws was not decided by the store; nothing if all were.
     #[inline]
-    pub fn failure(&self, draws: Range<usize>) -> Option<Failure> {
+    pub fn failure(&self, draws: Range<usize>) -> Option<StoreFailure> {
         let is_among = |range: &Range<usize>| range.start < draws.end && draws.start < range.end;
         self.failures.iter().find(|(range, _)| is_among(range)).map(|(_, failure)| *failure)
     }

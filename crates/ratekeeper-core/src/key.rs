@@ -24,7 +24,7 @@ pub const MAX_KEY_PARTS: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     bytes: Box<[u8]>,
-    shape: Shape,
+    shape: KeyShape,
 }
 
 impl Key {
@@ -36,11 +36,11 @@ impl Key {
         let mut parts = parts.into_iter();
         let first = parts.next().ok_or(KeyError::NoParts)?;
         let mut bytes = Vec::new();
-        let mut shape = Shape::One;
+        let mut shape = KeyShape::One;
         match parts.next() {
             None => bytes.extend_from_slice(first.as_bytes()),
             Some(second) => {
-                shape = Shape::Several;
+                shape = KeyShape::Several;
                 for (index, part) in [first, second].into_iter().chain(parts).enumerate() {
                     if index == MAX_KEY_PARTS {
                         return Err(KeyError::TooManyParts);
@@ -74,11 +74,11 @@ fn push_part(bytes: &mut Vec<u8>, part: &str) -> Result<(), KeyError> {
 ///
 /// # Panics
 /// If there are none.
-pub(crate) fn encode_parts<'a>(mut parts: impl Iterator<Item = &'a str>, bytes: &mut Vec<u8>) -> Shape {
+pub(crate) fn encode_parts<'a>(mut parts: impl Iterator<Item = &'a str>, bytes: &mut Vec<u8>) -> KeyShape {
     let first = parts.next().expect("a key has at least one part");
     let Some(second) = parts.next() else {
         bytes.extend_from_slice(first.as_bytes());
-        return Shape::One;
+        return KeyShape::One;
     };
     for part in [first, second].into_iter().chain(parts) {
         let part = &part[..part.floor_char_boundary(usize::from(u16::MAX))];
@@ -86,7 +86,7 @@ pub(crate) fn encode_parts<'a>(mut parts: impl Iterator<Item = &'a str>, bytes: 
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(part.as_bytes());
     }
-    Shape::Several
+    KeyShape::Several
 }
 
 /// Which of several limits under the same key is meant: each scope has a state of its own.
@@ -99,12 +99,12 @@ pub struct Scope(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyRef<'a> {
     bytes: &'a [u8],
-    shape: Shape,
+    shape: KeyShape,
 }
 
 /// How the bytes of a key are to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Shape {
+pub(crate) enum KeyShape {
     /// One part, as it is.
     One,
     /// Parts, each behind its length in two bytes.
@@ -113,7 +113,7 @@ pub(crate) enum Shape {
 
 impl<'a> KeyRef<'a> {
     #[inline]
-    pub(crate) fn of(bytes: &'a [u8], shape: Shape) -> KeyRef<'a> {
+    pub(crate) fn of(bytes: &'a [u8], shape: KeyShape) -> KeyRef<'a> {
         KeyRef { bytes, shape }
     }
 
@@ -126,11 +126,11 @@ impl<'a> KeyRef<'a> {
     /// Whether it has several parts. Keys that differ in this differ, even where their bytes are the same.
     #[inline]
     pub fn has_several_parts(&self) -> bool {
-        self.shape == Shape::Several
+        self.shape == KeyShape::Several
     }
 
     #[inline]
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> KeyShape {
         self.shape
     }
 
@@ -145,11 +145,11 @@ impl<'a> KeyRef<'a> {
         std::iter::from_fn(move || {
             let bytes = rest?;
             let part = match shape {
-                Shape::One => {
+                KeyShape::One => {
                     rest = None;
                     bytes
                 }
-                Shape::Several => {
+                KeyShape::Several => {
                     let (length, behind) = bytes.split_first_chunk()?;
                     let (part, behind) = behind.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
                     rest = Some(behind);
@@ -165,7 +165,7 @@ impl<'a> KeyRef<'a> {
 impl<'a> From<&'a str> for KeyRef<'a> {
     #[inline]
     fn from(text: &'a str) -> KeyRef<'a> {
-        KeyRef { bytes: text.as_bytes(), shape: Shape::One }
+        KeyRef { bytes: text.as_bytes(), shape: KeyShape::One }
     }
 }
 

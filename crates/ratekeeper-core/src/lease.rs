@@ -17,23 +17,23 @@ pub const TERM: Span = Span::secs(30);
 
 /// What a limit remembers of a key from which units may be lent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct LeasedState {
     /// What it remembers apart from that.
     pub state: Option<State>,
     /// What is lent.
-    pub lent: Lent,
+    pub lent: LentUnits,
 }
 
 /// How many units are lent and not known to be spent. Which term they were lent in, the state's time tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lent {
+pub struct LentUnits {
     /// In the term before, to lapse at the end of this one.
     pub older: u32,
     /// In this term.
     pub recent: u32,
 }
 
-impl Lent {
+impl LentUnits {
     /// All of them.
     pub fn units(self) -> u32 {
         // Both were lent out of one capacity, which is as wide as their sum.
@@ -43,7 +43,7 @@ impl Lent {
 
 /// What a node says of the units that it was lent in a term. Of each unit it says something once and never again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct LeaseReport {
     /// The term that they were lent in, or last reported as kept.
     pub term: u64,
     /// Those that it has spent.
@@ -54,7 +54,7 @@ pub struct Report {
     pub back: u32,
 }
 
-impl Report {
+impl LeaseReport {
     /// How many units it is about.
     pub fn units(&self) -> u32 {
         self.spent.saturating_add(self.kept).saturating_add(self.back)
@@ -66,16 +66,16 @@ impl Report {
 /// What is spent at once can hardly be missed elsewhere, so that may be a good part of what is left. What lies in hand for
 /// long may be, so that is a small part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct LeaseRequest {
     /// So many units, which it will spend within a moment; but at most half of what is left.
     pub soon: u32,
-    /// So many, to last for the whole lease; but at most one of [so many](Wish::one_of) equal parts of what is left.
+    /// So many, to last for the whole lease; but at most one of [so many](LeaseRequest::one_of) equal parts of what is left.
     pub later: u32,
     /// See there.
     pub one_of: u32,
 }
 
-impl Wish {
+impl LeaseRequest {
     /// How many units it is granted of so many that are left: the more of both.
     pub fn of(&self, left: u32) -> u32 {
         self.soon.min(left / 2).max(self.later.min(left / self.one_of.max(1)))
@@ -84,7 +84,7 @@ impl Wish {
 
 /// What was lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loan {
+pub struct LeaseGrant {
     /// How many units more.
     pub units: u32,
     /// The term that these, and those that were kept, are lent in.

@@ -20,32 +20,34 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod ask;
+mod algorithm;
 mod decision;
 mod draw;
-mod figures;
-mod former;
+mod draw_options;
 mod key;
-mod law;
 mod lease;
 mod limit;
+mod op;
+mod params;
+mod prior_states;
 mod quota;
-mod reading;
 mod state;
-mod terms;
+mod status;
 mod time;
 
-pub use ask::{Act, Ask, PermitId};
+pub use algorithm::{
+    Algorithm, Align, Holders, Leak, ListState, Log, LogSize, PriorRetention, Zone, ZoneError,
+};
 pub use decision::Decision;
-pub use draw::{Draw, Draws, Failure, MAX_DRAWS};
-pub use figures::{Figures, WindowStart};
-pub use former::Former;
+pub use draw::{Draw, Draws, MAX_DRAWS, StoreFailure};
+pub use draw_options::{Consistency, DrawOptions, FailureMode};
 pub use key::{Key, KeyError, KeyRef, MAX_KEY_BYTES, MAX_KEY_PARTS, Scope};
-pub use law::{Align, Earlier, Holders, Law, Leak, Log, LogSize, Roll, Zone, ZoneError};
-pub use lease::{Held, Lent, Loan, Report, TERM, Wish};
+pub use lease::{LeaseGrant, LeaseReport, LeaseRequest, LeasedState, LentUnits, TERM};
 pub use limit::{Limit, LimitError, Step};
+pub use op::{Amount, Op, PermitId};
+pub use params::{LimitParams, WindowStart};
+pub use prior_states::PriorStates;
 pub use quota::{Quota, QuotaError};
-pub use reading::{Answer, Outcome, Outlook, Reading, Retry};
 pub use state::State;
-pub use terms::{Consistency, FailureMode, Terms};
+pub use status::{DrawOutcome, DrawResult, Forecast, LimitStatus, Retry};
 pub use time::{Clock, MOST_BACK, Micros, Span};

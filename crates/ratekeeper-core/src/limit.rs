@@ -2,16 +2,16 @@
 
 mod lent;
 
-use crate::ask::{Ask, PermitId};
-use crate::figures::Figures;
-use crate::law::{
-    Align, Bucket, Concurrency, FixedWindow, Law, Leak, LogSize, Passage, Roll, SlidingLog, SlidingWindow,
-    portion,
+use crate::algorithm::{
+    Algorithm, Align, Bucket, Concurrency, FixedWindow, Leak, ListState, LogSize, ShareChange, SlidingLog,
+    SlidingWindow, portion,
 };
-use crate::law::{BucketDuty, Stretch, WindowLayout, Zone};
+use crate::algorithm::{BucketDuty, CalendarPeriod, WindowLayout, Zone};
+use crate::op::{Amount, PermitId};
+use crate::params::LimitParams;
 use crate::quota::Quota;
-use crate::reading::{Answer, Outcome, Outlook, Reading};
 use crate::state::State;
+use crate::status::{DrawOutcome, DrawResult, Forecast, LimitStatus};
 use crate::time::{Micros, Span};
 use std::fmt;
 
@@ -29,9 +29,9 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    form: Form,
+    form: CompiledAlgorithm,
     quota: Quota,
-    law: Law,
+    law: Algorithm,
     /// The law as a number, and above it the number of shares but one: comparing it and the quota is all that telling
     /// two limits apart takes on the hot path.
     code: u32,
@@ -55,7 +55,7 @@ impl std::hash::Hash for Limit {
 
 /// The constants that the law computes with.
 #[derive(Clone, Copy, Debug)]
-enum Form {
+enum CompiledAlgorithm {
     Bucket(Bucket),
     FixedWindow(FixedWindow),
     SlidingWindow(SlidingWindow),
@@ -77,10 +77,10 @@ pub struct Step {
 impl Step {
     /// The step in words.
     #[inline(always)]
-    pub fn answer(&self) -> Answer {
+    pub fn answer(&self) -> DrawOutcome {
         match self.granted {
-            Some(units) => Answer::Granted(units),
-            None => Answer::Refused,
+            Some(units) => DrawOutcome::Granted(units),
+            None => DrawOutcome::Refused,
         }
     }
 }
@@ -99,17 +99,29 @@ impl Limit {
     ///
     /// # Errors
     /// If the law can't honour the quota exactly; the error says what to write instead.
-    pub fn new(law: Law, quota: Quota) -> Result<Limit, LimitError> {
+    pub fn new(law: Algorithm, quota: Quota) -> Result<Limit, LimitError> {
         let form = match law {
-            Law::TokenBucket => Form::Bucket(bucket(BucketDuty::Tokens, quota, quota.amount())?),
-            Law::LeakyBucket(Leak::Meter) => Form::Bucket(bucket(BucketDuty::Meter, quota, 1)?),
-            Law::LeakyBucket(Leak::Queue) => Form::Bucket(bucket(BucketDuty::Queue, quota, quota.amount())?),
-            Law::FixedWindow(align) => Form::FixedWindow(fixed_window(align, without_burst(law, quota)?)?),
-            Law::SlidingWindowCounter => Form::SlidingWindow(sliding_window(without_burst(law, quota)?)?),
-            Law::SlidingWindowLog(size) => Form::SlidingLog(sliding_log(size, without_burst(law, quota)?)?),
-            Law::Concurrency => {
+            Algorithm::TokenBucket => {
+                CompiledAlgorithm::Bucket(bucket(BucketDuty::Tokens, quota, quota.amount())?)
+            }
+            Algorithm::LeakyBucket(Leak::Meter) => {
+                CompiledAlgorithm::Bucket(bucket(BucketDuty::Meter, quota, 1)?)
+            }
+            Algorithm::LeakyBucket(Leak::Queue) => {
+                CompiledAlgorithm::Bucket(bucket(BucketDuty::Queue, quota, quota.amount())?)
+            }
+            Algorithm::FixedWindow(align) => {
+                CompiledAlgorithm::FixedWindow(fixed_window(align, without_burst(law, quota)?)?)
+            }
+            Algorithm::SlidingWindowCounter => {
+                CompiledAlgorithm::SlidingWindow(sliding_window(without_burst(law, quota)?)?)
+            }
+            Algorithm::SlidingWindowLog(size) => {
+                CompiledAlgorithm::SlidingLog(sliding_log(size, without_burst(law, quota)?)?)
+            }
+            Algorithm::Concurrency => {
                 let quota = without_burst(law, quota)?;
-                Form::Concurrency(Concurrency { amount: quota.amount(), lapse: quota.per() })
+                CompiledAlgorithm::Concurrency(Concurrency { amount: quota.amount(), lapse: quota.per() })
             }
         };
         let limit = Limit { form, quota, law, code: law.code() };
@@ -121,15 +133,15 @@ impl Limit {
 
     /// The law it follows.
     #[inline]
-    pub fn law(&self) -> Law {
+    pub fn law(&self) -> Algorithm {
         self.law
     }
 
-    /// The family of states that its law can read, below [`Law::FAMILIES`]. A key's states in different families
+    /// The family of states that its law can read, below [`Algorithm::FAMILIES`]. A key's states in different families
     /// never meet.
     #[inline]
     pub fn family(&self) -> usize {
-        (self.code >> Law::FAMILY_AT & 0xf) as usize
+        (self.code >> Algorithm::FAMILY_AT & 0xf) as usize
     }
 
     /// One of `nodes` equal shares of it: what each node enforces by itself while none knows of the others.
@@ -156,17 +168,18 @@ impl Limit {
         let whole = self.whole();
         let form = match whole.form {
             form if nodes == 1 => form,
-            Form::Bucket(bucket) => Form::Bucket(bucket.share(&self.quota, nodes)),
-            Form::FixedWindow(window) => Form::FixedWindow(window.share(nodes)),
-            Form::SlidingWindow(window) => Form::SlidingWindow(window.share(nodes)),
-            Form::SlidingLog(log) => {
-                Form::SlidingLog(SlidingLog { amount: portion(log.amount, nodes), ..log })
+            CompiledAlgorithm::Bucket(bucket) => CompiledAlgorithm::Bucket(bucket.share(&self.quota, nodes)),
+            CompiledAlgorithm::FixedWindow(window) => CompiledAlgorithm::FixedWindow(window.share(nodes)),
+            CompiledAlgorithm::SlidingWindow(window) => CompiledAlgorithm::SlidingWindow(window.share(nodes)),
+            CompiledAlgorithm::SlidingLog(log) => {
+                CompiledAlgorithm::SlidingLog(SlidingLog { amount: portion(log.amount, nodes), ..log })
             }
-            Form::Concurrency(places) => {
-                Form::Concurrency(Concurrency { amount: portion(places.amount, nodes), ..places })
-            }
+            CompiledAlgorithm::Concurrency(places) => CompiledAlgorithm::Concurrency(Concurrency {
+                amount: portion(places.amount, nodes),
+                ..places
+            }),
         };
-        Limit { form, code: whole.code | (nodes - 1) << Law::SHARES_AT, ..whole }
+        Limit { form, code: whole.code | (nodes - 1) << Algorithm::SHARES_AT, ..whole }
     }
 
     fn whole(&self) -> Limit {
@@ -179,7 +192,7 @@ impl Limit {
     /// Of how many shares it is one; 1 if it is the whole.
     #[inline]
     pub fn shares(&self) -> u32 {
-        (self.code >> Law::SHARES_AT) + 1
+        (self.code >> Algorithm::SHARES_AT) + 1
     }
 
     /// The quota it grants; of a share, that of the whole.
@@ -192,11 +205,11 @@ impl Limit {
     #[inline]
     pub fn capacity(&self) -> u32 {
         match &self.form {
-            Form::Bucket(bucket) => bucket.burst(),
-            Form::FixedWindow(window) => window.amount(),
-            Form::SlidingWindow(window) => window.amount(),
-            Form::SlidingLog(log) => log.amount,
-            Form::Concurrency(places) => places.amount,
+            CompiledAlgorithm::Bucket(bucket) => bucket.burst(),
+            CompiledAlgorithm::FixedWindow(window) => window.amount(),
+            CompiledAlgorithm::SlidingWindow(window) => window.amount(),
+            CompiledAlgorithm::SlidingLog(log) => log.amount,
+            CompiledAlgorithm::Concurrency(places) => places.amount,
         }
     }
 
@@ -204,7 +217,7 @@ impl Limit {
     /// [`capacity`](Limit::capacity) it says the rate.
     pub fn window(&self) -> Span {
         match &self.form {
-            Form::Bucket(bucket) => {
+            CompiledAlgorithm::Bucket(bucket) => {
                 let (per, burst) = (u128::from(self.quota.per().get()), u128::from(bucket.burst()));
                 let micros =
                     (per * burst * u128::from(self.shares())).div_ceil(u128::from(self.quota.amount()));
@@ -214,49 +227,49 @@ impl Limit {
         }
     }
 
-    /// Whether the law remembers a [`Roll`] instead of a [`State`].
+    /// Whether the law remembers a [`ListState`] instead of a [`State`].
     #[inline]
     pub fn keeps_roll(&self) -> bool {
-        self.family() >= Law::ROLLS
+        self.family() >= Algorithm::ROLLS
     }
 
     /// Ages `state` to `now` and grants as much of `ask` as fits. Pure, in integers, and total.
     ///
     /// A limit that keeps a roll has no state to step: it refuses here, and is drawn with [`Limit::step_roll`].
     #[inline(always)]
-    pub fn step(&self, state: Option<State>, now: Micros, ask: Ask) -> Step {
+    pub fn step(&self, state: Option<State>, now: Micros, ask: Amount) -> Step {
         match &self.form {
-            Form::Bucket(bucket) => bucket.step(state, now, ask),
-            Form::FixedWindow(window) => window.step(state, now, ask),
-            Form::SlidingWindow(window) => window.step(state, now, ask),
-            Form::SlidingLog(_) | Form::Concurrency(_) => {
+            CompiledAlgorithm::Bucket(bucket) => bucket.step(state, now, ask),
+            CompiledAlgorithm::FixedWindow(window) => window.step(state, now, ask),
+            CompiledAlgorithm::SlidingWindow(window) => window.step(state, now, ask),
+            CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => {
                 Step { granted: None, state: state.unwrap_or_default(), changed: false }
             }
         }
     }
 
     /// Words a step: what is left, and when to come back.
-    pub fn read(&self, step: Step, now: Micros, ask: Ask) -> Reading {
-        Reading { limit: *self, ask, outcome: Outcome::of_state(step.answer(), now, step.state) }
+    pub fn read(&self, step: Step, now: Micros, ask: Amount) -> LimitStatus {
+        LimitStatus { limit: *self, ask, outcome: DrawResult::of_state(step.answer(), now, step.state) }
     }
 
-    pub(crate) fn outlook(&self, state: State, now: Micros, ask: Ask, granted: Option<u32>) -> Outlook {
+    pub(crate) fn outlook(&self, state: State, now: Micros, ask: Amount, granted: Option<u32>) -> Forecast {
         match &self.form {
-            Form::Bucket(bucket) => bucket.outlook(state, now, ask, granted),
-            Form::FixedWindow(window) => window.outlook(state, now, ask, granted),
-            Form::SlidingWindow(window) => window.outlook(state, now, ask, granted),
-            Form::SlidingLog(log) => log.outlook(&Default::default(), now, ask, granted),
-            Form::Concurrency(places) => places.outlook(&Default::default(), now, ask, granted),
+            CompiledAlgorithm::Bucket(bucket) => bucket.outlook(state, now, ask, granted),
+            CompiledAlgorithm::FixedWindow(window) => window.outlook(state, now, ask, granted),
+            CompiledAlgorithm::SlidingWindow(window) => window.outlook(state, now, ask, granted),
+            CompiledAlgorithm::SlidingLog(log) => log.outlook(&Default::default(), now, ask, granted),
+            CompiledAlgorithm::Concurrency(places) => places.outlook(&Default::default(), now, ask, granted),
         }
     }
 
     /// The state after `units` were given back, at most as many as are out.
     pub fn give(&self, state: State, now: Micros, units: u32) -> State {
         match &self.form {
-            Form::Bucket(bucket) => bucket.give(state, now, units),
-            Form::FixedWindow(window) => window.give(state, now, units),
-            Form::SlidingWindow(window) => window.give(state, now, units),
-            Form::SlidingLog(_) | Form::Concurrency(_) => state,
+            CompiledAlgorithm::Bucket(bucket) => bucket.give(state, now, units),
+            CompiledAlgorithm::FixedWindow(window) => window.give(state, now, units),
+            CompiledAlgorithm::SlidingWindow(window) => window.give(state, now, units),
+            CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => state,
         }
     }
 
@@ -269,13 +282,15 @@ impl Limit {
         if self.family() != before.family() || before.is_drained(state, now) {
             return None;
         }
-        let passage = Passage { from: before.shares(), to: self.shares() };
+        let passage = ShareChange { from: before.shares(), to: self.shares() };
         match (&self.form, &before.form) {
-            (Form::Bucket(after), Form::Bucket(before)) => Some(after.adopt(state, before, passage, now)),
-            (Form::FixedWindow(after), Form::FixedWindow(before)) => {
+            (CompiledAlgorithm::Bucket(after), CompiledAlgorithm::Bucket(before)) => {
                 Some(after.adopt(state, before, passage, now))
             }
-            (Form::SlidingWindow(after), Form::SlidingWindow(before)) => {
+            (CompiledAlgorithm::FixedWindow(after), CompiledAlgorithm::FixedWindow(before)) => {
+                Some(after.adopt(state, before, passage, now))
+            }
+            (CompiledAlgorithm::SlidingWindow(after), CompiledAlgorithm::SlidingWindow(before)) => {
                 Some(after.adopt(state, before, passage, now))
             }
             _ => None,
@@ -286,10 +301,10 @@ impl Limit {
     /// of the two allows too, now and later. For stores that let several keys share a state when memory is short.
     pub fn merge(&self, one: State, other: State, now: Micros) -> State {
         match &self.form {
-            Form::Bucket(bucket) => bucket.merge(one, other, now),
-            Form::FixedWindow(window) => window.merge(one, other, now),
-            Form::SlidingWindow(window) => window.merge(one, other, now),
-            Form::SlidingLog(_) | Form::Concurrency(_) => one,
+            CompiledAlgorithm::Bucket(bucket) => bucket.merge(one, other, now),
+            CompiledAlgorithm::FixedWindow(window) => window.merge(one, other, now),
+            CompiledAlgorithm::SlidingWindow(window) => window.merge(one, other, now),
+            CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => one,
         }
     }
 
@@ -297,7 +312,7 @@ impl Limit {
     /// one that this draw had begun.
     pub fn prolong(&self, state: State, now: Micros) -> State {
         match &self.form {
-            Form::FixedWindow(window) => window.prolong(state, now),
+            CompiledAlgorithm::FixedWindow(window) => window.prolong(state, now),
             _ => state,
         }
     }
@@ -305,10 +320,10 @@ impl Limit {
     /// When a state was last written, as far as it tells: of a bucket the tick, of a window its beginning.
     pub fn written_at(&self, state: State) -> Micros {
         match &self.form {
-            Form::Bucket(bucket) => bucket.written_at(state),
-            Form::FixedWindow(window) => window.written_at(state),
-            Form::SlidingWindow(window) => window.written_at(state),
-            Form::SlidingLog(_) | Form::Concurrency(_) => Micros::EPOCH,
+            CompiledAlgorithm::Bucket(bucket) => bucket.written_at(state),
+            CompiledAlgorithm::FixedWindow(window) => window.written_at(state),
+            CompiledAlgorithm::SlidingWindow(window) => window.written_at(state),
+            CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => Micros::EPOCH,
         }
     }
 
@@ -323,44 +338,44 @@ impl Limit {
     #[inline]
     pub fn is_drained(&self, state: State, now: Micros) -> bool {
         match &self.form {
-            Form::Bucket(bucket) => bucket.is_drained(state, now),
-            Form::FixedWindow(window) => window.is_drained(state, now),
-            Form::SlidingWindow(window) => window.is_drained(state, now),
-            Form::SlidingLog(_) | Form::Concurrency(_) => true,
+            CompiledAlgorithm::Bucket(bucket) => bucket.is_drained(state, now),
+            CompiledAlgorithm::FixedWindow(window) => window.is_drained(state, now),
+            CompiledAlgorithm::SlidingWindow(window) => window.is_drained(state, now),
+            CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => true,
         }
     }
 
     /// How much of the limit is in use, in thousandths; 0 only if nothing is.
     pub fn fill(&self, state: State, now: Micros) -> u32 {
         match &self.form {
-            Form::Bucket(bucket) => bucket.fill(state, now),
-            Form::FixedWindow(window) => window.fill(state, now),
-            Form::SlidingWindow(window) => window.fill(state, now),
-            Form::SlidingLog(_) | Form::Concurrency(_) => 0,
+            CompiledAlgorithm::Bucket(bucket) => bucket.fill(state, now),
+            CompiledAlgorithm::FixedWindow(window) => window.fill(state, now),
+            CompiledAlgorithm::SlidingWindow(window) => window.fill(state, now),
+            CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => 0,
         }
     }
 
     /// The longest that a state matters after it was written: what a store may set as its time to live.
     pub fn ttl(&self) -> Span {
         match &self.form {
-            Form::Bucket(bucket) => bucket.ttl(),
-            Form::FixedWindow(window) => window.ttl(),
-            Form::SlidingWindow(window) => window.ttl(),
-            Form::SlidingLog(_) | Form::Concurrency(_) => self.quota.per(),
+            CompiledAlgorithm::Bucket(bucket) => bucket.ttl(),
+            CompiledAlgorithm::FixedWindow(window) => window.ttl(),
+            CompiledAlgorithm::SlidingWindow(window) => window.ttl(),
+            CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => self.quota.per(),
         }
     }
 
     /// The numbers that its law computes with.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> LimitParams {
         match &self.form {
-            Form::Bucket(bucket) => bucket.figures(),
-            Form::FixedWindow(window) => window.figures(),
-            Form::SlidingWindow(window) => window.figures(),
-            Form::SlidingLog(SlidingLog { amount, per }) => {
-                Figures::SlidingLog { amount: *amount, per: *per }
+            CompiledAlgorithm::Bucket(bucket) => bucket.figures(),
+            CompiledAlgorithm::FixedWindow(window) => window.figures(),
+            CompiledAlgorithm::SlidingWindow(window) => window.figures(),
+            CompiledAlgorithm::SlidingLog(SlidingLog { amount, per }) => {
+                LimitParams::SlidingLog { amount: *amount, per: *per }
             }
-            Form::Concurrency(Concurrency { amount, lapse }) => {
-                Figures::Concurrency { amount: *amount, lapse: *lapse }
+            CompiledAlgorithm::Concurrency(Concurrency { amount, lapse }) => {
+                LimitParams::Concurrency { amount: *amount, lapse: *lapse }
             }
         }
     }
@@ -368,7 +383,7 @@ impl Limit {
     /// When the fixed window that `now` falls into ends; nothing under another law.
     pub fn window_end(&self, now: Micros) -> Option<Micros> {
         match &self.form {
-            Form::FixedWindow(window) => Some(window.end(now)),
+            CompiledAlgorithm::FixedWindow(window) => Some(window.end(now)),
             _ => None,
         }
     }
@@ -378,7 +393,7 @@ impl Limit {
     pub fn parts_of(&self, state: State) -> [u64; 3] {
         let (first, second) = state.numbers();
         match &self.form {
-            Form::SlidingWindow(_) => SlidingWindow::parts_of(state),
+            CompiledAlgorithm::SlidingWindow(_) => SlidingWindow::parts_of(state),
             _ => [first, second, 0],
         }
     }
@@ -388,13 +403,13 @@ impl Limit {
         let bytes = |most: u64| (u64::BITS - most.leading_zeros()).div_ceil(8) as usize;
         // A time has 53 bits.
         match self.figures() {
-            Figures::Bucket { capacity, .. } => [bytes(capacity), 7, 0],
-            Figures::FixedWindow { amount, .. } => [7, bytes(u64::from(amount)), 0],
-            Figures::SlidingWindow { amount, window, tick } => {
+            LimitParams::Bucket { capacity, .. } => [bytes(capacity), 7, 0],
+            LimitParams::FixedWindow { amount, .. } => [7, bytes(u64::from(amount)), 0],
+            LimitParams::SlidingWindow { amount, window, tick } => {
                 let last = Micros::MAX.get() / u64::from(tick) / window;
                 [bytes(last), bytes(u64::from(amount)), bytes(u64::from(amount))]
             }
-            Figures::SlidingLog { .. } | Figures::Concurrency { .. } => [0; 3],
+            LimitParams::SlidingLog { .. } | LimitParams::Concurrency { .. } => [0; 3],
         }
     }
 
@@ -403,11 +418,11 @@ impl Limit {
         let [first, second, _] = parts;
         let is_time = |number: u64| number <= Micros::MAX.get();
         match (&self.form, self.figures()) {
-            (Form::SlidingWindow(window), _) => window.state_of(parts),
-            (_, Figures::Bucket { capacity, .. }) if first <= capacity && is_time(second) => {
+            (CompiledAlgorithm::SlidingWindow(window), _) => window.state_of(parts),
+            (_, LimitParams::Bucket { capacity, .. }) if first <= capacity && is_time(second) => {
                 Some(State::new(first, second))
             }
-            (_, Figures::FixedWindow { amount, .. }) if is_time(first) && second <= u64::from(amount) => {
+            (_, LimitParams::FixedWindow { amount, .. }) if is_time(first) && second <= u64::from(amount) => {
                 Some(State::new(first, second))
             }
             _ => None,
@@ -415,69 +430,77 @@ impl Limit {
     }
 
     /// An empty roll of the kind that the law keeps.
-    pub fn new_roll(&self) -> Roll {
+    pub fn new_roll(&self) -> ListState {
         match &self.form {
-            Form::Concurrency(_) => Roll::Holders(Default::default()),
-            _ => Roll::Log(Default::default()),
+            CompiledAlgorithm::Concurrency(_) => ListState::Holders(Default::default()),
+            _ => ListState::Log(Default::default()),
         }
     }
 
     /// Like [`Limit::step`], for a law that keeps a roll. A roll of another law grants nothing.
-    pub fn step_roll(&self, roll: &mut Roll, now: Micros, ask: Ask, permit: PermitId) -> Option<u32> {
+    pub fn step_roll(&self, roll: &mut ListState, now: Micros, ask: Amount, permit: PermitId) -> Option<u32> {
         match (&self.form, roll) {
-            (Form::SlidingLog(law), Roll::Log(log)) => law.draw(log, now, ask),
-            (Form::Concurrency(law), Roll::Holders(holders)) => law.draw(holders, now, ask, permit),
+            (CompiledAlgorithm::SlidingLog(law), ListState::Log(log)) => law.draw(log, now, ask),
+            (CompiledAlgorithm::Concurrency(law), ListState::Holders(holders)) => {
+                law.draw(holders, now, ask, permit)
+            }
             _ => None,
         }
     }
 
     /// Goes on with a roll that `before` wrote: what that no longer counts is forgotten, unless a quota before it does.
-    pub fn take_over_roll(&self, roll: &mut Roll, before: &Limit, now: Micros) {
+    pub fn take_over_roll(&self, roll: &mut ListState, before: &Limit, now: Micros) {
         match (&self.form, &before.form, roll) {
-            (Form::SlidingLog(law), Form::SlidingLog(before), Roll::Log(log)) => {
+            (
+                CompiledAlgorithm::SlidingLog(law),
+                CompiledAlgorithm::SlidingLog(before),
+                ListState::Log(log),
+            ) => {
                 law.take_over(log, before, now);
             }
-            (Form::Concurrency(law), _, Roll::Holders(holders)) => law.age(holders, now),
+            (CompiledAlgorithm::Concurrency(law), _, ListState::Holders(holders)) => law.age(holders, now),
             _ => {}
         }
     }
 
     /// Gives back so many units, the youngest first, or the permit's places.
-    pub fn give_roll(&self, roll: &mut Roll, units: u32, permit: PermitId) {
+    pub fn give_roll(&self, roll: &mut ListState, units: u32, permit: PermitId) {
         match roll {
-            Roll::Log(log) => log.take_back(units),
-            Roll::Holders(holders) => holders.release(permit),
+            ListState::Log(log) => log.take_back(units),
+            ListState::Holders(holders) => holders.release(permit),
         }
     }
 
     /// Forgets what no longer counts, and says whether anything does.
-    pub fn drain_roll(&self, roll: &mut Roll, now: Micros) -> bool {
+    pub fn drain_roll(&self, roll: &mut ListState, now: Micros) -> bool {
         match (&self.form, &mut *roll) {
-            (Form::SlidingLog(law), Roll::Log(log)) => law.age(log, now),
-            (Form::Concurrency(law), Roll::Holders(holders)) => law.age(holders, now),
+            (CompiledAlgorithm::SlidingLog(law), ListState::Log(log)) => law.age(log, now),
+            (CompiledAlgorithm::Concurrency(law), ListState::Holders(holders)) => law.age(holders, now),
             _ => return true,
         }
         roll.entries() == 0
     }
 
     /// What taking from a roll that was drained would be answered, without taking.
-    pub fn look_roll(&self, roll: &Roll, now: Micros, ask: Ask) -> Outcome {
-        let refused = self.read_roll(roll, now, ask, Answer::Refused);
+    pub fn look_roll(&self, roll: &ListState, now: Micros, ask: Amount) -> DrawResult {
+        let refused = self.read_roll(roll, now, ask, DrawOutcome::Refused);
         match ask.at_least() <= refused.outlook(self, ask).remaining {
-            true => self.read_roll(roll, now, ask, Answer::Spared),
+            true => self.read_roll(roll, now, ask, DrawOutcome::Spared),
             false => refused,
         }
     }
 
     /// What the roll promises, after `ask` was answered so at `now`.
-    pub fn read_roll(&self, roll: &Roll, now: Micros, ask: Ask, answer: Answer) -> Outcome {
+    pub fn read_roll(&self, roll: &ListState, now: Micros, ask: Amount, answer: DrawOutcome) -> DrawResult {
         let granted = answer.granted();
         let outlook = match (&self.form, roll) {
-            (Form::SlidingLog(law), Roll::Log(log)) => law.outlook(log, now, ask, granted),
-            (Form::Concurrency(law), Roll::Holders(holders)) => law.outlook(holders, now, ask, granted),
+            (CompiledAlgorithm::SlidingLog(law), ListState::Log(log)) => law.outlook(log, now, ask, granted),
+            (CompiledAlgorithm::Concurrency(law), ListState::Holders(holders)) => {
+                law.outlook(holders, now, ask, granted)
+            }
             _ => self.outlook(State::default(), now, ask, granted),
         };
-        Outcome::of_outlook(answer, now, outlook)
+        DrawResult::of_outlook(answer, now, outlook)
     }
 }
 
@@ -497,7 +520,7 @@ fn bucket(duty: BucketDuty, quota: Quota, usual_burst: u32) -> Result<Bucket, Li
 }
 
 fn fixed_window(align: Align, quota: Quota) -> Result<FixedWindow, LimitError> {
-    let layout = match (align, Stretch::of(quota.per())) {
+    let layout = match (align, CalendarPeriod::of(quota.per())) {
         (Align::FirstHit, _) => WindowLayout::FirstHit,
         (Align::Wall(zone), Some(stretch)) => WindowLayout::Calendar(stretch, zone),
         (Align::Wall(Zone::UTC), None) => WindowLayout::Multiples,
@@ -520,7 +543,7 @@ fn sliding_log(size: LogSize, quota: Quota) -> Result<SlidingLog, LimitError> {
     }
 }
 
-fn without_burst(law: Law, quota: Quota) -> Result<Quota, LimitError> {
+fn without_burst(law: Algorithm, quota: Quota) -> Result<Quota, LimitError> {
     match quota.burst() {
         Some(_) => Err(LimitError::BurstUnused { law: law.name(), quota }),
         None => Ok(quota),

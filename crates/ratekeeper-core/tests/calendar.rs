@@ -1,15 +1,16 @@
 //! Days, weeks and months in named zones, across the nights when clocks change.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
-use ratekeeper_core::{Align, Ask, Law, Limit, Micros, Quota, Span, Zone};
+use ratekeeper_core::{Algorithm, Align, Amount, Limit, Micros, Quota, Span, Zone};
 
 /// How long after `at` (Unix seconds) the window that it falls into ends, in seconds.
 fn left(quota: &str, zone: &str, at: u64) -> u64 {
     let zone: Zone = zone.parse().expect("the zone is known");
     let quota: Quota = quota.parse().expect("the quota can be read");
-    let limit = Limit::new(Law::FixedWindow(Align::Wall(zone)), quota).expect("the law takes the quota");
+    let limit =
+        Limit::new(Algorithm::FixedWindow(Align::Wall(zone)), quota).expect("the law takes the quota");
     let now = Micros::new(at * 1_000_000);
-    let (step, ask) = (limit.step(None, now, Ask::exactly(1)), Ask::exactly(1));
+    let (step, ask) = (limit.step(None, now, Amount::exactly(1)), Amount::exactly(1));
     limit.read(step, now, ask).reset().get() / 1_000_000
 }
 
@@ -45,10 +46,11 @@ fn weeks_begin_on_monday_and_months_on_the_first() {
 
 #[test]
 fn the_last_window_of_all_ends_with_time() {
-    let limit = Limit::new(Law::FixedWindow(Align::Wall(Zone::UTC)), "1/month".parse().unwrap()).unwrap();
-    let step = limit.step(None, Micros::MAX, Ask::exactly(1));
+    let limit =
+        Limit::new(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "1/month".parse().unwrap()).unwrap();
+    let step = limit.step(None, Micros::MAX, Amount::exactly(1));
     assert_eq!(step.granted, Some(1));
-    assert_eq!(limit.read(step, Micros::MAX, Ask::exactly(1)).reset(), Span::ZERO);
+    assert_eq!(limit.read(step, Micros::MAX, Amount::exactly(1)).reset(), Span::ZERO);
 }
 
 #[test]

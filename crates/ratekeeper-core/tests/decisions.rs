@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper_core::{
-    Act, Answer, Ask, Decision, Draws, Key, KeyRef, Law, Leak, Limit, MAX_DRAWS, Micros, Outcome, Outlook,
-    PermitId, Quota, Reading, Retry, Scope, Span, State,
+    Algorithm, Amount, Decision, DrawOutcome, DrawResult, Draws, Forecast, Key, KeyRef, Leak, Limit,
+    LimitStatus, MAX_DRAWS, Micros, Op, PermitId, Quota, Retry, Scope, Span, State,
 };
 use std::time::Duration;
 
 const NOW: Micros = Micros::new(1_700_000_000_000_000);
 
-fn limit(law: Law, quota: &str) -> Limit {
+fn limit(law: Algorithm, quota: &str) -> Limit {
     Limit::new(law, quota.parse::<Quota>().unwrap()).unwrap()
 }
 
@@ -17,13 +17,13 @@ fn limit(law: Law, quota: &str) -> Limit {
 fn decided(draws: &[(&str, u32)]) -> Draws {
     let mut buffer = Draws::new();
     for (quota, units) in draws {
-        let ask = Ask::exactly(*units);
-        buffer.push("k".into(), Scope(0), limit(Law::TokenBucket, quota), Act::Take(ask), PermitId(0));
+        let ask = Amount::exactly(*units);
+        buffer.push("k".into(), Scope(0), limit(Algorithm::TokenBucket, quota), Op::Take(ask), PermitId(0));
     }
     for draw in buffer.group_mut(0) {
         draw.settle(|limit, act, _| {
             let step = limit.step(None, NOW, act.ask());
-            Outcome::of_state(step.answer(), NOW, step.state)
+            DrawResult::of_state(step.answer(), NOW, step.state)
         });
     }
     buffer
@@ -36,7 +36,7 @@ fn of_several_limits_that_agree_the_one_with_the_least_left_binds() {
     assert!(decision.is_allowed());
     assert_eq!((decision.index(), decision.remaining(), decision.retry()), (Some(1), 1, None));
     assert_eq!(decision.limit(), Some(buffer.all()[1].limit()));
-    assert_eq!(decision.reading().map(Reading::answer), Some(Answer::Granted(4)));
+    assert_eq!(decision.reading().map(LimitStatus::answer), Some(DrawOutcome::Granted(4)));
     assert_eq!(decision.reset_after(), Duration::from_millis(800));
     assert_eq!(decision.reset_at(), Some(NOW.plus(Span::millis(800))));
     assert_eq!((decision.delay(), decision.retry_after()), (Duration::ZERO, None));
@@ -56,16 +56,16 @@ fn of_several_limits_that_refuse_the_one_to_wait_for_longest_binds() {
         buffer.push(
             "k".into(),
             Scope(0),
-            limit(Law::TokenBucket, quota),
-            Act::Take(Ask::exactly(1)),
+            limit(Algorithm::TokenBucket, quota),
+            Op::Take(Amount::exactly(1)),
             PermitId(0),
         );
     }
     for draw in buffer.group_mut(0) {
         draw.settle(|limit, act, _| {
-            let drained = limit.step(None, NOW, Ask::exactly(limit.capacity())).state;
+            let drained = limit.step(None, NOW, Amount::exactly(limit.capacity())).state;
             let step = limit.step(Some(drained), NOW, act.ask());
-            Outcome::of_state(step.answer(), NOW, step.state)
+            DrawResult::of_state(step.answer(), NOW, step.state)
         });
     }
     let decision = Decision::of(buffer.group(0));
@@ -76,13 +76,13 @@ fn of_several_limits_that_refuse_the_one_to_wait_for_longest_binds() {
 fn a_delay_is_the_longest_of_all() {
     let mut buffer = Draws::new();
     for quota in ["10/s burst 9", "2/s burst 9"] {
-        let queue = limit(Law::LeakyBucket(Leak::Queue), quota);
-        buffer.push("k".into(), Scope(0), queue, Act::Take(Ask::exactly(1)), PermitId(0));
+        let queue = limit(Algorithm::LeakyBucket(Leak::Queue), quota);
+        buffer.push("k".into(), Scope(0), queue, Op::Take(Amount::exactly(1)), PermitId(0));
     }
     for draw in buffer.group_mut(0) {
         draw.settle(|limit, act, _| {
-            let step = limit.step(Some(limit.step(None, NOW, Ask::exactly(2)).state), NOW, act.ask());
-            Outcome::of_state(step.answer(), NOW, step.state)
+            let step = limit.step(Some(limit.step(None, NOW, Amount::exactly(2)).state), NOW, act.ask());
+            DrawResult::of_state(step.answer(), NOW, step.state)
         });
     }
     let decision = Decision::of(buffer.group(0));
@@ -92,16 +92,16 @@ fn a_delay_is_the_longest_of_all() {
 
 #[test]
 fn one_limit_speaks_for_itself() {
-    let queue = limit(Law::LeakyBucket(Leak::Queue), "10/s burst 9");
-    let (ask, first) = (Ask::exactly(1), queue.step(None, NOW, Ask::exactly(1)));
+    let queue = limit(Algorithm::LeakyBucket(Leak::Queue), "10/s burst 9");
+    let (ask, first) = (Amount::exactly(1), queue.step(None, NOW, Amount::exactly(1)));
     let step = queue.step(Some(first.state), NOW, ask);
-    let decision = Decision::of_one(&queue, ask, Outcome::of_state(step.answer(), NOW, step.state));
+    let decision = Decision::of_one(&queue, ask, DrawResult::of_state(step.answer(), NOW, step.state));
     assert!(decision.is_allowed());
     assert_eq!(
         (decision.index(), decision.remaining(), decision.delay()),
         (Some(0), 7, Duration::from_millis(100))
     );
-    let refused = Decision::of_one(&queue, ask, Outcome::of_state(Answer::Refused, NOW, step.state));
+    let refused = Decision::of_one(&queue, ask, DrawResult::of_state(DrawOutcome::Refused, NOW, step.state));
     assert!(!refused.is_allowed());
 }
 
@@ -119,38 +119,43 @@ fn without_a_limit_everything_is_allowed() {
 
 #[test]
 fn an_outcome_that_was_told_says_what_it_was_told() {
-    let log = limit(Law::Concurrency, "9/min");
-    let outlook = |retry| Outlook { remaining: 7, reset: Span::secs(3), delay: Span::ZERO, retry };
-    let told =
-        |answer, retry| Reading::new(&log, Ask::exactly(1), Outcome::of_outlook(answer, NOW, outlook(retry)));
-    let granted = told(Answer::Granted(u32::MAX), None);
-    assert_eq!((granted.answer(), granted.now(), granted.limit()), (Answer::Granted(u32::MAX), NOW, &log));
+    let log = limit(Algorithm::Concurrency, "9/min");
+    let outlook = |retry| Forecast { remaining: 7, reset: Span::secs(3), delay: Span::ZERO, retry };
+    let told = |answer, retry| {
+        LimitStatus::new(&log, Amount::exactly(1), DrawResult::of_outlook(answer, NOW, outlook(retry)))
+    };
+    let granted = told(DrawOutcome::Granted(u32::MAX), None);
+    assert_eq!(
+        (granted.answer(), granted.now(), granted.limit()),
+        (DrawOutcome::Granted(u32::MAX), NOW, &log)
+    );
     assert_eq!((granted.remaining(), granted.reset(), granted.retry()), (7, Span::secs(3), None));
-    assert_eq!(told(Answer::Spared, None).answer(), Answer::Spared);
-    let refused = told(Answer::Refused, Some(Retry::After(Span::ZERO)));
-    assert_eq!((refused.answer(), refused.retry()), (Answer::Refused, Some(Retry::After(Span::ZERO))));
-    assert_eq!(told(Answer::Refused, Some(Retry::Never)).retry(), Some(Retry::Never));
+    assert_eq!(told(DrawOutcome::Spared, None).answer(), DrawOutcome::Spared);
+    let refused = told(DrawOutcome::Refused, Some(Retry::After(Span::ZERO)));
+    assert_eq!((refused.answer(), refused.retry()), (DrawOutcome::Refused, Some(Retry::After(Span::ZERO))));
+    assert_eq!(told(DrawOutcome::Refused, Some(Retry::Never)).retry(), Some(Retry::Never));
     for (answer, is_refused) in
-        [(Answer::Granted(0), false), (Answer::Spared, false), (Answer::Refused, true)]
+        [(DrawOutcome::Granted(0), false), (DrawOutcome::Spared, false), (DrawOutcome::Refused, true)]
     {
-        assert_eq!(Outcome::of_state(answer, NOW, State::default()).is_refused(), is_refused);
-        assert_eq!(Outcome::of_outlook(answer, NOW, outlook(None)).is_refused(), is_refused);
+        assert_eq!(DrawResult::of_state(answer, NOW, State::default()).is_refused(), is_refused);
+        assert_eq!(DrawResult::of_outlook(answer, NOW, outlook(None)).is_refused(), is_refused);
     }
 }
 
 #[test]
 fn a_buffer_keeps_groups_keys_and_scopes_apart() {
-    let (bucket, window) = (limit(Law::TokenBucket, "1/s"), limit(Law::SlidingWindowCounter, "1/s"));
+    let (bucket, window) =
+        (limit(Algorithm::TokenBucket, "1/s"), limit(Algorithm::SlidingWindowCounter, "1/s"));
     let parts = Key::new(["a", "b"]).unwrap();
-    let take = Act::Take(Ask::exactly(1));
+    let take = Op::Take(Amount::exactly(1));
     let mut draws = Draws::new();
     assert!(draws.is_empty());
     draws.push("a".into(), Scope(0), bucket, take, PermitId(1));
-    draws.push_again(Scope(1), bucket, Act::Clear, PermitId(2));
+    draws.push_again(Scope(1), bucket, Op::Clear, PermitId(2));
     draws.push_again(Scope(1), window, take, PermitId(2));
     draws.begin();
     draws.begin();
-    draws.push(parts.borrow(), Scope(7), window, Act::Give(2), PermitId(3));
+    draws.push(parts.borrow(), Scope(7), window, Op::Give(2), PermitId(3));
     draws.push("a".into(), Scope(0), bucket, take, PermitId(4));
     assert_eq!((draws.len(), draws.is_empty()), (3, false));
     assert_eq!([draws.group(0).len(), draws.group(1).len(), draws.group(2).len()], [3, 0, 2]);
@@ -160,11 +165,11 @@ fn a_buffer_keeps_groups_keys_and_scopes_apart() {
     assert_eq!(keys, ["a".into(), "a".into(), "a".into(), parts.borrow(), "a".into()]);
     assert_eq!(all.iter().map(|draw| draw.scope().0).collect::<Vec<_>>(), [0, 1, 1, 7, 0]);
     assert_eq!(all.iter().map(|draw| draw.permit().0).collect::<Vec<_>>(), [1, 2, 2, 3, 4]);
-    assert_eq!((all[1].act(), all[3].act(), all[3].limit()), (Act::Clear, Act::Give(2), &window));
+    assert_eq!((all[1].act(), all[3].act(), all[3].limit()), (Op::Clear, Op::Give(2), &window));
     assert!(all[1].shares_hash(&all[0]), "the same key, pushed again");
     assert!(!all[2].shares_hash(&all[1]), "another law");
     assert!(!all[4].shares_hash(&all[0]), "the same text, but pushed anew");
-    assert_eq!(all[0].answer(), Answer::Spared, "nobody decided it yet");
+    assert_eq!(all[0].answer(), DrawOutcome::Spared, "nobody decided it yet");
     draws.clear();
     assert_eq!((draws.len(), draws.all().len()), (0, 0));
 }
@@ -176,8 +181,8 @@ fn a_request_has_a_bound() {
     for _ in 0..2 {
         draws.begin();
         for _ in 0..MAX_DRAWS {
-            draws.push("k".into(), Scope(0), limit(Law::TokenBucket, "1/s"), Act::Clear, PermitId(0));
+            draws.push("k".into(), Scope(0), limit(Algorithm::TokenBucket, "1/s"), Op::Clear, PermitId(0));
         }
     }
-    draws.push_again(Scope(0), limit(Law::TokenBucket, "1/s"), Act::Clear, PermitId(0));
+    draws.push_again(Scope(0), limit(Algorithm::TokenBucket, "1/s"), Op::Clear, PermitId(0));
 }

@@ -1,13 +1,13 @@
 //! Whatever the parsers are fed, they answer: a value that survives being written, or an error.
 
-use ratekeeper_core::{Key, Law, Limit, Quota, Span, Zone};
+use ratekeeper_core::{Algorithm, Key, Limit, Quota, Span, Zone};
 
 #[test]
 fn quotas() {
     bolero::check!().with_type::<String>().for_each(|text: &String| {
         if let Ok(quota) = text.parse::<Quota>() {
             assert_eq!(quota.to_string().parse(), Ok(quota));
-            let _ = Limit::new(Law::TokenBucket, quota);
+            let _ = Limit::new(Algorithm::TokenBucket, quota);
         }
     });
 }
@@ -40,7 +40,7 @@ fn quotas_that_nearly_read() {
         let text: String = choices.iter().map(|choice| pieces[usize::from(*choice) % pieces.len()]).collect();
         if let Ok(quota) = text.parse::<Quota>() {
             assert_eq!(quota.to_string().parse(), Ok(quota), "{text:?}");
-            let _ = Limit::new(Law::SlidingWindowCounter, quota);
+            let _ = Limit::new(Algorithm::SlidingWindowCounter, quota);
         }
     });
 }

@@ -1,19 +1,19 @@
 //! Every law against its slow, obvious model, over random traces: any quota, any cost, any clock.
 
-use ratekeeper_core::{Act, Ask, Draws, Law, Limit, Micros, PermitId, Retry, Span};
-use ratekeeper_testkit::suite::{self, Cases};
-use ratekeeper_testkit::{Account, Accounts, Cell, Engine, Reply, test_each_law};
+use ratekeeper_core::{Algorithm, Amount, Draws, Limit, Micros, Op, PermitId, Retry, Span};
+use ratekeeper_testkit::suite::{self, SuiteCases};
+use ratekeeper_testkit::{Cell, Engine, EngineReply, KeyEngine, KeyEngines, test_each_law};
 
 /// Runs random traces through the law and the model side by side.
-fn equals_its_model(law: Law) {
-    suite::check_traces(law, Span::MAX, Cases::Many, |_| Promises::default());
+fn equals_its_model(law: Algorithm) {
+    suite::check_traces(law, Span::MAX, SuiteCases::Many, |_| Promises::default());
 }
 
 test_each_law!(equals_its_model);
 
 #[test]
 fn a_request_takes_from_all_its_limits_or_from_none() {
-    suite::check_requests(Cases::Many, Accounts::of_cells);
+    suite::check_requests(SuiteCases::Many, KeyEngines::of_cells);
 }
 
 /// The laws around one state, which also checks that each reply's promises hold to the microsecond.
@@ -21,21 +21,21 @@ fn a_request_takes_from_all_its_limits_or_from_none() {
 struct Promises(Cell);
 
 impl Engine for Promises {
-    fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<Reply> {
+    fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<EngineReply> {
         let act = |draw: &ratekeeper_core::Draw| self.act(now, draw.limit(), draw.act(), draw.permit());
         draws.all().iter().map(act).collect()
     }
 }
 
 impl Promises {
-    fn act(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reply {
+    fn act(&mut self, now: Micros, limit: &Limit, act: Op, permit: PermitId) -> EngineReply {
         let reply = self.0.act(now, limit, act, permit);
         let ask = match act {
-            Act::Take(ask) | Act::Look(ask) => ask,
-            Act::Give(_) | Act::Clear => return reply,
+            Op::Take(ask) | Op::Look(ask) => ask,
+            Op::Give(_) | Op::Clear => return reply,
         };
-        let refused_at = |at: Micros| self.0.clone().act(at, limit, Act::Look(ask), permit).retry.is_some();
-        let reset_at = |at: Micros| self.0.clone().act(at, limit, Act::Look(Ask::PEEK), permit).reset;
+        let refused_at = |at: Micros| self.0.clone().act(at, limit, Op::Look(ask), permit).retry.is_some();
+        let reset_at = |at: Micros| self.0.clone().act(at, limit, Op::Look(Amount::PEEK), permit).reset;
         let just_before = |span: Span| now.plus(Span::micros(span.get() - 1));
         let broken = match reply.retry {
             Some(Retry::After(Span::ZERO)) => Some("refused with nothing to wait for"),

@@ -11,7 +11,10 @@
     reason = "who looks at a run sees how much was looked at, and how a flaw shows"
 )]
 
-use ratekeeper_core::{Ask, Held, Law, Lent, Limit, Loan, Micros, Report, Span, State, TERM, Wish};
+use ratekeeper_core::{
+    Algorithm, Amount, LeaseGrant, LeaseReport, LeaseRequest, LeasedState, LentUnits, Limit, Micros, Span,
+    State, TERM,
+};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use std::fmt::Debug;
 
@@ -138,7 +141,7 @@ impl Event {
 
 fn limit() -> Limit {
     let quota = format!("1 per {}us burst {BURST}", STEP.get()).parse().expect("it can be read");
-    Limit::new(Law::TokenBucket, quota).expect("it can be counted")
+    Limit::new(Algorithm::TokenBucket, quota).expect("it can be counted")
 }
 
 fn micros(step: u8) -> Micros {
@@ -150,12 +153,12 @@ fn steps(span: Span) -> u8 {
 }
 
 impl Stored {
-    fn held(self) -> Held {
+    fn held(self) -> LeasedState {
         let state = self.state.map(|(owed, at)| State::new(owed, at));
-        Held { state, lent: Lent { older: self.lent.0, recent: self.lent.1 } }
+        LeasedState { state, lent: LentUnits { older: self.lent.0, recent: self.lent.1 } }
     }
 
-    fn of(held: Held) -> Stored {
+    fn of(held: LeasedState) -> Stored {
         Stored { state: held.state.map(State::numbers), lent: (held.lent.older, held.lent.recent) }
     }
 }
@@ -167,27 +170,27 @@ impl Protocol {
 
     /// The store decides a request.
     fn check(&self, world: &mut World) {
-        let (step, lent) = limit().step_beside(world.store.held(), micros(world.now), Ask::exactly(1));
+        let (step, lent) = limit().step_beside(world.store.held(), micros(world.now), Amount::exactly(1));
         if step.granted.is_some() {
-            world.store = Stored::of(Held { state: Some(step.state), lent });
+            world.store = Stored::of(LeasedState { state: Some(step.state), lent });
             world.admit();
         }
     }
 
     /// The store hears what a node says, and lends.
-    fn hear(&self, world: &mut World, call: &Call) -> Loan {
+    fn hear(&self, world: &mut World, call: &Call) -> LeaseGrant {
         let ((term, spent, kept, back), now) = (call.report, world.now);
-        let wish = Wish { soon: 0, later: call.wanted, one_of: 1 };
-        let report = Report { term, spent, kept, back };
+        let wish = LeaseRequest { soon: 0, later: call.wanted, one_of: 1 };
+        let report = LeaseReport { term, spent, kept, back };
         let (mut held, loan) = limit().lend(world.store.held(), micros(now), report, wish);
         if self.has(Flaw::LentIsNotCounted) {
             let back = held.lent.units();
-            held.lent = Lent::default();
-            let (step, _) = limit().step_beside(held, micros(now), Ask::exactly(back));
+            held.lent = LentUnits::default();
+            let (step, _) = limit().step_beside(held, micros(now), Amount::exactly(back));
             held.state = Some(step.state);
         }
         if self.has(Flaw::TermTooShort) {
-            held.lent = Lent { older: held.lent.units(), recent: 0 };
+            held.lent = LentUnits { older: held.lent.units(), recent: 0 };
         }
         world.store = Stored::of(held);
         loan
@@ -208,11 +211,11 @@ impl World {
         self.now += 1;
         self.excess = self.excess.saturating_sub(1);
         let is_over = self.now == NOON + 2;
-        let (step, lent) = limit().step_beside(self.store.held(), micros(self.now), Ask::PEEK);
+        let (step, lent) = limit().step_beside(self.store.held(), micros(self.now), Amount::PEEK);
         let (owed, at) = step.state.numbers();
         let at = if is_over { at - TERM.get() } else { at };
         let state = (owed > 0 || lent.units() > 0).then(|| State::new(owed, at));
-        self.store = Stored::of(Held { state, lent });
+        self.store = Stored::of(LeasedState { state, lent });
         for index in 0..self.nodes.len() {
             let lease = self.lease(index);
             let node = &mut self.nodes[index];
@@ -359,7 +362,7 @@ impl Model for Protocol {
                 let loan = self.hear(&mut next, &call);
                 let lasts = steps(loan.until.since(micros(next.now)));
                 let ends = (call.sent + lasts).saturating_sub(MARGIN);
-                let Loan { units, term, is_known, .. } = loan;
+                let LeaseGrant { units, term, is_known, .. } = loan;
                 // From here on, when it was sent and what it said matters no more.
                 let lasts = if self.has(Flaw::DeadlineFromTheReply) { lasts - MARGIN } else { 0 };
                 let answer = Some(Answer { units, term, ends, lasts, is_known });

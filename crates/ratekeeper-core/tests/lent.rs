@@ -1,11 +1,14 @@
 //! Units that are lent, under resets, refunds and changes of quota.
 
 use proptest::prelude::*;
-use ratekeeper_core::{Ask, Held, Law, Leak, Limit, Micros, Quota, Report, Span, Wish};
+use ratekeeper_core::{
+    Algorithm, Amount, Leak, LeaseReport, LeaseRequest, LeasedState, Limit, Micros, Quota, Span,
+};
 
 const START: Micros = Micros::new(1_700_000_000_123_457);
 
-const LAWS: [Law; 3] = [Law::TokenBucket, Law::LeakyBucket(Leak::Meter), Law::LeakyBucket(Leak::Queue)];
+const LAWS: [Algorithm; 3] =
+    [Algorithm::TokenBucket, Algorithm::LeakyBucket(Leak::Meter), Algorithm::LeakyBucket(Leak::Queue)];
 
 /// Two buckets of one family: before a change of quota, and after it.
 fn changes() -> impl Strategy<Value = (Limit, Limit)> {
@@ -25,16 +28,16 @@ fn changes() -> impl Strategy<Value = (Limit, Limit)> {
 }
 
 /// A key that was drawn from, and of which units were lent now and a while ago.
-fn held(limit: &Limit, now: Micros, drawn: u32, older: u32, recent: u32, ago: Span) -> Held {
-    let wish = |units| Wish { soon: 0, later: units, one_of: 1 };
-    let (held, _) = limit.lend(Held::default(), now.less(ago), Report::default(), wish(older));
-    let (step, lent) = limit.step_beside(held, now.less(ago), Ask::between(0, drawn));
-    let held = Held { state: Some(step.state), lent };
-    limit.lend(held, now, Report::default(), wish(recent)).0
+fn held(limit: &Limit, now: Micros, drawn: u32, older: u32, recent: u32, ago: Span) -> LeasedState {
+    let wish = |units| LeaseRequest { soon: 0, later: units, one_of: 1 };
+    let (held, _) = limit.lend(LeasedState::default(), now.less(ago), LeaseReport::default(), wish(older));
+    let (step, lent) = limit.step_beside(held, now.less(ago), Amount::between(0, drawn));
+    let held = LeasedState { state: Some(step.state), lent };
+    limit.lend(held, now, LeaseReport::default(), wish(recent)).0
 }
 
-fn room(limit: &Limit, held: Held, now: Micros) -> u32 {
-    let all = Ask::between(0, u32::MAX);
+fn room(limit: &Limit, held: LeasedState, now: Micros) -> u32 {
+    let all = Amount::between(0, u32::MAX);
     limit.step_beside(held, now, all).0.granted.expect("nothing at all always fits")
 }
 
@@ -49,7 +52,7 @@ proptest! {
     ) {
         let held = held(&before, START, drawn, older, recent, Span::micros(ago));
         let now = START.plus(Span::micros(later));
-        let lent = before.step_beside(held, now, Ask::PEEK).1.units();
+        let lent = before.step_beside(held, now, Amount::PEEK).1.units();
         let adopted = after.adopt_beside(held, &before, now);
 
         let kept = lent.min(after.capacity());
@@ -59,13 +62,13 @@ proptest! {
         let expected = match (before.law(), left == before.capacity()) {
             // Who owes nothing and was lent nothing is new to the other quota.
             (_, true) => after.capacity(),
-            (Law::TokenBucket, _) => left.min(most),
+            (Algorithm::TokenBucket, _) => left.min(most),
             _ => after.capacity().saturating_sub(before.capacity() - left),
         };
         // A part of a unit that is owed counts whole, and the new rate counts from now: nothing is lent by the change.
         prop_assert!(room(&after, adopted, now) == expected, "{} of {expected}", room(&after, adopted, now));
         if lent == 0 {
-            let (step, _) = before.step_beside(held, now, Ask::PEEK);
+            let (step, _) = before.step_beside(held, now, Amount::PEEK);
             prop_assert_eq!(adopted.state, after.adopt(step.state, &before, now));
         }
     }
@@ -78,7 +81,7 @@ proptest! {
         ago in 0_u64..70_000_000,
     ) {
         let held = held(&limit, START, drawn, older, recent, Span::micros(ago));
-        let (_, lent) = limit.step_beside(held, START, Ask::PEEK);
+        let (_, lent) = limit.step_beside(held, START, Amount::PEEK);
         let after = limit.give_beside(held, START, given);
         prop_assert_eq!(after.lent, lent);
         let most = limit.capacity() - lent.units();

@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper_core::{
-    Align, Ask, Clock, Law, Leak, Limit, LimitError, LogSize, Micros, PermitId, Quota, Span, Zone,
+    Algorithm, Align, Amount, Clock, Leak, Limit, LimitError, LogSize, Micros, PermitId, Quota, Span, Zone,
 };
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-fn build(law: Law, quota: &str) -> Result<Limit, LimitError> {
+fn build(law: Algorithm, quota: &str) -> Result<Limit, LimitError> {
     Limit::new(law, quota.parse::<Quota>().expect("the quota can be read"))
 }
 
@@ -15,17 +15,17 @@ fn build(law: Law, quota: &str) -> Result<Limit, LimitError> {
 fn every_refusal_says_what_to_write_instead() {
     let berlin: Zone = "Europe/Berlin".parse().unwrap();
     let cases = [
-        (Law::FixedWindow(Align::FirstHit), "10/s burst 3", "leave the burst out"),
-        (Law::SlidingWindowCounter, "10/s burst 3", "leave the burst out"),
-        (Law::SlidingWindowLog(LogSize::Modest), "10/s burst 3", "leave the burst out"),
-        (Law::Concurrency, "10/s burst 3", "leave the burst out"),
-        (Law::SlidingWindowLog(LogSize::Modest), "10001/s", "use sliding_window_counter"),
-        (Law::SlidingWindowCounter, "10/9ms", "write at least 10ms"),
-        (Law::SlidingWindowCounter, "4294967295 per 2097151999us", "round the amount"),
-        (Law::TokenBucket, "4294967295 per 99999999999us", "round the amount"),
-        (Law::FixedWindow(Align::Wall(berlin)), "10/h", "use a day, a week or a month"),
-        (Law::TokenBucket, "1/year burst 101", "lower the burst"),
-        (Law::SlidingWindowCounter, "1/51y", "shorten the period"),
+        (Algorithm::FixedWindow(Align::FirstHit), "10/s burst 3", "leave the burst out"),
+        (Algorithm::SlidingWindowCounter, "10/s burst 3", "leave the burst out"),
+        (Algorithm::SlidingWindowLog(LogSize::Modest), "10/s burst 3", "leave the burst out"),
+        (Algorithm::Concurrency, "10/s burst 3", "leave the burst out"),
+        (Algorithm::SlidingWindowLog(LogSize::Modest), "10001/s", "use sliding_window_counter"),
+        (Algorithm::SlidingWindowCounter, "10/9ms", "write at least 10ms"),
+        (Algorithm::SlidingWindowCounter, "4294967295 per 2097151999us", "round the amount"),
+        (Algorithm::TokenBucket, "4294967295 per 99999999999us", "round the amount"),
+        (Algorithm::FixedWindow(Align::Wall(berlin)), "10/h", "use a day, a week or a month"),
+        (Algorithm::TokenBucket, "1/year burst 101", "lower the burst"),
+        (Algorithm::SlidingWindowCounter, "1/51y", "shorten the period"),
     ];
     for (law, quota, said) in cases {
         let error = build(law, quota).expect_err(quota).to_string();
@@ -36,18 +36,18 @@ fn every_refusal_says_what_to_write_instead() {
 #[test]
 fn what_is_large_but_fits_is_taken() {
     let cases = [
-        (Law::TokenBucket, "4294967295/s"),
-        (Law::TokenBucket, "4294967291/month"),
-        (Law::TokenBucket, "999999/month"),
-        (Law::TokenBucket, "1/year burst 99"),
-        (Law::LeakyBucket(Leak::Queue), "4294967295/year"),
-        (Law::SlidingWindowCounter, "4294967295/month"),
-        (Law::SlidingWindowCounter, "10/10ms"),
-        (Law::SlidingWindowCounter, "1/50y"),
-        (Law::SlidingWindowLog(LogSize::Modest), "10000/s"),
-        (Law::SlidingWindowLog(LogSize::Large), "4294967295/s"),
-        (Law::FixedWindow(Align::FirstHit), "4294967295/99y"),
-        (Law::Concurrency, "4294967295/day"),
+        (Algorithm::TokenBucket, "4294967295/s"),
+        (Algorithm::TokenBucket, "4294967291/month"),
+        (Algorithm::TokenBucket, "999999/month"),
+        (Algorithm::TokenBucket, "1/year burst 99"),
+        (Algorithm::LeakyBucket(Leak::Queue), "4294967295/year"),
+        (Algorithm::SlidingWindowCounter, "4294967295/month"),
+        (Algorithm::SlidingWindowCounter, "10/10ms"),
+        (Algorithm::SlidingWindowCounter, "1/50y"),
+        (Algorithm::SlidingWindowLog(LogSize::Modest), "10000/s"),
+        (Algorithm::SlidingWindowLog(LogSize::Large), "4294967295/s"),
+        (Algorithm::FixedWindow(Align::FirstHit), "4294967295/99y"),
+        (Algorithm::Concurrency, "4294967295/day"),
     ];
     for (law, quota) in cases {
         assert!(build(law, quota).is_ok(), "{quota} under {law:?}: {:?}", build(law, quota));
@@ -57,29 +57,29 @@ fn what_is_large_but_fits_is_taken() {
 #[test]
 fn capacity_is_the_burst_or_the_amount() {
     let capacity = |law, quota| build(law, quota).unwrap().capacity();
-    assert_eq!(capacity(Law::TokenBucket, "100/s"), 100);
-    assert_eq!(capacity(Law::TokenBucket, "100/s burst 7"), 7);
-    assert_eq!(capacity(Law::LeakyBucket(Leak::Meter), "100/s"), 1);
-    assert_eq!(capacity(Law::LeakyBucket(Leak::Meter), "100/s burst 7"), 7);
-    assert_eq!(capacity(Law::LeakyBucket(Leak::Queue), "100/s"), 100);
-    assert_eq!(capacity(Law::Concurrency, "100/s"), 100);
+    assert_eq!(capacity(Algorithm::TokenBucket, "100/s"), 100);
+    assert_eq!(capacity(Algorithm::TokenBucket, "100/s burst 7"), 7);
+    assert_eq!(capacity(Algorithm::LeakyBucket(Leak::Meter), "100/s"), 1);
+    assert_eq!(capacity(Algorithm::LeakyBucket(Leak::Meter), "100/s burst 7"), 7);
+    assert_eq!(capacity(Algorithm::LeakyBucket(Leak::Queue), "100/s"), 100);
+    assert_eq!(capacity(Algorithm::Concurrency, "100/s"), 100);
 }
 
 #[test]
 fn limits_of_one_law_and_quota_are_one_limit() {
     let limits = [
-        build(Law::TokenBucket, "100/s"),
-        build(Law::TokenBucket, "100/s burst 100"),
-        build(Law::LeakyBucket(Leak::Meter), "100/s"),
-        build(Law::LeakyBucket(Leak::Queue), "100/s"),
-        build(Law::FixedWindow(Align::FirstHit), "100/s"),
-        build(Law::FixedWindow(Align::Wall(Zone::UTC)), "100/s"),
-        build(Law::FixedWindow(Align::Wall(Zone::UTC)), "100/day"),
-        build(Law::FixedWindow(Align::Wall("Africa/Abidjan".parse().unwrap())), "100/day"),
-        build(Law::FixedWindow(Align::FirstHit), "100/day"),
-        build(Law::SlidingWindowCounter, "100/s"),
-        build(Law::SlidingWindowLog(LogSize::Modest), "100/s"),
-        build(Law::Concurrency, "100/s"),
+        build(Algorithm::TokenBucket, "100/s"),
+        build(Algorithm::TokenBucket, "100/s burst 100"),
+        build(Algorithm::LeakyBucket(Leak::Meter), "100/s"),
+        build(Algorithm::LeakyBucket(Leak::Queue), "100/s"),
+        build(Algorithm::FixedWindow(Align::FirstHit), "100/s"),
+        build(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "100/s"),
+        build(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "100/day"),
+        build(Algorithm::FixedWindow(Align::Wall("Africa/Abidjan".parse().unwrap())), "100/day"),
+        build(Algorithm::FixedWindow(Align::FirstHit), "100/day"),
+        build(Algorithm::SlidingWindowCounter, "100/s"),
+        build(Algorithm::SlidingWindowLog(LogSize::Modest), "100/s"),
+        build(Algorithm::Concurrency, "100/s"),
     ];
     for (index, one) in limits.iter().enumerate() {
         assert_eq!(one.clone().unwrap(), one.clone().unwrap());
@@ -94,14 +94,14 @@ fn limits_of_one_law_and_quota_are_one_limit() {
 #[test]
 fn laws_that_cannot_read_each_others_states_are_of_different_families() {
     let families = [
-        vec![Law::TokenBucket],
-        vec![Law::LeakyBucket(Leak::Meter), Law::LeakyBucket(Leak::Queue)],
-        vec![Law::FixedWindow(Align::FirstHit), Law::FixedWindow(Align::Wall(Zone::UTC))],
-        vec![Law::SlidingWindowCounter],
-        vec![Law::SlidingWindowLog(LogSize::Modest), Law::SlidingWindowLog(LogSize::Large)],
-        vec![Law::Concurrency],
+        vec![Algorithm::TokenBucket],
+        vec![Algorithm::LeakyBucket(Leak::Meter), Algorithm::LeakyBucket(Leak::Queue)],
+        vec![Algorithm::FixedWindow(Align::FirstHit), Algorithm::FixedWindow(Align::Wall(Zone::UTC))],
+        vec![Algorithm::SlidingWindowCounter],
+        vec![Algorithm::SlidingWindowLog(LogSize::Modest), Algorithm::SlidingWindowLog(LogSize::Large)],
+        vec![Algorithm::Concurrency],
     ];
-    assert_eq!(families.len(), Law::FAMILIES);
+    assert_eq!(families.len(), Algorithm::FAMILIES);
     for (family, laws) in families.iter().enumerate() {
         for law in laws {
             let limit = build(*law, "100/s").unwrap();
@@ -115,20 +115,20 @@ fn laws_that_cannot_read_each_others_states_are_of_different_families() {
 fn limits_that_differ_hash_apart() {
     let random = RandomState::new();
     let hash = |law, quota| random.hash_one(build(law, quota).unwrap());
-    assert_eq!(hash(Law::TokenBucket, "1/s"), hash(Law::TokenBucket, "1/s"));
-    assert_ne!(hash(Law::TokenBucket, "1/s"), hash(Law::TokenBucket, "2/s"));
-    assert_ne!(hash(Law::TokenBucket, "1/s"), hash(Law::SlidingWindowCounter, "1/s"));
+    assert_eq!(hash(Algorithm::TokenBucket, "1/s"), hash(Algorithm::TokenBucket, "1/s"));
+    assert_ne!(hash(Algorithm::TokenBucket, "1/s"), hash(Algorithm::TokenBucket, "2/s"));
+    assert_ne!(hash(Algorithm::TokenBucket, "1/s"), hash(Algorithm::SlidingWindowCounter, "1/s"));
 }
 
 /// A store bounds rolls by their entries: a run of units taken at once, or a permit, is one.
 #[test]
 fn a_roll_grows_by_the_entry() {
-    for law in [Law::SlidingWindowLog(LogSize::Modest), Law::Concurrency] {
+    for law in [Algorithm::SlidingWindowLog(LogSize::Modest), Algorithm::Concurrency] {
         let limit = build(law, "100/s").unwrap();
         let (mut roll, now) = (limit.new_roll(), Micros::new(1_700_000_000_000_000));
         assert_eq!(roll.entries(), 0);
         for turn in 0..3 {
-            limit.step_roll(&mut roll, now.plus(Span::micros(turn)), Ask::exactly(5), PermitId(turn));
+            limit.step_roll(&mut roll, now.plus(Span::micros(turn)), Amount::exactly(5), PermitId(turn));
         }
         assert_eq!(roll.entries(), 3);
         assert!(!limit.drain_roll(&mut roll, now.plus(Span::millis(999))));
@@ -142,22 +142,22 @@ fn a_roll_grows_by_the_entry() {
 fn how_full_a_limit_is_can_be_compared_across_laws() {
     let now = Micros::new(1_700_000_000_000_000);
     let laws = [
-        Law::TokenBucket,
-        Law::LeakyBucket(Leak::Queue),
-        Law::FixedWindow(Align::FirstHit),
-        Law::SlidingWindowCounter,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket(Leak::Queue),
+        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::SlidingWindowCounter,
     ];
     for law in laws {
         let limit = build(law, "100/h").unwrap();
-        let fill = |units| limit.fill(limit.step(None, now, Ask::exactly(units)).state, now);
+        let fill = |units| limit.fill(limit.step(None, now, Amount::exactly(units)).state, now);
         assert_eq!([fill(0), fill(1), fill(50), fill(100)], [0, 10, 500, 1000], "{limit}");
-        let state = limit.step(None, now, Ask::exactly(100)).state;
+        let state = limit.step(None, now, Amount::exactly(100)).state;
         let later = now.plus(Span::secs(7200));
         assert_eq!((limit.fill(state, later), limit.is_drained(state, later)), (0, true), "{limit}");
         assert!(!limit.is_drained(state, now), "{limit}");
     }
-    let large = build(Law::TokenBucket, "4294967295/day").unwrap();
-    assert_eq!(large.fill(large.step(None, now, Ask::exactly(1)).state, now), 1, "only nothing is 0");
+    let large = build(Algorithm::TokenBucket, "4294967295/day").unwrap();
+    assert_eq!(large.fill(large.step(None, now, Amount::exactly(1)).state, now), 1, "only nothing is 0");
 }
 
 #[test]
@@ -178,9 +178,9 @@ fn the_capacity_and_the_window_say_the_rate() {
         let limit = Limit::new(law, quota.parse().unwrap()).unwrap();
         (limit.capacity(), limit.window())
     };
-    assert_eq!(shown(Law::TokenBucket, "100/min"), (100, Span::MINUTE));
-    assert_eq!(shown(Law::TokenBucket, "100/min burst 20"), (20, Span::micros(12_000_000)));
-    assert_eq!(shown(Law::TokenBucket, "167 per 100s burst 100"), (100, Span::micros(59_880_240)));
-    assert_eq!(shown(Law::LeakyBucket(Leak::Meter), "10/s"), (1, Span::millis(100)));
-    assert_eq!(shown(Law::SlidingWindowCounter, "7/h"), (7, Span::HOUR));
+    assert_eq!(shown(Algorithm::TokenBucket, "100/min"), (100, Span::MINUTE));
+    assert_eq!(shown(Algorithm::TokenBucket, "100/min burst 20"), (20, Span::micros(12_000_000)));
+    assert_eq!(shown(Algorithm::TokenBucket, "167 per 100s burst 100"), (100, Span::micros(59_880_240)));
+    assert_eq!(shown(Algorithm::LeakyBucket(Leak::Meter), "10/s"), (1, Span::millis(100)));
+    assert_eq!(shown(Algorithm::SlidingWindowCounter, "7/h"), (7, Span::HOUR));
 }

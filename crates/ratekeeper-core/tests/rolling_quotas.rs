@@ -5,24 +5,24 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use ratekeeper_core::{
-    Act, Align, Answer, Ask, Former, Held, Law, Leak, Limit, LogSize, Micros, PermitId, Quota, Report, Span,
-    Wish, Zone,
+    Algorithm, Align, Amount, DrawOutcome, Leak, LeaseReport, LeaseRequest, LeasedState, Limit, LogSize,
+    Micros, Op, PermitId, PriorStates, Quota, Span, Zone,
 };
-use ratekeeper_testkit::{Account, Cell, test_each_law};
+use ratekeeper_testkit::{Cell, KeyEngine, test_each_law};
 
 /// The beginning of a week, and so of every shorter window.
 const START: Micros = Micros::new(1_699_833_600_000_000);
 
-fn limit(law: Law, quota: &str) -> Limit {
+fn limit(law: Algorithm, quota: &str) -> Limit {
     Limit::new(law, quota.parse().expect("the quota can be read")).expect("the law takes the quota")
 }
 
 /// Small quotas of a law, whose periods and bursts differ widely.
-fn limits(law: Law) -> impl Strategy<Value = Vec<Limit>> {
+fn limits(law: Algorithm) -> impl Strategy<Value = Vec<Limit>> {
     const PERIODS: [Span; 5] = [Span::millis(100), Span::SECOND, Span::secs(7), Span::MINUTE, Span::HOUR];
     let quota = (1_u32..60, select(&PERIODS[..]), 0_u32..40).prop_map(move |(amount, per, burst)| {
         let quota = Quota::new(amount, per).expect("neither is zero");
-        let has_burst = matches!(law, Law::TokenBucket | Law::LeakyBucket(_)) && burst > 0;
+        let has_burst = matches!(law, Algorithm::TokenBucket | Algorithm::LeakyBucket(_)) && burst > 0;
         let quota = if has_burst { quota.with_burst(burst).expect("it is not zero") } else { quota };
         Limit::new(law, quota).expect("small quotas fit every law")
     });
@@ -34,18 +34,20 @@ fn most(limit: &Limit, from: Micros, to: Micros) -> u64 {
     let (capacity, quota) = (u64::from(limit.capacity()), limit.quota());
     let (length, per) = (to.since(from).get(), quota.per().get());
     match limit.law() {
-        Law::TokenBucket | Law::LeakyBucket(_) => capacity + length * u64::from(quota.amount()) / per,
-        Law::FixedWindow(Align::Wall(_)) | Law::SlidingWindowCounter => {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket(_) => {
+            capacity + length * u64::from(quota.amount()) / per
+        }
+        Algorithm::FixedWindow(Align::Wall(_)) | Algorithm::SlidingWindowCounter => {
             capacity * (to.get() / per - from.get() / per + 1)
         }
         // Nobody gives places back here, so they come back as those of a log do.
-        Law::SlidingWindowLog(_) | Law::Concurrency => capacity * (length / per + 1),
-        Law::FixedWindow(Align::FirstHit) => capacity * (length / per + 2),
+        Algorithm::SlidingWindowLog(_) | Algorithm::Concurrency => capacity * (length / per + 1),
+        Algorithm::FixedWindow(Align::FirstHit) => capacity * (length / per + 2),
     }
 }
 
-fn granted(answer: Answer) -> u64 {
-    if let Answer::Granted(units) = answer { u64::from(units) } else { 0 }
+fn granted(answer: DrawOutcome) -> u64 {
+    if let DrawOutcome::Granted(units) = answer { u64::from(units) } else { 0 }
 }
 
 /// What was admitted: when, under which limit, and how many units.
@@ -66,7 +68,7 @@ fn check_sums(limits: &[Limit], admitted: &Admitted) -> Result<(), TestCaseError
     Ok(())
 }
 
-fn each_quota_admits_of_its_own_draws_what_it_would_alone(law: Law) {
+fn each_quota_admits_of_its_own_draws_what_it_would_alone(law: Algorithm) {
     let pauses = prop_oneof![4 => Just(0_u64), 4 => 0..400_000_u64, 1 => 0..20_000_000_u64];
     let steps = vec((0..4_usize, pauses, 1..60_u32), 1..150);
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
@@ -78,8 +80,8 @@ fn each_quota_admits_of_its_own_draws_what_it_would_alone(law: Law) {
         for (number, (index, pause, cost)) in (0..).zip(steps) {
             let limit = limits[index % limits.len()];
             now = now.plus(Span::micros(pause));
-            let ask = Ask::between(1, cost);
-            let reply = cell.act(now, &limit, Act::Take(ask), PermitId(number));
+            let ask = Amount::between(1, cost);
+            let reply = cell.act(now, &limit, Op::Take(ask), PermitId(number));
             admitted.push((now, limit, granted(reply.answer)));
         }
         check_sums(&limits, &admitted)
@@ -99,8 +101,8 @@ fn by_turns(limits: [Limit; 2], pause: Span, length: Span) -> [u64; 2] {
         if now.since(START) > length {
             break;
         }
-        let ask = Ask::between(1, u32::MAX);
-        let reply = cell.act(now, &limits[turn % 2], Act::Take(ask), PermitId(turn as u64));
+        let ask = Amount::between(1, u32::MAX);
+        let reply = cell.act(now, &limits[turn % 2], Op::Take(ask), PermitId(turn as u64));
         given[turn % 2] += granted(reply.answer);
         now = now.plus(pause);
     }
@@ -110,14 +112,14 @@ fn by_turns(limits: [Limit; 2], pause: Span, length: Span) -> [u64; 2] {
 #[test]
 fn two_quotas_by_turns_admit_no_more_than_their_sum() {
     let pairs = [
-        (Law::TokenBucket, "100/s burst 20", "100/s burst 200"),
-        (Law::TokenBucket, "1000/h", "10/s burst 1"),
-        (Law::LeakyBucket(Leak::Meter), "100/s burst 10", "20/s burst 200"),
-        (Law::FixedWindow(Align::Wall(Zone::UTC)), "100/s", "1000/min"),
-        (Law::FixedWindow(Align::FirstHit), "10/s", "100 per 8s"),
-        (Law::SlidingWindowCounter, "100/s", "1000/min"),
-        (Law::SlidingWindowLog(LogSize::Modest), "100/s", "1000/min"),
-        (Law::Concurrency, "10/s", "100/min"),
+        (Algorithm::TokenBucket, "100/s burst 20", "100/s burst 200"),
+        (Algorithm::TokenBucket, "1000/h", "10/s burst 1"),
+        (Algorithm::LeakyBucket(Leak::Meter), "100/s burst 10", "20/s burst 200"),
+        (Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "100/s", "1000/min"),
+        (Algorithm::FixedWindow(Align::FirstHit), "10/s", "100 per 8s"),
+        (Algorithm::SlidingWindowCounter, "100/s", "1000/min"),
+        (Algorithm::SlidingWindowLog(LogSize::Modest), "100/s", "1000/min"),
+        (Algorithm::Concurrency, "10/s", "100/min"),
     ];
     let length = Span::secs(8);
     for (law, one, other) in pairs {
@@ -143,25 +145,25 @@ proptest! {
     /// What is lent counts when it is lent: nobody reports it, so it lapses and is owed.
     #[test]
     fn leases_of_several_quotas_stay_within_each(
-        limits in limits(Law::TokenBucket),
+        limits in limits(Algorithm::TokenBucket),
         steps in vec((0..4_usize, 0..4_000_000_u64, 1..60_u32, any::<bool>()), 1..100),
     ) {
-        let mut current: Option<(Limit, Held)> = None;
-        let (mut former, mut now, mut admitted) = (Former::default(), START, Admitted::new());
+        let mut current: Option<(Limit, LeasedState)> = None;
+        let (mut former, mut now, mut admitted) = (PriorStates::default(), START, Admitted::new());
         for (index, pause, units, is_lease) in steps {
             let limit = limits[index % limits.len()];
             now = now.plus(Span::micros(pause));
             let held = match current {
                 Some((before, held)) if before != limit => limit.take_over(held, &before, &mut former, now),
-                known => known.map_or(Held::default(), |(_, held)| held),
+                known => known.map_or(LeasedState::default(), |(_, held)| held),
             };
             let (held, granted) = if is_lease {
-                let wish = Wish { soon: 0, later: units, one_of: 1 };
-                let (held, loan) = limit.lend(held, now, Report::default(), wish);
+                let wish = LeaseRequest { soon: 0, later: units, one_of: 1 };
+                let (held, loan) = limit.lend(held, now, LeaseReport::default(), wish);
                 (held, loan.units)
             } else {
-                let (step, lent) = limit.step_beside(held, now, Ask::between(0, units));
-                (Held { state: Some(step.state), lent }, step.granted.unwrap_or(0))
+                let (step, lent) = limit.step_beside(held, now, Amount::between(0, units));
+                (LeasedState { state: Some(step.state), lent }, step.granted.unwrap_or(0))
             };
             current = Some((limit, held));
             admitted.push((now, limit, u64::from(granted)));

@@ -1,24 +1,26 @@
 //! A limit divided among nodes: together they grant no more than it, but for a unit each.
 
 use proptest::prelude::*;
-use ratekeeper_core::{Act, Align, Ask, Law, Leak, Limit, LogSize, Micros, PermitId, Quota, Span, Zone};
-use ratekeeper_testkit::{Account, Cell};
+use ratekeeper_core::{
+    Algorithm, Align, Amount, Leak, Limit, LogSize, Micros, Op, PermitId, Quota, Span, Zone,
+};
+use ratekeeper_testkit::{Cell, KeyEngine};
 
 /// The beginning of a week, and so of every shorter window.
 const START: Micros = Micros::new(1_699_833_600_000_000);
 
-const LAWS: [Law; 8] = [
-    Law::TokenBucket,
-    Law::LeakyBucket(Leak::Meter),
-    Law::LeakyBucket(Leak::Queue),
-    Law::FixedWindow(Align::Wall(Zone::UTC)),
-    Law::FixedWindow(Align::FirstHit),
-    Law::SlidingWindowCounter,
-    Law::SlidingWindowLog(LogSize::Modest),
-    Law::Concurrency,
+const LAWS: [Algorithm; 8] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket(Leak::Meter),
+    Algorithm::LeakyBucket(Leak::Queue),
+    Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
+    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::SlidingWindowCounter,
+    Algorithm::SlidingWindowLog(LogSize::Modest),
+    Algorithm::Concurrency,
 ];
 
-fn limit(law: Law, quota: &str) -> Limit {
+fn limit(law: Algorithm, quota: &str) -> Limit {
     Limit::new(law, quota.parse().expect("the quota can be read")).expect("the law takes the quota")
 }
 
@@ -28,18 +30,18 @@ fn limits() -> impl Strategy<Value = Limit> {
     let parts = (prop::sample::select(&LAWS[..]), 1_u32..60, prop::sample::select(&PERIODS[..]), 0_u32..40);
     parts.prop_map(|(law, amount, per, burst)| {
         let quota = Quota::new(amount, per).expect("neither is zero");
-        let has_burst = matches!(law, Law::TokenBucket | Law::LeakyBucket(_)) && burst > 0;
+        let has_burst = matches!(law, Algorithm::TokenBucket | Algorithm::LeakyBucket(_)) && burst > 0;
         let quota = if has_burst { quota.with_burst(burst).expect("it is not zero") } else { quota };
         Limit::new(law, quota).expect("small quotas fit every law")
     })
 }
 
 fn draw(cell: &mut Cell, at: Micros, limit: &Limit, cost: u32, permit: u64) -> bool {
-    cell.act(at, limit, Act::Take(Ask::exactly(cost)), PermitId(permit)).retry.is_none()
+    cell.act(at, limit, Op::Take(Amount::exactly(cost)), PermitId(permit)).retry.is_none()
 }
 
 fn left(cell: &Cell, at: Micros, limit: &Limit) -> u64 {
-    cell.clone().act(at, limit, Act::Look(Ask::PEEK), PermitId(0)).remaining.into()
+    cell.clone().act(at, limit, Op::Look(Amount::PEEK), PermitId(0)).remaining.into()
 }
 
 /// The most that the limit itself grants from one instant to another, both included.
@@ -47,14 +49,16 @@ fn most(limit: &Limit, from: Micros, to: Micros) -> u64 {
     let (capacity, quota) = (u64::from(limit.capacity()), limit.quota());
     let (length, per) = (to.since(from).get(), quota.per().get());
     match limit.law() {
-        Law::TokenBucket | Law::LeakyBucket(_) => capacity + length * u64::from(quota.amount()) / per,
-        Law::FixedWindow(Align::Wall(_)) | Law::SlidingWindowCounter => {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket(_) => {
+            capacity + length * u64::from(quota.amount()) / per
+        }
+        Algorithm::FixedWindow(Align::Wall(_)) | Algorithm::SlidingWindowCounter => {
             capacity * (to.get() / per - from.get() / per + 1)
         }
         // Nobody gives places back here, so they come back as those of a log do.
-        Law::SlidingWindowLog(_) | Law::Concurrency => capacity * (length / per + 1),
+        Algorithm::SlidingWindowLog(_) | Algorithm::Concurrency => capacity * (length / per + 1),
         // Each node's windows begin when they do, and one may end just as its first unit is counted.
-        Law::FixedWindow(Align::FirstHit) => capacity * (length / per + 2),
+        Algorithm::FixedWindow(Align::FirstHit) => capacity * (length / per + 2),
     }
 }
 
@@ -83,7 +87,7 @@ proptest! {
                 let windows = most(&limit, *from, *to) / u64::from(limit.capacity()).max(1);
                 let slack = match limit.law() {
                     // A share's burst is one unit more at most.
-                    Law::TokenBucket | Law::LeakyBucket(_) => nodes as u64,
+                    Algorithm::TokenBucket | Algorithm::LeakyBucket(_) => nodes as u64,
                     _ => nodes as u64 * windows,
                 };
                 prop_assert!(
@@ -112,7 +116,7 @@ proptest! {
         prop_assert!(is_fresh || each * u64::from(nodes) <= whole, "{limit} of {nodes}: {each} each of {whole}");
         // Whoever asks for nothing has the state carried over all the same.
         let mut divided = cell.clone();
-        divided.act(now, &share, Act::Take(Ask::exactly(0)), PermitId(0));
+        divided.act(now, &share, Op::Take(Amount::exactly(0)), PermitId(0));
         let then = now.plus(Span::micros(later));
         let (whole_then, each_then) = (left(&cell, then, &limit), left(&divided, then, &share));
         prop_assert!(
@@ -156,13 +160,13 @@ proptest! {
 #[test]
 fn a_share_is_a_part_at_the_same_pace() {
     for (law, quota, nodes, capacity, refill) in [
-        (Law::TokenBucket, "100/s burst 20", 3, 6, Span::millis(30)),
-        (Law::TokenBucket, "100/s", 4, 25, Span::millis(40)),
-        (Law::TokenBucket, "1/h", 3, 1, Span::micros(3 * Span::HOUR.get())),
-        (Law::LeakyBucket(Leak::Meter), "100/s", 3, 1, Span::millis(30)),
-        (Law::FixedWindow(Align::Wall(Zone::UTC)), "100/min", 3, 33, Span::MINUTE),
-        (Law::SlidingWindowLog(LogSize::Modest), "2/s", 5, 1, Span::SECOND),
-        (Law::Concurrency, "7/min", 2, 3, Span::MINUTE),
+        (Algorithm::TokenBucket, "100/s burst 20", 3, 6, Span::millis(30)),
+        (Algorithm::TokenBucket, "100/s", 4, 25, Span::millis(40)),
+        (Algorithm::TokenBucket, "1/h", 3, 1, Span::micros(3 * Span::HOUR.get())),
+        (Algorithm::LeakyBucket(Leak::Meter), "100/s", 3, 1, Span::millis(30)),
+        (Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "100/min", 3, 33, Span::MINUTE),
+        (Algorithm::SlidingWindowLog(LogSize::Modest), "2/s", 5, 1, Span::SECOND),
+        (Algorithm::Concurrency, "7/min", 2, 3, Span::MINUTE),
     ] {
         let share = limit(law, quota).share(nodes);
         assert_eq!(share.capacity(), capacity, "{share}");
@@ -176,7 +180,7 @@ fn a_share_is_a_part_at_the_same_pace() {
 
 #[test]
 fn a_limit_and_its_shares_are_told_apart() {
-    let whole = limit(Law::TokenBucket, "100/s burst 20");
+    let whole = limit(Algorithm::TokenBucket, "100/s burst 20");
     assert_eq!(whole.share(1), whole);
     assert_eq!(whole.share(0), whole);
     assert_ne!(whole.share(2), whole.share(3));

@@ -6,7 +6,7 @@ use std::fmt;
 
 /// Why a request's descriptor is not the one that a rule asks for. Entries are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DescriptorMisfit {
+pub enum DescriptorMismatch {
     /// The request has none.
     Missing,
     /// It has so many entries, which are too many or too few.
@@ -17,36 +17,36 @@ pub enum DescriptorMisfit {
     Value(usize),
 }
 
-impl DescriptorMisfit {
+impl DescriptorMismatch {
     /// How a descriptor differs from what a rule asks for, if it does.
     #[inline]
     pub(crate) fn of(
         wanted: &[(String, Pattern)],
         descriptor: Option<&Descriptor<'_>>,
-    ) -> Option<DescriptorMisfit> {
-        let Some(Descriptor { entries, .. }) = descriptor else { return Some(DescriptorMisfit::Missing) };
+    ) -> Option<DescriptorMismatch> {
+        let Some(Descriptor { entries, .. }) = descriptor else { return Some(DescriptorMismatch::Missing) };
         if entries.len() != wanted.len() {
-            return Some(DescriptorMisfit::Length(entries.len()));
+            return Some(DescriptorMismatch::Length(entries.len()));
         }
         let both = || wanted.iter().zip(*entries);
         if let Some(at) = both().position(|((name, _), (found, _))| name != found) {
-            return Some(DescriptorMisfit::Name(at));
+            return Some(DescriptorMismatch::Name(at));
         }
-        both().position(|((_, pattern), (_, value))| !pattern.matches(value)).map(DescriptorMisfit::Value)
+        both().position(|((_, pattern), (_, value))| !pattern.matches(value)).map(DescriptorMismatch::Value)
     }
 
     /// Says it in words of one who asked for `wanted`.
     pub(crate) fn describe(self, wanted: &[(String, Pattern)], f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DescriptorMisfit::Missing => f.write_str("the request has no descriptor"),
-            DescriptorMisfit::Length(found) => {
-                write!(f, "the descriptor is not {}: it has {}", InWords(wanted), count(found))
+            DescriptorMismatch::Missing => f.write_str("the request has no descriptor"),
+            DescriptorMismatch::Length(found) => {
+                write!(f, "the descriptor is not {}: it has {}", DescriptorDisplay(wanted), count(found))
             }
-            DescriptorMisfit::Name(at) => {
+            DescriptorMismatch::Name(at) => {
                 let name = wanted.get(at).map_or("", |(name, _)| name);
                 write!(f, "entry {} of the descriptor is not named {name}", at + 1)
             }
-            DescriptorMisfit::Value(at) => {
+            DescriptorMismatch::Value(at) => {
                 let (name, pattern) = wanted.get(at).map_or(("", ""), |(name, value)| (name, value.as_str()));
                 write!(f, "entry {} of the descriptor, {name}, does not match {pattern}", at + 1)
             }
@@ -63,9 +63,9 @@ fn count(entries: usize) -> String {
 }
 
 /// The entries that a rule asks for, as one would write them.
-pub(crate) struct InWords<'r>(pub(crate) &'r [(String, Pattern)]);
+pub(crate) struct DescriptorDisplay<'r>(pub(crate) &'r [(String, Pattern)]);
 
-impl fmt::Display for InWords<'_> {
+impl fmt::Display for DescriptorDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
         for (index, (name, value)) in self.0.iter().enumerate() {

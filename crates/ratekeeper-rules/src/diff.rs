@@ -3,15 +3,16 @@
 //! What only moved, was written in another way, or got another comment is no change. Two files that bind the same
 //! requests to the same limits in the same order have no difference.
 
-use crate::descriptor::InWords;
+use crate::descriptor::DescriptorDisplay;
 use crate::dimension::Dimension;
 use crate::path::PathStyle;
 use crate::pattern::PathPattern;
 use crate::spec::{
-    At, BaseSpec, ClientSpec, FileSpec, Match, Missing, Mode, OverrideSpec, RuleSpec, TierSpec, Whom,
+    At, ClientSpec, FallbackSpec, FileSpec, ListEntry, MatchSpec, MissingKey, Mode, OverrideSpec, RuleSpec,
+    TierSpec,
 };
 use jiff::Timestamp;
-use ratekeeper_core::{Align, Law, Leak, Limit, LogSize, Micros, Zone};
+use ratekeeper_core::{Algorithm, Align, Leak, Limit, LogSize, Micros, Zone};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::num::NonZeroU16;
@@ -106,8 +107,8 @@ fn rule_changes(before: &RuleSpec, after: &RuleSpec, said: &mut Vec<String>) {
     }
 }
 
-fn missing_in_words(said: Option<Missing>, unsaid: &'static str) -> &'static str {
-    said.map_or(unsaid, Missing::name)
+fn missing_in_words(said: Option<MissingKey>, unsaid: &'static str) -> &'static str {
+    said.map_or(unsaid, MissingKey::name)
 }
 
 fn timeout_in_words(millis: Option<NonZeroU16>, unsaid: &str) -> String {
@@ -131,8 +132,8 @@ fn overrides(id: &str, before: &[OverrideSpec], after: &[OverrideSpec], said: &m
     }
 }
 
-fn default(before: Option<&BaseSpec>, after: Option<&BaseSpec>, said: &mut Vec<String>) {
-    let base = |base: &BaseSpec| format!("{} by {}", all(&base.limits, true), key_in_words(&base.key));
+fn default(before: Option<&FallbackSpec>, after: Option<&FallbackSpec>, said: &mut Vec<String>) {
+    let base = |base: &FallbackSpec| format!("{} by {}", all(&base.limits, true), key_in_words(&base.key));
     match (before, after) {
         (None, None) => {}
         (None, Some(after)) => said.push(format!("default: new: {}", base(after))),
@@ -140,7 +141,7 @@ fn default(before: Option<&BaseSpec>, after: Option<&BaseSpec>, said: &mut Vec<S
         (Some(before), Some(after)) => {
             limits("default", Some(&before.limits), Some(&after.limits), said);
             changed("default: counts by", (key_in_words(&before.key), key_in_words(&after.key)), said);
-            let missing = |base: &BaseSpec| missing_in_words(base.missing, "as the file says");
+            let missing = |base: &FallbackSpec| missing_in_words(base.missing, "as the file says");
             changed("default: missing", (missing(before), missing(after)), said);
         }
     }
@@ -203,10 +204,10 @@ fn clients(before: &[ClientSpec], after: &[ClientSpec], said: &mut Vec<String>) 
     }
 }
 
-fn list(name: &str, before: &[At<Whom>], after: &[At<Whom>], said: &mut Vec<String>) {
-    let show = |entry: &At<Whom>| match &entry.value {
-        Whom::Key(pattern) => format!("key {pattern}"),
-        Whom::Net(network) => format!("network {network}"),
+fn list(name: &str, before: &[At<ListEntry>], after: &[At<ListEntry>], said: &mut Vec<String>) {
+    let show = |entry: &At<ListEntry>| match &entry.value {
+        ListEntry::Key(pattern) => format!("key {pattern}"),
+        ListEntry::Net(network) => format!("network {network}"),
     };
     let [old, new]: [HashSet<String>; 2] = [before, after].map(|list| list.iter().map(show).collect());
     let removed = before.iter().map(show).filter(|entry| !new.contains(entry));
@@ -254,7 +255,7 @@ fn limits(what: &str, before: Option<&[Limit]>, after: Option<&[Limit]>, said: &
         return;
     }
     // The algorithm is worth a word only where it is not the same throughout.
-    let laws: HashSet<Law> = before.iter().chain(&after).copied().flatten().map(Limit::law).collect();
+    let laws: HashSet<Algorithm> = before.iter().chain(&after).copied().flatten().map(Limit::law).collect();
     let show = |limits: Option<&[Limit]>| {
         limits.map_or("inherited limits".to_owned(), |limits| all(limits, laws.len() > 1))
     };
@@ -305,7 +306,7 @@ fn key_in_words(key: &[Dimension]) -> String {
     if names.is_empty() { "global".to_owned() } else { names.join(" and ") }
 }
 
-fn match_in_words(when: &Match) -> String {
+fn match_in_words(when: &MatchSpec) -> String {
     let mut parts = Vec::new();
     if let Some(tier) = &when.rule_tier {
         parts.push(format!("the {tier} tier"));
@@ -330,7 +331,7 @@ fn match_in_words(when: &Match) -> String {
     parts.extend(when.attributes.iter().map(|(name, patterns)| format!("{name} {}", or(patterns))));
     parts.extend(when.domain.iter().map(|domain| format!("domain {domain}")));
     if !when.descriptor.is_empty() {
-        parts.push(format!("descriptor {}", InWords(&when.descriptor)));
+        parts.push(format!("descriptor {}", DescriptorDisplay(&when.descriptor)));
     }
     if parts.is_empty() { "everybody".to_owned() } else { parts.join(", ") }
 }
@@ -346,20 +347,20 @@ fn some(limits: Option<&[Limit]>) -> String {
 /// Limits in words, with their algorithm where it is not the usual one or must be told.
 fn all(limits: &[Limit], with_law: bool) -> String {
     let show = |limit: &Limit| match (with_law, law_in_words(limit.law())) {
-        (true, law) if limit.law() != Law::TokenBucket => format!("{law} {}", limit.quota()),
+        (true, law) if limit.law() != Algorithm::TokenBucket => format!("{law} {}", limit.quota()),
         _ => limit.quota().to_string(),
     };
     let shown: Vec<_> = limits.iter().map(show).collect();
     if shown.is_empty() { "unlimited".to_owned() } else { shown.join(" and ") }
 }
 
-fn law_in_words(law: Law) -> String {
+fn law_in_words(law: Algorithm) -> String {
     let name = law.name();
     match law {
-        Law::FixedWindow(Align::FirstHit) => format!("{name} (from the first hit)"),
-        Law::FixedWindow(Align::Wall(zone)) if zone != Zone::UTC => format!("{name} ({zone})"),
-        Law::SlidingWindowLog(LogSize::Large) => format!("{name} (large)"),
-        Law::LeakyBucket(Leak::Queue) => format!("{name} (queue)"),
+        Algorithm::FixedWindow(Align::FirstHit) => format!("{name} (from the first hit)"),
+        Algorithm::FixedWindow(Align::Wall(zone)) if zone != Zone::UTC => format!("{name} ({zone})"),
+        Algorithm::SlidingWindowLog(LogSize::Large) => format!("{name} (large)"),
+        Algorithm::LeakyBucket(Leak::Queue) => format!("{name} (queue)"),
         _ => name.to_owned(),
     }
 }

@@ -31,13 +31,13 @@ const MAX_DFA_NFA_STATES: usize = 500;
 /// A compiled expression. Expressions that are written alike share one, in all rule sets that are alive.
 #[derive(Debug)]
 pub(crate) struct Expression {
-    engine: Engine,
+    engine: ExpressionEngine,
     /// Whether it can only match at the beginning.
     is_anchored: bool,
 }
 
 #[derive(Debug)]
-enum Engine {
+enum ExpressionEngine {
     Dfa(Box<dense::DFA<Vec<u32>>>),
     /// The second is for paths that are too long for the first.
     Nfa(BoundedBacktracker, PikeVM),
@@ -76,13 +76,13 @@ impl Expression {
                 },
             )?;
         let engine = match dfa(&nfa, is_anchored) {
-            Some(dfa) => Engine::Dfa(Box::new(dfa)),
+            Some(dfa) => ExpressionEngine::Dfa(Box::new(dfa)),
             None => {
                 let failed =
                     |error: thompson::BuildError| PathPatternError::Regex { said: error.to_string() };
                 let backtracker =
                     BoundedBacktracker::builder().build_from_nfa(nfa.clone()).map_err(failed)?;
-                Engine::Nfa(backtracker, PikeVM::builder().build_from_nfa(nfa).map_err(failed)?)
+                ExpressionEngine::Nfa(backtracker, PikeVM::builder().build_from_nfa(nfa).map_err(failed)?)
             }
         };
         Ok(Expression { engine, is_anchored })
@@ -93,8 +93,8 @@ impl Expression {
         let anchored = if self.is_anchored { Anchored::Yes } else { Anchored::No };
         let input = Input::new(text).anchored(anchored).earliest(true);
         match &self.engine {
-            Engine::Dfa(dfa) => dfa.try_search_fwd(&input).is_ok_and(|found| found.is_some()),
-            Engine::Nfa(backtracker, pike) => BUFFERS.with_borrow_mut(|buffers| {
+            ExpressionEngine::Dfa(dfa) => dfa.try_search_fwd(&input).is_ok_and(|found| found.is_some()),
+            ExpressionEngine::Nfa(backtracker, pike) => BUFFERS.with_borrow_mut(|buffers| {
                 let buffer = buffers.backtracker.get_or_insert_with(|| backtrack::Cache::new(backtracker));
                 buffer.reset(backtracker);
                 // It only fails for texts that are too long for it.
@@ -111,8 +111,8 @@ impl Expression {
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Expression>()
             + match &self.engine {
-                Engine::Dfa(dfa) => dfa.memory_usage(),
-                Engine::Nfa(backtracker, _) => backtracker.get_nfa().memory_usage(),
+                ExpressionEngine::Dfa(dfa) => dfa.memory_usage(),
+                ExpressionEngine::Nfa(backtracker, _) => backtracker.get_nfa().memory_usage(),
             }
     }
 }
@@ -133,13 +133,13 @@ fn dfa(nfa: &NFA, is_anchored: bool) -> Option<dense::DFA<Vec<u32>>> {
 
 /// How much memory the expressions of a file take together. Those that share a compiled form count once.
 #[derive(Debug, Default)]
-pub(crate) struct Expressions {
+pub(crate) struct ExpressionMemory {
     /// By their addresses, which stay theirs while they are here.
     counted: HashMap<usize, Arc<Expression>>,
     bytes: usize,
 }
 
-impl Expressions {
+impl ExpressionMemory {
     pub(crate) fn add(&mut self, pattern: &PathPattern) {
         let (PathPattern::Glob { cut, .. } | PathPattern::Regex { cut, .. }) = pattern else { return };
         let Some(expression) = cut.tail() else { return };
@@ -179,33 +179,33 @@ impl Expressions {
 }
 
 thread_local! {
-    static BUFFERS: RefCell<Buffers> = const { RefCell::new(Buffers { backtracker: None, pike: None }) };
+    static BUFFERS: RefCell<NfaBuffers> = const { RefCell::new(NfaBuffers { backtracker: None, pike: None }) };
 }
 
 /// What NFAs need to match, whichever it is.
-struct Buffers {
+struct NfaBuffers {
     backtracker: Option<backtrack::Cache>,
     pike: Option<pikevm::Cache>,
 }
 
 /// Expressions that are alive, by their text and whether case is ignored. Only reading rules looks here.
-static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+static KNOWN: LazyLock<Mutex<ExpressionTable>> = LazyLock::new(Mutex::default);
 
-type Name = (Box<str>, bool);
+type ExpressionName = (Box<str>, bool);
 
 #[derive(Default)]
-struct Known {
-    table: HashMap<Name, Weak<Expression>>,
+struct ExpressionTable {
+    table: HashMap<ExpressionName, Weak<Expression>>,
     /// How many were alive when the others were last taken out.
     alive: usize,
 }
 
-impl Known {
-    fn find(&self, name: &Name) -> Option<Arc<Expression>> {
+impl ExpressionTable {
+    fn find(&self, name: &ExpressionName) -> Option<Arc<Expression>> {
         self.table.get(name)?.upgrade()
     }
 
-    fn insert(&mut self, name: Name, expression: &Arc<Expression>) {
+    fn insert(&mut self, name: ExpressionName, expression: &Arc<Expression>) {
         /// So few are kept although they may be gone.
         const FEW: usize = 64;
         if self.table.len() >= 2 * self.alive + FEW {
@@ -228,16 +228,16 @@ mod tests {
     #[test]
     fn what_is_too_large_for_a_table_matches_all_the_same() {
         let large = compile("^/(a|b)*a(a|b){14}$", true);
-        assert!(matches!(large.engine, Engine::Nfa(..)));
+        assert!(matches!(large.engine, ExpressionEngine::Nfa(..)));
         assert!(large.is_match(&format!("/{}a{}", "b".repeat(9), "b".repeat(14))));
         assert!(!large.is_match(&format!("/{}b{}", "b".repeat(9), "b".repeat(14))));
         let long = "b".repeat(1 << 20);
         assert!(large.is_match(&format!("/{long}a{}", "b".repeat(14))), "too long for the first way");
         let boundary = compile(r"\bx\b", false);
-        assert!(matches!(boundary.engine, Engine::Nfa(..)));
+        assert!(matches!(boundary.engine, ExpressionEngine::Nfa(..)));
         assert!(boundary.is_match("/a/x/b") && !boundary.is_match("/ax/b"));
         for small in ["^(?:[0-9]+$)", r"^(?:[^/]*\.json$)", "^(?:.*/x$)"] {
-            assert!(matches!(compile(small, true).engine, Engine::Dfa(_)), "{small}");
+            assert!(matches!(compile(small, true).engine, ExpressionEngine::Dfa(_)), "{small}");
         }
     }
 

@@ -5,13 +5,13 @@
 //! asks for, the one that fewest other rules share. A request looks under what it has, and finds little more than the
 //! rules that bind it.
 
-use crate::descriptors::{Descriptors, Sought};
+use crate::descriptor_index::{DescriptorIndex, DescriptorKey};
+use crate::literal_index::LiteralIndex;
 use crate::pattern::{PathPattern, Pattern};
-use crate::prefixes::{Map, Positions, Prefixes};
-use crate::rule::{Facts, Proof, Rule};
-use crate::shapes::Shapes;
-use crate::tail::Cut;
-use crate::texts::Texts;
+use crate::prefixed_regex::PrefixedRegex;
+use crate::prefixes::{Positions, Prefixes, TextMap};
+use crate::rule::{IndexProof, RequestFacts, Rule};
+use crate::template_index::TemplateIndex;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
@@ -20,26 +20,26 @@ const MANY: usize = 16;
 
 /// Rules by what a request must have for them to bind.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Index {
-    keys: Map<Positions>,
-    paths: Map<Positions>,
-    templates: Shapes,
+pub(crate) struct RuleIndex {
+    keys: TextMap<Positions>,
+    paths: TextMap<Positions>,
+    templates: TemplateIndex,
     key_prefixes: Prefixes,
     path_prefixes: Prefixes,
-    tiers: Map<Positions>,
-    attributes: Vec<(Box<str>, Map<Positions>)>,
-    descriptors: Descriptors,
-    domains: Map<Positions>,
+    tiers: TextMap<Positions>,
+    attributes: Vec<(Box<str>, TextMap<Positions>)>,
+    descriptors: DescriptorIndex,
+    domains: TextMap<Positions>,
     /// Expressions that begin with anything, by a text that every match has.
-    texts: Option<Texts>,
+    texts: Option<LiteralIndex>,
     /// Rules that ask for nothing of the kind.
     others: Vec<u32>,
-    proofs: Vec<Proof>,
+    proofs: Vec<IndexProof>,
 }
 
 /// What a rule may be filed under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Handle<'r> {
+enum IndexKey<'r> {
     Key(&'r str),
     Path(&'r str),
     Template(&'r str),
@@ -47,13 +47,13 @@ enum Handle<'r> {
     PathPrefix(&'r str),
     Tier(&'r str),
     Attribute(&'r str, &'r str),
-    Descriptor(Sought<'r>),
+    Descriptor(DescriptorKey<'r>),
     Domain(&'r str),
 }
 
 /// Where the rules that were found are gathered.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct IndexMatches {
     pub(crate) positions: Vec<u32>,
     /// Which texts were met, a bit each.
     met: Vec<u64>,
@@ -61,14 +61,14 @@ pub(crate) struct Found {
     shaped: String,
 }
 
-impl Index {
+impl RuleIndex {
     /// Files the rules that `is_filed` names.
-    pub(crate) fn new(rules: &[Rule], is_filed: impl Fn(&Rule) -> bool) -> Index {
-        let mut shared: HashMap<Handle<'_>, usize, RandomState> = HashMap::default();
+    pub(crate) fn new(rules: &[Rule], is_filed: impl Fn(&Rule) -> bool) -> RuleIndex {
+        let mut shared: HashMap<IndexKey<'_>, usize, RandomState> = HashMap::default();
         for handle in rules.iter().filter(|rule| is_filed(rule)).flat_map(handles) {
             *shared.entry(handle).or_default() += 1;
         }
-        let mut index = Index { proofs: vec![Proof::Nothing; rules.len()], ..Index::default() };
+        let mut index = RuleIndex { proofs: vec![IndexProof::Nothing; rules.len()], ..RuleIndex::default() };
         let mut loose = Vec::new();
         for (position, rule) in (0..).zip(rules).filter(|(_, rule)| is_filed(rule)) {
             let rarest = handles(rule).min_by_key(|handle| shared[handle]);
@@ -84,44 +84,44 @@ impl Index {
         index
     }
 
-    fn file(&mut self, rule: &Rule, handle: Handle<'_>, position: u32) {
-        let mut proof = Proof::Nothing;
+    fn file(&mut self, rule: &Rule, handle: IndexKey<'_>, position: u32) {
+        let mut proof = IndexProof::Nothing;
         match handle {
-            Handle::Key(key) => {
-                proof = Proof::Key;
+            IndexKey::Key(key) => {
+                proof = IndexProof::Key;
                 Positions::add(&mut self.keys, key, position);
             }
-            Handle::Path(path) => {
-                proof = Proof::Path;
+            IndexKey::Path(path) => {
+                proof = IndexProof::Path;
                 Positions::add(&mut self.paths, path, position);
             }
-            Handle::Template(_) => {
+            IndexKey::Template(_) => {
                 if let Some(PathPattern::Template { segments, .. }) = &rule.when.path {
-                    proof = Proof::Path;
+                    proof = IndexProof::Path;
                     self.templates.insert(segments, position);
                 }
             }
-            Handle::KeyPrefix(prefix) => self.key_prefixes.insert(prefix, position),
-            Handle::PathPrefix(prefix) => self.path_prefixes.insert(prefix, position),
-            Handle::Tier(tier) => Positions::add(&mut self.tiers, tier, position),
-            Handle::Attribute(name, value) => {
+            IndexKey::KeyPrefix(prefix) => self.key_prefixes.insert(prefix, position),
+            IndexKey::PathPrefix(prefix) => self.path_prefixes.insert(prefix, position),
+            IndexKey::Tier(tier) => Positions::add(&mut self.tiers, tier, position),
+            IndexKey::Attribute(name, value) => {
                 let known = self.attributes.iter().position(|(known, _)| **known == *name);
                 let at = known.unwrap_or_else(|| {
-                    self.attributes.push((name.into(), Map::default()));
+                    self.attributes.push((name.into(), TextMap::default()));
                     self.attributes.len() - 1
                 });
                 Positions::add(&mut self.attributes[at].1, value, position);
             }
-            Handle::Descriptor(sought) => self.descriptors.insert(sought, position),
-            Handle::Domain(domain) => Positions::add(&mut self.domains, domain, position),
+            IndexKey::Descriptor(sought) => self.descriptors.insert(sought, position),
+            IndexKey::Domain(domain) => Positions::add(&mut self.domains, domain, position),
         }
         self.proofs[position as usize] = proof;
     }
 
-    fn file_loose(&mut self, loose: &[(u32, &Cut)]) {
+    fn file_loose(&mut self, loose: &[(u32, &PrefixedRegex)]) {
         let (found, tried): (Vec<_>, Vec<_>) =
             loose.iter().partition(|(_, cut)| loose.len() >= MANY && !cut.required().is_empty());
-        self.texts = Texts::new(found.iter().map(|(position, cut)| (*position, cut.required())));
+        self.texts = LiteralIndex::new(found.iter().map(|(position, cut)| (*position, cut.required())));
         self.others.extend(tried.iter().map(|(position, _)| *position));
         if self.texts.is_none() {
             self.others.extend(found.iter().map(|(position, _)| *position));
@@ -130,8 +130,8 @@ impl Index {
     }
 
     /// Gathers the positions of all rules that may bind a request, in order.
-    pub(crate) fn find(&self, facts: &Facts<'_>, found: &mut Found) {
-        let Found { positions, met, shaped } = found;
+    pub(crate) fn find(&self, facts: &RequestFacts<'_>, found: &mut IndexMatches) {
+        let IndexMatches { positions, met, shaped } = found;
         positions.clear();
         positions.extend_from_slice(&self.others);
         let mut take =
@@ -172,38 +172,38 @@ impl Index {
 
     /// What finding a rule has made sure of.
     #[inline]
-    pub(crate) fn proof(&self, position: usize) -> Proof {
+    pub(crate) fn proof(&self, position: usize) -> IndexProof {
         self.proofs[position]
     }
 }
 
 /// All that a rule may be filed under.
-fn handles(rule: &Rule) -> impl Iterator<Item = Handle<'_>> {
+fn handles(rule: &Rule) -> impl Iterator<Item = IndexKey<'_>> {
     let key = rule.when.api_key.as_ref().and_then(|pattern| match pattern.exact() {
-        Some(key) => Some(Handle::Key(key)),
+        Some(key) => Some(IndexKey::Key(key)),
         None if pattern.prefix().is_empty() => None,
-        None => Some(Handle::KeyPrefix(pattern.prefix())),
+        None => Some(IndexKey::KeyPrefix(pattern.prefix())),
     });
     let path = rule.when.path.as_ref().and_then(|pattern| match pattern {
-        PathPattern::Exact(path) => Some(Handle::Path(path)),
-        PathPattern::Template { text, .. } => Some(Handle::Template(text)),
+        PathPattern::Exact(path) => Some(IndexKey::Path(path)),
+        PathPattern::Template { text, .. } => Some(IndexKey::Template(text)),
         PathPattern::Glob { cut, .. } | PathPattern::Regex { cut, .. } => {
-            Some(cut.prefix()).filter(|prefix| !matches!(*prefix, "" | "/")).map(Handle::PathPrefix)
+            Some(cut.prefix()).filter(|prefix| !matches!(*prefix, "" | "/")).map(IndexKey::PathPrefix)
         }
     });
     let tier = match (rule.when.tiers.as_slice(), &rule.when.rule_tier) {
-        ([tier], _) => Some(Handle::Tier(tier)),
+        ([tier], _) => Some(IndexKey::Tier(tier)),
         // With a key pattern it also binds clients whose tier is not known.
-        ([], Some(tier)) if rule.when.api_key.is_none() => Some(Handle::Tier(tier)),
+        ([], Some(tier)) if rule.when.api_key.is_none() => Some(IndexKey::Tier(tier)),
         _ => None,
     };
     let attributes = rule.when.attributes.iter().filter_map(|(name, patterns)| match patterns.as_slice() {
-        [pattern] => Some(Handle::Attribute(name, pattern.exact()?)),
+        [pattern] => Some(IndexKey::Attribute(name, pattern.exact()?)),
         _ => None,
     });
     let descriptor = match rule.when.descriptor.as_slice() {
-        [] => rule.when.domain.as_ref().and_then(Pattern::exact).map(Handle::Domain),
-        entries => Some(Handle::Descriptor(Sought::new(rule.when.domain.as_ref(), entries))),
+        [] => rule.when.domain.as_ref().and_then(Pattern::exact).map(IndexKey::Domain),
+        entries => Some(IndexKey::Descriptor(DescriptorKey::new(rule.when.domain.as_ref(), entries))),
     };
     [key, path, tier, descriptor].into_iter().flatten().chain(attributes)
 }

@@ -1,7 +1,7 @@
 //! Patterns of client keys and of paths.
 
 use crate::path::{PathStyle, normalise, unescape};
-use crate::tail::Cut;
+use crate::prefixed_regex::PrefixedRegex;
 use std::fmt;
 
 /// Text in which `*` stands for any run of characters, also none.
@@ -85,14 +85,14 @@ pub enum PathPattern {
         /// As it is written.
         text: Box<str>,
         /// The same as an expression.
-        cut: Cut,
+        cut: PrefixedRegex,
     },
     /// A regular expression, which may match anywhere in the path unless it is anchored.
     Regex {
         /// As it is written.
         text: Box<str>,
         /// The expression.
-        cut: Cut,
+        cut: PrefixedRegex,
     },
 }
 
@@ -125,7 +125,7 @@ impl PathPattern {
     /// # Errors
     /// If it can't be read, or would take too much memory.
     pub fn regex(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
-        Ok(PathPattern::Regex { text: text.into(), cut: Cut::new(text, style)? })
+        Ok(PathPattern::Regex { text: text.into(), cut: PrefixedRegex::new(text, style)? })
     }
 
     /// As it is written.
@@ -265,7 +265,7 @@ fn glob(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
     }
     expression.push_str(&regex_syntax::escape(&unescape(rest, style)));
     expression.push('$');
-    let cut = Cut::new(&expression, style)?;
+    let cut = PrefixedRegex::new(&expression, style)?;
     Ok(PathPattern::Glob { text: text.into(), cut })
 }
 

@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
 /// What belongs to the texts of a map, by position.
-pub(crate) type Map<T> = HashMap<Box<str>, T, RandomState>;
+pub(crate) type TextMap<T> = HashMap<Box<str>, T, RandomState>;
 
 /// Where rules stand, in order. Nearly always there is one, which then needs no memory of its own.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(crate) enum Positions {
 }
 
 impl Positions {
-    pub(crate) fn add(map: &mut Map<Positions>, text: &str, position: u32) {
+    pub(crate) fn add(map: &mut TextMap<Positions>, text: &str, position: u32) {
         match map.get_mut(text) {
             None => drop(map.insert(text.into(), Positions::One(position))),
             Some(Positions::Many(many)) => many.push(position),
@@ -41,7 +41,7 @@ impl Positions {
 pub(crate) struct Prefixes {
     /// Every length that occurs, shortest first.
     lengths: Vec<usize>,
-    positions: Map<Positions>,
+    positions: TextMap<Positions>,
 }
 
 impl Prefixes {

@@ -12,16 +12,16 @@ mod path;
 mod rule;
 mod value;
 
-use crate::complaint::{Complaint, Complaints, Severity, near, quoted};
-use crate::expression::Expressions;
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity, near, quoted};
+use crate::expression::ExpressionMemory;
 use crate::path::PathStyle;
 use crate::pattern::PathPattern;
-use crate::spec::{FileSpec, Place};
+use crate::spec::{FileSpec, Position};
 use crate::validate;
-use crate::{complaint, yaml};
+use crate::{diagnostic, yaml};
 pub(crate) use base::{MOST_RULES, SUBSTANCE};
 pub(crate) use descriptor::MOST_ENTRIES;
-use fields::Item;
+use fields::FieldItem;
 pub(crate) use fields::MOST_TEXT;
 use ratekeeper_core::Micros;
 pub(crate) use rule::MOST_DIMENSIONS;
@@ -29,22 +29,22 @@ use std::collections::{HashMap, HashSet};
 
 /// What came of reading a file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Review {
+pub struct ParsedFile {
     /// What the file says, unless there is an error.
     pub spec: Option<FileSpec>,
     /// What is wrong with it, from top to bottom.
-    pub complaints: Vec<Complaint>,
+    pub complaints: Vec<Diagnostic>,
 }
 
-impl Review {
+impl ParsedFile {
     /// How many of the complaints are errors.
     pub fn errors(&self) -> usize {
         self.complaints.iter().filter(|complaint| complaint.severity == Severity::Error).count()
     }
 
-    /// The complaints as compilers write them: see [`report`](complaint::report).
+    /// The complaints as compilers write them: see [`report`](diagnostic::report).
     pub fn report(&self, file: &str, text: &str) -> String {
-        complaint::report(file, text, &self.complaints)
+        diagnostic::report(file, text, &self.complaints)
     }
 }
 
@@ -68,13 +68,13 @@ impl Review {
 /// let report = review.report("rules.yaml", text);
 /// assert!(report.starts_with("rules.yaml:1:22: error: unknown field \"limt\": did you mean limit?"));
 /// ```
-pub fn read(text: &str, now: Micros) -> Review {
-    let mut complaints = Complaints::default();
+pub fn read(text: &str, now: Micros) -> ParsedFile {
+    let mut complaints = Diagnostics::default();
     let root = yaml::parse(text, &mut complaints);
     let is_yaml = root.is_some() || complaints.errors() == 0;
     let spec = match &root {
         Some(root) => {
-            let mut reader = Reader::new(now, complaints);
+            let mut reader = RuleReader::new(now, complaints);
             let draft = reader.file(root);
             complaints = reader.complaints;
             draft.map(|draft| {
@@ -85,49 +85,49 @@ pub fn read(text: &str, now: Micros) -> Review {
         None => None,
     };
     if root.is_none() && is_yaml {
-        complaints.error(Place { line: 1, column: 1 }, base::says_nothing());
+        complaints.error(Position { line: 1, column: 1 }, base::says_nothing());
     }
     let spec = spec.filter(|_| complaints.errors() == 0);
-    Review { spec, complaints: complaints.finish() }
+    ParsedFile { spec, complaints: complaints.finish() }
 }
 
 /// A file as far as it could be read.
-struct Draft {
+struct FileDraft {
     spec: FileSpec,
     /// Which rules, by index, are not all that was written: what binds whom can't be told of them.
     unsound: Vec<bool>,
 }
 
 /// What is known while a file is read.
-struct Reader<'n> {
-    complaints: Complaints,
+struct RuleReader<'n> {
+    complaints: Diagnostics,
     now: Micros,
     style: PathStyle,
     /// The names of the tiers, if the file has any; else every name is one.
-    tiers: Option<Tiers<'n>>,
+    tiers: Option<TierNames<'n>>,
     /// The patterns of paths so far, by their text and the field that it was written for.
     paths: HashMap<(&'n str, &'static str), PathPattern>,
-    expressions: Expressions,
+    expressions: ExpressionMemory,
 }
 
-impl<'n> Reader<'n> {
-    fn new(now: Micros, complaints: Complaints) -> Reader<'n> {
-        Reader {
+impl<'n> RuleReader<'n> {
+    fn new(now: Micros, complaints: Diagnostics) -> RuleReader<'n> {
+        RuleReader {
             complaints,
             now,
             style: PathStyle::default(),
             tiers: None,
             paths: HashMap::new(),
-            expressions: Expressions::default(),
+            expressions: ExpressionMemory::default(),
         }
     }
 
-    fn text_of(&mut self, item: Option<Item<'n>>) -> Option<String> {
+    fn text_of(&mut self, item: Option<FieldItem<'n>>) -> Option<String> {
         item?.text(&mut self.complaints).map(str::to_owned)
     }
 
     /// A tier's name, which must be among those of the file if it has any.
-    fn tier(&mut self, item: &Item<'n>) -> Option<String> {
+    fn tier(&mut self, item: &FieldItem<'n>) -> Option<String> {
         let name = item.text(&mut self.complaints)?;
         if let Some(said) = self.tiers.as_ref().and_then(|tiers| tiers.complaint(name)) {
             self.complaints.error(item.place(), said);
@@ -136,7 +136,7 @@ impl<'n> Reader<'n> {
         Some(name.to_owned())
     }
 
-    fn complain_of_past(&mut self, valid_until: Option<Micros>, place: Place, what: &str) {
+    fn complain_of_past(&mut self, valid_until: Option<Micros>, place: Position, what: &str) {
         if valid_until.is_some_and(|until| until <= self.now) {
             self.complaints
                 .warn(place, format!("{what} no longer holds, since its valid_until is past: leave it out"));
@@ -146,15 +146,15 @@ impl<'n> Reader<'n> {
 
 /// The names of the tiers of a file.
 #[derive(Debug)]
-pub(crate) struct Tiers<'n> {
+pub(crate) struct TierNames<'n> {
     /// In the order of the file.
     names: Vec<&'n str>,
     known: HashSet<&'n str>,
 }
 
-impl<'n> Tiers<'n> {
-    pub(crate) fn new(names: Vec<&'n str>) -> Tiers<'n> {
-        Tiers { known: names.iter().copied().collect(), names }
+impl<'n> TierNames<'n> {
+    pub(crate) fn new(names: Vec<&'n str>) -> TierNames<'n> {
+        TierNames { known: names.iter().copied().collect(), names }
     }
 
     /// What to say of a name, if it is not among them.

@@ -26,7 +26,7 @@ impl<'a> Descriptor<'a> {
 
 /// Who asks, for what, and how much it costs: all that rules can tell requests apart by.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct CheckRequest<'a> {
     /// The client's key; empty if it has none, and then no rule that counts by it binds.
     pub client_key: &'a str,
     /// What is asked for, as the client spelled it. Empty is `/`.
@@ -46,10 +46,10 @@ pub struct Request<'a> {
     pub cost: u32,
 }
 
-impl<'a> Request<'a> {
+impl<'a> CheckRequest<'a> {
     /// A request of a client for `/`, at a cost of 1, of which nothing else is known.
-    pub const fn new(client_key: &'a str) -> Request<'a> {
-        Request {
+    pub const fn new(client_key: &'a str) -> CheckRequest<'a> {
+        CheckRequest {
             client_key,
             endpoint: "",
             method: "",
@@ -65,7 +65,7 @@ impl<'a> Request<'a> {
     /// rules bind it too: `api_key` or `client_key`, `path` or `endpoint`, `method`, `tier`, and `remote_address` or `ip`.
     /// The first of two counts.
     #[must_use]
-    pub fn told_by(mut self, entries: &[Attribute<'a>]) -> Request<'a> {
+    pub fn told_by(mut self, entries: &[Attribute<'a>]) -> CheckRequest<'a> {
         for (name, value) in entries {
             let text = match *name {
                 "client_key" | "api_key" => &mut self.client_key,

@@ -1,13 +1,13 @@
 //! A rule that runs.
 
 use crate::address::counted;
-use crate::descriptor::{self, DescriptorMisfit};
+use crate::descriptor::{self, DescriptorMismatch};
 use crate::dimension::Dimension;
 use crate::pattern::{PathPattern, Pattern};
-use crate::prefixes::Map;
+use crate::prefixes::TextMap;
 use crate::request::Descriptor;
-use crate::spec::{Consistency, FailureMode, Match, Missing, Mode, OverrideSpec};
-use ratekeeper_core::{Limit, MAX_DRAWS, Micros, Terms};
+use crate::spec::{Consistency, FailureMode, MatchSpec, MissingKey, Mode, OverrideSpec};
+use ratekeeper_core::{DrawOptions, Limit, MAX_DRAWS, Micros};
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
@@ -19,13 +19,13 @@ pub struct Rule {
     pub(crate) version: Option<u64>,
     pub(crate) description: Option<Box<str>>,
     pub(crate) mode: Mode,
-    pub(crate) when: Match,
+    pub(crate) when: MatchSpec,
     pub(crate) key: Box<[Dimension]>,
     /// What to do with a request that lacks something of `key`. A shadow never refuses.
-    pub(crate) missing: Missing,
+    pub(crate) missing: MissingKey,
     /// Its limits; nothing if it inherits them. If they are there and empty, it is unlimited.
     pub(crate) limits: Option<Box<[Limit]>>,
-    pub(crate) overrides: Map<Allowance>,
+    pub(crate) overrides: TextMap<ClientLimits>,
     pub(crate) on_store_failure: FailureMode,
     pub(crate) consistency: Consistency,
     pub(crate) store_timeout_ms: Option<NonZeroU16>,
@@ -39,14 +39,14 @@ pub struct Rule {
 
 /// Limits for one client, perhaps for a time.
 #[derive(Clone, Debug)]
-pub(crate) struct Allowance {
+pub(crate) struct ClientLimits {
     pub(crate) limits: Box<[Limit]>,
     pub(crate) valid_until: Option<Micros>,
 }
 
-impl Allowance {
-    pub(crate) fn of(spec: &OverrideSpec) -> Allowance {
-        Allowance { limits: spec.limits.clone().into(), valid_until: spec.valid_until }
+impl ClientLimits {
+    pub(crate) fn of(spec: &OverrideSpec) -> ClientLimits {
+        ClientLimits { limits: spec.limits.clone().into(), valid_until: spec.valid_until }
     }
 }
 
@@ -92,7 +92,7 @@ impl Rule {
     }
 
     /// What to do with a request that lacks something that it counts by.
-    pub fn missing(&self) -> Missing {
+    pub fn missing(&self) -> MissingKey {
         self.missing
     }
 
@@ -112,8 +112,8 @@ impl Rule {
     }
 
     /// On what terms its draws are made.
-    pub(crate) fn terms(&self) -> Terms {
-        Terms {
+    pub(crate) fn terms(&self) -> DrawOptions {
+        DrawOptions {
             is_shadow: self.mode == Mode::Shadow,
             consistency: self.consistency,
             on_failure: self.on_store_failure,
@@ -127,52 +127,52 @@ impl Rule {
     }
 
     /// Why it does not bind a request, if it does not. What the index has proven is not looked at again.
-    pub(crate) fn misfit(&self, facts: &Facts<'_>, proven: Proof) -> Option<Misfit<'_>> {
-        let Match { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor } =
+    pub(crate) fn misfit(&self, facts: &RequestFacts<'_>, proven: IndexProof) -> Option<Mismatch<'_>> {
+        let MatchSpec { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor } =
             &self.when;
-        if proven != Proof::Key
+        if proven != IndexProof::Key
             && let Some(pattern) = api_key
             && !pattern.matches(facts.client_key)
         {
-            return Some(Misfit::ApiKey(pattern.as_str()));
+            return Some(Mismatch::ApiKey(pattern.as_str()));
         }
         if let Some(tier) = rule_tier
             && !is_of_tier(facts.tier, tier, api_key.is_some())
         {
-            return Some(Misfit::Tier(std::slice::from_ref(tier)));
+            return Some(Mismatch::Tier(std::slice::from_ref(tier)));
         }
         if !tiers.is_empty() && !facts.tier.is_some_and(|own| tiers.iter().any(|tier| tier == own)) {
-            return Some(Misfit::Tier(tiers));
+            return Some(Mismatch::Tier(tiers));
         }
         if !methods.is_empty() && !methods.iter().any(|method| method.eq_ignore_ascii_case(facts.method)) {
-            return Some(Misfit::Method(methods));
+            return Some(Mismatch::Method(methods));
         }
         if !ip.is_empty() && !facts.ip.is_some_and(|own| ip.iter().any(|net| net.contains(own))) {
-            return Some(Misfit::Ip);
+            return Some(Mismatch::Ip);
         }
         for (name, patterns) in attributes {
             let is_met = facts.attribute(name).is_some_and(|value| patterns.iter().any(|p| p.matches(value)));
             if !is_met {
-                return Some(Misfit::Attribute(name));
+                return Some(Mismatch::Attribute(name));
             }
         }
         if let Some(pattern) = domain
             && !facts.descriptor.is_some_and(|own| pattern.matches(own.domain))
         {
-            return Some(Misfit::Domain(pattern.as_str()));
+            return Some(Mismatch::Domain(pattern.as_str()));
         }
         if !descriptor.is_empty()
-            && let Some(misfit) = DescriptorMisfit::of(descriptor, facts.descriptor.as_ref())
+            && let Some(misfit) = DescriptorMismatch::of(descriptor, facts.descriptor.as_ref())
         {
-            return Some(Misfit::Descriptor(descriptor, misfit));
+            return Some(Mismatch::Descriptor(descriptor, misfit));
         }
-        if proven != Proof::Path
+        if proven != IndexProof::Path
             && let Some(pattern) = path
             && !pattern.matches(facts.path)
         {
-            return Some(Misfit::Path(pattern));
+            return Some(Mismatch::Path(pattern));
         }
-        self.key.iter().find(|dimension| !facts.knows(dimension)).map(Misfit::Unknown)
+        self.key.iter().find(|dimension| !facts.knows(dimension)).map(Mismatch::Unknown)
     }
 
     /// The parts of the key that a request is counted under.
@@ -181,7 +181,11 @@ impl Rule {
     /// is an empty part and its number behind all others, so that it differs from a value that is empty. A client is its
     /// key or address and a part that says which; a key alone stands for itself.
     #[inline]
-    pub(crate) fn parts<'a>(&'a self, facts: &Facts<'a>, words: &'a Words) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn parts<'a>(
+        &'a self,
+        facts: &RequestFacts<'a>,
+        words: &'a RequestText,
+    ) -> impl Iterator<Item = &'a str> {
         // One count for all is kept under a key that is the same for all.
         let everybody = self.key.is_empty().then_some("");
         let facts = *facts;
@@ -193,8 +197,8 @@ impl Rule {
             std::iter::once(self.part(dimension, &facts, words)).chain(kind)
         });
         let missing = match self.missing {
-            Missing::Shared => &*self.key,
-            Missing::Skip | Missing::Refuse => &[],
+            MissingKey::Shared => &*self.key,
+            MissingKey::Skip | MissingKey::Refuse => &[],
         };
         let missing = NUMBERS.iter().zip(missing).filter(move |(_, dimension)| !facts.knows(dimension));
         everybody.into_iter().chain(values).chain(missing.map(|(number, _)| *number))
@@ -202,7 +206,12 @@ impl Rule {
 
     /// What a request has in a dimension; empty if it is missing.
     #[inline]
-    fn part<'a>(&'a self, dimension: &Dimension, facts: &Facts<'a>, words: &'a Words) -> &'a str {
+    fn part<'a>(
+        &'a self,
+        dimension: &Dimension,
+        facts: &RequestFacts<'a>,
+        words: &'a RequestText,
+    ) -> &'a str {
         match dimension {
             Dimension::ApiKey => facts.client_key,
             Dimension::Client if !facts.client_key.is_empty() => facts.client_key,
@@ -222,7 +231,7 @@ impl Rule {
     }
 
     /// What each part of the key is, and its value.
-    pub(crate) fn named_parts(&self, facts: &Facts<'_>, words: &Words) -> Vec<(String, String)> {
+    pub(crate) fn named_parts(&self, facts: &RequestFacts<'_>, words: &RequestText) -> Vec<(String, String)> {
         let names = self.key.iter().flat_map(|dimension| {
             let kind = match dimension {
                 Dimension::Client => facts.client_kind(self.key.len() == 1).map(|_| "by".to_owned()),
@@ -259,7 +268,7 @@ pub(crate) fn names(id: &str, count: usize) -> Box<[Box<str>]> {
 
 /// What is known of a request, with its path in canonical form and its tier worked out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts<'a> {
+pub(crate) struct RequestFacts<'a> {
     pub(crate) client_key: &'a str,
     pub(crate) path: &'a str,
     pub(crate) method: &'a str,
@@ -269,7 +278,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) descriptor: Option<Descriptor<'a>>,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> RequestFacts<'a> {
     pub(crate) fn attribute(&self, name: &str) -> Option<&'a str> {
         self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
@@ -302,12 +311,12 @@ impl<'a> Facts<'a> {
 
 /// What of a request must be put into words before it can be counted by. It is made to be kept and written again.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Words {
+pub(crate) struct RequestText {
     ip: String,
     descriptor: String,
 }
 
-impl Words {
+impl RequestText {
     /// Writes the client's address as rules count it.
     pub(crate) fn write_ip(&mut self, ip: Option<IpAddr>, ipv6_prefix: u8) {
         self.ip.clear();
@@ -327,7 +336,7 @@ impl Words {
 
 /// What the index has made sure of already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Proof {
+pub(crate) enum IndexProof {
     Nothing,
     Path,
     Key,
@@ -335,7 +344,7 @@ pub(crate) enum Proof {
 
 /// Why a rule does not bind a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Misfit<'r> {
+pub enum Mismatch<'r> {
     /// The client's key does not match this pattern.
     ApiKey(&'r str),
     /// The client is of none of these tiers.
@@ -349,30 +358,30 @@ pub enum Misfit<'r> {
     /// The domain does not match this pattern, or there is no descriptor that has one.
     Domain(&'r str),
     /// The descriptor is not this one.
-    Descriptor(&'r [(String, Pattern)], DescriptorMisfit),
+    Descriptor(&'r [(String, Pattern)], DescriptorMismatch),
     /// The path does not match.
     Path(&'r PathPattern),
     /// The rule counts by this, and the request does not tell it.
     Unknown(&'r Dimension),
 }
 
-impl fmt::Display for Misfit<'_> {
+impl fmt::Display for Mismatch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Misfit::ApiKey(pattern) => write!(f, "the key does not match {pattern}"),
-            Misfit::Tier(tiers) => write!(f, "the client's tier is not {}", tiers.join(" or ")),
-            Misfit::Method(methods) => write!(f, "the method is not {}", methods.join(" or ")),
-            Misfit::Ip => f.write_str("the address is in none of its networks"),
-            Misfit::Attribute(name) => write!(f, "the attribute {name} is missing or does not match"),
-            Misfit::Domain(pattern) => write!(f, "the domain does not match {pattern}"),
-            Misfit::Descriptor(wanted, misfit) => misfit.describe(wanted, f),
-            Misfit::Path(pattern) => {
+            Mismatch::ApiKey(pattern) => write!(f, "the key does not match {pattern}"),
+            Mismatch::Tier(tiers) => write!(f, "the client's tier is not {}", tiers.join(" or ")),
+            Mismatch::Method(methods) => write!(f, "the method is not {}", methods.join(" or ")),
+            Mismatch::Ip => f.write_str("the address is in none of its networks"),
+            Mismatch::Attribute(name) => write!(f, "the attribute {name} is missing or does not match"),
+            Mismatch::Domain(pattern) => write!(f, "the domain does not match {pattern}"),
+            Mismatch::Descriptor(wanted, misfit) => misfit.describe(wanted, f),
+            Mismatch::Path(pattern) => {
                 write!(f, "the path does not match the {} {}", pattern.kind(), pattern.as_str())
             }
-            Misfit::Unknown(Dimension::Client) => {
+            Mismatch::Unknown(Dimension::Client) => {
                 f.write_str("it counts by client, and the request has neither a key nor an address")
             }
-            Misfit::Unknown(dimension) => {
+            Mismatch::Unknown(dimension) => {
                 write!(f, "it counts by {dimension}, and the request does not tell it")
             }
         }

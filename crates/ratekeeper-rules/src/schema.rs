@@ -7,7 +7,7 @@ pub(crate) mod table;
 
 use crate::read::MOST_ENTRIES;
 use serde_json::{Map, Value, json};
-use table::{FILE, Field, Form, TABLES, Table};
+use table::{FILE, Field, FieldForm, FieldTable, TABLES};
 
 /// The JSON Schema (draft 2020-12) of rule files. An editor that knows it completes fields, shows what they are for,
 /// and marks what is out of place.
@@ -38,11 +38,11 @@ pub fn schema() -> Value {
 }
 
 /// A table's name among the definitions: its title without the article.
-fn name(table: &Table) -> &'static str {
+fn name(table: &FieldTable) -> &'static str {
     table.title.rsplit(' ').next().unwrap_or(table.title)
 }
 
-fn object(table: &Table) -> Value {
+fn object(table: &FieldTable) -> Value {
     let mut properties = Map::new();
     for field in table.fields {
         for name in field.names() {
@@ -78,7 +78,7 @@ fn property(field: &Field, name: &str) -> Value {
 }
 
 /// Names that can't be there together: two names of one field, or two fields of a group.
-fn exclusive_pairs(table: &Table) -> Vec<(&'static str, &'static str)> {
+fn exclusive_pairs(table: &FieldTable) -> Vec<(&'static str, &'static str)> {
     let alone =
         table.fields.iter().filter(|field| !field.is_joined).map(|field| field.names().collect::<Vec<_>>());
     let groups = table.exclusive.iter().map(|group| {
@@ -96,46 +96,48 @@ fn exclusive_pairs(table: &Table) -> Vec<(&'static str, &'static str)> {
     pairs
 }
 
-fn value(form: &Form) -> Value {
+fn value(form: &FieldForm) -> Value {
     match form {
         // What is written without quotes may look like a number, and is taken as it is written.
-        Form::Text => json!({"type": ["string", "number", "boolean"], "minLength": 1, "maxLength": 4096}),
-        Form::Flag => json!({"type": "boolean"}),
-        Form::Whole(least, most) => {
+        FieldForm::Text => {
+            json!({"type": ["string", "number", "boolean"], "minLength": 1, "maxLength": 4096})
+        }
+        FieldForm::Flag => json!({"type": "boolean"}),
+        FieldForm::Whole(least, most) => {
             let number = json!({"type": "integer", "minimum": least, "maximum": most});
             either(&number, "^[0-9][0-9_]*$")
         }
-        Form::Decimal => {
+        FieldForm::Decimal => {
             either(&json!({"type": "number", "exclusiveMinimum": 0}), "^[0-9][0-9_]*(\\.[0-9][0-9_]*)?$")
         }
-        Form::Span => {
+        FieldForm::Span => {
             let pattern = format!("^[0-9][0-9_]*(\\.[0-9][0-9_]*)?$|^{PERIOD}$");
             either(&json!({"type": "number", "exclusiveMinimum": 0}), &pattern)
         }
-        Form::Timeout => {
+        FieldForm::Timeout => {
             json!({"type": "string", "pattern": "^\\s*[0-9][0-9_]*(\\.[0-9][0-9_]*)?\\s*(ms|s)\\s*$"})
         }
-        Form::Moment => {
+        FieldForm::Moment => {
             let pattern = "^[0-9]+$|^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9:.,]+ ?([Zz]|[+-][0-9:]+))?$";
             either(&json!({"type": "integer", "minimum": 0}), pattern)
         }
-        Form::Quota => json!({"$ref": "#/$defs/quota"}),
-        Form::Limit => json!({"anyOf": [value(&Form::Quota), {"const": "unlimited"}]}),
-        Form::Network => json!({"type": "string", "pattern": "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"}),
-        Form::Descriptor => descriptor(),
-        Form::Choice(words) => json!({"enum": words}),
-        Form::List(form) => json!({"type": "array", "items": value(form)}),
-        Form::OneOrList(form) => {
+        FieldForm::Quota => json!({"$ref": "#/$defs/quota"}),
+        FieldForm::Limit => json!({"anyOf": [value(&FieldForm::Quota), {"const": "unlimited"}]}),
+        FieldForm::Network => json!({"type": "string", "pattern": "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"}),
+        FieldForm::Descriptor => descriptor(),
+        FieldForm::Choice(words) => json!({"enum": words}),
+        FieldForm::List(form) => json!({"type": "array", "items": value(form)}),
+        FieldForm::OneOrList(form) => {
             json!({"anyOf": [value(form), {"type": "array", "items": value(form), "minItems": 1}]})
         }
-        Form::Map(form) => json!({"type": "object", "additionalProperties": value(form)}),
-        Form::Named(form) => json!({
+        FieldForm::Map(form) => json!({"type": "object", "additionalProperties": value(form)}),
+        FieldForm::Named(form) => json!({
             "type": "object",
             "propertyNames": {"pattern": "^[A-Za-z0-9._:/-]{1,64}$"},
             "additionalProperties": value(form),
         }),
-        Form::Fields(table) => json!({"$ref": format!("#/$defs/{}", name(table))}),
-        Form::Either(first, second) => json!({"anyOf": [value(first), value(second)]}),
+        FieldForm::Fields(table) => json!({"$ref": format!("#/$defs/{}", name(table))}),
+        FieldForm::Either(first, second) => json!({"anyOf": [value(first), value(second)]}),
     }
 }
 

@@ -1,16 +1,17 @@
 //! All rules together, as they run.
 
+use crate::access_lists::{AccessList, KeyPatterns};
 use crate::dimension::Dimension;
-use crate::index::Index;
-use crate::lists::{Keys, List};
+use crate::index::RuleIndex;
 use crate::path::{PathStyle, normalise};
-use crate::prefixes::Map;
-use crate::request::Request;
-use crate::rule::{Allowance, Facts, Proof, Rule, is_valid, names};
+use crate::prefixes::TextMap;
+use crate::request::CheckRequest;
+use crate::rule::{ClientLimits, IndexProof, RequestFacts, Rule, is_valid, names};
 use crate::spec::{
-    BaseSpec, ClientSpec, Consistency, FileSpec, Match, Missing, Mode, RuleSpec, TierSpec, UnknownTier,
+    ClientSpec, Consistency, FallbackSpec, FileSpec, MatchSpec, MissingKey, Mode, RuleSpec, TierSpec,
+    UnknownTier,
 };
-use ratekeeper_core::{Limit, MAX_DRAWS, Micros, Terms};
+use ratekeeper_core::{DrawOptions, Limit, MAX_DRAWS, Micros};
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 
@@ -28,22 +29,22 @@ pub struct RuleSet {
     /// In the order of the file, the base behind them.
     pub(crate) rules: Box<[Rule]>,
     /// For each rule.
-    pub(crate) hot: Box<[Hot]>,
+    pub(crate) hot: Box<[HotRule]>,
     /// The limits of all rules, which `hot` points into.
     pub(crate) limits: Box<[Limit]>,
-    pub(crate) index: Index,
-    pub(crate) base: Option<Base>,
+    pub(crate) index: RuleIndex,
+    pub(crate) base: Option<FallbackRules>,
     /// Those of the file's `tiers`, and behind them all others that it names.
     pub(crate) tiers: Box<[Tier]>,
-    tier_keys: Keys,
+    tier_keys: KeyPatterns,
     /// The tier of each pattern in `tier_keys`.
     tier_of_pattern: Vec<u32>,
-    tier_names: Map<u32>,
+    tier_names: TextMap<u32>,
     pub(crate) unknown_tier: UnknownTier,
     default_tier: Option<u32>,
-    clients: Map<Client>,
-    pub(crate) allow: List,
-    pub(crate) deny: List,
+    clients: TextMap<ClientRecord>,
+    pub(crate) allow: AccessList,
+    pub(crate) deny: AccessList,
     pub(crate) style: PathStyle,
     pub(crate) ipv6_prefix: u8,
     /// One bit for each track that has rules to find.
@@ -53,41 +54,41 @@ pub struct RuleSet {
     /// Whether any rule counts by the descriptor.
     pub(crate) needs_descriptor: bool,
     /// On what terms draws from limits are made that come with their requests: as the file says for all rules.
-    pub(crate) stated: Terms,
+    pub(crate) stated: DrawOptions,
 }
 
 /// What of a rule every request needs that it binds, on one cache line: with ten thousand rules, each line that is
 /// looked at is one to wait for.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(crate) struct Hot {
+pub(crate) struct HotRule {
     pub(crate) scope: u64,
     /// Where its limits begin and end.
     pub(crate) limits: (u32, u32),
     pub(crate) track: u32,
-    pub(crate) terms: Terms,
+    pub(crate) terms: DrawOptions,
     /// Whether it binds whoever finds it and has a key, to its own limits.
     pub(crate) is_plain: bool,
-    pub(crate) key: HotKey,
+    pub(crate) key: HotRuleKey,
 }
 
 /// What a rule counts by, where that is simple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HotKey {
+pub(crate) enum HotRuleKey {
     ApiKey,
     Client,
     Other,
 }
 
-impl Hot {
-    fn new(rule: &Rule, proof: Proof, limits: &mut Vec<Limit>) -> Hot {
+impl HotRule {
+    fn new(rule: &Rule, proof: IndexProof, limits: &mut Vec<Limit>) -> HotRule {
         let place = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         let begin = place(limits.len());
         limits.extend_from_slice(rule.limits());
-        let Match { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor } =
+        let MatchSpec { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor } =
             &rule.when;
-        let asks_no_more = (api_key.is_none() || proof == Proof::Key)
-            && (path.is_none() || proof == Proof::Path)
+        let asks_no_more = (api_key.is_none() || proof == IndexProof::Key)
+            && (path.is_none() || proof == IndexProof::Path)
             && methods.is_empty()
             && tiers.is_empty()
             && rule_tier.is_none()
@@ -96,17 +97,17 @@ impl Hot {
             && domain.is_none()
             && descriptor.is_empty();
         let key = match *rule.key {
-            [Dimension::ApiKey] => HotKey::ApiKey,
-            [Dimension::Client] => HotKey::Client,
-            _ => HotKey::Other,
+            [Dimension::ApiKey] => HotRuleKey::ApiKey,
+            [Dimension::Client] => HotRuleKey::Client,
+            _ => HotRuleKey::Other,
         };
-        Hot {
+        HotRule {
             scope: rule.scope,
             limits: (begin, place(limits.len())),
             track: rule.track,
             terms: rule.terms(),
             is_plain: asks_no_more
-                && key != HotKey::Other
+                && key != HotRuleKey::Other
                 && rule.limits.is_some()
                 && rule.overrides.is_empty(),
             key,
@@ -116,7 +117,7 @@ impl Hot {
 
 /// Which rules stand for the base, by position.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Base {
+pub(crate) struct FallbackRules {
     /// The default's; it also has the key and the track of all of them.
     pub(crate) default: u32,
     /// The first tier's; the others follow.
@@ -135,23 +136,23 @@ pub(crate) struct Tier {
 
 /// What is known of one client.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub(crate) struct ClientRecord {
     pub(crate) tier: Option<u32>,
     pub(crate) tier_name: Option<Box<str>>,
-    pub(crate) terms: Option<Allowance>,
+    pub(crate) terms: Option<ClientLimits>,
     pub(crate) valid_until: Option<Micros>,
 }
 
 /// What is known of who asks, before any rule is looked at.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing<'a> {
+pub(crate) struct ClientProfile<'a> {
     pub(crate) tier: Option<&'a str>,
     /// Where the tier's limits are, if it is one of the file's.
     pub(crate) tier_index: Option<u32>,
     pub(crate) told_by: TierSource,
     /// Whether the request states a tier that the file does not know.
     pub(crate) has_unknown_tier: bool,
-    pub(crate) client: Option<&'a Client>,
+    pub(crate) client: Option<&'a ClientRecord>,
 }
 
 /// Who said of which tier a client is.
@@ -175,7 +176,7 @@ impl RuleSet {
     /// # Errors
     /// If a request could have to pass more limits than one may. Whoever checked the file has said so before.
     pub fn compile(spec: &FileSpec) -> Result<RuleSet, TooManyLimits> {
-        let mut tracks = Tracks::default();
+        let mut tracks = KeyGroups::default();
         let mut rules: Vec<_> = spec.rules.iter().map(|rule| compile_rule(rule, spec, &mut tracks)).collect();
         let base = compile_base(spec, &mut tracks, &mut rules);
         tracks.check()?;
@@ -186,13 +187,13 @@ impl RuleSet {
         for (position, tier) in (0..).zip(&spec.tiers) {
             set.tier_of_pattern.extend(tier.keys.iter().map(|_| position));
         }
-        set.tier_keys = Keys::new(spec.tiers.iter().flat_map(|tier| &tier.keys).map(|key| &key.value));
+        set.tier_keys = KeyPatterns::new(spec.tiers.iter().flat_map(|tier| &tier.keys).map(|key| &key.value));
         set.default_tier = spec.default_tier.as_ref().and_then(|tier| set.tier_index(&tier.value));
         set.clients = spec.clients.iter().map(|client| compile_client(client, &set)).collect();
-        set.allow = List::new(&spec.allow);
-        set.deny = List::new(&spec.deny);
+        set.allow = AccessList::new(&spec.allow);
+        set.deny = AccessList::new(&spec.deny);
         set.ipv6_prefix = spec.ipv6_prefix.unwrap_or(64);
-        set.stated = Terms {
+        set.stated = DrawOptions {
             is_shadow: false,
             consistency: spec.consistency.unwrap_or_default(),
             on_failure: spec.on_store_failure.unwrap_or_default(),
@@ -200,7 +201,7 @@ impl RuleSet {
         };
         let base_begins = base.map_or(rules.len(), |base| base.default as usize);
         let is_filed = |rule: &Rule| rule.mode != Mode::Disabled;
-        set.index = Index::new(&rules[..base_begins], is_filed);
+        set.index = RuleIndex::new(&rules[..base_begins], is_filed);
         let filed = rules[..base_begins].iter().filter(|rule| is_filed(rule));
         set.tracks = filed.fold(0, |all, rule| all | 1 << rule.track);
         set.needs_path = rules.iter().any(|rule| {
@@ -211,10 +212,10 @@ impl RuleSet {
         let mut limits = Vec::new();
         let proof = |position: usize| match position < base_begins {
             true => set.index.proof(position),
-            false => Proof::Nothing,
+            false => IndexProof::Nothing,
         };
         let hot =
-            rules.iter().enumerate().map(|(position, rule)| Hot::new(rule, proof(position), &mut limits));
+            rules.iter().enumerate().map(|(position, rule)| HotRule::new(rule, proof(position), &mut limits));
         set.hot = hot.collect();
         set.limits = limits.into();
         set.rules = rules.into();
@@ -244,9 +245,9 @@ impl RuleSet {
     #[inline]
     pub(crate) fn standing<'a>(
         &'a self,
-        request: &Request<'a>,
+        request: &CheckRequest<'a>,
         now: &mut impl FnMut() -> Micros,
-    ) -> Standing<'a> {
+    ) -> ClientProfile<'a> {
         let client = match self.clients.is_empty() {
             true => None,
             false => self.clients.get(request.client_key).filter(|client| is_valid(client.valid_until, now)),
@@ -258,15 +259,15 @@ impl RuleSet {
             true => self.tier_of(request, client),
             false => (Some(request.tier), stated, TierSource::Request),
         };
-        Standing { tier, tier_index, told_by, has_unknown_tier, client }
+        ClientProfile { tier, tier_index, told_by, has_unknown_tier, client }
     }
 
     /// The tier of a client whose request states none.
     #[inline]
     fn tier_of<'a>(
         &'a self,
-        request: &Request<'a>,
-        client: Option<&'a Client>,
+        request: &CheckRequest<'a>,
+        client: Option<&'a ClientRecord>,
     ) -> (Option<&'a str>, Option<u32>, TierSource) {
         if let Some(name) = client.and_then(|client| client.tier_name.as_deref()) {
             return (Some(name), client.and_then(|client| client.tier), TierSource::Client);
@@ -280,7 +281,7 @@ impl RuleSet {
 
     /// The path of a request, as rules see it.
     #[inline]
-    pub(crate) fn path_of<'a>(&self, request: &Request<'a>) -> Cow<'a, str> {
+    pub(crate) fn path_of<'a>(&self, request: &CheckRequest<'a>) -> Cow<'a, str> {
         match (self.needs_path, request.endpoint) {
             (true, endpoint) if !endpoint.is_empty() => normalise(endpoint, self.style),
             _ => Cow::Borrowed("/"),
@@ -289,7 +290,7 @@ impl RuleSet {
 
     /// The limits that a client has whom no rule gives others, and the rule that stands for them.
     #[inline]
-    pub(crate) fn base_of<'a>(&'a self, standing: &Standing<'a>) -> Option<(u32, &'a [Limit])> {
+    pub(crate) fn base_of<'a>(&'a self, standing: &ClientProfile<'a>) -> Option<(u32, &'a [Limit])> {
         let base = self.base?;
         if let Some(terms) = standing.client.and_then(|client| client.terms.as_ref()) {
             return Some((base.clients, &terms.limits));
@@ -303,8 +304,12 @@ impl RuleSet {
         Some((base.default, default))
     }
 
-    pub(crate) fn facts<'a>(request: &Request<'a>, path: &'a str, standing: &Standing<'a>) -> Facts<'a> {
-        Facts {
+    pub(crate) fn facts<'a>(
+        request: &CheckRequest<'a>,
+        path: &'a str,
+        standing: &ClientProfile<'a>,
+    ) -> RequestFacts<'a> {
+        RequestFacts {
             client_key: request.client_key,
             path,
             method: request.method,
@@ -323,7 +328,7 @@ fn clean(name: &str) -> Box<str> {
     name.chars().map(|c| if is_known(c) { c } else { '-' }).collect::<String>().into()
 }
 
-fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
+fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut KeyGroups) -> Rule {
     let own = spec.limits.iter().map(Vec::len);
     let inherited = spec.limits.is_none().then(|| base_counts(file)).into_iter().flatten();
     let most = own.chain(inherited).chain(spec.overrides.iter().map(|terms| terms.limits.len())).max();
@@ -345,7 +350,7 @@ fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
         overrides: spec
             .overrides
             .iter()
-            .map(|own| (own.key.value.as_str().into(), Allowance::of(own)))
+            .map(|own| (own.key.value.as_str().into(), ClientLimits::of(own)))
             .collect(),
         on_store_failure: spec.on_store_failure.or(file.on_store_failure).unwrap_or_default(),
         consistency: consistency(spec.consistency.or(file.consistency), spec.limits.as_deref()),
@@ -357,9 +362,9 @@ fn compile_rule(spec: &RuleSpec, file: &FileSpec, tracks: &mut Tracks) -> Rule {
 }
 
 /// What to do with requests that lack what a rule counts by.
-fn missing(said: Option<Missing>, mode: Mode) -> Missing {
+fn missing(said: Option<MissingKey>, mode: Mode) -> MissingKey {
     match (said.unwrap_or_default(), mode) {
-        (Missing::Refuse, Mode::Shadow) => Missing::Skip,
+        (MissingKey::Refuse, Mode::Shadow) => MissingKey::Skip,
         (said, _) => said,
     }
 }
@@ -381,15 +386,17 @@ fn base_counts(file: &FileSpec) -> impl Iterator<Item = usize> {
 }
 
 /// Puts the rules that stand for the base behind the others, if there is a base at all.
-fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> Option<Base> {
+fn compile_base(file: &FileSpec, tracks: &mut KeyGroups, rules: &mut Vec<Rule>) -> Option<FallbackRules> {
     let most = base_counts(file).max()?;
     let (key, limits, said) = match &file.default {
-        Some(BaseSpec { key, limits, missing, .. }) => (key.clone(), Some(limits.clone().into()), *missing),
+        Some(FallbackSpec { key, limits, missing, .. }) => {
+            (key.clone(), Some(limits.clone().into()), *missing)
+        }
         None => (vec![Dimension::Client], None, None),
     };
     let said = said.or(file.missing);
     let is_last_resort = said.is_none() && key.contains(&Dimension::Client);
-    let missing = said.unwrap_or(if is_last_resort { Missing::Shared } else { Missing::Skip });
+    let missing = said.unwrap_or(if is_last_resort { MissingKey::Shared } else { MissingKey::Skip });
     let track = tracks.track(&key, Mode::Enforced, most);
     let rule = |id: &str, limits: Option<Box<[Limit]>>| Rule {
         consistency: consistency(file.consistency, limits.as_deref()),
@@ -397,11 +404,11 @@ fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> 
         version: None,
         description: None,
         mode: Mode::Enforced,
-        when: Match::default(),
+        when: MatchSpec::default(),
         key: key.clone().into(),
         missing,
         limits,
-        overrides: Map::default(),
+        overrides: TextMap::default(),
         on_store_failure: file.on_store_failure.unwrap_or_default(),
         store_timeout_ms: file.store_timeout_ms,
         track,
@@ -418,7 +425,7 @@ fn compile_base(file: &FileSpec, tracks: &mut Tracks, rules: &mut Vec<Rule>) -> 
     }
     let clients = position(rules);
     rules.push(rule("client", None));
-    Some(Base { default, tiers, clients, is_last_resort })
+    Some(FallbackRules { default, tiers, clients, is_last_resort })
 }
 
 fn compile_tier(spec: &TierSpec) -> Tier {
@@ -426,11 +433,11 @@ fn compile_tier(spec: &TierSpec) -> Tier {
 }
 
 /// All tiers that a file names, those of its `tiers` first, and where each is.
-fn compile_tiers(file: &FileSpec) -> (Box<[Tier]>, Map<u32>) {
+fn compile_tiers(file: &FileSpec) -> (Box<[Tier]>, TextMap<u32>) {
     let of_rules = file.rules.iter().flat_map(|rule| rule.when.rule_tier.iter().chain(&rule.when.tiers));
     let of_clients = file.clients.iter().filter_map(|client| client.tier.as_ref()).chain(&file.default_tier);
     let mut tiers: Vec<_> = file.tiers.iter().map(compile_tier).collect();
-    let mut names: Map<u32> = Map::default();
+    let mut names: TextMap<u32> = TextMap::default();
     for (position, tier) in (0..).zip(&tiers) {
         names.insert(tier.name.clone(), position);
     }
@@ -443,18 +450,18 @@ fn compile_tiers(file: &FileSpec) -> (Box<[Tier]>, Map<u32>) {
     (tiers.into(), names)
 }
 
-fn compile_client(spec: &ClientSpec, set: &RuleSet) -> (Box<str>, Client) {
-    let terms = spec.limits.clone().map(|limits| Allowance { limits: limits.into(), valid_until: None });
+fn compile_client(spec: &ClientSpec, set: &RuleSet) -> (Box<str>, ClientRecord) {
+    let terms = spec.limits.clone().map(|limits| ClientLimits { limits: limits.into(), valid_until: None });
     let tier = spec.tier.as_ref().and_then(|tier| set.tier_index(&tier.value));
     let tier_name = spec.tier.as_ref().map(|tier| tier.value.as_str().into());
-    (spec.key.value.as_str().into(), Client { tier, tier_name, terms, valid_until: spec.valid_until })
+    (spec.key.value.as_str().into(), ClientRecord { tier, tier_name, terms, valid_until: spec.valid_until })
 }
 
 /// What is counted by which rules, and how many limits each may bring.
 #[derive(Debug, Default)]
-struct Tracks(Vec<(Box<[Dimension]>, Mode, usize)>);
+struct KeyGroups(Vec<(Box<[Dimension]>, Mode, usize)>);
 
-impl Tracks {
+impl KeyGroups {
     /// The number of the rules that count by `key`, of whom one brings as many as `limits`.
     fn track(&mut self, key: &[Dimension], mode: Mode, limits: usize) -> u32 {
         let key = Dimension::track_of(key);

@@ -2,11 +2,11 @@
 //!
 //! Every value here is already what it stands for (a [`Limit`], a [`Pattern`]), so whoever reads files, imports those
 //! of other limiters or keeps rules in a database makes the same values. A value that people may be told about knows
-//! its [`Place`].
+//! its [`Position`].
 
 use crate::address::Cidr;
 use crate::dimension::Dimension;
-use crate::expression::Expressions;
+use crate::expression::ExpressionMemory;
 use crate::path::PathStyle;
 use crate::pattern::{PathPattern, Pattern};
 pub use ratekeeper_core::{Consistency, FailureMode};
@@ -21,7 +21,7 @@ pub const MOST_TIMEOUT_MS: u16 = 1_000;
 
 /// A place in a file, both counted from 1; line 0 if it came from nowhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: u32,
     /// The column, in characters.
@@ -34,7 +34,7 @@ pub struct At<T> {
     /// The value.
     pub value: T,
     /// Where it was written.
-    pub place: Place,
+    pub place: Position,
 }
 
 impl<T: PartialEq> PartialEq for At<T> {
@@ -49,7 +49,7 @@ pub struct FileSpec {
     /// The rules, in the order in which they are tried.
     pub rules: Vec<RuleSpec>,
     /// What binds whom no rule binds.
-    pub default: Option<BaseSpec>,
+    pub default: Option<FallbackSpec>,
     /// Bundles of limits by name.
     pub tiers: Vec<TierSpec>,
     /// The tier of those whose tier is not known otherwise.
@@ -57,15 +57,15 @@ pub struct FileSpec {
     /// What is known of single clients.
     pub clients: Vec<ClientSpec>,
     /// Who passes unchecked.
-    pub allow: Vec<At<Whom>>,
+    pub allow: Vec<At<ListEntry>>,
     /// Who is always refused. Who is on both lists is refused.
-    pub deny: Vec<At<Whom>>,
+    pub deny: Vec<At<ListEntry>>,
     /// How paths are made alike before they are compared.
     pub paths: PathStyle,
     /// What to do with a tier that a request states and the file does not know.
     pub unknown_tier: UnknownTier,
     /// For rules, and a default, that do not say it themselves.
-    pub missing: Option<Missing>,
+    pub missing: Option<MissingKey>,
     /// How many leading bits of an IPv6 address tell clients apart: 64 unless said otherwise.
     pub ipv6_prefix: Option<u8>,
     /// For rules that do not say it themselves.
@@ -79,7 +79,7 @@ pub struct FileSpec {
 impl FileSpec {
     /// How many different expressions its rules have, and how many bytes they take when they are compiled.
     pub fn expressions(&self) -> (usize, usize) {
-        let mut all = Expressions::default();
+        let mut all = ExpressionMemory::default();
         self.rules.iter().filter_map(|rule| rule.when.path.as_ref()).for_each(|path| all.add(path));
         (all.len(), all.bytes())
     }
@@ -97,11 +97,11 @@ pub struct RuleSpec {
     /// Whether it is enforced.
     pub mode: Mode,
     /// Whom it binds.
-    pub when: Match,
+    pub when: MatchSpec,
     /// What is counted: sorted, each once; empty for one count shared by all.
     pub key: Vec<Dimension>,
     /// What to do with a request that lacks something of `key`.
-    pub missing: Option<Missing>,
+    pub missing: Option<MissingKey>,
     /// Its limits; if it names none, those of the client, its tier or the default hold, counted under this rule. If
     /// they are there and empty, it is unlimited: it holds nobody to anything, and what it binds passes the rules
     /// behind it that count the same.
@@ -130,7 +130,7 @@ pub enum Mode {
 
 /// What to do with a request that lacks something that a rule counts by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingKey {
     /// The rule does not bind it.
     #[default]
     Skip,
@@ -140,13 +140,13 @@ pub enum Missing {
     Shared,
 }
 
-impl Missing {
+impl MissingKey {
     /// The name it is written by.
     pub const fn name(self) -> &'static str {
         match self {
-            Missing::Skip => "skip",
-            Missing::Refuse => "refuse",
-            Missing::Shared => "shared",
+            MissingKey::Skip => "skip",
+            MissingKey::Refuse => "refuse",
+            MissingKey::Shared => "shared",
         }
     }
 }
@@ -173,7 +173,7 @@ impl UnknownTier {
 
 /// Whom a rule binds: all of this must hold. What is empty holds for everybody.
 #[derive(Clone, Debug, PartialEq, Default)]
-pub struct Match {
+pub struct MatchSpec {
     /// The client's key.
     pub api_key: Option<Pattern>,
     /// The path.
@@ -209,16 +209,16 @@ pub struct OverrideSpec {
 
 /// What binds whom no rule binds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct BaseSpec {
+pub struct FallbackSpec {
     /// What is counted.
     pub key: Vec<Dimension>,
     /// What to do with a request that lacks something of `key`. If it is not said and the key is that of the client,
     /// requests with neither a key nor an address share a count if no rule binds them; else they are skipped.
-    pub missing: Option<Missing>,
+    pub missing: Option<MissingKey>,
     /// The limits; none if it is unlimited.
     pub limits: Vec<Limit>,
     /// Where it was written.
-    pub place: Place,
+    pub place: Position,
 }
 
 /// A bundle of limits by name.
@@ -247,7 +247,7 @@ pub struct ClientSpec {
 
 /// Whom an entry of the allow or deny list means.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Whom {
+pub enum ListEntry {
     /// Clients whose key matches.
     Key(Pattern),
     /// Clients whose address is in the network.

@@ -1,21 +1,21 @@
 //! What is wrong between the parts of a file, each of which is in order by itself.
 
 mod draws;
-mod hidden;
 mod keyless;
 mod lists;
+mod unreachable;
 
-use crate::complaint::{Complaint, Complaints, quoted};
-use crate::expression::Expressions;
-use crate::read::Tiers;
+use crate::diagnostic::{Diagnostic, Diagnostics, quoted};
+use crate::expression::ExpressionMemory;
+use crate::read::TierNames;
 use crate::spec::{Consistency, FileSpec, Mode, RuleSpec};
-use ratekeeper_core::Law;
+use ratekeeper_core::Algorithm;
 use std::collections::HashMap;
 
 /// What is wrong between the parts of a spec that was not read from a file: one from a database, or imported. What
 /// [`read`](crate::read) returns has been through this already.
-pub fn validate(spec: &FileSpec) -> Vec<Complaint> {
-    let mut complaints = Complaints::default();
+pub fn validate(spec: &FileSpec) -> Vec<Diagnostic> {
+    let mut complaints = Diagnostics::default();
     tiers(spec, &mut complaints);
     expressions(spec, &mut complaints);
     cross(spec, &[], &mut complaints);
@@ -24,17 +24,17 @@ pub fn validate(spec: &FileSpec) -> Vec<Complaint> {
 
 /// Checks all but the names of tiers. Rules that are `unsound`, by index, were not read in full: they may have the
 /// same name as another, but whom they bind is not known.
-pub(crate) fn cross(spec: &FileSpec, unsound: &[bool], complaints: &mut Complaints) {
+pub(crate) fn cross(spec: &FileSpec, unsound: &[bool], complaints: &mut Diagnostics) {
     ids(&spec.rules, complaints);
     inheritance(spec, unsound, complaints);
     leases(spec, complaints);
     lists::check(spec, complaints);
     draws::check(spec, complaints);
-    hidden::check(spec, unsound, complaints);
+    unreachable::check(spec, unsound, complaints);
     keyless::check(spec, complaints);
 }
 
-fn ids(rules: &[RuleSpec], complaints: &mut Complaints) {
+fn ids(rules: &[RuleSpec], complaints: &mut Diagnostics) {
     let mut lines = HashMap::new();
     for RuleSpec { id, .. } in rules {
         // An id that could not be read has been complained of.
@@ -52,7 +52,7 @@ fn ids(rules: &[RuleSpec], complaints: &mut Complaints) {
 }
 
 /// A rule without limits holds whoever it binds to those of the client, its tier or the default.
-fn inheritance(spec: &FileSpec, unsound: &[bool], complaints: &mut Complaints) {
+fn inheritance(spec: &FileSpec, unsound: &[bool], complaints: &mut Diagnostics) {
     let has_base = spec.default.is_some()
         || spec.tiers.iter().any(|tier| tier.limits.is_some())
         || spec.clients.iter().any(|client| client.limits.is_some());
@@ -68,12 +68,12 @@ fn inheritance(spec: &FileSpec, unsound: &[bool], complaints: &mut Complaints) {
     }
 }
 
-fn leases(spec: &FileSpec, complaints: &mut Complaints) {
+fn leases(spec: &FileSpec, complaints: &mut Diagnostics) {
     if spec.consistency != Some(Consistency::Leased) {
         return;
     }
     for rule in spec.rules.iter().filter(|rule| rule.consistency.is_none() && rule.mode != Mode::Disabled) {
-        if rule.limits.iter().flatten().any(|limit| matches!(limit.law(), Law::SlidingWindowLog(_))) {
+        if rule.limits.iter().flatten().any(|limit| matches!(limit.law(), Algorithm::SlidingWindowLog(_))) {
             let said = "a sliding_window_log can't be leased, so this rule is counted exactly: write \
                         consistency: exact here";
             complaints.warn(rule.id.place, said);
@@ -82,23 +82,23 @@ fn leases(spec: &FileSpec, complaints: &mut Complaints) {
 }
 
 /// A reader stops at the bound; a spec from elsewhere has its expressions already.
-fn expressions(spec: &FileSpec, complaints: &mut Complaints) {
-    let mut all = Expressions::default();
+fn expressions(spec: &FileSpec, complaints: &mut Diagnostics) {
+    let mut all = ExpressionMemory::default();
     for rule in &spec.rules {
         rule.when.path.iter().for_each(|path| all.add(path));
         if all.are_too_large() {
-            complaints.error(rule.id.place, Expressions::too_large());
+            complaints.error(rule.id.place, ExpressionMemory::too_large());
             return;
         }
     }
 }
 
 /// Places in a file are known while it is read, so there names are checked as they come.
-fn tiers(spec: &FileSpec, complaints: &mut Complaints) {
+fn tiers(spec: &FileSpec, complaints: &mut Diagnostics) {
     if spec.tiers.is_empty() {
         return;
     }
-    let tiers = Tiers::new(spec.tiers.iter().map(|tier| &*tier.name.value).collect());
+    let tiers = TierNames::new(spec.tiers.iter().map(|tier| &*tier.name.value).collect());
     for rule in &spec.rules {
         for name in rule.when.rule_tier.iter().chain(&rule.when.tiers) {
             if let Some(said) = tiers.complaint(name) {

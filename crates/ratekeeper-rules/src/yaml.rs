@@ -4,8 +4,8 @@
 //! the tree can complain of all that is wrong at once. Aliases stand for copies of what they name, and `<<` brings the
 //! fields of another map. What a file can stand for is bounded, however its aliases multiply.
 
-use crate::complaint::{Complaints, quoted};
-use crate::spec::Place;
+use crate::diagnostic::{Diagnostics, quoted};
+use crate::spec::Position;
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span, Tag, options};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -19,35 +19,35 @@ const MOST_LEVELS: usize = 32;
 
 /// A value and where it was written.
 #[derive(Clone, Debug)]
-pub(crate) struct Node<'t> {
-    pub(crate) place: Place,
-    pub(crate) value: Value<'t>,
+pub(crate) struct YamlNode<'t> {
+    pub(crate) place: Position,
+    pub(crate) value: YamlValue<'t>,
 }
 
 /// What a node is.
 #[derive(Clone, Debug)]
-pub(crate) enum Value<'t> {
+pub(crate) enum YamlValue<'t> {
     /// A single value. Without quotes it may be a number, `true`, or nothing at all.
     Scalar { text: Cow<'t, str>, is_plain: bool },
     /// A list.
-    List(Vec<Node<'t>>),
+    List(Vec<YamlNode<'t>>),
     /// Names and values, in order; a name may be there twice.
-    Map(Vec<(Node<'t>, Node<'t>)>),
+    Map(Vec<(YamlNode<'t>, YamlNode<'t>)>),
     /// Something that has been complained of already.
     Broken,
 }
 
-impl<'t> Node<'t> {
+impl<'t> YamlNode<'t> {
     /// Whether nothing was written.
     pub(crate) fn is_null(&self) -> bool {
-        let Value::Scalar { text, is_plain: true } = &self.value else { return false };
+        let YamlValue::Scalar { text, is_plain: true } = &self.value else { return false };
         matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
     }
 
     /// Its text, if it is a single value.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
-            Value::Scalar { text, .. } if !self.is_null() => Some(text),
+            YamlValue::Scalar { text, .. } if !self.is_null() => Some(text),
             _ => None,
         }
     }
@@ -55,7 +55,7 @@ impl<'t> Node<'t> {
     /// Its text, if it is a single value without quotes.
     pub(crate) fn plain(&self) -> Option<&str> {
         match &self.value {
-            Value::Scalar { is_plain: true, .. } => self.text(),
+            YamlValue::Scalar { is_plain: true, .. } => self.text(),
             _ => None,
         }
     }
@@ -63,10 +63,10 @@ impl<'t> Node<'t> {
     /// What it is, in a word.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.value {
-            Value::Scalar { .. } if self.is_null() => "nothing",
-            Value::Scalar { .. } | Value::Broken => "a single value",
-            Value::List(_) => "a list",
-            Value::Map(_) => "fields",
+            YamlValue::Scalar { .. } if self.is_null() => "nothing",
+            YamlValue::Scalar { .. } | YamlValue::Broken => "a single value",
+            YamlValue::List(_) => "a list",
+            YamlValue::Map(_) => "fields",
         }
     }
 
@@ -77,9 +77,9 @@ impl<'t> Node<'t> {
     /// How many values it stands for, itself included.
     fn size(&self) -> usize {
         match &self.value {
-            Value::Scalar { .. } | Value::Broken => 1,
-            Value::List(items) => 1 + items.iter().map(Node::size).sum::<usize>(),
-            Value::Map(pairs) => {
+            YamlValue::Scalar { .. } | YamlValue::Broken => 1,
+            YamlValue::List(items) => 1 + items.iter().map(YamlNode::size).sum::<usize>(),
+            YamlValue::Map(pairs) => {
                 1 + pairs.iter().map(|(name, value)| name.size() + value.size()).sum::<usize>()
             }
         }
@@ -88,9 +88,9 @@ impl<'t> Node<'t> {
     /// How many levels it has.
     fn height(&self) -> usize {
         match &self.value {
-            Value::Scalar { .. } | Value::Broken => 0,
-            Value::List(items) => 1 + items.iter().map(Node::height).max().unwrap_or(0),
-            Value::Map(pairs) => {
+            YamlValue::Scalar { .. } | YamlValue::Broken => 0,
+            YamlValue::List(items) => 1 + items.iter().map(YamlNode::height).max().unwrap_or(0),
+            YamlValue::Map(pairs) => {
                 1 + pairs.iter().map(|(name, value)| name.height().max(value.height())).max().unwrap_or(0)
             }
         }
@@ -98,17 +98,21 @@ impl<'t> Node<'t> {
 }
 
 /// Reads a document into a tree: nothing if the file is empty, or if it can't be read and there is a complaint.
-pub(crate) fn parse<'t>(text: &'t str, complaints: &mut Complaints) -> Option<Node<'t>> {
+pub(crate) fn parse<'t>(text: &'t str, complaints: &mut Diagnostics) -> Option<YamlNode<'t>> {
     build(text, 1, complaints)?.pop()
 }
 
 /// Reads all documents of a file into trees: nothing if one can't be read and there is a complaint.
-pub(crate) fn parse_all<'t>(text: &'t str, complaints: &mut Complaints) -> Option<Vec<Node<'t>>> {
+pub(crate) fn parse_all<'t>(text: &'t str, complaints: &mut Diagnostics) -> Option<Vec<YamlNode<'t>>> {
     build(text, usize::MAX, complaints)
 }
 
-fn build<'t>(text: &'t str, most_documents: usize, complaints: &mut Complaints) -> Option<Vec<Node<'t>>> {
-    let mut builder = Builder::default();
+fn build<'t>(
+    text: &'t str,
+    most_documents: usize,
+    complaints: &mut Diagnostics,
+) -> Option<Vec<YamlNode<'t>>> {
+    let mut builder = YamlBuilder::default();
     match builder.build(text, most_documents) {
         Ok(()) => {
             for (place, said) in builder.complaints {
@@ -124,35 +128,35 @@ fn build<'t>(text: &'t str, most_documents: usize, complaints: &mut Complaints) 
 }
 
 /// What ends the reading, or is wrong in one place.
-type Fault = (Place, String);
+type YamlError = (Position, String);
 
 #[derive(Default)]
-struct Builder<'t> {
+struct YamlBuilder<'t> {
     /// The lists and maps that are not at their end yet, outermost first.
-    open: Vec<Open<'t>>,
+    open: Vec<OpenCollection<'t>>,
     /// The documents that are at their end.
-    roots: Vec<Node<'t>>,
+    roots: Vec<YamlNode<'t>>,
     /// What each anchor names, once it is at its end.
-    anchors: HashMap<usize, Node<'t>>,
+    anchors: HashMap<usize, YamlNode<'t>>,
     /// How many values there are.
     values: usize,
-    complaints: Vec<Fault>,
+    complaints: Vec<YamlError>,
 }
 
 /// A list or map that is not at its end yet.
-struct Open<'t> {
-    place: Place,
+struct OpenCollection<'t> {
+    place: Position,
     is_map: bool,
     anchor: usize,
     /// Of a map, names and values by turns.
-    items: Vec<Node<'t>>,
+    items: Vec<YamlNode<'t>>,
 }
 
-impl<'t> Builder<'t> {
-    fn build(&mut self, text: &'t str, most_documents: usize) -> Result<(), Fault> {
+impl<'t> YamlBuilder<'t> {
+    fn build(&mut self, text: &'t str, most_documents: usize) -> Result<(), YamlError> {
         if text.len() > MOST_BYTES {
             let said = format!("a file has at most {} MiB: split it", MOST_BYTES >> 20);
-            return Err((Place::default(), said));
+            return Err((Position::default(), said));
         }
         let options = options! {
             emit_comments: false,
@@ -175,21 +179,21 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn take(&mut self, event: Event<'t>, span: Span) -> Result<(), Fault> {
+    fn take(&mut self, event: Event<'t>, span: Span) -> Result<(), YamlError> {
         let place = place(span.start);
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let is_text = self.complain_of_tag(tag.as_deref(), place);
                 let is_plain = style == ScalarStyle::Plain && !is_text;
-                self.add(Node { place, value: Value::Scalar { text, is_plain } }, anchor)
+                self.add(YamlNode { place, value: YamlValue::Scalar { text, is_plain } }, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
                 self.complain_of_tag(tag.as_deref(), place);
-                self.enter(Open { place, is_map: false, anchor, items: Vec::new() })
+                self.enter(OpenCollection { place, is_map: false, anchor, items: Vec::new() })
             }
             Event::MappingStart(_, anchor, tag) => {
                 self.complain_of_tag(tag.as_deref(), place);
-                self.enter(Open { place, is_map: true, anchor, items: Vec::new() })
+                self.enter(OpenCollection { place, is_map: true, anchor, items: Vec::new() })
             }
             Event::SequenceEnd | Event::MappingEnd => self.leave(),
             Event::Alias(anchor) => self.copy(anchor, place),
@@ -199,14 +203,14 @@ impl<'t> Builder<'t> {
                      write \"*{name}\""
                 );
                 self.complaints.push((place, said));
-                self.add(Node { place, value: Value::Broken }, 0)
+                self.add(YamlNode { place, value: YamlValue::Broken }, 0)
             }
             _ => Ok(()),
         }
     }
 
     /// Whether the tag says that a scalar is text. Of the others, those that only say what is plain to see may stand.
-    fn complain_of_tag(&mut self, tag: Option<&Tag>, place: Place) -> bool {
+    fn complain_of_tag(&mut self, tag: Option<&Tag>, place: Position) -> bool {
         let Some(tag) = tag else { return false };
         if tag.is_custom() && tag.original() != "!" {
             let said = format!("the tag {} means nothing here: leave it out", quoted(&tag.original()));
@@ -215,7 +219,7 @@ impl<'t> Builder<'t> {
         tag.is_yaml_core_schema_tag("str") || tag.is_custom()
     }
 
-    fn enter(&mut self, open: Open<'t>) -> Result<(), Fault> {
+    fn enter(&mut self, open: OpenCollection<'t>) -> Result<(), YamlError> {
         if self.open.len() == MOST_LEVELS {
             return Err((open.place, too_deep()));
         }
@@ -223,20 +227,20 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn leave(&mut self) -> Result<(), Fault> {
+    fn leave(&mut self) -> Result<(), YamlError> {
         let Some(open) = self.open.pop() else { return Ok(()) };
         let value = match open.is_map {
-            true => Value::Map(self.merge(pair(open.items))),
-            false => Value::List(open.items),
+            true => YamlValue::Map(self.merge(pair(open.items))),
+            false => YamlValue::List(open.items),
         };
-        self.add(Node { place: open.place, value }, open.anchor)
+        self.add(YamlNode { place: open.place, value }, open.anchor)
     }
 
-    fn copy(&mut self, anchor: usize, place: Place) -> Result<(), Fault> {
+    fn copy(&mut self, anchor: usize, place: Position) -> Result<(), YamlError> {
         let Some(named) = self.anchors.get(&anchor) else {
             let said = "an alias can't stand inside of what it names: write out what is meant";
             self.complaints.push((place, said.to_owned()));
-            return self.add(Node { place, value: Value::Broken }, 0);
+            return self.add(YamlNode { place, value: YamlValue::Broken }, 0);
         };
         if self.open.len() + named.height() > MOST_LEVELS {
             return Err((place, too_deep()));
@@ -247,7 +251,7 @@ impl<'t> Builder<'t> {
         self.add(copy, 0)
     }
 
-    fn add(&mut self, node: Node<'t>, anchor: usize) -> Result<(), Fault> {
+    fn add(&mut self, node: YamlNode<'t>, anchor: usize) -> Result<(), YamlError> {
         self.spend(1, node.place)?;
         if anchor != 0 {
             self.spend(node.size(), node.place)?;
@@ -260,7 +264,7 @@ impl<'t> Builder<'t> {
         Ok(())
     }
 
-    fn spend(&mut self, values: usize, place: Place) -> Result<(), Fault> {
+    fn spend(&mut self, values: usize, place: Position) -> Result<(), YamlError> {
         self.values += values;
         match self.values <= MOST_VALUES {
             true => Ok(()),
@@ -275,7 +279,7 @@ impl<'t> Builder<'t> {
     }
 
     /// Puts in place of `<<` the fields of what it names that the map does not have itself.
-    fn merge(&mut self, pairs: Vec<(Node<'t>, Node<'t>)>) -> Vec<(Node<'t>, Node<'t>)> {
+    fn merge(&mut self, pairs: Vec<(YamlNode<'t>, YamlNode<'t>)>) -> Vec<(YamlNode<'t>, YamlNode<'t>)> {
         if !pairs.iter().any(|(name, _)| name.is_merge()) {
             return pairs;
         }
@@ -284,12 +288,12 @@ impl<'t> Builder<'t> {
             own.iter().filter_map(|(name, _)| name.text().map(str::to_owned)).collect();
         for (_, value) in merges {
             let sources = match value.value {
-                Value::List(items) => items,
+                YamlValue::List(items) => items,
                 _ => vec![value],
             };
             for source in sources {
-                let Value::Map(pairs) = source.value else {
-                    if !matches!(source.value, Value::Broken) {
+                let YamlValue::Map(pairs) = source.value else {
+                    if !matches!(source.value, YamlValue::Broken) {
                         let said = "<< takes the fields of another map: write <<: *name, where name: &name \
                                     {…} stands above";
                         self.complaints.push((source.place, said.to_owned()));
@@ -307,7 +311,7 @@ impl<'t> Builder<'t> {
     }
 }
 
-fn pair<'t>(items: Vec<Node<'t>>) -> Vec<(Node<'t>, Node<'t>)> {
+fn pair<'t>(items: Vec<YamlNode<'t>>) -> Vec<(YamlNode<'t>, YamlNode<'t>)> {
     let mut pairs = Vec::with_capacity(items.len() / 2);
     let mut items = items.into_iter();
     while let (Some(name), Some(value)) = (items.next(), items.next()) {
@@ -316,9 +320,9 @@ fn pair<'t>(items: Vec<Node<'t>>) -> Vec<(Node<'t>, Node<'t>)> {
     pairs
 }
 
-fn place(marker: Marker) -> Place {
+fn place(marker: Marker) -> Position {
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    Place { line: count(marker.line()), column: count(marker.col()).saturating_add(1) }
+    Position { line: count(marker.line()), column: count(marker.col()).saturating_add(1) }
 }
 
 fn too_deep() -> String {
@@ -326,7 +330,7 @@ fn too_deep() -> String {
 }
 
 /// What keeps a file from being YAML, and what to write instead.
-fn explain(error: &ScanError) -> Fault {
+fn explain(error: &ScanError) -> YamlError {
     let said = match error.kind() {
         ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement => {
             "a field can't begin here: indent it like the fields beside it, and put text that has a colon \

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper_core::Micros;
-use ratekeeper_rules::{Descriptor, Plan, Request, RuleSet, Verb, read};
+use ratekeeper_rules::{CheckRequest, Descriptor, DrawPlan, RuleSet, Verb, read};
 use std::fmt::Write as _;
 
 #[test]
@@ -19,7 +19,7 @@ fn a_descriptor_is_found_among_ten_thousand_and_counted_without_allocating() {
     let review = read(&text, Micros::EPOCH);
     assert!(review.complaints.is_empty(), "{}", review.report("rules.yaml", &text));
     let rules = RuleSet::compile(&review.spec.unwrap()).unwrap();
-    let mut plan = Plan::new();
+    let mut plan = DrawPlan::new();
     let mut resolve = |user: &str, path: &str| {
         let entries = [("user", user), ("path", path)];
         let descriptor = Some(Descriptor { domain: "edge", entries: &entries });
@@ -27,7 +27,7 @@ fn a_descriptor_is_found_among_ten_thousand_and_counted_without_allocating() {
         plan.add(
             &rules,
             Verb::Check,
-            &Request { descriptor, attributes: &entries, ..Request::new("") },
+            &CheckRequest { descriptor, attributes: &entries, ..CheckRequest::new("") },
             || Micros::EPOCH,
         );
         plan.bound(plan.cases()[0]).1.first().map(|bound| bound.rule)

@@ -3,7 +3,7 @@
 
 use ratekeeper_core::Micros;
 use ratekeeper_rules::{
-    PathStyle, Severity, Source, diff, import, normalise, read, report, report_json, validate,
+    ImportSource, PathStyle, Severity, diff, import, normalise, read, report, report_json, validate,
 };
 
 const GOOD: [&str; 3] = [
@@ -142,7 +142,7 @@ const FOREIGN: [&str; 32] = [
 ];
 
 fn try_to_import(text: &str) {
-    for source in [Source::Envoy, Source::Limitador] {
+    for source in [ImportSource::Envoy, ImportSource::Limitador] {
         let import = import(source, &[("f.yaml", text)]);
         report("f.yaml", text, &import.complaints[0]);
         let Some(rules) = import.text else { continue };

@@ -1,7 +1,7 @@
 //! What is written means what it says.
 
-use ratekeeper_core::{Align, Law, Limit, LogSize, Micros};
-use ratekeeper_rules::spec::{Consistency, FailureMode, FileSpec, Mode, RuleSpec, Whom};
+use ratekeeper_core::{Algorithm, Align, Limit, LogSize, Micros};
+use ratekeeper_rules::spec::{Consistency, FailureMode, FileSpec, ListEntry, Mode, RuleSpec};
 use ratekeeper_rules::{Dimension, Pattern, read};
 use std::fs;
 use std::num::NonZeroU16;
@@ -46,7 +46,7 @@ fn the_file_of_the_design_loads_as_it_stands() {
     assert_eq!(first.overrides[0].key.value, "sk_prod_vip_001");
     assert_eq!(shown(&first.overrides[0].limits), ["token_bucket 1667 per 100s burst 1000"]);
     assert_eq!(limits_of(second), ["sliding_window_counter 100/min"]);
-    let keys = |list: &[ratekeeper_rules::spec::At<Whom>]| -> Vec<String> {
+    let keys = |list: &[ratekeeper_rules::spec::At<ListEntry>]| -> Vec<String> {
         list.iter().map(|entry| format!("{:?}", entry.value)).collect()
     };
     assert!(keys(&spec.allow)[1].contains("sk_monitoring_*") && keys(&spec.deny)[0].contains("sk_revoked_*"));
@@ -111,10 +111,12 @@ fn everything_there_is_means_something() {
     assert_eq!(orders.consistency, Some(Consistency::Leased));
     assert_eq!(orders.on_store_failure, Some(FailureMode::Closed));
     assert_eq!(orders.store_timeout_ms.map(NonZeroU16::get), Some(20));
-    assert!(matches!(law("daily"), Law::FixedWindow(Align::Wall(zone)) if zone.name() == "Europe/Berlin"));
+    assert!(
+        matches!(law("daily"), Algorithm::FixedWindow(Align::Wall(zone)) if zone.name() == "Europe/Berlin")
+    );
     assert_eq!(shown(&rule("daily").overrides[0].limits), ["fixed_window 5000/day"]);
-    assert_eq!(law("from-the-first"), Law::FixedWindow(Align::FirstHit));
-    assert_eq!(law("logins"), Law::SlidingWindowLog(LogSize::Large));
+    assert_eq!(law("from-the-first"), Algorithm::FixedWindow(Align::FirstHit));
+    assert_eq!(law("logins"), Algorithm::SlidingWindowLog(LogSize::Large));
     assert_eq!(rule("logins").when.methods, ["POST"]);
     assert_eq!(rule("inherits").limits, None);
     let entry = |name: &str, value: &str| (name.to_owned(), Pattern::new(value));
@@ -147,7 +149,9 @@ fn everything_there_is_means_something() {
     assert_eq!(shown(spec.tiers[1].limits.as_ref().unwrap()), ["fixed_window 1000/min"]);
     assert_eq!(spec.clients[0].tier.as_ref().unwrap().value, "enterprise");
     assert_eq!((spec.allow.len(), spec.deny.len()), (3, 2));
-    assert!(matches!(spec.allow[1].value, Whom::Net(_)) && matches!(spec.allow[2].value, Whom::Key(_)));
+    assert!(
+        matches!(spec.allow[1].value, ListEntry::Net(_)) && matches!(spec.allow[2].value, ListEntry::Key(_))
+    );
     assert_eq!(spec.ipv6_prefix, Some(56));
 }
 

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper_core::Micros;
-use ratekeeper_rules::{Outcome, Severity, Source, import, read, report};
+use ratekeeper_rules::{ImportOutcome, ImportSource, Severity, import, read, report};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ fn files(folder: &str) -> Vec<PathBuf> {
 }
 
 #[track_caller]
-fn check(source: Source, folder: &str) {
+fn check(source: ImportSource, folder: &str) {
     let bless = std::env::var_os("RATEKEEPER_BLESS").is_some();
     let files = files(folder);
     assert!(files.len() >= 3, "{folder}");
@@ -48,12 +48,12 @@ fn check(source: Source, folder: &str) {
 
 #[test]
 fn envoys_files_become_what_is_written_beside_them() {
-    check(Source::Envoy, "envoy");
+    check(ImportSource::Envoy, "envoy");
 }
 
 #[test]
 fn limitadors_files_become_what_is_written_beside_them() {
-    check(Source::Limitador, "limitador");
+    check(ImportSource::Limitador, "limitador");
 }
 
 #[test]
@@ -62,9 +62,9 @@ fn what_cannot_be_read_at_all_is_told_and_hides_no_other_file() {
     let told = |source, text: &str| {
         let import = import(
             source,
-            &[("f.yaml", text), ("good.yaml", if source == Source::Envoy { good } else { "[]" })],
+            &[("f.yaml", text), ("good.yaml", if source == ImportSource::Envoy { good } else { "[]" })],
         );
-        assert_eq!((import.outcome, import.text.is_some()), (Outcome::Unread, true), "{text}");
+        assert_eq!((import.outcome, import.text.is_some()), (ImportOutcome::Unread, true), "{text}");
         assert!(import.complaints[1].is_empty(), "{text}");
         report("f.yaml", text, &import.complaints[0]).lines().next().unwrap().to_owned()
     };
@@ -81,7 +81,7 @@ fn what_cannot_be_read_at_all_is_told_and_hides_no_other_file() {
         ),
         ("domain: [", "f.yaml:1:9: error: [ is opened here and never closed: add ]"),
     ] {
-        let found = told(Source::Envoy, text);
+        let found = told(ImportSource::Envoy, text);
         assert!(found.starts_with(said), "{found}");
     }
     for (text, said) in [
@@ -93,11 +93,11 @@ fn what_cannot_be_read_at_all_is_told_and_hides_no_other_file() {
         ("limits: []", "f.yaml:1:1: error: this has more in it than limits: import the list below limits:"),
         ("namespace: a", "f.yaml:1:1: error: limits of Limitador are a list: each begins with - namespace:"),
     ] {
-        let found = told(Source::Limitador, text);
+        let found = told(ImportSource::Limitador, text);
         assert!(found.starts_with(said), "{found}");
     }
-    let nothing = import(Source::Envoy, &[("f.yaml", "[]")]);
-    assert_eq!((nothing.text, nothing.outcome), (None, Outcome::Unread));
+    let nothing = import(ImportSource::Envoy, &[("f.yaml", "[]")]);
+    assert_eq!((nothing.text, nothing.outcome), (None, ImportOutcome::Unread));
 }
 
 #[test]
@@ -105,11 +105,11 @@ fn documents_of_one_domain_are_one_tree() {
     let wide = "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: second, requests_per_unit: 5}}]\n";
     let narrow =
         "domain: edge\ndescriptors: [{key: a, value: x, rate_limit: {unit: second, requests_per_unit: 6}}]\n";
-    let apart = import(Source::Envoy, &[("wide.yaml", wide), ("narrow.yaml", narrow)]);
+    let apart = import(ImportSource::Envoy, &[("wide.yaml", wide), ("narrow.yaml", narrow)]);
     let text = apart.text.unwrap();
     assert!(text.find("limit: 6/s").unwrap() < text.find("limit: 5/s").unwrap(), "{text}");
-    let together = import(Source::Envoy, &[("both.yaml", &format!("{wide}---\n{narrow}---\n"))]);
-    assert_eq!((apart.outcome, together.outcome), (Outcome::Whole, Outcome::Whole));
+    let together = import(ImportSource::Envoy, &[("both.yaml", &format!("{wide}---\n{narrow}---\n"))]);
+    assert_eq!((apart.outcome, together.outcome), (ImportOutcome::Whole, ImportOutcome::Whole));
     assert_eq!(
         together.text.unwrap().lines().skip(1).collect::<Vec<_>>(),
         text.lines().skip(1).collect::<Vec<_>>()

@@ -6,8 +6,10 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use ratekeeper_core::{Law, Micros};
-use ratekeeper_rules::{Descriptor, Outcome, Plan, Request, RuleSet, Source, Verb, import, read};
+use ratekeeper_core::{Algorithm, Micros};
+use ratekeeper_rules::{
+    CheckRequest, Descriptor, DrawPlan, ImportOutcome, ImportSource, RuleSet, Verb, import, read,
+};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
@@ -88,15 +90,18 @@ fn model(mut nodes: &[Node], entries: &Entries) -> Option<(u32, bool, Vec<&'stat
 /// What the imported rules hold a descriptor to: the same, with what tells its count from others instead of values.
 fn imported(rules: &RuleSet, domain: &str, entries: &Entries) -> Vec<(u32, bool, (u64, Vec<u8>))> {
     let descriptor = Some(Descriptor { domain, entries });
-    let mut plan = Plan::new();
-    plan.add(rules, Verb::Check, &Request { descriptor, attributes: entries, ..Request::new("") }, || {
-        Micros::EPOCH
-    });
+    let mut plan = DrawPlan::new();
+    plan.add(
+        rules,
+        Verb::Check,
+        &CheckRequest { descriptor, attributes: entries, ..CheckRequest::new("") },
+        || Micros::EPOCH,
+    );
     let draws: Vec<_> = plan.bound(plan.cases()[0]).0.to_vec();
     let counted = |draw| plan.draws_mut().key(draw).bytes().to_vec();
     let keys: Vec<_> = draws.iter().map(counted).collect();
     let draws = draws.iter().zip(keys).map(|(draw, key)| {
-        assert!(matches!(draw.limit().law(), Law::FixedWindow(_)));
+        assert!(matches!(draw.limit().law(), Algorithm::FixedWindow(_)));
         (draw.limit().quota().amount(), draw.is_shadow(), (draw.scope().0, key))
     });
     draws.collect()
@@ -168,7 +173,7 @@ fn what_has_no_limit_passes_on_every_track() {
         node("", Limit::Amount(2), false),
     ];
     let text = file("edge", &nodes);
-    let import = import(Source::Envoy, &[("edge.yaml", &text)]);
+    let import = import(ImportSource::Envoy, &[("edge.yaml", &text)]);
     let spec = read(&import.text.unwrap(), Micros::EPOCH).spec.unwrap();
     let rules = RuleSet::compile(&spec).unwrap();
     let amounts = |value: &'static str| -> Vec<_> {
@@ -188,7 +193,7 @@ proptest! {
         number(&mut edge, &mut next);
         number(&mut inner, &mut next);
         let texts = [file("edge", &edge), file("inner", &inner)];
-        let import = import(Source::Envoy, &[("edge.yaml", &texts[0]), ("inner.yaml", &texts[1])]);
+        let import = import(ImportSource::Envoy, &[("edge.yaml", &texts[0]), ("inner.yaml", &texts[1])]);
         let text = import.text.unwrap();
         let review = read(&text, Micros::EPOCH);
         let report = review.report("rules.yaml", &text);
@@ -211,7 +216,7 @@ proptest! {
             }
         }
         // What can't be said of shared counts is told, and then each value has its own.
-        if import.outcome == Outcome::Whole {
+        if import.outcome == ImportOutcome::Whole {
             for ((one, own), (other, others)) in counts.iter().flat_map(|a| counts.iter().map(move |b| (a, b))) {
                 prop_assert_eq!(one == other, own == others, "{:?} {:?}\n{}", one, other, text);
             }

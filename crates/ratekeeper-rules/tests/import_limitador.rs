@@ -3,8 +3,10 @@
 
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use ratekeeper_core::{Align, Law, Micros};
-use ratekeeper_rules::{Descriptor, Outcome, Plan, Request, RuleSet, Source, Verb, import, read};
+use ratekeeper_core::{Algorithm, Align, Micros};
+use ratekeeper_rules::{
+    CheckRequest, Descriptor, DrawPlan, ImportOutcome, ImportSource, RuleSet, Verb, import, read,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -70,14 +72,17 @@ fn requests() -> impl Strategy<Value = Vec<(&'static str, Entries)>> {
 fn imported(rules: &RuleSet, domain: &str, entries: &Entries) -> Vec<(u32, (u64, Vec<u8>))> {
     let entries: Vec<_> = entries.iter().map(|(name, value)| (*name, *value)).collect();
     let descriptor = Some(Descriptor { domain, entries: &entries });
-    let mut plan = Plan::new();
-    plan.add(rules, Verb::Check, &Request { descriptor, attributes: &entries, ..Request::new("") }, || {
-        Micros::EPOCH
-    });
+    let mut plan = DrawPlan::new();
+    plan.add(
+        rules,
+        Verb::Check,
+        &CheckRequest { descriptor, attributes: &entries, ..CheckRequest::new("") },
+        || Micros::EPOCH,
+    );
     let draws: Vec<_> = plan.bound(plan.cases()[0]).0.to_vec();
     let mut found = Vec::new();
     for draw in &draws {
-        assert_eq!(draw.limit().law(), Law::FixedWindow(Align::FirstHit));
+        assert_eq!(draw.limit().law(), Algorithm::FixedWindow(Align::FirstHit));
         let key = plan.draws_mut().key(draw).bytes().to_vec();
         found.push((draw.limit().quota().amount(), (draw.scope().0, key)));
     }
@@ -89,7 +94,7 @@ proptest! {
     #[test]
     fn every_limit_that_applies_binds(limits in limits(), requests in requests()) {
         let text = Value::from(limits.iter().map(Limit::json).collect::<Vec<_>>()).to_string();
-        let import = import(Source::Limitador, &[("limits.yaml", &text)]);
+        let import = import(ImportSource::Limitador, &[("limits.yaml", &text)]);
         let rules_text = import.text.unwrap();
         let review = read(&rules_text, Micros::EPOCH);
         let report = review.report("rules.yaml", &rules_text);
@@ -104,7 +109,7 @@ proptest! {
             let amounts: Vec<_> = found.iter().map(|(amount, _)| *amount).collect();
             let all: Vec<_> = expected.iter().map(|(amount, _)| *amount).collect();
             match import.outcome {
-                Outcome::Whole => prop_assert_eq!(amounts, all, "{}", shown()),
+                ImportOutcome::Whole => prop_assert_eq!(amounts, all, "{}", shown()),
                 // What was left out is told; what is there is still as it was.
                 _ => prop_assert!(amounts.iter().all(|amount| all.contains(amount)), "{}", shown()),
             }

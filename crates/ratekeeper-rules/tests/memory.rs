@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper_core::Micros;
-use ratekeeper_rules::{Case, Plan, Request, RuleSet, Verb, read};
+use ratekeeper_rules::{CheckRequest, DrawPlan, Resolution, RuleSet, Verb, read};
 use std::fmt::Write as _;
 
 fn compile(text: &str) -> RuleSet {
@@ -12,10 +12,10 @@ fn compile(text: &str) -> RuleSet {
 }
 
 /// Asks for a path, and says whether a rule binds it.
-fn is_bound(rules: &RuleSet, plan: &mut Plan, endpoint: &str) -> bool {
+fn is_bound(rules: &RuleSet, plan: &mut DrawPlan, endpoint: &str) -> bool {
     plan.clear();
-    plan.add(rules, Verb::Check, &Request { endpoint, ..Request::new("k") }, || Micros::EPOCH);
-    matches!(plan.cases(), [Case::Bound { .. }])
+    plan.add(rules, Verb::Check, &CheckRequest { endpoint, ..CheckRequest::new("k") }, || Micros::EPOCH);
+    matches!(plan.cases(), [Resolution::Bound { .. }])
 }
 
 /// An expression of some 40 KiB, another one each turn.
@@ -27,7 +27,7 @@ fn large(turn: usize) -> String {
 
 #[test]
 fn a_thousand_changes_of_one_expression_leave_no_memory_behind() {
-    let mut plan = Plan::new();
+    let mut plan = DrawPlan::new();
     let mut turn = 0;
     let mut change = |times: usize| {
         allocation_counter::measure(|| {
@@ -60,7 +60,7 @@ fn a_thousand_expressions_stay_within_the_bound_and_leave_nothing_behind() {
         }
         text
     };
-    let mut plan = Plan::new();
+    let mut plan = DrawPlan::new();
     let mut round = |turn: usize| {
         let mut most = 0;
         let measured = allocation_counter::measure(|| {
@@ -91,7 +91,7 @@ fn the_first_request_under_new_rules_builds_nothing() {
         )
         .unwrap();
     }
-    let mut plan = Plan::new();
+    let mut plan = DrawPlan::new();
     // The plan's own buffers are warm after one set, on whatever paths.
     let before = compile(&text.replace("/s}", "/min}"));
     let paths = ["/p7/42", "/x/l7/42", "/x/y/g7/a.json"];

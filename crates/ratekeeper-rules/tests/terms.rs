@@ -1,8 +1,8 @@
 //! What a file says of the store reaches every draw: of rules, the base, and limits that come with requests.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
-use ratekeeper_core::{Consistency, Draw, FailureMode, Law, Limit, Micros, Terms};
-use ratekeeper_rules::{Plan, Request, RuleSet, Stated, Verb, read};
+use ratekeeper_core::{Algorithm, Consistency, Draw, DrawOptions, FailureMode, Limit, Micros};
+use ratekeeper_rules::{CheckRequest, DrawPlan, InlineLimit, RuleSet, Verb, read};
 
 const FILE: &str = "
 rules:
@@ -15,8 +15,8 @@ tiers: {pro: 1000/min}
 clients: {acme: 5000/min}
 ";
 
-fn terms(is_shadow: bool, consistency: Consistency, on_failure: FailureMode, millis: u16) -> Terms {
-    Terms { is_shadow, consistency, on_failure, deadline: millis.try_into().ok() }
+fn terms(is_shadow: bool, consistency: Consistency, on_failure: FailureMode, millis: u16) -> DrawOptions {
+    DrawOptions { is_shadow, consistency, on_failure, deadline: millis.try_into().ok() }
 }
 
 fn compile(more: &str) -> RuleSet {
@@ -25,16 +25,16 @@ fn compile(more: &str) -> RuleSet {
 }
 
 /// The terms of each draw that a request makes.
-fn of(rules: &RuleSet, request: &Request<'_>) -> Vec<Terms> {
-    let mut plan = Plan::new();
+fn of(rules: &RuleSet, request: &CheckRequest<'_>) -> Vec<DrawOptions> {
+    let mut plan = DrawPlan::new();
     plan.add(rules, Verb::Check, request, || Micros::EPOCH);
     plan.bound(plan.cases()[0]).0.iter().map(Draw::terms).collect()
 }
 
-fn of_stated(rules: &RuleSet) -> Terms {
-    let mut plan = Plan::new();
-    let limit = Limit::new(Law::TokenBucket, "1/s".parse().unwrap()).unwrap();
-    plan.add_stated(rules, Stated::Key, &limit, Verb::Check, &Request::new("a"));
+fn of_stated(rules: &RuleSet) -> DrawOptions {
+    let mut plan = DrawPlan::new();
+    let limit = Limit::new(Algorithm::TokenBucket, "1/s".parse().unwrap()).unwrap();
+    plan.add_stated(rules, InlineLimit::Key, &limit, Verb::Check, &CheckRequest::new("a"));
     plan.bound(plan.cases()[0]).0[0].terms()
 }
 
@@ -43,7 +43,7 @@ fn a_rule_says_it_for_itself_and_the_file_for_all_others() {
     use Consistency::{Exact, Leased, Local};
     use FailureMode::{Closed, Open};
     let rules = compile("on_store_failure: open\nconsistency: exact\nstore_timeout: 70ms\n");
-    let login = Request { endpoint: "/login", attributes: &[("tenant", "t")], ..Request::new("a") };
+    let login = CheckRequest { endpoint: "/login", attributes: &[("tenant", "t")], ..CheckRequest::new("a") };
     assert_eq!(
         of(&rules, &login),
         [
@@ -54,10 +54,10 @@ fn a_rule_says_it_for_itself_and_the_file_for_all_others() {
     );
     let files = terms(false, Exact, Open, 70);
     for request in [
-        Request::new("a"),
-        Request { tier: "pro", ..Request::new("a") },
-        Request::new("acme"),
-        Request { endpoint: "/inherits", ..Request::new("a") },
+        CheckRequest::new("a"),
+        CheckRequest { tier: "pro", ..CheckRequest::new("a") },
+        CheckRequest::new("acme"),
+        CheckRequest { endpoint: "/inherits", ..CheckRequest::new("a") },
     ] {
         assert_eq!(of(&rules, &request), [files], "{request:?}");
     }
@@ -67,7 +67,7 @@ fn a_rule_says_it_for_itself_and_the_file_for_all_others() {
 #[test]
 fn a_file_that_says_nothing_leaves_it_at_what_is_usual() {
     let rules = compile("");
-    assert_eq!(of(&rules, &Request::new("a")), [Terms::default()]);
-    assert_eq!(of_stated(&rules), Terms::default());
-    assert_eq!(of_stated(&RuleSet::default()), Terms::default());
+    assert_eq!(of(&rules, &CheckRequest::new("a")), [DrawOptions::default()]);
+    assert_eq!(of_stated(&rules), DrawOptions::default());
+    assert_eq!(of_stated(&RuleSet::default()), DrawOptions::default());
 }

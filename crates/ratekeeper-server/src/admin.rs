@@ -6,17 +6,20 @@
 use crate::api::MAX_CHECK_BYTES;
 use crate::connection_caps::ConnectionCaps;
 use crate::cross_site::AllowedOrigins;
-use crate::denials::DenialLog;
+use crate::denial_log::DenialLog;
 use crate::explain::explain;
-use crate::feed::Feed;
-use crate::http::{Admitted, BodyBudget, Call, Fault, Head, JSON, Length, Out, Site, TEXT};
-use crate::keeping::Keeping;
-use crate::metrics::{self, Exposition, Kind};
-use crate::port::{Crowd, PortName};
+use crate::http::{
+    AdmittedRequest, BodyBudget, Handler, HttpCall, HttpError, JSON, RequestHead, ResponseLength,
+    ResponseWriter, TEXT,
+};
+use crate::listener::{ConnectionGauge, ListenerName};
+use crate::maintenance::StoreMaintenance;
+use crate::metrics::{self, Exposition, MetricKind};
+use crate::rule_source::RuleSource;
 use crate::store_report::{self, StoreAnswer};
 use crate::token::Token;
 use hyper::StatusCode;
-use ratekeeper::{Gate, Law, Limit, Quota, Store, StoreHealth, StoreReport};
+use ratekeeper::{Algorithm, Limit, Quota, RuleLimiter, Store, StoreHealth, StoreReport};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,15 +31,15 @@ const MAX_BODY_BYTES: usize = 4096;
 
 /// What the admin port tells of, beside the gate.
 #[derive(Debug)]
-pub(crate) struct Watchtower {
+pub(crate) struct AdminState {
     /// Where rules come from.
-    pub(crate) feed: Feed,
+    pub(crate) feed: RuleSource,
     /// The log of denials.
     pub(crate) denials: Arc<DenialLog>,
     /// Whether the server is on its way out.
     pub(crate) is_draining: AtomicBool,
     /// How many connections there are.
-    pub(crate) crowd: Arc<Crowd>,
+    pub(crate) crowd: Arc<ConnectionGauge>,
     /// When the server started, in Unix seconds.
     pub(crate) started_at: u64,
     /// Wakes whoever loads rules.
@@ -54,14 +57,14 @@ pub(crate) struct Watchtower {
 /// The admin port.
 #[derive(Debug)]
 pub(crate) struct Admin<S> {
-    gate: Gate<S>,
-    tower: Arc<Watchtower>,
+    gate: RuleLimiter<S>,
+    tower: Arc<AdminState>,
     token: Token,
     allowed_origins: AllowedOrigins,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum AdminRoute {
     Livez,
     /// Whether who asks has the token, and so is told everything.
     Readyz {
@@ -69,7 +72,7 @@ pub(crate) enum Route {
     },
     Version,
     Metrics,
-    Emergency(Switch),
+    Emergency(EmergencySwitch),
     Store,
     Explain,
     Reload,
@@ -77,42 +80,42 @@ pub(crate) enum Route {
 
 /// What is to be done with the emergency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Switch {
+pub(crate) enum EmergencySwitch {
     Look,
     On,
     Off,
 }
 
-impl<S: Store + StoreHealth + Keeping> Admin<S> {
+impl<S: Store + StoreHealth + StoreMaintenance> Admin<S> {
     pub(crate) fn new(
-        gate: Gate<S>,
-        tower: Arc<Watchtower>,
+        gate: RuleLimiter<S>,
+        tower: Arc<AdminState>,
         token: Token,
         allowed_origins: AllowedOrigins,
     ) -> Admin<S> {
         Admin { gate, tower, token, allowed_origins }
     }
 
-    fn tell(&self, call: &Call<'_, Route>, out: &mut impl Out) -> Result<(), Fault> {
+    fn tell(&self, call: &HttpCall<'_, AdminRoute>, out: &mut impl ResponseWriter) -> Result<(), HttpError> {
         match call.route {
-            Route::Livez => text(StatusCode::OK, "ok", out),
-            Route::Readyz { in_full } => self.readiness(in_full, out),
-            Route::Version => {
+            AdminRoute::Livez => text(StatusCode::OK, "ok", out),
+            AdminRoute::Readyz { in_full } => self.readiness(in_full, out),
+            AdminRoute::Version => {
                 out.begin(StatusCode::OK, JSON);
-                out.end_json(&Version { name: "ratekeeper", version: env!("CARGO_PKG_VERSION") });
+                out.end_json(&VersionAnswer { name: "ratekeeper", version: env!("CARGO_PKG_VERSION") });
             }
-            Route::Metrics => {
+            AdminRoute::Metrics => {
                 out.begin(StatusCode::OK, metrics::CONTENT_TYPE);
                 out.end(self.metrics().as_bytes());
             }
-            Route::Emergency(switch) => self.emergency(switch, call.body, out)?,
-            Route::Store => {
+            AdminRoute::Emergency(switch) => self.emergency(switch, call.body, out)?,
+            AdminRoute::Store => {
                 out.begin(StatusCode::OK, JSON);
                 out.end_json(&StoreAnswer::of(self.gate.store().health().as_ref()));
             }
             // It asks the store, and was answered before.
-            Route::Explain => {}
-            Route::Reload => {
+            AdminRoute::Explain => {}
+            AdminRoute::Reload => {
                 // If it is full, somebody has asked already and is not served yet.
                 let _ = self.tower.reload.try_send(());
                 text(
@@ -125,14 +128,14 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
         Ok(())
     }
 
-    async fn explain(&self, body: &[u8], out: &mut (impl Out + Send)) -> Result<(), Fault> {
+    async fn explain(&self, body: &[u8], out: &mut (impl ResponseWriter + Send)) -> Result<(), HttpError> {
         let explained = explain(&self.gate, body).await?;
         out.begin(StatusCode::OK, JSON);
         out.end_json(&explained);
         Ok(())
     }
 
-    fn readiness(&self, in_full: bool, out: &mut impl Out) {
+    fn readiness(&self, in_full: bool, out: &mut impl ResponseWriter) {
         let is_draining = self.tower.is_draining.load(Relaxed);
         let trouble = self.tower.feed.trouble();
         let rules = match (&trouble, in_full) {
@@ -146,7 +149,7 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
         let health = self.gate.store().health();
         // Degraded is no reason to send clients elsewhere: they would only find other nodes without the store.
         out.begin(if is_draining { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, JSON);
-        out.end_json(&Readiness {
+        out.end_json(&ReadinessAnswer {
             ready: !is_draining,
             draining: is_draining,
             degraded: health.as_ref().map(StoreReport::is_degraded),
@@ -159,31 +162,37 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
         });
     }
 
-    fn emergency(&self, switch: Switch, body: &[u8], out: &mut impl Out) -> Result<(), Fault> {
+    fn emergency(
+        &self,
+        switch: EmergencySwitch,
+        body: &[u8],
+        out: &mut impl ResponseWriter,
+    ) -> Result<(), HttpError> {
         let emergency = self.gate.emergency();
         match switch {
-            Switch::Look => {}
-            Switch::Off => {
+            EmergencySwitch::Look => {}
+            EmergencySwitch::Off => {
                 emergency.switch_off();
                 tracing::warn!("the emergency limit is off");
             }
-            Switch::On => {
-                let wanted =
-                    serde_json::from_slice::<Wanted<'_>>(body).map_err(|error| Fault::emergency(&error))?;
-                let quota: Quota = wanted.limit.parse().map_err(|error| Fault::emergency(&error))?;
-                let limit = Limit::new(Law::TokenBucket, quota).map_err(|error| Fault::emergency(&error))?;
+            EmergencySwitch::On => {
+                let wanted = serde_json::from_slice::<EmergencyBody<'_>>(body)
+                    .map_err(|error| HttpError::emergency(&error))?;
+                let quota: Quota = wanted.limit.parse().map_err(|error| HttpError::emergency(&error))?;
+                let limit = Limit::new(Algorithm::TokenBucket, quota)
+                    .map_err(|error| HttpError::emergency(&error))?;
                 emergency.switch_on(limit);
                 tracing::warn!(%quota, "the emergency limit is on, for every address");
             }
         }
         let limit = emergency.limit().map(|limit| limit.quota().to_string());
         out.begin(StatusCode::OK, JSON);
-        out.end_json(&EmergencyState { on: limit.is_some(), limit: limit.as_deref() });
+        out.end_json(&EmergencyAnswer { on: limit.is_some(), limit: limit.as_deref() });
         Ok(())
     }
 
     fn metrics(&self) -> String {
-        use Kind::{Counter, Gauge};
+        use MetricKind::{Counter, Gauge};
         let tower = &self.tower;
         let mut text = Exposition::new();
         let version: &[(&str, &str)] = &[("version", env!("CARGO_PKG_VERSION"))];
@@ -248,12 +257,12 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
         );
         let is_on = u8::from(self.gate.emergency().limit().is_some());
         text.single("ratekeeper_emergency_limit_on", Gauge, "1 while the emergency limit is on.", is_on);
-        let labels = PortName::ALL.map(|port| [("listener", port.as_str())]);
+        let labels = ListenerName::ALL.map(|port| [("listener", port.as_str())]);
         let sizes =
-            labels.iter().zip(PortName::ALL).map(|(label, port)| (&label[..], tower.crowd.size(port)));
+            labels.iter().zip(ListenerName::ALL).map(|(label, port)| (&label[..], tower.crowd.size(port)));
         text.family("ratekeeper_connections", Gauge, "Open connections.", sizes);
-        let caps = labels.iter().zip(PortName::ALL).map(|(label, port)| {
-            (&label[..], if port == PortName::Admin { tower.caps.admin } else { tower.caps.each })
+        let caps = labels.iter().zip(ListenerName::ALL).map(|(label, port)| {
+            (&label[..], if port == ListenerName::Admin { tower.caps.admin } else { tower.caps.each })
         });
         text.family("ratekeeper_connections_max", Gauge, "The most connections at once.", caps);
         text.single(
@@ -287,55 +296,55 @@ impl<S: Store + StoreHealth + Keeping> Admin<S> {
     }
 }
 
-impl<S: Store + StoreHealth + Keeping> Site for Admin<S> {
-    type Route = Route;
+impl<S: Store + StoreHealth + StoreMaintenance> Handler for Admin<S> {
+    type Route = AdminRoute;
 
-    fn admit(&self, head: &Head<'_>) -> Result<Admitted<Route>, Fault> {
+    fn admit(&self, head: &RequestHead<'_>) -> Result<AdmittedRequest<AdminRoute>, HttpError> {
         let has_token = self.token.admits(head.field("authorization"));
         let (route, is_open) = match (head.path(), head.method()) {
-            ("/livez" | "/healthz", "GET" | "HEAD") => (Route::Livez, true),
-            ("/readyz", "GET" | "HEAD") => (Route::Readyz { in_full: has_token }, true),
-            ("/version", "GET" | "HEAD") => (Route::Version, true),
-            ("/metrics", "GET" | "HEAD") => (Route::Metrics, false),
-            ("/v1/emergency", "GET" | "HEAD") => (Route::Emergency(Switch::Look), false),
-            ("/v1/emergency", "PUT") => (Route::Emergency(Switch::On), false),
-            ("/v1/emergency", "DELETE") => (Route::Emergency(Switch::Off), false),
-            ("/v1/store", "GET" | "HEAD") => (Route::Store, false),
-            ("/v1/explain", "POST") => (Route::Explain, false),
-            ("/v1/reload", "POST") => (Route::Reload, false),
+            ("/livez" | "/healthz", "GET" | "HEAD") => (AdminRoute::Livez, true),
+            ("/readyz", "GET" | "HEAD") => (AdminRoute::Readyz { in_full: has_token }, true),
+            ("/version", "GET" | "HEAD") => (AdminRoute::Version, true),
+            ("/metrics", "GET" | "HEAD") => (AdminRoute::Metrics, false),
+            ("/v1/emergency", "GET" | "HEAD") => (AdminRoute::Emergency(EmergencySwitch::Look), false),
+            ("/v1/emergency", "PUT") => (AdminRoute::Emergency(EmergencySwitch::On), false),
+            ("/v1/emergency", "DELETE") => (AdminRoute::Emergency(EmergencySwitch::Off), false),
+            ("/v1/store", "GET" | "HEAD") => (AdminRoute::Store, false),
+            ("/v1/explain", "POST") => (AdminRoute::Explain, false),
+            ("/v1/reload", "POST") => (AdminRoute::Reload, false),
             (path @ ("/livez" | "/healthz" | "/readyz" | "/version" | "/metrics" | "/v1/store"), method) => {
-                return Err(Fault::wrong_method(path, method, "GET, HEAD"));
+                return Err(HttpError::wrong_method(path, method, "GET, HEAD"));
             }
             ("/v1/emergency", method) => {
-                return Err(Fault::wrong_method("/v1/emergency", method, "GET, PUT, DELETE"));
+                return Err(HttpError::wrong_method("/v1/emergency", method, "GET, PUT, DELETE"));
             }
             (path @ ("/v1/explain" | "/v1/reload"), method) => {
-                return Err(Fault::wrong_method(path, method, "POST"));
+                return Err(HttpError::wrong_method(path, method, "POST"));
             }
-            (path, _) => return Err(Fault::no_such_admin_path(path)),
+            (path, _) => return Err(HttpError::no_such_admin_path(path)),
         };
         if !matches!(head.method(), "GET" | "HEAD") {
             self.allowed_origins.admit(head)?;
         }
         match is_open || has_token {
             true => {
-                let is_long = matches!(route, Route::Metrics | Route::Store | Route::Explain);
-                let max_body = if route == Route::Explain { MAX_CHECK_BYTES } else { MAX_BODY_BYTES };
-                let answer = if is_long { Length::Long } else { Length::Short };
-                Ok(Admitted { route, max_body, answer })
+                let is_long = matches!(route, AdminRoute::Metrics | AdminRoute::Store | AdminRoute::Explain);
+                let max_body = if route == AdminRoute::Explain { MAX_CHECK_BYTES } else { MAX_BODY_BYTES };
+                let answer = if is_long { ResponseLength::Long } else { ResponseLength::Short };
+                Ok(AdmittedRequest { route, max_body, answer })
             }
-            false => Err(Fault::Unauthorized),
+            false => Err(HttpError::Unauthorized),
         }
     }
 
     async fn answer<'a>(
         &self,
-        calls: impl Iterator<Item = Call<'a, Route>> + Clone + Send,
-        out: &mut (impl Out + Send),
+        calls: impl Iterator<Item = HttpCall<'a, AdminRoute>> + Clone + Send,
+        out: &mut (impl ResponseWriter + Send),
     ) {
         for call in calls {
             let told = match call.route {
-                Route::Explain => self.explain(call.body, out).await,
+                AdminRoute::Explain => self.explain(call.body, out).await,
                 _ => self.tell(&call, out),
             };
             if let Err(fault) = told {
@@ -345,19 +354,19 @@ impl<S: Store + StoreHealth + Keeping> Site for Admin<S> {
     }
 }
 
-fn text(status: StatusCode, said: &str, out: &mut impl Out) {
+fn text(status: StatusCode, said: &str, out: &mut impl ResponseWriter) {
     out.begin(status, TEXT);
     out.end(said.as_bytes());
 }
 
 #[derive(Serialize)]
-struct Version {
+struct VersionAnswer {
     name: &'static str,
     version: &'static str,
 }
 
 #[derive(Serialize)]
-struct Readiness<'a> {
+struct ReadinessAnswer<'a> {
     ready: bool,
     draining: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -378,12 +387,12 @@ struct Readiness<'a> {
 /// `{"limit": "10/s"}`
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted<'a> {
+struct EmergencyBody<'a> {
     limit: std::borrow::Cow<'a, str>,
 }
 
 #[derive(Serialize)]
-struct EmergencyState<'a> {
+struct EmergencyAnswer<'a> {
     on: bool,
     limit: Option<&'a str>,
 }

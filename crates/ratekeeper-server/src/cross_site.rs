@@ -2,12 +2,12 @@
 //!
 //! Any page that somebody opens can have their browser post to `http://127.0.0.1:8080/check`. The page does not see the
 //! answer, but the request would count. Browsers say where such a request comes from: in `Origin` with every POST that
-//! crosses sites, and in `Sec-Fetch-Site` with every request. A page can't change either. So a request without both was
+//! crosses sites, and in `Sec-Fetch-Handler` with every request. A page can't change either. So a request without both was
 //! not sent by a page, and is not held to anything here: `curl -d` sends the content type of a form, too, and means JSON.
 //!
 //! What proxies ask for their clients is not held to this: the fields are those of the client's request to somebody else.
 
-use crate::http::{Fault, Head};
+use crate::http::{HttpError, RequestHead};
 
 /// The most origins that can be allowed.
 const MAX_ORIGINS: usize = 256;
@@ -56,24 +56,24 @@ impl AllowedOrigins {
 
     /// Refuses what a browser sends for a page of a site that is neither this server's own nor allowed.
     #[inline]
-    pub(crate) fn admit(&self, head: &Head<'_>) -> Result<(), Fault> {
+    pub(crate) fn admit(&self, head: &RequestHead<'_>) -> Result<(), HttpError> {
         if head.is_from_browser() { self.admit_browser(head) } else { Ok(()) }
     }
 
     #[cold]
-    fn admit_browser(&self, head: &Head<'_>) -> Result<(), Fault> {
+    fn admit_browser(&self, head: &RequestHead<'_>) -> Result<(), HttpError> {
         let mut origins = head.values("origin");
         match (origins.next(), origins.next()) {
             (Some(origin), None) if self.contains(origin) => return Ok(()),
             (Some(origin), None) if !is_of_host(origin, head.host()) => {
-                return Err(Fault::cross_site(origin));
+                return Err(HttpError::cross_site(origin));
             }
-            (_, Some(_)) => return Err(Fault::cross_site(b"several origins")),
+            (_, Some(_)) => return Err(HttpError::cross_site(b"several origins")),
             (Some(_) | None, None) => {}
         }
         let is_own = |site: &[u8]| site == b"same-origin" || site == b"none";
         match head.values("sec-fetch-site").find(|site| !is_own(site)) {
-            Some(site) => Err(Fault::cross_site(site)),
+            Some(site) => Err(HttpError::cross_site(site)),
             None => Ok(()),
         }
     }
@@ -103,8 +103,8 @@ mod tests {
             parts = parts.header(name, value);
         }
         let (parts, ()) = parts.body(()).unwrap().into_parts();
-        let [lane, hyper] =
-            [Head::plain(bytes.as_bytes()), Head::Parts(&parts)].map(|head| allowed.admit(&head).is_ok());
+        let [lane, hyper] = [RequestHead::plain(bytes.as_bytes()), RequestHead::Parts(&parts)]
+            .map(|head| allowed.admit(&head).is_ok());
         assert_eq!(lane, hyper, "{lines}");
         lane
     }

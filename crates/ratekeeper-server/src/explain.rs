@@ -1,25 +1,25 @@
 //! What a request would be held to right now: by which rules, what is left, and what this node has in hand of it.
 
 use crate::api::{read_check, reason};
-use crate::http::Fault;
+use crate::http::HttpError;
 use ratekeeper::rules::Verb;
-use ratekeeper::{Gate, HeldTo, KeyLease, Retry, Span, Store, StoreHealth};
+use ratekeeper::{AppliedLimit, KeyLease, Retry, RuleLimiter, Span, Store, StoreHealth};
 use serde::Serialize;
 use std::time::Duration;
 
 /// The answer: what `ratekeeper rules explain` says of these rules, and how it stands.
 #[derive(Serialize)]
-pub(crate) struct Explained {
+pub(crate) struct ExplainAnswer {
     allowed: bool,
     reason: &'static str,
     /// Every limit that binds, shadows too.
-    limits: Vec<LimitNow>,
+    limits: Vec<ExplainedLimit>,
     #[serde(flatten)]
     rules: serde_json::Value,
 }
 
 #[derive(Serialize)]
-struct LimitNow {
+struct ExplainedLimit {
     rule: Option<String>,
     name: String,
     limit: String,
@@ -30,12 +30,12 @@ struct LimitNow {
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lease: Option<LeaseNow>,
+    lease: Option<ExplainedLease>,
 }
 
 /// What this node was lent of the key.
 #[derive(Serialize)]
-struct LeaseNow {
+struct ExplainedLease {
     in_hand: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     ends_in_ms: Option<f64>,
@@ -55,26 +55,30 @@ struct LeaseNow {
 }
 
 /// Explains the check in a body, and takes nothing.
-pub(crate) async fn explain<S: Store + StoreHealth>(gate: &Gate<S>, body: &[u8]) -> Result<Explained, Fault> {
+pub(crate) async fn explain<S: Store + StoreHealth>(
+    gate: &RuleLimiter<S>,
+    body: &[u8],
+) -> Result<ExplainAnswer, HttpError> {
     let mut docket = gate.begin();
     let rules = read_check(body, false)?.with_request(|request| {
         gate.add(&mut docket, Verb::Peek, request);
         docket.rules().explain(request, || gate.clock().now()).to_json()
     });
     // While the store is away each limit is divided, so this is looked up before it is asked.
-    let mut limits: Vec<LimitNow> = docket.held_to(0).map(|held| LimitNow::of(&held, gate.store())).collect();
+    let mut limits: Vec<ExplainedLimit> =
+        docket.held_to(0).map(|held| ExplainedLimit::of(&held, gate.store())).collect();
     gate.settle(&mut docket).await;
     for (limit, held) in limits.iter_mut().zip(docket.held_to(0)) {
         limit.note(&held);
     }
     let verdict = docket.verdict(0);
-    Ok(Explained { allowed: verdict.is_allowed(), reason: reason(verdict.cause()), limits, rules })
+    Ok(ExplainAnswer { allowed: verdict.is_allowed(), reason: reason(verdict.cause()), limits, rules })
 }
 
-impl LimitNow {
-    fn of(held: &HeldTo<'_>, store: &impl StoreHealth) -> LimitNow {
+impl ExplainedLimit {
+    fn of(held: &AppliedLimit<'_>, store: &impl StoreHealth) -> ExplainedLimit {
         let policy = &held.policy;
-        LimitNow {
+        ExplainedLimit {
             rule: policy.rule.map(|rule| rule.id().to_owned()),
             name: policy.name.to_owned(),
             limit: policy.limit.to_string(),
@@ -82,12 +86,12 @@ impl LimitNow {
             remaining: None,
             reset_after_ms: None,
             retry_after_ms: None,
-            lease: store.lease(held.key, held.scope, policy.limit).map(LeaseNow::of),
+            lease: store.lease(held.key, held.scope, policy.limit).map(ExplainedLease::of),
         }
     }
 
     /// Notes what the limit said.
-    fn note(&mut self, held: &HeldTo<'_>) {
+    fn note(&mut self, held: &AppliedLimit<'_>) {
         if !held.is_decided {
             return;
         }
@@ -101,10 +105,10 @@ impl LimitNow {
     }
 }
 
-impl LeaseNow {
-    fn of(lease: KeyLease) -> LeaseNow {
+impl ExplainedLease {
+    fn of(lease: KeyLease) -> ExplainedLease {
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
-        LeaseNow {
+        ExplainedLease {
             in_hand: lease.in_hand,
             ends_in_ms: lease.lasts.map(millis),
             refused_for_ms: lease.paused.map(millis),

@@ -7,30 +7,30 @@
 
 mod body;
 mod check;
-mod desk;
+mod connection;
+#[cfg(test)]
+mod differential;
 mod envoy;
 mod frame;
 #[cfg(test)]
 #[path = "../tests/grpc/generated/mod.rs"]
 mod generated;
-mod load;
 mod message;
-#[cfg(test)]
-mod sameness;
+mod response_body;
 mod standard;
 mod stream;
 mod streams;
 
 use crate::api::ApiOptions;
-use crate::denials::DenialLog;
-use crate::http::{FIRST_PATIENCE, Orders, Phase, Rewind, Room};
-use crate::port::Attendant;
-use desk::Desk;
+use crate::denial_log::DenialLog;
+use crate::http::{BodyPermits, FIRST_PATIENCE, PrefixedStream, ShutdownPhase, ShutdownSignal};
+use crate::listener::Protocol;
+use connection::GrpcConnection;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use ratekeeper::{Gate, Store};
-use standard::Standard;
+use ratekeeper::{RuleLimiter, Store};
+use standard::StandardServices;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -64,17 +64,17 @@ const NOT_GRPC: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r
 
 /// Speaks gRPC.
 pub(crate) struct Grpc<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<GrpcInner<S>>,
 }
 
 /// What all connections share.
-struct Shared<S> {
-    gate: Gate<S>,
+struct GrpcInner<S> {
+    gate: RuleLimiter<S>,
     options: ApiOptions,
     denials: Arc<DenialLog>,
     /// For messages that are larger than most.
-    room: Room,
-    standard: Standard,
+    room: BodyPermits,
+    standard: StandardServices,
     speech: http2::Builder<TokioExecutor>,
 }
 
@@ -85,14 +85,19 @@ impl<S> Clone for Grpc<S> {
 }
 
 impl<S: Store> Grpc<S> {
-    pub(crate) fn new(gate: Gate<S>, api: &ApiOptions, denials: Arc<DenialLog>, room: Room) -> Grpc<S> {
+    pub(crate) fn new(
+        gate: RuleLimiter<S>,
+        api: &ApiOptions,
+        denials: Arc<DenialLog>,
+        room: BodyPermits,
+    ) -> Grpc<S> {
         let mut speech = http2::Builder::new(TokioExecutor::new());
         speech.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_PATIENCE);
         speech.max_concurrent_streams(MAX_STREAMS).max_header_list_size(MAX_HEAD_BYTES);
         speech.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
         speech.max_send_buf_size(MAX_UNSENT_BYTES).auto_date_header(false);
-        let (options, standard) = (api.clone(), Standard::new());
-        Grpc { shared: Arc::new(Shared { gate, options, denials, room, standard, speech }) }
+        let (options, standard) = (api.clone(), StandardServices::new());
+        Grpc { shared: Arc::new(GrpcInner { gate, options, denials, room, standard, speech }) }
     }
 
     /// Says to whoever asks for the server's health whether it serves.
@@ -103,10 +108,10 @@ impl<S: Store> Grpc<S> {
     async fn converse<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
         stream: C,
-        phase: watch::Receiver<Phase>,
+        phase: watch::Receiver<ShutdownPhase>,
     ) {
-        let mut orders = Orders::new(phase.clone());
-        let desk = Arc::new(Desk::new(Arc::clone(&self.shared), phase));
+        let mut orders = ShutdownSignal::new(phase.clone());
+        let desk = Arc::new(GrpcConnection::new(Arc::clone(&self.shared), phase));
         let service = service_fn(|request| desk.reply(request));
         let mut connection = pin!(self.shared.speech.serve_connection(TokioIo::new(stream), service));
         let mut overdue = pin!(desk.is_overdue());
@@ -138,21 +143,21 @@ impl<S: Store> Grpc<S> {
     }
 }
 
-impl<S: Store> Attendant for Grpc<S> {
+impl<S: Store> Protocol for Grpc<S> {
     async fn attend<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
         mut stream: C,
         _peer: IpAddr,
-        mut phase: watch::Receiver<Phase>,
+        mut phase: watch::Receiver<ShutdownPhase>,
     ) {
         let told = phase.clone();
         let greeted = tokio::select! {
             greeted = timeout(FIRST_PATIENCE, greet(&mut stream)) => greeted,
             // Who has not come so far has asked for nothing.
-            _ = phase.wait_for(|phase| *phase == Phase::Draining) => return,
+            _ = phase.wait_for(|phase| *phase == ShutdownPhase::Draining) => return,
         };
         match greeted {
-            Ok(true) => self.converse(Rewind::new(stream, PREFACE.to_vec()), told).await,
+            Ok(true) => self.converse(PrefixedStream::new(stream, PREFACE.to_vec()), told).await,
             Ok(false) => {}
             Err(_) => tracing::debug!("a connection was given up before it asked for anything"),
         }

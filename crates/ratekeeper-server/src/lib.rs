@@ -1,24 +1,24 @@
 //! Ratekeeper's edges: bytes become requests, decisions become bytes, and nothing here decides anything.
 //!
-//! [`serve`] answers over HTTP, gRPC and RESP by the rules of a [`Gate`](ratekeeper::Gate) until it is told to stop. The caller owns the
-//! sockets, the gate and the reason to stop; [`feed`] brings rules from their file into force.
+//! [`serve`] answers over HTTP, gRPC and RESP by the rules of a [`RuleLimiter`](ratekeeper::RuleLimiter) until it is told to stop. The caller owns the
+//! sockets, the gate and the reason to stop; [`rule_source`] brings rules from their file into force.
 
 mod admin;
 mod api;
 mod client_address;
 mod connection_caps;
+mod connections;
 mod cross_site;
-mod denials;
+mod denial_log;
 mod explain;
-pub mod feed;
 mod file;
 mod grpc;
 mod http;
-mod keeping;
+mod listener;
+mod maintenance;
 mod metrics;
-mod port;
-mod residents;
 mod resp;
+pub mod rule_source;
 mod serve;
 mod store_report;
 pub mod tls;
@@ -29,11 +29,11 @@ pub use api::{ApiOptions, FieldProfile, ForwardOptions, KeySources, KeySourcesEr
 pub use client_address::{AddressField, TrustedProxies};
 pub use cross_site::{AllowedOrigins, AllowedOriginsError};
 pub use hyper::StatusCode;
-pub use keeping::Keeping;
-pub use port::Door;
-pub use serve::{Setup, serve};
+pub use listener::BoundSocket;
+pub use maintenance::StoreMaintenance;
+pub use serve::{ServerSetup, serve};
 pub use token::{Token, TokenError};
-pub use watch::Watch;
+pub use watch::FileWatch;
 
 /// The examples in the README, compiled and run.
 #[cfg(doctest)]

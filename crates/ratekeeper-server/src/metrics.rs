@@ -3,7 +3,9 @@
 //! Names are settled: dashboards and alerts rest on them. A client's key is never a label; rules are, and if there are
 //! very many, those that decided least share one.
 
-use ratekeeper::{DURATION_BOUNDS_MICROS, Durations, MemoryStats, Outcomes, RuleOutcomes};
+use ratekeeper::{
+    DURATION_BOUNDS_MICROS, DecisionCounts, DurationHistogram, MemoryStats, RuleDecisionCounts,
+};
 use std::fmt::{Display, Write};
 
 /// The content type of the text form.
@@ -20,7 +22,7 @@ pub(crate) struct Exposition {
 
 /// What a family measures.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     /// It only grows.
     Counter,
     /// It goes up and down.
@@ -42,18 +44,18 @@ impl Exposition {
     pub(crate) fn family<'a, V: Display>(
         &mut self,
         name: &str,
-        kind: Kind,
+        kind: MetricKind,
         help: &str,
         samples: impl IntoIterator<Item = (&'a [(&'a str, &'a str)], V)>,
     ) {
-        self.head(name, help, if matches!(kind, Kind::Counter) { "counter" } else { "gauge" });
+        self.head(name, help, if matches!(kind, MetricKind::Counter) { "counter" } else { "gauge" });
         for (labels, value) in samples {
             self.sample(name, labels, value);
         }
     }
 
     /// A family of one sample without labels.
-    pub(crate) fn single(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) {
+    pub(crate) fn single(&mut self, name: &str, kind: MetricKind, help: &str, value: impl Display) {
         self.family(name, kind, help, [(&[][..], value)]);
     }
 
@@ -78,7 +80,7 @@ impl Exposition {
     }
 
     /// Every decision once, under the rule that binds.
-    pub(crate) fn decisions(&mut self, outcomes: &Outcomes) {
+    pub(crate) fn decisions(&mut self, outcomes: &DecisionCounts) {
         let name = "ratekeeper_decisions_total";
         self.head(
             name,
@@ -90,15 +92,15 @@ impl Exposition {
                 self.sample(name, &[("rule", rule), ("outcome", outcome)], count);
             }
         };
-        let mut each = |rule: &str, own: &RuleOutcomes| {
+        let mut each = |rule: &str, own: &RuleDecisionCounts| {
             sample(rule, "allowed", own.allowed);
             sample(rule, "denied", own.denied);
             sample(rule, "shadow_denied", own.shadow_denied);
             sample(rule, "degraded", own.degraded);
         };
-        let total = |own: &RuleOutcomes| own.allowed + own.denied + own.shadow_denied + own.degraded;
+        let total = |own: &RuleDecisionCounts| own.allowed + own.denied + own.shadow_denied + own.degraded;
         let mut rules: Vec<_> = outcomes.rules.iter().filter(|(_, own)| total(own) > 0).collect();
-        let mut others = RuleOutcomes::default();
+        let mut others = RuleDecisionCounts::default();
         if rules.len() > MAX_RULE_LABELS {
             rules.sort_by_key(|(_, own)| std::cmp::Reverse(total(own)));
             for (_, own) in rules.drain(MAX_RULE_LABELS..) {
@@ -121,10 +123,10 @@ impl Exposition {
     }
 
     /// Requests that rules could not tell apart as they should.
-    pub(crate) fn odd_requests(&mut self, outcomes: &Outcomes) {
+    pub(crate) fn odd_requests(&mut self, outcomes: &DecisionCounts) {
         self.family(
             "ratekeeper_unknown_tiers_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Checks that state a tier which the rule file does not name, and what was done with them.",
             [
                 (&[("handling", "ignored")][..], outcomes.unknown_tiers_ignored),
@@ -133,7 +135,7 @@ impl Exposition {
         );
         self.family(
             "ratekeeper_missing_keys_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Checks that lack something that a rule or the default counts by, and what was done with them.",
             [
                 (&[("handling", "skipped")][..], outcomes.missing_skipped),
@@ -144,7 +146,7 @@ impl Exposition {
     }
 
     /// How long decisions took.
-    pub(crate) fn durations(&mut self, name: &str, help: &str, durations: &Durations) {
+    pub(crate) fn durations(&mut self, name: &str, help: &str, durations: &DurationHistogram) {
         self.head(name, help, "histogram");
         self.histogram(name, &[], durations);
     }
@@ -155,7 +157,7 @@ impl Exposition {
         label: &str,
         name: &str,
         help: &str,
-        durations: impl IntoIterator<Item = (&'a str, &'a Durations)>,
+        durations: impl IntoIterator<Item = (&'a str, &'a DurationHistogram)>,
     ) {
         self.head(name, help, "histogram");
         for (value, durations) in durations {
@@ -163,7 +165,7 @@ impl Exposition {
         }
     }
 
-    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], durations: &Durations) {
+    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], durations: &DurationHistogram) {
         let mut seen = 0;
         let bounds = DURATION_BOUNDS_MICROS.iter().map(|bound| format!("{}", *bound as f64 / 1e6));
         let bucket = format!("{name}_bucket");
@@ -177,7 +179,7 @@ impl Exposition {
 
     /// What the memory store holds.
     pub(crate) fn memory(&mut self, stats: &MemoryStats) {
-        use Kind::{Counter, Gauge};
+        use MetricKind::{Counter, Gauge};
         self.single(
             "ratekeeper_keys",
             Gauge,
@@ -236,8 +238,13 @@ mod tests {
     #[test]
     fn families_have_a_head_and_samples_their_labels() {
         let mut text = Exposition::new();
-        text.single("up", Kind::Gauge, "Whether it is.", 1);
-        text.family("hits_total", Kind::Counter, "Hits.", [(&[("path", "a\"\\\n"), ("ok", "no")][..], 7)]);
+        text.single("up", MetricKind::Gauge, "Whether it is.", 1);
+        text.family(
+            "hits_total",
+            MetricKind::Counter,
+            "Hits.",
+            [(&[("path", "a\"\\\n"), ("ok", "no")][..], 7)],
+        );
         assert_eq!(
             text.into_text(),
             "# HELP up Whether it is.\n# TYPE up gauge\nup 1\n# HELP hits_total Hits.\n# TYPE hits_total counter\n\
@@ -247,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_histogram_adds_up() {
-        let mut durations = Durations::default();
+        let mut durations = DurationHistogram::default();
         durations.counts[0] = 3;
         durations.counts[2] = 2;
         durations.counts[DURATION_BOUNDS_MICROS.len()] = 1;
@@ -268,10 +275,10 @@ mod tests {
 
     #[test]
     fn very_many_rules_share_a_label() {
-        let own = |allowed| RuleOutcomes { allowed, ..RuleOutcomes::default() };
+        let own = |allowed| RuleDecisionCounts { allowed, ..RuleDecisionCounts::default() };
         let rules = (0..1500_u64).map(|rule| (format!("r{rule}"), own(rule))).collect();
         let mut text = Exposition::new();
-        text.decisions(&Outcomes { rules, emergency: 2, ..Outcomes::default() });
+        text.decisions(&DecisionCounts { rules, emergency: 2, ..DecisionCounts::default() });
         let text = text.into_text();
         assert_eq!(text.lines().count(), 2 + 1000 + 1 + 1);
         assert!(text.contains("{rule=\"r1499\",outcome=\"allowed\"} 1499"));

@@ -5,18 +5,18 @@
 //! together, in one call to the store. What can't be carried out is an error that says what to write instead, and takes
 //! nothing; what is no command at all ends the connection, as it does with Redis.
 
-mod about;
 mod check;
-mod clerk;
 mod commands;
-mod conversation;
+mod connection;
 mod decode;
-mod figures;
+mod encode;
+mod error;
+mod executor;
 #[cfg(test)]
 mod fuzz;
 mod inline;
-mod mistake;
-mod refrain;
+mod introspection;
+mod repeat_cache;
 mod reply;
 mod session;
 #[cfg(test)]
@@ -24,12 +24,12 @@ mod testing;
 mod throttle;
 
 use crate::api::ApiOptions;
-use crate::denials::DenialLog;
-use crate::http::{Phase, Room};
-use crate::port::Attendant;
-use clerk::Office;
-use conversation::Conversation;
-use ratekeeper::{Gate, Store};
+use crate::denial_log::DenialLog;
+use crate::http::{BodyPermits, ShutdownPhase};
+use crate::listener::Protocol;
+use connection::RespConnection;
+use executor::ExecutorShared;
+use ratekeeper::{RuleLimiter, Store};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -39,7 +39,7 @@ use tokio::sync::watch;
 /// Speaks RESP.
 #[derive(Debug)]
 pub(crate) struct Resp<S> {
-    office: Arc<Office<S>>,
+    office: Arc<ExecutorShared<S>>,
 }
 
 impl<S> Clone for Resp<S> {
@@ -49,26 +49,26 @@ impl<S> Clone for Resp<S> {
 }
 
 impl<S: Store> Resp<S> {
-    pub(crate) fn new(gate: Gate<S>, api: &ApiOptions, denials: Arc<DenialLog>) -> Resp<S> {
-        let office = Office {
+    pub(crate) fn new(gate: RuleLimiter<S>, api: &ApiOptions, denials: Arc<DenialLog>) -> Resp<S> {
+        let office = ExecutorShared {
             started_at: gate.clock().now(),
             gate,
             token: api.token.clone(),
             denials,
-            room: Room::default(),
+            room: BodyPermits::default(),
             connections: AtomicU64::new(0),
         };
         Resp { office: Arc::new(office) }
     }
 }
 
-impl<S: Store> Attendant for Resp<S> {
+impl<S: Store> Protocol for Resp<S> {
     async fn attend<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
         stream: C,
         peer: IpAddr,
-        phase: watch::Receiver<Phase>,
+        phase: watch::Receiver<ShutdownPhase>,
     ) {
-        Conversation::new(stream, &self.office, peer, phase).hold().await.log();
+        RespConnection::new(stream, &self.office, peer, phase).hold().await.log();
     }
 }

@@ -1,19 +1,19 @@
 //! Serving until told to stop.
 
-use crate::admin::{Admin, Watchtower};
+use crate::admin::{Admin, AdminState};
 use crate::api::{Api, ApiOptions};
 use crate::connection_caps::ConnectionCaps;
-use crate::denials::DenialLog;
-use crate::feed::Feed;
+use crate::denial_log::DenialLog;
 use crate::grpc::Grpc;
-use crate::http::{BodyBudget, Http, Room};
-use crate::keeping::Keeping;
-use crate::port::{Door, Port, PortName};
+use crate::http::{BodyBudget, BodyPermits, Http};
+use crate::listener::{BoundSocket, Listener, ListenerName};
+use crate::maintenance::StoreMaintenance;
 use crate::resp::Resp;
-use crate::tls::Tls;
+use crate::rule_source::RuleSource;
+use crate::tls::ListenerTls;
 use crate::token::Token;
-use crate::watch::Watch;
-use ratekeeper::{FailureMode, Gate, Micros, Store, StoreHealth};
+use crate::watch::FileWatch;
+use ratekeeper::{FailureMode, Micros, RuleLimiter, Store, StoreHealth};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,19 +29,19 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// How a server is set up.
 #[derive(Debug)]
-pub struct Setup {
+pub struct ServerSetup {
     /// The main port.
-    pub http: Option<Door>,
+    pub http: Option<BoundSocket>,
     /// The port that speaks gRPC.
-    pub grpc: Option<Door>,
+    pub grpc: Option<BoundSocket>,
     /// The port that speaks RESP.
-    pub resp: Option<Door>,
+    pub resp: Option<BoundSocket>,
     /// The admin port, and who may use it.
-    pub admin: Option<(Door, Token)>,
+    pub admin: Option<(BoundSocket, Token)>,
     /// How the API answers.
     pub api: ApiOptions,
     /// Where rules come from. Those that are in force already are not loaded again before they change.
-    pub feed: Feed,
+    pub feed: RuleSource,
     /// The most denials that are logged in a second.
     pub denials_per_second: u32,
     /// The most connections at once on each port but the admin port, each of which takes some tens of kilobytes. Whoever comes on
@@ -61,16 +61,16 @@ pub struct Setup {
     pub dropped_log_lines: Arc<AtomicU64>,
 }
 
-impl Setup {
+impl ServerSetup {
     /// The main port alone, without encryption, with everything else as it usually is.
-    pub fn http(listener: TcpListener) -> Setup {
-        Setup {
-            http: Some(Door { listener, tls: None }),
+    pub fn http(listener: TcpListener) -> ServerSetup {
+        ServerSetup {
+            http: Some(BoundSocket { listener, tls: None }),
             grpc: None,
             resp: None,
             admin: None,
             api: ApiOptions::default(),
-            feed: Feed::new(None, FailureMode::default(), Micros::EPOCH),
+            feed: RuleSource::new(None, FailureMode::default(), Micros::EPOCH),
             denials_per_second: 10,
             max_connections: 10_000,
             max_open_files: None,
@@ -87,13 +87,13 @@ impl Setup {
 /// Once `stop` is done, the server is no longer ready. After the drain delay nobody else is let in, requests that have
 /// begun are finished, and idle connections are closed. What is not finished when the drain timeout is over is cut off.
 /// Dropping the returned future cuts off everything at once.
-pub async fn serve<S: Store + StoreHealth + Keeping>(
-    gate: Gate<S>,
-    setup: Setup,
+pub async fn serve<S: Store + StoreHealth + StoreMaintenance>(
+    gate: RuleLimiter<S>,
+    setup: ServerSetup,
     mut reload: mpsc::Receiver<()>,
     stop: impl Future<Output = ()>,
 ) {
-    let Setup {
+    let ServerSetup {
         http,
         grpc,
         resp,
@@ -117,8 +117,8 @@ pub async fn serve<S: Store + StoreHealth + Keeping>(
         tracing::warn!("{shortage}");
     }
     let bodies = Arc::new(BodyBudget::new(max_unfinished_bodies.max(api.max_body)));
-    let room = || Room::new(Arc::clone(&bodies));
-    let tower = Arc::new(Watchtower {
+    let room = || BodyPermits::new(Arc::clone(&bodies));
+    let tower = Arc::new(AdminState {
         feed,
         denials: Arc::new(DenialLog::new(denials_per_second)),
         is_draining: AtomicBool::new(false),
@@ -136,23 +136,23 @@ pub async fn serve<S: Store + StoreHealth + Keeping>(
     let mut ports = Vec::new();
     if let Some(door) = resp {
         let resp = Resp::new(gate.clone(), &api, denials());
-        ports.push(Port::open(PortName::Resp, door, resp, caps.each, Arc::clone(&tower.crowd)));
+        ports.push(Listener::open(ListenerName::Resp, door, resp, caps.each, Arc::clone(&tower.crowd)));
     }
     let mut health = None;
     if let Some(door) = grpc {
         let grpc = Grpc::new(gate.clone(), &api, denials(), room());
         health.insert(grpc.clone()).report(true).await;
-        ports.push(Port::open(PortName::Grpc, door, grpc, caps.each, Arc::clone(&tower.crowd)));
+        ports.push(Listener::open(ListenerName::Grpc, door, grpc, caps.each, Arc::clone(&tower.crowd)));
     }
     if let Some(door) = http {
         let site = Arc::new(Api::new(gate.clone(), api, denials()));
         let http = Http::new(site, room());
-        ports.push(Port::open(PortName::Http, door, http, caps.each, Arc::clone(&tower.crowd)));
+        ports.push(Listener::open(ListenerName::Http, door, http, caps.each, Arc::clone(&tower.crowd)));
     }
     let admin = admin.map(|(door, token)| {
         let site = Arc::new(Admin::new(gate.clone(), Arc::clone(&tower), token, allowed_origins));
         let http = Http::new(site, room());
-        Port::open_evicting(PortName::Admin, door, http, caps.admin, Arc::clone(&tower.crowd))
+        Listener::open_evicting(ListenerName::Admin, door, http, caps.admin, Arc::clone(&tower.crowd))
     });
     let stopping = async {
         stop.await;
@@ -188,9 +188,12 @@ pub async fn serve<S: Store + StoreHealth + Keeping>(
 }
 
 /// The certificates of all doors, each once: doors may share them.
-fn certificates(doors: [&Option<Door>; 3], admin: &Option<(Door, Token)>) -> Vec<Arc<Tls>> {
+fn certificates(
+    doors: [&Option<BoundSocket>; 3],
+    admin: &Option<(BoundSocket, Token)>,
+) -> Vec<Arc<ListenerTls>> {
     let doors = doors.into_iter().flatten().chain(admin.iter().map(|(door, _)| door));
-    let mut certificates: Vec<Arc<Tls>> = Vec::new();
+    let mut certificates: Vec<Arc<ListenerTls>> = Vec::new();
     for tls in doors.filter_map(|door| door.tls.as_ref()) {
         if !certificates.iter().any(|known| Arc::ptr_eq(known, tls)) {
             certificates.push(Arc::clone(tls));
@@ -200,12 +203,12 @@ fn certificates(doors: [&Option<Door>; 3], admin: &Option<(Door, Token)>) -> Vec
 }
 
 /// Reads certificates again when their files change, for ever.
-async fn follow_certificates(certificates: &[Arc<Tls>]) {
+async fn follow_certificates(certificates: &[Arc<ListenerTls>]) {
     if certificates.is_empty() {
         return std::future::pending().await;
     }
     let files = certificates.iter().flat_map(|tls| tls.files().map(Path::to_path_buf));
-    let mut watch = Watch::new(files);
+    let mut watch = FileWatch::new(files);
     // What changed since they were first read, and before they were watched, would never be seen.
     for tls in certificates {
         tls.reload().unwrap_or_else(|error| tracing::error!(%error, "the certificates stay as they were"));
@@ -216,7 +219,7 @@ async fn follow_certificates(certificates: &[Arc<Tls>]) {
     }
 }
 
-fn renew(tls: &Tls) {
+fn renew(tls: &ListenerTls) {
     match tls.reload() {
         Ok(()) => tracing::info!("the certificates were read again: new connections have them"),
         Err(error) => tracing::error!(%error, "the certificates stay as they were"),

@@ -1,8 +1,9 @@
 //! How the store is doing, as the admin port tells it: in words, as JSON, and as metrics.
 
-use crate::metrics::{Exposition, Kind};
+use crate::metrics::{Exposition, MetricKind};
 use ratekeeper::{
-    BreakerState, Drift, Durations, LeaseCounts, ServerReport, StoreErrorCause, StoreReport, Topology,
+    BreakerState, ClockDrift, DurationHistogram, LeaseCounts, ServerReport, StoreErrorCause, StoreReport,
+    Topology,
 };
 use serde::Serialize;
 
@@ -48,22 +49,22 @@ pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
 #[serde(untagged)]
 pub(crate) enum StoreAnswer<'a> {
     Memory { store: &'static str, degraded: bool },
-    Shared(Box<Shared<'a>>),
+    Shared(Box<SharedStoreAnswer<'a>>),
 }
 
 #[derive(Serialize)]
-pub(crate) struct Shared<'a> {
+pub(crate) struct SharedStoreAnswer<'a> {
     store: &'a str,
     topology: &'static str,
     degraded: bool,
     live_nodes: u32,
     uncovered_slots: usize,
-    servers: Vec<Server<'a>>,
-    counts: Counts,
+    servers: Vec<ServerAnswer<'a>>,
+    counts: CountsAnswer,
 }
 
 #[derive(Serialize)]
-struct Server<'a> {
+struct ServerAnswer<'a> {
     address: &'a str,
     software: Option<&'a str>,
     replicas: u32,
@@ -75,14 +76,14 @@ struct Server<'a> {
     eviction_policy: Option<&'a str>,
     may_forget_limits: bool,
     drift_seconds: Option<f64>,
-    calls: Calls,
-    failures: Failures,
+    calls: CallsAnswer,
+    failures: FailuresAnswer,
     reconnects: u64,
     script_loads: u64,
 }
 
 #[derive(Serialize)]
-struct Calls {
+struct CallsAnswer {
     count: u64,
     mean_ms: Option<f64>,
     /// So many in a hundred took no longer; nothing if they took longer than is counted.
@@ -91,7 +92,7 @@ struct Calls {
 }
 
 #[derive(Serialize)]
-struct Failures {
+struct FailuresAnswer {
     timeout: u64,
     unreachable: u64,
     busy: u64,
@@ -99,18 +100,18 @@ struct Failures {
 }
 
 #[derive(Serialize)]
-struct Counts {
+struct CountsAnswer {
     batches: u64,
     requests: u64,
     coalesced: u64,
     denied_from_memory: u64,
     local: u64,
     degraded_seconds: f64,
-    leases: Leases,
+    leases: LeasesAnswer,
 }
 
 #[derive(Serialize)]
-struct Leases {
+struct LeasesAnswer {
     keys: usize,
     max_keys: usize,
     units_lent: u64,
@@ -126,9 +127,9 @@ struct Leases {
     crowded: u64,
 }
 
-impl Leases {
-    fn of(counts: &LeaseCounts) -> Leases {
-        Leases {
+impl LeasesAnswer {
+    fn of(counts: &LeaseCounts) -> LeasesAnswer {
+        LeasesAnswer {
             keys: counts.keys,
             max_keys: counts.max_keys,
             units_lent: counts.lent,
@@ -150,30 +151,30 @@ impl<'a> StoreAnswer<'a> {
     pub(crate) fn of(report: Option<&'a StoreReport>) -> StoreAnswer<'a> {
         let Some(report) = report else { return StoreAnswer::Memory { store: "memory", degraded: false } };
         let counts = &report.counts;
-        StoreAnswer::Shared(Box::new(Shared {
+        StoreAnswer::Shared(Box::new(SharedStoreAnswer {
             store: &report.address,
             topology: report.topology.name(),
             degraded: report.is_degraded(),
             live_nodes: report.live_nodes,
             uncovered_slots: report.uncovered_slots,
-            servers: report.servers.iter().map(Server::of).collect(),
-            counts: Counts {
+            servers: report.servers.iter().map(ServerAnswer::of).collect(),
+            counts: CountsAnswer {
                 batches: counts.batches,
                 requests: counts.requests,
                 coalesced: counts.coalesced,
                 denied_from_memory: counts.denied_from_memory,
                 local: counts.local,
                 degraded_seconds: counts.away.as_secs_f64(),
-                leases: Leases::of(&counts.leases),
+                leases: LeasesAnswer::of(&counts.leases),
             },
         }))
     }
 }
 
-impl<'a> Server<'a> {
-    fn of(server: &'a ServerReport) -> Server<'a> {
+impl<'a> ServerAnswer<'a> {
+    fn of(server: &'a ServerReport) -> ServerAnswer<'a> {
         let failures = &server.failures;
-        Server {
+        ServerAnswer {
             address: &server.address,
             software: server.software.as_deref(),
             replicas: server.replicas,
@@ -184,9 +185,9 @@ impl<'a> Server<'a> {
             script_loaded: server.has_script,
             eviction_policy: server.eviction_policy.as_deref(),
             may_forget_limits: server.may_forget,
-            drift_seconds: server.drift.map(Drift::secs),
-            calls: Calls::of(&server.calls),
-            failures: Failures {
+            drift_seconds: server.drift.map(ClockDrift::secs),
+            calls: CallsAnswer::of(&server.calls),
+            failures: FailuresAnswer {
                 timeout: failures.timeout,
                 unreachable: failures.unreachable,
                 busy: failures.busy,
@@ -198,11 +199,11 @@ impl<'a> Server<'a> {
     }
 }
 
-impl Calls {
-    fn of(calls: &Durations) -> Calls {
+impl CallsAnswer {
+    fn of(calls: &DurationHistogram) -> CallsAnswer {
         let count = calls.count();
         let within = |percent| calls.percentile_micros(percent).map(|micros| micros as f64 / 1e3);
-        Calls {
+        CallsAnswer {
             count,
             mean_ms: (count > 0).then(|| calls.sum_nanos as f64 / count as f64 / 1e6),
             p50_within_ms: within(50),
@@ -214,7 +215,7 @@ impl Calls {
 impl Exposition {
     /// What this node was lent.
     fn leases(&mut self, counts: &LeaseCounts) {
-        use Kind::{Counter, Gauge};
+        use MetricKind::{Counter, Gauge};
         for (name, help, count) in [
             ("ratekeeper_lease_units_lent_total", "Units that the store lent this node.", counts.lent),
             ("ratekeeper_lease_units_spent_total", "Of the units lent, those spent.", counts.spent),
@@ -267,7 +268,7 @@ impl Exposition {
 
     /// How a shared store is doing.
     pub(crate) fn store(&mut self, report: &StoreReport) {
-        use Kind::{Counter, Gauge};
+        use MetricKind::{Counter, Gauge};
         let StoreReport { topology, servers, live_nodes, counts, .. } = report;
         self.store_topology(*topology);
         self.single(
@@ -345,14 +346,14 @@ impl Exposition {
 
     fn store_topology(&mut self, topology: Topology) {
         let labels: &[(&str, &str)] = &[("topology", topology.name())];
-        self.family("ratekeeper_store_info", Kind::Gauge, "What kind of store it is.", [(labels, 1)]);
+        self.family("ratekeeper_store_info", MetricKind::Gauge, "What kind of store it is.", [(labels, 1)]);
     }
 
     /// A family with a sample for each server.
     fn of_servers<V: std::fmt::Display>(
         &mut self,
         name: &str,
-        kind: Kind,
+        kind: MetricKind,
         help: &str,
         servers: &[ServerReport],
         value: impl Fn(&ServerReport) -> V,
@@ -367,7 +368,7 @@ impl Exposition {
         let known: Vec<_> = known.map(|(address, drift)| ([("server", address)], drift.secs())).collect();
         self.family(
             "ratekeeper_store_clock_drift_seconds",
-            Kind::Gauge,
+            MetricKind::Gauge,
             "How far the server's clock is ahead of this node's.",
             known.iter().map(|(labels, drift)| (&labels[..], drift)),
         );
@@ -389,7 +390,7 @@ impl Exposition {
             .collect();
         self.family(
             "ratekeeper_store_failures_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Calls that got no answer, by what went wrong.",
             samples.iter().map(|(labels, count)| (&labels[..], count)),
         );
@@ -408,7 +409,7 @@ impl Exposition {
             .collect();
         self.family(
             "ratekeeper_store_errors_total",
-            Kind::Counter,
+            MetricKind::Counter,
             "Errors that the server answered with, and attempts to use it that failed, by cause.",
             samples.iter().map(|(labels, count)| (&labels[..], count)),
         );
@@ -423,7 +424,7 @@ impl Exposition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratekeeper::{FailureCounts, StoreCounts, StoreErrorCounts};
+    use ratekeeper::{StoreCounts, StoreErrorCounts, StoreFailureCounts};
     use std::time::Duration;
 
     fn server(address: &str, breaker: BreakerState, trouble: Option<&str>) -> ServerReport {
@@ -439,8 +440,8 @@ mod tests {
             eviction_policy: None,
             may_forget: false,
             drift: None,
-            calls: Durations::default(),
-            failures: FailureCounts::default(),
+            calls: DurationHistogram::default(),
+            failures: StoreFailureCounts::default(),
             errors: StoreErrorCounts::default(),
             reconnects: 0,
             script_loads: 0,

@@ -32,7 +32,7 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// The files, all in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
+pub struct ListenerTlsFiles {
     /// The server's certificate, and behind it those that lead to its authority.
     pub cert: PathBuf,
     /// The key of the first of these.
@@ -43,25 +43,25 @@ pub struct TlsFiles {
 
 /// Lets clients in over TLS. Clones share what a reload changes.
 #[derive(Clone, Debug)]
-pub struct Tls {
-    files: Arc<TlsFiles>,
+pub struct ListenerTls {
+    files: Arc<ListenerTlsFiles>,
     config: Arc<ArcSwap<ServerConfig>>,
 }
 
-impl Tls {
+impl ListenerTls {
     /// Reads the files.
     ///
     /// # Errors
     /// If one of them can't be read, has not in it what it should, or they don't belong together.
-    pub fn load(files: &TlsFiles) -> Result<Tls, TlsError> {
+    pub fn load(files: &ListenerTlsFiles) -> Result<ListenerTls, TlsError> {
         let config = server_config(files)?;
-        Ok(Tls { files: Arc::new(files.clone()), config: Arc::new(ArcSwap::from_pointee(config)) })
+        Ok(ListenerTls { files: Arc::new(files.clone()), config: Arc::new(ArcSwap::from_pointee(config)) })
     }
 
     /// Reads the files again. New connections use what they say now.
     ///
     /// # Errors
-    /// As [`Tls::load`]; what was in use then stays so.
+    /// As [`ListenerTls::load`]; what was in use then stays so.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.config.store(Arc::new(server_config(&self.files)?));
         Ok(())
@@ -69,7 +69,7 @@ impl Tls {
 
     /// The files that it is read from, to be watched.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        let TlsFiles { cert, key, client_ca } = &*self.files;
+        let ListenerTlsFiles { cert, key, client_ca } = &*self.files;
         [cert, key].into_iter().chain(client_ca).map(PathBuf::as_path)
     }
 
@@ -120,7 +120,7 @@ pub fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(authorities)
 }
 
-fn server_config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+fn server_config(files: &ListenerTlsFiles) -> Result<ServerConfig, TlsError> {
     let config = ServerConfig::builder_with_provider(provider());
     let config = config.with_safe_default_protocol_versions().map_err(TlsError::Refused)?;
     let config = match &files.client_ca {

@@ -20,22 +20,22 @@ const BEAT: Duration = Duration::from_millis(100);
 /// Make it before the files are read for the first time: what changes between making it and reading is then read
 /// twice, and never missed.
 #[derive(Debug)]
-pub struct Watch {
-    files: Vec<Watched>,
+pub struct FileWatch {
+    files: Vec<WatchedFile>,
     beat: Interval,
 }
 
-impl Watch {
+impl FileWatch {
     /// Follows these files, as they are now.
     ///
     /// # Panics
     /// Outside of a Tokio runtime.
-    pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Watch {
+    pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> FileWatch {
         let mut beat = interval(BEAT);
         // After a pause, one look and not all those missed: two looks at one instant would see no writer at work.
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let paths: BTreeSet<PathBuf> = paths.into_iter().collect();
-        Watch { files: paths.into_iter().map(Watched::new).collect(), beat }
+        FileWatch { files: paths.into_iter().map(WatchedFile::new).collect(), beat }
     }
 
     /// Waits until at least one of the files is there and not as it was when it was last reported, and gives those.
@@ -61,7 +61,7 @@ impl Watch {
 
 /// A file, and what is known of it.
 #[derive(Debug)]
-struct Watched {
+struct WatchedFile {
     path: PathBuf,
     /// How it stood when that was last told, or when it was first seen.
     told: Look,
@@ -69,10 +69,10 @@ struct Watched {
     seen: Look,
 }
 
-impl Watched {
-    fn new(path: PathBuf) -> Watched {
+impl WatchedFile {
+    fn new(path: PathBuf) -> WatchedFile {
         let look = Look::at(&path);
-        Watched { path, told: look, seen: look }
+        WatchedFile { path, told: look, seen: look }
     }
 
     /// Takes in how the file looks now, and says whether it is to be reported.
@@ -157,16 +157,16 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     /// A folder with the file `rules` in it, which says `one`, and a watch over it.
-    fn watched() -> (TempDir, PathBuf, Watch) {
+    fn watched() -> (TempDir, PathBuf, FileWatch) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rules");
         fs::write(&path, "one").unwrap();
-        let watch = Watch::new([path.clone()]);
+        let watch = FileWatch::new([path.clone()]);
         (folder, path, watch)
     }
 
     /// The clock is paused and jumps whenever nothing else is to be done, so a second here takes no time.
-    async fn is_quiet(watch: &mut Watch) -> bool {
+    async fn is_quiet(watch: &mut FileWatch) -> bool {
         timeout(Duration::from_secs(1), watch.changed()).await.is_err()
     }
 
@@ -229,7 +229,7 @@ mod tests {
     async fn a_file_may_come_later() {
         let (folder, _, _) = watched();
         let path = folder.path().join("later");
-        let mut watch = Watch::new([path.clone(), path.clone()]);
+        let mut watch = FileWatch::new([path.clone(), path.clone()]);
         assert!(is_quiet(&mut watch).await);
         fs::write(&path, "here").unwrap();
         same(&watch.changed().await, &path);
@@ -248,7 +248,7 @@ mod tests {
         }
         symlink("..v1", at("..data")).unwrap();
         symlink("..data/rules", at("rules")).unwrap();
-        let mut watch = Watch::new([at("rules")]);
+        let mut watch = FileWatch::new([at("rules")]);
         assert!(is_quiet(&mut watch).await);
         symlink("..v2", at("..data_tmp")).unwrap();
         fs::rename(at("..data_tmp"), at("..data")).unwrap();
@@ -263,7 +263,7 @@ mod tests {
         let (folder, path, _) = watched();
         let other = folder.path().join("other");
         fs::write(&other, "one").unwrap();
-        let mut watch = Watch::new([path.clone(), other.clone()]);
+        let mut watch = FileWatch::new([path.clone(), other.clone()]);
         fs::write(&other, "one and two").unwrap();
         same(&watch.changed().await, &other);
         fs::write(&path, "1").unwrap();
@@ -281,7 +281,7 @@ mod tests {
             let _guard = runtime.enter();
             watched()
         };
-        let mut file = Watched::new(path);
+        let mut file = WatchedFile::new(path);
         let Look::There(first) = file.told else { panic!("the file is there") };
         let written = |bytes| Look::There(Signature { bytes, ..first });
         for bytes in 10..20 {

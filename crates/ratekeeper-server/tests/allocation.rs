@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
 use ratekeeper::rules::{RuleSet, read};
-use ratekeeper::{Cap, Gate, MemoryStore, Micros, SystemClock};
-use ratekeeper_server::{Setup, serve};
+use ratekeeper::{Capacity, MemoryStore, Micros, RuleLimiter, SystemClock};
+use ratekeeper_server::{ServerSetup, serve};
 use std::future::pending;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -31,10 +31,10 @@ fn start(rules: &str) -> (Runtime, TcpStream) {
     let stream = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let store = MemoryStore::with(SystemClock::new(), Cap::keys(1000)).unwrap();
+        let store = MemoryStore::with(SystemClock::new(), Capacity::keys(1000)).unwrap();
         let rules = RuleSet::compile(&read(rules, Micros::EPOCH).spec.unwrap()).unwrap();
-        let gate = Gate::new(rules, store, SystemClock::new());
-        tokio::spawn(serve(gate, Setup::http(listener), reloads(), pending()));
+        let gate = RuleLimiter::new(rules, store, SystemClock::new());
+        tokio::spawn(serve(gate, ServerSetup::http(listener), reloads(), pending()));
         TcpStream::connect(address).await.unwrap()
     });
     (runtime, stream)

@@ -1,9 +1,9 @@
 //! Whatever a client sends, the lane's reader answers, and calls nothing plain that leaves a doubt where it ends.
 
-#[path = "../src/http/plain.rs"]
-mod plain;
+#[path = "../src/http/strict_h1.rs"]
+mod strict_h1;
 
-use plain::{Found, MAX_HEAD_BYTES, Method, Plain, each_field, field, values};
+use strict_h1::{MAX_HEAD_BYTES, ParsedFront, PlainMethod, PlainRequest, each_field, field, values};
 
 #[test]
 fn plain_requests_of_any_bytes() {
@@ -81,15 +81,15 @@ fn plain_requests_that_nearly_read() {
 }
 
 fn check(bytes: &[u8]) {
-    match Plain::find(bytes) {
-        Found::Plain(plain) => check_plain(&plain, bytes),
-        Found::Unfinished => assert!(bytes.len() < MAX_HEAD_BYTES),
-        Found::Other => {}
+    match PlainRequest::find(bytes) {
+        ParsedFront::Plain(plain) => check_plain(&plain, bytes),
+        ParsedFront::Unfinished => assert!(bytes.len() < MAX_HEAD_BYTES),
+        ParsedFront::Other => {}
     }
 }
 
 /// Reads the head again, slowly, and holds what was found to every rule.
-fn check_plain(plain: &Plain, bytes: &[u8]) {
+fn check_plain(plain: &PlainRequest, bytes: &[u8]) {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a head ends") + 4;
     let (head, rest) = bytes.split_at(end);
     assert_eq!(plain.bytes(), end + plain.body_bytes());
@@ -147,11 +147,11 @@ fn check_plain(plain: &Plain, bytes: &[u8]) {
     }
     let length = plain.body_bytes().to_string();
     match all("content-length")[..] {
-        [] => assert_eq!((plain.method(), plain.body_bytes()), (Method::Get, 0)),
+        [] => assert_eq!((plain.method(), plain.body_bytes()), (PlainMethod::Get, 0)),
         [found] => assert_eq!(found, length.as_bytes()),
         _ => panic!("two lengths"),
     }
-    assert!(plain.method() == Method::Post || plain.body_bytes() == 0);
+    assert!(plain.method() == PlainMethod::Post || plain.body_bytes() == 0);
     match all("connection")[..] {
         [] => assert!(!plain.closes()),
         [found] => {
@@ -163,9 +163,9 @@ fn check_plain(plain: &Plain, bytes: &[u8]) {
 
     // As it comes in, it is never taken for anything else; and what follows it is not looked at.
     for come in 0..end {
-        assert_eq!(Plain::find(&bytes[..come]), Found::Unfinished, "with {come} bytes");
+        assert_eq!(PlainRequest::find(&bytes[..come]), ParsedFront::Unfinished, "with {come} bytes");
     }
-    assert_eq!(Plain::find(&bytes[..end]), Found::Plain(*plain));
+    assert_eq!(PlainRequest::find(&bytes[..end]), ParsedFront::Plain(*plain));
 }
 
 /// Cuts at every CR and LF, and at no other CR or LF.

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
 use ratekeeper::rules::{RuleSet, read};
-use ratekeeper::{Cap, Gate, MemoryStore, Micros, SystemClock};
-use ratekeeper_server::{Setup, serve};
+use ratekeeper::{Capacity, MemoryStore, Micros, RuleLimiter, SystemClock};
+use ratekeeper_server::{ServerSetup, serve};
 use std::future::pending;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,10 +25,10 @@ async fn serve_until(
 ) -> (SocketAddr, impl Future<Output = ()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let store = MemoryStore::with(SystemClock::new(), Cap::keys(1)).unwrap();
+    let store = MemoryStore::with(SystemClock::new(), Capacity::keys(1)).unwrap();
     let rules = RuleSet::compile(&read("default: {limit: 100/s}", Micros::EPOCH).spec.unwrap()).unwrap();
-    let gate = Gate::new(rules, store, SystemClock::new());
-    let serving = tokio::spawn(serve(gate, Setup::http(listener), reloads(), stop));
+    let gate = RuleLimiter::new(rules, store, SystemClock::new());
+    let serving = tokio::spawn(serve(gate, ServerSetup::http(listener), reloads(), stop));
     (address, async { serving.await.unwrap() })
 }
 

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
 use ratekeeper::rules::{RuleSet, read};
-use ratekeeper::{Cap, Gate, MemoryStore, Micros, SystemClock};
-use ratekeeper_server::{Setup, serve};
+use ratekeeper::{Capacity, MemoryStore, Micros, RuleLimiter, SystemClock};
+use ratekeeper_server::{ServerSetup, serve};
 use std::future::pending;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,10 +17,10 @@ fn start() -> (Runtime, TcpStream) {
     let stream = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let store = MemoryStore::with(SystemClock::new(), Cap::keys(1000)).unwrap();
+        let store = MemoryStore::with(SystemClock::new(), Capacity::keys(1000)).unwrap();
         let rules = RuleSet::compile(&read("default: {limit: 100/s}", Micros::EPOCH).spec.unwrap()).unwrap();
-        let gate = Gate::new(rules, store, SystemClock::new());
-        let mut setup = Setup::http(listener);
+        let gate = RuleLimiter::new(rules, store, SystemClock::new());
+        let mut setup = ServerSetup::http(listener);
         setup.resp = setup.http.take();
         tokio::spawn(serve(gate, setup, mpsc::channel(1).1, pending()));
         TcpStream::connect(address).await.unwrap()

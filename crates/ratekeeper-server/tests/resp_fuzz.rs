@@ -7,7 +7,7 @@ mod decode;
 #[path = "../src/resp/inline.rs"]
 mod inline;
 
-use decode::{Breach, Decoder, Found, MAX_COMMAND_BYTES};
+use decode::{DecodedFront, Decoder, MAX_COMMAND_BYTES, ProtocolError};
 use redis_protocol::resp2::decode::decode as decode_frame;
 use redis_protocol::resp2::types::OwnedFrame;
 
@@ -15,7 +15,7 @@ use redis_protocol::resp2::types::OwnedFrame;
 #[derive(Debug, PartialEq, Eq)]
 struct Heard {
     commands: Vec<Vec<Vec<u8>>>,
-    breach: Option<Breach>,
+    breach: Option<ProtocolError>,
     /// How many bytes were dealt with.
     taken: usize,
 }
@@ -31,20 +31,20 @@ fn hear(bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> Heard {
         loop {
             let rest = &bytes[heard.taken..come];
             match decoder.find(rest) {
-                Found::Command { bytes } => {
+                DecodedFront::Command { bytes } => {
                     heard.commands.push(decoder.args(rest).from(0).map(<[u8]>::to_vec).collect());
                     heard.taken += bytes;
                     assert!(bytes > 0 && bytes <= rest.len());
                 }
-                Found::Nothing { bytes } => {
+                DecodedFront::Nothing { bytes } => {
                     heard.taken += bytes;
                     assert!(bytes > 0 && bytes <= rest.len());
                 }
-                Found::Unfinished => {
+                DecodedFront::Unfinished => {
                     assert!(rest.len() < MAX_COMMAND_BYTES, "it never ends");
                     break;
                 }
-                Found::Broken(breach) => {
+                DecodedFront::Broken(breach) => {
                     heard.breach = Some(breach);
                     break;
                 }
@@ -79,7 +79,7 @@ fn check_by_others(bytes: &[u8]) {
     let mut decoder = Decoder::default();
     let found = decoder.find(bytes);
     let theirs = decode_frame(bytes);
-    if let Found::Command { bytes: length } = found {
+    if let DecodedFront::Command { bytes: length } = found {
         let ours: Vec<&[u8]> = decoder.args(bytes).from(0).collect();
         let Ok(Some((OwnedFrame::Array(frames), taken))) = &theirs else {
             panic!("{ours:?}, but others say {theirs:?}")
@@ -94,7 +94,7 @@ fn check_by_others(bytes: &[u8]) {
         && (1..=1024).contains(&args.len())
         && taken <= MAX_COMMAND_BYTES
     {
-        assert_eq!(found, Found::Command { bytes: taken });
+        assert_eq!(found, DecodedFront::Command { bytes: taken });
     }
 }
 

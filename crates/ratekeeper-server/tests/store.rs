@@ -7,7 +7,7 @@ mod alone;
 mod support;
 
 use alone::RULES;
-use ratekeeper_server::{ApiOptions, Door, FieldProfile, Setup, Token, serve};
+use ratekeeper_server::{ApiOptions, BoundSocket, FieldProfile, ServerSetup, Token, serve};
 use serde_json::json;
 use std::future::pending;
 use std::net::SocketAddr;
@@ -24,18 +24,18 @@ struct Ports {
     admin: SocketAddr,
 }
 
-async fn door() -> (SocketAddr, Door) {
+async fn door() -> (SocketAddr, BoundSocket) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    (listener.local_addr().unwrap(), Door { listener, tls: None })
+    (listener.local_addr().unwrap(), BoundSocket { listener, tls: None })
 }
 
 async fn start(api: ApiOptions) -> Ports {
     let ((http, main), (resp, side), (admin, back)) = (door().await, door().await, door().await);
-    let setup = Setup {
+    let setup = ServerSetup {
         resp: Some(side),
         admin: Some((back, Token::parse(TOKEN).unwrap())),
         api,
-        ..Setup::http(main.listener)
+        ..ServerSetup::http(main.listener)
     };
     tokio::spawn(serve(alone::gate(RULES), setup, mpsc::channel(1).1, pending()));
     Ports { http, resp, admin }

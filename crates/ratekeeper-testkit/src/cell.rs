@@ -1,17 +1,18 @@
 //! The laws themselves around one state: the smallest store there is.
 
-use crate::account::Account;
-use crate::engine::Reply;
+use crate::engine::EngineReply;
+use crate::key_engine::KeyEngine;
 use ratekeeper_core::{
-    Act, Answer, Ask, Former, Held, Limit, Micros, Outcome, PermitId, Reading, Roll, State,
+    Amount, DrawOutcome, DrawResult, LeasedState, Limit, LimitStatus, ListState, Micros, Op, PermitId,
+    PriorStates, State,
 };
 
 /// One key's state and the limit that wrote it. It follows the same contract as a real store.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
     state: Option<(Limit, Option<State>)>,
-    former: Former,
-    roll: Option<(Limit, Roll)>,
+    former: PriorStates,
+    roll: Option<(Limit, ListState)>,
 }
 
 impl Cell {
@@ -20,8 +21,8 @@ impl Cell {
         self.state.and_then(|(_, state)| state)
     }
 
-    fn act_on_state(&mut self, now: Micros, limit: &Limit, act: Act) -> Reading {
-        let held = |state| Held { state, ..Held::default() };
+    fn act_on_state(&mut self, now: Micros, limit: &Limit, act: Op) -> LimitStatus {
+        let held = |state| LeasedState { state, ..LeasedState::default() };
         let state = match self.state {
             Some((before, state)) if before != *limit => {
                 limit.take_over(held(state), &before, &mut self.former, now).state
@@ -31,34 +32,34 @@ impl Cell {
         let state = limit.rebase(held(state), now).map_or(state, |rebased| rebased.state);
         self.state = Some((*limit, state));
         let look = |state, ask, answer| {
-            let step = limit.step(state, now, Ask::PEEK);
-            Reading::new(limit, ask, Outcome::of_state(answer, now, step.state))
+            let step = limit.step(state, now, Amount::PEEK);
+            LimitStatus::new(limit, ask, DrawResult::of_state(answer, now, step.state))
         };
         match act {
-            Act::Take(ask) => {
+            Op::Take(ask) => {
                 let step = limit.step(state, now, ask);
                 if step.changed {
                     self.state = Some((*limit, Some(step.state)));
                 }
                 limit.read(step, now, ask)
             }
-            Act::Look(ask) => match limit.step(state, now, ask).granted {
-                Some(_) => look(state, ask, Answer::Spared),
-                None => look(state, ask, Answer::Refused),
+            Op::Look(ask) => match limit.step(state, now, ask).granted {
+                Some(_) => look(state, ask, DrawOutcome::Spared),
+                None => look(state, ask, DrawOutcome::Refused),
             },
-            Act::Give(units) => {
+            Op::Give(units) => {
                 let state = state.map(|state| limit.give(state, now, units));
                 self.state = Some((*limit, state));
-                look(state, Ask::PEEK, Answer::Spared)
+                look(state, Amount::PEEK, DrawOutcome::Spared)
             }
-            Act::Clear => {
+            Op::Clear => {
                 *self = Cell::default();
-                look(None, Ask::PEEK, Answer::Spared)
+                look(None, Amount::PEEK, DrawOutcome::Spared)
             }
         }
     }
 
-    fn act_on_roll(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reading {
+    fn act_on_roll(&mut self, now: Micros, limit: &Limit, act: Op, permit: PermitId) -> LimitStatus {
         let mut roll = match self.roll.take() {
             Some((before, mut roll)) => {
                 limit.take_over_roll(&mut roll, &before, now);
@@ -68,32 +69,40 @@ impl Cell {
         };
         limit.drain_roll(&mut roll, now);
         let (ask, outcome) = match act {
-            Act::Take(ask) => {
+            Op::Take(ask) => {
                 let granted = limit.step_roll(&mut roll, now, ask, permit);
-                (ask, limit.read_roll(&roll, now, ask, granted.map_or(Answer::Refused, Answer::Granted)))
+                (
+                    ask,
+                    limit.read_roll(
+                        &roll,
+                        now,
+                        ask,
+                        granted.map_or(DrawOutcome::Refused, DrawOutcome::Granted),
+                    ),
+                )
             }
-            Act::Look(ask) => (ask, limit.look_roll(&roll, now, ask)),
-            Act::Give(units) => {
+            Op::Look(ask) => (ask, limit.look_roll(&roll, now, ask)),
+            Op::Give(units) => {
                 limit.give_roll(&mut roll, units, permit);
                 limit.drain_roll(&mut roll, now);
-                (Ask::PEEK, limit.look_roll(&roll, now, Ask::PEEK))
+                (Amount::PEEK, limit.look_roll(&roll, now, Amount::PEEK))
             }
-            Act::Clear => {
+            Op::Clear => {
                 roll = limit.new_roll();
-                (Ask::PEEK, limit.look_roll(&roll, now, Ask::PEEK))
+                (Amount::PEEK, limit.look_roll(&roll, now, Amount::PEEK))
             }
         };
         self.roll = Some((*limit, roll));
-        Reading::new(limit, ask, outcome)
+        LimitStatus::new(limit, ask, outcome)
     }
 }
 
-impl Account for Cell {
-    fn act(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reply {
+impl KeyEngine for Cell {
+    fn act(&mut self, now: Micros, limit: &Limit, act: Op, permit: PermitId) -> EngineReply {
         let reading = match limit.keeps_roll() {
             true => self.act_on_roll(now, limit, act, permit),
             false => self.act_on_state(now, limit, act),
         };
-        Reply::from(&reading)
+        EngineReply::from(&reading)
     }
 }

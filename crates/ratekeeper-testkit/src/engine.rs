@@ -1,18 +1,18 @@
 //! Anything that decides requests.
 
-use ratekeeper_core::{Answer, Draw, Draws, Micros, Reading, Retry, Span};
+use ratekeeper_core::{Draw, DrawOutcome, Draws, LimitStatus, Micros, Retry, Span};
 
 /// Anything that decides requests, as a store does: in order, and each all or nothing.
 pub trait Engine {
     /// Decides every group at `now`, and says what each of the draws was told.
-    fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<Reply>;
+    fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<EngineReply>;
 }
 
 /// What a draw was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct EngineReply {
     /// What the limit answered.
-    pub answer: Answer,
+    pub answer: DrawOutcome,
     /// How many units are left.
     pub remaining: u32,
     /// How long a queue delays it.
@@ -23,9 +23,9 @@ pub struct Reply {
     pub reset: Span,
 }
 
-impl From<&Reading> for Reply {
-    fn from(reading: &Reading) -> Reply {
-        Reply {
+impl From<&LimitStatus> for EngineReply {
+    fn from(reading: &LimitStatus) -> EngineReply {
+        EngineReply {
             answer: reading.answer(),
             remaining: reading.remaining(),
             delay: reading.delay(),
@@ -35,15 +35,15 @@ impl From<&Reading> for Reply {
     }
 }
 
-impl From<&Draw> for Reply {
-    fn from(draw: &Draw) -> Reply {
-        Reply::from(&draw.reading())
+impl From<&Draw> for EngineReply {
+    fn from(draw: &Draw) -> EngineReply {
+        EngineReply::from(&draw.reading())
     }
 }
 
-impl Reply {
+impl EngineReply {
     /// What each of a buffer's draws was told by the store that decided them.
-    pub fn all(decided: &Draws) -> Vec<Reply> {
-        decided.all().iter().map(Reply::from).collect()
+    pub fn all(decided: &Draws) -> Vec<EngineReply> {
+        decided.all().iter().map(EngineReply::from).collect()
     }
 }

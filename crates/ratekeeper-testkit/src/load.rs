@@ -4,22 +4,22 @@
 //! when it knew: whatever decided did so in between. A server that does not answer in time or breaks the connection
 //! makes a failed answer, and the client connects anew; nothing is asked twice.
 //!
-//! With a [rate](Load::rate), each connection asks when it is due instead, by a timetable that does not wait for answers: a
+//! With a [rate](LoadPlan::rate), each connection asks when it is due instead, by a timetable that does not wait for answers: a
 //! server that is slow for a while is not asked less for it, and a request that had to wait for its turn waited as long.
 //! Meanwhile it is watched whether the machine stands still, which is no server's fault.
 
+mod answer_log;
 mod channel;
 mod keys;
-mod tally;
 
+pub use answer_log::{AnswerKind, AnswerLog, SlowAnswers, TimedAnswer};
 pub use channel::Target;
-pub use tally::{Answer, Slow, Tally, Verdict};
 
 use crate::patience::{Must, PATIENCE, within};
 use crate::servers::encode;
-use crate::stalls::Lookouts;
-use channel::{Channel, Heard};
-use keys::Keys;
+use crate::stall_watch::StallWatch;
+use channel::{Channel, ChannelReply};
+use keys::KeyChoice;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -38,29 +38,29 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What is to be asked, and how hard.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct LoadPlan {
     targets: Vec<Target>,
     words: Vec<String>,
     path: String,
     body: String,
     endpoints: Vec<String>,
-    keys: Keys,
+    keys: KeyChoice,
     connections: usize,
     depth: u64,
     rate: Option<u32>,
     patience: Duration,
 }
 
-impl Load {
+impl LoadPlan {
     /// Checks for one key, through one connection to each of these.
-    pub fn on(targets: impl IntoIterator<Item = Target>) -> Load {
-        Load {
+    pub fn on(targets: impl IntoIterator<Item = Target>) -> LoadPlan {
+        LoadPlan {
             targets: targets.into_iter().collect(),
             words: ["RK.CHECK", KEY, ENDPOINT].map(str::to_owned).to_vec(),
             path: "/check".to_owned(),
             body: format!(r#"{{"client_key":"{KEY}","endpoint":"{ENDPOINT}"}}"#),
             endpoints: vec!["/".to_owned()],
-            keys: Keys::InTurn(1),
+            keys: KeyChoice::InTurn(1),
             connections: 1,
             depth: 1,
             rate: None,
@@ -71,50 +71,50 @@ impl Load {
     /// The command for RESP, in which `{key}` stands for the key and `{endpoint}` for the endpoint. A check it must be: what
     /// comes first in its answer is 0 for allowed and 1 for denied.
     #[must_use]
-    pub fn words(mut self, words: &[&str]) -> Load {
+    pub fn words(mut self, words: &[&str]) -> LoadPlan {
         self.words = words.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 
     /// Where and what to post for HTTP; in the body `{key}` stands for the key and `{endpoint}` for the endpoint.
     #[must_use]
-    pub fn post(mut self, path: &str, body: &str) -> Load {
+    pub fn post(mut self, path: &str, body: &str) -> LoadPlan {
         (self.path, self.body) = (path.to_owned(), body.to_owned());
         self
     }
 
     /// What is to be gone to, in turns; `/` unless told.
     #[must_use]
-    pub fn endpoints(mut self, endpoints: &[&str]) -> Load {
+    pub fn endpoints(mut self, endpoints: &[&str]) -> LoadPlan {
         self.endpoints = endpoints.iter().map(|endpoint| (*endpoint).to_owned()).collect();
         self
     }
 
     /// How many keys there are, `key0` and so on, which take turns.
     #[must_use]
-    pub fn keys(mut self, count: u64) -> Load {
-        self.keys = Keys::InTurn(count.max(1));
+    pub fn keys(mut self, count: u64) -> LoadPlan {
+        self.keys = KeyChoice::InTurn(count.max(1));
         self
     }
 
     /// How many keys there are of which some are more popular than others: `key1` is asked for half as often as `key0`,
     /// `key2` a third as often, and so on.
     #[must_use]
-    pub fn zipf_keys(mut self, count: u32) -> Load {
-        self.keys = Keys::zipf(count);
+    pub fn zipf_keys(mut self, count: u32) -> LoadPlan {
+        self.keys = KeyChoice::zipf(count);
         self
     }
 
     /// How many connections there are to each target.
     #[must_use]
-    pub fn connections(mut self, count: usize) -> Load {
+    pub fn connections(mut self, count: usize) -> LoadPlan {
         self.connections = count;
         self
     }
 
     /// How many requests a connection sends before it waits for the answers to all of them.
     #[must_use]
-    pub fn depth(mut self, requests: u64) -> Load {
+    pub fn depth(mut self, requests: u64) -> LoadPlan {
         self.depth = requests.max(1);
         self
     }
@@ -122,20 +122,20 @@ impl Load {
     /// How many requests there are in a second, of all connections to all targets together, whatever becomes of them.
     /// Requests then go one by one. There should be connections enough: one that still waits is late with its next.
     #[must_use]
-    pub fn rate(mut self, per_second: u32) -> Load {
+    pub fn rate(mut self, per_second: u32) -> LoadPlan {
         self.rate = Some(per_second.max(1));
         self
     }
 
     /// How long to wait for an answer; five seconds unless told.
     #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Load {
+    pub fn patience(mut self, patience: Duration) -> LoadPlan {
         self.patience = patience;
         self
     }
 
     /// Asks so many times in all, and gives the account.
-    pub fn run(self, requests: u64) -> Tally {
+    pub fn run(self, requests: u64) -> AnswerLog {
         self.begin_bounded(requests).account()
     }
 
@@ -147,7 +147,7 @@ impl Load {
     fn begin_bounded(self, requests: u64) -> Running {
         let begun = now();
         let count = self.connections * self.targets.len();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LoadShared {
             load: self,
             begun,
             requests,
@@ -157,7 +157,7 @@ impl Load {
             latest: Mutex::default(),
             is_over: AtomicBool::new(false),
         });
-        let lookouts = shared.load.rate.map(|_| Lookouts::post(begun));
+        let lookouts = shared.load.rate.map(|_| StallWatch::post(begun));
         let clients = (0..count).map(|client| {
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.drive(client))
@@ -170,9 +170,9 @@ impl Load {
 /// Clients that are asking.
 #[derive(Debug)]
 pub struct Running {
-    shared: Arc<Shared>,
-    clients: Vec<JoinHandle<Vec<Answer>>>,
-    lookouts: Option<Lookouts>,
+    shared: Arc<LoadShared>,
+    clients: Vec<JoinHandle<Vec<TimedAnswer>>>,
+    lookouts: Option<StallWatch>,
     begun: Instant,
 }
 
@@ -193,7 +193,7 @@ impl Running {
     }
 
     /// The latest answer of each target about each endpoint that decided, for a load with a rate.
-    pub fn latest(&self) -> Vec<Answer> {
+    pub fn latest(&self) -> Vec<TimedAnswer> {
         self.shared.latest.lock().values().copied().collect()
     }
 
@@ -225,48 +225,48 @@ impl Running {
     }
 
     /// Asks no more, waits for the answers that are still to come, and gives the account.
-    pub fn end(self) -> Tally {
+    pub fn end(self) -> AnswerLog {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.account()
     }
 
-    fn account(self) -> Tally {
+    fn account(self) -> AnswerLog {
         let answers = self.clients.into_iter().flat_map(|client| client.join().must_end());
         let answers = answers.collect();
-        let stalls = self.lookouts.map(Lookouts::end).unwrap_or_default();
-        Tally::new(answers, stalls, self.begun.elapsed())
+        let stalls = self.lookouts.map(StallWatch::end).unwrap_or_default();
+        AnswerLog::new(answers, stalls, self.begun.elapsed())
     }
 }
 
 #[derive(Debug)]
-struct Shared {
-    load: Load,
+struct LoadShared {
+    load: LoadPlan,
     begun: Instant,
     requests: u64,
     next: AtomicU64,
     answered: AtomicU64,
     failed: AtomicU64,
     /// For each target and endpoint, if there is a rate: without one, there would be a crowd.
-    latest: Mutex<BTreeMap<(usize, usize), Answer>>,
+    latest: Mutex<BTreeMap<(usize, usize), TimedAnswer>>,
     is_over: AtomicBool,
 }
 
-impl Shared {
+impl LoadShared {
     /// One client, from its first request to its last.
-    fn drive(&self, client: usize) -> Vec<Answer> {
+    fn drive(&self, client: usize) -> Vec<TimedAnswer> {
         let target = client % self.load.targets.len();
         let mut answers = Vec::new();
         let mut channel = None;
-        let mut turn = Turn::first(client, &self.load);
+        let mut turn = ScheduledRequests::first(client, &self.load);
         while let Some((numbers, due)) = self.next(&mut turn) {
             let asked = self.begun.elapsed();
             let mut left = numbers;
-            let batch = Asked { target, due: due.unwrap_or(asked), asked };
+            let batch = SentRequests { target, due: due.unwrap_or(asked), asked };
             let heard = self.ask(&mut channel, &batch, &mut left, &mut answers);
             if heard.is_err() {
                 channel = None;
                 self.failed.fetch_add(left.end - left.start, Ordering::Relaxed);
-                let nothing = Heard { verdict: Verdict::Failed, is_degraded: false };
+                let nothing = ChannelReply { verdict: AnswerKind::Failed, is_degraded: false };
                 answers.extend(left.map(|number| self.answer(&batch, number, nothing)));
                 thread::park_timeout(PAUSE);
             }
@@ -275,7 +275,7 @@ impl Shared {
     }
 
     /// What a client is to ask next, once it is due; nothing when all is over.
-    fn next(&self, turn: &mut Turn) -> Option<(Range<u64>, Option<Duration>)> {
+    fn next(&self, turn: &mut ScheduledRequests) -> Option<(Range<u64>, Option<Duration>)> {
         let (numbers, due) = match self.load.rate {
             None => {
                 let first = self.next.fetch_add(self.load.depth, Ordering::Relaxed);
@@ -300,9 +300,9 @@ impl Shared {
     fn ask(
         &self,
         channel: &mut Option<Channel>,
-        batch: &Asked,
+        batch: &SentRequests,
         numbers: &mut Range<u64>,
-        answers: &mut Vec<Answer>,
+        answers: &mut Vec<TimedAnswer>,
     ) -> io::Result<()> {
         let target = &self.load.targets[batch.target];
         let channel = match channel {
@@ -352,37 +352,46 @@ impl Shared {
         let endpoint = usize::try_from(round % endpoints).expect("there are not as many endpoints");
         // Where keys take turns they do so for each endpoint; chance has no need of that.
         let key = match &self.load.keys {
-            Keys::InTurn(_) if endpoints == 1 => self.load.keys.pick(number),
-            Keys::InTurn(_) => self.load.keys.pick(round / endpoints),
-            Keys::Zipf(_) => self.load.keys.pick(number),
+            KeyChoice::InTurn(_) if endpoints == 1 => self.load.keys.pick(number),
+            KeyChoice::InTurn(_) => self.load.keys.pick(round / endpoints),
+            KeyChoice::Zipf(_) => self.load.keys.pick(number),
         };
         (endpoint, key)
     }
 
-    fn answer(&self, batch: &Asked, number: u64, heard: Heard) -> Answer {
+    fn answer(&self, batch: &SentRequests, number: u64, heard: ChannelReply) -> TimedAnswer {
         let (endpoint, key) = self.about(number);
-        let Asked { target, due, asked } = *batch;
-        let Heard { verdict, is_degraded } = heard;
-        Answer { target, endpoint, key, due, asked, answered: self.begun.elapsed(), verdict, is_degraded }
+        let SentRequests { target, due, asked } = *batch;
+        let ChannelReply { verdict, is_degraded } = heard;
+        TimedAnswer {
+            target,
+            endpoint,
+            key,
+            due,
+            asked,
+            answered: self.begun.elapsed(),
+            verdict,
+            is_degraded,
+        }
     }
 }
 
 /// Whom and when a batch was sent to.
-struct Asked {
+struct SentRequests {
     target: usize,
     due: Duration,
     asked: Duration,
 }
 
 /// The numbers of a client's requests where all have a timetable: each has every so manieth.
-struct Turn {
+struct ScheduledRequests {
     number: u64,
     step: u64,
 }
 
-impl Turn {
-    fn first(client: usize, load: &Load) -> Turn {
-        Turn { number: client as u64, step: (load.connections * load.targets.len()) as u64 }
+impl ScheduledRequests {
+    fn first(client: usize, load: &LoadPlan) -> ScheduledRequests {
+        ScheduledRequests { number: client as u64, step: (load.connections * load.targets.len()) as u64 }
     }
 
     fn next(&mut self) -> u64 {

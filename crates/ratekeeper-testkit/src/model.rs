@@ -10,12 +10,12 @@ mod log;
 mod sliding;
 mod window;
 
-use crate::account::Account;
-use crate::engine::Reply;
-use ratekeeper_core::{Act, Answer, Ask, Law, Limit, Micros, PermitId, Retry, Span};
+use crate::engine::EngineReply;
+use crate::key_engine::KeyEngine;
+use ratekeeper_core::{Algorithm, Amount, DrawOutcome, Limit, Micros, Op, PermitId, Retry, Span};
 
 /// What a model of a law must know.
-trait Slow {
+trait AlgorithmModel {
     /// Moves on to `now`, forgetting what the law would forget.
     fn settle(&mut self, now: Micros);
     /// How many units are free at `now`.
@@ -33,15 +33,15 @@ trait Slow {
     /// Goes on under another quota.
     fn change(&mut self, limit: &Limit, now: Micros);
     /// Another one like it.
-    fn copy(&self) -> Box<dyn Slow>;
+    fn copy(&self) -> Box<dyn AlgorithmModel>;
 }
 
 /// A slow, obvious model of one key under one law.
 pub struct Model {
     limit: Limit,
-    slow: Box<dyn Slow>,
+    slow: Box<dyn AlgorithmModel>,
     /// What it was under the quotas before, for as long as that matters.
-    former: Vec<(Limit, Box<dyn Slow>)>,
+    former: Vec<(Limit, Box<dyn AlgorithmModel>)>,
 }
 
 impl std::fmt::Debug for Model {
@@ -89,65 +89,71 @@ impl Model {
         }
     }
 
-    fn reply(&self, now: Micros, ask: Ask, answer: Answer, delay: Span) -> Reply {
+    fn reply(&self, now: Micros, ask: Amount, answer: DrawOutcome, delay: Span) -> EngineReply {
         let fits = |at: Micros| {
             ask.at_least() == 0
                 || self.slow.free(at) >= u64::from(ask.at_least()) && self.slow.delay(at) <= ask.patience()
         };
-        let retry = (answer == Answer::Refused).then(|| match ask.at_least() > self.limit.capacity() {
+        let retry = (answer == DrawOutcome::Refused).then(|| match ask.at_least() > self.limit.capacity() {
             true => Retry::Never,
             false => Retry::After(first(now, fits).since(now)),
         });
         let remaining = u32::try_from(self.slow.free(now)).unwrap_or(u32::MAX);
-        Reply { answer, remaining, delay, retry, reset: first(now, |at| self.slow.is_clean(at)).since(now) }
+        EngineReply {
+            answer,
+            remaining,
+            delay,
+            retry,
+            reset: first(now, |at| self.slow.is_clean(at)).since(now),
+        }
     }
 }
 
-impl Account for Model {
-    fn act(&mut self, now: Micros, limit: &Limit, act: Act, permit: PermitId) -> Reply {
+impl KeyEngine for Model {
+    fn act(&mut self, now: Micros, limit: &Limit, act: Op, permit: PermitId) -> EngineReply {
         assert_eq!(self.limit.family(), limit.family(), "a model has one law");
         if *limit != self.limit {
             self.change(limit, now);
         }
         self.slow.settle(now);
         let delay = self.slow.delay(now);
-        let grant = |ask: Ask| match ask.at_least() == 0
+        let grant = |ask: Amount| match ask.at_least() == 0
             || u64::from(ask.at_least()) <= self.slow.free(now) && delay <= ask.patience()
         {
             true => u32::try_from(u64::from(ask.at_most()).min(self.slow.free(now))).ok(),
             false => None,
         };
         match act {
-            Act::Take(ask) => match grant(ask) {
+            Op::Take(ask) => match grant(ask) {
                 Some(units) => {
                     self.slow.take(now, units, permit);
-                    self.reply(now, ask, Answer::Granted(units), delay)
+                    self.reply(now, ask, DrawOutcome::Granted(units), delay)
                 }
-                None => self.reply(now, ask, Answer::Refused, delay),
+                None => self.reply(now, ask, DrawOutcome::Refused, delay),
             },
-            Act::Look(ask) => {
-                let answer = grant(ask).map_or(Answer::Refused, |_| Answer::Spared);
+            Op::Look(ask) => {
+                let answer = grant(ask).map_or(DrawOutcome::Refused, |_| DrawOutcome::Spared);
                 self.reply(now, ask, answer, delay)
             }
-            Act::Give(units) => {
+            Op::Give(units) => {
                 self.slow.give(now, units, permit);
-                self.reply(now, Ask::PEEK, Answer::Spared, self.slow.delay(now))
+                self.reply(now, Amount::PEEK, DrawOutcome::Spared, self.slow.delay(now))
             }
-            Act::Clear => {
+            Op::Clear => {
                 *self = Model::new(limit);
-                self.reply(now, Ask::PEEK, Answer::Spared, Span::ZERO)
+                self.reply(now, Amount::PEEK, DrawOutcome::Spared, Span::ZERO)
             }
         }
     }
 }
 
-fn fresh(limit: &Limit) -> Box<dyn Slow> {
+fn fresh(limit: &Limit) -> Box<dyn AlgorithmModel> {
     match limit.law() {
-        Law::TokenBucket | Law::LeakyBucket(_) => Box::new(bucket::Arrivals::new(limit)),
-        Law::FixedWindow(_) => Box::new(window::Windows::new(limit)),
-        Law::SlidingWindowCounter => Box::new(sliding::Counters::new(limit)),
-        Law::SlidingWindowLog(_) => Box::new(log::Units::new(limit)),
-        Law::Concurrency => Box::new(concurrency::Places::new(limit)),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket(_) => Box::new(bucket::Arrivals::new(limit)),
+        Algorithm::FixedWindow(_) => Box::new(window::Windows::new(limit)),
+        Algorithm::SlidingWindowCounter => Box::new(sliding::Counters::new(limit)),
+        Algorithm::SlidingWindowLog(_) => Box::new(log::Units::new(limit)),
+        Algorithm::Concurrency => Box::new(concurrency::HeldPermits::new(limit)),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Requests over several limits, at their worst.
 
-use crate::account::Accounts;
 use crate::engine::Engine;
+use crate::key_engine::KeyEngines;
 use crate::suite;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::test_runner::TestCaseError;
-use ratekeeper_core::{Act, Ask, Draws, Key, Limit, Micros, PermitId, Scope, Span, Terms};
+use ratekeeper_core::{Amount, DrawOptions, Draws, Key, Limit, Micros, Op, PermitId, Scope, Span};
 
 /// When they begin to come: in 2023, at an odd microsecond.
 const START: Micros = Micros::new(1_700_000_000_123_457);
@@ -16,25 +16,25 @@ const QUOTAS: [&str; 9] =
 
 /// Requests that come one call after the other.
 #[derive(Clone, Debug)]
-pub(crate) struct Requests(Vec<Call>);
+pub(crate) struct Requests(Vec<ModelCall>);
 
 /// Requests that come at once, and how long after those before.
 #[derive(Clone, Debug)]
-struct Call {
+struct ModelCall {
     wait: Span,
-    requests: Vec<Request>,
+    requests: Vec<ModelRequest>,
 }
 
 /// One request.
 #[derive(Clone, Debug)]
-struct Request {
-    kind: Kind,
-    wishes: Vec<Wish>,
+struct ModelRequest {
+    kind: ModelRequestKind,
+    wishes: Vec<ModelDraw>,
 }
 
 /// What a request does under all its limits.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum ModelRequestKind {
     Take,
     Look,
     Give,
@@ -43,7 +43,7 @@ enum Kind {
 
 /// One of its limits, by its number, and what it wants of that.
 #[derive(Clone, Debug)]
-struct Wish {
+struct ModelDraw {
     key: usize,
     limit: usize,
     units: u32,
@@ -54,13 +54,13 @@ struct Wish {
 /// those that come at once are alike.
 pub(crate) fn requests() -> impl Strategy<Value = Requests> {
     let wish = (0..2_usize, 0..QUOTAS.len(), 0..4_u32, proptest::bool::weighted(0.2));
-    let wish = wish.prop_map(|(key, limit, units, is_shadow)| Wish { key, limit, units, is_shadow });
-    let kind = prop_oneof![10 => Just(Kind::Take), 1 => Just(Kind::Look), 1 => Just(Kind::Give), 1 => Just(Kind::Clear)];
-    let request = (kind, vec(wish, 1..5)).prop_map(|(kind, wishes)| Request { kind, wishes });
+    let wish = wish.prop_map(|(key, limit, units, is_shadow)| ModelDraw { key, limit, units, is_shadow });
+    let kind = prop_oneof![10 => Just(ModelRequestKind::Take), 1 => Just(ModelRequestKind::Look), 1 => Just(ModelRequestKind::Give), 1 => Just(ModelRequestKind::Clear)];
+    let request = (kind, vec(wish, 1..5)).prop_map(|(kind, wishes)| ModelRequest { kind, wishes });
     let alike = (request, 1..4_usize).prop_map(|(request, times)| vec![request; times]);
     let wait = prop_oneof![9 => 0..200_000_u64, 1 => 0..2 * Span::DAY.get()].prop_map(Span::micros);
     let call = (wait, vec(alike, 1..4))
-        .prop_map(|(wait, requests)| Call { wait, requests: requests.into_iter().flatten().collect() });
+        .prop_map(|(wait, requests)| ModelCall { wait, requests: requests.into_iter().flatten().collect() });
     vec(call, 1..20).prop_map(Requests)
 }
 
@@ -71,7 +71,7 @@ impl Requests {
     /// They do not: it says where.
     pub(crate) fn check(&self, engine: &mut impl Engine) -> Result<(), TestCaseError> {
         let limits = limits();
-        let (mut models, mut now, mut permits) = (Accounts::of_models(), START, 0);
+        let (mut models, mut now, mut permits) = (KeyEngines::of_models(), START, 0);
         for (index, call) in self.0.iter().enumerate() {
             now = now.plus(call.wait);
             let draws = call.draws(&limits, &mut permits);
@@ -91,7 +91,7 @@ impl Requests {
     }
 }
 
-impl Call {
+impl ModelCall {
     /// Its requests as draws. Who takes has a permit of its own; who gives back, one that was given out before.
     fn draws(&self, limits: &[Limit], permits: &mut u64) -> Draws {
         let mut draws = Draws::new();
@@ -100,15 +100,17 @@ impl Call {
             for wish in &request.wishes {
                 *permits += 1;
                 let (act, permit) = match request.kind {
-                    Kind::Take => (Act::Take(Ask::exactly(wish.units)), *permits),
-                    Kind::Look => (Act::Look(Ask::exactly(wish.units)), *permits),
-                    Kind::Give => (Act::Give(wish.units), *permits - u64::from(wish.units).min(*permits)),
-                    Kind::Clear => (Act::Clear, *permits),
+                    ModelRequestKind::Take => (Op::Take(Amount::exactly(wish.units)), *permits),
+                    ModelRequestKind::Look => (Op::Look(Amount::exactly(wish.units)), *permits),
+                    ModelRequestKind::Give => {
+                        (Op::Give(wish.units), *permits - u64::from(wish.units).min(*permits))
+                    }
+                    ModelRequestKind::Clear => (Op::Clear, *permits),
                 };
                 let key = Key::new(["client", ["a", "b"][wish.key]]).expect("it is short");
                 let scope = Scope(wish.limit as u64);
                 draws.push(key.borrow(), scope, limits[wish.limit], act, PermitId(permit));
-                draws.set_terms(Terms { is_shadow: wish.is_shadow, ..Terms::EXACT });
+                draws.set_terms(DrawOptions { is_shadow: wish.is_shadow, ..DrawOptions::EXACT });
             }
         }
         draws

@@ -20,11 +20,11 @@
 //!   matters, `within` how long a queue may delay it, and `as` which permit.
 //! - What each limit says, in order, with `|` in between. What is granted of a range is told as in `allow 3, 0 left`.
 
-use crate::engine::{Engine, Reply};
+use crate::engine::{Engine, EngineReply};
 use crate::patience::{Must, fail};
 use ratekeeper_core::{
-    Act, Align, Answer, Ask, Draws, Law, Leak, Limit, LogSize, Micros, PermitId, Quota, Retry, Scope, Span,
-    Terms, Zone,
+    Algorithm, Align, Amount, DrawOptions, DrawOutcome, Draws, Leak, Limit, LogSize, Micros, Op, PermitId,
+    Quota, Retry, Scope, Span, Zone,
 };
 use std::fmt;
 use std::fs;
@@ -37,13 +37,13 @@ const START: Micros = Micros::new(1_704_067_200_000_000);
 #[derive(Debug)]
 pub(crate) struct Scenario {
     name: String,
-    steps: Vec<Step>,
+    steps: Vec<ScenarioStep>,
 }
 
 /// One line of it.
 #[derive(Debug)]
-struct Step {
-    place: Place,
+struct ScenarioStep {
+    place: ScenarioPosition,
     now: Micros,
     request: Draws,
     expected: Vec<String>,
@@ -51,12 +51,12 @@ struct Step {
 
 /// Where a line is.
 #[derive(Clone, Debug)]
-struct Place {
+struct ScenarioPosition {
     file: String,
     line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ScenarioPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.file, self.line)
     }
@@ -83,15 +83,15 @@ impl Scenario {
     /// Those of one file.
     fn parse(file: &str, text: &str) -> Vec<Scenario> {
         let mut scenarios: Vec<Scenario> = Vec::new();
-        let mut limits = Limits::default();
+        let mut limits = ScenarioLimits::default();
         for (number, line) in (1..).zip(text.lines()) {
-            let place = Place { file: file.to_owned(), line: number };
+            let place = ScenarioPosition { file: file.to_owned(), line: number };
             let words = line.trim();
             if words.is_empty() || words.starts_with('#') {
                 continue;
             }
             if !line.starts_with(char::is_whitespace) {
-                limits = Limits::default();
+                limits = ScenarioLimits::default();
                 scenarios.push(Scenario { name: words.to_owned(), steps: Vec::new() });
                 continue;
             }
@@ -99,7 +99,7 @@ impl Scenario {
             match read_line(words, &mut limits) {
                 Ok(None) => {}
                 Ok(Some((now, request, expected))) => {
-                    scenario.steps.push(Step { place, now, request, expected });
+                    scenario.steps.push(ScenarioStep { place, now, request, expected });
                 }
                 Err(why) => fail(&format!("{place}: {words:?}: {why}")),
             }
@@ -115,7 +115,7 @@ impl Scenario {
     /// # Panics
     /// If the engine says something else than the text.
     pub(crate) fn check(&self, engine: &mut impl Engine) {
-        for Step { place, now, request, expected } in &self.steps {
+        for ScenarioStep { place, now, request, expected } in &self.steps {
             let replies = engine.decide(*now, request);
             let said: Vec<_> =
                 request.all().iter().zip(replies).map(|(draw, reply)| words(draw.act(), reply)).collect();
@@ -132,25 +132,27 @@ impl Scenario {
 
 /// The limits that requests are under.
 #[derive(Debug, Default)]
-struct Limits {
-    limits: Vec<(Limit, Terms)>,
+struct ScenarioLimits {
+    limits: Vec<(Limit, DrawOptions)>,
     /// Whether a request has come since: further limits are others.
     are_used: bool,
 }
 
-type Line = (Micros, Draws, Vec<String>);
+type ScenarioLine = (Micros, Draws, Vec<String>);
 
 /// Reads a line: another limit, or what happens.
-fn read_line(line: &str, limits: &mut Limits) -> Result<Option<Line>, String> {
+fn read_line(line: &str, limits: &mut ScenarioLimits) -> Result<Option<ScenarioLine>, String> {
     let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     if !["limit", "shadow"].contains(&first) {
         limits.are_used = true;
         return read_step(line, &limits.limits).map(Some);
     }
     if limits.are_used {
-        *limits = Limits::default();
+        *limits = ScenarioLimits::default();
     }
-    limits.limits.push((read_limit(rest)?, Terms { is_shadow: first == "shadow", ..Terms::EXACT }));
+    limits
+        .limits
+        .push((read_limit(rest)?, DrawOptions { is_shadow: first == "shadow", ..DrawOptions::EXACT }));
     Ok(None)
 }
 
@@ -159,33 +161,33 @@ fn read_limit(text: &str) -> Result<Limit, String> {
     let (law, quota) = text.split_at(at);
     let words: Vec<_> = law.split_whitespace().collect();
     let law = match words[..] {
-        ["token_bucket"] => Law::TokenBucket,
-        ["leaky_bucket"] => Law::LeakyBucket(Leak::Meter),
-        ["leaky_bucket", "queue"] => Law::LeakyBucket(Leak::Queue),
-        ["fixed_window"] => Law::FixedWindow(Align::Wall(Zone::UTC)),
-        ["fixed_window", "first_hit"] => Law::FixedWindow(Align::FirstHit),
+        ["token_bucket"] => Algorithm::TokenBucket,
+        ["leaky_bucket"] => Algorithm::LeakyBucket(Leak::Meter),
+        ["leaky_bucket", "queue"] => Algorithm::LeakyBucket(Leak::Queue),
+        ["fixed_window"] => Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
+        ["fixed_window", "first_hit"] => Algorithm::FixedWindow(Align::FirstHit),
         ["fixed_window", zone] => {
-            Law::FixedWindow(Align::Wall(zone.parse::<Zone>().map_err(|error| error.to_string())?))
+            Algorithm::FixedWindow(Align::Wall(zone.parse::<Zone>().map_err(|error| error.to_string())?))
         }
-        ["sliding_window_counter"] => Law::SlidingWindowCounter,
-        ["sliding_window_log"] => Law::SlidingWindowLog(LogSize::Modest),
-        ["concurrency"] => Law::Concurrency,
+        ["sliding_window_counter"] => Algorithm::SlidingWindowCounter,
+        ["sliding_window_log"] => Algorithm::SlidingWindowLog(LogSize::Modest),
+        ["concurrency"] => Algorithm::Concurrency,
         _ => return Err(format!("there is no law {:?}", words.join(" "))),
     };
     let quota = quota.parse::<Quota>().map_err(|error| error.to_string())?;
     Limit::new(law, quota).map_err(|error| error.to_string())
 }
 
-fn read_step(line: &str, limits: &[(Limit, Terms)]) -> Result<Line, String> {
+fn read_step(line: &str, limits: &[(Limit, DrawOptions)]) -> Result<ScenarioLine, String> {
     let mut words = line.split_whitespace().peekable();
     let mut next = |what: &str| words.next().ok_or(format!("write {what} here"));
     let now = read_time(next("when it happens")?)?;
     let verb = next("what happens")?;
     let mut act = match verb {
-        "take" => Act::Take(read_ask(next("how many units")?)?),
-        "look" => Act::Look(read_ask(next("how many units")?)?),
-        "give" => Act::Give(read_number(next("how many units")?)?),
-        "clear" => Act::Clear,
+        "take" => Op::Take(read_ask(next("how many units")?)?),
+        "look" => Op::Look(read_ask(next("how many units")?)?),
+        "give" => Op::Give(read_number(next("how many units")?)?),
+        "clear" => Op::Clear,
         _ => return Err("it takes, looks, gives or clears".to_owned()),
     };
     let mut permit = PermitId::default();
@@ -211,11 +213,11 @@ fn read_step(line: &str, limits: &[(Limit, Terms)]) -> Result<Line, String> {
 }
 
 /// The same, refused if a queue would delay it by more.
-fn wait(act: Act, patience: Span) -> Act {
+fn wait(act: Op, patience: Span) -> Op {
     match act {
-        Act::Take(ask) => Act::Take(ask.within(patience)),
-        Act::Look(ask) => Act::Look(ask.within(patience)),
-        Act::Give(_) | Act::Clear => act,
+        Op::Take(ask) => Op::Take(ask.within(patience)),
+        Op::Look(ask) => Op::Look(ask.within(patience)),
+        Op::Give(_) | Op::Clear => act,
     }
 }
 
@@ -231,10 +233,10 @@ fn read_span(text: &str) -> Result<Span, String> {
     }
 }
 
-fn read_ask(text: &str) -> Result<Ask, String> {
+fn read_ask(text: &str) -> Result<Amount, String> {
     match text.split_once("..") {
-        Some((least, most)) => Ok(Ask::between(read_number(least)?, read_number(most)?)),
-        None => read_number(text).map(Ask::exactly),
+        Some((least, most)) => Ok(Amount::between(read_number(least)?, read_number(most)?)),
+        None => read_number(text).map(Amount::exactly),
     }
 }
 
@@ -242,14 +244,14 @@ fn read_number<N: std::str::FromStr>(text: &str) -> Result<N, String> {
     text.parse().map_err(|_| format!("{text:?} is no number"))
 }
 
-fn words(act: Act, reply: Reply) -> String {
+fn words(act: Op, reply: EngineReply) -> String {
     let left = reply.remaining;
     let is_range = act.ask().at_least() < act.ask().at_most();
     let granted = match (reply.answer, reply.retry) {
-        (Answer::Refused, Some(Retry::After(span))) => return format!("deny, retry in {span}"),
-        (Answer::Refused, _) => return "deny, never".to_owned(),
-        (Answer::Granted(units), _) if is_range => format!("allow {units}"),
-        (Answer::Granted(_) | Answer::Spared, _) => "allow".to_owned(),
+        (DrawOutcome::Refused, Some(Retry::After(span))) => return format!("deny, retry in {span}"),
+        (DrawOutcome::Refused, _) => return "deny, never".to_owned(),
+        (DrawOutcome::Granted(units), _) if is_range => format!("allow {units}"),
+        (DrawOutcome::Granted(_) | DrawOutcome::Spared, _) => "allow".to_owned(),
     };
     match reply.delay.is_zero() {
         true => format!("{granted}, {left} left"),
@@ -260,11 +262,11 @@ fn words(act: Act, reply: Reply) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::Accounts;
+    use crate::key_engine::KeyEngines;
 
     fn check(text: &str) {
         let scenarios = Scenario::parse("some.txt", text);
-        scenarios.iter().for_each(|scenario| scenario.check(&mut Accounts::of_cells()));
+        scenarios.iter().for_each(|scenario| scenario.check(&mut KeyEngines::of_cells()));
     }
 
     fn said_by(failing: impl FnOnce() + std::panic::UnwindSafe) -> String {

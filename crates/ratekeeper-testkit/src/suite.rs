@@ -10,21 +10,21 @@ use crate::scenario::Scenario;
 use crate::trace::{Trace, traces};
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use ratekeeper_core::{Align, Law, Leak, LogSize, Span, Zone};
+use ratekeeper_core::{Algorithm, Align, Leak, LogSize, Span, Zone};
 
 /// Every law, and what tests call it.
-pub fn laws() -> [(&'static str, Law); 9] {
+pub fn laws() -> [(&'static str, Algorithm); 9] {
     let berlin = "Europe/Berlin".parse::<Zone>().must("there is such a zone");
     [
-        ("token_bucket", Law::TokenBucket),
-        ("leaky_meter", Law::LeakyBucket(Leak::Meter)),
-        ("leaky_queue", Law::LeakyBucket(Leak::Queue)),
-        ("wall_window", Law::FixedWindow(Align::Wall(Zone::UTC))),
-        ("berlin_window", Law::FixedWindow(Align::Wall(berlin))),
-        ("first_hit_window", Law::FixedWindow(Align::FirstHit)),
-        ("sliding_window_counter", Law::SlidingWindowCounter),
-        ("sliding_window_log", Law::SlidingWindowLog(LogSize::Modest)),
-        ("concurrency", Law::Concurrency),
+        ("token_bucket", Algorithm::TokenBucket),
+        ("leaky_meter", Algorithm::LeakyBucket(Leak::Meter)),
+        ("leaky_queue", Algorithm::LeakyBucket(Leak::Queue)),
+        ("wall_window", Algorithm::FixedWindow(Align::Wall(Zone::UTC))),
+        ("berlin_window", Algorithm::FixedWindow(Align::Wall(berlin))),
+        ("first_hit_window", Algorithm::FixedWindow(Align::FirstHit)),
+        ("sliding_window_counter", Algorithm::SlidingWindowCounter),
+        ("sliding_window_log", Algorithm::SlidingWindowLog(LogSize::Modest)),
+        ("concurrency", Algorithm::Concurrency),
     ]
 }
 
@@ -32,7 +32,7 @@ pub fn laws() -> [(&'static str, Law); 9] {
 ///
 /// # Panics
 /// If none is called so.
-pub fn law(name: &str) -> Law {
+pub fn law(name: &str) -> Algorithm {
     let found = laws().into_iter().find(|(other, _)| *other == name);
     found.unwrap_or_else(|| panic!("no law is called {name}")).1
 }
@@ -56,19 +56,19 @@ macro_rules! test_each_law {
 
 /// How many random cases an engine is tried with.
 #[derive(Clone, Copy, Debug)]
-pub enum Cases {
+pub enum SuiteCases {
     /// As many as a property gets.
     Many,
     /// A few, for those that take hundreds of times as long.
     Few,
 }
 
-impl Cases {
+impl SuiteCases {
     fn runner(self) -> TestRunner {
         let usual = Config { failure_persistence: None, ..Config::default() };
         let cases = match self {
-            Cases::Many => usual.cases,
-            Cases::Few => (usual.cases / 200).max(16),
+            SuiteCases::Many => usual.cases,
+            SuiteCases::Few => (usual.cases / 200).max(16),
         };
         TestRunner::new(Config { cases, ..usual })
     }
@@ -90,7 +90,7 @@ pub fn check_scenarios<E: Engine>(new: impl Fn() -> E) {
 ///
 /// # Panics
 /// If one says something else than the model.
-pub fn check_traces<E: Engine>(law: Law, back: Span, cases: Cases, new: impl Fn(&Trace) -> E) {
+pub fn check_traces<E: Engine>(law: Algorithm, back: Span, cases: SuiteCases, new: impl Fn(&Trace) -> E) {
     check(&traces(law, back), cases, |trace| trace.check(&mut new(&trace)));
 }
 
@@ -98,11 +98,11 @@ pub fn check_traces<E: Engine>(law: Law, back: Span, cases: Cases, new: impl Fn(
 ///
 /// # Panics
 /// If one says something else than the models.
-pub fn check_requests<E: Engine>(cases: Cases, new: impl Fn() -> E) {
+pub fn check_requests<E: Engine>(cases: SuiteCases, new: impl Fn() -> E) {
     check(&requests(), cases, |requests| requests.check(&mut new()));
 }
 
-fn check<S: Strategy>(strategy: &S, cases: Cases, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
+fn check<S: Strategy>(strategy: &S, cases: SuiteCases, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
     if let Err(error) = cases.runner().run(strategy, test) {
         panic!("{error}");
     }

@@ -1,32 +1,32 @@
 //! Traces: what may happen to one key, at its worst.
 
-use crate::account::Account;
 use crate::engine::Engine;
+use crate::key_engine::KeyEngine;
 use crate::model::Model;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::sample::select;
 use proptest::test_runner::TestCaseError;
 use ratekeeper_core::{
-    Act, Ask, Draws, Law, Limit, LogSize, Micros, PermitId, Quota, Retry, Scope, Span, Terms,
+    Algorithm, Amount, DrawOptions, Draws, Limit, LogSize, Micros, Op, PermitId, Quota, Retry, Scope, Span,
 };
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
-struct Op {
+struct TraceOp {
     /// How the clock moves first.
-    shift: Shift,
+    shift: ClockShift,
     /// Which of the trace's limits is in force.
     limit: usize,
     /// What is asked.
-    act: Act,
+    act: Op,
     /// Who asks, under a concurrency limit.
     permit: PermitId,
 }
 
 /// How the clock moves.
 #[derive(Clone, Copy, Debug)]
-enum Shift {
+enum ClockShift {
     /// Not at all, or forward.
     Forward(Span),
     /// Back.
@@ -41,7 +41,7 @@ pub struct Trace {
     /// The limits it is under, one after the other: the same law, different quotas.
     limits: Vec<Limit>,
     /// What happens.
-    ops: Vec<Op>,
+    ops: Vec<TraceOp>,
     /// How far behind the latest time it has shown the clock may fall.
     back: Span,
 }
@@ -63,16 +63,16 @@ impl Trace {
         let mut draws = Draws::new();
         for (index, op) in self.ops.iter().enumerate() {
             now = match op.shift {
-                Shift::Forward(span) => now.plus(span),
-                Shift::Back(span) => now.less(span),
-                Shift::Retry => now.plus(come_back),
+                ClockShift::Forward(span) => now.plus(span),
+                ClockShift::Back(span) => now.less(span),
+                ClockShift::Retry => now.plus(come_back),
             };
             now = now.min(HORIZON).max(latest.less(self.back));
             latest = latest.max(now);
             let limit = self.limits[op.limit % self.limits.len()];
             draws.clear();
             draws.push("the key".into(), Scope(0), limit, op.act, op.permit);
-            draws.set_terms(Terms::EXACT);
+            draws.set_terms(DrawOptions::EXACT);
             let (told, expected) = (engine.decide(now, &draws), model.act(now, &limit, op.act, op.permit));
             if told != [expected] {
                 return Err(TestCaseError::fail(format!(
@@ -89,13 +89,13 @@ impl Trace {
 
     /// Whether the clock steps back on the way.
     pub fn steps_back(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op.shift, Shift::Back(_)))
+        self.ops.iter().any(|op| matches!(op.shift, ClockShift::Back(_)))
     }
 }
 
 /// Traces under a law: any quota it takes, any cost, and any clock that falls no further behind than `back`; nor, where quotas
 /// change, than a second, unless `back` is [`Span::MAX`].
-pub(crate) fn traces(law: Law, back: Span) -> impl Strategy<Value = Trace> {
+pub(crate) fn traces(law: Algorithm, back: Span) -> impl Strategy<Value = Trace> {
     vec(limits(law), 1..3).prop_flat_map(move |limits| {
         let (first, spans) = (limits[0], spans(&limits));
         let ops = vec(op(&first, spans), 1..40);
@@ -108,9 +108,9 @@ pub(crate) fn traces(law: Law, back: Span) -> impl Strategy<Value = Trace> {
     })
 }
 
-fn limits(law: Law) -> impl Strategy<Value = Limit> {
+fn limits(law: Algorithm) -> impl Strategy<Value = Limit> {
     let most = match law {
-        Law::SlidingWindowLog(LogSize::Modest) => Limit::MODEST_LOG,
+        Algorithm::SlidingWindowLog(LogSize::Modest) => Limit::MODEST_LOG,
         _ => 10_000_000,
     };
     let amounts =
@@ -134,7 +134,9 @@ fn limits(law: Law) -> impl Strategy<Value = Limit> {
         move |(amount, per, burst)| {
             let quota = Quota::new(amount.min(most), per).ok()?;
             let quota = match (law, burst) {
-                (Law::TokenBucket | Law::LeakyBucket(_), Some(burst)) => quota.with_burst(burst).ok()?,
+                (Algorithm::TokenBucket | Algorithm::LeakyBucket(_), Some(burst)) => {
+                    quota.with_burst(burst).ok()?
+                }
                 _ => quota,
             };
             Limit::new(law, quota).ok()
@@ -157,23 +159,23 @@ fn spans(limits: &[Limit]) -> Vec<Span> {
 }
 
 /// A span and a little more.
-trait Plus {
+trait NearSpan {
     fn plus(self, micros: u64) -> Span;
 }
 
-impl Plus for Span {
+impl NearSpan for Span {
     fn plus(self, micros: u64) -> Span {
         Span::micros(self.get() + micros)
     }
 }
 
-fn op(limit: &Limit, spans: Vec<Span>) -> impl Strategy<Value = Op> + use<> {
+fn op(limit: &Limit, spans: Vec<Span>) -> impl Strategy<Value = TraceOp> + use<> {
     let shift = prop_oneof![
-        8 => select(spans.clone()).prop_map(Shift::Forward),
-        2 => (0..10_000_000_u64).prop_map(|micros| Shift::Forward(Span::micros(micros))),
-        1 => select(spans).prop_map(Shift::Back),
-        1 => (1..4_u64).prop_map(|years| Shift::Forward(Span::micros(years * Span::YEAR.get()))),
-        3 => Just(Shift::Retry),
+        8 => select(spans.clone()).prop_map(ClockShift::Forward),
+        2 => (0..10_000_000_u64).prop_map(|micros| ClockShift::Forward(Span::micros(micros))),
+        1 => select(spans).prop_map(ClockShift::Back),
+        1 => (1..4_u64).prop_map(|years| ClockShift::Forward(Span::micros(years * Span::YEAR.get()))),
+        3 => Just(ClockShift::Retry),
     ];
     let capacity = limit.capacity();
     let costs = prop_oneof![
@@ -184,20 +186,20 @@ fn op(limit: &Limit, spans: Vec<Span>) -> impl Strategy<Value = Op> + use<> {
     let patience = prop_oneof![4 => Just(Span::MAX), 1 => (0..2_000_000_u64).prop_map(Span::micros)];
     let take = (costs, any::<Option<u16>>(), patience).prop_map(|(cost, more, patience)| {
         let ask = match more {
-            Some(more) if more % 4 == 0 => Ask::between(cost, cost.saturating_add(u32::from(more))),
-            _ => Ask::exactly(cost),
+            Some(more) if more % 4 == 0 => Amount::between(cost, cost.saturating_add(u32::from(more))),
+            _ => Amount::exactly(cost),
         };
         ask.within(patience)
     });
     let act = prop_oneof![
-        14 => take.clone().prop_map(Act::Take),
-        2 => take.prop_map(Act::Look),
-        2 => (0..4_u32).prop_map(Act::Give),
-        1 => Just(Act::Give(u32::MAX)),
-        1 => Just(Act::Clear),
+        14 => take.clone().prop_map(Op::Take),
+        2 => take.prop_map(Op::Look),
+        2 => (0..4_u32).prop_map(Op::Give),
+        1 => Just(Op::Give(u32::MAX)),
+        1 => Just(Op::Clear),
     ];
     let limit = prop_oneof![6 => Just(0_usize), 1 => Just(1)];
-    (shift, limit, act, 0..6_u64).prop_map(|(shift, limit, act, permit)| Op {
+    (shift, limit, act, 0..6_u64).prop_map(|(shift, limit, act, permit)| TraceOp {
         shift,
         limit,
         act,

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
 
-use ratekeeper_testkit::servers::{Brand, Cluster, Connection, RedisServer, Sentinels};
+use ratekeeper_testkit::servers::{Brand, RedisServer, RespClient, Sentinels, TestCluster};
 use ratekeeper_testkit::{PATIENCE, within};
 
 #[test]
@@ -25,7 +25,7 @@ fn sentinels_and_servers_may_have_passwords() {
         for (address, password) in
             [(fleet.addresses()[0].clone(), "of sentinels"), (fleet.servers()[1].address(), "of data")]
         {
-            let mut client = Connection::tcp(&address).unwrap();
+            let mut client = RespClient::tcp(&address).unwrap();
             assert!(client.ask(&["ROLE"]).unwrap().error().unwrap().starts_with("NOAUTH"));
             client.ask(&["AUTH", password]).unwrap().done();
             client.ask(&["ROLE"]).unwrap().done();
@@ -50,14 +50,14 @@ fn sentinels_replace_a_paused_master_and_one_that_is_well() {
     within(PATIENCE, "who was paused is told", || (fleet.servers()[first].role() == "slave").then_some(()));
 }
 
-fn owners(cluster: &Cluster) -> Vec<usize> {
+fn owners(cluster: &TestCluster) -> Vec<usize> {
     [0, 6000, 16383].map(|slot| cluster.owner(slot)).to_vec()
 }
 
 #[test]
 fn a_cluster_gives_the_slots_of_a_killed_master_to_its_replica() {
     for brand in Brand::ALL {
-        let mut cluster = Cluster::setup(brand).start();
+        let mut cluster = TestCluster::setup(brand).start();
         assert_eq!((owners(&cluster), cluster.nodes().len()), (vec![0, 1, 2], 6));
         assert_eq!(cluster.slot("{user}a"), cluster.slot("{user}b"));
         assert_eq!(cluster.kill_owner(0), 0);
@@ -74,13 +74,13 @@ fn a_cluster_gives_the_slots_of_a_killed_master_to_its_replica() {
 
 /// Asks a node as a client does that does not know better.
 fn ask(node: &RedisServer, words: &[&str]) -> String {
-    let reply = Connection::tcp(&node.address()).unwrap().ask(words).unwrap();
+    let reply = RespClient::tcp(&node.address()).unwrap().ask(words).unwrap();
     reply.error().map_or_else(|| reply.text(), str::to_owned)
 }
 
 #[test]
 fn slots_move_with_their_keys_also_to_a_new_node() {
-    let mut cluster = Cluster::setup(Brand::Redis).without_replicas().start();
+    let mut cluster = TestCluster::setup(Brand::Redis).without_replicas().start();
     let slot = cluster.slot("{a}");
     let old = cluster.owner(slot);
     for index in 0..250 {

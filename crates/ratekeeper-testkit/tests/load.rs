@@ -1,14 +1,14 @@
 //! Clients of a limiter that is one line long.
 
-use ratekeeper_testkit::load::{Load, Target};
+use ratekeeper_testkit::load::{LoadPlan, Target};
 use ratekeeper_testkit::servers::RedisServer;
 use std::time::Duration;
 
 const HUNDRED: &str = "return {redis.call('INCR', KEYS[1]) > 100 and 1 or 0, 'and more'}";
 
-fn hundred(servers: &[&RedisServer]) -> Load {
+fn hundred(servers: &[&RedisServer]) -> LoadPlan {
     let targets = servers.iter().map(|server| Target::Resp(server.address()));
-    Load::on(targets).words(&["EVAL", HUNDRED, "1", "{key}"])
+    LoadPlan::on(targets).words(&["EVAL", HUNDRED, "1", "{key}"])
 }
 
 #[test]

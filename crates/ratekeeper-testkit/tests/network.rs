@@ -1,7 +1,7 @@
 //! Islands that are cut off.
 
 use ratekeeper_testkit::PATIENCE;
-use ratekeeper_testkit::servers::{Brand, Connection, Network, RedisServer, Reply};
+use ratekeeper_testkit::servers::{Brand, Network, RedisServer, RespClient, RespReply};
 use std::io::ErrorKind;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn an_island_is_silent_while_it_is_cut_off() {
     assert_ne!(near.address(), far.address());
     let server = RedisServer::setup(Brand::Redis).on(&near).start();
     assert!(server.address().starts_with(near.address()));
-    let mut client = Connection::tcp(&server.address()).unwrap();
+    let mut client = RespClient::tcp(&server.address()).unwrap();
     client.ask(&["SET", "a", "1"]).unwrap().done();
 
     near.cut().unwrap();
@@ -28,7 +28,7 @@ fn an_island_is_silent_while_it_is_cut_off() {
     assert_eq!(server.command(&["GET", "a"]).integer(), 1);
     near.join().unwrap();
     client.set_patience(PATIENCE).unwrap();
-    assert_eq!(client.read().unwrap(), Reply::Integer(2));
+    assert_eq!(client.read().unwrap(), RespReply::Integer(2));
 
     // Islands reach each other, and the far one alone is cut off.
     let replica = RedisServer::setup(Brand::Redis)
@@ -48,7 +48,7 @@ fn an_island_is_silent_while_it_is_cut_off() {
     near.part_from(&far).unwrap();
     client.ask(&["SET", "b", "2"]).unwrap().done();
     assert_eq!(client.ask(&["WAIT", "1", "200"]).unwrap().integer(), 0);
-    let mut other = Connection::tcp(&replica.address()).unwrap();
+    let mut other = RespClient::tcp(&replica.address()).unwrap();
     assert_eq!(other.ask(&["GET", "b"]).unwrap().integer(), 1);
     near.meet(&far).unwrap();
     assert_eq!(client.ask(&["WAIT", "1", "20000"]).unwrap().integer(), 1);

@@ -1,7 +1,7 @@
 //! One server at a time: that it can be told what to do, stopped in every way, and started anew.
 
 use ratekeeper_core::Micros;
-use ratekeeper_testkit::servers::{Brand, Connection, RedisServer, Reply};
+use ratekeeper_testkit::servers::{Brand, RedisServer, RespClient, RespReply};
 use ratekeeper_testkit::{PATIENCE, within};
 use std::fs;
 use std::net::TcpStream;
@@ -19,17 +19,20 @@ fn is_alive(id: u32) -> bool {
 fn each_brand_answers() {
     for brand in Brand::ALL {
         let server = RedisServer::setup(brand).start();
-        assert_eq!(server.command(&["SET", "a", "1"]), Reply::Simple("OK".to_owned()));
-        assert_eq!(server.command(&["INCRBY", "a", "41"]), Reply::Integer(42));
+        assert_eq!(server.command(&["SET", "a", "1"]), RespReply::Simple("OK".to_owned()));
+        assert_eq!(server.command(&["INCRBY", "a", "41"]), RespReply::Integer(42));
         assert_eq!(server.command(&["GET", "a"]).integer(), 42);
-        assert_eq!(server.command(&["GET", "b"]), Reply::Nil);
+        assert_eq!(server.command(&["GET", "b"]), RespReply::Nil);
         let both = server.command(&["EVAL", "return {redis.call('TIME')[1] ~= nil, {1, 'x'}}", "0"]);
-        assert_eq!(both.array()[1], Reply::Array(vec![Reply::Integer(1), Reply::Bulk(b"x".to_vec())]));
+        assert_eq!(
+            both.array()[1],
+            RespReply::Array(vec![RespReply::Integer(1), RespReply::Bulk(b"x".to_vec())])
+        );
         assert!(server.command(&["NOSUCH"]).error().unwrap().starts_with("ERR unknown command"));
         let has_name = server.command(&["INFO", "server"]).field("valkey_version").is_some();
         assert_eq!(has_name, brand == Brand::Valkey);
         // Its clients come by TCP.
-        let mut client = Connection::tcp(&server.address()).unwrap();
+        let mut client = RespClient::tcp(&server.address()).unwrap();
         assert_eq!(client.ask(&["GET", "a"]).unwrap().text(), "42");
         assert_eq!(server.url(), format!("redis://{}", server.address()));
     }
@@ -38,7 +41,7 @@ fn each_brand_answers() {
 #[test]
 fn a_paused_server_is_silent_and_goes_on() {
     let server = RedisServer::start();
-    let mut client = Connection::tcp(&server.address()).unwrap();
+    let mut client = RespClient::tcp(&server.address()).unwrap();
     client.set_patience(Duration::from_millis(100)).unwrap();
     server.pause();
     assert!(client.ask(&["INCR", "a"]).is_err());
@@ -46,7 +49,7 @@ fn a_paused_server_is_silent_and_goes_on() {
     server.resume();
     // What it was sent while it was paused is done now.
     client.set_patience(PATIENCE).unwrap();
-    assert_eq!(client.read().unwrap(), Reply::Integer(1));
+    assert_eq!(client.read().unwrap(), RespReply::Integer(1));
 }
 
 #[test]
@@ -84,7 +87,7 @@ fn a_dropped_server_is_gone_with_its_folder() {
 fn passwords_users_and_memory_are_as_told() {
     let setup = RedisServer::setup(Brand::Redis).password("pa55").user("app", "on >s3cret ~app:* +@all");
     let server = setup.set("maxmemory", "20mb").set("maxmemory-policy", "allkeys-lru").start();
-    let mut client = Connection::tcp(&server.address()).unwrap();
+    let mut client = RespClient::tcp(&server.address()).unwrap();
     assert!(client.ask(&["PING"]).unwrap().error().unwrap().starts_with("NOAUTH"));
     client.ask(&["AUTH", "pa55"]).unwrap().done();
     client.ask(&["PING"]).unwrap().done();
@@ -111,7 +114,7 @@ fn a_clock_of_its_own_goes_forth_and_back() {
         }
         // How long something takes stays true.
         let mut client = server.connect().unwrap();
-        assert_eq!(client.ask(&["BLPOP", "nothing", "0.05"]).unwrap(), Reply::Nil);
+        assert_eq!(client.ask(&["BLPOP", "nothing", "0.05"]).unwrap(), RespReply::Nil);
         // To the microsecond, at once and each time.
         for micros in [1_700_000_000_000_000, 4_102_444_800_999_999, 1_709_210_096_123_457] {
             server.stop_clock(Micros::new(micros));

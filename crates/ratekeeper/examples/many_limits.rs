@@ -4,20 +4,20 @@
 
 #![expect(clippy::print_stdout, reason = "an example shows what happens")]
 
-use ratekeeper::{Align, Decision, Key, Law, Limit, Limiter, Quota, Request, Retry};
+use ratekeeper::{Algorithm, Align, Decision, Key, KeyedRequest, Limit, Limiter, Quota, Retry};
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let berlin = "Europe/Berlin".parse()?;
     let limiter = Limiter::new(vec![
         // Five at once and then one every three seconds; about six in any hour; forty from midnight to midnight.
-        Limit::new(Law::TokenBucket, "20/min burst 5".parse()?)?,
-        Limit::new(Law::SlidingWindowCounter, Quota::per_hour(6))?,
-        Limit::new(Law::FixedWindow(Align::Wall(berlin)), "40/day".parse()?)?,
+        Limit::new(Algorithm::TokenBucket, "20/min burst 5".parse()?)?,
+        Limit::new(Algorithm::SlidingWindowCounter, Quota::per_hour(6))?,
+        Limit::new(Algorithm::FixedWindow(Align::Wall(berlin)), "40/day".parse()?)?,
     ])?;
     // A key of two parts: no spelling of one tenant's name can meet another's.
     let key = Key::new(["tenant:7", "/v1/chat"])?;
-    let cost = |units: u32| Request::from(&key).cost(units);
+    let cost = |units: u32| KeyedRequest::from(&key).cost(units);
 
     tell("a fresh key", &limiter.peek_now(&key));
     tell("take 4", &limiter.check_now(cost(4)));

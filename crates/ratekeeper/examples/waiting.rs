@@ -4,7 +4,7 @@
 
 #![expect(clippy::print_stdout, reason = "an example shows what happens")]
 
-use ratekeeper::{Law, Leak, Limit, Limiter, Quota};
+use ratekeeper::{Algorithm, Leak, Limit, Limiter, Quota};
 use std::error::Error;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -31,7 +31,7 @@ async fn until_a_deadline() -> Result<(), Box<dyn Error>> {
 
 /// A leaky queue gives everyone a turn, first come first served: a burst goes in, a steady stream comes out.
 async fn in_a_queue() -> Result<(), Box<dyn Error>> {
-    let limit = Limit::new(Law::LeakyBucket(Leak::Queue), "20/s burst 5".parse()?)?;
+    let limit = Limit::new(Algorithm::LeakyBucket(Leak::Queue), "20/s burst 5".parse()?)?;
     let (limiter, begun) = (Limiter::new(limit)?, Instant::now());
     let jobs = (1..=5).map(|job| {
         let limiter = limiter.clone();
@@ -49,7 +49,7 @@ async fn in_a_queue() -> Result<(), Box<dyn Error>> {
 
 /// A permit frees its place when it is dropped; one whose holder died would lapse after the limit's minute.
 async fn for_a_place() -> Result<(), Box<dyn Error>> {
-    let limiter = Limiter::new(Limit::new(Law::Concurrency, Quota::per_minute(1))?)?;
+    let limiter = Limiter::new(Limit::new(Algorithm::Concurrency, Quota::per_minute(1))?)?;
     let permit = limiter.hold("database").await?;
     println!("one query runs; a second is let in: {}", limiter.hold("database").await.is_ok());
     let query = tokio::spawn(async move {

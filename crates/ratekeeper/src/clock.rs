@@ -42,34 +42,34 @@ pub struct SystemClock {
     /// When to look at the wall clock next, in microseconds since the origin.
     look_at: AtomicU64,
     /// What was seen of a step that is not believed yet.
-    step: Mutex<Step>,
+    step: Mutex<ClockStep>,
 }
 
 /// A step of the wall clock that is not believed yet.
 #[derive(Clone, Copy, Debug, Default)]
-struct Step {
+struct ClockStep {
     /// What the offset would be with it.
     offset: u64,
     /// In how many looks in a row it was seen.
     looks: u32,
 }
 
-impl Step {
+impl ClockStep {
     /// The offset after a look at the wall clock.
     fn corrected(&mut self, offset: u64, elapsed: u64, wall: u64) -> u64 {
         let right = wall.saturating_sub(elapsed);
         let is_small =
             right <= offset.saturating_add(MOST_FORWARD) && right >= offset.saturating_sub(MOST_BACK.get());
         if is_small {
-            *self = Step::default();
+            *self = ClockStep::default();
             return right.max(offset.saturating_sub(HOLD));
         }
         let is_same = self.looks > 0 && self.offset.abs_diff(right) <= ALIKE;
-        *self = Step { offset: right, looks: if is_same { self.looks + 1 } else { 1 } };
+        *self = ClockStep { offset: right, looks: if is_same { self.looks + 1 } else { 1 } };
         if self.looks < LOOKS {
             return offset;
         }
-        *self = Step::default();
+        *self = ClockStep::default();
         right
     }
 }
@@ -178,7 +178,7 @@ mod tests {
 
     /// What the clock shows, less the true time, after each of the looks at a wall clock that is so much ahead of it.
     fn shown(ahead: &[i64]) -> Vec<i64> {
-        let (mut step, mut offset) = (Step::default(), START);
+        let (mut step, mut offset) = (ClockStep::default(), START);
         let looks = (1..).zip(ahead).map(|(second, ahead)| {
             let elapsed = second * LOOK;
             offset = step.corrected(offset, elapsed, (START + elapsed).saturating_add_signed(*ahead));
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_clock_before_the_beginning_of_time_shows_the_beginning() {
-        assert_eq!(Step::default().corrected(0, 5_000_000, 0), 0);
+        assert_eq!(ClockStep::default().corrected(0, 5_000_000, 0), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A store in this process has nothing to tell. One that several processes share is elsewhere, may be away, and then
 //! every node enforces what its rules say for that case: somebody should see it.
 
-use crate::durations::Durations;
+use crate::duration_histogram::DurationHistogram;
 use ratekeeper_core::{KeyRef, Limit, Scope};
 use std::time::Duration;
 
@@ -97,11 +97,11 @@ pub struct ServerReport {
     /// Whether it may drop states of clients that are being refused: its memory is bounded and its policy lets it.
     pub may_forget: bool,
     /// How far its clock is ahead of this node's, or behind; nothing before it was first asked.
-    pub drift: Option<Drift>,
+    pub drift: Option<ClockDrift>,
     /// How long its answers took.
-    pub calls: Durations,
+    pub calls: DurationHistogram,
     /// Calls that got no answer, by what went wrong.
-    pub failures: FailureCounts,
+    pub failures: StoreFailureCounts,
     /// Errors that it answered with, and attempts to use it that failed, by cause.
     pub errors: StoreErrorCounts,
     /// How many connections were made beyond those that it began with.
@@ -241,26 +241,26 @@ impl StoreErrorCounts {
 
 /// How far a clock is off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drift {
+pub enum ClockDrift {
     /// It is ahead by so much.
     Ahead(Duration),
     /// It is behind by so much.
     Behind(Duration),
 }
 
-impl Drift {
+impl ClockDrift {
     /// In seconds, below zero if it is behind.
     pub fn secs(self) -> f64 {
         match self {
-            Drift::Ahead(by) => by.as_secs_f64(),
-            Drift::Behind(by) => -by.as_secs_f64(),
+            ClockDrift::Ahead(by) => by.as_secs_f64(),
+            ClockDrift::Behind(by) => -by.as_secs_f64(),
         }
     }
 }
 
-/// Calls that got no answer: see [`Failure`](crate::Failure).
+/// Calls that got no answer: see [`StoreFailure`](crate::StoreFailure).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FailureCounts {
+pub struct StoreFailureCounts {
     /// None came in time.
     pub timeout: u64,
     /// The server could not be reached.

@@ -2,44 +2,46 @@
 //!
 //! A store of many nodes lends units ahead (`ALGORITHMS.md`, *Leases*). Here is what a node does with them: it spends them
 //! while the lease lasts, measures how fast each key is drawn, says when to ask the store and for how much, and gives
-//! back what lies idle. Nothing here waits or sends: an [`Order`] says what to ask, and whoever has sent it says what
+//! back what lies idle. Nothing here waits or sends: an [`LeaseRenewal`] says what to ask, and whoever has sent it says what
 //! became of it, once.
 //!
 //! The rules that the limit rests on are kept here, whatever callers do. A unit is in hand only after the store has said
 //! so ([`Leases::settle`]). It leaves the hand when it is spent, told of or given back, and what was said of a lease is
 //! said once: an order carries a serial number, which changes with every order and every answer, and what comes with
 //! another number is void. An order without an answer makes the lease *mute*: it is spent up to its deadline and never
-//! spoken of again. The deadline counts from before the question was sent, on a [clock](table::Steady) that never goes
+//! spoken of again. The deadline counts from before the question was sent, on a [clock](table::MonotonicClock) that never goes
 //! back.
 //!
 //! All times are of one clock of this node, and handed in, except those that are said to be the store's.
 
-mod cell;
 mod claim;
+mod counters;
 mod demand;
+mod entry;
 mod group;
 mod hot;
 mod policy;
-#[cfg(test)]
-mod rules;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) mod sim;
-mod stats;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use crate::health::{KeyLease, LeaseCounts};
-use crate::memory::book::Book;
-use crate::memory::rounds::Rounds;
-use crate::memory::tag::Tag;
-use cell::Slot;
+use crate::memory::key_hash::KeyHash;
+use crate::memory::limit_table::LimitTable;
+use crate::memory::sweep_rounds::SweepRounds;
 pub(crate) use claim::Claim;
-pub(crate) use group::{Outstanding, RequestClaim, Wanted, is_leased, is_lendable, spared};
-use hot::Hot;
-use ratekeeper_core::{Ask, Key, KeyRef, Limit, Loan, Micros, Outcome, Report, Scope, State, Wish};
+use entry::EntryGuard;
+pub(crate) use group::{DrawClaim, DrawRenewal, PendingRequest, is_leased, is_lendable, spared};
+use hot::HotFields;
+use ratekeeper_core::{
+    Amount, DrawResult, Key, KeyRef, LeaseGrant, LeaseReport, LeaseRequest, Limit, Micros, Scope, State,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use table::{Locked, Table};
+use table::{LeaseShardGuard, LeaseTable};
 
 /// The longest key that is kept with its lease. A longer one is leased too, but what lies idle of it lapses, because
 /// nobody knows any more how to give it back.
@@ -48,66 +50,66 @@ const LONGEST_NAME: usize = 512;
 /// All leases of this node, in bounded memory.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    table: Table,
-    book: Book,
+    table: LeaseTable,
+    book: LimitTable,
     nodes: AtomicU32,
     /// Whether the store is away, so that whoever asks it only hears so.
     is_away: AtomicBool,
-    rounds: Rounds,
+    rounds: SweepRounds,
 }
 
 /// Whose units they are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whose<'a> {
+pub(crate) struct LeaseKey<'a> {
     /// Stands for all of this, and the law's family.
-    pub(crate) tag: Tag,
+    pub(crate) tag: KeyHash,
     pub(crate) key: KeyRef<'a>,
     pub(crate) scope: Scope,
 }
 
 /// What is to be done with a draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spend {
+pub(crate) enum SpendOutcome {
     /// It is granted.
-    Spent(Spent),
+    Spent(SpentUnits),
     /// The store is to be asked for it, but for the units that are claimed here, and for what the order says too.
-    Ask { order: Option<Order>, claim: Option<Claim> },
+    Ask { order: Option<LeaseRenewal>, claim: Option<Claim> },
     /// It is refused: the store had nothing left a moment ago.
-    Paused(Outcome),
+    Paused(DrawResult),
 }
 
-impl Spend {
+impl SpendOutcome {
     /// The store is to be asked for all of it, and for nothing else.
-    pub(crate) const ASK: Spend = Spend::Ask { order: None, claim: None };
+    pub(crate) const ASK: SpendOutcome = SpendOutcome::Ask { order: None, claim: None };
 }
 
 /// Units that were spent from hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spent {
+pub(crate) struct SpentUnits {
     /// What the limit says, as of the store's time.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: DrawResult,
     /// Shows which lease they were of, and what had been said of it: for [`Leases::put_back`].
-    pub(crate) receipt: Receipt,
+    pub(crate) receipt: SpendReceipt,
     /// To be sent by and by, so that there is always something in hand.
-    pub(crate) order: Option<Order>,
+    pub(crate) order: Option<LeaseRenewal>,
 }
 
 /// Which lease, and what had been said of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Receipt(u32);
+pub(crate) struct SpendReceipt(u32);
 
 /// What to tell the store of a key, and what to ask it for. Whoever takes one settles it in one of the four ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Order {
-    pub(crate) tag: Tag,
-    pub(crate) report: Report,
-    pub(crate) wish: Wish,
+pub(crate) struct LeaseRenewal {
+    pub(crate) tag: KeyHash,
+    pub(crate) report: LeaseReport,
+    pub(crate) wish: LeaseRequest,
     /// When it was made, which is before it is sent.
     asked_at: Micros,
     serial: u32,
 }
 
-impl Order {
+impl LeaseRenewal {
     /// When it was made, which is before it is sent.
     pub(crate) fn asked_at(&self) -> Micros {
         self.asked_at
@@ -116,23 +118,23 @@ impl Order {
 
 /// An order for which no draw tells whose it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Errand {
-    pub(crate) order: Order,
+pub(crate) struct DetachedRenewal {
+    pub(crate) order: LeaseRenewal,
     pub(crate) limit: Limit,
-    pub(crate) name: Arc<Name>,
+    pub(crate) name: Arc<KeyName>,
 }
 
 /// What a key is called.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Name {
+pub(crate) struct KeyName {
     pub(crate) key: Key,
     pub(crate) scope: Scope,
 }
 
 /// What the store said to an order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
-    pub(crate) loan: Loan,
+pub(crate) struct LeaseReply {
+    pub(crate) loan: LeaseGrant,
     /// What it remembers after that, with all that is lent counted as taken; nothing if it did not say.
     pub(crate) seen: Option<State>,
     /// The store's time then.
@@ -142,11 +144,11 @@ pub(crate) struct Told {
 impl Leases {
     /// Leases of up to so many keys, rounded up to whole shards.
     pub(crate) fn new(cells: usize) -> Leases {
-        let table = Table::new(cells);
+        let table = LeaseTable::new(cells);
         Leases {
-            rounds: Rounds::new(table.shards()),
+            rounds: SweepRounds::new(table.shards()),
             table,
-            book: Book::new(),
+            book: LimitTable::new(),
             nodes: AtomicU32::new(1),
             is_away: AtomicBool::new(false),
         }
@@ -164,32 +166,36 @@ impl Leases {
 
     /// Has what draws with these tags need near when they come: for batches.
     #[inline]
-    pub(crate) fn touch(&self, tags: &[Tag]) {
+    pub(crate) fn touch(&self, tags: &[KeyHash]) {
         self.table.touch(tags);
     }
 
     /// Takes units from hand; or says that the store is to be asked.
     #[inline]
-    pub(crate) fn spend(&self, whose: &Whose<'_>, limit: &Limit, units: u32, now: Micros) -> Spend {
+    pub(crate) fn spend(&self, whose: &LeaseKey<'_>, limit: &Limit, units: u32, now: Micros) -> SpendOutcome {
         let mut locked = self.table.lock(whose.tag);
         let now = locked.clock.read(now);
         let found = locked.find(whose.tag).and_then(|index| Some((index, locked.line(index)?)));
         let Some((index, line)) = found else { return self.meet(&mut locked, whose, limit, units, now) };
-        let mut hot = Hot::read(line);
+        let mut hot = HotFields::read(line);
         // One comparison tells that there is enough, and that it is not yet time to ask for more.
         let is_plain = units <= hot.hand.saturating_sub(hot.low) && now < hot.ends;
         if is_plain && self.book.holds(hot.page, limit) {
             let outcome = hot.take(limit, units, now);
             hot.write_taken(line);
             locked.tally.spend(units);
-            return Spend::Spent(Spent { outcome, receipt: Receipt(hot.serial), order: None });
+            return SpendOutcome::Spent(SpentUnits {
+                outcome,
+                receipt: SpendReceipt(hot.serial),
+                order: None,
+            });
         }
         self.spend_slowly(&mut locked, index, whose, limit, units, now)
     }
 
     /// Puts back what was spent a moment ago for a request that another of its limits denies. If anything was said of the
     /// lease meanwhile, it is forfeited.
-    pub(crate) fn put_back(&self, tag: Tag, units: u32, receipt: Receipt) {
+    pub(crate) fn put_back(&self, tag: KeyHash, units: u32, receipt: SpendReceipt) {
         let mut shard = self.table.lock(tag);
         shard.tally.put_back(units);
         let found = shard.find(tag);
@@ -206,7 +212,7 @@ impl Leases {
     }
 
     /// What the key of an order is called, if that is known.
-    pub(crate) fn name(&self, tag: Tag) -> Option<Arc<Name>> {
+    pub(crate) fn name(&self, tag: KeyHash) -> Option<Arc<KeyName>> {
         let mut shard = self.table.lock(tag);
         let index = shard.find(tag)?;
         shard.slot(index)?.cold.name.clone()
@@ -214,7 +220,12 @@ impl Leases {
 
     /// Takes note of what the store said to an order. If this node is [closing](Leases::drain), gives an order that gives
     /// everything back.
-    pub(crate) fn settle(&self, order: &Order, told: Told, now: Micros) -> Option<Errand> {
+    pub(crate) fn settle(
+        &self,
+        order: &LeaseRenewal,
+        told: LeaseReply,
+        now: Micros,
+    ) -> Option<DetachedRenewal> {
         let mut shard = self.table.lock(order.tag);
         let now = shard.clock.about(now);
         shard.tally.lent += u64::from(told.loan.units);
@@ -234,7 +245,7 @@ impl Leases {
 
     /// Takes note that an order got no answer. Whether the store has heard of it is unknown, so nothing more is said of
     /// the lease.
-    pub(crate) fn settle_lost(&self, order: &Order) {
+    pub(crate) fn settle_lost(&self, order: &LeaseRenewal) {
         let mut shard = self.table.lock(order.tag);
         if let Some((mut slot, _)) = self.asked(&mut shard, order) {
             slot.lose(order.report.back);
@@ -244,7 +255,7 @@ impl Leases {
 
     /// Takes note that an order was never sent: everything is as if it had not been made. A node that is
     /// [closing](Leases::drain) has no other occasion to give back what it was about, which is forfeited.
-    pub(crate) fn settle_unsent(&self, order: &Order) {
+    pub(crate) fn settle_unsent(&self, order: &LeaseRenewal) {
         let mut shard = self.table.lock(order.tag);
         let is_closed = shard.is_closed;
         if let Some((mut slot, _)) = self.asked(&mut shard, order) {
@@ -257,7 +268,14 @@ impl Leases {
 
     /// Takes note of what the store said to a draw for which it was asked; before the order that went along is settled, if
     /// one did. `asked_at` is before it was sent.
-    pub(crate) fn note(&self, tag: Tag, limit: &Limit, ask: Ask, outcome: &Outcome, asked_at: Micros) {
+    pub(crate) fn note(
+        &self,
+        tag: KeyHash,
+        limit: &Limit,
+        ask: Amount,
+        outcome: &DrawResult,
+        asked_at: Micros,
+    ) {
         let mut shard = self.table.lock(tag);
         let asked_at = shard.clock.past(asked_at);
         let Some(mut slot) = shard.find(tag).and_then(|index| shard.slot(index)) else { return };
@@ -267,7 +285,7 @@ impl Leases {
     }
 
     /// Looks through the next shards: drops what is over, and collects orders that give back what lies idle.
-    pub(crate) fn sweep(&self, shards: usize, now: Micros, out: &mut Vec<Errand>) {
+    pub(crate) fn sweep(&self, shards: usize, now: Micros, out: &mut Vec<DetachedRenewal>) {
         let nodes = self.nodes.load(Relaxed);
         let visit = |next: usize| {
             let mut shard = self.table.lock_at(next);
@@ -297,7 +315,7 @@ impl Leases {
 
     /// Spends nothing from now on, and collects orders that give everything back. What is being asked for is given back
     /// when it is [settled](Leases::settle).
-    pub(crate) fn drain(&self, now: Micros, out: &mut Vec<Errand>) {
+    pub(crate) fn drain(&self, now: Micros, out: &mut Vec<DetachedRenewal>) {
         for next in 0..self.table.shards() {
             let mut shard = self.table.lock_at(next);
             let now = shard.clock.about(now);
@@ -314,7 +332,7 @@ impl Leases {
 
     /// What the store said last of a key under this limit, for whoever has to decide without it. It says so once: from then
     /// on, whoever decides knows better, until the store says something again.
-    pub(crate) fn news(&self, tag: Tag, limit: &Limit) -> Option<State> {
+    pub(crate) fn news(&self, tag: KeyHash, limit: &Limit) -> Option<State> {
         let mut shard = self.table.lock(tag);
         let index = shard.find(tag)?;
         let mut slot = shard.slot(index)?;
@@ -322,7 +340,7 @@ impl Leases {
     }
 
     /// How it stands with one key under this limit, for people; nothing if it has no place here.
-    pub(crate) fn describe(&self, tag: Tag, limit: &Limit, now: Micros) -> Option<KeyLease> {
+    pub(crate) fn describe(&self, tag: KeyHash, limit: &Limit, now: Micros) -> Option<KeyLease> {
         let mut shard = self.table.lock(tag);
         let now = shard.clock.about(now);
         let index = shard.find(tag)?;
@@ -344,12 +362,12 @@ impl Leases {
     #[cold]
     fn meet(
         &self,
-        shard: &mut Locked<'_>,
-        whose: &Whose<'_>,
+        shard: &mut LeaseShardGuard<'_>,
+        whose: &LeaseKey<'_>,
         limit: &Limit,
         units: u32,
         now: Micros,
-    ) -> Spend {
+    ) -> SpendOutcome {
         let may_have_a_place = units > 0 && !shard.is_closed && limit.can_lend();
         if may_have_a_place
             && let Some(page) = self.book.intern(whose.scope, limit, now)
@@ -358,26 +376,26 @@ impl Leases {
             slot.begin(page, now);
             slot.count(units);
             slot.ask();
-            return Spend::ASK;
+            return SpendOutcome::ASK;
         }
         shard.tally.asks += 1;
         shard.tally.crowded += u64::from(may_have_a_place);
-        Spend::ASK
+        SpendOutcome::ASK
     }
 
     /// All that is not plain: too little in hand, time to ask, a lease that is over, another limit.
     #[inline(never)]
     fn spend_slowly(
         &self,
-        shard: &mut Locked<'_>,
+        shard: &mut LeaseShardGuard<'_>,
         index: usize,
-        whose: &Whose<'_>,
+        whose: &LeaseKey<'_>,
         limit: &Limit,
         units: u32,
         now: Micros,
-    ) -> Spend {
+    ) -> SpendOutcome {
         let is_closed = shard.is_closed;
-        let Some(mut slot) = shard.slot(index) else { return Spend::ASK };
+        let Some(mut slot) = shard.slot(index) else { return SpendOutcome::ASK };
         if !self.book.holds(slot.hot.page, limit) {
             slot.forfeit();
             match self.book.intern(whose.scope, limit, now) {
@@ -386,13 +404,13 @@ impl Leases {
                     slot.tally.asks += 1;
                     drop(slot);
                     shard.remove(index);
-                    return Spend::ASK;
+                    return SpendOutcome::ASK;
                 }
             }
         }
         if is_closed || units == 0 {
             slot.ask();
-            return Spend::ASK;
+            return SpendOutcome::ASK;
         }
         if self.is_away.load(Relaxed) {
             slot.forget_asks();
@@ -401,7 +419,11 @@ impl Leases {
     }
 
     /// The cell that an order is of, if that is still what it waits for.
-    fn asked<'a>(&self, shard: &'a mut Locked<'_>, order: &Order) -> Option<(Slot<'a>, Limit)> {
+    fn asked<'a>(
+        &self,
+        shard: &'a mut LeaseShardGuard<'_>,
+        order: &LeaseRenewal,
+    ) -> Option<(EntryGuard<'a>, Limit)> {
         let index = shard.find(order.tag)?;
         let slot = shard.slot(index)?;
         if !slot.cold.is_asked() || slot.hot.serial != order.serial {

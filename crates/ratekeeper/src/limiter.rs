@@ -5,8 +5,8 @@ use crate::memory::MemoryStore;
 use crate::permit::{Permit, PermitIds};
 use crate::store::Store;
 use ratekeeper_core::{
-    Act, Ask, Clock, Decision, Draw, Draws, Failure, Key, KeyRef, Law, Leak, Limit, PermitId, Scope, Span,
-    Terms,
+    Algorithm, Amount, Clock, Decision, Draw, DrawOptions, Draws, Key, KeyRef, Leak, Limit, Op, PermitId,
+    Scope, Span, StoreFailure,
 };
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use tokio::time::{Instant, sleep};
 /// ```
 #[derive(Debug)]
 pub struct Limiter<S = MemoryStore> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<LimiterInner<S>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared<S> {
+pub(crate) struct LimiterInner<S> {
     pub(crate) limits: Box<[Limit]>,
-    terms: Terms,
+    terms: DrawOptions,
     pub(crate) store: S,
     permits: PermitIds,
 }
@@ -60,23 +60,23 @@ impl<S> Clone for Limiter<S> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct KeyedRequest<'a> {
     key: KeyRef<'a>,
     cost: u32,
 }
 
-impl Request<'_> {
+impl KeyedRequest<'_> {
     /// The same request at another cost. A cost of 0 is always allowed and takes nothing.
     #[must_use]
     pub fn cost(self, cost: u32) -> Self {
-        Request { cost, ..self }
+        KeyedRequest { cost, ..self }
     }
 }
 
-impl<'a, K: Into<KeyRef<'a>>> From<K> for Request<'a> {
+impl<'a, K: Into<KeyRef<'a>>> From<K> for KeyedRequest<'a> {
     #[inline]
-    fn from(key: K) -> Request<'a> {
-        Request { key: key.into(), cost: 1 }
+    fn from(key: K) -> KeyedRequest<'a> {
+        KeyedRequest { key: key.into(), cost: 1 }
     }
 }
 
@@ -95,12 +95,12 @@ impl<C: Clock> Limiter<MemoryStore<C>> {
     /// Takes the request's cost from every limit, or nothing from any. A place under a concurrency limit is then held
     /// until it lapses: [`hold_now`](Self::hold_now) gives a permit that frees it.
     #[inline]
-    pub fn check_now<'a>(&self, request: impl Into<Request<'a>>) -> Decision {
+    pub fn check_now<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Decision {
         let request = request.into();
-        let ask = Ask::exactly(request.cost);
+        let ask = Amount::exactly(request.cost);
         let store = &self.shared.store;
         let [limit] = &*self.shared.limits else {
-            return self.act_now(request.key, Act::Take(ask), self.shared.next_permit());
+            return self.act_now(request.key, Op::Take(ask), self.shared.next_permit());
         };
         match store.take_known(request.key, Scope(0), limit, ask) {
             Ok(outcome) => Decision::of_one(limit, ask, outcome),
@@ -116,21 +116,21 @@ impl<C: Clock> Limiter<MemoryStore<C>> {
     }
 
     /// Says what [`check_now`](Self::check_now) would, and takes nothing.
-    pub fn peek_now<'a>(&self, request: impl Into<Request<'a>>) -> Decision {
+    pub fn peek_now<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Decision {
         let request = request.into();
-        self.act_now(request.key, Act::Look(Ask::exactly(request.cost)), PermitId::default())
+        self.act_now(request.key, Op::Look(Amount::exactly(request.cost)), PermitId::default())
     }
 
     /// Gives the request's cost back to every limit, at most as much as is out. What is held under a concurrency limit
     /// is given back by dropping its [`Permit`].
-    pub fn refund_now<'a>(&self, request: impl Into<Request<'a>>) -> Decision {
+    pub fn refund_now<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Decision {
         let request = request.into();
-        self.act_now(request.key, Act::Give(request.cost), PermitId::default())
+        self.act_now(request.key, Op::Give(request.cost), PermitId::default())
     }
 
     /// Forgets everything under a key.
     pub fn reset_now<'a>(&self, key: impl Into<KeyRef<'a>>) {
-        self.act_now(key.into(), Act::Clear, PermitId::default());
+        self.act_now(key.into(), Op::Clear, PermitId::default());
     }
 
     /// Takes places under the limiter's concurrency limits (and units under its others), to be held until the permit
@@ -153,18 +153,18 @@ impl<C: Clock> Limiter<MemoryStore<C>> {
     /// With what was decided, if a limit refuses.
     pub fn hold_now<'a>(
         &self,
-        request: impl Into<Request<'a>>,
+        request: impl Into<KeyedRequest<'a>>,
     ) -> Result<Permit<MemoryStore<C>>, Box<Decision>> {
         let request = request.into();
         let permit = self.shared.next_permit();
-        let decision = self.act_now(request.key, Act::Take(Ask::exactly(request.cost)), permit);
+        let decision = self.act_now(request.key, Op::Take(Amount::exactly(request.cost)), permit);
         match decision.is_allowed() {
             true => Ok(Permit::new(Arc::clone(&self.shared), request.key, permit, decision)),
             false => Err(Box::new(decision)),
         }
     }
 
-    fn act_now(&self, key: KeyRef<'_>, act: Act, permit: PermitId) -> Decision {
+    fn act_now(&self, key: KeyRef<'_>, act: Op, permit: PermitId) -> Decision {
         SPARE.with_borrow_mut(|draws| {
             self.shared.plan(key, act, permit, draws);
             self.shared.store.draw_now(draws);
@@ -180,7 +180,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// If the limits can't be read or honoured; the error says what to write instead.
     pub fn with_store(limits: impl IntoLimits, store: S) -> Result<Limiter<S>, LimitsError> {
-        Limiter::with_terms(limits, store, Terms::default())
+        Limiter::with_terms(limits, store, DrawOptions::default())
     }
 
     /// The same on other terms: how exact it is among nodes that share the store, how long that has to answer, and what
@@ -197,9 +197,13 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// If the limits can't be read or honoured; the error says what to write instead.
-    pub fn with_terms(limits: impl IntoLimits, store: S, terms: Terms) -> Result<Limiter<S>, LimitsError> {
+    pub fn with_terms(
+        limits: impl IntoLimits,
+        store: S,
+        terms: DrawOptions,
+    ) -> Result<Limiter<S>, LimitsError> {
         let limits = limits.into_limits()?.into_boxed_slice();
-        Ok(Limiter { shared: Arc::new(Shared { limits, terms, store, permits: PermitIds::random() }) })
+        Ok(Limiter { shared: Arc::new(LimiterInner { limits, terms, store, permits: PermitIds::random() }) })
     }
 
     /// The limits it enforces, in the order that [`Decision::index`] counts.
@@ -217,45 +221,45 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// If the store gives no answer, and nothing to go by without one. The request may have been charged.
-    pub async fn check<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Failure> {
+    pub async fn check<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Result<Decision, StoreFailure> {
         let request = request.into();
-        self.act(request.key, Act::Take(Ask::exactly(request.cost)), self.shared.next_permit()).await
+        self.act(request.key, Op::Take(Amount::exactly(request.cost)), self.shared.next_permit()).await
     }
 
     /// Says what [`check`](Self::check) would, and takes nothing.
     ///
     /// # Errors
     /// If the store gives no answer.
-    pub async fn peek<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Failure> {
+    pub async fn peek<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Result<Decision, StoreFailure> {
         let request = request.into();
-        self.act(request.key, Act::Look(Ask::exactly(request.cost)), PermitId::default()).await
+        self.act(request.key, Op::Look(Amount::exactly(request.cost)), PermitId::default()).await
     }
 
     /// Gives the request's cost back to every limit, at most as much as is out.
     ///
     /// # Errors
     /// If the store gives no answer. The units may have been given back.
-    pub async fn refund<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Failure> {
+    pub async fn refund<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Result<Decision, StoreFailure> {
         let request = request.into();
-        self.act(request.key, Act::Give(request.cost), PermitId::default()).await
+        self.act(request.key, Op::Give(request.cost), PermitId::default()).await
     }
 
     /// Forgets everything under a key.
     ///
     /// # Errors
     /// If the store gives no answer. The key may have been forgotten.
-    pub async fn reset<'a>(&self, key: impl Into<KeyRef<'a>>) -> Result<(), Failure> {
-        self.act(key.into(), Act::Clear, PermitId::default()).await.map(drop)
+    pub async fn reset<'a>(&self, key: impl Into<KeyRef<'a>>) -> Result<(), StoreFailure> {
+        self.act(key.into(), Op::Clear, PermitId::default()).await.map(drop)
     }
 
     /// Takes places to be held until the permit is dropped: [`hold_now`](Limiter::hold_now) for any store.
     ///
     /// # Errors
     /// With what was decided, if a limit refuses; or with the store's error.
-    pub async fn hold<'a>(&self, request: impl Into<Request<'a>>) -> Result<Permit<S>, AcquireError> {
+    pub async fn hold<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Result<Permit<S>, AcquireError> {
         let request = request.into();
         let permit = self.shared.next_permit();
-        let decision = self.act(request.key, Act::Take(Ask::exactly(request.cost)), permit).await?;
+        let decision = self.act(request.key, Op::Take(Amount::exactly(request.cost)), permit).await?;
         match decision.is_allowed() {
             true => Ok(Permit::new(Arc::clone(&self.shared), request.key, permit, decision)),
             false => Err(AcquireError::Refused(Box::new(decision))),
@@ -285,7 +289,7 @@ impl<S: Store> Limiter<S> {
     /// or with the store's error.
     pub async fn acquire<'a>(
         &self,
-        request: impl Into<Request<'a>>,
+        request: impl Into<KeyedRequest<'a>>,
         patience: Duration,
     ) -> Result<Decision, AcquireError> {
         // Tokio's timer panics without a runtime, and after a limit granted units it would be too late to say so.
@@ -296,8 +300,8 @@ impl<S: Store> Limiter<S> {
         let begun = Instant::now();
         loop {
             let left = patience.saturating_sub(begun.elapsed());
-            let ask = Ask::exactly(request.cost).within(Span::from(left));
-            let decision = self.act(request.key, Act::Take(ask), self.shared.next_permit()).await?;
+            let ask = Amount::exactly(request.cost).within(Span::from(left));
+            let decision = self.act(request.key, Op::Take(ask), self.shared.next_permit()).await?;
             if decision.is_allowed() {
                 // The timer would make a millisecond of no time at all.
                 if !decision.delay().is_zero() {
@@ -312,8 +316,8 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    async fn act(&self, key: KeyRef<'_>, act: Act, permit: PermitId) -> Result<Decision, Failure> {
-        let is_gift = matches!(act, Act::Give(_) | Act::Clear);
+    async fn act(&self, key: KeyRef<'_>, act: Op, permit: PermitId) -> Result<Decision, StoreFailure> {
+        let is_gift = matches!(act, Op::Give(_) | Op::Clear);
         let mut draws = SPARE.take();
         self.shared.plan(key, act, permit, &mut draws);
         self.shared.store.draw(&mut draws).await;
@@ -327,8 +331,8 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-impl<S> Shared<S> {
-    fn plan(&self, key: KeyRef<'_>, act: Act, permit: PermitId, draws: &mut Draws) {
+impl<S> LimiterInner<S> {
+    fn plan(&self, key: KeyRef<'_>, act: Op, permit: PermitId, draws: &mut Draws) {
         draws.clear();
         let mut limits = (0..).map(Scope).zip(&self.limits);
         if let Some((scope, limit)) = limits.next() {
@@ -342,18 +346,18 @@ impl<S> Shared<S> {
     }
 
     fn next_permit(&self) -> PermitId {
-        match self.limits.iter().any(|limit| limit.law() == Law::Concurrency) {
+        match self.limits.iter().any(|limit| limit.law() == Algorithm::Concurrency) {
             true => self.permits.next(),
             false => PermitId::default(),
         }
     }
 }
 
-impl<S: Store> Shared<S> {
+impl<S: Store> LimiterInner<S> {
     /// Frees a permit's places.
     pub(crate) fn release(&self, key: &Key, permit: PermitId) {
         let limits = (0..).map(Scope).zip(&self.limits);
-        for (scope, limit) in limits.filter(|(_, limit)| limit.law() == Law::Concurrency) {
+        for (scope, limit) in limits.filter(|(_, limit)| limit.law() == Algorithm::Concurrency) {
             self.store.release(key.borrow(), scope, limit, permit);
         }
     }
@@ -363,7 +367,7 @@ impl<S: Store> Shared<S> {
 /// end of all that is before it, since waiting for room there is waiting all the same.
 fn needed(decision: &Decision) -> Duration {
     match decision.limit().map(Limit::law) {
-        Some(Law::LeakyBucket(Leak::Queue)) => decision.reset_after(),
+        Some(Algorithm::LeakyBucket(Leak::Queue)) => decision.reset_after(),
         _ => decision.retry_after().unwrap_or(Duration::MAX),
     }
 }
@@ -385,5 +389,5 @@ pub enum AcquireError {
     NoRuntime,
     /// The store gave no answer.
     #[error(transparent)]
-    Store(#[from] Failure),
+    Store(#[from] StoreFailure),
 }

@@ -1,6 +1,6 @@
 //! The limits that a limiter enforces, however they are written.
 
-use ratekeeper_core::{Law, Limit, LimitError, MAX_DRAWS, Quota, QuotaError};
+use ratekeeper_core::{Algorithm, Limit, LimitError, MAX_DRAWS, Quota, QuotaError};
 
 /// Whatever can be read as limits: a quota or its text (under the token bucket), a limit, or a list of these.
 ///
@@ -28,7 +28,7 @@ impl IntoLimits for Limit {
 
 impl IntoLimits for Quota {
     fn into_limits(self) -> Result<Vec<Limit>, LimitsError> {
-        Ok(vec![Limit::new(Law::TokenBucket, self)?])
+        Ok(vec![Limit::new(Algorithm::TokenBucket, self)?])
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn limits_are_read_as_they_are_written() {
-        let bucket = |text: &str| Limit::new(Law::TokenBucket, text.parse().unwrap()).unwrap();
+        let bucket = |text: &str| Limit::new(Algorithm::TokenBucket, text.parse().unwrap()).unwrap();
         assert_eq!("100/s".into_limits(), Ok(vec![bucket("100/s")]));
         assert_eq!(["100/s", "9/h burst 3"].into_limits(), Ok(vec![bucket("100/s"), bucket("9/h burst 3")]));
         assert_eq!(vec![bucket("1/s")].into_limits(), Ok(vec![bucket("1/s")]));

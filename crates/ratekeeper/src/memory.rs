@@ -11,37 +11,37 @@
 //! which keys share cells and may be denied too early but never too late. If nothing may go, the newcomer itself is
 //! counted there. Only if that has no room either do the draw's terms decide. All of these are counted.
 
-pub(crate) mod book;
-mod cap;
+mod capacity;
 mod decide;
 mod entry;
-mod mirror;
-mod roll;
-mod room;
-pub(crate) mod rounds;
+mod evict;
+pub(crate) mod key_hash;
+pub(crate) mod limit_table;
+mod list_states;
+mod remote_cache;
 mod shard;
 mod sketch;
+pub(crate) mod sweep_rounds;
 pub(crate) mod sync;
 mod table;
-pub(crate) mod tag;
 
-pub use cap::{Cap, CapError};
+pub use capacity::{Capacity, CapacityError};
 
 use crate::clock::SystemClock;
 use crate::health::StoreHealth;
 use crate::store::Store;
-use book::Book;
-use decide::{Subject, Undo};
+use decide::{DrawTarget, UndoStep};
+use key_hash::{KeyHash, KeyHasher};
+use limit_table::LimitTable;
 use ratekeeper_core::{
-    Act, Ask, Clock, Draw, Draws, Failure, FailureMode, KeyRef, Limit, MAX_DRAWS, Micros, Outcome, PermitId,
-    Scope, Span,
+    Amount, Clock, Draw, DrawResult, Draws, FailureMode, KeyRef, Limit, MAX_DRAWS, Micros, Op, PermitId,
+    Scope, Span, StoreFailure,
 };
-use rounds::Rounds;
 use sketch::Sketch;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use table::{Geometry, Table};
-use tag::{Tag, Tagger};
+use sweep_rounds::SweepRounds;
+use table::{EntryTable, TableGeometry};
 
 /// How many draws of a batch have their slots touched ahead. The processor overlaps about that many.
 pub(crate) const AHEAD: usize = 16;
@@ -62,17 +62,17 @@ const MOST_VISITS: usize = 64;
 #[derive(Debug)]
 pub struct MemoryStore<C = SystemClock> {
     clock: C,
-    tagger: Tagger,
-    table: Table,
-    book: Book,
+    tagger: KeyHasher,
+    table: EntryTable,
+    book: LimitTable,
     sketch: Sketch,
-    tally: Tally,
-    rounds: Rounds,
+    tally: MemoryCounters,
+    rounds: SweepRounds,
 }
 
 /// What happened that should not go unseen.
 #[derive(Debug, Default)]
-struct Tally {
+struct MemoryCounters {
     evicted: AtomicU64,
     moved: AtomicU64,
     retired: AtomicU64,
@@ -124,7 +124,7 @@ pub struct MemoryStats {
     pub limits_retired: u64,
 }
 
-impl Tally {
+impl MemoryCounters {
     #[cold]
     fn count_sketched(&self, now: Micros) {
         self.sketched.fetch_add(1, Relaxed);
@@ -139,12 +139,12 @@ impl Tally {
 }
 
 impl MemoryStore {
-    /// A store for up to [a million keys](Cap::DEFAULT) on the machine's clock.
+    /// A store for up to [a million keys](Capacity::DEFAULT) on the machine's clock.
     ///
     /// # Panics
     /// If the system won't lend 30 MB of address space.
     pub fn new() -> MemoryStore {
-        MemoryStore::with(SystemClock::new(), Cap::DEFAULT).expect("30 MB of address space can be had")
+        MemoryStore::with(SystemClock::new(), Capacity::DEFAULT).expect("30 MB of address space can be had")
     }
 }
 
@@ -159,12 +159,20 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// # Errors
     /// If the cap is too small to hold anything, or larger than the system will lend.
-    pub fn with(clock: C, cap: Cap) -> Result<MemoryStore<C>, CapError> {
-        let geometry: Geometry = cap.geometry()?;
-        let table = Table::new(geometry).ok_or(CapError::TooLarge { bytes: geometry.bytes() })?;
-        let (tagger, book, tally) = (Tagger::random(), Book::new(), Tally::default());
+    pub fn with(clock: C, cap: Capacity) -> Result<MemoryStore<C>, CapacityError> {
+        let geometry: TableGeometry = cap.geometry()?;
+        let table = EntryTable::new(geometry).ok_or(CapacityError::TooLarge { bytes: geometry.bytes() })?;
+        let (tagger, book, tally) = (KeyHasher::random(), LimitTable::new(), MemoryCounters::default());
         let sketch = Sketch::new(Sketch::cells_for(geometry.shards * geometry.keys));
-        Ok(MemoryStore { clock, tagger, table, book, sketch, tally, rounds: Rounds::new(geometry.shards) })
+        Ok(MemoryStore {
+            clock,
+            tagger,
+            table,
+            book,
+            sketch,
+            tally,
+            rounds: SweepRounds::new(geometry.shards),
+        })
     }
 
     /// The clock that it reads.
@@ -179,7 +187,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn draw_now(&self, draws: &mut Draws) {
         self.help_sweeping(draws.len());
         let now = self.clock.now();
-        let mut tags = [Tag::NONE; AHEAD + MAX_DRAWS];
+        let mut tags = [KeyHash::NONE; AHEAD + MAX_DRAWS];
         let mut first = 0;
         while first < draws.len() {
             let (mut end, mut tagged) = (first, 0);
@@ -196,7 +204,7 @@ impl<C: Clock> MemoryStore<C> {
                 let own_draws = draws.group_mut(group);
                 let (own, others) = tags.split_at(own_draws.len());
                 if !self.decide(own_draws, own, now) {
-                    draws.fail(group, Failure::Full);
+                    draws.fail(group, StoreFailure::Full);
                 }
                 tags = others;
             }
@@ -206,9 +214,9 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Hashes the keys of a group and says how many there are. A key that is drawn from several limits in a row is
     /// hashed once.
-    pub(crate) fn tag_group(&self, draws: &Draws, group: usize, tags: &mut [Tag]) -> usize {
+    pub(crate) fn tag_group(&self, draws: &Draws, group: usize, tags: &mut [KeyHash]) -> usize {
         let draws_of_group = draws.group(group);
-        let mut hashed = Tag::NONE;
+        let mut hashed = KeyHash::NONE;
         for (index, draw) in draws_of_group.iter().enumerate() {
             let is_hashed = index > 0 && draw.shares_hash(&draws_of_group[index - 1]);
             if !is_hashed {
@@ -220,16 +228,16 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Decides a request. Returns `false` if one of its draws could not be counted.
-    fn decide(&self, draws: &mut [Draw], tags: &[Tag], now: Micros) -> bool {
+    fn decide(&self, draws: &mut [Draw], tags: &[KeyHash], now: Micros) -> bool {
         match (draws, tags) {
             ([draw], [tag]) => {
                 let mut shard = self.table.lock(self.table.shard_of(*tag));
                 let (scope, on_failure) = (draw.scope(), draw.terms().on_failure);
                 let mut is_counted = true;
                 draw.settle(|limit, act, permit| {
-                    let subject = Subject { tag: *tag, scope, limit, on_failure };
+                    let subject = DrawTarget { tag: *tag, scope, limit, on_failure };
                     let (outcome, undo) = self.act(&mut shard, &subject, act, permit, now);
-                    is_counted = !matches!(undo, Undo::NotCounted);
+                    is_counted = !matches!(undo, UndoStep::NotCounted);
                     outcome
                 });
                 is_counted
@@ -254,9 +262,9 @@ impl<C: Clock> MemoryStore<C> {
         key: KeyRef<'_>,
         scope: Scope,
         limit: &Limit,
-        ask: Ask,
+        ask: Amount,
         permit: PermitId,
-    ) -> Outcome {
+    ) -> DrawResult {
         match self.take_known(key, scope, limit, ask) {
             Ok(outcome) => outcome,
             Err(now) => self.take_unknown(key, scope, limit, ask, permit, now),
@@ -273,8 +281,8 @@ impl<C: Clock> MemoryStore<C> {
         key: KeyRef<'_>,
         scope: Scope,
         limit: &Limit,
-        ask: Ask,
-    ) -> Result<Outcome, Micros> {
+        ask: Amount,
+    ) -> Result<DrawResult, Micros> {
         let now = self.clock.now();
         let tag = self.tagger.tag(key, limit).in_scope(scope);
         let shard = self.table.lock(self.table.shard_of(tag));
@@ -288,15 +296,15 @@ impl<C: Clock> MemoryStore<C> {
         key: KeyRef<'_>,
         scope: Scope,
         limit: &Limit,
-        ask: Ask,
+        ask: Amount,
         permit: PermitId,
         now: Micros,
-    ) -> Outcome {
+    ) -> DrawResult {
         self.help_sweeping(1);
         let tag = self.tagger.tag(key, limit).in_scope(scope);
         let mut shard = self.table.lock(self.table.shard_of(tag));
-        let subject = Subject { tag, scope, limit, on_failure: FailureMode::Local };
-        self.act(&mut shard, &subject, Act::Take(ask), permit, now).0
+        let subject = DrawTarget { tag, scope, limit, on_failure: FailureMode::Local };
+        self.act(&mut shard, &subject, Op::Take(ask), permit, now).0
     }
 
     /// Drops drained states from the next `shards` shards. Each is locked for some tens of microseconds, one after the
@@ -340,8 +348,8 @@ impl<C: Clock> MemoryStore<C> {
         let mut stats = MemoryStats {
             max_keys: geometry.shards * geometry.keys,
             max_roll_entries: geometry.shards * geometry.keys,
-            max_bytes: cap::bytes(&geometry),
-            max_limits: Book::capacity(),
+            max_bytes: capacity::bytes(&geometry),
+            max_limits: LimitTable::capacity(),
             ..self.counts()
         };
         for locked in (0..geometry.shards).map(|shard| self.table.lock(shard)) {
@@ -362,8 +370,8 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId) {
         let tag = self.tagger.tag(key, limit).in_scope(scope);
         let mut shard = self.table.lock(self.table.shard_of(tag));
-        let subject = Subject { tag, scope, limit, on_failure: FailureMode::Local };
-        let _: (Outcome, _) = self.act(&mut shard, &subject, Act::Give(u32::MAX), permit, self.clock.now());
+        let subject = DrawTarget { tag, scope, limit, on_failure: FailureMode::Local };
+        let _: (DrawResult, _) = self.act(&mut shard, &subject, Op::Give(u32::MAX), permit, self.clock.now());
     }
 }
 

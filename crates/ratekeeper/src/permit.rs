@@ -1,6 +1,6 @@
 //! Places held under a concurrency limit.
 
-use crate::limiter::Shared;
+use crate::limiter::LimiterInner;
 use crate::store::Store;
 use ratekeeper_core::{Decision, Key, KeyRef, PermitId};
 use std::hash::{BuildHasher, RandomState};
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Debug)]
 #[must_use = "the places are freed as soon as the permit is dropped"]
 pub struct Permit<S: Store> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<LimiterInner<S>>,
     key: Key,
     id: PermitId,
     decision: Decision,
@@ -23,7 +23,7 @@ pub struct Permit<S: Store> {
 
 impl<S: Store> Permit<S> {
     pub(crate) fn new(
-        shared: Arc<Shared<S>>,
+        shared: Arc<LimiterInner<S>>,
         key: KeyRef<'_>,
         id: PermitId,
         decision: Decision,

@@ -13,35 +13,38 @@
 //! # }
 //! ```
 //!
-//! [`RedisUrl`] says where the servers are, a [`Fleet`] speaks to them, a [`Heartbeat`] counts the nodes that do.
+//! [`RedisUrl`] says where the servers are, a [`ServerSet`] speaks to them, a [`Heartbeat`] counts the nodes that do.
 
+mod batcher;
 mod breaker;
-mod bundle;
+mod clock_offset;
 mod cluster;
-mod contact;
-mod errand;
-mod fleet;
-mod hand;
+mod coalesce;
+mod counters;
+mod denial_cache;
+mod discovery;
+mod fan_out;
 mod heartbeat;
-mod lane;
+mod lease_path;
 mod node;
-mod notes;
 #[cfg(test)]
 mod parity;
-mod post;
 mod report;
+mod router;
 mod script;
+mod script_call;
 mod sentinel;
+mod server_set;
 mod sharded;
-mod skew;
 mod store;
 mod stored_key;
-mod tally;
 mod url;
-mod wire;
 
-pub use fleet::{Description, Fleet, FleetOptions, Route};
 pub use heartbeat::Heartbeat;
-pub use node::{Counts, Facts, Node, Phase, TrustError};
+pub use node::{CallCounts, NodePhase, RedisNode, ServerInfo, StoreTlsError};
+pub use server_set::{ServerRoute, ServerSet, ServerSetOptions, ServerSetReport};
 pub use store::{RedisError, RedisOptions, RedisStore};
-pub use url::{Form, Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrl, StoreUrlError, TlsFiles};
+pub use url::{
+    Credentials, MAX_SERVERS, RedisUrl, SecretText, ServerAddress, StoreTlsFiles, StoreUrl, StoreUrlError,
+    UrlTopology,
+};

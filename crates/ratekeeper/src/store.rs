@@ -10,7 +10,7 @@ use std::future::Future;
 /// decided in order, as if they had come one after the other.
 pub trait Store: Send + Sync + 'static {
     /// Decides every group and notes each draw's outcome in it; or, where it can't, notes with [`Draws::fail`] that the
-    /// group got no answer, and decides those of its draws from memory whose [terms](ratekeeper_core::Terms) say so.
+    /// group got no answer, and decides those of its draws from memory whose [terms](ratekeeper_core::DrawOptions) say so.
     ///
     /// It always comes to an end, and within the time that draws are given: a store that waits for others gives up on
     /// them.

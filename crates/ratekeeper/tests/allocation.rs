@@ -1,7 +1,9 @@
 //! The hot path allocates nothing once it is warm.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
-use ratekeeper::{Act, Ask, Draws, Law, Limit, Limiter, LogSize, MemoryStore, PermitId, Request, Scope};
+use ratekeeper::{
+    Algorithm, Amount, Draws, KeyedRequest, Limit, Limiter, LogSize, MemoryStore, Op, PermitId, Scope,
+};
 
 fn allocations(run: impl FnOnce()) -> u64 {
     allocation_counter::measure(run).count_total
@@ -12,7 +14,7 @@ fn a_warm_check_allocates_nothing() {
     let limiter = Limiter::new("1000/s").unwrap();
     let check = || {
         for _ in 0..10_000 {
-            limiter.check_now(Request::from("user:1234567:/v1/orders"));
+            limiter.check_now(KeyedRequest::from("user:1234567:/v1/orders"));
         }
     };
     check();
@@ -69,14 +71,14 @@ fn awaited_checks_allocate_nothing_once_warm() {
 #[test]
 fn a_warm_batch_allocates_nothing() {
     let store = MemoryStore::new();
-    let limit = Limit::new(Law::TokenBucket, "1000/h".parse().unwrap()).unwrap();
+    let limit = Limit::new(Algorithm::TokenBucket, "1000/h".parse().unwrap()).unwrap();
     let keys: Vec<String> = (0..64).map(|key| format!("user:{key}")).collect();
     let mut draws = Draws::new();
     let mut batch = || {
         draws.clear();
         for key in &keys {
             draws.begin();
-            draws.push(key.into(), Scope(0), limit, Act::Take(Ask::exactly(1)), PermitId(0));
+            draws.push(key.into(), Scope(0), limit, Op::Take(Amount::exactly(1)), PermitId(0));
         }
         store.draw_now(&mut draws);
     };
@@ -86,7 +88,7 @@ fn a_warm_batch_allocates_nothing() {
 
 #[test]
 fn a_log_that_has_grown_allocates_nothing_more() {
-    let limit = Limit::new(Law::SlidingWindowLog(LogSize::Modest), "100/day".parse().unwrap()).unwrap();
+    let limit = Limit::new(Algorithm::SlidingWindowLog(LogSize::Modest), "100/day".parse().unwrap()).unwrap();
     let limiter = Limiter::new(limit).unwrap();
     let check = || {
         for _ in 0..1_000 {

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper::{
-    AcquireError, Act, Ask, Cap, Clock, Draws, Law, Leak, Limit, Limiter, ManualClock, MemoryStore, Micros,
-    PermitId, Quota, Request, Retry, Scope, Span,
+    AcquireError, Algorithm, Amount, Capacity, Clock, Draws, KeyedRequest, Leak, Limit, Limiter, ManualClock,
+    MemoryStore, Micros, Op, PermitId, Quota, Retry, Scope, Span,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -23,9 +23,9 @@ impl Clock for TokioClock {
     }
 }
 
-fn on_tokio_time(law: Law, quota: &str) -> Limiter<MemoryStore<TokioClock>> {
+fn on_tokio_time(law: Algorithm, quota: &str) -> Limiter<MemoryStore<TokioClock>> {
     let limit = Limit::new(law, quota.parse::<Quota>().unwrap()).unwrap();
-    let store = MemoryStore::with(TokioClock(Instant::now()), Cap::keys(100)).unwrap();
+    let store = MemoryStore::with(TokioClock(Instant::now()), Capacity::keys(100)).unwrap();
     Limiter::with_store(limit, store).unwrap()
 }
 
@@ -33,19 +33,19 @@ fn on_tokio_time(law: Law, quota: &str) -> Limiter<MemoryStore<TokioClock>> {
 fn check_peek_refund_and_reset() {
     let limiter = Limiter::new("3/day").unwrap();
     assert_eq!(limiter.peek_now("k").remaining(), 3);
-    assert_eq!(limiter.check_now(Request::from("k").cost(2)).remaining(), 1);
+    assert_eq!(limiter.check_now(KeyedRequest::from("k").cost(2)).remaining(), 1);
     assert_eq!(
-        limiter.peek_now(Request::from("k").cost(2)).retry_after().map(|wait| wait.as_secs() / 3600),
+        limiter.peek_now(KeyedRequest::from("k").cost(2)).retry_after().map(|wait| wait.as_secs() / 3600),
         Some(7)
     );
-    assert!(!limiter.check_now(Request::from("k").cost(2)).is_allowed());
+    assert!(!limiter.check_now(KeyedRequest::from("k").cost(2)).is_allowed());
     assert_eq!(limiter.refund_now("k").remaining(), 2);
-    assert_eq!(limiter.refund_now(Request::from("k").cost(u32::MAX)).remaining(), 3);
-    assert_eq!(limiter.check_now(Request::from("k").cost(3)).remaining(), 0);
-    assert_eq!(limiter.check_now(Request::from("k").cost(4)).retry(), Some(Retry::Never));
+    assert_eq!(limiter.refund_now(KeyedRequest::from("k").cost(u32::MAX)).remaining(), 3);
+    assert_eq!(limiter.check_now(KeyedRequest::from("k").cost(3)).remaining(), 0);
+    assert_eq!(limiter.check_now(KeyedRequest::from("k").cost(4)).retry(), Some(Retry::Never));
     limiter.reset_now("k");
     assert_eq!(limiter.peek_now("k").remaining(), 3);
-    assert!(limiter.check_now(Request::from("k").cost(0)).is_allowed());
+    assert!(limiter.check_now(KeyedRequest::from("k").cost(0)).is_allowed());
     assert_eq!(limiter.peek_now("other").remaining(), 3);
 }
 
@@ -60,7 +60,7 @@ async fn the_awaited_calls_say_what_the_others_do() {
     assert_eq!(limiter.check("k").await.unwrap().remaining(), 2);
     assert_eq!(limiter.peek("k").await.unwrap().remaining(), 2);
     assert_eq!(limiter.refund("k").await.unwrap().remaining(), 3);
-    assert_eq!(limiter.check(Request::from("k").cost(3)).await.unwrap().remaining(), 0);
+    assert_eq!(limiter.check(KeyedRequest::from("k").cost(3)).await.unwrap().remaining(), 0);
     assert!(!limiter.check("k").await.unwrap().is_allowed());
     limiter.reset("k").await.unwrap();
     assert!(limiter.clone().check_now("k").is_allowed());
@@ -69,7 +69,7 @@ async fn the_awaited_calls_say_what_the_others_do() {
 
 #[tokio::test(start_paused = true)]
 async fn acquire_waits_just_long_enough() {
-    let limiter = on_tokio_time(Law::TokenBucket, "10/s burst 2");
+    let limiter = on_tokio_time(Algorithm::TokenBucket, "10/s burst 2");
     let begun = Instant::now();
     for _ in 0..7 {
         limiter.acquire("k", Duration::from_secs(1)).await.unwrap();
@@ -94,7 +94,7 @@ fn acquire_outside_of_a_runtime_is_an_error_and_takes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn acquire_fails_at_once_where_waiting_would_be_in_vain() {
-    let limiter = on_tokio_time(Law::TokenBucket, "1/s");
+    let limiter = on_tokio_time(Algorithm::TokenBucket, "1/s");
     limiter.acquire("k", Duration::ZERO).await.unwrap();
     let begun = Instant::now();
     let refused = limiter.acquire("k", Duration::from_millis(900)).await.unwrap_err();
@@ -102,14 +102,14 @@ async fn acquire_fails_at_once_where_waiting_would_be_in_vain() {
         matches!(&refused, AcquireError::Refused(decision) if decision.retry_after() == Some(Duration::from_secs(1)))
     );
     assert_eq!(refused.to_string(), "refused by token_bucket 1/s");
-    assert!(limiter.acquire(Request::from("k").cost(2), Duration::from_secs(3600)).await.is_err());
+    assert!(limiter.acquire(KeyedRequest::from("k").cost(2), Duration::from_secs(3600)).await.is_err());
     assert_eq!(begun.elapsed(), Duration::ZERO);
     limiter.acquire("k", Duration::from_secs(1)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_lets_each_go_in_its_turn() {
-    let limiter = on_tokio_time(Law::LeakyBucket(Leak::Queue), "10/s burst 5");
+    let limiter = on_tokio_time(Algorithm::LeakyBucket(Leak::Queue), "10/s burst 5");
     let begun = Instant::now();
     let waits = (0..5).map(|_| {
         let limiter = limiter.clone();
@@ -128,7 +128,7 @@ async fn a_queue_lets_each_go_in_its_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn who_would_wait_too_long_in_a_queue_takes_no_place_in_it() {
-    let limiter = on_tokio_time(Law::LeakyBucket(Leak::Queue), "10/s burst 5");
+    let limiter = on_tokio_time(Algorithm::LeakyBucket(Leak::Queue), "10/s burst 5");
     assert_eq!(limiter.check_now("k").delay(), Duration::ZERO);
     assert_eq!(limiter.check_now("k").delay(), Duration::from_millis(100));
     assert!(limiter.acquire("k", Duration::from_millis(50)).await.is_err());
@@ -138,7 +138,7 @@ async fn who_would_wait_too_long_in_a_queue_takes_no_place_in_it() {
 /// Trap: waiting for room in a queue, only to be told at its end that the turn comes too late.
 #[tokio::test(start_paused = true)]
 async fn acquire_does_not_wait_for_a_turn_that_comes_too_late() {
-    let limiter = on_tokio_time(Law::LeakyBucket(Leak::Queue), "10/s burst 3");
+    let limiter = on_tokio_time(Algorithm::LeakyBucket(Leak::Queue), "10/s burst 3");
     limiter.check_now("k");
     limiter.check_now("k");
     let begun = Instant::now();
@@ -156,7 +156,7 @@ async fn acquire_does_not_wait_for_a_turn_that_comes_too_late() {
 /// Trap: a sleep of no time at all, which a timer rounds up to a millisecond.
 #[tokio::test(start_paused = true)]
 async fn acquire_takes_no_time_where_there_is_nothing_to_wait_for() {
-    let limiter = on_tokio_time(Law::TokenBucket, "1000/s");
+    let limiter = on_tokio_time(Algorithm::TokenBucket, "1000/s");
     let begun = Instant::now();
     for _ in 0..1000 {
         limiter.acquire("k", Duration::ZERO).await.unwrap();
@@ -178,7 +178,7 @@ impl Clock for CountingClock {
 #[test]
 fn the_clock_is_read_once_a_call() {
     let clock = Arc::new(CountingClock::default());
-    let store = || MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let store = || MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let reads = || clock.0.swap(0, Relaxed);
     let one = Limiter::with_store("9/s", store()).unwrap();
     one.check_now("new");
@@ -193,7 +193,7 @@ fn the_clock_is_read_once_a_call() {
     let mut draws = Draws::new();
     for key in ["a", "b", "c"].iter().cycle().take(100) {
         draws.begin();
-        draws.push((*key).into(), Scope(0), one.limits()[0], Act::Take(Ask::exactly(1)), PermitId(0));
+        draws.push((*key).into(), Scope(0), one.limits()[0], Op::Take(Amount::exactly(1)), PermitId(0));
     }
     one.store().draw_now(&mut draws);
     assert_eq!(reads(), 1);
@@ -201,7 +201,7 @@ fn the_clock_is_read_once_a_call() {
 
 #[test]
 fn permits_free_their_places_when_they_are_dropped() {
-    let limit = Limit::new(Law::Concurrency, Quota::per_minute(2)).unwrap();
+    let limit = Limit::new(Algorithm::Concurrency, Quota::per_minute(2)).unwrap();
     let limiter = Limiter::new(limit).unwrap();
     let first = limiter.hold_now("k").unwrap();
     let second = limiter.hold_now("k").unwrap();
@@ -219,9 +219,10 @@ fn permits_free_their_places_when_they_are_dropped() {
 #[test]
 fn a_late_release_frees_nobody_elses_place() {
     let clock = Arc::new(ManualClock::new(START));
-    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let limiter =
-        Limiter::with_store(Limit::new(Law::Concurrency, Quota::per_minute(1)).unwrap(), store).unwrap();
+        Limiter::with_store(Limit::new(Algorithm::Concurrency, Quota::per_minute(1)).unwrap(), store)
+            .unwrap();
     let lapsed = limiter.hold_now("k").unwrap();
     clock.advance(Span::MINUTE);
     let held = limiter.hold_now("k").unwrap();
@@ -234,8 +235,8 @@ fn a_late_release_frees_nobody_elses_place() {
 #[tokio::test]
 async fn a_permit_beside_a_rate_takes_both_or_none() {
     let limits = vec![
-        Limit::new(Law::Concurrency, Quota::per_minute(1)).unwrap(),
-        Limit::new(Law::TokenBucket, "2/day".parse().unwrap()).unwrap(),
+        Limit::new(Algorithm::Concurrency, Quota::per_minute(1)).unwrap(),
+        Limit::new(Algorithm::TokenBucket, "2/day".parse().unwrap()).unwrap(),
     ];
     let limiter = Limiter::new(limits).unwrap();
     let permit = limiter.hold("k").await.unwrap();
@@ -250,7 +251,7 @@ async fn a_permit_beside_a_rate_takes_both_or_none() {
 #[test]
 fn a_changed_clock_is_seen_at_the_next_check() {
     let clock = Arc::new(ManualClock::new(START));
-    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let limiter = Limiter::with_store("1/min", store).unwrap();
     assert!(limiter.check_now("k").is_allowed());
     assert_eq!(limiter.peek_now("k").reset_at(), Some(START.plus(Span::MINUTE)));

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper::{
-    Act, Answer, Ask, Cap, Draws, Law, Limit, LogSize, ManualClock, MemoryStore, Micros, PermitId, Quota,
-    Scope,
+    Algorithm, Amount, Capacity, DrawOutcome, Draws, Limit, LogSize, ManualClock, MemoryStore, Micros, Op,
+    PermitId, Quota, Scope,
 };
 use shuttle::sync::Arc;
 use shuttle::thread;

@@ -4,44 +4,44 @@
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use ratekeeper::{
-    Act, Answer, Ask, Cap, Draws, Failure, FailureMode, Law, Limit, Limiter, ManualClock, MemoryStore,
-    Micros, PermitId, Scope, Span,
+    Algorithm, Amount, Capacity, DrawOutcome, Draws, FailureMode, Limit, Limiter, ManualClock, MemoryStore,
+    Micros, Op, PermitId, Scope, Span, StoreFailure,
 };
-use ratekeeper_testkit::{Account, Cell, Reply};
+use ratekeeper_testkit::{Cell, EngineReply, KeyEngine};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 const START: Micros = Micros::new(1_700_000_000_000_000);
 
-fn limiter(limit: Limit, cap: Cap) -> (Arc<ManualClock>, Limiter<MemoryStore<Arc<ManualClock>>>) {
+fn limiter(limit: Limit, cap: Capacity) -> (Arc<ManualClock>, Limiter<MemoryStore<Arc<ManualClock>>>) {
     let clock = Arc::new(ManualClock::new(START));
     let store = MemoryStore::with(Arc::clone(&clock), cap).unwrap();
     (clock, Limiter::with_store(limit, store).unwrap())
 }
 
 fn bucket(quota: &str) -> Limit {
-    Limit::new(Law::TokenBucket, quota.parse().unwrap()).unwrap()
+    Limit::new(Algorithm::TokenBucket, quota.parse().unwrap()).unwrap()
 }
 
 /// What may happen to a table.
 #[derive(Clone, Debug)]
-enum Op {
-    Act(u16, Act),
+enum TableOp {
+    Act(u16, Op),
     Wait(Span),
     Sweep,
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
+fn ops() -> impl Strategy<Value = Vec<TableOp>> {
     let act = prop_oneof![
-        6 => (1..4_u32).prop_map(|units| Act::Take(Ask::exactly(units))),
-        1 => Just(Act::Clear),
-        1 => Just(Act::Give(1)),
-        1 => Just(Act::Look(Ask::exactly(1))),
+        6 => (1..4_u32).prop_map(|units| Op::Take(Amount::exactly(units))),
+        1 => Just(Op::Clear),
+        1 => Just(Op::Give(1)),
+        1 => Just(Op::Look(Amount::exactly(1))),
     ];
     let op = prop_oneof![
-        30 => (any::<u16>(), act).prop_map(|(key, act)| Op::Act(key % 700, act)),
-        2 => (0..300_000_u64).prop_map(|micros| Op::Wait(Span::micros(micros))),
-        1 => Just(Op::Sweep),
+        30 => (any::<u16>(), act).prop_map(|(key, act)| TableOp::Act(key % 700, act)),
+        2 => (0..300_000_u64).prop_map(|micros| TableOp::Wait(Span::micros(micros))),
+        1 => Just(TableOp::Sweep),
     ];
     proptest::collection::vec(op, 1..3000)
 }
@@ -54,20 +54,20 @@ fn every_key_is_decided_as_if_it_were_alone() {
     let limits = [bucket("10/s burst 3"), bucket("100/s burst 5")];
     let outcome = runner.run(&ops(), |ops| {
         let clock = Arc::new(ManualClock::new(START));
-        let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(4_000)).unwrap();
+        let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(4_000)).unwrap();
         let mut alone: HashMap<u16, Cell> = HashMap::new();
         let (mut draws, mut now) = (Draws::new(), START);
         for op in ops {
             match op {
-                Op::Wait(span) => now = now.plus(span),
-                Op::Sweep => store.sweep(usize::MAX),
-                Op::Act(key, act) => {
+                TableOp::Wait(span) => now = now.plus(span),
+                TableOp::Sweep => store.sweep(usize::MAX),
+                TableOp::Act(key, act) => {
                     let limit = limits[usize::from(key % 2)];
                     draws.clear();
                     draws.push(format!("key {key}").as_str().into(), Scope(0), limit, act, PermitId(0));
                     store.draw_now(&mut draws);
                     let expected = alone.entry(key).or_default().act(now, &limit, act, PermitId(0));
-                    let reply = Reply::from(&draws.all()[0]);
+                    let reply = EngineReply::from(&draws.all()[0]);
                     if reply != expected {
                         return Err(TestCaseError::fail(format!(
                             "key {key} {act:?}: {reply:?}, not {expected:?}"
@@ -87,7 +87,7 @@ fn every_key_is_decided_as_if_it_were_alone() {
 
 #[test]
 fn idle_keys_go_when_they_are_swept_and_refused_ones_too_once_they_have_drained() {
-    let (clock, limiter) = limiter(bucket("10/s burst 1"), Cap::keys(10_000));
+    let (clock, limiter) = limiter(bucket("10/s burst 1"), Capacity::keys(10_000));
     for key in 0..1_000 {
         let key = format!("key {key}");
         assert!(limiter.check_now(&key).is_allowed());
@@ -103,7 +103,7 @@ fn idle_keys_go_when_they_are_swept_and_refused_ones_too_once_they_have_drained(
 #[test]
 fn a_table_that_turns_over_stays_as_small_as_its_live_keys() {
     // Without anybody sweeping: drained keys make way when a shard would have to grow.
-    let (clock, limiter) = limiter(bucket("1000/s burst 1"), Cap::keys(1_000_000));
+    let (clock, limiter) = limiter(bucket("1000/s burst 1"), Capacity::keys(1_000_000));
     for round in 0..200 {
         for key in 0..1_000 {
             limiter.check_now(&format!("key {round} {key}"));
@@ -117,7 +117,7 @@ fn a_table_that_turns_over_stays_as_small_as_its_live_keys() {
 
 #[test]
 fn a_flood_of_new_keys_neither_breaks_the_cap_nor_forgives_who_is_refused() {
-    let (_, limiter) = limiter(bucket("5/day"), Cap::keys(10_000));
+    let (_, limiter) = limiter(bucket("5/day"), Capacity::keys(10_000));
     let refused: Vec<String> = (0..100).map(|key| format!("refused {key}")).collect();
     for key in &refused {
         while limiter.check_now(key).is_allowed() {}
@@ -136,7 +136,7 @@ fn a_flood_of_new_keys_neither_breaks_the_cap_nor_forgives_who_is_refused() {
 
 #[test]
 fn at_the_cap_the_key_that_used_least_goes_first() {
-    let (_, limiter) = limiter(bucket("100/day"), Cap::keys(2_000));
+    let (_, limiter) = limiter(bucket("100/day"), Capacity::keys(2_000));
     let heavy: Vec<String> = (0..20).map(|key| format!("heavy {key}")).collect();
     for key in &heavy {
         for _ in 0..90 {
@@ -153,7 +153,7 @@ fn at_the_cap_the_key_that_used_least_goes_first() {
 /// A store whose only shard is full of keys that are being denied, under a rule of scope 1.
 fn full_of_denied(keys: usize) -> (Arc<ManualClock>, MemoryStore<Arc<ManualClock>>) {
     let clock = Arc::new(ManualClock::new(START));
-    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(keys)).unwrap();
+    let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(keys)).unwrap();
     for key in 0..2 * keys {
         for _ in 0..2 {
             take(&store, &format!("denied {key}"), 1, &bucket("1/day"));
@@ -164,7 +164,7 @@ fn full_of_denied(keys: usize) -> (Arc<ManualClock>, MemoryStore<Arc<ManualClock
 
 /// Whether a unit is granted.
 fn take(store: &MemoryStore<Arc<ManualClock>>, key: &str, scope: u64, limit: &Limit) -> bool {
-    !store.take_now(key.into(), Scope(scope), limit, Ask::exactly(1), PermitId(0)).is_refused()
+    !store.take_now(key.into(), Scope(scope), limit, Amount::exactly(1), PermitId(0)).is_refused()
 }
 
 fn granted(
@@ -179,7 +179,7 @@ fn granted(
 
 #[test]
 fn where_everyone_is_refused_a_newcomer_is_held_all_the_same() {
-    let (clock, limiter) = limiter(bucket("1/day"), Cap::keys(100));
+    let (clock, limiter) = limiter(bucket("1/day"), Capacity::keys(100));
     for key in 0..100 {
         let key = format!("key {key}");
         limiter.check_now(&key);
@@ -225,7 +225,7 @@ fn a_flood_on_one_rule_leaves_the_keys_of_another_as_they_are() {
 /// Nor may a flood of keys that have hardly used anything have other rules' keys forgotten.
 #[test]
 fn a_flood_of_light_keys_drives_out_its_own() {
-    let (_, limiter) = limiter(bucket("100/day"), Cap::keys(5_000));
+    let (_, limiter) = limiter(bucket("100/day"), Capacity::keys(5_000));
     let store = limiter.store();
     let login = bucket("5/day");
     let keys: Vec<String> = (0..100).map(|key| format!("address {key}")).collect();
@@ -267,7 +267,7 @@ fn who_is_denied_stays_denied_wherever_it_is_counted_and_whatever_the_new_quota(
 #[test]
 fn at_the_cap_a_quota_that_comes_back_finds_what_it_has_used() {
     let clock = Arc::new(ManualClock::new(START));
-    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let (slow, quick) = (bucket("10/day"), bucket("1000/s"));
     assert_eq!(granted(&store, "k", 1, &slow, 20), 10);
     clock.advance(Span::SECOND);
@@ -282,8 +282,8 @@ fn at_the_cap_a_quota_that_comes_back_finds_what_it_has_used() {
     assert_eq!(store.stats().keys, 100);
     for _ in 0..5 {
         assert_eq!(granted(&store, "k", 1, &slow, 20), 0);
-        let looked = store.take_now("k".into(), Scope(1), &slow, Ask::PEEK, PermitId(0));
-        assert_eq!(ratekeeper::Reading::new(&slow, Ask::PEEK, looked).remaining(), 0);
+        let looked = store.take_now("k".into(), Scope(1), &slow, Amount::PEEK, PermitId(0));
+        assert_eq!(ratekeeper::LimitStatus::new(&slow, Amount::PEEK, looked).remaining(), 0);
         take(&store, "k", 1, &quick);
     }
     assert_eq!(store.stats().unremembered, 0);
@@ -292,11 +292,12 @@ fn at_the_cap_a_quota_that_comes_back_finds_what_it_has_used() {
 /// A log without room joins its newest runs. Those that it keeps for an earlier quota are joined too, and none is lost.
 #[test]
 fn without_room_a_log_still_keeps_what_an_earlier_quota_has_used() {
-    let log =
-        |quota: &str| Limit::new(Law::SlidingWindowLog(ratekeeper::LogSize::Modest), quota.parse().unwrap());
+    let log = |quota: &str| {
+        Limit::new(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Modest), quota.parse().unwrap())
+    };
     let (hourly, quick) = (log("5/h").unwrap(), log("8/s").unwrap());
     let clock = Arc::new(ManualClock::new(START));
-    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let try_often = |key: &str, limit: &Limit| {
         let tries = (0..20).filter(|_| {
             clock.advance(Span::micros(1));
@@ -336,31 +337,31 @@ fn at_the_cap_no_key_is_admitted_more_than_its_limit_allows() {
     let limit = |law, quota: &str| Limit::new(law, quota.parse().unwrap()).unwrap();
     let limits = [
         bucket("8/day"),
-        limit(Law::LeakyBucket(ratekeeper::Leak::Meter), "8/day burst 8"),
-        limit(Law::FixedWindow(ratekeeper::Align::Wall(ratekeeper::Zone::UTC)), "8/day"),
-        limit(Law::FixedWindow(ratekeeper::Align::FirstHit), "8/day"),
-        limit(Law::SlidingWindowCounter, "8/day"),
-        limit(Law::SlidingWindowLog(ratekeeper::LogSize::Modest), "8/day"),
+        limit(Algorithm::LeakyBucket(ratekeeper::Leak::Meter), "8/day burst 8"),
+        limit(Algorithm::FixedWindow(ratekeeper::Align::Wall(ratekeeper::Zone::UTC)), "8/day"),
+        limit(Algorithm::FixedWindow(ratekeeper::Align::FirstHit), "8/day"),
+        limit(Algorithm::SlidingWindowCounter, "8/day"),
+        limit(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Modest), "8/day"),
     ];
     let cases = (Config::default().cases / 8).max(20);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let sketched = std::cell::Cell::new(0);
     let outcome = runner.run(&draws_at_the_cap(), |draws| {
         let clock = Arc::new(ManualClock::new(START));
-        let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(60)).unwrap();
+        let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(60)).unwrap();
         let mut alone: HashMap<(u16, usize), Cell> = HashMap::new();
         let mut known = std::collections::HashSet::new();
         let (mut buffer, mut now) = (Draws::new(), START);
         for (turn, (key, which, units, pause)) in draws.into_iter().enumerate() {
             let units = if known.contains(&(key, which)) { units } else { 5 };
-            let (limit, act) = (limits[which], Act::Take(Ask::exactly(units)));
+            let (limit, act) = (limits[which], Op::Take(Amount::exactly(units)));
             buffer.clear();
             buffer.push(format!("key {key}").as_str().into(), Scope(which as u64), limit, act, PermitId(0));
             store.draw_now(&mut buffer);
             if !buffer.all()[0].is_refused() {
                 known.insert((key, which));
                 let exact = alone.entry((key, which)).or_default().act(now, &limit, act, PermitId(0));
-                if exact.answer == Answer::Refused {
+                if exact.answer == DrawOutcome::Refused {
                     return Err(TestCaseError::fail(format!("{limit}: key {key} got {units} too many")));
                 }
             }
@@ -387,8 +388,9 @@ fn at_the_cap_no_key_is_admitted_more_than_its_limit_allows() {
 #[test]
 fn rolls_have_a_bound_of_their_own_and_no_log_is_longer_for_it() {
     let limit =
-        Limit::new(Law::SlidingWindowLog(ratekeeper::LogSize::Modest), "10/day".parse().unwrap()).unwrap();
-    let (clock, limiter) = limiter(limit, Cap::keys(100));
+        Limit::new(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Modest), "10/day".parse().unwrap())
+            .unwrap();
+    let (clock, limiter) = limiter(limit, Capacity::keys(100));
     let check = |key: &str| {
         clock.advance(Span::micros(1));
         limiter.check_now(key).is_allowed()
@@ -414,21 +416,21 @@ fn rolls_have_a_bound_of_their_own_and_no_log_is_longer_for_it() {
 /// A permit can't be counted roughly: without room for it the rule's failure mode decides.
 #[test]
 fn permits_that_find_no_room_are_answered_as_the_rule_says() {
-    let limit = Limit::new(Law::Concurrency, "5 per h".parse().unwrap()).unwrap();
-    let store = MemoryStore::with(Arc::new(ManualClock::new(START)), Cap::keys(100)).unwrap();
+    let limit = Limit::new(Algorithm::Concurrency, "5 per h".parse().unwrap()).unwrap();
+    let store = MemoryStore::with(Arc::new(ManualClock::new(START)), Capacity::keys(100)).unwrap();
     for key in 0..200 {
         take(&store, &format!("holder {key}"), 1, &limit);
     }
     let decide = |on_failure| {
         let mut draws = Draws::new();
-        draws.push("late".into(), Scope(1), limit, Act::Take(Ask::exactly(1)), PermitId(9));
-        draws.set_terms(ratekeeper::Terms { on_failure, ..ratekeeper::Terms::default() });
+        draws.push("late".into(), Scope(1), limit, Op::Take(Amount::exactly(1)), PermitId(9));
+        draws.set_terms(ratekeeper::DrawOptions { on_failure, ..ratekeeper::DrawOptions::default() });
         store.draw_now(&mut draws);
         (!draws.all()[0].is_refused(), draws.group_failure(0))
     };
-    assert_eq!(decide(FailureMode::Open), (true, Some(Failure::Full)));
-    assert_eq!(decide(FailureMode::Closed), (false, Some(Failure::Full)));
-    assert_eq!(decide(FailureMode::Local), (false, Some(Failure::Full)));
+    assert_eq!(decide(FailureMode::Open), (true, Some(StoreFailure::Full)));
+    assert_eq!(decide(FailureMode::Closed), (false, Some(StoreFailure::Full)));
+    assert_eq!(decide(FailureMode::Local), (false, Some(StoreFailure::Full)));
     assert!(take(&store, "late", 2, &limit), "another rule still has room");
     assert!(store.stats().unremembered >= 3);
 }
@@ -437,8 +439,8 @@ fn permits_that_find_no_room_are_answered_as_the_rule_says() {
 #[test]
 fn drained_rolls_make_way_without_anybody_sweeping() {
     let limit =
-        Limit::new(Law::SlidingWindowLog(ratekeeper::LogSize::Modest), "2/s".parse().unwrap()).unwrap();
-    let (clock, limiter) = limiter(limit, Cap::keys(100));
+        Limit::new(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Modest), "2/s".parse().unwrap()).unwrap();
+    let (clock, limiter) = limiter(limit, Capacity::keys(100));
     for key in 0..88 {
         limiter.check_now(&format!("key {key}"));
     }
@@ -451,7 +453,7 @@ fn drained_rolls_make_way_without_anybody_sweeping() {
 
 #[test]
 fn a_key_in_parts_and_a_key_in_text_are_two_keys() {
-    let (_, limiter) = limiter(bucket("1/day"), Cap::keys(100));
+    let (_, limiter) = limiter(bucket("1/day"), Capacity::keys(100));
     let parts = ratekeeper::Key::new(["a", "b"]).unwrap();
     assert!(limiter.check_now(&parts).is_allowed());
     let bytes = std::str::from_utf8(parts.borrow().bytes()).unwrap();
@@ -462,7 +464,7 @@ fn a_key_in_parts_and_a_key_in_text_are_two_keys() {
 /// Trap: limits that are no longer used fill the table of limits, and new quotas hold for nobody.
 #[test]
 fn years_of_new_quotas_leave_room_for_the_next() {
-    let store = MemoryStore::with(Arc::new(ManualClock::new(START)), Cap::keys(1_000)).unwrap();
+    let store = MemoryStore::with(Arc::new(ManualClock::new(START)), Capacity::keys(1_000)).unwrap();
     let written = bucket("10/day");
     assert!(take(&store, "k", 1, &written));
     for amount in 0..1_200_000 {
@@ -477,7 +479,7 @@ fn years_of_new_quotas_leave_room_for_the_next() {
 /// Trap: a client that states its own limits makes up so many that those of rules find no page.
 #[test]
 fn limits_that_come_with_requests_leave_room_for_rules_and_for_newer_ones() {
-    let store = MemoryStore::with(Arc::new(ManualClock::new(START)), Cap::keys(2_000_000)).unwrap();
+    let store = MemoryStore::with(Arc::new(ManualClock::new(START)), Capacity::keys(2_000_000)).unwrap();
     // All in use: each has a key of its own that has not drained.
     for amount in 0..400_000 {
         take(&store, &format!("stated {amount}"), 1, &bucket(&format!("{}/day", amount + 2)));

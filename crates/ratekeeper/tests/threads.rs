@@ -1,7 +1,7 @@
 //! Real threads on a real clock.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
-use ratekeeper::{Decision, Limiter, Reading, Request, Span};
+use ratekeeper::{Decision, KeyedRequest, LimitStatus, Limiter, Span};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// how many units were granted, and how long that took by the store's own clock.
 fn hammer(limiter: &Limiter, key: &str, burst: u32) -> (u64, Span) {
     let granted = AtomicU64::new(burst.into());
-    let time = |decision: &Decision| decision.reading().map(Reading::now).unwrap();
+    let time = |decision: &Decision| decision.reading().map(LimitStatus::now).unwrap();
     // All at once: a bucket that is nearly full would brim over while the threads are being started.
-    let first = limiter.check_now(Request::from(key).cost(burst));
+    let first = limiter.check_now(KeyedRequest::from(key).cost(burst));
     assert!(first.is_allowed());
     std::thread::scope(|scope| {
         for _ in 0..4 {

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper::{
-    Act, Align, Ask, Cap, Decision, Draws, Key, Law, Leak, Limit, Limiter, LogSize, ManualClock, MemoryStore,
-    Micros, PermitId, Quota, Retry, Scope, Span,
+    Algorithm, Align, Amount, Capacity, Decision, Draws, Key, Leak, Limit, Limiter, LogSize, ManualClock,
+    MemoryStore, Micros, Op, PermitId, Quota, Retry, Scope, Span,
 };
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ const START: Micros = Micros::new(1_700_000_000_000_000);
 fn limits() -> Vec<Limit> {
     let limit = |law, quota: &str| Limit::new(law, quota.parse::<Quota>().unwrap()).unwrap();
     vec![
-        limit(Law::TokenBucket, "10/s burst 4"),
-        limit(Law::LeakyBucket(Leak::Meter), "20/s burst 3"),
-        limit(Law::FixedWindow(Align::FirstHit), "5/s"),
-        limit(Law::SlidingWindowCounter, "6/s"),
-        limit(Law::SlidingWindowLog(LogSize::Modest), "7/s"),
-        limit(Law::Concurrency, "8/s"),
+        limit(Algorithm::TokenBucket, "10/s burst 4"),
+        limit(Algorithm::LeakyBucket(Leak::Meter), "20/s burst 3"),
+        limit(Algorithm::FixedWindow(Align::FirstHit), "5/s"),
+        limit(Algorithm::SlidingWindowCounter, "6/s"),
+        limit(Algorithm::SlidingWindowLog(LogSize::Modest), "7/s"),
+        limit(Algorithm::Concurrency, "8/s"),
     ]
 }
 
 #[test]
 fn the_binding_limit_is_the_longest_wait_or_the_least_left() {
     let clock = Arc::new(ManualClock::new(START));
-    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100)).unwrap();
+    let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let limiter = Limiter::with_store(["100/s burst 5", "3/s", "4/min burst 4"], store).unwrap();
     let decision = limiter.check_now("k");
     assert_eq!((decision.index(), decision.remaining()), (Some(1), 2));
@@ -44,18 +44,18 @@ fn the_binding_limit_is_the_longest_wait_or_the_least_left() {
 fn never_outweighs_every_wait() {
     let limiter = Limiter::new(["1/month", "100/s burst 2"]).unwrap();
     limiter.check_now("k");
-    let decision = limiter.check_now(ratekeeper::Request::from("k").cost(3));
+    let decision = limiter.check_now(ratekeeper::KeyedRequest::from("k").cost(3));
     assert_eq!(
         (decision.index(), decision.retry(), decision.retry_after()),
         (Some(0), Some(Retry::Never), None)
     );
-    let decision = limiter.check_now(ratekeeper::Request::from("k").cost(1));
+    let decision = limiter.check_now(ratekeeper::KeyedRequest::from("k").cost(1));
     assert!(decision.retry_after().is_some());
 }
 
 #[test]
 fn a_batch_is_decided_as_if_its_requests_had_come_one_by_one() {
-    let make = || MemoryStore::with(ManualClock::new(START), Cap::keys(1_000)).unwrap();
+    let make = || MemoryStore::with(ManualClock::new(START), Capacity::keys(1_000)).unwrap();
     let (together, apart) = (make(), make());
     let limits = limits();
     let fill = |draws: &mut Draws, request: usize| {
@@ -65,7 +65,7 @@ fn a_batch_is_decided_as_if_its_requests_had_come_one_by_one() {
                 key.borrow(),
                 Scope(0),
                 limits[(request + law) % 6],
-                Act::Take(Ask::exactly(1)),
+                Op::Take(Amount::exactly(1)),
                 PermitId(request as u64),
             );
         }

@@ -1,6 +1,6 @@
 //! One request to a server, over TCP or TLS, within bounded time.
 
-use super::{NEAR, Reach};
+use super::{NEAR, ServerArgs};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -27,7 +27,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 const MOST_BYTES: usize = 64 * 1024;
 
 /// Where a server is, and how it is spoken to.
-pub(super) struct Server {
+pub(super) struct ServerTarget {
     host: String,
     port: u16,
     /// What its paths begin with, if it stands behind a proxy.
@@ -39,16 +39,16 @@ pub(super) struct Server {
 
 /// What a server said.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct ServerReply {
     pub(super) status: u16,
     /// In seconds.
     pub(super) retry_after: Option<u64>,
     pub(super) body: Bytes,
 }
 
-impl Server {
+impl ServerTarget {
     /// Reads the address and the files that go with it. Nothing is asked of the network yet.
-    pub(super) fn new(reach: &Reach) -> Result<Server> {
+    pub(super) fn new(reach: &ServerArgs) -> Result<ServerTarget> {
         // An empty variable says nothing, as compose files leave them so.
         let written = if reach.server.is_empty() { NEAR } else { &reach.server };
         let advice = || format!("cannot read {written:?} as a server: write it like {NEAR}");
@@ -67,7 +67,7 @@ impl Server {
                 "certificates are of no use without TLS: write https:// before the server, or leave them out"
             );
         }
-        Ok(Server {
+        Ok(ServerTarget {
             host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
             port: url.port_u16().unwrap_or(if has_tls { 443 } else { 80 }),
             prefix: url.path().trim_end_matches('/').to_owned(),
@@ -77,7 +77,7 @@ impl Server {
     }
 
     /// Sends a question, and waits for the answer.
-    pub(super) async fn ask(&self, path: &str, question: Vec<u8>) -> Result<Reply> {
+    pub(super) async fn ask(&self, path: &str, question: Vec<u8>) -> Result<ServerReply> {
         let connect = async {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
             stream.set_nodelay(true)?;
@@ -124,7 +124,7 @@ impl Server {
         Ok(request)
     }
 
-    async fn exchange<S>(&self, stream: S, request: Request<Full<Bytes>>) -> Result<Reply>
+    async fn exchange<S>(&self, stream: S, request: Request<Full<Bytes>>) -> Result<ServerReply>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -138,7 +138,7 @@ impl Server {
                 reply.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
             let body = Limited::new(reply.into_body(), MOST_BYTES).collect().await;
             let body = body.map_err(|error| anyhow!("its answer can't be read: {error}"))?;
-            Ok(Reply { status, retry_after, body: body.to_bytes() })
+            Ok(ServerReply { status, retry_after, body: body.to_bytes() })
         };
         timeout(ANSWER, exchange).await.map_err(|_| anyhow!("it took too long"))?
     }
@@ -152,7 +152,7 @@ fn bearer(token: &str) -> Result<HeaderValue> {
 }
 
 /// The address, as it would be written.
-impl fmt::Display for Server {
+impl fmt::Display for ServerTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         match self.host.contains(':') {
@@ -171,7 +171,7 @@ fn about_handshake(error: std::io::Error) -> anyhow::Error {
     }
 }
 
-fn connector(reach: &Reach) -> Result<TlsConnector> {
+fn connector(reach: &ServerArgs) -> Result<TlsConnector> {
     let authorities =
         reach.ca.as_deref().map_or_else(system_authorities, |path| Ok(tls::authorities(path)?))?;
     let identity = reach.cert.as_deref().zip(reach.key.as_deref());

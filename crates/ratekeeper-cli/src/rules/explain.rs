@@ -1,9 +1,9 @@
 //! `ratekeeper rules explain`: which rules bind a request, why, and why the others do not.
 
-use super::{Format, Reviewed, say};
+use super::{CheckedFile, OutputFormat, say};
 use anyhow::{Result, anyhow};
 use clap::Args;
-use ratekeeper::rules::{Attribute, Descriptor, Request, RuleSet};
+use ratekeeper::rules::{Attribute, CheckRequest, Descriptor, RuleSet};
 use ratekeeper::{Clock, SystemClock};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// Say which rules bind a request, why, and why the others do not
 #[derive(Args, Debug)]
-pub(crate) struct Explain {
+pub(crate) struct ExplainArgs {
     /// The file of rules; - for what comes on stdin
     file: PathBuf,
     /// The client's key
@@ -39,8 +39,8 @@ pub(crate) struct Explain {
     #[arg(long = "descriptor", value_name = "KEY=VALUE", value_parser = attribute)]
     entries: Vec<(String, String)>,
     /// How to say it
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    format: OutputFormat,
 }
 
 /// Reads `NAME=VALUE`.
@@ -54,9 +54,9 @@ fn borrow(pairs: &[(String, String)]) -> Vec<Attribute<'_>> {
     pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-impl Explain {
+impl ExplainArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let Some(spec) = Reviewed::of(&self.file)?.spec()? else { return Ok(ExitCode::FAILURE) };
+        let Some(spec) = CheckedFile::of(&self.file)?.spec()? else { return Ok(ExitCode::FAILURE) };
         let rules = RuleSet::compile(&spec)?;
         let entries = borrow(&self.entries);
         // A server that speaks with proxies takes entries for attributes too, and some of them for more.
@@ -64,7 +64,7 @@ impl Explain {
             borrow(&self.attributes).into_iter().chain(entries.iter().copied()).collect();
         let has_descriptor = !self.domain.is_empty() || !entries.is_empty();
         let descriptor = Descriptor { domain: &self.domain, entries: &entries };
-        let request = Request {
+        let request = CheckRequest {
             client_key: &self.key,
             endpoint: &self.endpoint,
             method: &self.method,
@@ -78,8 +78,8 @@ impl Explain {
         let clock = SystemClock::new();
         let explanation = rules.explain(&request, || clock.now());
         match self.format {
-            Format::Text => say(&explanation.to_string())?,
-            Format::Json => say(&format!("{:#}\n", explanation.to_json()))?,
+            OutputFormat::Text => say(&explanation.to_string())?,
+            OutputFormat::Json => say(&format!("{:#}\n", explanation.to_json()))?,
         }
         Ok(ExitCode::SUCCESS)
     }

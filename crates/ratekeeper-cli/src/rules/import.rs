@@ -2,10 +2,10 @@
 //!
 //! The rules go to stdout or into a file, what is to be said of them to stderr, so that a pipe carries rules only.
 
-use super::{Format, UNKNOWN, contents, count, name_of, say};
+use super::{OutputFormat, UNKNOWN, contents, count, name_of, say};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use ratekeeper::rules::{Complaint, Outcome, Severity, Source, import, report, report_json};
+use ratekeeper::rules::{Diagnostic, ImportOutcome, ImportSource, Severity, import, report, report_json};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use std::process::ExitCode;
 
 /// Make a file of rules from those of another limiter
 #[derive(Args, Debug)]
-pub(crate) struct Import {
+pub(crate) struct ImportArgs {
     /// Whose rules they are
     #[arg(long, value_enum)]
-    from: From,
+    from: ImportFrom,
     /// The files; - for what comes on stdin
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -27,20 +27,20 @@ pub(crate) struct Import {
     #[arg(long, requires = "output")]
     force: bool,
     /// How to say what was left out
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
+    format: OutputFormat,
 }
 
 /// A limiter whose rules can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum From {
+enum ImportFrom {
     /// envoyproxy/ratelimit: a domain and its descriptors in each file
     Envoy,
     /// Limitador: a list of limits
     Limitador,
 }
 
-impl Import {
+impl ImportArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
         let mut files = Vec::new();
         let mut unreadable = Vec::new();
@@ -52,8 +52,8 @@ impl Import {
             }
         }
         let source = match self.from {
-            From::Envoy => Source::Envoy,
-            From::Limitador => Source::Limitador,
+            ImportFrom::Envoy => ImportSource::Envoy,
+            ImportFrom::Limitador => ImportSource::Limitador,
         };
         let borrowed: Vec<_> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         let imported = import(source, &borrowed);
@@ -62,9 +62,9 @@ impl Import {
         }
         self.tell(&borrowed, &imported.complaints)?;
         let mut code = match imported.outcome {
-            Outcome::Whole => ExitCode::SUCCESS,
-            Outcome::Parts => ExitCode::FAILURE,
-            Outcome::Unread => UNKNOWN.into(),
+            ImportOutcome::Whole => ExitCode::SUCCESS,
+            ImportOutcome::Parts => ExitCode::FAILURE,
+            ImportOutcome::Unread => UNKNOWN.into(),
         };
         for error in unreadable {
             code = crate::fail(&error, UNKNOWN);
@@ -91,22 +91,24 @@ impl Import {
         }
     }
 
-    fn tell(&self, files: &[(&str, &str)], complaints: &[Vec<Complaint>]) -> Result<()> {
+    fn tell(&self, files: &[(&str, &str)], complaints: &[Vec<Diagnostic>]) -> Result<()> {
         let told = files.iter().zip(complaints);
         let said = match self.format {
-            Format::Json => {
+            OutputFormat::Json => {
                 let lists = told.map(|((name, text), complaints)| report_json(name, text, complaints));
                 let all = lists.flat_map(|list| list.as_array().cloned().unwrap_or_default());
                 format!("{:#}\n", all.collect::<serde_json::Value>())
             }
-            Format::Text => told.map(|((name, text), complaints)| in_words(name, text, complaints)).collect(),
+            OutputFormat::Text => {
+                told.map(|((name, text), complaints)| in_words(name, text, complaints)).collect()
+            }
         };
         io::stderr().write_all(said.as_bytes()).context("cannot write to stderr")
     }
 }
 
 /// What is said of a file, and at the end how much of it was left out.
-fn in_words(name: &str, text: &str, complaints: &[Complaint]) -> String {
+fn in_words(name: &str, text: &str, complaints: &[Diagnostic]) -> String {
     let mut said = report(name, text, complaints);
     let errors = complaints.iter().filter(|complaint| complaint.severity == Severity::Error).count();
     if errors > 0 {

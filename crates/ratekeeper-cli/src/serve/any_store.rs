@@ -7,10 +7,10 @@ use crate::settings::Settings;
 use anyhow::{Context, Result};
 use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 use ratekeeper::{
-    Cap, Draws, KeyLease, KeyRef, Limit, MemoryStats, MemoryStore, PermitId, Scope, ServerReport, Store,
+    Capacity, Draws, KeyLease, KeyRef, Limit, MemoryStats, MemoryStore, PermitId, Scope, ServerReport, Store,
     StoreHealth, StoreReport, SystemClock,
 };
-use ratekeeper_server::Keeping;
+use ratekeeper_server::StoreMaintenance;
 use std::time::Duration;
 
 /// How long a start waits for servers that are slow to be found. Without them, it starts all the same.
@@ -30,7 +30,7 @@ pub(super) enum AnyStore {
 impl AnyStore {
     /// Opens it. A store that is away is no error: it is looked for until it is found.
     pub(super) async fn open(settings: &Settings) -> Result<AnyStore> {
-        let cap = Cap::keys(settings.max_keys);
+        let cap = Capacity::keys(settings.max_keys);
         match settings.store.url() {
             StoreUrl::Memory => Ok(AnyStore::Memory(MemoryStore::with(SystemClock::new(), cap)?)),
             StoreUrl::Redis(url) => {
@@ -136,7 +136,7 @@ impl StoreHealth for AnyStore {
     }
 }
 
-impl Keeping for AnyStore {
+impl StoreMaintenance for AnyStore {
     async fn keep(&self) {
         match self {
             AnyStore::Memory(store) => store.keep().await,

@@ -22,17 +22,17 @@ const KEPT_BYTES: usize = 64 * 1024;
 
 /// A queue of lines for one sink. A clone is the same queue.
 #[derive(Clone, Debug)]
-pub(super) struct Output(Arc<Shared>);
+pub(super) struct Output(Arc<OutputInner>);
 
 #[derive(Debug)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct OutputInner {
+    queue: Mutex<LineQueue>,
     changed: Condvar,
     dropped: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct LineQueue {
     bytes: Vec<u8>,
     /// No more lines are expected: the thread ends once the queue is empty.
     is_closed: bool,
@@ -51,7 +51,7 @@ impl Output {
         sink: impl Write + Send + 'static,
         report: impl Fn(u64) + Send + 'static,
     ) -> io::Result<Output> {
-        let output = Output(Arc::new(Shared {
+        let output = Output(Arc::new(OutputInner {
             queue: Mutex::default(),
             changed: Condvar::new(),
             dropped: Arc::default(),
@@ -89,7 +89,7 @@ impl Output {
     }
 }
 
-impl Shared {
+impl OutputInner {
     /// Writes what is queued until the queue is closed and empty.
     fn empty(&self, mut sink: Sink<impl Write>, report: impl Fn(u64)) {
         let (mut lines, mut works, mut reported) = (Vec::new(), false, 0);

@@ -4,7 +4,7 @@
 //! shape ends the reading; fields that nobody knows are told of all at once. A value is taken as it was written, not as
 //! what YAML makes of it, so `off` is no `false` and `1.10` no `1.1`.
 
-use super::{Complaint, Origin, Said, nearest, table::TABLE};
+use super::{SettingDiagnostic, SettingOrigin, SourcedText, nearest, table::TABLE};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::{Error as YamlError, MessageFormatter, Spanned, UserMessageFormatter};
@@ -18,26 +18,29 @@ const MOST_BYTES: u64 = 1024 * 1024;
 
 /// What a file says, and what is wrong with it.
 #[derive(Debug, Default)]
-pub(super) struct Fields {
+pub(super) struct FileFields {
     /// The settings by name, none twice.
-    pub(super) said: Vec<(&'static str, Said)>,
-    pub(super) complaints: Vec<Complaint>,
+    pub(super) said: Vec<(&'static str, SourcedText)>,
+    pub(super) complaints: Vec<SettingDiagnostic>,
 }
 
-impl Fields {
+impl FileFields {
     /// Reads a file; `named` is who named it.
-    pub(super) fn read(path: &Path, named: &Origin) -> Fields {
+    pub(super) fn read(path: &Path, named: &SettingOrigin) -> FileFields {
         match text(path) {
-            Ok(text) => Fields::parse(path, &text),
+            Ok(text) => FileFields::parse(path, &text),
             Err(error) => {
                 let wrong = format!("cannot read the settings in {}: {error}", path.display());
-                Fields { complaints: vec![Complaint::new(named.clone(), wrong)], ..Fields::default() }
+                FileFields {
+                    complaints: vec![SettingDiagnostic::new(named.clone(), wrong)],
+                    ..FileFields::default()
+                }
             }
         }
     }
 
-    pub(super) fn parse(path: &Path, text: &str) -> Fields {
-        let mut fields = Fields::default();
+    pub(super) fn parse(path: &Path, text: &str) -> FileFields {
+        let mut fields = FileFields::default();
         // Else `off` in a list would be `false`.
         let options = serde_saphyr::options! { strict_booleans: true };
         let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
@@ -64,7 +67,7 @@ fn text(path: &Path) -> io::Result<String> {
 
 struct FieldsVisitor<'a> {
     path: &'a Path,
-    fields: &'a mut Fields,
+    fields: &'a mut FileFields,
 }
 
 impl<'de> Visitor<'de> for FieldsVisitor<'_> {
@@ -75,16 +78,16 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let origin = |line| Origin::File { path: self.path.into(), line };
+        let origin = |line| SettingOrigin::File { path: self.path.into(), line };
         while let Some(name) = map.next_key::<Spanned<String>>()? {
             let known = TABLE.iter().find(|setting| setting.name == name.value && !setting.shape.is_secret);
             if let Some(setting) = known {
                 let value = map.next_value_seed(TextSeed { is_list: setting.shape.is_list })?;
-                let said = Said { text: value.value, origin: origin(value.referenced.line()) };
+                let said = SourcedText { text: value.value, origin: origin(value.referenced.line()) };
                 self.fields.said.push((setting.name, said));
             } else {
                 map.next_value::<IgnoredAny>()?;
-                let complaint = Complaint::new(origin(name.referenced.line()), unknown(&name.value));
+                let complaint = SettingDiagnostic::new(origin(name.referenced.line()), unknown(&name.value));
                 self.fields.complaints.push(complaint);
             }
         }
@@ -118,7 +121,7 @@ impl<'de> DeserializeSeed<'de> for TextSeed {
 
     fn deserialize<D: Deserializer<'de>>(self, yaml: D) -> Result<Spanned<String>, D::Error> {
         match self.is_list {
-            true => Spanned::<Listed>::deserialize(yaml)
+            true => Spanned::<ListValue>::deserialize(yaml)
                 .map(|listed| Spanned::new(listed.value.0, listed.referenced, listed.defined)),
             false => Spanned::<String>::deserialize(yaml),
         }
@@ -126,10 +129,10 @@ impl<'de> DeserializeSeed<'de> for TextSeed {
 }
 
 /// A list in brackets, one value behind each `-`, or values with commas between them.
-struct Listed(String);
+struct ListValue(String);
 
-impl<'de> Deserialize<'de> for Listed {
-    fn deserialize<D: Deserializer<'de>>(yaml: D) -> Result<Listed, D::Error> {
+impl<'de> Deserialize<'de> for ListValue {
+    fn deserialize<D: Deserializer<'de>>(yaml: D) -> Result<ListValue, D::Error> {
         yaml.deserialize_any(ListedVisitor)
     }
 }
@@ -137,27 +140,27 @@ impl<'de> Deserialize<'de> for Listed {
 struct ListedVisitor;
 
 impl<'de> Visitor<'de> for ListedVisitor {
-    type Value = Listed;
+    type Value = ListValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list, like [one, another]")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Listed, E> {
-        Ok(Listed(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<ListValue, E> {
+        Ok(ListValue(text.to_owned()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Listed, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<ListValue, A::Error> {
         let mut listed = Vec::new();
         while let Some(value) = values.next_element::<String>()? {
             listed.push(value);
         }
-        Ok(Listed(listed.join(",")))
+        Ok(ListValue(listed.join(",")))
     }
 }
 
 /// What keeps the file from being read to its end.
-fn about_shape(path: &Path, error: &YamlError) -> Complaint {
+fn about_shape(path: &Path, error: &YamlError) -> SettingDiagnostic {
     let line = error.location().map_or(0, |location| location.line());
     let wrong = match error.without_snippet() {
         YamlError::DuplicateMappingKey { key: Some(field), .. } => {
@@ -174,5 +177,5 @@ fn about_shape(path: &Path, error: &YamlError) -> Complaint {
         }
         other => UserMessageFormatter.format_message(other).into_owned(),
     };
-    Complaint::new(Origin::File { path: path.into(), line }, wrong)
+    SettingDiagnostic::new(SettingOrigin::File { path: path.into(), line }, wrong)
 }

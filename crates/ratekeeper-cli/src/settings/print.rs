@@ -1,11 +1,11 @@
 //! `--print-config`: all settings and where each came from, in a form that is a config file again.
 
-use super::table::{Fallback, Setting, TABLE};
-use super::{Origin, Said};
+use super::table::{DefaultValue, Setting, TABLE};
+use super::{SettingOrigin, SourcedText};
 use std::fmt::Write as _;
 
 /// All settings, in the order of the table; `said` is what is in force for each.
-pub(super) fn print(said: &[Option<Said>]) -> String {
+pub(super) fn print(said: &[Option<SourcedText>]) -> String {
     let mut printed = format!(
         "# The settings of ratekeeper {}, each with where it came from.\n",
         env!("CARGO_PKG_VERSION")
@@ -21,21 +21,21 @@ pub(super) fn print(said: &[Option<Said>]) -> String {
     printed
 }
 
-fn line(setting: &Setting, said: Option<&Said>) -> String {
+fn line(setting: &Setting, said: Option<&SourcedText>) -> String {
     let name = setting.name;
     match (said, &setting.fallback) {
-        (Some(Said { origin, .. }), _) if setting.shape.is_secret => {
+        (Some(SourcedText { origin, .. }), _) if setting.shape.is_secret => {
             format!("# {name}: (hidden)  # {origin}")
         }
-        (Some(Said { text, origin }), Fallback::Reader) if *origin == Origin::Default => {
+        (Some(SourcedText { text, origin }), DefaultValue::Reader) if *origin == SettingOrigin::Default => {
             format!("{name}: {text}  # default: json if stderr is no terminal")
         }
-        (Some(Said { text, origin }), _) => {
+        (Some(SourcedText { text, origin }), _) => {
             let shown = (setting.shape.show)(text);
             let hidden = if shown == *text { "" } else { ", its password is not shown" };
             format!("{name}: {}  # {origin}{hidden}", scalar(setting, &shown))
         }
-        (None, Fallback::Nothing(meaning)) => format!("# {name}:  # default: {meaning}"),
+        (None, DefaultValue::Nothing(meaning)) => format!("# {name}:  # default: {meaning}"),
         (None, _) => format!("# {name}:"),
     }
 }

@@ -1,6 +1,6 @@
 //! Where states are kept, as a setting says it: a word or a URL, of which nothing secret is ever shown.
 
-use super::value::{Shape, Value};
+use super::value::{SettingValue, ValueShape};
 use ratekeeper::redis;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -28,37 +28,37 @@ const SECRETS: [&str; 2] = ["password", "sentinel_password"];
 /// Where states are kept: `memory`, or the URL of servers that several nodes share. Both its forms for people leave
 /// passwords out.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct StoreUrl {
+pub(crate) struct StoreSetting {
     text: String,
     url: redis::StoreUrl,
 }
 
-impl StoreUrl {
+impl StoreSetting {
     /// What it says.
     pub(crate) fn url(&self) -> &redis::StoreUrl {
         &self.url
     }
 }
 
-impl fmt::Display for StoreUrl {
+impl fmt::Display for StoreSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&shown(&self.text))
     }
 }
 
-impl fmt::Debug for StoreUrl {
+impl fmt::Debug for StoreSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StoreUrl({self})")
     }
 }
 
-impl Value for StoreUrl {
-    const SHAPE: Shape = Shape { show: shown, ..Shape::word("URL") };
+impl SettingValue for StoreSetting {
+    const SHAPE: ValueShape = ValueShape { show: shown, ..ValueShape::word("URL") };
 
-    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<StoreUrl, String> {
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<StoreSetting, String> {
         let advice = "write memory, or a URL like redis://127.0.0.1:6379";
         if text == "memory" {
-            return Ok(StoreUrl { text: text.to_owned(), url: redis::StoreUrl::Memory });
+            return Ok(StoreSetting { text: text.to_owned(), url: redis::StoreUrl::Memory });
         }
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(format!("{:?} is no store: {advice}", shown(text)));
@@ -85,17 +85,19 @@ impl Value for StoreUrl {
                  into the variable RATEKEEPER_STORE"
             ));
         }
-        Ok(StoreUrl { text: text.to_owned(), url })
+        Ok(StoreSetting { text: text.to_owned(), url })
     }
 }
 
 /// The passwords of a URL, those of sentinels among them.
-fn passwords(url: &redis::StoreUrl) -> impl Iterator<Item = &redis::Secret> {
+fn passwords(url: &redis::StoreUrl) -> impl Iterator<Item = &redis::SecretText> {
     let (servers, sentinels) = match url {
         redis::StoreUrl::Memory => (None, None),
         redis::StoreUrl::Redis(url) => match &url.form {
-            redis::Form::Sentinel { login, .. } => (Some(&url.login), Some(login)),
-            redis::Form::Standalone | redis::Form::Cluster | redis::Form::Sharded => (Some(&url.login), None),
+            redis::UrlTopology::Sentinel { login, .. } => (Some(&url.login), Some(login)),
+            redis::UrlTopology::Standalone | redis::UrlTopology::Cluster | redis::UrlTopology::Sharded => {
+                (Some(&url.login), None)
+            }
         },
     };
     servers.into_iter().chain(sentinels).filter_map(|login| login.password.as_ref())
@@ -139,8 +141,8 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn read(text: &str) -> Result<StoreUrl, String> {
-        StoreUrl::read(text, &(0..=0))
+    fn read(text: &str) -> Result<StoreSetting, String> {
+        StoreSetting::read(text, &(0..=0))
     }
 
     #[test]

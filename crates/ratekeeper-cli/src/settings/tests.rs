@@ -1,6 +1,8 @@
 //! Settings from outside: what is said becomes what holds, with who said it.
 
-use super::value::{Bytes, ClientAddress, DenyStatus, HeaderProfile, Headers, Listener, Networks, Reset};
+use super::value::{
+    Bytes, ClientAddress, DenyStatus, HeaderProfile, Headers, ListenerChoice, Networks, Reset,
+};
 use super::*;
 use std::fs;
 use std::path::Path;
@@ -8,25 +10,25 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// What a user says, all of it made up.
-struct Case {
+struct SettingsFixture {
     folder: TempDir,
     arguments: Vec<String>,
-    around: Surroundings,
+    around: Environment,
 }
 
-impl Case {
-    fn new(arguments: &[&str], variables: &[(&str, &str)]) -> Case {
+impl SettingsFixture {
+    fn new(arguments: &[&str], variables: &[(&str, &str)]) -> SettingsFixture {
         let variables =
             variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Case {
+        SettingsFixture {
             folder: tempfile::tempdir().unwrap(),
             arguments: arguments.iter().map(ToString::to_string).collect(),
-            around: Surroundings { variables, cores: 6, has_reader: true },
+            around: Environment { variables, cores: 6, has_reader: true },
         }
     }
 
     /// With a config file that `--config` names.
-    fn with_file(mut self, text: &str) -> Case {
+    fn with_file(mut self, text: &str) -> SettingsFixture {
         self.arguments.extend(["--config".to_owned(), self.write(text)]);
         self
     }
@@ -37,7 +39,7 @@ impl Case {
         path.to_str().unwrap().to_owned()
     }
 
-    fn resolve(&self) -> Result<Resolved, Complaints> {
+    fn resolve(&self) -> Result<Resolved, SettingDiagnostics> {
         let command = Settings::add_to(Command::new("serve"));
         let arguments = [&["serve".to_owned()], self.arguments.as_slice()].concat();
         Settings::resolve(&command.try_get_matches_from(arguments).unwrap(), &self.around)
@@ -64,12 +66,12 @@ impl Case {
     }
 }
 
-fn flags(arguments: &[&str]) -> Case {
-    Case::new(arguments, &[])
+fn flags(arguments: &[&str]) -> SettingsFixture {
+    SettingsFixture::new(arguments, &[])
 }
 
-fn file(text: &str) -> Case {
-    Case::new(&[], &[]).with_file(text)
+fn file(text: &str) -> SettingsFixture {
+    SettingsFixture::new(&[], &[]).with_file(text)
 }
 
 fn at(address: &str) -> Listen {
@@ -101,8 +103,13 @@ fn without_a_word_the_defaults_hold() {
             tls_cert: None,
             tls_key: None,
             tls_client_ca: None,
-            tls_on: vec![Listener::Http, Listener::Grpc, Listener::Resp, Listener::Admin],
-            store: Value::read("memory", &(0..=0)).unwrap(),
+            tls_on: vec![
+                ListenerChoice::Http,
+                ListenerChoice::Grpc,
+                ListenerChoice::Resp,
+                ListenerChoice::Admin
+            ],
+            store: SettingValue::read("memory", &(0..=0)).unwrap(),
             store_timeout: Duration::from_millis(50),
             on_store_failure: ratekeeper::FailureMode::Local,
             max_keys: 10_000_000,
@@ -114,7 +121,7 @@ fn without_a_word_the_defaults_hold() {
             workers: 6,
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(10),
-            log: Value::read("info", &(0..=0)).unwrap(),
+            log: SettingValue::read("info", &(0..=0)).unwrap(),
             log_format: LogFormat::Text,
             denial_log: 10,
         }
@@ -129,7 +136,7 @@ fn without_a_word_the_defaults_hold() {
 fn flags_win_over_the_environment_and_that_over_the_file() {
     let text = "max_keys: 1\nmax_batch: 1\nmax_connections: 1\n";
     let variables = [("RATEKEEPER_MAX_KEYS", "2"), ("RATEKEEPER_MAX_BATCH", "2")];
-    let case = Case::new(&["--max-keys", "3"], &variables).with_file(text);
+    let case = SettingsFixture::new(&["--max-keys", "3"], &variables).with_file(text);
     let resolved = case.resolve().unwrap();
     let settings = &resolved.settings;
     assert_eq!((settings.max_keys, settings.max_batch, settings.max_connections), (3, 2, 1));
@@ -194,7 +201,7 @@ fn every_setting_can_be_said_in_each_way() {
         TABLE.iter().filter(|setting| !setting.shape.is_secret).map(Setting::variable).collect();
     let variables: Vec<_> =
         variables.iter().zip(said).map(|(name, (_, value))| (name.as_str(), value)).collect();
-    let from_variables = Case::new(&[], &variables).settings();
+    let from_variables = SettingsFixture::new(&[], &variables).settings();
     let lines: String = said.iter().map(|(name, value)| format!("{name}: \"{value}\"\n")).collect();
     let from_file = file(&lines).settings();
     assert_eq!(from_flags, from_variables);
@@ -234,7 +241,7 @@ emergency_limit: 3 per 90s
     assert_eq!(settings.rules.as_deref(), Some(Path::new("1.10")));
     assert_eq!((settings.http, settings.max_keys), (Listen::Off, 1000));
     assert_eq!(settings.headers, Headers(vec![HeaderProfile::Ietf, HeaderProfile::Draft6]));
-    assert_eq!(settings.tls_on, [Listener::Http]);
+    assert_eq!(settings.tls_on, [ListenerChoice::Http]);
     assert_eq!(settings.max_body, Bytes(2 << 20));
     for text in ["", "# nothing\n", "---\n", "{}"] {
         assert_eq!(file(text).settings(), flags(&[]).settings(), "{text:?}");
@@ -255,7 +262,7 @@ fn a_list_of_flags_is_one_list() {
 
 #[test]
 fn the_file_can_be_named_by_a_variable() {
-    let mut case = Case::new(&[], &[]);
+    let mut case = SettingsFixture::new(&[], &[]);
     let path = case.write("workers: 4\n");
     case.around.variables.insert("RATEKEEPER_CONFIG".to_owned(), path);
     assert_eq!(case.settings().workers, 4);
@@ -270,7 +277,8 @@ fn the_file_can_be_named_by_a_variable() {
 #[test]
 fn an_empty_variable_says_nothing() {
     let settings =
-        Case::new(&[], &[("RATEKEEPER_RULES", ""), ("RATEKEEPER_CONFIG", ""), ("RUST_LOG", "")]).settings();
+        SettingsFixture::new(&[], &[("RATEKEEPER_RULES", ""), ("RATEKEEPER_CONFIG", ""), ("RUST_LOG", "")])
+            .settings();
     assert_eq!(settings, flags(&[]).settings());
     flags(&["--rules", ""]).refused(&["a file needs a name: write one, … (from --rules)"]);
 }
@@ -278,8 +286,8 @@ fn an_empty_variable_says_nothing() {
 #[test]
 fn rust_log_wins_over_all_else() {
     let variables = [("RUST_LOG", "hyper=trace"), ("RATEKEEPER_LOG", "warn")];
-    let resolved = Case::new(&["--log", "error"], &variables).resolve().unwrap();
-    assert_eq!(resolved.settings.log, Value::read("hyper=trace", &(0..=0)).unwrap());
+    let resolved = SettingsFixture::new(&["--log", "error"], &variables).resolve().unwrap();
+    assert_eq!(resolved.settings.log, SettingValue::read("hyper=trace", &(0..=0)).unwrap());
     assert!(resolved.print().contains("\nlog: \"hyper=trace\"  # RUST_LOG\n"), "{}", resolved.print());
 }
 
@@ -297,7 +305,7 @@ headers: [ietf, draft-8]
 emergency_limit: 5 apples
 log: inof
 ";
-    Case::new(&arguments, &variables).with_file(text).refused(&[
+    SettingsFixture::new(&arguments, &variables).with_file(text).refused(&[
         "ratekeeper.yaml:2: unknown field \"htpp\": did you mean http?",
         "ratekeeper.yaml:3: unknown field \"max-body\": did you mean max_body?",
         "ratekeeper.yaml:4: unknown field \"quota\": the fields are rules, emergency_limit, http, … ",
@@ -413,13 +421,14 @@ fn settings_that_contradict_each_other_are_refused() {
         "this means nothing without TLS: add tls_cert and tls_key (from --tls-on)",
     ]);
     let variables = [("RATEKEEPER_ADMIN_TOKEN", "0123456789abcdef")];
-    Case::new(&["--admin-token-file=a"], &variables)
+    SettingsFixture::new(&["--admin-token-file=a"], &variables)
         .refused(&["there is also admin_token_file, and … (from RATEKEEPER_ADMIN_TOKEN)"]);
 }
 
 #[test]
 fn a_secret_comes_from_the_environment_alone_and_is_never_shown() {
-    let resolved = Case::new(&[], &[("RATEKEEPER_ADMIN_TOKEN", "0123456789abcdef")]).resolve().unwrap();
+    let resolved =
+        SettingsFixture::new(&[], &[("RATEKEEPER_ADMIN_TOKEN", "0123456789abcdef")]).resolve().unwrap();
     assert_eq!(resolved.settings.admin_token.as_ref().unwrap().expose(), "0123456789abcdef");
     assert!(!format!("{:?}", resolved.settings).contains("0123456789abcdef"));
     let printed = resolved.print();
@@ -432,7 +441,7 @@ fn a_secret_comes_from_the_environment_alone_and_is_never_shown() {
 #[test]
 fn the_password_of_a_store_is_never_shown() {
     let variables = [("RATEKEEPER_STORE", "redis://me:hunter2@h:6379/0")];
-    let resolved = Case::new(&[], &variables).resolve().unwrap();
+    let resolved = SettingsFixture::new(&[], &variables).resolve().unwrap();
     let printed = resolved.print();
     let line = "store: \"redis://me:***@h:6379/0\"  # RATEKEEPER_STORE, its password is not shown";
     assert!(printed.lines().any(|printed| printed == line), "{line} is not in\n{printed}");
@@ -456,7 +465,7 @@ fn variables_that_nobody_knows_are_warned_of() {
         ("RATEKEEPER_ADMIN_SERVICE_PORT", "9090"),
         ("OTHER", "x"),
     ];
-    let resolved = Case::new(&[], &variables).resolve().unwrap();
+    let resolved = SettingsFixture::new(&[], &variables).resolve().unwrap();
     assert_eq!(
         resolved.warnings,
         [
@@ -476,7 +485,7 @@ fn printed_settings_say_who_set_them_and_can_be_read_again() {
         "--tls-key=- x",
         "--drain-delay=1min",
     ];
-    let case = Case::new(
+    let case = SettingsFixture::new(
         &arguments,
         &[("RATEKEEPER_EMERGENCY_LIMIT", "10/s burst 5"), ("RATEKEEPER_LOG", "warn,a=info")],
     )
@@ -501,7 +510,7 @@ fn printed_settings_say_who_set_them_and_can_be_read_again() {
     let again = file(&printed);
     assert_eq!(again.settings(), resolved.settings);
     let set = again.resolve().unwrap();
-    assert!(set.set().all(|(_, origin)| matches!(origin, Origin::File { .. })));
+    assert!(set.set().all(|(_, origin)| matches!(origin, SettingOrigin::File { .. })));
     let defaults = flags(&[]).resolve().unwrap();
     assert_eq!(file(&defaults.print()).settings(), defaults.settings);
 }

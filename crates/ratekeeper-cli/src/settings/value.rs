@@ -16,8 +16,8 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 /// What a setting can be read as.
-pub(crate) trait Value: Sized {
-    const SHAPE: Shape;
+pub(crate) trait SettingValue: Sized {
+    const SHAPE: ValueShape;
 
     /// The value that the text stands for, or what is wrong with it and what to write instead.
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Self, String>;
@@ -30,7 +30,7 @@ pub(crate) trait Value: Sized {
 
 /// How values of one kind are written.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct ValueShape {
     /// What stands for one in a help text.
     pub(crate) placeholder: &'static str,
     pub(crate) hint: ValueHint,
@@ -44,9 +44,9 @@ pub(crate) struct Shape {
     pub(crate) show: fn(&str) -> String,
 }
 
-impl Shape {
-    pub(super) const fn word(placeholder: &'static str) -> Shape {
-        Shape {
+impl ValueShape {
+    pub(super) const fn word(placeholder: &'static str) -> ValueShape {
+        ValueShape {
             placeholder,
             hint: ValueHint::Other,
             choices: Vec::new,
@@ -57,8 +57,8 @@ impl Shape {
     }
 }
 
-impl<T: Value> Value for Option<T> {
-    const SHAPE: Shape = T::SHAPE;
+impl<T: SettingValue> SettingValue for Option<T> {
+    const SHAPE: ValueShape = T::SHAPE;
 
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Option<T>, String> {
         T::read(text, range).map(Some)
@@ -69,8 +69,8 @@ impl<T: Value> Value for Option<T> {
     }
 }
 
-impl Value for PathBuf {
-    const SHAPE: Shape = Shape { hint: ValueHint::FilePath, ..Shape::word("FILE") };
+impl SettingValue for PathBuf {
+    const SHAPE: ValueShape = ValueShape { hint: ValueHint::FilePath, ..ValueShape::word("FILE") };
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<PathBuf, String> {
         match text {
@@ -82,25 +82,25 @@ impl Value for PathBuf {
 
 /// What nobody should see. It is only ever shown as `(hidden)`.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Secret(String);
+pub(crate) struct HiddenText(String);
 
-impl Secret {
+impl HiddenText {
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for HiddenText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("(hidden)")
     }
 }
 
-impl Value for Secret {
-    const SHAPE: Shape = Shape { is_secret: true, ..Shape::word("TOKEN") };
+impl SettingValue for HiddenText {
+    const SHAPE: ValueShape = ValueShape { is_secret: true, ..ValueShape::word("TOKEN") };
 
-    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Secret, String> {
-        Ok(Secret(text.to_owned()))
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<HiddenText, String> {
+        Ok(HiddenText(text.to_owned()))
     }
 }
 
@@ -112,8 +112,8 @@ pub(crate) enum Listen {
     At(String),
 }
 
-impl Value for Listen {
-    const SHAPE: Shape = Shape { hint: ValueHint::Hostname, ..Shape::word("ADDR") };
+impl SettingValue for Listen {
+    const SHAPE: ValueShape = ValueShape { hint: ValueHint::Hostname, ..ValueShape::word("ADDR") };
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Listen, String> {
         if text == "off" {
@@ -133,16 +133,16 @@ impl Value for Listen {
     }
 }
 
-impl Value for u32 {
-    const SHAPE: Shape = Shape::word("N");
+impl SettingValue for u32 {
+    const SHAPE: ValueShape = ValueShape::word("N");
 
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<u32, String> {
         u64_within(text, range).map(|number| u32::try_from(number).expect("the range ends below 2^32"))
     }
 }
 
-impl Value for usize {
-    const SHAPE: Shape = Shape::word("N");
+impl SettingValue for usize {
+    const SHAPE: ValueShape = ValueShape::word("N");
 
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<usize, String> {
         u64_within(text, range).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
@@ -174,8 +174,8 @@ fn amount(text: &str) -> (Option<u64>, &str) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) u64);
 
-impl Value for Bytes {
-    const SHAPE: Shape = Shape::word("BYTES");
+impl SettingValue for Bytes {
+    const SHAPE: ValueShape = ValueShape::word("BYTES");
 
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Bytes, String> {
         let (number, unit) = amount(text);
@@ -195,8 +195,8 @@ impl Value for Bytes {
 }
 
 /// A length of time; its range is in milliseconds.
-impl Value for Duration {
-    const SHAPE: Shape = Shape::word("TIME");
+impl SettingValue for Duration {
+    const SHAPE: ValueShape = ValueShape::word("TIME");
 
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Duration, String> {
         let (number, unit) = amount(text);
@@ -217,16 +217,16 @@ impl Value for Duration {
     }
 }
 
-impl Value for Quota {
-    const SHAPE: Shape = Shape::word("QUOTA");
+impl SettingValue for Quota {
+    const SHAPE: ValueShape = ValueShape::word("QUOTA");
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Quota, String> {
         text.parse().map_err(|error: ratekeeper::QuotaError| error.to_string())
     }
 }
 
-impl Value for KeySources {
-    const SHAPE: Shape = Shape { is_list: true, ..Shape::word("SOURCE") };
+impl SettingValue for KeySources {
+    const SHAPE: ValueShape = ValueShape { is_list: true, ..ValueShape::word("SOURCE") };
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<KeySources, String> {
         text.parse().map_err(|error: ratekeeper_server::KeySourcesError| error.to_string())
@@ -242,8 +242,8 @@ impl Networks {
     const MOST: usize = 256;
 }
 
-impl Value for Networks {
-    const SHAPE: Shape = Shape { is_list: true, ..Shape::word("NETWORK") };
+impl SettingValue for Networks {
+    const SHAPE: ValueShape = ValueShape { is_list: true, ..ValueShape::word("NETWORK") };
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Networks, String> {
         if text == "none" {
@@ -264,8 +264,8 @@ impl Value for Networks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origins(pub(crate) AllowedOrigins);
 
-impl Value for Origins {
-    const SHAPE: Shape = Shape { is_list: true, ..Shape::word("ORIGIN") };
+impl SettingValue for Origins {
+    const SHAPE: ValueShape = ValueShape { is_list: true, ..ValueShape::word("ORIGIN") };
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Origins, String> {
         let words = text.split(',').map(str::trim).filter(|_| text != "none");
@@ -285,8 +285,8 @@ impl LogFilter {
     }
 }
 
-impl Value for LogFilter {
-    const SHAPE: Shape = Shape::word("FILTER");
+impl SettingValue for LogFilter {
+    const SHAPE: ValueShape = ValueShape::word("FILTER");
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<LogFilter, String> {
         let advice = "write a level, like info, or one for each part, like warn,ratekeeper=debug";
@@ -325,16 +325,17 @@ pub(crate) trait Choice: Copy + PartialEq + 'static {
     }
 }
 
-impl<T: Choice> Value for T {
-    const SHAPE: Shape = Shape { choices: T::possible_values, ..Shape::word(T::PLACEHOLDER) };
+impl<T: Choice> SettingValue for T {
+    const SHAPE: ValueShape = ValueShape { choices: T::possible_values, ..ValueShape::word(T::PLACEHOLDER) };
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<T, String> {
         T::find(text)
     }
 }
 
-impl<T: Choice> Value for Vec<T> {
-    const SHAPE: Shape = Shape { choices: T::possible_values, is_list: true, ..Shape::word(T::PLACEHOLDER) };
+impl<T: Choice> SettingValue for Vec<T> {
+    const SHAPE: ValueShape =
+        ValueShape { choices: T::possible_values, is_list: true, ..ValueShape::word(T::PLACEHOLDER) };
 
     /// Each once, in the order in which they were written.
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Vec<T>, String> {
@@ -360,20 +361,20 @@ impl Choice for FailureMode {
 
 /// A part of the server that listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listener {
+pub(crate) enum ListenerChoice {
     Http,
     Grpc,
     Resp,
     Admin,
 }
 
-impl Choice for Listener {
+impl Choice for ListenerChoice {
     const PLACEHOLDER: &'static str = "LISTENER";
-    const ALL: &'static [(Listener, &'static str, &'static str)] = &[
-        (Listener::Http, "http", "the HTTP API"),
-        (Listener::Grpc, "grpc", "the gRPC API and Envoy's"),
-        (Listener::Resp, "resp", "RESP, for Redis clients"),
-        (Listener::Admin, "admin", "the admin API"),
+    const ALL: &'static [(ListenerChoice, &'static str, &'static str)] = &[
+        (ListenerChoice::Http, "http", "the HTTP API"),
+        (ListenerChoice::Grpc, "grpc", "the gRPC API and Envoy's"),
+        (ListenerChoice::Resp, "resp", "RESP, for Redis clients"),
+        (ListenerChoice::Admin, "admin", "the admin API"),
     ];
 }
 
@@ -406,8 +407,8 @@ impl Choice for HeaderProfile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Headers(pub(crate) Vec<HeaderProfile>);
 
-impl Value for Headers {
-    const SHAPE: Shape = Vec::<HeaderProfile>::SHAPE;
+impl SettingValue for Headers {
+    const SHAPE: ValueShape = Vec::<HeaderProfile>::SHAPE;
 
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Headers, String> {
         let chosen = Vec::<HeaderProfile>::read(text, range)?;

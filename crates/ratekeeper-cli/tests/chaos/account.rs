@@ -12,7 +12,7 @@
 use super::fleet::{Ask, DEADLINE, FEW, Fleet, TIGHT};
 use super::log::{Log, News};
 use super::trial::Marks;
-use ratekeeper_testkit::load::{Answer, Slow, Tally, Verdict};
+use ratekeeper_testkit::load::{AnswerKind, AnswerLog, SlowAnswers, TimedAnswer};
 use ratekeeper_testkit::servers::{Footprint, RedisServer};
 use ratekeeper_testkit::{PATIENCE, within};
 use std::collections::BTreeMap;
@@ -54,7 +54,7 @@ pub(crate) enum Kept {
 /// All that is known after a trial.
 pub(crate) struct Account {
     pub(crate) fleet: Fleet,
-    pub(crate) tally: Tally,
+    pub(crate) tally: AnswerLog,
     pub(crate) marks: Marks,
     pub(crate) logs: Vec<Log>,
     /// Of each node, before and after.
@@ -70,7 +70,7 @@ impl Account {
 
     /// The same, where answers differ in that.
     #[track_caller]
-    pub(crate) fn hold_each_to(&self, extent: impl Fn(&Answer) -> Extent) {
+    pub(crate) fn hold_each_to(&self, extent: impl Fn(&TimedAnswer) -> Extent) {
         println!("{}", self.summary());
         self.nobody_waits();
         self.modes_hold();
@@ -88,7 +88,7 @@ impl Account {
             format!("{} {:.1}", ask.path(), slowest.as_secs_f64() * 1e3)
         });
         let (count, degraded) = (self.tally.answers().len(), self.tally.degraded());
-        let Slow { guilty, excused } = self.tally.slower_than(DEADLINE + GRACE);
+        let SlowAnswers { guilty, excused } = self.tally.slower_than(DEADLINE + GRACE);
         format!(
             "{count} answers, {degraded} without the store; back to exact in {:?}; slowest, in ms: {}; too slow: {}, excused: \
              {}; the machine stood still {} times, {:?} in all; {:?}",
@@ -107,7 +107,7 @@ impl Account {
         self.tally.stalls().iter().map(|stall| stall.end - stall.start).sum()
     }
 
-    fn about(&self, ask: Ask) -> Tally {
+    fn about(&self, ask: Ask) -> AnswerLog {
         self.tally.only(|answer| Ask::of(answer) == ask)
     }
 
@@ -119,7 +119,7 @@ impl Account {
         let mut forgiven = 0;
         for ask in Ask::ALL {
             let bar = if ask == Ask::Here { GRACE } else { DEADLINE + GRACE };
-            let Slow { guilty, excused } = self.about(ask).slower_than(bar);
+            let SlowAnswers { guilty, excused } = self.about(ask).slower_than(bar);
             forgiven += excused.len();
             let shown = &guilty[..guilty.len().min(10)];
             assert!(
@@ -137,8 +137,8 @@ impl Account {
     pub(crate) fn modes_hold(&self) {
         for answer in self.tally.answers().iter().filter(|answer| answer.is_degraded) {
             match Ask::of(answer) {
-                Ask::Open | Ask::Counted => assert_eq!(answer.verdict, Verdict::Allowed, "{answer:?}"),
-                Ask::Closed | Ask::Leased => assert_eq!(answer.verdict, Verdict::Denied, "{answer:?}"),
+                Ask::Open | Ask::Counted => assert_eq!(answer.verdict, AnswerKind::Allowed, "{answer:?}"),
+                Ask::Closed | Ask::Leased => assert_eq!(answer.verdict, AnswerKind::Denied, "{answer:?}"),
                 Ask::Here => panic!("this rule has no need of the store: {answer:?}"),
                 Ask::Local | Ask::Default => {}
             }
@@ -157,7 +157,8 @@ impl Account {
         for ask in [Ask::Local, Ask::Default] {
             let mut admitted: BTreeMap<u64, usize> = BTreeMap::new();
             for answer in self.about(ask).answers().iter().filter(|answer| answer.is_degraded) {
-                *admitted.entry(answer.key).or_default() += usize::from(answer.verdict == Verdict::Allowed);
+                *admitted.entry(answer.key).or_default() +=
+                    usize::from(answer.verdict == AnswerKind::Allowed);
             }
             let units = f64::from(TIGHT) * (1.0 + (exact - away).as_secs_f64());
             let most = units.ceil() + self.fleet.nodes.len().to_string().parse::<f64>().unwrap();
@@ -170,7 +171,7 @@ impl Account {
 
     /// Answers are without the store while something is wrong, as far as it is, and never before.
     #[track_caller]
-    pub(crate) fn extent_is(&self, extent: impl Fn(&Answer) -> Extent) {
+    pub(crate) fn extent_is(&self, extent: impl Fn(&TimedAnswer) -> Extent) {
         let Marks { away, back, .. } = self.marks;
         for answer in self.tally.answers() {
             if answer.answered < away {
@@ -238,7 +239,7 @@ impl Account {
     /// Nobody was charged twice: a client has used no more than what it was granted, and what it asked for in vain, as far as
     /// that `may_count`. If the store kept what it knew, it has used no less than it was granted, either.
     #[track_caller]
-    pub(crate) fn nobody_is_charged_twice(&self, kept: Kept, may_count: impl Fn(&Answer) -> bool) {
+    pub(crate) fn nobody_is_charged_twice(&self, kept: Kept, may_count: impl Fn(&TimedAnswer) -> bool) {
         let counted = self.about(Ask::Counted);
         let mut clients: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for answer in counted.answers() {
@@ -256,6 +257,6 @@ impl Account {
 }
 
 /// Whoever waited for the store in vain may have been charged: see [`Account::nobody_is_charged_twice`].
-pub(crate) fn waited_in_vain(answer: &Answer) -> bool {
+pub(crate) fn waited_in_vain(answer: &TimedAnswer) -> bool {
     answer.answered - answer.asked >= DEADLINE * 4 / 5
 }

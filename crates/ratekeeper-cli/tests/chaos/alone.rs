@@ -4,7 +4,7 @@ use super::account::Extent;
 use super::fleet::{Ask, FEW, Fleet};
 use super::trial::Trial;
 use ratekeeper_testkit::despite_stalls;
-use ratekeeper_testkit::load::{Load, Running};
+use ratekeeper_testkit::load::{LoadPlan, Running};
 use ratekeeper_testkit::servers::RedisServer;
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ fn a_node_stops_in_order_while_its_store_stands_still() {
 }
 
 fn busy(fleet: &Fleet) -> Running {
-    let load = Load::on(fleet.targets()).endpoints(&Ask::ALL.map(Ask::path)).connections(16).rate(100);
+    let load = LoadPlan::on(fleet.targets()).endpoints(&Ask::ALL.map(Ask::path)).connections(16).rate(100);
     let running = load.begin();
     running.await_more(50);
     running

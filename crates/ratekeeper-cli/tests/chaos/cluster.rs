@@ -6,8 +6,8 @@
 use super::account::{Account, Extent, Kept};
 use super::fleet::{Ask, TIGHT};
 use super::trial::Trial;
-use ratekeeper_testkit::load::Answer;
-use ratekeeper_testkit::servers::{Brand, Cluster};
+use ratekeeper_testkit::load::TimedAnswer;
+use ratekeeper_testkit::servers::{Brand, TestCluster};
 use ratekeeper_testkit::{PATIENCE, within};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const CLIENTS: u64 = 50;
 
 #[test]
 fn a_master_that_is_killed_takes_only_its_slots_along_until_its_replica_takes_over() {
-    let mut cluster = Cluster::start();
+    let mut cluster = TestCluster::start();
     let mut trial = Trial::begin(2, &cluster.url());
     let (owners, slot) = (owners(&cluster), cluster.slot("key0"));
     let killed = trial.lose(|| cluster.kill_owner(slot));
@@ -42,7 +42,7 @@ fn a_master_that_is_killed_takes_only_its_slots_along_until_its_replica_takes_ov
 
 #[test]
 fn a_master_lost_with_its_replica_takes_only_its_slots_along() {
-    let mut cluster = Cluster::start();
+    let mut cluster = TestCluster::start();
     let mut trial = Trial::begin(2, &cluster.url());
     let owners = owners(&cluster);
     let lost = cluster.owner(cluster.slot("key0"));
@@ -76,7 +76,7 @@ fn a_master_lost_with_its_replica_takes_only_its_slots_along() {
 
 #[test]
 fn slots_that_move_to_a_new_master_and_back_are_noticed_by_nobody() {
-    let mut cluster = Cluster::setup(Brand::Valkey).without_replicas().start();
+    let mut cluster = TestCluster::setup(Brand::Valkey).without_replicas().start();
     let mut trial = Trial::begin(2, &cluster.url());
     let owners = owners(&cluster);
     let slots: BTreeSet<u16> = (0..CLIENTS).map(|key| cluster.slot(format!("key{key}"))).collect();
@@ -124,11 +124,11 @@ fn slots_that_move_to_a_new_master_and_back_are_noticed_by_nobody() {
 }
 
 /// For every client the node of its slot.
-fn owners(cluster: &Cluster) -> Vec<usize> {
+fn owners(cluster: &TestCluster) -> Vec<usize> {
     (0..CLIENTS).map(|key| cluster.owner(cluster.slot(format!("key{key}")))).collect()
 }
 
-fn owner(owners: &[usize], answer: &Answer) -> usize {
+fn owner(owners: &[usize], answer: &TimedAnswer) -> usize {
     owners[usize::try_from(answer.key).unwrap()]
 }
 

@@ -1,7 +1,7 @@
 //! Nodes that share a store, and the rules they go by.
 
-use ratekeeper_testkit::load::{Answer, Load, Tally, Target};
-use ratekeeper_testkit::servers::{Node, NodeSetup};
+use ratekeeper_testkit::load::{AnswerLog, LoadPlan, Target, TimedAnswer};
+use ratekeeper_testkit::servers::{NodeSetup, ServerNode};
 use ratekeeper_testkit::{PATIENCE, within};
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) const FEW: usize = 20;
 /// The limit of rules that refuse some clients some of the time: a second's units, and as many at once.
 pub(crate) const TIGHT: u32 = 5;
 
-/// The limit of [`Ask::Counted`].
+/// The limit of [`Amount::Counted`].
 const PLENTY: u64 = 1_000_000;
 
 const RULES: &str = "\
@@ -64,7 +64,7 @@ impl Ask {
         [Ask::Open, Ask::Closed, Ask::Local, Ask::Counted, Ask::Here, Ask::Leased, Ask::Default];
 
     /// What an answer is about.
-    pub(crate) fn of(answer: &Answer) -> Ask {
+    pub(crate) fn of(answer: &TimedAnswer) -> Ask {
         Ask::ALL[answer.endpoint]
     }
 
@@ -88,7 +88,7 @@ impl Ask {
 
 /// Nodes that share a store.
 pub(crate) struct Fleet {
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<ServerNode>,
     _rules: TempDir,
 }
 
@@ -113,7 +113,7 @@ impl Fleet {
         fs::write(&rules, RULES).unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_ratekeeper"));
         let start = |number| {
-            let setup = Node::setup(program).arguments(&["--rules", rules.to_str().unwrap()]);
+            let setup = ServerNode::setup(program).arguments(&["--rules", rules.to_str().unwrap()]);
             set_up(number, setup).start()
         };
         Fleet { nodes: (0..count).map(start).collect(), _rules: folder }
@@ -133,7 +133,7 @@ impl Fleet {
         self.nodes.iter().map(|node| Target::Http(node.http())).collect()
     }
 
-    /// How much the store says that a client has used at [`Ask::Counted`].
+    /// How much the store says that a client has used at [`Amount::Counted`].
     #[track_caller]
     pub(crate) fn used(&self, key: u64) -> u64 {
         let path = Ask::Counted.path();
@@ -162,14 +162,14 @@ impl Fleet {
     #[track_caller]
     pub(crate) fn ask_each_for_few(&self, client: &str) -> Vec<Few> {
         let body = format!(r#"{{"client_key":"{client}","endpoint":"/few"}}"#);
-        let ask = |target| Load::on([target]).post("/check", &body).connections(2).run(2 * FEW as u64);
-        let tallies: Vec<Tally> = thread::scope(|scope| {
+        let ask = |target| LoadPlan::on([target]).post("/check", &body).connections(2).run(2 * FEW as u64);
+        let tallies: Vec<AnswerLog> = thread::scope(|scope| {
             let asking: Vec<_> =
                 self.targets().into_iter().map(|node| scope.spawn(move || ask(node))).collect();
             asking.into_iter().map(|asking| asking.join().unwrap()).collect()
         });
         assert!(tallies.iter().all(|tally| tally.failed() == 0), "nodes answer everybody");
-        let few = |tally: &Tally| Few {
+        let few = |tally: &AnswerLog| Few {
             asked: tally.answers().len(),
             allowed: tally.allowed(),
             degraded: tally.degraded(),

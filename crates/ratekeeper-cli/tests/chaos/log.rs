@@ -1,6 +1,6 @@
 //! What a node's log says of its store.
 
-use ratekeeper_testkit::servers::Node;
+use ratekeeper_testkit::servers::ServerNode;
 use std::collections::BTreeMap;
 
 /// What a node has logged since a moment.
@@ -18,12 +18,12 @@ pub(crate) enum News {
 
 impl Log {
     /// How many lines there are by now.
-    pub(crate) fn length(node: &Node) -> usize {
+    pub(crate) fn length(node: &ServerNode) -> usize {
         node.log().lines().count()
     }
 
     /// All lines after so many.
-    pub(crate) fn since(node: &Node, length: usize) -> Log {
+    pub(crate) fn since(node: &ServerNode, length: usize) -> Log {
         Log { lines: node.log().lines().skip(length).map(str::to_owned).collect() }
     }
 

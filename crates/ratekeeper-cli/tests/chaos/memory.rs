@@ -4,7 +4,7 @@ use super::account::{Extent, Kept};
 use super::fleet::{Ask, FEW, Fleet};
 use super::trial::Trial;
 use ratekeeper_testkit::despite_stalls;
-use ratekeeper_testkit::load::Load;
+use ratekeeper_testkit::load::LoadPlan;
 use ratekeeper_testkit::servers::{Brand, RedisServer};
 use std::thread;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn memory_is_full_and_then_freed() {
                 // Who has nothing left is refused by the store, without a write.
                 answer.is_degraded
                     || Ask::of(answer).may_do_without()
-                    || answer.verdict == ratekeeper_testkit::load::Verdict::Denied
+                    || answer.verdict == ratekeeper_testkit::load::AnswerKind::Denied
             },
         );
         // For longer than it is remembered without the store who has nothing left.
@@ -71,12 +71,16 @@ fn who_need_not_be_written_is_answered_by_a_full_store_beside_eight_who_must_be(
             assert_eq!(fleet.ask_for_few("early").allowed, FEW);
             redis.command(&["CONFIG", "SET", "maxmemory", "1"]).done();
             let target = || fleet.targets().remove(0);
-            let writers =
-                Load::on([target()]).endpoints(&["/open"]).zipf_keys(1000).connections(8).rate(2000).begin();
+            let writers = LoadPlan::on([target()])
+                .endpoints(&["/open"])
+                .zipf_keys(1000)
+                .connections(8)
+                .rate(2000)
+                .begin();
             writers.await_more(100);
             let ask = |path: &'static str, client: &str| {
                 let body = format!(r#"{{"client_key":"{client}","endpoint":"/few"}}"#);
-                Load::on([target()]).post(path, &body).connections(2).run(PEEKS)
+                LoadPlan::on([target()]).post(path, &body).connections(2).run(PEEKS)
             };
             let (peeks, denied) = thread::scope(|scope| {
                 let peeks = scope.spawn(|| ask("/v1/peek", "late"));

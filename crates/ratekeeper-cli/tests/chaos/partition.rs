@@ -3,8 +3,8 @@
 use super::account::{Extent, Kept, waited_in_vain};
 use super::fleet::{Ask, FEW, Fleet, TIGHT};
 use super::trial::Trial;
-use ratekeeper_testkit::load::{Load, Target};
-use ratekeeper_testkit::servers::{Brand, Network, Node, RedisServer};
+use ratekeeper_testkit::load::{LoadPlan, Target};
+use ratekeeper_testkit::servers::{Brand, Network, RedisServer, ServerNode};
 use ratekeeper_testkit::{PATIENCE, within};
 use std::fs;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn shares_of_every_law_are_one_limit_together() {
     fs::write(&rules, format!("rules:\n{}", LAWS.iter().map(rule).collect::<String>())).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_ratekeeper"));
     let (store, rules) = (redis.url(), rules.to_str().unwrap());
-    let nodes = Node::start_many(3, program, &["--store", &store, "--rules", rules]);
+    let nodes = ServerNode::start_many(3, program, &["--store", &store, "--rules", rules]);
     for node in &nodes {
         within(PATIENCE, "nodes find each other", || {
             (node.metric("ratekeeper_live_nodes")?.to_string() == "3").then_some(())
@@ -116,7 +116,7 @@ fn shares_of_every_law_are_one_limit_together() {
         let ask = |client: &str| {
             let targets = nodes.iter().map(|node| Target::Http(node.http()));
             // Of every node more than a limit.
-            let tally = Load::on(targets).post("/check", &body(client, law)).rate(600).run(100);
+            let tally = LoadPlan::on(targets).post("/check", &body(client, law)).rate(600).run(100);
             assert_eq!((tally.degraded(), tally.failed()), (100, 0), "{law}");
             tally.allowed()
         };

@@ -3,12 +3,12 @@
 use super::account::{Extent, Kept};
 use super::trial::Trial;
 use ratekeeper_testkit::despite_stalls;
-use ratekeeper_testkit::servers::{Node, RedisServer};
+use ratekeeper_testkit::servers::{RedisServer, ServerNode};
 use std::time::Duration;
 
 /// What a node says of its only server.
 #[track_caller]
-fn must_tell(node: &Node, redis: &RedisServer, cause: &str, advice: &str) {
+fn must_tell(node: &ServerNode, redis: &RedisServer, cause: &str, advice: &str) {
     let server = redis.address();
     assert_eq!(node.metric(&format!(r#"ratekeeper_store_up{{server="{server}"}}"#)), Some(0.0));
     let errors = format!(r#"ratekeeper_store_errors_total{{server="{server}",cause="{cause}"}}"#);

@@ -3,7 +3,7 @@
 use super::account::Account;
 use super::fleet::{Ask, Fleet};
 use super::log::Log;
-use ratekeeper_testkit::load::{Answer, Load, Running};
+use ratekeeper_testkit::load::{LoadPlan, Running, TimedAnswer};
 use ratekeeper_testkit::servers::Footprint;
 use ratekeeper_testkit::{PATIENCE, within};
 use std::time::Duration;
@@ -53,13 +53,13 @@ impl Trial {
         trial.await_answers("nodes answer by the store", Duration::ZERO, |answer| !answer.is_degraded);
         trial.go_on(CALM);
         trial.footprints =
-            trial.fleet.nodes.iter().map(ratekeeper_testkit::servers::Node::footprint).collect();
+            trial.fleet.nodes.iter().map(ratekeeper_testkit::servers::ServerNode::footprint).collect();
         trial
     }
 
     /// Nodes that have no store yet, under load from now on.
     pub(crate) fn without_store(fleet: Fleet) -> Trial {
-        let load = Load::on(fleet.targets()).endpoints(&Ask::ALL.map(Ask::path)).zipf_keys(CLIENTS);
+        let load = LoadPlan::on(fleet.targets()).endpoints(&Ask::ALL.map(Ask::path)).zipf_keys(CLIENTS);
         let running = load.connections(CONNECTIONS).rate(RATE).begin();
         let logged = vec![0; fleet.nodes.len()];
         Trial { fleet, running, marks: Marks::default(), logged, footprints: Vec::new() }
@@ -94,7 +94,7 @@ impl Trial {
     /// Waits until every node answers everything by the store again.
     #[track_caller]
     pub(crate) fn await_exact(&mut self) {
-        let exact = |answer: &Answer| !answer.is_degraded;
+        let exact = |answer: &TimedAnswer| !answer.is_degraded;
         self.await_answers("nodes answer by the store again", self.marks.back, exact);
         self.marks.exact = self.running.now();
     }
@@ -125,7 +125,7 @@ impl Trial {
 
     /// Waits until of each node the latest answer about each rule was asked for after a moment, and is as it should be.
     #[track_caller]
-    pub(crate) fn await_answers(&self, what: &str, after: Duration, is_so: impl Fn(&Answer) -> bool) {
+    pub(crate) fn await_answers(&self, what: &str, after: Duration, is_so: impl Fn(&TimedAnswer) -> bool) {
         let count = self.fleet.nodes.len() * Ask::ALL.len();
         within(PATIENCE, what, || {
             let latest = self.running.latest();

@@ -6,7 +6,7 @@
 
 use super::excess::most_excess;
 use super::law::{Kind, Law};
-use ratekeeper_testkit::load::{Answer, Tally, Verdict};
+use ratekeeper_testkit::load::{AnswerKind, AnswerLog, TimedAnswer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -16,23 +16,23 @@ const EDGE: Duration = Duration::from_millis(2);
 
 /// All answers about one key under one law.
 pub(crate) struct Bounds {
-    tally: Tally,
+    tally: AnswerLog,
     epoch: Duration,
     /// In the order in which they were asked for.
-    allowed: Vec<Answer>,
-    denied: Vec<Answer>,
+    allowed: Vec<TimedAnswer>,
+    denied: Vec<TimedAnswer>,
     /// When those that were allowed were answered, in order.
     answered: Vec<Duration>,
 }
 
 impl Bounds {
-    pub(crate) fn of(tally: &Tally, epoch: Duration) -> Bounds {
+    pub(crate) fn of(tally: &AnswerLog, epoch: Duration) -> Bounds {
         let only = |verdict| {
             let mut answers = tally.only(|answer| answer.verdict == verdict).answers().to_vec();
             answers.sort_by_key(|answer| answer.asked);
             answers
         };
-        let (allowed, denied) = (only(Verdict::Allowed), only(Verdict::Denied));
+        let (allowed, denied) = (only(AnswerKind::Allowed), only(AnswerKind::Denied));
         let mut answered: Vec<_> = allowed.iter().map(|answer| answer.answered).collect();
         answered.sort_unstable();
         Bounds { tally: tally.clone(), epoch, allowed, denied, answered }
@@ -108,7 +108,7 @@ impl Bounds {
     }
 
     /// The most that may have been admitted before an answer beyond what came back meanwhile, since any moment.
-    fn most_excess(&self, law: &Law, answer: &Answer) -> f64 {
+    fn most_excess(&self, law: &Law, answer: &TimedAnswer) -> f64 {
         let before = self.allowed.partition_point(|allowed| allowed.asked <= answer.answered);
         let mut most: f64 = 0.0;
         for first in &self.allowed[..before] {
@@ -123,7 +123,7 @@ impl Bounds {
         self.never_exceed_in_windows(law);
         let (amount, length) = (f64::from(law.amount), Duration::from_secs(law.period_seconds.into()));
         // Since when a window has been refusing, at the latest, by when it was last seen to do so.
-        let mut refusals: BTreeMap<u64, Answer> = BTreeMap::new();
+        let mut refusals: BTreeMap<u64, TimedAnswer> = BTreeMap::new();
         for answer in &self.denied {
             refusals.extend(self.window(answer, length).map(|window| (window, *answer)));
         }
@@ -159,7 +159,7 @@ impl Bounds {
     }
 
     /// Some of those that were refused, the last one among them: to look at many thousands would take too long.
-    fn some_denied(&self) -> impl Iterator<Item = &Answer> {
+    fn some_denied(&self) -> impl Iterator<Item = &TimedAnswer> {
         let step = (self.denied.len() / 200).max(1);
         self.denied.iter().rev().step_by(step)
     }
@@ -176,7 +176,7 @@ impl Bounds {
     }
 
     /// The window of the wall clock in which an answer was decided, if that is certain.
-    fn window(&self, answer: &Answer, length: Duration) -> Option<u64> {
+    fn window(&self, answer: &TimedAnswer, length: Duration) -> Option<u64> {
         let of = |time: Duration| u64::try_from((self.epoch + time).as_nanos() / length.as_nanos()).unwrap();
         let first = of(answer.asked.saturating_sub(EDGE));
         (first == of(answer.answered + EDGE)).then_some(first)

@@ -1,14 +1,14 @@
 //! By how much the most crowded stretch of time passes what flows back in it, over all stretches there are.
 
-use ratekeeper_testkit::load::Answer;
+use ratekeeper_testkit::load::TimedAnswer;
 use std::time::Duration;
 
 /// Of those that were allowed, the most that were certainly admitted in any stretch of time, less what flows back in it, in
 /// units. A stretch that matters begins when somebody asks and ends when somebody is answered.
-pub(crate) fn most_excess(allowed: &[Answer], units_per_second: u32) -> f64 {
+pub(crate) fn most_excess(allowed: &[TimedAnswer], units_per_second: u32) -> f64 {
     let mut begins: Vec<Duration> = allowed.iter().map(|answer| answer.asked).collect();
     begins.sort_unstable();
-    let mut by_end: Vec<&Answer> = allowed.iter().collect();
+    let mut by_end: Vec<&TimedAnswer> = allowed.iter().collect();
     by_end.sort_unstable_by_key(|answer| answer.answered);
     // For each beginning, in billionths of a unit: how many were admitted since, and what had flowed before.
     let flowed = |time: Duration| i64::try_from(time.as_nanos()).unwrap() * i64::from(units_per_second);
@@ -83,24 +83,33 @@ impl Stretches {
 mod tests {
     use super::*;
     use ratekeeper_testkit::chance;
-    use ratekeeper_testkit::load::Verdict;
+    use ratekeeper_testkit::load::AnswerKind;
 
-    fn answer(number: u64) -> Answer {
+    fn answer(number: u64) -> TimedAnswer {
         let asked = Duration::from_secs_f64(3.0 * chance(1, number));
         let answered = asked + Duration::from_secs_f64(0.7 * chance(2, number));
-        let verdict = Verdict::Allowed;
-        Answer { target: 0, endpoint: 0, key: 0, due: asked, asked, answered, verdict, is_degraded: false }
+        let verdict = AnswerKind::Allowed;
+        TimedAnswer {
+            target: 0,
+            endpoint: 0,
+            key: 0,
+            due: asked,
+            asked,
+            answered,
+            verdict,
+            is_degraded: false,
+        }
     }
 
     #[test]
     fn the_tree_finds_what_looking_at_every_stretch_does() {
         for round in 0..200 {
-            let answers: Vec<Answer> = (0..12).map(|number| answer(12 * round + number)).collect();
+            let answers: Vec<TimedAnswer> = (0..12).map(|number| answer(12 * round + number)).collect();
             let mut most = 0.0_f64;
             for first in &answers {
                 for last in &answers {
                     let (from, to) = (first.asked, last.answered);
-                    let inside = |answer: &&Answer| answer.asked >= from && answer.answered <= to;
+                    let inside = |answer: &&TimedAnswer| answer.asked >= from && answer.answered <= to;
                     let found = answers.iter().filter(inside).count() as f64;
                     if to >= from {
                         most = most.max(found - 3.0 * (to - from).as_secs_f64());

@@ -1,8 +1,8 @@
 //! Four nodes on one store, and a crowd before them.
 
 use super::law::Law;
-use ratekeeper_testkit::load::{Load, Running, Tally, Target};
-use ratekeeper_testkit::servers::{Node, RedisServer};
+use ratekeeper_testkit::load::{AnswerLog, LoadPlan, Running, Target};
+use ratekeeper_testkit::servers::{RedisServer, ServerNode};
 use ratekeeper_testkit::{PATIENCE, within};
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ impl Crowd {
 
 /// What was said to a crowd.
 pub(crate) struct Told {
-    pub(crate) tally: Tally,
+    pub(crate) tally: AnswerLog,
     /// When it began, since 1970 by the machine's clock, which is the store's.
     pub(crate) epoch: Duration,
 }
@@ -58,13 +58,13 @@ pub(crate) fn run(crowd: Crowd, clocks: Clocks) -> Told {
         .unwrap();
     let nodes: Vec<_> = AHEAD.iter().map(|ahead| start(&redis, &rules, clocks, *ahead)).collect();
     // Half of them over one port, half over the other.
-    let target = |(index, node): (usize, &Node)| match index % 2 {
+    let target = |(index, node): (usize, &ServerNode)| match index % 2 {
         0 => Target::Http(node.http()),
         _ => Target::Resp(node.resp()),
     };
     let paths = crowd.laws().map(|law| format!("/{}", law.name));
     let load =
-        Load::on(nodes.iter().enumerate().map(target)).endpoints(&paths.each_ref().map(String::as_str));
+        LoadPlan::on(nodes.iter().enumerate().map(target)).endpoints(&paths.each_ref().map(String::as_str));
     let load = match crowd {
         Crowd::OneKey => load.keys(1),
         Crowd::ManyKeys => load.zipf_keys(300),
@@ -88,8 +88,8 @@ pub(crate) fn run(crowd: Crowd, clocks: Clocks) -> Told {
     Told { tally, epoch }
 }
 
-fn start(redis: &RedisServer, rules: &Path, clocks: Clocks, ahead: f64) -> Node {
-    let setup = Node::setup(Path::new(env!("CARGO_BIN_EXE_ratekeeper")));
+fn start(redis: &RedisServer, rules: &Path, clocks: Clocks, ahead: f64) -> ServerNode {
+    let setup = ServerNode::setup(Path::new(env!("CARGO_BIN_EXE_ratekeeper")));
     // So patient that a machine with too much to do is not taken for a store that is away.
     let arguments = [
         "--store",
@@ -110,7 +110,7 @@ fn start(redis: &RedisServer, rules: &Path, clocks: Clocks, ahead: f64) -> Node 
 
 /// Sets a node's clock forth and back, by more and less than any period, until the time is over. What is forth for it stays so: it
 /// follows a clock that is set back only slowly.
-fn jump(node: &Node, running: &Running) {
+fn jump(node: &ServerNode, running: &Running) {
     for ahead in [5.0, -5.0, 3600.0, -3600.0, 0.5, -0.5].into_iter().cycle() {
         running.go_on_until((running.now() + Duration::from_millis(500)).min(TIME));
         if running.now() >= TIME {
@@ -121,7 +121,7 @@ fn jump(node: &Node, running: &Running) {
     node.set_clock(0.0);
 }
 
-fn knows_how_far_it_is_off(node: &Node, redis: &RedisServer, ahead: f64) {
+fn knows_how_far_it_is_off(node: &ServerNode, redis: &RedisServer, ahead: f64) {
     let name = format!("ratekeeper_store_clock_drift_seconds{{server=\"{}\"}}", redis.address());
     within(PATIENCE, &format!("a node knows that its clock is {ahead} s ahead"), || {
         let drift = node.metric(&name)?;

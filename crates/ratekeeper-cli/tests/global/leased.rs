@@ -3,8 +3,8 @@
 use super::bounds::Bounds;
 use super::fleet::{Crowd, unix_now};
 use super::law::{Kind, Law};
-use ratekeeper_testkit::load::{Load, Running, Target};
-use ratekeeper_testkit::servers::{Node, RedisServer};
+use ratekeeper_testkit::load::{LoadPlan, Running, Target};
+use ratekeeper_testkit::servers::{RedisServer, ServerNode};
 use ratekeeper_testkit::{chance, pick};
 use std::collections::BTreeSet;
 use std::fs;
@@ -40,7 +40,7 @@ fn hold(crowd: Crowd, seed: u64) {
     let mut nodes: Vec<_> = (0..NODES).map(|_| start(&redis, &rules)).collect();
     let targets: Vec<_> = nodes.iter().map(|node| Target::Http(node.http())).collect();
     let paths: Vec<_> = laws.iter().map(|law| format!("/{}", law.name)).collect();
-    let load = Load::on(targets).endpoints(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+    let load = LoadPlan::on(targets).endpoints(&paths.iter().map(String::as_str).collect::<Vec<_>>());
     let load = match crowd {
         Crowd::OneKey => load.keys(1),
         Crowd::ManyKeys => load.zipf_keys(300),
@@ -60,16 +60,16 @@ fn hold(crowd: Crowd, seed: u64) {
     }
 }
 
-fn start(redis: &RedisServer, rules: &Path) -> Node {
+fn start(redis: &RedisServer, rules: &Path) -> ServerNode {
     let rules = rules.to_str().unwrap();
     let arguments =
         ["--store", &redis.url(), "--rules", rules, "--store-timeout", "200ms", "--denial-log", "0"];
-    Node::setup(Path::new(env!("CARGO_BIN_EXE_ratekeeper"))).arguments(&arguments).start()
+    ServerNode::setup(Path::new(env!("CARGO_BIN_EXE_ratekeeper"))).arguments(&arguments).start()
 }
 
 /// Has one node after the other die, hang or stop, until the time is over. Says how many draws those that were asked had
 /// granted from what they were lent.
-fn trouble(nodes: &mut [Node], running: &Running, seed: u64) -> f64 {
+fn trouble(nodes: &mut [ServerNode], running: &Running, seed: u64) -> f64 {
     let mut granted = 0.0;
     for number in (0..).step_by(4) {
         let wait = Duration::from_secs_f64(0.2 + 1.5 * chance(seed, number));
@@ -100,6 +100,6 @@ fn trouble(nodes: &mut [Node], running: &Running, seed: u64) -> f64 {
     granted
 }
 
-fn from_hand(node: &Node) -> f64 {
+fn from_hand(node: &ServerNode) -> f64 {
     node.metric("ratekeeper_lease_granted_total").unwrap_or(0.0)
 }

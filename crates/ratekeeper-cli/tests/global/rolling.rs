@@ -4,8 +4,8 @@ use super::bounds::Bounds;
 use super::fleet::unix_now;
 use super::law::{Kind, Law};
 use ratekeeper_testkit::despite_stalls;
-use ratekeeper_testkit::load::{Load, Target, Verdict};
-use ratekeeper_testkit::servers::{Node, RedisServer};
+use ratekeeper_testkit::load::{AnswerKind, LoadPlan, Target};
+use ratekeeper_testkit::servers::{RedisServer, ServerNode};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -46,11 +46,11 @@ fn hold(consistency: &str, quotas: &[Vec<Law>; 2]) {
             .unwrap();
         let (url, rules) = (redis.url(), rules.to_str().unwrap().to_owned());
         let arguments = ["--store", &url, "--rules", &rules, "--store-timeout", "1s", "--denial-log", "0"];
-        Node::setup(Path::new(env!("CARGO_BIN_EXE_ratekeeper"))).arguments(&arguments).start()
+        ServerNode::setup(Path::new(env!("CARGO_BIN_EXE_ratekeeper"))).arguments(&arguments).start()
     };
-    let nodes: Vec<Node> = quotas.iter().enumerate().map(start).collect();
+    let nodes: Vec<ServerNode> = quotas.iter().enumerate().map(start).collect();
     let paths: Vec<_> = quotas[0].iter().map(|law| format!("/{}", law.name)).collect();
-    let running = Load::on(nodes.iter().map(|node| Target::Http(node.http())))
+    let running = LoadPlan::on(nodes.iter().map(|node| Target::Http(node.http())))
         .endpoints(&paths.iter().map(String::as_str).collect::<Vec<_>>())
         .keys(1)
         .connections(CLIENTS_EACH)
@@ -67,7 +67,7 @@ fn hold(consistency: &str, quotas: &[Vec<Law>; 2]) {
             assert!(bounds.is_wanted(), "{:?} was not wanted by enough", laws[index]);
             bounds.never_exceed(&laws[index]);
         }
-        let allowed = about.only(|answer| answer.verdict == Verdict::Allowed).answers().len();
+        let allowed = about.only(|answer| answer.verdict == AnswerKind::Allowed).answers().len();
         let least = quotas.iter().map(|laws| laws[index].amount).min().unwrap();
         assert!(allowed >= least as usize, "{}: both admitted {allowed}", paths[index]);
     }

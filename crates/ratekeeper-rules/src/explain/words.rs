@@ -1,6 +1,6 @@
 //! An explanation in words, for people, and in JSON, for programs.
 
-use super::{Explanation, Listed, Standing};
+use super::{Explanation, ListName, RuleExplanation};
 use crate::rule::{MISSING, Rule};
 use crate::set::TierSource;
 use crate::spec::{Consistency, FailureMode, Mode, UnknownTier};
@@ -23,15 +23,23 @@ impl Display for Explanation<'_> {
             writeln!(f, "unknown tier: the request states {tier:?}, which the file does not name: {what}")?;
         }
         match self.listed {
-            Some(Listed::Deny) => f.write_str("REFUSED: the client is on the deny list\n")?,
-            Some(Listed::Allow) => {
+            Some(ListName::Deny) => f.write_str("REFUSED: the client is on the deny list\n")?,
+            Some(ListName::Allow) => {
                 f.write_str("ALLOWED: the client is on the allow list, and no rule is looked at\n")?;
             }
             None if self.is_tier_refused() => f.write_str("REFUSED: the file refuses unknown tiers\n")?,
-            None if self.rules.iter().any(|(_, standing)| matches!(standing, Standing::Refuses(_))) => {
+            None if self
+                .rules
+                .iter()
+                .any(|(_, standing)| matches!(standing, RuleExplanation::Refuses(_))) =>
+            {
                 f.write_str("REFUSED: the request lacks what a rule counts by\n")?;
             }
-            None if self.rules.iter().all(|(_, standing)| !matches!(standing, Standing::Binds { .. })) => {
+            None if self
+                .rules
+                .iter()
+                .all(|(_, standing)| !matches!(standing, RuleExplanation::Binds { .. })) =>
+            {
                 f.write_str("ALLOWED: no rule binds it\n")?;
             }
             None if self.rules.iter().all(|(_, standing)| !limits(standing)) => {
@@ -42,7 +50,7 @@ impl Display for Explanation<'_> {
         let is_listed = self.is_decided_before_rules();
         for (rule, standing) in &self.rules {
             let shadow = if rule.mode() == Mode::Shadow { " (shadow: refuses nobody)" } else { "" };
-            let has_a_say = matches!(standing, Standing::Binds { .. } | Standing::Refuses(_));
+            let has_a_say = matches!(standing, RuleExplanation::Binds { .. } | RuleExplanation::Refuses(_));
             let mark = if has_a_say && !is_listed { '*' } else { ' ' };
             writeln!(f, "{mark} {}: {}{shadow}", rule.id(), verdict(rule, standing, is_listed))?;
         }
@@ -61,11 +69,11 @@ impl Explanation<'_> {
         let rules = self.rules.iter().map(|(rule, standing)| {
             let mut value = json!({
                 "id": rule.id(),
-                "binds": matches!(standing, Standing::Binds { .. }) && !is_listed,
+                "binds": matches!(standing, RuleExplanation::Binds { .. }) && !is_listed,
                 "shadow": rule.mode() == Mode::Shadow,
                 "why": verdict(rule, standing, is_listed),
             });
-            if let Standing::Binds { limits, key } = standing {
+            if let RuleExplanation::Binds { limits, key } = standing {
                 value["on_store_failure"] = rule.on_store_failure().name().into();
                 value["consistency"] = rule.consistency().name().into();
                 value["store_timeout_ms"] = rule.store_timeout_ms().map(NonZeroU16::get).into();
@@ -89,8 +97,8 @@ impl Explanation<'_> {
                 json!({ "tier": tier, "handling": what.name() })
             }),
             "listed": self.listed.map(|listed| match listed {
-                Listed::Allow => "allow",
-                Listed::Deny => "deny",
+                ListName::Allow => "allow",
+                ListName::Deny => "deny",
             }),
             "rules": rules.collect::<Vec<_>>(),
         })
@@ -98,18 +106,18 @@ impl Explanation<'_> {
 }
 
 /// Whether a rule holds the request to something.
-fn limits(standing: &Standing<'_>) -> bool {
-    matches!(standing, Standing::Binds { limits, .. } if !limits.is_empty())
+fn limits(standing: &RuleExplanation<'_>) -> bool {
+    matches!(standing, RuleExplanation::Binds { limits, .. } if !limits.is_empty())
 }
 
 /// What a rule has to say; of a client on a list, what it would.
-fn verdict(rule: &Rule, standing: &Standing<'_>, is_listed: bool) -> String {
+fn verdict(rule: &Rule, standing: &RuleExplanation<'_>, is_listed: bool) -> String {
     match standing {
-        Standing::Binds { limits, .. } if limits.is_empty() => {
+        RuleExplanation::Binds { limits, .. } if limits.is_empty() => {
             let binds = if is_listed { "would bind" } else { "binds" };
             format!("{binds}: unlimited, and no rule behind it that counts the same is looked at")
         }
-        Standing::Binds { limits, key } => {
+        RuleExplanation::Binds { limits, key } => {
             let limits: Vec<_> = limits.iter().map(ToString::to_string).collect();
             let key: Vec<_> = key.iter().filter_map(|part| part_in_words(part, key)).collect();
             let counted = if key.is_empty() {
@@ -120,18 +128,18 @@ fn verdict(rule: &Rule, standing: &Standing<'_>, is_listed: bool) -> String {
             let binds = if is_listed { "would bind" } else { "binds" };
             format!("{binds}: {}, counted {counted}{}", limits.join(" and "), terms(rule))
         }
-        Standing::Refuses(dimension) => {
+        RuleExplanation::Refuses(dimension) => {
             format!("refuses: it counts by {dimension}, and the request does not tell it")
         }
-        Standing::LastResort => {
+        RuleExplanation::LastResort => {
             "no: it has neither a key nor an address to be counted by, and a rule binds it".to_owned()
         }
-        Standing::ComesLater(id) => format!("no: {id} counts the same and comes first"),
-        Standing::Misfit(misfit) => format!("no: {misfit}"),
-        Standing::NoLimit => {
+        RuleExplanation::ComesLater(id) => format!("no: {id} counts the same and comes first"),
+        RuleExplanation::Misfit(misfit) => format!("no: {misfit}"),
+        RuleExplanation::NoLimit => {
             "no: neither it nor what it inherits from has a limit for this client".to_owned()
         }
-        Standing::Disabled => "no: it is disabled".to_owned(),
+        RuleExplanation::Disabled => "no: it is disabled".to_owned(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rules on their way into a file that people read.
 
-use crate::complaint::quoted;
+use crate::diagnostic::quoted;
 use crate::dimension::Dimension;
 use crate::spec::MOST_ID;
 use ratekeeper_core::Quota;

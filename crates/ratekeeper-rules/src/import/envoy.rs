@@ -3,19 +3,19 @@
 //! A file has a domain and nested descriptors. A request's descriptor is followed from the top, entry by entry: at each
 //! level an entry whose value is written out goes before one with a `*` at its end, and that before one without a value.
 //! There is no way back: where the entry that was taken leads nowhere, nothing limits the request, though a wider one
-//! beside it might have. [`precedence`] makes rules of that whose first match is the same; [`tracks`] keeps apart what is
+//! beside it might have. [`precedence`] makes rules of that whose first match is the same; [`key_groups`] keeps apart what is
 //! counted apart.
 
+mod key_groups;
 mod precedence;
-mod tracks;
 
 use super::draft::DraftRule;
-use super::fields::Fields;
-use super::{Reports, Spot, quota};
-use crate::complaint::quoted;
+use super::fields::ImportFields;
+use super::{ImportPlace, ImportReports, quota};
+use crate::diagnostic::quoted;
 use crate::read::MOST_TEXT;
-use crate::yaml::{self, Node, Value};
-use ratekeeper_core::{Align, Law, Limit, Quota, Span, Zone};
+use crate::yaml::{self, YamlNode, YamlValue};
+use ratekeeper_core::{Algorithm, Align, Limit, Quota, Span, Zone};
 
 /// What stands above the rules.
 pub(super) const ABOUT: &str = "\
@@ -40,29 +40,29 @@ const RATE_LIMIT: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name",
 
 /// A domain and what is limited in it.
 #[derive(Debug)]
-struct Domain {
+struct EnvoyDomain {
     name: String,
-    entries: Vec<Entry>,
+    entries: Vec<EnvoyEntry>,
 }
 
 /// A descriptor of the file: one entry of those that proxies send, and what may follow it.
 #[derive(Debug)]
-struct Entry {
-    spot: Spot,
+struct EnvoyEntry {
+    spot: ImportPlace,
     key: String,
-    value: Values,
-    limit: Option<RateLimit>,
+    value: EntryValues,
+    limit: Option<EnvoyRateLimit>,
     /// Whether there is a limit that could not be read: nobody knows whether what it was for should pass.
     is_broken: bool,
     is_shadow: bool,
     /// Whether all values that it matches have one count.
     is_shared: bool,
-    children: Vec<Entry>,
+    children: Vec<EnvoyEntry>,
 }
 
 /// Which values an entry is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Values {
+enum EntryValues {
     Exact(String),
     /// Those that begin so.
     Start(String),
@@ -71,7 +71,7 @@ enum Values {
 
 /// A limit of the file.
 #[derive(Clone, Debug)]
-struct RateLimit {
+struct EnvoyRateLimit {
     name: Option<String>,
     /// None if it is unlimited.
     quota: Option<Quota>,
@@ -80,8 +80,8 @@ struct RateLimit {
 }
 
 /// Reads the files and makes rules of them.
-pub(super) fn translate(texts: &[&str], reports: &mut Reports) -> Vec<DraftRule> {
-    let mut domains: Vec<Domain> = Vec::new();
+pub(super) fn translate(texts: &[&str], reports: &mut ImportReports) -> Vec<DraftRule> {
+    let mut domains: Vec<EnvoyDomain> = Vec::new();
     for (file, text) in texts.iter().enumerate() {
         let Some(documents) = yaml::parse_all(text, &mut reports.complaints[file]) else {
             reports.unread[file] = true;
@@ -89,8 +89,10 @@ pub(super) fn translate(texts: &[&str], reports: &mut Reports) -> Vec<DraftRule>
         };
         let mut documents = documents.iter().filter(|document| !document.is_null()).peekable();
         if documents.peek().is_none() {
-            reports
-                .unread(Spot { file, ..Spot::default() }, "the file says nothing: there is no domain in it");
+            reports.unread(
+                ImportPlace { file, ..ImportPlace::default() },
+                "the file says nothing: there is no domain in it",
+            );
         }
         for document in documents {
             read_domain(document, file, &mut domains, reports);
@@ -103,13 +105,18 @@ pub(super) fn translate(texts: &[&str], reports: &mut Reports) -> Vec<DraftRule>
     for domain in &domains {
         precedence::flatten(&domain.name, &domain.entries, &mut items);
     }
-    tracks::rules(&items, reports)
+    key_groups::rules(&items, reports)
 }
 
 /// Several documents may be of one domain.
-fn read_domain(node: &Node<'_>, file: usize, domains: &mut Vec<Domain>, reports: &mut Reports) {
-    let spot = Spot { file, place: node.place };
-    let Value::Map(pairs) = &node.value else {
+fn read_domain(
+    node: &YamlNode<'_>,
+    file: usize,
+    domains: &mut Vec<EnvoyDomain>,
+    reports: &mut ImportReports,
+) {
+    let spot = ImportPlace { file, place: node.place };
+    let YamlValue::Map(pairs) = &node.value else {
         let said = format!(
             "this is no configuration of envoyproxy/ratelimit, which begins with domain: and descriptors:, but {}",
             node.kind()
@@ -123,7 +130,9 @@ fn read_domain(node: &Node<'_>, file: usize, domains: &mut Vec<Domain>, reports:
         reports.unread(spot, said);
         return;
     }
-    let Some(fields) = Fields::read(node, file, "a configuration", &FILE, "it is", reports) else { return };
+    let Some(fields) = ImportFields::read(node, file, "a configuration", &FILE, "it is", reports) else {
+        return;
+    };
     let Some((spot, name)) = fields.text("domain", reports).filter(|(_, name)| !name.trim().is_empty())
     else {
         reports.unread(spot, "the domain is missing: add it, like domain: edge");
@@ -136,17 +145,17 @@ fn read_domain(node: &Node<'_>, file: usize, domains: &mut Vec<Domain>, reports:
     let entries = read_entries(&fields, reports);
     match domains.iter_mut().find(|known| known.name == name) {
         Some(known) => known.entries.extend(entries),
-        None => domains.push(Domain { name: name.to_owned(), entries }),
+        None => domains.push(EnvoyDomain { name: name.to_owned(), entries }),
     }
 }
 
-fn read_entries(fields: &Fields<'_>, reports: &mut Reports) -> Vec<Entry> {
+fn read_entries(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Vec<EnvoyEntry> {
     let items = fields.list("descriptors", reports);
     items.iter().filter_map(|node| read_entry(node, fields.spot.file, reports)).collect()
 }
 
-fn read_entry(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<Entry> {
-    let fields = Fields::read(node, file, "a descriptor", &DESCRIPTOR, "it is", reports)?;
+fn read_entry(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) -> Option<EnvoyEntry> {
+    let fields = ImportFields::read(node, file, "a descriptor", &DESCRIPTOR, "it is", reports)?;
     let Some((key_spot, key)) = fields.text("key", reports).filter(|(_, key)| !key.trim().is_empty()) else {
         reports.error(fields.spot, "the descriptor has no key: it is left out, with all that is below it");
         return None;
@@ -167,22 +176,22 @@ fn read_entry(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<Ent
         return None;
     }
     let value = match fields.text("value", reports) {
-        None | Some((_, "")) => Values::Any,
+        None | Some((_, "")) => EntryValues::Any,
         Some((spot, text)) => read_values(spot, text, reports)?,
     };
     let is_quota = fields.is_set("quota_mode", reports);
     let is_shared = fields.is_set("share_threshold", reports);
     complain_of_fields(&fields, is_quota, reports);
     let limit = fields.find("rate_limit").and_then(|(_, node)| read_limit(node, file, reports));
-    if let (true, Values::Exact(_) | Values::Any, Some(spot)) =
+    if let (true, EntryValues::Exact(_) | EntryValues::Any, Some(spot)) =
         (is_shared, &value, fields.named_at("share_threshold"))
     {
         reports.warn(spot, "share_threshold is for values that end with *: here it changes nothing");
     }
-    Some(Entry {
+    Some(EnvoyEntry {
         spot: fields.spot,
         key: key.to_owned(),
-        is_shared: is_shared && matches!(value, Values::Start(_)),
+        is_shared: is_shared && matches!(value, EntryValues::Start(_)),
         value,
         is_broken: limit.is_none() && fields.find("rate_limit").is_some(),
         limit,
@@ -192,7 +201,7 @@ fn read_entry(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<Ent
 }
 
 /// A `*` at the end stands for any rest; anywhere else it is a character like any other, which a pattern can't say.
-fn read_values(spot: Spot, text: &str, reports: &mut Reports) -> Option<Values> {
+fn read_values(spot: ImportPlace, text: &str, reports: &mut ImportReports) -> Option<EntryValues> {
     let (start, is_open) = match text.strip_suffix('*') {
         Some(start) => (start, true),
         None => (text, false),
@@ -214,10 +223,10 @@ fn read_values(spot: Spot, text: &str, reports: &mut Reports) -> Option<Values> 
         reports.error(spot, said);
         return None;
     }
-    Some(if is_open { Values::Start(start.to_owned()) } else { Values::Exact(text.to_owned()) })
+    Some(if is_open { EntryValues::Start(start.to_owned()) } else { EntryValues::Exact(text.to_owned()) })
 }
 
-fn complain_of_fields(fields: &Fields<'_>, is_quota: bool, reports: &mut Reports) {
+fn complain_of_fields(fields: &ImportFields<'_>, is_quota: bool, reports: &mut ImportReports) {
     for name in ["detailed_metric", "value_to_metric"] {
         if let (true, Some(spot)) = (fields.is_set(name, reports), fields.named_at(name)) {
             let said =
@@ -235,8 +244,8 @@ fn complain_of_fields(fields: &Fields<'_>, is_quota: bool, reports: &mut Reports
     }
 }
 
-fn read_limit(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<RateLimit> {
-    let fields = Fields::read(node, file, "a rate_limit", &RATE_LIMIT, "it is", reports)?;
+fn read_limit(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) -> Option<EnvoyRateLimit> {
+    let fields = ImportFields::read(node, file, "a rate_limit", &RATE_LIMIT, "it is", reports)?;
     let name = fields.text("name", reports).map(|(_, name)| name.to_owned());
     for node in fields.list("replaces", reports) {
         complain_of_replaces(node, file, reports);
@@ -245,7 +254,7 @@ fn read_limit(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<Rat
         if let Some(spot) = fields.named_at("unit").or(fields.named_at("requests_per_unit")) {
             reports.error(spot, "a limit that is unlimited has no unit and no amount: these are left out");
         }
-        return Some(RateLimit { name, quota: None, note: None });
+        return Some(EnvoyRateLimit { name, quota: None, note: None });
     }
     let span = read_unit(&fields, reports)?;
     let spot = fields.named_at("requests_per_unit").unwrap_or(fields.spot);
@@ -254,8 +263,8 @@ fn read_limit(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<Rat
         None => 0,
     };
     let quota = quota(amount, span, spot, reports)?;
-    match Limit::new(Law::FixedWindow(Align::Wall(Zone::UTC)), quota) {
-        Ok(_) => Some(RateLimit { name, quota: Some(quota), note: note(amount, span) }),
+    match Limit::new(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), quota) {
+        Ok(_) => Some(EnvoyRateLimit { name, quota: Some(quota), note: note(amount, span) }),
         Err(error) => {
             reports.error(spot, format!("the limit is left out: {error}"));
             None
@@ -273,7 +282,7 @@ fn note(amount: u64, span: Span) -> Option<&'static str> {
     }
 }
 
-fn read_unit(fields: &Fields<'_>, reports: &mut Reports) -> Option<Span> {
+fn read_unit(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Option<Span> {
     let Some((spot, text)) = fields.text("unit", reports) else {
         reports.error(fields.spot, "the rate_limit has no unit: it is left out");
         return None;
@@ -306,17 +315,17 @@ fn read_unit(fields: &Fields<'_>, reports: &mut Reports) -> Option<Span> {
     })
 }
 
-fn complain_of_replaces(node: &Node<'_>, file: usize, reports: &mut Reports) {
+fn complain_of_replaces(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) {
     let name = match &node.value {
-        Value::Map(pairs) => {
+        YamlValue::Map(pairs) => {
             pairs.iter().find(|(name, _)| name.text() == Some("name")).map(|(_, value)| value)
         }
         _ => None,
     };
-    let shown = name.and_then(Node::text).map_or_else(|| "another limit".to_owned(), quoted);
+    let shown = name.and_then(YamlNode::text).map_or_else(|| "another limit".to_owned(), quoted);
     let said = format!(
         "replaces is left out: it takes {shown} away from another descriptor of the same request, and rules see one \
          descriptor at a time, so both limits hold"
     );
-    reports.error(Spot { file, place: node.place }, said);
+    reports.error(ImportPlace { file, place: node.place }, said);
 }

@@ -1,39 +1,39 @@
 //! Maps in files of other limiters: their fields by name, and what they may hold.
 
-use super::{Reports, Spot};
-use crate::complaint::quoted;
-use crate::yaml::{Node, Value};
+use super::{ImportPlace, ImportReports};
+use crate::diagnostic::quoted;
+use crate::yaml::{YamlNode, YamlValue};
 use std::collections::HashMap;
 
 /// The fields of a map.
 #[derive(Debug)]
-pub(super) struct Fields<'n> {
+pub(super) struct ImportFields<'n> {
     file: usize,
     /// Where the map begins.
-    pub(super) spot: Spot,
-    found: HashMap<&'n str, (Spot, &'n Node<'n>)>,
+    pub(super) spot: ImportPlace,
+    found: HashMap<&'n str, (ImportPlace, &'n YamlNode<'n>)>,
 }
 
-impl<'n> Fields<'n> {
+impl<'n> ImportFields<'n> {
     /// Reads a map that is to be `what`, with these fields. Whatever else is in it is complained of, and `lost` says what
     /// is left out for it.
     pub(super) fn read(
-        node: &'n Node<'n>,
+        node: &'n YamlNode<'n>,
         file: usize,
         what: &str,
         known: &[&str],
         lost: &str,
-        reports: &mut Reports,
-    ) -> Option<Fields<'n>> {
-        let spot = Spot { file, place: node.place };
-        let Value::Map(pairs) = &node.value else {
+        reports: &mut ImportReports,
+    ) -> Option<ImportFields<'n>> {
+        let spot = ImportPlace { file, place: node.place };
+        let YamlValue::Map(pairs) = &node.value else {
             let said = format!("{what} belongs here, with its fields, not {}: it is left out", node.kind());
             reports.error(spot, said);
             return None;
         };
-        let mut fields = Fields { file, spot, found: HashMap::new() };
+        let mut fields = ImportFields { file, spot, found: HashMap::new() };
         for (name, value) in pairs {
-            let spot = Spot { file, place: name.place };
+            let spot = ImportPlace { file, place: name.place };
             match name.text() {
                 Some(text) if !known.contains(&text) => {
                     let said = format!(
@@ -55,16 +55,16 @@ impl<'n> Fields<'n> {
         Some(fields)
     }
 
-    pub(super) fn find(&self, name: &str) -> Option<(Spot, &'n Node<'n>)> {
-        self.found.get(name).map(|(_, node)| (Spot { file: self.file, place: node.place }, *node))
+    pub(super) fn find(&self, name: &str) -> Option<(ImportPlace, &'n YamlNode<'n>)> {
+        self.found.get(name).map(|(_, node)| (ImportPlace { file: self.file, place: node.place }, *node))
     }
 
     /// Where a field's name stands, if the field is there.
-    pub(super) fn named_at(&self, name: &str) -> Option<Spot> {
+    pub(super) fn named_at(&self, name: &str) -> Option<ImportPlace> {
         self.found.get(name).map(|(spot, _)| *spot)
     }
 
-    pub(super) fn text(&self, name: &str, reports: &mut Reports) -> Option<(Spot, &'n str)> {
+    pub(super) fn text(&self, name: &str, reports: &mut ImportReports) -> Option<(ImportPlace, &'n str)> {
         let (spot, node) = self.find(name)?;
         match node.text() {
             Some(text) => Some((spot, text)),
@@ -76,7 +76,7 @@ impl<'n> Fields<'n> {
     }
 
     /// Whether a flag is there and set.
-    pub(super) fn is_set(&self, name: &str, reports: &mut Reports) -> bool {
+    pub(super) fn is_set(&self, name: &str, reports: &mut ImportReports) -> bool {
         let Some((spot, text)) = self.text(name, reports) else { return false };
         match text {
             "true" | "True" | "TRUE" => true,
@@ -89,7 +89,7 @@ impl<'n> Fields<'n> {
         }
     }
 
-    pub(super) fn number(&self, name: &str, reports: &mut Reports) -> Option<u64> {
+    pub(super) fn number(&self, name: &str, reports: &mut ImportReports) -> Option<u64> {
         let (spot, text) = self.text(name, reports)?;
         let number = text.parse().ok();
         if number.is_none() {
@@ -102,9 +102,9 @@ impl<'n> Fields<'n> {
     }
 
     /// The entries of a list, with their places.
-    pub(super) fn list(&self, name: &str, reports: &mut Reports) -> &'n [Node<'n>] {
+    pub(super) fn list(&self, name: &str, reports: &mut ImportReports) -> &'n [YamlNode<'n>] {
         match self.find(name) {
-            Some((_, Node { value: Value::List(items), .. })) => items,
+            Some((_, YamlNode { value: YamlValue::List(items), .. })) => items,
             Some((spot, node)) => {
                 reports.error(spot, format!("{name} is a list, not {}: it is left out", node.kind()));
                 &[]

@@ -8,12 +8,12 @@ mod cel;
 mod keys;
 
 use super::draft::{DraftRule, Ids, unfit_as_attribute, unfit_for_key};
-use super::fields::Fields;
-use super::{Reports, Spot, quota};
-use crate::complaint::quoted;
+use super::fields::ImportFields;
+use super::{ImportPlace, ImportReports, quota};
+use crate::diagnostic::quoted;
 use crate::read::MOST_TEXT;
-use crate::yaml::{self, Node, Value};
-use ratekeeper_core::{Align, Law, Limit, Quota, Span};
+use crate::yaml::{self, YamlNode, YamlValue};
+use ratekeeper_core::{Algorithm, Align, Limit, Quota, Span};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What stands above the rules.
@@ -28,8 +28,8 @@ const LIMIT: [&str; 7] = ["namespace", "max_value", "seconds", "conditions", "va
 
 /// Limits that bind the same requests and count the same.
 #[derive(Debug)]
-struct Group {
-    spot: Spot,
+struct LimitadorGroup {
+    spot: ImportPlace,
     namespace: String,
     /// Which values entries must have.
     conditions: BTreeMap<String, String>,
@@ -44,14 +44,14 @@ struct Group {
 }
 
 /// Reads the files and makes rules of them.
-pub(super) fn translate(texts: &[&str], reports: &mut Reports) -> Vec<DraftRule> {
-    let mut groups: Vec<Group> = Vec::new();
+pub(super) fn translate(texts: &[&str], reports: &mut ImportReports) -> Vec<DraftRule> {
+    let mut groups: Vec<LimitadorGroup> = Vec::new();
     for (file, text) in texts.iter().enumerate() {
         let Some(root) = yaml::parse(text, &mut reports.complaints[file]) else {
             reports.unread[file] = true;
             if reports.complaints[file].errors() == 0 {
                 reports.unread(
-                    Spot { file, ..Spot::default() },
+                    ImportPlace { file, ..ImportPlace::default() },
                     "the file says nothing: there are no limits in it",
                 );
             }
@@ -69,11 +69,11 @@ pub(super) fn translate(texts: &[&str], reports: &mut Reports) -> Vec<DraftRule>
 }
 
 /// The limits of a file.
-fn list<'n>(root: &'n Node<'n>, file: usize, reports: &mut Reports) -> &'n [Node<'n>] {
-    let spot = Spot { file, place: root.place };
+fn list<'n>(root: &'n YamlNode<'n>, file: usize, reports: &mut ImportReports) -> &'n [YamlNode<'n>] {
+    let spot = ImportPlace { file, place: root.place };
     let said = match &root.value {
-        Value::List(items) => return items,
-        Value::Map(pairs) => {
+        YamlValue::List(items) => return items,
+        YamlValue::Map(pairs) => {
             let has = |name: &str| pairs.iter().any(|(known, _)| known.text() == Some(name));
             match (has("apiVersion"), has("limits")) {
                 (true, _) => {
@@ -83,7 +83,7 @@ fn list<'n>(root: &'n Node<'n>, file: usize, reports: &mut Reports) -> &'n [Node
                 (false, false) => "limits of Limitador are a list: each begins with - namespace:",
             }
         }
-        Value::Scalar { .. } | Value::Broken => {
+        YamlValue::Scalar { .. } | YamlValue::Broken => {
             "limits of Limitador are a list: each begins with - namespace:"
         }
     };
@@ -91,9 +91,9 @@ fn list<'n>(root: &'n Node<'n>, file: usize, reports: &mut Reports) -> &'n [Node
     &[]
 }
 
-fn read_limit(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<Group> {
+fn read_limit(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) -> Option<LimitadorGroup> {
     let errors = reports.errors();
-    let fields = Fields::read(node, file, "a limit", &LIMIT, "the limit is", reports)?;
+    let fields = ImportFields::read(node, file, "a limit", &LIMIT, "the limit is", reports)?;
     let namespace = read_namespace(&fields, reports);
     let conditions = read_conditions(&fields, reports);
     let variables = read_variables(&fields, reports);
@@ -104,7 +104,7 @@ fn read_limit(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<Gro
         return None;
     }
     let name = fields.text("name", reports).map(|(_, name)| name.to_owned());
-    Some(Group {
+    Some(LimitadorGroup {
         spot: fields.spot,
         namespace: namespace?,
         conditions: conditions?,
@@ -116,7 +116,7 @@ fn read_limit(node: &Node<'_>, file: usize, reports: &mut Reports) -> Option<Gro
     })
 }
 
-fn read_namespace(fields: &Fields<'_>, reports: &mut Reports) -> Option<String> {
+fn read_namespace(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Option<String> {
     match fields.text("namespace", reports) {
         Some((spot, text)) if text.contains('*') => {
             let said = format!(
@@ -134,7 +134,7 @@ fn read_namespace(fields: &Fields<'_>, reports: &mut Reports) -> Option<String> 
     }
 }
 
-fn read_quota(fields: &Fields<'_>, reports: &mut Reports) -> Option<(u64, Quota)> {
+fn read_quota(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Option<(u64, Quota)> {
     for name in ["max_value", "seconds"] {
         if fields.find(name).is_none() {
             reports.error(fields.spot, format!("the limit is left out: it has no {name}"));
@@ -154,7 +154,7 @@ fn read_quota(fields: &Fields<'_>, reports: &mut Reports) -> Option<(u64, Quota)
         return None;
     }
     let quota = quota(amount, Span::secs(seconds), spot, reports)?;
-    match Limit::new(Law::FixedWindow(Align::FirstHit), quota) {
+    match Limit::new(Algorithm::FixedWindow(Align::FirstHit), quota) {
         Ok(_) => Some((amount, quota)),
         Err(error) => {
             reports.error(spot, format!("the limit is left out: {error}"));
@@ -164,11 +164,14 @@ fn read_quota(fields: &Fields<'_>, reports: &mut Reports) -> Option<(u64, Quota)
 }
 
 /// What entries must be, unless they can't all be so at once.
-fn read_conditions(fields: &Fields<'_>, reports: &mut Reports) -> Option<BTreeMap<String, String>> {
+fn read_conditions(
+    fields: &ImportFields<'_>,
+    reports: &mut ImportReports,
+) -> Option<BTreeMap<String, String>> {
     let mut conditions: BTreeMap<String, String> = BTreeMap::new();
     let mut can_hold = true;
     for node in fields.list("conditions", reports) {
-        let spot = Spot { file: fields.spot.file, place: node.place };
+        let spot = ImportPlace { file: fields.spot.file, place: node.place };
         let text = node.text().unwrap_or_default();
         let asked = match cel::equalities(text) {
             Ok(asked) => asked,
@@ -215,7 +218,7 @@ fn unfit_as_value(value: &str) -> Option<String> {
     }
 }
 
-fn read_variables(fields: &Fields<'_>, reports: &mut Reports) -> BTreeSet<String> {
+fn read_variables(fields: &ImportFields<'_>, reports: &mut ImportReports) -> BTreeSet<String> {
     let mut variables = BTreeSet::new();
     for node in fields.list("variables", reports) {
         let text = node.text().unwrap_or_default();
@@ -226,7 +229,7 @@ fn read_variables(fields: &Fields<'_>, reports: &mut Reports) -> BTreeSet<String
         match name {
             Ok(name) => drop(variables.insert(name)),
             Err(why) => {
-                let spot = Spot { file: fields.spot.file, place: node.place };
+                let spot = ImportPlace { file: fields.spot.file, place: node.place };
                 reports.error(
                     spot,
                     format!(
@@ -241,7 +244,7 @@ fn read_variables(fields: &Fields<'_>, reports: &mut Reports) -> BTreeSet<String
 }
 
 /// Puts a limit to those that bind the same and count the same.
-fn join(groups: &mut Vec<Group>, group: Group, reports: &mut Reports) {
+fn join(groups: &mut Vec<LimitadorGroup>, group: LimitadorGroup, reports: &mut ImportReports) {
     let known = groups.iter_mut().find(|known| {
         known.namespace == group.namespace
             && known.conditions == group.conditions
@@ -265,7 +268,7 @@ fn join(groups: &mut Vec<Group>, group: Group, reports: &mut Reports) {
     known.refuses_all |= group.refuses_all;
 }
 
-fn rule(group: Group, key: Vec<String>, ids: &mut Ids) -> DraftRule {
+fn rule(group: LimitadorGroup, key: Vec<String>, ids: &mut Ids) -> DraftRule {
     let wanted =
         group.id.clone().or_else(|| group.names.first().cloned()).unwrap_or_else(|| what_it_says(&group));
     let id = ids.name(&wanted);
@@ -287,7 +290,7 @@ fn rule(group: Group, key: Vec<String>, ids: &mut Ids) -> DraftRule {
 }
 
 /// A name for limits without one.
-fn what_it_says(group: &Group) -> String {
+fn what_it_says(group: &LimitadorGroup) -> String {
     let conditions = group.conditions.iter().map(|(name, value)| format!("{name}.{value}"));
     let parts: Vec<_> = conditions.chain(group.variables.iter().cloned()).collect();
     match parts.is_empty() {

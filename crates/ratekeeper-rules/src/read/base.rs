@@ -1,14 +1,14 @@
 //! The file as a whole, and what stands beside the rules: default, tiers, clients, lists.
 
-use super::fields::{Fields, Item};
-use super::limits::Terms;
-use super::{Draft, Reader, Tiers};
-use crate::complaint::quoted;
+use super::fields::{FieldItem, FieldReader};
+use super::limits::LimitFields;
+use super::{FileDraft, RuleReader, TierNames};
+use crate::diagnostic::quoted;
 use crate::dimension::Dimension;
 use crate::path::PathStyle;
-use crate::schema::table::{CLIENT, DEFAULT, FILE, PATHS, TIER, Table};
-use crate::spec::{At, BaseSpec, ClientSpec, FileSpec, Mode, RuleSpec, TierSpec, UnknownTier, Whom};
-use crate::yaml::{Node, Value};
+use crate::schema::table::{CLIENT, DEFAULT, FILE, FieldTable, PATHS, TIER};
+use crate::spec::{At, ClientSpec, FallbackSpec, FileSpec, ListEntry, Mode, RuleSpec, TierSpec, UnknownTier};
+use crate::yaml::{YamlNode, YamlValue};
 
 /// The most rules that a file may have.
 pub(crate) const MOST_RULES: usize = 100_000;
@@ -23,14 +23,14 @@ pub(super) fn says_nothing() -> String {
     .to_owned()
 }
 
-impl<'n> Reader<'n> {
+impl<'n> RuleReader<'n> {
     /// Reads the file, or nothing if it is no map.
-    pub(super) fn file(&mut self, root: &'n Node<'n>) -> Option<Draft> {
+    pub(super) fn file(&mut self, root: &'n YamlNode<'n>) -> Option<FileDraft> {
         if root.is_null() {
             self.complaints.error(root.place, says_nothing());
             return None;
         }
-        let fields = Fields::read(root, &FILE, &mut self.complaints)?;
+        let fields = FieldReader::read(root, &FILE, &mut self.complaints)?;
         if !fields.has_any(&SUBSTANCE) && self.complaints.errors() == 0 {
             self.complaints.error(root.place, says_nothing());
         }
@@ -58,10 +58,10 @@ impl<'n> Reader<'n> {
             self.warn_of_no_limits(&spec, &item);
         }
         fields.finish();
-        Some(Draft { spec, unsound })
+        Some(FileDraft { spec, unsound })
     }
 
-    fn rules(&mut self, item: &Item<'n>) -> (Vec<RuleSpec>, Vec<bool>) {
+    fn rules(&mut self, item: &FieldItem<'n>) -> (Vec<RuleSpec>, Vec<bool>) {
         let items = item.list(&mut self.complaints);
         if items.len() > MOST_RULES {
             let said = format!(
@@ -76,7 +76,7 @@ impl<'n> Reader<'n> {
     }
 
     /// Rules that limit nobody are allowed, and seldom meant.
-    fn warn_of_no_limits(&mut self, spec: &FileSpec, rules: &Item<'n>) {
+    fn warn_of_no_limits(&mut self, spec: &FileSpec, rules: &FieldItem<'n>) {
         let is_bare = spec.default.is_none()
             && spec.tiers.is_empty()
             && spec.clients.is_empty()
@@ -98,7 +98,7 @@ impl<'n> Reader<'n> {
         }
     }
 
-    fn default(&mut self, item: &Item<'n>) -> Option<BaseSpec> {
+    fn default(&mut self, item: &FieldItem<'n>) -> Option<FallbackSpec> {
         let (place, errors) = (item.named_at, self.complaints.errors());
         let (terms, key, missing) = match self.terms(item, &DEFAULT)? {
             (terms, None) => (terms, vec![Dimension::Client], None),
@@ -115,10 +115,10 @@ impl<'n> Reader<'n> {
             }
             return None;
         };
-        Some(BaseSpec { key, missing, limits, place })
+        Some(FallbackSpec { key, missing, limits, place })
     }
 
-    fn tier_specs(&mut self, item: &Item<'n>) -> Vec<TierSpec> {
+    fn tier_specs(&mut self, item: &FieldItem<'n>) -> Vec<TierSpec> {
         let mut tiers = Vec::new();
         for (name, item) in item.map(&mut self.complaints) {
             let Some((terms, fields)) = self.terms(&item, &TIER) else { continue };
@@ -135,7 +135,7 @@ impl<'n> Reader<'n> {
         tiers
     }
 
-    fn clients(&mut self, item: &Item<'n>) -> Vec<ClientSpec> {
+    fn clients(&mut self, item: &FieldItem<'n>) -> Vec<ClientSpec> {
         let mut clients = Vec::new();
         for (key, item) in item.map(&mut self.complaints) {
             if key.value.contains('*') {
@@ -168,27 +168,31 @@ impl<'n> Reader<'n> {
     }
 
     /// Limits that are written as text alone, or with fields, which may have more in them.
-    fn terms(&mut self, item: &Item<'n>, table: &'static Table) -> Option<(Terms, Option<Fields<'n>>)> {
-        if let (Value::Scalar { .. }, false) = (&item.node.value, item.node.is_null()) {
-            return Some((Terms::of_text(item, &mut self.complaints), None));
+    fn terms(
+        &mut self,
+        item: &FieldItem<'n>,
+        table: &'static FieldTable,
+    ) -> Option<(LimitFields, Option<FieldReader<'n>>)> {
+        if let (YamlValue::Scalar { .. }, false) = (&item.node.value, item.node.is_null()) {
+            return Some((LimitFields::of_text(item, &mut self.complaints), None));
         }
-        let fields = Fields::read(item.node, table, &mut self.complaints)?;
-        Some((Terms::read(&fields, &mut self.complaints), Some(fields)))
+        let fields = FieldReader::read(item.node, table, &mut self.complaints)?;
+        Some((LimitFields::read(&fields, &mut self.complaints), Some(fields)))
     }
 
-    fn complain_of_idle_law(&mut self, terms: &Terms, item: &Item<'n>) {
+    fn complain_of_idle_law(&mut self, terms: &LimitFields, item: &FieldItem<'n>) {
         if terms.names_law && terms.limits.is_none() {
             self.complaints
                 .error(item.place(), "there is an algorithm and no limit: add one, like limit: 100/min");
         }
     }
 
-    fn list(&mut self, fields: &Fields<'n>, name: &'static str) -> Vec<At<Whom>> {
+    fn list(&mut self, fields: &FieldReader<'n>, name: &'static str) -> Vec<At<ListEntry>> {
         let mut entries = Vec::new();
         for item in fields.find_all(name) {
             let items = match &item.node.value {
                 // A list that is empty says so, and harms nobody.
-                Value::List(_) => item.list(&mut self.complaints),
+                YamlValue::List(_) => item.list(&mut self.complaints),
                 _ => vec![item],
             };
             entries.extend(items.iter().filter_map(|item| self.whom(item)));
@@ -196,8 +200,8 @@ impl<'n> Reader<'n> {
         entries
     }
 
-    fn path_style(&mut self, item: &Item<'n>) -> Option<PathStyle> {
-        let fields = Fields::read(item.node, &PATHS, &mut self.complaints)?;
+    fn path_style(&mut self, item: &FieldItem<'n>) -> Option<PathStyle> {
+        let fields = FieldReader::read(item.node, &PATHS, &mut self.complaints)?;
         let slashes = fields.find("escaped_slashes").and_then(|item| item.choice(&mut self.complaints));
         let case = fields.find("ignore_case").and_then(|item| item.flag(&mut self.complaints));
         let matrix = fields.find("matrix_parameters").and_then(|item| item.choice(&mut self.complaints));
@@ -209,7 +213,7 @@ impl<'n> Reader<'n> {
         })
     }
 
-    fn unknown_tier(&mut self, fields: &Fields<'n>) -> UnknownTier {
+    fn unknown_tier(&mut self, fields: &FieldReader<'n>) -> UnknownTier {
         let name = fields.find("unknown_tier").and_then(|item| item.choice(&mut self.complaints));
         match name {
             Some("refuse") => UnknownTier::Refuse,
@@ -217,13 +221,13 @@ impl<'n> Reader<'n> {
         }
     }
 
-    fn bits(&mut self, item: &Item<'n>) -> Option<u8> {
+    fn bits(&mut self, item: &FieldItem<'n>) -> Option<u8> {
         u8::try_from(item.whole(&mut self.complaints)?).ok()
     }
 }
 
 /// The names of the tiers, before anything else of them is read.
-fn tier_names<'n>(item: &Item<'n>) -> Option<Tiers<'n>> {
-    let Value::Map(pairs) = &item.node.value else { return None };
-    Some(Tiers::new(pairs.iter().filter_map(|(name, _)| name.text()).collect()))
+fn tier_names<'n>(item: &FieldItem<'n>) -> Option<TierNames<'n>> {
+    let YamlValue::Map(pairs) = &item.node.value else { return None };
+    Some(TierNames::new(pairs.iter().filter_map(|(name, _)| name.text()).collect()))
 }

@@ -1,26 +1,26 @@
 //! The entries of a proxy's descriptor, and what people write there by mistake.
 
-use super::Reader;
-use super::fields::Item;
-use crate::complaint::quoted;
+use super::RuleReader;
+use super::fields::FieldItem;
+use crate::diagnostic::quoted;
 use crate::pattern::Pattern;
-use crate::yaml::{Node, Value};
+use crate::yaml::{YamlNode, YamlValue};
 use std::collections::HashMap;
 
 /// The most entries that a descriptor may have. Proxies send two or three.
 pub(crate) const MOST_ENTRIES: usize = 16;
 
-impl<'n> Reader<'n> {
+impl<'n> RuleReader<'n> {
     /// The entries that a match asks for, in order. Those that can't be read are missing, and then there is a complaint.
-    pub(super) fn descriptor(&mut self, item: &Item<'n>) -> Vec<(String, Pattern)> {
+    pub(super) fn descriptor(&mut self, item: &FieldItem<'n>) -> Vec<(String, Pattern)> {
         let entries = match &item.node.value {
-            Value::List(items) if items.is_empty() => {
+            YamlValue::List(items) if items.is_empty() => {
                 item.complain_of_emptiness(&mut self.complaints);
                 Vec::new()
             }
-            Value::List(items) => items.iter().filter_map(|node| self.entry(&item.with(node))).collect(),
-            Value::Map(pairs) => self.entries_of_map(item, pairs),
-            Value::Scalar { .. } | Value::Broken => self.entry(item).into_iter().collect(),
+            YamlValue::List(items) => items.iter().filter_map(|node| self.entry(&item.with(node))).collect(),
+            YamlValue::Map(pairs) => self.entries_of_map(item, pairs),
+            YamlValue::Scalar { .. } | YamlValue::Broken => self.entry(item).into_iter().collect(),
         };
         if entries.len() > MOST_ENTRIES {
             let said = format!(
@@ -34,22 +34,22 @@ impl<'n> Reader<'n> {
     }
 
     /// A name and its value, or a name alone, which stands for any value.
-    fn entry(&mut self, item: &Item<'n>) -> Option<(String, Pattern)> {
+    fn entry(&mut self, item: &FieldItem<'n>) -> Option<(String, Pattern)> {
         match &item.node.value {
-            Value::Map(pairs) => match pairs.as_slice() {
+            YamlValue::Map(pairs) => match pairs.as_slice() {
                 [(name, value)] => self.pair(item, name, value),
                 pairs => {
                     self.complain_of_pairs(item, pairs);
                     None
                 }
             },
-            Value::List(_) => {
+            YamlValue::List(_) => {
                 let said = "an entry is a name, or a name and its value: write - generic_key: slowpath, or \
                             - remote_address for any value";
                 self.complaints.error(item.place(), said);
                 None
             }
-            Value::Scalar { .. } | Value::Broken => {
+            YamlValue::Scalar { .. } | YamlValue::Broken => {
                 let name = self.entry_name(item)?;
                 Some((name.to_owned(), Pattern::new("*")))
             }
@@ -58,8 +58,8 @@ impl<'n> Reader<'n> {
 
     fn entries_of_map(
         &mut self,
-        item: &Item<'n>,
-        pairs: &'n [(Node<'n>, Node<'n>)],
+        item: &FieldItem<'n>,
+        pairs: &'n [(YamlNode<'n>, YamlNode<'n>)],
     ) -> Vec<(String, Pattern)> {
         if pairs.is_empty() {
             item.complain_of_emptiness(&mut self.complaints);
@@ -88,9 +88,9 @@ impl<'n> Reader<'n> {
 
     fn pair(
         &mut self,
-        item: &Item<'n>,
-        name: &'n Node<'n>,
-        value: &'n Node<'n>,
+        item: &FieldItem<'n>,
+        name: &'n YamlNode<'n>,
+        value: &'n YamlNode<'n>,
     ) -> Option<(String, Pattern)> {
         let text = self.entry_name(&item.with(name))?;
         let shown = quoted(text);
@@ -100,7 +100,7 @@ impl<'n> Reader<'n> {
             self.complaints.error(name.place, said);
             return None;
         }
-        if matches!(value.value, Value::List(_) | Value::Map(_)) {
+        if matches!(value.value, YamlValue::List(_) | YamlValue::Map(_)) {
             let said = format!(
                 "{shown} has one value, which may be a pattern like \"/api/*\", not {}: write a rule for each",
                 value.kind()
@@ -123,7 +123,7 @@ impl<'n> Reader<'n> {
         Some((text.to_owned(), pattern))
     }
 
-    fn entry_name(&mut self, item: &Item<'n>) -> Option<&'n str> {
+    fn entry_name(&mut self, item: &FieldItem<'n>) -> Option<&'n str> {
         if item.node.text() == Some("") {
             let said = "an entry's name is empty: write the name by which the proxy sends it";
             self.complaints.error(item.place(), said);
@@ -143,7 +143,7 @@ impl<'n> Reader<'n> {
     }
 
     /// Complains of an entry with several names.
-    fn complain_of_pairs(&mut self, item: &Item<'n>, pairs: &[(Node<'n>, Node<'n>)]) {
+    fn complain_of_pairs(&mut self, item: &FieldItem<'n>, pairs: &[(YamlNode<'n>, YamlNode<'n>)]) {
         let text = |name: &str| {
             let found = pairs.iter().find(|(known, _)| known.text() == Some(name));
             found.and_then(|(_, value)| value.text())
@@ -172,7 +172,7 @@ fn bare(text: &str) -> String {
 }
 
 /// Whether an entry is written as Envoy's own configuration has it.
-fn is_envoys(pairs: &[(Node<'_>, Node<'_>)]) -> bool {
+fn is_envoys(pairs: &[(YamlNode<'_>, YamlNode<'_>)]) -> bool {
     let has = |name: &str| pairs.iter().any(|(known, _)| known.text() == Some(name));
     pairs.len() == 2 && has("key") && has("value")
 }

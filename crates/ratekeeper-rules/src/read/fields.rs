@@ -3,10 +3,10 @@
 //! Every field that is there must be known, be there once, and have a value. What is asked for must be in the table;
 //! what is in the table must be asked for.
 
-use crate::complaint::{Complaints, near, quoted};
-use crate::schema::table::{FILE, Field, Form, TABLES, Table};
-use crate::spec::{At, Place};
-use crate::yaml::{Node, Value};
+use crate::diagnostic::{Diagnostics, near, quoted};
+use crate::schema::table::{FILE, Field, FieldForm, FieldTable, TABLES};
+use crate::spec::{At, Position};
+use crate::yaml::{YamlNode, YamlValue};
 use std::cell::Cell;
 use std::collections::HashMap;
 
@@ -15,35 +15,35 @@ pub(crate) const MOST_TEXT: usize = 4096;
 
 /// The fields of a map, as far as they are in order.
 #[derive(Debug)]
-pub(super) struct Fields<'n> {
-    table: &'static Table,
+pub(super) struct FieldReader<'n> {
+    table: &'static FieldTable,
     /// Where the map begins.
-    pub(super) place: Place,
-    found: Vec<(usize, Item<'n>)>,
+    pub(super) place: Position,
+    found: Vec<(usize, FieldItem<'n>)>,
     /// A bit for each field of the table that was asked for.
     asked: Cell<u32>,
 }
 
 /// A value, and the field that it was written for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Item<'n> {
-    pub(super) node: &'n Node<'n>,
+pub(super) struct FieldItem<'n> {
+    pub(super) node: &'n YamlNode<'n>,
     pub(super) field: &'static Field,
     /// The name by which the field was written.
     pub(super) name: &'n str,
     /// Where the name was written.
-    pub(super) named_at: Place,
+    pub(super) named_at: Position,
 }
 
-impl<'n> Fields<'n> {
+impl<'n> FieldReader<'n> {
     /// Reads the fields of a map. If the node is none, there is a complaint.
     pub(super) fn read(
-        node: &'n Node<'n>,
-        table: &'static Table,
-        complaints: &mut Complaints,
-    ) -> Option<Fields<'n>> {
-        let Value::Map(pairs) = &node.value else {
-            if matches!(node.value, Value::Broken) {
+        node: &'n YamlNode<'n>,
+        table: &'static FieldTable,
+        complaints: &mut Diagnostics,
+    ) -> Option<FieldReader<'n>> {
+        let YamlValue::Map(pairs) = &node.value else {
+            if matches!(node.value, YamlValue::Broken) {
                 complaints.broken();
             } else {
                 let said =
@@ -52,7 +52,7 @@ impl<'n> Fields<'n> {
             }
             return None;
         };
-        let mut fields = Fields { table, place: node.place, found: Vec::new(), asked: Cell::new(0) };
+        let mut fields = FieldReader { table, place: node.place, found: Vec::new(), asked: Cell::new(0) };
         for (name, value) in pairs {
             fields.take(name, value, complaints);
         }
@@ -63,9 +63,9 @@ impl<'n> Fields<'n> {
         Some(fields)
     }
 
-    fn take(&mut self, name: &'n Node<'n>, node: &'n Node<'n>, complaints: &mut Complaints) {
+    fn take(&mut self, name: &'n YamlNode<'n>, node: &'n YamlNode<'n>, complaints: &mut Diagnostics) {
         let Some(text) = name.text() else {
-            if matches!(name.value, Value::Broken) {
+            if matches!(name.value, YamlValue::Broken) {
                 complaints.broken();
             } else {
                 complaints
@@ -81,7 +81,7 @@ impl<'n> Fields<'n> {
             return;
         };
         let field = &self.table.fields[index];
-        let item = Item { node, field, name: text, named_at: name.place };
+        let item = FieldItem { node, field, name: text, named_at: name.place };
         if let Some(said) =
             self.found.iter().find_map(|(other, first)| (*other == index).then(|| item.repeats(first))?)
         {
@@ -96,7 +96,7 @@ impl<'n> Fields<'n> {
         self.found.push((index, item));
     }
 
-    fn complain_of_missing(&self, complaints: &mut Complaints) {
+    fn complain_of_missing(&self, complaints: &mut Diagnostics) {
         for (index, field) in self.table.fields.iter().enumerate().filter(|(_, field)| field.is_required) {
             if !self.found.iter().any(|(found, _)| *found == index) {
                 let said =
@@ -106,7 +106,7 @@ impl<'n> Fields<'n> {
         }
     }
 
-    fn complain_of_exclusive(&self, complaints: &mut Complaints) {
+    fn complain_of_exclusive(&self, complaints: &mut Diagnostics) {
         for group in self.table.exclusive {
             let mut found = self.found.iter().filter(|(_, item)| group.contains(&item.field.name));
             if let (Some((_, first)), Some((_, second))) = (found.next(), found.next()) {
@@ -120,12 +120,12 @@ impl<'n> Fields<'n> {
     }
 
     /// The field of a name, if it is there.
-    pub(super) fn find(&self, name: &'static str) -> Option<Item<'n>> {
+    pub(super) fn find(&self, name: &'static str) -> Option<FieldItem<'n>> {
         self.find_all(name).next()
     }
 
     /// The field of a name, under each of its names that is there.
-    pub(super) fn find_all(&self, name: &'static str) -> impl Iterator<Item = Item<'n>> {
+    pub(super) fn find_all(&self, name: &'static str) -> impl Iterator<Item = FieldItem<'n>> {
         let index = self.table.fields.iter().position(|field| field.name == name);
         debug_assert!(index.is_some(), "{} has no field {name}", self.table.title);
         self.asked.set(self.asked.get() | index.map_or(0, |index| 1 << index));
@@ -145,7 +145,7 @@ impl<'n> Fields<'n> {
 }
 
 /// What to say of a name that is no field.
-fn unknown(name: &str, table: &'static Table) -> String {
+fn unknown(name: &str, table: &'static FieldTable) -> String {
     let shown = quoted(name);
     match table.hints.iter().find(|(known, _)| *known == name) {
         Some((_, hint)) if hint.starts_with(name) => return (*hint).to_owned(),
@@ -153,7 +153,7 @@ fn unknown(name: &str, table: &'static Table) -> String {
         None => {}
     }
     let inner = table.fields.iter().find(|field| match &field.form {
-        Form::Fields(inner) => inner.position(name).is_some(),
+        FieldForm::Fields(inner) => inner.position(name).is_some(),
         _ => false,
     });
     if let Some(inner) = inner {
@@ -178,9 +178,9 @@ impl Field {
     }
 }
 
-impl<'n> Item<'n> {
+impl<'n> FieldItem<'n> {
     /// What is wrong with writing a field again.
-    fn repeats(&self, first: &Item<'_>) -> Option<String> {
+    fn repeats(&self, first: &FieldItem<'_>) -> Option<String> {
         let line = first.named_at.line;
         if self.name == first.name {
             Some(format!("the field {:?} is there twice, first in line {line}: keep one of them", self.name))
@@ -195,7 +195,7 @@ impl<'n> Item<'n> {
     }
 
     /// Where the value was written.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> Position {
         self.node.place
     }
 
@@ -205,13 +205,13 @@ impl<'n> Item<'n> {
     }
 
     /// Another value that was written for the same field.
-    pub(super) fn with(&self, node: &'n Node<'n>) -> Item<'n> {
-        Item { node, ..*self }
+    pub(super) fn with(&self, node: &'n YamlNode<'n>) -> FieldItem<'n> {
+        FieldItem { node, ..*self }
     }
 
     /// Complains that something else belongs here.
-    pub(super) fn complain_of_kind(&self, belongs: &str, complaints: &mut Complaints) {
-        if matches!(self.node.value, Value::Broken) {
+    pub(super) fn complain_of_kind(&self, belongs: &str, complaints: &mut Diagnostics) {
+        if matches!(self.node.value, YamlValue::Broken) {
             complaints.broken();
         } else {
             let said = format!(
@@ -224,14 +224,14 @@ impl<'n> Item<'n> {
         }
     }
 
-    pub(super) fn complain_of_emptiness(&self, complaints: &mut Complaints) {
+    pub(super) fn complain_of_emptiness(&self, complaints: &mut Diagnostics) {
         let Field { example, .. } = self.field;
         let said = format!("{0} is empty: write {0}: {example}{1}", self.name, self.field.or_not());
         complaints.error(self.place(), said);
     }
 
     /// Its text, which is not empty.
-    pub(super) fn text(&self, complaints: &mut Complaints) -> Option<&'n str> {
+    pub(super) fn text(&self, complaints: &mut Diagnostics) -> Option<&'n str> {
         let Some(text) = self.node.text() else {
             self.complain_of_kind("a single value", complaints);
             return None;
@@ -253,9 +253,9 @@ impl<'n> Item<'n> {
     }
 
     /// The entries of a list.
-    pub(super) fn list(&self, complaints: &mut Complaints) -> Vec<Item<'n>> {
+    pub(super) fn list(&self, complaints: &mut Diagnostics) -> Vec<FieldItem<'n>> {
         match &self.node.value {
-            Value::List(items) => items.iter().map(|node| self.with(node)).collect(),
+            YamlValue::List(items) => items.iter().map(|node| self.with(node)).collect(),
             _ => {
                 self.complain_of_kind("a list", complaints);
                 Vec::new()
@@ -264,20 +264,20 @@ impl<'n> Item<'n> {
     }
 
     /// The entries of a list that is not empty, or what stands there alone.
-    pub(super) fn one_or_list(&self, complaints: &mut Complaints) -> Vec<Item<'n>> {
+    pub(super) fn one_or_list(&self, complaints: &mut Diagnostics) -> Vec<FieldItem<'n>> {
         match &self.node.value {
-            Value::List(items) if items.is_empty() => {
+            YamlValue::List(items) if items.is_empty() => {
                 self.complain_of_emptiness(complaints);
                 Vec::new()
             }
-            Value::List(items) => items.iter().map(|node| self.with(node)).collect(),
+            YamlValue::List(items) => items.iter().map(|node| self.with(node)).collect(),
             _ => vec![*self],
         }
     }
 
     /// The entries of a map by names that the author chose, each once.
-    pub(super) fn map(&self, complaints: &mut Complaints) -> Vec<(At<&'n str>, Item<'n>)> {
-        let Value::Map(pairs) = &self.node.value else {
+    pub(super) fn map(&self, complaints: &mut Diagnostics) -> Vec<(At<&'n str>, FieldItem<'n>)> {
+        let YamlValue::Map(pairs) = &self.node.value else {
             self.complain_of_kind("a map (name: value)", complaints);
             return Vec::new();
         };

@@ -1,12 +1,14 @@
 //! Limits, whichever way they are written: as text, as several texts, or in numbers.
 
-use super::fields::{Fields, Item};
+use super::fields::{FieldItem, FieldReader};
 use super::value::Ratio;
-use crate::complaint::{Complaints, near, quoted};
+use crate::diagnostic::{Diagnostics, near, quoted};
 use crate::schema::table::{ALGORITHMS, OVERRIDE, PARAMS};
-use crate::spec::{At, Place};
-use crate::yaml::Value;
-use ratekeeper_core::{Align, Law, Leak, Limit, LimitError, LogSize, Micros, Quota, QuotaError, Span, Zone};
+use crate::spec::{At, Position};
+use crate::yaml::YamlValue;
+use ratekeeper_core::{
+    Algorithm, Align, Leak, Limit, LimitError, LogSize, Micros, Quota, QuotaError, Span, Zone,
+};
 
 /// What is written where nothing is to be limited.
 const UNLIMITED: &str = "unlimited";
@@ -15,23 +17,23 @@ const LIMIT_FIELDS: [&str; 3] = ["limit", "limits", "params"];
 
 /// Limits as they are written in one place.
 #[derive(Debug)]
-pub(super) struct Terms {
+pub(super) struct LimitFields {
     /// The law that they follow. If it can't be read, it is one to find more mistakes with.
-    pub(super) law: Law,
+    pub(super) law: Algorithm,
     /// Whether the law was named.
     pub(super) names_law: bool,
     /// The limits, if there are any; those that are out of order are missing.
     pub(super) limits: Option<Vec<Limit>>,
     /// The numbers of the only limit, which an override may leave out.
-    params: Option<Params>,
+    params: Option<LimitNumbers>,
 }
 
-impl Terms {
+impl LimitFields {
     /// Reads `algorithm`, `limit` and their kin.
-    pub(super) fn read(fields: &Fields<'_>, complaints: &mut Complaints) -> Terms {
+    pub(super) fn read(fields: &FieldReader<'_>, complaints: &mut Diagnostics) -> LimitFields {
         let law = read_law(fields, complaints);
         let [limit, limits, params] = LIMIT_FIELDS.map(|name| fields.find(name));
-        let mut terms = Terms {
+        let mut terms = LimitFields {
             law,
             names_law: fields.has_any(&["algorithm", "zone", "starts", "large_log"]),
             limits: fields.has_any(&LIMIT_FIELDS).then(Vec::new),
@@ -39,7 +41,7 @@ impl Terms {
         };
         if let Some(item) = limit {
             let limits = read_limit(&item, law, complaints);
-            terms.params = limits.first().map(|limit| Params::of(limit, item.place()));
+            terms.params = limits.first().map(|limit| LimitNumbers::of(limit, item.place()));
             terms.limits = Some(limits);
             if item.is_unlimited() && terms.names_law && !fields.has_any(&["override"]) {
                 let said = "what is unlimited is not counted, so it needs no algorithm: leave that out";
@@ -48,7 +50,7 @@ impl Terms {
         } else if let Some(item) = limits {
             terms.limits = Some(read_list(&item, law, complaints));
         } else if let Some(item) = params {
-            terms.params = Params::read(&item, complaints);
+            terms.params = LimitNumbers::read(&item, complaints);
             let limit = terms.params.and_then(|params| params.limit(law, complaints));
             terms.limits = Some(limit.into_iter().collect());
         }
@@ -56,22 +58,22 @@ impl Terms {
     }
 
     /// What a text alone says: `100/min`, under the usual law.
-    pub(super) fn of_text(item: &Item<'_>, complaints: &mut Complaints) -> Terms {
-        let limits = read_limit(item, Law::TokenBucket, complaints);
-        Terms { law: Law::TokenBucket, names_law: false, limits: Some(limits), params: None }
+    pub(super) fn of_text(item: &FieldItem<'_>, complaints: &mut Diagnostics) -> LimitFields {
+        let limits = read_limit(item, Algorithm::TokenBucket, complaints);
+        LimitFields { law: Algorithm::TokenBucket, names_law: false, limits: Some(limits), params: None }
     }
 
     /// Other limits for one client key and until when they hold. They may leave out what these terms say.
     pub(super) fn read_override(
         &self,
-        item: &Item<'_>,
-        complaints: &mut Complaints,
+        item: &FieldItem<'_>,
+        complaints: &mut Diagnostics,
     ) -> Option<(Vec<Limit>, Option<Micros>)> {
-        if let Value::Scalar { .. } = item.node.value {
+        if let YamlValue::Scalar { .. } = item.node.value {
             return Some((read_limit(item, self.law, complaints), None));
         }
         let errors = complaints.errors();
-        let fields = Fields::read(item.node, &OVERRIDE, complaints)?;
+        let fields = FieldReader::read(item.node, &OVERRIDE, complaints)?;
         let limits = self.override_limits(&fields, errors, complaints);
         let valid_until = fields.find("valid_until").and_then(|item| item.moment(complaints));
         fields.finish();
@@ -79,12 +81,17 @@ impl Terms {
     }
 
     /// There were so many `errors` before the override: if it has some, what it lacks may be what it got wrong.
-    fn override_limits(&self, fields: &Fields<'_>, errors: usize, complaints: &mut Complaints) -> Vec<Limit> {
+    fn override_limits(
+        &self,
+        fields: &FieldReader<'_>,
+        errors: usize,
+        complaints: &mut Diagnostics,
+    ) -> Vec<Limit> {
         let named = fields.find("algorithm").and_then(|item| read_algorithm(&item, complaints));
         let law = named.map_or(self.law, |name| law_of(name, self.law));
         let (limit, limits) = (fields.find("limit"), fields.find("limits"));
-        let quota = limit.filter(Item::is_quota);
-        let own = Params::of_fields(fields, limit.filter(|item| !item.is_quota()), complaints);
+        let quota = limit.filter(FieldItem::is_quota);
+        let own = LimitNumbers::of_fields(fields, limit.filter(|item| !item.is_quota()), complaints);
         if let Some(item) = limits {
             return read_list(&item, law, complaints);
         }
@@ -111,20 +118,20 @@ impl Terms {
 }
 
 /// Limits under a law, from a list of texts or numbers.
-fn read_list(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Vec<Limit> {
+fn read_list(item: &FieldItem<'_>, law: Algorithm, complaints: &mut Diagnostics) -> Vec<Limit> {
     let items = item.list(complaints);
-    if items.is_empty() && matches!(item.node.value, Value::List(_)) {
+    if items.is_empty() && matches!(item.node.value, YamlValue::List(_)) {
         complaints.error(item.place(), "limits is empty: write some, like limits: [100/s, 10000/h]");
     }
-    let limit = |item: &Item<'_>| match item.node.value {
-        Value::Map(_) => Params::read(item, complaints)?.limit(law, complaints),
+    let limit = |item: &FieldItem<'_>| match item.node.value {
+        YamlValue::Map(_) => LimitNumbers::read(item, complaints)?.limit(law, complaints),
         _ => read_quota(item, law, complaints),
     };
     items.iter().filter_map(limit).collect()
 }
 
 /// What a `limit` says: one, or none if it is unlimited. If it can't be read there is none either, and a complaint.
-fn read_limit(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Vec<Limit> {
+fn read_limit(item: &FieldItem<'_>, law: Algorithm, complaints: &mut Diagnostics) -> Vec<Limit> {
     match item.is_unlimited() {
         true => Vec::new(),
         false => read_quota(item, law, complaints).into_iter().collect(),
@@ -132,8 +139,8 @@ fn read_limit(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Vec<Lim
 }
 
 /// A limit from text like `100/min burst 20`.
-fn read_quota(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Option<Limit> {
-    if let (Value::List(_), "limit") = (&item.node.value, item.name) {
+fn read_quota(item: &FieldItem<'_>, law: Algorithm, complaints: &mut Diagnostics) -> Option<Limit> {
+    if let (YamlValue::List(_), "limit") = (&item.node.value, item.name) {
         complaints.error(item.place(), "limit is a single one: write limits: [100/s, 10000/h] for several");
         return None;
     }
@@ -157,7 +164,7 @@ fn read_quota(item: &Item<'_>, law: Law, complaints: &mut Complaints) -> Option<
     }
 }
 
-fn build(law: Law, quota: Quota, place: Place, complaints: &mut Complaints) -> Option<Limit> {
+fn build(law: Algorithm, quota: Quota, place: Position, complaints: &mut Diagnostics) -> Option<Limit> {
     let said = match Limit::new(law, quota) {
         Ok(limit) => return Some(limit),
         Err(LimitError::LogTooLong { .. }) => format!(
@@ -172,14 +179,14 @@ fn build(law: Law, quota: Quota, place: Place, complaints: &mut Complaints) -> O
     None
 }
 
-fn read_law(fields: &Fields<'_>, complaints: &mut Complaints) -> Law {
+fn read_law(fields: &FieldReader<'_>, complaints: &mut Diagnostics) -> Algorithm {
     let algorithm = fields.find("algorithm");
     let (zone, starts, large_log) = (fields.find("zone"), fields.find("starts"), fields.find("large_log"));
     let named = algorithm.map_or(Some("token_bucket"), |item| read_algorithm(&item, complaints));
     let zone_meant = zone.and_then(|item| read_zone(&item, complaints));
     let start = starts.and_then(|item| item.choice(complaints));
     let is_large = large_log.and_then(|item| item.flag(complaints)).unwrap_or(false);
-    let Some(name) = named else { return Law::TokenBucket };
+    let Some(name) = named else { return Algorithm::TokenBucket };
     for (item, owner) in [(zone, "fixed_window"), (starts, "fixed_window"), (large_log, "sliding_window_log")]
     {
         if let Some(item) = item.filter(|_| owner != name) {
@@ -194,27 +201,27 @@ fn read_law(fields: &Fields<'_>, complaints: &mut Complaints) -> Law {
         );
     }
     match name {
-        "fixed_window" if start == Some("first_hit") => Law::FixedWindow(Align::FirstHit),
-        "fixed_window" => Law::FixedWindow(Align::Wall(zone_meant.unwrap_or(Zone::UTC))),
-        "sliding_window_log" if is_large => Law::SlidingWindowLog(LogSize::Large),
-        name => law_of(name, Law::TokenBucket),
+        "fixed_window" if start == Some("first_hit") => Algorithm::FixedWindow(Align::FirstHit),
+        "fixed_window" => Algorithm::FixedWindow(Align::Wall(zone_meant.unwrap_or(Zone::UTC))),
+        "sliding_window_log" if is_large => Algorithm::SlidingWindowLog(LogSize::Large),
+        name => law_of(name, Algorithm::TokenBucket),
     }
 }
 
 /// The law of a name; `like`, with all that was said of it, if it has the name.
-fn law_of(name: &str, like: Law) -> Law {
+fn law_of(name: &str, like: Algorithm) -> Algorithm {
     match name {
         name if name == like.name() => like,
-        "leaky_bucket" => Law::LeakyBucket(Leak::Meter),
-        "fixed_window" => Law::FixedWindow(Align::Wall(Zone::UTC)),
-        "sliding_window_counter" => Law::SlidingWindowCounter,
-        "sliding_window_log" => Law::SlidingWindowLog(LogSize::Modest),
-        _ => Law::TokenBucket,
+        "leaky_bucket" => Algorithm::LeakyBucket(Leak::Meter),
+        "fixed_window" => Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
+        "sliding_window_counter" => Algorithm::SlidingWindowCounter,
+        "sliding_window_log" => Algorithm::SlidingWindowLog(LogSize::Modest),
+        _ => Algorithm::TokenBucket,
     }
 }
 
-fn read_algorithm(item: &Item<'_>, complaints: &mut Complaints) -> Option<&'static str> {
-    if item.node.text() == Some(Law::Concurrency.name()) {
+fn read_algorithm(item: &FieldItem<'_>, complaints: &mut Diagnostics) -> Option<&'static str> {
+    if item.node.text() == Some(Algorithm::Concurrency.name()) {
         let said = format!(
             "concurrency counts what is in flight, and a check over HTTP has no release yet: write one of {}",
             ALGORITHMS.join(", ")
@@ -225,45 +232,49 @@ fn read_algorithm(item: &Item<'_>, complaints: &mut Complaints) -> Option<&'stat
     item.choice(complaints)
 }
 
-fn read_zone(item: &Item<'_>, complaints: &mut Complaints) -> Option<Zone> {
+fn read_zone(item: &FieldItem<'_>, complaints: &mut Diagnostics) -> Option<Zone> {
     let zone = item.text(complaints)?.parse::<Zone>();
     zone.map_err(|error| complaints.error(item.place(), error.to_string())).ok()
 }
 
 /// A limit in numbers.
 #[derive(Clone, Copy, Debug)]
-struct Params {
-    place: Place,
+struct LimitNumbers {
+    place: Position,
     capacity: Option<At<u32>>,
     refill_rate: Option<At<Ratio>>,
     limit: Option<At<u32>>,
     window: Option<At<Span>>,
 }
 
-impl Params {
-    fn read(item: &Item<'_>, complaints: &mut Complaints) -> Option<Params> {
+impl LimitNumbers {
+    fn read(item: &FieldItem<'_>, complaints: &mut Diagnostics) -> Option<LimitNumbers> {
         let errors = complaints.errors();
-        let fields = Fields::read(item.node, &PARAMS, complaints)?;
-        let params = Params::of_fields(&fields, fields.find("limit"), complaints);
+        let fields = FieldReader::read(item.node, &PARAMS, complaints)?;
+        let params = LimitNumbers::of_fields(&fields, fields.find("limit"), complaints);
         fields.finish();
         (complaints.errors() == errors).then_some(params)
     }
 
-    fn of_fields(fields: &Fields<'_>, limit: Option<Item<'_>>, complaints: &mut Complaints) -> Params {
+    fn of_fields(
+        fields: &FieldReader<'_>,
+        limit: Option<FieldItem<'_>>,
+        complaints: &mut Diagnostics,
+    ) -> LimitNumbers {
         let mut amount =
-            |item: Option<Item<'_>>| item.and_then(|item| Some(item.at(item.amount(complaints)?)));
+            |item: Option<FieldItem<'_>>| item.and_then(|item| Some(item.at(item.amount(complaints)?)));
         let (capacity, limit) = (amount(fields.find("capacity")), amount(limit));
         let refill_rate =
             fields.find("refill_rate").and_then(|item| Some(item.at(item.decimal(complaints)?)));
         let window = fields.find("window").and_then(|item| Some(item.at(item.span(complaints)?)));
-        Params { place: fields.place, capacity, refill_rate, limit, window }
+        LimitNumbers { place: fields.place, capacity, refill_rate, limit, window }
     }
 
     /// The numbers that would say the same as a limit.
-    fn of(limit: &Limit, place: Place) -> Params {
+    fn of(limit: &Limit, place: Position) -> LimitNumbers {
         let at = |value| At { value, place };
         let quota = limit.quota();
-        let mut params = Params { place, capacity: None, refill_rate: None, limit: None, window: None };
+        let mut params = LimitNumbers { place, capacity: None, refill_rate: None, limit: None, window: None };
         match (is_bucket(limit.law()), quota.burst()) {
             (true, Some(burst)) => {
                 let rate = Ratio::new(u64::from(quota.amount()) * 1_000_000, quota.per().get());
@@ -288,12 +299,12 @@ impl Params {
 
     /// These numbers, and the rule's for those that are missing. How many in all is left open where the rule's rate
     /// does not tell for how long.
-    fn or(self, rule: &Params) -> Params {
+    fn or(self, rule: &LimitNumbers) -> LimitNumbers {
         let has_amount = self.capacity.is_some() || self.limit.is_some();
         let has_rate = self.refill_rate.is_some() || self.window.is_some();
         let is_open = self.limit.is_some() && rule.refill_rate.is_some();
         let inherits_rate = !has_rate && !is_open;
-        Params {
+        LimitNumbers {
             place: self.place,
             capacity: if has_amount { self.capacity } else { rule.capacity },
             limit: if has_amount { self.limit } else { rule.limit },
@@ -304,12 +315,12 @@ impl Params {
     }
 
     /// The limit that the numbers stand for under a law.
-    fn limit(&self, law: Law, complaints: &mut Complaints) -> Option<Limit> {
+    fn limit(&self, law: Algorithm, complaints: &mut Diagnostics) -> Option<Limit> {
         let quota = if is_bucket(law) { self.bucket(law, complaints) } else { self.window(law, complaints) };
         build(law, quota?, self.place, complaints)
     }
 
-    fn bucket(&self, law: Law, complaints: &mut Complaints) -> Option<Quota> {
+    fn bucket(&self, law: Algorithm, complaints: &mut Diagnostics) -> Option<Quota> {
         let name = law.name();
         let Some(capacity) = self.capacity.as_ref().or(self.limit.as_ref()) else {
             let said =
@@ -341,13 +352,13 @@ impl Params {
         };
         let quota = quota.and_then(|quota| match law {
             // As many at once as in a period is what a token bucket allows anyhow.
-            Law::TokenBucket if quota.amount() == capacity.value => Ok(quota),
+            Algorithm::TokenBucket if quota.amount() == capacity.value => Ok(quota),
             _ => quota.with_burst(capacity.value),
         });
         quota.map_err(|error| complaints.error(place, error.to_string())).ok()
     }
 
-    fn window(&self, law: Law, complaints: &mut Complaints) -> Option<Quota> {
+    fn window(&self, law: Algorithm, complaints: &mut Diagnostics) -> Option<Quota> {
         let name = law.name();
         let strays =
             [self.capacity.as_ref().map(|at| at.place), self.refill_rate.as_ref().map(|at| at.place)];
@@ -369,12 +380,12 @@ impl Params {
     }
 }
 
-fn is_bucket(law: Law) -> bool {
-    matches!(law, Law::TokenBucket | Law::LeakyBucket(_))
+fn is_bucket(law: Algorithm) -> bool {
+    matches!(law, Algorithm::TokenBucket | Algorithm::LeakyBucket(_))
 }
 
 /// A window beside a rate only repeats it in other words; if it does not, somebody is mistaken.
-fn complain_of_difference(capacity: u32, rate: &Ratio, window: &At<Span>, complaints: &mut Complaints) {
+fn complain_of_difference(capacity: u32, rate: &Ratio, window: &At<Span>, complaints: &mut Diagnostics) {
     let by_window = u128::from(capacity) * 1_000_000 * u128::from(rate.below);
     let by_rate = u128::from(rate.above) * u128::from(window.value.get());
     if by_window.abs_diff(by_rate) * 20 > by_rate {
@@ -396,7 +407,7 @@ fn means_unlimited(text: &str) -> bool {
         || matches!(&*text, "none" | "no limit" | "infinite" | "infinity" | "inf" | ".inf" | "-1")
 }
 
-impl Item<'_> {
+impl FieldItem<'_> {
     /// Whether a limit says for how long it is, or that there is none.
     fn is_quota(&self) -> bool {
         let says_period = |text: &str| text.contains('/') || text.contains(" per ");

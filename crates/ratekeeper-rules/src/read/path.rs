@@ -3,23 +3,23 @@
 //! A pattern that can never match is worse than none: the rule would be there and bind nobody. What is plainly meant
 //! otherwise (a query, a whole address, a slash at the end) is told.
 
-use super::Reader;
-use super::fields::{Fields, Item};
+use super::RuleReader;
+use super::fields::{FieldItem, FieldReader};
 use crate::address::{Cidr, CidrError};
-use crate::complaint::quoted;
-use crate::expression::Expressions;
+use crate::diagnostic::quoted;
+use crate::expression::ExpressionMemory;
 use crate::path::PathStyle;
 use crate::pattern::{PathPattern, PathPatternError, Pattern, is_name};
-use crate::spec::{At, Whom};
+use crate::spec::{At, ListEntry};
 
-impl<'n> Reader<'n> {
+impl<'n> RuleReader<'n> {
     /// A pattern of text.
-    pub(super) fn pattern(&mut self, item: &Item<'n>) -> Option<Pattern> {
+    pub(super) fn pattern(&mut self, item: &FieldItem<'n>) -> Option<Pattern> {
         item.text(&mut self.complaints).map(Pattern::new)
     }
 
     /// An address or a network.
-    pub(super) fn network(&mut self, item: &Item<'n>) -> Option<Cidr> {
+    pub(super) fn network(&mut self, item: &FieldItem<'n>) -> Option<Cidr> {
         let text = item.text(&mut self.complaints)?;
         let said = match text.trim().parse() {
             Ok(network) => return Some(network),
@@ -31,10 +31,10 @@ impl<'n> Reader<'n> {
     }
 
     /// Whom an entry of a list means: what reads as an address or a network is one, all else is a pattern of keys.
-    pub(super) fn whom(&mut self, item: &Item<'n>) -> Option<At<Whom>> {
+    pub(super) fn whom(&mut self, item: &FieldItem<'n>) -> Option<At<ListEntry>> {
         let text = item.text(&mut self.complaints)?;
         let whom = match text.parse() {
-            Ok(network) => Whom::Net(network),
+            Ok(network) => ListEntry::Net(network),
             Err(CidrError::Address) => {
                 if looks_like_address(text) {
                     let said = format!(
@@ -45,7 +45,7 @@ impl<'n> Reader<'n> {
                     );
                     self.complaints.warn(item.place(), said);
                 }
-                Whom::Key(Pattern::new(text))
+                ListEntry::Key(Pattern::new(text))
             }
             Err(error) => {
                 self.complaints.error(item.place(), error.to_string());
@@ -56,7 +56,7 @@ impl<'n> Reader<'n> {
     }
 
     /// The path that a match asks for.
-    pub(super) fn path(&mut self, fields: &Fields<'n>) -> Option<PathPattern> {
+    pub(super) fn path(&mut self, fields: &FieldReader<'n>) -> Option<PathPattern> {
         let (path, regex) = (fields.find("path"), fields.find("path_regex"));
         let path = path.and_then(|item| self.path_of(&item, path_mistake, PathPattern::new));
         let regex = regex.and_then(|item| self.path_of(&item, regex_mistake, PathPattern::regex));
@@ -65,7 +65,7 @@ impl<'n> Reader<'n> {
 
     fn path_of(
         &mut self,
-        item: &Item<'n>,
+        item: &FieldItem<'n>,
         mistake: fn(&str) -> Option<String>,
         read: ReadPath,
     ) -> Option<PathPattern> {
@@ -89,7 +89,7 @@ impl<'n> Reader<'n> {
             Ok(pattern) => {
                 self.expressions.add(&pattern);
                 if self.expressions.are_too_large() {
-                    self.complaints.error(item.place(), Expressions::too_large());
+                    self.complaints.error(item.place(), ExpressionMemory::too_large());
                 }
                 self.paths.insert(known, pattern.clone());
                 Some(pattern)
@@ -110,9 +110,9 @@ impl<'n> Reader<'n> {
     }
 }
 
-impl<'n> Reader<'n> {
+impl<'n> RuleReader<'n> {
     /// Warns of what is allowed in a path and hardly ever meant.
-    fn warn_of_path(&mut self, item: &Item<'n>, text: &str) {
+    fn warn_of_path(&mut self, item: &FieldItem<'n>, text: &str) {
         if text.contains(';') && !self.style.keep_matrix_parameters {
             let said = "a ; and what follows it in a segment are cut off before paths are compared: leave it out, \
                         or write paths: {matrix_parameters: keep}";

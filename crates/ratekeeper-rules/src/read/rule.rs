@@ -1,31 +1,31 @@
 //! A rule: its name, whom it binds, what it counts, and the limits of single clients.
 
-use super::Reader;
-use super::fields::{Fields, Item};
-use super::limits::Terms;
-use crate::complaint::{near, quoted};
+use super::RuleReader;
+use super::fields::{FieldItem, FieldReader};
+use super::limits::LimitFields;
+use crate::diagnostic::{near, quoted};
 use crate::dimension::Dimension;
 use crate::pattern::Pattern;
 use crate::schema::table::{MATCH, RULE};
 use crate::spec::{
-    At, Consistency, FailureMode, MOST_ID, Match, Missing, Mode, OverrideSpec, Place, RuleSpec,
+    At, Consistency, FailureMode, MOST_ID, MatchSpec, MissingKey, Mode, OverrideSpec, Position, RuleSpec,
 };
-use crate::yaml::Node;
-use ratekeeper_core::Law;
+use crate::yaml::YamlNode;
+use ratekeeper_core::Algorithm;
 use std::num::NonZeroU16;
 
 /// The most names that a key may have: with what else a store needs, they stay below the parts of a key.
 pub(crate) const MOST_DIMENSIONS: usize = 8;
 
-impl<'n> Reader<'n> {
+impl<'n> RuleReader<'n> {
     /// Reads a rule, and says whether all of it is in order.
-    pub(super) fn rule(&mut self, node: &'n Node<'n>) -> Option<(RuleSpec, bool)> {
+    pub(super) fn rule(&mut self, node: &'n YamlNode<'n>) -> Option<(RuleSpec, bool)> {
         let errors = self.complaints.errors();
-        let fields = Fields::read(node, &RULE, &mut self.complaints)?;
+        let fields = FieldReader::read(node, &RULE, &mut self.complaints)?;
         let id = self.id(&fields);
         let when = self.when(&fields);
         let asks_for_descriptor = !when.descriptor.is_empty();
-        let terms = Terms::read(&fields, &mut self.complaints);
+        let terms = LimitFields::read(&fields, &mut self.complaints);
         let overrides = self.overrides(&fields, &terms);
         if terms.names_law
             && terms.limits.is_none()
@@ -59,7 +59,7 @@ impl<'n> Reader<'n> {
     }
 
     /// The rule's name; empty if it can't be read, and then there is a complaint.
-    fn id(&mut self, fields: &Fields<'n>) -> At<String> {
+    fn id(&mut self, fields: &FieldReader<'n>) -> At<String> {
         let Some(item) = fields.find("id") else { return At { value: String::new(), place: fields.place } };
         let text = item.text(&mut self.complaints).unwrap_or_default();
         self.complain_of_name("an id", text, item.place());
@@ -67,7 +67,7 @@ impl<'n> Reader<'n> {
     }
 
     /// Names go into header fields, metrics and bodies as they are, so nothing in them may need to be escaped.
-    pub(super) fn complain_of_name(&mut self, what: &str, text: &str, place: Place) {
+    pub(super) fn complain_of_name(&mut self, what: &str, text: &str, place: Position) {
         let is_known = |c: char| c.is_ascii_alphanumeric() || "._:/-".contains(c);
         if let Some(odd) = text.chars().find(|c| !is_known(*c)) {
             let said = format!(
@@ -81,7 +81,7 @@ impl<'n> Reader<'n> {
         }
     }
 
-    fn mode(&mut self, fields: &Fields<'n>) -> Mode {
+    fn mode(&mut self, fields: &FieldReader<'n>) -> Mode {
         let enabled = fields.find("enabled").and_then(|item| item.flag(&mut self.complaints)).unwrap_or(true);
         let shadow = fields.find("shadow").and_then(|item| item.flag(&mut self.complaints)).unwrap_or(false);
         match (enabled, shadow) {
@@ -92,7 +92,7 @@ impl<'n> Reader<'n> {
     }
 
     /// What is counted apart, if the fields say it; else this.
-    pub(super) fn key(&mut self, fields: &Fields<'n>, usual: Dimension) -> Vec<Dimension> {
+    pub(super) fn key(&mut self, fields: &FieldReader<'n>, usual: Dimension) -> Vec<Dimension> {
         let Some(item) = fields.find("key") else { return vec![usual] };
         let items = item.one_or_list(&mut self.complaints);
         let is_alone = items.len() == 1;
@@ -126,7 +126,7 @@ impl<'n> Reader<'n> {
         key
     }
 
-    fn complain_of_attribute(&mut self, name: &str, place: Place) {
+    fn complain_of_attribute(&mut self, name: &str, place: Position) {
         if !Dimension::is_attribute(name) {
             let said = format!(
                 "{} is no name of an attribute: write letters, digits, _, - and . only, like tenant_id",
@@ -149,7 +149,7 @@ impl<'n> Reader<'n> {
         }
     }
 
-    fn overrides(&mut self, fields: &Fields<'n>, terms: &Terms) -> Vec<OverrideSpec> {
+    fn overrides(&mut self, fields: &FieldReader<'n>, terms: &LimitFields) -> Vec<OverrideSpec> {
         let Some(item) = fields.find("override") else { return Vec::new() };
         let mut overrides = Vec::new();
         for (key, item) in item.map(&mut self.complaints) {
@@ -171,33 +171,36 @@ impl<'n> Reader<'n> {
         overrides
     }
 
-    pub(super) fn missing(&mut self, fields: &Fields<'n>) -> Option<Missing> {
+    pub(super) fn missing(&mut self, fields: &FieldReader<'n>) -> Option<MissingKey> {
         let name = fields.find("missing")?.choice(&mut self.complaints)?;
-        [Missing::Skip, Missing::Refuse, Missing::Shared].into_iter().find(|known| known.name() == name)
+        [MissingKey::Skip, MissingKey::Refuse, MissingKey::Shared]
+            .into_iter()
+            .find(|known| known.name() == name)
     }
 
-    pub(super) fn on_store_failure(&mut self, fields: &Fields<'n>) -> Option<FailureMode> {
+    pub(super) fn on_store_failure(&mut self, fields: &FieldReader<'n>) -> Option<FailureMode> {
         let name = fields.find("on_store_failure")?.choice(&mut self.complaints)?;
         [FailureMode::Open, FailureMode::Closed, FailureMode::Local]
             .into_iter()
             .find(|mode| mode.name() == name)
     }
 
-    pub(super) fn consistency(&mut self, fields: &Fields<'n>) -> Option<Consistency> {
+    pub(super) fn consistency(&mut self, fields: &FieldReader<'n>) -> Option<Consistency> {
         let name = fields.find("consistency")?.choice(&mut self.complaints)?;
         [Consistency::Exact, Consistency::Leased, Consistency::Local]
             .into_iter()
             .find(|known| known.name() == name)
     }
 
-    pub(super) fn store_timeout_ms(&mut self, fields: &Fields<'n>) -> Option<NonZeroU16> {
+    pub(super) fn store_timeout_ms(&mut self, fields: &FieldReader<'n>) -> Option<NonZeroU16> {
         fields.find("store_timeout")?.timeout_ms(&mut self.complaints)
     }
 
-    fn complain_of_leased_log(&mut self, rule: &RuleSpec, fields: &Fields<'n>) {
+    fn complain_of_leased_log(&mut self, rule: &RuleSpec, fields: &FieldReader<'n>) {
         let own = rule.limits.iter().flatten();
         let overridden = rule.overrides.iter().flat_map(|client| &client.limits);
-        let has_log = own.chain(overridden).any(|limit| matches!(limit.law(), Law::SlidingWindowLog(_)));
+        let has_log =
+            own.chain(overridden).any(|limit| matches!(limit.law(), Algorithm::SlidingWindowLog(_)));
         if let (true, Some(Consistency::Leased), Some(item)) =
             (has_log, rule.consistency, fields.find("consistency"))
         {
@@ -209,14 +212,15 @@ impl<'n> Reader<'n> {
     }
 
     /// Whom the rule binds. A condition that can't be read is missing, and then there is a complaint.
-    fn when(&mut self, fields: &Fields<'n>) -> Match {
+    fn when(&mut self, fields: &FieldReader<'n>) -> MatchSpec {
         let rule_tier = fields.find("tier");
-        let mut when =
-            match fields.find("match").and_then(|item| Fields::read(item.node, &MATCH, &mut self.complaints))
-            {
-                Some(fields) => self.conditions(fields),
-                None => Match::default(),
-            };
+        let mut when = match fields
+            .find("match")
+            .and_then(|item| FieldReader::read(item.node, &MATCH, &mut self.complaints))
+        {
+            Some(fields) => self.conditions(fields),
+            None => MatchSpec::default(),
+        };
         if let Some(item) = rule_tier {
             when.rule_tier = self.tier(&item);
             if let Some(tier) =
@@ -233,8 +237,8 @@ impl<'n> Reader<'n> {
         when
     }
 
-    fn conditions(&mut self, fields: Fields<'n>) -> Match {
-        let when = Match {
+    fn conditions(&mut self, fields: FieldReader<'n>) -> MatchSpec {
+        let when = MatchSpec {
             api_key: fields.find("api_key").and_then(|item| self.pattern(&item)),
             path: self.path(&fields),
             methods: self.each(fields.find("method"), Self::method),
@@ -249,7 +253,7 @@ impl<'n> Reader<'n> {
         when
     }
 
-    fn method(&mut self, item: &Item<'n>) -> Option<String> {
+    fn method(&mut self, item: &FieldItem<'n>) -> Option<String> {
         let text = item.text(&mut self.complaints)?;
         let method = text.to_ascii_uppercase();
         if !text.bytes().all(|byte| byte.is_ascii_alphabetic()) {
@@ -273,7 +277,7 @@ impl<'n> Reader<'n> {
         Some(method)
     }
 
-    fn attributes(&mut self, fields: &Fields<'n>) -> Vec<(String, Vec<Pattern>)> {
+    fn attributes(&mut self, fields: &FieldReader<'n>) -> Vec<(String, Vec<Pattern>)> {
         let Some(item) = fields.find("attributes") else { return Vec::new() };
         let mut attributes = Vec::new();
         for (name, item) in item.map(&mut self.complaints) {
@@ -293,8 +297,8 @@ impl<'n> Reader<'n> {
     /// Each of the values of a field that takes one or a list, as far as it can be read.
     pub(super) fn each<T>(
         &mut self,
-        item: Option<Item<'n>>,
-        read: fn(&mut Reader<'n>, &Item<'n>) -> Option<T>,
+        item: Option<FieldItem<'n>>,
+        read: fn(&mut RuleReader<'n>, &FieldItem<'n>) -> Option<T>,
     ) -> Vec<T> {
         let items = item.map(|item| item.one_or_list(&mut self.complaints)).unwrap_or_default();
         items.iter().filter_map(|item| read(self, item)).collect()

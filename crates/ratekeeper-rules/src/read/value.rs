@@ -2,9 +2,9 @@
 //!
 //! Numbers are read from their digits, never by way of a float, so that 1.67 is 167 hundredths and nothing else.
 
-use super::fields::Item;
-use crate::complaint::{Complaints, near, quoted};
-use crate::schema::table::Form;
+use super::fields::FieldItem;
+use crate::diagnostic::{Diagnostics, near, quoted};
+use crate::schema::table::FieldForm;
 use crate::spec::MOST_TIMEOUT_MS;
 use jiff::Timestamp;
 use jiff::civil::Date;
@@ -33,10 +33,10 @@ impl Ratio {
     }
 }
 
-impl Item<'_> {
+impl FieldItem<'_> {
     /// `true` or `false`.
-    pub(super) fn flag(&self, complaints: &mut Complaints) -> Option<bool> {
-        debug_assert!(matches!(self.field.form, Form::Flag), "{} is no flag", self.field.name);
+    pub(super) fn flag(&self, complaints: &mut Diagnostics) -> Option<bool> {
+        debug_assert!(matches!(self.field.form, FieldForm::Flag), "{} is no flag", self.field.name);
         match self.node.plain() {
             Some("true" | "True" | "TRUE") => return Some(true),
             Some("false" | "False" | "FALSE") => return Some(false),
@@ -63,8 +63,8 @@ impl Item<'_> {
     }
 
     /// One of the words that the field takes.
-    pub(super) fn choice(&self, complaints: &mut Complaints) -> Option<&'static str> {
-        let Form::Choice(words) = self.field.form else {
+    pub(super) fn choice(&self, complaints: &mut Diagnostics) -> Option<&'static str> {
+        let FieldForm::Choice(words) = self.field.form else {
             debug_assert!(false, "{} is no choice", self.field.name);
             return None;
         };
@@ -84,7 +84,7 @@ impl Item<'_> {
     }
 
     /// A whole number; `_` may separate its digits.
-    pub(super) fn whole(&self, complaints: &mut Complaints) -> Option<u64> {
+    pub(super) fn whole(&self, complaints: &mut Diagnostics) -> Option<u64> {
         let text = self.text(complaints)?;
         let (least, most) = bounds(&self.field.form);
         let (name, shown) = (self.name, quoted(text));
@@ -121,12 +121,12 @@ impl Item<'_> {
     }
 
     /// A number of units, which is what fits into a quota.
-    pub(super) fn amount(&self, complaints: &mut Complaints) -> Option<u32> {
+    pub(super) fn amount(&self, complaints: &mut Diagnostics) -> Option<u32> {
         u32::try_from(self.whole(complaints)?).ok()
     }
 
     /// A decimal number above zero, exactly.
-    pub(super) fn decimal(&self, complaints: &mut Complaints) -> Option<Ratio> {
+    pub(super) fn decimal(&self, complaints: &mut Diagnostics) -> Option<Ratio> {
         let text = self.text(complaints)?;
         let (name, shown) = (self.name, quoted(text));
         let said = match parse_decimal(text) {
@@ -146,7 +146,7 @@ impl Item<'_> {
     }
 
     /// A number of seconds, or text like `1h`.
-    pub(super) fn span(&self, complaints: &mut Complaints) -> Option<Span> {
+    pub(super) fn span(&self, complaints: &mut Diagnostics) -> Option<Span> {
         let text = self.text(complaints)?;
         let said = match parse_span(text) {
             Ok(span) => return Some(span),
@@ -157,7 +157,7 @@ impl Item<'_> {
     }
 
     /// How long somebody is waited for: text like `20ms`.
-    pub(super) fn timeout_ms(&self, complaints: &mut Complaints) -> Option<NonZeroU16> {
+    pub(super) fn timeout_ms(&self, complaints: &mut Diagnostics) -> Option<NonZeroU16> {
         let text = self.text(complaints)?;
         let found = parse_timeout(text);
         if found.is_none() {
@@ -172,7 +172,7 @@ impl Item<'_> {
     }
 
     /// A date or a time.
-    pub(super) fn moment(&self, complaints: &mut Complaints) -> Option<Micros> {
+    pub(super) fn moment(&self, complaints: &mut Diagnostics) -> Option<Micros> {
         let text = self.text(complaints)?;
         let said = match parse_moment(text.trim()) {
             Ok(moment) => return Some(moment),
@@ -197,10 +197,10 @@ fn meant(text: &str) -> &'static str {
 }
 
 /// What a field of whole numbers takes.
-fn bounds(form: &Form) -> (u64, u64) {
+fn bounds(form: &FieldForm) -> (u64, u64) {
     match form {
-        Form::Whole(least, most) => (*least, *most),
-        Form::Either(first, _) => bounds(first),
+        FieldForm::Whole(least, most) => (*least, *most),
+        FieldForm::Either(first, _) => bounds(first),
         other => {
             debug_assert!(false, "{other:?} is no whole number");
             (0, u64::MAX)

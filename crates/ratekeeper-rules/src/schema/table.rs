@@ -7,7 +7,7 @@ use ratekeeper_core::Limit;
 
 /// A map with known fields.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct FieldTable {
     /// What goes by these fields, with its article: `a rule`.
     pub(crate) title: &'static str,
     /// What it is for.
@@ -31,7 +31,7 @@ pub(crate) struct Field {
     pub(crate) is_required: bool,
     /// Whether it may be there under several of its names, and then all of it counts.
     pub(crate) is_joined: bool,
-    pub(crate) form: Form,
+    pub(crate) form: FieldForm,
     /// A value, as it is written in YAML.
     pub(crate) example: &'static str,
     /// What it is for.
@@ -40,7 +40,7 @@ pub(crate) struct Field {
 
 /// What a field takes.
 #[derive(Debug)]
-pub(crate) enum Form {
+pub(crate) enum FieldForm {
     /// A single value, taken as text.
     Text,
     /// `true` or `false`.
@@ -66,20 +66,20 @@ pub(crate) enum Form {
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A list.
-    List(&'static Form),
+    List(&'static FieldForm),
     /// One alone, or a list of at least one.
-    OneOrList(&'static Form),
+    OneOrList(&'static FieldForm),
     /// A map by names that the author chooses.
-    Map(&'static Form),
+    Map(&'static FieldForm),
     /// The same, by names of the kind that rules have.
-    Named(&'static Form),
+    Named(&'static FieldForm),
     /// A map with known fields.
-    Fields(&'static Table),
+    Fields(&'static FieldTable),
     /// Either of two.
-    Either(&'static Form, &'static Form),
+    Either(&'static FieldForm, &'static FieldForm),
 }
 
-impl Table {
+impl FieldTable {
     /// The field of a name, by any of its names.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
         self.fields.iter().position(|field| field.names().any(|known| known == name))
@@ -113,7 +113,7 @@ impl Field {
     }
 }
 
-const fn field(name: &'static str, form: Form, example: &'static str, about: &'static str) -> Field {
+const fn field(name: &'static str, form: FieldForm, example: &'static str, about: &'static str) -> Field {
     Field { name, also: &[], is_required: false, is_joined: false, form, example, about }
 }
 
@@ -128,49 +128,49 @@ pub(crate) const MISSING_MODES: [&str; 3] = ["skip", "refuse", "shared"];
 pub(crate) const UNKNOWN_TIERS: [&str; 2] = ["ignore", "refuse"];
 pub(crate) const MATRIX_PARAMETERS: [&str; 2] = ["strip", "keep"];
 
-static QUOTA_OR_PARAMS: Form = Form::Either(&Form::Quota, &NUMBERS);
-static NUMBERS: Form = Form::Fields(&PARAMS);
-const AMOUNT: Form = Form::Whole(1, u32::MAX as u64);
+static QUOTA_OR_PARAMS: FieldForm = FieldForm::Either(&FieldForm::Quota, &NUMBERS);
+static NUMBERS: FieldForm = FieldForm::Fields(&PARAMS);
+const AMOUNT: FieldForm = FieldForm::Whole(1, u32::MAX as u64);
 
 const LIMIT: Field = field(
     "limit",
-    Form::Limit,
+    FieldForm::Limit,
     "100/min burst 20",
     "How much per how long: an amount, a period, and perhaps how much may come at once. Or unlimited.",
 );
 const LIMITS: Field = field(
     "limits",
-    Form::List(&QUOTA_OR_PARAMS),
+    FieldForm::List(&QUOTA_OR_PARAMS),
     "[100/s, 10000/h]",
     "Several limits that hold together: a request passes all of them or takes from none.",
 );
 const PARAMS_FIELD: Field = field(
     "params",
-    Form::Fields(&PARAMS),
+    FieldForm::Fields(&PARAMS),
     "{capacity: 100, window: 60}",
     "The limit in numbers, instead of limit.",
 );
 const ALGORITHM: Field = field(
     "algorithm",
-    Form::Choice(&ALGORITHMS),
+    FieldForm::Choice(&ALGORITHMS),
     "token_bucket",
     "How it is counted: token_bucket unless said otherwise.",
 );
 const ZONE: Field = field(
     "zone",
-    Form::Text,
+    FieldForm::Text,
     "Europe/Berlin",
     "The time zone in which a fixed_window of a day, a week or a month begins: UTC unless said otherwise.",
 );
 const STARTS_FIELD: Field = field(
     "starts",
-    Form::Choice(&STARTS),
+    FieldForm::Choice(&STARTS),
     "first_hit",
     "When a fixed_window begins: on the wall clock, or with a client's first request.",
 );
 const LARGE_LOG: Field = field(
     "large_log",
-    Form::Flag,
+    FieldForm::Flag,
     "true",
     "Lets a sliding_window_log remember more than 10000 requests of each client.",
 );
@@ -180,41 +180,41 @@ const CAPACITY: Field =
     field("capacity", AMOUNT, "100", "How many may come at once: the size of the bucket.");
 const REFILL_RATE: Field = field(
     "refill_rate",
-    Form::Decimal,
+    FieldForm::Decimal,
     "1.67",
     "How many are added each second. If it is left out, the capacity is added once a window.",
 );
 const WINDOW: Field =
-    field("window", Form::Span, "60", "How long the amount is for: in seconds, or like 60s or 1h.");
+    field("window", FieldForm::Span, "60", "How long the amount is for: in seconds, or like 60s or 1h.");
 const ON_STORE_FAILURE: Field = field(
     "on_store_failure",
-    Form::Choice(&FAILURE_MODES),
+    FieldForm::Choice(&FAILURE_MODES),
     "local",
     "What to answer when the store gives no answer: open allows, closed refuses, local enforces each node's \
      share.",
 );
 const CONSISTENCY: Field = field(
     "consistency",
-    Form::Choice(&CONSISTENCIES),
+    FieldForm::Choice(&CONSISTENCIES),
     "exact",
     "How exact it is across nodes: leased, the default, takes units ahead and answers from memory, exact asks \
      the store each time, local counts each node by itself.",
 );
 const STORE_TIMEOUT: Field = field(
     "store_timeout",
-    Form::Timeout,
+    FieldForm::Timeout,
     "20ms",
     "How long the store has to answer, from 1ms to 1s: 50ms unless the server is told otherwise.",
 );
 const VALID_UNTIL: Field = field(
     "valid_until",
-    Form::Moment,
+    FieldForm::Moment,
     "2030-01-31T12:00:00Z",
     "From when on it no longer holds: a time, a date (midnight UTC), or seconds since 1970.",
 );
 const KEY: Field = field(
     "key",
-    Form::OneOrList(&Form::Text),
+    FieldForm::OneOrList(&FieldForm::Text),
     "[api_key, endpoint]",
     "What is counted apart: api_key, client (the key, or the address of who has none), ip, endpoint, path, \
      method, tier, domain, descriptor, or any attribute that callers send. global alone is one count for all. \
@@ -222,7 +222,7 @@ const KEY: Field = field(
 );
 const MISSING: Field = field(
     "missing",
-    Form::Choice(&MISSING_MODES),
+    FieldForm::Choice(&MISSING_MODES),
     "shared",
     "What to do with requests that lack something of the key: skip (they are not bound), refuse, or shared (one \
      count for all of them). skip unless said otherwise; by the default, those with neither a key nor an address \
@@ -239,7 +239,7 @@ const LIMIT_HINTS: [(&str, &str); 5] = [
 ];
 
 /// A whole file.
-pub(crate) static FILE: Table = Table {
+pub(crate) static FILE: FieldTable = FieldTable {
     title: "a rule file",
     about: "Which requests pass, and how many. Rules are tried from top to bottom. Of rules that count by \
             the same key the \
@@ -248,32 +248,37 @@ pub(crate) static FILE: Table = Table {
     fields: &[
         field(
             "rules",
-            Form::List(&Form::Fields(&RULE)),
+            FieldForm::List(&FieldForm::Fields(&RULE)),
             "[{id: per-key, limit: 100/min}]",
             "The rules, in the order in which they are tried.",
         ),
         field(
             "default",
-            Form::Either(&Form::Limit, &Form::Fields(&DEFAULT)),
+            FieldForm::Either(&FieldForm::Limit, &FieldForm::Fields(&DEFAULT)),
             "{limit: 100/min}",
             "What binds whom no rule binds, and what rules without a limit inherit.",
         ),
         field(
             "tiers",
-            Form::Named(&Form::Either(&Form::Limit, &Form::Fields(&TIER))),
+            FieldForm::Named(&FieldForm::Either(&FieldForm::Limit, &FieldForm::Fields(&TIER))),
             "{free: 100/min, pro: 1000/min}",
             "Bundles of limits by name, which take the default's place for their clients.",
         ),
-        field("default_tier", Form::Text, "free", "The tier of clients whose tier is not known otherwise."),
+        field(
+            "default_tier",
+            FieldForm::Text,
+            "free",
+            "The tier of clients whose tier is not known otherwise.",
+        ),
         field(
             "clients",
-            Form::Map(&Form::Either(&Form::Limit, &Form::Fields(&CLIENT))),
+            FieldForm::Map(&FieldForm::Either(&FieldForm::Limit, &FieldForm::Fields(&CLIENT))),
             "{acme: {tier: pro}}",
             "What is known of single clients, by their keys.",
         ),
         field(
             "whitelist",
-            Form::Either(&Form::Text, &Form::List(&Form::Text)),
+            FieldForm::Either(&FieldForm::Text, &FieldForm::List(&FieldForm::Text)),
             "[\"sk_internal_*\", 10.0.0.0/8]",
             "Who passes unchecked: patterns of client keys, addresses and networks.",
         )
@@ -281,7 +286,7 @@ pub(crate) static FILE: Table = Table {
         .joined(),
         field(
             "blacklist",
-            Form::Either(&Form::Text, &Form::List(&Form::Text)),
+            FieldForm::Either(&FieldForm::Text, &FieldForm::List(&FieldForm::Text)),
             "[\"sk_revoked_*\", 192.0.2.7]",
             "Who is always refused: patterns of client keys, addresses and networks. It wins over the \
              whitelist.",
@@ -290,20 +295,20 @@ pub(crate) static FILE: Table = Table {
         .joined(),
         field(
             "paths",
-            Form::Fields(&PATHS),
+            FieldForm::Fields(&PATHS),
             "{ignore_case: true}",
             "How paths are made alike before they \
             are compared.",
         ),
         field(
             "ipv6_prefix",
-            Form::Whole(1, 128),
+            FieldForm::Whole(1, 128),
             "64",
             "How many leading bits of an IPv6 address tell clients apart: 64 unless said otherwise.",
         ),
         field(
             "unknown_tier",
-            Form::Choice(&UNKNOWN_TIERS),
+            FieldForm::Choice(&UNKNOWN_TIERS),
             "refuse",
             "What to do with a tier that a request states and the file does not name: ignore it, which is the \
              default, or refuse the request.",
@@ -323,47 +328,47 @@ pub(crate) static FILE: Table = Table {
 };
 
 /// A rule.
-pub(crate) static RULE: Table = Table {
+pub(crate) static RULE: FieldTable = FieldTable {
     title: "a rule",
     about: "Whom limits bind, and which.",
     example: "{id: orders, limit: 100/min}",
     fields: &[
         field(
             "id",
-            Form::Text,
+            FieldForm::Text,
             "orders",
             "Its name, which no other rule has: up to 64 of A-Z a-z 0-9 . _ : / -",
         )
         .required(),
         field(
             "version",
-            Form::Whole(0, u64::MAX),
+            FieldForm::Whole(0, u64::MAX),
             "42",
             "A number that its author counts up. It is kept and shown.",
         ),
-        field("description", Form::Text, "orders are dear", "What it is for. It is kept and shown."),
+        field("description", FieldForm::Text, "orders are dear", "What it is for. It is kept and shown."),
         field(
             "enabled",
-            Form::Flag,
+            FieldForm::Flag,
             "false",
             "Whether the rule is there at all: true unless said otherwise.",
         ),
         field(
             "shadow",
-            Form::Flag,
+            FieldForm::Flag,
             "true",
             "Decide and count, and refuse nobody: to try a rule on real traffic.",
         ),
         field(
             "tier",
-            Form::Text,
+            FieldForm::Text,
             "pro",
             "The tier it is for. With match.api_key, it also holds for matching keys whose tier nobody \
              stated.",
         ),
         field(
             "match",
-            Form::Fields(&MATCH),
+            FieldForm::Fields(&MATCH),
             "{path: \"/users/{id}\", method: POST}",
             "Whom it binds: everybody, if left out.",
         ),
@@ -375,7 +380,7 @@ pub(crate) static RULE: Table = Table {
         MISSING,
         field(
             "override",
-            Form::Map(&Form::Either(&Form::Limit, &Form::Fields(&OVERRIDE))),
+            FieldForm::Map(&FieldForm::Either(&FieldForm::Limit, &FieldForm::Fields(&OVERRIDE))),
             "{acme: 1000/min}",
             "Other limits for single client keys.",
         )
@@ -401,53 +406,68 @@ pub(crate) static RULE: Table = Table {
 };
 
 /// Whom a rule binds.
-pub(crate) static MATCH: Table = Table {
+pub(crate) static MATCH: FieldTable = FieldTable {
     title: "a match",
     about: "Whom a rule binds: all of this must hold.",
     example: "{path: /v1/orders}",
     fields: &[
         field(
             "api_key",
-            Form::Text,
+            FieldForm::Text,
             "\"sk_prod_*\"",
             "The client's key; * stands for any run of characters.",
         )
         .also(&["api_key_pattern", "client_key"]),
         field(
             "path",
-            Form::Text,
+            FieldForm::Text,
             "\"/users/{id}\"",
             "The path: exact, with a name in braces for a segment, or with * within a segment and ** across \
              segments.",
         )
         .also(&["endpoint"]),
-        field("path_regex", Form::Text, "\"^/v1/orders\"", "A regular expression that the path must match.")
-            .also(&["endpoint_regex"]),
-        field("method", Form::OneOrList(&Form::Text), "[POST, PUT]", "The HTTP method, or one of several."),
-        field("tier", Form::OneOrList(&Form::Text), "free", "The client's tier, or one of several."),
+        field(
+            "path_regex",
+            FieldForm::Text,
+            "\"^/v1/orders\"",
+            "A regular expression that the path must match.",
+        )
+        .also(&["endpoint_regex"]),
+        field(
+            "method",
+            FieldForm::OneOrList(&FieldForm::Text),
+            "[POST, PUT]",
+            "The HTTP method, or one of several.",
+        ),
+        field(
+            "tier",
+            FieldForm::OneOrList(&FieldForm::Text),
+            "free",
+            "The client's tier, or one of several.",
+        ),
         field(
             "ip",
-            Form::OneOrList(&Form::Network),
+            FieldForm::OneOrList(&FieldForm::Network),
             "10.0.0.0/8",
             "The client's address, or networks that \
             it may be in.",
         ),
         field(
             "attributes",
-            Form::Map(&Form::OneOrList(&Form::Text)),
+            FieldForm::Map(&FieldForm::OneOrList(&FieldForm::Text)),
             "{tenant: \"acme-*\"}",
             "Attributes that callers send, each with its pattern or several; * stands for any run of \
              characters.",
         ),
         field(
             "domain",
-            Form::Text,
+            FieldForm::Text,
             "edge",
             "The domain that a proxy like Envoy sends with its descriptors; * stands for any run of characters.",
         ),
         field(
             "descriptor",
-            Form::Descriptor,
+            FieldForm::Descriptor,
             "[generic_key: login, remote_address]",
             "The descriptor that a proxy sends: these entries in this order, no more and no fewer. A name alone \
              is any value; in values, * stands for any run of characters.",
@@ -465,7 +485,7 @@ pub(crate) static MATCH: Table = Table {
 };
 
 /// A limit in numbers.
-pub(crate) static PARAMS: Table = Table {
+pub(crate) static PARAMS: FieldTable = FieldTable {
     title: "params",
     about: "A limit in numbers: capacity and refill_rate or window for the buckets, limit and window for the \
             windows.",
@@ -485,7 +505,7 @@ const PARAMS_HINTS: [(&str, &str); 6] = [
 ];
 
 /// Other limits for one client key.
-pub(crate) static OVERRIDE: Table = Table {
+pub(crate) static OVERRIDE: FieldTable = FieldTable {
     title: "an override",
     about: "Other limits for one client key, perhaps for a time. What it leaves out of the rule's params \
             stays as it is there.",
@@ -495,7 +515,7 @@ pub(crate) static OVERRIDE: Table = Table {
         REFILL_RATE,
         field(
             "limit",
-            Form::Either(&AMOUNT, &Form::Limit),
+            FieldForm::Either(&AMOUNT, &FieldForm::Limit),
             "1000/min",
             "How much per how long, or how many in the rule's window. Or unlimited.",
         ),
@@ -509,7 +529,7 @@ pub(crate) static OVERRIDE: Table = Table {
 };
 
 /// What binds whom no rule binds.
-pub(crate) static DEFAULT: Table = Table {
+pub(crate) static DEFAULT: FieldTable = FieldTable {
     title: "the default",
     about: "What binds whom no rule binds.",
     example: "{limit: 100/min}",
@@ -519,7 +539,7 @@ pub(crate) static DEFAULT: Table = Table {
 };
 
 /// A bundle of limits.
-pub(crate) static TIER: Table = Table {
+pub(crate) static TIER: FieldTable = FieldTable {
     title: "a tier",
     about: "Limits that take the default's place for the clients of this tier.",
     example: "{limit: 1000/min}",
@@ -530,7 +550,7 @@ pub(crate) static TIER: Table = Table {
         ALGORITHM,
         field(
             "keys",
-            Form::OneOrList(&Form::Text),
+            FieldForm::OneOrList(&FieldForm::Text),
             "[\"sk_free_*\"]",
             "Patterns of the client keys that belong to it, unless the request or a client record says \
              otherwise.",
@@ -544,12 +564,12 @@ pub(crate) static TIER: Table = Table {
 };
 
 /// What is known of one client.
-pub(crate) static CLIENT: Table = Table {
+pub(crate) static CLIENT: FieldTable = FieldTable {
     title: "a client",
     about: "What is known of one client: its tier, or limits of its own.",
     example: "{tier: pro}",
     fields: &[
-        field("tier", Form::Text, "pro", "Its tier."),
+        field("tier", FieldForm::Text, "pro", "Its tier."),
         LIMIT,
         LIMITS,
         PARAMS_FIELD,
@@ -564,21 +584,21 @@ pub(crate) static CLIENT: Table = Table {
 };
 
 /// How paths are made alike.
-pub(crate) static PATHS: Table = Table {
+pub(crate) static PATHS: FieldTable = FieldTable {
     title: "paths",
     about: "How paths are made alike beyond what is always done.",
     example: "{ignore_case: true}",
     fields: &[
         field(
             "escaped_slashes",
-            Form::Choice(&ESCAPED_SLASHES),
+            FieldForm::Choice(&ESCAPED_SLASHES),
             "keep",
             "Whether %2F separates segments (split, as most frameworks do) or is a part of one (keep).",
         ),
-        field("ignore_case", Form::Flag, "true", "Whether letters of either case are alike."),
+        field("ignore_case", FieldForm::Flag, "true", "Whether letters of either case are alike."),
         field(
             "matrix_parameters",
-            Form::Choice(&MATRIX_PARAMETERS),
+            FieldForm::Choice(&MATRIX_PARAMETERS),
             "keep",
             "Whether a ; and what follows it in a segment are cut off (strip, the default, as Tomcat and Spring \
              do) or are a part of the path (keep).",
@@ -589,5 +609,5 @@ pub(crate) static PATHS: Table = Table {
 };
 
 /// All tables, for finding out where a misplaced field belongs.
-pub(crate) static TABLES: [&Table; 9] =
+pub(crate) static TABLES: [&FieldTable; 9] =
     [&FILE, &RULE, &MATCH, &PARAMS, &OVERRIDE, &DEFAULT, &TIER, &CLIENT, &PATHS];

@@ -3,22 +3,22 @@
 //! Of rules that count by the same key the first that matches is used, so a request passes at most as many limits for
 //! a key as any one rule has for it. That sum is bounded, and with it how many keys there can be.
 
-use crate::complaint::Complaints;
+use crate::diagnostic::Diagnostics;
 use crate::dimension::Dimension;
-use crate::spec::{FileSpec, Mode, Place};
+use crate::spec::{FileSpec, Mode, Position};
 use ratekeeper_core::MAX_DRAWS;
 use std::collections::HashMap;
 
 /// Rules that count by the same key.
-struct Track {
+struct KeyGroup {
     name: String,
     /// The most limits of any of them.
     most: usize,
     /// The rule that has the most.
-    place: Place,
+    place: Position,
 }
 
-pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
+pub(super) fn check(spec: &FileSpec, complaints: &mut Diagnostics) {
     let tracks = tracks(spec);
     let mut sum = 0;
     for track in &tracks {
@@ -41,12 +41,12 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
 }
 
 /// What is counted apart, in the order of the file.
-fn tracks(spec: &FileSpec) -> Vec<Track> {
-    let mut tracks: Vec<Track> = Vec::new();
+fn tracks(spec: &FileSpec) -> Vec<KeyGroup> {
+    let mut tracks: Vec<KeyGroup> = Vec::new();
     let mut known: HashMap<(Box<[Dimension]>, bool), usize> = HashMap::new();
     let mut add = |key: &[Dimension], is_shadow, limits: usize, place| {
         let index = *known.entry((Dimension::track_of(key), is_shadow)).or_insert_with(|| {
-            tracks.push(Track { name: name(key, is_shadow), most: 0, place });
+            tracks.push(KeyGroup { name: name(key, is_shadow), most: 0, place });
             tracks.len() - 1
         });
         if limits > tracks[index].most {
@@ -68,7 +68,7 @@ fn tracks(spec: &FileSpec) -> Vec<Track> {
 }
 
 /// The most limits that the default, a tier or a client has.
-fn base(spec: &FileSpec) -> (usize, Place) {
+fn base(spec: &FileSpec) -> (usize, Position) {
     let default = spec.default.iter().map(|default| (default.limits.len(), default.place));
     let tiers = spec.tiers.iter().map(|tier| (tier.limits.as_ref().map_or(0, Vec::len), tier.name.place));
     let clients =

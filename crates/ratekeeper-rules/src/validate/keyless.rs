@@ -4,18 +4,18 @@
 //! such requests either, whoever leaves the key out is held to nothing. That is told once, at the first rule it is true
 //! of.
 
-use crate::complaint::Complaints;
+use crate::diagnostic::Diagnostics;
 use crate::dimension::Dimension;
-use crate::spec::{FileSpec, Match, Missing, Mode, Place, RuleSpec};
+use crate::spec::{FileSpec, MatchSpec, MissingKey, Mode, Position, RuleSpec};
 
-pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
+pub(super) fn check(spec: &FileSpec, complaints: &mut Diagnostics) {
     if complaints.errors() > 0 || base_binds(spec) {
         return;
     }
     let enforced = || spec.rules.iter().filter(|rule| rule.mode == Mode::Enforced);
-    let binding: Vec<&Match> =
+    let binding: Vec<&MatchSpec> =
         enforced().filter(|rule| binds_keyless(rule, spec.missing)).map(|rule| &rule.when).collect();
-    if binding.contains(&&Match::default()) {
+    if binding.contains(&&MatchSpec::default()) {
         return;
     }
     let passed = enforced().filter(|rule| {
@@ -28,7 +28,7 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
             && !binding.contains(&&rule.when)
     });
     let base = spec.default.iter().filter(|base| !base.limits.is_empty()).map(|base| base.place);
-    let places: Vec<Place> = passed.map(|rule| rule.id.place).chain(base).collect();
+    let places: Vec<Position> = passed.map(|rule| rule.id.place).chain(base).collect();
     let Some(first) = places.first() else { return };
     let more = match places.len() {
         1 => String::new(),
@@ -54,12 +54,12 @@ fn base_binds(spec: &FileSpec) -> bool {
 }
 
 /// Whether a rule binds requests that have an address and no key.
-fn binds_keyless(rule: &RuleSpec, of_file: Option<Missing>) -> bool {
+fn binds_keyless(rule: &RuleSpec, of_file: Option<MissingKey>) -> bool {
     let is_told = |dimension: &Dimension| {
         use Dimension::{Client, Endpoint, Ip, Method, Path};
         matches!(dimension, Client | Ip | Endpoint | Path | Method)
     };
-    let is_bound = rule.missing.or(of_file).is_some_and(|missing| missing != Missing::Skip);
+    let is_bound = rule.missing.or(of_file).is_some_and(|missing| missing != MissingKey::Skip);
     rule.when.api_key.is_none() && (is_bound || rule.key.iter().all(is_told))
 }
 
@@ -68,6 +68,6 @@ fn needs_key(key: &[Dimension]) -> bool {
 }
 
 /// Whether nobody said what to do with requests that lack something of a key.
-fn is_unsaid(own: Option<Missing>, of_file: Option<Missing>) -> bool {
+fn is_unsaid(own: Option<MissingKey>, of_file: Option<MissingKey>) -> bool {
     own.or(of_file).is_none()
 }

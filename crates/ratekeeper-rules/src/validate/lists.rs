@@ -1,18 +1,18 @@
 //! The lists of who passes and who is refused: entries that mean everybody, and entries that undo each other.
 
+use crate::access_lists::{MAX_ALIKE, PatternKey, handles};
 use crate::address::Cidr;
-use crate::complaint::{Complaints, quoted};
-use crate::lists::{Handle, MAX_ALIKE, handles};
+use crate::diagnostic::{Diagnostics, quoted};
 use crate::pattern::Pattern;
-use crate::spec::{At, FileSpec, Place, Whom};
+use crate::spec::{At, FileSpec, ListEntry, Position};
 use std::collections::{BTreeSet, HashMap};
 
-pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
+pub(super) fn check(spec: &FileSpec, complaints: &mut Diagnostics) {
     let fate = "refuse everybody: leave it out, or name who is meant";
     complain_of_everybody(&spec.deny, "blacklist", fate, complaints);
     let fate = "let everybody pass unchecked, so that no limit holds: leave it out, or name who is meant";
     complain_of_everybody(&spec.allow, "whitelist", fate, complaints);
-    let denied = Entries::of(&spec.deny);
+    let denied = ListEntries::of(&spec.deny);
     for entry in &spec.allow {
         if let Some(place) = denied.covering(&entry.value) {
             let said = format!(
@@ -40,8 +40,8 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
     complain_of_tier_keys(spec, complaints);
     for (list, name) in [(&spec.allow, "whitelist"), (&spec.deny, "blacklist")] {
         let keys = list.iter().filter_map(|entry| match &entry.value {
-            Whom::Key(pattern) => Some((pattern, entry.place)),
-            Whom::Net(_) => None,
+            ListEntry::Key(pattern) => Some((pattern, entry.place)),
+            ListEntry::Net(_) => None,
         });
         complain_of_crowd(keys, &format!("on the {name}"), complaints);
     }
@@ -52,16 +52,16 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Complaints) {
 /// Patterns are looked up by how they begin or end. What begins and ends alike has to be compared one by one, with every
 /// request, so there is a bound.
 fn complain_of_crowd<'s>(
-    patterns: impl Iterator<Item = (&'s Pattern, Place)>,
+    patterns: impl Iterator<Item = (&'s Pattern, Position)>,
     whose: &str,
-    complaints: &mut Complaints,
+    complaints: &mut Diagnostics,
 ) {
     let (patterns, places): (Vec<_>, Vec<_>) = patterns.unzip();
-    let mut alike: HashMap<Handle<'_>, usize> = HashMap::new();
+    let mut alike: HashMap<PatternKey<'_>, usize> = HashMap::new();
     for ((pattern, place), handle) in patterns.iter().zip(places).zip(handles(&patterns)) {
         let count = alike.entry(handle).or_default();
         *count += 1;
-        if *count > MAX_ALIKE && !matches!(handle, Handle::Whole(_)) {
+        if *count > MAX_ALIKE && !matches!(handle, PatternKey::Whole(_)) {
             let said = format!(
                 "more than {MAX_ALIKE} patterns {whose} begin and end like {}, and every request would be compared \
                  with each: have them begin or end with what tells them apart",
@@ -73,12 +73,12 @@ fn complain_of_crowd<'s>(
     }
 }
 
-fn complain_of_everybody(list: &[At<Whom>], name: &str, fate: &str, complaints: &mut Complaints) {
+fn complain_of_everybody(list: &[At<ListEntry>], name: &str, fate: &str, complaints: &mut Diagnostics) {
     let [ipv4, ipv6] = ["0.0.0.0/0", "::/0"].map(str::parse::<Cidr>);
     for entry in list {
         let is_everybody = match &entry.value {
-            Whom::Key(pattern) => pattern.is_any(),
-            Whom::Net(network) => [&ipv4, &ipv6].into_iter().flatten().any(|all| network.covers(all)),
+            ListEntry::Key(pattern) => pattern.is_any(),
+            ListEntry::Net(network) => [&ipv4, &ipv6].into_iter().flatten().any(|all| network.covers(all)),
         };
         if is_everybody {
             complaints.error(entry.place, format!("{} on the {name} would {fate}", show(&entry.value)));
@@ -87,8 +87,8 @@ fn complain_of_everybody(list: &[At<Whom>], name: &str, fate: &str, complaints: 
 }
 
 /// A key belongs to the first tier whose pattern it matches.
-fn complain_of_tier_keys(spec: &FileSpec, complaints: &mut Complaints) {
-    let mut taken = Patterns::default();
+fn complain_of_tier_keys(spec: &FileSpec, complaints: &mut Diagnostics) {
+    let mut taken = PrefixPatterns::default();
     for tier in &spec.tiers {
         for key in &tier.keys {
             if let Some(place) = taken.covering(&key.value) {
@@ -106,29 +106,29 @@ fn complain_of_tier_keys(spec: &FileSpec, complaints: &mut Complaints) {
     }
 }
 
-fn show(whom: &Whom) -> String {
+fn show(whom: &ListEntry) -> String {
     match whom {
-        Whom::Key(pattern) => quoted(pattern.as_str()),
-        Whom::Net(network) => network.to_string(),
+        ListEntry::Key(pattern) => quoted(pattern.as_str()),
+        ListEntry::Net(network) => network.to_string(),
     }
 }
 
 /// The entries of a list, so kept that the one that covers another is found without looking at all of them.
 #[derive(Default)]
-struct Entries<'s> {
-    patterns: Patterns<'s>,
-    networks: HashMap<Cidr, Place>,
+struct ListEntries<'s> {
+    patterns: PrefixPatterns<'s>,
+    networks: HashMap<Cidr, Position>,
     /// The lengths of their prefixes.
     bits: BTreeSet<u8>,
 }
 
-impl<'s> Entries<'s> {
-    fn of(list: &'s [At<Whom>]) -> Entries<'s> {
-        let mut entries = Entries::default();
+impl<'s> ListEntries<'s> {
+    fn of(list: &'s [At<ListEntry>]) -> ListEntries<'s> {
+        let mut entries = ListEntries::default();
         for entry in list {
             match &entry.value {
-                Whom::Key(pattern) => entries.patterns.insert(pattern, entry.place),
-                Whom::Net(network) => {
+                ListEntry::Key(pattern) => entries.patterns.insert(pattern, entry.place),
+                ListEntry::Net(network) => {
                     entries.networks.entry(*network).or_insert(entry.place);
                     entries.bits.insert(network.bits());
                 }
@@ -137,10 +137,10 @@ impl<'s> Entries<'s> {
         entries
     }
 
-    fn covering(&self, whom: &Whom) -> Option<Place> {
+    fn covering(&self, whom: &ListEntry) -> Option<Position> {
         match whom {
-            Whom::Key(pattern) => self.patterns.covering(pattern),
-            Whom::Net(network) => {
+            ListEntry::Key(pattern) => self.patterns.covering(pattern),
+            ListEntry::Net(network) => {
                 let wider = self.bits.iter().take_while(|bits| **bits <= network.bits());
                 wider.filter_map(|bits| self.networks.get(&network.widened(*bits))).min().copied()
             }
@@ -150,19 +150,19 @@ impl<'s> Entries<'s> {
 
 /// Patterns by what each begins with: only what begins alike can cover another.
 #[derive(Default)]
-struct Patterns<'s> {
-    by_prefix: HashMap<&'s [u8], Vec<(&'s Pattern, Place)>>,
+struct PrefixPatterns<'s> {
+    by_prefix: HashMap<&'s [u8], Vec<(&'s Pattern, Position)>>,
     lengths: BTreeSet<usize>,
 }
 
-impl<'s> Patterns<'s> {
-    fn insert(&mut self, pattern: &'s Pattern, place: Place) {
+impl<'s> PrefixPatterns<'s> {
+    fn insert(&mut self, pattern: &'s Pattern, place: Position) {
         let prefix = pattern.prefix().as_bytes();
         self.by_prefix.entry(prefix).or_default().push((pattern, place));
         self.lengths.insert(prefix.len());
     }
 
-    fn covering(&self, other: &Pattern) -> Option<Place> {
+    fn covering(&self, other: &Pattern) -> Option<Position> {
         let text = other.as_str().as_bytes();
         let alike =
             self.lengths.iter().filter_map(|length| self.by_prefix.get(text.get(..*length)?)).flatten();

@@ -5,14 +5,14 @@ mod identity;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use ratekeeper_core::{Law, Limit, Micros, Quota};
+use ratekeeper_core::{Algorithm, Limit, Micros, Quota};
 use ratekeeper_rules::spec::{
-    At, BaseSpec, ClientSpec, FileSpec, Match, Missing, Mode, OverrideSpec, Place, RuleSpec, TierSpec,
-    UnknownTier, Whom,
+    At, ClientSpec, FallbackSpec, FileSpec, ListEntry, MatchSpec, MissingKey, Mode, OverrideSpec, Position,
+    RuleSpec, TierSpec, UnknownTier,
 };
 use ratekeeper_rules::{
-    Case, Descriptor, Dimension, Listed, PathPattern, PathStyle, Pattern, Plan, Request, RuleSet, Standing,
-    Verb,
+    CheckRequest, Descriptor, Dimension, DrawPlan, ListName, PathPattern, PathStyle, Pattern, Resolution,
+    RuleExplanation, RuleSet, Verb,
 };
 
 const NOW: Micros = Micros::new(1_700_000_000_000_000);
@@ -21,18 +21,18 @@ const NOW: Micros = Micros::new(1_700_000_000_000_000);
 type Binding = (String, Limit, String);
 
 fn at<T>(value: T) -> At<T> {
-    At { value, place: Place::default() }
+    At { value, place: Position::default() }
 }
 
 fn limit(text: &str) -> Limit {
-    Limit::new(Law::TokenBucket, text.parse::<Quota>().unwrap()).unwrap()
+    Limit::new(Algorithm::TokenBucket, text.parse::<Quota>().unwrap()).unwrap()
 }
 
-fn planned(rules: &RuleSet, request: &Request<'_>) -> (Case, Vec<Binding>) {
-    let mut plan = Plan::new();
+fn planned(rules: &RuleSet, request: &CheckRequest<'_>) -> (Resolution, Vec<Binding>) {
+    let mut plan = DrawPlan::new();
     plan.add(rules, Verb::Check, request, || NOW);
     let case = plan.cases()[0];
-    assert_eq!(matches!(case, Case::Bound { .. }), !plan.is_settled());
+    assert_eq!(matches!(case, Resolution::Bound { .. }), !plan.is_settled());
     let mut copy = plan.clone();
     let (draws, bound) = plan.bound(case);
     let mut bindings = Vec::new();
@@ -44,16 +44,20 @@ fn planned(rules: &RuleSet, request: &Request<'_>) -> (Case, Vec<Binding>) {
 }
 
 /// What the plain explanation says: on which list the client is, what is refused, and what binds.
-fn explained(rules: &RuleSet, request: &Request<'_>) -> (Option<Listed>, Option<String>, Vec<Binding>) {
+fn explained(
+    rules: &RuleSet,
+    request: &CheckRequest<'_>,
+) -> (Option<ListName>, Option<String>, Vec<Binding>) {
     let explanation = rules.explain(request, || NOW);
-    let refusing = explanation.rules.iter().find(|(_, standing)| matches!(standing, Standing::Refuses(_)));
+    let refusing =
+        explanation.rules.iter().find(|(_, standing)| matches!(standing, RuleExplanation::Refuses(_)));
     let refusing = match explanation.is_tier_refused() {
         true => Some("tier".to_owned()),
         false => refusing.map(|(rule, _)| format!("rule {}", rule.id())),
     };
     let mut bindings = Vec::new();
     for (rule, standing) in explanation.rules {
-        if let Standing::Binds { limits, key } = standing {
+        if let RuleExplanation::Binds { limits, key } = standing {
             let key = key.into_iter().map(|(_, value)| value).collect::<Vec<_>>().join("|");
             bindings.extend(limits.into_iter().map(|limit| (rule.id().to_owned(), limit, key.clone())));
         }
@@ -62,16 +66,16 @@ fn explained(rules: &RuleSet, request: &Request<'_>) -> (Option<Listed>, Option<
 }
 
 #[track_caller]
-fn agree(rules: &RuleSet, request: &Request<'_>) {
+fn agree(rules: &RuleSet, request: &CheckRequest<'_>) {
     let (case, planned) = planned(rules, request);
     let (listed, refusing, explained) = explained(rules, request);
     let refused = |by: String| assert_eq!((listed, refusing.clone()), (None, Some(by)), "{request:?}");
     match case {
-        Case::Denied => assert_eq!(listed, Some(Listed::Deny), "{request:?}"),
-        Case::Allowed => assert_eq!(listed, Some(Listed::Allow), "{request:?}"),
-        Case::UnknownTier => refused("tier".to_owned()),
-        Case::Missing { rule } => refused(format!("rule {}", rules.rules()[rule as usize].id())),
-        Case::Unbound | Case::Bound { .. } => {
+        Resolution::Denied => assert_eq!(listed, Some(ListName::Deny), "{request:?}"),
+        Resolution::Allowed => assert_eq!(listed, Some(ListName::Allow), "{request:?}"),
+        Resolution::UnknownTier => refused("tier".to_owned()),
+        Resolution::Missing { rule } => refused(format!("rule {}", rules.rules()[rule as usize].id())),
+        Resolution::Unbound | Resolution::Bound { .. } => {
             assert_eq!((listed, refusing, planned), (None, None, explained), "{request:?}");
         }
     }
@@ -94,7 +98,7 @@ fn path_pattern() -> impl Strategy<Value = PathPattern> {
     ]
 }
 
-fn matches() -> impl Strategy<Value = Match> {
+fn matches() -> impl Strategy<Value = MatchSpec> {
     let tier = || select(&["free", "pro"][..]).prop_map(str::to_owned);
     (
         prop::option::weighted(0.4, pattern()),
@@ -108,7 +112,7 @@ fn matches() -> impl Strategy<Value = Match> {
         descriptor(),
     )
         .prop_map(|(api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor)| {
-            Match { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor }
+            MatchSpec { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor }
         })
 }
 
@@ -149,13 +153,13 @@ fn until() -> impl Strategy<Value = Option<Micros>> {
     select(vec![None, Some(Micros::new(NOW.get() - 1)), Some(NOW), Some(Micros::new(NOW.get() + 1))])
 }
 
-fn missing() -> impl Strategy<Value = Option<Missing>> {
+fn missing() -> impl Strategy<Value = Option<MissingKey>> {
     // A request that any rule refuses meets no other, so few do.
     prop_oneof![
         8 => Just(None),
-        2 => Just(Some(Missing::Skip)),
-        4 => Just(Some(Missing::Shared)),
-        1 => Just(Some(Missing::Refuse)),
+        2 => Just(Some(MissingKey::Skip)),
+        4 => Just(Some(MissingKey::Shared)),
+        1 => Just(Some(MissingKey::Refuse)),
     ]
 }
 
@@ -199,12 +203,14 @@ fn file() -> impl Strategy<Value = FileSpec> {
             limits,
             valid_until,
         });
-    let whom = || prop_oneof![pattern().prop_map(Whom::Key), Just(Whom::Net("10.1.0.0/16".parse().unwrap()))];
-    let base = (key(), limits(), missing()).prop_map(|(key, limits, missing)| BaseSpec {
+    let whom = || {
+        prop_oneof![pattern().prop_map(ListEntry::Key), Just(ListEntry::Net("10.1.0.0/16".parse().unwrap()))]
+    };
+    let base = (key(), limits(), missing()).prop_map(|(key, limits, missing)| FallbackSpec {
         key,
         missing,
         limits,
-        place: Place::default(),
+        place: Position::default(),
     });
     let unknown_tier = select(&[UnknownTier::Ignore, UnknownTier::Ignore, UnknownTier::Refuse][..]);
     let style = any::<bool>()
@@ -269,12 +275,12 @@ proptest! {
         let Ok(rules) = RuleSet::compile(&file) else { return Ok(()) };
         let ip = ip.map(|ip| ip.parse().unwrap());
         let descriptor = descriptor.as_ref().map(|(domain, entries)| Descriptor { domain, entries });
-        let request = Request { endpoint, method, tier, ip, attributes: &attributes, descriptor, ..Request::new(key) };
+        let request = CheckRequest { endpoint, method, tier, ip, attributes: &attributes, descriptor, ..CheckRequest::new(key) };
         agree(&rules, &request);
         // A tier that the file does not know is no tier at all, or none that passes.
-        let unknown = Request { tier: "Pro", ..request };
-        let (found, stated_none) = (planned(&rules, &unknown), planned(&rules, &Request { tier: "", ..request }));
-        let is_as_none = found.0 == Case::UnknownTier || found == stated_none;
+        let unknown = CheckRequest { tier: "Pro", ..request };
+        let (found, stated_none) = (planned(&rules, &unknown), planned(&rules, &CheckRequest { tier: "", ..request }));
+        let is_as_none = found.0 == Resolution::UnknownTier || found == stated_none;
         prop_assert!(is_as_none || file.tiers.is_empty(), "{:?}", unknown);
         agree(&rules, &unknown);
     }
@@ -291,13 +297,13 @@ proptest! {
         for (index, (rule, domain, descriptor)) in rules.iter_mut().enumerate() {
             rule.id.value = format!("r{index}");
             let (domain, descriptor) = (domain.take(), std::mem::take(descriptor));
-            rule.when = Match { domain, descriptor, ..Match::default() };
+            rule.when = MatchSpec { domain, descriptor, ..MatchSpec::default() };
         }
         let rules = rules.into_iter().map(|(rule, ..)| rule).collect();
         let Ok(rules) = RuleSet::compile(&FileSpec { rules, ..FileSpec::default() }) else { return Ok(()) };
         for (domain, entries) in &requests {
             let descriptor = Some(Descriptor { domain, entries });
-            agree(&rules, &Request { descriptor, attributes: entries, ..Request::new("a") });
+            agree(&rules, &CheckRequest { descriptor, attributes: entries, ..CheckRequest::new("a") });
         }
     }
 }
@@ -309,7 +315,10 @@ fn simple(id: &str, key: &[&str], path: Option<&str>, text: &str) -> RuleSpec {
         version: None,
         description: None,
         mode: Mode::Enforced,
-        when: Match { path: path.map(|path| PathPattern::new(path, style).unwrap()), ..Match::default() },
+        when: MatchSpec {
+            path: path.map(|path| PathPattern::new(path, style).unwrap()),
+            ..MatchSpec::default()
+        },
         key: key.iter().map(|name| Dimension::named(name)).collect(),
         missing: None,
         limits: Some(vec![limit(text)]),
@@ -324,7 +333,7 @@ fn compile(rules: Vec<RuleSpec>) -> RuleSet {
     RuleSet::compile(&FileSpec { rules, ..FileSpec::default() }).unwrap()
 }
 
-fn shown(rules: &RuleSet, request: &Request<'_>) -> Vec<String> {
+fn shown(rules: &RuleSet, request: &CheckRequest<'_>) -> Vec<String> {
     planned(rules, request).1.into_iter().map(|(id, _, key)| format!("{id} {key}")).collect()
 }
 
@@ -338,11 +347,11 @@ fn the_first_of_those_that_count_the_same_binds_and_others_bind_too() {
         simple("everybody", &[], None, "9000/min"),
     ]);
     let ip = Some("2001:db8::1:2:3:4".parse().unwrap());
-    let request = Request { endpoint: "/login", ip, ..Request::new("alice") };
+    let request = CheckRequest { endpoint: "/login", ip, ..CheckRequest::new("alice") };
     assert_eq!(shown(&rules, &request), ["login alice", "ip 2001:db8::", "everybody "]);
-    let request = Request { attributes: &[("tenant", "acme")], ..Request::new("alice") };
+    let request = CheckRequest { attributes: &[("tenant", "acme")], ..CheckRequest::new("alice") };
     assert_eq!(shown(&rules, &request), ["all alice", "tenant acme", "everybody "]);
-    assert_eq!(shown(&rules, &Request::new("")), ["everybody "]);
+    assert_eq!(shown(&rules, &CheckRequest::new("")), ["everybody "]);
 }
 
 #[test]
@@ -353,7 +362,7 @@ fn an_endpoint_is_the_template_where_a_rule_has_one() {
         simple("path", &["api_key", "path"], Some("/users/{id}"), "5/min"),
         simple("any", &["api_key", "endpoint"], None, "5/min"),
     ]);
-    let shown = |endpoint: &str| shown(&rules, &Request { endpoint, ..Request::new("a") });
+    let shown = |endpoint: &str| shown(&rules, &CheckRequest { endpoint, ..CheckRequest::new("a") });
     assert_eq!(shown("/users/7/"), ["user a|/users/{id}", "path a|/users/7"]);
     assert_eq!(shown("/files/x"), ["glob a|/files/*"]);
     assert_eq!(shown("/other"), ["any a|/other"]);
@@ -379,7 +388,7 @@ fn a_descriptor_is_bound_by_the_first_rule_that_asks_for_all_of_it() {
     ]);
     let shown = |domain, entries: &[(&str, &str)]| {
         let descriptor = Some(Descriptor { domain, entries });
-        shown(&rules, &Request { descriptor, ..Request::new("") })
+        shown(&rules, &CheckRequest { descriptor, ..CheckRequest::new("") })
     };
     assert_eq!(
         shown("edge", &[("user", "a"), ("path", "/api/x")]),
@@ -400,9 +409,9 @@ fn what_is_unlimited_makes_no_draw_and_stands_before_the_rest() {
     staff.limits = Some(Vec::new());
     let rules =
         compile(vec![staff, simple("all", &["api_key"], None, "2/s"), simple("ip", &[], None, "3/s")]);
-    let mut plan = Plan::new();
+    let mut plan = DrawPlan::new();
     for endpoint in ["/x", "/y", "/x"] {
-        plan.add(&rules, Verb::Check, &Request { endpoint, ..Request::new("a") }, || NOW);
+        plan.add(&rules, Verb::Check, &CheckRequest { endpoint, ..CheckRequest::new("a") }, || NOW);
     }
     let ids = |case| plan.bound(case).1.iter().map(|bound| rules.rules()[bound.rule as usize].id()).collect();
     let ids: Vec<Vec<_>> = plan.cases().iter().map(|case| ids(*case)).collect();
@@ -411,8 +420,8 @@ fn what_is_unlimited_makes_no_draw_and_stands_before_the_rest() {
     alone.limits = Some(Vec::new());
     let rules = compile(vec![alone]);
     plan.clear();
-    plan.add(&rules, Verb::Check, &Request::new("a"), || NOW);
-    assert_eq!((plan.cases(), plan.is_settled()), (&[Case::Unbound][..], true));
+    plan.add(&rules, Verb::Check, &CheckRequest::new("a"), || NOW);
+    assert_eq!((plan.cases(), plan.is_settled()), (&[Resolution::Unbound][..], true));
 }
 
 /// Rules whose expressions begin with anything are tried as one when there are many.
@@ -428,10 +437,10 @@ fn many_loose_expressions_are_told_apart() {
     let rules = RuleSet::compile(&file).unwrap();
     for index in 0..100 {
         let endpoint = format!("/a/ITEM{index}");
-        let request = Request { endpoint: &endpoint, ..Request::new("k") };
+        let request = CheckRequest { endpoint: &endpoint, ..CheckRequest::new("k") };
         assert_eq!(shown(&rules, &request), [format!("r{index} k")]);
     }
-    assert!(shown(&rules, &Request { endpoint: "/a/item1x", ..Request::new("k") }).is_empty());
+    assert!(shown(&rules, &CheckRequest { endpoint: "/a/item1x", ..CheckRequest::new("k") }).is_empty());
 }
 
 #[test]
@@ -445,7 +454,7 @@ fn more_limits_than_a_request_may_pass_are_refused() {
 fn the_longest_parts_stay_apart() {
     let rules = compile(vec![simple("two", &["api_key", "path"], None, "1/s")]);
     let long = "k".repeat(70_000);
-    let request = Request { endpoint: "/p", ..Request::new(&long) };
+    let request = CheckRequest { endpoint: "/p", ..CheckRequest::new(&long) };
     assert_eq!(shown(&rules, &request), [format!("two {}|/p", "k".repeat(65_535))]);
 }
 

@@ -1,15 +1,15 @@
 //! What a client hears, as JSON.
 
-use super::fields::{Figures, digits};
-use ratekeeper::{Cause, Verdict};
+use super::headers::{WireNumbers, digits};
+use ratekeeper::{Reason, RuleDecision};
 
 /// What `/check` answers: these four fields, in this order.
-pub(crate) fn short(verdict: &Verdict<'_>, figures: &Figures, out: &mut Vec<u8>) {
+pub(crate) fn short(verdict: &RuleDecision<'_>, figures: &WireNumbers, out: &mut Vec<u8>) {
     out.extend_from_slice(if verdict.is_allowed() { b"{\"allowed\":true" } else { b"{\"allowed\":false" });
     out.extend_from_slice(b",\"remaining\":");
     match (figures.remaining, verdict.cause()) {
         (Some(remaining), _) => digits(out, remaining.into()),
-        (None, Cause::Degraded) => out.extend_from_slice(b"-1"),
+        (None, Reason::Degraded) => out.extend_from_slice(b"-1"),
         // As much as a cost can be: no limit binds.
         (None, _) => digits(out, u32::MAX.into()),
     }
@@ -20,7 +20,7 @@ pub(crate) fn short(verdict: &Verdict<'_>, figures: &Figures, out: &mut Vec<u8>)
 }
 
 /// What everything under `/v1` answers: the four fields of `/check`, and why.
-pub(crate) fn full(verdict: &Verdict<'_>, figures: &Figures, out: &mut Vec<u8>) {
+pub(crate) fn full(verdict: &RuleDecision<'_>, figures: &WireNumbers, out: &mut Vec<u8>) {
     out.extend_from_slice(if verdict.is_allowed() { b"{\"allowed\":true" } else { b"{\"allowed\":false" });
     let or_null = |name: &[u8], value: Option<u64>, out: &mut Vec<u8>| {
         out.extend_from_slice(name);
@@ -30,7 +30,7 @@ pub(crate) fn full(verdict: &Verdict<'_>, figures: &Figures, out: &mut Vec<u8>) 
         }
     };
     match (figures.remaining, verdict.cause()) {
-        (None, Cause::Degraded) => out.extend_from_slice(b",\"remaining\":-1"),
+        (None, Reason::Degraded) => out.extend_from_slice(b",\"remaining\":-1"),
         (remaining, _) => or_null(b",\"remaining\":", remaining.map(Into::into), out),
     }
     or_null(b",\"reset_at\":", figures.limit.map(|_| figures.reset_at), out);
@@ -52,7 +52,7 @@ pub(crate) fn full(verdict: &Verdict<'_>, figures: &Figures, out: &mut Vec<u8>) 
     out.extend_from_slice(b"\"}");
 }
 
-fn retry_after(figures: &Figures, out: &mut Vec<u8>) {
+fn retry_after(figures: &WireNumbers, out: &mut Vec<u8>) {
     out.extend_from_slice(b",\"retry_after\":");
     match figures.retry_after {
         Some(seconds) => digits(out, seconds),
@@ -61,15 +61,15 @@ fn retry_after(figures: &Figures, out: &mut Vec<u8>) {
 }
 
 /// Why, in a word.
-pub(crate) fn reason(cause: Cause) -> &'static str {
+pub(crate) fn reason(cause: Reason) -> &'static str {
     match cause {
-        Cause::Limit => "limit",
-        Cause::NoRule => "no_rule",
-        Cause::AllowList => "allow_list",
-        Cause::DenyList => "deny_list",
-        Cause::Emergency => "emergency",
-        Cause::Degraded => "degraded",
-        Cause::UnknownTier => "unknown_tier",
-        Cause::Missing => "missing",
+        Reason::Limit => "limit",
+        Reason::NoRule => "no_rule",
+        Reason::AllowList => "allow_list",
+        Reason::DenyList => "deny_list",
+        Reason::Emergency => "emergency",
+        Reason::Degraded => "degraded",
+        Reason::UnknownTier => "unknown_tier",
+        Reason::Missing => "missing",
     }
 }

@@ -4,7 +4,7 @@
 //! the reason, and costs nothing.
 
 use ratekeeper::MAX_KEY_BYTES;
-use ratekeeper::rules::{Attribute, Request};
+use ratekeeper::rules::{Attribute, CheckRequest};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -24,26 +24,26 @@ pub(crate) const MAX_ATTRIBUTES: usize = 32;
 /// A check as it is sent.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Fields<'a> {
+struct CheckFields<'a> {
     #[serde(borrow, default)]
     client_key: Option<ClientKey<'a>>,
     #[serde(borrow, default)]
     endpoint: Option<Endpoint<'a>>,
     #[serde(borrow, default)]
-    method: Option<Name<'a>>,
+    method: Option<ShortText<'a>>,
     #[serde(borrow, default)]
-    tier: Option<Name<'a>>,
+    tier: Option<ShortText<'a>>,
     #[serde(default)]
-    ip: Option<Address>,
+    ip: Option<AddressText>,
     #[serde(borrow, default)]
     attributes: Option<Attributes<'a>>,
     #[serde(default)]
-    cost: Option<Cost>,
+    cost: Option<CostValue>,
 }
 
 /// A check as it is sent: an object. Serde would also take the fields as a list, in an order that nobody was told.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CheckBody<'a>(Fields<'a>);
+pub(crate) struct CheckBody<'a>(CheckFields<'a>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for CheckBody<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CheckBody<'a>, D::Error> {
@@ -61,7 +61,7 @@ impl<'de> Visitor<'de> for CheckVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<CheckBody<'de>, A::Error> {
-        Fields::deserialize(MapAccessDeserializer::new(map)).map(CheckBody)
+        CheckFields::deserialize(MapAccessDeserializer::new(map)).map(CheckBody)
     }
 }
 
@@ -77,7 +77,7 @@ impl<'a> CheckBody<'a> {
     }
 
     /// Has `use_it` look at the request that it stands for.
-    pub(crate) fn with_request<T>(&self, use_it: impl FnOnce(&Request<'_>) -> T) -> T {
+    pub(crate) fn with_request<T>(&self, use_it: impl FnOnce(&CheckRequest<'_>) -> T) -> T {
         let attributes: Vec<Attribute<'_>>;
         let attributes = match &self.0.attributes {
             None => &[][..],
@@ -86,7 +86,7 @@ impl<'a> CheckBody<'a> {
                 &attributes
             }
         };
-        use_it(&Request {
+        use_it(&CheckRequest {
             client_key: self.0.client_key.as_ref().map_or("", |key| &key.0),
             endpoint: self.0.endpoint.as_ref().map_or("", |endpoint| &endpoint.0),
             method: self.0.method.as_ref().map_or("", |method| &method.0),
@@ -106,7 +106,7 @@ fn bounded<'de, D: Deserializer<'de>>(
     most: usize,
     expected: &'static str,
 ) -> Result<Cow<'de, str>, D::Error> {
-    let text = deserializer.deserialize_str(Text { expected })?;
+    let text = deserializer.deserialize_str(JsonText { expected })?;
     // It has no more characters than bytes, so nearly always there is nothing to count.
     let length = if text.len() <= most { text.len() } else { text.chars().count() };
     match (least..=most).contains(&length) {
@@ -144,24 +144,24 @@ impl<'de: 'a, 'a> Deserialize<'de> for Endpoint<'a> {
 
 /// A method or a tier.
 #[derive(Clone, Debug)]
-struct Name<'a>(Cow<'a, str>);
+struct ShortText<'a>(Cow<'a, str>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name<'a>, D::Error> {
+impl<'de: 'a, 'a> Deserialize<'de> for ShortText<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ShortText<'a>, D::Error> {
         bounded(deserializer, 0, MAX_NAME_CHARS, "method and tier to be text of at most 128 characters")
-            .map(Name)
+            .map(ShortText)
     }
 }
 
 /// The client's address.
 #[derive(Clone, Copy, Debug)]
-struct Address(IpAddr);
+struct AddressText(IpAddr);
 
-impl<'de> Deserialize<'de> for Address {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Address, D::Error> {
+impl<'de> Deserialize<'de> for AddressText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AddressText, D::Error> {
         let expected = "ip to be an address, like 192.0.2.7 or 2001:db8::1";
-        let text = deserializer.deserialize_str(Text { expected })?;
-        text.parse().map(Address).map_err(|_| {
+        let text = deserializer.deserialize_str(JsonText { expected })?;
+        text.parse().map(AddressText).map_err(|_| {
             let shown = text.char_indices().nth(64).map_or(&*text, |(end, _)| &text[..end]);
             D::Error::invalid_value(Unexpected::Str(shown), &expected)
         })
@@ -221,11 +221,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for AttributeValue<'a> {
 }
 
 /// Text that stays where it is, unless it has escapes to be undone.
-struct Text {
+struct JsonText {
     expected: &'static str,
 }
 
-impl<'de> Visitor<'de> for Text {
+impl<'de> Visitor<'de> for JsonText {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -243,11 +243,11 @@ impl<'de> Visitor<'de> for Text {
 
 /// How many units the request takes.
 #[derive(Clone, Copy, Debug)]
-struct Cost(u32);
+struct CostValue(u32);
 
-impl<'de> Deserialize<'de> for Cost {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cost, D::Error> {
-        deserializer.deserialize_u32(WholeNumber).map(Cost)
+impl<'de> Deserialize<'de> for CostValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CostValue, D::Error> {
+        deserializer.deserialize_u32(WholeNumber).map(CostValue)
     }
 }
 
@@ -279,14 +279,16 @@ impl Visitor<'_> for WholeNumber {
 }
 
 /// Many checks: `{"checks": [...]}`. Each is handed over as soon as it is read.
-pub(crate) struct Batch<F> {
+pub(crate) struct BatchBody<F> {
     /// The most checks.
     pub(crate) most: usize,
     /// Takes one, and says what is wrong with it.
     pub(crate) take: F,
 }
 
-impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::DeserializeSeed<'de> for Batch<F> {
+impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::DeserializeSeed<'de>
+    for BatchBody<F>
+{
     type Value = usize;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<usize, D::Error> {
@@ -294,7 +296,7 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::Deser
     }
 }
 
-impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for Batch<F> {
+impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for BatchBody<F> {
     type Value = usize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -307,7 +309,7 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for
             Some(field) => return Err(A::Error::unknown_field(&field, &["checks"])),
             None => return Err(A::Error::missing_field("checks")),
         }
-        let count = map.next_value_seed(Checks { most: self.most, take: self.take })?;
+        let count = map.next_value_seed(CheckList { most: self.most, take: self.take })?;
         match map.next_key::<Cow<'de, str>>()? {
             None => Ok(count),
             Some(field) if field == "checks" => Err(A::Error::duplicate_field("checks")),
@@ -316,13 +318,13 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for
     }
 }
 
-struct Checks<F> {
+struct CheckList<F> {
     most: usize,
     take: F,
 }
 
 impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::DeserializeSeed<'de>
-    for Checks<F>
+    for CheckList<F>
 {
     type Value = usize;
 
@@ -331,7 +333,7 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::Deser
     }
 }
 
-impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for Checks<F> {
+impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for CheckList<F> {
     type Value = usize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

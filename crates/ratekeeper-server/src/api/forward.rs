@@ -6,26 +6,26 @@
 //! - The URL of the question is the operator's, so it may say where the key is and what a request costs. Some proxies put
 //!   the client's own query there unless they are told not to; that is refused.
 //! - A field that the proxy sets is the proxy's. All others came from the client. So what is asked for must be told, by one
-//!   family of fields (`X-Forwarded-Method` and `-Uri`, or `X-Original-Method` and `-URI`); if the other family is there
+//!   family of fields (`X-Forwarded-PlainMethod` and `-Uri`, or `X-Original-PlainMethod` and `-URI`); if the other family is there
 //!   too, somebody else wrote it, and unless it says the same the question is refused.
 //! - Whose request it is, [`TrustedProxies`] find out.
 //!
 //! What is refused here is neither judged nor counted, and no proxy lets such a request pass.
 
-mod errand;
 mod escape;
 mod key;
+mod parameters;
 
-pub(super) use errand::Errand;
 pub use key::{KeySources, KeySourcesError};
+pub(super) use parameters::ProxyParameters;
 
-use super::Route;
+use super::ApiRoute;
 use super::body::{MAX_ENDPOINT_CHARS, MAX_NAME_CHARS};
 use crate::client_address::TrustedProxies;
-use crate::http::{Call, Fault, Head};
+use crate::http::{HttpCall, HttpError, RequestHead};
 use crate::token::Token;
-use key::Key;
-use ratekeeper::rules::Request;
+use key::ForwardKey;
+use ratekeeper::rules::CheckRequest;
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
@@ -59,9 +59,9 @@ impl Forward {
     }
 
     /// Whether a proxy that sends this head knows the token.
-    pub(super) fn admits(token: &Token, head: &Head<'_>) -> bool {
+    pub(super) fn admits(token: &Token, head: &RequestHead<'_>) -> bool {
         head.field(TOKEN_FIELD).is_some_and(|text| token.matches(text))
-            || errand::token(head.query()).is_some_and(|text| token.matches(&text))
+            || parameters::token(head.query()).is_some_and(|text| token.matches(&text))
             || token.admits(head.field("authorization"))
     }
 
@@ -69,25 +69,25 @@ impl Forward {
     #[inline]
     pub(super) fn with_request<T>(
         &self,
-        call: &Call<'_, Route>,
-        errand: &Errand<'_>,
-        use_it: impl FnOnce(&Request<'_>) -> T,
-    ) -> Result<T, Fault> {
-        let told = Told::read(&call.head, self.options.proxies.field.name())?;
+        call: &HttpCall<'_, ApiRoute>,
+        errand: &ProxyParameters<'_>,
+        use_it: impl FnOnce(&CheckRequest<'_>) -> T,
+    ) -> Result<T, HttpError> {
+        let told = ForwardedRequest::read(&call.head, self.options.proxies.field.name())?;
         if told
             .query
             .is_some_and(|query| !query.is_empty() && call.head.query().map(str::as_bytes) == Some(query))
         {
-            return Err(Fault::unclear(format_args!(
+            return Err(HttpError::unclear(format_args!(
                 "the query of the question is the client's own: have the proxy ask with one of its own, like \
                  /v1/forward-auth?key=ip"
             )));
         }
         let ip = self.client(call, told.address);
         let sources = errand.keys.as_deref().unwrap_or(self.options.keys.as_str());
-        let key = Key::find(sources, &call.head, told.query, ip)?;
+        let key = ForwardKey::find(sources, &call.head, told.query, ip)?;
         let host = [("host", &*told.host)];
-        let request = Request {
+        let request = CheckRequest {
             client_key: key.as_str(),
             endpoint: &told.path,
             method: told.method,
@@ -101,9 +101,10 @@ impl Forward {
     }
 
     /// Whose request it is.
-    fn client(&self, call: &Call<'_, Route>, told: Once<'_>) -> IpAddr {
+    fn client(&self, call: &HttpCall<'_, ApiRoute>, told: SingleField<'_>) -> IpAddr {
         let proxies = &self.options.proxies;
-        if told != Once::Nothing && !proxies.contain(call.peer) && !self.has_warned.swap(true, Relaxed) {
+        if told != SingleField::Nothing && !proxies.contain(call.peer) && !self.has_warned.swap(true, Relaxed)
+        {
             tracing::warn!(
                 peer = %call.peer,
                 "{} was not believed, because {} is not among trusted_proxies: it is taken for the client itself",
@@ -112,30 +113,30 @@ impl Forward {
             );
         }
         match told {
-            Once::Nothing => proxies.client(call.peer, std::iter::empty()),
-            Once::One(line) => proxies.client(call.peer, std::iter::once(line)),
-            Once::Several => proxies.client(call.peer, call.head.values(proxies.field.name()).rev()),
+            SingleField::Nothing => proxies.client(call.peer, std::iter::empty()),
+            SingleField::One(line) => proxies.client(call.peer, std::iter::once(line)),
+            SingleField::Several => proxies.client(call.peer, call.head.values(proxies.field.name()).rev()),
         }
     }
 }
 
 /// What a head tells of the request that is asked about.
 #[derive(Debug)]
-struct Told<'a> {
+struct ForwardedRequest<'a> {
     method: &'a str,
     path: Cow<'a, str>,
     query: Option<&'a [u8]>,
     /// In lower case and without its port; empty if there is none.
     host: Cow<'a, str>,
     /// Whose request it is.
-    address: Once<'a>,
+    address: SingleField<'a>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> ForwardedRequest<'a> {
     /// Reads all of it in one go; `address_field` is the one that tells whose request it is.
-    fn read(head: &Head<'a>, address_field: &str) -> Result<Told<'a>, Fault> {
-        let (mut forwarded, mut original) = (Family::default(), Family::default());
-        let (mut host, mut address) = (Once::Nothing, Once::Nothing);
+    fn read(head: &RequestHead<'a>, address_field: &str) -> Result<ForwardedRequest<'a>, HttpError> {
+        let (mut forwarded, mut original) = (FieldFamily::default(), FieldFamily::default());
+        let (mut host, mut address) = (SingleField::Nothing, SingleField::Nothing);
         head.each_field(|name, value| match name.len() {
             14 if name.eq_ignore_ascii_case(b"x-original-uri") => original.uri.add(value),
             15 if name.eq_ignore_ascii_case(b"x-forwarded-uri") => forwarded.uri.add(value),
@@ -151,7 +152,7 @@ impl<'a> Told<'a> {
         });
         let family = match (forwarded.is_there(), original.is_there()) {
             (true, true) if forwarded != original => {
-                return Err(Fault::unclear(format_args!(
+                return Err(HttpError::unclear(format_args!(
                     "X-Forwarded-Method and -Uri say something else than X-Original-Method and -URI, so one of them \
                      is the client's own: have the proxy set or remove them all"
                 )));
@@ -166,12 +167,18 @@ impl<'a> Told<'a> {
             Some(host) => host,
             None => head.host().unwrap_or_default(),
         };
-        Ok(Told { method: method_of(method)?, path: path_of(path)?, query, host: host_of(host)?, address })
+        Ok(ForwardedRequest {
+            method: method_of(method)?,
+            path: path_of(path)?,
+            query,
+            host: host_of(host)?,
+            address,
+        })
     }
 }
 
-fn untold() -> Fault {
-    Fault::unclear(format_args!(
+fn untold() -> HttpError {
+    HttpError::unclear(format_args!(
         "it is not told what is asked for: have the proxy set X-Forwarded-Method and X-Forwarded-Uri, or \
          X-Original-Method and X-Original-URI"
     ))
@@ -179,27 +186,27 @@ fn untold() -> Fault {
 
 /// The two fields that tell what is asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Family<'a> {
-    method: Once<'a>,
-    uri: Once<'a>,
+struct FieldFamily<'a> {
+    method: SingleField<'a>,
+    uri: SingleField<'a>,
 }
 
-impl Family<'_> {
+impl FieldFamily<'_> {
     fn is_there(&self) -> bool {
-        *self != Family::default()
+        *self != FieldFamily::default()
     }
 }
 
 /// A field that is there once at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Once<'a> {
+enum SingleField<'a> {
     #[default]
     Nothing,
     One(&'a [u8]),
     Several,
 }
 
-impl<'a> Once<'a> {
+impl<'a> SingleField<'a> {
     /// Adds a line of it. An empty one says nothing.
     fn add(&mut self, value: &'a [u8]) {
         if !value.is_empty() {
@@ -210,16 +217,16 @@ impl<'a> Once<'a> {
     /// Adds a line of it, even an empty one.
     fn add_any(&mut self, value: &'a [u8]) {
         *self = match self {
-            Once::Nothing => Once::One(value),
-            Once::One(_) | Once::Several => Once::Several,
+            SingleField::Nothing => SingleField::One(value),
+            SingleField::One(_) | SingleField::Several => SingleField::Several,
         };
     }
 
-    fn only(self, what: &str) -> Result<Option<&'a [u8]>, Fault> {
+    fn only(self, what: &str) -> Result<Option<&'a [u8]>, HttpError> {
         match self {
-            Once::Nothing => Ok(None),
-            Once::One(value) => Ok(Some(value)),
-            Once::Several => Err(Fault::unclear(format_args!(
+            SingleField::Nothing => Ok(None),
+            SingleField::One(value) => Ok(Some(value)),
+            SingleField::Several => Err(HttpError::unclear(format_args!(
                 "{what} is told twice, so the client wrote one of them: have the proxy replace what is there"
             ))),
         }
@@ -241,26 +248,28 @@ fn parts(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
     (path, query)
 }
 
-fn method_of(method: &[u8]) -> Result<&str, Fault> {
+fn method_of(method: &[u8]) -> Result<&str, HttpError> {
     let text =
         str::from_utf8(method).ok().filter(|text| escape::is_name(text) && text.len() <= MAX_NAME_CHARS);
     text.ok_or_else(|| {
-        Fault::unclear(format_args!("the method is no word of at most {MAX_NAME_CHARS} characters"))
+        HttpError::unclear(format_args!("the method is no word of at most {MAX_NAME_CHARS} characters"))
     })
 }
 
-fn path_of(path: &[u8]) -> Result<Cow<'_, str>, Fault> {
+fn path_of(path: &[u8]) -> Result<Cow<'_, str>, HttpError> {
     let path = escape::as_text(path);
     match path.len() <= MAX_ENDPOINT_CHARS || path.chars().count() <= MAX_ENDPOINT_CHARS {
         true => Ok(path),
-        false => Err(Fault::unclear(format_args!("the path has more than {MAX_ENDPOINT_CHARS} characters"))),
+        false => {
+            Err(HttpError::unclear(format_args!("the path has more than {MAX_ENDPOINT_CHARS} characters")))
+        }
     }
 }
 
 /// A host in one form, so that nobody is another by spelling it differently.
-fn host_of(host: &[u8]) -> Result<Cow<'_, str>, Fault> {
+fn host_of(host: &[u8]) -> Result<Cow<'_, str>, HttpError> {
     if host.len() > MAX_HOST_BYTES {
-        return Err(Fault::unclear(format_args!("the host has more than {MAX_HOST_BYTES} bytes")));
+        return Err(HttpError::unclear(format_args!("the host has more than {MAX_HOST_BYTES} bytes")));
     }
     Ok(match escape::as_text(host) {
         Cow::Borrowed(text) => one_spelling(text),

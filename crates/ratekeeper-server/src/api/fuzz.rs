@@ -2,8 +2,8 @@
 
 use super::testing::{TestApi, api};
 use super::*;
-use crate::http::{Http, Phase, Room};
-use crate::port::Attendant;
+use crate::http::{BodyPermits, Http, ShutdownPhase};
+use crate::listener::Protocol;
 use serde_json::Value;
 use std::net::Ipv4Addr;
 use std::panic::AssertUnwindSafe;
@@ -96,14 +96,14 @@ impl Fuzz {
     fn new() -> Fuzz {
         let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let (api, _) = api(RULES, ApiOptions { max_batch: 5, ..ApiOptions::default() });
-        Fuzz { runtime, http: Http::new(Arc::clone(&api), Room::default()), api }
+        Fuzz { runtime, http: Http::new(Arc::clone(&api), BodyPermits::default()), api }
     }
 
     /// Sends bytes on a connection of their own, and reads to its end.
     fn talk(&self, bytes: &[u8]) -> Vec<u8> {
         self.runtime.block_on(async {
             let (stream, client) = duplex(1 << 20);
-            let (_phase, told) = watch::channel(Phase::Open);
+            let (_phase, told) = watch::channel(ShutdownPhase::Open);
             let (mut from, mut to) = tokio::io::split(client);
             let send = async {
                 // The server may have heard enough.

@@ -6,11 +6,11 @@
 
 use super::body::MAX_ENDPOINT_CHARS;
 use ratekeeper::MAX_KEY_BYTES;
-use ratekeeper::rules::Request;
+use ratekeeper::rules::CheckRequest;
 
 /// Reads a body that is a single check.
 #[inline]
-pub(crate) fn check(body: &[u8]) -> Option<Request<'_>> {
+pub(crate) fn check(body: &[u8]) -> Option<CheckRequest<'_>> {
     let mut cursor = Cursor::new(body)?;
     let check = cursor.check()?;
     cursor.space();
@@ -18,7 +18,11 @@ pub(crate) fn check(body: &[u8]) -> Option<Request<'_>> {
 }
 
 /// Reads a body that is a batch, and hands over each check. On `None`, some may have been handed over in vain.
-pub(crate) fn batch<'a>(body: &'a [u8], most: usize, mut take: impl FnMut(&Request<'a>)) -> Option<usize> {
+pub(crate) fn batch<'a>(
+    body: &'a [u8],
+    most: usize,
+    mut take: impl FnMut(&CheckRequest<'a>),
+) -> Option<usize> {
     let mut cursor = Cursor::new(body)?;
     cursor.space();
     cursor.byte(b'{')?;
@@ -64,7 +68,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    fn check(&mut self) -> Option<Request<'a>> {
+    fn check(&mut self) -> Option<CheckRequest<'a>> {
         let (mut client_key, mut endpoint, mut cost) = (None, None, None);
         self.space();
         self.byte(b'{')?;
@@ -82,10 +86,10 @@ impl<'a> Cursor<'a> {
             match (is_first, self.next()?) {
                 (true, b',') => self.space(),
                 (true, b'}') => {
-                    return Some(Request {
+                    return Some(CheckRequest {
                         endpoint: endpoint.unwrap_or_default(),
                         cost: cost.unwrap_or(1),
-                        ..Request::new(client_key?)
+                        ..CheckRequest::new(client_key?)
                     });
                 }
                 _ => return None,
@@ -189,10 +193,10 @@ fn plain_bytes(bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::body::{Batch, CheckBody};
+    use crate::api::body::{BatchBody, CheckBody};
     use serde::de::DeserializeSeed;
 
-    fn shown(request: &Request<'_>) -> String {
+    fn shown(request: &CheckRequest<'_>) -> String {
         format!("{request:?}")
     }
 
@@ -221,7 +225,7 @@ mod tests {
             Ok(())
         };
         let mut json = serde_json::Deserializer::from_slice(body);
-        Batch { most, take }.deserialize(&mut json).ok()?;
+        BatchBody { most, take }.deserialize(&mut json).ok()?;
         json.end().ok()?;
         Some(read)
     }

@@ -1,7 +1,7 @@
 //! The message of a call that has one.
 
 use super::frame;
-use crate::http::{BODY_PATIENCE, Next, Place, Room, SMALL_BYTES, next_frame};
+use crate::http::{BODY_PATIENCE, BodyPart, BodyPermit, BodyPermits, SMALL_BYTES, next_frame};
 use hyper::body::{Bytes, Incoming};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,15 +11,15 @@ use tonic::Status;
 
 /// The message of a call. A large one keeps its place for as long as it is held.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct MessageBody {
     body: Bytes,
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<BodyPermit>,
 }
 
-impl Asked {
+impl MessageBody {
     /// Takes in a body of a single message, within bounds of size and time.
-    pub(super) async fn read(body: Incoming, most: usize, room: &Room) -> Result<Asked, Status> {
-        let mut reading = pin!(Asked::read_slowly(body, most, room));
+    pub(super) async fn read(body: Incoming, most: usize, room: &BodyPermits) -> Result<MessageBody, Status> {
+        let mut reading = pin!(MessageBody::read_slowly(body, most, room));
         // Nearly always all of it is there already, and a timer would cost more than taking it in.
         let at_once = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await;
         match at_once {
@@ -29,7 +29,7 @@ impl Asked {
     }
 
     /// Takes in a body. One that came in one piece, as nearly all do, is not copied.
-    async fn read_slowly(mut body: Incoming, most: usize, room: &Room) -> Result<Asked, Status> {
+    async fn read_slowly(mut body: Incoming, most: usize, room: &BodyPermits) -> Result<MessageBody, Status> {
         let mut place = None;
         let mut whole = Bytes::new();
         let mut pieces = Vec::new();
@@ -37,11 +37,11 @@ impl Asked {
         loop {
             let come = whole.len() + pieces.capacity();
             let frame = match next_frame(&mut body, &mut held, come).await {
-                Next::Frame(Some(frame)) => {
+                BodyPart::Frame(Some(frame)) => {
                     frame.map_err(|_| Status::cancelled("the call was broken off"))?
                 }
-                Next::Frame(None) => break,
-                Next::NoRoom => {
+                BodyPart::Frame(None) => break,
+                BodyPart::NoRoom => {
                     room.refuse();
                     return Err(busy());
                 }
@@ -65,7 +65,7 @@ impl Asked {
         }
         let body = if pieces.is_empty() { whole } else { pieces.into() };
         match frame::split(&body, most)? {
-            Some(_) => Ok(Asked { body, place }),
+            Some(_) => Ok(MessageBody { body, place }),
             None => Err(Status::invalid_argument("there is no whole message: send one")),
         }
     }

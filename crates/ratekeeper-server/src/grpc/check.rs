@@ -1,9 +1,9 @@
 //! A check as it is asked over gRPC, and its answer: the same fields and bounds as those of the HTTP API.
 
-use super::message::{Fields, Malformed, put_bytes, put_number};
-use crate::api::{Figures, MAX_ATTRIBUTES, MAX_ENDPOINT_CHARS, MAX_NAME_CHARS, MAX_VALUE_CHARS, NOBODY};
-use ratekeeper::rules::{Attribute, Request};
-use ratekeeper::{Cause, MAX_KEY_BYTES, Verdict};
+use super::message::{MessageError, MessageFields, put_bytes, put_number};
+use crate::api::{MAX_ATTRIBUTES, MAX_ENDPOINT_CHARS, MAX_NAME_CHARS, MAX_VALUE_CHARS, NOBODY, WireNumbers};
+use ratekeeper::rules::{Attribute, CheckRequest};
+use ratekeeper::{MAX_KEY_BYTES, Reason, RuleDecision};
 use std::borrow::Cow;
 use std::net::IpAddr;
 use tonic::Status;
@@ -13,16 +13,16 @@ const SHOWN_CHARS: usize = 64;
 
 /// What is wrong with what was asked, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Flaw(Cow<'static, str>);
+pub(super) struct InvalidCheck(Cow<'static, str>);
 
-impl Flaw {
-    pub(super) fn new(said: impl Into<Cow<'static, str>>) -> Flaw {
-        Flaw(said.into())
+impl InvalidCheck {
+    pub(super) fn new(said: impl Into<Cow<'static, str>>) -> InvalidCheck {
+        InvalidCheck(said.into())
     }
 
     /// The same, about one of many.
-    pub(super) fn about(self, what: &str, index: usize) -> Flaw {
-        Flaw(format!("{what} {index}: {}", self.0).into())
+    pub(super) fn about(self, what: &str, index: usize) -> InvalidCheck {
+        InvalidCheck(format!("{what} {index}: {}", self.0).into())
     }
 
     pub(super) fn into_text(self) -> String {
@@ -30,21 +30,21 @@ impl Flaw {
     }
 }
 
-impl From<Malformed> for Flaw {
-    fn from(_: Malformed) -> Flaw {
-        Flaw::new("it is not the message that this method takes, or a broken one")
+impl From<MessageError> for InvalidCheck {
+    fn from(_: MessageError) -> InvalidCheck {
+        InvalidCheck::new("it is not the message that this method takes, or a broken one")
     }
 }
 
-impl From<Flaw> for Status {
-    fn from(flaw: Flaw) -> Status {
+impl From<InvalidCheck> for Status {
+    fn from(flaw: InvalidCheck) -> Status {
         Status::invalid_argument(flaw.0)
     }
 }
 
 /// A check, borrowed from the message that asks for it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Check<'a> {
+pub(super) struct GrpcCheck<'a> {
     client_key: &'a str,
     endpoint: &'a str,
     method: &'a str,
@@ -54,16 +54,16 @@ pub(super) struct Check<'a> {
     cost: Option<u32>,
 }
 
-impl<'a> Check<'a> {
+impl<'a> GrpcCheck<'a> {
     /// Reads a check.
-    pub(super) fn read(message: &'a [u8]) -> Result<Check<'a>, Flaw> {
-        let mut check = Check::default();
-        check.take_in(Fields::of(message))?;
+    pub(super) fn read(message: &'a [u8]) -> Result<GrpcCheck<'a>, InvalidCheck> {
+        let mut check = GrpcCheck::default();
+        check.take_in(MessageFields::of(message))?;
         check.complete()
     }
 
     /// Takes in fields. Of two with one number, the last counts.
-    pub(super) fn take_in(&mut self, mut fields: Fields<'a>) -> Result<(), Flaw> {
+    pub(super) fn take_in(&mut self, mut fields: MessageFields<'a>) -> Result<(), InvalidCheck> {
         while let Some((number, value)) = fields.next()? {
             match number {
                 1 => self.client_key = key(value.bytes()?)?,
@@ -80,7 +80,7 @@ impl<'a> Check<'a> {
     }
 
     #[cold]
-    fn take_attribute(&mut self, mut fields: Fields<'a>) -> Result<(), Flaw> {
+    fn take_attribute(&mut self, mut fields: MessageFields<'a>) -> Result<(), InvalidCheck> {
         let (mut name, mut value) = ("", "");
         while let Some((number, found)) = fields.next()? {
             match number {
@@ -90,30 +90,30 @@ impl<'a> Check<'a> {
             }
         }
         if name.is_empty() {
-            return Err(Flaw::new("an attribute has no name: send one of 1 to 128 characters"));
+            return Err(InvalidCheck::new("an attribute has no name: send one of 1 to 128 characters"));
         }
         if self.attributes.len() == MAX_ATTRIBUTES {
             let said = format!("there are more than {MAX_ATTRIBUTES} attributes: send those that rules use");
-            return Err(Flaw::new(said));
+            return Err(InvalidCheck::new(said));
         }
         if self.attributes.iter().any(|(known, _)| *known == name) {
-            return Err(Flaw::new(format!("the attribute {name:?} is there twice: send it once")));
+            return Err(InvalidCheck::new(format!("the attribute {name:?} is there twice: send it once")));
         }
         self.attributes.push((name, value));
         Ok(())
     }
 
     /// The check, if it says who asks.
-    pub(super) fn complete(self) -> Result<Check<'a>, Flaw> {
+    pub(super) fn complete(self) -> Result<GrpcCheck<'a>, InvalidCheck> {
         match self.client_key.is_empty() && self.ip.is_none() && self.attributes.is_empty() {
             false => Ok(self),
-            true => Err(Flaw::new(NOBODY)),
+            true => Err(InvalidCheck::new(NOBODY)),
         }
     }
 
     /// The request that it stands for.
-    pub(super) fn request(&self) -> Request<'_> {
-        Request {
+    pub(super) fn request(&self) -> CheckRequest<'_> {
+        CheckRequest {
             client_key: self.client_key,
             endpoint: self.endpoint,
             method: self.method,
@@ -130,15 +130,17 @@ impl<'a> Check<'a> {
 pub(super) fn read_batch<'a>(
     message: &'a [u8],
     most: usize,
-    mut use_it: impl FnMut(&Check<'a>),
-) -> Result<usize, Flaw> {
-    let (mut fields, mut count) = (Fields::of(message), 0);
+    mut use_it: impl FnMut(&GrpcCheck<'a>),
+) -> Result<usize, InvalidCheck> {
+    let (mut fields, mut count) = (MessageFields::of(message), 0);
     while let Some((number, value)) = fields.next()? {
         if number == 1 {
             if count == most {
-                return Err(Flaw::new(format!("there are more than {most} checks: send several batches")));
+                return Err(InvalidCheck::new(format!(
+                    "there are more than {most} checks: send several batches"
+                )));
             }
-            use_it(&Check::read(value.bytes()?).map_err(|flaw| flaw.about("check", count))?);
+            use_it(&GrpcCheck::read(value.bytes()?).map_err(|flaw| flaw.about("check", count))?);
             count += 1;
         }
     }
@@ -146,10 +148,10 @@ pub(super) fn read_batch<'a>(
 }
 
 /// A check on a stream: the id by which its answer is known, as far as it could be read, and the check.
-pub(super) fn read_numbered(message: &[u8]) -> (u64, Result<Check<'_>, Flaw>) {
+pub(super) fn read_numbered(message: &[u8]) -> (u64, Result<GrpcCheck<'_>, InvalidCheck>) {
     let mut id = 0;
     let mut read = || {
-        let (mut fields, mut check) = (Fields::of(message), Check::default());
+        let (mut fields, mut check) = (MessageFields::of(message), GrpcCheck::default());
         while let Some((number, value)) = fields.next()? {
             match number {
                 1 => id = value.number()?,
@@ -168,7 +170,7 @@ pub(super) fn read_numbered(message: &[u8]) -> (u64, Result<Check<'_>, Flaw>) {
 }
 
 fn id_of(message: &[u8]) -> Option<u64> {
-    let (mut fields, mut id) = (Fields::of(message), None);
+    let (mut fields, mut id) = (MessageFields::of(message), None);
     while let Ok(Some((number, value))) = fields.next() {
         if number == 1 {
             id = value.number().ok().or(id);
@@ -179,8 +181,8 @@ fn id_of(message: &[u8]) -> Option<u64> {
 
 /// Writes a `CheckResponse`.
 #[inline]
-pub(super) fn write_answer(verdict: &Verdict<'_>, out: &mut Vec<u8>) {
-    let figures = Figures::of(verdict);
+pub(super) fn write_answer(verdict: &RuleDecision<'_>, out: &mut Vec<u8>) {
+    let figures = WireNumbers::of(verdict);
     if verdict.is_allowed() {
         put_number(out, 1, 1);
     }
@@ -200,20 +202,20 @@ pub(super) fn write_answer(verdict: &Verdict<'_>, out: &mut Vec<u8>) {
 }
 
 /// The number of a `Reason`.
-fn reason(cause: Cause) -> u64 {
+fn reason(cause: Reason) -> u64 {
     match cause {
-        Cause::Limit => 1,
-        Cause::NoRule => 2,
-        Cause::AllowList => 3,
-        Cause::DenyList => 4,
-        Cause::Emergency => 5,
-        Cause::Degraded => 6,
-        Cause::UnknownTier => 7,
-        Cause::Missing => 8,
+        Reason::Limit => 1,
+        Reason::NoRule => 2,
+        Reason::AllowList => 3,
+        Reason::DenyList => 4,
+        Reason::Emergency => 5,
+        Reason::Degraded => 6,
+        Reason::UnknownTier => 7,
+        Reason::Missing => 8,
     }
 }
 
-fn key(bytes: &[u8]) -> Result<&str, Flaw> {
+fn key(bytes: &[u8]) -> Result<&str, InvalidCheck> {
     // Stores have to keep it, so it is bytes that count.
     match bytes.len() <= MAX_KEY_BYTES {
         true => str::from_utf8(bytes).map_err(|_| no_text("client_key")),
@@ -222,7 +224,7 @@ fn key(bytes: &[u8]) -> Result<&str, Flaw> {
 }
 
 /// Text of at most so many characters.
-fn text<'a>(what: &str, bytes: &'a [u8], most: usize) -> Result<&'a str, Flaw> {
+fn text<'a>(what: &str, bytes: &'a [u8], most: usize) -> Result<&'a str, InvalidCheck> {
     let text = str::from_utf8(bytes).map_err(|_| no_text(what))?;
     // It has no more characters than bytes, so nearly always there is nothing to count.
     let length = if text.len() <= most { text.len() } else { text.chars().count() };
@@ -232,7 +234,7 @@ fn text<'a>(what: &str, bytes: &'a [u8], most: usize) -> Result<&'a str, Flaw> {
     }
 }
 
-fn address(bytes: &[u8]) -> Result<Option<IpAddr>, Flaw> {
+fn address(bytes: &[u8]) -> Result<Option<IpAddr>, InvalidCheck> {
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -240,22 +242,23 @@ fn address(bytes: &[u8]) -> Result<Option<IpAddr>, Flaw> {
     parsed.map(Some).ok_or_else(|| no_address(bytes))
 }
 
-fn cost(number: u64) -> Result<u32, Flaw> {
-    u32::try_from(number).map_err(|_| Flaw::new("cost is above 4294967295: send a whole number up to that"))
+fn cost(number: u64) -> Result<u32, InvalidCheck> {
+    u32::try_from(number)
+        .map_err(|_| InvalidCheck::new("cost is above 4294967295: send a whole number up to that"))
 }
 
 #[cold]
-fn no_address(bytes: &[u8]) -> Flaw {
+fn no_address(bytes: &[u8]) -> InvalidCheck {
     let shown: String = String::from_utf8_lossy(bytes).chars().take(SHOWN_CHARS).collect();
-    Flaw::new(format!("ip is {shown:?}: send an address, like 192.0.2.7 or 2001:db8::1"))
+    InvalidCheck::new(format!("ip is {shown:?}: send an address, like 192.0.2.7 or 2001:db8::1"))
 }
 
 #[cold]
-fn no_text(what: &str) -> Flaw {
-    Flaw::new(format!("{what} is not UTF-8: send text"))
+fn no_text(what: &str) -> InvalidCheck {
+    InvalidCheck::new(format!("{what} is not UTF-8: send text"))
 }
 
 #[cold]
-fn too_long(what: &str, length: usize, unit: &str, most: usize) -> Flaw {
-    Flaw::new(format!("{what} has {length} {unit}: send at most {most}"))
+fn too_long(what: &str, length: usize, unit: &str, most: usize) -> InvalidCheck {
+    InvalidCheck::new(format!("{what} has {length} {unit}: send at most {most}"))
 }

@@ -7,14 +7,14 @@
 mod call;
 mod unit;
 
-use super::Shared;
+use super::GrpcInner;
 use super::frame;
 use super::message::{put_bytes, put_message, put_number};
-use crate::api::{FieldProfile, Figures, RefusalForm, write_fields};
-use call::{Asked, Call, Hold};
+use crate::api::{DenialFormat, FieldProfile, WireNumbers, write_fields};
+use call::{DescriptorLimit, EnvoyCall, EnvoyDescriptor};
 use memchr::memchr;
-use ratekeeper::rules::{Attribute, Stated, Verb};
-use ratekeeper::{Answer, Docket, Retry, Store, Verdict};
+use ratekeeper::rules::{Attribute, InlineLimit, Verb};
+use ratekeeper::{CheckBatch, DrawOutcome, Retry, RuleDecision, Store};
 use tonic::Status;
 
 /// The status that Envoy refuses with, unless it is told otherwise.
@@ -29,10 +29,10 @@ const ANSWER_BYTES: usize = 512;
 
 /// Answers a call.
 pub(super) async fn should_rate_limit<S: Store>(
-    shared: &Shared<S>,
+    shared: &GrpcInner<S>,
     message: &[u8],
 ) -> Result<Vec<u8>, Status> {
-    let call = Call::read(message)?;
+    let call = EnvoyCall::read(message)?;
     let attributes = call.attributes();
     let mut docket = shared.gate.begin();
     file(shared, &call, &attributes, &mut docket);
@@ -52,20 +52,29 @@ pub(super) async fn should_rate_limit<S: Store>(
 }
 
 /// Puts a call on the docket: what is decided together, and behind it what is given back.
-fn file<S: Store>(shared: &Shared<S>, call: &Call<'_>, attributes: &[Attribute<'_>], docket: &mut Docket) {
+fn file<S: Store>(
+    shared: &GrpcInner<S>,
+    call: &EnvoyCall<'_>,
+    attributes: &[Attribute<'_>],
+    docket: &mut CheckBatch,
+) {
     let gate = &shared.gate;
-    let add = |docket: &mut Docket, asked: &Asked, verb: Verb| {
+    let add = |docket: &mut CheckBatch, asked: &EnvoyDescriptor, verb: Verb| {
         let request = call.request(asked, attributes);
         match &asked.hold {
-            Hold::Rules => gate.add(docket, verb, &request),
-            Hold::Stated(limit) => gate.add_stated(docket, Stated::Descriptor, limit, verb, &request),
-            Hold::Closed => {}
+            DescriptorLimit::Rules => gate.add(docket, verb, &request),
+            DescriptorLimit::Stated(limit) => {
+                gate.add_stated(docket, InlineLimit::Descriptor, limit, verb, &request)
+            }
+            DescriptorLimit::Closed => {}
         }
     };
     let together = || call.asked.iter().filter(|asked| asked.verb != Verb::Refund);
     gate.join(docket, &call.whole(attributes));
     together().for_each(|asked| add(docket, asked, asked.verb));
-    let is_denied = |docket: &Docket, asked: &Asked| asked.place.is_none_or(|place| docket.is_denied(place));
+    let is_denied = |docket: &CheckBatch, asked: &EnvoyDescriptor| {
+        asked.place.is_none_or(|place| docket.is_denied(place))
+    };
     if together().any(|asked| is_denied(docket, asked)) {
         // Whoever is denied whatever its limits say keeps the others from nothing, so they only look.
         let denied: Vec<bool> = together().map(|asked| is_denied(docket, asked)).collect();
@@ -81,9 +90,9 @@ fn file<S: Store>(shared: &Shared<S>, call: &Call<'_>, attributes: &[Attribute<'
         .for_each(|asked| add(docket, asked, Verb::Refund));
 }
 
-impl Call<'_> {
+impl EnvoyCall<'_> {
     /// Whether a descriptor is over its limit.
-    fn is_over(&self, index: usize, docket: &Docket) -> bool {
+    fn is_over(&self, index: usize, docket: &CheckBatch) -> bool {
         let asked = &self.asked[index];
         match asked.place {
             Some(place) => !docket.verdict(place).is_allowed(),
@@ -98,16 +107,16 @@ impl Call<'_> {
 /// groups, one of which may have taken before another refused.
 #[cold]
 fn refund<S: Store>(
-    shared: &Shared<S>,
-    call: &Call<'_>,
+    shared: &GrpcInner<S>,
+    call: &EnvoyCall<'_>,
     attributes: &[Attribute<'_>],
-    docket: &Docket,
-) -> Option<Docket> {
-    let has_taken = |asked: &&Asked| {
+    docket: &CheckBatch,
+) -> Option<CheckBatch> {
+    let has_taken = |asked: &&EnvoyDescriptor| {
         let verdict = asked.place.filter(|_| asked.verb == Verb::Check).map(|place| docket.verdict(place));
         verdict.is_some_and(|verdict| {
             let mut readings = verdict.policies().map(|policy| policy.reading.answer()).peekable();
-            readings.peek().is_some() && readings.all(|answer| matches!(answer, Answer::Granted(_)))
+            readings.peek().is_some() && readings.all(|answer| matches!(answer, DrawOutcome::Granted(_)))
         })
     };
     let mut taken = call.asked.iter().filter(has_taken).peekable();
@@ -116,18 +125,23 @@ fn refund<S: Store>(
     for asked in taken {
         let request = call.request(asked, attributes);
         match &asked.hold {
-            Hold::Rules => shared.gate.add(&mut refunds, Verb::Refund, &request),
-            Hold::Stated(limit) => {
-                shared.gate.add_stated(&mut refunds, Stated::Descriptor, limit, Verb::Refund, &request);
+            DescriptorLimit::Rules => shared.gate.add(&mut refunds, Verb::Refund, &request),
+            DescriptorLimit::Stated(limit) => {
+                shared.gate.add_stated(&mut refunds, InlineLimit::Descriptor, limit, Verb::Refund, &request);
             }
-            Hold::Closed => {}
+            DescriptorLimit::Closed => {}
         }
     }
     Some(refunds)
 }
 
 #[cold]
-fn log_denials<S: Store>(shared: &Shared<S>, call: &Call<'_>, attributes: &[Attribute<'_>], docket: &Docket) {
+fn log_denials<S: Store>(
+    shared: &GrpcInner<S>,
+    call: &EnvoyCall<'_>,
+    attributes: &[Attribute<'_>],
+    docket: &CheckBatch,
+) {
     for asked in call.asked.iter().filter(|asked| asked.verb == Verb::Check) {
         let verdict = asked.place.map(|place| docket.verdict(place));
         if let Some(verdict) = verdict.filter(|verdict| !verdict.is_allowed()) {
@@ -137,7 +151,13 @@ fn log_denials<S: Store>(shared: &Shared<S>, call: &Call<'_>, attributes: &[Attr
 }
 
 /// Writes a `RateLimitResponse`.
-fn write_answer(fields: FieldProfile, call: &Call<'_>, docket: &Docket, is_over: bool, out: &mut Vec<u8>) {
+fn write_answer(
+    fields: FieldProfile,
+    call: &EnvoyCall<'_>,
+    docket: &CheckBatch,
+    is_over: bool,
+    out: &mut Vec<u8>,
+) {
     put_number(out, 1, if is_over { OVER_LIMIT } else { OK });
     for (index, asked) in call.asked.iter().enumerate() {
         let code = if call.is_over(index, docket) { OVER_LIMIT } else { OK };
@@ -146,18 +166,18 @@ fn write_answer(fields: FieldProfile, call: &Call<'_>, docket: &Docket, is_over:
     }
     let speaker = speaker(call, docket, is_over);
     if let Some(verdict) = &speaker {
-        let figures = Figures::of(verdict);
+        let figures = WireNumbers::of(verdict);
         let mut lines = Vec::with_capacity(ANSWER_BYTES);
         write_fields(fields, verdict, &figures, &mut lines);
         write_headers(&lines, out);
     }
     if is_over {
-        write_header(b"content-type", RefusalForm::Json.content_type().as_bytes(), out);
+        write_header(b"content-type", DenialFormat::Json.content_type().as_bytes(), out);
         write_header(b"cache-control", b"no-store", out);
         let mut body = Vec::new();
         match &speaker {
             Some(verdict) => {
-                RefusalForm::Json.write(verdict, &Figures::of(verdict), TOO_MANY_REQUESTS, &mut body);
+                DenialFormat::Json.write(verdict, &WireNumbers::of(verdict), TOO_MANY_REQUESTS, &mut body);
             }
             None => body.extend_from_slice(CLOSED),
         }
@@ -169,7 +189,7 @@ fn write_answer(fields: FieldProfile, call: &Call<'_>, docket: &Docket, is_over:
 const CLOSED: &[u8] = br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Rate limit exceeded"}}"#;
 
 /// Writes a `DescriptorStatus`.
-fn write_status(code: u64, verdict: Option<&Verdict<'_>>, out: &mut Vec<u8>) {
+fn write_status(code: u64, verdict: Option<&RuleDecision<'_>>, out: &mut Vec<u8>) {
     put_number(out, 1, code);
     let Some((verdict, binding)) = verdict.and_then(|verdict| Some((verdict, verdict.binding()?))) else {
         return;
@@ -205,15 +225,15 @@ fn write_header(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 
 /// Which of the verdicts the client hears: of those that refuse, the one to wait for longest; if none does, the one with
 /// the least left. The first of equals.
-fn speaker<'d>(call: &Call<'_>, docket: &'d Docket, is_over: bool) -> Option<Verdict<'d>> {
+fn speaker<'d>(call: &EnvoyCall<'_>, docket: &'d CheckBatch, is_over: bool) -> Option<RuleDecision<'d>> {
     let verdicts = call.asked.iter().filter_map(|asked| asked.place).map(|place| docket.verdict(place));
     let mut verdicts = verdicts.filter(|verdict| verdict.is_allowed() != is_over).peekable();
     let mut speaker = verdicts.next()?;
     // Most calls have one descriptor, and nothing to weigh it against.
     if verdicts.peek().is_some() {
-        let mut most = Urgency::of(&speaker);
+        let mut most = DescriptorRank::of(&speaker);
         for verdict in verdicts {
-            let urgency = Urgency::of(&verdict);
+            let urgency = DescriptorRank::of(&verdict);
             if urgency > most {
                 (most, speaker) = (urgency, verdict);
             }
@@ -224,7 +244,7 @@ fn speaker<'d>(call: &Call<'_>, docket: &'d Docket, is_over: bool) -> Option<Ver
 
 /// How much a client should hear of a verdict before others, the most last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Urgency {
+enum DescriptorRank {
     /// No limit binds.
     Unbound,
     /// So many are gone.
@@ -235,15 +255,15 @@ enum Urgency {
     Denied,
 }
 
-impl Urgency {
-    fn of(verdict: &Verdict<'_>) -> Urgency {
+impl DescriptorRank {
+    fn of(verdict: &RuleDecision<'_>) -> DescriptorRank {
         match verdict.binding() {
             Some(binding) => match binding.outlook.retry {
-                Some(retry) => Urgency::Wait(retry),
-                None => Urgency::Left(std::cmp::Reverse(binding.outlook.remaining)),
+                Some(retry) => DescriptorRank::Wait(retry),
+                None => DescriptorRank::Left(std::cmp::Reverse(binding.outlook.remaining)),
             },
-            None if verdict.is_allowed() => Urgency::Unbound,
-            None => Urgency::Denied,
+            None if verdict.is_allowed() => DescriptorRank::Unbound,
+            None => DescriptorRank::Denied,
         }
     }
 }

@@ -6,11 +6,11 @@ use tonic::Status;
 pub(super) const HEAD_BYTES: usize = 5;
 
 /// A message, and what is behind it.
-type Split<'a> = (&'a [u8], &'a [u8]);
+type FrameSplit<'a> = (&'a [u8], &'a [u8]);
 
 /// The first message of what has come; nothing if it is not all there yet.
 #[inline]
-pub(super) fn split(bytes: &[u8], most: usize) -> Result<Option<Split<'_>>, Status> {
+pub(super) fn split(bytes: &[u8], most: usize) -> Result<Option<FrameSplit<'_>>, Status> {
     let Some(([flag, length @ ..], rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
         return Ok(None);
     };

@@ -8,11 +8,11 @@ use std::borrow::Cow;
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct MessageError;
 
 /// A field's value, as far as the wire tells what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value<'a> {
+pub(super) enum FieldValue<'a> {
     /// A whole number, a choice or a truth.
     Number(u64),
     /// Text, bytes or a message.
@@ -21,76 +21,76 @@ pub(super) enum Value<'a> {
     Fixed,
 }
 
-impl<'a> Value<'a> {
-    pub(super) fn number(self) -> Result<u64, Malformed> {
+impl<'a> FieldValue<'a> {
+    pub(super) fn number(self) -> Result<u64, MessageError> {
         match self {
-            Value::Number(number) => Ok(number),
-            Value::Bytes(_) | Value::Fixed => Err(Malformed),
+            FieldValue::Number(number) => Ok(number),
+            FieldValue::Bytes(_) | FieldValue::Fixed => Err(MessageError),
         }
     }
 
-    pub(super) fn bytes(self) -> Result<&'a [u8], Malformed> {
+    pub(super) fn bytes(self) -> Result<&'a [u8], MessageError> {
         match self {
-            Value::Bytes(bytes) => Ok(bytes),
-            Value::Number(_) | Value::Fixed => Err(Malformed),
+            FieldValue::Bytes(bytes) => Ok(bytes),
+            FieldValue::Number(_) | FieldValue::Fixed => Err(MessageError),
         }
     }
 
     /// Text, whatever it takes: what is not UTF-8 is replaced, so that nobody escapes a limit by sending it.
-    pub(super) fn text(self) -> Result<Cow<'a, str>, Malformed> {
+    pub(super) fn text(self) -> Result<Cow<'a, str>, MessageError> {
         self.bytes().map(String::from_utf8_lossy)
     }
 
     /// A message.
-    pub(super) fn fields(self) -> Result<Fields<'a>, Malformed> {
-        self.bytes().map(Fields::of)
+    pub(super) fn fields(self) -> Result<MessageFields<'a>, MessageError> {
+        self.bytes().map(MessageFields::of)
     }
 }
 
 /// The fields of a message, each with its number, in the order in which they came.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<'a> {
+pub(super) struct MessageFields<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> MessageFields<'a> {
     #[inline]
-    pub(super) fn of(message: &'a [u8]) -> Fields<'a> {
-        Fields { rest: message }
+    pub(super) fn of(message: &'a [u8]) -> MessageFields<'a> {
+        MessageFields { rest: message }
     }
 
     /// The next field; nothing behind the last.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<Option<(u32, Value<'a>)>, Malformed> {
+    pub(super) fn next(&mut self) -> Result<Option<(u32, FieldValue<'a>)>, MessageError> {
         if self.rest.is_empty() {
             return Ok(None);
         }
-        let tag = u32::try_from(self.varint()?).map_err(|_| Malformed)?;
+        let tag = u32::try_from(self.varint()?).map_err(|_| MessageError)?;
         let number = tag >> 3;
         let value = match tag & 7 {
-            _ if number == 0 => return Err(Malformed),
-            0 => Value::Number(self.varint()?),
+            _ if number == 0 => return Err(MessageError),
+            0 => FieldValue::Number(self.varint()?),
             2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| Malformed)?;
-                Value::Bytes(self.take(length)?)
+                let length = usize::try_from(self.varint()?).map_err(|_| MessageError)?;
+                FieldValue::Bytes(self.take(length)?)
             }
-            1 => self.take(8).map(|_| Value::Fixed)?,
-            5 => self.take(4).map(|_| Value::Fixed)?,
+            1 => self.take(8).map(|_| FieldValue::Fixed)?,
+            5 => self.take(4).map(|_| FieldValue::Fixed)?,
             // Groups were given up long before the first of our messages.
-            _ => return Err(Malformed),
+            _ => return Err(MessageError),
         };
         Ok(Some((number, value)))
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.rest.split_at_checked(length).ok_or(Malformed)?;
+    fn take(&mut self, length: usize) -> Result<&'a [u8], MessageError> {
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(MessageError)?;
         self.rest = rest;
         Ok(taken)
     }
 
     /// A number in groups of seven bits, the lowest first: nearly always one byte.
     #[inline]
-    fn varint(&mut self) -> Result<u64, Malformed> {
+    fn varint(&mut self) -> Result<u64, MessageError> {
         match self.rest {
             [byte, rest @ ..] if *byte < 0x80 => {
                 self.rest = rest;
@@ -100,13 +100,13 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn long_varint(&mut self) -> Result<u64, Malformed> {
+    fn long_varint(&mut self) -> Result<u64, MessageError> {
         let mut value = 0;
         for (index, byte) in self.rest.iter().take(10).enumerate() {
             let bits = u64::from(byte & 0x7f);
             // The tenth byte has room for one bit.
             if index == 9 && *byte > 1 {
-                return Err(Malformed);
+                return Err(MessageError);
             }
             value |= bits << (7 * index);
             if *byte < 0x80 {
@@ -114,7 +114,7 @@ impl<'a> Fields<'a> {
                 return Ok(value);
             }
         }
-        Err(Malformed)
+        Err(MessageError)
     }
 }
 
@@ -167,8 +167,8 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 mod tests {
     use super::*;
 
-    fn all(bytes: &[u8]) -> Result<Vec<(u32, Value<'_>)>, Malformed> {
-        let (mut fields, mut found) = (Fields::of(bytes), Vec::new());
+    fn all(bytes: &[u8]) -> Result<Vec<(u32, FieldValue<'_>)>, MessageError> {
+        let (mut fields, mut found) = (MessageFields::of(bytes), Vec::new());
         while let Some(field) = fields.next()? {
             found.push(field);
         }
@@ -178,12 +178,16 @@ mod tests {
     #[test]
     fn fields_come_in_their_order() {
         let bytes = [0x08, 0x96, 0x01, 0x12, 2, b'h', b'i', 0x0d, 1, 2, 3, 4, 0x11, 1, 2, 3, 4, 5, 6, 7, 8];
-        let expected =
-            [(1, Value::Number(150)), (2, Value::Bytes(b"hi")), (1, Value::Fixed), (2, Value::Fixed)];
+        let expected = [
+            (1, FieldValue::Number(150)),
+            (2, FieldValue::Bytes(b"hi")),
+            (1, FieldValue::Fixed),
+            (2, FieldValue::Fixed),
+        ];
         assert_eq!(all(&bytes).unwrap(), expected);
         assert_eq!(all(b""), Ok(vec![]));
         let largest = [0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
-        assert_eq!(all(&largest).unwrap(), [(1, Value::Number(u64::MAX))]);
+        assert_eq!(all(&largest).unwrap(), [(1, FieldValue::Number(u64::MAX))]);
     }
 
     #[test]
@@ -204,7 +208,7 @@ mod tests {
             &[0x0c],
             &[0x0e],
         ] {
-            assert_eq!(all(bytes), Err(Malformed), "{bytes:x?}");
+            assert_eq!(all(bytes), Err(MessageError), "{bytes:x?}");
         }
     }
 
@@ -220,13 +224,14 @@ mod tests {
             });
             put_number(&mut out, 2, 0);
             let found = all(&out[6..]).unwrap();
-            let [(3, message), (2, Value::Number(0))] = found[..] else { panic!("{length}: {found:?}") };
+            let [(3, message), (2, FieldValue::Number(0))] = found[..] else { panic!("{length}: {found:?}") };
             let found = all(message.bytes().unwrap()).unwrap();
-            let [(1, Value::Number(number)), (2, inner), (15, Value::Number(u64::MAX))] = found[..] else {
+            let [(1, FieldValue::Number(number)), (2, inner), (15, FieldValue::Number(u64::MAX))] = found[..]
+            else {
                 panic!("{length}: {found:?}")
             };
             assert_eq!(number, length as u64);
-            let expected = if length == 0 { vec![] } else { vec![(4, Value::Bytes(&text[..]))] };
+            let expected = if length == 0 { vec![] } else { vec![(4, FieldValue::Bytes(&text[..]))] };
             assert_eq!(all(inner.bytes().unwrap()).unwrap(), expected);
         }
     }

@@ -1,7 +1,7 @@
 //! The services that every gRPC server has: health and reflection, as tonic makes them.
 
-use super::load::{Load, failure};
-use crate::http::Orders;
+use super::response_body::{GrpcBody, failure};
+use crate::http::ShutdownSignal;
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::{Request, Response};
 use std::pin::Pin;
@@ -19,19 +19,19 @@ const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 /// What can be asked for its health: the server as a whole, and each of its services.
 const SERVICES: [&str; 3] = ["", "ratekeeper.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"];
 
-type Answer = Pin<Box<dyn Future<Output = Response<tonic::body::Body>> + Send>>;
-type Serve = Box<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
+type TonicAnswer = Pin<Box<dyn Future<Output = Response<tonic::body::Body>> + Send>>;
+type TonicServe = Box<dyn Fn(Request<Incoming>) -> TonicAnswer + Send + Sync>;
 
 /// Health and reflection.
-pub(super) struct Standard {
+pub(super) struct StandardServices {
     reporter: HealthReporter,
-    health: Serve,
-    reflection_v1: Serve,
-    reflection_v1alpha: Serve,
+    health: TonicServe,
+    reflection_v1: TonicServe,
+    reflection_v1alpha: TonicServe,
 }
 
-impl Standard {
-    pub(super) fn new() -> Standard {
+impl StandardServices {
+    pub(super) fn new() -> StandardServices {
         let reporter = HealthReporter::new();
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()));
         let reflection = || {
@@ -40,7 +40,7 @@ impl Standard {
             builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         let known = "the descriptors are generated with the messages";
-        Standard {
+        StandardServices {
             reporter,
             health: serve(health.max_decoding_message_size(MAX_MESSAGE_BYTES)),
             reflection_v1: serve(
@@ -64,8 +64,8 @@ impl Standard {
     pub(super) async fn reply(
         &self,
         request: Request<Incoming>,
-        orders: Orders,
-    ) -> Result<Response<Load>, Status> {
+        orders: ShutdownSignal,
+    ) -> Result<Response<GrpcBody>, Status> {
         let path = request.uri().path();
         let (service, _) = path.strip_prefix('/').and_then(|path| path.split_once('/')).unwrap_or_default();
         let serve = match service {
@@ -74,7 +74,9 @@ impl Standard {
             "grpc.reflection.v1alpha.ServerReflection" => &self.reflection_v1alpha,
             _ => return Err(unknown(path)),
         };
-        Ok(serve(request).await.map(|body| Load::Stream(Box::pin(Guest { body: Some(body), orders }))))
+        Ok(serve(request)
+            .await
+            .map(|body| GrpcBody::Stream(Box::pin(StoppableBody { body: Some(body), orders }))))
     }
 }
 
@@ -92,7 +94,7 @@ fn unknown(path: &str) -> Status {
 }
 
 /// Has a service of tonic's answer.
-fn serve<T>(service: T) -> Serve
+fn serve<T>(service: T) -> TonicServe
 where
     T: Service<Request<Incoming>, Response = Response<tonic::body::Body>, Error = std::convert::Infallible>,
     T: Clone + Send + Sync + 'static,
@@ -106,12 +108,12 @@ where
 }
 
 /// A body of tonic's that leaves when the server stops: to watch a service's health, say, never ends by itself.
-struct Guest {
+struct StoppableBody {
     body: Option<tonic::body::Body>,
-    orders: Orders,
+    orders: ShutdownSignal,
 }
 
-impl Body for Guest {
+impl Body for StoppableBody {
     type Data = Bytes;
     type Error = Status;
 

@@ -4,17 +4,17 @@
 //! piece. So a client that asks one thing at a time is answered at once, and one that sends without waiting pays for a
 //! batch. Nothing is read while an answer is on its way.
 
-use super::Shared;
+use super::GrpcInner;
 use super::check;
 use super::frame;
-use super::load::{failure, success};
 use super::message::{put_bytes, put_message, put_number};
-use super::streams::Pulse;
+use super::response_body::{failure, success};
+use super::streams::StreamGuard;
 use crate::api::MAX_CHECK_BYTES;
-use crate::http::Orders;
+use crate::http::ShutdownSignal;
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use ratekeeper::rules::Verb;
-use ratekeeper::{Docket, Store};
+use ratekeeper::{CheckBatch, Store};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -29,35 +29,35 @@ const TYPICAL_ANSWER_BYTES: usize = 64;
 
 /// A stream of checks, which is also the body of its answers.
 pub(super) struct CheckStream<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<GrpcInner<S>>,
     incoming: Incoming,
     has_ended: bool,
-    stage: Stage,
-    orders: Orders,
-    pulse: Pulse,
+    stage: StreamStage,
+    orders: ShutdownSignal,
+    pulse: StreamGuard,
 }
 
-enum Stage {
+enum StreamStage {
     /// Waits for checks.
-    Reading(Batch),
+    Reading(StreamBatch),
     /// Has them decided.
-    Deciding(Pin<Box<dyn Future<Output = (Batch, Bytes)> + Send>>),
+    Deciding(Pin<Box<dyn Future<Output = (StreamBatch, Bytes)> + Send>>),
     /// There is no more to be said.
     Over,
 }
 
 /// What has arrived, and what is to be answered.
 #[derive(Debug, Default)]
-struct Batch {
+struct StreamBatch {
     inbox: Vec<u8>,
-    filed: Vec<Filed>,
+    filed: Vec<QueuedCheck>,
     /// Why nothing behind what is filed can be read.
     broken: Option<Status>,
 }
 
 /// A check of a batch.
 #[derive(Debug)]
-enum Filed {
+enum QueuedCheck {
     /// Its id; it is on the docket.
     Asked(u64),
     /// Its id, and what is wrong with it.
@@ -66,18 +66,18 @@ enum Filed {
 
 impl<S: Store> CheckStream<S> {
     pub(super) fn new(
-        shared: Arc<Shared<S>>,
+        shared: Arc<GrpcInner<S>>,
         incoming: Incoming,
-        orders: Orders,
-        pulse: Pulse,
+        orders: ShutdownSignal,
+        pulse: StreamGuard,
     ) -> CheckStream<S> {
-        let stage = Stage::Reading(Batch::default());
+        let stage = StreamStage::Reading(StreamBatch::default());
         CheckStream { shared, incoming, has_ended: false, stage, orders, pulse }
     }
 
     /// Takes in what is there. An error means that the client is gone.
     fn take_in(&mut self, cx: &mut Context<'_>) -> Result<(), hyper::Error> {
-        let Stage::Reading(batch) = &mut self.stage else { return Ok(()) };
+        let StreamStage::Reading(batch) = &mut self.stage else { return Ok(()) };
         while !self.has_ended && batch.inbox.len() < ENOUGH_BYTES {
             match Pin::new(&mut self.incoming).poll_frame(cx) {
                 Poll::Ready(Some(frame)) => {
@@ -95,7 +95,7 @@ impl<S: Store> CheckStream<S> {
 
     /// How the stream ends, if it does now.
     fn ending(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Status>> {
-        let Stage::Reading(batch) = &mut self.stage else { return None };
+        let StreamStage::Reading(batch) = &mut self.stage else { return None };
         if let Some(status) = batch.broken.take() {
             return Some(Err(status));
         }
@@ -119,42 +119,42 @@ impl<S: Store> Body for CheckStream<S> {
         let stream = self.get_mut();
         stream.pulse.ask();
         if stream.take_in(cx).is_err() {
-            stream.stage = Stage::Over;
+            stream.stage = StreamStage::Over;
         }
         loop {
             match &mut stream.stage {
-                Stage::Reading(batch) if batch.is_ready() => {
+                StreamStage::Reading(batch) if batch.is_ready() => {
                     let (shared, batch) = (Arc::clone(&stream.shared), std::mem::take(batch));
-                    stream.stage = Stage::Deciding(Box::pin(batch.decide(shared)));
+                    stream.stage = StreamStage::Deciding(Box::pin(batch.decide(shared)));
                 }
-                Stage::Reading(_) => {
+                StreamStage::Reading(_) => {
                     let Some(ending) = stream.ending(cx) else { return Poll::Pending };
-                    stream.stage = Stage::Over;
+                    stream.stage = StreamStage::Over;
                     let trailers = ending.map_or_else(|status| failure(&status), |()| success());
                     return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                 }
-                Stage::Deciding(deciding) => {
+                StreamStage::Deciding(deciding) => {
                     let (batch, answers) = ready!(deciding.as_mut().poll(cx));
-                    stream.stage = Stage::Reading(batch);
+                    stream.stage = StreamStage::Reading(batch);
                     if !answers.is_empty() {
                         stream.pulse.hand_over();
                         return Poll::Ready(Some(Ok(Frame::data(answers))));
                     }
                 }
-                Stage::Over => return Poll::Ready(None),
+                StreamStage::Over => return Poll::Ready(None),
             }
         }
     }
 }
 
-impl Batch {
+impl StreamBatch {
     /// Whether there is anything to decide, or to find broken.
     fn is_ready(&self) -> bool {
         self.broken.is_none() && !matches!(frame::split(&self.inbox, MAX_CHECK_BYTES), Ok(None))
     }
 
     /// Has all that is whole decided, and gives the answers.
-    async fn decide<S: Store>(mut self, shared: Arc<Shared<S>>) -> (Batch, Bytes) {
+    async fn decide<S: Store>(mut self, shared: Arc<GrpcInner<S>>) -> (StreamBatch, Bytes) {
         let mut docket = shared.gate.begin();
         let mut rest = &self.inbox[..];
         while self.filed.len() < MAX_BATCH {
@@ -171,9 +171,9 @@ impl Batch {
             self.filed.push(match check {
                 Ok(check) => {
                     shared.gate.add(&mut docket, Verb::Check, &check.request());
-                    Filed::Asked(id)
+                    QueuedCheck::Asked(id)
                 }
-                Err(flaw) => Filed::Flawed(id, flaw.into_text()),
+                Err(flaw) => QueuedCheck::Flawed(id, flaw.into_text()),
             });
         }
         let read = self.inbox.len() - rest.len();
@@ -192,17 +192,17 @@ impl Batch {
     }
 
     /// The answers, in the order of the checks.
-    fn answer(&self, docket: &Docket) -> Bytes {
+    fn answer(&self, docket: &CheckBatch) -> Bytes {
         let mut out = Vec::with_capacity(self.filed.len() * TYPICAL_ANSWER_BYTES);
         let mut verdicts = docket.verdicts();
         for filed in &self.filed {
             frame::append(&mut out, |out| match filed {
-                Filed::Asked(id) => {
+                QueuedCheck::Asked(id) => {
                     let verdict = verdicts.next().expect("there is a verdict for every check");
                     put_number(out, 1, *id);
                     put_message(out, 2, |out| check::write_answer(&verdict, out));
                 }
-                Filed::Flawed(id, said) => {
+                QueuedCheck::Flawed(id, said) => {
                     put_number(out, 1, *id);
                     put_bytes(out, 3, said.as_bytes());
                 }
@@ -213,13 +213,13 @@ impl Batch {
 
     /// Logs denials. What was asked is read once more: that is rare, and keeping it would cost everybody.
     #[cold]
-    fn log_denials<S: Store>(&self, shared: &Shared<S>, docket: &Docket) {
+    fn log_denials<S: Store>(&self, shared: &GrpcInner<S>, docket: &CheckBatch) {
         let (mut rest, mut verdicts) = (&self.inbox[..], docket.verdicts());
         for filed in &self.filed {
             // It was read before, so it can be read again.
             let Ok(Some((message, behind))) = frame::split(rest, MAX_CHECK_BYTES) else { return };
             rest = behind;
-            if let (Filed::Asked(_), (_, Ok(check))) = (filed, check::read_numbered(message))
+            if let (QueuedCheck::Asked(_), (_, Ok(check))) = (filed, check::read_numbered(message))
                 && let Some(verdict) = verdicts.next()
                 && !verdict.is_allowed()
             {
@@ -231,8 +231,8 @@ impl Batch {
 
 /// The answers to all that is in an inbox, as far as it can be read.
 #[cfg(test)]
-pub(super) async fn answers<S: Store>(inbox: Vec<u8>, shared: Arc<Shared<S>>) -> Vec<u8> {
-    let (mut batch, mut all) = (Batch { inbox, ..Batch::default() }, Vec::new());
+pub(super) async fn answers<S: Store>(inbox: Vec<u8>, shared: Arc<GrpcInner<S>>) -> Vec<u8> {
+    let (mut batch, mut all) = (StreamBatch { inbox, ..StreamBatch::default() }, Vec::new());
     while batch.is_ready() {
         let (rest, answers) = batch.decide(Arc::clone(&shared)).await;
         batch = rest;

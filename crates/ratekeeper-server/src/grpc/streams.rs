@@ -18,27 +18,27 @@ const MAX_STREAMS: usize = 16;
 
 /// The streams of one connection.
 #[derive(Clone, Debug)]
-pub(super) struct Streams {
+pub(super) struct StreamRegistry {
     places: Arc<Semaphore>,
     overdue: Arc<Notify>,
 }
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub(super) struct StreamGuard {
     /// Odd while an answer is on its way.
     beats: Arc<AtomicU64>,
     alarm: AbortHandle,
     _place: OwnedSemaphorePermit,
 }
 
-impl Streams {
-    pub(super) fn new() -> Streams {
-        Streams { places: Arc::new(Semaphore::new(MAX_STREAMS)), overdue: Arc::default() }
+impl StreamRegistry {
+    pub(super) fn new() -> StreamRegistry {
+        StreamRegistry { places: Arc::new(Semaphore::new(MAX_STREAMS)), overdue: Arc::default() }
     }
 
     /// One more, if there may be.
-    pub(super) fn open(&self) -> Option<Pulse> {
+    pub(super) fn open(&self) -> Option<StreamGuard> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         let beats = Arc::new(AtomicU64::new(0));
         let (seen, overdue) = (Arc::clone(&beats), Arc::clone(&self.overdue));
@@ -53,7 +53,7 @@ impl Streams {
                 before = now;
             }
         });
-        Some(Pulse { beats, alarm: alarm.abort_handle(), _place: place })
+        Some(StreamGuard { beats, alarm: alarm.abort_handle(), _place: place })
     }
 
     /// Until a client has not taken an answer for long.
@@ -62,7 +62,7 @@ impl Streams {
     }
 }
 
-impl Pulse {
+impl StreamGuard {
     /// Notes that an answer is on its way.
     pub(super) fn hand_over(&self) {
         self.beats.fetch_add(1, Relaxed);
@@ -75,7 +75,7 @@ impl Pulse {
     }
 }
 
-impl Drop for Pulse {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.alarm.abort();
     }
@@ -89,7 +89,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_does_not_take_an_answer_is_found_and_who_is_idle_is_not() {
-        let streams = Streams::new();
+        let streams = StreamRegistry::new();
         let (idle, busy) = (streams.open().unwrap(), streams.open().unwrap());
         idle.ask();
         let work = async {
@@ -114,7 +114,7 @@ mod tests {
 
     #[tokio::test]
     async fn there_are_so_many_at_once() {
-        let streams = Streams::new();
+        let streams = StreamRegistry::new();
         let mut open: Vec<_> = std::iter::from_fn(|| streams.open()).collect();
         assert_eq!(open.len(), MAX_STREAMS);
         open.pop();

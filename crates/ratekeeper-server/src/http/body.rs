@@ -1,9 +1,9 @@
 //! Bodies that hyper reads.
 
 use super::body_budget::HeldBytes;
-use super::fault::Fault;
-use super::patience::BODY_PATIENCE;
-use super::room::{Place, Room, SMALL_BYTES};
+use super::body_permits::{BodyPermit, BodyPermits, SMALL_BYTES};
+use super::error::HttpError;
+use super::timeouts::BODY_PATIENCE;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use std::future::poll_fn;
@@ -23,14 +23,22 @@ const MAX_DRAINED_BYTES: u64 = 1024 * 1024;
 const LEAST_DRAINED_BYTES: u64 = 64;
 
 /// Takes in a body within bounds of size and time. A large one keeps its place for as long as the second is held.
-pub(super) async fn read(body: Incoming, most: usize, room: &Room) -> Result<(Bytes, Option<Place>), Fault> {
-    timeout(BODY_PATIENCE, read_slowly(body, most, room)).await.map_err(|_| Fault::TooSlow)?
+pub(super) async fn read(
+    body: Incoming,
+    most: usize,
+    room: &BodyPermits,
+) -> Result<(Bytes, Option<BodyPermit>), HttpError> {
+    timeout(BODY_PATIENCE, read_slowly(body, most, room)).await.map_err(|_| HttpError::TooSlow)?
 }
 
 /// Takes in a body. One that came in one piece, as nearly all do, is not copied.
-async fn read_slowly(mut body: Incoming, most: usize, room: &Room) -> Result<(Bytes, Option<Place>), Fault> {
+async fn read_slowly(
+    mut body: Incoming,
+    most: usize,
+    room: &BodyPermits,
+) -> Result<(Bytes, Option<BodyPermit>), HttpError> {
     if body.size_hint().lower() > most as u64 {
-        return Err(drain(body, Fault::TooLarge { most }).await);
+        return Err(drain(body, HttpError::TooLarge { most }).await);
     }
     let mut place = None;
     let mut whole = Bytes::new();
@@ -39,25 +47,25 @@ async fn read_slowly(mut body: Incoming, most: usize, room: &Room) -> Result<(By
     loop {
         let come = whole.len() + pieces.capacity();
         let frame = match next_frame(&mut body, &mut held, come).await {
-            Next::Frame(Some(frame)) => frame.map_err(|_| Fault::CutOff)?,
-            Next::Frame(None) => break,
-            Next::NoRoom => {
+            BodyPart::Frame(Some(frame)) => frame.map_err(|_| HttpError::CutOff)?,
+            BodyPart::Frame(None) => break,
+            BodyPart::NoRoom => {
                 room.refuse();
                 drop((held, whole, pieces));
                 drain_soon(MAX_DRAINED_BYTES, body).await;
-                return Err(Fault::Busy);
+                return Err(HttpError::Busy);
             }
         };
         // Trailers say nothing about a check.
         let Ok(piece) = frame.into_data() else { continue };
         let length = whole.len() + pieces.len() + piece.len();
         if length > most {
-            return Err(drain(body, Fault::TooLarge { most }).await);
+            return Err(drain(body, HttpError::TooLarge { most }).await);
         }
         if length > SMALL_BYTES && place.is_none() {
             place = room.place();
             if place.is_none() {
-                return Err(drain(body, Fault::Busy).await);
+                return Err(drain(body, HttpError::Busy).await);
             }
         }
         if whole.is_empty() && pieces.is_empty() {
@@ -71,7 +79,7 @@ async fn read_slowly(mut body: Incoming, most: usize, room: &Room) -> Result<(By
 }
 
 /// What comes next of a body.
-pub(crate) enum Next {
+pub(crate) enum BodyPart {
     /// A frame, or the end.
     Frame(Option<Result<Frame<Bytes>, hyper::Error>>),
     /// It would have to be waited for, and there is no room for what has come.
@@ -79,11 +87,11 @@ pub(crate) enum Next {
 }
 
 /// Waits for the next frame of a body, of which `come` bytes are here and count for as long as that takes.
-pub(crate) async fn next_frame(body: &mut Incoming, held: &mut HeldBytes, come: usize) -> Next {
+pub(crate) async fn next_frame(body: &mut Incoming, held: &mut HeldBytes, come: usize) -> BodyPart {
     poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
-        Poll::Ready(frame) => Poll::Ready(Next::Frame(frame)),
+        Poll::Ready(frame) => Poll::Ready(BodyPart::Frame(frame)),
         Poll::Pending if held.grow_to(come) => Poll::Pending,
-        Poll::Pending => Poll::Ready(Next::NoRoom),
+        Poll::Pending => Poll::Ready(BodyPart::NoRoom),
     })
     .await
 }
@@ -99,7 +107,7 @@ async fn drain_soon(most: u64, body: Incoming) {
 }
 
 /// Lets the client finish sending, within reason, so that it reads why.
-async fn drain(body: Incoming, fault: Fault) -> Fault {
+async fn drain(body: Incoming, fault: HttpError) -> HttpError {
     drain_up_to(MAX_DRAINED_BYTES, body).await;
     fault
 }

@@ -4,7 +4,7 @@
 //! it, so whoever announces much gets nothing for it before sending much. Once it is empty it goes back to its first
 //! size: thousands of idle connections stay small.
 
-use super::spare;
+use super::buffer_pool;
 use std::io;
 use std::mem;
 use std::pin::Pin;
@@ -15,16 +15,16 @@ use tokio::io::{AsyncRead, ReadBuf};
 const FIRST_BYTES: usize = 8 * 1024;
 
 #[derive(Debug)]
-pub(crate) struct Buffer {
+pub(crate) struct ReadBuffer {
     /// As long as it may be filled. What was not filled has no meaning.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Buffer {
-    pub(crate) fn new() -> Buffer {
-        Buffer { bytes: vec![0; FIRST_BYTES], start: 0, end: 0 }
+impl ReadBuffer {
+    pub(crate) fn new() -> ReadBuffer {
+        ReadBuffer { bytes: vec![0; FIRST_BYTES], start: 0, end: 0 }
     }
 
     /// What has come and was not yet taken.
@@ -49,7 +49,7 @@ impl Buffer {
             (self.start, self.end) = (0, self.end - self.start);
         }
         if self.end == 0 && self.bytes.len() > FIRST_BYTES {
-            spare::give(mem::replace(&mut self.bytes, vec![0; FIRST_BYTES]));
+            buffer_pool::give(mem::replace(&mut self.bytes, vec![0; FIRST_BYTES]));
         }
         if self.end == self.bytes.len() {
             self.grow();
@@ -58,11 +58,11 @@ impl Buffer {
 
     fn grow(&mut self) {
         let least = 2 * self.end;
-        match spare::take(least) {
+        match buffer_pool::take(least) {
             Some(mut larger) => {
                 larger.resize(larger.len().max(least), 0);
                 larger[..self.end].copy_from_slice(&self.bytes);
-                spare::give(mem::replace(&mut self.bytes, larger));
+                buffer_pool::give(mem::replace(&mut self.bytes, larger));
             }
             None => self.bytes.resize(least, 0),
         }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
 
-    async fn fill(buffer: &mut Buffer, mut bytes: &[u8]) {
+    async fn fill(buffer: &mut ReadBuffer, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             buffer.make_room();
             poll_fn(|cx| buffer.poll_fill(&mut bytes, cx)).await.unwrap();
@@ -103,7 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_grows_with_what_comes_and_shrinks_when_all_is_taken() {
-        let mut buffer = Buffer::new();
+        let mut buffer = ReadBuffer::new();
         let bytes: Vec<u8> = (0..=250).cycle().take(50_000).collect();
         fill(&mut buffer, &bytes).await;
         assert_eq!((buffer.filled(), buffer.bytes.len()), (&bytes[..], 64 * 1024));
@@ -118,7 +118,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_left_is_handed_on() {
-        let mut buffer = Buffer::new();
+        let mut buffer = ReadBuffer::new();
         fill(&mut buffer, b"taken left").await;
         buffer.take(6);
         assert_eq!(buffer.into_rest(), b"left");

@@ -1,64 +1,64 @@
 //! A request as the desk sees it, whichever way it came in.
 
-use super::plain::{self, Plain};
+use super::strict_h1::{self, PlainRequest};
 use hyper::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use std::net::IpAddr;
 
 /// A request's head. Nothing of it is worked out before it is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Head<'a> {
+pub(crate) enum RequestHead<'a> {
     /// A plain request, which the bytes begin with.
-    Plain(Plain, &'a [u8]),
+    Plain(PlainRequest, &'a [u8]),
     /// A request that hyper has read.
     Parts(&'a Parts),
 }
 
 /// A request whose head was admitted, with its body.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call<'a, R> {
+pub(crate) struct HttpCall<'a, R> {
     pub(crate) route: R,
-    pub(crate) head: Head<'a>,
+    pub(crate) head: RequestHead<'a>,
     pub(crate) body: &'a [u8],
     /// Who is at the other end of the connection.
     pub(crate) peer: IpAddr,
 }
 
-impl<'a> Head<'a> {
+impl<'a> RequestHead<'a> {
     pub(crate) fn method(&self) -> &'a str {
         match self {
-            Head::Plain(plain, _) => plain.method().as_str(),
-            Head::Parts(parts) => parts.method.as_str(),
+            RequestHead::Plain(plain, _) => plain.method().as_str(),
+            RequestHead::Parts(parts) => parts.method.as_str(),
         }
     }
 
     pub(crate) fn path(&self) -> &'a str {
         match self {
-            Head::Plain(plain, bytes) => plain.path(bytes),
-            Head::Parts(parts) => parts.uri.path(),
+            RequestHead::Plain(plain, bytes) => plain.path(bytes),
+            RequestHead::Parts(parts) => parts.uri.path(),
         }
     }
 
     /// What follows the path's question mark, if there is one.
     pub(crate) fn query(&self) -> Option<&'a str> {
         match self {
-            Head::Plain(plain, bytes) => plain.query(bytes),
-            Head::Parts(parts) => parts.uri.query(),
+            RequestHead::Plain(plain, bytes) => plain.query(bytes),
+            RequestHead::Parts(parts) => parts.uri.query(),
         }
     }
 
     pub(crate) fn content_type(&self) -> Option<&'a [u8]> {
         match self {
-            Head::Plain(plain, bytes) => plain.content_type(bytes),
-            Head::Parts(parts) => parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
+            RequestHead::Plain(plain, bytes) => plain.content_type(bytes),
+            RequestHead::Parts(parts) => parts.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes),
         }
     }
 
     /// The value of a field by its name, in lower case; of several, the first.
     pub(crate) fn field(&self, name: &str) -> Option<&'a [u8]> {
         match self {
-            Head::Plain(plain, bytes) => plain::field(plain.fields(bytes), name),
-            Head::Parts(parts) => parts.headers.get(name).map(HeaderValue::as_bytes),
+            RequestHead::Plain(plain, bytes) => strict_h1::field(plain.fields(bytes), name),
+            RequestHead::Parts(parts) => parts.headers.get(name).map(HeaderValue::as_bytes),
         }
     }
 
@@ -68,8 +68,8 @@ impl<'a> Head<'a> {
         name: &'n str,
     ) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a, 'n> {
         let (plain, parts) = match *self {
-            Head::Plain(plain, bytes) => (Some(plain::values(plain.fields(bytes), name)), None),
-            Head::Parts(parts) => (None, Some(parts.headers.get_all(name).into_iter())),
+            RequestHead::Plain(plain, bytes) => (Some(strict_h1::values(plain.fields(bytes), name)), None),
+            RequestHead::Parts(parts) => (None, Some(parts.headers.get_all(name).into_iter())),
         };
         let parts = parts.into_iter().flatten().map(HeaderValue::as_bytes);
         plain.into_iter().flatten().chain(parts)
@@ -78,8 +78,8 @@ impl<'a> Head<'a> {
     /// Has every field looked at, by its name in whichever case. Those of one name are in the order in which they came.
     pub(crate) fn each_field(&self, mut look: impl FnMut(&'a [u8], &'a [u8])) {
         match *self {
-            Head::Plain(plain, bytes) => plain::each_field(plain.fields(bytes), look),
-            Head::Parts(parts) => {
+            RequestHead::Plain(plain, bytes) => strict_h1::each_field(plain.fields(bytes), look),
+            RequestHead::Parts(parts) => {
                 parts.headers.iter().for_each(|(name, value)| look(name.as_ref(), value.as_bytes()));
             }
         }
@@ -89,8 +89,8 @@ impl<'a> Head<'a> {
     #[inline]
     pub(crate) fn is_from_browser(&self) -> bool {
         match self {
-            Head::Plain(plain, _) => plain.is_from_browser(),
-            Head::Parts(parts) => {
+            RequestHead::Plain(plain, _) => plain.is_from_browser(),
+            RequestHead::Parts(parts) => {
                 parts.headers.contains_key(ORIGIN) || parts.headers.contains_key("sec-fetch-site")
             }
         }
@@ -99,23 +99,25 @@ impl<'a> Head<'a> {
     /// The host that it was sent to, as the client spelled it.
     pub(crate) fn host(&self) -> Option<&'a [u8]> {
         self.field("host").or_else(|| match *self {
-            Head::Plain(..) => None,
+            RequestHead::Plain(..) => None,
             // HTTP/2 has it in the address.
-            Head::Parts(parts) => parts.uri.authority().map(|authority| authority.as_str().as_bytes()),
+            RequestHead::Parts(parts) => parts.uri.authority().map(|authority| authority.as_str().as_bytes()),
         })
     }
 }
 
 #[cfg(test)]
 pub(crate) mod testing {
-    use super::super::plain::Found;
+    use super::super::strict_h1::ParsedFront;
     use super::*;
 
-    impl<'a> Head<'a> {
+    impl<'a> RequestHead<'a> {
         /// The head that the bytes begin with, which must be plain.
-        pub(crate) fn plain(bytes: &'a [u8]) -> Head<'a> {
-            let Found::Plain(plain) = Plain::find(bytes) else { panic!("{bytes:?} is not plain") };
-            Head::Plain(plain, bytes)
+        pub(crate) fn plain(bytes: &'a [u8]) -> RequestHead<'a> {
+            let ParsedFront::Plain(plain) = PlainRequest::find(bytes) else {
+                panic!("{bytes:?} is not plain")
+            };
+            RequestHead::Plain(plain, bytes)
         }
     }
 }
@@ -141,8 +143,9 @@ mod tests {
             .body(())
             .unwrap()
             .into_parts();
-        for head in [Head::plain(bytes), Head::Parts(&parts)] {
-            let Call { head, .. } = Call { route: (), head, body: b"{}", peer: Ipv4Addr::LOCALHOST.into() };
+        for head in [RequestHead::plain(bytes), RequestHead::Parts(&parts)] {
+            let HttpCall { head, .. } =
+                HttpCall { route: (), head, body: b"{}", peer: Ipv4Addr::LOCALHOST.into() };
             assert_eq!((head.method(), head.path(), head.query()), ("POST", "/check", Some("a=b")));
             assert_eq!(head.content_type(), Some(&b"a/b"[..]));
             assert_eq!(head.field("authorization"), Some(&b"Bearer  x"[..]));

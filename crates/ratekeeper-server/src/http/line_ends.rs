@@ -31,15 +31,15 @@ impl<S> LineEnds<S> {
 /// Where in a connection the next byte is.
 #[derive(Debug, Default)]
 struct Scan {
-    place: Place,
-    line: Line,
+    place: ScanPosition,
+    line: ScanLine,
     /// What the head so far says of its body.
-    body: Body,
+    body: ScanBody,
     has_request_line: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum ScanPosition {
     #[default]
     Head,
     /// So many bytes are left of a body.
@@ -53,7 +53,7 @@ enum Place {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Body {
+enum ScanBody {
     #[default]
     Nothing,
     Length(u64),
@@ -62,19 +62,19 @@ enum Body {
 
 /// The beginning of the line that is being read, and its last byte.
 #[derive(Debug)]
-struct Line {
+struct ScanLine {
     bytes: [u8; LINE_BYTES],
     length: usize,
     last: u8,
 }
 
-impl Default for Line {
-    fn default() -> Line {
-        Line { bytes: [0; LINE_BYTES], length: 0, last: 0 }
+impl Default for ScanLine {
+    fn default() -> ScanLine {
+        ScanLine { bytes: [0; LINE_BYTES], length: 0, last: 0 }
     }
 }
 
-impl Line {
+impl ScanLine {
     fn push(&mut self, bytes: &[u8]) {
         let count = bytes.len().min(LINE_BYTES - self.length);
         self.bytes[self.length..self.length + count].copy_from_slice(&bytes[..count]);
@@ -98,9 +98,11 @@ impl Scan {
     fn pass(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             let passed = match self.place {
-                Place::Elsewhere => return,
-                Place::Body(left) | Place::Chunk(left) => self.skip(left, bytes.len()),
-                Place::Head | Place::ChunkSize | Place::Trailers => self.read_line(bytes),
+                ScanPosition::Elsewhere => return,
+                ScanPosition::Body(left) | ScanPosition::Chunk(left) => self.skip(left, bytes.len()),
+                ScanPosition::Head | ScanPosition::ChunkSize | ScanPosition::Trailers => {
+                    self.read_line(bytes)
+                }
             };
             bytes = &mut bytes[passed..];
         }
@@ -111,10 +113,10 @@ impl Scan {
         let passed = usize::try_from(left).unwrap_or(usize::MAX).min(come);
         let left = left - passed as u64;
         self.place = match (self.place, left) {
-            (Place::Chunk(_), 0) => Place::ChunkSize,
-            (_, 0) => Place::Head,
-            (Place::Chunk(_), left) => Place::Chunk(left),
-            (_, left) => Place::Body(left),
+            (ScanPosition::Chunk(_), 0) => ScanPosition::ChunkSize,
+            (_, 0) => ScanPosition::Head,
+            (ScanPosition::Chunk(_), left) => ScanPosition::Chunk(left),
+            (_, left) => ScanPosition::Body(left),
         };
         passed
     }
@@ -128,7 +130,7 @@ impl Scan {
         self.line.push(&bytes[..end]);
         if self.line.last != b'\r' {
             bytes[end] = 0;
-            self.place = Place::Elsewhere;
+            self.place = ScanPosition::Elsewhere;
         } else {
             self.end_line();
             self.line.clear();
@@ -139,47 +141,50 @@ impl Scan {
     fn end_line(&mut self) {
         let line = self.line.text();
         match self.place {
-            Place::Head if line.is_empty() && self.has_request_line => {
+            ScanPosition::Head if line.is_empty() && self.has_request_line => {
                 self.place = match self.body {
-                    Body::Nothing | Body::Length(0) => Place::Head,
-                    Body::Length(length) => Place::Body(length),
-                    Body::Chunks => Place::ChunkSize,
+                    ScanBody::Nothing | ScanBody::Length(0) => ScanPosition::Head,
+                    ScanBody::Length(length) => ScanPosition::Body(length),
+                    ScanBody::Chunks => ScanPosition::ChunkSize,
                 };
-                (self.body, self.has_request_line) = (Body::Nothing, false);
+                (self.body, self.has_request_line) = (ScanBody::Nothing, false);
             }
             // Empty lines ahead of a request are passed over, as hyper does.
-            Place::Head if line.is_empty() => {}
-            Place::Head if !self.has_request_line => {
+            ScanPosition::Head if line.is_empty() => {}
+            ScanPosition::Head if !self.has_request_line => {
                 self.has_request_line = true;
                 if line.starts_with(b"PRI ") {
-                    self.place = Place::Elsewhere;
+                    self.place = ScanPosition::Elsewhere;
                 }
             }
-            Place::Head => self.body = self.body.after(line),
-            Place::ChunkSize => {
+            ScanPosition::Head => self.body = self.body.after(line),
+            ScanPosition::ChunkSize => {
                 self.place = match chunk_size(line) {
-                    None => Place::Elsewhere,
-                    Some(0) => Place::Trailers,
-                    Some(size) => Place::Chunk(size.saturating_add(2)),
+                    None => ScanPosition::Elsewhere,
+                    Some(0) => ScanPosition::Trailers,
+                    Some(size) => ScanPosition::Chunk(size.saturating_add(2)),
                 };
             }
-            Place::Trailers if line.is_empty() => self.place = Place::Head,
-            Place::Trailers | Place::Body(_) | Place::Chunk(_) | Place::Elsewhere => {}
+            ScanPosition::Trailers if line.is_empty() => self.place = ScanPosition::Head,
+            ScanPosition::Trailers
+            | ScanPosition::Body(_)
+            | ScanPosition::Chunk(_)
+            | ScanPosition::Elsewhere => {}
         }
     }
 }
 
-impl Body {
+impl ScanBody {
     /// What is known after another field.
-    fn after(self, field: &[u8]) -> Body {
+    fn after(self, field: &[u8]) -> ScanBody {
         let Some(colon) = field.iter().position(|byte| *byte == b':') else { return self };
         let (name, value) = (&field[..colon], field[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            return Body::Chunks;
+            return ScanBody::Chunks;
         }
-        let is_length = name.eq_ignore_ascii_case(b"content-length") && self != Body::Chunks;
+        let is_length = name.eq_ignore_ascii_case(b"content-length") && self != ScanBody::Chunks;
         let length = str::from_utf8(value).ok().and_then(|value| value.parse().ok());
-        length.filter(|_| is_length).map_or(self, Body::Length)
+        length.filter(|_| is_length).map_or(self, ScanBody::Length)
     }
 }
 

@@ -1,11 +1,11 @@
 //! `RK.CHECK`: a request that is held to the rules.
 
 use super::commands::is;
-use super::decode::Args;
-use super::mistake::Mistake;
+use super::decode::Arguments;
+use super::error::CommandError;
 use super::reply::Shown;
 use super::throttle::{key, whole, wrong_arity};
-use ratekeeper::rules::{Attribute, Request};
+use ratekeeper::rules::{Attribute, CheckRequest};
 use std::net::IpAddr;
 
 /// The most characters of an endpoint. This and the next three are as the HTTP API has them.
@@ -23,14 +23,16 @@ const USAGE: &str =
 /// Reads a check, and has `use_it` look at the request that it stands for.
 #[inline]
 pub(super) fn with_request<'a, T>(
-    args: Args<'a>,
-    use_it: impl FnOnce(&Request<'_>) -> T,
-) -> Result<T, Mistake<'a>> {
+    args: Arguments<'a>,
+    use_it: impl FnOnce(&CheckRequest<'_>) -> T,
+) -> Result<T, CommandError<'a>> {
     if args.len() < 3 {
         return Err(wrong_arity(args.name()));
     }
-    let mut request =
-        Request { endpoint: text("endpoint", args.get(2), MAX_ENDPOINT_CHARS)?, ..Request::new("") };
+    let mut request = CheckRequest {
+        endpoint: text("endpoint", args.get(2), MAX_ENDPOINT_CHARS)?,
+        ..CheckRequest::new("")
+    };
     let mut next = 3;
     if let Some(bytes) = args.get(3)
         && bytes.first().is_some_and(|byte| !byte.is_ascii_alphabetic())
@@ -47,23 +49,23 @@ pub(super) fn with_request<'a, T>(
     let count = read_options(args, next, &mut request, &mut attributes)?;
     let says_who = request.ip.is_some() || count > 0;
     request.client_key = match key(key_bytes) {
-        Err(Mistake::NoKey) if says_who => "",
-        Err(Mistake::NoKey) => return Err(Mistake::Nobody),
+        Err(CommandError::NoKey) if says_who => "",
+        Err(CommandError::NoKey) => return Err(CommandError::Nobody),
         key => key?,
     };
-    Ok(use_it(&Request { attributes: &attributes[..count], ..request }))
+    Ok(use_it(&CheckRequest { attributes: &attributes[..count], ..request }))
 }
 
 /// Reads what stands behind the cost, and gives how many attributes there are.
 fn read_options<'a>(
-    args: Args<'a>,
+    args: Arguments<'a>,
     mut next: usize,
-    request: &mut Request<'a>,
+    request: &mut CheckRequest<'a>,
     attributes: &mut [Attribute<'a>; MAX_ATTRIBUTES],
-) -> Result<usize, Mistake<'a>> {
+) -> Result<usize, CommandError<'a>> {
     let mut count = 0;
     while let Some(word) = args.get(next) {
-        let value = args.get(next + 1).ok_or(Mistake::Syntax { near: Shown(word), usage: USAGE })?;
+        let value = args.get(next + 1).ok_or(CommandError::Syntax { near: Shown(word), usage: USAGE })?;
         next += 2;
         if is(word, "method") {
             once("METHOD", request.method.is_empty())?;
@@ -76,48 +78,51 @@ fn read_options<'a>(
             request.ip = Some(address(value)?);
         } else if is(word, "attr") {
             let name = text("ATTR name", Some(value), MAX_NAME_CHARS)?;
-            let value = args.get(next).ok_or(Mistake::Syntax { near: Shown(value), usage: USAGE })?;
+            let value = args.get(next).ok_or(CommandError::Syntax { near: Shown(value), usage: USAGE })?;
             next += 1;
             if name.is_empty() {
-                return Err(Mistake::NoName);
+                return Err(CommandError::NoName);
             }
             if attributes[..count].iter().any(|(known, _)| *known == name) {
-                return Err(Mistake::AttributeTwice { name: Shown(name.as_bytes()) });
+                return Err(CommandError::AttributeTwice { name: Shown(name.as_bytes()) });
             }
             let place =
-                attributes.get_mut(count).ok_or(Mistake::TooManyAttributes { most: MAX_ATTRIBUTES })?;
+                attributes.get_mut(count).ok_or(CommandError::TooManyAttributes { most: MAX_ATTRIBUTES })?;
             *place = (name, text("ATTR value", Some(value), MAX_VALUE_CHARS)?);
             count += 1;
         } else {
-            return Err(Mistake::Syntax { near: Shown(word), usage: USAGE });
+            return Err(CommandError::Syntax { near: Shown(word), usage: USAGE });
         }
     }
     Ok(count)
 }
 
-fn once(what: &'static str, is_first: bool) -> Result<(), Mistake<'static>> {
-    if is_first { Ok(()) } else { Err(Mistake::Twice { what }) }
+fn once(what: &'static str, is_first: bool) -> Result<(), CommandError<'static>> {
+    if is_first { Ok(()) } else { Err(CommandError::Twice { what }) }
 }
 
-fn cost(bytes: &[u8]) -> Result<u32, Mistake<'_>> {
-    let number = whole(bytes).ok_or(Mistake::NotANumber { what: "cost", found: Shown(bytes), like: "1" })?;
+fn cost(bytes: &[u8]) -> Result<u32, CommandError<'_>> {
+    let number =
+        whole(bytes).ok_or(CommandError::NotANumber { what: "cost", found: Shown(bytes), like: "1" })?;
     match number {
-        ..0 => Err(Mistake::Negative { what: "cost", least: 0 }),
-        0.. => u32::try_from(number).map_err(|_| Mistake::TooLarge { what: "cost", most: u32::MAX.into() }),
+        ..0 => Err(CommandError::Negative { what: "cost", least: 0 }),
+        0.. => {
+            u32::try_from(number).map_err(|_| CommandError::TooLarge { what: "cost", most: u32::MAX.into() })
+        }
     }
 }
 
-fn address(bytes: &[u8]) -> Result<IpAddr, Mistake<'_>> {
+fn address(bytes: &[u8]) -> Result<IpAddr, CommandError<'_>> {
     let parsed = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
-    parsed.ok_or(Mistake::NoAddress { found: Shown(bytes) })
+    parsed.ok_or(CommandError::NoAddress { found: Shown(bytes) })
 }
 
-fn text<'a>(what: &'static str, bytes: Option<&'a [u8]>, most: usize) -> Result<&'a str, Mistake<'a>> {
-    let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| Mistake::NotText { what })?;
+fn text<'a>(what: &'static str, bytes: Option<&'a [u8]>, most: usize) -> Result<&'a str, CommandError<'a>> {
+    let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| CommandError::NotText { what })?;
     // It has no more characters than bytes, so nearly always there is nothing to count.
     match text.len() <= most || text.chars().count() <= most {
         true => Ok(text),
-        false => Err(Mistake::LongText { what, most }),
+        false => Err(CommandError::LongText { what, most }),
     }
 }
 

@@ -3,7 +3,7 @@
 //! One table says what each is called and what it takes: commands are recognised by it, their arguments counted by it, and
 //! clients told by it what there is.
 
-use super::decode::Args;
+use super::decode::Arguments;
 
 /// A command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) enum Command {
 
 /// What is known of a command.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct CommandEntry {
     pub(super) command: Command,
     /// What it is called, in lower case.
     pub(super) name: &'static str,
@@ -70,8 +70,8 @@ const CONNECTION: &[&str] = &["loading", "stale", "fast"];
 const OPEN: &[&str] = &["loading", "stale", "fast", "no_auth"];
 const DECISION: &[&str] = &["write", "fast"];
 
-pub(super) static COMMANDS: [Entry; 16] = [
-    Entry {
+pub(super) static COMMANDS: [CommandEntry; 16] = [
+    CommandEntry {
         command: Command::Throttle,
         name: "cl.throttle",
         arity: -5,
@@ -86,7 +86,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: Some(1),
         flags: DECISION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Check,
         name: "rk.check",
         arity: -3,
@@ -103,7 +103,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: Some(1),
         flags: DECISION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Ping,
         name: "ping",
         arity: -1,
@@ -112,7 +112,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: CONNECTION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Echo,
         name: "echo",
         arity: 2,
@@ -121,7 +121,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: CONNECTION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Hello,
         name: "hello",
         arity: -1,
@@ -134,7 +134,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: OPEN,
     },
-    Entry {
+    CommandEntry {
         command: Command::Auth,
         name: "auth",
         arity: -2,
@@ -143,7 +143,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: OPEN,
     },
-    Entry {
+    CommandEntry {
         command: Command::Select,
         name: "select",
         arity: 2,
@@ -152,7 +152,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: CONNECTION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Client,
         name: "client",
         arity: -2,
@@ -161,7 +161,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: CONNECTION,
     },
-    Entry {
+    CommandEntry {
         command: Command::List,
         name: "command",
         arity: -1,
@@ -170,7 +170,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: CONNECTION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Config,
         name: "config",
         arity: -2,
@@ -179,7 +179,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: CONNECTION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Info,
         name: "info",
         arity: -1,
@@ -188,7 +188,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: CONNECTION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Multi,
         name: "multi",
         arity: 1,
@@ -197,7 +197,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: CONNECTION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Exec,
         name: "exec",
         arity: 1,
@@ -206,7 +206,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: CONNECTION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Discard,
         name: "discard",
         arity: 1,
@@ -215,7 +215,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: CONNECTION,
     },
-    Entry {
+    CommandEntry {
         command: Command::Reset,
         name: "reset",
         arity: 1,
@@ -224,7 +224,7 @@ pub(super) static COMMANDS: [Entry; 16] = [
         key: None,
         flags: OPEN,
     },
-    Entry {
+    CommandEntry {
         command: Command::Quit,
         name: "quit",
         arity: -1,
@@ -235,16 +235,16 @@ pub(super) static COMMANDS: [Entry; 16] = [
     },
 ];
 
-impl Entry {
+impl CommandEntry {
     /// The command of this name, in either case.
     #[inline]
-    pub(super) fn find(name: &[u8]) -> Option<&'static Entry> {
+    pub(super) fn find(name: &[u8]) -> Option<&'static CommandEntry> {
         COMMANDS.iter().find(|entry| is(name, entry.name))
     }
 
     /// Whether the command takes as many arguments.
     #[inline]
-    pub(super) fn takes(&self, args: Args<'_>) -> bool {
+    pub(super) fn takes(&self, args: Arguments<'_>) -> bool {
         let count = i64::try_from(args.len()).unwrap_or(i64::MAX);
         if self.arity < 0 { count >= -self.arity } else { count == self.arity }
     }
@@ -276,16 +276,21 @@ mod tests {
         for entry in &COMMANDS {
             assert_eq!(entry.name, entry.name.to_ascii_lowercase());
             for name in [entry.name.to_owned(), entry.name.to_ascii_uppercase()] {
-                assert_eq!(Entry::find(name.as_bytes()).map(|found| found.command), Some(entry.command));
+                assert_eq!(
+                    CommandEntry::find(name.as_bytes()).map(|found| found.command),
+                    Some(entry.command)
+                );
             }
             let needed = entry.arguments.iter().filter(|argument| !argument.is_optional).count();
             let least = usize::try_from(entry.arity.abs()).unwrap() - 1;
             assert_eq!(needed, least, "{}", entry.name);
         }
         assert!(
-            Entry::find(b"").is_none() && Entry::find(b"pin").is_none() && Entry::find(b"pings").is_none()
+            CommandEntry::find(b"").is_none()
+                && CommandEntry::find(b"pin").is_none()
+                && CommandEntry::find(b"pings").is_none()
         );
-        let usage = Entry::find(b"RK.check").unwrap().usage();
+        let usage = CommandEntry::find(b"RK.check").unwrap().usage();
         assert_eq!(
             usage,
             "RK.CHECK key endpoint [cost] [METHOD method] [IP address] [TIER tier] [ATTR name value]"

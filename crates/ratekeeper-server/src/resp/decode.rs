@@ -4,7 +4,7 @@
 //! people type it. Arguments are not copied: a command is where each of them begins and ends. What has been read of a
 //! command that is still coming is not read again, and what a client announces costs nothing before it has come.
 
-use super::inline::{Unbalanced, split};
+use super::inline::{UnbalancedQuotes, split};
 
 /// The most arguments of a command, its name among them. A check with all that it may carry has 108.
 pub(super) const MAX_ARGUMENTS: usize = 1024;
@@ -16,23 +16,23 @@ pub(super) const MAX_LINE_BYTES: usize = 16 * 1024;
 const MAX_DIGITS: usize = 11;
 
 /// Where an argument begins and ends.
-pub(super) type Span = (u32, u32);
+pub(super) type ArgumentSpan = (u32, u32);
 
 /// Reads the commands of one client, one behind the other.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     /// The arguments of the command that was found last, or so far.
-    spans: Vec<Span>,
+    spans: Vec<ArgumentSpan>,
     /// The arguments of a command on a line, with quotes and escapes undone.
     line: Vec<u8>,
-    progress: Progress,
+    progress: DecodeProgress,
     /// With fewer bytes than this there is nothing to find out.
     needs: usize,
 }
 
 /// How far the command at the front was read.
 #[derive(Clone, Copy, Debug, Default)]
-enum Progress {
+enum DecodeProgress {
     /// Not at all.
     #[default]
     Fresh,
@@ -44,7 +44,7 @@ enum Progress {
 
 /// What bytes begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum DecodedFront {
     /// A command of so many bytes: [`Decoder::args`] are its arguments.
     Command { bytes: usize },
     /// So many bytes that mean nothing: a blank line, or an empty list.
@@ -52,25 +52,25 @@ pub(super) enum Found {
     /// A part of a command.
     Unfinished,
     /// Something else. Where the next command would begin is anybody's guess.
-    Broken(Breach),
+    Broken(ProtocolError),
 }
 
 impl Decoder {
     /// Finds the first command. `bytes` are those of the last call and more, unless that found something.
     #[inline]
-    pub(super) fn find(&mut self, bytes: &[u8]) -> Found {
+    pub(super) fn find(&mut self, bytes: &[u8]) -> DecodedFront {
         if bytes.len() < self.needs {
-            return Found::Unfinished;
+            return DecodedFront::Unfinished;
         }
         let found = match (self.progress, bytes.first()) {
-            (_, None) => return Found::Unfinished,
-            (Progress::List { left, at }, _) => self.read_list(bytes, left, at),
-            (Progress::Fresh, Some(b'*')) => self.read_head(bytes),
-            (Progress::Fresh, Some(_)) => self.read_line(bytes, 0),
-            (Progress::Line { scanned }, _) => self.read_line(bytes, scanned),
+            (_, None) => return DecodedFront::Unfinished,
+            (DecodeProgress::List { left, at }, _) => self.read_list(bytes, left, at),
+            (DecodeProgress::Fresh, Some(b'*')) => self.read_head(bytes),
+            (DecodeProgress::Fresh, Some(_)) => self.read_line(bytes, 0),
+            (DecodeProgress::Line { scanned }, _) => self.read_line(bytes, scanned),
         };
-        if found != Found::Unfinished {
-            (self.progress, self.needs) = (Progress::Fresh, 0);
+        if found != DecodedFront::Unfinished {
+            (self.progress, self.needs) = (DecodeProgress::Fresh, 0);
         }
         found
     }
@@ -83,10 +83,10 @@ impl Decoder {
 
     /// The arguments of the command that was found, of which `bytes` are the same as then.
     #[inline]
-    pub(super) fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
+    pub(super) fn args<'a>(&'a self, bytes: &'a [u8]) -> Arguments<'a> {
         // What is typed begins with no asterisk.
         let bytes = if bytes.first() == Some(&b'*') { bytes } else { &self.line };
-        Args { bytes, spans: &self.spans }
+        Arguments { bytes, spans: &self.spans }
     }
 
     /// Gives back what an unusually long command took, once nobody needs it any more.
@@ -98,72 +98,76 @@ impl Decoder {
     }
 
     #[inline]
-    fn read_head(&mut self, bytes: &[u8]) -> Found {
+    fn read_head(&mut self, bytes: &[u8]) -> DecodedFront {
         self.spans.clear();
-        match Number::read(&bytes[1..]) {
-            Number::Unfinished => self.wait_for(Progress::Fresh, bytes.len() + 1),
-            Number::Is(count, length) => match usize::try_from(count) {
-                Ok(0) | Err(_) => Found::Nothing { bytes: 1 + length },
+        match LineNumber::read(&bytes[1..]) {
+            LineNumber::Unfinished => self.wait_for(DecodeProgress::Fresh, bytes.len() + 1),
+            LineNumber::Is(count, length) => match usize::try_from(count) {
+                Ok(0) | Err(_) => DecodedFront::Nothing { bytes: 1 + length },
                 Ok(count @ 1..=MAX_ARGUMENTS) => self.read_list(bytes, count, 1 + length),
-                Ok(_) => Found::Broken(Breach::TooManyArguments),
+                Ok(_) => DecodedFront::Broken(ProtocolError::TooManyArguments),
             },
-            Number::None => Found::Broken(Breach::TooManyArguments),
+            LineNumber::None => DecodedFront::Broken(ProtocolError::TooManyArguments),
         }
     }
 
     #[inline]
-    fn read_list(&mut self, bytes: &[u8], mut left: usize, mut at: usize) -> Found {
+    fn read_list(&mut self, bytes: &[u8], mut left: usize, mut at: usize) -> DecodedFront {
         while left > 0 {
-            let waits = Progress::List { left, at };
+            let waits = DecodeProgress::List { left, at };
             let begin = match bytes.get(at) {
                 Some(b'$') => at + 1,
-                Some(other) => return Found::Broken(Breach::NoLength { found: *other }),
+                Some(other) => return DecodedFront::Broken(ProtocolError::NoLength { found: *other }),
                 None => return self.wait_for(waits, at + 1),
             };
-            let (length, begin) = match Number::read(&bytes[begin..]) {
-                Number::Is(length, digits) => (usize::try_from(length), begin + digits),
-                Number::Unfinished => return self.wait_for(waits, bytes.len() + 1),
-                Number::None => return Found::Broken(Breach::BadLength),
+            let (length, begin) = match LineNumber::read(&bytes[begin..]) {
+                LineNumber::Is(length, digits) => (usize::try_from(length), begin + digits),
+                LineNumber::Unfinished => return self.wait_for(waits, bytes.len() + 1),
+                LineNumber::None => return DecodedFront::Broken(ProtocolError::BadLength),
             };
-            let Ok(length @ ..=MAX_COMMAND_BYTES) = length else { return Found::Broken(Breach::BadLength) };
+            let Ok(length @ ..=MAX_COMMAND_BYTES) = length else {
+                return DecodedFront::Broken(ProtocolError::BadLength);
+            };
             let end = begin + length;
             // All the others have to fit too, each with a length of at least six bytes and no more than that.
             if end + 2 + (left - 1) * 6 > MAX_COMMAND_BYTES {
-                return Found::Broken(Breach::TooLong);
+                return DecodedFront::Broken(ProtocolError::TooLong);
             }
             match bytes.get(end..end + 2) {
                 Some(b"\r\n") => {}
-                Some(_) => return Found::Broken(Breach::NoEnd),
+                Some(_) => return DecodedFront::Broken(ProtocolError::NoEnd),
                 None => return self.wait_for(waits, end + 2),
             }
             self.spans.push((position(begin), position(end)));
             (at, left) = (end + 2, left - 1);
         }
-        Found::Command { bytes: at }
+        DecodedFront::Command { bytes: at }
     }
 
-    fn read_line(&mut self, bytes: &[u8], scanned: usize) -> Found {
+    fn read_line(&mut self, bytes: &[u8], scanned: usize) -> DecodedFront {
         let most = bytes.len().min(MAX_LINE_BYTES);
         let Some(end) = bytes[scanned..most].iter().position(|byte| *byte == b'\n') else {
             return match most == MAX_LINE_BYTES {
-                true => Found::Broken(Breach::LongLine),
-                false => self.wait_for(Progress::Line { scanned: most }, most + 1),
+                true => DecodedFront::Broken(ProtocolError::LongLine),
+                false => self.wait_for(DecodeProgress::Line { scanned: most }, most + 1),
             };
         };
         let end = scanned + end;
         self.spans.clear();
         match split(&bytes[..end], MAX_ARGUMENTS, &mut self.line, &mut self.spans) {
-            Ok(()) if self.spans.is_empty() => Found::Nothing { bytes: end + 1 },
-            Ok(()) if self.spans.len() > MAX_ARGUMENTS => Found::Broken(Breach::TooManyArguments),
-            Ok(()) => Found::Command { bytes: end + 1 },
-            Err(Unbalanced) => Found::Broken(Breach::Unbalanced),
+            Ok(()) if self.spans.is_empty() => DecodedFront::Nothing { bytes: end + 1 },
+            Ok(()) if self.spans.len() > MAX_ARGUMENTS => {
+                DecodedFront::Broken(ProtocolError::TooManyArguments)
+            }
+            Ok(()) => DecodedFront::Command { bytes: end + 1 },
+            Err(UnbalancedQuotes) => DecodedFront::Broken(ProtocolError::Unbalanced),
         }
     }
 
     /// Waits until there are so many bytes.
-    fn wait_for(&mut self, progress: Progress, needs: usize) -> Found {
+    fn wait_for(&mut self, progress: DecodeProgress, needs: usize) -> DecodedFront {
         (self.progress, self.needs) = (progress, needs);
-        Found::Unfinished
+        DecodedFront::Unfinished
     }
 }
 
@@ -177,43 +181,43 @@ pub(super) fn position(at: usize) -> u32 {
 }
 
 /// A number on a line of its own.
-enum Number {
+enum LineNumber {
     /// It is this, in so many bytes with the line's end.
     Is(i64, usize),
     Unfinished,
     None,
 }
 
-impl Number {
+impl LineNumber {
     #[inline]
-    fn read(bytes: &[u8]) -> Number {
+    fn read(bytes: &[u8]) -> LineNumber {
         let (mut value, mut is_negative) = (0_i64, false);
         for (index, byte) in bytes.iter().enumerate().take(MAX_DIGITS + 1) {
             match byte {
                 b'0'..=b'9' => value = value * 10 + i64::from(byte - b'0'),
                 b'\r' if index > usize::from(is_negative) => {
                     return match bytes.get(index + 1) {
-                        Some(b'\n') => Number::Is(if is_negative { -value } else { value }, index + 2),
-                        Some(_) => Number::None,
-                        None => Number::Unfinished,
+                        Some(b'\n') => LineNumber::Is(if is_negative { -value } else { value }, index + 2),
+                        Some(_) => LineNumber::None,
+                        None => LineNumber::Unfinished,
                     };
                 }
                 b'-' if index == 0 => is_negative = true,
-                _ => return Number::None,
+                _ => return LineNumber::None,
             }
         }
-        if bytes.len() > MAX_DIGITS { Number::None } else { Number::Unfinished }
+        if bytes.len() > MAX_DIGITS { LineNumber::None } else { LineNumber::Unfinished }
     }
 }
 
 /// The arguments of a command. The first is its name.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Args<'a> {
+pub(super) struct Arguments<'a> {
     bytes: &'a [u8],
-    spans: &'a [Span],
+    spans: &'a [ArgumentSpan],
 }
 
-impl<'a> Args<'a> {
+impl<'a> Arguments<'a> {
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.spans.len()
@@ -244,7 +248,7 @@ impl<'a> Args<'a> {
 
 /// Why what a client sends is no command. The connection ends with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Breach {
+pub(super) enum ProtocolError {
     #[error("invalid multibulk length: a command has at most {MAX_ARGUMENTS} arguments")]
     TooManyArguments,
     #[error("invalid bulk length: an argument has at most {MAX_COMMAND_BYTES} bytes")]
@@ -266,11 +270,11 @@ mod tests {
     use super::*;
 
     /// What the bytes begin with, and the arguments if it is a command.
-    fn found(bytes: &[u8]) -> (Found, Vec<Vec<u8>>) {
+    fn found(bytes: &[u8]) -> (DecodedFront, Vec<Vec<u8>>) {
         let mut decoder = Decoder::default();
         let found = decoder.find(bytes);
         let args = match found {
-            Found::Command { .. } => decoder.args(bytes).from(0).map(<[u8]>::to_vec).collect(),
+            DecodedFront::Command { .. } => decoder.args(bytes).from(0).map(<[u8]>::to_vec).collect(),
             _ => Vec::new(),
         };
         (found, args)
@@ -281,17 +285,17 @@ mod tests {
         let (found, args) = found(&[bytes, b"PING\r\n"].concat());
         assert_eq!(
             (found, args),
-            (Found::Command { bytes: bytes.len() }, expected.iter().map(|arg| arg.to_vec()).collect())
+            (DecodedFront::Command { bytes: bytes.len() }, expected.iter().map(|arg| arg.to_vec()).collect())
         );
         for come in 0..bytes.len() {
-            assert_eq!(super::tests::found(&bytes[..come]).0, Found::Unfinished, "with {come} bytes");
+            assert_eq!(super::tests::found(&bytes[..come]).0, DecodedFront::Unfinished, "with {come} bytes");
         }
     }
 
     #[track_caller]
     fn broken(bytes: &[u8], said: &str) {
         match found(bytes).0 {
-            Found::Broken(breach) => assert!(breach.to_string().starts_with(said), "{breach}"),
+            DecodedFront::Broken(breach) => assert!(breach.to_string().starts_with(said), "{breach}"),
             other => panic!("{other:?} for {:?}", bytes.escape_ascii().to_string()),
         }
     }
@@ -303,7 +307,7 @@ mod tests {
         command(b"*2\r\n$004\r\nECHO\r\n$6\r\n\r\n$1\r\n\r\n", &[b"ECHO", b"\r\n$1\r\n"]);
         command(b"*02\r\n$1\r\n\xff\r\n$1\r\n\0\r\n", &[b"\xff", b"\0"]);
         for nothing in [&b"*0\r\n"[..], b"*-1\r\n", b"*-99\r\n", b"\r\n", b"\n", b" \t \r\n"] {
-            assert_eq!(found(nothing).0, Found::Nothing { bytes: nothing.len() });
+            assert_eq!(found(nothing).0, DecodedFront::Nothing { bytes: nothing.len() });
         }
     }
 
@@ -322,7 +326,7 @@ mod tests {
     fn what_is_no_command_is_told_as_redis_would() {
         let args =
             |count: usize| [format!("*{count}\r\n").into_bytes(), b"$1\r\nx\r\n".repeat(count)].concat();
-        assert!(matches!(found(&args(MAX_ARGUMENTS)).0, Found::Command { .. }));
+        assert!(matches!(found(&args(MAX_ARGUMENTS)).0, DecodedFront::Command { .. }));
         broken(&args(MAX_ARGUMENTS + 1), "invalid multibulk length: a command has at most 1024 arguments");
         for head in [
             "*1000000\r\n",
@@ -355,7 +359,7 @@ mod tests {
         let mut long = vec![b'x'; MAX_LINE_BYTES];
         broken(&long, "too big inline request");
         long[MAX_LINE_BYTES - 1] = b'\n';
-        assert_eq!(found(&long).0, Found::Command { bytes: MAX_LINE_BYTES });
+        assert_eq!(found(&long).0, DecodedFront::Command { bytes: MAX_LINE_BYTES });
         broken(&[&b"x ".repeat(MAX_ARGUMENTS + 1)[..], b"\n"].concat(), "invalid multibulk length");
     }
 
@@ -366,8 +370,8 @@ mod tests {
         let with = |length: usize| {
             [format!("*1\r\n${length}\r\n").into_bytes(), vec![b'x'; length], b"\r\n".to_vec()].concat()
         };
-        assert_eq!(found(&with(room - 1)).0, Found::Command { bytes: MAX_COMMAND_BYTES - 1 });
-        assert_eq!(found(&with(room)).0, Found::Command { bytes: MAX_COMMAND_BYTES });
+        assert_eq!(found(&with(room - 1)).0, DecodedFront::Command { bytes: MAX_COMMAND_BYTES - 1 });
+        assert_eq!(found(&with(room)).0, DecodedFront::Command { bytes: MAX_COMMAND_BYTES });
         broken(format!("*1\r\n${over}\r\n").as_bytes(), "a command has at most 65536 bytes");
         // There is no room for the others.
         broken(
@@ -381,14 +385,16 @@ mod tests {
         let bytes = [b"*3\r\n$1\r\na\r\n$5\r\nhello\r\n".to_vec(), b"$2\r\nxy\r\n".to_vec()].concat();
         let mut decoder = Decoder::default();
         for come in 0..bytes.len() {
-            assert_eq!(decoder.find(&bytes[..come]), Found::Unfinished);
+            assert_eq!(decoder.find(&bytes[..come]), DecodedFront::Unfinished);
             assert!(decoder.needs > come || come == 0);
         }
-        assert_eq!(decoder.find(&bytes), Found::Command { bytes: bytes.len() });
+        assert_eq!(decoder.find(&bytes), DecodedFront::Command { bytes: bytes.len() });
         assert_eq!(decoder.args(&bytes).from(1).collect::<Vec<_>>(), [&b"hello"[..], b"xy"]);
         // While an argument is on its way, nothing is looked at.
-        assert_eq!(decoder.find(b"*1\r\n$60000\r\n"), Found::Unfinished);
+        assert_eq!(decoder.find(b"*1\r\n$60000\r\n"), DecodedFront::Unfinished);
         assert_eq!(decoder.needs, 12 + 60_000 + 2);
-        let Progress::List { left: 1, at: 4 } = decoder.progress else { panic!("{:?}", decoder.progress) };
+        let DecodeProgress::List { left: 1, at: 4 } = decoder.progress else {
+            panic!("{:?}", decoder.progress)
+        };
     }
 }

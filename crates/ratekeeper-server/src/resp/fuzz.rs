@@ -1,7 +1,7 @@
 //! Whatever a client sends, it is answered, and the same however the bytes are cut.
 
-use super::clerk::Next;
 use super::decode::Decoder;
+use super::executor::AfterCommands;
 use super::testing::{list, now, office, words};
 
 /// All that a new connection answers to bytes that come in pieces, and whether it is closed then. A clock that stands still
@@ -16,9 +16,9 @@ fn told_in_pieces(bytes: &[u8], ends: impl IntoIterator<Item = usize>) -> (Vec<u
             taken += length;
             told.append(&mut clerk.out);
             match next {
-                Next::Batch => {}
-                Next::Read => break,
-                Next::Close => return (told, true),
+                AfterCommands::Batch => {}
+                AfterCommands::Read => break,
+                AfterCommands::Close => return (told, true),
             }
         }
     }

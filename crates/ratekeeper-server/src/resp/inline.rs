@@ -4,11 +4,11 @@
 //! `\xHH`, any other character for itself); in single quotes, only the quote itself is escaped. A quote that ends must be
 //! followed by a blank or by nothing.
 
-use super::decode::{Span, position};
+use super::decode::{ArgumentSpan, position};
 
 /// A quote was not closed, or something stands right behind one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unbalanced;
+pub(super) struct UnbalancedQuotes;
 
 /// Cuts a line into words, which are written to `text` with their quotes and escapes undone. It stops when it has one more
 /// than `most`.
@@ -16,8 +16,8 @@ pub(super) fn split(
     line: &[u8],
     most: usize,
     text: &mut Vec<u8>,
-    words: &mut Vec<Span>,
-) -> Result<(), Unbalanced> {
+    words: &mut Vec<ArgumentSpan>,
+) -> Result<(), UnbalancedQuotes> {
     text.clear();
     let mut rest = line;
     loop {
@@ -32,7 +32,7 @@ pub(super) fn split(
 }
 
 /// Writes the word that the line begins with, and gives what is behind it.
-fn word<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], Unbalanced> {
+fn word<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], UnbalancedQuotes> {
     loop {
         line = match line {
             [] => return Ok(line),
@@ -48,17 +48,17 @@ fn word<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], Unbalanc
 }
 
 /// Behind a closed quote there is a blank or nothing.
-fn ended(rest: &[u8]) -> Result<&[u8], Unbalanced> {
+fn ended(rest: &[u8]) -> Result<&[u8], UnbalancedQuotes> {
     match rest.first() {
-        Some(byte) if !is_blank(*byte) => Err(Unbalanced),
+        Some(byte) if !is_blank(*byte) => Err(UnbalancedQuotes),
         _ => Ok(rest),
     }
 }
 
-fn double_quoted<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], Unbalanced> {
+fn double_quoted<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], UnbalancedQuotes> {
     loop {
         line = match line {
-            [] => return Err(Unbalanced),
+            [] => return Err(UnbalancedQuotes),
             [b'"', rest @ ..] => return Ok(rest),
             [b'\\', b'x', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 text.push(digit(*high) << 4 | digit(*low));
@@ -83,10 +83,10 @@ fn double_quoted<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8],
     }
 }
 
-fn single_quoted<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], Unbalanced> {
+fn single_quoted<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], UnbalancedQuotes> {
     loop {
         line = match line {
-            [] => return Err(Unbalanced),
+            [] => return Err(UnbalancedQuotes),
             [b'\'', rest @ ..] => return Ok(rest),
             [b'\\', b'\'', rest @ ..] => {
                 text.push(b'\'');

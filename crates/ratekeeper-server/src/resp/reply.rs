@@ -8,29 +8,29 @@ use std::io::Write;
 
 /// The version of the protocol that a client speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(super) enum RespVersion {
     #[default]
     Resp2,
     Resp3,
 }
 
-impl Protocol {
+impl RespVersion {
     pub(super) fn number(self) -> i64 {
         match self {
-            Protocol::Resp2 => 2,
-            Protocol::Resp3 => 3,
+            RespVersion::Resp2 => 2,
+            RespVersion::Resp3 => 3,
         }
     }
 }
 
 /// Where replies are written, in the words that the client understands.
 #[derive(Debug)]
-pub(super) struct Reply<'a> {
+pub(super) struct ReplyWriter<'a> {
     pub(super) out: &'a mut Vec<u8>,
-    pub(super) protocol: Protocol,
+    pub(super) protocol: RespVersion,
 }
 
-impl Reply<'_> {
+impl ReplyWriter<'_> {
     pub(super) fn integer(&mut self, number: i64) {
         self.headed(b':', number);
     }
@@ -56,8 +56,8 @@ impl Reply<'_> {
     /// Text that is meant for people to read as it is.
     pub(super) fn text(&mut self, text: &str) {
         match self.protocol {
-            Protocol::Resp2 => self.bulk(text.as_bytes()),
-            Protocol::Resp3 => {
+            RespVersion::Resp2 => self.bulk(text.as_bytes()),
+            RespVersion::Resp3 => {
                 self.headed(b'=', length(text.len() + 4));
                 self.out.extend_from_slice(b"txt:");
                 self.out.extend_from_slice(text.as_bytes());
@@ -68,8 +68,8 @@ impl Reply<'_> {
 
     pub(super) fn null(&mut self) {
         self.out.extend_from_slice(match self.protocol {
-            Protocol::Resp2 => b"$-1\r\n",
-            Protocol::Resp3 => b"_\r\n",
+            RespVersion::Resp2 => b"$-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
@@ -81,16 +81,16 @@ impl Reply<'_> {
     /// Begins a map of so many names, each with what it stands for.
     pub(super) fn map(&mut self, pairs: usize) {
         match self.protocol {
-            Protocol::Resp2 => self.array(pairs * 2),
-            Protocol::Resp3 => self.headed(b'%', length(pairs)),
+            RespVersion::Resp2 => self.array(pairs * 2),
+            RespVersion::Resp3 => self.headed(b'%', length(pairs)),
         }
     }
 
     /// Begins a set of so many.
     pub(super) fn set(&mut self, count: usize) {
         match self.protocol {
-            Protocol::Resp2 => self.array(count),
-            Protocol::Resp3 => self.headed(b'~', length(count)),
+            RespVersion::Resp2 => self.array(count),
+            RespVersion::Resp3 => self.headed(b'~', length(count)),
         }
     }
 
@@ -148,15 +148,15 @@ impl fmt::Display for Shown<'_> {
 mod tests {
     use super::*;
 
-    fn written(protocol: Protocol, write: impl FnOnce(&mut Reply<'_>)) -> String {
+    fn written(protocol: RespVersion, write: impl FnOnce(&mut ReplyWriter<'_>)) -> String {
         let mut out = Vec::new();
-        write(&mut Reply { out: &mut out, protocol });
+        write(&mut ReplyWriter { out: &mut out, protocol });
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn both_versions_say_the_same_in_their_own_words() {
-        let write = |reply: &mut Reply<'_>| {
+        let write = |reply: &mut ReplyWriter<'_>| {
             reply.map(1);
             reply.bulk(b"k\r\n");
             reply.set(1);
@@ -167,11 +167,11 @@ mod tests {
             reply.simple("PONG");
         };
         assert_eq!(
-            written(Protocol::Resp2, write),
+            written(RespVersion::Resp2, write),
             "*2\r\n$3\r\nk\r\n\r\n*1\r\n:-9223372036854775808\r\n$-1\r\n$2\r\nhi\r\n*0\r\n+PONG\r\n"
         );
         assert_eq!(
-            written(Protocol::Resp3, write),
+            written(RespVersion::Resp3, write),
             "%1\r\n$3\r\nk\r\n\r\n~1\r\n:-9223372036854775808\r\n_\r\n=6\r\ntxt:hi\r\n*0\r\n+PONG\r\n"
         );
     }
@@ -180,7 +180,7 @@ mod tests {
     fn an_error_is_one_line_whatever_the_client_sent() {
         let hostile = Shown(b"a\r\n+OK\r\n\xff\0\x7f");
         let said =
-            written(Protocol::Resp2, |reply| reply.error(&format_args!("ERR unknown '{hostile}'\r\n:1")));
+            written(RespVersion::Resp2, |reply| reply.error(&format_args!("ERR unknown '{hostile}'\r\n:1")));
         assert_eq!(said, "-ERR unknown 'a??+OK?????'??:1\r\n");
         let long = [b'x'; 1000];
         assert_eq!(Shown(&long).to_string(), "x".repeat(48) + "...");

@@ -1,10 +1,10 @@
 //! What one connection has said of itself: its version of the protocol, who it is, and what waits for `EXEC`.
 
-use super::commands::{Entry, is};
-use super::decode::Args;
-use super::mistake::Mistake;
-use super::reply::{Protocol, Reply, Shown};
-use crate::http::{Place, Room};
+use super::commands::{CommandEntry, is};
+use super::decode::Arguments;
+use super::error::CommandError;
+use super::reply::{ReplyWriter, RespVersion, Shown};
+use crate::http::{BodyPermit, BodyPermits};
 use crate::token::Token;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -25,11 +25,11 @@ const CLIENT_SUBCOMMANDS: &str =
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: u64,
-    pub(super) protocol: Protocol,
+    pub(super) protocol: RespVersion,
     /// Whether it may ask: it has shown the token, or there is none.
     pub(super) is_admitted: bool,
     /// What waits for `EXEC`, if the client has said `MULTI`.
-    pub(super) queue: Option<Queue>,
+    pub(super) queue: Option<TransactionQueue>,
     peer: IpAddr,
     name: Box<[u8]>,
     library: [Box<[u8]>; 2],
@@ -39,7 +39,7 @@ impl Session {
     pub(super) fn new(id: u64, peer: IpAddr, token: Option<&Token>) -> Session {
         Session {
             id,
-            protocol: Protocol::default(),
+            protocol: RespVersion::default(),
             is_admitted: token.is_none(),
             queue: None,
             peer,
@@ -61,31 +61,39 @@ impl Session {
     }
 
     /// `AUTH [username] token`. The user's name is not looked at.
-    pub(super) fn auth<'a>(&mut self, args: Args<'a>, token: Option<&Token>) -> Result<(), Mistake<'a>> {
+    pub(super) fn auth<'a>(
+        &mut self,
+        args: Arguments<'a>,
+        token: Option<&Token>,
+    ) -> Result<(), CommandError<'a>> {
         match (args.get(1), args.get(2), args.get(3)) {
             (Some(secret), None, _) | (Some(_), Some(secret), None) => self.admit(secret, token),
-            _ => Err(Mistake::Arity(Entry::find(b"auth").expect("it is in the table"))),
+            _ => Err(CommandError::Arity(CommandEntry::find(b"auth").expect("it is in the table"))),
         }
     }
 
-    fn admit(&mut self, secret: &[u8], token: Option<&Token>) -> Result<(), Mistake<'static>> {
+    fn admit(&mut self, secret: &[u8], token: Option<&Token>) -> Result<(), CommandError<'static>> {
         match token {
-            None => Err(Mistake::NoPassword),
+            None => Err(CommandError::NoPassword),
             Some(token) if token.matches(secret) => {
                 self.is_admitted = true;
                 Ok(())
             }
-            Some(_) => Err(Mistake::WrongPass),
+            Some(_) => Err(CommandError::WrongPass),
         }
     }
 
     /// `HELLO [version [AUTH username token] [SETNAME name]]`. If anything is wrong with it, nothing changes.
-    pub(super) fn hello<'a>(&mut self, args: Args<'a>, token: Option<&Token>) -> Result<(), Mistake<'a>> {
+    pub(super) fn hello<'a>(
+        &mut self,
+        args: Arguments<'a>,
+        token: Option<&Token>,
+    ) -> Result<(), CommandError<'a>> {
         let protocol = match args.get(1) {
             None => self.protocol,
-            Some(b"2") => Protocol::Resp2,
-            Some(b"3") => Protocol::Resp3,
-            Some(_) => return Err(Mistake::NoProto),
+            Some(b"2") => RespVersion::Resp2,
+            Some(b"3") => RespVersion::Resp3,
+            Some(_) => return Err(CommandError::NoProto),
         };
         let (mut secret, mut name, mut at) = (None, None, 2);
         while let Some(word) = args.get(at) {
@@ -100,14 +108,14 @@ impl Session {
                 }
                 _ => {
                     let usage = "HELLO [2|3 [AUTH username password] [SETNAME clientname]]";
-                    return Err(Mistake::Syntax { near: Shown(word), usage });
+                    return Err(CommandError::Syntax { near: Shown(word), usage });
                 }
             }
         }
         let name = name.map(clean).transpose()?;
         match secret {
             Some(secret) => self.admit(secret, token)?,
-            None if !self.is_admitted => return Err(Mistake::NoAuthHello),
+            None if !self.is_admitted => return Err(CommandError::NoAuthHello),
             None => {}
         }
         self.protocol = protocol;
@@ -118,10 +126,14 @@ impl Session {
     }
 
     /// `CLIENT subcommand`.
-    pub(super) fn client<'a>(&mut self, args: Args<'a>, out: &mut Vec<u8>) -> Result<(), Mistake<'a>> {
-        let mut reply = Reply { out, protocol: self.protocol };
+    pub(super) fn client<'a>(
+        &mut self,
+        args: Arguments<'a>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), CommandError<'a>> {
+        let mut reply = ReplyWriter { out, protocol: self.protocol };
         let (word, first, second) = (args.get(1).unwrap_or_default(), args.get(2), args.get(3));
-        let unsupported = |what, instead| Err(Mistake::NotForClients { what, instead });
+        let unsupported = |what, instead| Err(CommandError::NotForClients { what, instead });
         if is(word, "id") {
             reply.integer(i64::try_from(self.id).unwrap_or(i64::MAX));
         } else if is(word, "getname") && self.name.is_empty() {
@@ -139,7 +151,7 @@ impl Session {
                 which if is(which, "lib-ver") => 1,
                 which => {
                     let usage = "CLIENT SETINFO LIB-NAME name, or LIB-VER version";
-                    return Err(Mistake::Syntax { near: Shown(which), usage });
+                    return Err(CommandError::Syntax { near: Shown(which), usage });
                 }
             };
             self.library[place] = clean(value)?.into();
@@ -158,7 +170,7 @@ impl Session {
             }
             reply.ok();
         } else {
-            return Err(Mistake::UnknownSubcommand {
+            return Err(CommandError::UnknownSubcommand {
                 command: "client",
                 found: Shown(word),
                 known: CLIENT_SUBCOMMANDS,
@@ -185,26 +197,30 @@ impl Session {
 }
 
 /// A name that can stand in a list: bytes that can be seen, and not too many.
-fn clean(name: &[u8]) -> Result<&[u8], Mistake<'static>> {
+fn clean(name: &[u8]) -> Result<&[u8], CommandError<'static>> {
     let is_clean = name.len() <= MAX_NAME_BYTES && name.iter().all(u8::is_ascii_graphic);
-    if is_clean { Ok(name) } else { Err(Mistake::BadName { most: MAX_NAME_BYTES }) }
+    if is_clean { Ok(name) } else { Err(CommandError::BadName { most: MAX_NAME_BYTES }) }
 }
 
 /// Commands that wait for `EXEC`.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct TransactionQueue {
     /// The commands, one behind the other, as lists.
     pub(super) bytes: Vec<u8>,
     pub(super) count: usize,
     /// Whether one of them could not be taken in: then none is carried out.
     pub(super) is_spoiled: bool,
     /// Held by those who have many.
-    place: Option<Place>,
+    place: Option<BodyPermit>,
 }
 
-impl Queue {
+impl TransactionQueue {
     /// Takes a command in.
-    pub(super) fn push(&mut self, args: Args<'_>, room: &Room) -> Result<(), Mistake<'static>> {
+    pub(super) fn push(
+        &mut self,
+        args: Arguments<'_>,
+        room: &BodyPermits,
+    ) -> Result<(), CommandError<'static>> {
         let bytes = self.bytes.len() + args.from(0).map(|arg| arg.len() + 16).sum::<usize>();
         if (self.count >= FEW_QUEUED || bytes > FEW_QUEUED_BYTES) && self.place.is_none() {
             self.place = room.place();
@@ -214,9 +230,9 @@ impl Queue {
             None => (FEW_QUEUED, FEW_QUEUED_BYTES),
         };
         if self.count >= most || bytes > most_bytes {
-            return Err(Mistake::TooMuchWaits);
+            return Err(CommandError::TooMuchWaits);
         }
-        let mut reply = Reply { out: &mut self.bytes, protocol: Protocol::Resp2 };
+        let mut reply = ReplyWriter { out: &mut self.bytes, protocol: RespVersion::Resp2 };
         // A command is written as a list of replies would be.
         reply.array(args.len());
         args.from(0).for_each(|arg| reply.bulk(arg));

@@ -1,39 +1,39 @@
 //! A clerk to talk to in tests, by a clock that stands still, and replies as a person would write them down.
 
-use super::clerk::{Clerk, Next, Office};
 use super::decode::Decoder;
-use crate::denials::DenialLog;
-use crate::http::Room;
+use super::executor::{AfterCommands, Executor, ExecutorShared};
+use crate::denial_log::DenialLog;
+use crate::http::BodyPermits;
 use crate::token::Token;
 use ratekeeper::rules::{RuleSet, read};
-use ratekeeper::{Cap, Gate, ManualClock, MemoryStore, Micros, Span};
+use ratekeeper::{Capacity, ManualClock, MemoryStore, Micros, RuleLimiter, Span};
 use std::net::Ipv4Addr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, Waker};
 
-pub(super) type TestOffice = Office<MemoryStore<Arc<ManualClock>>>;
+pub(super) type TestExecutor = ExecutorShared<MemoryStore<Arc<ManualClock>>>;
 
 /// An office with these rules, and its clock.
-pub(super) fn office(rules: &str, token: Option<&str>) -> (TestOffice, Arc<ManualClock>) {
+pub(super) fn office(rules: &str, token: Option<&str>) -> (TestExecutor, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_250_000)));
-    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(1000)).unwrap();
+    let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(1000)).unwrap();
     let rules = RuleSet::compile(&read(rules, Micros::EPOCH).spec.unwrap()).unwrap();
-    let office = Office {
-        gate: Gate::new(rules, store, Arc::clone(&clock)),
+    let office = ExecutorShared {
+        gate: RuleLimiter::new(rules, store, Arc::clone(&clock)),
         token: token.map(|text| Token::parse(text).unwrap()),
         denials: Arc::new(DenialLog::new(0)),
-        room: Room::default(),
+        room: BodyPermits::default(),
         connections: AtomicU64::new(0),
         started_at: Micros::new(1_700_000_000_000_000),
     };
     (office, clock)
 }
 
-impl TestOffice {
-    pub(super) fn clerk(&self) -> Clerk<'_, MemoryStore<Arc<ManualClock>>> {
-        Clerk::new(self, Ipv4Addr::LOCALHOST.into())
+impl TestExecutor {
+    pub(super) fn clerk(&self) -> Executor<'_, MemoryStore<Arc<ManualClock>>> {
+        Executor::new(self, Ipv4Addr::LOCALHOST.into())
     }
 }
 
@@ -46,14 +46,14 @@ pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Sends these bytes to a new connection, and gives all that it answers, and whether it is closed then.
-pub(super) fn told(office: &TestOffice, mut bytes: &[u8]) -> (String, bool) {
+pub(super) fn told(office: &TestExecutor, mut bytes: &[u8]) -> (String, bool) {
     let (mut clerk, mut decoder, mut told) = (office.clerk(), Decoder::default(), Vec::new());
     loop {
         let (taken, next) = now(clerk.answer(&mut decoder, bytes));
         bytes = &bytes[taken..];
         told.append(&mut clerk.out);
-        if next != Next::Batch {
-            return (String::from_utf8(told).unwrap(), next == Next::Close);
+        if next != AfterCommands::Batch {
+            return (String::from_utf8(told).unwrap(), next == AfterCommands::Close);
         }
     }
 }

@@ -4,12 +4,12 @@
 //! and again, so each thread remembers the last ones it worked out. How many different ones are kept is up to the store, which
 //! drops those that were used least recently: nothing is kept here for each.
 
-use super::commands::Entry;
-use super::decode::Args;
-use super::mistake::Mistake;
+use super::commands::CommandEntry;
+use super::decode::Arguments;
+use super::error::CommandError;
 use super::reply::Shown;
-use ratekeeper::rules::{Request, Verb};
-use ratekeeper::{Law, Limit, MAX_KEY_BYTES, Quota, Span};
+use ratekeeper::rules::{CheckRequest, Verb};
+use ratekeeper::{Algorithm, Limit, MAX_KEY_BYTES, Quota, Span};
 use std::cell::RefCell;
 
 /// The largest burst: a quantity above what fits can still be told from one that fits.
@@ -19,30 +19,30 @@ const REMEMBERED: usize = 64;
 
 /// What one call asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Throttle<'a> {
+pub(super) struct ThrottleCall<'a> {
     pub(super) key: &'a str,
     pub(super) cost: u32,
     pub(super) verb: Verb,
-    pub(super) terms: Terms,
+    pub(super) terms: ThrottleParams,
 }
 
 /// How much per how long, as a client writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Terms {
+pub(super) struct ThrottleParams {
     burst: i64,
     count: i64,
     period: i64,
 }
 
-impl<'a> Throttle<'a> {
+impl<'a> ThrottleCall<'a> {
     #[inline]
-    pub(super) fn read(args: Args<'a>) -> Result<Throttle<'a>, Mistake<'a>> {
+    pub(super) fn read(args: Arguments<'a>) -> Result<ThrottleCall<'a>, CommandError<'a>> {
         let quantity = match args.len() {
             5 => 1,
             6 => number("quantity", args, 5, "1")?,
             _ => return Err(wrong_arity(args.name())),
         };
-        let terms = Terms {
+        let terms = ThrottleParams {
             burst: number("max_burst", args, 2, "15")?,
             count: number("count_per_period", args, 3, "30")?,
             period: number("period", args, 4, "60")?,
@@ -54,22 +54,22 @@ impl<'a> Throttle<'a> {
             0 => Verb::Peek,
             1.. => Verb::Check,
         };
-        Ok(Throttle { key: key(args.get(1).unwrap_or_default())?, cost, verb, terms })
+        Ok(ThrottleCall { key: key(args.get(1).unwrap_or_default())?, cost, verb, terms })
     }
 
     /// The request that it stands for.
     #[inline]
-    pub(super) fn request(&self) -> Request<'a> {
-        Request { cost: self.cost, ..Request::new(self.key) }
+    pub(super) fn request(&self) -> CheckRequest<'a> {
+        CheckRequest { cost: self.cost, ..CheckRequest::new(self.key) }
     }
 }
 
-impl Terms {
+impl ThrottleParams {
     /// Has `use_it` look at the limit that these are.
     #[inline]
-    pub(super) fn with_limit<T>(self, use_it: impl FnOnce(&Limit) -> T) -> Result<T, Mistake<'static>> {
+    pub(super) fn with_limit<T>(self, use_it: impl FnOnce(&Limit) -> T) -> Result<T, CommandError<'static>> {
         thread_local! {
-            static LIMITS: RefCell<[Option<(Terms, Limit)>; REMEMBERED]> = const { RefCell::new([None; REMEMBERED]) };
+            static LIMITS: RefCell<[Option<(ThrottleParams, Limit)>; REMEMBERED]> = const { RefCell::new([None; REMEMBERED]) };
         }
         LIMITS.with_borrow_mut(|limits| {
             let place = &mut limits[self.place()];
@@ -83,7 +83,7 @@ impl Terms {
 
     /// Where a thread remembers the limit.
     fn place(self) -> usize {
-        let Terms { burst, count, period } = self;
+        let ThrottleParams { burst, count, period } = self;
         let mixed = burst.wrapping_mul(31).wrapping_add(count).wrapping_mul(31).wrapping_add(period);
         // The upper bits of such a product depend on all that went in.
         let spread = mixed.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
@@ -91,17 +91,17 @@ impl Terms {
     }
 
     #[cold]
-    fn limit(self) -> Result<Limit, Mistake<'static>> {
+    fn limit(self) -> Result<Limit, CommandError<'static>> {
         for (what, number, least) in
             [("max_burst", self.burst, 0), ("count_per_period", self.count, 1), ("period", self.period, 1)]
         {
             match number {
-                ..0 => return Err(Mistake::Negative { what, least }),
-                0 if least > 0 => return Err(Mistake::ZeroRate { what }),
+                ..0 => return Err(CommandError::Negative { what, least }),
+                0 if least > 0 => return Err(CommandError::ZeroRate { what }),
                 _ => {}
             }
         }
-        let most = |what, most: u64| move |_| Mistake::TooLarge { what, most };
+        let most = |what, most: u64| move |_| CommandError::TooLarge { what, most };
         let burst = u32::try_from(self.burst).ok().filter(|burst| *burst <= MAX_BURST);
         let capacity = burst.ok_or(()).map_err(most("max_burst", MAX_BURST.into()))? + 1;
         let longest = Span::MAX.get() / 1_000_000;
@@ -115,35 +115,35 @@ impl Terms {
         let quota =
             Quota::new(amount, Span::secs(period / common)).and_then(|quota| quota.with_burst(capacity));
         let quota = quota.expect("none of its numbers is zero");
-        Limit::new(Law::TokenBucket, quota).map_err(Mistake::Limit)
+        Limit::new(Algorithm::TokenBucket, quota).map_err(CommandError::Limit)
     }
 }
 
 /// A key as every edge has it: text, not empty, not too long.
 #[inline]
-pub(super) fn key(bytes: &[u8]) -> Result<&str, Mistake<'_>> {
+pub(super) fn key(bytes: &[u8]) -> Result<&str, CommandError<'_>> {
     match bytes.len() {
-        0 => Err(Mistake::NoKey),
-        1..=MAX_KEY_BYTES => std::str::from_utf8(bytes).map_err(|_| Mistake::NotText { what: "key" }),
-        bytes => Err(Mistake::LongKey { bytes }),
+        0 => Err(CommandError::NoKey),
+        1..=MAX_KEY_BYTES => std::str::from_utf8(bytes).map_err(|_| CommandError::NotText { what: "key" }),
+        bytes => Err(CommandError::LongKey { bytes }),
     }
 }
 
 #[cold]
-pub(super) fn wrong_arity<'a>(name: &[u8]) -> Mistake<'a> {
-    Mistake::Arity(Entry::find(name).expect("it was recognised by its name"))
+pub(super) fn wrong_arity<'a>(name: &[u8]) -> CommandError<'a> {
+    CommandError::Arity(CommandEntry::find(name).expect("it was recognised by its name"))
 }
 
 /// The argument at `index` as a whole number; `like` is an example of one.
 #[inline]
 fn number<'a>(
     what: &'static str,
-    args: Args<'a>,
+    args: Arguments<'a>,
     index: usize,
     like: &'static str,
-) -> Result<i64, Mistake<'a>> {
+) -> Result<i64, CommandError<'a>> {
     let bytes = args.get(index).unwrap_or_default();
-    whole(bytes).ok_or(Mistake::NotANumber { what, found: Shown(bytes), like })
+    whole(bytes).ok_or(CommandError::NotANumber { what, found: Shown(bytes), like })
 }
 
 /// Reads a whole number, with a sign if it has one.

@@ -47,11 +47,11 @@ fn write(folder: &TempDir, name: &str, text: &str) -> PathBuf {
 }
 
 /// A folder in which `ca` has signed `server.crt` with `server.key`.
-fn server(ca: &Authority) -> (TempDir, TlsFiles) {
+fn server(ca: &Authority) -> (TempDir, ListenerTlsFiles) {
     let folder = tempfile::tempdir().unwrap();
     write(&folder, "ca.crt", &ca.pem);
     let (cert, key) = ca.write_pair(&folder, "server");
-    (folder, TlsFiles { cert, key, client_ca: None })
+    (folder, ListenerTlsFiles { cert, key, client_ca: None })
 }
 
 /// A client that trusts the authority in a file and shows a certificate, perhaps.
@@ -64,7 +64,7 @@ fn client(ca: &Path, identity: Option<&(PathBuf, PathBuf)>) -> TlsConnector {
 
 type Pair = (io::Result<TlsStream<DuplexStream>>, io::Result<client::TlsStream<DuplexStream>>);
 
-async fn shake_hands(tls: &Tls, connector: &TlsConnector) -> Pair {
+async fn shake_hands(tls: &ListenerTls, connector: &TlsConnector) -> Pair {
     let (near, far) = duplex(64 * 1024);
     let name = ServerName::try_from("localhost").unwrap();
     tokio::join!(tls.accept(near), connector.connect(name, far))
@@ -72,7 +72,7 @@ async fn shake_hands(tls: &Tls, connector: &TlsConnector) -> Pair {
 
 /// Shakes hands and sends a word each way.
 async fn talk(
-    tls: &Tls,
+    tls: &ListenerTls,
     connector: &TlsConnector,
 ) -> (TlsStream<DuplexStream>, client::TlsStream<DuplexStream>) {
     let (server, client) = shake_hands(tls, connector).await;
@@ -99,7 +99,7 @@ fn shown(client: &client::TlsStream<DuplexStream>) -> Vec<u8> {
 async fn a_client_that_trusts_the_authority_is_let_in_and_speaks_http_2() {
     let ca = Authority::new("servers");
     let (folder, files) = server(&ca);
-    let tls = Tls::load(&files).unwrap();
+    let tls = ListenerTls::load(&files).unwrap();
     assert_eq!(tls.files().collect::<Vec<_>>(), [&files.cert, &files.key]);
     let (server, client) = talk(&tls, &client(&folder.path().join("ca.crt"), None)).await;
     assert_eq!(server.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
@@ -111,7 +111,7 @@ async fn a_client_that_trusts_another_authority_stays_out() {
     let (_folder, files) = server(&Authority::new("servers"));
     let other = tempfile::tempdir().unwrap();
     let other_ca = write(&other, "ca.crt", &Authority::new("others").pem);
-    let (server, client) = shake_hands(&Tls::load(&files).unwrap(), &client(&other_ca, None)).await;
+    let (server, client) = shake_hands(&ListenerTls::load(&files).unwrap(), &client(&other_ca, None)).await;
     assert!(server.is_err());
     assert!(client.unwrap_err().to_string().contains("UnknownIssuer"));
 }
@@ -120,7 +120,7 @@ async fn a_client_that_trusts_another_authority_stays_out() {
 async fn a_reload_is_for_new_connections_and_leaves_old_ones_alone() {
     let ca = Authority::new("servers");
     let (folder, files) = server(&ca);
-    let tls = Tls::load(&files).unwrap();
+    let tls = ListenerTls::load(&files).unwrap();
     let connector = client(&folder.path().join("ca.crt"), None);
     let (mut old_server, mut old) = talk(&tls, &connector).await;
     ca.write_pair(&folder, "server");
@@ -136,7 +136,7 @@ async fn a_reload_is_for_new_connections_and_leaves_old_ones_alone() {
 async fn a_reload_that_fails_changes_nothing() {
     let ca = Authority::new("servers");
     let (folder, files) = server(&ca);
-    let tls = Tls::load(&files).unwrap();
+    let tls = ListenerTls::load(&files).unwrap();
     let connector = client(&folder.path().join("ca.crt"), None);
     let (_server, before) = talk(&tls, &connector).await;
     // Renewed by halves: the certificate is there, its key is not yet.
@@ -152,7 +152,7 @@ async fn a_reload_that_fails_changes_nothing() {
 }
 
 /// Under TLS 1.3 the client is done before the server has seen its certificate, and learns of a refusal as it reads.
-async fn is_refused(tls: &Tls, connector: &TlsConnector) -> bool {
+async fn is_refused(tls: &ListenerTls, connector: &TlsConnector) -> bool {
     let (server, client) = shake_hands(tls, connector).await;
     let Err(_) = server else { return false };
     let heard = match client {
@@ -170,7 +170,7 @@ async fn where_clients_need_a_certificate_only_those_of_the_right_authority_are_
     let (folder, mut files) = server(&ca);
     let client_ca = write(&folder, "clients.crt", &clients.pem);
     files.client_ca = Some(client_ca);
-    let tls = Tls::load(&files).unwrap();
+    let tls = ListenerTls::load(&files).unwrap();
     assert_eq!(tls.files().count(), 3);
     let trusted = folder.path().join("ca.crt");
     let (known, unknown) = (clients.write_pair(&folder, "known"), others.write_pair(&folder, "unknown"));
@@ -189,7 +189,7 @@ async fn where_clients_need_a_certificate_only_those_of_the_right_authority_are_
 #[tokio::test(start_paused = true)]
 async fn a_client_that_says_nothing_is_given_up_on() {
     let (_folder, files) = server(&Authority::new("servers"));
-    let tls = Tls::load(&files).unwrap();
+    let tls = ListenerTls::load(&files).unwrap();
     let (near, _far) = duplex(1024);
     let begun = tokio::time::Instant::now();
     let error = tls.accept(near).await.unwrap_err();
@@ -199,7 +199,7 @@ async fn a_client_that_says_nothing_is_given_up_on() {
 #[tokio::test]
 async fn a_client_that_speaks_something_else_is_an_error() {
     let (_folder, files) = server(&Authority::new("servers"));
-    let tls = Tls::load(&files).unwrap();
+    let tls = ListenerTls::load(&files).unwrap();
     let (near, mut far) = duplex(1024);
     far.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
     assert_eq!(tls.accept(near).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
@@ -207,11 +207,11 @@ async fn a_client_that_speaks_something_else_is_an_error() {
 
 /// Changes one of the files, and gives what is said of it then.
 #[track_caller]
-fn refused(change: impl FnOnce(&TempDir, &mut TlsFiles), said: &str) {
+fn refused(change: impl FnOnce(&TempDir, &mut ListenerTlsFiles), said: &str) {
     let ca = Authority::new("servers");
     let (folder, mut files) = server(&ca);
     change(&folder, &mut files);
-    let error = Tls::load(&files).unwrap_err();
+    let error = ListenerTls::load(&files).unwrap_err();
     let shown = match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),

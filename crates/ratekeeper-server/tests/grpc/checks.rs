@@ -2,7 +2,7 @@
 
 use crate::generated::ratekeeper::v1::{CheckBatchRequest, CheckRequest, CheckResponse, Reason};
 use crate::server::{BEGINNING, Server, check};
-use ratekeeper_server::{ApiOptions, Setup};
+use ratekeeper_server::{ApiOptions, ServerSetup};
 use std::collections::HashMap;
 use tonic::{Code, Status};
 
@@ -108,9 +108,10 @@ async fn a_batch_is_decided_in_order() {
 async fn a_batch_with_a_flaw_takes_nothing() {
     for emergency in [false, true] {
         let api = ApiOptions { max_batch: 3, ..ApiOptions::default() };
-        let server = Server::start_with("default: {limit: 3/h}", |setup| Setup { api, ..setup }).await;
+        let server = Server::start_with("default: {limit: 3/h}", |setup| ServerSetup { api, ..setup }).await;
         if emergency {
-            let limit = ratekeeper::Limit::new(ratekeeper::Law::TokenBucket, "3/h".parse().unwrap()).unwrap();
+            let limit =
+                ratekeeper::Limit::new(ratekeeper::Algorithm::TokenBucket, "3/h".parse().unwrap()).unwrap();
             server.gate.emergency().switch_on(limit);
         }
         let mut client = server.client().await;

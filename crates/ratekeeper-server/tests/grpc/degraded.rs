@@ -8,7 +8,7 @@ use crate::generated::envoy::service::ratelimit::v3::rate_limit_service_client::
 use crate::generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::generated::ratekeeper::v1::rate_limiter_client::RateLimiterClient;
 use crate::generated::ratekeeper::v1::{CheckRequest, CheckResponse, Reason};
-use ratekeeper_server::{Door, Setup, serve};
+use ratekeeper_server::{BoundSocket, ServerSetup, serve};
 use std::future::pending;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -17,9 +17,9 @@ use tonic::transport::{Channel, Endpoint};
 async fn start() -> Channel {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (http, grpc) = (None, Some(Door { listener, tls: None }));
+    let (http, grpc) = (None, Some(BoundSocket { listener, tls: None }));
     let nowhere = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let setup = Setup { http, grpc, ..Setup::http(nowhere) };
+    let setup = ServerSetup { http, grpc, ..ServerSetup::http(nowhere) };
     tokio::spawn(serve(alone::gate(RULES), setup, mpsc::channel(1).1, pending()));
     Endpoint::new(format!("http://{address}")).unwrap().connect().await.unwrap()
 }

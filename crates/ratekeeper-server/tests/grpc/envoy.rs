@@ -12,8 +12,8 @@ use crate::generated::envoy::service::ratelimit::v3::rate_limit_service_client::
 use crate::generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::generated::envoy::r#type::v3::RateLimitUnit;
 use crate::server::Server;
-use ratekeeper::{Law, Limit};
-use ratekeeper_server::{ApiOptions, FieldProfile, Setup};
+use ratekeeper::{Algorithm, Limit};
+use ratekeeper_server::{ApiOptions, FieldProfile, ServerSetup};
 use serde_json::json;
 use tonic::transport::Channel;
 
@@ -135,7 +135,7 @@ async fn a_refusal_says_when_to_come_back_in_headers_and_body() {
 async fn the_header_profile_is_that_of_the_api() {
     let fields = FieldProfile { legacy: None, ietf: false, draft_7: false, draft_6: false };
     let api = ApiOptions { fields, ..ApiOptions::default() };
-    let server = Server::start_with(RULES, |setup| Setup { api, ..setup }).await;
+    let server = Server::start_with(RULES, |setup| ServerSetup { api, ..setup }).await;
     let mut client = server.envoy().await;
     let said = ask(&mut client, vec![descriptor("plan=free, user=alice")]).await;
     assert_eq!(said.response_headers_to_add, []);
@@ -205,7 +205,7 @@ async fn a_call_with_more_limits_than_a_group_takes_nothing_if_it_is_refused() {
 #[tokio::test]
 async fn in_an_emergency_a_call_counts_once_by_its_address() {
     let server = Server::start(RULES).await;
-    server.gate.emergency().switch_on(Limit::new(Law::TokenBucket, "2/h".parse().unwrap()).unwrap());
+    server.gate.emergency().switch_on(Limit::new(Algorithm::TokenBucket, "2/h".parse().unwrap()).unwrap());
     let mut client = server.envoy().await;
     let of = |address: &str| {
         vec![descriptor("plan=free, user=alice"), descriptor(&format!("remote_address={address}"))]

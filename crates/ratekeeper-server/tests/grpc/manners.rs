@@ -3,8 +3,8 @@
 use crate::generated::ratekeeper::v1::rate_limiter_client::RateLimiterClient;
 use crate::raw::{Connection, call, framed};
 use crate::server::{Server, check};
-use ratekeeper_server::tls::{Tls, TlsFiles, authorities, client_config};
-use ratekeeper_server::{Door, Setup};
+use ratekeeper_server::tls::{ListenerTls, ListenerTlsFiles, authorities, client_config};
+use ratekeeper_server::{BoundSocket, ServerSetup};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,7 @@ async fn health_is_told_without_a_token_until_the_server_stops() {
 #[tokio::test]
 async fn while_load_balancers_look_elsewhere_calls_are_answered_and_health_says_no() {
     let drain_delay = Duration::from_millis(500);
-    let mut server = Server::start_with(RULES, |setup| Setup { drain_delay, ..setup }).await;
+    let mut server = Server::start_with(RULES, |setup| ServerSetup { drain_delay, ..setup }).await;
     let mut health = HealthClient::new(server.channel().await);
     server.stop();
     let mut watch = health.watch(service("")).await.unwrap().into_inner();
@@ -273,9 +273,10 @@ async fn a_stop_finishes_what_has_begun_and_lets_nobody_else_in() {
 async fn over_tls_clients_agree_on_http_2() {
     let folder = tempfile::tempdir().unwrap();
     let files = certify(folder.path());
-    let tls = Some(Arc::new(Tls::load(&files).unwrap()));
-    let encrypted = |door: Option<Door>| door.map(|door| Door { tls, ..door });
-    let server = Server::start_with(RULES, |setup| Setup { grpc: encrypted(setup.grpc), ..setup }).await;
+    let tls = Some(Arc::new(ListenerTls::load(&files).unwrap()));
+    let encrypted = |door: Option<BoundSocket>| door.map(|door| BoundSocket { tls, ..door });
+    let server =
+        Server::start_with(RULES, |setup| ServerSetup { grpc: encrypted(setup.grpc), ..setup }).await;
     let mut config = client_config(authorities(&folder.path().join("ca.crt")).unwrap(), None).unwrap();
     config.alpn_protocols = vec![b"h2".to_vec()];
     let connector = Secure(TlsConnector::from(Arc::new(config)));
@@ -287,7 +288,7 @@ async fn over_tls_clients_agree_on_http_2() {
 }
 
 /// An authority and a certificate of 127.0.0.1 that it has signed.
-fn certify(folder: &Path) -> TlsFiles {
+fn certify(folder: &Path) -> ListenerTlsFiles {
     let mut params = CertificateParams::new([]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
@@ -298,7 +299,7 @@ fn certify(folder: &Path) -> TlsFiles {
     let (cert, path) = (folder.join("server.crt"), folder.join("server.key"));
     fs::write(&cert, signed.pem()).unwrap();
     fs::write(&path, key.serialize_pem()).unwrap();
-    TlsFiles { cert, key: path, client_ca: None }
+    ListenerTlsFiles { cert, key: path, client_ca: None }
 }
 
 /// Connects over TLS.

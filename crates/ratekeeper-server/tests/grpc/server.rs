@@ -4,8 +4,8 @@ use crate::generated::envoy::service::ratelimit::v3::rate_limit_service_client::
 use crate::generated::ratekeeper::v1::CheckRequest;
 use crate::generated::ratekeeper::v1::rate_limiter_client::RateLimiterClient;
 use ratekeeper::rules::{RuleSet, read};
-use ratekeeper::{Cap, Gate, ManualClock, MemoryStore, Micros};
-use ratekeeper_server::{ApiOptions, Door, Setup, serve};
+use ratekeeper::{Capacity, ManualClock, MemoryStore, Micros, RuleLimiter};
+use ratekeeper_server::{ApiOptions, BoundSocket, ServerSetup, serve};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 
-pub(crate) type TestGate = Gate<MemoryStore<Arc<ManualClock>>>;
+pub(crate) type TestGate = RuleLimiter<MemoryStore<Arc<ManualClock>>>;
 
 /// When the clock of a test begins: on a full minute.
 pub(crate) const BEGINNING: u64 = 1_700_000_040;
@@ -33,18 +33,18 @@ impl Server {
         Server::start_with(rules, |setup| setup).await
     }
 
-    pub(crate) async fn start_with(rules: &str, change: impl FnOnce(Setup) -> Setup) -> Server {
+    pub(crate) async fn start_with(rules: &str, change: impl FnOnce(ServerSetup) -> ServerSetup) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let clock = Arc::new(ManualClock::new(Micros::new(BEGINNING * 1_000_000)));
-        let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100_000)).unwrap();
+        let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100_000)).unwrap();
         let review = read(rules, Micros::EPOCH);
         let spec = review.spec.unwrap_or_else(|| panic!("{:#?}", review.complaints));
-        let gate = Gate::new(RuleSet::compile(&spec).unwrap(), store, Arc::clone(&clock));
-        let (http, grpc) = (None, Some(Door { listener, tls: None }));
+        let gate = RuleLimiter::new(RuleSet::compile(&spec).unwrap(), store, Arc::clone(&clock));
+        let (http, grpc) = (None, Some(BoundSocket { listener, tls: None }));
         // Only to have all the rest: this port is closed at once.
         let nowhere = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let setup = change(Setup { http, grpc, ..Setup::http(nowhere) });
+        let setup = change(ServerSetup { http, grpc, ..ServerSetup::http(nowhere) });
         let (stop, stopped) = oneshot::channel();
         let stopped = async { stopped.await.unwrap_or_default() };
         let serving = tokio::spawn(serve(gate.clone(), setup, mpsc::channel(1).1, stopped));
@@ -54,7 +54,7 @@ impl Server {
     pub(crate) async fn start_asking_for(token: &str) -> Server {
         let token = Some(ratekeeper_server::Token::parse(token).unwrap());
         let api = ApiOptions { token, ..ApiOptions::default() };
-        Server::start_with("default: {limit: 5/h}", |setup| Setup { api, ..setup }).await
+        Server::start_with("default: {limit: 5/h}", |setup| ServerSetup { api, ..setup }).await
     }
 
     /// Has it stop.

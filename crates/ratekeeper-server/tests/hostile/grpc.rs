@@ -10,7 +10,7 @@ use h2::SendStream;
 use h2::client::SendRequest;
 use hyper::Request;
 use hyper::body::Bytes;
-use ratekeeper_server::{Door, Setup, serve};
+use ratekeeper_server::{BoundSocket, ServerSetup, serve};
 use std::future::{pending, poll_fn};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -44,7 +44,11 @@ impl Port {
         };
         let (listener, gate) = (bind(), gate(RULES).0);
         let address = listener.local_addr().unwrap();
-        let setup = Setup { http: None, grpc: Some(Door { listener, tls: None }), ..Setup::http(bind()) };
+        let setup = ServerSetup {
+            http: None,
+            grpc: Some(BoundSocket { listener, tls: None }),
+            ..ServerSetup::http(bind())
+        };
         threads.spawn(serve(gate.clone(), setup, mpsc::channel(1).1, pending()));
         Port { address, gate, threads: Some(threads) }
     }
@@ -181,8 +185,10 @@ fn messages_that_are_none() {
                 assert!(is_well, "{path} {index}: {code:?}");
             }
         }
-        let victim =
-            port.gate.ask(ratekeeper::rules::Verb::Peek, &ratekeeper::rules::Request::new("victim")).await;
+        let victim = port
+            .gate
+            .ask(ratekeeper::rules::Verb::Peek, &ratekeeper::rules::CheckRequest::new("victim"))
+            .await;
         assert_eq!(victim.verdict(0).decision().remaining(), 1_000_000_000, "nothing was taken");
         port.answers().await;
     });

@@ -1,8 +1,8 @@
 //! A RESP port in this process, and a client that sees every byte.
 
 use ratekeeper::rules::{RuleSet, read};
-use ratekeeper::{Cap, Gate, MemoryStore, Micros, SystemClock};
-use ratekeeper_server::{Setup, Token, serve};
+use ratekeeper::{Capacity, MemoryStore, Micros, RuleLimiter, SystemClock};
+use ratekeeper_server::{ServerSetup, Token, serve};
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,10 +18,10 @@ pub(crate) async fn serve_until(
 ) -> (SocketAddr, impl Future<Output = ()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let store = MemoryStore::with(SystemClock::new(), Cap::keys(100_000)).unwrap();
+    let store = MemoryStore::with(SystemClock::new(), Capacity::keys(100_000)).unwrap();
     let rules = RuleSet::compile(&read(RULES, Micros::EPOCH).spec.unwrap()).unwrap();
-    let gate = Gate::new(rules, store, SystemClock::new());
-    let mut setup = Setup::http(listener);
+    let gate = RuleLimiter::new(rules, store, SystemClock::new());
+    let mut setup = ServerSetup::http(listener);
     setup.resp = setup.http.take();
     setup.api.token = token.map(|text| Token::parse(text).unwrap());
     let serving = tokio::spawn(serve(gate, setup, mpsc::channel(1).1, stop));

@@ -2,11 +2,12 @@
 
 use ratekeeper::rules::{RuleSet, read};
 use ratekeeper::{
-    BreakerState, Cap, Draws, Drift, Durations, Failure, FailureCounts, FailureMode, Gate, KeyLease, KeyRef,
-    LeaseCounts, Limit, ManualClock, MemoryStats, MemoryStore, Micros, PermitId, Scope, ServerReport, Store,
-    StoreCounts, StoreErrorCause, StoreErrorCounts, StoreHealth, StoreReport, Topology,
+    BreakerState, Capacity, ClockDrift, Draws, DurationHistogram, FailureMode, KeyLease, KeyRef, LeaseCounts,
+    Limit, ManualClock, MemoryStats, MemoryStore, Micros, PermitId, RuleLimiter, Scope, ServerReport, Store,
+    StoreCounts, StoreErrorCause, StoreErrorCounts, StoreFailure, StoreFailureCounts, StoreHealth,
+    StoreReport, Topology,
 };
-use ratekeeper_server::Keeping;
+use ratekeeper_server::StoreMaintenance;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +16,12 @@ use std::time::Duration;
 pub(crate) struct Alone(MemoryStore<Arc<ManualClock>>);
 
 /// A gate with these rules and without a store.
-pub(crate) fn gate(rules: &str) -> Gate<Alone> {
+pub(crate) fn gate(rules: &str) -> RuleLimiter<Alone> {
     let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
-    let memory = MemoryStore::with(Arc::clone(&clock), Cap::keys(1_000)).unwrap();
+    let memory = MemoryStore::with(Arc::clone(&clock), Capacity::keys(1_000)).unwrap();
     let review = read(rules, Micros::EPOCH);
     let spec = review.spec.unwrap_or_else(|| panic!("{:#?}", review.complaints));
-    Gate::new(RuleSet::compile(&spec).unwrap(), Alone(memory), clock)
+    RuleLimiter::new(RuleSet::compile(&spec).unwrap(), Alone(memory), clock)
 }
 
 /// A rule for each way to go without a store, and what comes with requests fails open.
@@ -36,7 +37,7 @@ impl Store for Alone {
     async fn draw(&self, draws: &mut Draws) {
         let asked = draws.clone();
         for group in 0..draws.len() {
-            draws.fail(group, Failure::Timeout);
+            draws.fail(group, StoreFailure::Timeout);
             for (draw, asked_of) in draws.group_mut(group).iter_mut().zip(asked.group(group)) {
                 if draw.terms().on_failure == FailureMode::Local {
                     let (key, scope) = (asked.key(asked_of), draw.scope());
@@ -53,7 +54,7 @@ impl Store for Alone {
     fn release(&self, _: KeyRef<'_>, _: Scope, _: &Limit, _: PermitId) {}
 }
 
-impl Keeping for Alone {
+impl StoreMaintenance for Alone {
     async fn keep(&self) {
         std::future::pending::<()>().await;
     }
@@ -65,9 +66,9 @@ impl Keeping for Alone {
 
 impl StoreHealth for Alone {
     fn health(&self) -> Option<StoreReport> {
-        let mut calls = Durations::default();
+        let mut calls = DurationHistogram::default();
         for nanos in [100_000, 200_000, 900_000] {
-            calls.counts[Durations::bucket(nanos)] += 1;
+            calls.counts[DurationHistogram::bucket(nanos)] += 1;
             calls.sum_nanos += nanos;
         }
         let server = ServerReport {
@@ -81,9 +82,9 @@ impl StoreHealth for Alone {
             has_script: true,
             eviction_policy: Some("allkeys-lru".to_owned()),
             may_forget: true,
-            drift: Some(Drift::Behind(Duration::from_millis(250))),
+            drift: Some(ClockDrift::Behind(Duration::from_millis(250))),
             calls,
-            failures: FailureCounts { timeout: 3, ..FailureCounts::default() },
+            failures: StoreFailureCounts { timeout: 3, ..StoreFailureCounts::default() },
             errors: StoreErrorCounts::default(),
             reconnects: 2,
             script_loads: 1,
@@ -100,8 +101,8 @@ impl StoreHealth for Alone {
             eviction_policy: None,
             may_forget: false,
             drift: None,
-            calls: Durations::default(),
-            failures: FailureCounts { unreachable: 7, ..FailureCounts::default() },
+            calls: DurationHistogram::default(),
+            failures: StoreFailureCounts { unreachable: 7, ..StoreFailureCounts::default() },
             errors: StoreErrorCounts::count(
                 |cause| {
                     if cause == StoreErrorCause::Unreachable { 5 } else { 0 }

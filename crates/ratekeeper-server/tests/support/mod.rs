@@ -1,9 +1,9 @@
 //! A server in this process, on threads of its own and by a clock that stands still, and a client that sees every byte.
 
 use ratekeeper::rules::{RuleSet, read};
-use ratekeeper::{Cap, Gate, ManualClock, MemoryStore, Micros};
-use ratekeeper_server::feed::Feed;
-use ratekeeper_server::{Setup, serve};
+use ratekeeper::{Capacity, ManualClock, MemoryStore, Micros, RuleLimiter};
+use ratekeeper_server::rule_source::RuleSource;
+use ratekeeper_server::{ServerSetup, serve};
 use std::future::pending;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
-pub(crate) type TestGate = Gate<MemoryStore<Arc<ManualClock>>>;
+pub(crate) type TestGate = RuleLimiter<MemoryStore<Arc<ManualClock>>>;
 
 /// A gate with these rules, and the clock that it and its store go by.
 pub(crate) fn gate(rules: &str) -> (TestGate, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
-    let store = MemoryStore::with(Arc::clone(&clock), Cap::keys(100_000)).unwrap();
-    (Gate::new(compile(rules), store, Arc::clone(&clock)), clock)
+    let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100_000)).unwrap();
+    (RuleLimiter::new(compile(rules), store, Arc::clone(&clock)), clock)
 }
 
 /// A running server. Its threads end with it.
@@ -34,9 +34,9 @@ impl Server {
         let threads = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let listener = threads.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let feed =
-            threads.block_on(async { Feed::new(file, ratekeeper::FailureMode::default(), Micros::EPOCH) });
-        let setup = Setup { feed, ..Setup::http(listener) };
+        let feed = threads
+            .block_on(async { RuleSource::new(file, ratekeeper::FailureMode::default(), Micros::EPOCH) });
+        let setup = ServerSetup { feed, ..ServerSetup::http(listener) };
         threads.spawn(serve(gate, setup, reloads, pending()));
         Server { address, threads: Some(threads) }
     }

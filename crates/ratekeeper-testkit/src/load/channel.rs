@@ -1,7 +1,7 @@
 //! A connection over which one client asks, in one of the languages.
 
-use super::Verdict;
-use crate::servers::{Connection, Reply, connect};
+use super::AnswerKind;
+use crate::servers::{RespClient, RespReply, connect};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -17,14 +17,14 @@ pub enum Target {
 
 /// What was said to one request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
-    pub(super) verdict: Verdict,
+pub(super) struct ChannelReply {
+    pub(super) verdict: AnswerKind,
     pub(super) is_degraded: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Channel {
-    Resp(Connection),
+    Resp(RespClient),
     Http(BufReader<TcpStream>),
 }
 
@@ -32,7 +32,7 @@ impl Channel {
     pub(super) fn open(target: &Target, patience: Duration) -> io::Result<Channel> {
         match target {
             Target::Resp(address) => {
-                Connection::over_tcp(connect(address, patience)?, patience).map(Channel::Resp)
+                RespClient::over_tcp(connect(address, patience)?, patience).map(Channel::Resp)
             }
             Target::Http(address) => {
                 let stream = connect(address, patience)?;
@@ -51,7 +51,7 @@ impl Channel {
     }
 
     /// Reads one answer. One that is no decision is an error.
-    pub(super) fn read(&mut self) -> io::Result<Heard> {
+    pub(super) fn read(&mut self) -> io::Result<ChannelReply> {
         match self {
             Channel::Resp(connection) => read_resp(&connection.read()?),
             Channel::Http(stream) => read_http(stream),
@@ -59,21 +59,21 @@ impl Channel {
     }
 }
 
-fn read_resp(reply: &Reply) -> io::Result<Heard> {
+fn read_resp(reply: &RespReply) -> io::Result<ChannelReply> {
     if let Some(error) = reply.error() {
         return Err(io::Error::other(error.to_owned()));
     }
-    let verdict = match reply.array().first().map(Reply::integer) {
-        Some(0) => Verdict::Allowed,
-        Some(1) => Verdict::Denied,
+    let verdict = match reply.array().first().map(RespReply::integer) {
+        Some(0) => AnswerKind::Allowed,
+        Some(1) => AnswerKind::Denied,
         _ => return Err(io::Error::other(format!("{reply:?} is no decision"))),
     };
     // No limit holds less than one unit. What a share decided can't be told from what the whole limit did.
-    let is_degraded = matches!(reply.array().get(1), Some(Reply::Integer(..1)));
-    Ok(Heard { verdict, is_degraded })
+    let is_degraded = matches!(reply.array().get(1), Some(RespReply::Integer(..1)));
+    Ok(ChannelReply { verdict, is_degraded })
 }
 
-fn read_http(stream: &mut BufReader<TcpStream>) -> io::Result<Heard> {
+fn read_http(stream: &mut BufReader<TcpStream>) -> io::Result<ChannelReply> {
     let (mut head, mut length, mut is_degraded) = (String::new(), 0, false);
     loop {
         head.clear();
@@ -94,9 +94,9 @@ fn read_http(stream: &mut BufReader<TcpStream>) -> io::Result<Heard> {
     stream.read_exact(&mut body)?;
     let body = String::from_utf8_lossy(&body);
     let verdict = match (body.contains(r#""allowed":true"#), body.contains(r#""allowed":false"#)) {
-        (true, false) => Verdict::Allowed,
-        (false, true) => Verdict::Denied,
+        (true, false) => AnswerKind::Allowed,
+        (false, true) => AnswerKind::Denied,
         _ => return Err(io::Error::other(format!("{body:?} is no decision"))),
     };
-    Ok(Heard { verdict, is_degraded })
+    Ok(ChannelReply { verdict, is_degraded })
 }

@@ -7,16 +7,16 @@ const SEED: u64 = 1;
 
 /// Which of some keys a request is for.
 #[derive(Clone, Debug)]
-pub(super) enum Keys {
+pub(super) enum KeyChoice {
     /// So many, which take turns.
     InTurn(u64),
     /// As often as their places among the most popular say: for each key the share of all requests up to it.
     Zipf(Vec<f64>),
 }
 
-impl Keys {
+impl KeyChoice {
     /// So many keys, the second half as popular as the first, the third a third, as words and clients are.
-    pub(super) fn zipf(count: u32) -> Keys {
+    pub(super) fn zipf(count: u32) -> KeyChoice {
         let weights = (1..=count.max(1)).map(|place| 1.0 / f64::from(place));
         let mut upto: Vec<f64> = weights
             .scan(0.0, |sum, weight| {
@@ -26,14 +26,14 @@ impl Keys {
             .collect();
         let all = upto.last().copied().unwrap_or(1.0);
         upto.iter_mut().for_each(|sum| *sum /= all);
-        Keys::Zipf(upto)
+        KeyChoice::Zipf(upto)
     }
 
     /// The key of the request with this number.
     pub(super) fn pick(&self, number: u64) -> u64 {
         match self {
-            Keys::InTurn(count) => number % count,
-            Keys::Zipf(upto) => {
+            KeyChoice::InTurn(count) => number % count,
+            KeyChoice::Zipf(upto) => {
                 let chance = chance(SEED, number);
                 let place = upto.partition_point(|sum| *sum <= chance).min(upto.len() - 1);
                 u64::try_from(place).expect("there are as many keys as a u32 can count")
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn the_first_key_is_asked_for_twice_as_often_as_the_second() {
-        let keys = Keys::zipf(1000);
+        let keys = KeyChoice::zipf(1000);
         let mut counts = [0_u32; 1000];
         for number in 0..100_000 {
             counts[usize::try_from(keys.pick(number)).unwrap()] += 1;

@@ -3,8 +3,8 @@
 //! What is owed at a time is the largest excess over the rate of any stretch that ends there, which needs no state
 //! but the arrivals themselves.
 
-use super::Slow;
-use ratekeeper_core::{Law, Leak, Limit, MOST_BACK, Micros, PermitId, Span};
+use super::AlgorithmModel;
+use ratekeeper_core::{Algorithm, Leak, Limit, MOST_BACK, Micros, PermitId, Span};
 
 #[derive(Clone)]
 pub(super) struct Arrivals {
@@ -43,8 +43,8 @@ impl Rate {
             let common = gcd(amount, ticks);
             if burst * (ticks / common) + amount / common < 1 << 53 {
                 let keeps = match limit.law() {
-                    Law::TokenBucket => Keeps::Tokens,
-                    Law::LeakyBucket(Leak::Queue) => Keeps::Queue,
+                    Algorithm::TokenBucket => Keeps::Tokens,
+                    Algorithm::LeakyBucket(Leak::Queue) => Keeps::Queue,
                     _ => Keeps::Debt,
                 };
                 return Rate { tick, unit: ticks / common, amount: amount / common, burst, keeps };
@@ -92,7 +92,7 @@ impl Arrivals {
     }
 }
 
-impl Slow for Arrivals {
+impl AlgorithmModel for Arrivals {
     /// If the clock was set back too far, everything happened so much earlier that the last of it is now.
     fn settle(&mut self, now: Micros) {
         let (now, seen) = (u128::from(now.get()) / self.rate.tick, self.tick(Micros::EPOCH));
@@ -147,7 +147,7 @@ impl Slow for Arrivals {
         self.begin_again(owed, tick);
     }
 
-    fn copy(&self) -> Box<dyn Slow> {
+    fn copy(&self) -> Box<dyn AlgorithmModel> {
         Box::new(self.clone())
     }
 }

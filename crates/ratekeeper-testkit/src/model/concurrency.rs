@@ -1,17 +1,17 @@
 //! The concurrency limit: a list of who is inside and until when.
 
-use super::Slow;
+use super::AlgorithmModel;
 use ratekeeper_core::{Limit, Micros, PermitId};
 
 #[derive(Clone)]
-pub(super) struct Places {
+pub(super) struct HeldPermits {
     limit: Limit,
     inside: Vec<(PermitId, u32, Micros)>,
 }
 
-impl Places {
-    pub(super) fn new(limit: &Limit) -> Places {
-        Places { limit: *limit, inside: Vec::new() }
+impl HeldPermits {
+    pub(super) fn new(limit: &Limit) -> HeldPermits {
+        HeldPermits { limit: *limit, inside: Vec::new() }
     }
 
     fn used(&self, now: Micros) -> u64 {
@@ -19,7 +19,7 @@ impl Places {
     }
 }
 
-impl Slow for Places {
+impl AlgorithmModel for HeldPermits {
     fn settle(&mut self, now: Micros) {
         self.inside.retain(|(_, _, until)| *until > now);
     }
@@ -46,7 +46,7 @@ impl Slow for Places {
         self.limit = *limit;
     }
 
-    fn copy(&self) -> Box<dyn Slow> {
+    fn copy(&self) -> Box<dyn AlgorithmModel> {
         Box::new(self.clone())
     }
 }

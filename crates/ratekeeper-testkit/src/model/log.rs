@@ -1,18 +1,18 @@
 //! The sliding log: every unit with its time, counted one stretch at a time.
 
-use super::Slow;
+use super::AlgorithmModel;
 use ratekeeper_core::{Limit, MOST_BACK, Micros, PermitId, Span};
 
 #[derive(Clone)]
 pub(super) struct Units {
     limit: Limit,
     units: Vec<(Micros, u32)>,
-    earlier: Option<Earlier>,
+    earlier: Option<ModelRetention>,
 }
 
 /// For how long units are kept for earlier quotas, how many of the newest, and until when that is needed.
 #[derive(Clone, Copy)]
-struct Earlier {
+struct ModelRetention {
     per: Span,
     units: u64,
     until: Micros,
@@ -34,7 +34,7 @@ impl Units {
     }
 }
 
-impl Slow for Units {
+impl AlgorithmModel for Units {
     fn settle(&mut self, now: Micros) {
         let back = self.units.last().map_or(Span::ZERO, |(newest, _)| newest.since(now));
         if back > MOST_BACK {
@@ -45,7 +45,7 @@ impl Slow for Units {
         }
         let (now, per) = (self.time(now), self.limit.quota().per());
         self.earlier = self.earlier.filter(|earlier| earlier.until > now);
-        let earlier = self.earlier.unwrap_or(Earlier { per, units: 0, until: now });
+        let earlier = self.earlier.unwrap_or(ModelRetention { per, units: 0, until: now });
         let units = self.units.clone();
         // Units of this instant may yet be given back.
         let newer = |index: usize| -> u64 {
@@ -95,8 +95,8 @@ impl Slow for Units {
         self.limit = *limit;
         if per != limit.quota().per() && units > 0 {
             let until = self.units.last().map_or(now, |(newest, _)| newest.plus(per));
-            let old = self.earlier.unwrap_or(Earlier { per, units, until });
-            self.earlier = Some(Earlier {
+            let old = self.earlier.unwrap_or(ModelRetention { per, units, until });
+            self.earlier = Some(ModelRetention {
                 per: old.per.max(per),
                 units: old.units.max(units),
                 until: old.until.max(until),
@@ -108,7 +108,7 @@ impl Slow for Units {
         }
     }
 
-    fn copy(&self) -> Box<dyn Slow> {
+    fn copy(&self) -> Box<dyn AlgorithmModel> {
         Box::new(self.clone())
     }
 }

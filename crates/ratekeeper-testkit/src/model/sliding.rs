@@ -1,6 +1,6 @@
 //! The sliding window counter: every unit with its window's number, weighed in wide integers.
 
-use super::Slow;
+use super::AlgorithmModel;
 use ratekeeper_core::{Limit, MOST_BACK, Micros, PermitId};
 
 #[derive(Clone)]
@@ -53,7 +53,7 @@ impl Counters {
     }
 }
 
-impl Slow for Counters {
+impl AlgorithmModel for Counters {
     /// If the clock was set back too far, what was counted counts in the window that it is in.
     fn settle(&mut self, now: Micros) {
         let tick = u128::from(now.get()) / self.tick;
@@ -113,7 +113,7 @@ impl Slow for Counters {
         self.reached = index;
     }
 
-    fn copy(&self) -> Box<dyn Slow> {
+    fn copy(&self) -> Box<dyn AlgorithmModel> {
         Box::new(self.clone())
     }
 }

@@ -1,7 +1,7 @@
 //! Fixed windows: every unit with its time; a window is whatever units fall between the same two lines.
 
-use super::{Slow, calendar};
-use ratekeeper_core::{Align, Law, Limit, MOST_BACK, Micros, PermitId, Span};
+use super::{AlgorithmModel, calendar};
+use ratekeeper_core::{Algorithm, Align, Limit, MOST_BACK, Micros, PermitId, Span};
 
 #[derive(Clone)]
 pub(super) struct Windows {
@@ -18,8 +18,10 @@ impl Windows {
     fn end(&self, now: Micros) -> Micros {
         let per = self.limit.quota().per();
         match self.limit.law() {
-            Law::FixedWindow(Align::FirstHit) => now.plus(per),
-            Law::FixedWindow(Align::Wall(zone)) if [Span::DAY, Span::WEEK, Span::MONTH].contains(&per) => {
+            Algorithm::FixedWindow(Align::FirstHit) => now.plus(per),
+            Algorithm::FixedWindow(Align::Wall(zone))
+                if [Span::DAY, Span::WEEK, Span::MONTH].contains(&per) =>
+            {
                 calendar::end(now, per, zone)
             }
             _ => Micros::new(now.get() - now.get() % per.get()).plus(per),
@@ -37,14 +39,14 @@ impl Windows {
     }
 }
 
-impl Slow for Windows {
+impl AlgorithmModel for Windows {
     /// If the clock was set back so far that no window lasts that long, the window is the one that it is in.
     fn settle(&mut self, now: Micros) {
         let Some(open) = self.open(now).filter(|_| self.used(now) > 0) else { return };
         let (per, hour) = (self.limit.quota().per(), Span::HOUR.get());
         let longer = match (self.limit.law(), per) {
-            (Law::FixedWindow(Align::Wall(_)), Span::DAY | Span::WEEK) => 2 * hour,
-            (Law::FixedWindow(Align::Wall(_)), Span::MONTH) => 26 * hour,
+            (Algorithm::FixedWindow(Align::Wall(_)), Span::DAY | Span::WEEK) => 2 * hour,
+            (Algorithm::FixedWindow(Align::Wall(_)), Span::MONTH) => 26 * hour,
             _ => 0,
         };
         if open.since(now).get() > per.get() + longer + MOST_BACK.get() {
@@ -86,13 +88,13 @@ impl Slow for Windows {
         *self = Windows::new(limit);
         // From the first hit, every quota has windows of its own.
         let is_same_window = (before.law(), before.quota().per()) == (limit.law(), limit.quota().per())
-            && limit.law() != Law::FixedWindow(Align::FirstHit);
+            && limit.law() != Algorithm::FixedWindow(Align::FirstHit);
         let end = open.filter(|_| is_same_window).unwrap_or_else(|| self.end(now));
         let used = used.min(u64::from(limit.quota().amount()));
         self.grants.push((now, end, u32::try_from(used).expect("at most the amount")));
     }
 
-    fn copy(&self) -> Box<dyn Slow> {
+    fn copy(&self) -> Box<dyn AlgorithmModel> {
         Box::new(self.clone())
     }
 }

@@ -1,11 +1,11 @@
 //! A proxy that a test can have behave as badly as a network does.
 //!
-//! It stands between a client and a server and passes bytes on, as its [`Weather`] has it, which may change at any time and
+//! It stands between a client and a server and passes bytes on, as its [`LinkFaults`] has it, which may change at any time and
 //! counts for connections that are open already. Each direction of a connection has a thread that reads and one that writes,
 //! with a short queue of chunks between them that says when each is due: so latency delays what passes and does not
 //! make it slower. A chunk is what one read gives, which for a client that waits for answers is one call or one batch.
 
-use super::port::Port;
+use super::port::FreePort;
 use crate::dice;
 use crate::patience::{PATIENCE, fail, try_within};
 use parking_lot::{Condvar, Mutex};
@@ -26,9 +26,9 @@ const MOST_CHUNKS: usize = 256;
 /// How often a thread that writes to somebody who does not read looks whether it should go on.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
-/// What the way between client and server is like. [`Weather::FINE`] passes everything on at once.
+/// What the way between client and server is like. [`LinkFaults::FINE`] passes everything on at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weather {
+pub struct LinkFaults {
     /// How long each chunk takes, in each direction.
     pub latency: Duration,
     /// At most how much longer it takes, at random. Order is kept.
@@ -43,14 +43,14 @@ pub struct Weather {
     /// what it asked for was done.
     pub reset_replies: f64,
     /// What is read and never passed on, on connections that stay open.
-    pub swallows: Swallows,
+    pub swallows: DroppedDirection,
     /// Whether nothing is read any more: senders wait, and all of it arrives once this is over.
     pub is_paused: bool,
 }
 
 /// What is lost without a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Swallows {
+pub enum DroppedDirection {
     /// Nothing.
     Nothing,
     /// What clients send: the server never hears of it.
@@ -61,39 +61,39 @@ pub enum Swallows {
     Everything,
 }
 
-impl Weather {
+impl LinkFaults {
     /// Nothing is lost and nothing is late.
-    pub const FINE: Weather = Weather {
+    pub const FINE: LinkFaults = LinkFaults {
         latency: Duration::ZERO,
         jitter: Duration::ZERO,
         bytes_per_second: None,
         reset_connections: 0.0,
         reset_requests: 0.0,
         reset_replies: 0.0,
-        swallows: Swallows::Nothing,
+        swallows: DroppedDirection::Nothing,
         is_paused: false,
     };
 
-    fn swallows(&self, way: Way) -> bool {
+    fn swallows(&self, way: LinkDirection) -> bool {
         match self.swallows {
-            Swallows::Nothing => false,
-            Swallows::Requests => way == Way::Request,
-            Swallows::Replies => way == Way::Reply,
-            Swallows::Everything => true,
+            DroppedDirection::Nothing => false,
+            DroppedDirection::Requests => way == LinkDirection::Request,
+            DroppedDirection::Replies => way == LinkDirection::Reply,
+            DroppedDirection::Everything => true,
         }
     }
 
-    fn resets(&self, way: Way) -> f64 {
+    fn resets(&self, way: LinkDirection) -> f64 {
         match way {
-            Way::Request => self.reset_requests,
-            Way::Reply => self.reset_replies,
+            LinkDirection::Request => self.reset_requests,
+            LinkDirection::Reply => self.reset_replies,
         }
     }
 }
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum LinkDirection {
     Request,
     Reply,
 }
@@ -101,33 +101,33 @@ enum Way {
 /// A proxy on a port of its own, gone with all its connections when this is dropped.
 #[derive(Debug)]
 pub struct ChaosProxy {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyShared>,
     door: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    port: Port,
+struct ProxyShared {
+    port: FreePort,
     seed: u64,
     drawn: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     changed: Condvar,
-    links: Mutex<HashMap<u64, Arc<Link>>>,
+    links: Mutex<HashMap<u64, Arc<ProxiedConnection>>>,
     taken: AtomicU64,
 }
 
 /// What a test can change.
 #[derive(Debug)]
-struct State {
+struct ProxyState {
     target: String,
-    weather: Weather,
-    door: Door,
+    weather: LinkFaults,
+    door: AcceptMode,
     is_listening: bool,
 }
 
 /// Whether connections are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum AcceptMode {
     Open,
     Closed,
     Gone,
@@ -141,14 +141,14 @@ impl ChaosProxy {
 
     /// The same, with a seed for all that is left to chance. A test that fails prints the seed it had.
     pub fn seeded(address: &str, seed: u64) -> ChaosProxy {
-        let state = State {
+        let state = ProxyState {
             target: address.to_owned(),
-            weather: Weather::FINE,
-            door: Door::Open,
+            weather: LinkFaults::FINE,
+            door: AcceptMode::Open,
             is_listening: false,
         };
-        let shared = Arc::new(Shared {
-            port: Port::free(),
+        let shared = Arc::new(ProxyShared {
+            port: FreePort::free(),
             seed,
             drawn: AtomicU64::new(0),
             state: Mutex::new(state),
@@ -169,24 +169,24 @@ impl ChaosProxy {
     }
 
     /// Changes the weather, for open connections as well.
-    pub fn set_weather(&self, weather: Weather) {
+    pub fn set_weather(&self, weather: LinkFaults) {
         self.shared.state.lock().weather = weather;
         self.shared.changed.notify_all();
     }
 
     /// The weather as it is.
-    pub fn weather(&self) -> Weather {
+    pub fn weather(&self) -> LinkFaults {
         self.shared.state.lock().weather
     }
 
     /// Reads nothing any more until [`resume`](ChaosProxy::resume).
     pub fn pause(&self) {
-        self.set_weather(Weather { is_paused: true, ..self.weather() });
+        self.set_weather(LinkFaults { is_paused: true, ..self.weather() });
     }
 
     /// Goes on after a pause.
     pub fn resume(&self) {
-        self.set_weather(Weather { is_paused: false, ..self.weather() });
+        self.set_weather(LinkFaults { is_paused: false, ..self.weather() });
     }
 
     /// Leads new connections to another server.
@@ -203,14 +203,14 @@ impl ChaosProxy {
 
     /// Resets every open connection and refuses new ones, as a machine does on which nobody listens.
     pub fn close(&self) {
-        self.shared.set_door(Door::Closed);
+        self.shared.set_door(AcceptMode::Closed);
         self.await_door(false);
         self.reset_all();
     }
 
     /// Takes connections again, on the same port.
     pub fn open(&self) {
-        self.shared.set_door(Door::Open);
+        self.shared.set_door(AcceptMode::Open);
         self.await_door(true);
     }
 
@@ -237,7 +237,7 @@ impl ChaosProxy {
 
 impl Drop for ChaosProxy {
     fn drop(&mut self) {
-        self.shared.set_door(Door::Gone);
+        self.shared.set_door(AcceptMode::Gone);
         self.reset_all();
         if let Some(door) = self.door.take() {
             let _ = door.join();
@@ -249,12 +249,12 @@ impl Drop for ChaosProxy {
     }
 }
 
-impl Shared {
+impl ProxyShared {
     fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port.number())
     }
 
-    fn set_door(&self, door: Door) {
+    fn set_door(&self, door: AcceptMode) {
         self.state.lock().door = door;
         self.changed.notify_all();
         // Whoever waits for a connection hears of nothing else.
@@ -262,13 +262,13 @@ impl Shared {
     }
 
     /// Listens for as long as the door is open.
-    fn keep_door(self: Arc<Shared>) {
+    fn keep_door(self: Arc<ProxyShared>) {
         loop {
             let mut state = self.state.lock();
-            while state.door == Door::Closed {
+            while state.door == AcceptMode::Closed {
                 self.changed.wait(&mut state);
             }
-            if state.door == Door::Gone {
+            if state.door == AcceptMode::Gone {
                 return;
             }
             drop(state);
@@ -288,13 +288,13 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    fn take_connections(self: &Arc<Shared>, listener: &TcpListener) {
+    fn take_connections(self: &Arc<ProxyShared>, listener: &TcpListener) {
         while let Ok((client, _)) = listener.accept() {
             let (door, weather) = {
                 let state = self.state.lock();
                 (state.door, state.weather)
             };
-            if door != Door::Open {
+            if door != AcceptMode::Open {
                 return;
             }
             if self.happens(weather.reset_connections) {
@@ -308,7 +308,7 @@ impl Shared {
     }
 
     /// Connects to the server, and passes on what is said until both sides have ended.
-    fn lead(self: Arc<Shared>, client: TcpStream) {
+    fn lead(self: Arc<ProxyShared>, client: TcpStream) {
         let target = self.state.lock().target.clone();
         let Ok(server) = TcpStream::connect(target) else {
             reset_at_close(&client);
@@ -319,14 +319,14 @@ impl Shared {
             let _ = stream.set_nodelay(true);
             let _ = stream.set_write_timeout(Some(LOOK_UP));
         }
-        let link = Arc::new(Link { client, server, is_over: AtomicBool::new(false) });
+        let link = Arc::new(ProxiedConnection { client, server, is_over: AtomicBool::new(false) });
         let number = self.taken.fetch_add(1, Ordering::Relaxed);
         self.links.lock().insert(number, Arc::clone(&link));
-        if self.state.lock().door != Door::Open {
+        if self.state.lock().door != AcceptMode::Open {
             link.reset();
         }
         thread::scope(|scope| {
-            for way in [Way::Request, Way::Reply] {
+            for way in [LinkDirection::Request, LinkDirection::Reply] {
                 let (sender, receiver) = sync_channel(MOST_CHUNKS);
                 let (shared, link) = (&self, &link);
                 scope.spawn(move || shared.listen(link, way, &sender));
@@ -337,7 +337,7 @@ impl Shared {
     }
 
     /// Reads what one side says.
-    fn listen(&self, link: &Link, way: Way, sender: &SyncSender<Chunk>) {
+    fn listen(&self, link: &ProxiedConnection, way: LinkDirection, sender: &SyncSender<DelayedChunk>) {
         let (mut from, _) = link.ends(way);
         let mut buffer = vec![0; 64 * 1024];
         let mut due = now();
@@ -361,14 +361,14 @@ impl Shared {
             }
             due = due.max(now() + weather.latency + weather.jitter.mul_f64(self.chance()));
             let bytes = buffer[..length].to_vec();
-            if sender.send(Chunk { due, bytes }).is_err() {
+            if sender.send(DelayedChunk { due, bytes }).is_err() {
                 return;
             }
         }
     }
 
     /// Passes on what was read when it is due.
-    fn speak(&self, link: &Link, way: Way, receiver: &Receiver<Chunk>) {
+    fn speak(&self, link: &ProxiedConnection, way: LinkDirection, receiver: &Receiver<DelayedChunk>) {
         let (_, to) = link.ends(way);
         for chunk in receiver {
             self.await_time(link, chunk.due);
@@ -387,7 +387,7 @@ impl Shared {
     }
 
     /// Writes it all, as slowly as it has to be.
-    fn trickle(&self, link: &Link, mut to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    fn trickle(&self, link: &ProxiedConnection, mut to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let speed = self.state.lock().weather.bytes_per_second;
             // Fifty times a second, or each byte for itself if there are fewer.
@@ -411,7 +411,7 @@ impl Shared {
         Ok(())
     }
 
-    fn await_time(&self, link: &Link, due: Instant) {
+    fn await_time(&self, link: &ProxiedConnection, due: Instant) {
         let mut state = self.state.lock();
         while !link.is_over() && now() < due {
             // In short pieces, because a connection that is reset tells nobody.
@@ -419,7 +419,7 @@ impl Shared {
         }
     }
 
-    fn await_unpaused(&self, link: &Link) {
+    fn await_unpaused(&self, link: &ProxiedConnection) {
         let mut state = self.state.lock();
         while state.weather.is_paused && !link.is_over() {
             self.changed.wait_for(&mut state, LOOK_UP);
@@ -438,24 +438,24 @@ impl Shared {
 }
 
 /// Bytes on their way.
-struct Chunk {
+struct DelayedChunk {
     due: Instant,
     bytes: Vec<u8>,
 }
 
 /// A client's connection and the server's that belongs to it.
 #[derive(Debug)]
-struct Link {
+struct ProxiedConnection {
     client: TcpStream,
     server: TcpStream,
     is_over: AtomicBool,
 }
 
-impl Link {
-    fn ends(&self, way: Way) -> (&TcpStream, &TcpStream) {
+impl ProxiedConnection {
+    fn ends(&self, way: LinkDirection) -> (&TcpStream, &TcpStream) {
         match way {
-            Way::Request => (&self.client, &self.server),
-            Way::Reply => (&self.server, &self.client),
+            LinkDirection::Request => (&self.client, &self.server),
+            LinkDirection::Reply => (&self.server, &self.client),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A Cluster: masters that share the slots, and a replica of each.
 
-use super::redis::{Brand, RedisServer, Setup};
-use super::resp::Reply;
+use super::redis::{Brand, RedisServer, RedisSetup};
+use super::resp::RespReply;
 use crate::patience::{Must, PATIENCE, fail, within};
 use std::ops::Range;
 
@@ -50,10 +50,10 @@ impl ClusterSetup {
     }
 
     /// Starts all nodes, and waits until each knows that the cluster is whole.
-    pub fn start(self) -> Cluster {
+    pub fn start(self) -> TestCluster {
         let count = self.masters * if self.has_replicas { 2 } else { 1 };
         let nodes = (0..count).map(|_| self.node().start()).collect();
-        let cluster = Cluster { nodes, setup: self };
+        let cluster = TestCluster { nodes, setup: self };
         cluster.share_slots();
         cluster.introduce_all();
         cluster.make_replicas();
@@ -61,7 +61,7 @@ impl ClusterSetup {
         cluster
     }
 
-    fn node(&self) -> Setup {
+    fn node(&self) -> RedisSetup {
         let plain = RedisServer::setup(self.brand)
             .cluster_node()
             // Silent for so long, a node is taken for gone. The usual fifteen seconds would have tests wait.
@@ -71,7 +71,7 @@ impl ClusterSetup {
             .set("cluster-allow-replica-migration", "no")
             // What is left goes on when a part is gone, as Ratekeeper advises.
             .set("cluster-require-full-coverage", "no");
-        let plain = self.clock.into_iter().fold(plain, Setup::clock);
+        let plain = self.clock.into_iter().fold(plain, RedisSetup::clock);
         self.lines.iter().fold(plain, |setup, (name, value)| setup.set(name, value))
     }
 }
@@ -79,15 +79,15 @@ impl ClusterSetup {
 /// The nodes of a cluster, all killed when this is dropped. First come those that begin as masters, then, in the same order,
 /// the replica of each.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct TestCluster {
     nodes: Vec<RedisServer>,
     setup: ClusterSetup,
 }
 
-impl Cluster {
+impl TestCluster {
     /// Three masters of Redis with a replica each.
-    pub fn start() -> Cluster {
-        Cluster::setup(Brand::Redis).start()
+    pub fn start() -> TestCluster {
+        TestCluster::setup(Brand::Redis).start()
     }
 
     /// With settings.
@@ -214,7 +214,7 @@ impl Cluster {
             let start =
                 ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"].map(|word| word.as_bytes().to_vec());
             let keys = keys.array().iter().map(|key| match key {
-                Reply::Bulk(key) => key.clone(),
+                RespReply::Bulk(key) => key.clone(),
                 other => fail(&format!("{other:?} is no key")),
             });
             let words: Vec<Vec<u8>> = start.into_iter().chain(keys).collect();

@@ -7,7 +7,7 @@
 //!
 //! It takes root's rights, and `bridge`, `ip`, `nsenter` and `unshare`.
 
-use super::process::{Process, copy_settings};
+use super::process::{ChildProcess, copy_settings};
 use super::program;
 use crate::patience::{PATIENCE, try_within};
 use std::collections::hash_map::RandomState;
@@ -31,7 +31,7 @@ pub struct Network {
 
 /// A machine on the network, with an address of its own.
 #[derive(Debug)]
-pub struct Island {
+pub struct NetworkHost {
     namespace: Namespace,
     address: String,
     port: String,
@@ -76,7 +76,7 @@ impl Network {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn island(&mut self) -> Result<Island, String> {
+    pub fn island(&mut self) -> Result<NetworkHost, String> {
         let number =
             self.islands.checked_add(2).filter(|number| *number < 255).ok_or("the network is full")?;
         self.islands += 1;
@@ -89,11 +89,11 @@ impl Network {
         inside.ip("link set eth0 up")?;
         switch.plug_in(&port)?;
         let switch = switch.clone();
-        Ok(Island { namespace, address, port, switch })
+        Ok(NetworkHost { namespace, address, port, switch })
     }
 }
 
-impl Island {
+impl NetworkHost {
     /// Its address, without a port. All ports are its own.
     pub fn address(&self) -> &str {
         &self.address
@@ -130,7 +130,7 @@ impl Island {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn part_from(&self, other: &Island) -> Result<(), String> {
+    pub fn part_from(&self, other: &NetworkHost) -> Result<(), String> {
         self.set_isolated(other, "on")
     }
 
@@ -138,12 +138,12 @@ impl Island {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn meet(&self, other: &Island) -> Result<(), String> {
+    pub fn meet(&self, other: &NetworkHost) -> Result<(), String> {
         self.set_isolated(other, "off")
     }
 
     /// A port of the switch that is isolated passes nothing to others that are.
-    fn set_isolated(&self, other: &Island, state: &str) -> Result<(), String> {
+    fn set_isolated(&self, other: &NetworkHost, state: &str) -> Result<(), String> {
         self.switch.set_port(&self.port, "isolated", state)?;
         self.switch.set_port(&other.port, "isolated", state)
     }
@@ -153,7 +153,7 @@ impl Island {
 #[derive(Debug)]
 struct Namespace {
     inside: Inside,
-    _process: Process,
+    _process: ChildProcess,
     _folder: TempDir,
 }
 
@@ -162,7 +162,7 @@ impl Namespace {
         let folder = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
         let mut command = Command::new("unshare");
         command.args(["--net", "sleep", "infinity"]);
-        let mut process = Process::start(&command, &folder.path().join("log"));
+        let mut process = ChildProcess::start(&command, &folder.path().join("log"));
         let inside = Inside { id: process.id() };
         let is_ready = try_within(PATIENCE, || match process.ended() {
             Some(_) => Some(false),

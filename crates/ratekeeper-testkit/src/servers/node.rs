@@ -2,9 +2,9 @@
 
 use super::faketime::FakeTime;
 use super::footprint::Footprint;
-use super::network::{Inside, Island};
-use super::port::Port;
-use super::process::Process;
+use super::network::{Inside, NetworkHost};
+use super::port::FreePort;
+use super::process::ChildProcess;
 use super::resp::connect;
 use crate::patience::{Must, PATIENCE, fail, within};
 use std::fs;
@@ -17,11 +17,11 @@ use tempfile::TempDir;
 ///
 /// The ports are kept for it while it is down.
 #[derive(Debug)]
-pub struct Node {
+pub struct ServerNode {
     // Before the folder, so that the server is gone before its files are.
-    process: Process,
+    process: ChildProcess,
     setup: NodeSetup,
-    ports: Ports,
+    ports: NodePorts,
     clock: Option<FakeTime>,
     folder: TempDir,
 }
@@ -48,7 +48,7 @@ impl NodeSetup {
         self
     }
 
-    /// Has the node's clock differ from the machine's by so many seconds; [`Node::set_clock`] changes it.
+    /// Has the node's clock differ from the machine's by so many seconds; [`ServerNode::set_clock`] changes it.
     #[must_use]
     pub fn clock(mut self, ahead_seconds: f64) -> NodeSetup {
         self.clock = Some(ahead_seconds);
@@ -57,13 +57,13 @@ impl NodeSetup {
 
     /// Runs on an island, at its address.
     #[must_use]
-    pub fn on(mut self, island: &Island) -> NodeSetup {
+    pub fn on(mut self, island: &NetworkHost) -> NodeSetup {
         self.address = island.address().to_owned();
         self.island = Some(island.inside().clone());
         self
     }
 
-    /// Has its log go to a device or a named pipe, from which [`Node::log`] reads nothing.
+    /// Has its log go to a device or a named pipe, from which [`ServerNode::log`] reads nothing.
     #[must_use]
     pub fn log_to(mut self, sink: &Path) -> NodeSetup {
         self.log_sink = Some(sink.to_owned());
@@ -71,34 +71,39 @@ impl NodeSetup {
     }
 
     /// Starts it, and waits until it has greeted. Settings of whoever runs the tests don't count.
-    pub fn start(self) -> Node {
+    pub fn start(self) -> ServerNode {
         let folder = tempfile::tempdir().must("cannot make a folder");
-        let ports = Ports { http: Port::free(), grpc: Port::free(), resp: Port::free(), admin: Port::free() };
+        let ports = NodePorts {
+            http: FreePort::free(),
+            grpc: FreePort::free(),
+            resp: FreePort::free(),
+            admin: FreePort::free(),
+        };
         let clock = self.clock.map(FakeTime::new);
         let process = spawn(&self, &ports, clock.as_ref(), folder.path());
-        let mut node = Node { process, setup: self, ports, clock, folder };
+        let mut node = ServerNode { process, setup: self, ports, clock, folder };
         node.await_greeting();
         node
     }
 
-    fn place(&self, port: &Port) -> String {
+    fn place(&self, port: &FreePort) -> String {
         format!("{}:{}", self.address, port.number())
     }
 }
 
 #[derive(Debug)]
-struct Ports {
-    http: Port,
-    grpc: Port,
-    resp: Port,
-    admin: Port,
+struct NodePorts {
+    http: FreePort,
+    grpc: FreePort,
+    resp: FreePort,
+    admin: FreePort,
 }
 
-impl Node {
+impl ServerNode {
     /// Starts the program with these arguments after `serve`, and waits until it has greeted. Settings of whoever runs the
     /// tests don't count.
-    pub fn start(program: &Path, arguments: &[&str]) -> Node {
-        Node::setup(program).arguments(arguments).start()
+    pub fn start(program: &Path, arguments: &[&str]) -> ServerNode {
+        ServerNode::setup(program).arguments(arguments).start()
     }
 
     /// One with settings of its own.
@@ -114,8 +119,8 @@ impl Node {
     }
 
     /// Starts so many at once, all with the same arguments.
-    pub fn start_many(count: usize, program: &Path, arguments: &[&str]) -> Vec<Node> {
-        (0..count).map(|_| Node::start(program, arguments)).collect()
+    pub fn start_many(count: usize, program: &Path, arguments: &[&str]) -> Vec<ServerNode> {
+        (0..count).map(|_| ServerNode::start(program, arguments)).collect()
     }
 
     /// Where it speaks HTTP: an address and a port.
@@ -242,7 +247,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for ServerNode {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let said = format!("the node at {} said:\n{}{}", self.http(), self.greeting(), self.log());
@@ -267,7 +272,7 @@ fn exchange(address: &str, head: &str, body: &str) -> String {
     told.split_once("\r\n\r\n").must("an answer has a head and a body").1.to_owned()
 }
 
-fn spawn(setup: &NodeSetup, ports: &Ports, clock: Option<&FakeTime>, folder: &Path) -> Process {
+fn spawn(setup: &NodeSetup, ports: &NodePorts, clock: Option<&FakeTime>, folder: &Path) -> ChildProcess {
     let program = &setup.program;
     let mut command = clock.map_or_else(|| Command::new(program), |clock| clock.command(program));
     for (name, _) in std::env::vars_os() {
@@ -286,5 +291,5 @@ fn spawn(setup: &NodeSetup, ports: &Ports, clock: Option<&FakeTime>, folder: &Pa
         command = island.wrap(&command);
     }
     let log = setup.log_sink.clone().unwrap_or_else(|| folder.join("log"));
-    Process::start_apart(&command, &folder.join("greeting"), &log)
+    ChildProcess::start_apart(&command, &folder.join("greeting"), &log)
 }

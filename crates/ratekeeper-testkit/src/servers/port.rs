@@ -20,20 +20,20 @@ const MOST_TRIES: u64 = 10_000;
 
 /// A TCP port of 127.0.0.1 that is free, and stays ours until this is dropped.
 #[derive(Debug)]
-pub struct Port {
+pub struct FreePort {
     number: u16,
     _hold: UdpSocket,
 }
 
-impl Port {
+impl FreePort {
     /// Some port.
-    pub fn free() -> Port {
+    pub fn free() -> FreePort {
         let end = end_of_range();
         // Keyed anew in each process, so that tests that start together look in different places.
         let random = RandomState::new();
         let found = (0..MOST_TRIES).find_map(|attempt| {
             let offset = random.hash_one(attempt) % u64::from(end - FIRST);
-            Port::hold(FIRST + u16::try_from(offset).ok()?)
+            FreePort::hold(FIRST + u16::try_from(offset).ok()?)
         });
         match found {
             Some(port) => port,
@@ -42,11 +42,11 @@ impl Port {
     }
 
     /// This port, unless somebody has it.
-    fn hold(number: u16) -> Option<Port> {
+    fn hold(number: u16) -> Option<FreePort> {
         let hold = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
         // On all addresses, because so do many servers.
         TcpListener::bind((Ipv4Addr::UNSPECIFIED, number)).ok()?;
-        Some(Port { number, _hold: hold })
+        Some(FreePort { number, _hold: hold })
     }
 
     /// Its number.
@@ -69,13 +69,13 @@ mod tests {
 
     #[test]
     fn a_port_that_is_held_or_in_use_is_nobody_elses() {
-        let port = Port::free();
-        assert!(Port::hold(port.number()).is_none());
+        let port = FreePort::free();
+        assert!(FreePort::hold(port.number()).is_none());
         let number = port.number();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).unwrap();
         drop(port);
-        assert!(Port::hold(number).is_none());
+        assert!(FreePort::hold(number).is_none());
         drop(listener);
-        assert!(Port::hold(number).is_some());
+        assert!(FreePort::hold(number).is_some());
     }
 }

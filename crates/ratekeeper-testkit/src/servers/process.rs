@@ -1,6 +1,6 @@
 //! A process that does not outlive the test that started it.
 //!
-//! Dropping a [`Process`] kills it. A test that is killed drops nothing: so the shell that becomes the program leaves a watch
+//! Dropping a [`ChildProcess`] kills it. A test that is killed drops nothing: so the shell that becomes the program leaves a watch
 //! behind, which reads from a pipe that only the test holds open. A line means that all is well; the pipe's end means that
 //! the test is gone, and the watch kills what it left. The kernel's own signal for a parent's death would not do: it comes
 //! when the starting thread ends, and a guard may well be made on a thread that is gone long before it.
@@ -18,22 +18,22 @@ exec "$@" 3<&-"#;
 
 /// A running program, killed when this is dropped.
 #[derive(Debug)]
-pub struct Process {
+pub struct ChildProcess {
     child: Child,
     leash: Option<ChildStdin>,
     log: PathBuf,
     name: String,
 }
 
-impl Process {
+impl ChildProcess {
     /// Starts a program. What it says goes to the end of the file `log`; of the command's settings its arguments, its
     /// environment and its folder count.
-    pub fn start(command: &Command, log: &Path) -> Process {
-        Process::start_apart(command, log, log)
+    pub fn start(command: &Command, log: &Path) -> ChildProcess {
+        ChildProcess::start_apart(command, log, log)
     }
 
     /// Starts a program of which what it prints goes to another file than what it logs.
-    pub fn start_apart(command: &Command, printed: &Path, log: &Path) -> Process {
+    pub fn start_apart(command: &Command, printed: &Path, log: &Path) -> ChildProcess {
         let name = Path::new(command.get_program()).file_name().unwrap_or_default().display().to_string();
         let mut leashed = Command::new("/bin/sh");
         leashed.args(["-c", LEASH, "leash"]).arg(command.get_program()).args(command.get_args());
@@ -42,7 +42,7 @@ impl Process {
         leashed.stdin(Stdio::piped()).stdout(open(printed)).stderr(open(log));
         let mut child = leashed.spawn().must("cannot start /bin/sh");
         let leash = child.stdin.take();
-        Process { child, leash, log: log.to_owned(), name }
+        ChildProcess { child, leash, log: log.to_owned(), name }
     }
 
     /// Its number.
@@ -64,7 +64,7 @@ impl Process {
         }
     }
 
-    /// Stops it where it is, its connections open and unanswered, until [`resume`](Process::resume).
+    /// Stops it where it is, its connections open and unanswered, until [`resume`](ChildProcess::resume).
     pub fn pause(&self) {
         self.signal("STOP");
         within(PATIENCE, "a process that was sent SIGSTOP stops", || self.is_paused().then_some(()));
@@ -113,7 +113,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.unleash();
         let _ = self.child.kill();

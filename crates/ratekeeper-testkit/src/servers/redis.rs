@@ -4,11 +4,11 @@
 //! whatever the network, the passwords and the certificates of the test are.
 
 use super::faketime::FakeTime;
-use super::network::{Inside, Island};
-use super::port::Port;
-use super::process::Process;
+use super::network::{Inside, NetworkHost};
+use super::port::FreePort;
+use super::process::ChildProcess;
 use super::program;
-use super::resp::{Connection, Reply};
+use super::resp::{RespClient, RespReply};
 use crate::patience::{Must, PATIENCE, fail, within};
 use ratekeeper_core::Micros;
 use std::fs;
@@ -50,7 +50,7 @@ impl Brand {
 
 /// Certificates for a server, as PEM files.
 #[derive(Clone, Debug)]
-pub struct Tls {
+pub struct ServerCertificates {
     /// Who signed the certificates that are trusted.
     pub authority: PathBuf,
     /// The server's certificate.
@@ -63,19 +63,19 @@ pub struct Tls {
 
 /// How a server is to be started.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct RedisSetup {
     brand: Brand,
     lines: Vec<String>,
     password: Option<String>,
-    tls: Option<Tls>,
+    tls: Option<ServerCertificates>,
     clock: Option<f64>,
-    place: Place,
-    kind: Kind,
+    place: ServerPlace,
+    kind: ServerKind,
 }
 
 /// Where on the network a server is.
 #[derive(Clone, Debug)]
-struct Place {
+struct ServerPlace {
     address: String,
     /// None for this machine itself.
     island: Option<Inside>,
@@ -83,29 +83,29 @@ struct Place {
 
 /// What a server is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ServerKind {
     Data,
     ClusterNode,
     Sentinel,
 }
 
-impl Setup {
+impl RedisSetup {
     /// A setting, as a line of `redis.conf` has it: `set("maxmemory", "10mb")`.
     #[must_use]
-    pub fn set(mut self, name: &str, value: &str) -> Setup {
+    pub fn set(mut self, name: &str, value: &str) -> RedisSetup {
         self.lines.push(format!("{name} {value}"));
         self
     }
 
     /// Another user, by its name and rules: `user("app", "on >secret ~* +@all")`.
     #[must_use]
-    pub fn user(self, name: &str, rules: &str) -> Setup {
+    pub fn user(self, name: &str, rules: &str) -> RedisSetup {
         self.set("user", &format!("{name} {rules}"))
     }
 
     /// What a client must know that gives no name.
     #[must_use]
-    pub fn password(mut self, password: &str) -> Setup {
+    pub fn password(mut self, password: &str) -> RedisSetup {
         self.password = Some(password.to_owned());
         self.set("requirepass", password)
     }
@@ -113,34 +113,35 @@ impl Setup {
     /// Speaks TLS as well, on a port of its own: [`RedisServer::tls_address`]. The Valkey that tests have was
     /// built without TLS and does not start so.
     #[must_use]
-    pub fn tls(mut self, tls: &Tls) -> Setup {
+    pub fn tls(mut self, tls: &ServerCertificates) -> RedisSetup {
         self.tls = Some(tls.clone());
         self
     }
 
     /// Has the server's clock differ from the machine's by so many seconds; [`RedisServer::set_clock`] changes it.
     #[must_use]
-    pub fn clock(mut self, ahead_seconds: f64) -> Setup {
+    pub fn clock(mut self, ahead_seconds: f64) -> RedisSetup {
         self.clock = Some(ahead_seconds);
         self
     }
 
     /// Runs on an island, which can be cut off; the guard is heard by its server all the same.
     #[must_use]
-    pub fn on(mut self, island: &Island) -> Setup {
-        self.place = Place { address: island.address().to_owned(), island: Some(island.inside().clone()) };
+    pub fn on(mut self, island: &NetworkHost) -> RedisSetup {
+        self.place =
+            ServerPlace { address: island.address().to_owned(), island: Some(island.inside().clone()) };
         self
     }
 
     /// A node of a cluster that is yet to be made.
-    pub(crate) fn cluster_node(mut self) -> Setup {
-        self.kind = Kind::ClusterNode;
+    pub(crate) fn cluster_node(mut self) -> RedisSetup {
+        self.kind = ServerKind::ClusterNode;
         self.set("cluster-enabled", "yes")
     }
 
     /// One that watches others.
-    pub(crate) fn sentinel(mut self) -> Setup {
-        self.kind = Kind::Sentinel;
+    pub(crate) fn sentinel(mut self) -> RedisSetup {
+        self.kind = ServerKind::Sentinel;
         self
     }
 
@@ -168,11 +169,11 @@ enum Unstarted {
 #[derive(Debug)]
 pub struct RedisServer {
     // Before the folder, so that the server is gone before its files are.
-    process: Process,
-    setup: Setup,
-    port: Port,
-    bus: Option<Port>,
-    tls: Option<Port>,
+    process: ChildProcess,
+    setup: RedisSetup,
+    port: FreePort,
+    bus: Option<FreePort>,
+    tls: Option<FreePort>,
     clock: Option<FakeTime>,
     folder: TempDir,
 }
@@ -184,16 +185,24 @@ impl RedisServer {
     }
 
     /// One with settings.
-    pub fn setup(brand: Brand) -> Setup {
-        let place = Place { address: "127.0.0.1".to_owned(), island: None };
-        Setup { brand, lines: Vec::new(), password: None, tls: None, clock: None, place, kind: Kind::Data }
+    pub fn setup(brand: Brand) -> RedisSetup {
+        let place = ServerPlace { address: "127.0.0.1".to_owned(), island: None };
+        RedisSetup {
+            brand,
+            lines: Vec::new(),
+            password: None,
+            tls: None,
+            clock: None,
+            place,
+            kind: ServerKind::Data,
+        }
     }
 
-    fn launch(setup: Setup) -> Result<RedisServer, Unstarted> {
+    fn launch(setup: RedisSetup) -> Result<RedisServer, Unstarted> {
         let folder = tempfile::tempdir().must("cannot make a folder");
-        let port = Port::free();
-        let bus = (setup.kind == Kind::ClusterNode).then(Port::free);
-        let tls = setup.tls.is_some().then(Port::free);
+        let port = FreePort::free();
+        let bus = (setup.kind == ServerKind::ClusterNode).then(FreePort::free);
+        let tls = setup.tls.is_some().then(FreePort::free);
         let clock = setup.clock.map(FakeTime::new);
         let lines = configuration(&setup, folder.path(), &port, bus.as_ref(), tls.as_ref());
         fs::write(folder.path().join("conf"), lines).must("cannot write the server's settings");
@@ -212,7 +221,7 @@ impl RedisServer {
                 return Some(Err(if is_taken { Unstarted::PortTaken } else { Unstarted::Broken(log) }));
             }
             let answer = self.connect().and_then(|mut connection| connection.ask(&["PING"]));
-            matches!(answer, Ok(Reply::Simple(_))).then_some(Ok(()))
+            matches!(answer, Ok(RespReply::Simple(_))).then_some(Ok(()))
         })?;
         if let Some(clock) = &self.clock {
             clock.tidy(self.id());
@@ -266,19 +275,19 @@ impl RedisServer {
     ///
     /// # Errors
     /// It is not running.
-    pub fn connect(&self) -> io::Result<Connection> {
-        self.sign_in(Connection::unix(&self.folder.path().join("socket"))?)
+    pub fn connect(&self) -> io::Result<RespClient> {
+        self.sign_in(RespClient::unix(&self.folder.path().join("socket"))?)
     }
 
-    fn sign_in(&self, mut connection: Connection) -> io::Result<Connection> {
+    fn sign_in(&self, mut connection: RespClient) -> io::Result<RespClient> {
         connection.ask(&["AUTH", USER, "any"])?;
         Ok(connection)
     }
 
     /// Sends a command, and waits for its answer. A server that is down or paused fails the test; an error it tells is an
-    /// answer: see [`Reply::done`].
+    /// answer: see [`RespReply::done`].
     #[track_caller]
-    pub fn command<A: AsRef<[u8]>>(&self, words: &[A]) -> Reply {
+    pub fn command<A: AsRef<[u8]>>(&self, words: &[A]) -> RespReply {
         match self.try_command(words) {
             Ok(reply) => reply,
             Err(error) => fail(&format!("{} does not answer: {error}\n{}", self.address(), self.log())),
@@ -289,14 +298,14 @@ impl RedisServer {
     ///
     /// # Errors
     /// The server is down, or paused for longer than [`PATIENCE`].
-    pub fn try_command<A: AsRef<[u8]>>(&self, words: &[A]) -> io::Result<Reply> {
+    pub fn try_command<A: AsRef<[u8]>>(&self, words: &[A]) -> io::Result<RespReply> {
         self.connect()?.ask(words)
     }
 
     /// Sends a command, and gives its answer if there is one soon.
-    pub fn glance<A: AsRef<[u8]>>(&self, words: &[A]) -> Option<Reply> {
+    pub fn glance<A: AsRef<[u8]>>(&self, words: &[A]) -> Option<RespReply> {
         let connect = || {
-            let connection = Connection::unix(&self.folder.path().join("socket"))?;
+            let connection = RespClient::unix(&self.folder.path().join("socket"))?;
             connection.set_patience(GLANCE)?;
             self.sign_in(connection)
         };
@@ -305,7 +314,7 @@ impl RedisServer {
 
     /// Asks for what may be asked for twice: a server whose role changes ends the connections it has.
     #[track_caller]
-    pub(crate) fn look<A: AsRef<[u8]>>(&self, words: &[A]) -> Reply {
+    pub(crate) fn look<A: AsRef<[u8]>>(&self, words: &[A]) -> RespReply {
         within(PATIENCE, &format!("{} answers", self.address()), || self.try_command(words).ok())
     }
 
@@ -365,13 +374,13 @@ impl RedisServer {
     }
 
     /// Has its clock differ from the machine's by so many seconds from now on; only for one that was started with a
-    /// [clock](Setup::clock) of its own. Forth and back are both possible.
+    /// [clock](RedisSetup::clock) of its own. Forth and back are both possible.
     pub fn set_clock(&self, ahead_seconds: f64) {
         self.clock.as_ref().must("it was started with the machine's clock").set(ahead_seconds);
     }
 
     /// Has its clock stand still from now on at this very microsecond, forth or back; only for one that was started with a
-    /// [clock](Setup::clock) of its own. What it times by that clock, like how long a client is blocked, lasts until it is set on.
+    /// [clock](RedisSetup::clock) of its own. What it times by that clock, like how long a client is blocked, lasts until it is set on.
     pub fn stop_clock(&self, at: Micros) {
         self.clock.as_ref().must("it was started with the machine's clock").stop(at);
     }
@@ -397,7 +406,7 @@ impl Drop for RedisServer {
     }
 }
 
-fn spawn(setup: &Setup, folder: &Path, clock: Option<&FakeTime>) -> Process {
+fn spawn(setup: &RedisSetup, folder: &Path, clock: Option<&FakeTime>) -> ChildProcess {
     let program = setup.brand.program();
     let mut command = match (clock, setup.brand) {
         (None, _) => Command::new(&program),
@@ -408,19 +417,19 @@ fn spawn(setup: &Setup, folder: &Path, clock: Option<&FakeTime>) -> Process {
         command = island.wrap(&command);
     }
     command.arg(folder.join("conf")).current_dir(folder);
-    if setup.kind == Kind::Sentinel {
+    if setup.kind == ServerKind::Sentinel {
         command.arg("--sentinel");
     }
-    Process::start(&command, &folder.join("log"))
+    ChildProcess::start(&command, &folder.join("log"))
 }
 
 /// What the server reads when it starts. Later lines win over earlier ones.
 fn configuration(
-    setup: &Setup,
+    setup: &RedisSetup,
     folder: &Path,
-    port: &Port,
-    bus: Option<&Port>,
-    tls: Option<&Port>,
+    port: &FreePort,
+    bus: Option<&FreePort>,
+    tls: Option<&FreePort>,
 ) -> String {
     let folder = folder.display();
     let mut lines = vec![
@@ -432,7 +441,7 @@ fn configuration(
         format!("dir {folder}"),
         format!("user {USER} on nopass ~* &* +@all"),
     ];
-    if setup.kind != Kind::Sentinel {
+    if setup.kind != ServerKind::Sentinel {
         lines.push("save \"\"".to_owned());
         lines.push("appendonly no".to_owned());
         lines.push("enable-debug-command yes".to_owned());

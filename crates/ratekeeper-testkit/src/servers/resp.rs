@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// What a server answered.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Reply {
+pub enum RespReply {
     /// A word like `OK`.
     Simple(String),
     /// An error, beginning with its kind.
@@ -24,18 +24,20 @@ pub enum Reply {
     /// No value.
     Nil,
     /// Several answers.
-    Array(Vec<Reply>),
+    Array(Vec<RespReply>),
 }
 
-impl Reply {
+impl RespReply {
     /// The number it is, or that it says. Anything else fails the test.
     #[track_caller]
     pub fn integer(&self) -> i64 {
         match self {
-            Reply::Integer(number) => *number,
-            Reply::Simple(_) | Reply::Error(_) | Reply::Bulk(_) | Reply::Nil | Reply::Array(_) => {
-                self.text().parse().must(&format!("{self:?} is no number"))
-            }
+            RespReply::Integer(number) => *number,
+            RespReply::Simple(_)
+            | RespReply::Error(_)
+            | RespReply::Bulk(_)
+            | RespReply::Nil
+            | RespReply::Array(_) => self.text().parse().must(&format!("{self:?} is no number")),
         }
     }
 
@@ -43,35 +45,43 @@ impl Reply {
     #[track_caller]
     pub fn text(&self) -> String {
         match self {
-            Reply::Simple(text) => text.clone(),
-            Reply::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            Reply::Integer(number) => number.to_string(),
-            Reply::Error(_) | Reply::Nil | Reply::Array(_) => fail(&format!("{self:?} is no text")),
+            RespReply::Simple(text) => text.clone(),
+            RespReply::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            RespReply::Integer(number) => number.to_string(),
+            RespReply::Error(_) | RespReply::Nil | RespReply::Array(_) => {
+                fail(&format!("{self:?} is no text"))
+            }
         }
     }
 
     /// Its parts. Anything but an array fails the test.
     #[track_caller]
-    pub fn array(&self) -> &[Reply] {
+    pub fn array(&self) -> &[RespReply] {
         match self {
-            Reply::Array(parts) => parts,
-            Reply::Simple(_) | Reply::Error(_) | Reply::Integer(_) | Reply::Bulk(_) | Reply::Nil => {
-                fail(&format!("{self:?} is no array"))
-            }
+            RespReply::Array(parts) => parts,
+            RespReply::Simple(_)
+            | RespReply::Error(_)
+            | RespReply::Integer(_)
+            | RespReply::Bulk(_)
+            | RespReply::Nil => fail(&format!("{self:?} is no array")),
         }
     }
 
     /// The error it is, if it is one.
     pub fn error(&self) -> Option<&str> {
         match self {
-            Reply::Error(text) => Some(text),
-            Reply::Simple(_) | Reply::Integer(_) | Reply::Bulk(_) | Reply::Nil | Reply::Array(_) => None,
+            RespReply::Error(text) => Some(text),
+            RespReply::Simple(_)
+            | RespReply::Integer(_)
+            | RespReply::Bulk(_)
+            | RespReply::Nil
+            | RespReply::Array(_) => None,
         }
     }
 
     /// The same, unless it is an error, which fails the test.
     #[track_caller]
-    pub fn done(self) -> Reply {
+    pub fn done(self) -> RespReply {
         match self.error() {
             Some(error) => fail(&format!("the server said: {error}")),
             None => self,
@@ -88,43 +98,43 @@ impl Reply {
 }
 
 /// Bytes are shown as text, with escapes for what is none.
-impl Debug for Reply {
+impl Debug for RespReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reply::Simple(text) => f.write_str(text),
-            Reply::Error(text) => write!(f, "error {text:?}"),
-            Reply::Integer(number) => write!(f, "{number}"),
-            Reply::Bulk(bytes) => write!(f, "\"{}\"", bytes.escape_ascii()),
-            Reply::Nil => f.write_str("nil"),
-            Reply::Array(parts) => f.debug_list().entries(parts).finish(),
+            RespReply::Simple(text) => f.write_str(text),
+            RespReply::Error(text) => write!(f, "error {text:?}"),
+            RespReply::Integer(number) => write!(f, "{number}"),
+            RespReply::Bulk(bytes) => write!(f, "\"{}\"", bytes.escape_ascii()),
+            RespReply::Nil => f.write_str("nil"),
+            RespReply::Array(parts) => f.debug_list().entries(parts).finish(),
         }
     }
 }
 
 /// One connection to a server.
 #[derive(Debug)]
-pub struct Connection {
-    stream: BufReader<Stream>,
+pub struct RespClient {
+    stream: BufReader<RespStream>,
 }
 
 #[derive(Debug)]
-enum Stream {
+enum RespStream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-impl Connection {
+impl RespClient {
     /// Connects to an address and a port.
     ///
     /// # Errors
     /// Nobody listens there, or nobody answers.
-    pub fn tcp(address: &str) -> io::Result<Connection> {
-        Connection::over(Stream::Tcp(connect(address, PATIENCE)?))
+    pub fn tcp(address: &str) -> io::Result<RespClient> {
+        RespClient::over(RespStream::Tcp(connect(address, PATIENCE)?))
     }
 
     /// Speaks through a connection that was made by somebody else.
-    pub(crate) fn over_tcp(stream: TcpStream, patience: Duration) -> io::Result<Connection> {
-        let connection = Connection::over(Stream::Tcp(stream))?;
+    pub(crate) fn over_tcp(stream: TcpStream, patience: Duration) -> io::Result<RespClient> {
+        let connection = RespClient::over(RespStream::Tcp(stream))?;
         connection.set_patience(patience)?;
         Ok(connection)
     }
@@ -133,12 +143,12 @@ impl Connection {
     ///
     /// # Errors
     /// Nobody listens there.
-    pub fn unix(path: &Path) -> io::Result<Connection> {
-        Connection::over(Stream::Unix(UnixStream::connect(path)?))
+    pub fn unix(path: &Path) -> io::Result<RespClient> {
+        RespClient::over(RespStream::Unix(UnixStream::connect(path)?))
     }
 
-    fn over(stream: Stream) -> io::Result<Connection> {
-        let connection = Connection { stream: BufReader::new(stream) };
+    fn over(stream: RespStream) -> io::Result<RespClient> {
+        let connection = RespClient { stream: BufReader::new(stream) };
         connection.set_patience(PATIENCE)?;
         Ok(connection)
     }
@@ -149,11 +159,11 @@ impl Connection {
     /// The system refuses, as it does for no time at all.
     pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
         match self.stream.get_ref() {
-            Stream::Tcp(stream) => {
+            RespStream::Tcp(stream) => {
                 stream.set_read_timeout(Some(patience))?;
                 stream.set_write_timeout(Some(patience))
             }
-            Stream::Unix(stream) => {
+            RespStream::Unix(stream) => {
                 stream.set_read_timeout(Some(patience))?;
                 stream.set_write_timeout(Some(patience))
             }
@@ -164,12 +174,12 @@ impl Connection {
     ///
     /// # Errors
     /// The connection breaks, or there is no answer in time. An error that the server tells is an answer.
-    pub fn ask<A: AsRef<[u8]>>(&mut self, words: &[A]) -> io::Result<Reply> {
+    pub fn ask<A: AsRef<[u8]>>(&mut self, words: &[A]) -> io::Result<RespReply> {
         self.send(words)?;
         self.read()
     }
 
-    /// Sends a command, whose answer is to be [read](Connection::read) later.
+    /// Sends a command, whose answer is to be [read](RespClient::read) later.
     ///
     /// # Errors
     /// The connection breaks.
@@ -186,21 +196,21 @@ impl Connection {
     ///
     /// # Errors
     /// The connection breaks, or there is no answer in time.
-    pub fn read(&mut self) -> io::Result<Reply> {
+    pub fn read(&mut self) -> io::Result<RespReply> {
         let line = self.line()?;
         let (kind, rest) = line.split_at_checked(1).ok_or(io::ErrorKind::InvalidData)?;
         let number = || rest.parse::<i64>().map_err(io::Error::other);
         Ok(match kind {
-            "+" => Reply::Simple(rest.to_owned()),
-            "-" => Reply::Error(rest.to_owned()),
-            ":" => Reply::Integer(number()?),
+            "+" => RespReply::Simple(rest.to_owned()),
+            "-" => RespReply::Error(rest.to_owned()),
+            ":" => RespReply::Integer(number()?),
             "$" => match usize::try_from(number()?) {
-                Ok(length) => Reply::Bulk(self.bytes(length)?),
-                Err(_) => Reply::Nil,
+                Ok(length) => RespReply::Bulk(self.bytes(length)?),
+                Err(_) => RespReply::Nil,
             },
             "*" => match usize::try_from(number()?) {
-                Ok(length) => Reply::Array((0..length).map(|_| self.read()).collect::<io::Result<_>>()?),
-                Err(_) => Reply::Nil,
+                Ok(length) => RespReply::Array((0..length).map(|_| self.read()).collect::<io::Result<_>>()?),
+                Err(_) => RespReply::Nil,
             },
             _ => return Err(io::Error::other(format!("{line:?} begins no answer"))),
         })
@@ -223,20 +233,20 @@ impl Connection {
     }
 }
 
-impl Read for Stream {
+impl Read for RespStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
+            RespStream::Tcp(stream) => stream.read(buffer),
+            RespStream::Unix(stream) => stream.read(buffer),
         }
     }
 }
 
-impl Write for Stream {
+impl Write for RespStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
+            RespStream::Tcp(stream) => stream.write(bytes),
+            RespStream::Unix(stream) => stream.write(bytes),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A master with replicas, and three Sentinels that watch them.
 
-use super::redis::{Brand, RedisServer, Setup};
-use super::resp::Reply;
+use super::redis::{Brand, RedisServer, RedisSetup};
+use super::resp::RespReply;
 use crate::patience::{Must, PATIENCE, within};
 
 /// What the Sentinels call what they watch.
@@ -70,7 +70,7 @@ impl SentinelsSetup {
     pub fn start(self) -> Sentinels {
         let data = || {
             let plain = RedisServer::setup(self.brand);
-            let plain = self.clock.into_iter().fold(plain, Setup::clock);
+            let plain = self.clock.into_iter().fold(plain, RedisSetup::clock);
             self.lines.iter().fold(plain, |setup, (name, value)| setup.set(name, value))
         };
         let mut servers = vec![data().start()];
@@ -82,7 +82,7 @@ impl SentinelsSetup {
         started
     }
 
-    fn sentinel(&self, master: &str) -> Setup {
+    fn sentinel(&self, master: &str) -> RedisSetup {
         let watch = |what: &str, value: &str| format!("{what} {NAME} {value}");
         let plain = RedisServer::setup(self.brand)
             .sentinel()
@@ -230,7 +230,7 @@ impl Sentinels {
 }
 
 /// A value in a list of names and values.
-fn value_of<'a>(told: &'a Reply, name: &str) -> Option<&'a Reply> {
+fn value_of<'a>(told: &'a RespReply, name: &str) -> Option<&'a RespReply> {
     let pairs = told.array().chunks_exact(2);
     pairs.filter(|pair| pair[0].text() == name).map(|pair| &pair[1]).next()
 }

@@ -8,15 +8,15 @@
 //! A unit that is claimed was paid for, and leaves the lease before its deadline. So the limit holds whatever the store
 //! says, and however long that takes.
 
-use super::cell::Slot;
-use super::{Errand, Leases, Receipt};
-use crate::memory::tag::Tag;
+use super::entry::EntryGuard;
+use super::{DetachedRenewal, Leases, SpendReceipt};
+use crate::memory::key_hash::KeyHash;
 use ratekeeper_core::{Limit, Micros, State};
 
 /// Units that are set aside. Each is [spent](Leases::commit) or [put back](Leases::release), once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    pub(crate) tag: Tag,
+    pub(crate) tag: KeyHash,
     pub(crate) units: u32,
     /// The lease that they are of; `None` if they have been reported as spent.
     pub(super) lease: Option<u32>,
@@ -24,7 +24,7 @@ pub(crate) struct Claim {
 
 /// Why a claim is put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Release {
+pub(crate) enum ReleaseReason {
     /// The store gave no answer.
     Unanswered,
     /// Another limit of the request denied it.
@@ -35,7 +35,7 @@ pub(crate) enum Release {
 
 impl Leases {
     /// Claims what there is of so many units, for a request that goes to the store in any case.
-    pub(super) fn claim(&self, tag: Tag, limit: &Limit, units: u32, now: Micros) -> Option<Claim> {
+    pub(super) fn claim(&self, tag: KeyHash, limit: &Limit, units: u32, now: Micros) -> Option<Claim> {
         let mut shard = self.table.lock(tag);
         let now = shard.clock.about(now);
         let index = shard.find(tag)?;
@@ -44,7 +44,7 @@ impl Leases {
     }
 
     /// Claims what was spent a moment ago, for a request that goes to the store after all.
-    pub(super) fn claim_spent(&self, tag: Tag, units: u32, receipt: Receipt) -> Claim {
+    pub(super) fn claim_spent(&self, tag: KeyHash, units: u32, receipt: SpendReceipt) -> Claim {
         let mut shard = self.table.lock(tag);
         shard.tally.put_back(units);
         let found = shard.find(tag);
@@ -75,9 +75,9 @@ impl Leases {
         &self,
         claim: &Claim,
         limit: &Limit,
-        why: Release,
+        why: ReleaseReason,
         now: Micros,
-        out: &mut Vec<Errand>,
+        out: &mut Vec<DetachedRenewal>,
     ) -> Option<(Micros, State)> {
         let mut shard = self.table.lock(claim.tag);
         let now = shard.clock.about(now);
@@ -92,9 +92,9 @@ impl Leases {
         }
         let known = slot.known_state(limit, now);
         match why {
-            Release::Unanswered => {}
-            Release::DeniedByOther => slot.forget_draw(claim.units),
-            Release::Denied => out.extend(slot.give_back_in_vain(limit, claim.tag, now)),
+            ReleaseReason::Unanswered => {}
+            ReleaseReason::DeniedByOther => slot.forget_draw(claim.units),
+            ReleaseReason::Denied => out.extend(slot.give_back_in_vain(limit, claim.tag, now)),
         }
         known
     }
@@ -110,7 +110,7 @@ impl Leases {
     }
 
     /// How many units of a key may be spent here.
-    pub(super) fn unspent(&self, tag: Tag, limit: &Limit, now: Micros) -> u32 {
+    pub(super) fn unspent(&self, tag: KeyHash, limit: &Limit, now: Micros) -> u32 {
         let mut shard = self.table.lock(tag);
         let now = shard.clock.about(now);
         let found = shard.find(tag);
@@ -119,7 +119,7 @@ impl Leases {
     }
 
     /// Has a key asked for again at once, because units were given back to the store, or the key was reset there.
-    pub(crate) fn resume(&self, tag: Tag) {
+    pub(crate) fn resume(&self, tag: KeyHash) {
         let mut shard = self.table.lock(tag);
         let found = shard.find(tag);
         if let Some(mut slot) = found.and_then(|index| shard.slot(index)) {
@@ -128,10 +128,10 @@ impl Leases {
     }
 }
 
-impl Slot<'_> {
+impl EntryGuard<'_> {
     /// Sets aside what there is of so many units, for a request of which the store decides the rest. A request that can never
     /// be granted is the store's alone, which says so.
-    pub(super) fn claim(&mut self, limit: &Limit, tag: Tag, units: u32, now: Micros) -> Option<Claim> {
+    pub(super) fn claim(&mut self, limit: &Limit, tag: KeyHash, units: u32, now: Micros) -> Option<Claim> {
         let can_be_granted = units <= limit.capacity();
         let units = self.unspent(now).min(units);
         if units == 0 || !can_be_granted {
@@ -143,7 +143,7 @@ impl Slot<'_> {
     }
 
     /// Sets aside what was spent a moment ago: its request has to wait for the store after all.
-    pub(super) fn claim_spent(&mut self, tag: Tag, units: u32, receipt: Receipt) -> Claim {
+    pub(super) fn claim_spent(&mut self, tag: KeyHash, units: u32, receipt: SpendReceipt) -> Claim {
         let is_known_as_spent = self.hot.serial != receipt.0;
         if is_known_as_spent {
             return Claim { tag, units, lease: None };
@@ -174,7 +174,12 @@ impl Slot<'_> {
 
     /// Gives back what is too little here, since the store had too little as well. With it the store has so much more than it
     /// said.
-    pub(super) fn give_back_in_vain(&mut self, limit: &Limit, tag: Tag, now: Micros) -> Option<Errand> {
+    pub(super) fn give_back_in_vain(
+        &mut self,
+        limit: &Limit,
+        tag: KeyHash,
+        now: Micros,
+    ) -> Option<DetachedRenewal> {
         let errand = self.give_back(limit, tag, now)?;
         self.cold.paused_left = self.cold.paused_left.saturating_add(errand.order.report.back);
         Some(errand)

@@ -4,7 +4,7 @@
 //! milliseconds, a quiet one after minutes. What all nodes draw is what the store has less of than time alone explains.
 
 use super::policy;
-use ratekeeper_core::{Answer, Ask, Limit, Micros, Outcome, Reading, State};
+use ratekeeper_core::{Amount, DrawOutcome, DrawResult, Limit, LimitStatus, Micros, State};
 
 /// Beyond so many draws, if they took so long, or beyond so many seconds, the past counts half.
 const DRAWS: f32 = 32.0;
@@ -37,15 +37,15 @@ pub(super) struct Demand {
     refused: f32,
     /// Up to when the draws are counted in, and what the cell's counts were then.
     since: Micros,
-    counted: Counts,
+    counted: DrawCounters,
     /// Draws to be taken out of the count.
-    forgotten: Counts,
+    forgotten: DrawCounters,
 }
 
 /// How many draws there were and how many units they were for, since the key has a cell. Both start over when they are
 /// full: only differences are looked at.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct DrawCounters {
     pub(super) draws: u32,
     pub(super) units: u32,
 }
@@ -64,14 +64,14 @@ impl Demand {
             latest: 0.0,
             refused: 0.0,
             since: now,
-            counted: Counts::default(),
-            forgotten: Counts::default(),
+            counted: DrawCounters::default(),
+            forgotten: DrawCounters::default(),
         }
     }
 
     /// Counts in what was drawn since the last time. What is refused is counted over so many units.
     #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
-    pub(super) fn count(&mut self, counts: Counts, counted: f32, now: Micros) {
+    pub(super) fn count(&mut self, counts: DrawCounters, counted: f32, now: Micros) {
         let forgotten = std::mem::take(&mut self.forgotten);
         let drawn = counts.units.wrapping_sub(self.counted.units) as f32 - forgotten.units as f32;
         let draws = counts.draws.wrapping_sub(self.counted.draws) as f32 - forgotten.draws as f32;
@@ -165,6 +165,6 @@ impl Demand {
 
 /// How many units are left of a state, at the store's time.
 pub(super) fn remaining(limit: &Limit, state: State, at: Micros) -> u32 {
-    let outcome = Outcome::of_state(Answer::Spared, at, state);
-    Reading::new(limit, Ask::PEEK, outcome).remaining()
+    let outcome = DrawResult::of_state(DrawOutcome::Spared, at, state);
+    LimitStatus::new(limit, Amount::PEEK, outcome).remaining()
 }

@@ -4,43 +4,43 @@
 //! decides it all or nothing, but each draw asks there for the units that are [missing](super::claim) here only: for
 //! none at all, where its limit has enough. Orders that leases make on the way go along.
 
-use super::claim::Release;
-use super::{Claim, Errand, Leases, Order, Spend, Whose};
-use crate::memory::tag::Tag;
-use ratekeeper_core::{Act, Answer, Consistency, Draw, Draws, MAX_DRAWS, Micros, Outcome, Outlook};
+use super::claim::ReleaseReason;
+use super::{Claim, DetachedRenewal, LeaseKey, LeaseRenewal, Leases, SpendOutcome};
+use crate::memory::key_hash::KeyHash;
+use ratekeeper_core::{Consistency, Draw, DrawOutcome, DrawResult, Draws, Forecast, MAX_DRAWS, Micros, Op};
 
 /// What a request that goes to the store takes along, and what waits here for its answer.
 #[derive(Debug, Default)]
-pub(crate) struct Outstanding {
-    pub(crate) orders: Vec<Wanted>,
-    pub(crate) claims: Vec<RequestClaim>,
+pub(crate) struct PendingRequest {
+    pub(crate) orders: Vec<DrawRenewal>,
+    pub(crate) claims: Vec<DrawClaim>,
 }
 
 /// An order that goes along with a draw.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct DrawRenewal {
     /// Which of its group's draws.
     pub(crate) draw: usize,
-    pub(crate) order: Order,
+    pub(crate) order: LeaseRenewal,
 }
 
 /// Units of one draw that the store is not asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestClaim {
+pub(crate) struct DrawClaim {
     group: usize,
     draw: usize,
-    kind: Kind,
+    kind: GroupKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum GroupKind {
     /// They are taken from here.
     Take(Claim),
     /// They are looked for, and there are so many here.
     Look { units: u32, unspent: u32 },
 }
 
-impl RequestClaim {
+impl DrawClaim {
     /// The group of the draw.
     pub(crate) fn group(&self) -> usize {
         self.group
@@ -49,20 +49,20 @@ impl RequestClaim {
     /// By how much the draw was lowered.
     fn units(&self) -> u32 {
         match self.kind {
-            Kind::Take(claim) => claim.units,
-            Kind::Look { units, .. } => units,
+            GroupKind::Take(claim) => claim.units,
+            GroupKind::Look { units, .. } => units,
         }
     }
 }
 
 /// Whether a draw may be answered from leased units.
 pub(crate) fn is_leased(draw: &Draw) -> bool {
-    matches!(draw.act(), Act::Take(_)) && is_lendable(draw)
+    matches!(draw.act(), Op::Take(_)) && is_lendable(draw)
 }
 
 /// Whether leased units count for a draw: one that [is leased](is_leased), or looks at what one could take.
 pub(crate) fn is_lendable(draw: &Draw) -> bool {
-    let (Act::Take(ask) | Act::Look(ask)) = draw.act() else { return false };
+    let (Op::Take(ask) | Op::Look(ask)) = draw.act() else { return false };
     draw.terms().consistency == Consistency::Leased
         && ask.at_least() == ask.at_most()
         && draw.limit().can_lend()
@@ -76,22 +76,22 @@ impl Leases {
         &self,
         draws: &mut Draws,
         group: usize,
-        tag: Tag,
+        tag: KeyHash,
         now: Micros,
-        out: &mut Outstanding,
+        out: &mut PendingRequest,
     ) -> bool {
         let (order, outcome) = match self.spend_draw(draws, &draws.group(group)[0], tag, now) {
-            Spend::Spent(spent) => (spent.order, Some(spent.outcome)),
-            Spend::Paused(outcome) => (None, Some(outcome)),
-            Spend::Ask { order, claim } => {
+            SpendOutcome::Spent(spent) => (spent.order, Some(spent.outcome)),
+            SpendOutcome::Paused(outcome) => (None, Some(outcome)),
+            SpendOutcome::Ask { order, claim } => {
                 if let Some(claim) = claim {
-                    lower(draws, RequestClaim { group, draw: 0, kind: Kind::Take(claim) }, out);
+                    lower(draws, DrawClaim { group, draw: 0, kind: GroupKind::Take(claim) }, out);
                 }
                 (order, None)
             }
         };
         if let Some(order) = order {
-            out.orders.push(Wanted { draw: 0, order });
+            out.orders.push(DrawRenewal { draw: 0, order });
         }
         match outcome {
             Some(outcome) => draws.group_mut(group)[0].settle(|_, _, _| outcome),
@@ -105,9 +105,9 @@ impl Leases {
         &self,
         draws: &mut Draws,
         group: usize,
-        tags: &[Tag],
+        tags: &[KeyHash],
         now: Micros,
-        out: &mut Outstanding,
+        out: &mut PendingRequest,
     ) -> bool {
         let mut spends = [None; MAX_DRAWS];
         let (mut must_ask, mut is_denied) = (false, false);
@@ -118,17 +118,17 @@ impl Leases {
             }
             let spend = self.spend_draw(draws, draw, *tag, now);
             let order = match spend {
-                Spend::Ask { order, .. } => {
+                SpendOutcome::Ask { order, .. } => {
                     must_ask = true;
                     order
                 }
-                Spend::Spent(spent) => spent.order,
-                Spend::Paused(_) => {
+                SpendOutcome::Spent(spent) => spent.order,
+                SpendOutcome::Paused(_) => {
                     is_denied |= !draw.is_shadow();
                     None
                 }
             };
-            out.orders.extend(order.map(|order| Wanted { draw: index, order }));
+            out.orders.extend(order.map(|order| DrawRenewal { draw: index, order }));
             spends[index] = Some(spend);
         }
         if must_ask {
@@ -138,7 +138,7 @@ impl Leases {
         for (index, spend) in spends.iter().enumerate().take(tags.len()) {
             let draw = &mut draws.group_mut(group)[index];
             match spend {
-                Some(Spend::Spent(spent)) => {
+                Some(SpendOutcome::Spent(spent)) => {
                     draw.settle(|_, _, _| spent.outcome);
                     if is_denied {
                         let units = draw.act().ask().at_least();
@@ -147,8 +147,8 @@ impl Leases {
                         draw.settle(|_, _, _| outcome);
                     }
                 }
-                Some(Spend::Paused(outcome)) => draw.settle(|_, _, _| *outcome),
-                Some(Spend::Ask { .. }) | None => {}
+                Some(SpendOutcome::Paused(outcome)) => draw.settle(|_, _, _| *outcome),
+                Some(SpendOutcome::Ask { .. }) | None => {}
             }
         }
         true
@@ -159,26 +159,30 @@ impl Leases {
         &self,
         draws: &mut Draws,
         group: usize,
-        tags: &[Tag],
-        spends: &[Option<Spend>; MAX_DRAWS],
+        tags: &[KeyHash],
+        spends: &[Option<SpendOutcome>; MAX_DRAWS],
         now: Micros,
-        out: &mut Outstanding,
+        out: &mut PendingRequest,
     ) {
         for (index, (tag, spend)) in tags.iter().zip(spends).enumerate() {
             let draw = &draws.group(group)[index];
             let units = draw.act().ask().at_least();
             let kind = match spend {
-                Some(Spend::Spent(spent)) => Some(Kind::Take(self.claim_spent(*tag, units, spent.receipt))),
-                Some(Spend::Ask { claim, .. }) => claim.map(Kind::Take),
-                Some(Spend::Paused(_)) => self.claim(*tag, draw.limit(), units, now).map(Kind::Take),
+                Some(SpendOutcome::Spent(spent)) => {
+                    Some(GroupKind::Take(self.claim_spent(*tag, units, spent.receipt)))
+                }
+                Some(SpendOutcome::Ask { claim, .. }) => claim.map(GroupKind::Take),
+                Some(SpendOutcome::Paused(_)) => {
+                    self.claim(*tag, draw.limit(), units, now).map(GroupKind::Take)
+                }
                 None if is_lendable(draw) => {
                     let unspent = self.unspent(*tag, draw.limit(), now);
-                    (unspent > 0).then_some(Kind::Look { units: units.min(unspent), unspent })
+                    (unspent > 0).then_some(GroupKind::Look { units: units.min(unspent), unspent })
                 }
                 None => None,
             };
             if let Some(kind) = kind {
-                lower(draws, RequestClaim { group, draw: index, kind }, out);
+                lower(draws, DrawClaim { group, draw: index, kind }, out);
             }
         }
     }
@@ -189,9 +193,9 @@ impl Leases {
         &self,
         draws: &mut Draws,
         group: usize,
-        claims: &[RequestClaim],
+        claims: &[DrawClaim],
         now: Micros,
-        out: &mut Vec<Errand>,
+        out: &mut Vec<DetachedRenewal>,
     ) {
         let is_failed = draws.group_failure(group).is_some();
         let is_denied = draws.group(group).iter().any(Draw::stops);
@@ -201,66 +205,66 @@ impl Leases {
             draw.set_units(units);
             let is_refused = draw.is_refused();
             let known = match &claim.kind {
-                Kind::Look { unspent, .. } => draw
+                GroupKind::Look { unspent, .. } => draw
                     .outcome()
                     .state()
                     .map(|state| (draw.now(), draw.limit().give_unspent(state, draw.now(), *unspent, 0))),
-                Kind::Take(claim) if is_failed || is_denied || is_refused => {
+                GroupKind::Take(claim) if is_failed || is_denied || is_refused => {
                     let why = match (is_failed, is_refused) {
-                        (true, _) => Release::Unanswered,
-                        (false, true) => Release::Denied,
-                        (false, false) => Release::DeniedByOther,
+                        (true, _) => ReleaseReason::Unanswered,
+                        (false, true) => ReleaseReason::Denied,
+                        (false, false) => ReleaseReason::DeniedByOther,
                     };
                     self.release(claim, draw.limit(), why, now, out)
                 }
-                Kind::Take(claim) => self.commit(claim, draw.limit(), now),
+                GroupKind::Take(claim) => self.commit(claim, draw.limit(), now),
             };
             if is_failed {
                 continue;
             }
             let answer = match draw.answer() {
-                Answer::Granted(_) if !is_denied => Answer::Granted(units),
-                Answer::Granted(_) | Answer::Spared => Answer::Spared,
-                Answer::Refused => Answer::Refused,
+                DrawOutcome::Granted(_) if !is_denied => DrawOutcome::Granted(units),
+                DrawOutcome::Granted(_) | DrawOutcome::Spared => DrawOutcome::Spared,
+                DrawOutcome::Refused => DrawOutcome::Refused,
             };
             let known = known.or_else(|| draw.outcome().state().map(|state| (draw.now(), state)));
             if let Some((at, state)) = known {
-                draw.settle(|_, _, _| Outcome::of_state(answer, at, state));
+                draw.settle(|_, _, _| DrawResult::of_state(answer, at, state));
             }
         }
     }
 
     /// Puts back what was claimed for requests that were given up.
-    pub(crate) fn abandon(&self, claims: &[RequestClaim]) {
+    pub(crate) fn abandon(&self, claims: &[DrawClaim]) {
         for claim in claims {
-            if let Kind::Take(claim) = &claim.kind {
+            if let GroupKind::Take(claim) = &claim.kind {
                 self.put_back_claim(claim);
             }
         }
     }
 
     #[inline(always)]
-    fn spend_draw(&self, draws: &Draws, draw: &Draw, tag: Tag, now: Micros) -> Spend {
-        let whose = Whose { tag, key: draws.key(draw), scope: draw.scope() };
+    fn spend_draw(&self, draws: &Draws, draw: &Draw, tag: KeyHash, now: Micros) -> SpendOutcome {
+        let whose = LeaseKey { tag, key: draws.key(draw), scope: draw.scope() };
         self.spend(&whose, draw.limit(), draw.act().ask().at_least(), now)
     }
 }
 
-fn lower(draws: &mut Draws, claim: RequestClaim, out: &mut Outstanding) {
+fn lower(draws: &mut Draws, claim: DrawClaim, out: &mut PendingRequest) {
     let draw = &mut draws.group_mut(claim.group)[claim.draw];
     draw.set_units(draw.act().ask().at_least() - claim.units());
     out.claims.push(claim);
 }
 
 /// What a draw that was granted says once its units are given back.
-pub(crate) fn spared(draw: &Draw, units: u32) -> Outcome {
+pub(crate) fn spared(draw: &Draw, units: u32) -> DrawResult {
     let (limit, now) = (draw.limit(), draw.now());
     match draw.outcome().state() {
-        Some(state) => Outcome::of_state(Answer::Spared, now, limit.give(state, now, units)),
+        Some(state) => DrawResult::of_state(DrawOutcome::Spared, now, limit.give(state, now, units)),
         None => {
             let outlook = draw.outlook();
             let remaining = outlook.remaining.saturating_add(units).min(limit.capacity());
-            Outcome::of_outlook(Answer::Spared, now, Outlook { remaining, ..outlook })
+            DrawResult::of_outlook(DrawOutcome::Spared, now, Forecast { remaining, ..outlook })
         }
     }
 }

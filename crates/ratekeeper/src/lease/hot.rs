@@ -3,8 +3,8 @@
 //! It lies in memory as words that are relaxed atomics, so that a batch may touch it before it takes the lock, and is read
 //! and written as a whole by whoever has the lock.
 
-use super::demand::Counts;
-use ratekeeper_core::{Answer, Limit, Micros, Outcome, State};
+use super::demand::DrawCounters;
+use ratekeeper_core::{DrawOutcome, DrawResult, Limit, Micros, State};
 use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,9 +12,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Words of a line.
 const WORDS: usize = 8;
 
-/// What a draw from hand needs. In memory it is [a line](Line) of the cache.
+/// What a draw from hand needs. In memory it is [a line](PackedHot) of the cache.
 #[derive(Debug, Default)]
-pub(super) struct Hot {
+pub(super) struct HotFields {
     /// What the store said last, with all that is lent counted as taken.
     pub(super) seen: State,
     /// By how many microseconds the store's clock is ahead of this one, or a little less.
@@ -29,7 +29,7 @@ pub(super) struct Hot {
     pub(super) spent: u32,
     /// The limit that they are of.
     pub(super) page: u32,
-    pub(super) counts: Counts,
+    pub(super) counts: DrawCounters,
     /// Changes whenever something is said or heard of the lease. It is here because every draw is given it.
     pub(super) serial: u32,
 }
@@ -37,9 +37,9 @@ pub(super) struct Hot {
 /// What a draw from hand needs of a cell, as it lies in memory.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Line([AtomicU64; WORDS]);
+pub(super) struct PackedHot([AtomicU64; WORDS]);
 
-impl Line {
+impl PackedHot {
     /// Reads it and forgets what it said, so that it is near when it is needed.
     #[inline(always)]
     pub(super) fn touch(&self) {
@@ -47,13 +47,13 @@ impl Line {
     }
 }
 
-impl Hot {
+impl HotFields {
     #[inline(always)]
-    pub(super) fn read(line: &Line) -> Hot {
+    pub(super) fn read(line: &PackedHot) -> HotFields {
         let word = |index: usize| line.0[index].load(Relaxed);
         let ((hand, low), (spent, page), (draws, units)) =
             (halves(word(4)), halves(word(5)), halves(word(6)));
-        Hot {
+        HotFields {
             seen: State::new(word(0), word(1)),
             ahead: word(2).cast_signed(),
             ends: Micros::new(word(3)),
@@ -61,13 +61,13 @@ impl Hot {
             low,
             spent,
             page,
-            counts: Counts { draws, units },
+            counts: DrawCounters { draws, units },
             serial: halves(word(7)).0,
         }
     }
 
     /// Writes what has changed. What has not is left alone: other cores may have it in their caches.
-    pub(super) fn write(&self, line: &Line) {
+    pub(super) fn write(&self, line: &PackedHot) {
         let (first, second) = self.seen.numbers();
         let words = [first, second, self.ahead.cast_unsigned(), self.ends.get()];
         for (word, value) in line.0.iter().zip(words.into_iter().chain(self.small())) {
@@ -79,7 +79,7 @@ impl Hot {
 
     /// Writes what a draw from hand changes.
     #[inline(always)]
-    pub(super) fn write_taken(&self, line: &Line) {
+    pub(super) fn write_taken(&self, line: &PackedHot) {
         let [hand, spent, counts, _] = self.small();
         line.0[4].store(hand, Relaxed);
         line.0[5].store(spent, Relaxed);
@@ -104,13 +104,13 @@ impl Hot {
 
     /// Spends units that are in hand, and words what the limit says: all that is left at the store and here.
     #[inline(always)]
-    pub(super) fn take(&mut self, limit: &Limit, units: u32, now: Micros) -> Outcome {
+    pub(super) fn take(&mut self, limit: &Limit, units: u32, now: Micros) -> DrawResult {
         self.hand -= units;
         self.spent += units;
         self.count(units);
         let at = self.store_time(now);
         let left = limit.give_unspent(self.seen, at, self.hand, self.spent);
-        Outcome::of_state(Answer::Granted(units), at, left)
+        DrawResult::of_state(DrawOutcome::Granted(units), at, left)
     }
 
     #[inline(always)]

@@ -16,8 +16,8 @@
 mod window;
 
 use super::demand::Demand;
-use ratekeeper_core::{Law, Limit, Span, Wish};
-pub(super) use window::{Window, counted, has_windows, is_over};
+use ratekeeper_core::{Algorithm, LeaseRequest, Limit, Span};
+pub(super) use window::{WindowView, counted, has_windows, is_over};
 
 /// The longest stretch for which units are taken ahead. Leases last for 30 to 60 seconds.
 const LONGEST: f32 = 45.0;
@@ -52,11 +52,11 @@ const SCARCE: (f32, f32) = (0.5, 1.25);
 
 /// What is known of a key when it is decided how much to take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct View {
+pub(super) struct PolicyInput {
     /// How many units are left.
     pub(super) left: u32,
     /// The window, if there are windows.
-    pub(super) window: Option<Window>,
+    pub(super) window: Option<WindowView>,
     /// Whether the store had too little when it was asked last.
     pub(super) is_scarce: bool,
     pub(super) nodes: u32,
@@ -64,7 +64,7 @@ pub(super) struct View {
 
 /// For how many seconds units may be taken ahead.
 #[derive(Clone, Copy, Debug)]
-struct Reach {
+struct Horizon {
     /// As long as what is lent can be spent.
     useful: f32,
     /// As long as enough is left for all nodes.
@@ -74,19 +74,19 @@ struct Reach {
 }
 
 /// What a node would like to have in hand.
-pub(super) fn wish(limit: &Limit, demand: &Demand, view: View) -> Wish {
+pub(super) fn wish(limit: &Limit, demand: &Demand, view: PolicyInput) -> LeaseRequest {
     let useful = view.window.map_or(Some(LONGEST), |window| window.useful(limit));
-    let Some(useful) = useful else { return Wish::default() };
+    let Some(useful) = useful else { return LeaseRequest::default() };
     let here = demand.here();
     let stretch = stretch(limit, demand, view, useful);
     let lasts = if has_windows(limit) { useful * window::part(limit, demand) } else { useful };
     let moment = pause_seconds(limit, demand).min(lasts);
     if let Some(window) = view.window
-        && let Some(all) = all_of(window, limit, demand, view.is_scarce, Reach { useful, stretch, moment })
+        && let Some(all) = all_of(window, limit, demand, view.is_scarce, Horizon { useful, stretch, moment })
     {
         // It is gone in no time, and what nobody takes is lost with the window: so all that is left will do.
         let all = draws(here * all, demand);
-        return Wish { soon: all, later: all, one_of: 1 };
+        return LeaseRequest { soon: all, later: all, one_of: 1 };
     }
     let soon = match (view.is_scarce, demand.is_mostly_refused()) {
         // It is gone in no time.
@@ -98,7 +98,7 @@ pub(super) fn wish(limit: &Limit, demand: &Demand, view: View) -> Wish {
         }
         (false, false) => here * moment.min(stretch),
     };
-    Wish {
+    LeaseRequest {
         soon: draws(soon, demand),
         later: draws(here * stretch, demand),
         one_of: view.nodes.saturating_mul(4),
@@ -112,13 +112,19 @@ fn draws(wished: f32, demand: &Demand) -> u32 {
 
 /// For how many seconds a node takes all that it needs, if much more is drawn than a window allows; none, if the store is to
 /// decide each draw.
-fn all_of(window: Window, limit: &Limit, demand: &Demand, is_scarce: bool, reach: Reach) -> Option<f32> {
+fn all_of(
+    window: WindowView,
+    limit: &Limit,
+    demand: &Demand,
+    is_scarce: bool,
+    reach: Horizon,
+) -> Option<f32> {
     if is_scarce && demand.is_mostly_refused() {
         return Some(reach.moment);
     }
     let all = match limit.law() {
         // Everything is gone long before it ends.
-        Law::FixedWindow(_) => reach.moment.max(reach.stretch),
+        Algorithm::FixedWindow(_) => reach.moment.max(reach.stretch),
         // What comes while it is spent must be made up for too.
         _ => pause(limit, demand, Some(window))
             .map_or(0.0, |pause| window.until_asked(pause).min(reach.useful / 2.0)),
@@ -127,11 +133,11 @@ fn all_of(window: Window, limit: &Limit, demand: &Demand, is_scarce: bool, reach
 }
 
 /// For how many seconds to take ahead, if what is lent can be spent for so long.
-fn stretch(limit: &Limit, demand: &Demand, view: View, useful: f32) -> f32 {
+fn stretch(limit: &Limit, demand: &Demand, view: PolicyInput, useful: f32) -> f32 {
     let everywhere = demand.everywhere(view.nodes);
     let (left, useful) = (float(view.left), useful.min(LONGEST));
     let will_do = match limit.law() {
-        Law::FixedWindow(_) => everywhere * useful < NEAR * left,
+        Algorithm::FixedWindow(_) => everywhere * useful < NEAR * left,
         _ => everywhere < NEAR * rate(limit),
     };
     let (part, longest) = match (will_do, has_windows(limit)) {
@@ -168,7 +174,7 @@ pub(super) fn low(demand: &Demand, hand: u32, trip: Span, whim: u8) -> u32 {
 }
 
 /// For how long not to ask for a key of which too little was left, if it is drawn so often that it is worth it.
-pub(super) fn pause(limit: &Limit, demand: &Demand, window: Option<Window>) -> Option<Span> {
+pub(super) fn pause(limit: &Limit, demand: &Demand, window: Option<WindowView>) -> Option<Span> {
     let bearable = window.map_or(f32::INFINITY, |window| window.bearable(limit, demand));
     let pause = pause_seconds(limit, demand).min(bearable);
     (demand.draws_here() * pause >= WORTH_A_PAUSE).then(|| span(pause))
@@ -178,19 +184,19 @@ pub(super) fn pause(limit: &Limit, demand: &Demand, window: Option<Window>) -> O
 pub(super) fn pause_until_due(
     limit: &Limit,
     demand: &Demand,
-    window: Option<Window>,
+    window: Option<WindowView>,
     wait: Span,
 ) -> Option<Span> {
     match limit.law() {
-        Law::FixedWindow(_) => pause_until_over(demand, wait),
+        Algorithm::FixedWindow(_) => pause_until_over(demand, wait),
         _ => Some(wait.min(span(PAUSES.1)).max(pause(limit, demand, window)?)),
     }
 }
 
 /// The same after a loan of the last units of a fixed window.
-pub(super) fn pause_when_used_up(limit: &Limit, demand: &Demand, window: Option<Window>) -> Option<Span> {
+pub(super) fn pause_when_used_up(limit: &Limit, demand: &Demand, window: Option<WindowView>) -> Option<Span> {
     match limit.law() {
-        Law::FixedWindow(_) => pause_until_over(demand, window?.lasts()),
+        Algorithm::FixedWindow(_) => pause_until_over(demand, window?.lasts()),
         _ => None,
     }
 }
@@ -208,8 +214,8 @@ pub(super) fn is_scarce(limit: &Limit, demand: &Demand, left: u32, pause: Span, 
     let is_little = left < SCARCE.1 * comes + 1.0;
     match limit.law() {
         _ if was_scarce => is_little,
-        Law::FixedWindow(_) => false,
-        Law::SlidingWindowCounter => is_little && window::is_overdrawn(limit, demand),
+        Algorithm::FixedWindow(_) => false,
+        Algorithm::SlidingWindowCounter => is_little && window::is_overdrawn(limit, demand),
         _ => left < part(limit, demand, SCARCE.0) * comes,
     }
 }

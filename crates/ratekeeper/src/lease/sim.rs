@@ -7,17 +7,17 @@
 //! often the store is asked.
 
 mod bound;
-mod dice;
 #[cfg(test)]
 mod faults;
 mod node;
+mod rng;
+mod simulation;
 mod store;
 #[cfg_attr(
     not(feature = "simulation"),
     expect(unreachable_pub, dead_code, reason = "benches read all of it, tests need not")
 )]
 mod tables;
-mod world;
 
 #[cfg(feature = "simulation")]
-pub use tables::{Case, Crowd, Figure, Row, cases, combined_cases};
+pub use tables::{CaseRow, KeyPopulation, SeedSpread, SimCase, cases, combined_cases};

@@ -10,7 +10,7 @@ const REFUSED: u32 = 1 << 21;
 
 /// What is remembered of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TableEntry {
     pub(crate) state: State,
     /// Which limit wrote it: its page in the book, below 2^21.
     pub(crate) page: u32,
@@ -18,13 +18,13 @@ pub(crate) struct Entry {
     pub(crate) refused: bool,
 }
 
-impl Entry {
+impl TableEntry {
     #[inline(always)]
-    pub(crate) fn unpack(words: [u64; 2]) -> Entry {
+    pub(crate) fn unpack(words: [u64; 2]) -> TableEntry {
         let spare = words[0] >> 53 | (words[1] >> 53) << 11;
         // Twenty-two bits.
         let spare = u32::try_from(spare).unwrap_or(0);
-        Entry {
+        TableEntry {
             state: State::new(words[0] & NUMBER, words[1] & NUMBER),
             page: spare & (REFUSED - 1),
             refused: spare & REFUSED != 0,
@@ -50,8 +50,8 @@ mod tests {
         {
             for page in [0, 1, 2047, 2048, (1 << 21) - 1] {
                 for refused in [false, true] {
-                    let entry = Entry { state, page, refused };
-                    assert_eq!(Entry::unpack(entry.pack()), entry);
+                    let entry = TableEntry { state, page, refused };
+                    assert_eq!(TableEntry::unpack(entry.pack()), entry);
                 }
             }
         }

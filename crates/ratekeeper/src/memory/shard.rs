@@ -6,13 +6,13 @@
 //! Because the order never changes, rearranging a shard for more slots is one pass to the right and one to the left
 //! within the same memory.
 
-use super::entry::Entry;
-use super::roll::Rolls;
-use super::table::{Locked, MARGIN, home};
+use super::entry::TableEntry;
+use super::list_states::ListStates;
+use super::table::{MARGIN, ShardGuard, home};
 
 /// What a shard knows of itself.
 #[derive(Debug, Default)]
-pub(crate) struct Shard {
+pub(crate) struct MemoryShard {
     /// Over how many slots the homes are spread.
     pub(crate) spread: usize,
     /// How many entries it has.
@@ -20,10 +20,10 @@ pub(crate) struct Shard {
     /// Where the search for something to drop goes on.
     pub(crate) hand: usize,
     /// The keys whose laws keep a roll. Boxed, so that a shard and its lock fit one cache line.
-    pub(crate) rolls: Box<Rolls>,
+    pub(crate) rolls: Box<ListStates>,
 }
 
-impl Shard {
+impl MemoryShard {
     /// Slots that so many keys are spread over when there are no more: 85 % full. A look-up then passes three
     /// strangers on average.
     pub(crate) fn homes_for(keys: usize) -> usize {
@@ -33,20 +33,20 @@ impl Shard {
 
 /// Where a mark is, or where it would go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SlotPosition {
     Here(usize),
     Before(usize),
 }
 
-impl Locked<'_> {
+impl ShardGuard<'_> {
     /// Looks a mark up.
     #[inline(always)]
-    pub(crate) fn find(&self, mark: u64) -> Place {
+    pub(crate) fn find(&self, mark: u64) -> SlotPosition {
         let mut slot = home(mark, self.shard.spread as u64);
         loop {
             match self.mark(slot) {
-                found if found == mark => return Place::Here(slot),
-                found if found == 0 || found > mark => return Place::Before(slot),
+                found if found == mark => return SlotPosition::Here(slot),
+                found if found == 0 || found > mark => return SlotPosition::Before(slot),
                 _ => slot += 1,
             }
         }
@@ -54,20 +54,20 @@ impl Locked<'_> {
 
     /// The entry in a slot.
     #[inline(always)]
-    pub(crate) fn entry(&self, slot: usize) -> Entry {
-        Entry::unpack(self.words(slot))
+    pub(crate) fn entry(&self, slot: usize) -> TableEntry {
+        TableEntry::unpack(self.words(slot))
     }
 
     /// Changes the entry in a slot.
     #[inline(always)]
-    pub(crate) fn set(&self, slot: usize, entry: Entry) {
+    pub(crate) fn set(&self, slot: usize, entry: TableEntry) {
         self.set_words(slot, entry.pack());
     }
 
     /// Whether one more entry would make look-ups slow, or the shard too large.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        Shard::homes_for(self.shard.keys + 1) > self.shard.spread || self.is_at_cap()
+        MemoryShard::homes_for(self.shard.keys + 1) > self.shard.spread || self.is_at_cap()
     }
 
     /// Whether it has as many keys as it may.
@@ -75,8 +75,8 @@ impl Locked<'_> {
         self.shard.keys >= self.geometry.keys
     }
 
-    /// Adds an entry before a slot that [`Locked::find`] named; says whether there was a gap to push the others into.
-    pub(crate) fn insert(&mut self, slot: usize, mark: u64, entry: Entry) -> bool {
+    /// Adds an entry before a slot that [`ShardGuard::find`] named; says whether there was a gap to push the others into.
+    pub(crate) fn insert(&mut self, slot: usize, mark: u64, entry: TableEntry) -> bool {
         let Some(gap) = (slot..self.reach()).find(|slot| self.mark(*slot) == 0) else { return false };
         for to in (slot + 1..=gap).rev() {
             self.copy(to - 1, to);
@@ -99,7 +99,7 @@ impl Locked<'_> {
     }
 
     /// Spreads the entries that pass `keep` over so many slots.
-    pub(crate) fn spread(&mut self, spread: usize, mut keep: impl FnMut(&Entry) -> bool) {
+    pub(crate) fn spread(&mut self, spread: usize, mut keep: impl FnMut(&TableEntry) -> bool) {
         let reach = self.reach().max((spread + MARGIN).min(self.slots()));
         let mut kept = 0;
         for slot in 0..self.reach() {

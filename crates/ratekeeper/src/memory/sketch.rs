@@ -10,7 +10,7 @@
 //! that rule and no other.
 
 use parking_lot::{Mutex, RwLock};
-use ratekeeper_core::{Answer, Ask, Limit, Micros, Outcome, Reading, Scope, State};
+use ratekeeper_core::{Amount, DrawOutcome, DrawResult, Limit, LimitStatus, Micros, Scope, State};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -39,11 +39,11 @@ pub(super) struct Sketch {
 struct Region {
     scope: Scope,
     limit: Limit,
-    cells: Mutex<Cells>,
+    cells: Mutex<RegionCells>,
 }
 
 #[derive(Debug)]
-struct Cells {
+struct RegionCells {
     states: Box<[[u64; 2]]>,
     /// When all of them will have drained.
     busy_until: Micros,
@@ -123,7 +123,7 @@ impl Region {
     /// An empty region. Returns `None` if there is no memory for it.
     fn new(scope: Scope, limit: Limit, cells: usize) -> Option<Region> {
         let states = bytemuck::allocation::try_zeroed_slice_box(cells).ok()?;
-        Some(Region { scope, limit, cells: Mutex::new(Cells { states, busy_until: Micros::EPOCH }) })
+        Some(Region { scope, limit, cells: Mutex::new(RegionCells { states, busy_until: Micros::EPOCH }) })
     }
 
     fn is_busy(&self, now: Micros) -> bool {
@@ -147,8 +147,8 @@ impl Region {
             let [first, second] = cells.states[place];
             let (first, second) = self.limit.merge(State::new(first, second), state, now).numbers();
             cells.states[place] = [first, second];
-            let outcome = Outcome::of_state(Answer::Spared, now, State::new(first, second));
-            let drained_in = Reading::new(&self.limit, Ask::PEEK, outcome).reset();
+            let outcome = DrawResult::of_state(DrawOutcome::Spared, now, State::new(first, second));
+            let drained_in = LimitStatus::new(&self.limit, Amount::PEEK, outcome).reset();
             cells.busy_until = cells.busy_until.max(now.plus(drained_in));
         }
     }
@@ -171,7 +171,7 @@ fn places(mark: u64, cells: usize) -> [usize; ROWS] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratekeeper_core::{Align, Law, Leak, Span, Zone};
+    use ratekeeper_core::{Algorithm, Align, Leak, Span, Zone};
     use std::collections::HashMap;
 
     const START: Micros = Micros::new(1_700_000_000_000_000);
@@ -180,11 +180,11 @@ mod tests {
     #[test]
     fn a_key_is_never_granted_more_than_its_limit_allows() {
         let laws = [
-            (Law::TokenBucket, "5/min burst 7"),
-            (Law::LeakyBucket(Leak::Meter), "5/min burst 3"),
-            (Law::FixedWindow(Align::Wall(Zone::UTC)), "5/min"),
-            (Law::FixedWindow(Align::FirstHit), "5/min"),
-            (Law::SlidingWindowCounter, "5/min"),
+            (Algorithm::TokenBucket, "5/min burst 7"),
+            (Algorithm::LeakyBucket(Leak::Meter), "5/min burst 3"),
+            (Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "5/min"),
+            (Algorithm::FixedWindow(Align::FirstHit), "5/min"),
+            (Algorithm::SlidingWindowCounter, "5/min"),
         ];
         for (law, quota) in laws {
             let limit = Limit::new(law, quota.parse().unwrap()).unwrap();
@@ -196,7 +196,7 @@ mod tests {
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let mark = (random >> 33) % 300;
                 now = now.plus(Span::micros((random >> 20) % 100_000));
-                let ask = Ask::exactly(1 + ((random >> 55) % 3) as u32);
+                let ask = Amount::exactly(1 + ((random >> 55) % 3) as u32);
                 let step = limit.step(sketch.estimate(Scope(1), &limit, mark, now), now, ask);
                 if step.granted.is_none() {
                     continue;
@@ -214,11 +214,11 @@ mod tests {
     #[test]
     fn a_region_goes_when_it_has_drained_and_no_scope_has_them_all() {
         let limit =
-            |amount: u32| Limit::new(Law::TokenBucket, format!("{amount}/h").parse().unwrap()).unwrap();
+            |amount: u32| Limit::new(Algorithm::TokenBucket, format!("{amount}/h").parse().unwrap()).unwrap();
         let sketch = Sketch::new(FEWEST_CELLS);
         let charge = |scope: u64, amount: u32, now: Micros| {
             let limit = limit(amount);
-            sketch.charge(Scope(scope), &limit, 9, limit.step(None, now, Ask::exactly(amount)).state, now)
+            sketch.charge(Scope(scope), &limit, 9, limit.step(None, now, Amount::exactly(amount)).state, now)
         };
         let taken = (1..100).filter(|amount| charge(1, *amount, START)).count();
         assert_eq!(taken, SCOPE_REGIONS);

@@ -5,17 +5,17 @@
 //! for one key feel. A holder that was descheduled is waited for by yielding.
 
 #[cfg(not(shuttle))]
-pub(crate) type Mutex<T> = spin::mutex::SpinMutex<T, Patience>;
+pub(crate) type Mutex<T> = spin::mutex::SpinMutex<T, SpinWait>;
 #[cfg(not(shuttle))]
-pub(crate) type MutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T, Patience>;
+pub(crate) type MutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T, SpinWait>;
 
 /// How to wait for a shard: a few turns on the spot, then let somebody else run.
 #[cfg(not(shuttle))]
 #[derive(Debug)]
-pub(crate) struct Patience;
+pub(crate) struct SpinWait;
 
 #[cfg(not(shuttle))]
-impl spin::RelaxStrategy for Patience {
+impl spin::RelaxStrategy for SpinWait {
     #[inline]
     fn relax() {
         for _ in 0..16 {

@@ -8,9 +8,9 @@
 //! Words are relaxed atomics, not because they are shared without the lock (they are only ever changed under it), but
 //! so that a batch may touch the slots that it will need before it takes their locks.
 
-use super::shard::Shard;
+use super::key_hash::KeyHash;
+use super::shard::MemoryShard;
 use super::sync::{Mutex, MutexGuard};
-use super::tag::Tag;
 use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,24 +27,24 @@ const MOST_SHARDS: usize = 1 << 16;
 
 /// A table for a bounded number of keys.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct EntryTable {
     words: Box<[AtomicU64]>,
-    shards: Box<[Lane]>,
-    geometry: Geometry,
+    shards: Box<[ShardLock]>,
+    geometry: TableGeometry,
 }
 
 /// A shard's lock, on a cache line of its own, and how far its entries are spread.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Lane {
+struct ShardLock {
     /// A copy of the shard's own number, for touching slots without the lock. It may be stale: then it misses.
     spread: AtomicU64,
-    shard: Mutex<Shard>,
+    shard: Mutex<MemoryShard>,
 }
 
 /// How many shards there are, and how large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub(crate) struct TableGeometry {
     pub(crate) shards: usize,
     /// The most keys of one shard.
     pub(crate) keys: usize,
@@ -52,14 +52,14 @@ pub(crate) struct Geometry {
     pub(crate) homes: usize,
 }
 
-impl Geometry {
+impl TableGeometry {
     /// A geometry for at most so many keys.
-    pub(crate) fn for_keys(keys: usize) -> Geometry {
+    pub(crate) fn for_keys(keys: usize) -> TableGeometry {
         let shards = (keys / KEYS_A_SHARD).next_power_of_two().min(MOST_SHARDS);
         // A small table still gets some shards, so that threads seldom wait for each other.
         let shards = shards.max((keys / 256).min(16)).next_power_of_two();
         let keys = (keys / shards).max(1);
-        Geometry { shards, keys, homes: Shard::homes_for(keys) }
+        TableGeometry { shards, keys, homes: MemoryShard::homes_for(keys) }
     }
 
     /// Slots of one shard.
@@ -69,39 +69,39 @@ impl Geometry {
 
     /// Memory that the table takes when every page of it is in use.
     pub(crate) fn bytes(&self) -> usize {
-        self.shards * (self.slots() * SLOT * size_of::<u64>() + size_of::<Lane>())
+        self.shards * (self.slots() * SLOT * size_of::<u64>() + size_of::<ShardLock>())
     }
 }
 
-impl Table {
+impl EntryTable {
     /// A table of that geometry; nothing if the system won't lend so much address space.
-    pub(crate) fn new(geometry: Geometry) -> Option<Table> {
+    pub(crate) fn new(geometry: TableGeometry) -> Option<EntryTable> {
         let words = geometry.shards.checked_mul(geometry.slots())?.checked_mul(SLOT)?;
-        let lane = |_| Lane { spread: AtomicU64::new(0), shard: Mutex::new(Shard::default()) };
-        Some(Table {
+        let lane = |_| ShardLock { spread: AtomicU64::new(0), shard: Mutex::new(MemoryShard::default()) };
+        Some(EntryTable {
             words: bytemuck::allocation::try_zeroed_slice_box(words).ok()?,
             shards: (0..geometry.shards).map(lane).collect(),
             geometry,
         })
     }
 
-    pub(crate) fn geometry(&self) -> Geometry {
+    pub(crate) fn geometry(&self) -> TableGeometry {
         self.geometry
     }
 
     /// Which shard a tag belongs to.
     #[inline(always)]
-    pub(crate) fn shard_of(&self, tag: Tag) -> usize {
+    pub(crate) fn shard_of(&self, tag: KeyHash) -> usize {
         // The number of shards is a power of two, so this is a mask.
         usize::try_from(tag.spread & (self.shards.len() as u64 - 1)).unwrap_or(0)
     }
 
     /// Waits for a shard.
     #[inline(always)]
-    pub(crate) fn lock(&self, shard: usize) -> Locked<'_> {
+    pub(crate) fn lock(&self, shard: usize) -> ShardGuard<'_> {
         let lane = &self.shards[shard];
         let slots = self.geometry.slots() * SLOT;
-        Locked {
+        ShardGuard {
             words: &self.words[shard * slots..][..slots],
             lane,
             shard: lane.shard.lock(),
@@ -112,7 +112,7 @@ impl Table {
     /// Reads the slot that a tag calls home and forgets what it said. The processor does not wait for the answer, so
     /// that several touches in a row cost little more than one, and the slots are near when they are needed.
     #[inline(always)]
-    pub(crate) fn touch(&self, tag: Tag) {
+    pub(crate) fn touch(&self, tag: KeyHash) {
         let shard = self.shard_of(tag);
         let home = home(tag.mark, self.shards[shard].spread.load(Relaxed));
         if let Some(word) = self.words.get((shard * self.geometry.slots() + home) * SLOT) {
@@ -133,14 +133,14 @@ pub(crate) fn home(mark: u64, spread: u64) -> usize {
 }
 
 /// A shard that this thread alone may change.
-pub(crate) struct Locked<'a> {
+pub(crate) struct ShardGuard<'a> {
     words: &'a [AtomicU64],
-    lane: &'a Lane,
-    pub(crate) shard: MutexGuard<'a, Shard>,
-    pub(crate) geometry: &'a Geometry,
+    lane: &'a ShardLock,
+    pub(crate) shard: MutexGuard<'a, MemoryShard>,
+    pub(crate) geometry: &'a TableGeometry,
 }
 
-impl Locked<'_> {
+impl ShardGuard<'_> {
     /// How many slots there are.
     pub(crate) fn slots(&self) -> usize {
         self.words.len() / SLOT

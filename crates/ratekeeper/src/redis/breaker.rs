@@ -22,7 +22,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// When a server is left alone: a state machine to which time is handed in.
 #[derive(Debug)]
 pub(super) struct Breaker {
-    state: State,
+    state: BreakerPhase,
     /// How many probes in a row must go well.
     probes: u32,
     /// When it was made: what seconds are counted from.
@@ -30,12 +30,12 @@ pub(super) struct Breaker {
     /// When it last closed. Calls that began before say nothing about the server as it is now.
     closed_at: Instant,
     failures_in_a_row: u32,
-    recent: [Second; WINDOW_SECS],
+    recent: [SecondStats; WINDOW_SECS],
     dice: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BreakerPhase {
     Closed,
     /// Nobody calls until the probe at this instant; so many pauses have passed already.
     Open {
@@ -51,7 +51,7 @@ enum State {
 
 /// How the calls of one second ended.
 #[derive(Clone, Copy, Debug, Default)]
-struct Second {
+struct SecondStats {
     number: u64,
     calls: u32,
     failures: u32,
@@ -59,7 +59,7 @@ struct Second {
 
 /// That the state changed between letting calls pass and not, which is worth a line in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum BreakerChange {
     /// It opened.
     Opened,
     /// It closed.
@@ -71,12 +71,12 @@ impl Breaker {
     /// `probes` good ones. `seed` makes its pauses unlike those of others.
     pub(super) fn new(probes: u32, now: Instant, seed: u64) -> Breaker {
         Breaker {
-            state: State::Open { probe_at: now, pauses: 0 },
+            state: BreakerPhase::Open { probe_at: now, pauses: 0 },
             probes: probes.max(1),
             origin: now,
             closed_at: now,
             failures_in_a_row: 0,
-            recent: [Second::default(); WINDOW_SECS],
+            recent: [SecondStats::default(); WINDOW_SECS],
             dice: seed | 1,
         }
     }
@@ -84,24 +84,24 @@ impl Breaker {
     /// In which state it is.
     pub(super) fn state(&self) -> BreakerState {
         match self.state {
-            State::Closed => BreakerState::Closed,
-            State::Open { .. } => BreakerState::Open,
-            State::HalfOpen { .. } => BreakerState::HalfOpen,
+            BreakerPhase::Closed => BreakerState::Closed,
+            BreakerPhase::Open { .. } => BreakerState::Open,
+            BreakerPhase::HalfOpen { .. } => BreakerState::HalfOpen,
         }
     }
 
     /// When it wants to be probed; nothing while calls pass.
     pub(super) fn probe_at(&self, now: Instant) -> Option<Instant> {
         match self.state {
-            State::Closed => None,
-            State::Open { probe_at, .. } => Some(probe_at),
-            State::HalfOpen { .. } => Some(now),
+            BreakerPhase::Closed => None,
+            BreakerPhase::Open { probe_at, .. } => Some(probe_at),
+            BreakerPhase::HalfOpen { .. } => Some(now),
         }
     }
 
     /// Notes how a call that began at `began` ended.
-    pub(super) fn note_call(&mut self, began: Instant, now: Instant, is_good: bool) -> Option<Change> {
-        if self.state != State::Closed || began < self.closed_at {
+    pub(super) fn note_call(&mut self, began: Instant, now: Instant, is_good: bool) -> Option<BreakerChange> {
+        if self.state != BreakerPhase::Closed || began < self.closed_at {
             return None;
         }
         let second = self.second(now);
@@ -113,37 +113,37 @@ impl Breaker {
     }
 
     /// Opens it at once, because the server is known to be away.
-    pub(super) fn trip(&mut self, now: Instant) -> Option<Change> {
-        if self.state != State::Closed {
+    pub(super) fn trip(&mut self, now: Instant) -> Option<BreakerChange> {
+        if self.state != BreakerPhase::Closed {
             return None;
         }
         self.open(now, 0);
-        Some(Change::Opened)
+        Some(BreakerChange::Opened)
     }
 
     /// Notes that a probe went well. The last of those it takes lets calls pass again.
-    pub(super) fn note_good_probe(&mut self, now: Instant) -> Option<Change> {
+    pub(super) fn note_good_probe(&mut self, now: Instant) -> Option<BreakerChange> {
         let (gone_well, pauses) = match self.state {
-            State::Closed => return None,
-            State::Open { pauses, .. } => (1, pauses),
-            State::HalfOpen { gone_well, pauses } => (gone_well + 1, pauses),
+            BreakerPhase::Closed => return None,
+            BreakerPhase::Open { pauses, .. } => (1, pauses),
+            BreakerPhase::HalfOpen { gone_well, pauses } => (gone_well + 1, pauses),
         };
         if gone_well < self.probes {
-            self.state = State::HalfOpen { gone_well, pauses };
+            self.state = BreakerPhase::HalfOpen { gone_well, pauses };
             return None;
         }
-        self.state = State::Closed;
+        self.state = BreakerPhase::Closed;
         self.closed_at = now;
         self.failures_in_a_row = 0;
-        self.recent = [Second::default(); WINDOW_SECS];
-        Some(Change::Closed)
+        self.recent = [SecondStats::default(); WINDOW_SECS];
+        Some(BreakerChange::Closed)
     }
 
     /// Notes that a probe failed: the next comes after a longer pause.
     pub(super) fn note_bad_probe(&mut self, now: Instant) {
         match self.state {
-            State::Closed => {}
-            State::Open { pauses, .. } | State::HalfOpen { pauses, .. } => {
+            BreakerPhase::Closed => {}
+            BreakerPhase::Open { pauses, .. } | BreakerPhase::HalfOpen { pauses, .. } => {
                 self.open(now, pauses.saturating_add(1));
             }
         }
@@ -154,14 +154,14 @@ impl Breaker {
         let pause = first.saturating_mul(1 << pauses.min(16)).min(longest);
         // Between half and the whole of it: nodes that lost a server together don't all come back together.
         let pause = pause / 2 + (pause / 2).mul_f64(self.roll());
-        self.state = State::Open { probe_at: now + pause, pauses };
+        self.state = BreakerPhase::Open { probe_at: now + pause, pauses };
     }
 
-    fn second(&mut self, now: Instant) -> &mut Second {
+    fn second(&mut self, now: Instant) -> &mut SecondStats {
         let number = now.saturating_duration_since(self.origin).as_secs();
         let second = &mut self.recent[place(number)];
         if second.number != number {
-            *second = Second { number, ..Second::default() };
+            *second = SecondStats { number, ..SecondStats::default() };
         }
         second
     }
@@ -198,7 +198,7 @@ mod tests {
 
     fn closed(now: Instant) -> Breaker {
         let mut breaker = Breaker::new(1, now, 7);
-        assert_eq!(breaker.note_good_probe(now), Some(Change::Closed));
+        assert_eq!(breaker.note_good_probe(now), Some(BreakerChange::Closed));
         breaker
     }
 
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!((breaker.state(), breaker.probe_at(now)), (BreakerState::Open, Some(now)));
         assert_eq!(breaker.note_good_probe(now), None);
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
-        assert_eq!(breaker.note_good_probe(now), Some(Change::Closed));
+        assert_eq!(breaker.note_good_probe(now), Some(BreakerChange::Closed));
         assert_eq!((breaker.state(), breaker.probe_at(now)), (BreakerState::Closed, None));
     }
 
@@ -220,7 +220,7 @@ mod tests {
         for is_good in [false, false, false, false, true, false, false, false, false] {
             assert_eq!(breaker.note_call(now, now, is_good), None);
         }
-        assert_eq!(breaker.note_call(now, now, false), Some(Change::Opened));
+        assert_eq!(breaker.note_call(now, now, false), Some(BreakerChange::Opened));
         assert_eq!(breaker.note_call(now, now, false), None);
     }
 
@@ -235,7 +235,7 @@ mod tests {
         // Eleven seconds on those are no longer recent.
         let later = now + Duration::from_secs(11);
         assert_eq!(alternate(&mut breaker, later, 18), None);
-        assert_eq!(alternate(&mut breaker, later, 2), Some(Change::Opened));
+        assert_eq!(alternate(&mut breaker, later, 2), Some(BreakerChange::Opened));
     }
 
     #[test]
@@ -260,25 +260,25 @@ mod tests {
             now = probe_at;
             breaker.note_bad_probe(now);
         }
-        assert_eq!(breaker.note_good_probe(now), Some(Change::Closed));
+        assert_eq!(breaker.note_good_probe(now), Some(BreakerChange::Closed));
         breaker.trip(now);
         assert!(breaker.probe_at(now).expect("it is open") - now <= Duration::from_millis(100));
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Event {
+    enum BreakerEvent {
         Call(bool),
         Probe(bool),
         Trip,
         Pass(u16),
     }
 
-    fn events() -> impl Strategy<Value = Vec<Event>> {
+    fn events() -> impl Strategy<Value = Vec<BreakerEvent>> {
         let event = prop_oneof![
-            6 => any::<bool>().prop_map(Event::Call),
-            2 => any::<bool>().prop_map(Event::Probe),
-            1 => Just(Event::Trip),
-            3 => any::<u16>().prop_map(Event::Pass),
+            6 => any::<bool>().prop_map(BreakerEvent::Call),
+            2 => any::<bool>().prop_map(BreakerEvent::Probe),
+            1 => Just(BreakerEvent::Trip),
+            3 => any::<u16>().prop_map(BreakerEvent::Pass),
         ];
         proptest::collection::vec(event, 0..200)
     }
@@ -292,33 +292,33 @@ mod tests {
             let mut good_probes = 0;
             for event in events {
                 let change = match event {
-                    Event::Call(is_good) => breaker.note_call(now, now, is_good),
-                    Event::Trip => breaker.trip(now),
-                    Event::Pass(millis) => {
+                    BreakerEvent::Call(is_good) => breaker.note_call(now, now, is_good),
+                    BreakerEvent::Trip => breaker.trip(now),
+                    BreakerEvent::Pass(millis) => {
                         now += Duration::from_millis(millis.into());
                         None
                     }
-                    Event::Probe(true) => {
+                    BreakerEvent::Probe(true) => {
                         good_probes += 1;
                         breaker.note_good_probe(now)
                     }
-                    Event::Probe(false) => {
+                    BreakerEvent::Probe(false) => {
                         breaker.note_bad_probe(now);
                         None
                     }
                 };
                 match change {
-                    Some(Change::Opened) => {
+                    Some(BreakerChange::Opened) => {
                         prop_assert!(passes);
                         passes = false;
                     }
-                    Some(Change::Closed) => {
+                    Some(BreakerChange::Closed) => {
                         prop_assert!(!passes && good_probes >= probes);
                         passes = true;
                     }
                     None => {}
                 }
-                if passes || matches!(event, Event::Probe(false)) {
+                if passes || matches!(event, BreakerEvent::Probe(false)) {
                     good_probes = 0;
                 }
                 prop_assert_eq!(breaker.state() == BreakerState::Closed, passes);

@@ -9,15 +9,15 @@
 mod map;
 pub(super) mod slot;
 
-use super::contact::Contact;
-use super::node::{Answer, Batch, Node, Phase, Terms, Trouble};
-use super::url::Server;
+use super::discovery::DiscoveryServer;
+use super::node::{CommandBatch, CommandOutcome, NodePhase, RedisNode, ServerFailure, ServerOptions};
+use super::url::ServerAddress;
 use crate::health::StoreErrorCause;
 use ::redis::{Value, cmd};
 use arc_swap::ArcSwap;
-use map::{Doubt, Map, Word};
+use map::{SlotMap, StaleTopology, TopologyReply};
 use parking_lot::Mutex;
-use ratekeeper_core::Failure;
+use ratekeeper_core::StoreFailure;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,33 +40,33 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const MOST_NODES: usize = 1_000;
 
 /// A Redis Cluster.
-pub(super) struct Cluster {
-    shared: Arc<Shared>,
+pub(super) struct RedisCluster {
+    shared: Arc<ClusterInner>,
     task: AbortHandle,
 }
 
-struct Shared {
-    terms: Terms,
+struct ClusterInner {
+    terms: ServerOptions,
     /// The nodes that were listed, asked when no other answers.
-    seeds: Vec<Contact>,
-    map: ArcSwap<Map>,
-    nodes: Mutex<HashMap<Server, Arc<Node>>>,
+    seeds: Vec<DiscoveryServer>,
+    map: ArcSwap<SlotMap>,
+    nodes: Mutex<HashMap<ServerAddress, Arc<RedisNode>>>,
     /// Those that are no longer on the map, and since when, in the order in which they left it.
-    leaving: Mutex<Vec<(Arc<Node>, Instant)>>,
+    leaving: Mutex<Vec<(Arc<RedisNode>, Instant)>>,
     /// Asks for a new map.
     stale: Notify,
     is_known: watch::Sender<bool>,
 }
 
-impl Cluster {
-    pub(super) fn start(seeds: Vec<Server>, terms: Terms) -> Cluster {
-        let shared = Arc::new(Shared::new(seeds, terms));
+impl RedisCluster {
+    pub(super) fn start(seeds: Vec<ServerAddress>, terms: ServerOptions) -> RedisCluster {
+        let shared = Arc::new(ClusterInner::new(seeds, terms));
         let task = tokio::spawn(follow(Arc::clone(&shared))).abort_handle();
-        Cluster { shared, task }
+        RedisCluster { shared, task }
     }
 
     /// The node that has a slot, as far as is known.
-    pub(super) fn node(&self, slot: u16) -> Option<Arc<Node>> {
+    pub(super) fn node(&self, slot: u16) -> Option<Arc<RedisNode>> {
         let node = self.shared.map.load().node(slot);
         if node.is_none() {
             self.shared.stale.notify_one();
@@ -75,12 +75,12 @@ impl Cluster {
     }
 
     /// The nodes that have slots.
-    pub(super) fn nodes(&self) -> Vec<Arc<Node>> {
+    pub(super) fn nodes(&self) -> Vec<Arc<RedisNode>> {
         self.shared.map.load().nodes().to_vec()
     }
 
     /// The nodes that were listed.
-    pub(super) fn contacts(&self) -> &[Contact] {
+    pub(super) fn contacts(&self) -> &[DiscoveryServer] {
         &self.shared.seeds
     }
 
@@ -96,16 +96,21 @@ impl Cluster {
     }
 
     /// Sends commands to a node, and those that it sends on to where they belong: once.
-    pub(super) async fn ask(&self, node: &Node, batch: &Batch, deadline: Instant) -> Vec<Answer> {
+    pub(super) async fn ask(
+        &self,
+        node: &RedisNode,
+        batch: &CommandBatch,
+        deadline: Instant,
+    ) -> Vec<CommandOutcome> {
         let mut answers = node.exchange(batch, deadline).await;
         let mut onward: HashMap<(&str, bool), Vec<usize>> = HashMap::new();
         for (index, answer) in answers.iter().enumerate() {
             match answer {
-                Answer::Value(_) | Answer::Elsewhere(_) | Answer::Torn => {}
-                Answer::Moved(to) => onward.entry((to, false)).or_default().push(index),
-                Answer::Ask(to) => onward.entry((to, true)).or_default().push(index),
-                Answer::Failed(Failure::Unreachable) => self.shared.stale.notify_one(),
-                Answer::Failed(_) => {}
+                CommandOutcome::Value(_) | CommandOutcome::Elsewhere(_) | CommandOutcome::Torn => {}
+                CommandOutcome::Moved(to) => onward.entry((to, false)).or_default().push(index),
+                CommandOutcome::Ask(to) => onward.entry((to, true)).or_default().push(index),
+                CommandOutcome::Failed(StoreFailure::Unreachable) => self.shared.stale.notify_one(),
+                CommandOutcome::Failed(_) => {}
             }
         }
         if onward.is_empty() {
@@ -121,7 +126,7 @@ impl Cluster {
                 continue;
             };
             let commands = batch.commands(&indices);
-            let batch = if is_ask { Batch::asking(commands) } else { Batch::new(commands) };
+            let batch = if is_ask { CommandBatch::asking(commands) } else { CommandBatch::new(commands) };
             sent.spawn(async move { (indices, to.exchange(&batch, deadline).await) });
         }
         while let Some(joined) = sent.join_next().await {
@@ -129,7 +134,7 @@ impl Cluster {
             let Ok((indices, again)) = joined else { continue };
             for (index, answer) in indices.into_iter().zip(again) {
                 answers[index] = match answer {
-                    Answer::Value(value) => Answer::Elsewhere(value),
+                    CommandOutcome::Value(value) => CommandOutcome::Elsewhere(value),
                     other => other,
                 };
             }
@@ -138,15 +143,15 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for RedisCluster {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 /// Keeps the map true for ever.
-async fn follow(shared: Arc<Shared>) {
-    let mut doubt = Doubt::default();
+async fn follow(shared: Arc<ClusterInner>) {
+    let mut doubt = StaleTopology::default();
     loop {
         let asked = Instant::now();
         shared.see_off();
@@ -164,12 +169,12 @@ async fn follow(shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
-    fn new(seeds: Vec<Server>, terms: Terms) -> Shared {
-        Shared {
+impl ClusterInner {
+    fn new(seeds: Vec<ServerAddress>, terms: ServerOptions) -> ClusterInner {
+        ClusterInner {
             terms,
-            seeds: seeds.into_iter().map(Contact::new).collect(),
-            map: ArcSwap::from_pointee(Map::empty()),
+            seeds: seeds.into_iter().map(DiscoveryServer::new).collect(),
+            map: ArcSwap::from_pointee(SlotMap::empty()),
             nodes: Mutex::new(HashMap::new()),
             leaving: Mutex::default(),
             stale: Notify::new(),
@@ -178,7 +183,7 @@ impl Shared {
     }
 
     /// Asks how the cluster stands, until somebody says it who knows of the latest election.
-    async fn ask(&self, doubt: &mut Doubt) -> Option<Word> {
+    async fn ask(&self, doubt: &mut StaleTopology) -> Option<TopologyReply> {
         let known = self.map.load().epoch();
         let mut older = Vec::new();
         for node in self.up_nodes() {
@@ -198,7 +203,7 @@ impl Shared {
     }
 
     /// Asks a node that was listed. As long as nobody has answered, it is told why this one does not.
-    async fn ask_seed(&self, seed: &Contact) -> Result<Word, Trouble> {
+    async fn ask_seed(&self, seed: &DiscoveryServer) -> Result<TopologyReply, ServerFailure> {
         let asked = async {
             let link = self.terms.dialer.dial(seed.server(), || {}).await?;
             self.ask_for_map(&link, seed.server()).await
@@ -216,43 +221,48 @@ impl Shared {
         answer
     }
 
-    async fn ask_for_map(&self, link: &super::node::Link, server: &Server) -> Result<Word, Trouble> {
+    async fn ask_for_map(
+        &self,
+        link: &super::node::RedisConnection,
+        server: &ServerAddress,
+    ) -> Result<TopologyReply, ServerFailure> {
         let [mut info, mut slots] = [cmd("CLUSTER"), cmd("CLUSTER")];
         info.arg("INFO");
         slots.arg("SLOTS");
         let asker = self.terms.dialer.asker();
-        let answer = timeout(PATIENCE, link.send(&Batch::new([info, slots]))).await;
-        let answer = answer.map_err(|_| Trouble::too_slow(PATIENCE))?;
+        let answer = timeout(PATIENCE, link.send(&CommandBatch::new([info, slots]))).await;
+        let answer = answer.map_err(|_| ServerFailure::too_slow(PATIENCE))?;
         let values = answer.map_err(|error| asker.explain_connect(&error))?;
-        let unreadable = || Trouble::new(StoreErrorCause::Other, "what it says of its cluster can't be read");
+        let unreadable =
+            || ServerFailure::new(StoreErrorCause::Other, "what it says of its cluster can't be read");
         match values.as_slice() {
             [Value::ServerError(error), _] | [_, Value::ServerError(error)] => Err(asker.explain(error)),
             [Value::BulkString(info), slots] => {
-                Word::read(&String::from_utf8_lossy(info), slots, server).ok_or_else(unreadable)
+                TopologyReply::read(&String::from_utf8_lossy(info), slots, server).ok_or_else(unreadable)
             }
             _ => Err(unreadable()),
         }
     }
 
     /// Some nodes that are there, not always the same ones first.
-    fn up_nodes(&self) -> Vec<Arc<Node>> {
+    fn up_nodes(&self) -> Vec<Arc<RedisNode>> {
         let nodes = self.nodes.lock();
         // A hash map's order is as good as any, but it is always the same; the busiest nodes come last.
-        let mut up: Vec<Arc<Node>> =
-            nodes.values().filter(|node| node.phase() == Phase::Up).cloned().collect();
+        let mut up: Vec<Arc<RedisNode>> =
+            nodes.values().filter(|node| node.phase() == NodePhase::Up).cloned().collect();
         up.sort_by_key(|node| node.load().1);
         up.truncate(ASKED);
         up
     }
 
-    fn install(&self, word: &Word) {
-        let mut masters: Vec<&Server> = word.masters();
+    fn install(&self, word: &TopologyReply) {
+        let mut masters: Vec<&ServerAddress> = word.masters();
         if masters.is_empty() {
             return;
         }
         // The slots of the rest have no server, which is told of.
         masters.truncate(MOST_NODES);
-        let started: HashMap<Server, Arc<Node>> = {
+        let started: HashMap<ServerAddress, Arc<RedisNode>> = {
             let mut nodes = self.nodes.lock();
             nodes.retain(|server, node| {
                 let stays = masters.binary_search(&server).is_ok();
@@ -284,7 +294,7 @@ impl Shared {
     /// Whether every slot has a node that is there, and nobody is about to leave.
     fn is_well(&self) -> bool {
         let is_whole = self.map.load().uncovered() == 0;
-        let are_up = || self.nodes.lock().values().all(|node| node.phase() == Phase::Up);
+        let are_up = || self.nodes.lock().values().all(|node| node.phase() == NodePhase::Up);
         is_whole && are_up() && self.leaving.lock().is_empty()
     }
 
@@ -300,8 +310,8 @@ impl Shared {
         });
     }
 
-    fn tell(&self, before: &Map, after: &Map) {
-        let names = |map: &Map| {
+    fn tell(&self, before: &SlotMap, after: &SlotMap) {
+        let names = |map: &SlotMap| {
             let mut names: Vec<String> = map.nodes().iter().map(|node| node.server().to_string()).collect();
             names.sort();
             names.join(", ")
@@ -321,7 +331,7 @@ impl Shared {
     }
 
     /// A node that another one named.
-    fn node_at(&self, server: &Server) -> Option<Arc<Node>> {
+    fn node_at(&self, server: &ServerAddress) -> Option<Arc<RedisNode>> {
         let mut nodes = self.nodes.lock();
         if !nodes.contains_key(server) && nodes.len() >= MOST_NODES {
             return None;
@@ -342,60 +352,66 @@ impl Shared {
     }
 
     /// A node for a server: a new one, unless the last has not been let go of yet.
-    fn welcome(&self, server: &Server) -> Arc<Node> {
+    fn welcome(&self, server: &ServerAddress) -> Arc<RedisNode> {
         let mut leaving = self.leaving.lock();
         match leaving.iter().position(|(node, _)| node.server() == server) {
             Some(index) => leaving.remove(index).0,
-            None => Arc::new(Node::start(server.clone(), self.terms.clone())),
+            None => Arc::new(RedisNode::start(server.clone(), self.terms.clone())),
         }
     }
 }
 
 /// Reads where a command is sent on to. A node that doesn't know its own name means the host that was asked.
-fn read_endpoint(text: &str, asked: &Server) -> Option<Server> {
+fn read_endpoint(text: &str, asked: &ServerAddress) -> Option<ServerAddress> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.split_once('@').map_or(port, |(port, _)| port).parse().ok()?;
     endpoint(host, port, asked)
 }
 
-fn endpoint(host: &str, port: u16, asked: &Server) -> Option<Server> {
+fn endpoint(host: &str, port: u16, asked: &ServerAddress) -> Option<ServerAddress> {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     match (host, asked) {
-        ("" | "?", Server::Tcp { host, .. }) => Some(Server::Tcp { host: host.clone(), port }),
-        ("" | "?", Server::Unix(_)) => None,
-        (host, _) => Some(Server::Tcp { host: host.to_owned(), port }),
+        ("" | "?", ServerAddress::Tcp { host, .. }) => Some(ServerAddress::Tcp { host: host.clone(), port }),
+        ("" | "?", ServerAddress::Unix(_)) => None,
+        (host, _) => Some(ServerAddress::Tcp { host: host.to_owned(), port }),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::node::{Dialer, RoleCheck};
-    use super::super::url::Login;
+    use super::super::node::{Connector, RoleCheck};
+    use super::super::url::Credentials;
     use super::*;
     use crate::clock::SystemClock;
     use crate::health::Topology;
 
     /// A cluster of which each port is a master with a slot.
-    fn word(ports: std::ops::Range<u16>) -> Word {
+    fn word(ports: std::ops::Range<u16>) -> TopologyReply {
         let host = || Value::BulkString(b"127.0.0.1".into());
         let ranges = ports.clone().map(|port| {
             let slot = Value::Int(i64::from(port - ports.start));
             let master = Value::Array(vec![host(), Value::Int(i64::from(port))]);
             Value::Array(vec![slot.clone(), slot, master])
         });
-        let asked = Server::Tcp { host: "127.0.0.1".into(), port: 1 };
-        Word::read("cluster_state:ok\r\ncluster_current_epoch:1", &Value::Array(ranges.collect()), &asked)
-            .expect("it has an epoch")
+        let asked = ServerAddress::Tcp { host: "127.0.0.1".into(), port: 1 };
+        TopologyReply::read(
+            "cluster_state:ok\r\ncluster_current_epoch:1",
+            &Value::Array(ranges.collect()),
+            &asked,
+        )
+        .expect("it has an epoch")
     }
 
     /// Nothing here waits, so no node gets as far as to connect.
     #[tokio::test]
     async fn no_more_nodes_are_spoken_to_than_may_be_however_many_come_and_go() {
-        let dialer = Dialer::new(&Login::default(), 0, None, Topology::Cluster).expect("it needs no files");
+        let dialer =
+            Connector::new(&Credentials::default(), 0, None, Topology::Cluster).expect("it needs no files");
         let clock = Arc::new(SystemClock::new());
         let (script, digest) = ("", String::new());
-        let terms = Terms { dialer, script, digest, links: 2, in_flight: 1, role: RoleCheck::Cluster, clock };
-        let shared = Shared::new(Vec::new(), terms);
+        let terms =
+            ServerOptions { dialer, script, digest, links: 2, in_flight: 1, role: RoleCheck::Cluster, clock };
+        let shared = ClusterInner::new(Vec::new(), terms);
         let count = || (shared.nodes.lock().len(), shared.leaving.lock().len());
         shared.install(&word(10_000..10_600));
         assert_eq!(count(), (600, 0));
@@ -410,7 +426,7 @@ mod tests {
         shared.install(&word(20_000..22_000));
         assert_eq!(count(), (MOST_NODES, 0));
         assert_eq!(shared.map.load().nodes().len(), MOST_NODES);
-        let stranger = Server::Tcp { host: "127.0.0.1".into(), port: 9 };
+        let stranger = ServerAddress::Tcp { host: "127.0.0.1".into(), port: 9 };
         assert!(shared.node_at(&stranger).is_none());
     }
 }

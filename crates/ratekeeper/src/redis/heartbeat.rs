@@ -4,9 +4,9 @@
 //! not done so for five seconds, and reads how many are left. While the store is away, the last count stands: that is
 //! when a node needs it, to enforce its share of each limit by itself.
 
-use super::fleet::Fleet;
+use super::server_set::ServerSet;
 use ::redis::{Cmd, Value, cmd};
-use ratekeeper_core::Failure;
+use ratekeeper_core::StoreFailure;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -37,7 +37,7 @@ return redis.call('ZCARD', KEYS[1])";
 /// Shows the other nodes that this one lives, and counts them.
 #[derive(Debug)]
 pub struct Heartbeat {
-    fleet: Arc<Fleet>,
+    fleet: Arc<ServerSet>,
     name: String,
     live: Arc<AtomicU32>,
     task: AbortHandle,
@@ -45,7 +45,7 @@ pub struct Heartbeat {
 
 impl Heartbeat {
     /// Begins to show that this node lives, under a name that no other node has.
-    pub fn start(fleet: Arc<Fleet>) -> Heartbeat {
+    pub fn start(fleet: Arc<ServerSet>) -> Heartbeat {
         let random = RandomState::new();
         let name = format!("{:016x}{:016x}", random.hash_one(1), random.hash_one(std::process::id()));
         let live = Arc::new(AtomicU32::new(1));
@@ -74,7 +74,7 @@ impl Drop for Heartbeat {
     }
 }
 
-async fn beat(fleet: Arc<Fleet>, name: String, live: Arc<AtomicU32>) {
+async fn beat(fleet: Arc<ServerSet>, name: String, live: Arc<AtomicU32>) {
     let mut beats = interval(BEAT);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -88,8 +88,8 @@ async fn beat(fleet: Arc<Fleet>, name: String, live: Arc<AtomicU32>) {
     }
 }
 
-async fn ask(fleet: &Fleet, command: Cmd) -> Result<Value, Failure> {
+async fn ask(fleet: &ServerSet, command: Cmd) -> Result<Value, StoreFailure> {
     let node = fleet.route(TAG.as_bytes())?.node;
     let mut results = fleet.ask(&node, vec![command], Instant::now() + PATIENCE).await;
-    results.pop().unwrap_or(Err(Failure::Unreachable))
+    results.pop().unwrap_or(Err(StoreFailure::Unreachable))
 }

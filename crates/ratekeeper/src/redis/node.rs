@@ -8,36 +8,36 @@
 //! Clients' calls never wait for a connection to be made. A task of the server's own keeps connections warm, watches
 //! over them, and probes a server that is away; until that is back, calls fail at once.
 
-mod dial;
+mod call_counters;
+mod connection;
+mod connector;
 mod errors;
-mod facts;
-mod keeper;
-mod link;
-mod meter;
+mod failure;
+mod info;
 mod reply;
-mod trouble;
-mod trust;
+mod supervisor;
+mod tls;
 
-pub use facts::Facts;
-pub use meter::Counts;
-pub use trust::TrustError;
+pub use call_counters::CallCounts;
+pub use info::ServerInfo;
+pub use tls::StoreTlsError;
 
-pub(super) use dial::{Diagnosis, Dialer};
-pub(super) use link::{Batch, Link};
-pub(super) use trouble::{Asker, Trouble};
+pub(super) use connection::{CommandBatch, RedisConnection};
+pub(super) use connector::{Connector, Diagnosis};
+pub(super) use failure::{LoginContext, ServerFailure};
 
-use super::breaker::{Breaker, Change};
+use super::breaker::{Breaker, BreakerChange};
+use super::clock_offset::{ClockOffset, DriftChange};
 use super::cluster::slot::key_in;
-use super::skew::{DriftChange, Skew};
-use super::url::Server;
+use super::url::ServerAddress;
 use crate::health::{BreakerState, LATELY, StoreErrorCause};
 use ::redis::{Cmd, Value, cmd};
 use arc_swap::ArcSwap;
-use errors::{Refusal, Shortcoming};
-use meter::Meter;
+use call_counters::CallCounters;
+use errors::{LastError, ServerWarning};
 use parking_lot::Mutex;
-use ratekeeper_core::{Clock, Failure, Micros};
-use reply::Reply;
+use ratekeeper_core::{Clock, Micros, StoreFailure};
+use reply::CommandReply;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -56,8 +56,8 @@ const TELL_REFUSALS: Duration = Duration::from_secs(10);
 
 /// What a server is used for, and within what bounds.
 #[derive(Clone)]
-pub(super) struct Terms {
-    pub(super) dialer: Dialer,
+pub(super) struct ServerOptions {
+    pub(super) dialer: Connector,
     /// Loaded where it is missing.
     pub(super) script: &'static str,
     /// What servers know it by.
@@ -83,33 +83,33 @@ pub(super) enum RoleCheck {
 }
 
 /// One server.
-pub struct Node {
-    core: Arc<Core>,
+pub struct RedisNode {
+    core: Arc<NodeCore>,
     keeper: AbortHandle,
 }
 
 /// What a server and the task that keeps its connections share.
-struct Core {
-    server: Server,
-    terms: Terms,
-    links: ArcSwap<Vec<Arc<Link>>>,
+struct NodeCore {
+    server: ServerAddress,
+    terms: ServerOptions,
+    links: ArcSwap<Vec<Arc<RedisConnection>>>,
     turn: AtomicUsize,
     in_flight: AtomicUsize,
     breaker: Mutex<Breaker>,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<NodePhase>,
     /// How long the most patient call waited of those that timed out since the server was last away.
     too_slow_ms: AtomicU64,
     /// Wakes the keeper.
     wake: Notify,
     /// Held while the script is loaded.
     loading: tokio::sync::Mutex<()>,
-    meter: Meter,
-    skew: Mutex<Skew>,
-    facts: Mutex<Option<Facts>>,
+    meter: CallCounters,
+    skew: Mutex<ClockOffset>,
+    facts: Mutex<Option<ServerInfo>>,
     /// Why it is away.
-    trouble: Mutex<Option<Trouble>>,
-    shortcoming: Mutex<Shortcoming>,
-    refusal: Mutex<Option<Refusal>>,
+    trouble: Mutex<Option<ServerFailure>>,
+    shortcoming: Mutex<ServerWarning>,
+    refusal: Mutex<Option<LastError>>,
     /// The key that the script is called with to find out whether it would run: in a Cluster one of a slot that the server
     /// has.
     probe_key: Mutex<(Option<u16>, Vec<u8>)>,
@@ -120,7 +120,7 @@ const PROBE_KEY: &[u8] = b"rk1:{probe}";
 
 /// Whether a server can be called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum NodePhase {
     /// Nobody has tried yet.
     New,
     /// Its connections are warm.
@@ -133,11 +133,11 @@ pub enum Phase {
 
 /// What became of one command.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum CommandOutcome {
     Value(Value),
     /// The answer of another server than the one that was asked.
     Elsewhere(Value),
-    Failed(Failure),
+    Failed(StoreFailure),
     /// It did not run: its slot is elsewhere now.
     Moved(String),
     /// It did not run: its slot is on its way elsewhere.
@@ -147,47 +147,47 @@ pub(super) enum Answer {
     Torn,
 }
 
-impl Node {
+impl RedisNode {
     /// A server that is not yet connected to, and a task that sets out to do so.
-    pub(super) fn start(server: Server, terms: Terms) -> Node {
+    pub(super) fn start(server: ServerAddress, terms: ServerOptions) -> RedisNode {
         let now = Instant::now();
         let seed = RandomState::new().hash_one(&server);
         let probes = u32::try_from(terms.links).unwrap_or(u32::MAX);
-        let core = Arc::new(Core {
+        let core = Arc::new(NodeCore {
             server,
             terms,
             links: ArcSwap::default(),
             turn: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             breaker: Mutex::new(Breaker::new(probes, now, seed)),
-            phase: watch::Sender::new(Phase::New),
+            phase: watch::Sender::new(NodePhase::New),
             too_slow_ms: AtomicU64::new(0),
             wake: Notify::new(),
             loading: tokio::sync::Mutex::new(()),
-            meter: Meter::default(),
-            skew: Mutex::new(Skew::new(now)),
+            meter: CallCounters::default(),
+            skew: Mutex::new(ClockOffset::new(now)),
             facts: Mutex::new(None),
             trouble: Mutex::new(None),
             shortcoming: Mutex::default(),
             refusal: Mutex::new(None),
             probe_key: Mutex::new((None, PROBE_KEY.to_vec())),
         });
-        let keeper = tokio::spawn(keeper::keep(Arc::clone(&core))).abort_handle();
-        Node { core, keeper }
+        let keeper = tokio::spawn(supervisor::keep(Arc::clone(&core))).abort_handle();
+        RedisNode { core, keeper }
     }
 
     /// Where it is.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ServerAddress {
         &self.core.server
     }
 
     /// Whether it can be called.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> NodePhase {
         *self.core.phase.borrow()
     }
 
     /// Tells whenever that changes.
-    pub fn phases(&self) -> watch::Receiver<Phase> {
+    pub fn phases(&self) -> watch::Receiver<NodePhase> {
         self.core.phase.subscribe()
     }
 
@@ -197,19 +197,19 @@ impl Node {
     }
 
     /// What was counted of its calls.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> CallCounts {
         self.core.meter.read()
     }
 
     /// What it says of itself, once it has been asked.
-    pub fn facts(&self) -> Option<Facts> {
+    pub fn facts(&self) -> Option<ServerInfo> {
         self.core.facts.lock().clone()
     }
 
     /// Why it is away; if it is there, why it takes no writes or lacks rights, or which error it answered with within the
     /// last second.
-    pub(super) fn find_trouble(&self) -> Option<Trouble> {
-        if self.phase() != Phase::Up {
+    pub(super) fn find_trouble(&self) -> Option<ServerFailure> {
+        if self.phase() != NodePhase::Up {
             return self.core.trouble.lock().clone();
         }
         if let Some(trouble) = &self.core.shortcoming.lock().trouble {
@@ -271,61 +271,64 @@ impl Node {
         self.core.skew.lock().drift_micros()
     }
 
-    pub(super) async fn exchange(&self, batch: &Batch, deadline: Instant) -> Vec<Answer> {
+    pub(super) async fn exchange(&self, batch: &CommandBatch, deadline: Instant) -> Vec<CommandOutcome> {
         self.core.exchange(batch, deadline).await
     }
 
     /// Lets go of it for good: calls that are still meant for it fail.
     pub(super) fn retire(&self) {
-        self.core.phase.send_replace(Phase::Retired);
+        self.core.phase.send_replace(NodePhase::Retired);
         self.core.links.store(Arc::default());
         self.keeper.abort();
     }
 
     /// A connection that is warm.
-    pub(super) fn link(&self) -> Option<Arc<Link>> {
+    pub(super) fn link(&self) -> Option<Arc<RedisConnection>> {
         self.core.pick()
     }
 }
 
-impl Drop for Node {
+impl Drop for RedisNode {
     fn drop(&mut self) {
         self.keeper.abort();
     }
 }
 
-impl fmt::Debug for Node {
+impl fmt::Debug for RedisNode {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Node({}, {:?})", self.core.server, self.phase())
     }
 }
 
-impl Answer {
-    pub(super) fn settle(self) -> Result<Value, Failure> {
+impl CommandOutcome {
+    pub(super) fn settle(self) -> Result<Value, StoreFailure> {
         match self {
-            Answer::Value(value) | Answer::Elsewhere(value) => Ok(value),
-            Answer::Failed(failure) => Err(failure),
-            Answer::Moved(_) | Answer::Ask(_) | Answer::Torn => Err(Failure::Unreachable),
+            CommandOutcome::Value(value) | CommandOutcome::Elsewhere(value) => Ok(value),
+            CommandOutcome::Failed(failure) => Err(failure),
+            CommandOutcome::Moved(_) | CommandOutcome::Ask(_) | CommandOutcome::Torn => {
+                Err(StoreFailure::Unreachable)
+            }
         }
     }
 }
 
-impl Core {
-    async fn exchange(&self, batch: &Batch, deadline: Instant) -> Vec<Answer> {
+impl NodeCore {
+    async fn exchange(&self, batch: &CommandBatch, deadline: Instant) -> Vec<CommandOutcome> {
         if batch.len() == 0 {
             return Vec::new();
         }
-        let Some(_place) = self.enter(batch.len()) else { return self.fail(batch.len(), Failure::Busy) };
+        let Some(_place) = self.enter(batch.len()) else { return self.fail(batch.len(), StoreFailure::Busy) };
         self.wait_until_tried(deadline).await;
-        let Some(link) = self.pick() else { return self.fail(batch.len(), Failure::Unreachable) };
+        let Some(link) = self.pick() else { return self.fail(batch.len(), StoreFailure::Unreachable) };
         // Counted before it is sent, so that a load during the call is not taken for one that came before.
         let loads = self.meter.script_loads.load(Relaxed);
         let mut answers = match self.send(&link, batch, deadline).await {
             Ok(answers) => answers,
             Err(failure) => return self.fail(batch.len(), failure),
         };
-        let is_unknown =
-            |(index, answer): (usize, &Reply)| matches!(answer, Reply::NoScript).then_some(index);
+        let is_unknown = |(index, answer): (usize, &CommandReply)| {
+            matches!(answer, CommandReply::NoScript).then_some(index)
+        };
         let unknown: Vec<usize> = answers.iter().enumerate().filter_map(is_unknown).collect();
         if !unknown.is_empty() {
             let again = self.load_and_send(&link, &batch.select(&unknown), loads, deadline).await;
@@ -338,16 +341,16 @@ impl Core {
 
     /// Waits for the first try to connect, and no longer: a server that was away stays so for now.
     async fn wait_until_tried(&self, deadline: Instant) {
-        if *self.phase.borrow() == Phase::New {
+        if *self.phase.borrow() == NodePhase::New {
             let mut phases = self.phase.subscribe();
             // Whether it ends by a change or by the deadline, what follows looks for itself.
-            let _ = timeout_at(deadline, phases.wait_for(|phase| *phase != Phase::New)).await;
+            let _ = timeout_at(deadline, phases.wait_for(|phase| *phase != NodePhase::New)).await;
         }
     }
 
     /// A connection, in turns, if the server is there.
-    fn pick(&self) -> Option<Arc<Link>> {
-        if *self.phase.borrow() != Phase::Up {
+    fn pick(&self) -> Option<Arc<RedisConnection>> {
+        if *self.phase.borrow() != NodePhase::Up {
             return None;
         }
         let links = self.links.load();
@@ -356,11 +359,16 @@ impl Core {
         links_in_turn.find(|link| !link.is_closed()).cloned()
     }
 
-    async fn send(&self, link: &Arc<Link>, batch: &Batch, deadline: Instant) -> Result<Vec<Reply>, Failure> {
+    async fn send(
+        &self,
+        link: &Arc<RedisConnection>,
+        batch: &CommandBatch,
+        deadline: Instant,
+    ) -> Result<Vec<CommandReply>, StoreFailure> {
         let began = Instant::now();
         // It would be sent at the first look, and looked at no more.
         if began >= deadline {
-            return Err(Failure::Timeout);
+            return Err(StoreFailure::Timeout);
         }
         self.meter.calls.fetch_add(1, Relaxed);
         self.meter.commands.fetch_add(batch.len() as u64, Relaxed);
@@ -370,8 +378,8 @@ impl Core {
             Ok(Ok(values)) if values.len() == batch.len() => {
                 link.note_answer();
                 self.meter.note_latency(now - began);
-                let replies: Vec<Reply> = values.into_iter().map(Reply::read).collect();
-                self.note_call(began, now, !replies.iter().any(Reply::is_of_ailing_server));
+                let replies: Vec<CommandReply> = values.into_iter().map(CommandReply::read).collect();
+                self.note_call(began, now, !replies.iter().any(CommandReply::is_of_ailing_server));
                 Ok(replies)
             }
             Ok(_) => {
@@ -380,7 +388,7 @@ impl Core {
                     self.note_call(began, now, false);
                 }
                 self.wake.notify_one();
-                Err(Failure::Unreachable)
+                Err(StoreFailure::Unreachable)
             }
             Err(_) => {
                 if deadline - began >= FAIR_DEADLINE {
@@ -391,7 +399,7 @@ impl Core {
                         self.give_up(link);
                     }
                 }
-                Err(Failure::Timeout)
+                Err(StoreFailure::Timeout)
             }
         }
     }
@@ -399,31 +407,32 @@ impl Core {
     /// Loads the script, unless somebody has since the call was sent, and sends what did not run again.
     async fn load_and_send(
         &self,
-        link: &Arc<Link>,
-        batch: &Batch,
+        link: &Arc<RedisConnection>,
+        batch: &CommandBatch,
         loads: u64,
         deadline: Instant,
-    ) -> Vec<Reply> {
-        let failed = |failure: Failure| (0..batch.len()).map(|_| Reply::Failed(failure)).collect();
+    ) -> Vec<CommandReply> {
+        let failed =
+            |failure: StoreFailure| (0..batch.len()).map(|_| CommandReply::Failed(failure)).collect();
         match timeout_at(deadline, self.load_script(link, loads)).await {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => return failed(failure),
-            Err(_) => return failed(Failure::Timeout),
+            Err(_) => return failed(StoreFailure::Timeout),
         }
         self.send(link, batch, deadline).await.unwrap_or_else(failed)
     }
 
-    async fn load_script(&self, link: &Arc<Link>, loads: u64) -> Result<(), Failure> {
+    async fn load_script(&self, link: &Arc<RedisConnection>, loads: u64) -> Result<(), StoreFailure> {
         let _loading = self.loading.lock().await;
         if self.meter.script_loads.load(Relaxed) != loads {
             return Ok(());
         }
-        let load = Batch::new([load_command(self.terms.script)]);
-        let values = link.send(&load).await.map_err(|_| Failure::Unreachable)?;
+        let load = CommandBatch::new([load_command(self.terms.script)]);
+        let values = link.send(&load).await.map_err(|_| StoreFailure::Unreachable)?;
         match values.into_iter().next() {
             Some(Value::ServerError(error)) => {
                 self.note_error(&error);
-                Err(Failure::Refused)
+                Err(StoreFailure::Refused)
             }
             _ => {
                 self.meter.script_loads.fetch_add(1, Relaxed);
@@ -432,82 +441,82 @@ impl Core {
         }
     }
 
-    fn settle(&self, reply: Reply) -> Answer {
+    fn settle(&self, reply: CommandReply) -> CommandOutcome {
         match reply {
-            Reply::Value(value) => Answer::Value(value),
-            Reply::Moved(to) => {
+            CommandReply::Value(value) => CommandOutcome::Value(value),
+            CommandReply::Moved(to) => {
                 self.meter.redirects.fetch_add(1, Relaxed);
-                Answer::Moved(to)
+                CommandOutcome::Moved(to)
             }
-            Reply::Ask(to) => {
+            CommandReply::Ask(to) => {
                 self.meter.redirects.fetch_add(1, Relaxed);
-                Answer::Ask(to)
+                CommandOutcome::Ask(to)
             }
-            Reply::Torn => {
+            CommandReply::Torn => {
                 self.meter.redirects.fetch_add(1, Relaxed);
-                Answer::Torn
+                CommandOutcome::Torn
             }
-            Reply::Failed(failure) => {
+            CommandReply::Failed(failure) => {
                 self.meter.note_failures(failure, 1);
-                Answer::Failed(failure)
+                CommandOutcome::Failed(failure)
             }
-            Reply::NoScript => {
-                self.meter.note_failures(Failure::Refused, 1);
-                Answer::Failed(Failure::Refused)
+            CommandReply::NoScript => {
+                self.meter.note_failures(StoreFailure::Refused, 1);
+                CommandOutcome::Failed(StoreFailure::Refused)
             }
-            Reply::Unfit(error) => {
+            CommandReply::Unfit(error) => {
                 // It was fit when the connection was made. Whatever else was sent to it fails with it.
                 let trouble = self.asker().explain(&error);
                 self.meter.note_errors(trouble.cause, 1);
                 self.go_down(trouble);
-                self.meter.note_failures(Failure::Unreachable, 1);
-                Answer::Failed(Failure::Unreachable)
+                self.meter.note_failures(StoreFailure::Unreachable, 1);
+                CommandOutcome::Failed(StoreFailure::Unreachable)
             }
-            Reply::Error(error, failure) => {
+            CommandReply::Error(error, failure) => {
                 self.note_error(&error);
                 self.meter.note_failures(failure, 1);
-                Answer::Failed(failure)
+                CommandOutcome::Failed(failure)
             }
         }
     }
 
-    fn fail(&self, commands: usize, failure: Failure) -> Vec<Answer> {
+    fn fail(&self, commands: usize, failure: StoreFailure) -> Vec<CommandOutcome> {
         self.meter.note_failures(failure, commands);
-        (0..commands).map(|_| Answer::Failed(failure)).collect()
+        (0..commands).map(|_| CommandOutcome::Failed(failure)).collect()
     }
 
     /// Makes room for commands in flight, if there is any.
-    fn enter(&self, commands: usize) -> Option<Place<'_>> {
+    fn enter(&self, commands: usize) -> Option<InFlightPermit<'_>> {
         let before = self.in_flight.fetch_add(commands, Relaxed);
-        let place = Place { in_flight: &self.in_flight, commands };
+        let place = InFlightPermit { in_flight: &self.in_flight, commands };
         // A batch larger than all the room there is may go alone.
         (before == 0 || before + commands <= self.terms.in_flight).then_some(place)
     }
 
     fn note_call(&self, began: Instant, now: Instant, is_good: bool) {
         let change = self.breaker.lock().note_call(began, now, is_good);
-        if change == Some(Change::Opened) {
+        if change == Some(BreakerChange::Opened) {
             let is_slow = self.too_slow_ms.load(Relaxed) > 0;
             let cause = if is_slow { StoreErrorCause::Timeout } else { StoreErrorCause::Unreachable };
-            self.leave(Trouble::new(cause, "calls to it fail"));
+            self.leave(ServerFailure::new(cause, "calls to it fail"));
         }
     }
 
     /// Opens the breaker because the server is known to be away.
-    fn go_down(&self, trouble: Trouble) {
+    fn go_down(&self, trouble: ServerFailure) {
         let change = self.breaker.lock().trip(Instant::now());
-        if change == Some(Change::Opened) {
+        if change == Some(BreakerChange::Opened) {
             self.leave(trouble);
         }
     }
 
     /// Lets go of all connections, tells of it, and has the keeper begin to probe.
-    fn leave(&self, trouble: Trouble) {
+    fn leave(&self, trouble: ServerFailure) {
         self.links.store(Arc::default());
         let why = trouble.words.clone();
         // Before the phase, so that whoever sees that it is away can say why.
         *self.trouble.lock() = Some(trouble);
-        if !self.enter_phase(Phase::Down) {
+        if !self.enter_phase(NodePhase::Down) {
             return;
         }
         warn!(server = %self.server, "store server is away: {why}");
@@ -515,9 +524,9 @@ impl Core {
     }
 
     /// Notes a change, and says whether it is one. A server that has been retired stays so.
-    fn enter_phase(&self, phase: Phase) -> bool {
+    fn enter_phase(&self, phase: NodePhase) -> bool {
         self.phase.send_if_modified(|current| {
-            let is_news = *current != phase && *current != Phase::Retired;
+            let is_news = *current != phase && *current != NodePhase::Retired;
             if is_news {
                 *current = phase;
             }
@@ -525,13 +534,13 @@ impl Core {
         })
     }
 
-    fn give_up(&self, link: &Arc<Link>) {
+    fn give_up(&self, link: &Arc<RedisConnection>) {
         self.links
             .rcu(|links| links.iter().filter(|other| !Arc::ptr_eq(other, link)).cloned().collect::<Vec<_>>());
         self.wake.notify_one();
     }
 
-    fn asker(&self) -> &Asker {
+    fn asker(&self) -> &LoginContext {
         self.terms.dialer.asker()
     }
 
@@ -559,12 +568,12 @@ fn load_command(script: &str) -> Cmd {
 }
 
 /// Room for commands in flight, until it is dropped.
-struct Place<'a> {
+struct InFlightPermit<'a> {
     in_flight: &'a AtomicUsize,
     commands: usize,
 }
 
-impl Drop for Place<'_> {
+impl Drop for InFlightPermit<'_> {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(self.commands, Relaxed);
     }

@@ -13,18 +13,19 @@ mod traps;
 mod twin;
 mod unwritable;
 
-use super::wire::{Again, Fate, Lending, Parcel};
+use super::script_call::{GroupResult, Readopt, RenewalResult, ScriptCall};
 use embedded::Embedded;
-use fake::Data;
-use orders::{Ledger, Order};
+use fake::FakeValueKind;
+use orders::{Ledger, RandomRenewal};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use ratekeeper_core::{
-    Act, Align, Ask, Draws, Law, Leak, Limit, LogSize, Micros, Outcome, PermitId, Scope, Span, Terms, Zone,
+    Algorithm, Align, Amount, DrawOptions, DrawResult, Draws, Leak, Limit, LogSize, Micros, Op, PermitId,
+    Scope, Span, Zone,
 };
-use ratekeeper_testkit::Reply as Told;
+use ratekeeper_testkit::EngineReply as Told;
 use std::collections::HashMap;
 use twin::Twin;
 
@@ -34,47 +35,47 @@ const KEYS: [&str; 2] = ["a", "b"];
 
 /// One draw of a random request.
 #[derive(Clone, Debug)]
-struct Wish {
+struct RandomDraw {
     key: usize,
     limit: usize,
-    act: Act,
+    act: Op,
     permit: u64,
     is_shadow: bool,
 }
 
 /// Some requests that travel together, after the clock has moved.
 #[derive(Clone, Debug)]
-struct Turn {
+struct RandomTurn {
     forward: u64,
     back: u64,
     /// Each with how often it is made at once.
-    groups: Vec<(Vec<Wish>, u32)>,
+    groups: Vec<(Vec<RandomDraw>, u32)>,
     /// What nodes say of units that they were lent, and wish to be lent.
-    orders: Vec<Order>,
+    orders: Vec<RandomRenewal>,
 }
 
 /// Per law two limits of different quotas; a change of rules is a draw from the other one.
 fn limits() -> Vec<Limit> {
     let limit = |law, quota: &str| Limit::new(law, quota.parse().unwrap()).unwrap();
     let berlin = "Europe/Berlin".parse().unwrap();
-    let wall = Law::FixedWindow(Align::Wall(Zone::UTC));
+    let wall = Algorithm::FixedWindow(Align::Wall(Zone::UTC));
     vec![
-        limit(Law::TokenBucket, "10/s burst 4"),
-        limit(Law::TokenBucket, "7/s burst 9"),
-        limit(Law::LeakyBucket(Leak::Meter), "20/s burst 3"),
-        limit(Law::LeakyBucket(Leak::Queue), "11/s burst 5"),
-        limit(Law::FixedWindow(Align::FirstHit), "5/s"),
+        limit(Algorithm::TokenBucket, "10/s burst 4"),
+        limit(Algorithm::TokenBucket, "7/s burst 9"),
+        limit(Algorithm::LeakyBucket(Leak::Meter), "20/s burst 3"),
+        limit(Algorithm::LeakyBucket(Leak::Queue), "11/s burst 5"),
+        limit(Algorithm::FixedWindow(Align::FirstHit), "5/s"),
         limit(wall, "9 per 2s"),
-        limit(Law::FixedWindow(Align::Wall(berlin)), "12/day"),
-        limit(Law::SlidingWindowCounter, "6/s"),
-        limit(Law::SlidingWindowCounter, "300 per 700ms"),
-        limit(Law::SlidingWindowLog(LogSize::Modest), "7/s"),
-        limit(Law::SlidingWindowLog(LogSize::Modest), "30 per 300ms"),
-        limit(Law::Concurrency, "8/s"),
-        limit(Law::Concurrency, "5 per 200ms"),
-        limit(Law::TokenBucket, "4294967295/month burst 100"),
+        limit(Algorithm::FixedWindow(Align::Wall(berlin)), "12/day"),
+        limit(Algorithm::SlidingWindowCounter, "6/s"),
+        limit(Algorithm::SlidingWindowCounter, "300 per 700ms"),
+        limit(Algorithm::SlidingWindowLog(LogSize::Modest), "7/s"),
+        limit(Algorithm::SlidingWindowLog(LogSize::Modest), "30 per 300ms"),
+        limit(Algorithm::Concurrency, "8/s"),
+        limit(Algorithm::Concurrency, "5 per 200ms"),
+        limit(Algorithm::TokenBucket, "4294967295/month burst 100"),
         limit(wall, "3/month"),
-        limit(Law::TokenBucket, "100/min"),
+        limit(Algorithm::TokenBucket, "100/min"),
     ]
 }
 
@@ -82,40 +83,45 @@ fn limits() -> Vec<Limit> {
 fn lending_limits() -> Vec<Limit> {
     let limit = |law, quota: &str| Limit::new(law, quota.parse().unwrap()).unwrap();
     vec![
-        limit(Law::TokenBucket, "100/min"),
-        limit(Law::TokenBucket, "10/s burst 40"),
+        limit(Algorithm::TokenBucket, "100/min"),
+        limit(Algorithm::TokenBucket, "10/s burst 40"),
         // Ticks of a tenth of a second, and of 100 seconds, which is more than a term.
-        limit(Law::TokenBucket, "4294967295/month burst 4000000000"),
-        limit(Law::TokenBucket, "4294967291/year"),
-        limit(Law::LeakyBucket(Leak::Meter), "1/s burst 30"),
-        limit(Law::LeakyBucket(Leak::Queue), "11/s burst 5"),
-        limit(Law::FixedWindow(Align::FirstHit), "50/min"),
-        limit(Law::FixedWindow(Align::Wall(Zone::UTC)), "12/day"),
-        limit(Law::SlidingWindowCounter, "60/min"),
+        limit(Algorithm::TokenBucket, "4294967295/month burst 4000000000"),
+        limit(Algorithm::TokenBucket, "4294967291/year"),
+        limit(Algorithm::LeakyBucket(Leak::Meter), "1/s burst 30"),
+        limit(Algorithm::LeakyBucket(Leak::Queue), "11/s burst 5"),
+        limit(Algorithm::FixedWindow(Align::FirstHit), "50/min"),
+        limit(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "12/day"),
+        limit(Algorithm::SlidingWindowCounter, "60/min"),
     ]
 }
 
-fn turns(limits: &[Limit], steps: Steps) -> impl Strategy<Value = Vec<Turn>> {
+fn turns(limits: &[Limit], steps: ClockSteps) -> impl Strategy<Value = Vec<RandomTurn>> {
     let units = prop_oneof![8 => 0..4_u32, 1 => 4..40_u32, 1 => Just(u32::MAX)];
     let ask = (units.clone(), 0..12_u32, 0..3_000_000_u64).prop_map(|(units, more, patience)| match more {
-        0 => Ask::between(units, units.saturating_add(5)),
-        1 => Ask::exactly(units).within(Span::micros(patience)),
-        2 => Ask::between(units / 2, units).within(Span::micros(patience / 10)),
-        _ => Ask::exactly(units),
+        0 => Amount::between(units, units.saturating_add(5)),
+        1 => Amount::exactly(units).within(Span::micros(patience)),
+        2 => Amount::between(units / 2, units).within(Span::micros(patience / 10)),
+        _ => Amount::exactly(units),
     });
     let act = prop_oneof![
-        12 => ask.clone().prop_map(Act::Take),
-        2 => ask.prop_map(Act::Look),
-        2 => units.prop_map(Act::Give),
-        1 => Just(Act::Clear),
+        12 => ask.clone().prop_map(Op::Take),
+        2 => ask.prop_map(Op::Look),
+        2 => units.prop_map(Op::Give),
+        1 => Just(Op::Clear),
     ];
     let wish = (0..2_usize, 0..limits.len(), act, 0..5_u64, proptest::bool::weighted(0.15));
-    let wish =
-        wish.prop_map(|(key, limit, act, permit, is_shadow)| Wish { key, limit, act, permit, is_shadow });
+    let wish = wish.prop_map(|(key, limit, act, permit, is_shadow)| RandomDraw {
+        key,
+        limit,
+        act,
+        permit,
+        is_shadow,
+    });
     let group = (vec(wish, 1..4), prop_oneof![4 => Just(1_u32), 1 => 2..7_u32]);
     let second = match steps {
-        Steps::Seconds => 1_000_000_u64,
-        Steps::Terms => 15_000_000,
+        ClockSteps::Seconds => 1_000_000_u64,
+        ClockSteps::Terms => 15_000_000,
     };
     let forward = prop_oneof![
         3 => Just(0_u64), 4 => 0..second * 3 / 10, 2 => 0..second * 3,
@@ -123,13 +129,13 @@ fn turns(limits: &[Limit], steps: Steps) -> impl Strategy<Value = Vec<Turn>> {
     ];
     let back = prop_oneof![9 => Just(0_u64), 1 => 0..second * 5 / 2];
     let turn = (forward, back, vec(group, 1..6), orders::orders(limits));
-    let turn = turn.prop_map(|(forward, back, groups, orders)| Turn { forward, back, groups, orders });
+    let turn = turn.prop_map(|(forward, back, groups, orders)| RandomTurn { forward, back, groups, orders });
     vec(turn, 1..25)
 }
 
 /// How far the clock moves from one turn to the next.
 #[derive(Clone, Copy)]
-enum Steps {
+enum ClockSteps {
     /// So far that the limits of a second refill.
     Seconds,
     /// So far that leases lapse.
@@ -138,26 +144,31 @@ enum Steps {
 
 /// Adds a request's draws. A group is of one kind, and no key is under two quotas of a law in the same turn: `bound` has
 /// the limit that each key and family is under.
-fn fill(draws: &mut Draws, group: &[Wish], limits: &[Limit], bound: &mut HashMap<(usize, usize), Limit>) {
+fn fill(
+    draws: &mut Draws,
+    group: &[RandomDraw],
+    limits: &[Limit],
+    bound: &mut HashMap<(usize, usize), Limit>,
+) {
     draws.begin();
-    let is_take = matches!(group[0].act, Act::Take(_));
+    let is_take = matches!(group[0].act, Op::Take(_));
     for wish in group {
         let limit = limits[wish.limit];
         let is_own_kind = std::mem::discriminant(&group[0].act) == std::mem::discriminant(&wish.act);
         if *bound.entry((wish.key, limit.family())).or_insert(limit) == limit && is_own_kind {
             draws.push(KEYS[wish.key].into(), Scope(0), limit, wish.act, PermitId(wish.permit));
-            draws.set_terms(Terms { is_shadow: wish.is_shadow && is_take, ..Terms::default() });
+            draws.set_terms(DrawOptions { is_shadow: wish.is_shadow && is_take, ..DrawOptions::default() });
         }
     }
 }
 
 /// What an outcome says to a client: a drained state and none say the same.
-fn told(limit: &Limit, ask: Ask, outcome: Outcome) -> Told {
-    Told::from(&ratekeeper_core::Reading::new(limit, ask, outcome))
+fn told(limit: &Limit, ask: Amount, outcome: DrawResult) -> Told {
+    Told::from(&ratekeeper_core::LimitStatus::new(limit, ask, outcome))
 }
 
 /// A group that was decided.
-struct Settled {
+struct SettledGroup {
     group: usize,
     /// When Rust saw what another limit had written, if that was in the way.
     seen: Option<Micros>,
@@ -167,25 +178,25 @@ struct Settled {
 
 /// Sends groups through the script until all are decided. Says in which order they were.
 fn settle(
-    engine: &mut impl FnMut(&Parcel) -> Vec<u8>,
+    engine: &mut impl FnMut(&ScriptCall) -> Vec<u8>,
     draws: &Draws,
     times: &[u32],
     guess: Micros,
-) -> Vec<Settled> {
+) -> Vec<SettledGroup> {
     settle_beside(engine, draws, times, guess, |_| ()).0
 }
 
 /// The same with orders, which `order` adds to the first call. Says as well when that was, and what became of them.
 fn settle_beside(
-    engine: &mut impl FnMut(&Parcel) -> Vec<u8>,
+    engine: &mut impl FnMut(&ScriptCall) -> Vec<u8>,
     draws: &Draws,
     times: &[u32],
     mut guess: Micros,
-    order: impl FnOnce(&mut Parcel),
-) -> (Vec<Settled>, Micros, Vec<Lending>) {
+    order: impl FnOnce(&mut ScriptCall),
+) -> (Vec<SettledGroup>, Micros, Vec<RenewalResult>) {
     let (mut settled, mut first, mut order) = (Vec::new(), None, Some(order));
-    let mut waiting: Vec<(usize, Option<Again>)> = (0..draws.len()).map(|group| (group, None)).collect();
-    let mut parcel = Parcel::new();
+    let mut waiting: Vec<(usize, Option<Readopt>)> = (0..draws.len()).map(|group| (group, None)).collect();
+    let mut parcel = ScriptCall::new();
     for _ in 0..4 {
         parcel.start(guess);
         for (group, again) in &waiting {
@@ -203,19 +214,19 @@ fn settle_beside(
         let mut left = Vec::new();
         for ((group, again), fate) in waiting.iter().zip(reply.by_ref()) {
             match fate.unwrap() {
-                Fate::Decided(decided) => {
+                GroupResult::Decided(decided) => {
                     assert_eq!(decided.times(), times[*group]);
                     let requests = (0..times[*group]).map(|request| {
                         let mut own = draws.clone();
                         decided.settle(request, own.group_mut(*group));
                         own
                     });
-                    let seen = again.as_ref().map(Again::now);
-                    settled.push(Settled { group: *group, seen, requests: requests.collect() });
+                    let seen = again.as_ref().map(Readopt::now);
+                    settled.push(SettledGroup { group: *group, seen, requests: requests.collect() });
                 }
-                Fate::Again(again) => left.push((*group, Some(again))),
-                Fate::Broken => panic!("group {group} is broken"),
-                Fate::Unwritten(code) => panic!("group {group} can't be written: {code}"),
+                GroupResult::Again(again) => left.push((*group, Some(again))),
+                GroupResult::Broken => panic!("group {group} is broken"),
+                GroupResult::Unwritten(code) => panic!("group {group} can't be written: {code}"),
             }
         }
         let loans = reply.loans().map(Result::unwrap).collect::<Vec<_>>();
@@ -229,8 +240,8 @@ fn settle_beside(
 }
 
 /// Puts the counts of a log's beginning to nought: they may begin at any number, but must go on from there.
-fn normalized(data: &Data) -> Data {
-    let Data::List(list) = data else { return data.clone() };
+fn normalized(data: &FakeValueKind) -> FakeValueKind {
+    let FakeValueKind::List(list) = data else { return data.clone() };
     let number = |bytes: &[u8]| bytes.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
     let mut list = list.clone();
     let mut expected = None;
@@ -243,27 +254,27 @@ fn normalized(data: &Data) -> Data {
         expected = Some(before + run);
         entry[7..14].fill(0);
     }
-    Data::List(list)
+    FakeValueKind::List(list)
 }
 
 /// Fills a buffer with a turn's requests, and says how often each is made.
-fn fill_turn(draws: &mut Draws, turn: &Turn, limits: &[Limit]) -> Vec<u32> {
+fn fill_turn(draws: &mut Draws, turn: &RandomTurn, limits: &[Limit]) -> Vec<u32> {
     draws.clear();
     let (mut times, mut bound) = (Vec::new(), HashMap::new());
     for (group, wanted) in &turn.groups {
         fill(draws, group, limits, &mut bound);
         // A group has at least one draw.
         if draws.group(draws.len() - 1).is_empty() {
-            draws.push("c".into(), Scope(9), limits[0], Act::Take(Ask::exactly(1)), PermitId(0));
+            draws.push("c".into(), Scope(9), limits[0], Op::Take(Amount::exactly(1)), PermitId(0));
         }
-        times.push(if Parcel::may_repeat(draws, draws.len() - 1) { *wanted } else { 1 });
+        times.push(if ScriptCall::may_repeat(draws, draws.len() - 1) { *wanted } else { 1 });
     }
     times
 }
 
 /// Compares what a turn's requests were told with what they should have been, in the order in which they were decided.
-fn compare(twin: &mut Twin, draws: &Draws, settled: &[Settled]) -> Result<(), TestCaseError> {
-    for Settled { group, seen, requests } in settled {
+fn compare(twin: &mut Twin, draws: &Draws, settled: &[SettledGroup]) -> Result<(), TestCaseError> {
+    for SettledGroup { group, seen, requests } in settled {
         let now = requests[0].group(*group)[0].now();
         for (request, own) in requests.iter().enumerate() {
             let expected = twin.decide(draws, *group, seen.unwrap_or(now), now);
@@ -288,10 +299,10 @@ fn compare(twin: &mut Twin, draws: &Draws, settled: &[Settled]) -> Result<(), Te
 fn compare_beside(
     twin: &mut Twin,
     draws: &Draws,
-    settled: &[Settled],
+    settled: &[SettledGroup],
     now: Micros,
-    orders: &[orders::Worded],
-    loans: &[Lending],
+    orders: &[orders::SentRandomRenewal],
+    loans: &[RenewalResult],
 ) -> Result<(), TestCaseError> {
     let (first, others) = settled.split_at(settled.partition_point(|settled| settled.seen.is_none()));
     let noted: Vec<_> = orders.iter().map(|order| twin.note(order, now)).collect();
@@ -306,7 +317,7 @@ fn compare_beside(
     compare(twin, draws, others)
 }
 
-fn run_turns(turns: &[Turn], limits: &[Limit]) -> Result<(), TestCaseError> {
+fn run_turns(turns: &[RandomTurn], limits: &[Limit]) -> Result<(), TestCaseError> {
     let engine = Embedded::new(Some(0));
     let (mut twin, mut now, mut draws) = (Twin::default(), START, Draws::new());
     let mut ledger = Ledger::default();
@@ -316,7 +327,7 @@ fn run_turns(turns: &[Turn], limits: &[Limit]) -> Result<(), TestCaseError> {
         twin.forget_lapsed(now);
         let orders = ledger.word(&turn.orders, limits);
         let (settled, at, loans) = settle_beside(
-            &mut |parcel: &Parcel| engine.run(parcel, now.get()),
+            &mut |parcel: &ScriptCall| engine.run(parcel, now.get()),
             &draws,
             &times,
             now,
@@ -337,15 +348,15 @@ fn run_turns(turns: &[Turn], limits: &[Limit]) -> Result<(), TestCaseError> {
 
 #[test]
 fn the_script_equals_the_laws_under_all_of_them_at_once() {
-    try_turns(&limits(), Steps::Seconds);
+    try_turns(&limits(), ClockSteps::Seconds);
 }
 
 #[test]
 fn the_script_equals_the_laws_where_units_are_lent() {
-    try_turns(&lending_limits(), Steps::Terms);
+    try_turns(&lending_limits(), ClockSteps::Terms);
 }
 
-fn try_turns(limits: &[Limit], steps: Steps) {
+fn try_turns(limits: &[Limit], steps: ClockSteps) {
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
     if let Err(error) = runner.run(&turns(limits, steps), |turns| run_turns(&turns, limits)) {
         panic!("{error}");

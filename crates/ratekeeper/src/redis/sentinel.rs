@@ -6,9 +6,11 @@
 //! that are still meant for it fail. Every connection to a master begins with the question whether it is one, and goes
 //! on asking.
 
-use super::contact::Contact;
-use super::node::{Asker, Batch, Dialer, Link, Node, Terms, Trouble};
-use super::url::Server;
+use super::discovery::DiscoveryServer;
+use super::node::{
+    CommandBatch, Connector, LoginContext, RedisConnection, RedisNode, ServerFailure, ServerOptions,
+};
+use super::url::ServerAddress;
 use crate::health::StoreErrorCause;
 use ::redis::{PushInfo, PushKind, Value, cmd};
 use arc_swap::ArcSwapOption;
@@ -30,38 +32,43 @@ const PAUSE: Duration = Duration::from_millis(500);
 const FRESH: Duration = Duration::from_secs(3);
 
 /// A master that sentinels watch.
-pub(super) struct Sentinel {
-    shared: Arc<Shared>,
+pub(super) struct SentinelMaster {
+    shared: Arc<SentinelInner>,
     tasks: Vec<AbortHandle>,
 }
 
-struct Shared {
-    terms: Terms,
+struct SentinelInner {
+    terms: ServerOptions,
     /// What the sentinels call the master.
     name: String,
-    sentinels: Vec<Contact>,
-    node: ArcSwapOption<Node>,
-    words: Mutex<Words>,
+    sentinels: Vec<DiscoveryServer>,
+    node: ArcSwapOption<RedisNode>,
+    words: Mutex<SentinelVotes>,
     is_known: watch::Sender<bool>,
 }
 
-impl Sentinel {
-    pub(super) fn start(sentinels: Vec<Server>, name: String, dialer: &Dialer, terms: Terms) -> Sentinel {
-        let shared = Arc::new(Shared {
+impl SentinelMaster {
+    pub(super) fn start(
+        sentinels: Vec<ServerAddress>,
+        name: String,
+        dialer: &Connector,
+        terms: ServerOptions,
+    ) -> SentinelMaster {
+        let shared = Arc::new(SentinelInner {
             terms,
             name,
-            words: Mutex::new(Words::new(sentinels.len())),
-            sentinels: sentinels.into_iter().map(Contact::new).collect(),
+            words: Mutex::new(SentinelVotes::new(sentinels.len())),
+            sentinels: sentinels.into_iter().map(DiscoveryServer::new).collect(),
             node: ArcSwapOption::empty(),
             is_known: watch::Sender::new(false),
         });
         let follow = |index| tokio::spawn(follow(Arc::clone(&shared), index, dialer.clone())).abort_handle();
         let tasks = (0..shared.sentinels.len()).map(follow).collect();
-        Sentinel { shared, tasks }
+        SentinelMaster { shared, tasks }
     }
 
     /// The master, as far as is known.
-    pub(super) fn node(&self) -> Option<Arc<Node>> {
+    pub(super) fn node(&self) -> Option<Arc<RedisNode>> {
         self.shared.node.load_full()
     }
 
@@ -72,19 +79,19 @@ impl Sentinel {
     }
 
     /// The sentinels, and whether each has answered of late.
-    pub(super) fn sentinels(&self) -> Vec<(Server, bool)> {
+    pub(super) fn sentinels(&self) -> Vec<(ServerAddress, bool)> {
         let (now, words) = (Instant::now(), self.shared.words.lock());
         let servers = self.shared.sentinels.iter().map(|sentinel| sentinel.server().clone());
         servers.zip(words.fresh(now).map(|word| word.is_some())).collect()
     }
 
     /// The sentinels.
-    pub(super) fn contacts(&self) -> &[Contact] {
+    pub(super) fn contacts(&self) -> &[DiscoveryServer] {
         &self.shared.sentinels
     }
 }
 
-impl Drop for Sentinel {
+impl Drop for SentinelMaster {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -93,7 +100,7 @@ impl Drop for Sentinel {
 }
 
 /// Follows what one sentinel says for ever.
-async fn follow(shared: Arc<Shared>, index: usize, dialer: Dialer) {
+async fn follow(shared: Arc<SentinelInner>, index: usize, dialer: Connector) {
     let mut is_there = None;
     loop {
         let found = shared.listen(index, &dialer, &mut is_there).await;
@@ -110,9 +117,9 @@ async fn follow(shared: Arc<Shared>, index: usize, dialer: Dialer) {
     }
 }
 
-impl Shared {
+impl SentinelInner {
     /// Listens to one sentinel as long as it can be heard, and says why that ended.
-    async fn listen(&self, index: usize, dialer: &Dialer, is_there: &mut Option<bool>) -> Trouble {
+    async fn listen(&self, index: usize, dialer: &Connector, is_there: &mut Option<bool>) -> ServerFailure {
         let news = Arc::new(Notify::new());
         let (on_news, on_close) = (Arc::clone(&news), Arc::clone(&news));
         let on_push = move |push: PushInfo| {
@@ -132,7 +139,7 @@ impl Shared {
         match timeout(PATIENCE, connection.subscribe("+switch-master")).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return dialer.asker().explain_connect(&error),
-            Err(_) => return Trouble::too_slow(PATIENCE),
+            Err(_) => return ServerFailure::too_slow(PATIENCE),
         }
         loop {
             match self.ask(&link, dialer.asker()).await {
@@ -150,16 +157,21 @@ impl Shared {
     }
 
     /// Asks who the master is, and since which election.
-    async fn ask(&self, link: &Link, asker: &Asker) -> Result<(Server, u64), Trouble> {
+    async fn ask(
+        &self,
+        link: &RedisConnection,
+        asker: &LoginContext,
+    ) -> Result<(ServerAddress, u64), ServerFailure> {
         let questions = ["MASTER", "GET-MASTER-ADDR-BY-NAME"].map(|question| {
             let mut command = cmd("SENTINEL");
             command.arg(question).arg(&self.name);
             command
         });
-        let answer = timeout(PATIENCE, link.send(&Batch::new(questions))).await;
-        let answer = answer.map_err(|_| Trouble::too_slow(PATIENCE))?;
+        let answer = timeout(PATIENCE, link.send(&CommandBatch::new(questions))).await;
+        let answer = answer.map_err(|_| ServerFailure::too_slow(PATIENCE))?;
         let values = answer.map_err(|error| asker.explain_connect(&error))?;
-        let unreadable = || Trouble::new(StoreErrorCause::Other, "what it says of the master can't be read");
+        let unreadable =
+            || ServerFailure::new(StoreErrorCause::Other, "what it says of the master can't be read");
         match values.as_slice() {
             [Value::ServerError(error), _] => {
                 let details = error.details().unwrap_or_default();
@@ -174,12 +186,12 @@ impl Shared {
         }
     }
 
-    fn hear(&self, index: usize, server: Server, epoch: u64) {
+    fn hear(&self, index: usize, server: ServerAddress, epoch: u64) {
         // Held until the node is there, so that two sentinels' words are acted upon one after the other.
         let mut words = self.words.lock();
         let Some(server) = words.hear(index, server, epoch, Instant::now()) else { return };
         info!(master = %server, epoch, "store's master is known");
-        let node = Node::start(server, self.terms.clone());
+        let node = RedisNode::start(server, self.terms.clone());
         if let Some(deposed) = self.node.swap(Some(Arc::new(node))) {
             deposed.retire();
         }
@@ -189,18 +201,24 @@ impl Shared {
 
 /// What each sentinel said last, and what is believed.
 #[derive(Debug)]
-struct Words {
-    said: Vec<Option<(Server, u64, Instant)>>,
-    believed: Option<(Server, u64)>,
+struct SentinelVotes {
+    said: Vec<Option<(ServerAddress, u64, Instant)>>,
+    believed: Option<(ServerAddress, u64)>,
 }
 
-impl Words {
-    fn new(sentinels: usize) -> Words {
-        Words { said: vec![None; sentinels], believed: None }
+impl SentinelVotes {
+    fn new(sentinels: usize) -> SentinelVotes {
+        SentinelVotes { said: vec![None; sentinels], believed: None }
     }
 
     /// Hears what one sentinel says, and gives the new master if there is one.
-    fn hear(&mut self, index: usize, server: Server, epoch: u64, now: Instant) -> Option<Server> {
+    fn hear(
+        &mut self,
+        index: usize,
+        server: ServerAddress,
+        epoch: u64,
+        now: Instant,
+    ) -> Option<ServerAddress> {
         self.said[index] = Some((server.clone(), epoch, now));
         let is_believed = match &self.believed {
             None => true,
@@ -221,13 +239,13 @@ impl Words {
         is_news.then_some(server)
     }
 
-    fn has_majority(&self, server: &Server, now: Instant) -> bool {
+    fn has_majority(&self, server: &ServerAddress, now: Instant) -> bool {
         let agree = self.fresh(now).flatten().filter(|(said, _)| *said == server).count();
         agree * 2 > self.said.len()
     }
 
     /// What each sentinel has said of late.
-    fn fresh(&self, now: Instant) -> impl Iterator<Item = Option<(&Server, &u64)>> {
+    fn fresh(&self, now: Instant) -> impl Iterator<Item = Option<(&ServerAddress, &u64)>> {
         let is_fresh = move |at: Instant| now.saturating_duration_since(at) <= FRESH;
         self.said.iter().map(move |said| match said {
             Some((server, epoch, at)) if is_fresh(*at) => Some((server, epoch)),
@@ -241,7 +259,7 @@ impl Words {
 /// A sentinel that leads a failover counts the new election as soon as the new master is one, but gives the old one among
 /// names and values until the last replica follows the new one, which may take minutes. What it gives clients who ask for
 /// the address alone is the new one at once. So that is what counts; the election comes first, and so is never newer.
-fn read_master(master: &Value, address: &Value) -> Option<(Server, u64)> {
+fn read_master(master: &Value, address: &Value) -> Option<(ServerAddress, u64)> {
     let fields: Vec<(String, String)> = match master {
         Value::Map(fields) => fields.iter().filter_map(|(name, value)| text(name).zip(text(value))).collect(),
         Value::Array(parts) => {
@@ -255,7 +273,7 @@ fn read_master(master: &Value, address: &Value) -> Option<(Server, u64)> {
         // Somebody may have allowed the one question and not the other.
         _ => (field("ip")?, field("port")?),
     };
-    Some((Server::Tcp { host, port: port.parse().ok()? }, field("config-epoch")?.parse().ok()?))
+    Some((ServerAddress::Tcp { host, port: port.parse().ok()? }, field("config-epoch")?.parse().ok()?))
 }
 
 fn text(value: &Value) -> Option<String> {
@@ -270,14 +288,14 @@ fn text(value: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn server(port: u16) -> Server {
-        Server::Tcp { host: "h".into(), port }
+    fn server(port: u16) -> ServerAddress {
+        ServerAddress::Tcp { host: "h".into(), port }
     }
 
     #[test]
     fn the_latest_election_counts_and_an_old_memory_does_not() {
         let now = Instant::now();
-        let mut words = Words::new(3);
+        let mut words = SentinelVotes::new(3);
         assert_eq!(words.hear(0, server(1), 0, now), Some(server(1)));
         assert_eq!(words.hear(1, server(1), 0, now), None);
         assert_eq!(words.hear(1, server(2), 1, now), Some(server(2)));
@@ -291,7 +309,7 @@ mod tests {
     #[test]
     fn two_who_have_not_heard_of_the_latest_election_do_not_outvote_the_one_who_has() {
         let now = Instant::now();
-        let mut words = Words::new(3);
+        let mut words = SentinelVotes::new(3);
         words.hear(1, server(1), 0, now);
         assert_eq!(words.hear(2, server(2), 1, now), Some(server(2)));
         // It was away and comes back before anybody has told it; the other hears of everything late.
@@ -302,7 +320,7 @@ mod tests {
     #[test]
     fn a_majority_is_believed_even_if_elections_begin_anew() {
         let now = Instant::now();
-        let mut words = Words::new(3);
+        let mut words = SentinelVotes::new(3);
         words.hear(0, server(1), 9, now);
         assert_eq!(words.hear(0, server(2), 0, now), None);
         assert_eq!(words.hear(1, server(2), 0, now), Some(server(2)));
@@ -319,7 +337,7 @@ mod tests {
         let map = Value::Map(pairs.map(|(name, value)| (bulk(name), bulk(value))).into());
         let array = Value::Array(pairs.iter().flat_map(|(name, value)| [bulk(name), bulk(value)]).collect());
         let address = Value::Array(vec![bulk("10.0.0.1"), bulk("7000")]);
-        let expected = Some((Server::Tcp { host: "10.0.0.1".into(), port: 7000 }, 4));
+        let expected = Some((ServerAddress::Tcp { host: "10.0.0.1".into(), port: 7000 }, 4));
         for master in [&map, &array] {
             assert_eq!(read_master(master, &address), expected);
             assert_eq!(read_master(master, &Value::Nil), expected);
@@ -333,7 +351,7 @@ mod tests {
         let pairs = [("ip", "10.0.0.1"), ("port", "7000"), ("config-epoch", "1")];
         let master = Value::Map(pairs.map(|(name, value)| (bulk(name), bulk(value))).into());
         let address = Value::Array(vec![bulk("10.0.0.2"), bulk("7001")]);
-        let promoted = Server::Tcp { host: "10.0.0.2".into(), port: 7001 };
+        let promoted = ServerAddress::Tcp { host: "10.0.0.2".into(), port: 7001 };
         assert_eq!(read_master(&master, &address), Some((promoted, 1)));
     }
 }

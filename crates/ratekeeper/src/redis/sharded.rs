@@ -5,7 +5,7 @@
 //! depend on the servers' names as they are written and on nothing else, so that every node of every version agrees;
 //! the order in which they are written does not matter.
 
-use super::url::Server;
+use super::url::ServerAddress;
 use siphasher::sip::SipHasher13;
 
 /// An odd number without a pattern, which spreads what it multiplies over all bits.
@@ -13,14 +13,14 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Which of several servers a tag belongs to.
 #[derive(Debug)]
-pub(super) struct Shards {
+pub(super) struct ServerShards {
     /// Each server's hash, in the order of the servers.
     names: Vec<u64>,
 }
 
-impl Shards {
-    pub(super) fn new(servers: &[Server]) -> Shards {
-        Shards { names: servers.iter().map(|server| hash(server.to_string().as_bytes())).collect() }
+impl ServerShards {
+    pub(super) fn new(servers: &[ServerAddress]) -> ServerShards {
+        ServerShards { names: servers.iter().map(|server| hash(server.to_string().as_bytes())).collect() }
     }
 
     /// The index of the server that has this tag; 0 if there are no servers.
@@ -50,16 +50,16 @@ mod tests {
 
     const TAGS: usize = 100_000;
 
-    fn servers(count: u16) -> Vec<Server> {
-        (0..count).map(|index| Server::Tcp { host: format!("redis-{index}"), port: 6379 }).collect()
+    fn servers(count: u16) -> Vec<ServerAddress> {
+        (0..count).map(|index| ServerAddress::Tcp { host: format!("redis-{index}"), port: 6379 }).collect()
     }
 
-    fn places(servers: &[Server]) -> Vec<Server> {
-        let shards = Shards::new(servers);
+    fn places(servers: &[ServerAddress]) -> Vec<ServerAddress> {
+        let shards = ServerShards::new(servers);
         (0..TAGS).map(|tag| servers[shards.place(format!("user:{tag}").as_bytes())].clone()).collect()
     }
 
-    fn count(places: &[Server], server: &Server) -> usize {
+    fn count(places: &[ServerAddress], server: &ServerAddress) -> usize {
         places.iter().filter(|place| *place == server).count()
     }
 
@@ -89,14 +89,14 @@ mod tests {
     #[test]
     fn the_order_of_the_servers_does_not_matter() {
         let servers = servers(7);
-        let turned: Vec<Server> = servers.iter().rev().cloned().collect();
+        let turned: Vec<ServerAddress> = servers.iter().rev().cloned().collect();
         assert_eq!(places(&servers), places(&turned));
     }
 
     /// Nodes of different versions share servers, so where a key is must never change.
     #[test]
     fn places_are_the_same_for_ever() {
-        let shards = Shards::new(&servers(8));
+        let shards = ServerShards::new(&servers(8));
         let places: Vec<usize> = (0..16).map(|tag| shards.place(format!("user:{tag}").as_bytes())).collect();
         assert_eq!(places, [4, 0, 5, 7, 2, 2, 6, 7, 3, 6, 1, 2, 2, 3, 6, 0]);
     }

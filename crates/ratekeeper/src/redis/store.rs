@@ -1,23 +1,23 @@
 //! The store itself: what is asked of the servers, what is known without them, and what holds while they are away.
 
-use super::errand::{Errands, ask_one, release};
-use super::fleet::{Description, Fleet, FleetOptions};
-use super::hand::Claims;
+use super::batcher::{Batcher, SubRequest};
+use super::denial_cache::DenialCache;
+use super::fan_out::{FanOut, ask_one, release};
 use super::heartbeat::Heartbeat;
-use super::lane::{Lane, Part};
-use super::node::TrustError;
-use super::notes::Notes;
-use super::post::Post;
+use super::lease_path::CallClaims;
+use super::node::StoreTlsError;
+use super::router::Router;
+use super::server_set::{ServerSet, ServerSetOptions, ServerSetReport};
 use super::url::RedisUrl;
 use super::{script, stored_key};
 use crate::clock::SystemClock;
 use crate::health::StoreCounts;
-use crate::lease::{Leases, Outstanding, Wanted, spared};
-use crate::memory::{Cap, CapError, MemoryStore};
+use crate::lease::{DrawRenewal, Leases, PendingRequest, spared};
+use crate::memory::{Capacity, CapacityError, MemoryStore};
 use crate::store::Store;
 use ratekeeper_core::{
-    Act, Answer, Clock, Consistency, Draw, Draws, Failure, FailureMode, KeyRef, Limit, Micros, PermitId,
-    Scope,
+    Clock, Consistency, Draw, DrawOutcome, Draws, FailureMode, KeyRef, Limit, Micros, Op, PermitId, Scope,
+    StoreFailure,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,7 +31,7 @@ pub struct RedisOptions {
     /// How long a draw may wait for an answer, unless its rule says otherwise.
     pub patience: Duration,
     /// How much may be remembered here of what the servers said.
-    pub cap: Cap,
+    pub cap: Capacity,
     /// Of how many keys units may be taken ahead. Each takes some 250 bytes and its name, once it is drawn.
     pub leases: usize,
 }
@@ -39,7 +39,7 @@ pub struct RedisOptions {
 impl Default for RedisOptions {
     /// 50 milliseconds, as much as a memory store remembers, and leases of 2^18 keys.
     fn default() -> RedisOptions {
-        RedisOptions { patience: Duration::from_millis(50), cap: Cap::DEFAULT, leases: 1 << 18 }
+        RedisOptions { patience: Duration::from_millis(50), cap: Capacity::DEFAULT, leases: 1 << 18 }
     }
 }
 
@@ -49,10 +49,10 @@ impl Default for RedisOptions {
 pub enum RedisError {
     /// The files that TLS needs are of no use.
     #[error(transparent)]
-    Trust(#[from] TrustError),
+    Trust(#[from] StoreTlsError),
     /// The cap can't be kept.
     #[error(transparent)]
-    Cap(#[from] CapError),
+    Cap(#[from] CapacityError),
 }
 
 /// State on Redis or Valkey, shared by all nodes.
@@ -66,10 +66,10 @@ pub enum RedisError {
 /// and where the servers' clock is days from where it was thought to be.
 #[derive(Debug)]
 pub struct RedisStore {
-    pub(super) post: Arc<Post>,
+    pub(super) post: Arc<Router>,
     /// What the servers said of keys, and the states of those draws that stay on this node.
     pub(super) memory: MemoryStore,
-    notes: Notes,
+    notes: DenialCache,
     heartbeat: Arc<Heartbeat>,
     /// Looks after leases.
     caretaker: AbortHandle,
@@ -82,16 +82,16 @@ impl RedisStore {
     /// # Errors
     /// If the files that TLS needs are of no use, or the cap can't be kept. That a server is away is no error.
     pub fn connect(url: &RedisUrl, options: &RedisOptions) -> Result<RedisStore, RedisError> {
-        let fleet = Arc::new(Fleet::connect(url, FleetOptions::new(script::SOURCE))?);
+        let fleet = Arc::new(ServerSet::connect(url, ServerSetOptions::new(script::SOURCE))?);
         let memory = MemoryStore::with(SystemClock::new(), options.cap)?;
         let heartbeat = Arc::new(Heartbeat::start(Arc::clone(&fleet)));
         let clock = Arc::new(SystemClock::new());
-        let post = Arc::new(Post::new(fleet, Leases::new(options.leases), clock, options.patience));
+        let post = Arc::new(Router::new(fleet, Leases::new(options.leases), clock, options.patience));
         let caretaker = {
             let (post, heartbeat) = (Arc::clone(&post), Arc::clone(&heartbeat));
             tokio::spawn(async move { post.look_after_leases(|| heartbeat.live()).await }).abort_handle()
         };
-        Ok(RedisStore { post, memory, notes: Notes::new(), heartbeat, caretaker })
+        Ok(RedisStore { post, memory, notes: DenialCache::new(), heartbeat, caretaker })
     }
 
     /// Waits until every server has been tried, but no longer than `patience`. Says whether all of them are there.
@@ -105,7 +105,7 @@ impl RedisStore {
     }
 
     /// How the servers stand: for logs and for people.
-    pub fn describe(&self) -> Description {
+    pub fn describe(&self) -> ServerSetReport {
         self.post.fleet.describe()
     }
 
@@ -139,38 +139,38 @@ impl RedisStore {
         &self,
         draws: &mut Draws,
         group: usize,
-        wanted: Vec<Wanted>,
-        claims: &mut Claims<'_>,
-        call: &Call,
-        errands: &mut Errands,
+        wanted: Vec<DrawRenewal>,
+        claims: &mut CallClaims<'_>,
+        call: &StoreCall,
+        errands: &mut FanOut,
     ) {
         match self.way(draws, group, call) {
-            Way::Whole(lane, slot) => {
-                return errands.add(&lane, Part { wanted, ..Part::whole(group, slot) });
+            GroupRoute::Whole(lane, slot) => {
+                return errands.add(&lane, SubRequest { wanted, ..SubRequest::whole(group, slot) });
             }
-            Way::Decided => {
+            GroupRoute::Decided => {
                 claims.resolve(draws, group);
             }
-            Way::Lost(failure) => errands.lose(group, failure),
-            Way::Mixed => self.sort_mixed(draws, group, errands),
+            GroupRoute::Lost(failure) => errands.lose(group, failure),
+            GroupRoute::Mixed => self.sort_mixed(draws, group, errands),
         }
         self.take_back(&wanted);
     }
 
     /// Decides a group if it needs no server, else says where it is decided.
-    fn way(&self, draws: &mut Draws, group: usize, call: &Call) -> Way {
+    fn way(&self, draws: &mut Draws, group: usize, call: &StoreCall) -> GroupRoute {
         if draws.group(group).iter().any(is_here) {
-            return Way::Mixed;
+            return GroupRoute::Mixed;
         }
         let first = &draws.group(group)[0];
         let place = self.post.place(draws.key(first), first.scope(), first.limit());
         let (lane, slot) = match place {
             Ok(place) => place,
-            Err(failure) => return Way::Lost(failure),
+            Err(failure) => return GroupRoute::Lost(failure),
         };
         let is_whole = !self.post.is_spread || self.all_at(draws, group, &lane, slot);
         if !is_whole {
-            return Way::Mixed;
+            return GroupRoute::Mixed;
         }
         if call.may_know
             && self.notes.is_fresh(self.hash(draws, group), call.began)
@@ -178,12 +178,12 @@ impl RedisStore {
             && self.memory.refuse_known(draws, group, latest)
         {
             self.post.tally.known.fetch_add(1, Relaxed);
-            return Way::Decided;
+            return GroupRoute::Decided;
         }
-        Way::Whole(lane, slot)
+        GroupRoute::Whole(lane, slot)
     }
 
-    fn all_at(&self, draws: &Draws, group: usize, lane: &Arc<Lane>, slot: u16) -> bool {
+    fn all_at(&self, draws: &Draws, group: usize, lane: &Arc<Batcher>, slot: u16) -> bool {
         draws.group(group).iter().skip(1).all(|draw| {
             let place = self.post.place(draws.key(draw), draw.scope(), draw.limit());
             place.is_ok_and(|(other, at)| Arc::ptr_eq(&other, lane) && at == slot)
@@ -191,10 +191,10 @@ impl RedisStore {
     }
 
     /// Sorts a group whose draws are decided in several places. What is decided on this node is decided now.
-    fn sort_mixed(&self, draws: &mut Draws, group: usize, errands: &mut Errands) {
+    fn sort_mixed(&self, draws: &mut Draws, group: usize, errands: &mut FanOut) {
         let now = self.post.clock.now();
         self.memory.decide_here(draws, group, |_| now, is_here);
-        let mut parts: Vec<(Arc<Lane>, u16, Vec<usize>)> = Vec::new();
+        let mut parts: Vec<(Arc<Batcher>, u16, Vec<usize>)> = Vec::new();
         for (index, draw) in draws.group(group).iter().enumerate().filter(|(_, draw)| !is_here(draw)) {
             match self.post.place(draws.key(draw), draw.scope(), draw.limit()) {
                 Err(failure) => {
@@ -216,7 +216,10 @@ impl RedisStore {
         errands.split(group);
         let is_look = draws.group(group).iter().any(Draw::stops);
         for (lane, slot, picks) in parts {
-            errands.add(&lane, Part { picks: Some(picks.into()), is_look, ..Part::whole(group, slot) });
+            errands.add(
+                &lane,
+                SubRequest { picks: Some(picks.into()), is_look, ..SubRequest::whole(group, slot) },
+            );
         }
     }
 
@@ -225,13 +228,13 @@ impl RedisStore {
     fn give_back_here(&self, draws: &mut Draws, group: usize) {
         let mut gifts = Draws::new();
         for draw in draws.group(group).iter().filter(|draw| is_here(draw)) {
-            if let Answer::Granted(units @ 1..) = draw.answer() {
-                gifts.push(draws.key(draw), draw.scope(), *draw.limit(), Act::Give(units), draw.permit());
+            if let DrawOutcome::Granted(units @ 1..) = draw.answer() {
+                gifts.push(draws.key(draw), draw.scope(), *draw.limit(), Op::Give(units), draw.permit());
             }
         }
         self.memory.draw_now(&mut gifts);
         for draw in draws.group_mut(group) {
-            if let Answer::Granted(units) = draw.answer() {
+            if let DrawOutcome::Granted(units) = draw.answer() {
                 let outcome = spared(draw, units);
                 draw.settle(|_, _, _| outcome);
             }
@@ -250,8 +253,8 @@ impl RedisStore {
         draws: &mut Draws,
         group: usize,
         is_ordered: bool,
-        claims: &mut Claims<'_>,
-        call: &Call,
+        claims: &mut CallClaims<'_>,
+        call: &StoreCall,
     ) {
         match draws.group_failure(group) {
             None => {
@@ -331,7 +334,7 @@ impl RedisStore {
 
 /// One call of a store.
 #[derive(Debug)]
-struct Call {
+struct StoreCall {
     began: Instant,
     /// The same by this node's clock.
     asked_at: Micros,
@@ -340,15 +343,15 @@ struct Call {
 }
 
 /// Where a group is decided.
-enum Way {
+enum GroupRoute {
     /// Here: it has been.
     Decided,
     /// By one server.
-    Whole(Arc<Lane>, u16),
+    Whole(Arc<Batcher>, u16),
     /// In several places.
     Mixed,
     /// Nowhere.
-    Lost(Failure),
+    Lost(StoreFailure),
 }
 
 /// Whether a draw's rule keeps it to this node.
@@ -358,22 +361,28 @@ fn is_here(draw: &Draw) -> bool {
 
 impl RedisStore {
     /// Decides the only group there is, which is what most calls are. If one server does, it takes no list of errands.
-    async fn draw_one(&self, draws: &mut Draws, wanted: Vec<Wanted>, mut claims: Claims<'_>, call: &Call) {
+    async fn draw_one(
+        &self,
+        draws: &mut Draws,
+        wanted: Vec<DrawRenewal>,
+        mut claims: CallClaims<'_>,
+        call: &StoreCall,
+    ) {
         let is_ordered = !wanted.is_empty();
         let way = self.way(draws, 0, call);
-        if let Way::Whole(lane, slot) = way {
+        if let GroupRoute::Whole(lane, slot) = way {
             let deadline = call.began + self.patience(draws);
-            ask_one(&lane, draws, &Part { wanted, ..Part::whole(0, slot) }, deadline).await;
+            ask_one(&lane, draws, &SubRequest { wanted, ..SubRequest::whole(0, slot) }, deadline).await;
             return self.conclude(draws, 0, is_ordered, &mut claims, call);
         }
         self.take_back(&wanted);
         match way {
-            Way::Mixed => self.draw_many(draws, 0, Vec::new(), claims, call).await,
-            Way::Lost(failure) => {
+            GroupRoute::Mixed => self.draw_many(draws, 0, Vec::new(), claims, call).await,
+            GroupRoute::Lost(failure) => {
                 draws.fail(0, failure);
                 self.conclude(draws, 0, false, &mut claims, call);
             }
-            Way::Decided | Way::Whole(..) => {
+            GroupRoute::Decided | GroupRoute::Whole(..) => {
                 claims.resolve(draws, 0);
             }
         }
@@ -384,14 +393,14 @@ impl RedisStore {
         &self,
         draws: &mut Draws,
         first: usize,
-        wanted: Vec<Wanted>,
-        mut claims: Claims<'_>,
-        call: &Call,
+        wanted: Vec<DrawRenewal>,
+        mut claims: CallClaims<'_>,
+        call: &StoreCall,
     ) {
-        let mut errands = Errands::default();
+        let mut errands = FanOut::default();
         self.sort(draws, first, wanted, &mut claims, call, &mut errands);
         for group in first + 1..draws.len() {
-            let mut out = Outstanding::default();
+            let mut out = PendingRequest::default();
             if !self.spend(draws, group, call.asked_at, &mut out) {
                 claims.extend(out.claims);
                 self.sort(draws, group, out.orders, &mut claims, call, &mut errands);
@@ -415,16 +424,16 @@ impl Store for RedisStore {
     async fn draw(&self, draws: &mut Draws) {
         let asked_at = self.post.clock.now();
         // It takes no memory as long as it is empty, and it is as long as leases have enough.
-        let mut out = Outstanding::default();
+        let mut out = PendingRequest::default();
         let spent = self.spend_all(draws, asked_at, &mut out);
         if spent == draws.len() {
             return;
         }
-        let claims = Claims::new(&self.post, out.claims);
+        let claims = CallClaims::new(&self.post, out.claims);
         // Behind one that gives something back, nobody is refused by what is known from before.
         let may_know = draws.len() == 1
-            || draws.all().iter().all(|draw| matches!(draw.act(), Act::Take(_) | Act::Look(_)));
-        let call = Call { began: Instant::now(), asked_at, may_know };
+            || draws.all().iter().all(|draw| matches!(draw.act(), Op::Take(_) | Op::Look(_)));
+        let call = StoreCall { began: Instant::now(), asked_at, may_know };
         match draws.len() {
             1 => self.draw_one(draws, out.orders, claims, &call).await,
             _ => self.draw_many(draws, spent, out.orders, claims, &call).await,
@@ -433,7 +442,7 @@ impl Store for RedisStore {
 
     fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId) {
         let mut draws = Draws::new();
-        draws.push(key, scope, *limit, Act::Give(u32::MAX), permit);
+        draws.push(key, scope, *limit, Op::Give(u32::MAX), permit);
         // It may have been granted here while the server was away.
         self.memory.release(key, scope, limit, permit);
         if let Ok((lane, slot)) = self.post.place(key, scope, limit) {

@@ -5,10 +5,10 @@
 //! there are several. All that is kept for a client shares the braces, and so a slot of a cluster or a shard. What could
 //! be taken for the form itself is escaped, so that no two keys meet, whatever clients call themselves.
 
-use ratekeeper_core::{KeyRef, Law, Scope};
+use ratekeeper_core::{Algorithm, KeyRef, Scope};
 
 /// A letter for each law family.
-const LETTERS: [u8; Law::FAMILIES] = *b"blfsgc";
+const LETTERS: [u8; Algorithm::FAMILIES] = *b"blfsgc";
 
 /// The digits of a scope: those of URLs in base 64.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -108,7 +108,7 @@ mod tests {
         let part = proptest::collection::vec(proptest::sample::select(&b"ab:%{}B3 A"[..]), 0..4)
             .prop_map(|bytes| String::from_utf8(bytes).unwrap());
         let scope = proptest::prop_oneof![0..3_u64, 62..66_u64, any::<u64>()];
-        (proptest::collection::vec(part, 1..4), scope, 0..Law::FAMILIES)
+        (proptest::collection::vec(part, 1..4), scope, 0..Algorithm::FAMILIES)
     }
 
     proptest! {

@@ -12,7 +12,7 @@ mod tests;
 pub use error::StoreUrlError;
 
 use crate::health::Topology;
-use parts::Parts;
+use parts::UrlParts;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -42,20 +42,20 @@ pub enum StoreUrl {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisUrl {
     /// How they stand together, and what it takes to find them.
-    pub form: Form,
+    pub form: UrlTopology,
     /// The servers that are listed: of a Cluster some of its nodes, behind Sentinel the sentinels.
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerAddress>,
     /// How to log in to servers that keep state.
-    pub login: Login,
+    pub login: Credentials,
     /// The number of the database.
     pub db: u32,
     /// The files that TLS needs, if it is to be spoken.
-    pub tls: Option<TlsFiles>,
+    pub tls: Option<StoreTlsFiles>,
 }
 
 /// How servers stand together, with what it takes to find them: a [`Topology`] as a URL says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum UrlTopology {
     /// One server.
     Standalone,
     /// A master that sentinels watch, and its replicas.
@@ -63,7 +63,7 @@ pub enum Form {
         /// What the sentinels call the master.
         master: String,
         /// How to log in to the sentinels.
-        login: Login,
+        login: Credentials,
     },
     /// Redis Cluster.
     Cluster,
@@ -71,21 +71,21 @@ pub enum Form {
     Sharded,
 }
 
-impl Form {
+impl UrlTopology {
     /// How the servers belong together, and nothing else.
     pub const fn topology(&self) -> Topology {
         match self {
-            Form::Standalone => Topology::Standalone,
-            Form::Sentinel { .. } => Topology::Sentinel,
-            Form::Cluster => Topology::Cluster,
-            Form::Sharded => Topology::Sharded,
+            UrlTopology::Standalone => Topology::Standalone,
+            UrlTopology::Sentinel { .. } => Topology::Sentinel,
+            UrlTopology::Cluster => Topology::Cluster,
+            UrlTopology::Sharded => Topology::Sharded,
         }
     }
 }
 
 /// One server's address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Server {
+pub enum ServerAddress {
     /// Over TCP.
     Tcp {
         /// A name or an address, without brackets.
@@ -97,33 +97,33 @@ pub enum Server {
     Unix(PathBuf),
 }
 
-impl fmt::Display for Server {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Server::Tcp { host, port } if host.contains(':') => write!(out, "[{host}]:{port}"),
-            Server::Tcp { host, port } => write!(out, "{host}:{port}"),
-            Server::Unix(path) => write!(out, "{}", path.display()),
+            ServerAddress::Tcp { host, port } if host.contains(':') => write!(out, "[{host}]:{port}"),
+            ServerAddress::Tcp { host, port } => write!(out, "{host}:{port}"),
+            ServerAddress::Unix(path) => write!(out, "{}", path.display()),
         }
     }
 }
 
 /// How to log in. Without a password nobody logs in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Login {
+pub struct Credentials {
     /// The user; without one it is `default`.
     pub user: Option<String>,
     /// The password.
-    pub password: Option<Secret>,
+    pub password: Option<SecretText>,
 }
 
 /// Text that is never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct SecretText(String);
 
-impl Secret {
+impl SecretText {
     /// Keeps a text from being shown.
-    pub fn new(text: impl Into<String>) -> Secret {
-        Secret(text.into())
+    pub fn new(text: impl Into<String>) -> SecretText {
+        SecretText(text.into())
     }
 
     /// The text itself.
@@ -132,7 +132,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretText {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("***")
     }
@@ -140,7 +140,7 @@ impl fmt::Debug for Secret {
 
 /// The files that TLS needs, all in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsFiles {
+pub struct StoreTlsFiles {
     /// The authorities that may sign a server's certificate; if left out, those that the machine trusts.
     pub ca: Option<PathBuf>,
     /// This side's certificate and its key, for servers that ask for one.
@@ -162,7 +162,7 @@ impl FromStr for RedisUrl {
     type Err = StoreUrlError;
 
     fn from_str(text: &str) -> Result<RedisUrl, StoreUrlError> {
-        Parts::split(text)?.read()
+        UrlParts::split(text)?.read()
     }
 }
 
@@ -178,7 +178,7 @@ impl fmt::Display for StoreUrl {
 /// As it would be written, with `***` for each password.
 impl fmt::Display for RedisUrl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_unix = matches!(self.servers.first(), Some(Server::Unix(_)));
+        let is_unix = matches!(self.servers.first(), Some(ServerAddress::Unix(_)));
         out.write_str(if self.tls.is_some() { "rediss" } else { "redis" })?;
         match self.form.topology() {
             Topology::Standalone if is_unix => out.write_str("+unix")?,
@@ -188,7 +188,7 @@ impl fmt::Display for RedisUrl {
             }
         }
         out.write_str("://")?;
-        let Login { user, password } = &self.login;
+        let Credentials { user, password } = &self.login;
         if let Some(user) = user {
             parts::escape(user, out)?;
         }
@@ -201,11 +201,11 @@ impl fmt::Display for RedisUrl {
         for (index, server) in self.servers.iter().enumerate() {
             out.write_str(if index == 0 { "" } else { "," })?;
             match server {
-                Server::Tcp { .. } => server.fmt(out)?,
-                Server::Unix(path) => parts::escape_path(path, out)?,
+                ServerAddress::Tcp { .. } => server.fmt(out)?,
+                ServerAddress::Unix(path) => parts::escape_path(path, out)?,
             }
         }
-        if let Form::Sentinel { master, .. } = &self.form {
+        if let UrlTopology::Sentinel { master, .. } = &self.form {
             out.write_str("/")?;
             parts::escape(master, out)?;
         }
@@ -222,7 +222,7 @@ impl RedisUrl {
     fn write_query(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut marks = ["?"].into_iter().chain(std::iter::repeat("&"));
         let mut mark = || marks.next().unwrap_or_default();
-        if let Some(TlsFiles { ca, identity }) = &self.tls {
+        if let Some(StoreTlsFiles { ca, identity }) = &self.tls {
             let (cert, key) = (identity.as_ref().map(|pair| &pair.0), identity.as_ref().map(|pair| &pair.1));
             for (name, path) in [("ca", ca.as_ref()), ("cert", cert), ("key", key)] {
                 if let Some(path) = path {
@@ -231,7 +231,7 @@ impl RedisUrl {
                 }
             }
         }
-        if let Form::Sentinel { login: Login { user, password }, .. } = &self.form {
+        if let UrlTopology::Sentinel { login: Credentials { user, password }, .. } = &self.form {
             if let Some(user) = user {
                 write!(out, "{}sentinel_user=", mark())?;
                 parts::escape(user, out)?;

@@ -1,18 +1,18 @@
 //! Cluster: slots are followed wherever they go, and a dead node takes only its own with it.
 
 use super::{AMPLE, add, connected, eventually, number, take, until_answered};
-use ratekeeper::Failure;
-use ratekeeper::redis::{Fleet, Phase};
-use ratekeeper_testkit::servers::{Brand, Cluster};
+use ratekeeper::StoreFailure;
+use ratekeeper::redis::{NodePhase, ServerSet};
+use ratekeeper_testkit::servers::{Brand, TestCluster};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-fn redirects(fleet: &Fleet) -> u64 {
+fn redirects(fleet: &ServerSet) -> u64 {
     fleet.nodes().iter().map(|node| node.counts().redirects).sum()
 }
 
-fn place(fleet: &Fleet, key: &str) -> String {
+fn place(fleet: &ServerSet, key: &str) -> String {
     fleet.route(key.as_bytes()).unwrap().node.server().to_string()
 }
 
@@ -24,7 +24,7 @@ fn keys() -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_where_the_cluster_says() {
     for brand in Brand::ALL {
-        let cluster = Cluster::setup(brand).start();
+        let cluster = TestCluster::setup(brand).start();
         let fleet = connected(&cluster.url()).await;
         for key in keys() {
             let route = fleet.route(key.as_bytes()).unwrap();
@@ -39,7 +39,7 @@ async fn keys_are_where_the_cluster_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_moves_is_followed_and_nothing_runs_twice() {
-    let mut cluster = Cluster::start();
+    let mut cluster = TestCluster::start();
     let fleet = connected(&cluster.url()).await;
     let added = cluster.add_node();
     let slot = cluster.slot("{user}");
@@ -77,7 +77,7 @@ async fn a_slot_that_moves_is_followed_and_nothing_runs_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_move_under_load_without_a_lost_or_doubled_unit() {
-    let mut cluster = Cluster::setup(Brand::Redis).without_replicas().start();
+    let mut cluster = TestCluster::setup(Brand::Redis).without_replicas().start();
     let fleet = Arc::new(connected(&cluster.url()).await);
     let added = cluster.add_node();
     let keys = keys();
@@ -95,7 +95,7 @@ async fn slots_move_under_load_without_a_lost_or_doubled_unit() {
                             *taken += 1;
                             assert_eq!(number, *taken, "{key}");
                         }
-                        Err(Failure::Unreachable) => refused += 1,
+                        Err(StoreFailure::Unreachable) => refused += 1,
                         Err(other) => panic!("{key}: {other}"),
                     }
                 }
@@ -117,7 +117,7 @@ async fn slots_move_under_load_without_a_lost_or_doubled_unit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_master_fails_its_slots_alone_until_its_replica_takes_over() {
-    let mut cluster = Cluster::start();
+    let mut cluster = TestCluster::start();
     let fleet = Arc::new(connected(&cluster.url()).await);
     let keys = keys();
     for key in &keys {
@@ -168,7 +168,7 @@ async fn a_killed_master_fails_its_slots_alone_until_its_replica_takes_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promoted_replica_is_found_soon_even_if_nobody_calls() {
-    let mut cluster = Cluster::start();
+    let mut cluster = TestCluster::start();
     let fleet = connected(&cluster.url()).await;
     let key = "user:1";
     let owner = cluster.kill_owner(cluster.slot(key));
@@ -186,7 +186,8 @@ async fn a_promoted_replica_is_found_soon_even_if_nobody_calls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_down_is_away() {
-    let whole = Cluster::setup(Brand::Redis).without_replicas().set("cluster-require-full-coverage", "yes");
+    let whole =
+        TestCluster::setup(Brand::Redis).without_replicas().set("cluster-require-full-coverage", "yes");
     let mut cluster = whole.start();
     let fleet = connected(&cluster.url()).await;
     let killed = cluster.kill_owner(0);
@@ -194,13 +195,13 @@ async fn a_cluster_that_is_down_is_away() {
     let nodes = fleet.nodes();
     for node in nodes.iter().filter(|node| node.server().to_string() != lost) {
         // It runs, and says that it serves nobody, whether somebody calls or not.
-        super::until(node, Phase::Down).await;
+        super::until(node, NodePhase::Down).await;
         let trouble = node.trouble().unwrap_or_default();
         assert!(trouble.contains("cluster is down"), "{trouble}");
     }
     cluster.node(killed).restart();
     for node in &nodes {
-        super::until(node, Phase::Up).await;
+        super::until(node, NodePhase::Up).await;
     }
     for key in keys() {
         assert_eq!(until_answered(&fleet, &key).await, 1);
@@ -209,7 +210,7 @@ async fn a_cluster_that_is_down_is_away() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_in_order_is_noticed_by_nobody() {
-    let cluster = Cluster::setup(Brand::Valkey).start();
+    let cluster = TestCluster::setup(Brand::Valkey).start();
     let fleet = Arc::new(connected(&cluster.url()).await);
     let key = "user:1";
     let owner = cluster.owner(cluster.slot(key));
@@ -238,7 +239,7 @@ async fn a_failover_in_order_is_noticed_by_nobody() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_set_up_anew_is_believed_though_it_counts_elections_from_the_start() {
-    let cluster = Cluster::setup(Brand::Redis).without_replicas().start();
+    let cluster = TestCluster::setup(Brand::Redis).without_replicas().start();
     for node in cluster.nodes() {
         node.command(&["CLUSTER", "BUMPEPOCH"]).done();
     }

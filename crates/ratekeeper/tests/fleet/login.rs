@@ -1,8 +1,8 @@
 //! Passwords, users and certificates.
 
 use super::{AMPLE, connect, connected, only, take};
-use ratekeeper::redis::{Fleet, FleetOptions, StoreUrl};
-use ratekeeper_testkit::servers::{Brand, RedisServer, Tls};
+use ratekeeper::redis::{ServerSet, ServerSetOptions, StoreUrl};
+use ratekeeper_testkit::servers::{Brand, RedisServer, ServerCertificates};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
@@ -45,8 +45,8 @@ impl Files {
         self.folder.path().join(name)
     }
 
-    fn tls(&self, asks_clients: bool) -> Tls {
-        Tls {
+    fn tls(&self, asks_clients: bool) -> ServerCertificates {
+        ServerCertificates {
             authority: self.path("ca.pem"),
             certificate: self.path("server.pem"),
             key: self.path("server.key"),
@@ -107,7 +107,7 @@ fn files_that_are_of_no_use_are_named() {
     let _inside = runtime.enter();
     let refuse = |query: String| {
         let StoreUrl::Redis(url) = format!("rediss://h?{query}").parse().unwrap() else { unreachable!() };
-        Fleet::connect(&url, FleetOptions::new("")).unwrap_err().to_string()
+        ServerSet::connect(&url, ServerSetOptions::new("")).unwrap_err().to_string()
     };
     let files = Files::new();
     let show = |path: &Path| path.display().to_string();

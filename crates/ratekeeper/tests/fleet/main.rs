@@ -10,8 +10,8 @@ mod sentinel;
 mod server;
 mod sharded;
 
-use ratekeeper::redis::{Fleet, FleetOptions, Node, Phase, StoreUrl};
-use ratekeeper::{Failure, ManualClock, Micros};
+use ratekeeper::redis::{NodePhase, RedisNode, ServerSet, ServerSetOptions, StoreUrl};
+use ratekeeper::{ManualClock, Micros, StoreFailure};
 use redis::{Cmd, Value, cmd};
 use std::future::Future;
 use std::sync::Arc;
@@ -27,18 +27,18 @@ const AMPLE: Duration = Duration::from_secs(5);
 /// How long anything may take that a test waits for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn connect(url: &str) -> Fleet {
+fn connect(url: &str) -> ServerSet {
     connect_with(url, |options| options)
 }
 
-fn connect_with(url: &str, change: impl FnOnce(FleetOptions) -> FleetOptions) -> Fleet {
+fn connect_with(url: &str, change: impl FnOnce(ServerSetOptions) -> ServerSetOptions) -> ServerSet {
     let url: StoreUrl = url.parse().unwrap();
     let StoreUrl::Redis(url) = url else { panic!("{url} is no server") };
-    Fleet::connect(&url, change(FleetOptions::new(SCRIPT))).unwrap()
+    ServerSet::connect(&url, change(ServerSetOptions::new(SCRIPT))).unwrap()
 }
 
 /// A fleet whose servers are all there.
-async fn connected(url: &str) -> Fleet {
+async fn connected(url: &str) -> ServerSet {
     let fleet = connect(url);
     assert!(fleet.ready(PATIENCE).await, "{:?}", fleet.describe());
     fleet
@@ -52,7 +52,7 @@ fn add(key: &str, units: u32) -> Cmd {
 }
 
 /// Adds one to a key, whose tag is the key itself.
-async fn take(fleet: &Fleet, key: &str, patience: Duration) -> Result<i64, Failure> {
+async fn take(fleet: &ServerSet, key: &str, patience: Duration) -> Result<i64, StoreFailure> {
     let node = fleet.route(key.as_bytes())?.node;
     let mut results = fleet.ask(&node, vec![add(key, 1)], Instant::now() + patience).await;
     assert_eq!(results.len(), 1);
@@ -74,7 +74,7 @@ async fn eventually<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-async fn until(node: &Node, phase: Phase) {
+async fn until(node: &RedisNode, phase: NodePhase) {
     let mut phases = node.phases();
     let reached =
         eventually(&format!("{node:?} becomes {phase:?}"), phases.wait_for(|is| *is == phase)).await;
@@ -82,7 +82,7 @@ async fn until(node: &Node, phase: Phase) {
 }
 
 /// Tries again and again until a call is answered, and gives the answer.
-async fn until_answered(fleet: &Fleet, key: &str) -> i64 {
+async fn until_answered(fleet: &ServerSet, key: &str) -> i64 {
     let tries = async {
         loop {
             match take(fleet, key, Duration::from_millis(200)).await {
@@ -95,7 +95,7 @@ async fn until_answered(fleet: &Fleet, key: &str) -> i64 {
 }
 
 /// The only server.
-fn only(fleet: &Fleet) -> Arc<Node> {
+fn only(fleet: &ServerSet) -> Arc<RedisNode> {
     let mut nodes = fleet.nodes();
     assert_eq!(nodes.len(), 1);
     nodes.remove(0)

@@ -1,7 +1,7 @@
 //! Nodes count each other.
 
 use super::{connected, eventually};
-use ratekeeper::redis::{Heartbeat, Phase};
+use ratekeeper::redis::{Heartbeat, NodePhase};
 use ratekeeper_testkit::servers::RedisServer;
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ async fn nodes_are_counted_and_the_last_count_stands_while_the_store_is_away() {
     let fourth = Heartbeat::start(Arc::clone(&fleet));
     until_live(&first, 2).await;
     server.kill();
-    super::until(&super::only(&fleet), Phase::Down).await;
+    super::until(&super::only(&fleet), NodePhase::Down).await;
     assert_eq!(first.live(), 2);
     fourth.leave().await;
     assert_eq!(first.live(), 2);

@@ -1,8 +1,8 @@
 //! Sentinel: the master is followed wherever it goes.
 
 use super::{AMPLE, connect, connected, only, take, until_answered};
-use ratekeeper::Failure;
-use ratekeeper::redis::Phase;
+use ratekeeper::StoreFailure;
+use ratekeeper::redis::NodePhase;
 use ratekeeper_testkit::servers::{Brand, Sentinels};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ async fn a_killed_master_is_replaced_in_under_five_seconds_and_never_written_to_
         let master = sentinels.await_other_master(deposed);
         let promoted = sentinels.servers()[master].address();
         assert_eq!(only(&fleet).server().to_string(), promoted);
-        assert_eq!(deposed_node.phase(), Phase::Retired);
+        assert_eq!(deposed_node.phase(), NodePhase::Retired);
 
         // It comes back as the master it was, until a Sentinel tells it otherwise.
         sentinels.server(deposed).restart();
@@ -77,7 +77,7 @@ async fn a_master_that_slept_through_its_fall_gets_nothing_new() {
     let mut unsure = 0;
     let began = Instant::now();
     while let Err(failure) = take(&fleet, "a", Duration::from_millis(100)).await {
-        unsure += i64::from(failure == Failure::Timeout);
+        unsure += i64::from(failure == StoreFailure::Timeout);
         assert!(began.elapsed() < super::PATIENCE);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

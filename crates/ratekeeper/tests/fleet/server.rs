@@ -5,9 +5,9 @@ use super::{
     wall_clock,
 };
 use ratekeeper::BreakerState;
-use ratekeeper::Failure;
-use ratekeeper::redis::Phase;
-use ratekeeper_testkit::servers::{Brand, ChaosProxy, RedisServer, Swallows, Weather};
+use ratekeeper::StoreFailure;
+use ratekeeper::redis::NodePhase;
+use ratekeeper_testkit::servers::{Brand, ChaosProxy, DroppedDirection, LinkFaults, RedisServer};
 use redis::{Value, cmd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +22,15 @@ async fn each_command_has_its_own_result() {
         server.command(&["SET", "text", "no number"]).done();
         let commands = vec![add("a", 1), add("text", 1), add("b", 7), add("a", 2)];
         let results = fleet.ask(&only(&fleet), commands, Instant::now() + AMPLE).await;
-        assert_eq!(results, [Ok(Value::Int(1)), Err(Failure::Refused), Ok(Value::Int(7)), Ok(Value::Int(3))]);
+        assert_eq!(
+            results,
+            [Ok(Value::Int(1)), Err(StoreFailure::Refused), Ok(Value::Int(7)), Ok(Value::Int(3))]
+        );
         let (node, counts) = (only(&fleet), only(&fleet).counts());
         assert_eq!((counts.calls, counts.commands, counts.failures.refused), (1, 4, 1));
         assert_eq!(counts.latency.count(), 1);
         // What one command is refused for says nothing against the server.
-        assert_eq!((node.phase(), node.breaker()), (Phase::Up, BreakerState::Closed));
+        assert_eq!((node.phase(), node.breaker()), (NodePhase::Up, BreakerState::Closed));
     }
 }
 
@@ -59,16 +62,16 @@ async fn a_killed_server_fails_at_once_and_is_found_when_it_is_back() {
     let node = only(&fleet);
     assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
     server.kill();
-    until(&node, Phase::Down).await;
+    until(&node, NodePhase::Down).await;
     let began = Instant::now();
     for _ in 0..100 {
-        assert_eq!(take(&fleet, "a", AMPLE).await, Err(Failure::Unreachable));
+        assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Unreachable));
     }
     assert!(began.elapsed() < AMPLE, "{:?} for a hundred", began.elapsed());
     assert_ne!(node.breaker(), BreakerState::Closed);
     assert!(node.trouble().is_some());
     server.restart();
-    until(&node, Phase::Up).await;
+    until(&node, NodePhase::Up).await;
     // It has forgotten the script, which was there again before calls were let in.
     let loads = node.counts().script_loads;
     assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
@@ -81,7 +84,7 @@ async fn a_store_that_is_away_at_the_start_is_found_later() {
     server.kill();
     let fleet = connect(&server.url());
     assert!(!fleet.ready(AMPLE).await);
-    assert_eq!(take(&fleet, "a", AMPLE).await, Err(Failure::Unreachable));
+    assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Unreachable));
     server.restart();
     assert_eq!(until_answered(&fleet, "a").await, 1);
 }
@@ -102,19 +105,19 @@ async fn a_paused_server_costs_no_call_more_than_its_deadline_and_few_calls_that
         });
     }
     for (result, took) in calls.join_all().await {
-        assert!(matches!(result, Err(Failure::Timeout | Failure::Unreachable)), "{result:?}");
+        assert!(matches!(result, Err(StoreFailure::Timeout | StoreFailure::Unreachable)), "{result:?}");
         // Ten times what it should be, on a machine that has much to do.
         assert!(took < 10 * patience, "{took:?}");
     }
     // Those were failures enough: from now on nobody waits.
-    until(&node, Phase::Down).await;
+    until(&node, NodePhase::Down).await;
     let timeouts = node.counts().failures.timeout;
     for _ in 0..100 {
-        assert_eq!(take(&fleet, "a", AMPLE).await, Err(Failure::Unreachable));
+        assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Unreachable));
     }
     assert_eq!((node.counts().failures.timeout, node.load()), (timeouts, (0, 0)));
     server.resume();
-    until(&node, Phase::Up).await;
+    until(&node, NodePhase::Up).await;
     assert!(take(&fleet, "a", AMPLE).await.is_ok());
     assert_eq!(node.load(), (2, 0));
 }
@@ -124,9 +127,9 @@ async fn a_server_that_falls_silent_is_noticed_though_nobody_calls() {
     let server = RedisServer::start();
     let fleet = connected(&server.url()).await;
     server.pause();
-    until(&only(&fleet), Phase::Down).await;
+    until(&only(&fleet), NodePhase::Down).await;
     server.resume();
-    until(&only(&fleet), Phase::Up).await;
+    until(&only(&fleet), NodePhase::Up).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,7 +178,7 @@ async fn killed_connections_are_replaced_before_the_next_call() {
         // Nobody had called, so nobody was told.
         assert_eq!(take(&fleet, "a", AMPLE).await, Ok(round));
     }
-    assert_eq!((node.phase(), node.counts().failures.unreachable), (Phase::Up, 0));
+    assert_eq!((node.phase(), node.counts().failures.unreachable), (NodePhase::Up, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,9 +186,9 @@ async fn a_reply_that_is_lost_is_not_asked_for_again() {
     let server = RedisServer::start();
     let proxy = ChaosProxy::to(&server.address());
     let fleet = connected(&format!("redis://{}", proxy.address())).await;
-    proxy.set_weather(Weather { swallows: Swallows::Replies, ..Weather::FINE });
-    assert_eq!(take(&fleet, "a", Duration::from_millis(200)).await, Err(Failure::Timeout));
-    proxy.set_weather(Weather::FINE);
+    proxy.set_weather(LinkFaults { swallows: DroppedDirection::Replies, ..LinkFaults::FINE });
+    assert_eq!(take(&fleet, "a", Duration::from_millis(200)).await, Err(StoreFailure::Timeout));
+    proxy.set_weather(LinkFaults::FINE);
     assert_eq!(server.command(&["GET", "a"]).integer(), 1);
 }
 
@@ -195,14 +198,14 @@ async fn connections_that_lead_nowhere_are_given_up() {
     let proxy = ChaosProxy::to(&server.address());
     let fleet = connected(&format!("redis://{}", proxy.address())).await;
     let (node, connects) = (only(&fleet), only(&fleet).counts().connects);
-    proxy.set_weather(Weather { swallows: Swallows::Everything, ..Weather::FINE });
+    proxy.set_weather(LinkFaults { swallows: DroppedDirection::Everything, ..LinkFaults::FINE });
     let patience = Duration::from_millis(100);
-    while node.phase() == Phase::Up {
+    while node.phase() == NodePhase::Up {
         assert!(take(&fleet, "a", patience).await.is_err());
     }
-    assert_eq!(take(&fleet, "a", AMPLE).await, Err(Failure::Unreachable));
-    proxy.set_weather(Weather::FINE);
-    until(&node, Phase::Up).await;
+    assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Unreachable));
+    proxy.set_weather(LinkFaults::FINE);
+    until(&node, NodePhase::Up).await;
     assert!(node.counts().connects > connects);
     assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
 }
@@ -213,22 +216,22 @@ async fn a_server_that_is_too_slow_is_called_when_it_is_quick_and_no_sooner() {
     let proxy = ChaosProxy::to(&server.address());
     let fleet = connected(&format!("redis://{}", proxy.address())).await;
     let node = only(&fleet);
-    proxy.set_weather(Weather { latency: Duration::from_millis(100), ..Weather::FINE });
-    while node.phase() == Phase::Up {
+    proxy.set_weather(LinkFaults { latency: Duration::from_millis(100), ..LinkFaults::FINE });
+    while node.phase() == NodePhase::Up {
         assert!(take(&fleet, "a", Duration::from_millis(50)).await.is_err());
     }
     // Several times it is tried, and found there.
     let connects = node.counts().connects;
     eventually("it is tried again", async {
         while node.counts().connects < connects + 6 {
-            assert_eq!(node.phase(), Phase::Down);
+            assert_eq!(node.phase(), NodePhase::Down);
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     })
     .await;
     assert_eq!(node.trouble().as_deref(), Some("it doesn't answer within 50 ms"));
-    proxy.set_weather(Weather::FINE);
-    until(&node, Phase::Up).await;
+    proxy.set_weather(LinkFaults::FINE);
+    until(&node, NodePhase::Up).await;
     assert!(take(&fleet, "a", AMPLE).await.is_ok());
 }
 
@@ -237,10 +240,10 @@ async fn a_call_whose_time_is_over_is_not_sent() {
     let server = RedisServer::start();
     let fleet = connected(&server.url()).await;
     for _ in 0..100 {
-        assert_eq!(take(&fleet, "a", Duration::ZERO).await, Err(Failure::Timeout));
+        assert_eq!(take(&fleet, "a", Duration::ZERO).await, Err(StoreFailure::Timeout));
     }
     assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
-    assert_eq!((only(&fleet).phase(), only(&fleet).counts().failures.timeout), (Phase::Up, 100));
+    assert_eq!((only(&fleet).phase(), only(&fleet).counts().failures.timeout), (NodePhase::Up, 100));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -248,7 +251,7 @@ async fn connections_that_break_under_load_charge_nobody_twice() {
     let server = RedisServer::start();
     let proxy = ChaosProxy::to(&server.address());
     let fleet = Arc::new(connected(&format!("redis://{}", proxy.address())).await);
-    proxy.set_weather(Weather { reset_requests: 0.02, reset_replies: 0.02, ..Weather::FINE });
+    proxy.set_weather(LinkFaults { reset_requests: 0.02, reset_replies: 0.02, ..LinkFaults::FINE });
     let mut clients = JoinSet::new();
     for _ in 0..8 {
         let fleet = Arc::clone(&fleet);
@@ -257,7 +260,7 @@ async fn connections_that_break_under_load_charge_nobody_twice() {
             for _ in 0..200 {
                 match take(&fleet, "a", AMPLE).await {
                     Ok(_) => charged += 1,
-                    Err(Failure::Unreachable | Failure::Timeout) => {
+                    Err(StoreFailure::Unreachable | StoreFailure::Timeout) => {
                         unsure += 1;
                         // A server that seems away fails at once, and two hundred times that says nothing.
                         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -274,15 +277,17 @@ async fn connections_that_break_under_load_charge_nobody_twice() {
     let found = server.command(&["GET", "a"]).integer();
     assert!((charged..=charged + unsure).contains(&found), "{charged} <= {found} <= {charged} + {unsure}");
     assert!(charged > 0 && unsure > 0, "{charged} were answered, {unsure} not");
-    proxy.set_weather(Weather::FINE);
+    proxy.set_weather(LinkFaults::FINE);
     until_answered(&fleet, "a").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_too_much_at_once_is_turned_away() {
     let server = RedisServer::start();
-    let fleet =
-        connect_with(&server.url(), |options| ratekeeper::redis::FleetOptions { in_flight: 10, ..options });
+    let fleet = connect_with(&server.url(), |options| ratekeeper::redis::ServerSetOptions {
+        in_flight: 10,
+        ..options
+    });
     let fleet = Arc::new(fleet);
     assert!(fleet.ready(AMPLE).await);
     server.pause();
@@ -300,8 +305,8 @@ async fn what_is_too_much_at_once_is_turned_away() {
         }
     })
     .await;
-    assert_eq!(take(&fleet, "a", AMPLE).await, Err(Failure::Busy));
-    assert_eq!(waiting.await.unwrap(), vec![Err(Failure::Timeout); 10]);
+    assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Busy));
+    assert_eq!(waiting.await.unwrap(), vec![Err(StoreFailure::Timeout); 10]);
     assert_eq!((node.counts().failures.busy, node.load().1), (1, 0));
     server.resume();
 }
@@ -315,11 +320,11 @@ async fn a_replica_is_not_written_to_and_says_so() {
     assert!(!fleet.ready(AMPLE).await);
     assert!(only(&fleet).trouble().unwrap().contains("replica"));
     replica.command(&["REPLICAOF", "NO", "ONE"]).done();
-    until(&only(&fleet), Phase::Up).await;
+    until(&only(&fleet), NodePhase::Up).await;
     // A master that becomes one under our hands is left at the first word.
     replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).done();
-    assert_eq!(take(&fleet, "a", AMPLE).await, Err(Failure::Unreachable));
-    until(&only(&fleet), Phase::Down).await;
+    assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Unreachable));
+    until(&only(&fleet), NodePhase::Down).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -328,7 +333,7 @@ async fn a_clock_that_differs_is_known_and_bounded() {
     let clock = Arc::new(wall_clock());
     let wall = Arc::clone(&clock);
     let fleet =
-        connect_with(&server.url(), |options| ratekeeper::redis::FleetOptions { clock: wall, ..options });
+        connect_with(&server.url(), |options| ratekeeper::redis::ServerSetOptions { clock: wall, ..options });
     assert!(fleet.ready(AMPLE).await);
     let node = only(&fleet);
     let drift = node.drift_micros().unwrap();

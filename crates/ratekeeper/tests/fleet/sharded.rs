@@ -1,8 +1,8 @@
 //! Servers side by side.
 
 use super::{AMPLE, connected, take, until};
-use ratekeeper::Failure;
-use ratekeeper::redis::{Fleet, Phase};
+use ratekeeper::StoreFailure;
+use ratekeeper::redis::{NodePhase, ServerSet};
 use ratekeeper_testkit::servers::RedisServer;
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ fn url(servers: &[RedisServer]) -> String {
     format!("redis+sharded://{}", addresses.join(","))
 }
 
-fn places(fleet: &Fleet) -> HashMap<String, String> {
+fn places(fleet: &ServerSet) -> HashMap<String, String> {
     let keys = (0..KEYS).map(|key| format!("user:{key}"));
     keys.map(|key| {
         let place = fleet.route(key.as_bytes()).unwrap().node.server().to_string();
@@ -39,13 +39,13 @@ async fn a_dead_shard_affects_its_keys_only_and_a_new_one_takes_only_its_share()
     servers[1].kill();
     let dead = servers[1].address();
     let node = fleet.nodes().into_iter().find(|node| node.server().to_string() == dead).unwrap();
-    until(&node, Phase::Down).await;
+    until(&node, NodePhase::Down).await;
     for (key, place) in &before {
-        let expected = if *place == dead { Err(Failure::Unreachable) } else { Ok(2) };
+        let expected = if *place == dead { Err(StoreFailure::Unreachable) } else { Ok(2) };
         assert_eq!(take(&fleet, key, AMPLE).await, expected, "{key} on {place}");
     }
     servers[1].restart();
-    until(&node, Phase::Up).await;
+    until(&node, NodePhase::Up).await;
 
     servers.push(RedisServer::start());
     let (grown, new) = (connected(&url(&servers)).await, servers[3].address());

@@ -2,10 +2,11 @@
 
 use crate::{connected, limit, limit_of, take};
 use ratekeeper::{
-    Act, Align, Ask, Draws, KeyRef, Law, Leak, Micros, PermitId, Scope, Span, Store, Terms, Zone,
+    Algorithm, Align, Amount, DrawOptions, Draws, KeyRef, Leak, Micros, Op, PermitId, Scope, Span, Store,
+    Zone,
 };
 use ratekeeper_testkit::servers::{Brand, RedisServer};
-use ratekeeper_testkit::{Account, Model, Reply};
+use ratekeeper_testkit::{EngineReply, KeyEngine, Model};
 
 fn calls(server: &RedisServer) -> u64 {
     let stats = server.info("cmdstat_evalsha");
@@ -59,7 +60,7 @@ async fn what_another_node_gives_back_is_seen_within_a_second() {
     let keys = [("a", limit("1/h"))];
     assert!(take(&keys, 1).told_by(&one).await.0);
     assert!(!take(&keys, 1).told_by(&one).await.0);
-    let clear = crate::Asked { act: Act::Clear, ..take(&keys, 1) };
+    let clear = crate::Asked { act: Op::Clear, ..take(&keys, 1) };
     clear.by(&other).await;
     let begun = tokio::time::Instant::now();
     while !take(&keys, 1).told_by(&one).await.0 {
@@ -76,7 +77,7 @@ async fn what_the_same_call_gives_back_is_there_for_those_behind_it() {
     assert!(take(&keys, 1).told_by(&store).await.0);
     assert!(!take(&keys, 1).told_by(&store).await.0);
     let mut draws = ratekeeper::Draws::new();
-    crate::Asked { act: Act::Give(1), ..take(&keys, 1) }.push(&mut draws);
+    crate::Asked { act: Op::Give(1), ..take(&keys, 1) }.push(&mut draws);
     take(&keys, 1).push(&mut draws);
     ratekeeper::Store::draw(&store, &mut draws).await;
     assert!(crate::told(&draws, 1).0, "it had been refused a moment before");
@@ -88,24 +89,24 @@ async fn what_is_denied_from_memory_is_what_the_law_says_then() {
     let server = RedisServer::start();
     let store = connected(&server.url()).await;
     for (law, quota) in [
-        (Law::TokenBucket, "200/s burst 4"),
-        (Law::LeakyBucket(Leak::Meter), "300/s burst 3"),
-        (Law::LeakyBucket(Leak::Queue), "150/s burst 5"),
-        (Law::FixedWindow(Align::FirstHit), "5 per 20ms"),
-        (Law::FixedWindow(Align::Wall(Zone::UTC)), "5 per 20ms"),
-        (Law::SlidingWindowCounter, "6 per 20ms"),
+        (Algorithm::TokenBucket, "200/s burst 4"),
+        (Algorithm::LeakyBucket(Leak::Meter), "300/s burst 3"),
+        (Algorithm::LeakyBucket(Leak::Queue), "150/s burst 5"),
+        (Algorithm::FixedWindow(Align::FirstHit), "5 per 20ms"),
+        (Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "5 per 20ms"),
+        (Algorithm::SlidingWindowCounter, "6 per 20ms"),
     ] {
         let limit = limit_of(law, quota);
         let (mut model, mut draws, before) = (Model::new(&limit), Draws::new(), store.counts());
         let key = format!("{law:?}");
         for turn in 0..500 {
-            let act = Act::Take(Ask::exactly(1 + turn % 3));
+            let act = Op::Take(Amount::exactly(1 + turn % 3));
             draws.clear();
             draws.push(KeyRef::from(&key), Scope(0), limit, act, PermitId::default());
-            draws.set_terms(Terms::EXACT);
+            draws.set_terms(DrawOptions::EXACT);
             store.draw(&mut draws).await;
             assert_eq!(draws.failure(0..1), None);
-            let (said, now) = (Reply::from(&draws.all()[0]), draws.all()[0].now());
+            let (said, now) = (EngineReply::from(&draws.all()[0]), draws.all()[0].now());
             assert_eq!(said, model.act(now, &limit, act, PermitId::default()), "{limit} at {now:?}");
         }
         let known = store.counts().denied_from_memory - before.denied_from_memory;

@@ -3,10 +3,10 @@
 use crate::{Asked, connect, connected, limit, limit_of, take};
 use ratekeeper::redis::RedisStore;
 use ratekeeper::{
-    Act, Align, Answer, Ask, Consistency, Draws, Failure, FailureMode, Law, Leak, Limit, PermitId, Scope,
-    Store, Terms, Zone,
+    Algorithm, Align, Amount, Consistency, DrawOptions, DrawOutcome, Draws, FailureMode, Leak, Limit, Op,
+    PermitId, Scope, Store, StoreFailure, Zone,
 };
-use ratekeeper_testkit::servers::{Cluster, RedisServer};
+use ratekeeper_testkit::servers::{RedisServer, TestCluster};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -15,10 +15,10 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-const LEASED: Terms = Terms { consistency: Consistency::Leased, ..Terms::EXACT };
+const LEASED: DrawOptions = DrawOptions { consistency: Consistency::Leased, ..DrawOptions::EXACT };
 
 fn look<'a>(keys: &'a [(&'a str, Limit)], units: u32) -> Asked<'a> {
-    Asked { act: Act::Look(Ask::exactly(units)), ..take(keys, units).leased() }
+    Asked { act: Op::Look(Amount::exactly(units)), ..take(keys, units).leased() }
 }
 
 /// How many units tasks of several nodes get of a key that all of them want, each asking so often.
@@ -69,15 +69,20 @@ async fn a_busy_key_is_answered_from_hand() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_get_together_what_there_is_and_no_more() {
-    let wall = Law::FixedWindow(Align::Wall(Zone::UTC));
-    for law in [Law::TokenBucket, Law::LeakyBucket(Leak::Meter), wall, Law::SlidingWindowCounter] {
+    let wall = Algorithm::FixedWindow(Align::Wall(Zone::UTC));
+    for law in
+        [Algorithm::TokenBucket, Algorithm::LeakyBucket(Leak::Meter), wall, Algorithm::SlidingWindowCounter]
+    {
         let server = RedisServer::start();
         let mut nodes = Vec::new();
         for _ in 0..3 {
             nodes.push(Arc::new(connected(&server.url()).await));
         }
-        let quota =
-            if law == wall || law == Law::SlidingWindowCounter { "2000/month" } else { "20/h burst 2000" };
+        let quota = if law == wall || law == Algorithm::SlidingWindowCounter {
+            "2000/month"
+        } else {
+            "20/h burst 2000"
+        };
         let limit = limit_of(law, quota);
         let mut granted = hammer(&nodes, limit, 24, 150).await;
         let leases: Vec<_> = nodes.iter().map(|node| node.counts().leases).collect();
@@ -182,8 +187,8 @@ async fn several_limits_of_which_one_is_asked_for_leave_nothing_of_the_other() {
     for turn in 0.. {
         draws.clear();
         draws.begin();
-        for (scope, limit, terms) in [(0, narrow, LEASED), (1, wide, Terms::EXACT)] {
-            draws.push("a".into(), Scope(scope), limit, Act::Take(Ask::exactly(1)), PermitId::default());
+        for (scope, limit, terms) in [(0, narrow, LEASED), (1, wide, DrawOptions::EXACT)] {
+            draws.push("a".into(), Scope(scope), limit, Op::Take(Amount::exactly(1)), PermitId::default());
             draws.set_terms(terms);
         }
         nodes[turn % 2].draw(&mut draws).await;
@@ -225,9 +230,9 @@ async fn a_request_that_is_given_up_takes_nothing_of_what_is_here() {
 #[tokio::test]
 async fn after_a_refund_or_a_reset_nobody_is_denied_without_asking() {
     let server = RedisServer::start();
-    for act in [Act::Give(5), Act::Clear] {
+    for act in [Op::Give(5), Op::Clear] {
         let store = connected(&server.url()).await;
-        let keys = [(if act == Act::Clear { "reset" } else { "refunded" }, limit("1/h burst 40"))];
+        let keys = [(if act == Op::Clear { "reset" } else { "refunded" }, limit("1/h burst 40"))];
         let before = store.counts().leases.refused;
         // Until it is denied without asking.
         while store.counts().leases.refused == before {
@@ -256,7 +261,7 @@ async fn what_is_in_hand_is_spent_while_the_server_is_away() {
         let said = take(&keys, 1).leased().on_failure(FailureMode::Closed).by(&store).await;
         match said.failure(0..1) {
             None => from_hand += 1,
-            Some(Failure::Unreachable | Failure::Timeout) => break,
+            Some(StoreFailure::Unreachable | StoreFailure::Timeout) => break,
             Some(other) => panic!("{other:?}"),
         }
     }
@@ -282,7 +287,7 @@ async fn who_goes_on_without_the_server_counts_what_was_lent() {
     server.kill();
     for _ in 0..12_000 {
         let said = take(&keys, 1).leased().on_failure(FailureMode::Local).by(&store).await;
-        granted += u32::from(said.all()[0].answer() == Answer::Granted(1));
+        granted += u32::from(said.all()[0].answer() == DrawOutcome::Granted(1));
     }
     // What was on its way when the server was killed is lost.
     assert!((7_000..=10_001).contains(&granted), "{granted} were granted, {:?}", store.counts());
@@ -296,7 +301,7 @@ async fn a_batch_is_answered_from_hand_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_lends_as_one_server_does() {
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     let nodes = [Arc::new(connected(&cluster.url()).await), Arc::new(connected(&cluster.url()).await)];
     answers_a_batch_from_hand(&nodes[0]).await;
     let keys = limit("20/h burst 2000");

@@ -12,7 +12,8 @@ mod suite;
 
 use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 use ratekeeper::{
-    Act, Ask, Consistency, Draws, FailureMode, KeyRef, Law, Limit, PermitId, Scope, Store, Terms,
+    Algorithm, Amount, Consistency, DrawOptions, Draws, FailureMode, KeyRef, Limit, Op, PermitId, Scope,
+    Store,
 };
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -21,10 +22,10 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn limit(text: &str) -> Limit {
-    limit_of(Law::TokenBucket, text)
+    limit_of(Algorithm::TokenBucket, text)
 }
 
-fn limit_of(law: Law, text: &str) -> Limit {
+fn limit_of(law: Algorithm, text: &str) -> Limit {
     Limit::new(law, text.parse().unwrap()).unwrap()
 }
 
@@ -43,12 +44,12 @@ fn connect(url: &str, patience: Duration) -> RedisStore {
 /// One request: its key and limits, and how much it takes.
 struct Asked<'a> {
     keys: &'a [(&'a str, Limit)],
-    act: Act,
-    terms: Terms,
+    act: Op,
+    terms: DrawOptions,
 }
 
 fn take<'a>(keys: &'a [(&'a str, Limit)], units: u32) -> Asked<'a> {
-    Asked { keys, act: Act::Take(Ask::exactly(units)), terms: Terms::EXACT }
+    Asked { keys, act: Op::Take(Amount::exactly(units)), terms: DrawOptions::EXACT }
 }
 
 impl Asked<'_> {

@@ -3,7 +3,8 @@
 use crate::{connect, connected, limit, limit_of, take};
 use ratekeeper::redis::RedisStore;
 use ratekeeper::{
-    BreakerState, Draws, Failure, FailureMode, Law, Limiter, PermitId, Scope, Store, StoreHealth, StoreReport,
+    Algorithm, BreakerState, Draws, FailureMode, Limiter, PermitId, Scope, Store, StoreFailure, StoreHealth,
+    StoreReport,
 };
 use ratekeeper_testkit::servers::{Brand, RedisServer};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ async fn a_server_that_was_never_there_is_not_waited_for() {
         let mut said = Vec::new();
         for _ in 0..4 {
             let draws = take(&keys, 1).by(&store).await;
-            assert_eq!(draws.failure(0..1), Some(Failure::Unreachable));
+            assert_eq!(draws.failure(0..1), Some(StoreFailure::Unreachable));
             said.push(!draws.all()[0].stops());
         }
         said
@@ -108,10 +109,14 @@ async fn a_limiter_enforces_its_share_while_the_server_is_away() {
     for expected in [true, true, false] {
         assert_eq!(limiter.check("a").await.unwrap().is_allowed(), expected);
     }
-    assert_eq!(limiter.refund("a").await.unwrap_err(), Failure::Unreachable, "the store has not heard of it");
+    assert_eq!(
+        limiter.refund("a").await.unwrap_err(),
+        StoreFailure::Unreachable,
+        "the store has not heard of it"
+    );
     let store = connect("redis://127.0.0.1:1", Duration::from_millis(50));
     store.ready(Duration::from_secs(1)).await;
-    let places = Limiter::with_store(limit_of(Law::Concurrency, "1/min"), store).unwrap();
+    let places = Limiter::with_store(limit_of(Algorithm::Concurrency, "1/min"), store).unwrap();
     let held = places.hold("b").await.unwrap();
     assert!(places.hold("b").await.is_err(), "the only place is taken");
     drop(held);
@@ -142,7 +147,7 @@ async fn the_least_patient_draw_ends_the_wait() {
 async fn draws_may_come_from_threads_and_runtimes_that_end() {
     let server = RedisServer::start();
     let store = Arc::new(connected(&server.url()).await);
-    let (limit, permit) = (limit_of(Law::Concurrency, "1/min"), PermitId(7));
+    let (limit, permit) = (limit_of(Algorithm::Concurrency, "1/min"), PermitId(7));
     let shared = Arc::clone(&store);
     // It is the first that is asked of the server, and no runtime is near.
     let released = thread::spawn(move || shared.release("a".into(), Scope(0), &limit, permit));
@@ -170,7 +175,7 @@ async fn a_server_that_refuses_is_told_of_while_it_does_and_no_longer() {
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).done();
     let said = take(&keys, 1).by(&store).await;
     let told = report(&store);
-    assert_eq!(said.failure(0..1), Some(Failure::Refused));
+    assert_eq!(said.failure(0..1), Some(StoreFailure::Refused));
     assert_eq!(told.servers[0].breaker, BreakerState::Closed, "it is there and is asked");
     assert!(told.is_degraded(), "{told:?}");
     assert!(told.servers[0].trouble.as_ref().is_some_and(|trouble| trouble.contains("(OOM")), "{told:?}");

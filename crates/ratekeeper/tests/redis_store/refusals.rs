@@ -3,8 +3,10 @@
 
 use crate::{PATIENCE, connect, limit, limit_of, take};
 use ratekeeper::redis::RedisStore;
-use ratekeeper::{BreakerState, Failure, Law, LogSize, ServerReport, StoreErrorCause, StoreHealth};
-use ratekeeper_testkit::servers::{Brand, Cluster, RedisServer, Sentinels};
+use ratekeeper::{
+    Algorithm, BreakerState, LogSize, ServerReport, StoreErrorCause, StoreFailure, StoreHealth,
+};
+use ratekeeper_testkit::servers::{Brand, RedisServer, Sentinels, TestCluster};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -42,7 +44,7 @@ async fn until_refused(store: &RedisStore, cause: StoreErrorCause, advice: &str)
     assert!(!trouble.contains("s3cret"), "{trouble}");
     // Nobody waits for it.
     let said = take(&[("a", limit("10/h"))], 1).by(store).await;
-    assert_eq!(said.failure(0..1), Some(Failure::Unreachable));
+    assert_eq!(said.failure(0..1), Some(StoreFailure::Unreachable));
 }
 
 async fn until_well(store: &RedisStore) {
@@ -122,8 +124,8 @@ async fn a_right_that_is_missing_is_named_and_found_when_it_is_given() {
         let told = until(&store, "told that LRANGE is missing", lacks).await;
         assert_eq!((told.breaker, told.takes_writes), (BreakerState::Closed, true), "{told:?}");
         assert!(take(&[("a", limit("1000/h"))], 1).told_by(&store).await.0);
-        let log = [("b", limit_of(Law::SlidingWindowLog(LogSize::Modest), "5/h"))];
-        assert_eq!(take(&log, 1).by(&store).await.failure(0..1), Some(Failure::Refused));
+        let log = [("b", limit_of(Algorithm::SlidingWindowLog(LogSize::Modest), "5/h"))];
+        assert_eq!(take(&log, 1).by(&store).await.failure(0..1), Some(StoreFailure::Refused));
         set(&["+lrange"]);
         until_well(&store).await;
     }
@@ -150,7 +152,7 @@ async fn a_url_of_another_topology_is_named() {
         refuses(&format!("redis+cluster://{address}"), topology, advice).await;
         refuses(&format!("redis+sentinel://{address}/main"), topology, "it is no Sentinel").await;
     }
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     let node = cluster.nodes()[0].address();
     refuses(&format!("redis://{node}"), topology, "write redis+cluster:// instead of redis://").await;
     let sentinels = Sentinels::start();
@@ -161,7 +163,7 @@ async fn a_url_of_another_topology_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_wants_a_password_says_so() {
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     for node in cluster.nodes() {
         node.command(&["CONFIG", "SET", "requirepass", "s3cret"]).done();
     }
@@ -199,7 +201,7 @@ async fn a_server_that_takes_no_writes_answers_those_who_need_none() {
             take(&both[..1], 0).push(&mut draws);
             ratekeeper::Store::draw(&store, &mut draws).await;
             let failures = [0, 1, 2].map(|group| draws.group_failure(group));
-            assert_eq!(failures, [Some(Failure::Refused), None, None], "{cause:?}");
+            assert_eq!(failures, [Some(StoreFailure::Refused), None, None], "{cause:?}");
             assert!(draws.group(1)[0].stops() && !draws.group(2)[0].stops());
             server.command(&["CONFIG", "SET", name, off]).done();
             until_well(&store).await;

@@ -1,7 +1,9 @@
 //! A user who may do no more than the docs say.
 
 use super::{Asked, connected, limit_of};
-use ratekeeper::{Act, Align, Ask, Draws, KeyRef, Law, Leak, LogSize, PermitId, Scope, Store, Terms, Zone};
+use ratekeeper::{
+    Algorithm, Align, Amount, DrawOptions, Draws, KeyRef, Leak, LogSize, Op, PermitId, Scope, Store, Zone,
+};
 use ratekeeper_testkit::servers::{Brand, RedisServer};
 
 #[tokio::test]
@@ -13,22 +15,23 @@ async fn the_rights_that_the_docs_name_are_enough_for_every_law() {
     // In a database of its own, as the docs advise.
     let store = connected(&format!("redis://ratekeeper:s3cret@{}/3", server.address())).await;
     for law in [
-        Law::TokenBucket,
-        Law::LeakyBucket(Leak::Meter),
-        Law::LeakyBucket(Leak::Queue),
-        Law::FixedWindow(Align::FirstHit),
-        Law::FixedWindow(Align::Wall(Zone::UTC)),
-        Law::SlidingWindowCounter,
-        Law::SlidingWindowLog(LogSize::Modest),
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket(Leak::Meter),
+        Algorithm::LeakyBucket(Leak::Queue),
+        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
+        Algorithm::SlidingWindowCounter,
+        Algorithm::SlidingWindowLog(LogSize::Modest),
     ] {
         let keys = [("alice", limit_of(law, "3/day"))];
-        for act in [Act::Take(Ask::exactly(1)), Act::Take(Ask::exactly(1)), Act::Give(1), Act::Clear] {
-            let asked = Asked { keys: &keys, act, terms: Terms::default() };
+        for act in [Op::Take(Amount::exactly(1)), Op::Take(Amount::exactly(1)), Op::Give(1), Op::Clear] {
+            let asked = Asked { keys: &keys, act, terms: DrawOptions::default() };
             asked.told_by(&store).await;
         }
     }
-    let places = limit_of(Law::Concurrency, "1/day");
-    for (act, permit) in [(Act::Take(Ask::exactly(1)), 1), (Act::Take(Ask::exactly(1)), 2), (Act::Give(1), 1)]
+    let places = limit_of(Algorithm::Concurrency, "1/day");
+    for (act, permit) in
+        [(Op::Take(Amount::exactly(1)), 1), (Op::Take(Amount::exactly(1)), 2), (Op::Give(1), 1)]
     {
         let mut draws = Draws::new();
         draws.push(KeyRef::from("alice"), Scope(0), places, act, PermitId(permit));

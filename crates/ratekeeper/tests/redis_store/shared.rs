@@ -1,7 +1,7 @@
 //! Several nodes, one answer.
 
 use crate::{PATIENCE, connected, limit, limit_of, take, told};
-use ratekeeper::{Act, Align, Ask, Draws, Law, Leak, Limiter, LogSize, Request, Store, Zone};
+use ratekeeper::{Algorithm, Align, Amount, Draws, KeyedRequest, Leak, Limiter, LogSize, Op, Store, Zone};
 use ratekeeper_testkit::servers::{Brand, RedisServer};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -28,27 +28,27 @@ async fn every_law_is_shared() {
     let server = RedisServer::start();
     let (one, other) = (connected(&server.url()).await, connected(&server.url()).await);
     for law in [
-        Law::TokenBucket,
-        Law::LeakyBucket(Leak::Queue),
-        Law::FixedWindow(Align::Wall(Zone::UTC)),
-        Law::FixedWindow(Align::FirstHit),
-        Law::SlidingWindowCounter,
-        Law::SlidingWindowLog(LogSize::Modest),
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket(Leak::Queue),
+        Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
+        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::SlidingWindowCounter,
+        Algorithm::SlidingWindowLog(LogSize::Modest),
     ] {
         let keys = [(law.name(), limit_of(law, "3/day"))];
         let keys = match law {
-            Law::FixedWindow(Align::FirstHit) => [("first hit", keys[0].1)],
+            Algorithm::FixedWindow(Align::FirstHit) => [("first hit", keys[0].1)],
             _ => keys,
         };
         for (store, left) in [(&one, 2), (&other, 1), (&one, 0)] {
             assert_eq!(take(&keys, 1).told_by(store).await, (true, left), "{law:?}");
         }
         assert!(!take(&keys, 1).told_by(&other).await.0, "{law:?}");
-        let back = crate::Asked { act: Act::Give(2), ..take(&keys, 1) };
+        let back = crate::Asked { act: Op::Give(2), ..take(&keys, 1) };
         assert_eq!(back.told_by(&one).await, (true, 2), "{law:?}");
-        let look = crate::Asked { act: Act::Look(Ask::exactly(2)), ..take(&keys, 1) };
+        let look = crate::Asked { act: Op::Look(Amount::exactly(2)), ..take(&keys, 1) };
         assert_eq!(look.told_by(&other).await, (true, 2), "{law:?}");
-        let clear = crate::Asked { act: Act::Clear, ..take(&keys, 1) };
+        let clear = crate::Asked { act: Op::Clear, ..take(&keys, 1) };
         assert_eq!(clear.told_by(&other).await, (true, 3), "{law:?}");
         assert_eq!(look.told_by(&one).await, (true, 3), "{law:?}");
     }
@@ -91,7 +91,7 @@ async fn a_crowd_of_several_nodes_gets_what_there_is_and_no_more() {
 async fn no_more_places_are_held_at_once_than_there_are() {
     const PLACES: usize = 10;
     let server = RedisServer::start();
-    let limit = limit_of(Law::Concurrency, &format!("{PLACES}/min"));
+    let limit = limit_of(Algorithm::Concurrency, &format!("{PLACES}/min"));
     let mut nodes = Vec::new();
     for _ in 0..4 {
         nodes.push(Limiter::with_store(limit, connected(&server.url()).await).unwrap());
@@ -119,7 +119,7 @@ async fn no_more_places_are_held_at_once_than_there_are() {
     assert_eq!(most.load(Relaxed), PLACES, "all of them are used, and no more");
     // Those that were given back last are still on their way.
     let is_free = async {
-        while nodes[0].peek(Request::from("hot").cost(10)).await.is_ok_and(|said| !said.is_allowed()) {}
+        while nodes[0].peek(KeyedRequest::from("hot").cost(10)).await.is_ok_and(|said| !said.is_allowed()) {}
     };
     tokio::time::timeout(PATIENCE, is_free).await.expect("every place is free again");
 }

@@ -2,8 +2,10 @@
 
 use crate::{connected, limit, take};
 use ratekeeper::redis::RedisStore;
-use ratekeeper::{Act, Ask, Draws, Failure, KeyRef, Limit, PermitId, Scope, Store, StoreHealth, Terms};
-use ratekeeper_testkit::servers::{Brand, Cluster, RedisServer};
+use ratekeeper::{
+    Amount, DrawOptions, Draws, KeyRef, Limit, Op, PermitId, Scope, Store, StoreFailure, StoreHealth,
+};
+use ratekeeper_testkit::servers::{Brand, RedisServer, TestCluster};
 
 /// A request whose keys are likely to be on different servers is still all or nothing.
 async fn refuses_all_or_nothing(store: &impl Store) {
@@ -15,9 +17,9 @@ async fn refuses_all_or_nothing(store: &impl Store) {
         let mut draws = Draws::new();
         draws.begin();
         for key in &keys {
-            let ask = Act::Take(Ask::exactly(1));
+            let ask = Op::Take(Amount::exactly(1));
             draws.push(KeyRef::from(key), Scope(0), limit("3/day"), ask, PermitId::default());
-            draws.set_terms(Terms::EXACT);
+            draws.set_terms(DrawOptions::EXACT);
         }
         store.draw(&mut draws).await;
         assert_eq!(draws.failure(0..8), None);
@@ -28,7 +30,7 @@ async fn refuses_all_or_nothing(store: &impl Store) {
     for key in &keys {
         let keys = [(key.as_str(), limit("3/day"))];
         let begun = tokio::time::Instant::now();
-        let look = crate::Asked { act: Act::Look(Ask::exactly(1)), ..take(&keys, 1) };
+        let look = crate::Asked { act: Op::Look(Amount::exactly(1)), ..take(&keys, 1) };
         let expected = if key == "client 5" { 0 } else { 1 };
         loop {
             let (_, left) = look.told_by(store).await;
@@ -55,7 +57,7 @@ async fn a_request_over_several_shards_is_all_or_nothing() {
 
 #[tokio::test]
 async fn a_request_over_several_slots_is_all_or_nothing() {
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     let store = connected(&cluster.url()).await;
     refuses_all_or_nothing(&store).await;
 }
@@ -63,7 +65,7 @@ async fn a_request_over_several_slots_is_all_or_nothing() {
 /// As many as a batch over HTTP may have, in as many slots as there are, beside somebody who asks for one.
 #[tokio::test]
 async fn a_batch_of_ten_thousand_is_decided_and_holds_nobody_up() {
-    let cluster = Cluster::start();
+    let cluster = TestCluster::start();
     let store = connected(&cluster.url()).await;
     let names: Vec<String> = (0..10_000).map(|number| format!("client {number}")).collect();
     let mut draws = Draws::new();
@@ -97,14 +99,14 @@ async fn one_dead_shard_leaves_the_keys_of_others_alone() {
 
 /// Asks for one unit of each client's limits, in one call, and gives what was left of each one's first; or why it is not
 /// known.
-async fn take_each(store: &RedisStore, clients: &[(&str, &[Limit])]) -> Vec<Result<u32, Failure>> {
+async fn take_each(store: &RedisStore, clients: &[(&str, &[Limit])]) -> Vec<Result<u32, StoreFailure>> {
     let mut draws = Draws::new();
     for (client, limits) in clients {
         draws.begin();
         for (scope, limit) in (0..).zip(*limits) {
-            let ask = Act::Take(Ask::exactly(1));
+            let ask = Op::Take(Amount::exactly(1));
             draws.push(KeyRef::from(*client), Scope(scope), *limit, ask, PermitId::default());
-            draws.set_terms(Terms::EXACT);
+            draws.set_terms(DrawOptions::EXACT);
         }
     }
     store.draw(&mut draws).await;
@@ -119,7 +121,7 @@ async fn take_each(store: &RedisStore, clients: &[(&str, &[Limit])]) -> Vec<Resu
 /// that travel together that must not refuse more than those which ask for several keys themselves.
 #[tokio::test]
 async fn requests_of_a_slot_that_moves_do_not_stand_in_each_others_way() {
-    let mut cluster = Cluster::setup(Brand::Redis).without_replicas().start();
+    let mut cluster = TestCluster::setup(Brand::Redis).without_replicas().start();
     let added = cluster.add_node();
     let store = connected(&cluster.url()).await;
     let one = [limit("9/day")];
@@ -139,7 +141,7 @@ async fn requests_of_a_slot_that_moves_do_not_stand_in_each_others_way() {
     // Whoever needs two keys at once and has neither is not helped by that.
     let third = (0..).map(|number| format!("third {number}")).find(is_near).unwrap();
     let [known, unknown] = [(first.as_str(), &one[..]), (third.as_str(), &two[..])];
-    assert_eq!(take_each(&store, &[known, unknown]).await, [Ok(5), Err(Failure::Unreachable)]);
+    assert_eq!(take_each(&store, &[known, unknown]).await, [Ok(5), Err(StoreFailure::Unreachable)]);
     cluster.move_keys(slot, from, added);
     cluster.end_move(slot, from, added);
     assert_eq!(take_each(&store, &[known, unknown, clients[1]]).await, [Ok(4), Ok(8), Ok(6)]);
@@ -147,8 +149,10 @@ async fn requests_of_a_slot_that_moves_do_not_stand_in_each_others_way() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_that_nobody_has_are_told_of() {
-    let cluster =
-        Cluster::setup(Brand::Redis).without_replicas().set("cluster-require-full-coverage", "no").start();
+    let cluster = TestCluster::setup(Brand::Redis)
+        .without_replicas()
+        .set("cluster-require-full-coverage", "no")
+        .start();
     let store = connected(&cluster.url()).await;
     assert!(!store.health().unwrap().is_degraded());
     for node in cluster.nodes() {

@@ -5,10 +5,10 @@
 
 use crate::connected;
 use ratekeeper::redis::RedisStore;
-use ratekeeper::{Act, Draws, Micros, Span, Store};
-use ratekeeper_testkit::servers::{Brand, Cluster, RedisServer, Sentinels};
-use ratekeeper_testkit::suite::{self, Cases};
-use ratekeeper_testkit::{Engine, Reply};
+use ratekeeper::{Draws, Micros, Op, Span, Store};
+use ratekeeper_testkit::servers::{Brand, RedisServer, Sentinels, TestCluster};
+use ratekeeper_testkit::suite::{self, SuiteCases};
+use ratekeeper_testkit::{Engine, EngineReply};
 use std::cell::Cell;
 use tokio::runtime::{Builder, Runtime};
 
@@ -39,9 +39,9 @@ impl<'a> Stage<'a> {
     fn passes_the_suite(&self) {
         suite::check_scenarios(|| self.engine());
         for (_, law) in suite::laws() {
-            suite::check_traces(law, BACK, Cases::Few, |_| self.engine());
+            suite::check_traces(law, BACK, SuiteCases::Few, |_| self.engine());
         }
-        suite::check_requests(Cases::Few, || self.engine());
+        suite::check_requests(SuiteCases::Few, || self.engine());
     }
 }
 
@@ -52,28 +52,28 @@ struct Fresh<'a> {
 }
 
 impl Engine for Fresh<'_> {
-    fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<Reply> {
+    fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<EngineReply> {
         let Stage { servers, store, runtime, .. } = self.stage;
         servers.iter().for_each(|server| server.stop_clock(now));
         if draws.len() > 1 {
             // Requests of one call are decided in order, but for those whose calendar does not say where the server's clock is,
             // which come last. No node is so far off that was answered a moment ago.
-            runtime.block_on(store.draw(&mut self.own(draws, Act::look)));
+            runtime.block_on(store.draw(&mut self.own(draws, Op::look)));
         }
         // A key that was found empty is denied from memory until its next unit can be due, and no clock goes forward as fast
         // as these. So what is remembered is forgotten.
-        store.memory().draw_now(&mut self.own(draws, |_| Act::Clear));
+        store.memory().draw_now(&mut self.own(draws, |_| Op::Clear));
         let mut own = self.own(draws, |act| act);
         runtime.block_on(store.draw(&mut own));
         assert_eq!(own.failure(0..own.all().len()), None);
         assert!(own.all().iter().all(|draw| draw.now() == now), "decided at another time than {now:?}");
-        Reply::all(&own)
+        EngineReply::all(&own)
     }
 }
 
 impl Fresh<'_> {
     /// The same draws under keys of its own.
-    fn own(&self, draws: &Draws, act: impl Fn(Act) -> Act) -> Draws {
+    fn own(&self, draws: &Draws, act: impl Fn(Op) -> Op) -> Draws {
         let mut own = Draws::new();
         for group in 0..draws.len() {
             own.begin();
@@ -101,7 +101,7 @@ fn sentinels(brand: Brand) {
 }
 
 fn cluster(brand: Brand) {
-    let cluster = Cluster::setup(brand).without_replicas().clock(0.0).start();
+    let cluster = TestCluster::setup(brand).without_replicas().clock(0.0).start();
     for node in cluster.nodes() {
         // Nodes give each other up by their clocks: centuries may pass here.
         node.command(&["CONFIG", "SET", "cluster-node-timeout", "9000000000000"]).done();

@@ -11,9 +11,9 @@ type Equality = (String, String);
 /// # Errors
 /// Why it can't be translated.
 pub(super) fn equalities(text: &str) -> Result<Vec<Equality>, String> {
-    let mut tokens = Tokens::new(text)?;
+    let mut tokens = CelTokens::new(text)?;
     let mut equalities = vec![equality(&mut tokens)?];
-    while tokens.take(&Token::And) {
+    while tokens.take(&CelToken::And) {
         equalities.push(equality(&mut tokens)?);
     }
     tokens.end().map_err(|()| only_equality())?;
@@ -25,7 +25,7 @@ pub(super) fn equalities(text: &str) -> Result<Vec<Equality>, String> {
 /// # Errors
 /// Why it can't be translated.
 pub(super) fn entry(text: &str) -> Result<String, String> {
-    let mut tokens = Tokens::new(text)?;
+    let mut tokens = CelTokens::new(text)?;
     let only_entry = || "only an entry by its name can be counted by, like descriptors[0].user_id".to_owned();
     match operand(&mut tokens)? {
         Some(Operand::Entry(name)) if tokens.end().is_ok() => Ok(name),
@@ -37,9 +37,9 @@ fn only_equality() -> String {
     "rules can only ask for an entry to have a value, like descriptors[0].method == \"GET\", and for several by &&".to_owned()
 }
 
-fn equality(tokens: &mut Tokens) -> Result<Equality, String> {
+fn equality(tokens: &mut CelTokens) -> Result<Equality, String> {
     let first = operand(tokens)?;
-    let is_equality = tokens.take(&Token::Equal);
+    let is_equality = tokens.take(&CelToken::Equal);
     let second = if is_equality { operand(tokens)? } else { None };
     match (first, second) {
         (Some(Operand::Entry(name)), Some(Operand::Text(value)))
@@ -56,16 +56,16 @@ enum Operand {
     Text(String),
 }
 
-fn operand(tokens: &mut Tokens) -> Result<Option<Operand>, String> {
+fn operand(tokens: &mut CelTokens) -> Result<Option<Operand>, String> {
     if let Some(text) = tokens.text() {
         return Ok(Some(Operand::Text(text)));
     }
     let Some(root) = tokens.word() else { return Ok(None) };
-    if root == "descriptors" && tokens.take(&Token::Open) {
+    if root == "descriptors" && tokens.take(&CelToken::Open) {
         return of_descriptor(tokens).map(Some);
     }
     let mut name = root.clone();
-    while tokens.take(&Token::Dot) {
+    while tokens.take(&CelToken::Dot) {
         let Some(word) = tokens.word() else { return Err(only_equality()) };
         name.push('.');
         name.push_str(&word);
@@ -80,18 +80,18 @@ fn operand(tokens: &mut Tokens) -> Result<Option<Operand>, String> {
 }
 
 /// What stands behind `descriptors[`.
-fn of_descriptor(tokens: &mut Tokens) -> Result<Operand, String> {
+fn of_descriptor(tokens: &mut CelTokens) -> Result<Operand, String> {
     let index = tokens.number();
-    if index.is_none() || !tokens.take(&Token::Close) {
+    if index.is_none() || !tokens.take(&CelToken::Close) {
         return Err(only_equality());
     }
     if index.as_deref() != Some("0") {
         return Err("a rule sees one descriptor at a time, as descriptors[0]".to_owned());
     }
-    let name = if tokens.take(&Token::Dot) {
+    let name = if tokens.take(&CelToken::Dot) {
         tokens.word()
-    } else if tokens.take(&Token::Open) {
-        tokens.text().filter(|_| tokens.take(&Token::Close))
+    } else if tokens.take(&CelToken::Open) {
+        tokens.text().filter(|_| tokens.take(&CelToken::Close))
     } else {
         None
     };
@@ -100,7 +100,7 @@ fn of_descriptor(tokens: &mut Tokens) -> Result<Operand, String> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
+enum CelToken {
     Word(String),
     Number(String),
     Text(String),
@@ -114,34 +114,34 @@ enum Token {
 }
 
 /// The tokens of an expression, last first.
-struct Tokens(Vec<Token>);
+struct CelTokens(Vec<CelToken>);
 
-impl Tokens {
-    fn new(text: &str) -> Result<Tokens, String> {
+impl CelTokens {
+    fn new(text: &str) -> Result<CelTokens, String> {
         let mut tokens = Vec::new();
         let mut rest = text.trim_start();
         while let Some(first) = rest.chars().next() {
             let (token, length) = match first {
                 '"' | '\'' => literal(rest, first)?,
                 'a'..='z' | 'A'..='Z' | '_' => {
-                    run(rest, |c| c.is_ascii_alphanumeric() || c == '_', Token::Word)
+                    run(rest, |c| c.is_ascii_alphanumeric() || c == '_', CelToken::Word)
                 }
-                '0'..='9' => run(rest, |c| c.is_ascii_digit(), Token::Number),
-                '.' => (Token::Dot, 1),
-                '[' => (Token::Open, 1),
-                ']' => (Token::Close, 1),
-                _ if rest.starts_with("==") => (Token::Equal, 2),
-                _ if rest.starts_with("&&") => (Token::And, 2),
-                other => (Token::Other, other.len_utf8()),
+                '0'..='9' => run(rest, |c| c.is_ascii_digit(), CelToken::Number),
+                '.' => (CelToken::Dot, 1),
+                '[' => (CelToken::Open, 1),
+                ']' => (CelToken::Close, 1),
+                _ if rest.starts_with("==") => (CelToken::Equal, 2),
+                _ if rest.starts_with("&&") => (CelToken::And, 2),
+                other => (CelToken::Other, other.len_utf8()),
             };
             tokens.push(token);
             rest = rest[length..].trim_start();
         }
         tokens.reverse();
-        Ok(Tokens(tokens))
+        Ok(CelTokens(tokens))
     }
 
-    fn take(&mut self, token: &Token) -> bool {
+    fn take(&mut self, token: &CelToken) -> bool {
         let is_next = self.0.last() == Some(token);
         if is_next {
             self.0.pop();
@@ -150,15 +150,15 @@ impl Tokens {
     }
 
     fn word(&mut self) -> Option<String> {
-        self.0.pop_if(|token| matches!(token, Token::Word(_))).map(Token::into_text)
+        self.0.pop_if(|token| matches!(token, CelToken::Word(_))).map(CelToken::into_text)
     }
 
     fn number(&mut self) -> Option<String> {
-        self.0.pop_if(|token| matches!(token, Token::Number(_))).map(Token::into_text)
+        self.0.pop_if(|token| matches!(token, CelToken::Number(_))).map(CelToken::into_text)
     }
 
     fn text(&mut self) -> Option<String> {
-        self.0.pop_if(|token| matches!(token, Token::Text(_))).map(Token::into_text)
+        self.0.pop_if(|token| matches!(token, CelToken::Text(_))).map(CelToken::into_text)
     }
 
     fn end(&self) -> Result<(), ()> {
@@ -166,22 +166,22 @@ impl Tokens {
     }
 }
 
-impl Token {
+impl CelToken {
     fn into_text(self) -> String {
         match self {
-            Token::Word(text) | Token::Number(text) | Token::Text(text) => text,
+            CelToken::Word(text) | CelToken::Number(text) | CelToken::Text(text) => text,
             _ => String::new(),
         }
     }
 }
 
-fn run(rest: &str, belongs: impl Fn(char) -> bool, token: fn(String) -> Token) -> (Token, usize) {
+fn run(rest: &str, belongs: impl Fn(char) -> bool, token: fn(String) -> CelToken) -> (CelToken, usize) {
     let length = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
     (token(rest[..length].to_owned()), length)
 }
 
 /// A text in quotes.
-fn literal(rest: &str, quote: char) -> Result<(Token, usize), String> {
+fn literal(rest: &str, quote: char) -> Result<(CelToken, usize), String> {
     if rest.starts_with("\"\"\"") || rest.starts_with("'''") {
         return Err("a text in three quotes is not read".to_owned());
     }
@@ -189,7 +189,7 @@ fn literal(rest: &str, quote: char) -> Result<(Token, usize), String> {
     let mut letters = rest.char_indices().skip(1);
     while let Some((at, letter)) = letters.next() {
         match letter {
-            letter if letter == quote => return Ok((Token::Text(text), at + 1)),
+            letter if letter == quote => return Ok((CelToken::Text(text), at + 1)),
             '\\' => match letters.next() {
                 Some((_, escaped @ ('\\' | '"' | '\'' | '`' | '?'))) => text.push(escaped),
                 _ => {

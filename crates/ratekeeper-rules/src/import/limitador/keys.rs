@@ -5,9 +5,9 @@
 //! get different keys in this way; limits that never meet may have the same, which keeps down how many limits a request
 //! could have to pass.
 
-use super::super::Reports;
+use super::super::ImportReports;
 use super::super::draft::unfit_for_key;
-use super::Group;
+use super::LimitadorGroup;
 use crate::read::MOST_DIMENSIONS;
 use ratekeeper_core::MAX_DRAWS;
 
@@ -15,7 +15,7 @@ use ratekeeper_core::MAX_DRAWS;
 const TRIED: usize = 6;
 
 /// Rules with one key.
-struct Track {
+struct LimitadorKeyGroup {
     key: Vec<String>,
     /// The most limits of any of them.
     most: usize,
@@ -24,8 +24,11 @@ struct Track {
 }
 
 /// Finds a key for each group. Those for which there is none are complained of and left out.
-pub(super) fn choose(groups: Vec<Group>, reports: &mut Reports) -> Vec<(Group, Vec<String>)> {
-    let mut tracks: Vec<Track> = Vec::new();
+pub(super) fn choose(
+    groups: Vec<LimitadorGroup>,
+    reports: &mut ImportReports,
+) -> Vec<(LimitadorGroup, Vec<String>)> {
+    let mut tracks: Vec<LimitadorKeyGroup> = Vec::new();
     let mut keys = Vec::new();
     for (index, group) in groups.iter().enumerate() {
         let key = candidates(group).into_iter().find(|key| place(&mut tracks, key, index, &groups));
@@ -38,7 +41,12 @@ pub(super) fn choose(groups: Vec<Group>, reports: &mut Reports) -> Vec<(Group, V
 }
 
 /// Puts a group on the track of a key, if nothing there may meet it and there is room.
-fn place(tracks: &mut Vec<Track>, key: &[String], index: usize, groups: &[Group]) -> bool {
+fn place(
+    tracks: &mut Vec<LimitadorKeyGroup>,
+    key: &[String],
+    index: usize,
+    groups: &[LimitadorGroup],
+) -> bool {
     let group = &groups[index];
     let others: usize = tracks.iter().filter(|track| track.key != key).map(|track| track.most).sum();
     let track = tracks.iter_mut().find(|track| track.key == key);
@@ -47,7 +55,7 @@ fn place(tracks: &mut Vec<Track>, key: &[String], index: usize, groups: &[Group]
         return false;
     }
     match track {
-        None => tracks.push(Track { key: key.to_vec(), most, members: vec![index] }),
+        None => tracks.push(LimitadorKeyGroup { key: key.to_vec(), most, members: vec![index] }),
         Some(track) if track.members.iter().any(|member| groups[*member].meets(group)) => return false,
         Some(track) => {
             track.most = most;
@@ -57,7 +65,7 @@ fn place(tracks: &mut Vec<Track>, key: &[String], index: usize, groups: &[Group]
     true
 }
 
-fn why_not(group: &Group, tracks: &[Track], groups: &[Group]) -> String {
+fn why_not(group: &LimitadorGroup, tracks: &[LimitadorKeyGroup], groups: &[LimitadorGroup]) -> String {
     if group.variables.len() > MOST_DIMENSIONS {
         return format!("the limit is left out: a rule counts by at most {MOST_DIMENSIONS} names");
     }
@@ -80,9 +88,9 @@ fn why_not(group: &Group, tracks: &[Track], groups: &[Group]) -> String {
     }
 }
 
-impl Group {
+impl LimitadorGroup {
     /// Whether a request may be bound by both.
-    fn meets(&self, other: &Group) -> bool {
+    fn meets(&self, other: &LimitadorGroup) -> bool {
         let agrees =
             |(name, value): (&String, &String)| other.conditions.get(name).is_none_or(|own| own == value);
         self.namespace == other.namespace && self.conditions.iter().all(agrees)
@@ -90,7 +98,7 @@ impl Group {
 }
 
 /// The keys that a group may have, the plainest first.
-fn candidates(group: &Group) -> Vec<Vec<String>> {
+fn candidates(group: &LimitadorGroup) -> Vec<Vec<String>> {
     let variables: Vec<_> = group.variables.iter().cloned().collect();
     let is_addition = |name: &&String| !group.variables.contains(*name) && unfit_for_key(name).is_none();
     let additions: Vec<_> = group.conditions.keys().filter(is_addition).take(TRIED).collect();

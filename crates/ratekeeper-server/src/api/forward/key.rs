@@ -5,7 +5,7 @@
 //! somebody else's units by sending that address as a key.
 
 use super::escape::{decoded, is_name};
-use crate::http::{Fault, Head};
+use crate::http::{HttpError, RequestHead};
 use ratekeeper::MAX_KEY_BYTES;
 use std::borrow::Cow;
 use std::fmt;
@@ -85,9 +85,9 @@ pub enum KeySourcesError {
 }
 
 /// The parts of a list, each with where it says to look.
-fn sources(list: &str) -> impl Iterator<Item = (&str, Result<Source<'_>, KeySourcesError>)> {
+fn sources(list: &str) -> impl Iterator<Item = (&str, Result<KeySource<'_>, KeySourcesError>)> {
     list.split(',').map(str::trim).enumerate().map(|(index, part)| {
-        let source = match Source::read(part) {
+        let source = match KeySource::read(part) {
             _ if index == MOST_SOURCES => Err(KeySourcesError::TooMany),
             None => Err(KeySourcesError::Unknown { found: part.chars().take(64).collect() }),
             Some(source) => Ok(source),
@@ -98,7 +98,7 @@ fn sources(list: &str) -> impl Iterator<Item = (&str, Result<Source<'_>, KeySour
 
 /// One place where a key may be.
 #[derive(Clone, Copy, Debug)]
-enum Source<'a> {
+enum KeySource<'a> {
     Header(&'a str),
     /// A parameter of what the client asked for.
     Query(&'a str),
@@ -106,15 +106,15 @@ enum Source<'a> {
     Ip,
 }
 
-impl<'a> Source<'a> {
-    fn read(text: &'a str) -> Option<Source<'a>> {
+impl<'a> KeySource<'a> {
+    fn read(text: &'a str) -> Option<KeySource<'a>> {
         let fits = |name: &&str| (1..=MOST_NAME_BYTES).contains(&name.len());
         if text == "ip" {
-            return Some(Source::Ip);
+            return Some(KeySource::Ip);
         }
         match text.split_once(':')? {
-            ("header", name) => Some(name).filter(fits).filter(|name| is_name(name)).map(Source::Header),
-            ("query", name) => Some(name).filter(fits).map(Source::Query),
+            ("header", name) => Some(name).filter(fits).filter(|name| is_name(name)).map(KeySource::Header),
+            ("query", name) => Some(name).filter(fits).map(KeySource::Query),
             _ => None,
         }
     }
@@ -122,34 +122,35 @@ impl<'a> Source<'a> {
 
 /// A client's key, as rules see it.
 #[derive(Debug)]
-pub(super) enum Key<'a> {
+pub(super) enum ForwardKey<'a> {
     /// There is none.
     Nobody,
     /// What the client sent. It may well be a secret.
     Sent(Cow<'a, str>),
     /// What stands for its address.
-    Address(Brief),
+    Address(InlineText),
 }
 
-impl<'a> Key<'a> {
+impl<'a> ForwardKey<'a> {
     /// Looks in all places of a list. `query` is that of what the client asked for.
     pub(super) fn find(
         list: &str,
-        head: &Head<'a>,
+        head: &RequestHead<'a>,
         query: Option<&'a [u8]>,
         address: IpAddr,
-    ) -> Result<Key<'a>, Fault> {
-        let mut key = Key::Nobody;
+    ) -> Result<ForwardKey<'a>, HttpError> {
+        let mut key = ForwardKey::Nobody;
         // Those behind the one that is used are read too: a mistake is one for every client.
         for (_, source) in sources(list) {
-            let source = source.map_err(|error| Fault::unclear(format_args!("key: {error}")))?;
-            if let Key::Nobody = key {
+            let source = source.map_err(|error| HttpError::unclear(format_args!("key: {error}")))?;
+            if let ForwardKey::Nobody = key {
                 key = match source {
-                    Source::Header(name) => in_header(head, name)?.map_or(Key::Nobody, Key::Sent),
-                    Source::Query(name) => {
-                        in_query(query.unwrap_or_default(), name)?.map_or(Key::Nobody, Key::Sent)
+                    KeySource::Header(name) => {
+                        in_header(head, name)?.map_or(ForwardKey::Nobody, ForwardKey::Sent)
                     }
-                    Source::Ip => Key::Address(of_address(address)),
+                    KeySource::Query(name) => in_query(query.unwrap_or_default(), name)?
+                        .map_or(ForwardKey::Nobody, ForwardKey::Sent),
+                    KeySource::Ip => ForwardKey::Address(of_address(address)),
                 };
             }
         }
@@ -158,18 +159,18 @@ impl<'a> Key<'a> {
 
     pub(super) fn as_str(&self) -> &str {
         match self {
-            Key::Nobody => "",
-            Key::Sent(key) => key,
-            Key::Address(key) => key.as_str(),
+            ForwardKey::Nobody => "",
+            ForwardKey::Sent(key) => key,
+            ForwardKey::Address(key) => key.as_str(),
         }
     }
 }
 
-fn in_header<'a>(head: &Head<'a>, name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
+fn in_header<'a>(head: &RequestHead<'a>, name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
     let mut values = head.values(name);
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(Fault::unclear(format_args!(
+        return Err(HttpError::unclear(format_args!(
             "the header {name} is there twice, and may mean two clients"
         )));
     }
@@ -188,7 +189,7 @@ fn credentials(value: &[u8]) -> &[u8] {
     }
 }
 
-fn in_query<'a>(query: &'a [u8], name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
+fn in_query<'a>(query: &'a [u8], name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
     let mut found = None;
     for pair in query.split(|byte| *byte == b'&') {
         let (known, value) = match pair.iter().position(|byte| *byte == b'=') {
@@ -197,7 +198,7 @@ fn in_query<'a>(query: &'a [u8], name: &str) -> Result<Option<Cow<'a, str>>, Fau
         };
         // Whoever is behind the proxy undoes the escapes, so nobody may hide a key by writing them.
         if *decoded(known) == *name.as_bytes() && found.replace(value).is_some() {
-            return Err(Fault::unclear(format_args!(
+            return Err(HttpError::unclear(format_args!(
                 "the parameter {name} is there twice, and may mean two clients"
             )));
         }
@@ -206,18 +207,18 @@ fn in_query<'a>(query: &'a [u8], name: &str) -> Result<Option<Cow<'a, str>>, Fau
 }
 
 /// A key that is there can be counted by, or the request is refused.
-fn usable<'a>(value: Cow<'a, [u8]>, name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
+fn usable<'a>(value: Cow<'a, [u8]>, name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
     let text = match value {
         Cow::Borrowed(bytes) => str::from_utf8(bytes).ok().map(Cow::Borrowed),
         Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
     };
     match text {
-        None => Err(Fault::unclear(format_args!("the key in {name} is no text"))),
+        None => Err(HttpError::unclear(format_args!("the key in {name} is no text"))),
         Some(text) if text.is_empty() => Ok(None),
         Some(text) if text.len() > MAX_KEY_BYTES => {
-            Err(Fault::unclear(format_args!("the key in {name} has more than {MAX_KEY_BYTES} bytes")))
+            Err(HttpError::unclear(format_args!("the key in {name} has more than {MAX_KEY_BYTES} bytes")))
         }
-        Some(text) if text.starts_with(OF_ADDRESS) => Err(Fault::unclear(format_args!(
+        Some(text) if text.starts_with(OF_ADDRESS) => Err(HttpError::unclear(format_args!(
             "the key in {name} begins with {OF_ADDRESS}, as only addresses do"
         ))),
         Some(text) => Ok(Some(text)),
@@ -225,30 +226,30 @@ fn usable<'a>(value: Cow<'a, [u8]>, name: &str) -> Result<Option<Cow<'a, str>>, 
 }
 
 /// `ip:192.0.2.7`, or the network of an IPv6 address: `ip:2001:db8:1:2::/64`.
-fn of_address(address: IpAddr) -> Brief {
+fn of_address(address: IpAddr) -> InlineText {
     match address.to_canonical() {
-        IpAddr::V4(address) => Brief::new(format_args!("{OF_ADDRESS}{address}")),
+        IpAddr::V4(address) => InlineText::new(format_args!("{OF_ADDRESS}{address}")),
         IpAddr::V6(address) => {
             let network = Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - NETWORK_BITS)));
-            Brief::new(format_args!("{OF_ADDRESS}{network}/{NETWORK_BITS}"))
+            InlineText::new(format_args!("{OF_ADDRESS}{network}/{NETWORK_BITS}"))
         }
     }
 }
 
 /// Text so short that it needs no memory of its own.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Brief {
+pub(super) struct InlineText {
     bytes: [u8; MOST_BRIEF_BYTES],
     length: usize,
 }
 
-impl Brief {
-    fn new(text: fmt::Arguments<'_>) -> Brief {
+impl InlineText {
+    fn new(text: fmt::Arguments<'_>) -> InlineText {
         let mut bytes = [0; MOST_BRIEF_BYTES];
         let mut rest = &mut bytes[..];
         rest.write_fmt(text).expect("it has at most as many bytes");
         let length = MOST_BRIEF_BYTES - rest.len();
-        Brief { bytes, length }
+        InlineText { bytes, length }
     }
 
     pub(super) fn as_str(&self) -> &str {

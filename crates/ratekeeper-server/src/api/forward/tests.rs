@@ -19,18 +19,18 @@ fn judged(options: &ForwardOptions, peer: &str, url: &str, lines: &[&[u8]]) -> R
     }
     let (parts, ()) = parts.body(()).unwrap().into_parts();
     let forward = Forward::new(options.clone());
-    let [lane, hyper] = [Head::plain(&bytes), Head::Parts(&parts)].map(|head| {
-        let call = Call { route: Route::Forward, head, body: b"", peer: peer.parse().unwrap() };
-        let understood =
-            Errand::read(head.query()).and_then(|errand| forward.with_request(&call, &errand, shown));
+    let [lane, hyper] = [RequestHead::plain(&bytes), RequestHead::Parts(&parts)].map(|head| {
+        let call = HttpCall { route: ApiRoute::Forward, head, body: b"", peer: peer.parse().unwrap() };
+        let understood = ProxyParameters::read(head.query())
+            .and_then(|errand| forward.with_request(&call, &errand, shown));
         understood.map_err(|fault| fault.to_string())
     });
     assert_eq!(lane, hyper);
     lane
 }
 
-fn shown(request: &Request<'_>) -> String {
-    let Request { client_key, endpoint, method, tier, cost, .. } = request;
+fn shown(request: &CheckRequest<'_>) -> String {
+    let CheckRequest { client_key, endpoint, method, tier, cost, .. } = request;
     let (ip, host) = (request.ip.unwrap(), request.attribute("host").unwrap_or("-"));
     format!("{method} {host}{endpoint} key={client_key} ip={ip} tier={tier} cost={cost}")
 }

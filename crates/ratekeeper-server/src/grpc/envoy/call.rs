@@ -1,9 +1,9 @@
 //! What Envoy asks.
 
-use super::super::check::Flaw;
-use super::super::message::{Fields, Value};
+use super::super::check::InvalidCheck;
+use super::super::message::{FieldValue, MessageFields};
 use super::unit;
-use ratekeeper::rules::{Attribute, Descriptor, Request, Verb};
+use ratekeeper::rules::{Attribute, CheckRequest, Descriptor, Verb};
 use ratekeeper::{Limit, Quota};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,19 +20,19 @@ const MAX_VALUE_BYTES: usize = 65_535;
 
 /// A call: a domain, and what it asks.
 #[derive(Debug)]
-pub(super) struct Call<'a> {
+pub(super) struct EnvoyCall<'a> {
     domain: Cow<'a, str>,
     /// The names and values of all descriptors.
     entries: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    pub(super) asked: Vec<Asked>,
+    pub(super) asked: Vec<EnvoyDescriptor>,
 }
 
 /// A descriptor.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct EnvoyDescriptor {
     /// Which of all entries are its own.
     entries: Range<usize>,
-    pub(super) hold: Hold,
+    pub(super) hold: DescriptorLimit,
     pub(super) verb: Verb,
     cost: u32,
     /// The cost that it comes with.
@@ -44,7 +44,7 @@ pub(super) struct Asked {
 
 /// What a descriptor is held to.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Hold {
+pub(super) enum DescriptorLimit {
     /// The rules.
     Rules,
     /// A limit that it came with.
@@ -53,10 +53,10 @@ pub(super) enum Hold {
     Closed,
 }
 
-impl<'a> Call<'a> {
-    pub(super) fn read(message: &'a [u8]) -> Result<Call<'a>, Flaw> {
-        let mut call = Call { domain: Cow::Borrowed(""), entries: Vec::new(), asked: Vec::new() };
-        let (mut fields, mut hits) = (Fields::of(message), 0);
+impl<'a> EnvoyCall<'a> {
+    pub(super) fn read(message: &'a [u8]) -> Result<EnvoyCall<'a>, InvalidCheck> {
+        let mut call = EnvoyCall { domain: Cow::Borrowed(""), entries: Vec::new(), asked: Vec::new() };
+        let (mut fields, mut hits) = (MessageFields::of(message), 0);
         while let Some((number, value)) = fields.next()? {
             match number {
                 1 => call.domain = named("the domain", value)?,
@@ -64,7 +64,7 @@ impl<'a> Call<'a> {
                     let index = call.asked.len();
                     if index == MAX_DESCRIPTORS {
                         let said = format!("there are more than {MAX_DESCRIPTORS} descriptors: send fewer");
-                        return Err(Flaw::new(said));
+                        return Err(InvalidCheck::new(said));
                     }
                     call.take_descriptor(value.fields()?).map_err(|flaw| flaw.about("descriptor", index))?;
                 }
@@ -75,14 +75,14 @@ impl<'a> Call<'a> {
         call.complete(hits)
     }
 
-    fn take_descriptor(&mut self, mut fields: Fields<'a>) -> Result<(), Flaw> {
+    fn take_descriptor(&mut self, mut fields: MessageFields<'a>) -> Result<(), InvalidCheck> {
         let first = self.entries.len();
-        let (mut hold, mut hits, mut is_negative) = (Hold::Rules, None, false);
+        let (mut hold, mut hits, mut is_negative) = (DescriptorLimit::Rules, None, false);
         while let Some((number, value)) = fields.next()? {
             match number {
                 1 if self.entries.len() - first == MAX_ENTRIES => {
                     let said = format!("it has more than {MAX_ENTRIES} entries: send fewer");
-                    return Err(Flaw::new(said));
+                    return Err(InvalidCheck::new(said));
                 }
                 1 => self.entries.push(entry(value.fields()?)?),
                 2 => hold = stated(value.fields()?)?,
@@ -93,24 +93,32 @@ impl<'a> Call<'a> {
         }
         let entries = first..self.entries.len();
         if entries.is_empty() {
-            return Err(Flaw::new("it has no entries: send at least one"));
+            return Err(InvalidCheck::new("it has no entries: send at least one"));
         }
-        self.asked.push(Asked { entries, hold, verb: Verb::Check, cost: 1, hits, is_negative, place: None });
+        self.asked.push(EnvoyDescriptor {
+            entries,
+            hold,
+            verb: Verb::Check,
+            cost: 1,
+            hits,
+            is_negative,
+            place: None,
+        });
         Ok(())
     }
 
     /// Works out what is to be done, now that everything is there.
-    fn complete(mut self, hits: u64) -> Result<Call<'a>, Flaw> {
+    fn complete(mut self, hits: u64) -> Result<EnvoyCall<'a>, InvalidCheck> {
         if self.domain.is_empty() {
-            return Err(Flaw::new("there is no domain: set it in Envoy's rate limit filter"));
+            return Err(InvalidCheck::new("there is no domain: set it in Envoy's rate limit filter"));
         }
         if self.asked.is_empty() {
-            return Err(Flaw::new("there are no descriptors: send at least one"));
+            return Err(InvalidCheck::new("there are no descriptors: send at least one"));
         }
         for (index, asked) in self.asked.iter_mut().enumerate() {
             let cost = asked.hits.unwrap_or(hits.max(1));
             asked.cost = u32::try_from(cost).map_err(|_| {
-                Flaw::new("hits_addend is above 4294967295: send a whole number up to that")
+                InvalidCheck::new("hits_addend is above 4294967295: send a whole number up to that")
                     .about("descriptor", index)
             })?;
             (asked.verb, asked.cost) = match (asked.is_negative, asked.cost) {
@@ -121,8 +129,8 @@ impl<'a> Call<'a> {
             };
         }
         let mut places = 0..;
-        let is_open = |asked: &&mut Asked| !matches!(asked.hold, Hold::Closed);
-        let is_refund = |asked: &&mut Asked| asked.verb == Verb::Refund;
+        let is_open = |asked: &&mut EnvoyDescriptor| !matches!(asked.hold, DescriptorLimit::Closed);
+        let is_refund = |asked: &&mut EnvoyDescriptor| asked.verb == Verb::Refund;
         for asked in self.asked.iter_mut().filter(is_open).filter(|asked| !is_refund(asked)) {
             asked.place = places.next();
         }
@@ -138,20 +146,25 @@ impl<'a> Call<'a> {
     }
 
     /// The request that a descriptor stands for.
-    pub(super) fn request<'r>(&'r self, asked: &Asked, attributes: &'r [Attribute<'r>]) -> Request<'r> {
+    pub(super) fn request<'r>(
+        &'r self,
+        asked: &EnvoyDescriptor,
+        attributes: &'r [Attribute<'r>],
+    ) -> CheckRequest<'r> {
         let entries = &attributes[asked.entries.clone()];
         let descriptor = Some(Descriptor { domain: &self.domain, entries });
-        Request { attributes: entries, descriptor, cost: asked.cost, ..Request::new("") }.told_by(entries)
+        CheckRequest { attributes: entries, descriptor, cost: asked.cost, ..CheckRequest::new("") }
+            .told_by(entries)
     }
 
     /// The request that the call as a whole stands for: whatever its descriptors tell.
-    pub(super) fn whole<'r>(&'r self, attributes: &'r [Attribute<'r>]) -> Request<'r> {
+    pub(super) fn whole<'r>(&'r self, attributes: &'r [Attribute<'r>]) -> CheckRequest<'r> {
         let cost = self.asked.iter().filter(|asked| asked.verb == Verb::Check).map(|asked| asked.cost).max();
-        Request { cost: cost.unwrap_or(0), ..Request::new("") }.told_by(attributes)
+        CheckRequest { cost: cost.unwrap_or(0), ..CheckRequest::new("") }.told_by(attributes)
     }
 }
 
-fn entry<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Cow<'a, str>), Flaw> {
+fn entry<'a>(mut fields: MessageFields<'a>) -> Result<(Cow<'a, str>, Cow<'a, str>), InvalidCheck> {
     let (mut name, mut text) = (Cow::Borrowed(""), Cow::Borrowed(""));
     while let Some((number, value)) = fields.next()? {
         match number {
@@ -162,12 +175,12 @@ fn entry<'a>(mut fields: Fields<'a>) -> Result<(Cow<'a, str>, Cow<'a, str>), Fla
     }
     match name.is_empty() {
         false => Ok((name, text)),
-        true => Err(Flaw::new("an entry has no name: send one")),
+        true => Err(InvalidCheck::new("an entry has no name: send one")),
     }
 }
 
 /// A limit that a descriptor comes with.
-fn stated(mut fields: Fields<'_>) -> Result<Hold, Flaw> {
+fn stated(mut fields: MessageFields<'_>) -> Result<DescriptorLimit, InvalidCheck> {
     let (mut amount, mut number_of_unit) = (0, 0);
     while let Some((number, value)) = fields.next()? {
         match number {
@@ -177,19 +190,21 @@ fn stated(mut fields: Fields<'_>) -> Result<Hold, Flaw> {
         }
     }
     let period = unit::period(number_of_unit).ok_or_else(|| {
-        Flaw::new("the limit has no unit: send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR")
+        InvalidCheck::new("the limit has no unit: send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR")
     })?;
     let Ok(amount) = u32::try_from(amount) else {
-        return Err(Flaw::new("the limit is above 4294967295: send a whole number up to that"));
+        return Err(InvalidCheck::new("the limit is above 4294967295: send a whole number up to that"));
     };
     match Quota::new(amount, period) {
-        Ok(quota) => unit::stated(quota).map(Hold::Stated).map_err(|error| Flaw::new(error.to_string())),
-        Err(_) => Ok(Hold::Closed),
+        Ok(quota) => unit::stated(quota)
+            .map(DescriptorLimit::Stated)
+            .map_err(|error| InvalidCheck::new(error.to_string())),
+        Err(_) => Ok(DescriptorLimit::Closed),
     }
 }
 
 /// A number in a message of its own, as protobuf has it where 0 is not the same as none.
-fn wrapped(mut fields: Fields<'_>) -> Result<u64, Flaw> {
+fn wrapped(mut fields: MessageFields<'_>) -> Result<u64, InvalidCheck> {
     let mut wrapped = 0;
     while let Some((number, value)) = fields.next()? {
         if number == 1 {
@@ -199,14 +214,14 @@ fn wrapped(mut fields: Fields<'_>) -> Result<u64, Flaw> {
     Ok(wrapped)
 }
 
-fn named<'a>(what: &str, value: Value<'a>) -> Result<Cow<'a, str>, Flaw> {
+fn named<'a>(what: &str, value: FieldValue<'a>) -> Result<Cow<'a, str>, InvalidCheck> {
     bounded(what, value, MAX_NAME_BYTES)
 }
 
-fn bounded<'a>(what: &str, value: Value<'a>, most: usize) -> Result<Cow<'a, str>, Flaw> {
+fn bounded<'a>(what: &str, value: FieldValue<'a>, most: usize) -> Result<Cow<'a, str>, InvalidCheck> {
     let length = value.bytes()?.len();
     match length <= most {
         true => Ok(value.text()?),
-        false => Err(Flaw::new(format!("{what} has {length} bytes: send at most {most}"))),
+        false => Err(InvalidCheck::new(format!("{what} has {length} bytes: send at most {most}"))),
     }
 }

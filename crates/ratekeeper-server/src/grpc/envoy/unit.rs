@@ -1,6 +1,6 @@
 //! Limits in Envoy's terms: so many in a second, a minute, an hour, a day, a week, a month or a year.
 
-use ratekeeper::{Align, Law, Limit, LimitError, Quota, Span, Zone};
+use ratekeeper::{Algorithm, Align, Limit, LimitError, Quota, Span, Zone};
 
 /// Envoy's units by their numbers, the shortest first.
 const UNITS: [(u64, Span); 7] = [
@@ -34,7 +34,7 @@ pub(super) fn period(number: u64) -> Option<Span> {
 /// The limit that a descriptor comes with: a window on the wall clock, as in Envoy's own rate limit service. Days, weeks
 /// (from Monday) and months begin at midnight, UTC.
 pub(super) fn stated(quota: Quota) -> Result<Limit, LimitError> {
-    Limit::new(Law::FixedWindow(Align::Wall(Zone::UTC)), quota)
+    Limit::new(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), quota)
 }
 
 #[cfg(test)]
@@ -44,7 +44,7 @@ mod tests {
 
     #[track_caller]
     fn check(quota: &str, requests_per_unit: u32, unit: Unit) {
-        let limit = Limit::new(Law::TokenBucket, quota.parse().unwrap()).unwrap();
+        let limit = Limit::new(Algorithm::TokenBucket, quota.parse().unwrap()).unwrap();
         assert_eq!(told(&limit), (requests_per_unit, unit as u64), "{quota}");
     }
 

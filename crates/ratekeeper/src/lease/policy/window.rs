@@ -5,10 +5,10 @@
 //! refused a moment ago in vain, as long as enough of them come before the window ends. So a busy node asks once in a
 //! while, as with buckets, but the more often the nearer the end is, and in the last moments each draw is decided by the store.
 
-use super::super::cell::{LEAST_MARGIN, LEAST_USE};
 use super::super::demand::Demand;
+use super::super::entry::{LEAST_MARGIN, LEAST_USE};
 use super::{float, seconds, span};
-use ratekeeper_core::{Law, Limit, Micros, Span, State};
+use ratekeeper_core::{Algorithm, Limit, Micros, Span, State};
 
 /// A window of this length is spent or over in no time.
 const SHORT: Span = Span::secs(10);
@@ -39,28 +39,33 @@ const HARDLY_MISSED: f32 = 0.000_5;
 
 /// How a window stands when the store hears of it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::lease) struct Window {
+pub(in crate::lease) struct WindowView {
     /// For how many seconds it lasts.
     lasts: f32,
     /// How many seconds it takes to ask the store.
     trip: f32,
 }
 
-impl Window {
+impl WindowView {
     /// The window that a state is of at the store's time `at`, where answers take so long; nothing if the law has none.
-    pub(in crate::lease) fn of(limit: &Limit, seen: Option<State>, at: Micros, trip: Span) -> Option<Window> {
+    pub(in crate::lease) fn of(
+        limit: &Limit,
+        seen: Option<State>,
+        at: Micros,
+        trip: Span,
+    ) -> Option<WindowView> {
         let lasts = match limit.law() {
-            Law::FixedWindow(_) => {
+            Algorithm::FixedWindow(_) => {
                 let ends = seen.map(|seen| Micros::new(limit.parts_of(seen)[0])).filter(|ends| *ends > at);
                 ends.or_else(|| limit.window_end(at))?.since(at)
             }
-            Law::SlidingWindowCounter => {
+            Algorithm::SlidingWindowCounter => {
                 let per = limit.quota().per().get();
                 Span::micros(per - at.get() % per)
             }
             _ => return None,
         };
-        Some(Window { lasts: seconds(lasts), trip: seconds(trip) })
+        Some(WindowView { lasts: seconds(lasts), trip: seconds(trip) })
     }
 
     /// For how many seconds what is asked for now can be spent; nothing if that is not worth it. It comes when the answer has
@@ -101,7 +106,7 @@ impl Window {
 
 /// Whether what a state says of a fixed window is over by then, so that nothing is known of how much is left.
 pub(in crate::lease) fn is_over(limit: &Limit, seen: Option<State>, at: Micros) -> bool {
-    matches!(limit.law(), Law::FixedWindow(_))
+    matches!(limit.law(), Algorithm::FixedWindow(_))
         && seen.is_some_and(|seen| Micros::new(limit.parts_of(seen)[0]) <= at)
 }
 
@@ -140,7 +145,7 @@ fn share_of_many(limit: &Limit, demand: &Demand) -> f32 {
 
 /// Whether what is lent lapses with a window, so that it can't be renewed.
 pub(in crate::lease) fn has_windows(limit: &Limit) -> bool {
-    matches!(limit.law(), Law::FixedWindow(_) | Law::SlidingWindowCounter)
+    matches!(limit.law(), Algorithm::FixedWindow(_) | Algorithm::SlidingWindowCounter)
 }
 
 /// Whether what is in hand is spent or lapses in no time.
@@ -150,7 +155,7 @@ pub(super) fn is_short(limit: &Limit) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::demand::Counts;
+    use super::super::super::demand::DrawCounters;
     use super::*;
 
     /// A key that is drawn 1350 times a second, of which a third is refused.
@@ -160,7 +165,7 @@ mod tests {
             let drawn = 1_350 * second;
             demand.refuse(450);
             demand.count(
-                Counts { draws: drawn, units: drawn },
+                DrawCounters { draws: drawn, units: drawn },
                 2_000.0,
                 Micros::new(u64::from(second) * 1_000_000),
             );
@@ -170,11 +175,11 @@ mod tests {
 
     #[test]
     fn the_nearer_its_end_is_the_more_often_a_window_is_asked_for() {
-        let limit = Limit::new(Law::SlidingWindowCounter, "1000/s".parse().unwrap()).unwrap();
+        let limit = Limit::new(Algorithm::SlidingWindowCounter, "1000/s".parse().unwrap()).unwrap();
         let demand = demand();
         assert!(is_overdrawn(&limit, &demand));
         let pauses = [1.0, 0.1, 0.03, 0.005, 0.001, 1e-4, 1e-6, 0.0].map(|lasts| {
-            let pause = Window { lasts, trip: 0.001 }.bearable(&limit, &demand);
+            let pause = WindowView { lasts, trip: 0.001 }.bearable(&limit, &demand);
             assert!(pause < lasts.max(1e-9) / 3.0, "{pause} s of {lasts} s");
             pause
         });

@@ -4,12 +4,12 @@
 //! overflows, there is no stretch with more than the burst and what flows back in it. A fixed window is counted as it
 //! is, and so is a sliding one.
 
-use ratekeeper_core::{Figures, Limit, Micros};
+use ratekeeper_core::{Limit, LimitParams, Micros};
 
 /// What was admitted of a key, as far as it still matters.
 #[derive(Debug)]
-pub(super) struct Bound {
-    figures: Figures,
+pub(super) struct AdmissionBound {
+    figures: LimitParams,
     at: u64,
     /// Of a bucket, parts that have not flowed back; else units of this window.
     level: u64,
@@ -17,9 +17,9 @@ pub(super) struct Bound {
     before: u64,
 }
 
-impl Bound {
-    pub(super) fn new(limit: &Limit) -> Bound {
-        Bound { figures: limit.figures(), at: 0, level: 0, before: 0 }
+impl AdmissionBound {
+    pub(super) fn new(limit: &Limit) -> AdmissionBound {
+        AdmissionBound { figures: limit.figures(), at: 0, level: 0, before: 0 }
     }
 
     /// Takes note of units that are admitted at the store's time `now`, and says by how much that is too much, in
@@ -27,25 +27,25 @@ impl Bound {
     pub(super) fn admit(&mut self, units: u32, now: Micros) -> u64 {
         let units = u64::from(units);
         match self.figures {
-            Figures::Bucket { unit, refill, capacity, .. } => {
+            LimitParams::Bucket { unit, refill, capacity, .. } => {
                 self.level = self.level.saturating_sub((now.get() - self.at).saturating_mul(refill));
                 self.at = now.get();
                 self.level += units * unit;
                 self.level.saturating_sub(capacity) * 1_000 / unit
             }
-            Figures::FixedWindow { amount, per, .. } => {
+            LimitParams::FixedWindow { amount, per, .. } => {
                 self.turn(now.get() / per.get());
                 self.level += units;
                 self.level.saturating_sub(u64::from(amount)) * 1_000
             }
-            Figures::SlidingWindow { amount, window, tick } => {
+            LimitParams::SlidingWindow { amount, window, tick } => {
                 let window = window * u64::from(tick);
                 self.turn(now.get() / window);
                 self.level += units;
                 let fading = self.before * (window - now.get() % window) * 1_000 / window;
                 (self.level * 1_000 + fading).saturating_sub(u64::from(amount) * 1_000)
             }
-            Figures::SlidingLog { .. } | Figures::Concurrency { .. } => 0,
+            LimitParams::SlidingLog { .. } | LimitParams::Concurrency { .. } => 0,
         }
     }
 
@@ -53,13 +53,13 @@ impl Bound {
     pub(super) fn forgive(&mut self, units: u32, at: Micros) {
         let units = u64::from(units);
         let window = match self.figures {
-            Figures::Bucket { unit, .. } => {
+            LimitParams::Bucket { unit, .. } => {
                 self.level = self.level.saturating_sub(units * unit);
                 return;
             }
-            Figures::FixedWindow { per, .. } => at.get() / per.get(),
-            Figures::SlidingWindow { window, tick, .. } => at.get() / (window * u64::from(tick)),
-            Figures::SlidingLog { .. } | Figures::Concurrency { .. } => return,
+            LimitParams::FixedWindow { per, .. } => at.get() / per.get(),
+            LimitParams::SlidingWindow { window, tick, .. } => at.get() / (window * u64::from(tick)),
+            LimitParams::SlidingLog { .. } | LimitParams::Concurrency { .. } => return,
         };
         if window == self.at {
             self.level = self.level.saturating_sub(units);
@@ -79,16 +79,20 @@ impl Bound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratekeeper_core::{Align, Law, Zone};
+    use ratekeeper_core::{Algorithm, Align, Zone};
 
     #[test]
     fn a_bound_is_met_by_the_law_and_passed_by_one_unit_more() {
-        for law in [Law::TokenBucket, Law::FixedWindow(Align::Wall(Zone::UTC)), Law::SlidingWindowCounter] {
+        for law in [
+            Algorithm::TokenBucket,
+            Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
+            Algorithm::SlidingWindowCounter,
+        ] {
             let limit = Limit::new(law, "50/s".parse().unwrap()).unwrap();
-            let (mut bound, mut state) = (Bound::new(&limit), None);
+            let (mut bound, mut state) = (AdmissionBound::new(&limit), None);
             for millis in 0..10_000_u64 {
                 let now = Micros::new(1_000_000_000_000 + millis * 1_000);
-                let step = limit.step(state, now, ratekeeper_core::Ask::exactly(1));
+                let step = limit.step(state, now, ratekeeper_core::Amount::exactly(1));
                 if step.granted.is_some() {
                     state = Some(step.state);
                     assert_eq!(bound.admit(1, now), 0, "{limit} after {millis} ms");

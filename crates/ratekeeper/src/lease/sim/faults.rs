@@ -3,10 +3,10 @@
 //! Each seed makes a world: a limit, some nodes and keys, and weather. Nothing may be admitted beyond the limit, in any
 //! stretch of time. A seed that fails is named; `RATEKEEPER_SEED=n cargo test -p ratekeeper --all-features faults` runs it alone.
 
-use super::dice::Dice;
+use super::rng::SimRng;
+use super::simulation::{FaultPlan, SimDraw, Simulation, micros};
 use super::tables::limit;
-use super::world::{Draw, Weather, World, micros};
-use ratekeeper_core::{Align, Law, Zone};
+use ratekeeper_core::{Algorithm, Align, Zone};
 
 const SEEDS: u64 = 3_000;
 
@@ -23,7 +23,7 @@ fn a_limit_holds_in_any_weather() {
     let mut failed = Vec::new();
     for seed in seeds.clone() {
         let world = live(seed);
-        from_hand += world.nodes.iter().map(super::node::Node::granted).sum::<u64>();
+        from_hand += world.nodes.iter().map(super::node::SimNode::granted).sum::<u64>();
         admitted += world.counts.iter().map(|counts| counts.admitted).sum::<u64>();
         if world.excess > 0 {
             failed.push((seed, world.excess));
@@ -36,14 +36,18 @@ fn a_limit_holds_in_any_weather() {
 }
 
 /// A few minutes of a world.
-fn live(seed: u64) -> World {
-    let mut dice = Dice::new(seed ^ 0x5eed);
-    let laws = [Law::TokenBucket, Law::FixedWindow(Align::Wall(Zone::UTC)), Law::SlidingWindowCounter];
+fn live(seed: u64) -> Simulation {
+    let mut dice = SimRng::new(seed ^ 0x5eed);
+    let laws = [
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
+        Algorithm::SlidingWindowCounter,
+    ];
     let kinds = if dice.happens(0.6) { 1 } else { laws.len() };
     let law = dice.pick(&laws[..kinds]);
     let quotas = ["3000/min", "1000/min", "500 per 10s", "100/s", "5000/min"];
     let quota = match law {
-        Law::TokenBucket => {
+        Algorithm::TokenBucket => {
             dice.pick(&["3000/min", "1000/min burst 300", "20/s burst 400", "100/s", "40/s burst 2500"])
         }
         _ => dice.pick(&quotas),
@@ -59,7 +63,7 @@ fn live(seed: u64) -> World {
     let rate = f64::from(limit.quota().amount()) / (limit.quota().per().get() as f64 / 1e6);
     let (nodes, keys) = (1 + dice.below(4), 1 + dice.below(2));
     let weather = weather(&mut dice);
-    let mut world = World::new(&limits, keys, nodes, weather, seed);
+    let mut world = Simulation::new(&limits, keys, nodes, weather, seed);
     let end = world.now + micros(6_000.0 / rate).clamp(60_000_000, 200_000_000);
     let mut demand = rate;
     let mut phase_ends = 0;
@@ -77,19 +81,19 @@ fn live(seed: u64) -> World {
         world.run_until(next);
         let node = pick(&mut dice, &weights);
         let units = if dice.happens(0.9) { 1 } else { dice.pick(&[0, 2, 3, 10, 60]) };
-        world.request(node, Draw { key: dice.below(keys), units, is_due: false });
+        world.request(node, SimDraw { key: dice.below(keys), units, is_due: false });
     }
     world
 }
 
-fn weather(dice: &mut Dice) -> Weather {
+fn weather(dice: &mut SimRng) -> FaultPlan {
     let mut often =
         |least: f64| if dice.happens(0.5) { f64::INFINITY } else { dice.scale(least, 20.0 * least) };
     let (stall, death, stop, outage) = (often(3.0), often(10.0), often(15.0), often(20.0));
     let mut chance = |most: f64| if dice.happens(0.5) { 0.0 } else { dice.part() * most };
     let (loss, late, unsent) = (chance(0.2), chance(0.2), chance(0.2));
     let patience = dice.scale(0.01, 3.0);
-    Weather {
+    FaultPlan {
         trip: (0.000_1, dice.scale(0.000_2, 0.3)),
         loss,
         late,
@@ -104,7 +108,7 @@ fn weather(dice: &mut Dice) -> Weather {
     }
 }
 
-fn pick(dice: &mut Dice, weights: &[f64]) -> usize {
+fn pick(dice: &mut SimRng, weights: &[f64]) -> usize {
     let mut spot = dice.part() * weights.iter().sum::<f64>();
     weights
         .iter()

@@ -1,35 +1,35 @@
 //! The store: what is remembered of each key under each of its limits, by the laws.
 
-use super::super::{Order, Told};
-use super::world::{Each, MOST_LIMITS};
-use ratekeeper_core::{Ask, Held, Limit, Micros, Outcome, Report, State, Wish};
+use super::super::{LeaseRenewal, LeaseReply};
+use super::simulation::{MOST_LIMITS, PerLimit};
+use ratekeeper_core::{Amount, DrawResult, LeaseReport, LeaseRequest, LeasedState, Limit, Micros, State};
 
 /// What a store remembers.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct SimStore {
     limits: Vec<Limit>,
-    keys: Vec<Each<Held>>,
+    keys: Vec<PerLimit<LeasedState>>,
 }
 
 /// What a store says of each limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
+pub(super) struct SimReply {
     /// To a request; `None` if there was none.
-    pub(super) outcomes: Option<Each<Outcome>>,
+    pub(super) outcomes: Option<PerLimit<DrawResult>>,
     /// To orders.
-    pub(super) told: Each<Option<Told>>,
+    pub(super) told: PerLimit<Option<LeaseReply>>,
 }
 
-impl Answer {
+impl SimReply {
     /// Whether a request was granted.
     pub(super) fn is_granted(&self, limits: usize) -> bool {
-        self.outcomes.is_some_and(|outcomes| !outcomes[..limits].iter().any(Outcome::is_refused))
+        self.outcomes.is_some_and(|outcomes| !outcomes[..limits].iter().any(DrawResult::is_refused))
     }
 }
 
-impl Store {
-    pub(super) fn new(limits: &[Limit], keys: usize) -> Store {
-        Store { limits: limits.to_vec(), keys: vec![Each::default(); keys] }
+impl SimStore {
+    pub(super) fn new(limits: &[Limit], keys: usize) -> SimStore {
+        SimStore { limits: limits.to_vec(), keys: vec![PerLimit::default(); keys] }
     }
 
     /// Hears what orders tell, then decides the request all or nothing, then lends: what is given back can be drawn, and who
@@ -37,15 +37,15 @@ impl Store {
     pub(super) fn answer(
         &mut self,
         key: usize,
-        units: Option<Each<u32>>,
-        orders: &Each<Option<Order>>,
+        units: Option<PerLimit<u32>>,
+        orders: &PerLimit<Option<LeaseRenewal>>,
         now: Micros,
-    ) -> Answer {
+    ) -> SimReply {
         let held = &mut self.keys[key];
         let mut heard = [None; MOST_LIMITS];
         for (index, limit) in self.limits.iter().enumerate() {
             if let Some(order) = orders[index] {
-                let (after, loan) = limit.lend(held[index], now, order.report, Wish::default());
+                let (after, loan) = limit.lend(held[index], now, order.report, LeaseRequest::default());
                 (held[index], heard[index]) = (after, Some(loan.is_known));
             }
         }
@@ -53,37 +53,42 @@ impl Store {
         let mut told = [None; MOST_LIMITS];
         for (index, limit) in self.limits.iter().enumerate() {
             if let (Some(order), Some(is_known)) = (orders[index], heard[index]) {
-                let (after, mut loan) = limit.lend(held[index], now, Report::default(), order.wish);
+                let (after, mut loan) = limit.lend(held[index], now, LeaseReport::default(), order.wish);
                 held[index] = after;
                 loan.is_known = is_known;
-                told[index] = Some(Told { loan, seen: Some(folded(limit, after, now)), at: now });
+                told[index] = Some(LeaseReply { loan, seen: Some(folded(limit, after, now)), at: now });
             }
         }
-        Answer { outcomes, told }
+        SimReply { outcomes, told }
     }
 }
 
-fn decide(limits: &[Limit], held: &mut Each<Held>, units: Each<u32>, now: Micros) -> Each<Outcome> {
+fn decide(
+    limits: &[Limit],
+    held: &mut PerLimit<LeasedState>,
+    units: PerLimit<u32>,
+    now: Micros,
+) -> PerLimit<DrawResult> {
     let mut after = *held;
-    let mut answers = [ratekeeper_core::Answer::Spared; MOST_LIMITS];
+    let mut answers = [ratekeeper_core::DrawOutcome::Spared; MOST_LIMITS];
     for (index, limit) in limits.iter().enumerate() {
-        let (step, lent) = limit.step_beside(held[index], now, Ask::exactly(units[index]));
+        let (step, lent) = limit.step_beside(held[index], now, Amount::exactly(units[index]));
         if step.changed {
-            after[index] = Held { state: Some(step.state), lent };
+            after[index] = LeasedState { state: Some(step.state), lent };
         }
         answers[index] = step.answer();
     }
-    if !answers.contains(&ratekeeper_core::Answer::Refused) {
+    if !answers.contains(&ratekeeper_core::DrawOutcome::Refused) {
         *held = after;
     }
     let outcome = |index: usize| match limits.get(index) {
-        Some(limit) => Outcome::of_state(answers[index], now, folded(limit, held[index], now)),
-        None => Outcome::of_state(answers[index], now, State::default()),
+        Some(limit) => DrawResult::of_state(answers[index], now, folded(limit, held[index], now)),
+        None => DrawResult::of_state(answers[index], now, State::default()),
     };
     std::array::from_fn(outcome)
 }
 
 /// A key's state, with what is lent of it counted as taken.
-fn folded(limit: &Limit, held: Held, now: Micros) -> State {
-    limit.step(held.state, now, Ask::between(0, held.lent.units())).state
+fn folded(limit: &Limit, held: LeasedState, now: Micros) -> State {
+    limit.step(held.state, now, Amount::between(0, held.lent.units())).state
 }

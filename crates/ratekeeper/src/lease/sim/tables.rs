@@ -16,9 +16,9 @@
 //!
 //! Everything is done with several seeds. The figures are those in the middle, and beside them the worst.
 
-use super::dice::Dice;
-use super::world::{Counts, Draw, Weather, World, micros};
-use ratekeeper_core::{Align, Ask, Law, Limit, Micros, State, Zone};
+use super::rng::SimRng;
+use super::simulation::{FaultPlan, NodeCounts, SimDraw, Simulation, micros};
+use ratekeeper_core::{Algorithm, Align, Amount, Limit, Micros, State, Zone};
 
 /// Keys that a node draws at least so often each second are those that leases are for.
 const BUSY: f64 = 1_000.0;
@@ -26,27 +26,27 @@ const BUSY: f64 = 1_000.0;
 /// One line of a table.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Row {
+pub struct CaseRow {
     /// How many requests there were, with every seed together.
     pub requests: u64,
     /// Net false refusals, as a share of the requests.
-    pub net: Figure,
+    pub net: SeedSpread,
     /// Gross ones.
-    pub gross: Figure,
+    pub gross: SeedSpread,
     /// Gross ones if the store is asked for every request.
-    pub exact: Figure,
+    pub exact: SeedSpread,
     /// By how much the gross ones are more than those.
-    pub beyond: Figure,
+    pub beyond: SeedSpread,
     /// How often the store was asked for each request.
-    pub asked: Figure,
+    pub asked: SeedSpread,
     /// The same at the busiest node, if that is drawn a thousand times a second or more.
-    pub asked_by_busiest: Option<Figure>,
+    pub asked_by_busiest: Option<SeedSpread>,
 }
 
 /// What was counted with several seeds.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Figure {
+pub struct SeedSpread {
     /// The figure in the middle.
     pub median: f64,
     /// The greatest.
@@ -56,7 +56,7 @@ pub struct Figure {
 /// A key that is drawn by several nodes.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Case {
+pub struct SimCase {
     /// Its limit.
     pub limit: Limit,
     /// Further limits that each request is held to.
@@ -74,7 +74,7 @@ pub struct Case {
 /// Many keys that are drawn by several nodes, some much more often than others: the key at rank `r` as often as `r` to the
 /// power of −1.1 says.
 #[derive(Clone, Copy, Debug)]
-pub struct Crowd<'a> {
+pub struct KeyPopulation<'a> {
     /// What each key is allowed, under a token bucket.
     pub quota: &'a str,
     /// How many keys there are.
@@ -91,7 +91,7 @@ pub struct Crowd<'a> {
 
 /// What happened with one seed.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct SeedRun {
     requests: u64,
     net: f64,
     gross: f64,
@@ -104,7 +104,7 @@ struct Run {
 ///
 /// # Panics
 /// If its own limits can't be read, which would be a fault here.
-pub fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<SimCase> {
     let quotas = ["10/min", "100/min", "1000/min", "100/s", "1000/s", "10000/s", "100000/s"];
     let single = LAWS.into_iter().flat_map(|law| quotas.map(|quota| (law, vec![quota], 1)));
     single.flat_map(|(law, quotas, most_cost)| spread(law, &quotas, most_cost)).collect()
@@ -114,7 +114,7 @@ pub fn cases() -> Vec<Case> {
 ///
 /// # Panics
 /// If its own limits can't be read, which would be a fault here.
-pub fn combined_cases() -> Vec<Case> {
+pub fn combined_cases() -> Vec<SimCase> {
     let kinds: [(&[&str], u32); 8] = [
         (&["20/s", "600/min"], 1),
         (&["100/s", "3000/min"], 1),
@@ -129,26 +129,38 @@ pub fn combined_cases() -> Vec<Case> {
     all.flat_map(|(law, quotas, most_cost)| spread(law, quotas, most_cost)).collect()
 }
 
-const LAWS: [Law; 3] =
-    [Law::TokenBucket, Law::FixedWindow(Align::Wall(Zone::UTC)), Law::SlidingWindowCounter];
+const LAWS: [Algorithm; 3] =
+    [Algorithm::TokenBucket, Algorithm::FixedWindow(Align::Wall(Zone::UTC)), Algorithm::SlidingWindowCounter];
 
 /// Every number of nodes, spread and demand.
-fn spread(law: Law, quotas: &[&str], most_cost: u32) -> Vec<Case> {
+fn spread(law: Algorithm, quotas: &[&str], most_cost: u32) -> Vec<SimCase> {
     let mut cases = Vec::new();
     for nodes in [2, 4, 16] {
         for first in [1.0 / float(nodes), 0.9] {
             for demand in [0.5, 0.95, 1.0, 1.5, 10.0] {
-                cases.push(Case::new(law, quotas, most_cost, (nodes, first, demand)));
+                cases.push(SimCase::new(law, quotas, most_cost, (nodes, first, demand)));
             }
         }
     }
     cases
 }
 
-impl Case {
-    fn new(law: Law, quotas: &[&str], most_cost: u32, (nodes, first, demand): (usize, f64, f64)) -> Case {
+impl SimCase {
+    fn new(
+        law: Algorithm,
+        quotas: &[&str],
+        most_cost: u32,
+        (nodes, first, demand): (usize, f64, f64),
+    ) -> SimCase {
         let other = |index: usize| quotas.get(index).map(|quota| limit(law, quota));
-        Case { limit: limit(law, quotas[0]), others: [other(1), other(2)], most_cost, nodes, first, demand }
+        SimCase {
+            limit: limit(law, quotas[0]),
+            others: [other(1), other(2)],
+            most_cost,
+            nodes,
+            first,
+            demand,
+        }
     }
 
     /// All limits that a request is held to.
@@ -157,7 +169,7 @@ impl Case {
     }
 
     /// Draws the key, with each of one seed or more, as often as it takes to tell, but at most so many times.
-    pub fn measure(&self, most: u64, seeds: u64) -> Row {
+    pub fn measure(&self, most: u64, seeds: u64) -> CaseRow {
         let requests = self.requests().min(most);
         row(&(1..=seeds).map(|seed| self.run(requests, seed)).collect::<Vec<_>>())
     }
@@ -172,26 +184,26 @@ impl Case {
             .max(whole((300.0 * burst).clamp(100_000.0, 300_000.0)) as u64)
     }
 
-    fn run(&self, requests: u64, seed: u64) -> Run {
+    fn run(&self, requests: u64, seed: u64) -> SeedRun {
         let (counts, due) = self.live(requests, seed, false);
-        Run { exact: run(&counts, due).gross, ..self.run_lent(requests, seed) }
+        SeedRun { exact: run(&counts, due).gross, ..self.run_lent(requests, seed) }
     }
 
     /// The same without the comparison.
-    fn run_lent(&self, requests: u64, seed: u64) -> Run {
+    fn run_lent(&self, requests: u64, seed: u64) -> SeedRun {
         let (counts, due) = self.live(requests, seed, true);
         let asked_by_busiest = (self.busiest() >= BUSY).then(|| asked(&counts[..1]));
-        Run { asked_by_busiest, ..run(&counts, due) }
+        SeedRun { asked_by_busiest, ..run(&counts, due) }
     }
 
     /// Has so many requests decided, with leases or without, and by the limit itself: what came of them at each node, and how
     /// many the limit has admitted. Each node's share is a chance, not a turn: nobody spreads requests evenly over a
     /// millisecond.
-    fn live(&self, requests: u64, seed: u64, is_lent: bool) -> (Vec<Counts>, u64) {
-        let mut world = World::new(&self.limits(), 1, self.nodes, Weather::FAIR, seed);
+    fn live(&self, requests: u64, seed: u64, is_lent: bool) -> (Vec<NodeCounts>, u64) {
+        let mut world = Simulation::new(&self.limits(), 1, self.nodes, FaultPlan::FAIR, seed);
         world.is_lent = is_lent;
         // With dice of their own, requests are the same whatever becomes of them.
-        let mut dice = Dice::new(!seed);
+        let mut dice = SimRng::new(!seed);
         let mut oracle = Oracle::new(&self.limits(), 1);
         let (begin, mut at, rate, others) = (world.now, 0.0, self.rate(), self.others());
         for _ in 0..requests {
@@ -207,7 +219,7 @@ impl Case {
                 most => 1 + u32::try_from(dice.below(most as usize)).unwrap_or(0),
             };
             let is_due = oracle.draw(0, units, world.now);
-            world.request(node, Draw { key: 0, units, is_due });
+            world.request(node, SimDraw { key: 0, units, is_due });
         }
         world.run_until(world.now + micros(0.1));
         (world.counts, oracle.admitted)
@@ -234,20 +246,20 @@ impl Case {
     }
 }
 
-impl Crowd<'_> {
+impl KeyPopulation<'_> {
     /// Draws the keys.
     ///
     /// # Panics
     /// If the quota can't be read.
-    pub fn measure(&self, seeds: u64) -> Row {
+    pub fn measure(&self, seeds: u64) -> CaseRow {
         row(&(1..=seeds).map(|seed| self.run(seed)).collect::<Vec<_>>())
     }
 
-    fn run(&self, seed: u64) -> Run {
-        let limit = limit(Law::TokenBucket, self.quota);
-        let mut world = World::new(&[limit], self.keys, self.nodes, Weather::FAIR, seed);
+    fn run(&self, seed: u64) -> SeedRun {
+        let limit = limit(Algorithm::TokenBucket, self.quota);
+        let mut world = Simulation::new(&[limit], self.keys, self.nodes, FaultPlan::FAIR, seed);
         let mut oracle = Oracle::new(&[limit], self.keys);
-        let ranks = Ranks::new(self.keys);
+        let ranks = ZipfRanks::new(self.keys);
         let (begin, mut at, mut before) = (world.now, 0.0, None);
         while at < self.warm + self.seconds {
             at += world.dice.wait(1.0 / self.per_second);
@@ -257,21 +269,21 @@ impl Crowd<'_> {
             }
             let (node, key) = (world.dice.below(self.nodes), ranks.pick(&mut world.dice));
             let is_due = oracle.draw(key, 1, world.now);
-            world.request(node, Draw { key, units: 1, is_due });
+            world.request(node, SimDraw { key, units: 1, is_due });
         }
         world.run_until(world.now + micros(0.1));
         let (counts, admitted) = before.unwrap_or_default();
-        let counted: Vec<Counts> =
+        let counted: Vec<NodeCounts> =
             world.counts.iter().zip(&counts).map(|(after, before)| after.since(before)).collect();
         run(&counted, oracle.admitted - admitted)
     }
 }
 
-fn run(counts: &[Counts], due: u64) -> Run {
-    let sum = |of: fn(&Counts) -> u64| counts.iter().map(of).sum::<u64>();
+fn run(counts: &[NodeCounts], due: u64) -> SeedRun {
+    let sum = |of: fn(&NodeCounts) -> u64| counts.iter().map(of).sum::<u64>();
     let requests = sum(|counts| counts.requests);
     let admitted = sum(|counts| counts.admitted);
-    Run {
+    SeedRun {
         requests,
         net: (float(due) - float(admitted)) / float(requests),
         gross: float(sum(|counts| counts.wronged)) / float(requests),
@@ -281,18 +293,18 @@ fn run(counts: &[Counts], due: u64) -> Run {
     }
 }
 
-fn asked(counts: &[Counts]) -> f64 {
+fn asked(counts: &[NodeCounts]) -> f64 {
     let asked: u64 = counts.iter().map(|counts| counts.asked + counts.orders).sum();
     float(asked) / float(counts.iter().map(|counts| counts.requests).sum::<u64>())
 }
 
-fn row(runs: &[Run]) -> Row {
-    let figure = |of: fn(&Run) -> f64| {
+fn row(runs: &[SeedRun]) -> CaseRow {
+    let figure = |of: fn(&SeedRun) -> f64| {
         let mut sorted: Vec<f64> = runs.iter().map(of).collect();
         sorted.sort_by(f64::total_cmp);
-        Figure { median: sorted[sorted.len() / 2], worst: sorted[sorted.len() - 1] }
+        SeedSpread { median: sorted[sorted.len() / 2], worst: sorted[sorted.len() - 1] }
     };
-    Row {
+    CaseRow {
         requests: runs.iter().map(|run| run.requests).sum(),
         net: figure(|run| run.net),
         gross: figure(|run| run.gross),
@@ -303,9 +315,9 @@ fn row(runs: &[Run]) -> Row {
     }
 }
 
-impl Counts {
-    fn since(&self, before: &Counts) -> Counts {
-        Counts {
+impl NodeCounts {
+    fn since(&self, before: &NodeCounts) -> NodeCounts {
+        NodeCounts {
             requests: self.requests - before.requests,
             admitted: self.admitted - before.admitted,
             wronged: self.wronged - before.wronged,
@@ -330,7 +342,7 @@ impl Oracle {
     fn draw(&mut self, key: usize, units: u32, now: u64) -> bool {
         let states = &mut self.keys[key];
         let step = |(limit, state): (&Limit, &Option<State>)| {
-            limit.step(*state, Micros::new(now), Ask::exactly(units))
+            limit.step(*state, Micros::new(now), Amount::exactly(units))
         };
         let is_due = self.limits.iter().zip(&*states).all(|both| step(both).granted.is_some());
         if is_due {
@@ -344,25 +356,25 @@ impl Oracle {
 }
 
 /// How likely each rank is or one before it.
-struct Ranks(Vec<f64>);
+struct ZipfRanks(Vec<f64>);
 
-impl Ranks {
-    fn new(keys: usize) -> Ranks {
+impl ZipfRanks {
+    fn new(keys: usize) -> ZipfRanks {
         let mut sum = 0.0;
         let sums = (1..=keys).map(|rank| {
             sum += float(rank).powf(-1.1);
             sum
         });
-        Ranks(sums.collect())
+        ZipfRanks(sums.collect())
     }
 
-    fn pick(&self, dice: &mut Dice) -> usize {
+    fn pick(&self, dice: &mut SimRng) -> usize {
         let spot = dice.part() * self.0.last().copied().unwrap_or(0.0);
         self.0.partition_point(|sum| *sum <= spot).min(self.0.len() - 1)
     }
 }
 
-pub(super) fn limit(law: Law, quota: &str) -> Limit {
+pub(super) fn limit(law: Algorithm, quota: &str) -> Limit {
     Limit::new(law, quota.parse().expect("it can be read")).expect("it can be counted")
 }
 
@@ -383,8 +395,8 @@ mod tests {
 
     /// Holds a case to the bars, with `asked` for the busiest node.
     #[track_caller]
-    fn check(law: Law, quota: &str, (nodes, first, demand): (usize, f64, f64), asked: f64) {
-        let case = Case::new(law, &[quota], 1, (nodes, first, demand));
+    fn check(law: Algorithm, quota: &str, (nodes, first, demand): (usize, f64, f64), asked: f64) {
+        let case = SimCase::new(law, &[quota], 1, (nodes, first, demand));
         let requests = case.requests().min(1_800_000);
         let run = if demand < 1.0 { case.run(requests, 1) } else { case.run_lent(requests, 1) };
         assert!(run.net < 0.001, "{case:?}: {run:?}");
@@ -393,7 +405,7 @@ mod tests {
     }
 
     /// The bars, where they are the hardest to meet: near the limit, and where one node gets nearly everything.
-    fn check_all(law: Law, quotas: &[&str]) {
+    fn check_all(law: Algorithm, quotas: &[&str]) {
         for quota in quotas {
             for (nodes, first) in [(2, 0.5), (2, 0.9), (16, 1.0 / 16.0), (16, 0.9)] {
                 for demand in [0.95, 1.0, 1.5, 10.0] {
@@ -405,13 +417,13 @@ mod tests {
 
     #[test]
     fn of_buckets_few_are_refused_who_need_not_be_and_the_store_is_seldom_asked() {
-        check_all(Law::TokenBucket, &["10/min", "1000/min", "10000/s"]);
+        check_all(Algorithm::TokenBucket, &["10/min", "1000/min", "10000/s"]);
     }
 
     #[test]
     fn of_windows_few_are_refused_who_need_not_be_and_the_store_is_seldom_asked() {
-        check_all(Law::FixedWindow(Align::Wall(Zone::UTC)), &["1000/min", "10000/s"]);
-        check_all(Law::SlidingWindowCounter, &["1000/min"]);
+        check_all(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), &["1000/min", "10000/s"]);
+        check_all(Algorithm::SlidingWindowCounter, &["1000/min"]);
     }
 
     /// A limit that has units here and one that has none: the request asks the store for the second, and what is here of
@@ -422,7 +434,7 @@ mod tests {
             for quotas in [&["20/s", "600/min"][..], &["20/s", "600/min", "30000/h"]] {
                 for (nodes, first) in [(2, 0.5), (4, 0.25), (16, 0.9)] {
                     for demand in [0.95, 1.5, 10.0] {
-                        let case = Case::new(law, quotas, 1, (nodes, first, demand));
+                        let case = SimCase::new(law, quotas, 1, (nodes, first, demand));
                         let run = case.run_lent(case.requests().min(400_000), 1);
                         assert!(run.net < 0.001, "{case:?}: {run:?}");
                     }
@@ -436,13 +448,13 @@ mod tests {
     fn a_long_window_beside_a_short_one_is_used_to_the_last_unit() {
         for (quotas, nodes) in [(["20/s", "600/h"], 2), (["30/s", "1200/day"], 4)] {
             let limits = quotas.map(|quota| limit(LAWS[1], quota));
-            let mut world = World::new(&limits, 1, nodes, Weather::FAIR, 1);
-            let mut dice = Dice::new(2);
+            let mut world = Simulation::new(&limits, 1, nodes, FaultPlan::FAIR, 1);
+            let mut dice = SimRng::new(2);
             let begin = world.now;
             for request in 0..12_000_u64 {
                 world.run_until(begin + request * 10_000);
                 let node = dice.below(nodes);
-                world.request(node, Draw { key: 0, units: 1, is_due: false });
+                world.request(node, SimDraw { key: 0, units: 1, is_due: false });
             }
             world.run_until(world.now + micros(1.0));
             let admitted: u64 = world.counts.iter().map(|counts| counts.admitted).sum();
@@ -457,7 +469,7 @@ mod tests {
             for (quota, most_cost) in [("1000/min", 10), ("10000/min", 100)] {
                 for (nodes, first) in [(2, 0.5), (4, 0.25), (16, 0.9)] {
                     for demand in [0.95, 1.5, 10.0] {
-                        let case = Case::new(law, &[quota], most_cost, (nodes, first, demand));
+                        let case = SimCase::new(law, &[quota], most_cost, (nodes, first, demand));
                         let run = case.run_lent(case.requests().min(400_000), 1);
                         assert!(run.net < 0.001, "{case:?}: {run:?}");
                     }
@@ -478,7 +490,7 @@ mod tests {
             (2, 0.5, 10.0, 0.01),
             (16, 0.9, 10.0, 0.01),
         ] {
-            check(Law::SlidingWindowCounter, "10000/s", (nodes, first, demand), asked);
+            check(Algorithm::SlidingWindowCounter, "10000/s", (nodes, first, demand), asked);
         }
     }
 
@@ -486,15 +498,21 @@ mod tests {
     #[test]
     fn nodes_that_want_more_than_there_is_take_turns() {
         for (quota, nodes, first) in [("10000/s", 4, 0.25), ("1000/s", 2, 0.9)] {
-            check(Law::TokenBucket, quota, (nodes, first, 1.5), 0.01);
+            check(Algorithm::TokenBucket, quota, (nodes, first, 1.5), 0.01);
         }
     }
 
     #[test]
     fn a_crowd_of_keys_seldom_asks_the_store() {
         for quota in ["1000/min", "100000/min"] {
-            let crowd =
-                Crowd { quota, keys: 30_000, per_second: 30_000.0, nodes: 4, warm: 60.0, seconds: 20.0 };
+            let crowd = KeyPopulation {
+                quota,
+                keys: 30_000,
+                per_second: 30_000.0,
+                nodes: 4,
+                warm: 60.0,
+                seconds: 20.0,
+            };
             let row = crowd.measure(1);
             assert!(row.asked.worst < 0.1, "{row:?}");
         }

@@ -2,8 +2,8 @@
 
 use super::endpoint;
 use super::slot::SLOTS;
-use crate::redis::node::Node;
-use crate::redis::url::Server;
+use crate::redis::node::RedisNode;
+use crate::redis::url::ServerAddress;
 use ::redis::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use std::sync::Arc;
 const NOBODY: u16 = u16::MAX;
 
 /// Which node has which slot.
-pub(super) struct Map {
+pub(super) struct SlotMap {
     epoch: u64,
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<Arc<RedisNode>>,
     /// For each slot the index of its node.
     owners: Box<[u16]>,
 }
 
-impl Map {
-    pub(super) fn empty() -> Map {
-        Map { epoch: 0, nodes: Vec::new(), owners: vec![NOBODY; SLOTS].into() }
+impl SlotMap {
+    pub(super) fn empty() -> SlotMap {
+        SlotMap { epoch: 0, nodes: Vec::new(), owners: vec![NOBODY; SLOTS].into() }
     }
 
     /// The election after which it was so.
@@ -29,13 +29,13 @@ impl Map {
         self.epoch
     }
 
-    pub(super) fn node(&self, slot: u16) -> Option<Arc<Node>> {
+    pub(super) fn node(&self, slot: u16) -> Option<Arc<RedisNode>> {
         let owner = *self.owners.get(usize::from(slot))?;
         self.nodes.get(usize::from(owner)).cloned()
     }
 
     /// The nodes that have slots.
-    pub(super) fn nodes(&self) -> &[Arc<Node>] {
+    pub(super) fn nodes(&self) -> &[Arc<RedisNode>] {
         &self.nodes
     }
 
@@ -46,17 +46,17 @@ impl Map {
 
 /// What a node said of the cluster.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Word {
+pub(super) struct TopologyReply {
     pub(super) epoch: u64,
     /// Whether it takes commands: one that is cut off from the others does not.
     is_ok: bool,
     /// First slot, last slot, and who has them.
-    ranges: Vec<(u16, u16, Server)>,
+    ranges: Vec<(u16, u16, ServerAddress)>,
 }
 
-impl Word {
+impl TopologyReply {
     /// Reads the answers to `CLUSTER INFO` and `CLUSTER SLOTS` of the node at `asked`.
-    pub(super) fn read(info: &str, slots: &Value, asked: &Server) -> Option<Word> {
+    pub(super) fn read(info: &str, slots: &Value, asked: &ServerAddress) -> Option<TopologyReply> {
         let field = |name: &str| {
             let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
             fields.find(|(field, _)| *field == name).map(|(_, value)| value)
@@ -66,18 +66,18 @@ impl Word {
         let Value::Array(entries) = slots else { return None };
         // More ranges than slots is nonsense, and so is a range that can't be read: the rest still holds.
         let ranges = entries.iter().take(SLOTS).filter_map(|entry| read_range(entry, asked)).collect();
-        Some(Word { epoch, is_ok, ranges })
+        Some(TopologyReply { epoch, is_ok, ranges })
     }
 
-    pub(super) fn masters(&self) -> Vec<&Server> {
-        let mut masters: Vec<&Server> = self.ranges.iter().map(|(_, _, master)| master).collect();
+    pub(super) fn masters(&self) -> Vec<&ServerAddress> {
+        let mut masters: Vec<&ServerAddress> = self.ranges.iter().map(|(_, _, master)| master).collect();
         masters.sort();
         masters.dedup();
         masters
     }
 
     /// Each master, with one of its slots.
-    pub(super) fn first_slots(&self) -> impl Iterator<Item = (&Server, u16)> {
+    pub(super) fn first_slots(&self) -> impl Iterator<Item = (&ServerAddress, u16)> {
         let mut ranges: Vec<_> = self.ranges.iter().map(|(first, _, master)| (master, *first)).collect();
         ranges.sort();
         ranges.dedup_by_key(|(master, _)| *master);
@@ -85,9 +85,9 @@ impl Word {
     }
 
     /// The map, with these nodes for servers.
-    pub(super) fn map(&self, nodes: &HashMap<Server, Arc<Node>>) -> Map {
-        let mut map = Map { epoch: self.epoch, ..Map::empty() };
-        let mut indices: HashMap<&Server, u16> = HashMap::new();
+    pub(super) fn map(&self, nodes: &HashMap<ServerAddress, Arc<RedisNode>>) -> SlotMap {
+        let mut map = SlotMap { epoch: self.epoch, ..SlotMap::empty() };
+        let mut indices: HashMap<&ServerAddress, u16> = HashMap::new();
         for (first, last, server) in &self.ranges {
             let Some(node) = nodes.get(server) else { continue };
             let index = *indices.entry(server).or_insert_with(|| {
@@ -103,21 +103,21 @@ impl Word {
 /// Whether what is known is out of date though it is from the latest election anybody knew of: a cluster that was set up
 /// anew begins to count elections anew, and so would be believed by nobody.
 #[derive(Default)]
-pub(super) struct Doubt {
+pub(super) struct StaleTopology {
     /// The election that all named when last asked.
     named: Option<u64>,
 }
 
-impl Doubt {
+impl StaleTopology {
     /// Takes the word of a node that knows what is known, or more.
-    pub(super) fn dispel(&mut self, word: Word) -> Option<Word> {
+    pub(super) fn dispel(&mut self, word: TopologyReply) -> Option<TopologyReply> {
         self.named = None;
         Some(word)
     }
 
     /// Hears nodes that all know less than is known. Those that take commands are believed if they name the same election,
     /// twice in a row: one that missed an election hears of it from the others before that, or takes no commands.
-    pub(super) fn weigh(&mut self, words: Vec<Word>) -> Option<Word> {
+    pub(super) fn weigh(&mut self, words: Vec<TopologyReply>) -> Option<TopologyReply> {
         let before = self.named.take();
         let mut well = words.into_iter().filter(|word| word.is_ok);
         let word = well.next()?;
@@ -130,7 +130,7 @@ impl Doubt {
 }
 
 /// Reads a range: first slot, last slot, its master, its replicas.
-fn read_range(entry: &Value, asked: &Server) -> Option<(u16, u16, Server)> {
+fn read_range(entry: &Value, asked: &ServerAddress) -> Option<(u16, u16, ServerAddress)> {
     let Value::Array(parts) = entry else { return None };
     let slot = |part: &Value| match part {
         Value::Int(slot) => u16::try_from(*slot).ok().filter(|slot| usize::from(*slot) < SLOTS),
@@ -153,17 +153,17 @@ mod tests {
     use super::*;
     use crate::redis::cluster::read_endpoint;
 
-    fn tcp(host: &str, port: u16) -> Server {
-        Server::Tcp { host: host.into(), port }
+    fn tcp(host: &str, port: u16) -> ServerAddress {
+        ServerAddress::Tcp { host: host.into(), port }
     }
 
     fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
         Value::Array(vec![Value::Int(first), Value::Int(last), Value::Array(vec![host, Value::Int(port)])])
     }
 
-    fn read(ranges: Vec<Value>) -> Word {
+    fn read(ranges: Vec<Value>) -> TopologyReply {
         let info = "cluster_state:ok\r\ncluster_current_epoch:7\r\n";
-        Word::read(info, &Value::Array(ranges), &tcp("asked", 1)).expect("it has an epoch")
+        TopologyReply::read(info, &Value::Array(ranges), &tcp("asked", 1)).expect("it has an epoch")
     }
 
     #[test]
@@ -177,13 +177,13 @@ mod tests {
         assert_eq!(word.masters(), [&tcp("10.0.0.1", 7000), &tcp("asked", 7001), &tcp("asked", 7002)]);
     }
 
-    fn word(epoch: u64, is_ok: bool) -> Word {
-        Word { epoch, is_ok, ranges: Vec::new() }
+    fn word(epoch: u64, is_ok: bool) -> TopologyReply {
+        TopologyReply { epoch, is_ok, ranges: Vec::new() }
     }
 
     #[test]
     fn who_has_missed_an_election_is_not_believed_unless_all_have_again_and_again() {
-        let mut doubt = Doubt::default();
+        let mut doubt = StaleTopology::default();
         let mut weigh = |words: &[(u64, bool)]| {
             let words = words.iter().map(|(epoch, is_ok)| word(*epoch, *is_ok)).collect();
             doubt.weigh(words).map(|word| word.epoch)
@@ -220,8 +220,8 @@ mod tests {
             Value::Nil,
         ]);
         assert!(word.masters().is_empty());
-        assert_eq!(Word::read("", &Value::Array(Vec::new()), &tcp("h", 1)), None);
-        assert_eq!(Word::read("cluster_current_epoch:1", &Value::Nil, &tcp("h", 1)), None);
+        assert_eq!(TopologyReply::read("", &Value::Array(Vec::new()), &tcp("h", 1)), None);
+        assert_eq!(TopologyReply::read("cluster_current_epoch:1", &Value::Nil, &tcp("h", 1)), None);
     }
 
     #[test]

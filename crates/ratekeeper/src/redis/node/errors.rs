@@ -1,16 +1,16 @@
 //! Errors that a server answers with: what is remembered of them, and what the log tells.
 
-use super::trouble::write_refusal;
-use super::{Asker, Core, TELL_REFUSALS, Trouble};
+use super::failure::write_refusal;
+use super::{LoginContext, NodeCore, ServerFailure, TELL_REFUSALS};
 use crate::health::StoreErrorCause;
 use ::redis::ServerError;
-use ratekeeper_core::Failure;
+use ratekeeper_core::StoreFailure;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 /// An error that a server answered with.
-pub(super) struct Refusal {
-    pub(super) trouble: Trouble,
+pub(super) struct LastError {
+    pub(super) trouble: ServerFailure,
     pub(super) at: Instant,
     /// When one was last told of.
     told: Instant,
@@ -19,14 +19,14 @@ pub(super) struct Refusal {
 /// What is wrong with a server that can be used all the same, because it still answers some requests: it takes no writes, or
 /// the user may not run commands that only some laws need.
 #[derive(Default)]
-pub(super) struct Shortcoming {
-    pub(super) trouble: Option<Trouble>,
+pub(super) struct ServerWarning {
+    pub(super) trouble: Option<ServerFailure>,
     /// When the log last told that there is one, and whether it has told since that it is over.
     told: Option<Instant>,
     is_told: bool,
 }
 
-impl Core {
+impl NodeCore {
     /// Notes an error that a server answered with, and tells of it, though not of every request.
     pub(super) fn note_error(&self, error: &ServerError) {
         let (trouble, at) = (self.asker().explain(error), Instant::now());
@@ -44,21 +44,21 @@ impl Core {
         if told.is_none() && !trouble.cause.stops_writes_only() {
             warn!(server = %self.server, "store server answers with errors: {trouble}");
         }
-        *last = Some(Refusal { trouble, at, told: told.unwrap_or(at) });
+        *last = Some(LastError { trouble, at, told: told.unwrap_or(at) });
     }
 
     pub(super) fn note_unwritten(&self, code: &str, requests: u32) {
         let cause = write_refusal(code).unwrap_or(StoreErrorCause::Other);
         self.meter.note_errors(cause, requests as usize);
-        self.meter.note_failures(Failure::Refused, requests as usize);
-        self.note_shortcoming(Some(Asker::no_writes(cause, code)));
+        self.meter.note_failures(StoreFailure::Refused, requests as usize);
+        self.note_shortcoming(Some(LoginContext::no_writes(cause, code)));
     }
 
     /// Notes what is wrong with a server that can be used all the same; nothing if nothing is. The log tells of a change, but
     /// not of one back and forth.
-    pub(super) fn note_shortcoming(&self, trouble: Option<Trouble>) {
+    pub(super) fn note_shortcoming(&self, trouble: Option<ServerFailure>) {
         let mut shortcoming = self.shortcoming.lock();
-        let cause = |trouble: &Option<Trouble>| trouble.as_ref().map(|trouble| trouble.cause);
+        let cause = |trouble: &Option<ServerFailure>| trouble.as_ref().map(|trouble| trouble.cause);
         if cause(&shortcoming.trouble) == cause(&trouble) {
             return;
         }

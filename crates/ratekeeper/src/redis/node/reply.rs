@@ -1,12 +1,12 @@
 //! What a server replies, and what that means for a command.
 
-use super::trouble::cause;
+use super::failure::cause;
 use crate::health::StoreErrorCause;
 use ::redis::{ServerError, ServerErrorKind, Value};
-use ratekeeper_core::Failure;
+use ratekeeper_core::StoreFailure;
 
 /// What a server replied to one command.
-pub(super) enum Reply {
+pub(super) enum CommandReply {
     Value(Value),
     /// It did not run, since the script is not known.
     NoScript,
@@ -16,37 +16,37 @@ pub(super) enum Reply {
     Torn,
     /// As it is now the server takes no command of ours.
     Unfit(ServerError),
-    Error(ServerError, Failure),
-    Failed(Failure),
+    Error(ServerError, StoreFailure),
+    Failed(StoreFailure),
 }
 
-impl Reply {
-    pub(super) fn read(value: Value) -> Reply {
-        let Value::ServerError(error) = value else { return Reply::Value(value) };
+impl CommandReply {
+    pub(super) fn read(value: Value) -> CommandReply {
+        let Value::ServerError(error) = value else { return CommandReply::Value(value) };
         match error.kind() {
-            Some(ServerErrorKind::NoScript) => Reply::NoScript,
+            Some(ServerErrorKind::NoScript) => CommandReply::NoScript,
             Some(ServerErrorKind::Moved) => {
-                redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Moved)
+                redirect(&error).map_or(CommandReply::Failed(StoreFailure::Refused), CommandReply::Moved)
             }
             Some(ServerErrorKind::Ask) => {
-                redirect(&error).map_or(Reply::Failed(Failure::Refused), Reply::Ask)
+                redirect(&error).map_or(CommandReply::Failed(StoreFailure::Refused), CommandReply::Ask)
             }
             _ if matches!(cause(&error), StoreErrorCause::Replica | StoreErrorCause::Password) => {
-                Reply::Unfit(error)
+                CommandReply::Unfit(error)
             }
             // As opposed to a slot that nobody has, which leaves all others.
             Some(ServerErrorKind::ClusterDown)
                 if error.details().is_some_and(|details| details.contains("cluster is down")) =>
             {
-                Reply::Unfit(error)
+                CommandReply::Unfit(error)
             }
-            Some(ServerErrorKind::TryAgain) => Reply::Torn,
+            Some(ServerErrorKind::TryAgain) => CommandReply::Torn,
             // None of these has run anything, and all of them pass.
             Some(
                 ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ClusterDown,
-            ) => Reply::Error(error, Failure::Unreachable),
-            _ if error.code() == "BUSY" => Reply::Error(error, Failure::Busy),
-            _ => Reply::Error(error, Failure::Refused),
+            ) => CommandReply::Error(error, StoreFailure::Unreachable),
+            _ if error.code() == "BUSY" => CommandReply::Error(error, StoreFailure::Busy),
+            _ => CommandReply::Error(error, StoreFailure::Refused),
         }
     }
 
@@ -57,7 +57,7 @@ impl Reply {
                 matches!(error.kind(), Some(ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown));
             is_loading || error.code() == "BUSY"
         };
-        matches!(self, Reply::Error(error, _) if is_ailing(error))
+        matches!(self, CommandReply::Error(error, _) if is_ailing(error))
     }
 }
 
@@ -71,23 +71,31 @@ mod tests {
     use super::*;
     use ::redis::parse_redis_value;
 
-    fn read(line: &str) -> Reply {
-        Reply::read(parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap())
+    fn read(line: &str) -> CommandReply {
+        CommandReply::read(parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap())
     }
 
     #[test]
     fn what_did_not_run_is_told_from_what_was_refused() {
-        assert!(matches!(read("NOSCRIPT No matching script."), Reply::NoScript));
-        assert!(matches!(read("MOVED 3999 127.0.0.1:6381"), Reply::Moved(to) if to == "127.0.0.1:6381"));
-        assert!(matches!(read("ASK 3999 :6381"), Reply::Ask(to) if to == ":6381"));
-        assert!(matches!(read("MOVED"), Reply::Failed(Failure::Refused)));
-        assert!(matches!(read("TRYAGAIN Multiple keys request during rehashing of slot"), Reply::Torn));
+        assert!(matches!(read("NOSCRIPT No matching script."), CommandReply::NoScript));
+        assert!(
+            matches!(read("MOVED 3999 127.0.0.1:6381"), CommandReply::Moved(to) if to == "127.0.0.1:6381")
+        );
+        assert!(matches!(read("ASK 3999 :6381"), CommandReply::Ask(to) if to == ":6381"));
+        assert!(matches!(read("MOVED"), CommandReply::Failed(StoreFailure::Refused)));
+        assert!(matches!(
+            read("TRYAGAIN Multiple keys request during rehashing of slot"),
+            CommandReply::Torn
+        ));
         for line in ["LOADING x", "MASTERDOWN x", "CLUSTERDOWN Hash slot not served"] {
-            assert!(matches!(read(line), Reply::Error(_, Failure::Unreachable)), "{line}");
+            assert!(matches!(read(line), CommandReply::Error(_, StoreFailure::Unreachable)), "{line}");
         }
-        assert!(matches!(read("BUSY Redis is busy running a script."), Reply::Error(_, Failure::Busy)));
+        assert!(matches!(
+            read("BUSY Redis is busy running a script."),
+            CommandReply::Error(_, StoreFailure::Busy)
+        ));
         for line in ["OOM x", "NOPERM x", "WRONGTYPE x", "ERR x", "MISCONF x", "NOREPLICAS x"] {
-            assert!(matches!(read(line), Reply::Error(_, Failure::Refused)), "{line}");
+            assert!(matches!(read(line), CommandReply::Error(_, StoreFailure::Refused)), "{line}");
         }
     }
 
@@ -102,14 +110,14 @@ mod tests {
             "WRONGPASS invalid username-password pair or user is disabled.",
         ];
         for line in lines {
-            assert!(matches!(read(line), Reply::Unfit(_)), "{line}");
+            assert!(matches!(read(line), CommandReply::Unfit(_)), "{line}");
         }
     }
 
     #[test]
     fn a_cluster_that_is_down_is_told_from_a_slot_that_nobody_has() {
         for line in ["The cluster is down", "The cluster is down and only accepts read commands"] {
-            assert!(matches!(read(&format!("CLUSTERDOWN {line}")), Reply::Unfit(_)), "{line}");
+            assert!(matches!(read(&format!("CLUSTERDOWN {line}")), CommandReply::Unfit(_)), "{line}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! The very script in a Lua of our own, whose clock the test sets.
 
-use super::fake::{Fake, Said, Shared};
+use super::fake::{FakeData, FakeReply, SharedFake};
 use crate::redis::script;
-use crate::redis::wire::Parcel;
+use crate::redis::script_call::ScriptCall;
 use mlua::{Function, Lua, Result, Table, Value, Variadic};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,13 +12,13 @@ use std::rc::Rc;
 pub(super) struct Embedded {
     lua: Lua,
     script: Function,
-    pub(super) fake: Shared,
+    pub(super) fake: SharedFake,
 }
 
 impl Embedded {
     pub(super) fn new(grace_ms: Option<u64>) -> Embedded {
         let lua = Lua::new();
-        let fake: Shared = Rc::new(RefCell::new(Fake { grace_ms, ..Fake::default() }));
+        let fake: SharedFake = Rc::new(RefCell::new(FakeData { grace_ms, ..FakeData::default() }));
         lend(&lua, &fake).expect("Lua takes what it is lent");
         let script =
             lua.load(script::SOURCE).set_name("draw.lua").into_function().expect("the script can be read");
@@ -33,7 +33,7 @@ impl Embedded {
     }
 
     /// Runs the script on a parcel.
-    pub(super) fn run(&self, parcel: &Parcel, now_micros: u64) -> Vec<u8> {
+    pub(super) fn run(&self, parcel: &ScriptCall, now_micros: u64) -> Vec<u8> {
         {
             let mut fake = self.fake.borrow_mut();
             fake.now_micros = now_micros;
@@ -50,15 +50,15 @@ impl Embedded {
     }
 }
 
-fn lend(lua: &Lua, fake: &Shared) -> Result<()> {
+fn lend(lua: &Lua, fake: &SharedFake) -> Result<()> {
     let redis = lua.create_table()?;
     for (name, raises) in [("call", true), ("pcall", false)] {
         let fake = Rc::clone(fake);
         let call = lua.create_function(move |lua, args: Variadic<Value>| {
             let command: Vec<Vec<u8>> = args.iter().map(argument).collect();
             match fake.borrow_mut().call(&command) {
-                Said::WrongType if raises => Err(mlua::Error::runtime("WRONGTYPE")),
-                Said::Refused(refusal) if raises => Err(mlua::Error::runtime(refusal)),
+                FakeReply::WrongType if raises => Err(mlua::Error::runtime("WRONGTYPE")),
+                FakeReply::Refused(refusal) if raises => Err(mlua::Error::runtime(refusal)),
                 said => answer(lua, said),
             }
         })?;
@@ -90,22 +90,22 @@ fn whole(value: &Value) -> f64 {
     number
 }
 
-fn answer(lua: &Lua, said: Said) -> Result<Value> {
+fn answer(lua: &Lua, said: FakeReply) -> Result<Value> {
     Ok(match said {
-        Said::Nil => Value::Boolean(false),
+        FakeReply::Nil => Value::Boolean(false),
         #[expect(clippy::cast_precision_loss, reason = "Lua has no other numbers")]
-        Said::Number(number) => Value::Number(number as f64),
-        Said::Text(text) => Value::String(lua.create_string(text)?),
-        Said::Many(many) => {
+        FakeReply::Number(number) => Value::Number(number as f64),
+        FakeReply::Text(text) => Value::String(lua.create_string(text)?),
+        FakeReply::Many(many) => {
             let table: Table = lua.create_table()?;
             for (index, said) in many.into_iter().enumerate() {
                 table.raw_set(index + 1, answer(lua, said)?)?;
             }
             Value::Table(table)
         }
-        Said::Ok => Value::Table(lua.create_table_from([("ok", "OK")])?),
-        Said::WrongType => Value::Table(lua.create_table_from([("err", "WRONGTYPE")])?),
-        Said::Refused(refusal) => Value::Table(lua.create_table_from([("err", refusal)])?),
+        FakeReply::Ok => Value::Table(lua.create_table_from([("ok", "OK")])?),
+        FakeReply::WrongType => Value::Table(lua.create_table_from([("err", "WRONGTYPE")])?),
+        FakeReply::Refused(refusal) => Value::Table(lua.create_table_from([("err", refusal)])?),
     })
 }
 

@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 /// What a server keeps, and the time there.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fake {
+pub(super) struct FakeData {
     pub(super) now_micros: u64,
     /// For how many milliseconds a key whose time is up stays; nothing if for ever.
     pub(super) grace_ms: Option<u64>,
-    pub(super) kept: BTreeMap<Vec<u8>, Kept>,
+    pub(super) kept: BTreeMap<Vec<u8>, FakeValue>,
     /// The error that writes are refused with, if they are.
     pub(super) refuses: Option<&'static str>,
     /// Whether the script has written something.
@@ -18,13 +18,13 @@ pub(super) struct Fake {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Kept {
-    pub(super) data: Data,
+pub(super) struct FakeValue {
+    pub(super) data: FakeValueKind,
     pub(super) lapses_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Data {
+pub(super) enum FakeValueKind {
     Text(Vec<u8>),
     List(VecDeque<Vec<u8>>),
     /// By score, then by member.
@@ -32,19 +32,19 @@ pub(super) enum Data {
 }
 
 /// What a command answers.
-pub(super) enum Said {
+pub(super) enum FakeReply {
     Nil,
     Number(i64),
     Text(Vec<u8>),
-    Many(Vec<Said>),
+    Many(Vec<FakeReply>),
     Ok,
     WrongType,
     Refused(&'static str),
 }
 
-pub(super) type Shared = Rc<RefCell<Fake>>;
+pub(super) type SharedFake = Rc<RefCell<FakeData>>;
 
-impl Fake {
+impl FakeData {
     /// Drops what has lapsed, as a server does when it is asked for it.
     pub(super) fn forget_lapsed(&mut self) {
         let now_ms = self.now_micros / 1000;
@@ -53,30 +53,33 @@ impl Fake {
         }
     }
 
-    pub(super) fn call(&mut self, command: &[Vec<u8>]) -> Said {
+    pub(super) fn call(&mut self, command: &[Vec<u8>]) -> FakeReply {
         let name = String::from_utf8(command[0].to_ascii_uppercase()).unwrap();
         let args = &command[1..];
         if let Some(refusal) = self.refuse(&name) {
-            return Said::Refused(refusal);
+            return FakeReply::Refused(refusal);
         }
         match name.as_str() {
             "TIME" => {
-                let text = |number: u64| Said::Text(number.to_string().into_bytes());
-                Said::Many(vec![text(self.now_micros / 1_000_000), text(self.now_micros % 1_000_000)])
+                let text = |number: u64| FakeReply::Text(number.to_string().into_bytes());
+                FakeReply::Many(vec![text(self.now_micros / 1_000_000), text(self.now_micros % 1_000_000)])
             }
-            "MGET" => Said::Many(args.iter().map(|key| self.text(key)).collect()),
+            "MGET" => FakeReply::Many(args.iter().map(|key| self.text(key)).collect()),
             "PSETEX" => {
                 let lapses_ms = Some(self.now_micros / 1000 + number(&args[1]));
                 assert!(number(&args[1]) > 0, "a server takes no such time to live");
-                self.kept.insert(args[0].clone(), Kept { data: Data::Text(args[2].clone()), lapses_ms });
-                Said::Ok
+                self.kept.insert(
+                    args[0].clone(),
+                    FakeValue { data: FakeValueKind::Text(args[2].clone()), lapses_ms },
+                );
+                FakeReply::Ok
             }
-            "DEL" => Said::Number(i64::from(self.kept.remove(&args[0]).is_some())),
+            "DEL" => FakeReply::Number(i64::from(self.kept.remove(&args[0]).is_some())),
             "PEXPIRE" => {
                 let at = self.now_micros / 1000 + number(&args[1]);
                 let kept = self.kept.get_mut(&args[0]).expect("it was just written");
                 kept.lapses_ms = Some(at);
-                Said::Number(1)
+                FakeReply::Number(1)
             }
             name if name.starts_with('Z') => self.call_sorted(name, args),
             name => self.call_list(name, args),
@@ -95,27 +98,28 @@ impl Fake {
         refusal
     }
 
-    fn text(&self, key: &[u8]) -> Said {
+    fn text(&self, key: &[u8]) -> FakeReply {
         match self.kept.get(key).map(|kept| &kept.data) {
-            Some(Data::Text(text)) => Said::Text(text.clone()),
-            _ => Said::Nil,
+            Some(FakeValueKind::Text(text)) => FakeReply::Text(text.clone()),
+            _ => FakeReply::Nil,
         }
     }
 
-    fn call_list(&mut self, name: &str, args: &[Vec<u8>]) -> Said {
+    fn call_list(&mut self, name: &str, args: &[Vec<u8>]) -> FakeReply {
         let is_new = !self.kept.contains_key(&args[0]);
         let mut spare = VecDeque::new();
         let list = match self.kept.get_mut(&args[0]).map(|kept| &mut kept.data) {
             None if name == "RPUSH" => {
-                let kept = Kept { data: Data::List(VecDeque::new()), lapses_ms: None };
-                let Data::List(list) = &mut self.kept.entry(args[0].clone()).or_insert(kept).data else {
+                let kept = FakeValue { data: FakeValueKind::List(VecDeque::new()), lapses_ms: None };
+                let FakeValueKind::List(list) = &mut self.kept.entry(args[0].clone()).or_insert(kept).data
+                else {
                     unreachable!()
                 };
                 list
             }
             None => &mut spare,
-            Some(Data::List(list)) => list,
-            Some(_) => return Said::WrongType,
+            Some(FakeValueKind::List(list)) => list,
+            Some(_) => return FakeReply::WrongType,
         };
         let index = |text: &[u8], length: usize| -> usize {
             let index = signed(text);
@@ -123,29 +127,29 @@ impl Fake {
             usize::try_from(if index < 0 { (length + index).max(0) } else { index }).unwrap()
         };
         let said = match name {
-            "LLEN" => Said::Number(i64::try_from(list.len()).unwrap()),
-            "LINDEX" => {
-                list.get(index(&args[1], list.len())).map_or(Said::Nil, |entry| Said::Text(entry.clone()))
-            }
+            "LLEN" => FakeReply::Number(i64::try_from(list.len()).unwrap()),
+            "LINDEX" => list
+                .get(index(&args[1], list.len()))
+                .map_or(FakeReply::Nil, |entry| FakeReply::Text(entry.clone())),
             "LRANGE" => {
                 let (from, to) = (index(&args[1], list.len()), index(&args[2], list.len()));
                 let range = list.iter().skip(from).take((to + 1).saturating_sub(from));
-                Said::Many(range.map(|entry| Said::Text(entry.clone())).collect())
+                FakeReply::Many(range.map(|entry| FakeReply::Text(entry.clone())).collect())
             }
             "LTRIM" => {
                 let (from, to) = (index(&args[1], list.len()), index(&args[2], list.len()));
                 list.truncate(to + 1);
                 list.drain(..from.min(list.len()));
-                Said::Ok
+                FakeReply::Ok
             }
             "LSET" => {
                 let at = index(&args[1], list.len());
                 *list.get_mut(at).expect("the entry is there") = args[2].clone();
-                Said::Ok
+                FakeReply::Ok
             }
             "RPUSH" => {
                 list.extend(args[1..].iter().cloned());
-                Said::Number(i64::try_from(list.len()).unwrap())
+                FakeReply::Number(i64::try_from(list.len()).unwrap())
             }
             name => panic!("the script called {name}"),
         };
@@ -155,18 +159,18 @@ impl Fake {
         said
     }
 
-    fn call_sorted(&mut self, name: &str, args: &[Vec<u8>]) -> Said {
+    fn call_sorted(&mut self, name: &str, args: &[Vec<u8>]) -> FakeReply {
         let mut set = match self.kept.get(&args[0]) {
             None => Vec::new(),
-            Some(Kept { data: Data::Sorted(set), .. }) => set.clone(),
-            Some(_) => return Said::WrongType,
+            Some(FakeValue { data: FakeValueKind::Sorted(set), .. }) => set.clone(),
+            Some(_) => return FakeReply::WrongType,
         };
         let said =
             match name {
-                "ZCARD" => Said::Number(i64::try_from(set.len()).unwrap()),
+                "ZCARD" => FakeReply::Number(i64::try_from(set.len()).unwrap()),
                 "ZSCORE" => match set.iter().find(|(_, member)| *member == args[1]) {
-                    Some((score, _)) => Said::Text(score.to_string().into_bytes()),
-                    None => Said::Nil,
+                    Some((score, _)) => FakeReply::Text(score.to_string().into_bytes()),
+                    None => FakeReply::Nil,
                 },
                 "ZADD" => {
                     let is_new_only = args[1] == b"NX";
@@ -182,12 +186,12 @@ impl Fake {
                             }
                         }
                     }
-                    Said::Number(added)
+                    FakeReply::Number(added)
                 }
                 "ZREM" => {
                     let before = set.len();
                     set.retain(|(_, member)| !args[1..].contains(member));
-                    Said::Number(i64::try_from(before - set.len()).unwrap())
+                    FakeReply::Number(i64::try_from(before - set.len()).unwrap())
                 }
                 "ZRANGEBYLEX" | "ZREVRANGEBYLEX" => {
                     let is_back = name.starts_with("ZREV");
@@ -215,7 +219,7 @@ impl Fake {
                             .take(usize::try_from(count).unwrap())
                             .collect();
                     }
-                    Said::Many(found.into_iter().map(Said::Text).collect())
+                    FakeReply::Many(found.into_iter().map(FakeReply::Text).collect())
                 }
                 name => panic!("the script called {name}"),
             };
@@ -223,8 +227,8 @@ impl Fake {
         if set.is_empty() {
             self.kept.remove(&args[0]);
         } else {
-            let kept = Kept { data: Data::Sorted(Vec::new()), lapses_ms: None };
-            self.kept.entry(args[0].clone()).or_insert(kept).data = Data::Sorted(set);
+            let kept = FakeValue { data: FakeValueKind::Sorted(Vec::new()), lapses_ms: None };
+            self.kept.entry(args[0].clone()).or_insert(kept).data = FakeValueKind::Sorted(set);
         }
         said
     }

@@ -1,12 +1,12 @@
 //! What the script should do, in Rust: the laws themselves around a map, one request after the other.
 
-use super::fake::{Data, Fake};
-use super::orders::Worded;
+use super::fake::{FakeData, FakeValueKind};
+use super::orders::SentRandomRenewal;
+use crate::redis::script_call::{GrantedLease, RenewalResult, StoredValue};
 use crate::redis::stored_key;
-use crate::redis::wire::{Lending, Loaned, Stored};
 use ratekeeper_core::{
-    Act, Answer, Ask, Draw, Draws, Figures, Former, Held, Lent, Limit, Loan, Micros, Outcome, PermitId,
-    Reading, Report, Roll, Span, State, Wish,
+    Amount, Draw, DrawOutcome, DrawResult, Draws, LeaseGrant, LeaseReport, LeaseRequest, LeasedState,
+    LentUnits, Limit, LimitParams, LimitStatus, ListState, Micros, Op, PermitId, PriorStates, Span, State,
 };
 use std::collections::BTreeMap;
 
@@ -15,30 +15,30 @@ const SLACK_MS: u64 = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct Twin {
-    kept: BTreeMap<Vec<u8>, Kept>,
+    kept: BTreeMap<Vec<u8>, TwinValue>,
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct TwinValue {
     limit: Limit,
-    memory: Memory,
+    memory: TwinMemory,
     /// What other quotas have left of the key, and when that was worked out.
-    former: (Former, Micros),
+    former: (PriorStates, Micros),
     /// From when on the state itself is void, beside what others have left.
     void: Micros,
     lapses_ms: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Memory {
-    State(Held),
-    Roll(Roll),
+enum TwinMemory {
+    State(LeasedState),
+    Roll(ListState),
 }
 
 /// How to take back what one draw took.
-enum Undo {
+enum TwinUndo {
     Nothing,
-    Restore(Box<Option<Kept>>),
+    Restore(Box<Option<TwinValue>>),
     Give(u32),
 }
 
@@ -56,7 +56,13 @@ impl Twin {
     }
 
     /// Decides a request. What another limit wrote is taken for what it was when it was `seen`.
-    pub(super) fn decide(&mut self, draws: &Draws, group: usize, seen: Micros, now: Micros) -> Vec<Outcome> {
+    pub(super) fn decide(
+        &mut self,
+        draws: &Draws,
+        group: usize,
+        seen: Micros,
+        now: Micros,
+    ) -> Vec<DrawResult> {
         let group = draws.group(group);
         let names: Vec<_> = group.iter().map(|draw| name_of(draws, draw)).collect();
         for (draw, name) in group.iter().zip(&names) {
@@ -74,13 +80,13 @@ impl Twin {
         if is_refused {
             for ((draw, name), undo) in group.iter().zip(&names).zip(undos).rev() {
                 match undo {
-                    Undo::Nothing => {}
-                    Undo::Restore(kept) => match *kept {
+                    TwinUndo::Nothing => {}
+                    TwinUndo::Restore(kept) => match *kept {
                         Some(kept) => drop(self.kept.insert(name.clone(), kept)),
                         None => drop(self.kept.remove(name)),
                     },
-                    Undo::Give(units) => {
-                        self.act(name, draw.limit(), Act::Give(units), draw.permit(), now);
+                    TwinUndo::Give(units) => {
+                        self.act(name, draw.limit(), Op::Give(units), draw.permit(), now);
                     }
                 }
             }
@@ -97,12 +103,12 @@ impl Twin {
     fn adopt(&mut self, name: &[u8], limit: &Limit, seen: Micros, now: Micros) {
         let Some(kept) = self.kept.get(name).cloned() else { return };
         let Some(held) = kept.held(seen) else { return };
-        let Kept { limit: before, former: (mut former, _), .. } = kept;
+        let TwinValue { limit: before, former: (mut former, _), .. } = kept;
         if before != *limit {
             let held = limit.take_over(held, &before, &mut former, seen);
             match (limit.drains_in(held, seen), former.is_empty()) {
                 (Span::ZERO, true) => drop(self.kept.remove(name)),
-                (Span::ZERO, false) => self.set(name, limit, Held::default(), (former, seen), now),
+                (Span::ZERO, false) => self.set(name, limit, LeasedState::default(), (former, seen), now),
                 // It is kept as it was worked out, even if it has drained on the way.
                 _ => self.set(name, limit, held, (former, seen), now),
             }
@@ -117,7 +123,7 @@ impl Twin {
     }
 
     /// Keeps a state, beside what other quotas have left of the key and has not drained long ago.
-    fn keep(&mut self, name: &[u8], limit: &Limit, held: Held, now: Micros) {
+    fn keep(&mut self, name: &[u8], limit: &Limit, held: LeasedState, now: Micros) {
         let former = match self.kept.get(name) {
             Some(kept) if kept.limit == *limit => kept.former.clone(),
             _ => Default::default(),
@@ -126,12 +132,19 @@ impl Twin {
         let former = if is_live { former } else { Default::default() };
         match (limit.drains_in(held, now), former.0.is_empty()) {
             (Span::ZERO, true) => drop(self.kept.remove(name)),
-            (Span::ZERO, false) => self.set(name, limit, Held::default(), former, now),
+            (Span::ZERO, false) => self.set(name, limit, LeasedState::default(), former, now),
             _ => self.set(name, limit, held, former, now),
         }
     }
 
-    fn set(&mut self, name: &[u8], limit: &Limit, held: Held, former: (Former, Micros), now: Micros) {
+    fn set(
+        &mut self,
+        name: &[u8],
+        limit: &Limit,
+        held: LeasedState,
+        former: (PriorStates, Micros),
+        now: Micros,
+    ) {
         let own = held.state.map(|_| now.plus(limit.drains_in(held, now)));
         let others = (!former.0.is_empty()).then(|| former.0.until(former.1));
         let lapse = |drained: Micros| match drained.since(now) {
@@ -141,38 +154,43 @@ impl Twin {
         };
         let void = own.map_or(Micros::EPOCH, |own| now.plus(Span::millis(lapse(own))));
         let lapses_ms = now.get() / 1000 + own.into_iter().chain(others).map(lapse).max().unwrap_or(0);
-        let kept = Kept { limit: *limit, memory: Memory::State(held), former, void, lapses_ms };
+        let kept = TwinValue { limit: *limit, memory: TwinMemory::State(held), former, void, lapses_ms };
         self.kept.insert(name.to_vec(), kept);
     }
 
     /// What is kept of a key; nothing if another limit wrote it.
-    fn held(&self, name: &[u8], limit: &Limit, now: Micros) -> Option<Held> {
+    fn held(&self, name: &[u8], limit: &Limit, now: Micros) -> Option<LeasedState> {
         match self.kept.get(name) {
-            None => Some(Held::default()),
+            None => Some(LeasedState::default()),
             Some(kept) if kept.limit == *limit => kept.held(now),
             Some(_) => None,
         }
     }
 
     /// Takes note of an order's report, unless another limit stands in the way.
-    pub(super) fn note(&mut self, order: &Worded, now: Micros) -> Option<Loan> {
+    pub(super) fn note(&mut self, order: &SentRandomRenewal, now: Micros) -> Option<LeaseGrant> {
         self.rebase(&order.name(), &order.limit, now);
         let held = self.held(&order.name(), &order.limit, now)?;
-        Some(self.settle_order(order, held, order.report, Wish::default(), now))
+        Some(self.settle_order(order, held, order.report, LeaseRequest::default(), now))
     }
 
     /// Lends what an order whose report was `noted` wishes for, unless another limit has come in the way since.
-    pub(super) fn lend(&mut self, order: &Worded, noted: Option<Loan>, now: Micros) -> Lending {
-        let Some(noted) = noted else { return Lending::Stuck };
+    pub(super) fn lend(
+        &mut self,
+        order: &SentRandomRenewal,
+        noted: Option<LeaseGrant>,
+        now: Micros,
+    ) -> RenewalResult {
+        let Some(noted) = noted else { return RenewalResult::Stuck };
         let loan = match self.held(&order.name(), &order.limit, now) {
-            Some(held) => self.settle_order(order, held, Report::default(), order.wish, now),
+            Some(held) => self.settle_order(order, held, LeaseReport::default(), order.wish, now),
             None => noted,
         };
         let seen = self.held(&order.name(), &order.limit, now).map(|held| {
-            let (step, lent) = order.limit.step_beside(held, now, Ask::PEEK);
+            let (step, lent) = order.limit.step_beside(held, now, Amount::PEEK);
             folded(&order.limit, step.state, lent)
         });
-        Lending::Loaned(Loaned {
+        RenewalResult::Loaned(GrantedLease {
             units: loan.units,
             term: loan.term,
             left: loan.until.since(now),
@@ -182,8 +200,15 @@ impl Twin {
     }
 
     /// What changes nothing writes nothing.
-    fn settle_order(&mut self, order: &Worded, held: Held, report: Report, wish: Wish, now: Micros) -> Loan {
-        let (aged, _) = order.limit.lend(held, now, Report::default(), Wish::default());
+    fn settle_order(
+        &mut self,
+        order: &SentRandomRenewal,
+        held: LeasedState,
+        report: LeaseReport,
+        wish: LeaseRequest,
+        now: Micros,
+    ) -> LeaseGrant {
+        let (aged, _) = order.limit.lend(held, now, LeaseReport::default(), LeaseRequest::default());
         let (after, loan) = order.limit.lend(held, now, report, wish);
         if after != aged {
             self.keep(&order.name(), &order.limit, after, now);
@@ -195,10 +220,10 @@ impl Twin {
         &mut self,
         name: &[u8],
         limit: &Limit,
-        act: Act,
+        act: Op,
         permit: PermitId,
         now: Micros,
-    ) -> (Outcome, Undo) {
+    ) -> (DrawResult, TwinUndo) {
         if limit.keeps_roll() {
             return self.act_on_roll(name, limit, act, permit, now);
         }
@@ -206,32 +231,32 @@ impl Twin {
         let held = before.as_ref().and_then(|kept| kept.held(now)).unwrap_or_default();
         let looked = |held, ask| {
             let granted = limit.step_beside(held, now, ask).0.granted;
-            let (step, lent) = limit.step_beside(held, now, Ask::PEEK);
-            let answer = granted.map_or(Answer::Refused, |_| Answer::Spared);
-            Outcome::of_state(answer, now, folded(limit, step.state, lent))
+            let (step, lent) = limit.step_beside(held, now, Amount::PEEK);
+            let answer = granted.map_or(DrawOutcome::Refused, |_| DrawOutcome::Spared);
+            DrawResult::of_state(answer, now, folded(limit, step.state, lent))
         };
         match act {
-            Act::Take(ask) => {
+            Op::Take(ask) => {
                 let (step, lent) = limit.step_beside(held, now, ask);
-                let outcome = Outcome::of_state(step.answer(), now, folded(limit, step.state, lent));
+                let outcome = DrawResult::of_state(step.answer(), now, folded(limit, step.state, lent));
                 if !step.changed {
-                    return (outcome, Undo::Nothing);
+                    return (outcome, TwinUndo::Nothing);
                 }
-                self.keep(name, limit, Held { state: Some(step.state), lent }, now);
-                (outcome, Undo::Restore(Box::new(before)))
+                self.keep(name, limit, LeasedState { state: Some(step.state), lent }, now);
+                (outcome, TwinUndo::Restore(Box::new(before)))
             }
-            Act::Look(ask) => (looked(held, ask), Undo::Nothing),
-            Act::Give(_) | Act::Clear => {
-                let units = if let Act::Give(units) = act { units } else { u32::MAX };
-                if act != Act::Clear && held.state.is_none() {
-                    return (looked(held, Ask::PEEK), Undo::Nothing);
+            Op::Look(ask) => (looked(held, ask), TwinUndo::Nothing),
+            Op::Give(_) | Op::Clear => {
+                let units = if let Op::Give(units) = act { units } else { u32::MAX };
+                if act != Op::Clear && held.state.is_none() {
+                    return (looked(held, Amount::PEEK), TwinUndo::Nothing);
                 }
                 let given = limit.give_beside(held, now, units);
-                if let (Act::Clear, Some(kept)) = (act, self.kept.get_mut(name)) {
+                if let (Op::Clear, Some(kept)) = (act, self.kept.get_mut(name)) {
                     kept.former = Default::default();
                 }
                 self.keep(name, limit, given, now);
-                (looked(given, Ask::PEEK), Undo::Nothing)
+                (looked(given, Amount::PEEK), TwinUndo::Nothing)
             }
         }
     }
@@ -240,42 +265,42 @@ impl Twin {
         &mut self,
         name: &[u8],
         limit: &Limit,
-        act: Act,
+        act: Op,
         permit: PermitId,
         now: Micros,
-    ) -> (Outcome, Undo) {
+    ) -> (DrawResult, TwinUndo) {
         let mut roll = match self.kept.remove(name) {
-            Some(Kept { limit: before, memory: Memory::Roll(mut roll), .. }) => {
+            Some(TwinValue { limit: before, memory: TwinMemory::Roll(mut roll), .. }) => {
                 limit.take_over_roll(&mut roll, &before, now);
                 roll
             }
             _ => limit.new_roll(),
         };
         limit.drain_roll(&mut roll, now);
-        let mut undo = Undo::Nothing;
+        let mut undo = TwinUndo::Nothing;
         let outcome = match act {
-            Act::Take(ask) => {
+            Op::Take(ask) => {
                 let granted = limit.step_roll(&mut roll, now, ask, permit);
                 if let Some(units) = granted.filter(|units| *units > 0) {
-                    undo = Undo::Give(units);
+                    undo = TwinUndo::Give(units);
                 }
-                limit.read_roll(&roll, now, ask, granted.map_or(Answer::Refused, Answer::Granted))
+                limit.read_roll(&roll, now, ask, granted.map_or(DrawOutcome::Refused, DrawOutcome::Granted))
             }
-            Act::Look(ask) => limit.look_roll(&roll, now, ask),
-            Act::Give(units) => {
+            Op::Look(ask) => limit.look_roll(&roll, now, ask),
+            Op::Give(units) => {
                 limit.give_roll(&mut roll, units, permit);
                 limit.drain_roll(&mut roll, now);
-                limit.look_roll(&roll, now, Ask::PEEK)
+                limit.look_roll(&roll, now, Amount::PEEK)
             }
-            Act::Clear => {
+            Op::Clear => {
                 roll = limit.new_roll();
-                limit.look_roll(&roll, now, Ask::PEEK)
+                limit.look_roll(&roll, now, Amount::PEEK)
             }
         };
         if roll.entries() > 0 {
-            let kept = Kept {
+            let kept = TwinValue {
                 limit: *limit,
-                memory: Memory::Roll(roll),
+                memory: TwinMemory::Roll(roll),
                 former: Default::default(),
                 void: Micros::MAX,
                 lapses_ms: u64::MAX,
@@ -286,12 +311,12 @@ impl Twin {
     }
 
     /// What it keeps: under which name, what, and when it has drained or a little later.
-    pub(super) fn kept(&self) -> impl Iterator<Item = (&[u8], Data, u64)> {
+    pub(super) fn kept(&self) -> impl Iterator<Item = (&[u8], FakeValueKind, u64)> {
         self.kept.iter().map(|(name, kept)| (&name[..], kept.data(), kept.lapses_ms))
     }
 
     /// Says where a server keeps something else, or for another time.
-    pub(super) fn differs_from(&mut self, fake: &Fake) -> Option<String> {
+    pub(super) fn differs_from(&mut self, fake: &FakeData) -> Option<String> {
         if self.kept.keys().ne(fake.kept.keys()) {
             let (ours, theirs): (Vec<_>, Vec<_>) = (self.kept.keys().collect(), fake.kept.keys().collect());
             return Some(format!("keys: {ours:?} are kept here, {theirs:?} there"));
@@ -299,8 +324,8 @@ impl Twin {
         for ((name, kept), there) in self.kept.iter_mut().zip(fake.kept.values()) {
             let lapses_ms = there.lapses_ms.expect("everything has a time to live");
             let data = match &kept.memory {
-                Memory::State(_) => kept.data(),
-                Memory::Roll(roll) => {
+                TwinMemory::State(_) => kept.data(),
+                TwinMemory::Roll(roll) => {
                     // A list may live a little longer than what is on it, and goes with what is there.
                     let drained = drained_ms(&kept.limit, roll, fake.now_micros);
                     if lapses_ms < drained {
@@ -322,42 +347,45 @@ impl Twin {
 }
 
 /// The state in which all that is lent is owed.
-fn folded(limit: &Limit, state: State, lent: Lent) -> State {
-    let Figures::Bucket { unit, .. } = limit.figures() else { return state };
+fn folded(limit: &Limit, state: State, lent: LentUnits) -> State {
+    let LimitParams::Bucket { unit, .. } = limit.figures() else { return state };
     let [owed, at, _] = limit.parts_of(state);
     State::new(owed + u64::from(lent.units()) * unit, at)
 }
 
 /// When nothing on the roll will matter any more; at the beginning of time if nothing does.
-fn drained_ms(limit: &Limit, roll: &Roll, now_micros: u64) -> u64 {
+fn drained_ms(limit: &Limit, roll: &ListState, now_micros: u64) -> u64 {
     let now = Micros::new(now_micros);
-    let outcome = limit.look_roll(roll, now, Ask::PEEK);
-    match Reading::new(limit, Ask::PEEK, outcome).reset().get() {
+    let outcome = limit.look_roll(roll, now, Amount::PEEK);
+    match LimitStatus::new(limit, Amount::PEEK, outcome).reset().get() {
         0 => 0,
         reset => (now_micros + reset).div_ceil(1000),
     }
 }
 
-impl Kept {
+impl TwinValue {
     /// The state, if it is one.
-    fn held(&self, now: Micros) -> Option<Held> {
+    fn held(&self, now: Micros) -> Option<LeasedState> {
         match &self.memory {
-            Memory::State(_) if !self.former.0.is_empty() && self.void <= now => Some(Held::default()),
-            Memory::State(held) => Some(*held),
-            Memory::Roll(_) => None,
+            TwinMemory::State(_) if !self.former.0.is_empty() && self.void <= now => {
+                Some(LeasedState::default())
+            }
+            TwinMemory::State(held) => Some(*held),
+            TwinMemory::Roll(_) => None,
         }
     }
 
     /// What a server keeps of it, byte for byte.
-    fn data(&self) -> Data {
+    fn data(&self) -> FakeValueKind {
         match &self.memory {
-            Memory::State(held) => {
+            TwinMemory::State(held) => {
                 let mut value = Vec::new();
                 let (former, seen) = self.former.clone();
-                Stored { limit: self.limit, held: *held, void: self.void, former }.write(seen, &mut value);
-                Data::Text(value)
+                StoredValue { limit: self.limit, held: *held, void: self.void, former }
+                    .write(seen, &mut value);
+                FakeValueKind::Text(value)
             }
-            Memory::Roll(Roll::Log(log)) => {
+            TwinMemory::Roll(ListState::Log(log)) => {
                 let mut list = std::collections::VecDeque::new();
                 let mut head = bytes(self.limit.quota().per().get(), 7);
                 if let Some(earlier) = log.earlier() {
@@ -370,9 +398,9 @@ impl Kept {
                     // How many came before is any number, as long as it goes on; the test sets it.
                     list.push_back([bytes(at.get(), 7), bytes(0, 7), bytes(u64::from(run), 4)].concat());
                 }
-                Data::List(list)
+                FakeValueKind::List(list)
             }
-            Memory::Roll(Roll::Holders(holders)) => {
+            TwinMemory::Roll(ListState::Holders(holders)) => {
                 let mut set = Vec::new();
                 let mut used = 0;
                 for (permit, units, lapses) in holders.holds() {
@@ -392,7 +420,7 @@ impl Kept {
                 }
                 set.push((used, b"u".to_vec()));
                 set.sort();
-                Data::Sorted(set)
+                FakeValueKind::Sorted(set)
             }
         }
     }

@@ -1,6 +1,8 @@
 //! The parts of a store's URL, and what they mean together.
 
-use super::{Form, Login, MAX_SERVERS, RedisUrl, Secret, Server, StoreUrlError, TlsFiles};
+use super::{
+    Credentials, MAX_SERVERS, RedisUrl, SecretText, ServerAddress, StoreTlsFiles, StoreUrlError, UrlTopology,
+};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -10,8 +12,8 @@ const SENTINEL_PORT: u16 = 26379;
 const FIELDS: [&str; 6] = ["ca", "cert", "key", "db", "sentinel_user", "sentinel_password"];
 
 /// A URL taken apart, with nothing undone yet.
-pub(super) struct Parts<'a> {
-    kind: Kind,
+pub(super) struct UrlParts<'a> {
+    kind: UrlKind,
     has_tls: bool,
     login: &'a str,
     servers: &'a str,
@@ -21,7 +23,7 @@ pub(super) struct Parts<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum UrlKind {
     Standalone,
     Unix,
     Sentinel,
@@ -29,8 +31,8 @@ enum Kind {
     Sharded,
 }
 
-impl<'a> Parts<'a> {
-    pub(super) fn split(text: &'a str) -> Result<Parts<'a>, StoreUrlError> {
+impl<'a> UrlParts<'a> {
+    pub(super) fn split(text: &'a str) -> Result<UrlParts<'a>, StoreUrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(StoreUrlError::Scheme)?;
         let (family, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
         let has_tls = match family {
@@ -39,11 +41,11 @@ impl<'a> Parts<'a> {
             _ => return Err(StoreUrlError::Scheme),
         };
         let kind = match kind {
-            "" if !scheme.contains('+') => Kind::Standalone,
-            "unix" => Kind::Unix,
-            "sentinel" => Kind::Sentinel,
-            "cluster" => Kind::Cluster,
-            "sharded" => Kind::Sharded,
+            "" if !scheme.contains('+') => UrlKind::Standalone,
+            "unix" => UrlKind::Unix,
+            "sentinel" => UrlKind::Sentinel,
+            "cluster" => UrlKind::Cluster,
+            "sharded" => UrlKind::Sharded,
             _ => return Err(StoreUrlError::Scheme),
         };
         if rest.contains('#') {
@@ -61,7 +63,7 @@ impl<'a> Parts<'a> {
         }
         let fields = query.split('&').filter(|field| !field.is_empty());
         let fields = fields.map(|field| field.split_once('=').unwrap_or((field, ""))).collect();
-        Ok(Parts { kind, has_tls, login, servers, path, fields })
+        Ok(UrlParts { kind, has_tls, login, servers, path, fields })
     }
 
     pub(super) fn read(mut self) -> Result<RedisUrl, StoreUrlError> {
@@ -76,16 +78,20 @@ impl<'a> Parts<'a> {
         Ok(RedisUrl { form, servers, login, db, tls })
     }
 
-    fn servers(&self) -> Result<Vec<Server>, StoreUrlError> {
-        if self.kind == Kind::Unix {
+    fn servers(&self) -> Result<Vec<ServerAddress>, StoreUrlError> {
+        if self.kind == UrlKind::Unix {
             let path = format!("/{}", unescape(self.path)?);
             let is_path = self.servers.is_empty() && path.len() > 1;
-            return if is_path { Ok(vec![Server::Unix(path.into())]) } else { Err(StoreUrlError::NoSocket) };
+            return if is_path {
+                Ok(vec![ServerAddress::Unix(path.into())])
+            } else {
+                Err(StoreUrlError::NoSocket)
+            };
         }
         if self.servers.is_empty() {
             return Err(StoreUrlError::NoServer);
         }
-        let default_port = if self.kind == Kind::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
+        let default_port = if self.kind == UrlKind::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
         let mut servers = Vec::new();
         for text in self.servers.split(',') {
             let server = read_server(text, default_port);
@@ -99,41 +105,43 @@ impl<'a> Parts<'a> {
             servers.push(server);
         }
         match self.kind {
-            Kind::Standalone if servers.len() > 1 => Err(StoreUrlError::ManyServers),
-            Kind::Standalone | Kind::Unix | Kind::Sentinel | Kind::Cluster | Kind::Sharded => Ok(servers),
+            UrlKind::Standalone if servers.len() > 1 => Err(StoreUrlError::ManyServers),
+            UrlKind::Standalone | UrlKind::Unix | UrlKind::Sentinel | UrlKind::Cluster | UrlKind::Sharded => {
+                Ok(servers)
+            }
         }
     }
 
-    fn form(&mut self) -> Result<(Form, u32), StoreUrlError> {
+    fn form(&mut self) -> Result<(UrlTopology, u32), StoreUrlError> {
         match self.kind {
-            Kind::Standalone => Ok((Form::Standalone, read_db(self.path)?)),
-            Kind::Sharded => Ok((Form::Sharded, read_db(self.path)?)),
-            Kind::Unix => {
+            UrlKind::Standalone => Ok((UrlTopology::Standalone, read_db(self.path)?)),
+            UrlKind::Sharded => Ok((UrlTopology::Sharded, read_db(self.path)?)),
+            UrlKind::Unix => {
                 let db = self.field("db")?.unwrap_or_default();
-                Ok((Form::Standalone, read_db(&db)?))
+                Ok((UrlTopology::Standalone, read_db(&db)?))
             }
-            Kind::Cluster => match read_db(self.path)? {
-                0 => Ok((Form::Cluster, 0)),
+            UrlKind::Cluster => match read_db(self.path)? {
+                0 => Ok((UrlTopology::Cluster, 0)),
                 _ => Err(StoreUrlError::ClusterDb),
             },
-            Kind::Sentinel => {
+            UrlKind::Sentinel => {
                 let (master, db) = self.path.split_once('/').unwrap_or((self.path, ""));
                 let master = unescape(master)?;
                 if master.is_empty() {
                     return Err(StoreUrlError::NoMaster);
                 }
                 let (user, password) = (self.field("sentinel_user")?, self.field("sentinel_password")?);
-                let login = Login { user, password: password.map(Secret) };
-                Ok((Form::Sentinel { master, login }, read_db(db)?))
+                let login = Credentials { user, password: password.map(SecretText) };
+                Ok((UrlTopology::Sentinel { master, login }, read_db(db)?))
             }
         }
     }
 
-    fn tls(&mut self) -> Result<Option<TlsFiles>, StoreUrlError> {
+    fn tls(&mut self) -> Result<Option<StoreTlsFiles>, StoreUrlError> {
         if !self.has_tls {
             return Ok(None);
         }
-        if self.kind == Kind::Unix {
+        if self.kind == UrlKind::Unix {
             return Err(StoreUrlError::UnixTls);
         }
         let mut file = |name| Ok::<_, StoreUrlError>(self.field(name)?.map(PathBuf::from));
@@ -143,7 +151,7 @@ impl<'a> Parts<'a> {
             (None, None) => None,
             (Some(_), None) | (None, Some(_)) => return Err(StoreUrlError::HalfIdentity),
         };
-        Ok(Some(TlsFiles { ca, identity }))
+        Ok(Some(StoreTlsFiles { ca, identity }))
     }
 
     /// Takes a field out of those behind `?`.
@@ -159,26 +167,26 @@ impl<'a> Parts<'a> {
     /// What may stand behind `?` here.
     fn meaningful(&self) -> &'static str {
         match (self.kind, self.has_tls) {
-            (Kind::Unix, _) => "it may have ?db=NUMBER",
-            (Kind::Sentinel, false) => {
+            (UrlKind::Unix, _) => "it may have ?db=NUMBER",
+            (UrlKind::Sentinel, false) => {
                 "it may have ?sentinel_user=…&sentinel_password=…, and ca, cert and key belong to rediss+sentinel://"
             }
-            (Kind::Sentinel, true) => {
+            (UrlKind::Sentinel, true) => {
                 "it may have ?sentinel_user=…&sentinel_password=…&ca=FILE&cert=FILE&key=FILE"
             }
-            (Kind::Standalone | Kind::Cluster | Kind::Sharded, true) => {
+            (UrlKind::Standalone | UrlKind::Cluster | UrlKind::Sharded, true) => {
                 "it may have ?ca=FILE&cert=FILE&key=FILE"
             }
-            (Kind::Standalone | Kind::Cluster | Kind::Sharded, false) => {
+            (UrlKind::Standalone | UrlKind::Cluster | UrlKind::Sharded, false) => {
                 "leave it out; ca, cert and key belong to TLS, so write rediss in place of redis for them"
             }
         }
     }
 }
 
-fn read_login(text: &str) -> Result<Login, StoreUrlError> {
+fn read_login(text: &str) -> Result<Credentials, StoreUrlError> {
     if text.is_empty() {
-        return Ok(Login::default());
+        return Ok(Credentials::default());
     }
     // A user without a password is one that needs none, and any password would do.
     let (user, password) = text.split_once(':').unwrap_or((text, ""));
@@ -186,7 +194,7 @@ fn read_login(text: &str) -> Result<Login, StoreUrlError> {
         return Err(StoreUrlError::Unescaped);
     }
     let user = Some(unescape(user)?).filter(|user| !user.is_empty());
-    Ok(Login { user, password: Some(Secret(unescape(password)?)) })
+    Ok(Credentials { user, password: Some(SecretText(unescape(password)?)) })
 }
 
 fn read_db(text: &str) -> Result<u32, StoreUrlError> {
@@ -203,7 +211,7 @@ fn read_db(text: &str) -> Result<u32, StoreUrlError> {
 }
 
 /// Reads `host`, `host:port`, `[address]` or `[address]:port`.
-fn read_server(text: &str, default_port: u16) -> Option<Server> {
+fn read_server(text: &str, default_port: u16) -> Option<ServerAddress> {
     let (host, port) = match text.strip_prefix('[') {
         Some(bracketed) => {
             let (host, rest) = bracketed.split_once(']')?;
@@ -224,7 +232,7 @@ fn read_server(text: &str, default_port: u16) -> Option<Server> {
         Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => port.parse().ok()?,
         Some(_) => return None,
     };
-    (port != 0).then(|| Server::Tcp { host: host.to_owned(), port })
+    (port != 0).then(|| ServerAddress::Tcp { host: host.to_owned(), port })
 }
 
 fn unescape(text: &str) -> Result<String, StoreUrlError> {

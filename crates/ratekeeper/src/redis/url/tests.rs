@@ -1,6 +1,6 @@
 //! What a store's URL may say, and what each mistake is told.
 
-use super::{Form, Login, RedisUrl, Secret, Server, StoreUrl, StoreUrlError};
+use super::{Credentials, RedisUrl, SecretText, ServerAddress, StoreUrl, StoreUrlError, UrlTopology};
 use proptest::prelude::*;
 
 fn read(text: &str) -> RedisUrl {
@@ -50,16 +50,16 @@ fn every_form_is_read_and_shown_without_its_password() {
 #[test]
 fn escapes_are_undone_where_they_are_meant() {
     let url = read("redis://a%3Ab:p%40%2F%3F%23%25%C3%A9@h");
-    let login = Login { user: Some("a:b".into()), password: Some(Secret::new("p@/?#%é")) };
+    let login = Credentials { user: Some("a:b".into()), password: Some(SecretText::new("p@/?#%é")) };
     assert_eq!(url.login, login);
     let url = read("redis+sentinel://h/my%2Fmaster?sentinel_password=a%26b");
-    let login = Login { user: None, password: Some(Secret::new("a&b")) };
-    assert_eq!(url.form, Form::Sentinel { master: "my/master".into(), login });
+    let login = Credentials { user: None, password: Some(SecretText::new("a&b")) };
+    assert_eq!(url.form, UrlTopology::Sentinel { master: "my/master".into(), login });
 }
 
 #[test]
 fn servers_are_read_as_they_are_written() {
-    let tcp = |host: &str, port| Server::Tcp { host: host.into(), port };
+    let tcp = |host: &str, port| ServerAddress::Tcp { host: host.into(), port };
     assert_eq!(
         read("redis+sharded://a,b:1,[fe80::1]:2").servers,
         [tcp("a", 6379), tcp("b", 1), tcp("fe80::1", 2)]
@@ -159,6 +159,6 @@ proptest! {
     fn every_login_can_be_written(user in "[^\\x00]{1,12}", password in "[^\\x00]{0,12}") {
         let escaped = |text: &str| text.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>();
         let url = read(&format!("redis://{}:{}@h", escaped(&user), escaped(&password)));
-        prop_assert_eq!(url.login, Login { user: Some(user), password: Some(Secret::new(password)) });
+        prop_assert_eq!(url.login, Credentials { user: Some(user), password: Some(SecretText::new(password)) });
     }
 }
