@@ -90,7 +90,7 @@ impl Error {
             anyhow::Ok(Limiter::with_store(Limit::new(law, Quota::per_minute(self.amount))?, store)?)
         };
         let counter = limiter(Algorithm::SlidingWindowCounter)?;
-        let log = limiter(Algorithm::SlidingWindowLog(LogSize::Modest))?;
+        let log = limiter(Algorithm::SlidingWindowLog(LogSize::Standard))?;
         let (mut by_counter, mut by_log) = (VecDeque::new(), VecDeque::new());
         for arrival in arrivals {
             clock.set(Micros::new(begin + arrival));

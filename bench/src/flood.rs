@@ -85,7 +85,7 @@ pub(crate) fn take(cap: u64, newcomers: u64) -> Result<Figures> {
     figures.note("max_bytes", stats.max_bytes as u64);
     figures.note("held", stats.keys as u64);
     figures.note("evicted", stats.evicted);
-    figures.note("unremembered", stats.unremembered);
+    figures.note("unremembered", stats.uncounted);
     figures.note("refused", refused);
     figures.note("still_refused", still_refused);
     figures.note("filling_ns", each(0));

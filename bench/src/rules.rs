@@ -29,7 +29,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
             let begun = Instant::now();
             let review = read(&text, Micros::EPOCH);
             let read = begun.elapsed();
-            ensure!(review.complaints.is_empty(), "{:?}", review.complaints.first());
+            ensure!(review.diagnostics.is_empty(), "{:?}", review.diagnostics.first());
             let Some(spec) = review.spec else { continue };
             let begun = Instant::now();
             set = Some(RuleSet::compile(&spec)?);
@@ -115,7 +115,7 @@ fn resolve(set: &RuleSet, size: usize, kind: usize, rounds: usize) -> Result<f64
             &CheckRequest { endpoint: path, ..CheckRequest::new("user:1234567") },
             || Micros::EPOCH,
         );
-        let (_, bound) = plan.bound(plan.cases()[0]);
+        let (_, bound) = plan.draws_of(plan.resolutions()[0]);
         let id = set.rules()[bound[0].rule as usize].id();
         ensure!((id == "default") == (kind == 4), "{path} is bound by {id}");
     }
@@ -125,7 +125,7 @@ fn resolve(set: &RuleSet, size: usize, kind: usize, rounds: usize) -> Result<f64
             plan.clear();
             let request = CheckRequest { endpoint: path, ..CheckRequest::new("user:1234567") };
             plan.add(black_box(set), Verb::Check, &request, || Micros::EPOCH);
-            ensure!(matches!(plan.cases(), [Resolution::Bound { .. }]), "a rule binds");
+            ensure!(matches!(plan.resolutions(), [Resolution::Limited { .. }]), "a rule binds");
         }
     }
     Ok(begun.elapsed().as_nanos() as f64 / (rounds * REQUESTS) as f64)

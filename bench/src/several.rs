@@ -33,7 +33,7 @@ impl Batch {
     fn check_batch(&self, keys: &[String], draws: &mut Draws) -> usize {
         draws.clear();
         for key in keys {
-            draws.begin();
+            draws.begin_group();
             draws.push(
                 key.into(),
                 Scope::default(),
@@ -43,7 +43,7 @@ impl Batch {
             );
         }
         self.single.limiter().store().draw_now(draws);
-        draws.all().iter().filter(|draw| draw.answer() != DrawOutcome::Refused).count()
+        draws.all().iter().filter(|draw| draw.outcome() != DrawOutcome::Denied).count()
     }
 }
 

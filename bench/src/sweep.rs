@@ -115,7 +115,7 @@ impl Stage {
         let limit = if number.is_multiple_of(2) { &self.soon } else { &self.late };
         self.store
             .take_now(key.into(), Scope::default(), limit, Amount::exactly(1), PermitId::default())
-            .answer()
+            .outcome()
     }
 
     fn fill(&self) {

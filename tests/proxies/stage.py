@@ -87,7 +87,7 @@ class Ratekeeper(Process):
         super().__init__(
             [program, "serve", "--http=127.0.0.1:0", "--rules=rules.yaml", *others, *arguments], folder
         )
-        said = lambda: re.search(r" listens on http://(\S+)", self.log.read_text())
+        said = lambda: re.search(r" listening on http://(\S+)", self.log.read_text())
         self.address = self.until(said)[1]
 
 

@@ -38,13 +38,13 @@ expected = {
     "ratekeeper_rules_last_load_successful": "gauge",
     "ratekeeper_rules_load_failures": "counter",
     "ratekeeper_rules_loads": "counter",
-    "ratekeeper_shared_cell_decisions": "counter",
+    "ratekeeper_sketch_decisions": "counter",
     "ratekeeper_start_time_seconds": "gauge",
-    "ratekeeper_unfinished_bodies_refused": "counter",
+    "ratekeeper_unfinished_bodies_rejected": "counter",
     "ratekeeper_unfinished_body_bytes": "gauge",
     "ratekeeper_unfinished_body_bytes_max": "gauge",
     "ratekeeper_unknown_tiers": "counter",
-    "ratekeeper_unremembered": "counter",
+    "ratekeeper_uncounted_checks": "counter",
 }
 found = {name: family.type for name, family in families.items()}
 assert found == expected, f"found {found}"

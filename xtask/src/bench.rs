@@ -1,6 +1,6 @@
 //! Runs one benchmark scenario.
 //!
-//! The benches are a workspace of their own, because they depend on the limiters they are compared with.
+//! The benchmarks are a separate workspace, because they depend on the limiters that they are compared with.
 
 use std::ffi::OsString;
 

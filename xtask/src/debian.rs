@@ -1,7 +1,7 @@
-//! Programs that come with Debian: installed by apt where the machine lacks them.
+//! Installs missing Debian packages with apt.
 //!
-//! These are the only things that a task puts outside `target/`. Where there is no apt, or no right to use it, the
-//! error names the package, which other systems have under much the same name.
+//! These are the only files that a task installs outside `target/`. Without apt, or without the rights to use it, the
+//! error names the package, which has a similar name on other systems.
 
 use std::{
     env,
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 
 use crate::tool::run;
 
-/// A program, and the package that has it in case it is missing.
+/// The path of a program, whose package is installed if it is missing.
 pub(crate) fn program(name: &str, package: &str) -> Result<PathBuf> {
     if let Some(found) = on_path(name) {
         return Ok(found);
@@ -22,7 +22,7 @@ pub(crate) fn program(name: &str, package: &str) -> Result<PathBuf> {
     on_path(name).with_context(|| format!("the package {package} has no program {name}"))
 }
 
-/// Installs packages. Those that are there already stay as they are.
+/// Installs packages; installed ones are not upgraded.
 pub(crate) fn install(packages: &[&str]) -> Result<()> {
     let names = packages.join(" ");
     println!("installing {names}");
@@ -30,13 +30,13 @@ pub(crate) fn install(packages: &[&str]) -> Result<()> {
         let mut command = Command::new("apt-get");
         run(command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()))
     };
-    // A fresh machine has no list of what there is.
+    // A fresh machine has no package lists.
     apt(&["update", "-qq"])
         .and_then(|()| apt(&[&["install", "-y", "-qq", "--no-install-recommends"], packages].concat()))
         .with_context(|| format!("cannot install {names}: install it by hand"))
 }
 
-/// Where a program is, if the machine has it.
+/// The path of a program on the `PATH`, or `None`.
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())

@@ -1,10 +1,9 @@
-//! The project's chores, run as `cargo xtask TASK`.
+//! The project's development tasks, run as `cargo xtask TASK`.
 //!
-//! Whatever a contributor or CI does beyond plain `cargo` is written down here, in Rust, once. Every task runs
-//! from the root of the workspace, builds below `target/`, and installs there the tools the machine lacks; what only Debian
-//! packages is installed by apt.
+//! Everything that a contributor or CI does beyond plain `cargo` is here, in Rust, once. Every task runs in the
+//! workspace root, builds below `target/`, and installs missing tools there; Debian packages are installed by apt.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a chore reports to the terminal it runs in")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task reports to the terminal")]
 
 mod api;
 mod bench;
@@ -27,47 +26,47 @@ use std::{env, ffi::OsString, path::Path, process::ExitCode};
 use anyhow::{Context, Result};
 use clap::Parser;
 
-/// The project's chores.
+/// Development tasks of the project.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask")]
 enum Task {
-    /// Check everything a change must keep true, stopping at the first thing that is not.
+    /// Run all checks, stopping at the first that fails.
     Test {
-        /// Only these steps, by the names that the table at the end has.
+        /// Run only these steps, named as in the table that a run prints at its end.
         steps: Vec<String>,
     },
-    /// Run one scenario of bench/; what follows its name is handed to it.
+    /// Run one benchmark scenario of bench/.
     Bench {
-        /// The scenario, as bench/ names it.
+        /// The scenario's name.
         name: String,
-        /// Its own arguments.
+        /// Arguments for the scenario.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<OsString>,
     },
     /// Generate the Rust code of the gRPC messages from proto/.
     Proto,
-    /// Install the servers that tests start, and print the variables by which a test finds them.
+    /// Install the servers that tests start, and print the environment variables that tests find them by.
     Servers,
-    /// Break ratekeeper-core in many small ways and list those that no test notices.
+    /// Mutate ratekeeper-core, and list the mutants that no test notices.
     Mutants,
-    /// Feed random input to the fuzz targets whose name contains TARGET.
+    /// Feed random input to the fuzz targets whose names contain TARGET.
     Fuzz {
-        /// All or part of the name of a test that draws its input from bolero.
+        /// All or part of the name of a bolero test.
         target: String,
-        /// How long to search each target.
+        /// How many seconds to fuzz each target.
         #[arg(default_value_t = 60)]
         seconds: u64,
     },
 }
 
 fn main() -> ExitCode {
-    perform(Task::parse()).unwrap_or_else(|error| {
+    run_task(Task::parse()).unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE
     })
 }
 
-fn perform(task: Task) -> Result<ExitCode> {
+fn run_task(task: Task) -> Result<ExitCode> {
     enter_workspace()?;
     match task {
         Task::Test { steps } => return test::run(&steps),

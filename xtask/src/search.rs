@@ -1,6 +1,6 @@
-//! Searches that take longer than a change should wait for: mutants and fuzzing.
+//! Searches that take too long for every change: mutation testing and fuzzing.
 //!
-//! Both only look for tests to write. What they find becomes a named case, which `cargo xtask test` then runs.
+//! Both only find missing tests. A finding becomes a named test case, which `cargo xtask test` then runs.
 
 use std::time::Duration;
 
@@ -8,22 +8,21 @@ use anyhow::Result;
 
 use crate::tool::{MUTANTS, NEXTEST, run};
 
-/// Lists the changes to the core that no test notices, and leaves the details in `target/mutants.out`.
+/// Lists the mutants of the core that no test notices, and writes details to `target/mutants.out`.
 pub(crate) fn mutants() -> Result<()> {
     let mut command = MUTANTS.command()?;
-    // Several hundred mutants: two at a time, built quickly rather than well, and each against a few cases of every
-    // property instead of all of them.
+    // Several hundred mutants: two at a time, built without optimisation, and with few cases of every property test.
     command.env("PROPTEST_CASES", "64");
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
     command.args(["--package", "ratekeeper-core", "--output", "target", "--jobs", "2", "--", "--lib"]);
     run(command.args(
-        ["laws", "scenarios", "traps", "limits", "calendar", "decisions"]
+        ["algorithms", "scenarios", "traps", "limits", "calendar", "decisions"]
             .iter()
             .flat_map(|name| ["--test", name]),
     ))
 }
 
-/// Runs the fuzz targets that match, each for `seconds`, instead of the second they get as a plain test.
+/// Runs the matching fuzz targets for `seconds` each, instead of the one second of a plain test run.
 pub(crate) fn fuzz(target: &str, seconds: u64) -> Result<()> {
     let search = Duration::from_secs(seconds).as_millis().to_string();
     let mut command = NEXTEST.command()?;

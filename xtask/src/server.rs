@@ -1,4 +1,4 @@
-//! A real server for other people's programs to talk to.
+//! A real server for third-party clients to talk to.
 
 use std::{
     env, fs,
@@ -11,30 +11,30 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::tool::{cargo, run};
 
-/// A debug build on ports of its own, killed when it is dropped.
+/// A running debug build on free ports, killed when this is dropped.
 pub(crate) struct DebugServer {
     child: Child,
-    places: ServerAddresses,
+    addresses: ServerAddresses,
     folder: PathBuf,
 }
 
-/// Where a server listens, as it says itself; empty where it does not.
+/// The addresses in a server's banner; empty for listeners that are off.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerAddresses {
-    /// The main port, as a URL.
+    /// The HTTP listener, as a URL.
     pub(crate) http: String,
-    /// The port that speaks gRPC, as a URL.
+    /// The gRPC listener, as a URL.
     pub(crate) grpc: String,
-    /// The port that speaks RESP: an address and a port.
+    /// The RESP listener, as `host:port`.
     pub(crate) resp: String,
-    /// The admin port, as a URL.
+    /// The admin listener, as a URL.
     pub(crate) admin: String,
-    /// What opens the admin port.
+    /// The admin token.
     pub(crate) token: String,
 }
 
 impl DebugServer {
-    /// Builds the program, and gives where it is.
+    /// Builds the program, and returns its path.
     pub(crate) fn build() -> Result<PathBuf> {
         run(cargo().args(["build", "--locked", "--package", "ratekeeper-cli"]))?;
         let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
@@ -42,8 +42,8 @@ impl DebugServer {
         Ok(env::current_dir()?.join(target).join("debug").join(name))
     }
 
-    /// Starts `serve` with these arguments, each port that they don't mention on whatever is free. Its log goes to a folder
-    /// of this name.
+    /// Starts `serve` with these arguments, with every other listener on a free port. Its log goes to
+    /// `target/tmp/NAME/log`.
     pub(crate) fn start(program: &Path, name: &str, arguments: &[&str]) -> Result<DebugServer> {
         let folder = env::current_dir()?.join("target/tmp").join(name);
         fs::create_dir_all(&folder)?;
@@ -54,31 +54,31 @@ impl DebugServer {
         }
         command.args(["serve", "--log-format", "json"]).args(arguments).stderr(log).stdout(Stdio::piped());
         let mut child = command.spawn().context("cannot start the server")?;
-        let output = child.stdout.take().context("its output is ours")?;
-        let mut server = DebugServer { child, places: ServerAddresses::default(), folder };
-        server.places = ServerAddresses::read(output)
+        let output = child.stdout.take().context("stdout is not piped")?;
+        let mut server = DebugServer { child, addresses: ServerAddresses::default(), folder };
+        server.addresses = ServerAddresses::read(output)
             .with_context(|| format!("the server did not start: see {}/log", server.folder.display()))?;
         Ok(server)
     }
 
-    /// Where it listens.
-    pub(crate) fn places(&self) -> &ServerAddresses {
-        &self.places
+    /// The addresses of its listeners.
+    pub(crate) fn addresses(&self) -> &ServerAddresses {
+        &self.addresses
     }
 
-    /// Where it logs, and where whoever asks it may leave things.
+    /// The folder of its log, which tests may also write to.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Kills it, without a chance to say goodbye, and fails if it broke anywhere on the way.
-    pub(crate) fn end(&mut self) -> Result<()> {
-        ensure!(self.child.try_wait()?.is_none(), "the server ended by itself");
+    /// Kills the server with SIGKILL. Fails if it had exited by itself or if its log contains a panic.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        ensure!(self.child.try_wait()?.is_none(), "the server exited by itself");
         self.child.kill()?;
         self.child.wait()?;
         let log = fs::read_to_string(self.folder.join("log"))?;
-        let broken = log.lines().find(|line| line.contains("panicked"));
-        ensure!(broken.is_none(), "the server panicked: {}", broken.unwrap_or_default());
+        let panic = log.lines().find(|line| line.contains("panicked"));
+        ensure!(panic.is_none(), "the server panicked: {}", panic.unwrap_or_default());
         Ok(())
     }
 }
@@ -91,13 +91,13 @@ impl Drop for DebugServer {
 }
 
 impl ServerAddresses {
-    /// Reads what a server says when it starts, as far as it tells where it listens.
+    /// Reads the addresses from the banner that a server prints when it starts.
     fn read(output: ChildStdout) -> Result<ServerAddresses> {
         let mut places = ServerAddresses::default();
         for line in BufReader::new(output).lines() {
             let line = line?;
             let url = line.split_whitespace().find(|word| word.contains("://")).unwrap_or_default();
-            if line.contains(" listens") {
+            if line.contains(" listening on ") {
                 places.http = url.to_owned();
             } else if line.starts_with("gRPC") {
                 places.grpc = url.to_owned();
@@ -111,6 +111,6 @@ impl ServerAddresses {
                 return Ok(places);
             }
         }
-        bail!("it ended before it had told where it listens")
+        bail!("the server exited before it printed its addresses")
     }
 }

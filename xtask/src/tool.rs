@@ -1,7 +1,7 @@
-//! The programs that tasks run: cargo, and the cargo subcommands the project needs.
+//! Cargo, and the cargo subcommands that tasks run.
 //!
-//! A subcommand found on the machine is used as it is. One that is missing is built from source into
-//! `target/tools/NAME-VERSION`: nothing outside the project changes, and a raised version is a new folder.
+//! An installed subcommand is used as it is. A missing one is built from source into `target/tools/NAME-VERSION`, so
+//! that nothing outside the project changes and a new version gets a new folder.
 
 use std::{
     env,
@@ -15,28 +15,28 @@ use anyhow::{Context, Result, ensure};
 
 use crate::debian::on_path;
 
-/// The cargo that is running this task, told to be quiet about its progress under CI.
+/// The cargo that runs this task, without progress output under CI.
 pub(crate) fn cargo() -> Command {
     let program = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    subdued(Command::new(program))
+    quiet_in_ci(Command::new(program))
 }
 
 /// Runs `command` to its end, and fails unless it succeeds.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let name = Path::new(command.get_program()).file_stem().unwrap_or_default().display().to_string();
     let status = command.status().with_context(|| format!("cannot start {name}"))?;
-    ensure!(status.success(), "{name} ended with {status}");
+    ensure!(status.success(), "{name} exited with {status}");
     Ok(())
 }
 
-/// A short name for what texts say, so that a folder that was made from others is not taken for one made from these.
+/// A hash of texts, so that a folder made from other texts is not reused.
 pub(crate) fn fingerprint(texts: &[&str]) -> String {
     let mut hasher = DefaultHasher::new();
     texts.hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
-/// Whether the task runs where no person is watching.
+/// Whether the task runs under CI.
 pub(crate) fn is_ci() -> bool {
     env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
 }
@@ -47,29 +47,29 @@ pub(crate) struct Tool {
     version: &'static str,
 }
 
-/// Checks licences, bans and sources of the dependencies.
+/// Checks licences, bans and sources of dependencies.
 pub(crate) const DENY: Tool = Tool { name: "deny", version: "0.20.2" };
 /// Runs each test in its own process.
 pub(crate) const NEXTEST: Tool = Tool { name: "nextest", version: "0.9.143" };
-/// Breaks code on purpose, to find what no test notices.
+/// Mutates code, to find changes that no test notices.
 pub(crate) const MUTANTS: Tool = Tool { name: "mutants", version: "27.1.0" };
 
 impl Tool {
-    /// The subcommand, ready for its arguments and installed first if need be.
+    /// A command for the subcommand, ready for arguments. Installs it if it is missing.
     pub(crate) fn command(&self) -> Result<Command> {
         let program = match on_path(&self.file_name()) {
             Some(found) => found,
-            None => self.installed()?,
+            None => self.ensure_installed()?,
         };
-        let mut command = subdued(Command::new(program));
-        // Cargo, too, names the subcommand again as its first argument.
+        let mut command = quiet_in_ci(Command::new(program));
+        // Like cargo, which passes the subcommand's name as the first argument.
         command.arg(self.name);
         Ok(command)
     }
 
-    fn installed(&self) -> Result<PathBuf> {
+    fn ensure_installed(&self) -> Result<PathBuf> {
         let root = Path::new("target/tools").join(format!("cargo-{}-{}", self.name, self.version));
-        // Absolute, because a relative program would be looked up in the folder the command is given.
+        // Absolute, because a relative program is resolved in the command's working directory.
         let program = env::current_dir()?.join(&root).join("bin").join(self.file_name());
         if !program.is_file() {
             self.install(&root)?;
@@ -77,7 +77,7 @@ impl Tool {
         Ok(program)
     }
 
-    /// Builds the tool without optimisation: it runs for seconds, so a quicker program never earns back a longer build.
+    /// Builds the tool without optimisation: it runs for seconds, so a faster tool does not make up for a longer build.
     fn install(&self, root: &Path) -> Result<()> {
         let package = format!("cargo-{}@{}", self.name, self.version);
         println!("installing {package}");
@@ -89,7 +89,7 @@ impl Tool {
     }
 }
 
-fn subdued(mut command: Command) -> Command {
+fn quiet_in_ci(mut command: Command) -> Command {
     if is_ci() {
         command
             .env("CARGO_TERM_COLOR", "never")

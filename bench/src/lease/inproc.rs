@@ -90,9 +90,9 @@ fn compare(run: &mut Run, redis: &Program, mix: Mix, quota: &str, effort: Effort
     let after = leased.counts().leases;
     run.say(format_args!(
         "of {} leased checks {} asked; {} refills",
-        after.granted + after.asked - before.granted - before.asked,
-        after.asked - before.asked,
-        after.refills - before.refills,
+        after.granted + after.misses - before.granted - before.misses,
+        after.misses - before.misses,
+        after.renewals - before.renewals,
     ));
     Ok(())
 }
@@ -115,7 +115,7 @@ fn warm_up(subject: &Asked<RedisStore>, keys: u64) -> Result<()> {
             keys::in_chunks(0, keys, |keys| _ = subject.check_all(keys, 1));
         }
         let after = store.counts().leases;
-        if (after.asked - before.asked) * WARM < after.granted - before.granted {
+        if (after.misses - before.misses) * WARM < after.granted - before.granted {
             return Ok(());
         }
         ensure!(begin.elapsed() < WARM_UP, "keys do not get warm: {:?}", store.counts());
@@ -144,10 +144,10 @@ impl<S: Store> Asked<S> {
             push(draws, key, self.limit, self.terms);
         }
         self.store.draw(draws).await;
-        match draws.failure(0..draws.all().len()) {
+        match draws.failure_in(0..draws.all().len()) {
             Some(_) => 0,
             None => {
-                draws.all().iter().filter(|draw| matches!(draw.answer(), DrawOutcome::Granted(_))).count()
+                draws.all().iter().filter(|draw| matches!(draw.outcome(), DrawOutcome::Granted(_))).count()
             }
         }
     }

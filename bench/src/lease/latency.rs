@@ -48,8 +48,8 @@ pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
             let after = nodes[0].counts();
             laps.push((
                 lap,
-                after.leases.asked - before.leases.asked,
-                after.leases.refills - before.leases.refills,
+                after.leases.misses - before.leases.misses,
+                after.leases.renewals - before.leases.renewals,
             ));
         }
         Ok((first, laps))

@@ -15,7 +15,7 @@ pub(crate) const LEASED: DrawOptions = DrawOptions {
     is_shadow: false,
     consistency: Consistency::Leased,
     on_failure: FailureMode::Closed,
-    deadline: None,
+    timeout_ms: None,
 };
 /// How long nodes may take to hear of each other.
 const MEETING: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ pub(crate) fn connect(runtime: &Runtime, url: &str, nodes: u32) -> Result<Vec<Ar
 
 /// Adds a request for one unit.
 pub(crate) fn push(draws: &mut Draws, key: &str, limit: Limit, terms: DrawOptions) {
-    draws.begin();
+    draws.begin_group();
     draws.push(KeyRef::from(key), Scope(0), limit, Op::Take(Amount::exactly(1)), PermitId::default());
-    draws.set_terms(terms);
+    draws.set_options(terms);
 }

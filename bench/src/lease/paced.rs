@@ -95,10 +95,10 @@ impl Paced {
         self.times.record(time.as_nanos() as u64);
         let failure = draws.group_failure(0);
         self.failure = self.failure.or(failure);
-        match (failure, draws.all()[0].answer()) {
+        match (failure, draws.all()[0].outcome()) {
             (Some(_), _) => self.failed += 1,
             (None, DrawOutcome::Granted(_)) => self.granted += 1,
-            (None, DrawOutcome::Refused | DrawOutcome::Spared) => self.refused += 1,
+            (None, DrawOutcome::Denied | DrawOutcome::WouldGrant) => self.refused += 1,
         }
     }
 

@@ -43,10 +43,10 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
     say(run, &lines);
     judge(run, "net false refusals", REFUSED, &lines, |_, row| Some(row.net.worst));
     judge(run, "gross false refusals below the limit, beyond exact ones", REFUSED, &lines, |case, row| {
-        (case.demand < 1.0).then_some(row.beyond.worst)
+        (case.demand < 1.0).then_some(row.gross_excess.worst)
     });
     judge(run, "asked by a node with 1000 requests a second", ASKED, &lines, |_, row| {
-        row.asked_by_busiest.map(|asked| asked.worst)
+        row.busiest_store_calls.map(|asked| asked.worst)
     });
     let cases = combined_cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
@@ -61,7 +61,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
 /// Shows cases; those of the same limits and costs stand together.
 fn say(run: &mut Run, lines: &[Line]) {
     let is_alike =
-        |one: &Line, other: &Line| one.0.limits() == other.0.limits() && one.0.most_cost == other.0.most_cost;
+        |one: &Line, other: &Line| one.0.limits() == other.0.limits() && one.0.max_cost == other.0.max_cost;
     for alike in lines.chunk_by(is_alike) {
         run.say(format_args!("\n{}", name(&alike[0].0)));
         run.say(table(alike));
@@ -72,7 +72,7 @@ fn say(run: &mut Run, lines: &[Line]) {
 fn name(case: &SimCase) -> String {
     let limits: Vec<_> = case.limits().iter().map(ToString::to_string).collect();
     let limits = limits.join(" and ");
-    if case.most_cost == 1 { limits } else { format!("{limits}, costs from 1 to {}", case.most_cost) }
+    if case.max_cost == 1 { limits } else { format!("{limits}, costs from 1 to {}", case.max_cost) }
 }
 
 /// Measures cases on all cores: nothing here is timed.
@@ -109,15 +109,15 @@ fn table(lines: &[Line]) -> Table {
         let asked = |of: fn(&CaseRow) -> Option<f64>| of(row).map_or_else(|| "-".to_owned(), percent);
         table.row([
             case.nodes.to_string(),
-            format!("{:.0} %", 100.0 * case.first),
+            format!("{:.0} %", 100.0 * case.first_node_share),
             format!("{}x", case.demand),
             percent(row.net.median),
             percent(row.net.worst),
             percent(row.gross.median),
             percent(row.gross.worst),
             percent(row.exact.median),
-            asked(|row| row.asked_by_busiest.map(|asked| asked.median)),
-            asked(|row| row.asked_by_busiest.map(|asked| asked.worst)),
+            asked(|row| row.busiest_store_calls.map(|asked| asked.median)),
+            asked(|row| row.busiest_store_calls.map(|asked| asked.worst)),
         ]);
     }
     table
@@ -131,7 +131,7 @@ fn judge(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&SimCas
     let all = met.len() + missed.len();
     run.say(format_args!("\n{what}: {} of {all} cases (bar: all < {}) {verdict}", met.len(), percent(bar)));
     for (case, figure) in missed {
-        let (first, figure) = (100.0 * case.first, percent(figure));
+        let (first, figure) = (100.0 * case.first_node_share, percent(figure));
         run.say(format_args!(
             "  {}, {} nodes, first gets {first:.0} %, {}x: {figure}",
             name(case),
@@ -150,10 +150,10 @@ fn crowds(run: &mut Run, seeds: u64) {
     let mut table = Table::new(1, ["limit of each", "net", "worst", "gross", "worst", "asked", "worst"]);
     let mut most: f64 = 0.0;
     for quota in ["1000/min", "100000/min"] {
-        let crowd = KeyPopulation { quota, keys, per_second, nodes: 4, warm, seconds: 20.0 };
+        let crowd = KeyPopulation { quota, keys, requests_per_second: per_second, nodes: 4, warm_up_seconds: warm, measured_seconds: 20.0 };
         let row = crowd.measure(seeds);
-        most = most.max(row.asked.worst);
-        let figures = [row.net, row.gross, row.asked];
+        most = most.max(row.store_calls.worst);
+        let figures = [row.net, row.gross, row.store_calls];
         let cells = figures.iter().flat_map(|figure| [percent(figure.median), percent(figure.worst)]);
         table.row([quota.to_owned()].into_iter().chain(cells).collect::<Vec<_>>());
     }

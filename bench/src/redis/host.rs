@@ -87,7 +87,7 @@ impl Host {
 /// A store there, on the runtime that this is called on.
 pub(crate) async fn store_at(url: &str) -> Result<RedisStore> {
     let StoreUrl::Redis(url) = url.parse()? else { bail!("Redis is not taken for Redis") };
-    let options = RedisOptions { patience: PATIENCE, ..RedisOptions::default() };
+    let options = RedisOptions { timeout: PATIENCE, ..RedisOptions::default() };
     let store = RedisStore::connect(&url, &options)?;
     ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", store.describe());
     Ok(store)

@@ -122,11 +122,11 @@ impl Asker {
         self.draws.clear();
         let act = Op::Take(Amount::exactly(1));
         self.draws.push(KeyRef::from(self.key.as_str()), Scope(0), self.limit, act, PermitId::default());
-        self.draws.set_terms(DrawOptions::EXACT);
+        self.draws.set_options(DrawOptions::EXACT);
         store.draw(&mut self.draws).await;
         match self.draws.group_failure(0) {
             Some(_) => None,
-            None => Some(matches!(self.draws.group(0)[0].answer(), DrawOutcome::Granted(_))),
+            None => Some(matches!(self.draws.group(0)[0].outcome(), DrawOutcome::Granted(_))),
         }
     }
 }

@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_server_tells_its_place_as_a_url() {
-        assert_eq!(place("ratekeeper 0.1.0 listens on http://127.0.0.1:80\n"), Some("127.0.0.1:80"));
+        assert_eq!(place("ratekeeper 0.1.0 listening on http://127.0.0.1:80\n"), Some("127.0.0.1:80"));
         assert_eq!(place("ratekeeper listens\nRESP: redis://[::1]:6380\nrules"), Some("[::1]:6380"));
         assert_eq!(place("ratekeeper listens\n"), None);
     }

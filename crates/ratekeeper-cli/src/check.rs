@@ -1,10 +1,10 @@
-//! `ratekeeper check`: asks a running server, and tells by its exit code.
+//! `ratekeeper check`: sends a check to a running server and reports the decision by its exit code.
 //!
-//! A script needs no more than that: 0 is allowed, 1 denied, 2 neither, because no server could be asked.
+//! Scripts need only the exit code: 0 is allowed, 1 is denied, and 2 means that there was no decision.
 
 mod client;
 
-use crate::print;
+use crate::print_to_stdout;
 use anyhow::{Context, Result, bail, ensure};
 use clap::builder::OsStringValueParser;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
@@ -19,101 +19,101 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where a server listens unless it was told otherwise.
-const NEAR: &str = "http://127.0.0.1:8080";
-/// How the process ends after a denial.
-const DENIED: u8 = 1;
-/// How it ends if nobody could say.
-const UNKNOWN: u8 = 2;
-/// The most bytes of a file with a token, as for servers.
-const MOST_TOKEN_BYTES: u64 = 4096;
+/// The default address of a server.
+const DEFAULT_SERVER: &str = "http://127.0.0.1:8080";
+/// The exit code of a denial.
+const EXIT_DENIED: u8 = 1;
+/// The exit code if there was no decision.
+const EXIT_ERROR: u8 = 2;
+/// The maximum size of a token file in bytes, as in the server.
+const MAX_TOKEN_BYTES: u64 = 4096;
 
 const EXAMPLES: &str = "\
 Examples:
   ratekeeper check alice
-      may alice go on? It takes one unit, as any check does
+      is alice allowed? Takes one unit, like any check
 
   ratekeeper check alice --cost 5 --endpoint /orders --method POST
-      may alice spend 5 on POST /orders?
+      is alice allowed to spend 5 units on POST /orders?
 
   ratekeeper check alice --peek
-      what would the answer be? It takes nothing
+      what would the decision be? Takes nothing
 
   ratekeeper check alice --json --server https://limits.example.com --ca ca.crt
-      ask a server elsewhere, over TLS, and print its answer as it came
+      check with a remote server over TLS, and print its response unchanged
 
   ratekeeper check backup --cost 1 && ./backup.sh
-      do it only if it is allowed
+      run the backup only if it is allowed
 
-The exit code is 0 if it is allowed, 1 if it is denied, 2 if there was no answer.";
+The exit code is 0 if allowed, 1 if denied, 2 if there was no decision.";
 
-/// Ask a running server whether a client may go on
+/// Ask a running server whether a request is allowed
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLES, after_help = "See --help for examples.")]
 struct CheckArgs {
-    /// Whom to ask for: what the server knows the client by
+    /// The client key
     #[arg(value_name = "KEY")]
     client_key: String,
 
-    /// What the client wants: a path, without its host
+    /// The request path, without the host
     #[arg(long, value_name = "PATH")]
     endpoint: Option<String>,
 
-    /// The HTTP method it wants it by, like POST
+    /// The HTTP method, like POST
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
 
-    /// The address it comes from
+    /// The client's IP address
     #[arg(long, value_name = "IP")]
     ip: Option<IpAddr>,
 
-    /// The tier it belongs to
+    /// The client's tier
     #[arg(long, value_name = "TIER")]
     tier: Option<String>,
 
-    /// Anything else that rules ask for; can be there several times
+    /// Another attribute that rules use; may be repeated
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = attribute)]
     attributes: Vec<(String, String)>,
 
-    /// How many units it takes
+    /// The number of units to take
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u32,
 
-    /// Only look: take nothing
+    /// Only peek: take nothing
     #[arg(long)]
     peek: bool,
 
-    /// Print the server's answer as it came, in JSON
+    /// Print the server's response unchanged, as JSON
     #[arg(long)]
     json: bool,
 
     #[command(flatten)]
-    reach: ServerArgs,
+    server_args: ServerArgs,
 }
 
-/// How the server is reached.
+/// How to reach the server.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Server")]
 struct ServerArgs {
-    /// The server to ask
-    #[arg(long, value_name = "URL", env = "RATEKEEPER_SERVER", default_value = NEAR, value_hint = ValueHint::Url)]
+    /// The URL of the server
+    #[arg(long, value_name = "URL", env = "RATEKEEPER_SERVER", default_value = DEFAULT_SERVER, value_hint = ValueHint::Url)]
     server: String,
 
-    /// The authorities to trust, in PEM [default: those the system trusts]
+    /// The CA certificates to trust, in PEM [default: those of the system]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     ca: Option<PathBuf>,
 
-    /// The certificate to show to the server, in PEM
+    /// The client certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "key", value_hint = ValueHint::FilePath)]
     cert: Option<PathBuf>,
 
-    /// The key of that certificate, in PEM
+    /// The private key of the client certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "cert", value_hint = ValueHint::FilePath)]
     key: Option<PathBuf>,
 
-    /// A file with nothing in it but the token that the server asks for
+    /// A file that contains only the server's API token
     ///
-    /// The token itself can also be in RATEKEEPER_API_TOKEN; there is no flag for it, because other users of the machine
+    /// The token can also be in RATEKEEPER_API_TOKEN. There is no flag for it, because other users of the machine can
     /// see the flags of a process.
     #[arg(long, value_name = "FILE", env = "RATEKEEPER_API_TOKEN_FILE", value_hint = ValueHint::FilePath)]
     #[arg(value_parser = OsStringValueParser::new())]
@@ -121,14 +121,14 @@ struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// The token to send, if there is one. An empty variable says nothing, as compose files leave them so.
+    /// The token to send. An empty variable counts as unset, since compose files leave variables empty.
     fn token(&self) -> Result<Option<String>> {
         let Some(path) = self.api_token_file.as_deref().filter(|path| !path.is_empty()) else {
             let token = std::env::var("RATEKEEPER_API_TOKEN").unwrap_or_default();
             return Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()));
         };
         let mut text = String::new();
-        let read = File::open(path).and_then(|file| file.take(MOST_TOKEN_BYTES).read_to_string(&mut text));
+        let read = File::open(path).and_then(|file| file.take(MAX_TOKEN_BYTES).read_to_string(&mut text));
         read.with_context(|| format!("cannot read the token in {}", Path::new(path).display()))?;
         Ok(Some(text.trim().to_owned()))
     }
@@ -139,44 +139,43 @@ pub(crate) fn command() -> Command {
     CheckArgs::augment_args(Command::new("check"))
 }
 
-/// Asks, prints the answer, and tells how the process ends.
+/// Sends the check, prints the decision, and returns the exit code.
 pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
-    let check = CheckArgs::from_arg_matches(matches).expect("the arguments are those of this command");
+    let check = CheckArgs::from_arg_matches(matches).expect("the arguments were parsed by this command");
     match check.run() {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => DENIED.into(),
-        Err(error) => crate::fail(&error, UNKNOWN),
+        Ok(false) => EXIT_DENIED.into(),
+        Err(error) => crate::fail(&error, EXIT_ERROR),
     }
 }
 
 impl CheckArgs {
-    /// Whether it is allowed.
+    /// Sends the check and returns whether it is allowed.
     fn run(&self) -> Result<bool> {
-        let server = ServerTarget::new(&self.reach)?;
-        let question = serde_json::to_vec(&self.question()?)?;
-        // However the server tells others of a denial, we read it from a decision.
+        let server = ServerTarget::new(&self.server_args)?;
+        let body = serde_json::to_vec(&self.request_body()?)?;
+        // A denial is read from the body, whatever status the server is configured to use for other clients.
         let path = if self.peek { "/v1/peek?deny_status=200" } else { "/v1/check?deny_status=200" };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.context("cannot start the network")?;
-        let reply = runtime.block_on(server.ask(path, question));
-        // A name server that was given up on may still be waited for, but not by us.
+        let runtime = runtime.context("cannot start the runtime")?;
+        let reply = runtime.block_on(server.post(path, body));
+        // A DNS lookup that timed out may still be running; don't wait for it.
         runtime.shutdown_background();
         let reply = reply?;
-        let answer =
-            DecisionJson::read(&reply).with_context(|| format!("cannot use the answer of {server}"))?;
+        let decision = DecisionJson::parse(&reply).with_context(|| format!("no decision from {server}"))?;
         if self.json {
-            print(&[reply.body.trim_ascii_end(), b"\n"].concat())?;
+            print_to_stdout(&[reply.body.trim_ascii_end(), b"\n"].concat())?;
         } else {
-            print(format!("{}\n", answer.tell(&self.client_key, self.peek)).as_bytes())?;
+            print_to_stdout(format!("{}\n", decision.describe(&self.client_key, self.peek)).as_bytes())?;
         }
-        Ok(answer.allowed)
+        Ok(decision.allowed)
     }
 
-    fn question(&self) -> Result<CheckJson<'_>> {
+    fn request_body(&self) -> Result<CheckJson<'_>> {
         let mut attributes = BTreeMap::new();
         for (name, value) in &self.attributes {
             let before = attributes.insert(name.as_str(), value.as_str());
-            ensure!(before.is_none(), "the attribute {name} is there twice: keep one of them");
+            ensure!(before.is_none(), "duplicate attribute {name}: keep one of them");
         }
         Ok(CheckJson {
             client_key: &self.client_key,
@@ -197,7 +196,7 @@ fn attribute(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A check on the wire.
+/// The body of a check request.
 #[derive(Serialize)]
 struct CheckJson<'a> {
     client_key: &'a str,
@@ -214,11 +213,11 @@ struct CheckJson<'a> {
     cost: u32,
 }
 
-/// What of a decision on the wire is told. There may be more in it.
+/// The fields of a decision that are printed. A response may have more.
 #[derive(Debug, Deserialize)]
 struct DecisionJson {
     allowed: bool,
-    /// Below zero if the server could not count and let it pass.
+    /// Negative if the server's store failed and the rule fails open.
     remaining: Option<i64>,
     /// In Unix seconds.
     reset_at: Option<i64>,
@@ -228,7 +227,7 @@ struct DecisionJson {
     limit: Option<serde_json::Value>,
 }
 
-/// An error on the wire.
+/// An error response.
 #[derive(Deserialize)]
 struct ErrorJson {
     error: ErrorDetailJson,
@@ -240,13 +239,15 @@ struct ErrorDetailJson {
 }
 
 impl DecisionJson {
-    /// Whatever its status, an answer that says whether it is allowed is a decision: a denial may have one of its own.
-    fn read(reply: &ServerReply) -> Result<DecisionJson> {
-        if let Ok(answer) = serde_json::from_slice(&reply.body) {
-            return Ok(answer);
+    /// Parses a response. A body with a decision counts whatever the status: denials may have a configured one.
+    fn parse(reply: &ServerReply) -> Result<DecisionJson> {
+        if let Ok(decision) = serde_json::from_slice(&reply.body) {
+            return Ok(decision);
         }
         match (reply.status, serde_json::from_slice::<ErrorJson>(&reply.body)) {
-            (401, _) => bail!("it asks for a token: name a file with it, with --api-token-file FILE"),
+            (401, _) => {
+                bail!("the server requires a token: pass a file that contains it with --api-token-file FILE")
+            }
             (429, _) => Ok(DecisionJson {
                 allowed: false,
                 remaining: None,
@@ -255,48 +256,48 @@ impl DecisionJson {
                 rule: None,
                 limit: None,
             }),
-            (status, Ok(body)) => bail!("it answers with status {status}: {}", shown(&body.error.message)),
-            (200, Err(_)) => bail!("it is no decision: is this a Ratekeeper?"),
-            (status, Err(_)) => bail!("it answers with status {status}: is this a Ratekeeper?"),
+            (status, Ok(body)) => bail!("status {status}: {}", sanitize(&body.error.message)),
+            (200, Err(_)) => bail!("the response is not a decision: is this a Ratekeeper server?"),
+            (status, Err(_)) => bail!("status {status}: is this a Ratekeeper server?"),
         }
     }
 
-    /// The answer in one line.
-    fn tell(&self, key: &str, is_peek: bool) -> String {
-        let mut told = match (self.allowed, is_peek) {
+    /// The decision in one line.
+    fn describe(&self, key: &str, is_peek: bool) -> String {
+        let mut line = match (self.allowed, is_peek) {
             (true, false) => "allowed",
             (true, true) => "would be allowed",
             (false, false) => "denied",
             (false, true) => "would be denied",
         }
         .to_owned();
-        let _ = write!(told, ": {}", shown(key));
+        let _ = write!(line, ": {}", sanitize(key));
         let _ = match (self.allowed, self.retry_after) {
-            (false, Some(seconds)) => write!(told, " can come back in {seconds} s"),
-            (false, None) => write!(told, " asks for what is never allowed"),
-            (true, _) => write!(told, " may go on"),
+            (false, Some(seconds)) => write!(line, ", retry in {seconds} s"),
+            (false, None) => write!(line, ", never allowed"),
+            (true, _) => Ok(()),
         };
         let _ = match self.remaining {
-            Some(left @ 0..) => write!(told, ", {left} left"),
-            Some(_) => write!(told, ", uncounted because the server's store is away"),
+            Some(remaining @ 0..) => write!(line, ", {remaining} remaining"),
+            Some(_) => write!(line, ", not counted: the server's store is unreachable"),
             None => Ok(()),
         };
         let reset_at = self.reset_at.filter(|seconds| *seconds > 0).map(jiff::Timestamp::from_second);
         if let Some(Ok(reset_at)) = reset_at {
-            let _ = write!(told, ", all back at {reset_at}");
+            let _ = write!(line, ", resets at {reset_at}");
         }
         for (name, value) in [("rule", &self.rule), ("limit", &self.limit)] {
             let _ = match value {
-                Some(serde_json::Value::String(text)) => write!(told, ", {name} {}", shown(text)),
-                Some(serde_json::Value::Number(number)) => write!(told, ", {name} {number}"),
+                Some(serde_json::Value::String(text)) => write!(line, ", {name} {}", sanitize(text)),
+                Some(serde_json::Value::Number(number)) => write!(line, ", {name} {number}"),
                 _ => Ok(()),
             };
         }
-        told
+        line
     }
 }
 
-/// Text from elsewhere, without what could move a terminal's cursor, and not too much of it.
-fn shown(text: &str) -> String {
+/// Text from the server for a terminal: control characters are replaced, and it is cut to 500 characters.
+fn sanitize(text: &str) -> String {
     text.chars().take(500).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

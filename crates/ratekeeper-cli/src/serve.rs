@@ -1,4 +1,4 @@
-//! `ratekeeper serve`: the gate behind all its doors.
+//! `ratekeeper serve`: runs the server with all its listeners.
 
 mod any_store;
 mod banner;
@@ -20,8 +20,8 @@ use ratekeeper::{Algorithm, Clock, Limit, RuleLimiter, SystemClock};
 use ratekeeper_server::rule_source::{self, RuleSource};
 use ratekeeper_server::tls::ListenerTls;
 use ratekeeper_server::{
-    AddressField, ApiOptions, BoundSocket, FieldProfile, ForwardOptions, ResetForm, ServerSetup, StatusCode,
-    Token, TrustedProxies,
+    AddressHeader, ApiOptions, BoundSocket, ForwardOptions, RateLimitHeaders, ResetForm, ServerSetup,
+    StatusCode, Token, TrustedProxies,
 };
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
@@ -35,10 +35,10 @@ use tokio::sync::{mpsc, oneshot};
 const EXAMPLES: &str = "\
 Examples:
   ratekeeper serve
-      100 requests a minute for each client key, on 127.0.0.1:8080
+      100 requests per minute for each client key, on 127.0.0.1:8080
 
   ratekeeper serve --rules limits.yaml
-      the rules in a file, such as
+      rules from a file, such as
           rules:
             - id: login
               match: {path: /login, method: POST}
@@ -48,96 +48,94 @@ Examples:
               match: {path: '/orders/{id}'}
               limits: [10/s, 1000/h]
           default: {limit: 100/min burst 20}
-      The file is followed: what changes in it is in force within a second.
-      `ratekeeper rules --help` tells how to check and explain one.
+      The file is watched: changes take effect within a second.
+      `ratekeeper rules --help` shows how to check and explain rule files.
 
   ratekeeper serve --http 0.0.0.0:9000
-      for other machines too, on port 9000
+      accept connections from other machines, on port 9000
 
   ratekeeper serve --config ratekeeper.yaml
-      all settings from a file; `ratekeeper serve --print-config > ratekeeper.yaml` makes one
+      settings from a file; `ratekeeper serve --print-config > ratekeeper.yaml` writes one
 
   curl -d '{\"client_key\":\"alice\",\"endpoint\":\"/orders/7\"}' \\
       http://127.0.0.1:8080/check
-      may alice go on? The answer is
+      is alice allowed? The response is
           {\"allowed\":true,\"remaining\":95,\"reset_at\":1700000003,\"retry_after\":null}
-      reset_at is when alice has everything back, in Unix seconds. retry_after is how many
-      seconds to wait after a denial; null if the request may go on, or asks for more than
-      the limit ever holds.
+      reset_at is when alice's full quota is available again, in Unix seconds. retry_after is
+      the number of seconds to wait after a denial; null if the request is allowed, or costs
+      more than the limit ever allows.
 
-SIGHUP has the rules and the certificates read again. Ctrl-C or SIGTERM finishes what has
-begun and stops; a second one stops at once.";
+SIGHUP reloads the rules and the certificates. Ctrl-C or SIGTERM finishes requests in flight
+and stops; a second one stops immediately.";
 
 /// The subcommand and its arguments.
 pub(crate) fn command() -> Command {
-    let command = Command::new("serve").about("Answer over HTTP, gRPC and RESP: may this client go on?");
+    let command = Command::new("serve").about("Run the server: answer checks over HTTP, gRPC and RESP");
     let command = command.after_long_help(EXAMPLES).after_help("See --help for examples.");
     Settings::add_to(command)
 }
 
-/// How long the end of the process waits for the log to be written.
+/// How long shutdown waits for the log to be written.
 const LOG_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the start waits for the greeting to be written.
-const GREETING_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long start-up waits for the banner to be written.
+const BANNER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Serves, or only says what it would serve with.
+/// Runs the server, or only prints its settings.
 pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
-    let begun = Settings::resolve(matches, &Environment::of_this_process()).map_err(Into::into);
-    let resolved = match begun.and_then(|resolved| print_config(matches, resolved)) {
+    let settings = Settings::resolve(matches, &Environment::current()).map_err(Into::into);
+    let resolved = match settings.and_then(|resolved| print_config(matches, resolved)) {
         Ok(Some(resolved)) => resolved,
         Ok(None) => return ExitCode::SUCCESS,
-        Err(error) => return crate::fail(&error, crate::FAILED),
+        Err(error) => return crate::fail(&error, crate::EXIT_FAILURE),
     };
     let log = match log_to_stderr(&resolved.settings) {
         Ok(log) => log,
-        Err(error) => return crate::fail(&error, crate::FAILED),
+        Err(error) => return crate::fail(&error, crate::EXIT_FAILURE),
     };
-    warn(&resolved);
-    let ended = run_server(resolved.settings, log.dropped());
-    if let Err(error) = &ended {
+    log_warnings(&resolved);
+    let outcome = run_server(resolved.settings, log.dropped());
+    if let Err(error) = &outcome {
         log.push(format!("error: {error:#}\n").as_bytes());
     }
     log.close(LOG_FLUSH_TIMEOUT);
-    if ended.is_ok() { ExitCode::SUCCESS } else { crate::FAILED.into() }
+    if outcome.is_ok() { ExitCode::SUCCESS } else { crate::EXIT_FAILURE.into() }
 }
 
-/// Prints the settings if that is all that was asked for, or passes them on.
+/// With `--print-config`, prints the settings and returns `None`; otherwise passes them on.
 fn print_config(matches: &ArgMatches, resolved: Resolved) -> Result<Option<Resolved>> {
     if !matches.get_flag("print-config") {
         return Ok(Some(resolved));
     }
     for warning in &resolved.warnings {
-        crate::complain(format_args!("warning: {warning}"));
+        crate::print_to_stderr(format_args!("warning: {warning}"));
     }
-    crate::print(resolved.print().as_bytes()).map(|()| None)
+    crate::print_to_stdout(resolved.print().as_bytes()).map(|()| None)
 }
 
 fn run_server(settings: Settings, dropped_log_lines: Arc<AtomicU64>) -> Result<()> {
     descriptors::raise_limit();
     let mut threads = tokio::runtime::Builder::new_multi_thread();
     let runtime = threads.worker_threads(settings.workers).enable_all().build();
-    runtime.context("cannot start threads")?.block_on(ServeArgs { settings, dropped_log_lines }.run())
+    runtime.context("cannot start the runtime")?.block_on(ServeArgs { settings, dropped_log_lines }.run())
 }
 
-/// Writes events to stderr from a thread of its own, so that a log that can't be written blocks no request.
+/// Logs to stderr from a separate thread, so that a blocked stderr blocks no request.
 fn log_to_stderr(settings: &Settings) -> Result<Output> {
-    let report =
-        |lines: u64| tracing::warn!(lines, "log lines dropped: the log could not be written in time");
-    let output =
-        Output::start("log", output::stderr(), report).context("cannot start a thread for the log")?;
+    let report = |lines: u64| tracing::warn!(lines, "log lines dropped: stderr was blocked or failed");
+    let output = Output::start("log", output::stderr(), report).context("cannot start the log thread")?;
     let log = tracing_subscriber::fmt().with_env_filter(settings.log.to_filter()).log_internal_errors(false);
     let log = log.with_writer(output.clone());
     match settings.log_format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
-    // The standard hook writes to stderr itself, and would block with it.
+    // The default hook writes to stderr directly, and would block with it.
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     Ok(output)
 }
 
-/// Says what is probably not as it was meant.
-fn warn(resolved: &Resolved) {
+/// Logs the warnings about the settings.
+fn log_warnings(resolved: &Resolved) {
     for warning in &resolved.warnings {
         tracing::warn!("{warning}");
     }
@@ -149,104 +147,103 @@ struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// Serves until a signal comes, and then to the end of what has begun.
+    /// Serves until a stop signal, then drains.
     async fn run(self) -> Result<()> {
         let settings = &self.settings;
         let clock = SystemClock::new();
-        let feed = RuleSource::new(settings.rules.clone(), settings.on_store_failure, clock.now());
-        let rules = self.rules(&clock)?;
+        let rule_source = RuleSource::new(settings.rules.clone(), settings.on_store_failure, clock.now());
+        let rules = self.load_rules(&clock)?;
         let store = AnyStore::open(settings).await?;
-        let mut signals = Signals::catch().context("cannot catch signals")?;
-        let (setup, greeting) = self.set_up(&rules, feed, store.words(settings)).await?;
-        let gate = RuleLimiter::new(rules, store, clock);
+        let mut signals = Signals::catch().context("cannot install signal handlers")?;
+        let (setup, banner) = self.build_setup(&rules, rule_source, store.describe(settings)).await?;
+        let limiter = RuleLimiter::new(rules, store, clock);
         if let Some(quota) = settings.emergency_limit {
-            let limit = Limit::new(Algorithm::TokenBucket, quota).context("emergency_limit can't be kept")?;
-            gate.emergency().switch_on(limit);
-            tracing::warn!(%quota, "the emergency limit is on, for every address");
+            let limit = Limit::new(Algorithm::TokenBucket, quota).context("invalid emergency_limit")?;
+            limiter.emergency().switch_on(limit);
+            tracing::warn!(%quota, "emergency limit enabled for every client address");
         }
-        // With nobody to read it, there is still somebody to serve.
-        let stdout = Output::start("greeting", output::stdout(), |_| ()).context("cannot start a thread")?;
-        stdout.push(greeting.to_string().as_bytes());
-        stdout.close(GREETING_TIMEOUT);
+        // A stdout that is not read must not keep the server from serving.
+        let stdout =
+            Output::start("banner", output::stdout(), |_| ()).context("cannot start the banner thread")?;
+        stdout.push(banner.to_string().as_bytes());
+        stdout.close(BANNER_TIMEOUT);
 
         let (stop, stopped) = oneshot::channel::<()>();
         let (reload, reloads) = mpsc::channel(1);
         let stopped = async { stopped.await.unwrap_or(()) };
-        let mut serving = tokio::spawn(ratekeeper_server::serve(gate, setup, reloads, stopped));
+        let mut serving = tokio::spawn(ratekeeper_server::serve(limiter, setup, reloads, stopped));
         loop {
             tokio::select! {
-                ended = &mut serving => return ended.context("the server broke down"),
+                outcome = &mut serving => return outcome.context("the server task failed"),
                 signal = signals.next() => match signal {
                     Signal::Stop => break,
-                    // If there is no room, somebody has asked already and is not served yet.
+                    // If the channel is full, a reload is pending already.
                     Signal::Reload => drop(reload.try_send(())),
                 },
             }
         }
-        tracing::info!("stopping: no one else is let in, requests that have begun are finished");
+        tracing::info!("shutting down: finishing requests in flight");
         drop(stop);
         tokio::select! {
-            ended = serving => ended.context("the server broke down"),
-            () = signals.stop() => bail!("stopped at once by a second signal"),
+            outcome = serving => outcome.context("the server task failed"),
+            () = signals.stop() => bail!("stopped by a second signal before requests in flight were finished"),
         }
     }
 
-    fn rules(&self, clock: &SystemClock) -> Result<RuleSet> {
+    fn load_rules(&self, clock: &SystemClock) -> Result<RuleSet> {
         match &self.settings.rules {
             Some(path) => Ok(rule_source::load(path, self.settings.on_store_failure, clock.now())?),
             None => Ok(rule_source::built_in(self.settings.on_store_failure)),
         }
     }
 
-    async fn set_up(
+    async fn build_setup(
         &self,
         rules: &RuleSet,
-        feed: RuleSource,
+        rule_source: RuleSource,
         store: String,
     ) -> Result<(ServerSetup, Banner)> {
         let settings = &self.settings;
-        let (token, fresh) = self.admin_token()?;
+        let (token, generated_token) = self.admin_token()?;
         let tls = match settings.tls_files() {
             Some(files) => Some(Arc::new(ListenerTls::load(&files)?)),
             None => None,
         };
-        let http = self.door(&settings.http, ListenerChoice::Http, tls.as_ref()).await?;
-        let grpc = self.door(&settings.grpc, ListenerChoice::Grpc, tls.as_ref()).await?;
-        let resp = self.door(&settings.resp, ListenerChoice::Resp, tls.as_ref()).await?;
-        let admin = self.door(&settings.admin, ListenerChoice::Admin, tls.as_ref()).await?;
+        let http = self.bind(&settings.http, ListenerChoice::Http, tls.as_ref()).await?;
+        let grpc = self.bind(&settings.grpc, ListenerChoice::Grpc, tls.as_ref()).await?;
+        let resp = self.bind(&settings.resp, ListenerChoice::Resp, tls.as_ref()).await?;
+        let admin = self.bind(&settings.admin, ListenerChoice::Admin, tls.as_ref()).await?;
         if [&http, &grpc, &resp, &admin].into_iter().all(Option::is_none) {
-            bail!(
-                "http, grpc, resp and admin are all off, so there is nothing to serve: leave one of them on"
-            );
+            bail!("http, grpc, resp and admin are all off: enable at least one listener");
         }
-        let token_for_api = match &settings.api_token_file {
+        let api_token = match &settings.api_token_file {
             Some(path) => Some(Token::read(path)?),
             None => settings.api_token.as_ref().map(|secret| Token::parse(secret.expose())).transpose()?,
         };
         for (address, _) in [&http, &grpc, &resp].into_iter().flatten() {
-            if !address.ip().is_loopback() && token_for_api.is_none() {
+            if !address.ip().is_loopback() && api_token.is_none() {
                 tracing::warn!(
-                    "whoever reaches {address} may use it all: keep strangers out, or set api_token_file"
+                    "listener {address} requires no token: restrict access to it, or set api_token_file"
                 );
             }
         }
-        let place = |door: &Option<(SocketAddr, BoundSocket)>| {
-            door.as_ref().map(|(address, door)| (*address, door.tls.is_some()))
+        let address_of = |bound: &Option<(SocketAddr, BoundSocket)>| {
+            bound.as_ref().map(|(address, socket)| (*address, socket.tls.is_some()))
         };
-        let places = ListenAddresses {
-            http: place(&http),
-            grpc: place(&grpc),
-            resp: place(&resp),
-            admin: place(&admin),
+        let addresses = ListenAddresses {
+            http: address_of(&http),
+            grpc: address_of(&grpc),
+            resp: address_of(&resp),
+            admin: address_of(&admin),
         };
-        let greeting = Banner::new(settings, rules, places, store, fresh);
+        let banner = Banner::new(settings, rules, addresses, store, generated_token);
         let setup = ServerSetup {
-            http: http.map(|(_, door)| door),
-            grpc: grpc.map(|(_, door)| door),
-            resp: resp.map(|(_, door)| door),
-            admin: admin.map(|(_, door)| (door, token)),
+            http: http.map(|(_, socket)| socket),
+            grpc: grpc.map(|(_, socket)| socket),
+            resp: resp.map(|(_, socket)| socket),
+            admin: admin.map(|(_, socket)| (socket, token)),
             api: ApiOptions {
-                fields: fields(settings),
+                headers: fields(settings),
                 deny_status: match settings.deny_status {
                     DenyStatus::Ok => StatusCode::OK,
                     DenyStatus::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
@@ -254,11 +251,11 @@ impl ServeArgs {
                 },
                 max_batch: settings.max_batch as usize,
                 max_body: usize::try_from(settings.max_body.0).unwrap_or(usize::MAX),
-                token: token_for_api,
+                token: api_token,
                 forward: forward(settings),
                 allowed_origins: settings.allowed_origins.0.clone(),
             },
-            feed,
+            rule_source,
             denials_per_second: settings.denial_log,
             max_connections: settings.max_connections as usize,
             max_open_files: descriptors::limit(),
@@ -267,10 +264,10 @@ impl ServeArgs {
             drain_timeout: settings.drain_timeout,
             dropped_log_lines: Arc::clone(&self.dropped_log_lines),
         };
-        Ok((setup, greeting))
+        Ok((setup, banner))
     }
 
-    /// The token of the admin port; if it was made just now, also in clear.
+    /// The token of the admin listener; if it was generated just now, also in plain text.
     fn admin_token(&self) -> Result<(Token, Option<String>)> {
         match (&self.settings.admin_token_file, &self.settings.admin_token) {
             (Some(path), _) => Ok((Token::read(path)?, None)),
@@ -282,7 +279,8 @@ impl ServeArgs {
         }
     }
 
-    async fn door(
+    /// Binds a listener. Returns `None` if it is off.
+    async fn bind(
         &self,
         listen: &Listen,
         listener: ListenerChoice,
@@ -299,14 +297,15 @@ impl ServeArgs {
             let advice = match error.kind() {
                 io::ErrorKind::AddrInUse => {
                     format!(
-                        "something else listens there: stop it, or choose another port, like {flag} {other}"
+                        "another process uses this port: stop it, or choose another port, like {flag} {other}"
                     )
                 }
                 io::ErrorKind::PermissionDenied => {
-                    "the system does not let you: choose a port above 1023".to_owned()
+                    "ports up to 1023 need privileges: choose a port above 1023".to_owned()
                 }
                 io::ErrorKind::AddrNotAvailable => {
-                    "this machine has no such address: use 127.0.0.1, or 0.0.0.0 for all it has".to_owned()
+                    "this machine has no such address: use 127.0.0.1, or 0.0.0.0 for all interfaces"
+                        .to_owned()
                 }
                 _ => format!("write an address and a port, like {other}"),
             };
@@ -319,21 +318,21 @@ impl ServeArgs {
 
 fn forward(settings: &Settings) -> ForwardOptions {
     let field = match settings.client_address {
-        ClientAddress::XForwardedFor => AddressField::XForwardedFor,
-        ClientAddress::XRealIp => AddressField::XRealIp,
-        ClientAddress::Forwarded => AddressField::Forwarded,
+        ClientAddress::XForwardedFor => AddressHeader::XForwardedFor,
+        ClientAddress::XRealIp => AddressHeader::XRealIp,
+        ClientAddress::Forwarded => AddressHeader::Forwarded,
     };
-    let proxies = TrustedProxies { networks: settings.trusted_proxies.0.clone(), field };
+    let proxies = TrustedProxies { networks: settings.trusted_proxies.0.clone(), header: field };
     ForwardOptions { keys: settings.forward_key.clone(), proxies }
 }
 
-fn fields(settings: &Settings) -> FieldProfile {
+fn fields(settings: &Settings) -> RateLimitHeaders {
     let has = |profile| settings.headers.0.contains(&profile);
     let reset = match settings.reset {
         Reset::Epoch => ResetForm::Epoch,
         Reset::Delta => ResetForm::Delta,
     };
-    FieldProfile {
+    RateLimitHeaders {
         legacy: has(HeaderProfile::XRateLimit).then_some(reset),
         ietf: has(HeaderProfile::Ietf),
         draft_7: has(HeaderProfile::Draft7),

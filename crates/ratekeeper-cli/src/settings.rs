@@ -1,11 +1,11 @@
-//! What the server is told, and by whom.
+//! The server's settings, and the origin of each.
 //!
-//! Everything that can be set stands in one table ([`table`]). A setting is said by its default, by a field of the
-//! config file, by an environment variable or by a flag; of several, the last of these wins. What came from where is
-//! remembered, so that `--print-config` and every complaint can say it. All that is wrong is told at once.
+//! All settings are defined in one table ([`table`]). A setting comes from its default, a field of the config file, an
+//! environment variable or a flag; later sources override earlier ones. The origin of each value is kept, so that
+//! `--print-config` and every diagnostic can name it. All errors are reported at once.
 //!
-//! The process is not asked for anything here: its variables, its cores and its terminal are handed in, so that a test
-//! can make them up.
+//! Nothing here reads the process directly: its variables, cores and terminal are passed in, so that tests can choose
+//! them.
 
 mod cross_checks;
 mod file;
@@ -30,91 +30,93 @@ use value::SettingValue;
 pub(crate) use table::Settings;
 pub(crate) use value::{ClientAddress, DenyStatus, HeaderProfile, Listen, ListenerChoice, LogFormat, Reset};
 
-/// What all our variables begin with.
+/// The prefix of all environment variables of Ratekeeper.
 const PREFIX: &str = "RATEKEEPER_";
-/// Variables that are ours but no setting's.
+/// Variables with that prefix that are not settings.
 const OTHER_VARIABLES: [&str; 2] = ["RATEKEEPER_CONFIG", "RATEKEEPER_SERVER"];
-/// The variable that says what is logged in programs like this one, and wins over our own.
-const USUAL_LOG: &str = "RUST_LOG";
+/// The conventional variable for the log filter, which overrides all others.
+const RUST_LOG: &str = "RUST_LOG";
 
-/// What of the process and the machine matters to settings.
+/// The parts of the process environment that settings depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Environment {
     /// The environment variables.
     pub(crate) variables: BTreeMap<String, String>,
-    /// How many threads can run at once.
+    /// The number of available cores.
     pub(crate) cores: usize,
-    /// Whether somebody reads the log as it is written.
-    pub(crate) has_reader: bool,
+    /// Whether stderr is a terminal.
+    pub(crate) stderr_is_terminal: bool,
 }
 
 impl Environment {
-    /// Those of this process.
-    pub(crate) fn of_this_process() -> Environment {
+    /// Reads the environment of this process.
+    pub(crate) fn current() -> Environment {
         let lossy = |text: &OsStr| text.to_string_lossy().into_owned();
         Environment {
             variables: std::env::vars_os().map(|(name, value)| (lossy(&name), lossy(&value))).collect(),
             cores: available_parallelism().map_or(1, Into::into),
-            has_reader: std::io::stderr().is_terminal(),
+            stderr_is_terminal: std::io::stderr().is_terminal(),
         }
     }
 
-    /// A variable's value. An empty one says nothing, as compose files and unit files leave them so.
+    /// The value of a variable. An empty one counts as unset, since compose and unit files leave variables empty.
     fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 }
 
-/// Settings that can be used, and what there is to say about them.
+/// Valid settings, their origins, and warnings about them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resolved {
     pub(crate) settings: Settings,
-    /// What is probably a mistake, but stops nobody.
+    /// Probable errors that do not prevent the start.
     pub(crate) warnings: Vec<String>,
-    said: Vec<Option<SourcedText>>,
+    values: Vec<Option<SourcedText>>,
 }
 
 impl Settings {
-    /// The command with a flag for every setting, and those that say where more settings are and show them all.
+    /// Adds a flag for every setting to the command, and the flags `--config` and `--print-config`.
     pub(crate) fn add_to(command: Command) -> Command {
         let config = Arg::new("config").long("config").value_name("FILE").value_hint(ValueHint::FilePath);
-        let config =
-            config.env("RATEKEEPER_CONFIG").hide_env_values(true).help("A file with settings, in YAML");
+        let config = config.env("RATEKEEPER_CONFIG").hide_env_values(true).help("A config file in YAML");
         let config = config.long_help(
-            "A file with settings, in YAML\n\nEvery flag below is also a field there, with _ for -, like max_keys: \
-             1_000_000. The environment wins over the file, and flags win over both. --print-config prints such a file.",
+            "A config file in YAML\n\nEvery flag below is also a field of the file, with _ for -, like max_keys: \
+             1_000_000. The environment overrides the file, and flags override both. --print-config prints such \
+             a file.",
         );
         let print = Arg::new("print-config").long("print-config").action(ArgAction::SetTrue);
-        let print = print.help("Print all settings and where each came from, as a config file, and stop");
+        let print = print.help("Print all settings with their origins, as a config file, and exit");
         let flags = TABLE.iter().filter(|setting| !setting.shape.is_secret).map(flag);
         command.arg(config).arg(print).args(flags)
     }
 
-    /// What the flags, the environment and the config file say together.
+    /// Resolves the settings from flags, environment and config file.
     ///
     /// # Errors
-    /// With all that is wrong with it.
+    /// Returns all errors in the settings.
     pub(crate) fn resolve(
         matches: &ArgMatches,
-        around: &Environment,
+        environment: &Environment,
     ) -> Result<Resolved, SettingDiagnostics> {
-        let config = config_path(matches, around);
-        let file = config.map(|(path, named)| file::FileFields::read(&path, &named)).unwrap_or_default();
-        let said: Vec<_> =
-            TABLE.iter().map(|setting| said_of(setting, matches, around, &file.said)).collect();
-        let mut reading = SettingsReader { next: TABLE.iter().zip(&said), complaints: file.complaints };
-        let settings = Settings::read(&mut reading);
-        let mut complaints = reading.complaints;
-        complaints.extend(cross_checks::complaints(&said));
+        let config = config_path(matches, environment);
+        let file = config.map(|(path, origin)| file::FileFields::read(&path, &origin)).unwrap_or_default();
+        let values: Vec<_> = TABLE
+            .iter()
+            .map(|setting| effective_value(setting, matches, environment, &file.values))
+            .collect();
+        let mut reader = SettingsReader { next: TABLE.iter().zip(&values), diagnostics: file.diagnostics };
+        let settings = Settings::read(&mut reader);
+        let mut diagnostics = reader.diagnostics;
+        diagnostics.extend(cross_checks::check_all(&values));
         match settings {
-            Some(settings) if complaints.is_empty() => {
-                Ok(Resolved { settings, warnings: warnings(around), said })
+            Some(settings) if diagnostics.is_empty() => {
+                Ok(Resolved { settings, warnings: warnings(environment), values })
             }
-            _ => Err(SettingDiagnostics(complaints)),
+            _ => Err(SettingDiagnostics(diagnostics)),
         }
     }
 
-    /// The files for TLS, if there are any.
+    /// The TLS files. Returns `None` if TLS is off.
     pub(crate) fn tls_files(&self) -> Option<ListenerTlsFiles> {
         let (cert, key) = self.tls_cert.clone().zip(self.tls_key.clone())?;
         Some(ListenerTlsFiles { cert, key, client_ca: self.tls_client_ca.clone() })
@@ -122,17 +124,21 @@ impl Settings {
 }
 
 impl Resolved {
-    /// All settings, each with where it came from. What is printed can be read as a config file.
+    /// Prints all settings with their origins, as a valid config file.
     pub(crate) fn print(&self) -> String {
-        print::print(&self.said)
+        print::print(&self.values)
     }
 
-    /// The settings that somebody set, and who.
+    /// The settings that were set explicitly, and their origins.
     #[cfg(test)]
-    pub(crate) fn set(&self) -> impl Iterator<Item = (&'static str, &SettingOrigin)> {
-        let said =
-            TABLE.iter().zip(&self.said).filter_map(|(setting, said)| Some((setting.name, said.as_ref()?)));
-        said.map(|(name, said)| (name, &said.origin)).filter(|(_, origin)| **origin != SettingOrigin::Default)
+    pub(crate) fn explicit(&self) -> impl Iterator<Item = (&'static str, &SettingOrigin)> {
+        let values = TABLE
+            .iter()
+            .zip(&self.values)
+            .filter_map(|(setting, value)| Some((setting.name, value.as_ref()?)));
+        values
+            .map(|(name, value)| (name, &value.origin))
+            .filter(|(_, origin)| **origin != SettingOrigin::Default)
     }
 }
 
@@ -142,9 +148,9 @@ fn flag(setting: &'static Setting) -> Arg {
         lines.collect::<Vec<_>>().split(|line| line.is_empty()).map(|lines| lines.join(" ")).collect();
     let note = match setting.fallback {
         DefaultValue::Text(_) => String::new(),
-        DefaultValue::Cores => "[default: as many as there are cores]".to_owned(),
-        DefaultValue::Reader => "[default: text if stderr is a terminal, else json]".to_owned(),
-        DefaultValue::Nothing(meaning) => format!("[default: {meaning}]"),
+        DefaultValue::Cores => "[default: number of cores]".to_owned(),
+        DefaultValue::Terminal => "[default: text if stderr is a terminal, else json]".to_owned(),
+        DefaultValue::Unset(meaning) => format!("[default: {meaning}]"),
     };
     let help = format!("{} {note}", paragraphs[0]);
     let long_help = format!("{}\n\n{note}", paragraphs.join("\n\n"));
@@ -155,17 +161,15 @@ fn flag(setting: &'static Setting) -> Arg {
         .long_help(long_help.trim_end().to_owned())
         .value_hint(setting.shape.hint);
     let arg = arg.value_parser(AnyText { choices: setting.shape.choices });
-    let arg = match setting.shape.is_list {
-        true => arg.action(ArgAction::Append),
-        false => arg.action(ArgAction::Set),
-    };
+    let arg = if setting.shape.is_list { arg.action(ArgAction::Append) } else { arg.action(ArgAction::Set) };
     match setting.fallback {
         DefaultValue::Text(text) => arg.default_value(text),
-        DefaultValue::Cores | DefaultValue::Reader | DefaultValue::Nothing(_) => arg,
+        DefaultValue::Cores | DefaultValue::Terminal | DefaultValue::Unset(_) => arg,
     }
 }
 
-/// Takes any text, and only tells of the choices: what is wrong is found later, all at once.
+/// Accepts any text and only lists the choices for help and completion: errors are collected and reported later, all at
+/// once.
 #[derive(Clone)]
 struct AnyText {
     choices: fn() -> Vec<PossibleValue>,
@@ -184,96 +188,100 @@ impl TypedValueParser for AnyText {
     }
 }
 
-/// The config file, and who named it.
-fn config_path(matches: &ArgMatches, around: &Environment) -> Option<(PathBuf, SettingOrigin)> {
-    let flag = from_flag(matches, "config").map(|path| (path, SettingOrigin::Flag("config".to_owned())));
+/// The path of the config file, and where it was set.
+fn config_path(matches: &ArgMatches, environment: &Environment) -> Option<(PathBuf, SettingOrigin)> {
+    let flag = flag_value(matches, "config").map(|path| (path, SettingOrigin::Flag("config".to_owned())));
     let variable = || {
-        let path = around.variable("RATEKEEPER_CONFIG")?;
+        let path = environment.variable("RATEKEEPER_CONFIG")?;
         Some((path.to_owned(), SettingOrigin::Variable("RATEKEEPER_CONFIG".to_owned())))
     };
     flag.or_else(variable).map(|(path, origin)| (PathBuf::from(path), origin))
 }
 
-/// What a flag says, if it is there. What clap found in the environment does not count: ours is handed in.
-fn from_flag(matches: &ArgMatches, id: &str) -> Option<String> {
+/// The value of a flag, if it was given. Values that clap read from the environment are ignored: variables are passed
+/// in.
+fn flag_value(matches: &ArgMatches, id: &str) -> Option<String> {
     let is_flag =
         matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine);
     let values = is_flag.then(|| matches.get_many::<String>(id)).flatten()?;
     Some(values.map(String::as_str).collect::<Vec<_>>().join(","))
 }
 
-/// What is in force for a setting, and who says so.
-fn said_of(
+/// The effective value of a setting, and its origin.
+fn effective_value(
     setting: &Setting,
     matches: &ArgMatches,
-    around: &Environment,
+    environment: &Environment,
     file: &[(&'static str, SourcedText)],
 ) -> Option<SourcedText> {
     let from_variable = |name: &str| {
-        let text = around.variable(name)?.trim().to_owned();
+        let text = environment.variable(name)?.trim().to_owned();
         Some(SourcedText { text, origin: SettingOrigin::Variable(name.to_owned()) })
     };
-    let usual = || (setting.name == "log").then(|| from_variable(USUAL_LOG)).flatten();
+    let usual = || (setting.name == "log").then(|| from_variable(RUST_LOG)).flatten();
     let flag = || {
-        let text = from_flag(matches, setting.name)?.trim().to_owned();
+        let text = flag_value(matches, setting.name)?.trim().to_owned();
         Some(SourcedText { text, origin: SettingOrigin::Flag(setting.flag()) })
     };
-    let field = || file.iter().find(|(name, _)| *name == setting.name).map(|(_, said)| said.clone());
+    let field = || file.iter().find(|(name, _)| *name == setting.name).map(|(_, value)| value.clone());
     usual()
         .or_else(flag)
         .or_else(|| from_variable(&setting.variable()))
         .or_else(field)
-        .or_else(|| default_of(setting, around))
+        .or_else(|| default_value(setting, environment))
 }
 
-fn default_of(setting: &Setting, around: &Environment) -> Option<SourcedText> {
+fn default_value(setting: &Setting, environment: &Environment) -> Option<SourcedText> {
     let text = match setting.fallback {
         DefaultValue::Text(text) => text.to_owned(),
-        // More cores than threads can be asked for are left idle.
+        // Cores beyond the maximum number of threads are left idle.
         DefaultValue::Cores => {
-            (around.cores as u64).clamp(*setting.range.start(), *setting.range.end()).to_string()
+            (environment.cores as u64).clamp(*setting.range.start(), *setting.range.end()).to_string()
         }
-        DefaultValue::Reader if around.has_reader => "text".to_owned(),
-        DefaultValue::Reader => "json".to_owned(),
-        DefaultValue::Nothing(_) => return None,
+        DefaultValue::Terminal if environment.stderr_is_terminal => "text".to_owned(),
+        DefaultValue::Terminal => "json".to_owned(),
+        DefaultValue::Unset(_) => return None,
     };
     Some(SourcedText { text, origin: SettingOrigin::Default })
 }
 
-/// Reads what was said, one setting after the other, and collects what is wrong.
+/// Parses the values in the order of the table and collects the errors.
 struct SettingsReader<I> {
     next: I,
-    complaints: Vec<SettingDiagnostic>,
+    diagnostics: Vec<SettingDiagnostic>,
 }
 
 impl<'a, I: Iterator<Item = (&'a Setting, &'a Option<SourcedText>)>> TextReader for SettingsReader<I> {
     fn next<T: SettingValue>(&mut self) -> Option<T> {
-        let (setting, said) = self.next.next().expect("settings are read in the order of the table");
-        let Some(said) = said else { return T::absent() };
-        let read = T::read(&said.text, &setting.range);
-        read.map_err(|wrong| self.complaints.push(SettingDiagnostic::new(said.origin.clone(), wrong))).ok()
+        let (setting, value) = self.next.next().expect("settings are read in the order of the table");
+        let Some(value) = value else { return T::absent() };
+        let read = T::read(&value.text, &setting.range);
+        read.map_err(|message| self.diagnostics.push(SettingDiagnostic::new(value.origin.clone(), message)))
+            .ok()
     }
 }
 
-/// Tells of variables that look like ours, but say nothing.
-fn warnings(around: &Environment) -> Vec<String> {
+/// Warns of variables with our prefix that are not known.
+fn warnings(environment: &Environment) -> Vec<String> {
     let known: Vec<_> =
         TABLE.iter().map(Setting::variable).chain(OTHER_VARIABLES.map(str::to_owned)).collect();
-    let strange = around
+    let unknown = environment
         .variables
         .keys()
         .filter(|name| name.starts_with(PREFIX) && !known.contains(name) && !is_from_kubernetes(name));
-    // What they all have in common would bring any two near to each other.
+    // The common prefix would make any two names similar.
     let short = |name: &str| name.trim_start_matches(PREFIX).to_owned();
     let names: Vec<_> = known.iter().map(|name| short(name)).collect();
     let warn = |name: &String| match nearest(&short(name), names.iter().map(String::as_str)) {
-        Some(near) => format!("unknown variable {name}: did you mean {PREFIX}{near}?"),
-        None => format!("unknown variable {name}: it says nothing to ratekeeper"),
+        Some(nearest_name) => {
+            format!("unknown environment variable {name}: did you mean {PREFIX}{nearest_name}?")
+        }
+        None => format!("unknown environment variable {name}: it is ignored"),
     };
-    strange.map(warn).collect()
+    unknown.map(warn).collect()
 }
 
-/// Whether Kubernetes sets this variable, in every pod, for a service whose name begins with `ratekeeper`.
+/// Whether Kubernetes sets this variable in every pod, for a service whose name begins with `ratekeeper`.
 fn is_from_kubernetes(name: &str) -> bool {
     name.contains("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
@@ -281,20 +289,21 @@ fn is_from_kubernetes(name: &str) -> bool {
         || name.contains("_PORT_")
 }
 
-/// Of `names`, the one that was probably meant: it differs in no more than a third of its letters.
+/// The name that was probably meant: it differs in at most a third of its letters. Returns `None` if no name is that
+/// similar.
 fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let distances = names.into_iter().map(|known| (strsim::damerau_levenshtein(name, known), known));
     distances.min().filter(|(distance, known)| distance * 3 <= known.len()).map(|(_, known)| known)
 }
 
-/// The text of a setting, and who wrote it.
+/// The text of a setting, and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SourcedText {
     text: String,
     origin: SettingOrigin,
 }
 
-/// Where the value of a setting came from.
+/// The origin of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SettingOrigin {
     Default,
@@ -322,33 +331,33 @@ impl fmt::Display for SettingOrigin {
     }
 }
 
-/// What is wrong with one setting, and what to write instead.
+/// An error in one setting, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SettingDiagnostic {
     origin: SettingOrigin,
-    wrong: String,
+    message: String,
 }
 
 impl SettingDiagnostic {
-    fn new(origin: SettingOrigin, wrong: impl Into<String>) -> SettingDiagnostic {
-        SettingDiagnostic { origin, wrong: wrong.into() }
+    fn new(origin: SettingOrigin, message: impl Into<String>) -> SettingDiagnostic {
+        SettingDiagnostic { origin, message: message.into() }
     }
 }
 
-/// Behind a place in a file, as compilers write it; a flag or a variable is named at the end.
+/// A place in a file comes first, as in compiler output; a flag or a variable is named at the end.
 impl fmt::Display for SettingDiagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SettingDiagnostic { origin, wrong } = self;
+        let SettingDiagnostic { origin, message } = self;
         match origin {
-            SettingOrigin::File { .. } => write!(f, "{origin}: {wrong}"),
+            SettingOrigin::File { .. } => write!(f, "{origin}: {message}"),
             SettingOrigin::Default | SettingOrigin::Variable(_) | SettingOrigin::Flag(_) => {
-                write!(f, "{wrong} (from {origin})")
+                write!(f, "{message} (from {origin})")
             }
         }
     }
 }
 
-/// All that is wrong with the settings, one a line.
+/// All errors in the settings, one per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SettingDiagnostics(Vec<SettingDiagnostic>);
 

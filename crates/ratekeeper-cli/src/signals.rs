@@ -1,8 +1,8 @@
-//! The signals that ask a process to stop, or to read its files again.
+//! Signals that stop the process or reload its files.
 
 use std::io;
 
-/// Ctrl-C, SIGTERM and SIGHUP, caught from the moment this is made.
+/// Handlers for Ctrl-C, SIGTERM and SIGHUP, installed from creation on.
 #[derive(Debug)]
 pub(crate) struct Signals {
     stop: Stop,
@@ -14,7 +14,7 @@ impl Signals {
         Ok(Signals { stop: Stop::catch()?, reload: Reload::catch()? })
     }
 
-    /// Whichever comes next.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> Signal {
         tokio::select! {
             () = self.stop.next() => Signal::Stop,
@@ -22,13 +22,13 @@ impl Signals {
         }
     }
 
-    /// The next that asks to stop.
+    /// Waits for the next stop signal.
     pub(crate) async fn stop(&mut self) {
         self.stop.next().await;
     }
 }
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     Stop,
@@ -88,7 +88,7 @@ impl Stop {
     }
 }
 
-/// Windows has no signal for it; files are followed all the same.
+/// Windows has no reload signal; changed files are detected all the same.
 #[cfg(windows)]
 #[derive(Debug)]
 struct Reload;

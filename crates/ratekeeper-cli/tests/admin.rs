@@ -1,6 +1,6 @@
-//! The admin port from outside: health, metrics, the emergency limit, and who may use them.
+//! The admin listener of the real binary: health, metrics, the emergency limit, and authorization.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{Http2, Server};
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
 #[test]
-fn health_is_told_to_everybody() {
+fn health_needs_no_token() {
     let server = Server::start(&[]);
     let mut client = server.connect_admin();
     for path in ["/livez", "/healthz"] {
@@ -25,13 +25,13 @@ fn health_is_told_to_everybody() {
     );
     let version = client.get("/version").json();
     assert_eq!(version, json!({"name": "ratekeeper", "version": env!("CARGO_PKG_VERSION")}));
-    // An orchestrator that speaks HTTP/2 hears the same.
+    // HTTP/2 gives the same answer.
     let mut http2 = Http2::connect(&server.admin_address);
     assert_eq!(http2.ask("GET", "/readyz", &[], "").body, ready.body);
 }
 
 #[test]
-fn what_reveals_or_changes_something_needs_the_token() {
+fn metrics_and_control_routes_need_the_token() {
     let server = Server::start(&[]);
     let mut client = server.connect_admin();
     let calls = [
@@ -52,7 +52,7 @@ fn what_reveals_or_changes_something_needs_the_token() {
         assert_eq!(answer.field("www-authenticate"), Some("Bearer"));
         assert_eq!(
             answer.body,
-            r#"{"error":{"code":"UNAUTHORIZED","message":"this needs the token: send it in the header Authorization: Bearer TOKEN"}}"#
+            r#"{"error":{"code":"UNAUTHORIZED","message":"missing or invalid token: send the header Authorization: Bearer TOKEN"}}"#
         );
         for authorization in [&wrong, &short, &basic, &server.token, "Bearer", "Bearer "] {
             let answer = client.ask(method, path, &[("Authorization", authorization)], body);
@@ -74,26 +74,26 @@ fn what_reveals_or_changes_something_needs_the_token() {
     }
     let store = server.admin("GET", "/v1/store", "").json();
     assert_eq!(store, json!({"store": "memory", "degraded": false}));
-    let lost = server.admin("GET", "/metricz", "");
-    assert_eq!(lost.status, 404);
+    let unknown = server.admin("GET", "/metricz", "");
+    assert_eq!(unknown.status, 404);
     assert!(
-        lost.body.contains(
-            "there are /livez, /readyz, /version, /metrics, /v1/emergency, /v1/store, /v1/explain and /v1/reload"
+        unknown.body.contains(
+            "use /livez, /readyz, /version, /metrics, /v1/emergency, /v1/store, /v1/explain or /v1/reload"
         ),
-        "{lost:?}"
+        "{unknown:?}"
     );
-    assert_eq!(server.admin("POST", "/check", ALICE).status, 404, "checks are asked for elsewhere");
+    assert_eq!(server.admin("POST", "/check", ALICE).status, 404, "the admin listener serves no checks");
 }
 
 #[test]
-fn the_token_may_be_ones_own_and_is_then_not_shown() {
+fn a_configured_token_is_used_and_not_shown() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
     fs::write(&path, "  my-own-token-0123456789\n").unwrap();
     let server = Server::start_in(folder, &["--admin-token-file", path.to_str().unwrap()]);
     assert_eq!(server.token, "");
-    assert!(!server.greeting.contains("my-own") && !server.log().contains("my-own"), "{}", server.greeting);
-    assert!(server.greeting.contains("curl -H 'Authorization: Bearer TOKEN'"), "{}", server.greeting);
+    assert!(!server.banner.contains("my-own") && !server.log().contains("my-own"), "{}", server.banner);
+    assert!(server.banner.contains("curl -H 'Authorization: Bearer TOKEN'"), "{}", server.banner);
     let bearer = [("Authorization", "Bearer my-own-token-0123456789")];
     assert_eq!(server.connect_admin().ask("GET", "/metrics", &bearer, "").status, 200);
     let folder = tempfile::tempdir().unwrap();
@@ -101,10 +101,10 @@ fn the_token_may_be_ones_own_and_is_then_not_shown() {
         Server::launch(folder, support::serve(&[]).env("RATEKEEPER_ADMIN_TOKEN", "my-own-token-0123456789"));
     assert_eq!(server.connect_admin().ask("GET", "/metrics", &bearer, "").status, 200);
     fs::write(server.folder().join("token"), "short").unwrap();
-    let said = support::failure(&["--admin-token-file", server.folder().join("token").to_str().unwrap()]);
+    let message = support::failure(&["--admin-token-file", server.folder().join("token").to_str().unwrap()]);
     assert!(
-        said.starts_with("error: the token has 5 characters, which can be guessed: use at least 16"),
-        "{said}"
+        message.starts_with("error: the token has 5 characters, which can be guessed: use at least 16"),
+        "{message}"
     );
 }
 
@@ -120,7 +120,7 @@ blacklist: [foe]
 ";
 
 #[test]
-fn metrics_count_what_was_done() {
+fn metrics_count_decisions() {
     let server = Server::with(RULES, &["--max-keys", "100000"]);
     let before = server.metrics();
     assert!(before.all_decisions().is_empty());
@@ -138,7 +138,7 @@ fn metrics_count_what_was_done() {
         &[r#"{"checks":[{"client_key":"friend"},{"client_key":"foe"},{"client_key":"carol","tier":"pro"}]}"#],
     );
     ask("/v1/check", &[r#"{"client_key":"dave","endpoint":"/log"}"#, r#"{"attributes":{"x":"y"}}"#]);
-    // These decide nothing.
+    // These make no decision.
     ask("/v1/peek", &[order]);
     ask("/v1/refund", &[r#"{"client_key":"bob","cost":1}"#]);
     assert_eq!(client.check("{}").status, 400);
@@ -164,7 +164,7 @@ fn metrics_count_what_was_done() {
         metrics.value(&format!("ratekeeper_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))),
         1.0
     );
-    // alice, bob, carol and dave under a key's limit, one address, and all that have neither key nor address.
+    // Keys: alice, bob, carol and dave, one address, and one for requests with neither key nor address.
     assert_eq!((metrics.value("ratekeeper_keys"), metrics.value("ratekeeper_log_entries")), (6.0, 1.0));
     assert!((90_000.0..=100_000.0).contains(&metrics.value("ratekeeper_keys_max")));
     assert_eq!(metrics.value("ratekeeper_connections{listener=\"http\"}"), 1.0);
@@ -178,8 +178,8 @@ fn metrics_count_what_was_done() {
         ("ratekeeper_evictions_total{cause=\"forgotten\"}", 0.0),
         ("ratekeeper_evictions_total{cause=\"moved\"}", 0.0),
         ("ratekeeper_evictions_total{cause=\"limit_dropped\"}", 0.0),
-        ("ratekeeper_shared_cell_decisions_total", 0.0),
-        ("ratekeeper_unremembered_total", 0.0),
+        ("ratekeeper_sketch_decisions_total", 0.0),
+        ("ratekeeper_uncounted_checks_total", 0.0),
         ("ratekeeper_limits_dropped_total", 0.0),
     ] {
         assert!(metrics.has(name) && metrics.value(name) == value, "{name} is {}", metrics.value(name));
@@ -192,7 +192,7 @@ fn metrics_count_what_was_done() {
 }
 
 #[test]
-fn no_client_is_in_the_metrics_however_many_there_are() {
+fn metrics_contain_no_client_data() {
     let server = Server::with_rules(RULES);
     let checks: Vec<_> = (0..2000)
         .map(|n| json!({"client_key": format!("sk_secret_{n}"), "endpoint": format!("/orders/{n}"), "tier": format!("t{n}"),
@@ -208,7 +208,7 @@ fn no_client_is_in_the_metrics_however_many_there_are() {
     assert!(answer.body.lines().count() < 150, "{}", answer.body);
 }
 
-/// Asks on behalf of a client at an address, and says whether it may go on and why.
+/// Checks a client at an address, and returns whether it is allowed and the reason.
 fn ask(server: &Server, key: &str, ip: Option<&str>) -> (bool, String) {
     let answer = server.decide(json!({"client_key": key, "ip": ip}).to_string()).json();
     (answer["allowed"].as_bool().unwrap(), answer["reason"].as_str().unwrap().to_owned())
@@ -219,24 +219,24 @@ fn is_limited(answer: &Value) -> bool {
 }
 
 #[test]
-fn the_emergency_limit_holds_for_each_address_before_all_else() {
+fn the_emergency_limit_applies_to_each_address_before_lists_and_rules() {
     let server = Server::with_rules(RULES);
-    let refused = (false, "emergency".to_owned());
+    let denied_by_emergency = (false, "emergency".to_owned());
     assert_eq!(server.admin("GET", "/v1/emergency", "").body, r#"{"on":false,"limit":null}"#);
     let on = server.admin("PUT", "/v1/emergency", r#"{"limit":"2/day"}"#);
     assert_eq!((on.status, on.body.as_str()), (200, r#"{"on":true,"limit":"2/day"}"#));
-    // Two for each address, whoever asks, even who is on the allow list.
+    // Two per address for every client, even one on the allow list.
     assert_eq!(ask(&server, "friend", Some("192.0.2.1")), (true, "allow_list".to_owned()));
     assert_eq!(ask(&server, "alice", Some("192.0.2.1")), (true, "limit".to_owned()));
-    assert_eq!(ask(&server, "friend", Some("192.0.2.1")), refused);
-    assert_eq!(ask(&server, "friend", Some("::ffff:192.0.2.1")), refused);
+    assert_eq!(ask(&server, "friend", Some("192.0.2.1")), denied_by_emergency);
+    assert_eq!(ask(&server, "friend", Some("::ffff:192.0.2.1")), denied_by_emergency);
     assert_eq!(ask(&server, "friend", Some("192.0.2.2")), (true, "allow_list".to_owned()));
-    // Where nobody tells the address, the key is counted.
+    // Without an address, the key is counted.
     assert_eq!(ask(&server, "friend", None), (true, "allow_list".to_owned()));
     assert_eq!(ask(&server, "friend", None), (true, "allow_list".to_owned()));
-    assert_eq!(ask(&server, "friend", None), refused);
+    assert_eq!(ask(&server, "friend", None), denied_by_emergency);
     assert_eq!(ask(&server, "bob", None), (true, "limit".to_owned()));
-    // What is refused takes nothing from the rules, and looking is not refused.
+    // A denied check takes nothing from the rules, and a peek is not denied.
     let left = server.post("/v1/peek", r#"{"client_key":"alice","ip":"192.0.2.1"}"#);
     assert_eq!((left.is_allowed(), left.number("remaining")), (true, 9));
 
@@ -265,58 +265,58 @@ fn the_emergency_limit_holds_for_each_address_before_all_else() {
     );
     assert!(
         server.connect_admin().get("/readyz").body.contains(r#""ready":true"#),
-        "it is ready all the same"
+        "an emergency limit does not affect readiness"
     );
     assert!(server.admin("GET", "/readyz", "").body.contains(r#""emergency_limit":"2/day""#));
     assert_eq!(server.admin("DELETE", "/v1/emergency", "").body, r#"{"on":false,"limit":null}"#);
     assert_eq!(ask(&server, "friend", Some("192.0.2.1")), (true, "allow_list".to_owned()));
     assert_eq!(server.metrics().value("ratekeeper_emergency_limit_on"), 0.0);
-    server.await_log("the emergency limit is on, for every address");
-    server.await_log("the emergency limit is off");
+    server.await_log("emergency limit enabled for every client address");
+    server.await_log("emergency limit disabled");
 }
 
 #[test]
-fn the_emergency_limit_can_be_on_from_the_start() {
+fn the_emergency_limit_can_be_set_at_start() {
     let server = Server::with(RULES, &["--emergency-limit", "1/day"]);
     assert!(is_limited(&server.admin("GET", "/v1/emergency", "").json()));
     assert_eq!(ask(&server, "friend", Some("192.0.2.1")), (true, "allow_list".to_owned()));
     assert_eq!(ask(&server, "friend", Some("192.0.2.1")), (false, "emergency".to_owned()));
-    // It can be loosened without being forgotten.
+    // Raising the limit keeps its counters.
     server.admin("PUT", "/v1/emergency", r#"{"limit":"100/day"}"#);
     assert_eq!(server.metrics().decisions("(emergency)", "denied"), 1.0);
     assert!(is_limited(&server.admin("GET", "/v1/emergency", "").json()));
 }
 
 #[test]
-fn an_emergency_limit_that_makes_no_sense_changes_nothing() {
+fn an_invalid_emergency_limit_changes_nothing() {
     let server = Server::with_rules(RULES);
-    for (body, said) in [
-        ("", "cannot set the emergency limit: EOF"),
+    for (body, message) in [
+        ("", "invalid emergency limit: EOF"),
         ("{}", "missing field `limit`"),
-        (r#"{"limit":"0/s"}"#, "an amount of 0 would refuse everything"),
-        (r#"{"limit":"fast"}"#, "write {\\\"limit\\\":\\\"10/s\\\"}, which holds for each address"),
+        (r#"{"limit":"0/s"}"#, "an amount of 0 would deny everything"),
+        (r#"{"limit":"fast"}"#, "send {\\\"limit\\\":\\\"10/s\\\"}, which applies to each address"),
         (r#"{"limit":"1/s","for":"1h"}"#, "unknown field `for`"),
         (r#"{"limit":5}"#, "invalid type"),
     ] {
         let answer = server.admin("PUT", "/v1/emergency", body);
         assert_eq!(answer.status, 400, "{body}");
-        assert!(answer.body.contains(said), "{body}: {}", answer.body);
+        assert!(answer.body.contains(message), "{body}: {}", answer.body);
     }
     let long = format!(r#"{{"limit":"{}"}}"#, "1".repeat(5000));
     assert_eq!(server.admin("PUT", "/v1/emergency", &long).status, 413);
     assert!(!is_limited(&server.admin("GET", "/v1/emergency", "").json()));
-    let said = support::failure(&["--emergency-limit", "0/s"]);
-    assert!(said.contains("(from --emergency-limit)"), "{said}");
+    let message = support::failure(&["--emergency-limit", "0/s"]);
+    assert!(message.contains("(from --emergency-limit)"), "{message}");
 }
 
 #[test]
-fn a_batch_is_charged_to_the_emergency_limit_once_and_only_if_it_can_be_read() {
+fn a_batch_is_charged_to_the_emergency_limit_once_and_only_if_it_is_valid() {
     let server = Server::with_rules(RULES);
     server.admin("PUT", "/v1/emergency", r#"{"limit":"4/day"}"#);
     let alice = json!({"client_key": "alice"});
     let bad = json!({"checks": [alice, alice, alice, {"client_key": 5}]}).to_string();
     assert_eq!(server.post("/v1/check/batch", bad).status, 400);
-    // The last is one of those that are not read quickly.
+    // The last check does not take the parser's fast path.
     let good = json!({"checks": [alice, alice, alice, {"client_key": "bob", "method": "GET"}]}).to_string();
     let results = server.post("/v1/check/batch", good).json()["results"].clone();
     assert!(results.as_array().unwrap().iter().all(|result| result["allowed"] == true), "{results}");

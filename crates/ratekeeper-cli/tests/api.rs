@@ -1,6 +1,6 @@
-//! The API from outside: what each path answers, batches, and who may ask.
+//! The HTTP API of the real binary: the answer of each path, batches, and authorization.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -11,10 +11,10 @@ use support::{Http2, Server};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
-/// So slow that no test lives to see a unit come back.
+/// So slow that no unit is refilled during a test.
 const TEN_A_DAY: &str = "default: {limit: 10/day}";
 
-/// What of an answer stays the same from day to day.
+/// The answer without `reset_at`, which depends on the time of day.
 fn without_times(mut answer: Value) -> Value {
     answer.as_object_mut().unwrap().remove("reset_at").unwrap();
     answer
@@ -74,11 +74,11 @@ fn a_full_check_says_which_rule_and_why() {
         "rule": null, "reason": "allow_list",
     });
     assert_eq!(decide(r#"{"client_key":"friend"}"#), nothing);
-    let mut refused = nothing;
-    refused["allowed"] = json!(false);
-    refused["remaining"] = json!(0);
-    refused["reason"] = json!("deny_list");
-    assert_eq!(decide(r#"{"client_key":"foe"}"#), refused);
+    let mut denied = nothing;
+    denied["allowed"] = json!(false);
+    denied["remaining"] = json!(0);
+    denied["reason"] = json!("deny_list");
+    assert_eq!(decide(r#"{"client_key":"foe"}"#), denied);
     let keyless = decide(r#"{"ip":"10.0.0.1"}"#);
     assert_eq!(
         (&keyless["rule"], &keyless["remaining"]),
@@ -88,7 +88,7 @@ fn a_full_check_says_which_rule_and_why() {
 }
 
 #[test]
-fn looking_takes_nothing_a_refund_gives_back_and_a_reset_forgets() {
+fn peek_takes_nothing_refund_returns_units_and_reset_clears_the_key() {
     let server = Server::with_rules(TEN_A_DAY);
     let mut client = server.connect();
     let mut left = |path: &str, cost: u32| {
@@ -103,7 +103,7 @@ fn looking_takes_nothing_a_refund_gives_back_and_a_reset_forgets() {
     assert_eq!(left("/v1/check", 0), (true, 2));
     assert_eq!(left("/v1/refund", 3), (true, 5));
     assert_eq!(left("/v1/check", 5), (true, 0));
-    assert_eq!(left("/v1/refund", 4_000_000_000), (true, 10), "never more than there was");
+    assert_eq!(left("/v1/refund", 4_000_000_000), (true, 10), "a refund never exceeds the limit");
     assert_eq!(left("/v1/check", 10), (true, 0));
     assert_eq!(left("/v1/reset", 1), (true, 10));
     assert_eq!(left("/v1/peek", 1), (true, 10));
@@ -133,7 +133,7 @@ default: {limits: [5/day, 100/day]}
     for _ in 0..3 {
         assert_eq!(ask("/v1/check", "10.0.0.1", 1), (false, "address".to_owned(), Some(0)));
     }
-    // Were it not so, those three would have taken all that alice had left.
+    // Otherwise those three denied checks would have used up alice's other limits.
     assert_eq!(ask("/v1/peek", "10.0.0.2", 3), (false, "address".to_owned(), Some(2)));
     assert_eq!(ask("/v1/check", "10.0.0.2", 2), (true, "address".to_owned(), Some(0)));
     assert_eq!(ask("/v1/peek", "10.0.0.3", 1), (true, "default".to_owned(), Some(1)));
@@ -156,12 +156,15 @@ fn the_checks_of_a_batch_are_answered_in_order() {
     let answer = server.post("/v1/check/batch", checks.to_string());
     assert_eq!(answer.status, 200);
     let results = answer.json()["results"].clone();
-    let told: Vec<_> =
+    let decisions: Vec<_> =
         results.as_array().unwrap().iter().map(|one| (&one["allowed"], &one["remaining"])).collect();
     let (yes, no) = (&json!(true), &json!(false));
     let numbers = [json!(2), json!(0), json!(1)];
     let [two, zero, one] = numbers.each_ref();
-    assert_eq!(told, [(yes, two), (yes, zero), (no, two), (no, zero), (yes, one), (yes, two), (no, zero)]);
+    assert_eq!(
+        decisions,
+        [(yes, two), (yes, zero), (no, two), (no, zero), (yes, one), (yes, two), (no, zero)]
+    );
     assert_eq!(results[1], {
         let single = server.post("/v1/peek", r#"{"client_key":"bob","cost":0}"#).json();
         json!({"reset_at": results[1]["reset_at"], "allowed": true, "remaining": 0, "retry_after": null,
@@ -177,7 +180,7 @@ fn batch(count: usize) -> String {
 }
 
 #[test]
-fn ten_thousand_checks_are_a_batch_and_one_more_is_too_many() {
+fn a_batch_has_at_most_ten_thousand_checks() {
     let server = Server::with_rules("default: {limit: 10_000/day}");
     let mut client = server.connect();
     let answer = client.post("/v1/check/batch", batch(10_001));
@@ -195,15 +198,15 @@ fn ten_thousand_checks_are_a_batch_and_one_more_is_too_many() {
             (&json!(true), Some(9_999 - index as u64))
         );
     }
-    assert!(!client.check(ALICE).is_allowed(), "the batch before was not charged, and this one was");
+    assert!(!client.check(ALICE).is_allowed(), "only the valid batch was charged");
 }
 
 #[test]
-fn a_batch_with_a_mistake_names_it_and_charges_nothing() {
+fn an_invalid_batch_names_the_check_and_charges_nothing() {
     let server = Server::with(TEN_A_DAY, &["--max-batch", "7", "--max-body", "2KiB"]);
     let good = r#"{"client_key":"alice"}"#;
     let cases = [
-        (r#"{"client_key":5}"#, "check 3: invalid type: integer `5`, expected client_key to be text"),
+        (r#"{"client_key":5}"#, "check 3: invalid type: integer `5`, expected client_key to be a string"),
         (r#"{"client_key":"a","cost":-1}"#, "check 3: invalid type: integer `-1`, expected cost to be"),
         (r#"{"client_key":"a","kost":1}"#, "check 3: unknown field `kost`"),
         (
@@ -211,19 +214,18 @@ fn a_batch_with_a_mistake_names_it_and_charges_nothing() {
             "check 3: invalid value: string \\\"nowhere\\\", expected ip",
         ),
         (r#"{"client_key":"a","client_key":"a"}"#, "check 3: duplicate field `client_key`"),
-        (r#"{"endpoint":"/x"}"#, "check 3: it does not say who asks: give client_key, or ip, or attributes"),
+        (r#"{"endpoint":"/x"}"#, "check 3: the check has no client: send client_key, ip or attributes"),
         (r#"["alice"]"#, "check 3: invalid type: sequence, expected a check to be an object"),
         ("null", "check 3: invalid type: null, expected a check to be an object"),
         ("", "check 3: expected value"),
     ];
     let mut client = server.connect();
-    for (check, said) in cases {
+    for (check, message) in cases {
         let answer =
             client.post("/v1/check/batch", format!(r#"{{"checks":[{good},{good},{good},{check},{good}]}}"#));
         assert_eq!(answer.status, 400, "{check}");
-        let begin =
-            r#"{"error":{"code":"BAD_REQUEST","message":"cannot read the batch, so none of it was decided: "#;
-        assert!(answer.body.starts_with(&format!("{begin}{said}")), "{check}: {answer:?}");
+        let begin = r#"{"error":{"code":"BAD_REQUEST","message":"invalid batch, no check was decided: "#;
+        assert!(answer.body.starts_with(&format!("{begin}{message}")), "{check}: {answer:?}");
     }
     for body in [
         "[]".to_owned(),
@@ -261,7 +263,7 @@ fn every_answer_is_the_same_over_http2() {
         ("GET", "/livez", ""),
         ("GET", "/openapi.json", ""),
     ];
-    // A time to come is a second further on if a second has passed.
+    // Timestamps may differ by a second between the two requests, so they are left out.
     let timeless = |text: &str| -> String {
         text.split_inclusive(|c: char| !c.is_ascii_digit()).filter(|part| part.len() < 10).collect()
     };
@@ -278,7 +280,7 @@ fn every_answer_is_the_same_over_http2() {
 }
 
 #[test]
-fn the_description_names_every_path_that_answers_and_no_other() {
+fn the_openapi_document_lists_exactly_the_paths_that_exist() {
     let server = Server::with_rules(TEN_A_DAY);
     let mut client = server.connect();
     let document = client.get("/openapi.json");
@@ -294,10 +296,10 @@ fn the_description_names_every_path_that_answers_and_no_other() {
                 ("post", false) => ALICE,
                 _ => "",
             };
-            let told = [("X-Forwarded-Method", "GET"), ("X-Forwarded-Uri", "/")];
-            let answer = client.ask(&method.to_uppercase(), path, &told, body);
+            let forwarded = [("X-Forwarded-Method", "GET"), ("X-Forwarded-Uri", "/")];
+            let answer = client.ask(&method.to_uppercase(), path, &forwarded, body);
             match operations.get(method) {
-                // Proxies ask with whatever they like.
+                // Proxies may use any method.
                 None if path == "/v1/forward-auth" => assert_eq!(answer.status, 200, "{method} {path}"),
                 Some(operation) => {
                     assert_eq!(answer.status, 200, "{method} {path}");
@@ -315,7 +317,7 @@ fn the_description_names_every_path_that_answers_and_no_other() {
             }
         }
     }
-    // What others in the field answer by, what is on the admin port, and what is no path here.
+    // Paths of other rate limiters, paths of the admin listener, and misspelled paths.
     for path in [
         "/",
         "/v1",
@@ -344,7 +346,7 @@ fn the_description_names_every_path_that_answers_and_no_other() {
 }
 
 #[test]
-fn with_a_token_only_those_who_know_it_may_ask() {
+fn a_configured_token_is_required() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
     fs::write(&path, "a-token-of-some-length\n").unwrap();
@@ -367,13 +369,13 @@ fn with_a_token_only_those_who_know_it_may_ask() {
             let answer = client.ask("POST", path, &[("Authorization", authorization)], ALICE);
             assert_eq!(answer.status, 401, "{path} {authorization:?}");
         }
-        // The admin token is another.
+        // The admin token is not valid here.
         let answer =
             client.ask("POST", path, &[("Authorization", &format!("Bearer {}", server.token))], ALICE);
         assert_eq!(answer.status, 401, "{path}");
     }
     assert_eq!(client.get("/openapi.json").status, 401);
-    assert_eq!(client.get("/livez").status, 200, "whoever watches over the server has no token");
+    assert_eq!(client.get("/livez").status, 200, "health checks need no token");
     for authorization in ["Bearer a-token-of-some-length", "bearer  a-token-of-some-length"] {
         let answer = client.ask("POST", "/check", &[("Authorization", authorization)], ALICE);
         assert_eq!(answer.status, 200);
@@ -384,7 +386,7 @@ fn with_a_token_only_those_who_know_it_may_ask() {
         &[("authorization", "Bearer a-token-of-some-length")],
         ALICE,
     );
-    assert_eq!(answer.number("remaining"), 7, "who was turned away was not charged");
+    assert_eq!(answer.number("remaining"), 7, "rejected requests are not charged");
     assert_eq!(
         server
             .connect_admin()
@@ -395,7 +397,7 @@ fn with_a_token_only_those_who_know_it_may_ask() {
 }
 
 #[test]
-fn no_web_page_of_another_site_can_post() {
+fn cross_site_posts_are_rejected() {
     let server = Server::start(&["--allowed-origins", "https://admin.example"]);
     let ask =
         |fields: &[(&str, &str)]| server.connect().ask("POST", "/check", fields, r#"{"client_key":"alice"}"#);
@@ -412,7 +414,7 @@ fn no_web_page_of_another_site_can_post() {
         assert_eq!(answer.status, expected, "{fields:?}: {answer:?}");
     }
     assert!(ask(&[("Origin", "https://evil.example")]).body.contains("allowed_origins"));
-    // `curl -d` says that it sends a form.
+    // `curl -d` sends the content type of a form.
     for fields in [
         &[form][..],
         &[("Origin", "http://test")],
@@ -422,7 +424,7 @@ fn no_web_page_of_another_site_can_post() {
     }
     let evil = [("Origin", "https://evil.example"), ("X-Forwarded-Method", "POST"), ("X-Forwarded-Uri", "/")];
     let proxy = server.connect().ask("GET", "/v1/forward-auth", &evil, "");
-    assert_eq!(proxy.status, 200, "a proxy hands on what its client sent: {proxy:?}");
+    assert_eq!(proxy.status, 200, "a proxy forwards its client's headers: {proxy:?}");
     let bearer = format!("Bearer {}", server.token);
     let admin = |method: &str, path: &str| {
         let fields = [("Authorization", &bearer[..]), ("Origin", "https://evil.example")];

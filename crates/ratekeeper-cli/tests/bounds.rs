@@ -1,7 +1,7 @@
-//! Clients that hold on to what a server has little of: files, connections to the admin port, and memory for bodies.
+//! Clients that occupy scarce resources: file descriptors, admin connections, and memory for request bodies.
 
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -14,15 +14,15 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::process::Command;
 use std::task::{Context, Poll};
-use support::{PATIENCE, Server, serve, within};
+use support::{Server, TIMEOUT, serve, within};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
-/// A server under a limit that the shell sets first.
-fn start_under(limit: &str, arguments: &[&str]) -> Server {
+/// Starts a server under a resource limit that the shell sets first.
+fn start_with_ulimit(limit: &str, arguments: &[&str]) -> Server {
     let serve = serve(arguments);
     let mut command = Command::new("/bin/sh");
     command
@@ -38,8 +38,8 @@ fn start_under(limit: &str, arguments: &[&str]) -> Server {
     Server::launch(tempfile::tempdir().unwrap(), &mut command)
 }
 
-/// Clients that connect, or wait until they are let in, and say nothing until this is dropped.
-fn idle(address: &str, count: usize) -> Runtime {
+/// Opens connections, or waits for them to be accepted, and sends nothing until the returned runtime is dropped.
+fn open_idle_connections(address: &str, count: usize) -> Runtime {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for _ in 0..count {
         let address = address.to_owned();
@@ -53,45 +53,45 @@ fn idle(address: &str, count: usize) -> Runtime {
 }
 
 #[test]
-fn idle_connections_to_one_listener_leave_files_for_the_others() {
-    let server = start_under("ulimit -n 256", &["--log-format", "json"]);
+fn idle_connections_to_one_listener_leave_descriptors_for_the_others() {
+    let server = start_with_ulimit("ulimit -n 256", &["--log-format", "json"]);
     let metrics = server.metrics();
     assert_eq!(metrics.value("ratekeeper_open_files_max"), 256.0);
     let most = metrics.value("ratekeeper_connections_max{listener=\"resp\"}");
     assert!((1.0..100.0).contains(&most), "{most}");
-    let idle = idle(&server.resp_address, 300);
-    within(PATIENCE, "as many are let in as may be", || {
+    let idle = open_idle_connections(&server.resp_address, 300);
+    within(TIMEOUT, "the connection limit is reached", || {
         (server.metrics().value("ratekeeper_connections{listener=\"resp\"}") == most).then_some(())
     });
     assert!(server.check(ALICE).is_allowed());
     assert_eq!(server.connect().get("/livez").status, 200);
     assert_eq!(server.connect_admin().get("/livez").status, 200);
     let ready = server.connect_admin().get("/readyz");
-    let told = "at most 256 files may be open";
+    let warning = "the open-file limit is 256";
     assert!(
-        ready.status == 200 && ready.json()["connections"].as_str().unwrap().starts_with(told),
+        ready.status == 200 && ready.json()["connections"].as_str().unwrap().starts_with(warning),
         "{ready:?}"
     );
-    server.await_log(told);
+    server.await_log(warning);
     assert!(!server.log().contains("cannot accept"), "{}", server.log());
     drop(idle);
 }
 
 #[test]
-fn a_soft_limit_on_open_files_is_raised_to_the_hard_one() {
-    let server = start_under("ulimit -Sn 256", &["--max-connections", "10"]);
+fn the_soft_open_file_limit_is_raised_to_the_hard_limit() {
+    let server = start_with_ulimit("ulimit -Sn 256", &["--max-connections", "10"]);
     assert!(server.metrics().value("ratekeeper_open_files_max") > 256.0);
     assert_eq!(server.metrics().value("ratekeeper_connections_max{listener=\"http\"}"), 10.0);
     assert!(!server.connect_admin().get("/readyz").body.contains("connections"));
 }
 
 #[test]
-fn health_is_told_while_idle_connections_fill_the_admin_port() {
+fn health_is_served_while_idle_connections_fill_the_admin_listener() {
     let server = Server::start(&[]);
     let mut asking = server.connect_admin();
     assert_eq!(asking.get("/livez").status, 200);
-    let idle = idle(&server.admin_address, 400);
-    within(PATIENCE, "more have come than may be there", || {
+    let idle = open_idle_connections(&server.admin_address, 400);
+    within(TIMEOUT, "idle connections are closed", || {
         (server.metrics().value("ratekeeper_idle_connections_closed_total") >= 100.0).then_some(())
     });
     for path in ["/livez", "/readyz"] {
@@ -103,10 +103,10 @@ fn health_is_told_while_idle_connections_fill_the_admin_port() {
     drop(idle);
 }
 
-/// A body of which some comes and the rest does not.
-struct Unfinished(Option<Bytes>);
+/// A request body that sends its first part and never ends.
+struct UnfinishedBody(Option<Bytes>);
 
-impl Body for Unfinished {
+impl Body for UnfinishedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -123,15 +123,15 @@ fn unfinished_bodies_share_one_budget() {
     let budget = 4 << 20;
     let server = Server::start(&["--max-unfinished-bodies", "4MiB"]);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let refused = runtime.block_on(async {
+    let rejected = runtime.block_on(async {
         let stream = TcpStream::connect(&server.address).await.unwrap();
         let (sender, connection) =
-            handshake::<_, _, Unfinished>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+            handshake::<_, _, UnfinishedBody>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         let mut asking = JoinSet::new();
-        // Twice as much as there is room for, on one connection.
+        // Twice the budget, on one connection.
         for _ in 0..128 {
-            let body = Unfinished(Some(Bytes::from(vec![b' '; 60_000])));
+            let body = UnfinishedBody(Some(Bytes::from(vec![b' '; 60_000])));
             let request = Request::post("http://test/check").body(body).unwrap();
             let mut sender = sender.clone();
             asking.spawn(async move {
@@ -140,19 +140,19 @@ fn unfinished_bodies_share_one_budget() {
                 (status, answer.into_body().collect().await.unwrap().to_bytes())
             });
         }
-        // The others are still waited for.
-        let (status, said) = asking.join_next().await.unwrap().unwrap();
-        assert_eq!(status, 503, "{said:?}");
+        // The first response is an error; the other requests are still pending.
+        let (status, body) = asking.join_next().await.unwrap().unwrap();
+        assert_eq!(status, 503, "{body:?}");
         let metrics = server.metrics();
         assert_eq!(metrics.value("ratekeeper_unfinished_body_bytes_max"), f64::from(budget));
         let held = metrics.value("ratekeeper_unfinished_body_bytes");
         assert!((1.0..=f64::from(budget)).contains(&held), "{held}");
-        assert!(server.check(ALICE).is_allowed(), "what comes in one piece needs none of it");
-        metrics.value("ratekeeper_unfinished_bodies_refused_total")
+        assert!(server.check(ALICE).is_allowed(), "a body that arrives at once needs no budget");
+        metrics.value("ratekeeper_unfinished_bodies_rejected_total")
     });
-    assert!(refused >= 1.0, "{refused}");
+    assert!(rejected >= 1.0, "{rejected}");
     drop(runtime);
-    within(PATIENCE, "what they took is given back", || {
+    within(TIMEOUT, "the budget is released", || {
         (server.metrics().value("ratekeeper_unfinished_body_bytes") == 0.0).then_some(())
     });
 }

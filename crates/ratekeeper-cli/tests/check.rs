@@ -1,6 +1,6 @@
-//! `ratekeeper check` from outside: the real binary against servers that say what the test has them say.
+//! `ratekeeper check`: the real binary against servers with scripted responses.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use support::{Certificates, Told};
+use support::{Certificates, CommandOutput};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const ALLOWED: &str = r#"{"allowed":true,"remaining":99,"reset_at":1700000001,"retry_after":null}"#;
@@ -21,11 +21,11 @@ fn command(arguments: &[&str]) -> Command {
     support::ratekeeper(&[&["check"], arguments].concat())
 }
 
-fn told(mut command: Command) -> Told {
-    support::told(&mut command)
+fn run(mut command: Command) -> CommandOutput {
+    support::run(&mut command)
 }
 
-/// A server for one request, which it gives back: its first line, and its body.
+/// Starts a server for one request. Its thread returns the request line and the body.
 fn serve_once(reply: String) -> (SocketAddr, JoinHandle<(String, String)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -33,20 +33,20 @@ fn serve_once(reply: String) -> (SocketAddr, JoinHandle<(String, String)>) {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let request = read_request(&mut stream);
-        // A client that has heard enough may be gone before it has heard everything.
+        // The client may close the connection before it has read the whole reply.
         let _ = stream.write_all(reply.as_bytes());
         request
     });
     (address, serving)
 }
 
-/// Waits for a server that has been asked. One that nobody asked would wait for ever, so it is woken.
+/// Waits for the server thread. A connection is opened first, because a server without a client would wait forever.
 fn finish<T>(address: SocketAddr, serving: JoinHandle<T>) -> T {
     drop(TcpStream::connect(address));
     serving.join().unwrap()
 }
 
-/// Reads to the end of a head, and gives it in lower case.
+/// Reads a request head and returns it in lower case.
 fn read_head(reader: &mut impl BufRead) -> String {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -73,66 +73,69 @@ fn http(status: u16, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status} X\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
 }
 
-/// Checks against a server that answers so, and gives what was told and asked.
-fn check(arguments: &[&str], reply: String) -> (Told, (String, String)) {
+/// Runs `ratekeeper check` against a server with this reply. Returns the command's output and the request.
+fn check(arguments: &[&str], reply: String) -> (CommandOutput, (String, String)) {
     let (address, serving) = serve_once(reply);
     let url = format!("http://{address}");
-    let told = told(command(&[&["--server", &url], arguments].concat()));
-    (told, finish(address, serving))
+    let output = run(command(&[&["--server", &url], arguments].concat()));
+    (output, finish(address, serving))
 }
 
 #[track_caller]
-fn answered(arguments: &[&str], reply: String, code: i32, line: &str) {
-    let (told, _) = check(arguments, reply);
-    assert_eq!(told, Told { code: Some(code), stdout: format!("{line}\n"), stderr: String::new() });
+fn assert_prints(arguments: &[&str], reply: String, code: i32, line: &str) {
+    let (output, _) = check(arguments, reply);
+    assert_eq!(
+        output,
+        CommandOutput { code: Some(code), stdout: format!("{line}\n"), stderr: String::new() }
+    );
 }
 
 #[test]
-fn an_answer_is_one_line_and_an_exit_code() {
+fn a_decision_is_printed_as_one_line_with_an_exit_code() {
     let ok = |body: &str| http(200, "", body);
-    answered(
-        &["alice"],
-        ok(ALLOWED),
-        0,
-        "allowed: alice may go on, 99 left, all back at 2023-11-14T22:13:21Z",
-    );
-    answered(
+    assert_prints(&["alice"], ok(ALLOWED), 0, "allowed: alice, 99 remaining, resets at 2023-11-14T22:13:21Z");
+    assert_prints(
         &["alice"],
         ok(
             r#"{"allowed":false,"remaining":0,"reset_at":1700000061,"retry_after":2,"rule":"per-key","limit":100,"x":{}}"#,
         ),
         1,
-        "denied: alice can come back in 2 s, 0 left, all back at 2023-11-14T22:14:21Z, rule per-key, limit 100",
+        "denied: alice, retry in 2 s, 0 remaining, resets at 2023-11-14T22:14:21Z, rule per-key, limit 100",
     );
-    answered(
+    assert_prints(
         &["alice", "--cost", "101"],
         ok(r#"{"allowed":false,"remaining":100,"reset_at":0,"retry_after":null,"rule":null}"#),
         1,
-        "denied: alice asks for what is never allowed, 100 left",
+        "denied: alice, never allowed, 100 remaining",
     );
-    answered(
+    assert_prints(
         &["alice", "--peek"],
         ok(r#"{"allowed":true,"remaining":-1,"reset_at":null,"retry_after":null}"#),
         0,
-        "would be allowed: alice may go on, uncounted because the server's store is away",
+        "would be allowed: alice, not counted: the server's store is unreachable",
     );
-    // A denial may have a status of its own, and then a body of its own.
+    // A denial may have another status, and then another body.
     let denied = r#"{"allowed":false,"remaining":0,"reset_at":0,"retry_after":7}"#;
-    answered(&["a", "--peek"], http(403, "", denied), 1, "would be denied: a can come back in 7 s, 0 left");
+    assert_prints(
+        &["a", "--peek"],
+        http(403, "", denied),
+        1,
+        "would be denied: a, retry in 7 s, 0 remaining",
+    );
     let problem = http(429, "Retry-After: 9\r\n", r#"{"error":{"message":"too many"}}"#);
-    answered(&["a"], problem, 1, "denied: a can come back in 9 s");
+    assert_prints(&["a"], problem, 1, "denied: a, retry in 9 s");
     let escapes = r#"{"allowed":true,"remaining":1,"rule":"\u001b[2J"}"#;
-    answered(&["a"], ok(escapes), 0, "allowed: a may go on, 1 left, rule \u{fffd}[2J");
+    assert_prints(&["a"], ok(escapes), 0, "allowed: a, 1 remaining, rule \u{fffd}[2J");
 }
 
 #[test]
-fn the_answer_can_be_had_as_it_came() {
-    let (told, _) = check(&["alice", "--json"], http(200, "", &format!("{ALLOWED}\n")));
-    assert_eq!((told.code, told.stdout), (Some(0), format!("{ALLOWED}\n")));
+fn json_output_is_the_unchanged_response() {
+    let (output, _) = check(&["alice", "--json"], http(200, "", &format!("{ALLOWED}\n")));
+    assert_eq!((output.code, output.stdout), (Some(0), format!("{ALLOWED}\n")));
 }
 
 #[test]
-fn all_that_is_said_of_a_request_is_asked() {
+fn every_argument_is_sent_in_the_request() {
     let ask = |arguments: &[&str]| check(arguments, http(200, "", ALLOWED)).1;
     let post = "post /v1/check?deny_status=200 http/1.1".to_owned();
     assert_eq!(ask(&["alice"]), (post.clone(), r#"{"client_key":"alice","cost":1}"#.to_owned()));
@@ -166,16 +169,16 @@ fn all_that_is_said_of_a_request_is_asked() {
 }
 
 #[test]
-fn the_server_is_named_by_a_variable_or_without_a_scheme_or_behind_a_path() {
+fn the_server_may_come_from_a_variable_without_a_scheme_and_with_a_path() {
     let (address, serving) = serve_once(http(200, "", ALLOWED));
     let mut asking = command(&["alice"]);
     asking.env("RATEKEEPER_SERVER", format!("{address}/limits/"));
-    assert_eq!(told(asking).code, Some(0));
+    assert_eq!(run(asking).code, Some(0));
     assert_eq!(finish(address, serving).0, "post /limits/v1/check?deny_status=200 http/1.1");
 }
 
 #[test]
-fn a_token_comes_from_a_file_or_a_variable_and_its_lack_is_told() {
+fn the_token_comes_from_a_file_or_a_variable_and_a_missing_one_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
     fs::write(&path, "a-token-of-some-length\n").unwrap();
@@ -189,16 +192,16 @@ fn a_token_comes_from_a_file_or_a_variable_and_its_lack_is_told() {
             stream
                 .write_all(http(401, "", r#"{"error":{"code":"UNAUTHORIZED","message":"-"}}"#).as_bytes())
                 .unwrap();
-            // Closing before the client has been heard out would reset the connection in its face.
+            // Closing with unread data would reset the connection before the client reads the reply.
             let _ = stream.read_to_end(&mut Vec::new());
             head
         });
         let mut asking = command(&[&["alice", "--server", &url], arguments].concat());
         asking.env("RATEKEEPER_API_TOKEN", variable);
-        failed(
-            &told(asking),
+        assert_fails(
+            &run(asking),
             &format!(
-                "error: cannot use the answer of {url}: it asks for a token: name a file with it, with --api-"
+                "error: no decision from {url}: the server requires a token: pass a file that contains it with --api-"
             ),
         );
         let head = serving.join().unwrap();
@@ -207,89 +210,94 @@ fn a_token_comes_from_a_file_or_a_variable_and_its_lack_is_told() {
     assert_eq!(sent(&[], ""), None);
     assert_eq!(sent(&["--api-token-file", path], ""), Some("bearer a-token-of-some-length".to_owned()));
     assert_eq!(sent(&[], " another-token "), Some("bearer another-token".to_owned()));
-    failed(
-        &told(command(&["alice", "--api-token-file", "no/such/file"])),
+    assert_fails(
+        &run(command(&["alice", "--api-token-file", "no/such/file"])),
         "error: cannot read the token in no/such/file: No such file",
     );
 }
 
 #[track_caller]
-fn failed(told: &Told, said: &str) {
-    assert_eq!((told.code, told.stdout.as_str()), (Some(2), ""), "{told:?}");
-    assert!(told.stderr.starts_with(said), "{:?} does not begin with {said:?}", told.stderr);
+fn assert_fails(output: &CommandOutput, message: &str) {
+    assert_eq!((output.code, output.stdout.as_str()), (Some(2), ""), "{output:?}");
+    assert!(output.stderr.starts_with(message), "{:?} does not start with {message:?}", output.stderr);
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_of_with_a_way_to_start_one() {
+fn an_unreachable_server_is_reported_with_a_way_to_start_one() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
     let url = format!("http://{address}");
-    failed(
-        &told(command(&["alice", "--server", &url])),
+    assert_fails(
+        &run(command(&["alice", "--server", &url])),
         &format!(
-            "error: cannot reach {url}: start a server with `ratekeeper serve`, or name another with --server URL: Connection refused"
+            "error: cannot connect to {url}: start a server with `ratekeeper serve`, or pass another with --server \
+             URL: Connection refused"
         ),
     );
 }
 
 #[test]
-fn what_is_no_decision_is_an_error() {
-    let refused = |reply: String, said: &str| {
+fn a_response_without_a_decision_is_an_error() {
+    let fails_with = |reply: String, message: &str| {
         let (address, serving) = serve_once(reply);
         let url = format!("http://{address}");
-        failed(&told(command(&["alice", "--server", &url])), &said.replace("URL", &url));
+        assert_fails(&run(command(&["alice", "--server", &url])), &message.replace("URL", &url));
         finish(address, serving);
     };
-    let fault = r#"{"error":{"code":"NOT_FOUND","message":"there is nothing at /v1/check"}}"#;
-    refused(
-        http(404, "", fault),
-        "error: cannot use the answer of URL: it answers with status 404: there is nothing at /v1/check\n",
+    let error = r#"{"error":{"code":"NOT_FOUND","message":"there is nothing at /v1/check"}}"#;
+    fails_with(
+        http(404, "", error),
+        "error: no decision from URL: status 404: there is nothing at /v1/check\n",
     );
-    refused(
+    fails_with(
         http(200, "", "hello"),
-        "error: cannot use the answer of URL: it is no decision: is this a Ratekeeper?\n",
+        "error: no decision from URL: the response is not a decision: is this a Ratekeeper server?\n",
     );
-    refused(
+    fails_with(
         http(502, "", "<html>"),
-        "error: cannot use the answer of URL: it answers with status 502: is this a Ratekeeper?\n",
+        "error: no decision from URL: status 502: is this a Ratekeeper server?\n",
     );
-    refused(http(200, "", &"x".repeat(100_000)), "error: URL gave no answer: does the server speak TLS? ");
-    refused(
+    fails_with(
+        http(200, "", &"x".repeat(100_000)),
+        "error: no response from URL: if the server uses TLS, write ",
+    );
+    fails_with(
         "\x15\x03\x01\x00\x02\x02\x16".to_owned(),
-        "error: URL gave no answer: does the server speak TLS? Then write https://",
+        "error: no response from URL: if the server uses TLS, write https://",
     );
-    refused(String::new(), "error: URL gave no answer: ");
+    fails_with(String::new(), "error: no response from URL: ");
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anybody_is_asked() {
-    let refuse =
-        |arguments: &[&str], said: &str| failed(&told(command(&[&["alice"], arguments].concat())), said);
-    refuse(
+fn invalid_arguments_are_rejected_before_a_request_is_sent() {
+    let rejects = |arguments: &[&str], message: &str| {
+        assert_fails(&run(command(&[&["alice"], arguments].concat())), message);
+    };
+    rejects(
         &["--server", "ftp://a"],
-        "error: cannot read \"ftp://a\" as a server: write it like http://127.0.0.1:8080",
+        "error: invalid server URL \"ftp://a\": write it like http://127.0.0.1:8080",
     );
-    refuse(&["--server", "http://"], "error: cannot read \"http://\" as a server: write");
-    refuse(&["--server", "http://a/?x"], "error: cannot read \"http://a/?x\" as a server: write");
-    refuse(&["--ca", "x"], "error: certificates are of no use without TLS: write https:// before the server");
-    refuse(&["--server", "https://a", "--ca", "no/such.crt"], "error: cannot read no/such.crt: No such file");
-    refuse(
-        &["--attribute", "a=1", "--attribute", "a=2"],
-        "error: the attribute a is there twice: keep one of them",
+    rejects(&["--server", "http://"], "error: invalid server URL \"http://\": write");
+    rejects(&["--server", "http://a/?x"], "error: invalid server URL \"http://a/?x\": write");
+    rejects(&["--ca", "x"], "error: --ca and --cert require TLS: write https:// before the server");
+    rejects(
+        &["--server", "https://a", "--ca", "no/such.crt"],
+        "error: cannot read no/such.crt: No such file",
     );
-    refuse(
+    rejects(&["--attribute", "a=1", "--attribute", "a=2"], "error: duplicate attribute a: keep one of them");
+    rejects(
         &["--attribute", "a"],
         "error: invalid value 'a' for '--attribute <NAME=VALUE>': write a name and a value",
     );
-    refuse(&["--cost", "-1"], "error: ");
-    refuse(
+    rejects(&["--cost", "-1"], "error: ");
+    rejects(
         &["--cert", "a.crt"],
         "error: the following required arguments were not provided:\n  --key <FILE>",
     );
 }
 
-/// Lets in one client that shows a certificate, and answers it if it does.
+/// Starts a TLS server for one client, and answers it if it presents a valid certificate.
 fn serve_tls_once(folder: &Path) -> (SocketAddr, JoinHandle<bool>) {
     let files = ListenerTlsFiles {
         cert: folder.join("server.crt"),
@@ -303,7 +311,7 @@ fn serve_tls_once(folder: &Path) -> (SocketAddr, JoinHandle<bool>) {
     let serve = async move {
         let (stream, _) = listener.accept().await.unwrap();
         let Ok(mut stream) = tls.accept(stream).await else { return false };
-        // The request comes in one piece, and what it asks does not matter here.
+        // The request arrives in one read, and its content does not matter here.
         assert_ne!(stream.read(&mut [0; 4096]).await.unwrap(), 0);
         stream.write_all(http(200, "", ALLOWED).as_bytes()).await.unwrap();
         let _ = stream.shutdown().await;
@@ -313,7 +321,7 @@ fn serve_tls_once(folder: &Path) -> (SocketAddr, JoinHandle<bool>) {
 }
 
 #[test]
-fn a_server_can_be_asked_over_tls_by_those_it_knows() {
+fn a_server_can_require_a_client_certificate() {
     let certificates = Certificates::new();
     let [ca, cert, key, other] =
         ["ca.crt", "client.crt", "client.key", "server.crt"].map(|name| certificates.path(name));
@@ -322,47 +330,49 @@ fn a_server_can_be_asked_over_tls_by_those_it_knows() {
         let url = format!("https://{address}");
         let mut asking = command(&[&["alice", "--server", &url], arguments].concat());
         asking.env("SSL_CERT_FILE", &ca);
-        (told(asking), finish(address, serving), url)
+        (run(asking), finish(address, serving), url)
     };
-    let (told, is_let_in, _) = ask(&["--ca", &ca, "--cert", &cert, "--key", &key]);
+    let (output, is_accepted, _) = ask(&["--ca", &ca, "--cert", &cert, "--key", &key]);
     assert!(
-        told.code == Some(0) && told.stdout.starts_with("allowed: alice may go on, 99 left") && is_let_in,
-        "{told:?}"
+        output.code == Some(0) && output.stdout.starts_with("allowed: alice, 99 remaining") && is_accepted,
+        "{output:?}"
     );
 
-    let (told, is_let_in, url) = ask(&["--ca", &ca]);
-    failed(
-        &told,
+    let (output, is_accepted, url) = ask(&["--ca", &ca]);
+    assert_fails(
+        &output,
         &format!(
-            "error: {url} gave no answer: does it ask for a certificate? Then name one with --cert and --key"
+            "error: no response from {url}: if the server requires a client certificate, pass one with --cert and --key"
         ),
     );
-    assert!(!is_let_in);
+    assert!(!is_accepted);
 
-    // Without --ca, whom the system trusts is trusted.
-    let (told, is_let_in, _) = ask(&["--cert", &cert, "--key", &key]);
-    assert!(told.code == Some(0) && is_let_in, "{told:?}");
+    // Without --ca, the system's trust store is used.
+    let (output, is_accepted, _) = ask(&["--cert", &cert, "--key", &key]);
+    assert!(output.code == Some(0) && is_accepted, "{output:?}");
 
-    let (told, is_let_in, url) = ask(&["--ca", &other, "--cert", &cert, "--key", &key]);
-    failed(&told, &format!("error: cannot speak TLS with {url}: invalid peer certificate"));
-    assert!(!is_let_in);
+    let (output, is_accepted, url) = ask(&["--ca", &other, "--cert", &cert, "--key", &key]);
+    assert_fails(&output, &format!("error: TLS handshake with {url} failed: invalid peer certificate"));
+    assert!(!is_accepted);
 }
 
 #[test]
-fn a_server_without_tls_is_told_apart() {
+fn a_server_without_tls_is_recognized() {
     let certificates = Certificates::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let serving = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
-        // Closing before the client has been heard out would reset the connection in its face.
+        // Closing with unread data would reset the connection before the client reads the reply.
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let told = told(command(&["alice", "--server", &url, "--ca", &certificates.path("ca.crt")]));
-    failed(
-        &told,
-        &format!("error: cannot speak TLS with {url}: it does not speak TLS: write http:// before it"),
+    let output = run(command(&["alice", "--server", &url, "--ca", &certificates.path("ca.crt")]));
+    assert_fails(
+        &output,
+        &format!(
+            "error: TLS handshake with {url} failed: the server does not use TLS: write http:// before it"
+        ),
     );
     serving.join().unwrap();
 }

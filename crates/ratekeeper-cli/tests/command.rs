@@ -1,15 +1,15 @@
-//! The command line from outside: settings as the process finds them, completions, and the manual.
+//! The command line of the real binary: settings from all sources, completions, and man pages.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
 use std::fs;
 use std::process::Command;
-use support::{Told, ratekeeper, told};
+use support::{CommandOutput, ratekeeper, run};
 
 fn output(command: &mut Command) -> (i32, String, String) {
-    let Told { code, stdout, stderr } = told(command);
+    let CommandOutput { code, stdout, stderr } = run(command);
     (code.unwrap(), stdout, stderr)
 }
 
@@ -27,13 +27,13 @@ fn printed_settings_come_from_flags_variables_and_a_file() {
     let (code, stdout, stderr) = output(&mut command);
     assert_eq!(
         (code, stderr.as_str()),
-        (0, "warning: unknown variable RATEKEEPER_MAX_KEY: did you mean RATEKEEPER_MAX_KEYS?\n")
+        (0, "warning: unknown environment variable RATEKEEPER_MAX_KEY: did you mean RATEKEEPER_MAX_KEYS?\n")
     );
     for line in [
         "http: 127.0.0.1:1  # RATEKEEPER_HTTP",
         "max_keys: 1_000  # --max-keys",
         &format!("max_batch: 5  # {path}:2"),
-        "log_format: json  # default: json if stderr is no terminal",
+        "log_format: json  # default: json if stderr is not a terminal",
     ] {
         assert!(stdout.lines().any(|printed| printed == line), "{line} is not in\n{stdout}");
     }
@@ -43,7 +43,7 @@ fn printed_settings_come_from_flags_variables_and_a_file() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_all_told_of() {
+fn all_invalid_settings_are_reported_at_once() {
     let mut command = ratekeeper(&["serve", "--workers", "many"]);
     command.env("RATEKEEPER_STORE", "disk").env("RATEKEEPER_ADMIN", "9090");
     assert_eq!(
@@ -53,19 +53,19 @@ fn settings_that_cannot_be_used_are_all_told_of() {
             String::new(),
             "error: cannot listen on 9090: write an address and a port, like 127.0.0.1:8080, [::1]:8080 or 0.0.0.0:8080, \
              or off (from RATEKEEPER_ADMIN)\n\
-             \"disk\" is no store: write memory, or a URL like redis://127.0.0.1:6379 (from RATEKEEPER_STORE)\n\
-             \"many\" is no number from 1 to 1024: write one in digits, with _ between them if you like (from --workers)\n"
+             invalid store \"disk\": write memory, or a URL like redis://127.0.0.1:6379 (from RATEKEEPER_STORE)\n\
+             invalid number \"many\": write a whole number from 1 to 1024; _ may separate digits (from --workers)\n"
                 .to_owned()
         )
     );
 }
 
 #[test]
-fn every_shell_gets_a_script_that_knows_the_settings() {
+fn completion_scripts_of_every_shell_contain_the_settings() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let (code, script, stderr) = output(&mut ratekeeper(&["completions", shell]));
         assert_eq!((code, stderr.as_str()), (0, ""), "{shell}");
-        // Fish writes options without their dashes; the last two shells are not told of values.
+        // Fish writes options without dashes; the scripts for the last two shells contain no values.
         let words = ["max-keys", "print-config", "completions", "draft-7"];
         let known = if ["powershell", "elvish"].contains(&shell) { &words[..3] } else { &words[..] };
         for word in known {
@@ -80,7 +80,7 @@ fn every_shell_gets_a_script_that_knows_the_settings() {
 }
 
 #[test]
-fn the_script_for_bash_completes() {
+fn the_bash_script_completes_an_option() {
     let (_, script, _) = output(&mut ratekeeper(&["completions", "bash"]));
     let ask = "COMP_WORDS=(ratekeeper serve --max-k); COMP_CWORD=2; COMPREPLY=(); _ratekeeper ratekeeper --max-k serve; \
                echo \"${COMPREPLY[@]}\"";
@@ -90,20 +90,20 @@ fn the_script_for_bash_completes() {
 }
 
 #[test]
-fn the_manual_is_one_page_or_one_for_each_subcommand() {
+fn the_manual_is_one_page_or_one_per_subcommand() {
     let (code, page, _) = output(&mut ratekeeper(&["man"]));
     assert_eq!(code, 0);
-    for said in [
+    for text in [
         ".TH ratekeeper 1",
         ".SH \"RATEKEEPER SERVE\"",
         ".SH \"RATEKEEPER CHECK\"",
         ".SH \"RATEKEEPER RULES\"",
         ".SH \"RATEKEEPER RULES EXPLAIN\"",
-        ".SS ENCRYPTION",
+        ".SS TLS",
         "RATEKEEPER_MAX_KEYS",
         "ratekeeper completions",
     ] {
-        assert!(page.contains(said), "{said} is not in\n{page}");
+        assert!(page.contains(text), "{text} is not in\n{page}");
     }
     assert!(!page.contains("EXTRA") && !page.contains("(1)"), "{page}");
 
@@ -131,5 +131,5 @@ fn the_manual_is_one_page_or_one_for_each_subcommand() {
     ];
     assert_eq!(names, expected);
     let serve = fs::read_to_string(inner.join("ratekeeper-serve.1")).unwrap();
-    assert!(serve.contains(".SH ENCRYPTION") && serve.contains(".SH NOTES"), "{serve}");
+    assert!(serve.contains(".SH TLS") && serve.contains(".SH NOTES"), "{serve}");
 }

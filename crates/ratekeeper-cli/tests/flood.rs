@@ -1,21 +1,21 @@
-//! Floods of keys and of limits, against the real binary with little memory: every limit still holds for everybody.
+//! Floods of keys and of limits against the real binary with little memory: every limit stays in force.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use support::{Client, PATIENCE, Server, socket, within};
+use support::{Client, Server, TIMEOUT, socket, within};
 
-/// So slow that no test lives to see a unit come back.
+/// So slow that no unit is refilled during a test.
 const RULES: &str = "
 rules:
   - {id: search, match: {path: /search}, limit: 1/day}
   - {id: login, match: {path: /login}, key: ip, limit: 5/day}
 ";
 
-/// How many of these checks are allowed.
+/// Sends the checks as a batch, and returns how many are allowed.
 fn allowed(client: &mut Client, checks: &[Value]) -> usize {
     let answer = client.post("/v1/check/batch", json!({"checks": checks}).to_string());
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -23,7 +23,7 @@ fn allowed(client: &mut Client, checks: &[Value]) -> usize {
     results.as_array().unwrap().iter().filter(|result| result["allowed"] == true).count()
 }
 
-/// Has made-up clients ask twice each, so that they are all denied in the end.
+/// Sends two checks for each made-up client, so that all of them end up denied.
 fn flood(client: &mut Client, clients: std::ops::Range<usize>) {
     let check = |index: usize| json!({"client_key": format!("made up {index}"), "endpoint": "/search"});
     for _ in 0..2 {
@@ -51,32 +51,32 @@ fn a_flood_of_denied_keys_at_the_cap_leaves_every_limit_in_force() {
     }
     let again =
         (0..1_000).map(|index| json!({"client_key": format!("made up {index}"), "endpoint": "/search"}));
-    assert_eq!(allowed(&mut client, &again.collect::<Vec<_>>()), 0, "who is denied stays denied");
+    assert_eq!(allowed(&mut client, &again.collect::<Vec<_>>()), 0, "denied clients stay denied");
 
     let metrics = server.metrics();
     assert!(metrics.value("ratekeeper_keys") <= 5_000.0);
-    assert!(metrics.value("ratekeeper_shared_cell_decisions_total") > 10_000.0);
+    assert!(metrics.value("ratekeeper_sketch_decisions_total") > 10_000.0);
     assert!(metrics.value("ratekeeper_evictions_total{cause=\"moved\"}") > 0.0);
-    assert_eq!(metrics.value("ratekeeper_unremembered_total"), 0.0);
+    assert_eq!(metrics.value("ratekeeper_uncounted_checks_total"), 0.0);
     let ready = server.connect_admin().get("/readyz");
     assert_eq!(ready.status, 200);
     assert!(ready.json()["memory"].as_str().unwrap().starts_with("full: new keys"), "{}", ready.body);
-    within(PATIENCE, "a line in the log says so", || {
+    within(TIMEOUT, "the full memory is logged", || {
         server.log().contains("memory for counters is full").then_some(())
     });
 }
 
-/// Answers to this many commands that were sent as one, each an array of five integers.
-fn throttled(stream: &mut std::net::TcpStream, commands: &str, count: usize) -> String {
+/// Sends `count` pipelined commands and returns the replies, each an array of five integers.
+fn send_throttles(stream: &mut std::net::TcpStream, commands: &str, count: usize) -> String {
     stream.write_all(commands.as_bytes()).unwrap();
-    let mut said = Vec::new();
+    let mut replies = Vec::new();
     let mut buffer = [0; 1 << 16];
-    while said.iter().filter(|byte| **byte == b'\n').count() < 6 * count {
+    while replies.iter().filter(|byte| **byte == b'\n').count() < 6 * count {
         let read = stream.read(&mut buffer).unwrap();
         assert!(read > 0, "the connection ended");
-        said.extend_from_slice(&buffer[..read]);
+        replies.extend_from_slice(&buffer[..read]);
     }
-    String::from_utf8(said).unwrap()
+    String::from_utf8(replies).unwrap()
 }
 
 #[test]
@@ -84,27 +84,28 @@ fn a_flood_of_limits_leaves_new_rules_and_new_parameter_sets_in_force() {
     let server = Server::with_rules("default: {limit: 1000/h}");
     let address = &server.resp_address;
     let mut resp = socket(address);
-    // Each with a key of its own that takes years to drain, so that none is given up by itself.
+    // Each limit has its own key that takes years to drain, so that none expires on its own.
     for first in (0..300_000).step_by(1_000) {
         let sets = first..first + 1_000;
         let calls: String = sets.map(|set| format!("CL.THROTTLE key{set} {set} 1 3600\r\n")).collect();
-        let said = throttled(&mut resp, &calls, 1_000);
-        assert!(!said.contains("-ERR"), "{said}");
+        let replies = send_throttles(&mut resp, &calls, 1_000);
+        assert!(!replies.contains("-ERR"), "{replies}");
     }
     std::fs::write(server.rules(), "default: {limit: 6/h}\n").unwrap();
     let mut client = server.connect();
-    within(PATIENCE, "the new rules are in force", || {
+    within(TIMEOUT, "the new rules are in force", || {
         (client.post("/v1/peek", r#"{"client_key":"alice"}"#).json()["limit"] == 6).then_some(())
     });
     let checks = vec![json!({"client_key": "alice"}); 50];
     assert_eq!(allowed(&mut client, &checks), 6);
-    // While older sets make room it is denied, and never admitted beyond its limit.
+    // It is denied until older parameter sets are evicted, and never admitted beyond its limit.
     let mut calls = 0;
-    within(PATIENCE, "a set that is new gets room", || {
+    within(TIMEOUT, "the new parameter set gets a slot", || {
         calls += 1;
-        let said = throttled(&mut resp, &format!("CL.THROTTLE late{calls} 2 1 86400\r\n").repeat(50), 50);
-        let allowed = said.matches("*5\r\n:0\r\n").count();
-        assert!(allowed <= 3, "{said}");
+        let replies =
+            send_throttles(&mut resp, &format!("CL.THROTTLE late{calls} 2 1 86400\r\n").repeat(50), 50);
+        let allowed = replies.matches("*5\r\n:0\r\n").count();
+        assert!(allowed <= 3, "{replies}");
         (allowed == 3).then_some(())
     });
 

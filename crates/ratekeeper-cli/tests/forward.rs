@@ -1,6 +1,6 @@
-//! What a proxy hears that asks for its clients, from the real binary with its settings.
+//! Forward-auth (`/v1/forward-auth`) of the real binary and its settings.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::{Answer, Client, Http2, Server};
 
 const URL: &str = "/v1/forward-auth";
 
-/// So slow that no test lives to see a unit come back.
+/// So slow that no unit is refilled during a test.
 const RULES: &str = "
 rules:
   - {id: login, match: {path: /login, method: POST}, key: ip, limit: 2/day}
@@ -19,20 +19,20 @@ allow: [sk_friend]
 deny: [192.0.2.66]
 ";
 
-/// Asks for a client at an address, with these fields besides.
+/// Sends a forward-auth request for a client address, with additional header fields.
 fn ask(client: &mut Client, url: &str, address: &str, more: &[(&str, &str)]) -> Answer {
-    let told = [
+    let forwarded = [
         ("X-Forwarded-Method", "GET"),
         ("X-Forwarded-Uri", "/orders?api_key=sk_in_query"),
         ("X-Forwarded-Host", "shop.example"),
         ("X-Forwarded-For", address),
     ];
-    client.ask("GET", url, &[&told, more].concat(), "")
+    client.ask("GET", url, &[&forwarded, more].concat(), "")
 }
 
-/// How long a refused client is told to wait: a third of a day, but for the moments that the test takes.
+/// The `Retry-After` of a denial: a third of a day, minus the time the test takes.
 #[track_caller]
-fn wait(answer: &Answer) -> u64 {
+fn retry_after(answer: &Answer) -> u64 {
     let seconds = answer.field("retry-after").unwrap().parse().unwrap();
     assert!((28_700..=28_800).contains(&seconds), "{answer:?}");
     seconds
@@ -43,7 +43,7 @@ fn names(answer: &Answer) -> Vec<&str> {
 }
 
 #[test]
-fn a_client_passes_until_its_limit_and_is_then_refused() {
+fn a_client_is_allowed_up_to_its_limit_and_then_denied() {
     let server = Server::with_rules(RULES);
     let mut client = server.connect();
     for left in ["2", "1", "0"] {
@@ -72,10 +72,10 @@ fn a_client_passes_until_its_limit_and_is_then_refused() {
     assert_eq!(answer.field("content-type"), Some("application/json"));
     let error = &answer.json()["error"];
     assert_eq!(error["code"], "RATE_LIMIT_EXCEEDED");
-    assert_eq!(error["details"]["retry_after_seconds"], wait(&answer));
+    assert_eq!(error["details"]["retry_after_seconds"], retry_after(&answer));
 
     let answer = ask(&mut client, &format!("{URL}?deny_status=403"), "203.0.113.7", &[]);
-    assert_eq!((answer.status, wait(&answer) > 0), (403, true));
+    assert_eq!((answer.status, retry_after(&answer) > 0), (403, true));
     let answer = ask(&mut client, URL, "203.0.113.7", &[("Accept", "application/problem+json")]);
     assert_eq!((answer.status, &answer.json()["status"]), (429, &json!(429)));
     assert_eq!(ask(&mut client, URL, "203.0.113.8", &[]).status, 200, "another address is another client");
@@ -83,7 +83,7 @@ fn a_client_passes_until_its_limit_and_is_then_refused() {
     assert_eq!(
         (denied.status, denied.field("retry-after")),
         (429, None),
-        "who is on the deny list never may"
+        "a client on the deny list has no retry time"
     );
     assert_eq!(denied.json()["error"]["code"], "CLIENT_DENIED");
 
@@ -93,7 +93,7 @@ fn a_client_passes_until_its_limit_and_is_then_refused() {
 }
 
 #[test]
-fn a_refusal_is_never_taken_for_a_yes() {
+fn a_denial_never_has_status_200() {
     for (arguments, status) in [(&["--deny-status", "200"][..], 429), (&["--deny-status=403"], 403)] {
         let server = Server::with("default: {limit: 1/day}", arguments);
         let mut client = server.connect();
@@ -105,24 +105,28 @@ fn a_refusal_is_never_taken_for_a_yes() {
 }
 
 #[test]
-fn all_versions_and_methods_are_answered_alike() {
+fn every_http_version_and_method_gets_the_same_answer() {
     let server = Server::with_rules(RULES);
-    let told =
+    let forwarded =
         [("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login"), ("x-forwarded-for", "203.0.113.7")];
     let mut first = server.connect();
     let mut second = Http2::connect(&server.address);
-    assert_eq!(first.ask("GET", URL, &told, "").field("x-ratelimit-remaining"), Some("1"));
-    assert_eq!(second.ask("PUT", URL, &told, "a body").field("x-ratelimit-remaining"), Some("0"));
-    let one = first.ask("POST", URL, &told, "a body");
-    let other = second.ask("GET", URL, &told, "");
+    assert_eq!(first.ask("GET", URL, &forwarded, "").field("x-ratelimit-remaining"), Some("1"));
+    assert_eq!(second.ask("PUT", URL, &forwarded, "a body").field("x-ratelimit-remaining"), Some("0"));
+    let one = first.ask("POST", URL, &forwarded, "a body");
+    let other = second.ask("GET", URL, &forwarded, "");
     assert_eq!((one.status, &one.body), (429, &other.body));
     assert_eq!((one.status, names(&one).len()), (other.status, names(&other).len()));
     let huge = "x".repeat(64 * 1024 + 1);
-    assert_eq!(first.ask("POST", URL, &told, huge).status, 413, "a body is not looked at, and has an end");
+    assert_eq!(
+        first.ask("POST", URL, &forwarded, huge).status,
+        413,
+        "the body is ignored, but its size is limited"
+    );
 }
 
 #[test]
-fn the_settings_say_where_keys_are_and_who_is_trusted() {
+fn settings_choose_the_key_source_and_the_trusted_proxies() {
     let rules = "default: {limit: 1/day}";
     let statuses = |arguments: &[&str], questions: &[(&str, &[(&str, &str)])]| -> Vec<u16> {
         let server = Server::with(rules, arguments);
@@ -141,11 +145,11 @@ fn the_settings_say_where_keys_are_and_who_is_trusted() {
     assert_eq!(
         statuses(&["--forward-key=query:api_key"], &[("1.1.1.1", &[]), ("1.1.1.2", &[])]),
         [200, 429],
-        "all ask with the same key"
+        "all requests have the same key"
     );
     assert_eq!(statuses(&[], &[("1.1.1.1", &key("a")), ("1.1.1.1", &key("b"))]), [200, 429], "by address");
     let untrusting = ["--trusted-proxies", "none"];
-    assert_eq!(statuses(&untrusting, &[("1.1.1.1", &[]), ("1.1.1.2", &[])]), [200, 429], "all are the proxy");
+    assert_eq!(statuses(&untrusting, &[("1.1.1.1", &[]), ("1.1.1.2", &[])]), [200, 429], "by proxy address");
     let standard = ["--client-address=forwarded"];
     let client = |element| [("Forwarded", element)];
     assert_eq!(
@@ -162,7 +166,7 @@ fn the_settings_say_where_keys_are_and_who_is_trusted() {
 }
 
 #[test]
-fn a_proxy_that_is_not_trusted_is_told_of_once() {
+fn an_untrusted_proxy_is_logged_once() {
     let server = Server::with(RULES, &["--trusted-proxies=10.0.0.0/8", "--log-format=json"]);
     let mut client = server.connect();
     for address in ["203.0.113.7", "203.0.113.8"] {
@@ -172,11 +176,11 @@ fn a_proxy_that_is_not_trusted_is_told_of_once() {
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
     assert_eq!(warnings[0]["peer"], "127.0.0.1");
     let message = warnings[0]["message"].as_str().unwrap();
-    assert!(message.contains("127.0.0.1 is not among trusted_proxies"), "{message}");
+    assert!(message.contains("from 127.0.0.1, which is not in trusted_proxies"), "{message}");
 }
 
 #[test]
-fn a_denial_is_logged_without_the_secrets_of_the_client() {
+fn a_denial_is_logged_without_client_secrets() {
     let server = Server::with("default: {limit: 1/day}", &["--log-format=json"]);
     let mut client = server.connect();
     let sources = format!("{URL}?key=header:authorization,query:api_key");
@@ -197,7 +201,7 @@ fn a_denial_is_logged_without_the_secrets_of_the_client() {
 }
 
 #[test]
-fn with_a_token_only_proxies_that_know_it_may_ask() {
+fn a_configured_token_is_required_from_proxies() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
     fs::write(&path, "a-token-of-some-length\n").unwrap();
@@ -222,11 +226,11 @@ fn with_a_token_only_proxies_that_know_it_may_ask() {
     assert!(answer.json()["error"]["message"].as_str().unwrap().contains("X-Ratekeeper-Token"), "{answer:?}");
     let fields = [("X-Ratekeeper-Token", "a-token-of-some-length")];
     let elsewhere = server.connect().ask("POST", "/check", &fields, r#"{"client_key":"a"}"#);
-    assert_eq!(elsewhere.status, 401, "elsewhere it is in Authorization");
+    assert_eq!(elsewhere.status, 401, "other paths read the token from Authorization");
 }
 
 #[test]
-fn in_an_emergency_addresses_are_held_to_its_limit() {
+fn the_emergency_limit_applies_to_client_addresses() {
     let server = Server::with_rules("allow: [203.0.113.0/24]");
     let mut client = server.connect();
     assert_eq!(server.admin("PUT", "/v1/emergency", r#"{"limit":"1/day"}"#).status, 200);
@@ -235,12 +239,12 @@ fn in_an_emergency_addresses_are_held_to_its_limit() {
 }
 
 #[test]
-fn what_cannot_be_judged_is_refused_and_costs_nothing() {
+fn an_invalid_forward_auth_request_is_rejected_and_costs_nothing() {
     let server = Server::with_rules(RULES);
     let mut client = server.connect();
-    let untold = client.get(URL);
-    assert_eq!(untold.status, 400);
-    let message = untold.json()["error"]["message"].as_str().unwrap().to_owned();
+    let incomplete = client.get(URL);
+    assert_eq!(incomplete.status, 400);
+    let message = incomplete.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("have the proxy set X-Forwarded-Method and X-Forwarded-Uri"), "{message}");
     for (url, more) in [
         (format!("{URL}?page=2"), ("X", "y")),

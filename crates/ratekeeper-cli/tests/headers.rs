@@ -1,6 +1,6 @@
-//! What an answer's head tells a client: where it stands, when to come back, and a denial's status.
+//! Response headers: remaining units, retry time, and the status of a denial.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -18,48 +18,48 @@ blacklist: [foe]
 whitelist: [friend]
 ";
 
-#[expect(clippy::disallowed_methods, reason = "what the server says is held against the wall clock")]
+#[expect(clippy::disallowed_methods, reason = "the test compares answers with the wall clock")]
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// An answer over HTTP/1.1, and the answer to another key over HTTP/2, which must tell the same.
-struct Both {
+/// Sends each request over HTTP/1.1 and, for another key, over HTTP/2, and compares the rate-limit headers.
+struct BothVersions {
     server: Server,
 }
 
-impl Both {
-    fn new(arguments: &[&str]) -> Both {
-        Both { server: Server::with(RULES, arguments) }
+impl BothVersions {
+    fn new(arguments: &[&str]) -> BothVersions {
+        BothVersions { server: Server::with(RULES, arguments) }
     }
 
-    /// Asks for KEY, which is another client in each version, some units, and gives the limits' fields.
+    /// Requests `cost` units over both versions, each for another client, and returns the rate-limit headers.
     #[track_caller]
-    fn fields(&self, path: &str, cost: u32) -> Vec<(String, String)> {
+    fn headers_for(&self, path: &str, cost: u32) -> Vec<(String, String)> {
         let body = |key: &str| format!(r#"{{"client_key":"{key}","endpoint":"/orders","cost":{cost}}}"#);
         let one = self.server.post(path, body("alice"));
         let other = Http2::connect(&self.server.address).ask("POST", path, &[], &body("bob"));
-        let (one, other) = (limits(&one), limits(&other));
+        let (one, other) = (limit_headers(&one), limit_headers(&other));
         assert_eq!(one.len(), other.len());
         for ((name, value), (other_name, other_value)) in one.iter().zip(&other) {
             assert_eq!(name, other_name);
-            // A second may have passed between the two.
+            // A second may pass between the two requests.
             assert!(value.len().abs_diff(other_value.len()) <= 1, "{name}: {value} and {other_value}");
         }
         one
     }
 }
 
-/// The fields that are about limits.
-fn limits(answer: &Answer) -> Vec<(String, String)> {
+/// The rate-limit headers of an answer.
+fn limit_headers(answer: &Answer) -> Vec<(String, String)> {
     let usual = ["content-type", "content-length", "date"];
     answer.fields.iter().filter(|(name, _)| !usual.contains(&name.as_str())).cloned().collect()
 }
 
-/// Compares fields with what is expected; `#` stands for a number of seconds about a day's thirds away, `@` for such a
-/// moment in Unix time.
+/// Compares headers with the expected lines. `#` stands for one, two or three thirds of a day in seconds, and `@` for
+/// a Unix time that far ahead.
 #[track_caller]
-fn same(found: &[(String, String)], expected: &[&str]) {
+fn assert_headers(found: &[(String, String)], expected: &[&str]) {
     let now = unix_seconds();
     let lines: Vec<_> = found.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     assert_eq!(lines.len(), expected.len(), "{lines:#?}");
@@ -82,16 +82,16 @@ fn same(found: &[(String, String)], expected: &[&str]) {
 }
 
 #[test]
-fn unless_told_otherwise_answers_have_the_old_fields_and_the_new() {
-    let both = Both::new(&[]);
+fn by_default_answers_have_x_ratelimit_and_ietf_headers() {
+    let both = BothVersions::new(&[]);
     let policy = "ratelimit-policy: \"orders\";q=3;w=86400, \"orders-2\";q=7;w=6048";
     let limit = "x-ratelimit-limit: 3";
-    same(
-        &both.fields("/check", 1),
+    assert_headers(
+        &both.headers_for("/check", 1),
         &[limit, "x-ratelimit-remaining: 2", "x-ratelimit-reset: @", policy, "ratelimit: \"orders\";r=2;t=#"],
     );
-    same(
-        &both.fields("/v1/peek", 3),
+    assert_headers(
+        &both.headers_for("/v1/peek", 3),
         &[
             limit,
             "x-ratelimit-remaining: 2",
@@ -101,8 +101,8 @@ fn unless_told_otherwise_answers_have_the_old_fields_and_the_new() {
             "retry-after: #",
         ],
     );
-    same(
-        &both.fields("/v1/check", 2),
+    assert_headers(
+        &both.headers_for("/v1/check", 2),
         &[
             limit,
             "x-ratelimit-remaining: 0",
@@ -112,8 +112,8 @@ fn unless_told_otherwise_answers_have_the_old_fields_and_the_new() {
         ],
     );
     for path in ["/check", "/v1/check"] {
-        same(
-            &both.fields(path, 1),
+        assert_headers(
+            &both.headers_for(path, 1),
             &[
                 limit,
                 "x-ratelimit-remaining: 0",
@@ -124,34 +124,34 @@ fn unless_told_otherwise_answers_have_the_old_fields_and_the_new() {
             ],
         );
     }
-    // What never fits has no time to come back at.
-    let never = both.fields("/check", 4);
+    // A cost above the limit has no retry time.
+    let never = both.headers_for("/check", 4);
     assert!(never.iter().all(|(name, _)| name != "retry-after"), "{never:?}");
 }
 
 #[test]
-fn each_profile_has_its_own_fields() {
-    let asked = |arguments: &[&str]| Both::new(arguments).fields("/check", 1);
-    same(
+fn each_profile_has_its_own_headers() {
+    let asked = |arguments: &[&str]| BothVersions::new(arguments).headers_for("/check", 1);
+    assert_headers(
         &asked(&["--headers", "x-ratelimit"]),
         &["x-ratelimit-limit: 3", "x-ratelimit-remaining: 2", "x-ratelimit-reset: @"],
     );
-    same(
+    assert_headers(
         &asked(&["--headers", "x-ratelimit", "--reset", "delta"]),
         &["x-ratelimit-limit: 3", "x-ratelimit-remaining: 2", "x-ratelimit-reset: #"],
     );
-    same(
+    assert_headers(
         &asked(&["--headers", "ietf", "--reset", "epoch"]),
         &[
             "ratelimit-policy: \"orders\";q=3;w=86400, \"orders-2\";q=7;w=6048",
             "ratelimit: \"orders\";r=2;t=#",
         ],
     );
-    same(
+    assert_headers(
         &asked(&["--headers", "draft-7"]),
         &["ratelimit: limit=3, remaining=2, reset=#", "ratelimit-policy: 3;w=86400"],
     );
-    same(
+    assert_headers(
         &asked(&["--headers", "draft-6"]),
         &[
             "ratelimit-limit: 3",
@@ -160,7 +160,7 @@ fn each_profile_has_its_own_fields() {
             "ratelimit-policy: 3;w=86400",
         ],
     );
-    same(
+    assert_headers(
         &asked(&["--headers", "draft-6,x-ratelimit", "--reset", "delta"]),
         &[
             "x-ratelimit-limit: 3",
@@ -172,20 +172,20 @@ fn each_profile_has_its_own_fields() {
             "ratelimit-policy: 3;w=86400",
         ],
     );
-    let none = Both::new(&["--headers", "none"]);
-    same(&none.fields("/check", 3), &[]);
-    same(&none.fields("/check", 1), &["retry-after: #"]);
+    let none = BothVersions::new(&["--headers", "none"]);
+    assert_headers(&none.headers_for("/check", 3), &[]);
+    assert_headers(&none.headers_for("/check", 1), &["retry-after: #"]);
 }
 
 #[test]
-fn where_no_limit_binds_nothing_is_told_of_one() {
+fn without_an_applicable_limit_there_are_no_rate_limit_headers() {
     let server = Server::with_rules(RULES);
     for body in [r#"{"client_key":"friend"}"#, r#"{"client_key":"foe"}"#, r#"{"ip":"10.0.0.1"}"#] {
         let answer = server.check(body);
-        assert_eq!(limits(&answer), [], "{body}");
+        assert_eq!(limit_headers(&answer), [], "{body}");
     }
     let batch = server.post("/v1/check/batch", r#"{"checks":[{"client_key":"alice"}]}"#);
-    assert_eq!(limits(&batch), [], "the checks of a batch may be many clients'");
+    assert_eq!(limit_headers(&batch), [], "a batch may contain many clients");
     for path in ["/v1/refund", "/v1/reset"] {
         let answer = server.post(path, ALICE);
         assert_eq!((answer.status, answer.field("retry-after")), (200, None), "{path}");
@@ -195,7 +195,7 @@ fn where_no_limit_binds_nothing_is_told_of_one() {
 
 #[test]
 fn a_wait_is_rounded_up_to_whole_seconds() {
-    // A unit comes back every 400 ms, so a wait is never a whole second, and never 0.
+    // A unit is refilled every 400 ms, so a wait is never a whole second and never 0.
     let server = Server::with_rules("default: {limit: 5 per 2s burst 1}");
     let mut client = server.connect();
     let begun = unix_seconds();
@@ -206,16 +206,20 @@ fn a_wait_is_rounded_up_to_whole_seconds() {
         }
     };
     assert_eq!((denied.field("retry-after"), denied.number("retry_after")), (Some("1"), 1));
-    // In 400 ms at most, which may lie in the second after next.
+    // The reset is at most 400 ms away, which may round up to the second after next.
     assert!((begun + 1..=unix_seconds() + 2).contains(&denied.number("reset_at")), "{denied:?}");
 }
 
 #[test]
-fn a_denial_has_the_status_that_was_set_or_asked_for() {
+fn a_denial_has_the_configured_or_requested_status() {
     for (setting, usual) in [("200", 200), ("429", 429), ("403", 403)] {
         let server = Server::with(RULES, &["--deny-status", setting]);
         let mut client = server.connect();
-        assert_eq!(client.check(r#"{"client_key":"alice","cost":10}"#).status, 200, "allowed is always 200");
+        assert_eq!(
+            client.check(r#"{"client_key":"alice","cost":10}"#).status,
+            200,
+            "allowed checks have status 200"
+        );
         for path in ["/check", "/v1/check", "/v1/peek"] {
             assert_eq!(client.post(path, ALICE).status, usual, "{path}");
             for (asked, status) in [("200", 200), ("403", 403), ("429", 429)] {
@@ -229,17 +233,17 @@ fn a_denial_has_the_status_that_was_set_or_asked_for() {
                 );
             }
         }
-        let refused = client.post("/v1/check?deny_status=418", ALICE);
-        assert_eq!(refused.status, 400);
-        assert!(refused.body.contains("write deny_status=200, 403 or 429, or leave it out"), "{refused:?}");
-        // A batch is answered as a whole, whatever the answers in it.
+        let invalid = client.post("/v1/check?deny_status=418", ALICE);
+        assert_eq!(invalid.status, 400);
+        assert!(invalid.body.contains("write deny_status=200, 403 or 429, or leave it out"), "{invalid:?}");
+        // A batch has status 200 whatever its results.
         let batch = client.post("/v1/check/batch", r#"{"checks":[{"client_key":"alice"}]}"#);
         assert_eq!((batch.status, &batch.json()["results"][0]["allowed"]), (200, &json!(false)));
     }
 }
 
 #[test]
-fn a_denial_by_status_says_so_in_its_body() {
+fn a_denial_with_an_error_status_has_an_error_body() {
     let server = Server::with(RULES, &["--deny-status", "429"]);
     let mut http2 = Http2::connect(&server.address);
     let mut ask = |body: &str, accept: &[(&str, &str)]| {

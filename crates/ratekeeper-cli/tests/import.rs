@@ -1,12 +1,12 @@
-//! `ratekeeper rules import` from outside: rules of other limiters, and what is said of what was left out.
+//! `ratekeeper rules import`: rules of other rate limiters, and diagnostics for items that cannot be translated.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
 use serde_json::json;
 use std::fs;
-use support::{Folder, ratekeeper, said, told_with_input};
+use support::{Folder, assert_output, ratekeeper, run_with_input};
 
 const EDGE: &str = "\
 domain: edge
@@ -20,7 +20,7 @@ descriptors:
 
 const EDGE_RULES: &str = "\
 # Imported from edge.yaml (envoyproxy/ratelimit).
-# Of descriptors that match, the first from top to bottom counts, as the narrowest did there.
+# Of the rules that match, the first applies; in ratelimit, the most specific descriptor does.
 rules:
   - id: edge:remote_address.192.0.2.1
     match: {domain: edge, descriptor: [remote_address: 192.0.2.1]}
@@ -31,7 +31,7 @@ rules:
     algorithm: fixed_window
 ";
 
-/// One limit that can be translated, and one that can't.
+/// One limit that can be translated, and one that cannot.
 const LIMITS: &str = "\
 - {namespace: shop, max_value: 5, seconds: 60, conditions: [], variables: [user]}
 - {namespace: shop, max_value: 9, seconds: 60, conditions: [size(user) > 3], variables: [user]}
@@ -40,16 +40,16 @@ const LIMITS: &str = "\
 #[test]
 fn rules_of_other_limiters_are_imported() {
     let folder = Folder::new(&[("edge.yaml", EDGE), ("limits.yaml", LIMITS)]);
-    said(&folder.rules(&["import", "--from", "envoy", "edge.yaml"]), 0, EDGE_RULES);
-    let told = folder.rules(&["import", "--from", "limitador", "limits.yaml", "--output", "rules.yaml"]);
-    assert_eq!((told.code, told.stdout.as_str()), (Some(1), ""));
-    let lines: Vec<_> = told.stderr.lines().collect();
+    assert_output(&folder.rules(&["import", "--from", "envoy", "edge.yaml"]), 0, EDGE_RULES);
+    let output = folder.rules(&["import", "--from", "limitador", "limits.yaml", "--output", "rules.yaml"]);
+    assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""));
+    let lines: Vec<_> = output.stderr.lines().collect();
     assert!(
         lines[0].starts_with("limits.yaml:2:61: error: the condition \"size(user) > 3\" can't be translated"),
-        "{told:?}"
+        "{output:?}"
     );
-    assert_eq!(lines[3], "limits.yaml: 1 thing is not in the rules as there");
-    said(&folder.rules(&["check", "rules.yaml"]), 0, "rules.yaml: in order: 1 rule\n");
+    assert_eq!(lines[3], "limits.yaml: 1 item was not imported exactly");
+    assert_output(&folder.rules(&["check", "rules.yaml"]), 0, "rules.yaml: ok: 1 rule\n");
 
     let json = folder.rules(&["import", "--from", "limitador", "limits.yaml", "--format", "json"]);
     let list: serde_json::Value = serde_json::from_str(&json.stderr).unwrap();
@@ -63,23 +63,23 @@ fn rules_of_other_limiters_are_imported() {
 }
 
 #[test]
-fn what_is_imported_overwrites_nothing_unasked() {
+fn an_import_overwrites_a_file_only_with_force() {
     let folder = Folder::new(&[("edge.yaml", EDGE), ("rules.yaml", "mine")]);
     let arguments = ["import", "--from", "envoy", "edge.yaml", "--output", "rules.yaml"];
-    let told = folder.rules(&arguments);
-    assert_eq!((told.code, told.stdout.as_str()), (Some(2), ""));
+    let output = folder.rules(&arguments);
+    assert_eq!((output.code, output.stdout.as_str()), (Some(2), ""));
     assert_eq!(
-        told.stderr,
-        "error: rules.yaml is there already: name another file, or add --force to replace it\n"
+        output.stderr,
+        "error: rules.yaml already exists: choose another file, or pass --force to overwrite it\n"
     );
     let written = || fs::read_to_string(folder.0.path().join("rules.yaml")).unwrap();
     assert_eq!(written(), "mine");
-    said(&folder.rules(&[&arguments[..], &["--force"]].concat()), 0, "");
+    assert_output(&folder.rules(&[&arguments[..], &["--force"]].concat()), 0, "");
     assert_eq!(written(), EDGE_RULES);
 }
 
 #[test]
-fn what_cannot_be_imported_at_all_ends_in_2() {
+fn an_unusable_input_file_exits_with_2() {
     let inner = EDGE.replace("edge", "inner");
     let folder = Folder::new(&[("edge.yaml", EDGE), ("inner.yaml", &inner), ("bad.yaml", "domain: [")]);
     let several = folder.rules(&["import", "--from", "envoy", "edge.yaml", "inner.yaml"]);
@@ -107,7 +107,7 @@ fn what_cannot_be_imported_at_all_ends_in_2() {
     ] {
         assert_eq!(folder.rules(arguments).code, Some(2), "{arguments:?}");
     }
-    let piped = told_with_input(
+    let piped = run_with_input(
         ratekeeper(&["rules", "import", "--from", "envoy", "-"]).args([""; 0]),
         EDGE.as_bytes(),
     );

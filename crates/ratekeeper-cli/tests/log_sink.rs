@@ -1,21 +1,21 @@
-//! A log that can't be written: clients are answered, rules are followed, and the server ends when it is asked to.
+//! A log that cannot be written: the server still answers clients, reloads rules and shuts down.
 
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
 use std::process::Stdio;
-use support::{PATIENCE, Server, serve, told, within};
+use support::{Server, TIMEOUT, run, serve, within};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
-/// So slow that no test lives to see a unit come back.
+/// So slow that no unit is refilled during a test.
 const ONE_A_DAY: &str = "default: {limit: 1/day}";
 const DROPPED: &str = "ratekeeper_log_lines_dropped_total";
 
-/// A server that logs every denial to `log`.
+/// Starts a server that logs every denial to `log`.
 fn start(log: impl Into<Stdio>) -> Server {
     let folder = tempfile::tempdir().unwrap();
     let rules = folder.path().join("rules.yaml");
@@ -25,18 +25,18 @@ fn start(log: impl Into<Stdio>) -> Server {
     Server::launch_logging_to(log, folder, &mut command)
 }
 
-/// Asks until lines are dropped. A batch of denials is more than a pipe takes, and a few are more than the queue does.
+/// Sends batches of denials until lines are dropped. One batch overflows the pipe, and a few overflow the queue.
 fn flood(server: &Server) {
     let checks = vec![ALICE; 5_000].join(",");
     let batch = format!(r#"{{"checks":[{checks}]}}"#);
-    within(PATIENCE, "lines are dropped and counted", || {
+    within(TIMEOUT, "lines are dropped and counted", || {
         assert_eq!(server.post("/v1/check/batch", &batch).status, 200);
         (server.metrics().value(DROPPED) > 0.0).then_some(())
     });
 }
 
-/// Everything works but the log.
-fn works(server: &mut Server) {
+/// Fails unless everything but the log works.
+fn assert_serves(server: &mut Server) {
     let mut client = server.connect();
     for _ in 0..100 {
         assert!(!client.check(ALICE).is_allowed());
@@ -46,7 +46,7 @@ fn works(server: &mut Server) {
         assert_eq!(server.connect_admin().get(path).status, 200, "{path}");
     }
     fs::write(server.rules(), "default: {limit: 7/day}").unwrap();
-    within(PATIENCE, "rules are followed", || {
+    within(TIMEOUT, "the new rules apply", || {
         let bob = client.post("/v1/peek", r#"{"client_key":"bob"}"#);
         (bob.number("remaining") == 7).then_some(())
     });
@@ -59,10 +59,10 @@ fn a_log_on_a_full_disk() {
     let mut server = start(File::options().write(true).open("/dev/full").unwrap());
     server.check(ALICE);
     assert!(!server.check(ALICE).is_allowed());
-    within(PATIENCE, "the denial's line is dropped and counted", || {
+    within(TIMEOUT, "the denial's line is dropped and counted", || {
         (server.metrics().value(DROPPED) > 0.0).then_some(())
     });
-    works(&mut server);
+    assert_serves(&mut server);
 }
 
 #[test]
@@ -72,23 +72,23 @@ fn a_log_whose_reader_is_gone() {
     let mut server = start(writer);
     server.check(ALICE);
     assert!(!server.check(ALICE).is_allowed());
-    within(PATIENCE, "the denial's line is dropped and counted", || {
+    within(TIMEOUT, "the denial's line is dropped and counted", || {
         (server.metrics().value(DROPPED) > 0.0).then_some(())
     });
-    works(&mut server);
+    assert_serves(&mut server);
 }
 
 #[test]
-fn a_log_that_nobody_reads() {
+fn an_unread_log() {
     let (unread, writer) = pipe().unwrap();
     let mut server = start(writer);
     flood(&server);
-    works(&mut server);
+    assert_serves(&mut server);
     drop(unread);
 }
 
 #[test]
-fn a_log_that_is_read_again_tells_how_many_lines_are_missing() {
+fn a_log_that_is_read_again_reports_the_number_of_dropped_lines() {
     let (reader, writer) = pipe().unwrap();
     let server = start(writer);
     flood(&server);
@@ -98,7 +98,7 @@ fn a_log_that_is_read_again_tells_how_many_lines_are_missing() {
     assert_eq!(server.check(ALICE).status, 200);
 }
 
-/// Reads the log to the line that says how many are missing.
+/// Reads the log up to the line with the number of dropped lines, and returns that number.
 fn await_report(log: PipeReader) -> f64 {
     for line in BufReader::new(log).lines() {
         let line: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
@@ -112,28 +112,28 @@ fn await_report(log: PipeReader) -> f64 {
 }
 
 #[test]
-fn a_greeting_that_nobody_reads_keeps_nobody_from_being_served() {
+fn an_unread_banner_does_not_block_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log");
     // The pipe is full before the server starts.
     let (unread, mut writer) = pipe().unwrap();
     writer.write_all(&[b'x'; 64 * 1024]).unwrap();
-    // It is told of when signals are caught and the ports are open, right before the greeting.
+    // The emergency limit is logged after signal handlers and listeners are set up, right before the banner.
     let mut command = serve(&["--emergency-limit", "10/s"]);
     let mut child =
         command.stdin(Stdio::null()).stdout(writer).stderr(File::create(&path).unwrap()).spawn().unwrap();
-    within(PATIENCE, "it starts", || {
-        fs::read_to_string(&path).unwrap().contains("the emergency limit is on").then_some(())
+    within(TIMEOUT, "the server starts", || {
+        fs::read_to_string(&path).unwrap().contains("emergency limit enabled").then_some(())
     });
     let terminate = std::process::Command::new("kill").args(["-s", "TERM", &child.id().to_string()]).status();
     assert!(terminate.unwrap().success());
-    let status = within(PATIENCE, "it ends", || child.try_wait().unwrap());
+    let status = within(TIMEOUT, "the server exits", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(0), "{}", fs::read_to_string(&path).unwrap());
     drop(unread);
 }
 
 #[test]
-fn a_failure_that_can_not_be_told_is_still_a_failure() {
+fn a_failure_that_cannot_be_printed_still_has_its_exit_code() {
     for (arguments, code) in [
         (&["--http", "nowhere"][..], 1),
         (&["--http", "off", "--grpc", "off", "--resp", "off", "--admin", "off"][..], 1),
@@ -142,5 +142,5 @@ fn a_failure_that_can_not_be_told_is_still_a_failure() {
         let status = serve(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(full).status();
         assert_eq!(status.unwrap().code(), Some(code), "{arguments:?}");
     }
-    assert_eq!(told(&mut serve(&["--print-config"])).code, Some(0));
+    assert_eq!(run(&mut serve(&["--print-config"])).code, Some(0));
 }

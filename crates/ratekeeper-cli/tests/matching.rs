@@ -1,7 +1,7 @@
-//! Whom rules bind, seen through the API: paths however they are spelled, methods, addresses, attributes, tiers,
-//! overrides, lists, order and shadows.
+//! Rule matching through the API: path normalization, methods, addresses, attributes, tiers, overrides, lists, order
+//! and shadow rules.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use support::{Client, Server, within};
 
-#[expect(clippy::disallowed_methods, reason = "what the server does is held against the wall clock")]
+#[expect(clippy::disallowed_methods, reason = "the test compares answers with the wall clock")]
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// Which rule binds a request, and how much it leaves.
+/// The rule that applies to a request, and its remaining units.
 #[track_caller]
-fn bound(client: &mut Client, request: &Value) -> (String, Option<u64>) {
+fn applied_rule(client: &mut Client, request: &Value) -> (String, Option<u64>) {
     let answer = client.post("/v1/check", request.to_string());
     assert_eq!(answer.status, 200, "{request}: {answer:?}");
     let answer = answer.json();
@@ -24,18 +24,18 @@ fn bound(client: &mut Client, request: &Value) -> (String, Option<u64>) {
     (rule.to_owned(), answer["remaining"].as_u64())
 }
 
-/// Each of these, in order, is bound by this rule, which then leaves so much.
+/// Sends the requests in order, and compares the rule that applies and its remaining units.
 #[track_caller]
 fn check(rules: &str, cases: &[(Value, &str, Option<u64>)]) {
     let server = Server::with_rules(rules);
     let mut client = server.connect();
     for (request, rule, left) in cases {
-        assert_eq!(bound(&mut client, request), ((*rule).to_owned(), *left), "{request}");
+        assert_eq!(applied_rule(&mut client, request), ((*rule).to_owned(), *left), "{request}");
     }
 }
 
 #[test]
-fn however_a_path_is_spelled_it_is_the_same_limit() {
+fn all_spellings_of_a_path_share_one_limit() {
     let server = Server::with_rules(
         "
 rules:
@@ -66,26 +66,26 @@ default: {limit: 1000/day}
     ];
     for (spelling, left) in spellings.iter().zip((0..100).rev()) {
         let request = json!({"client_key": "alice", "endpoint": spelling});
-        assert_eq!(bound(&mut client, &request), ("orders".to_owned(), Some(left)), "{spelling}");
+        assert_eq!(applied_rule(&mut client, &request), ("orders".to_owned(), Some(left)), "{spelling}");
     }
-    // JSON has spellings of its own.
+    // JSON escapes are another spelling.
     let escaped = r#"{"client_key":"alice","endpoint":"\u002fv1\u002Forders"}"#;
     assert_eq!(client.post("/v1/check", escaped).number("remaining"), 99 - spellings.len() as u64);
 
     for (spelling, left) in ["/v1/orders/7", "/v1/orders/%37", "/v1//orders/./7/?x"].iter().zip([99, 98, 97])
     {
         let request = json!({"client_key": "alice", "endpoint": spelling});
-        assert_eq!(bound(&mut client, &request), ("one".to_owned(), Some(left)), "{spelling}");
+        assert_eq!(applied_rule(&mut client, &request), ("one".to_owned(), Some(left)), "{spelling}");
     }
-    // These are other paths, whatever some of them look like.
+    // These are different paths, even if they look alike.
     for other in ["/V1/orders", "/v1/orders%00", "/v1/order", "/v1/orders%252F", "/v1/orders\\", "/"] {
         let request = json!({"client_key": "alice", "endpoint": other});
-        assert_eq!(bound(&mut client, &request).0, "default", "{other}");
+        assert_eq!(applied_rule(&mut client, &request).0, "default", "{other}");
     }
 }
 
 #[test]
-fn a_file_may_say_that_case_is_ignored_and_escaped_slashes_are_kept() {
+fn a_rule_file_can_ignore_case_and_keep_escaped_slashes() {
     let rules = "
 rules: [{id: file, match: {path: '/files/{name}'}, key: [api_key, path], limit: 9/day}]
 paths: {escaped_slashes: keep, ignore_case: true}
@@ -127,7 +127,7 @@ rules:
 }
 
 #[test]
-fn methods_addresses_and_attributes_are_told_apart() {
+fn rules_match_methods_addresses_and_attributes() {
     let rules = "
 rules:
   - {id: login, match: {path: /login, method: POST}, key: ip, limit: 5/day}
@@ -146,7 +146,7 @@ rules:
             (json!({"ip": "192.0.2.2", "endpoint": "/login", "method": "POST"}), "login", Some(4)),
             (json!({"ip": "192.0.2.1", "endpoint": "/login", "method": "GET"}), "no_rule", None),
             (json!({"client_key": "x", "endpoint": "/login", "method": "POST"}), "no_rule", None),
-            // One subscriber has a whole network of addresses; an IPv4 address may be written as IPv6.
+            // An IPv6 client is counted by its /64 network; an IPv4 address may be written as IPv6.
             (json!({"ip": "2001:db9::1", "endpoint": "/login", "method": "POST"}), "login", Some(4)),
             (json!({"ip": "2001:db9::ffff:1", "endpoint": "/login", "method": "POST"}), "login", Some(3)),
             (json!({"ip": "2001:db9:0:1::1", "endpoint": "/login", "method": "POST"}), "login", Some(4)),
@@ -159,7 +159,7 @@ rules:
             (json!({"attributes": {"tenant": "acme", "plan": "gold-1", "region": "eu"}}), "tenant", Some(6)),
             (json!({"attributes": {"region": "us", "tenant": "acme", "plan": "gold-1"}}), "tenant", Some(5)),
             (json!({"attributes": {"tenant": "acme", "plan": "gold-2", "region": "eu"}}), "tenant", Some(6)),
-            // No two keys meet by how they are put together.
+            // Concatenated key parts never collide.
             (json!({"attributes": {"tenant": "acmeg", "plan": "gold-1", "region": "eu"}}), "tenant", Some(6)),
             (json!({"attributes": {"tenant": "acme", "plan": "silver", "region": "eu"}}), "no_rule", None),
             (json!({"attributes": {"plan": "gold", "region": "eu"}}), "no_rule", None),
@@ -187,7 +187,7 @@ clients:
             (json!({"client_key": "sk_free_1"}), "tier:free", Some(19)),
             (json!({"client_key": "sk_free_2", "tier": "pro"}), "tier:pro", Some(29)),
             (json!({"client_key": "acme"}), "tier:pro", Some(29)),
-            // Whoever changes tiers keeps what is left, as far as the new one goes.
+            // A client that changes tiers keeps its remaining units, capped by the new tier's limit.
             (json!({"client_key": "acme", "tier": "free"}), "tier:free", Some(19)),
             (json!({"client_key": "acme"}), "tier:pro", Some(18)),
             (json!({"client_key": "once"}), "tier:free", Some(19)),
@@ -200,7 +200,7 @@ clients:
 }
 
 #[test]
-fn an_override_holds_until_it_ends() {
+fn an_override_applies_until_it_expires() {
     let until = unix_seconds() + 2;
     let server = Server::with_rules(&format!(
         "
@@ -221,12 +221,12 @@ rules:
     assert_eq!([limit_of("vip"), limit_of("was"), limit_of("is"), limit_of("other")], [50, 10, 70, 10]);
     let limit = limit_of("ends");
     assert!(limit == 80 || (limit == 10 && unix_seconds() >= until), "{limit}");
-    within(Duration::from_secs(30), "it ends", || (limit_of("ends") == 10).then_some(()));
+    within(Duration::from_secs(30), "the override expires", || (limit_of("ends") == 10).then_some(()));
     assert!(unix_seconds() >= until);
 }
 
 #[test]
-fn who_is_on_a_list_is_let_through_or_refused_before_any_rule() {
+fn lists_allow_or_deny_before_any_rule() {
     let rules = "
 default: {limit: 1/day}
 whitelist: [friend, 'sk_internal_*', 10.8.0.0/16, '2001:db8::/32', 192.0.2.1]
@@ -249,7 +249,7 @@ blacklist: [foe, 'sk_revoked_*', 10.8.6.0/24, '*-test']
         assert_eq!(decide(json!({"client_key": "foe"})), no);
         assert_eq!(decide(json!({"client_key": "sk_revoked_7"})), no);
         assert_eq!(decide(json!({"client_key": "load-test"})), no);
-        // Who is on both is refused.
+        // A client on both lists is denied.
         assert_eq!(decide(json!({"client_key": "friend", "ip": "10.8.6.1"})), no);
         assert_eq!(decide(json!({"client_key": "sk_internal_test", "ip": "10.9.0.1"})), yes);
     }
@@ -264,7 +264,7 @@ blacklist: [foe, 'sk_revoked_*', 10.8.6.0/24, '*-test']
 }
 
 #[test]
-fn of_rules_that_count_the_same_the_first_is_used_and_others_all_apply() {
+fn of_rules_with_the_same_key_only_the_first_applies() {
     let rules = "
 rules:
   - {id: search, match: {path: /search}, limit: 8/day}
@@ -287,12 +287,12 @@ default: {limit: 10/day}
     assert_eq!(policies(json!({"client_key": "alice"})), ["everybody", "default"]);
     assert_eq!(policies(json!({"ip": "10.0.0.1"})), ["address", "everybody", "default"]);
     let mut left = |request: Value| client.post("/v1/peek", request.to_string()).number("remaining");
-    // Each counts by itself: what was used of one is not missing from another.
+    // Each rule counts separately.
     assert_eq!([left(ask("/search", "GET", "10.0.0.9")), left(ask("/else", "GET", "10.0.0.9"))], [7, 8]);
 }
 
 #[test]
-fn a_shadow_refuses_nobody_and_is_counted() {
+fn a_shadow_rule_denies_nothing_and_is_counted() {
     let server = Server::with_rules(
         "
 rules:
@@ -312,17 +312,17 @@ default: {limit: 100/day}
         assert_eq!(
             answer.field("ratelimit-policy"),
             Some("\"default\";q=100;w=86400"),
-            "clients hear nothing of it"
+            "clients do not see shadow rules"
         );
     }
     let metrics = server.metrics();
     assert_eq!(metrics.decisions("tried-out", "shadow_denied"), 4.0);
     assert_eq!((metrics.decisions("default", "allowed"), metrics.decisions("default", "denied")), (6.0, 0.0));
-    assert_eq!(metrics.all_decisions().len(), 2, "a rule that is off decides nothing");
+    assert_eq!(metrics.all_decisions().len(), 2, "a disabled rule decides nothing");
 }
 
 #[test]
-fn an_unknown_tier_and_a_missing_key_pass_no_limit() {
+fn an_unknown_tier_or_a_missing_key_does_not_bypass_a_limit() {
     let rules = "
 tiers: {free: 10/day, pro: 100/day}
 default_tier: free

@@ -1,6 +1,6 @@
-//! Rules that change while the server runs.
+//! Rule reloads while the server runs.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -11,24 +11,24 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Client, PATIENCE, Server, within};
+use support::{Client, Server, TIMEOUT, within};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
-/// A limit of so many a day, so that no test lives to see a unit come back.
-fn a_day(amount: u32) -> String {
+/// A rule file with a limit per day, so that no unit is refilled during a test.
+fn per_day(amount: u32) -> String {
     format!("default: {{limit: {amount}/day}}\n")
 }
 
-/// The limit that alice is under.
-fn limit(client: &mut Client) -> u64 {
+/// The limit that applies to alice.
+fn current_limit(client: &mut Client) -> u64 {
     client.post("/v1/peek", ALICE).json()["limit"].as_u64().unwrap()
 }
 
-/// Waits until alice is under this limit.
+/// Waits until this limit applies to alice.
 #[track_caller]
-fn follows(client: &mut Client, amount: u64) {
-    within(PATIENCE, "the rules are followed", || (limit(client) == amount).then_some(()));
+fn await_limit(client: &mut Client, amount: u64) {
+    within(TIMEOUT, "the new rules apply", || (current_limit(client) == amount).then_some(()));
 }
 
 fn rename_over(path: &Path, text: &str) {
@@ -38,59 +38,63 @@ fn rename_over(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_rewrite_is_followed_and_clients_keep_what_they_have() {
-    let server = Server::with_rules(&a_day(100));
+fn a_rewritten_file_is_reloaded_and_clients_keep_their_counters() {
+    let server = Server::with_rules(&per_day(100));
     let mut client = server.connect();
     assert_eq!(client.check(r#"{"client_key":"alice","cost":70}"#).number("remaining"), 30);
-    fs::write(server.rules(), a_day(200)).unwrap();
-    follows(&mut client, 200);
-    assert_eq!(client.post("/v1/peek", ALICE).number("remaining"), 30, "a higher limit is no amnesty");
+    fs::write(server.rules(), per_day(200)).unwrap();
+    await_limit(&mut client, 200);
+    assert_eq!(client.post("/v1/peek", ALICE).number("remaining"), 30, "a higher limit adds no units");
     assert_eq!(client.post("/v1/peek", r#"{"client_key":"bob"}"#).number("remaining"), 200);
-    fs::write(server.rules(), a_day(20)).unwrap();
-    follows(&mut client, 20);
-    assert_eq!(client.post("/v1/peek", ALICE).number("remaining"), 20, "and nobody has more than the limit");
+    fs::write(server.rules(), per_day(20)).unwrap();
+    await_limit(&mut client, 20);
+    assert_eq!(
+        client.post("/v1/peek", ALICE).number("remaining"),
+        20,
+        "remaining units are capped by the new limit"
+    );
     assert_eq!(server.metrics().value("ratekeeper_rules_loads_total"), 3.0);
 }
 
 #[test]
-fn a_new_rate_holds_at_once() {
-    let server = Server::with_rules(&a_day(1));
+fn a_new_rate_applies_at_once() {
+    let server = Server::with_rules(&per_day(1));
     let mut client = server.connect();
     assert!(client.check(ALICE).is_allowed());
     assert!(!client.check(ALICE).is_allowed());
     fs::write(server.rules(), "default: {limit: 1000/s burst 5}\n").unwrap();
-    within(PATIENCE, "alice may go on", || client.check(ALICE).is_allowed().then_some(()));
+    within(TIMEOUT, "alice is allowed again", || client.check(ALICE).is_allowed().then_some(()));
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
+#[expect(clippy::disallowed_methods, reason = "the test measures elapsed time")]
 #[test]
-fn a_change_is_live_within_a_second() {
-    let server = Server::with_rules(&a_day(1));
+fn a_change_applies_within_a_second() {
+    let server = Server::with_rules(&per_day(1));
     let mut client = server.connect();
-    // A machine that is busy with other things may need longer now and then, but not every time.
+    // A busy machine may sometimes take longer, but not every time.
     let times = (2..=6).map(|amount| {
-        rename_over(&server.rules(), &a_day(amount));
+        rename_over(&server.rules(), &per_day(amount));
         let begun = Instant::now();
-        follows(&mut client, amount.into());
+        await_limit(&mut client, amount.into());
         begun.elapsed()
     });
-    let quick = times.min().unwrap();
-    assert!(quick < Duration::from_secs(1), "the quickest of five took {quick:?}");
+    let fastest = times.min().unwrap();
+    assert!(fastest < Duration::from_secs(1), "the fastest of five took {fastest:?}");
 }
 
 #[test]
-fn what_is_written_while_it_starts_is_followed_too() {
+fn a_change_during_start_up_is_reloaded() {
     for _ in 0..4 {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rules.yaml");
-        rename_over(&path, &a_day(1));
+        rename_over(&path, &per_day(1));
         let has_started = AtomicBool::new(false);
         let (server, last) = thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 let mut amount = 1;
                 while !has_started.load(SeqCst) {
                     amount += 1;
-                    rename_over(&path, &a_day(amount));
+                    rename_over(&path, &per_day(amount));
                 }
                 amount
             });
@@ -98,38 +102,38 @@ fn what_is_written_while_it_starts_is_followed_too() {
             has_started.store(true, SeqCst);
             (server, writer.join().unwrap())
         });
-        follows(&mut server.connect(), last.into());
+        await_limit(&mut server.connect(), last.into());
     }
 }
 
-/// What the kubelet does: the files of each version lie in a folder of their own, and one symlink says which.
+/// Mimics the kubelet: each version's files are in their own folder, and a symlink selects the current one.
 #[cfg(unix)]
 #[test]
-fn a_config_map_is_followed() {
+fn a_config_map_update_is_reloaded() {
     use std::os::unix::fs::symlink;
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     for (version, amount) in [("..v1", 100), ("..v2", 200)] {
         fs::create_dir(at(version)).unwrap();
-        fs::write(at(version).join("limits.yaml"), a_day(amount)).unwrap();
+        fs::write(at(version).join("limits.yaml"), per_day(amount)).unwrap();
     }
     symlink("..v1", at("..data")).unwrap();
     symlink("..data/limits.yaml", at("limits.yaml")).unwrap();
     let (path, next, data, old) = (at("limits.yaml"), at("..data_tmp"), at("..data"), at("..v1"));
     let server = Server::start_in(folder, &["--rules", path.to_str().unwrap()]);
     let mut client = server.connect();
-    assert_eq!(limit(&mut client), 100);
+    assert_eq!(current_limit(&mut client), 100);
     symlink("..v2", &next).unwrap();
     fs::rename(&next, &data).unwrap();
     fs::remove_dir_all(&old).unwrap();
-    follows(&mut client, 200);
+    await_limit(&mut client, 200);
 }
 
 #[test]
-fn a_signal_or_a_call_has_the_file_read_again_though_it_is_the_same() {
-    let server = Server::with_rules(&a_day(100));
+fn a_signal_or_an_admin_call_reloads_an_unchanged_file() {
+    let server = Server::with_rules(&per_day(100));
     let loads = |count: f64| {
-        within(PATIENCE, "the file is read again", || {
+        within(TIMEOUT, "the file is reloaded", || {
             (server.metrics().value("ratekeeper_rules_loads_total") == count).then_some(())
         });
     };
@@ -139,56 +143,60 @@ fn a_signal_or_a_call_has_the_file_read_again_though_it_is_the_same() {
     let answer = server.admin("POST", "/v1/reload", "");
     assert_eq!(
         (answer.status, answer.body.as_str()),
-        (202, "the rules are being read again: see /readyz for what came of it\n")
+        (202, "reloading the rules: see /readyz for the result\n")
     );
     loads(3.0);
-    let asked = within(PATIENCE, "both are logged", || {
-        let asked: Vec<_> = server.log_lines().into_iter().filter(|line| line["is_asked"] == true).collect();
+    let asked = within(TIMEOUT, "both reloads are logged", || {
+        let asked: Vec<_> =
+            server.log_lines().into_iter().filter(|line| line["is_requested"] == true).collect();
         (asked.len() == 2).then_some(asked)
     });
-    assert_eq!((&asked[0]["message"], &asked[0]["rules"]), (&json!("the rules have changed"), &json!(2)));
+    assert_eq!((&asked[0]["message"], &asked[0]["rules"]), (&json!("rules reloaded"), &json!(2)));
 }
 
 #[test]
-fn a_file_with_mistakes_changes_nothing_and_is_told_of_until_it_is_mended() {
-    let server = Server::with_rules(&a_day(100));
+fn an_invalid_file_changes_nothing_and_is_reported_until_it_is_fixed() {
+    let server = Server::with_rules(&per_day(100));
     let mut client = server.connect();
     assert_eq!(client.check(ALICE).number("remaining"), 99);
-    let is_well = || server.metrics().value("ratekeeper_rules_last_load_successful") == 1.0;
-    assert!(is_well());
+    let is_loaded = || server.metrics().value("ratekeeper_rules_last_load_successful") == 1.0;
+    assert!(is_loaded());
 
     rename_over(&server.rules(), "default: {limit: 0/day}\nrulez: []\n");
-    within(PATIENCE, "the mistake is found", || (!is_well()).then_some(()));
-    assert_eq!(client.check(ALICE).number("remaining"), 98, "the rules before it are in force");
+    within(TIMEOUT, "the error is found", || (!is_loaded()).then_some(()));
+    assert_eq!(client.check(ALICE).number("remaining"), 98, "the previous rules are in force");
     let metrics = server.metrics();
     assert_eq!(metrics.value("ratekeeper_rules_load_failures_total"), 1.0);
     assert_eq!(metrics.value("ratekeeper_rules_loads_total"), 1.0);
 
     let brief = server.connect_admin().get("/readyz");
-    assert_eq!(brief.status, 200, "it goes on answering, so it is ready");
+    assert_eq!(brief.status, 200, "the server keeps answering, so it is ready");
     assert_eq!(
         brief.json(),
         json!({
             "ready": true,
             "draining": false,
-            "rules": "the file has mistakes, so the rules before it are in force: ask with the token for more",
+            "rules": "the rule file has errors, so the previous rules stay in force: send the token for details",
         })
     );
     let full = server.admin("GET", "/readyz", "").json();
     let mistakes = full["mistakes"].as_str().unwrap();
-    let place = format!("{}:1:18: error: an amount of 0 would refuse everything", server.rules().display());
+    let place = format!("{}:1:18: error: an amount of 0 would deny everything", server.rules().display());
     assert!(
         mistakes.starts_with(&place) && mistakes.contains(":2:1: error: unknown field \"rulez\""),
         "{mistakes}"
     );
 
-    let told = server.await_lines(1, |line| line["level"] == "ERROR").remove(0);
-    let said = told["message"].as_str().unwrap();
-    assert!(said.starts_with("the rules stay as they were:\n") && said.contains(&place), "{said}");
-    assert_eq!(told["file"], server.rules().to_str().unwrap());
+    let line = server.await_lines(1, |line| line["level"] == "ERROR").remove(0);
+    let message = line["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("rule reload failed, keeping the previous rules: ") && message.contains(&place),
+        "{message}"
+    );
+    assert_eq!(line["file"], server.rules().to_str().unwrap());
 
-    rename_over(&server.rules(), &a_day(200));
-    within(PATIENCE, "it is mended", || is_well().then_some(()));
+    rename_over(&server.rules(), &per_day(200));
+    within(TIMEOUT, "the file is fixed", || is_loaded().then_some(()));
     assert_eq!(client.check(ALICE).number("remaining"), 97);
     assert_eq!(
         server.admin("GET", "/readyz", "").json(),
@@ -198,37 +206,37 @@ fn a_file_with_mistakes_changes_nothing_and_is_told_of_until_it_is_mended() {
 }
 
 #[test]
-fn a_file_that_is_gone_or_empty_leaves_the_rules_in_force() {
-    let server = Server::with_rules(&a_day(100));
+fn a_deleted_or_empty_file_leaves_the_rules_in_force() {
+    let server = Server::with_rules(&per_day(100));
     let mut client = server.connect();
     fs::remove_file(server.rules()).unwrap();
-    within(PATIENCE, "it is missed", || {
-        server.log().contains("a file is gone: what it last said stays").then_some(())
+    within(TIMEOUT, "the missing file is logged", || {
+        server.log().contains("a watched file is gone, keeping its last content in use").then_some(())
     });
-    assert_eq!(limit(&mut client), 100);
+    assert_eq!(current_limit(&mut client), 100);
     let is_told = |mistake: &str| {
-        within(PATIENCE, mistake, || {
+        within(TIMEOUT, mistake, || {
             let ready = server.admin("GET", "/readyz", "").json();
-            ready["mistakes"].as_str().is_some_and(|said| said.contains(mistake)).then_some(())
+            ready["mistakes"].as_str().is_some_and(|message| message.contains(mistake)).then_some(())
         });
     };
     server.signal("HUP");
     is_told(&format!("cannot read the rules in {}: No such file", server.rules().display()));
-    // As somebody who writes it anew leaves it for a moment.
+    // Editors may leave the file empty for a moment while they rewrite it.
     fs::write(server.rules(), "").unwrap();
-    is_told("the file says nothing: write at least one rule");
+    is_told("the file has no rules or limits: write at least one rule");
     assert_eq!(server.metrics().value("ratekeeper_rules_load_failures_total"), 2.0);
-    assert_eq!(limit(&mut client), 100);
-    fs::write(server.rules(), a_day(7)).unwrap();
-    follows(&mut client, 7);
+    assert_eq!(current_limit(&mut client), 100);
+    fs::write(server.rules(), per_day(7)).unwrap();
+    await_limit(&mut client, 7);
 }
 
 #[test]
-fn connections_and_requests_outlive_a_change_and_none_sees_half_of_two_versions() {
+fn connections_survive_a_reload_and_no_request_sees_a_mix_of_two_versions() {
     let version = |amount: u32| {
         format!(
             "rules: [{{id: address, key: ip, limit: {amount}/day}}, {{id: all, key: global, limit: {amount}/day}}]\n{}",
-            a_day(amount)
+            per_day(amount)
         )
     };
     let server = Server::with_rules(&version(1_000_000));
@@ -248,17 +256,18 @@ fn connections_and_requests_outlive_a_change_and_none_sees_half_of_two_versions(
     };
     for amount in [2_000_000, 3_000_000, 4_000_000] {
         rename_over(&server.rules(), &version(amount));
-        within(PATIENCE, "the rules are followed", || {
-            (quotas(&mut client) == u64::from(amount)).then_some(())
-        });
+        within(TIMEOUT, "the new rules apply", || (quotas(&mut client) == u64::from(amount)).then_some(()));
     }
     begun.send(ALICE);
-    assert!(begun.answer().is_allowed(), "a request that began under the first is answered under the last");
+    assert!(
+        begun.answer().is_allowed(),
+        "a request that began under the first rules is decided under the last"
+    );
     assert!(begun.check(ALICE).is_allowed());
 }
 
 #[test]
-fn what_rules_have_counted_outlives_a_change_and_rules_that_go_are_forgotten() {
+fn metrics_of_kept_rules_survive_a_reload_and_those_of_removed_rules_do_not() {
     let server =
         Server::with_rules("rules: [{id: a, match: {path: /a}, limit: 1/day}]\ndefault: {limit: 100/day}");
     let mut client = server.connect();
@@ -268,13 +277,13 @@ fn what_rules_have_counted_outlives_a_change_and_rules_that_go_are_forgotten() {
     client.check(ALICE);
     fs::write(server.rules(), "rules: [{id: b, match: {path: /b}, limit: 1/day}]\ndefault: {limit: 200/day}")
         .unwrap();
-    follows(&mut client, 200);
+    await_limit(&mut client, 200);
     client.check(ALICE);
     let metrics = server.metrics();
     assert_eq!(metrics.decisions("default", "allowed"), 2.0);
     assert_eq!(metrics.all_decisions().len(), 1, "{:?}", metrics.all_decisions());
     fs::write(server.rules(), "rules: []").unwrap();
-    within(PATIENCE, "nothing binds", || {
+    within(TIMEOUT, "no rule applies", || {
         (client.post("/v1/check", ALICE).json()["reason"] == "no_rule").then_some(())
     });
     server.await_log("there are no rules, so everything is allowed");

@@ -1,6 +1,6 @@
-//! The RESP port of the real binary: where it is, who may use it, with TLS and without, and what the metrics say of it.
+//! The RESP listener of the real binary: address, authentication, TLS, and metrics.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -8,30 +8,30 @@ use ratekeeper_server::tls;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
-use support::{Certificates, PATIENCE, Server, socket, within};
+use support::{Certificates, Server, TIMEOUT, socket, within};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 
-/// So slow that no test lives to see a unit come back.
+/// So slow that no unit is refilled during a test.
 const RULES: &str = "default: {limit: 100/day}";
 const TOKEN: &str = "0123456789abcdef";
 
-/// One connection.
-struct Client<S>(BufReader<S>);
+/// One RESP connection that sends inline commands.
+struct InlineRespClient<S>(BufReader<S>);
 
-impl<S: Read + Write> Client<S> {
-    fn over(stream: S) -> Client<S> {
-        Client(BufReader::new(stream))
+impl<S: Read + Write> InlineRespClient<S> {
+    fn over(stream: S) -> InlineRespClient<S> {
+        InlineRespClient(BufReader::new(stream))
     }
 
-    /// Sends what a person would type, and reads as many lines as it is answered with.
+    /// Sends an inline command and reads a reply of `lines` lines.
     fn ask(&mut self, line: &str, lines: usize) -> String {
         self.0.get_mut().write_all(format!("{line}\r\n").as_bytes()).unwrap();
-        let mut said = String::new();
+        let mut reply = String::new();
         for _ in 0..lines {
-            self.0.read_line(&mut said).unwrap();
+            self.0.read_line(&mut reply).unwrap();
         }
-        said.trim_end().replace("\r\n", " ")
+        reply.trim_end().replace("\r\n", " ")
     }
 
     fn has_ended(&mut self) -> bool {
@@ -39,24 +39,24 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-fn connect(server: &Server) -> Client<std::net::TcpStream> {
-    Client::over(socket(&server.resp_address))
+fn connect(server: &Server) -> InlineRespClient<std::net::TcpStream> {
+    InlineRespClient::over(socket(&server.resp_address))
 }
 
 #[test]
-fn the_port_is_named_answers_and_is_counted() {
+fn the_listener_is_in_the_banner_answers_and_is_counted() {
     let server = Server::with_rules(RULES);
     let address = &server.resp_address;
     let port = address.rsplit(':').next().unwrap();
-    assert!(server.greeting.contains(&format!("\nRESP: redis://{address}\n")), "{}", server.greeting);
+    assert!(server.banner.contains(&format!("\nRESP: redis://{address}\n")), "{}", server.banner);
     let example = format!("  redis-cli -h 127.0.0.1 -p {port} CL.THROTTLE alice 15 30 60\n");
-    assert!(server.greeting.contains(&example), "{}", server.greeting);
+    assert!(server.banner.contains(&example), "{}", server.banner);
 
     let mut client = connect(&server);
     assert_eq!(client.ask("CL.THROTTLE alice 15 30 60", 6), "*5 :0 :16 :15 :-1 :2");
     assert_eq!(client.ask("RK.CHECK alice /orders 99", 6), "*5 :0 :100 :1 :-1 :85536");
     assert!(client.ask("RK.CHECK alice /orders 2", 6).starts_with("*5 :1 :100 :1 :"));
-    // One client, whichever way it comes in.
+    // A client has the same counter over HTTP and RESP.
     assert_eq!(server.check(r#"{"client_key":"alice"}"#).number("remaining"), 0);
     assert!(client.ask("RK.CHECK alice /", 6).starts_with("*5 :1 :100 :0 :"));
 
@@ -65,13 +65,13 @@ fn the_port_is_named_answers_and_is_counted() {
     assert_eq!((metrics.decisions("default", "allowed"), metrics.decisions("default", "denied")), (2.0, 2.0));
     assert_eq!(client.ask("QUIT", 1), "+OK");
     assert!(client.has_ended());
-    within(PATIENCE, "the connection is counted no more", || {
+    within(TIMEOUT, "the connection is no longer counted", || {
         (server.metrics().value("ratekeeper_connections{listener=\"resp\"}") == 0.0).then_some(())
     });
 }
 
 #[test]
-fn the_token_of_the_api_is_asked_for() {
+fn the_api_token_is_required() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
     std::fs::write(&path, TOKEN).unwrap();
@@ -87,35 +87,35 @@ fn the_token_of_the_api_is_asked_for() {
 }
 
 #[test]
-fn the_port_speaks_tls() {
+fn the_listener_supports_tls() {
     let certificates = Certificates::new();
     let [cert, key] = ["server.crt", "server.key"].map(|name| certificates.path(name));
     let server = Server::with(RULES, &["--tls-cert", &cert, "--tls-key", &key]);
     assert!(
-        server.greeting.contains(&format!("\nRESP: rediss://{}\n", server.resp_address)),
+        server.banner.contains(&format!("\nRESP: rediss://{}\n", server.resp_address)),
         "{}",
-        server.greeting
+        server.banner
     );
     let authorities = tls::authorities(Path::new(&certificates.path("ca.crt"))).unwrap();
     let config = tls::client_config(authorities, None).unwrap();
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut client = Client::over(StreamOwned::new(connection, socket(&server.resp_address)));
+    let mut client = InlineRespClient::over(StreamOwned::new(connection, socket(&server.resp_address)));
     let pipeline = "CL.THROTTLE alice 99 1 86400\r\n".repeat(99) + "CL.THROTTLE alice 99 1 86400 1";
     assert!(client.ask(&pipeline, 600).ends_with("*5 :0 :100 :0 :-1 :8640000"));
     assert_eq!(client.ask("PING", 1), "+PONG");
 }
 
 #[test]
-fn denials_are_logged_with_what_was_asked() {
+fn denials_are_logged_with_their_request() {
     let server = Server::with(RULES, &["--log-format", "json"]);
     let mut client = connect(&server);
     client.ask("CL.THROTTLE sk_prod_12345678 0 1 86400 2", 6);
     client.ask("RK.CHECK alice /orders 101 IP 192.0.2.7", 6);
-    // Neither a look nor a refund is denied.
+    // Neither a peek nor a refund is denied.
     client.ask("CL.THROTTLE bob 0 1 86400 0", 6);
     client.ask("CL.THROTTLE bob 0 1 86400 -7", 6);
-    let denials = within(PATIENCE, "two denials", || {
+    let denials = within(TIMEOUT, "two denials", || {
         let lines = server.log_lines();
         let denials: Vec<_> = lines.into_iter().filter(|line| line["message"] == "denied").collect();
         (denials.len() == 2).then_some(denials)
@@ -127,8 +127,8 @@ fn denials_are_logged_with_what_was_asked() {
 }
 
 #[test]
-fn the_port_can_be_off() {
+fn the_listener_can_be_off() {
     let server = Server::start(&["--resp", "off"]);
-    assert!(server.resp_address.is_empty() && !server.greeting.contains("redis"), "{}", server.greeting);
+    assert!(server.resp_address.is_empty() && !server.banner.contains("redis"), "{}", server.banner);
     assert_eq!(server.metrics().value("ratekeeper_connections{listener=\"resp\"}"), 0.0);
 }

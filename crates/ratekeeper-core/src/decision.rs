@@ -1,4 +1,4 @@
-//! What the client hears.
+//! The decision on one request, as the client receives it.
 
 use crate::draw::Draw;
 use crate::limit::Limit;
@@ -7,118 +7,121 @@ use crate::status::{DrawResult, Forecast, LimitStatus, Retry};
 use crate::time::{Micros, Span};
 use std::time::Duration;
 
-/// What the client hears: allowed or not, how much is left, when to come back.
+/// The decision on one request: whether it is allowed, how many units are left, and when to retry.
 ///
-/// Where several limits had a say, the one that binds speaks: of those that refused, the one to wait for longest; if
-/// none did, the one with the least left.
+/// If several limits apply, the decision describes the binding one: among limits that deny, the one with the
+/// longest wait; if all allow, the one with the fewest units left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     allowed: bool,
     delay: Span,
-    /// Which limit binds, and what it said.
+    /// The position of the binding limit among the draws of the request.
     index: usize,
-    reading: Option<LimitStatus>,
+    status: Option<LimitStatus>,
 }
 
 impl Decision {
-    /// Allowed, for want of a limit.
-    pub const UNLIMITED: Decision = Decision { allowed: true, delay: Span::ZERO, index: 0, reading: None };
+    /// The request is allowed because no limit applies to it.
+    pub const UNLIMITED: Decision = Decision { allowed: true, delay: Span::ZERO, index: 0, status: None };
 
-    /// Refused, whatever is left: nothing to wait for.
-    pub const REFUSED: Decision = Decision { allowed: false, delay: Span::ZERO, index: 0, reading: None };
+    /// The request is denied regardless of any limit, such as by a deny list. There is no time to retry at.
+    pub const DENIED: Decision = Decision { allowed: false, delay: Span::ZERO, index: 0, status: None };
 
-    /// What the only limit of a request said.
+    /// Returns the decision on a request with a single limit.
     #[inline(always)]
-    pub fn of_one(limit: &Limit, ask: Amount, outcome: DrawResult) -> Decision {
-        let reading = Some(LimitStatus { limit: *limit, ask, outcome });
-        Decision { allowed: !outcome.is_refused(), delay: Span::ZERO, index: 0, reading }
+    pub fn from_single(limit: &Limit, amount: Amount, result: DrawResult) -> Decision {
+        let status = Some(LimitStatus { limit: *limit, amount, result });
+        Decision { allowed: !result.is_denied(), delay: Span::ZERO, index: 0, status }
     }
 
-    /// What the limits of a request said together. Shadows have no say.
-    pub fn of(group: &[Draw]) -> Decision {
-        let (allowed, binding) = Decision::weigh(group);
+    /// Returns the decision on a request from all of its draws. Shadow draws have no influence.
+    pub fn from_group(group: &[Draw]) -> Decision {
+        let (allowed, binding) = Decision::evaluate(group);
         let Some(index) = binding else { return Decision::UNLIMITED };
-        let delays = group.iter().filter(|draw| !draw.is_shadow()).map(|draw| draw.outlook().delay);
-        // What binds tells its own delay.
+        let delays = group.iter().filter(|draw| !draw.is_shadow()).map(|draw| draw.forecast().delay);
+        // A single draw needs no delay here: `Decision::delay` reads it from the status.
         let delay = if group.len() > 1 { delays.max().unwrap_or(Span::ZERO) } else { Span::ZERO };
-        Decision { allowed, delay, index, reading: Some(group[index].reading()) }
+        Decision { allowed, delay, index, status: Some(group[index].status()) }
     }
 
-    /// Whether a request may go on, and which of its draws binds; nothing if none has a say.
+    /// Returns whether the request is allowed and the index of its binding draw, or `None` if all its draws are
+    /// shadows.
     #[inline]
-    pub fn weigh(group: &[Draw]) -> (bool, Option<usize>) {
+    pub fn evaluate(group: &[Draw]) -> (bool, Option<usize>) {
         match group {
-            [draw] if !draw.is_shadow() => (!draw.stops(), Some(0)),
-            group => Decision::weigh_several(group),
+            [draw] if !draw.is_shadow() => (!draw.denies_request(), Some(0)),
+            group => Decision::evaluate_several(group),
         }
     }
 
-    /// Which draw binds of those that were decided, where others were not: the store gave no answer to them.
-    pub fn weigh_decided(group: &[Draw]) -> Option<usize> {
-        Decision::binding(group, Draw::is_decided)
+    /// Returns the binding draw among those that were decided, for a group that the store answered only in part.
+    pub fn binding_among_decided(group: &[Draw]) -> Option<usize> {
+        Decision::find_binding(group, Draw::is_decided)
     }
 
-    fn weigh_several(group: &[Draw]) -> (bool, Option<usize>) {
-        (!group.iter().any(Draw::stops), Decision::binding(group, |_| true))
+    fn evaluate_several(group: &[Draw]) -> (bool, Option<usize>) {
+        (!group.iter().any(Draw::denies_request), Decision::find_binding(group, |_| true))
     }
 
-    fn binding(group: &[Draw], has_a_say: impl Fn(&Draw) -> bool) -> Option<usize> {
-        let allowed = !group.iter().any(Draw::stops);
+    fn find_binding(group: &[Draw], is_candidate: impl Fn(&Draw) -> bool) -> Option<usize> {
+        let allowed = !group.iter().any(Draw::denies_request);
         let mut binding: Option<(usize, Forecast)> = None;
-        for (index, draw) in group.iter().enumerate().filter(|(_, draw)| !draw.is_shadow() && has_a_say(draw))
+        for (index, draw) in
+            group.iter().enumerate().filter(|(_, draw)| !draw.is_shadow() && is_candidate(draw))
         {
-            let outlook = draw.outlook();
-            // The first of equals binds: a limit written first is the one that is named.
-            let binds = binding.is_none_or(|(_, other)| match allowed {
-                true => outlook.remaining < other.remaining,
-                false => outlook.retry > other.retry,
+            let forecast = draw.forecast();
+            // On a tie the first one binds, so that the limit written first is the one reported.
+            let binds = binding.is_none_or(|(_, other)| {
+                if allowed { forecast.remaining < other.remaining } else { forecast.retry > other.retry }
             });
             if binds {
-                binding = Some((index, outlook));
+                binding = Some((index, forecast));
             }
         }
         binding.map(|(index, _)| index)
     }
 
-    /// Whether the request may go on, perhaps after a [`delay`](Decision::delay).
+    /// Returns whether the request is allowed, possibly after a [`delay`](Decision::delay).
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// The limit that binds; nothing if none applied.
+    /// Returns the binding limit, or `None` if no limit applied.
     pub fn limit(&self) -> Option<&Limit> {
-        self.reading().map(LimitStatus::limit)
+        self.status().map(LimitStatus::limit)
     }
 
-    /// Which of the request's limits binds, counted from 0.
+    /// Returns the position of the binding limit among the limits of the request, from 0, or `None` if no limit
+    /// applied.
     pub fn index(&self) -> Option<usize> {
-        self.reading().map(|_| self.index)
+        self.status().map(|_| self.index)
     }
 
-    /// What the binding limit said.
-    pub fn reading(&self) -> Option<&LimitStatus> {
-        self.reading.as_ref()
+    /// Returns the status of the binding limit, or `None` if no limit applied.
+    pub fn status(&self) -> Option<&LimitStatus> {
+        self.status.as_ref()
     }
 
-    /// How many units the binding limit has left.
+    /// Returns how many units the binding limit has left. Without a limit this is [`u32::MAX`] if allowed, 0 if
+    /// denied.
     pub fn remaining(&self) -> u32 {
         let without_limit = if self.allowed { u32::MAX } else { 0 };
-        self.reading().map_or(without_limit, LimitStatus::remaining)
+        self.status().map_or(without_limit, LimitStatus::remaining)
     }
 
-    /// How long to wait before going on: a queue's turn.
+    /// Returns how long an allowed request must wait for its turn in a queue: the longest delay of all its limits.
     pub fn delay(&self) -> Duration {
-        let own = self.reading().map_or(Span::ZERO, LimitStatus::delay);
+        let own = self.status().map_or(Span::ZERO, LimitStatus::delay);
         own.max(self.delay).into()
     }
 
-    /// When to come back, if it was refused.
+    /// Returns when a denied request may be retried, or `None` if no limit denied it.
     pub fn retry(&self) -> Option<Retry> {
-        self.reading().and_then(LimitStatus::retry)
+        self.status().and_then(LimitStatus::retry)
     }
 
-    /// How long to wait before coming back; nothing if it was allowed, or if it can never be.
+    /// Returns how long to wait before a retry, or `None` if the request was allowed or can never be allowed.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.retry() {
             Some(Retry::After(span)) => Some(span.into()),
@@ -126,13 +129,13 @@ impl Decision {
         }
     }
 
-    /// How long until the binding limit has everything back, if nobody draws.
+    /// Returns how long until the binding limit is at full capacity again, if no other request draws from it.
     pub fn reset_after(&self) -> Duration {
-        self.reading().map_or(Duration::ZERO, |reading| reading.reset().into())
+        self.status().map_or(Duration::ZERO, |status| status.reset().into())
     }
 
-    /// The instant at which the binding limit has everything back, by the store's clock.
+    /// Returns the time at which the binding limit is at full capacity again, by the clock of the store.
     pub fn reset_at(&self) -> Option<Micros> {
-        self.reading().map(|reading| reading.now().plus(reading.reset()))
+        self.status().map(|status| status.decided_at().plus(status.reset()))
     }
 }

@@ -1,8 +1,8 @@
-//! Draws: work for a store, as plain data.
+//! Draws: the requests to a store, as plain data.
 //!
-//! A request makes a *group* of draws, decided all or nothing: a request that one limit refuses takes nothing from the
-//! others. One [`Draws`] carries any number of groups, so that a store may decide many requests in one call. The
-//! buffer is made to be kept and filled again: once warm, it allocates nothing.
+//! A request makes a *group* of draws, which is decided all or nothing: if one limit denies, no units are taken
+//! from the others. One [`Draws`] buffer carries any number of groups, so that a store can decide many requests in
+//! one call. The buffer is meant to be reused: once warm, it allocates nothing.
 
 use crate::draw_options::DrawOptions;
 use crate::key::{KeyRef, KeyShape, Scope, encode_parts};
@@ -13,146 +13,151 @@ use crate::status::{DrawOutcome, DrawResult, Forecast, LimitStatus};
 use crate::time::Micros;
 use std::ops::Range;
 
-/// The most draws that one request may make.
+/// The maximum number of draws per request.
 pub const MAX_DRAWS: usize = 16;
 
-/// One limit that one request must pass.
+/// One draw: one limit that one request must pass.
 #[derive(Clone, Debug)]
 pub struct Draw {
     key: (usize, usize, KeyShape),
     scope: Scope,
     limit: Limit,
-    act: Op,
+    op: Op,
     permit: PermitId,
-    terms: DrawOptions,
-    outcome: DrawResult,
+    options: DrawOptions,
+    result: DrawResult,
 }
 
 impl Draw {
-    /// Which of the key's limits it is.
+    /// Returns the scope, which distinguishes the limits of one key.
     #[inline]
     pub fn scope(&self) -> Scope {
         self.scope
     }
 
-    /// The limit to draw from.
+    /// Returns the limit to draw from.
     #[inline]
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// What to do.
+    /// Returns the operation.
     #[inline]
-    pub fn act(&self) -> Op {
-        self.act
+    pub fn op(&self) -> Op {
+        self.op
     }
 
-    /// Who holds the place, under a concurrency limit.
+    /// Returns the permit that holds the units under a concurrency limit.
     #[inline]
     pub fn permit(&self) -> PermitId {
         self.permit
     }
 
-    /// On what terms it is made.
+    /// Returns the options of the draw.
     #[inline]
-    pub fn terms(&self) -> DrawOptions {
-        self.terms
+    pub fn options(&self) -> DrawOptions {
+        self.options
     }
 
-    /// Whether it refuses nobody: it takes its units with the others, but its own refusal stops none of them.
+    /// Returns whether this is a shadow draw: it takes units if the request is allowed, but never denies the
+    /// request.
     #[inline]
     pub fn is_shadow(&self) -> bool {
-        self.terms.is_shadow
+        self.options.is_shadow
     }
 
-    /// Whether its limit refused.
+    /// Returns whether the limit denied the draw.
     #[inline]
-    pub fn is_refused(&self) -> bool {
-        self.outcome.is_refused()
+    pub fn is_denied(&self) -> bool {
+        self.result.is_denied()
     }
 
-    /// Whether its limit refused, and the request with it.
+    /// Returns whether the limit denied the draw and thereby the request; never for a shadow draw.
     #[inline]
-    pub fn stops(&self) -> bool {
-        !self.terms.is_shadow && self.is_refused()
+    pub fn denies_request(&self) -> bool {
+        !self.options.is_shadow && self.is_denied()
     }
 
-    /// Whether a store has decided it.
+    /// Returns whether a store has decided the draw.
     #[inline]
     pub fn is_decided(&self) -> bool {
-        self.outcome.now() != Micros::EPOCH
+        self.result.decided_at() != Micros::EPOCH
     }
 
-    /// What the limit said. Until a store has decided the draw, that it was spared.
-    pub fn reading(&self) -> LimitStatus {
-        LimitStatus { limit: self.limit, ask: self.act.ask(), outcome: self.outcome }
+    /// Returns the status of the limit. Before a store has decided the draw, its outcome is
+    /// [`DrawOutcome::WouldGrant`].
+    pub fn status(&self) -> LimitStatus {
+        LimitStatus { limit: self.limit, amount: self.op.amount(), result: self.result }
     }
 
-    /// The store's time when it was decided.
+    /// Returns the time of the decision, by the clock of the store.
     #[inline]
-    pub fn now(&self) -> Micros {
-        self.outcome.now()
+    pub fn decided_at(&self) -> Micros {
+        self.result.decided_at()
     }
 
-    /// What the limit says is to come.
+    /// Returns the forecast of the limit.
     #[inline]
-    pub fn outlook(&self) -> Forecast {
-        self.outcome.outlook(&self.limit, self.act.ask())
+    pub fn forecast(&self) -> Forecast {
+        self.result.forecast(&self.limit, self.op.amount())
     }
 
-    /// What was decided.
+    /// Returns the result of the decision.
     #[inline]
-    pub fn outcome(&self) -> &DrawResult {
-        &self.outcome
+    pub fn result(&self) -> &DrawResult {
+        &self.result
     }
 
-    /// What the limit answered.
+    /// Returns the outcome of the draw.
     #[inline]
-    pub fn answer(&self) -> DrawOutcome {
-        self.outcome.answer()
+    pub fn outcome(&self) -> DrawOutcome {
+        self.result.outcome()
     }
 
-    /// Whether a hash of its key and law family is also one of the other's.
+    /// Returns whether both draws use the same stored key bytes and algorithm family, so that a hash computed for
+    /// one holds for the other.
     #[inline]
-    pub fn shares_hash(&self, other: &Draw) -> bool {
+    pub fn has_same_hash_as(&self, other: &Draw) -> bool {
         self.key == other.key && self.limit.family() == other.limit.family()
     }
 
-    /// Has it held to one of `nodes` [shares](Limit::share) of its limit: for stores, before they decide it by themselves.
-    pub fn divide(&mut self, nodes: u32) {
+    /// Replaces the limit by one of `nodes` [shares](Limit::share) of it. A store calls this before it decides the
+    /// draw on its own.
+    pub fn use_share(&mut self, nodes: u32) {
         self.limit = self.limit.share(nodes);
     }
 
-    /// Changes how many units it takes or looks for: for stores that have some of them at hand, and ask another store for the
-    /// rest only. Acts that ask for nothing stay as they are.
+    /// Changes how many units the draw takes or peeks at. A store that holds some of the units calls this to
+    /// request only the rest from another store. Refunds and resets stay as they are.
     pub fn set_units(&mut self, units: u32) {
-        self.act = match self.act {
+        self.op = match self.op {
             Op::Take(_) => Op::Take(Amount::exactly(units)),
-            Op::Look(_) => Op::Look(Amount::exactly(units)),
-            act => act,
+            Op::Peek(_) => Op::Peek(Amount::exactly(units)),
+            op => op,
         };
     }
 
-    /// Has it be as another store decided it: its limit too, which may be a share there.
-    pub fn settle_as(&mut self, decided: &Draw) {
-        (self.limit, self.outcome) = (decided.limit, decided.outcome);
+    /// Copies the decision that another store made on the same draw, including its limit, which may be a share
+    /// there.
+    pub fn copy_decision(&mut self, decided: &Draw) {
+        (self.limit, self.result) = (decided.limit, decided.result);
     }
 
-    /// Notes what `decide` makes of it: for stores.
+    /// Sets the result to the return value of `decide`. For stores.
     #[inline]
-    pub fn settle(&mut self, decide: impl FnOnce(&Limit, Op, PermitId) -> DrawResult) {
-        self.outcome = decide(&self.limit, self.act, self.permit);
+    pub fn decide_with(&mut self, decide: impl FnOnce(&Limit, Op, PermitId) -> DrawResult) {
+        self.result = decide(&self.limit, self.op, self.permit);
     }
 }
 
-/// A reusable buffer of draws in groups.
+/// A reusable buffer of draws, arranged in groups.
 #[derive(Clone, Debug, Default)]
 pub struct Draws {
     keys: Vec<u8>,
     draws: Vec<Draw>,
-    /// Where each group begins.
+    /// The index of the first draw of each group.
     groups: Vec<usize>,
-    /// The draws of groups that the store gave no answer to, and why; nearly always there are none.
+    /// The draws of groups that the store did not answer, and why. Almost always empty.
     failures: Vec<(Range<usize>, StoreFailure)>,
 }
 
@@ -160,30 +165,33 @@ pub struct Draws {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreFailure {
-    /// It may or may not have been charged. It is not tried again: that could charge twice.
-    #[error("the store gave no answer in time")]
+    /// The store did not answer in time. The request may or may not have been charged; it is not retried, as that
+    /// could charge twice.
+    #[error("the store did not answer in time")]
     Timeout,
-    /// It was not charged, unless the connection broke with the answer on its way.
-    #[error("the store can't be reached")]
+    /// The store could not be reached. The request was not charged, unless the connection broke after the store
+    /// executed it.
+    #[error("the store is unreachable")]
     Unreachable,
-    /// It was not charged: too much is waiting for the store already.
-    #[error("too much is waiting for the store")]
+    /// Too many requests are waiting for the store. The request was not charged.
+    #[error("too many requests are waiting for the store")]
     Busy,
-    /// The store answered with an error, and is out of memory, say.
+    /// The store answered with an error, for example because it is out of memory.
     #[error("the store answered with an error")]
-    Refused,
-    /// It was not charged: the store is this process, and has no room left to count it, not even roughly.
-    #[error("there is no room left to count it")]
+    StoreError,
+    /// The in-process store has no memory left to count the request, not even approximately. The request was not
+    /// charged.
+    #[error("the store has no memory left to count the request")]
     Full,
 }
 
 impl Draws {
-    /// An empty buffer. It allocates when it is first filled.
+    /// Creates an empty buffer. It allocates when it is first filled.
     pub const fn new() -> Draws {
         Draws { keys: Vec::new(), draws: Vec::new(), groups: Vec::new(), failures: Vec::new() }
     }
 
-    /// Empties it and keeps its memory.
+    /// Removes all draws and keeps the allocated memory.
     pub fn clear(&mut self) {
         self.keys.clear();
         self.draws.clear();
@@ -191,8 +199,9 @@ impl Draws {
         self.failures.clear();
     }
 
-    /// Takes draws off it again, from the one at `len` on, which was pushed with a key of its own.
-    pub fn cut(&mut self, len: usize) {
+    /// Removes the draws from index `len` on. The draw at `len` must have been pushed with its own key, not with
+    /// [`push_same_key`](Draws::push_same_key).
+    pub fn truncate(&mut self, len: usize) {
         if let Some(first) = self.draws.get(len) {
             self.keys.truncate(first.key.0);
             self.draws.truncate(len);
@@ -201,78 +210,85 @@ impl Draws {
         }
     }
 
-    /// Whether the group begun last can have no more draws.
+    /// Returns whether the current group has [`MAX_DRAWS`] draws.
     #[inline]
     pub fn is_group_full(&self) -> bool {
         self.groups.last().is_some_and(|start| self.draws.len() - start == MAX_DRAWS)
     }
 
-    /// Begins the next request's group.
-    pub fn begin(&mut self) {
+    /// Begins the group of the next request.
+    pub fn begin_group(&mut self) {
         self.groups.push(self.draws.len());
     }
 
-    /// Adds a draw to the group begun last, or to a first one.
+    /// Adds a draw to the current group, or to a first one.
     ///
     /// # Panics
-    /// If the group has [`MAX_DRAWS`] already: whoever compiles limits into draws bounds them first.
-    pub fn push(&mut self, key: KeyRef<'_>, scope: Scope, limit: Limit, act: Op, permit: PermitId) {
+    /// Panics if the group already has [`MAX_DRAWS`] draws. Callers bound the number of limits beforehand.
+    pub fn push(&mut self, key: KeyRef<'_>, scope: Scope, limit: Limit, op: Op, permit: PermitId) {
         let start = self.keys.len();
         self.keys.extend_from_slice(key.bytes());
-        self.add((start, self.keys.len(), key.shape()), scope, limit, act, permit);
+        self.push_draw((start, self.keys.len(), key.shape()), scope, limit, op, permit);
     }
 
-    /// Adds a draw under the same key as the last one, which is neither copied nor hashed again.
+    /// Adds a draw under the key of the last draw, which is neither copied nor hashed again.
     ///
     /// # Panics
-    /// If there is no last draw, or if the group has [`MAX_DRAWS`] already.
-    pub fn push_again(&mut self, scope: Scope, limit: Limit, act: Op, permit: PermitId) {
-        let key = self.draws.last().expect("a draw was pushed before").key;
-        self.add(key, scope, limit, act, permit);
+    /// Panics if there is no last draw, or if the group already has [`MAX_DRAWS`] draws.
+    pub fn push_same_key(&mut self, scope: Scope, limit: Limit, op: Op, permit: PermitId) {
+        let key = self.draws.last().expect("push_same_key follows a push").key;
+        self.push_draw(key, scope, limit, op, permit);
     }
 
-    fn add(&mut self, key: (usize, usize, KeyShape), scope: Scope, limit: Limit, act: Op, permit: PermitId) {
+    fn push_draw(
+        &mut self,
+        key: (usize, usize, KeyShape),
+        scope: Scope,
+        limit: Limit,
+        op: Op,
+        permit: PermitId,
+    ) {
         if self.groups.is_empty() {
-            self.begin();
+            self.begin_group();
         }
-        let begun = self.groups.last().copied().unwrap_or(0);
-        assert!(self.draws.len() - begun < MAX_DRAWS, "a request may make at most {MAX_DRAWS} draws");
-        let outcome = DrawResult::of_state(DrawOutcome::Spared, Micros::EPOCH, State::default());
-        self.draws.push(Draw { key, scope, limit, act, permit, terms: DrawOptions::default(), outcome });
+        let start = self.groups.last().copied().unwrap_or(0);
+        assert!(self.draws.len() - start < MAX_DRAWS, "a request may make at most {MAX_DRAWS} draws");
+        let result = DrawResult::from_state(DrawOutcome::WouldGrant, Micros::EPOCH, State::default());
+        self.draws.push(Draw { key, scope, limit, op, permit, options: DrawOptions::default(), result });
     }
 
-    /// Adds a draw under a key of these parts, which need not be a [`Key`](crate::Key) before: one part is text as it
-    /// stands, several are told apart by their lengths. Of a part, the first 65 535 bytes count.
+    /// Adds a draw under a key made of `parts`, without building a [`Key`](crate::Key) first. Only the first 65 535
+    /// bytes of each part of a composite key count.
     ///
     /// # Panics
-    /// If the group has [`MAX_DRAWS`] already, or if there is no part.
+    /// Panics if the group already has [`MAX_DRAWS`] draws, or if there is no part.
     pub fn push_parts<'a>(
         &mut self,
         parts: impl IntoIterator<Item = &'a str>,
         scope: Scope,
         limit: Limit,
-        act: Op,
+        op: Op,
         permit: PermitId,
     ) {
         let start = self.keys.len();
         let shape = encode_parts(parts.into_iter(), &mut self.keys);
-        self.add((start, self.keys.len(), shape), scope, limit, act, permit);
+        self.push_draw((start, self.keys.len(), shape), scope, limit, op, permit);
     }
 
-    /// Begins a group with some of the draws of a group in another buffer: all, where nothing is picked. If it is a look,
-    /// they take nothing.
+    /// Begins a group with copies of draws of a group in another buffer: those at the indexes `picks`, or all if
+    /// `picks` is `None`. If `is_peek` is set, the copies only peek.
     ///
     /// # Panics
-    /// If there is no such group, or no such draw in it.
-    pub fn begin_with(&mut self, other: &Draws, group: usize, picks: Option<&[usize]>, is_look: bool) {
-        self.begin();
+    /// Panics if the group or one of the draws does not exist.
+    pub fn begin_group_from(&mut self, other: &Draws, group: usize, picks: Option<&[usize]>, is_peek: bool) {
+        self.begin_group();
         let group = other.group(group);
         let mut add = |draw: &Draw| {
             let start = self.keys.len();
             self.keys.extend_from_slice(&other.keys[draw.key.0..draw.key.1]);
-            let outcome = DrawResult::of_state(DrawOutcome::Spared, Micros::EPOCH, State::default());
-            let act = if is_look { draw.act.look() } else { draw.act };
-            self.draws.push(Draw { key: (start, self.keys.len(), draw.key.2), act, outcome, ..draw.clone() });
+            let result = DrawResult::from_state(DrawOutcome::WouldGrant, Micros::EPOCH, State::default());
+            let op = if is_peek { draw.op.to_peek() } else { draw.op };
+            self.draws.push(Draw { key: (start, self.keys.len(), draw.key.2), op, result, ..draw.clone() });
         };
         match picks {
             None => group.iter().for_each(add),
@@ -280,76 +296,77 @@ impl Draws {
         }
     }
 
-    /// Sets the terms of the draw added last.
+    /// Sets the options of the draw added last.
     #[inline]
-    pub fn set_terms(&mut self, terms: DrawOptions) {
+    pub fn set_options(&mut self, options: DrawOptions) {
         if let Some(draw) = self.draws.last_mut() {
-            draw.terms = terms;
+            draw.options = options;
         }
     }
 
-    /// How many groups there are.
+    /// Returns the number of groups.
     pub fn len(&self) -> usize {
         self.groups.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no groups.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// The draws of one group.
+    /// Returns the draws of one group.
     ///
     /// # Panics
-    /// If there is no such group.
+    /// Panics if the group does not exist.
     pub fn group(&self, index: usize) -> &[Draw] {
-        &self.draws[self.range(index)]
+        &self.draws[self.group_range(index)]
     }
 
-    fn range(&self, index: usize) -> Range<usize> {
+    fn group_range(&self, index: usize) -> Range<usize> {
         self.groups[index]..self.groups.get(index + 1).copied().unwrap_or(self.draws.len())
     }
 
-    /// All draws, whatever their group.
+    /// Returns the draws of all groups.
     pub fn all(&self) -> &[Draw] {
         &self.draws
     }
 
-    /// The key of a draw in this buffer.
+    /// Returns the key of a draw in this buffer.
     #[inline]
     pub fn key(&self, draw: &Draw) -> KeyRef<'_> {
-        KeyRef::of(&self.keys[draw.key.0..draw.key.1], draw.key.2)
+        KeyRef::from_bytes(&self.keys[draw.key.0..draw.key.1], draw.key.2)
     }
 
-    /// The draws of one group, to be decided: for stores.
+    /// Returns the draws of one group for a store to decide.
     ///
     /// # Panics
-    /// If there is no such group.
+    /// Panics if the group does not exist.
     pub fn group_mut(&mut self, index: usize) -> &mut [Draw] {
-        let range = self.range(index);
+        let range = self.group_range(index);
         &mut self.draws[range]
     }
 
-    /// Notes that a group got no answer: for stores. Draws whose terms say so may then be decided locally.
+    /// Records that the store did not answer a group. For stores. Draws with
+    /// [`FailureMode::Local`](crate::FailureMode::Local) may then be decided locally.
     ///
     /// # Panics
-    /// If there is no such group.
-    pub fn fail(&mut self, index: usize, failure: StoreFailure) {
-        self.failures.push((self.range(index), failure));
+    /// Panics if the group does not exist.
+    pub fn fail_group(&mut self, index: usize, failure: StoreFailure) {
+        self.failures.push((self.group_range(index), failure));
     }
 
-    /// Why a group was not decided by the store; nothing if it was.
+    /// Returns why the store did not decide the group, or `None` if it did.
     ///
     /// # Panics
-    /// If there is no such group.
+    /// Panics if the group does not exist.
     pub fn group_failure(&self, index: usize) -> Option<StoreFailure> {
-        self.failure(self.range(index))
+        self.failure_in(self.group_range(index))
     }
 
-    /// Why one of these draws was not decided by the store; nothing if all were.
+    /// Returns why the store did not decide one of these draws, or `None` if it decided all of them.
     #[inline]
-    pub fn failure(&self, draws: Range<usize>) -> Option<StoreFailure> {
-        let is_among = |range: &Range<usize>| range.start < draws.end && draws.start < range.end;
-        self.failures.iter().find(|(range, _)| is_among(range)).map(|(_, failure)| *failure)
+    pub fn failure_in(&self, draws: Range<usize>) -> Option<StoreFailure> {
+        let overlaps = |range: &Range<usize>| range.start < draws.end && draws.start < range.end;
+        self.failures.iter().find(|(range, _)| overlaps(range)).map(|(_, failure)| *failure)
     }
 }

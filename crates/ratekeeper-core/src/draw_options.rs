@@ -1,45 +1,44 @@
-//! On what terms a draw is made: what its rule says beside the limit.
+//! The options of a draw: what its rule says besides the limit.
 
 use std::num::NonZeroU16;
 
-/// What a rule says of its draws beside the limit: how exact they are across nodes, and what holds if the store gives no
-/// answer.
+/// The options of a draw: how exact it is across nodes, and what happens if the store does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DrawOptions {
-    /// Whether the draw refuses nobody: it takes its units with the others, but its own refusal stops none of them.
+    /// Whether this is a shadow draw: it takes units if the request is allowed, but never denies the request.
     pub is_shadow: bool,
-    /// How exact it is across nodes.
+    /// How exact the limit is across nodes.
     pub consistency: Consistency,
-    /// What holds if the store gives no answer.
+    /// What happens if the store does not answer.
     pub on_failure: FailureMode,
-    /// How many milliseconds the store has to answer, if the rule has a word on that.
-    pub deadline: Option<NonZeroU16>,
+    /// The timeout of the store in milliseconds; `None` uses the default of the store.
+    pub timeout_ms: Option<NonZeroU16>,
 }
 
 impl DrawOptions {
-    /// What is usual, but that every check reaches the store.
+    /// The defaults, except that every check reaches the store.
     pub const EXACT: DrawOptions = DrawOptions {
         is_shadow: false,
         consistency: Consistency::Exact,
         on_failure: FailureMode::Local,
-        deadline: None,
+        timeout_ms: None,
     };
 }
 
-/// What to answer when the store gives no answer.
+/// What to decide when the store does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FailureMode {
-    /// Allow, marked as degraded.
+    /// Allow the request and mark the decision as degraded.
     Open,
-    /// Refuse.
+    /// Deny the request.
     Closed,
-    /// Each node enforces its share from memory.
+    /// Each node enforces its share of the limit from memory.
     #[default]
     Local,
 }
 
 impl FailureMode {
-    /// The name it is written by.
+    /// Returns the name used in rule files.
     pub const fn name(self) -> &'static str {
         match self {
             FailureMode::Open => "open",
@@ -49,21 +48,21 @@ impl FailureMode {
     }
 }
 
-/// How exact a rule is across nodes.
+/// How exact a limit is across nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Consistency {
     /// Every check reaches the store.
     Exact,
-    /// A node takes prepaid units ahead and answers from memory, and no more is admitted than the limit allows. What can't be
-    /// lent is exact.
+    /// A node leases prepaid units and decides from memory; all nodes together never admit more than the limit
+    /// allows. Limits that can't be leased are exact.
     #[default]
     Leased,
-    /// Each node by itself.
+    /// Each node enforces the whole limit on its own.
     Local,
 }
 
 impl Consistency {
-    /// The name it is written by.
+    /// Returns the name used in rule files.
     pub const fn name(self) -> &'static str {
         match self {
             Consistency::Exact => "exact",

@@ -1,17 +1,18 @@
-//! Whom a draw is counted for.
+//! Keys: the clients or resources that draws are counted for.
 //!
-//! A key is made of parts (`user:42`, `/v1/orders`). However the parts are spelled, two different keys never meet:
-//! inside, every part of a key of several carries its length; in text, whatever separates parts is escaped in them.
+//! A key consists of parts (`user:42`, `/v1/orders`). Different keys never collide, whatever characters their parts
+//! contain: in binary form every part of a composite key is prefixed with its length; in text form the separator is
+//! escaped within parts.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
-/// The most bytes that the parts of a [`Key`] may have together.
+/// The maximum length of a [`Key`] in bytes, over all its parts.
 pub const MAX_KEY_BYTES: usize = 4096;
-/// The most parts that a [`Key`] may have.
+/// The maximum number of parts of a [`Key`].
 pub const MAX_KEY_PARTS: usize = 16;
 
-/// Whom a draw is counted for: one part or several.
+/// A client or resource that draws are counted for, made of one or more parts.
 ///
 /// ```
 /// use ratekeeper_core::Key;
@@ -28,19 +29,20 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of these parts.
+    /// Creates a key from its parts.
     ///
     /// # Errors
-    /// If there are none, too many, or too long ones.
+    /// Returns an error if there is no part, if there are more than [`MAX_KEY_PARTS`], or if they are longer than
+    /// [`MAX_KEY_BYTES`].
     pub fn new<'a>(parts: impl IntoIterator<Item = &'a str>) -> Result<Key, KeyError> {
         let mut parts = parts.into_iter();
         let first = parts.next().ok_or(KeyError::NoParts)?;
         let mut bytes = Vec::new();
-        let mut shape = KeyShape::One;
+        let mut shape = KeyShape::Single;
         match parts.next() {
             None => bytes.extend_from_slice(first.as_bytes()),
             Some(second) => {
-                shape = KeyShape::Several;
+                shape = KeyShape::Composite;
                 for (index, part) in [first, second].into_iter().chain(parts).enumerate() {
                     if index == MAX_KEY_PARTS {
                         return Err(KeyError::TooManyParts);
@@ -55,7 +57,7 @@ impl Key {
         Ok(Key { bytes: bytes.into(), shape })
     }
 
-    /// The same key, borrowed.
+    /// Returns a borrowed form of the key.
     pub fn borrow(&self) -> KeyRef<'_> {
         KeyRef { bytes: &self.bytes, shape: self.shape }
     }
@@ -70,63 +72,66 @@ fn push_part(bytes: &mut Vec<u8>, part: &str) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// Writes parts as a [`Key`] of them has them, and says of which shape it is.
+/// Appends parts in the binary form of a [`Key`] and returns the shape of that key.
 ///
 /// # Panics
-/// If there are none.
+/// Panics if there is no part.
 pub(crate) fn encode_parts<'a>(mut parts: impl Iterator<Item = &'a str>, bytes: &mut Vec<u8>) -> KeyShape {
     let first = parts.next().expect("a key has at least one part");
     let Some(second) = parts.next() else {
         bytes.extend_from_slice(first.as_bytes());
-        return KeyShape::One;
+        return KeyShape::Single;
     };
     for part in [first, second].into_iter().chain(parts) {
         let part = &part[..part.floor_char_boundary(usize::from(u16::MAX))];
-        let length = u16::try_from(part.len()).expect("it was cut to what two bytes can count");
+        let length = u16::try_from(part.len()).expect("the part was truncated to 65535 bytes");
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(part.as_bytes());
     }
-    KeyShape::Several
+    KeyShape::Composite
 }
 
-/// Which of several limits under the same key is meant: each scope has a state of its own.
+/// Distinguishes several limits under the same key: each scope has its own state.
 ///
-/// Whoever puts a key under several limits numbers them; the numbers must outlive a change of rules.
+/// The caller numbers the limits of a key. The numbers must stay the same when the rules change, or the state is
+/// lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scope(pub u64);
 
-/// A borrowed key. Any text is a key of one part as it stands, at no cost.
+/// A borrowed [`Key`]. Any `&str` converts into a key of one part at no cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyRef<'a> {
     bytes: &'a [u8],
     shape: KeyShape,
 }
 
-/// How the bytes of a key are to be read.
+/// How the bytes of a key are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum KeyShape {
-    /// One part, as it is.
-    One,
-    /// Parts, each behind its length in two bytes.
-    Several,
+    /// One part, stored as is.
+    Single,
+    /// Several parts, each prefixed with its length in two bytes, little-endian.
+    Composite,
 }
 
 impl<'a> KeyRef<'a> {
     #[inline]
-    pub(crate) fn of(bytes: &'a [u8], shape: KeyShape) -> KeyRef<'a> {
+    pub(crate) fn from_bytes(bytes: &'a [u8], shape: KeyShape) -> KeyRef<'a> {
         KeyRef { bytes, shape }
     }
 
-    /// The bytes that tell it from every other key of its shape.
+    /// Returns the bytes of the key. They identify it among keys with the same
+    /// [`is_composite`](KeyRef::is_composite).
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Whether it has several parts. Keys that differ in this differ, even where their bytes are the same.
+    /// Returns whether the key has several parts. A key of one part differs from a composite key even if their
+    /// bytes are equal.
     #[inline]
-    pub fn has_several_parts(&self) -> bool {
-        self.shape == KeyShape::Several
+    pub fn is_composite(&self) -> bool {
+        self.shape == KeyShape::Composite
     }
 
     #[inline]
@@ -134,29 +139,29 @@ impl<'a> KeyRef<'a> {
         self.shape
     }
 
-    /// The same key, owned.
+    /// Returns an owned copy of the key.
     pub fn to_key(&self) -> Key {
         Key { bytes: self.bytes.into(), shape: self.shape }
     }
 
-    /// Its parts, first to last.
+    /// Returns the parts in order.
     pub fn parts(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let (mut rest, shape) = (Some(self.bytes), self.shape);
         std::iter::from_fn(move || {
             let bytes = rest?;
             let part = match shape {
-                KeyShape::One => {
+                KeyShape::Single => {
                     rest = None;
                     bytes
                 }
-                KeyShape::Several => {
+                KeyShape::Composite => {
                     let (length, behind) = bytes.split_first_chunk()?;
                     let (part, behind) = behind.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
                     rest = Some(behind);
                     part
                 }
             };
-            // Every part of a key came from a `str`, so none is lost here.
+            // Every part of a key came from a `str`, so this never fails.
             std::str::from_utf8(part).ok()
         })
     }
@@ -165,7 +170,7 @@ impl<'a> KeyRef<'a> {
 impl<'a> From<&'a str> for KeyRef<'a> {
     #[inline]
     fn from(text: &'a str) -> KeyRef<'a> {
-        KeyRef { bytes: text.as_bytes(), shape: KeyShape::One }
+        KeyRef { bytes: text.as_bytes(), shape: KeyShape::Single }
     }
 }
 
@@ -182,7 +187,8 @@ impl<'a> From<&'a Key> for KeyRef<'a> {
     }
 }
 
-/// Parts joined by `:`; a `:`, `%`, `{`, `}`, space or control character inside a part is written `%XX`.
+/// Writes the parts joined by `:`. A `:`, `%`, `{`, `}`, space or control character within a part is written as
+/// `%XX`.
 impl fmt::Display for KeyRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, part) in self.parts().enumerate() {
@@ -208,7 +214,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Reads what [`Display`](fmt::Display) writes; any byte may be written `%XX`.
+/// Parses the form that [`Display`](fmt::Display) writes. Any byte may be written as `%XX`.
 impl FromStr for Key {
     type Err = KeyError;
 
@@ -233,32 +239,32 @@ fn unescape(part: &str) -> Result<String, KeyError> {
             let low = char::from(digits[1]).to_digit(16)?;
             u8::try_from(high * 16 + low).ok()
         });
-        bytes.push(digits.ok_or(KeyError::Escape)?);
+        bytes.push(digits.ok_or(KeyError::InvalidEscape)?);
     }
     String::from_utf8(bytes).map_err(|_| KeyError::NotUtf8)
 }
 
-/// Why a key could not be made.
+/// An error in the parts or the text of a [`Key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// It has no parts.
+    /// The key has no parts.
     #[error("a key needs at least one part")]
     NoParts,
-    /// It has too many parts.
-    #[error("a key has at most {MAX_KEY_PARTS} parts: leave out what does not tell clients apart")]
+    /// The key has more than [`MAX_KEY_PARTS`] parts.
+    #[error("a key has at most {MAX_KEY_PARTS} parts: leave out parts that do not distinguish clients")]
     TooManyParts,
-    /// It is too long.
+    /// The key is longer than [`MAX_KEY_BYTES`].
     #[error("a key has at most {MAX_KEY_BYTES} bytes, not {bytes}: send a name or a hash, not the content")]
     TooLong {
-        /// How long it is.
+        /// The length of the key or of its longest part in bytes.
         bytes: usize,
     },
     /// A `%` is not followed by two hexadecimal digits.
     #[error("a % in a key must be followed by two hexadecimal digits: write %25 for the % itself")]
-    Escape,
-    /// The escapes do not make up text.
-    #[error("the escapes in the key do not make up UTF-8 text: escape text, not raw bytes")]
+    InvalidEscape,
+    /// The unescaped bytes are not UTF-8.
+    #[error("the escapes in the key do not decode to UTF-8: escape text, not raw bytes")]
     NotUtf8,
 }
 
@@ -267,10 +273,10 @@ mod tests {
     use super::*;
 
     fn key<const N: usize>(parts: [&str; N]) -> Key {
-        Key::new(parts).expect("the parts make a key")
+        Key::new(parts).expect("the parts are valid")
     }
 
-    /// Trap: parts joined by a bare separator, so that two keys meet.
+    /// Trap: parts joined by a bare separator, so that two keys collide.
     #[test]
     fn keys_that_read_alike_stay_apart() {
         let keys = [
@@ -292,25 +298,22 @@ mod tests {
     }
 
     #[test]
-    fn parts_come_back_as_they_went_in() {
+    fn parts_survive_a_round_trip() {
         for parts in [vec!["a"], vec![""], vec!["", ""], vec!["user:1", "/x y/{id}", "100%", "ü\n"]] {
-            let key = Key::new(parts.iter().copied()).expect("the parts make a key");
+            let key = Key::new(parts.iter().copied()).expect("the parts are valid");
             assert_eq!(key.borrow().parts().collect::<Vec<_>>(), parts);
             assert_eq!(key.to_string().parse(), Ok(key));
         }
         assert_eq!(KeyRef::from("a:b"), key(["a:b"]).borrow());
-        assert_eq!(
-            (KeyRef::from("a:b").bytes(), KeyRef::from("a:b").has_several_parts()),
-            (&b"a:b"[..], false)
-        );
-        assert!(key(["a", "b"]).borrow().has_several_parts());
+        assert_eq!((KeyRef::from("a:b").bytes(), KeyRef::from("a:b").is_composite()), (&b"a:b"[..], false));
+        assert!(key(["a", "b"]).borrow().is_composite());
         assert_eq!(KeyRef::from(&key(["a", "b"])).to_key(), key(["a", "b"]));
         assert_eq!(KeyRef::from(&"a".to_owned()).parts().collect::<Vec<_>>(), ["a"]);
         assert_eq!("a%c3%BC".parse::<Key>(), Ok(key(["aü"])));
     }
 
     #[test]
-    fn bad_keys_are_refused_with_a_reason() {
+    fn invalid_keys_are_rejected_with_a_reason() {
         let long = "x".repeat(MAX_KEY_BYTES);
         assert_eq!(Key::new([]), Err(KeyError::NoParts));
         assert!(Key::new([long.as_str()]).is_ok());
@@ -321,7 +324,7 @@ mod tests {
         assert_eq!(Key::new([""; MAX_KEY_PARTS + 1]), Err(KeyError::TooManyParts));
         assert_eq!(":".repeat(1 << 20).parse::<Key>(), Err(KeyError::TooManyParts));
         for bad in ["%", "a%2", "%zz", "%+1"] {
-            assert_eq!(bad.parse::<Key>(), Err(KeyError::Escape), "{bad}");
+            assert_eq!(bad.parse::<Key>(), Err(KeyError::InvalidEscape), "{bad}");
         }
         assert_eq!("%ff".parse::<Key>(), Err(KeyError::NotUtf8));
     }

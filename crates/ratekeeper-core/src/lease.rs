@@ -1,96 +1,96 @@
-//! Units that a store lends ahead, to be spent by a node without asking.
+//! Leases: units that a store lends to a node ahead of time, for the node to spend without a store call.
 //!
-//! What is lent is paid for when it is lent: it counts against the limit from then on, until the node reports it as spent,
-//! gives it back, or the lease lapses. `ALGORITHMS.md` shows why a limit holds for all nodes together if they keep to
-//! this. Under laws with windows a lease ends with its window, and what is lent is simply used. A bucket has no such end,
-//! so it remembers beside its debt how much is lent, by *terms* of the store's clock: a lease lapses at the end of the
-//! term after its own.
+//! Lent units are charged when they are lent: they count against the limit until the node reports them as spent,
+//! returns them, or the lease expires. `ALGORITHMS.md` shows why this keeps the limit exact for all nodes together.
+//! Under window algorithms a lease ends with its window, and lent units simply count as used. A bucket has no such
+//! end, so besides its debt it records how many units are lent, by *terms* of the store's clock: a lease expires at
+//! the end of the term after its own.
 
 use crate::state::State;
 use crate::time::{Micros, Span};
 
-/// How long a term of a bucket's leases lasts. A lease is good for one to two of these.
+/// The length of a lease term of a bucket. A lease is valid for one to two terms.
 ///
-/// Longer terms have keys that are seldom asked for answered from memory; but what a node takes with it when it dies
-/// stays lent for as long.
-pub const TERM: Span = Span::secs(30);
+/// Longer terms let a node answer rarely used keys from memory; but units that a dead node held stay lent for as
+/// long.
+pub const LEASE_TERM: Span = Span::secs(30);
 
-/// What a limit remembers of a key from which units may be lent.
+/// The state of a key from which units may be leased.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeasedState {
-    /// What it remembers apart from that.
+    /// The state apart from lent units; `None` if the key is new or its state has expired.
     pub state: Option<State>,
-    /// What is lent.
+    /// The units lent.
     pub lent: LentUnits,
 }
 
-/// How many units are lent and not known to be spent. Which term they were lent in, the state's time tells.
+/// How many units are lent and not yet reported as spent. The time in the state tells which terms these are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LentUnits {
-    /// In the term before, to lapse at the end of this one.
+    /// Units lent in the previous term. They expire at the end of this term.
     pub older: u32,
-    /// In this term.
+    /// Units lent in this term.
     pub recent: u32,
 }
 
 impl LentUnits {
-    /// All of them.
-    pub fn units(self) -> u32 {
-        // Both were lent out of one capacity, which is as wide as their sum.
+    /// Returns the total number of units lent.
+    pub fn total(self) -> u32 {
+        // Both were lent out of one capacity, which is a `u32`.
         self.older.saturating_add(self.recent)
     }
 }
 
-/// What a node says of the units that it was lent in a term. Of each unit it says something once and never again.
+/// What a node reports about units that it was lent in one term. Each unit is reported once and never again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseReport {
-    /// The term that they were lent in, or last reported as kept.
+    /// The term in which the units were lent, or last reported as kept.
     pub term: u64,
-    /// Those that it has spent.
+    /// The units spent.
     pub spent: u32,
-    /// Those that it keeps, to be lent anew from now on.
+    /// The units kept. They are lent again from now on, in the current term.
     pub kept: u32,
-    /// Those that it gives back.
-    pub back: u32,
+    /// The units returned.
+    pub returned: u32,
 }
 
 impl LeaseReport {
-    /// How many units it is about.
-    pub fn units(&self) -> u32 {
-        self.spent.saturating_add(self.kept).saturating_add(self.back)
+    /// Returns the total number of units reported.
+    pub fn total(&self) -> u32 {
+        self.spent.saturating_add(self.kept).saturating_add(self.returned)
     }
 }
 
-/// How much a node would like to be lent.
+/// How many units a node requests for a lease, by how soon it will spend them.
 ///
-/// What is spent at once can hardly be missed elsewhere, so that may be a good part of what is left. What lies in hand for
-/// long may be, so that is a small part.
+/// Units that are spent at once can hardly be missing on other nodes, so the request may take a large part of those
+/// left. Units kept for long may be, so only a small part is granted for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseRequest {
-    /// So many units, which it will spend within a moment; but at most half of what is left.
-    pub soon: u32,
-    /// So many, to last for the whole lease; but at most one of [so many](LeaseRequest::one_of) equal parts of what is left.
-    pub later: u32,
-    /// See there.
-    pub one_of: u32,
+    /// Units that will be spent within a moment; capped at half of the units left.
+    pub short_horizon: u32,
+    /// Units that will last for the whole lease; capped at `left / long_horizon_divisor`.
+    pub long_horizon: u32,
+    /// The divisor of the long-horizon cap. 0 counts as 1.
+    pub long_horizon_divisor: u32,
 }
 
 impl LeaseRequest {
-    /// How many units it is granted of so many that are left: the more of both.
-    pub fn of(&self, left: u32) -> u32 {
-        self.soon.min(left / 2).max(self.later.min(left / self.one_of.max(1)))
+    /// Returns how many units to grant when `left` are left: the larger of the two capped numbers.
+    pub fn grant_from(&self, left: u32) -> u32 {
+        self.short_horizon.min(left / 2).max(self.long_horizon.min(left / self.long_horizon_divisor.max(1)))
     }
 }
 
-/// What was lent.
+/// The answer of the store to a [`LeaseRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseGrant {
-    /// How many units more.
+    /// The additional units lent.
     pub units: u32,
-    /// The term that these, and those that were kept, are lent in.
+    /// The term of these units and of those reported as kept.
     pub term: u64,
-    /// When they lapse, by the store's clock.
-    pub until: Micros,
-    /// Whether what the report was about had not lapsed before. If it had, what was kept is gone.
-    pub is_known: bool,
+    /// When the lease expires, by the clock of the store.
+    pub expires_at: Micros,
+    /// Whether the reported lease was still valid. If not, the units reported as kept are gone.
+    pub is_report_accepted: bool,
 }

@@ -1,12 +1,15 @@
-//! A quota under a law.
+//! Limits: quotas under an algorithm.
 
-mod lent;
+mod error;
+mod leased;
+
+pub use error::LimitError;
 
 use crate::algorithm::{
     Algorithm, Align, Bucket, Concurrency, FixedWindow, Leak, ListState, LogSize, ShareChange, SlidingLog,
-    SlidingWindow, portion,
+    SlidingWindow, share_of,
 };
-use crate::algorithm::{BucketDuty, CalendarPeriod, WindowLayout, Zone};
+use crate::algorithm::{BucketMode, CalendarPeriod, WindowLayout, Zone};
 use crate::op::{Amount, PermitId};
 use crate::params::LimitParams;
 use crate::quota::Quota;
@@ -15,29 +18,29 @@ use crate::status::{DrawOutcome, DrawResult, Forecast, LimitStatus};
 use crate::time::{Micros, Span};
 use std::fmt;
 
-/// A quota under a law: what a draw is drawn from.
+/// A quota under an algorithm: what a draw takes units from.
 ///
-/// Building one checks that none of its arithmetic can leave the integers below 2^53; after that, nothing it does can
-/// fail. It is a plain value: two limits of the same law and quota are the same limit.
+/// [`Limit::new`] checks that no computation can leave the integers below 2^53; after that, no operation can fail.
+/// A limit is a plain value: two limits with the same algorithm and quota are equal.
 ///
 /// ```
-/// use ratekeeper_core::{Law, Limit};
+/// use ratekeeper_core::{Algorithm, Limit};
 ///
-/// let limit = Limit::new(Law::TokenBucket, "100/s burst 20".parse()?)?;
+/// let limit = Limit::new(Algorithm::TokenBucket, "100/s burst 20".parse()?)?;
 /// assert_eq!(limit.capacity(), 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
-    form: CompiledAlgorithm,
+    compiled: CompiledAlgorithm,
     quota: Quota,
-    law: Algorithm,
-    /// The law as a number, and above it the number of shares but one: comparing it and the quota is all that telling
-    /// two limits apart takes on the hot path.
+    algorithm: Algorithm,
+    /// The code of the algorithm in the lower bits and the number of shares minus one above it. Comparing it and
+    /// the quota is enough to tell two limits apart on the hot path.
     code: u32,
 }
 
-/// The law, the quota and the number of shares say it all; the form only follows from them.
+/// The algorithm, the quota and the number of shares identify a limit; the compiled constants follow from them.
 impl PartialEq for Limit {
     #[inline]
     fn eq(&self, other: &Limit) -> bool {
@@ -53,7 +56,7 @@ impl std::hash::Hash for Limit {
     }
 }
 
-/// The constants that the law computes with.
+/// The constants that the algorithm computes with.
 #[derive(Clone, Copy, Debug)]
 enum CompiledAlgorithm {
     Bucket(Bucket),
@@ -63,244 +66,261 @@ enum CompiledAlgorithm {
     Concurrency(Concurrency),
 }
 
-/// One step of a law that remembers a [`State`].
+/// The result of one step of an algorithm with a fixed-size [`State`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// How many units were granted; nothing if the limit refused.
+    /// How many units were granted; `None` if the limit denied.
     pub granted: Option<u32>,
-    /// The key's state now.
+    /// The state of the key after the step.
     pub state: State,
-    /// Whether the state must be written for the grant to count. A refusal changes nothing.
-    pub changed: bool,
+    /// Whether the state must be written for the grant to count. A denial needs a write only if the state was
+    /// rebased after the clock was set back.
+    pub needs_write: bool,
 }
 
 impl Step {
-    /// The step in words.
+    /// Returns the outcome of the step.
     #[inline(always)]
-    pub fn answer(&self) -> DrawOutcome {
+    pub fn outcome(&self) -> DrawOutcome {
         match self.granted {
             Some(units) => DrawOutcome::Granted(units),
-            None => DrawOutcome::Refused,
+            None => DrawOutcome::Denied,
         }
     }
 }
 
 impl Limit {
-    /// The longest log that a rule gets without saying that it means it, in units.
-    pub const MODEST_LOG: u32 = 10_000;
+    /// The maximum size, in units, of a log with [`LogSize::Standard`].
+    pub const STANDARD_LOG_UNITS: u32 = 10_000;
 
-    /// The most shares that a limit is divided into.
-    pub const MOST_SHARES: u32 = 1 << 16;
+    /// The maximum number of shares that a limit is divided into.
+    pub const MAX_SHARES: u32 = 1 << 16;
 
-    /// The longest that a limit may take to be full again: a century, so that every wait it names ends before time does.
-    pub const LONGEST: Span = Span::micros(100 * Span::YEAR.get());
+    /// The longest time that a limit may take to reach full capacity: a century, so that every wait it reports ends
+    /// before [`Micros::MAX`].
+    pub const MAX_TTL: Span = Span::micros(100 * Span::YEAR.get());
 
-    /// Puts a quota under a law.
+    /// Creates a limit from an algorithm and a quota.
     ///
     /// # Errors
-    /// If the law can't honour the quota exactly; the error says what to write instead.
-    pub fn new(law: Algorithm, quota: Quota) -> Result<Limit, LimitError> {
-        let form = match law {
+    /// Returns an error if the algorithm can't enforce the quota exactly. The message says what to write instead.
+    pub fn new(algorithm: Algorithm, quota: Quota) -> Result<Limit, LimitError> {
+        let compiled = match algorithm {
             Algorithm::TokenBucket => {
-                CompiledAlgorithm::Bucket(bucket(BucketDuty::Tokens, quota, quota.amount())?)
+                CompiledAlgorithm::Bucket(bucket(BucketMode::Tokens, quota, quota.amount())?)
             }
             Algorithm::LeakyBucket(Leak::Meter) => {
-                CompiledAlgorithm::Bucket(bucket(BucketDuty::Meter, quota, 1)?)
+                CompiledAlgorithm::Bucket(bucket(BucketMode::Meter, quota, 1)?)
             }
             Algorithm::LeakyBucket(Leak::Queue) => {
-                CompiledAlgorithm::Bucket(bucket(BucketDuty::Queue, quota, quota.amount())?)
+                CompiledAlgorithm::Bucket(bucket(BucketMode::Queue, quota, quota.amount())?)
             }
             Algorithm::FixedWindow(align) => {
-                CompiledAlgorithm::FixedWindow(fixed_window(align, without_burst(law, quota)?)?)
+                CompiledAlgorithm::FixedWindow(fixed_window(align, without_burst(algorithm, quota)?)?)
             }
             Algorithm::SlidingWindowCounter => {
-                CompiledAlgorithm::SlidingWindow(sliding_window(without_burst(law, quota)?)?)
+                CompiledAlgorithm::SlidingWindow(sliding_window(without_burst(algorithm, quota)?)?)
             }
             Algorithm::SlidingWindowLog(size) => {
-                CompiledAlgorithm::SlidingLog(sliding_log(size, without_burst(law, quota)?)?)
+                CompiledAlgorithm::SlidingLog(sliding_log(size, without_burst(algorithm, quota)?)?)
             }
             Algorithm::Concurrency => {
-                let quota = without_burst(law, quota)?;
-                CompiledAlgorithm::Concurrency(Concurrency { amount: quota.amount(), lapse: quota.per() })
+                let quota = without_burst(algorithm, quota)?;
+                CompiledAlgorithm::Concurrency(Concurrency {
+                    amount: quota.amount(),
+                    permit_ttl: quota.per(),
+                })
             }
         };
-        let limit = Limit { form, quota, law, code: law.code() };
-        match limit.ttl() <= Limit::LONGEST {
-            true => Ok(limit),
-            false => Err(LimitError::TooSlow { quota, takes: limit.ttl() }),
+        let limit = Limit { compiled, quota, algorithm, code: algorithm.code() };
+        if limit.ttl() <= Limit::MAX_TTL {
+            Ok(limit)
+        } else {
+            Err(LimitError::TooSlow { quota, takes: limit.ttl() })
         }
     }
 
-    /// The law it follows.
+    /// Returns the algorithm.
     #[inline]
-    pub fn law(&self) -> Algorithm {
-        self.law
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
     }
 
-    /// The family of states that its law can read, below [`Algorithm::FAMILIES`]. A key's states in different families
-    /// never meet.
+    /// Returns the family of states that the algorithm can read, a number below [`Algorithm::FAMILIES`]. States of
+    /// one key in different families are independent.
     #[inline]
     pub fn family(&self) -> usize {
-        (self.code >> Algorithm::FAMILY_AT & 0xf) as usize
+        (self.code >> Algorithm::FAMILY_SHIFT & 0xf) as usize
     }
 
-    /// One of `nodes` equal shares of it: what each node enforces by itself while none knows of the others.
+    /// Returns one of `nodes` equal shares of the limit: the part that each node enforces while the nodes can't
+    /// coordinate.
     ///
-    /// Together they grant no more than the limit, but for one thing: each has at least one unit, for with none it would
-    /// refuse everybody. A bucket holds a part of the burst and takes as many periods to refill as much; windows, logs
-    /// and places are divided. A share is divided no further: this is always a share of the whole, and one of one is the
-    /// whole again. More than [`Limit::MOST_SHARES`] are not told apart.
+    /// All shares together grant no more than the limit, with one exception: each share has at least one unit,
+    /// because a share of zero would deny everything. A bucket gets a part of the burst and refills at a fraction
+    /// of the rate; windows, logs and concurrency slots are divided. A share of a share is a share of the whole
+    /// limit, and one share of one is the whole limit again. `nodes` is capped at [`Limit::MAX_SHARES`].
     ///
     /// ```
-    /// use ratekeeper_core::{Law, Limit};
+    /// use ratekeeper_core::{Algorithm, Limit};
     ///
-    /// let limit = Limit::new(Law::TokenBucket, "100/s burst 20".parse()?)?;
+    /// let limit = Limit::new(Algorithm::TokenBucket, "100/s burst 20".parse()?)?;
     /// let share = limit.share(3);
-    /// assert_eq!((share.capacity(), share.shares()), (6, 3));
+    /// assert_eq!((share.capacity(), share.share_count()), (6, 3));
     /// assert_eq!(share.share(1), limit);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn share(&self, nodes: u32) -> Limit {
-        let nodes = nodes.clamp(1, Limit::MOST_SHARES);
-        if nodes == self.shares() {
+        let nodes = nodes.clamp(1, Limit::MAX_SHARES);
+        if nodes == self.share_count() {
             return *self;
         }
         let whole = self.whole();
-        let form = match whole.form {
-            form if nodes == 1 => form,
+        let compiled = match whole.compiled {
+            compiled if nodes == 1 => compiled,
             CompiledAlgorithm::Bucket(bucket) => CompiledAlgorithm::Bucket(bucket.share(&self.quota, nodes)),
             CompiledAlgorithm::FixedWindow(window) => CompiledAlgorithm::FixedWindow(window.share(nodes)),
             CompiledAlgorithm::SlidingWindow(window) => CompiledAlgorithm::SlidingWindow(window.share(nodes)),
             CompiledAlgorithm::SlidingLog(log) => {
-                CompiledAlgorithm::SlidingLog(SlidingLog { amount: portion(log.amount, nodes), ..log })
+                CompiledAlgorithm::SlidingLog(SlidingLog { amount: share_of(log.amount, nodes), ..log })
             }
-            CompiledAlgorithm::Concurrency(places) => CompiledAlgorithm::Concurrency(Concurrency {
-                amount: portion(places.amount, nodes),
-                ..places
-            }),
+            CompiledAlgorithm::Concurrency(slots) => {
+                CompiledAlgorithm::Concurrency(Concurrency { amount: share_of(slots.amount, nodes), ..slots })
+            }
         };
-        Limit { form, code: whole.code | (nodes - 1) << Algorithm::SHARES_AT, ..whole }
+        Limit { compiled, code: whole.code | (nodes - 1) << Algorithm::SHARES_SHIFT, ..whole }
     }
 
     fn whole(&self) -> Limit {
-        match self.shares() {
+        match self.share_count() {
             1 => *self,
-            _ => Limit::new(self.law, self.quota).expect("it was made of the same before it was divided"),
+            _ => Limit::new(self.algorithm, self.quota)
+                .expect("the whole limit was built from the same values"),
         }
     }
 
-    /// Of how many shares it is one; 1 if it is the whole.
+    /// Returns the number of shares that the limit was divided into; 1 if it is the whole limit.
     #[inline]
-    pub fn shares(&self) -> u32 {
-        (self.code >> Algorithm::SHARES_AT) + 1
+    pub fn share_count(&self) -> u32 {
+        (self.code >> Algorithm::SHARES_SHIFT) + 1
     }
 
-    /// The quota it grants; of a share, that of the whole.
+    /// Returns the quota. For a share this is the quota of the whole limit.
     #[inline]
     pub fn quota(&self) -> Quota {
         self.quota
     }
 
-    /// The most units that a single draw can ever get.
+    /// Returns the most units that a single draw can ever get.
     #[inline]
     pub fn capacity(&self) -> u32 {
-        match &self.form {
+        match &self.compiled {
             CompiledAlgorithm::Bucket(bucket) => bucket.burst(),
             CompiledAlgorithm::FixedWindow(window) => window.amount(),
             CompiledAlgorithm::SlidingWindow(window) => window.amount(),
             CompiledAlgorithm::SlidingLog(log) => log.amount,
-            CompiledAlgorithm::Concurrency(places) => places.amount,
+            CompiledAlgorithm::Concurrency(slots) => slots.amount,
         }
     }
 
-    /// The stretch in which as much comes back as a draw can get at most: together with the
-    /// [`capacity`](Limit::capacity) it says the rate.
+    /// Returns the time in which the full [`capacity`](Limit::capacity) refills. Capacity and window together give
+    /// the rate.
     pub fn window(&self) -> Span {
-        match &self.form {
+        match &self.compiled {
             CompiledAlgorithm::Bucket(bucket) => {
                 let (per, burst) = (u128::from(self.quota.per().get()), u128::from(bucket.burst()));
                 let micros =
-                    (per * burst * u128::from(self.shares())).div_ceil(u128::from(self.quota.amount()));
+                    (per * burst * u128::from(self.share_count())).div_ceil(u128::from(self.quota.amount()));
                 Span::micros(u64::try_from(micros).unwrap_or(u64::MAX))
             }
             _ => self.quota.per(),
         }
     }
 
-    /// Whether the law remembers a [`ListState`] instead of a [`State`].
+    /// Returns whether the algorithm keeps a [`ListState`] instead of a [`State`].
     #[inline]
-    pub fn keeps_roll(&self) -> bool {
-        self.family() >= Algorithm::ROLLS
+    pub fn uses_list_state(&self) -> bool {
+        self.family() >= Algorithm::FIRST_LIST_FAMILY
     }
 
-    /// Ages `state` to `now` and grants as much of `ask` as fits. Pure, in integers, and total.
+    /// Ages `state` to `now` and grants as much of `amount` as fits. Pure, integer-only and total.
     ///
-    /// A limit that keeps a roll has no state to step: it refuses here, and is drawn with [`Limit::step_roll`].
+    /// A limit with a [list state](Limit::uses_list_state) always denies here: use [`Limit::step_list`] for it.
     #[inline(always)]
-    pub fn step(&self, state: Option<State>, now: Micros, ask: Amount) -> Step {
-        match &self.form {
-            CompiledAlgorithm::Bucket(bucket) => bucket.step(state, now, ask),
-            CompiledAlgorithm::FixedWindow(window) => window.step(state, now, ask),
-            CompiledAlgorithm::SlidingWindow(window) => window.step(state, now, ask),
+    pub fn step(&self, state: Option<State>, now: Micros, amount: Amount) -> Step {
+        match &self.compiled {
+            CompiledAlgorithm::Bucket(bucket) => bucket.step(state, now, amount),
+            CompiledAlgorithm::FixedWindow(window) => window.step(state, now, amount),
+            CompiledAlgorithm::SlidingWindow(window) => window.step(state, now, amount),
             CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => {
-                Step { granted: None, state: state.unwrap_or_default(), changed: false }
+                Step { granted: None, state: state.unwrap_or_default(), needs_write: false }
             }
         }
     }
 
-    /// Words a step: what is left, and when to come back.
-    pub fn read(&self, step: Step, now: Micros, ask: Amount) -> LimitStatus {
-        LimitStatus { limit: *self, ask, outcome: DrawResult::of_state(step.answer(), now, step.state) }
+    /// Returns the status after a step: the units left, and when to retry.
+    pub fn status(&self, step: Step, now: Micros, amount: Amount) -> LimitStatus {
+        LimitStatus { limit: *self, amount, result: DrawResult::from_state(step.outcome(), now, step.state) }
     }
 
-    pub(crate) fn outlook(&self, state: State, now: Micros, ask: Amount, granted: Option<u32>) -> Forecast {
-        match &self.form {
-            CompiledAlgorithm::Bucket(bucket) => bucket.outlook(state, now, ask, granted),
-            CompiledAlgorithm::FixedWindow(window) => window.outlook(state, now, ask, granted),
-            CompiledAlgorithm::SlidingWindow(window) => window.outlook(state, now, ask, granted),
-            CompiledAlgorithm::SlidingLog(log) => log.outlook(&Default::default(), now, ask, granted),
-            CompiledAlgorithm::Concurrency(places) => places.outlook(&Default::default(), now, ask, granted),
+    pub(crate) fn forecast(
+        &self,
+        state: State,
+        now: Micros,
+        amount: Amount,
+        granted: Option<u32>,
+    ) -> Forecast {
+        match &self.compiled {
+            CompiledAlgorithm::Bucket(bucket) => bucket.forecast(state, now, amount, granted),
+            CompiledAlgorithm::FixedWindow(window) => window.forecast(state, now, amount, granted),
+            CompiledAlgorithm::SlidingWindow(window) => window.forecast(state, now, amount, granted),
+            CompiledAlgorithm::SlidingLog(log) => log.forecast(&Default::default(), now, amount, granted),
+            CompiledAlgorithm::Concurrency(slots) => {
+                slots.forecast(&Default::default(), now, amount, granted)
+            }
         }
     }
 
-    /// The state after `units` were given back, at most as many as are out.
-    pub fn give(&self, state: State, now: Micros, units: u32) -> State {
-        match &self.form {
-            CompiledAlgorithm::Bucket(bucket) => bucket.give(state, now, units),
-            CompiledAlgorithm::FixedWindow(window) => window.give(state, now, units),
-            CompiledAlgorithm::SlidingWindow(window) => window.give(state, now, units),
+    /// Returns the state after a refund of `units`, at most as many as are in use.
+    pub fn refund(&self, state: State, now: Micros, units: u32) -> State {
+        match &self.compiled {
+            CompiledAlgorithm::Bucket(bucket) => bucket.refund(state, now, units),
+            CompiledAlgorithm::FixedWindow(window) => window.refund(state, now, units),
+            CompiledAlgorithm::SlidingWindow(window) => window.refund(state, now, units),
             CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => state,
         }
     }
 
-    /// The state that `before` wrote, under this limit: nothing if it had drained, or if the laws differ.
+    /// Converts the state that `before` wrote into a state of this limit. Returns `None` if that state has expired
+    /// or the algorithms are of different [families](Limit::family).
     ///
-    /// A token bucket keeps the tokens that are left, a leaky bucket what is in it, a window what was used. The new
-    /// rate counts from `now`. Where `before` is divided into more or fewer [shares](Limit::share), so is what is left:
-    /// the shares of what is left are never more than what is left.
+    /// A token bucket keeps the tokens left, a leaky bucket its content, a window the units used. The new rate
+    /// applies from `now`. If the number of [shares](Limit::share) differs, the units left are divided accordingly;
+    /// shares never have more in total than was left.
     pub fn adopt(&self, state: State, before: &Limit, now: Micros) -> Option<State> {
-        if self.family() != before.family() || before.is_drained(state, now) {
+        if self.family() != before.family() || before.is_expired(state, now) {
             return None;
         }
-        let passage = ShareChange { from: before.shares(), to: self.shares() };
-        match (&self.form, &before.form) {
+        let change = ShareChange { from: before.share_count(), to: self.share_count() };
+        match (&self.compiled, &before.compiled) {
             (CompiledAlgorithm::Bucket(after), CompiledAlgorithm::Bucket(before)) => {
-                Some(after.adopt(state, before, passage, now))
+                Some(after.adopt(state, before, change, now))
             }
             (CompiledAlgorithm::FixedWindow(after), CompiledAlgorithm::FixedWindow(before)) => {
-                Some(after.adopt(state, before, passage, now))
+                Some(after.adopt(state, before, change, now))
             }
             (CompiledAlgorithm::SlidingWindow(after), CompiledAlgorithm::SlidingWindow(before)) => {
-                Some(after.adopt(state, before, passage, now))
+                Some(after.adopt(state, before, change, now))
             }
             _ => None,
         }
     }
 
-    /// A state that is at least as used as both `one` and `other`, both written by this limit: whatever it allows, each
-    /// of the two allows too, now and later. For stores that let several keys share a state when memory is short.
+    /// Returns a state that is at least as used as both `one` and `other`, which this limit wrote: a draw that it
+    /// allows is allowed by both, now and later. For stores that let several keys share a state when memory is
+    /// short.
     pub fn merge(&self, one: State, other: State, now: Micros) -> State {
-        match &self.form {
+        match &self.compiled {
             CompiledAlgorithm::Bucket(bucket) => bucket.merge(one, other, now),
             CompiledAlgorithm::FixedWindow(window) => window.merge(one, other, now),
             CompiledAlgorithm::SlidingWindow(window) => window.merge(one, other, now),
@@ -308,18 +328,18 @@ impl Limit {
         }
     }
 
-    /// What a state that several keys share is to be after a draw of one of them at `now`: a window ends no sooner than
-    /// one that this draw had begun.
-    pub fn prolong(&self, state: State, now: Micros) -> State {
-        match &self.form {
-            CompiledAlgorithm::FixedWindow(window) => window.prolong(state, now),
+    /// Returns a state that several keys share, adjusted after a draw of one of them at `now`: its fixed window
+    /// ends no sooner than a window that this draw would have begun.
+    pub fn extend_window(&self, state: State, now: Micros) -> State {
+        match &self.compiled {
+            CompiledAlgorithm::FixedWindow(window) => window.extend_window(state, now),
             _ => state,
         }
     }
 
-    /// When a state was last written, as far as it tells: of a bucket the tick, of a window its beginning.
+    /// Returns an estimate of when a state was last written: the tick of a bucket, the beginning of a window.
     pub fn written_at(&self, state: State) -> Micros {
-        match &self.form {
+        match &self.compiled {
             CompiledAlgorithm::Bucket(bucket) => bucket.written_at(state),
             CompiledAlgorithm::FixedWindow(window) => window.written_at(state),
             CompiledAlgorithm::SlidingWindow(window) => window.written_at(state),
@@ -327,37 +347,37 @@ impl Limit {
         }
     }
 
-    /// Three numbers that no other limit has. None of them is [`u64::MAX`].
+    /// Returns three numbers that identify the limit. None of them is [`u64::MAX`].
     #[inline(always)]
     pub fn identity(&self) -> [u64; 3] {
         let burst = self.quota.burst().map_or(0, u64::from);
         [u64::from(self.code) << 32 | u64::from(self.quota.amount()), self.quota.per().get(), burst]
     }
 
-    /// Whether the state says the same as no state at all, now and for as long as the clock does not step back.
+    /// Returns whether the state is equivalent to no state, now and for as long as the clock does not step back.
     #[inline]
-    pub fn is_drained(&self, state: State, now: Micros) -> bool {
-        match &self.form {
-            CompiledAlgorithm::Bucket(bucket) => bucket.is_drained(state, now),
-            CompiledAlgorithm::FixedWindow(window) => window.is_drained(state, now),
-            CompiledAlgorithm::SlidingWindow(window) => window.is_drained(state, now),
+    pub fn is_expired(&self, state: State, now: Micros) -> bool {
+        match &self.compiled {
+            CompiledAlgorithm::Bucket(bucket) => bucket.is_expired(state, now),
+            CompiledAlgorithm::FixedWindow(window) => window.is_expired(state, now),
+            CompiledAlgorithm::SlidingWindow(window) => window.is_expired(state, now),
             CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => true,
         }
     }
 
-    /// How much of the limit is in use, in thousandths; 0 only if nothing is.
-    pub fn fill(&self, state: State, now: Micros) -> u32 {
-        match &self.form {
+    /// Returns how much of the limit is in use, in thousandths, rounded up: 0 only if nothing is in use.
+    pub fn fill_per_mille(&self, state: State, now: Micros) -> u32 {
+        match &self.compiled {
             CompiledAlgorithm::Bucket(bucket) => bucket.fill(state, now),
-            CompiledAlgorithm::FixedWindow(window) => window.fill(state, now),
-            CompiledAlgorithm::SlidingWindow(window) => window.fill(state, now),
+            CompiledAlgorithm::FixedWindow(window) => window.fill_per_mille(state, now),
+            CompiledAlgorithm::SlidingWindow(window) => window.fill_per_mille(state, now),
             CompiledAlgorithm::SlidingLog(_) | CompiledAlgorithm::Concurrency(_) => 0,
         }
     }
 
-    /// The longest that a state matters after it was written: what a store may set as its time to live.
+    /// Returns the longest time for which a state matters after it was written. A store may use it as the TTL.
     pub fn ttl(&self) -> Span {
-        match &self.form {
+        match &self.compiled {
             CompiledAlgorithm::Bucket(bucket) => bucket.ttl(),
             CompiledAlgorithm::FixedWindow(window) => window.ttl(),
             CompiledAlgorithm::SlidingWindow(window) => window.ttl(),
@@ -365,44 +385,44 @@ impl Limit {
         }
     }
 
-    /// The numbers that its law computes with.
-    pub fn figures(&self) -> LimitParams {
-        match &self.form {
-            CompiledAlgorithm::Bucket(bucket) => bucket.figures(),
-            CompiledAlgorithm::FixedWindow(window) => window.figures(),
-            CompiledAlgorithm::SlidingWindow(window) => window.figures(),
+    /// Returns the constants that the algorithm computes with.
+    pub fn params(&self) -> LimitParams {
+        match &self.compiled {
+            CompiledAlgorithm::Bucket(bucket) => bucket.params(),
+            CompiledAlgorithm::FixedWindow(window) => window.params(),
+            CompiledAlgorithm::SlidingWindow(window) => window.params(),
             CompiledAlgorithm::SlidingLog(SlidingLog { amount, per }) => {
                 LimitParams::SlidingLog { amount: *amount, per: *per }
             }
-            CompiledAlgorithm::Concurrency(Concurrency { amount, lapse }) => {
-                LimitParams::Concurrency { amount: *amount, lapse: *lapse }
+            CompiledAlgorithm::Concurrency(Concurrency { amount, permit_ttl: lapse }) => {
+                LimitParams::Concurrency { amount: *amount, permit_ttl: *lapse }
             }
         }
     }
 
-    /// When the fixed window that `now` falls into ends; nothing under another law.
+    /// Returns when the fixed window that contains `now` ends, or `None` for other algorithms.
     pub fn window_end(&self, now: Micros) -> Option<Micros> {
-        match &self.form {
-            CompiledAlgorithm::FixedWindow(window) => Some(window.end(now)),
+        match &self.compiled {
+            CompiledAlgorithm::FixedWindow(window) => Some(window.window_end(now)),
             _ => None,
         }
     }
 
-    /// What a state is made of: of a bucket, the parts owed and since which tick; of a fixed window, its end and what
-    /// is used; of a sliding window, its number, the previous count and the current one. What there is none of is 0.
-    pub fn parts_of(&self, state: State) -> [u64; 3] {
+    /// Returns the parts of a state. Bucket: the debt in parts and its tick. Fixed window: its end and the units
+    /// used. Sliding window: its number, the previous count and the current count. Unused parts are 0.
+    pub fn state_parts(&self, state: State) -> [u64; 3] {
         let (first, second) = state.numbers();
-        match &self.form {
-            CompiledAlgorithm::SlidingWindow(_) => SlidingWindow::parts_of(state),
+        match &self.compiled {
+            CompiledAlgorithm::SlidingWindow(_) => SlidingWindow::state_parts(state),
             _ => [first, second, 0],
         }
     }
 
-    /// How many bytes each of those parts can need.
-    pub fn part_bytes(&self) -> [usize; 3] {
-        let bytes = |most: u64| (u64::BITS - most.leading_zeros()).div_ceil(8) as usize;
+    /// Returns how many bytes each part of a state can need.
+    pub fn state_part_bytes(&self) -> [usize; 3] {
+        let bytes = |max: u64| (u64::BITS - max.leading_zeros()).div_ceil(8) as usize;
         // A time has 53 bits.
-        match self.figures() {
+        match self.params() {
             LimitParams::Bucket { capacity, .. } => [bytes(capacity), 7, 0],
             LimitParams::FixedWindow { amount, .. } => [7, bytes(u64::from(amount)), 0],
             LimitParams::SlidingWindow { amount, window, tick } => {
@@ -413,12 +433,12 @@ impl Limit {
         }
     }
 
-    /// The state of these parts; nothing if this limit can have written none like them.
-    pub fn state_of(&self, parts: [u64; 3]) -> Option<State> {
+    /// Returns the state with these parts, or `None` if this limit can't have written it.
+    pub fn state_from_parts(&self, parts: [u64; 3]) -> Option<State> {
         let [first, second, _] = parts;
         let is_time = |number: u64| number <= Micros::MAX.get();
-        match (&self.form, self.figures()) {
-            (CompiledAlgorithm::SlidingWindow(window), _) => window.state_of(parts),
+        match (&self.compiled, self.params()) {
+            (CompiledAlgorithm::SlidingWindow(window), _) => window.state_from_parts(parts),
             (_, LimitParams::Bucket { capacity, .. }) if first <= capacity && is_time(second) => {
                 Some(State::new(first, second))
             }
@@ -429,184 +449,146 @@ impl Limit {
         }
     }
 
-    /// An empty roll of the kind that the law keeps.
-    pub fn new_roll(&self) -> ListState {
-        match &self.form {
+    /// Returns an empty list state of the kind that the algorithm uses.
+    pub fn new_list(&self) -> ListState {
+        match &self.compiled {
             CompiledAlgorithm::Concurrency(_) => ListState::Holders(Default::default()),
             _ => ListState::Log(Default::default()),
         }
     }
 
-    /// Like [`Limit::step`], for a law that keeps a roll. A roll of another law grants nothing.
-    pub fn step_roll(&self, roll: &mut ListState, now: Micros, ask: Amount, permit: PermitId) -> Option<u32> {
-        match (&self.form, roll) {
-            (CompiledAlgorithm::SlidingLog(law), ListState::Log(log)) => law.draw(log, now, ask),
-            (CompiledAlgorithm::Concurrency(law), ListState::Holders(holders)) => {
-                law.draw(holders, now, ask, permit)
+    /// Like [`Limit::step`], for an algorithm with a list state. Returns `None` if the limit denies or the list
+    /// belongs to another algorithm.
+    pub fn step_list(
+        &self,
+        list: &mut ListState,
+        now: Micros,
+        amount: Amount,
+        permit: PermitId,
+    ) -> Option<u32> {
+        match (&self.compiled, list) {
+            (CompiledAlgorithm::SlidingLog(window), ListState::Log(log)) => window.take(log, now, amount),
+            (CompiledAlgorithm::Concurrency(slots), ListState::Holders(holders)) => {
+                slots.take(holders, now, amount, permit)
             }
             _ => None,
         }
     }
 
-    /// Goes on with a roll that `before` wrote: what that no longer counts is forgotten, unless a quota before it does.
-    pub fn take_over_roll(&self, roll: &mut ListState, before: &Limit, now: Micros) {
-        match (&self.form, &before.form, roll) {
+    /// Converts a list that `before` wrote into a list of this limit. Units that `before` no longer counts are
+    /// dropped, unless an earlier quota still counts them.
+    pub fn adopt_list(&self, list: &mut ListState, before: &Limit, now: Micros) {
+        match (&self.compiled, &before.compiled, list) {
             (
-                CompiledAlgorithm::SlidingLog(law),
+                CompiledAlgorithm::SlidingLog(window),
                 CompiledAlgorithm::SlidingLog(before),
                 ListState::Log(log),
             ) => {
-                law.take_over(log, before, now);
+                window.adopt(log, before, now);
             }
-            (CompiledAlgorithm::Concurrency(law), _, ListState::Holders(holders)) => law.age(holders, now),
+            (CompiledAlgorithm::Concurrency(slots), _, ListState::Holders(holders)) => {
+                slots.age(holders, now);
+            }
             _ => {}
         }
     }
 
-    /// Gives back so many units, the youngest first, or the permit's places.
-    pub fn give_roll(&self, roll: &mut ListState, units: u32, permit: PermitId) {
-        match roll {
-            ListState::Log(log) => log.take_back(units),
+    /// Refunds units, the most recent first; under a concurrency limit, releases the permit.
+    pub fn refund_list(&self, list: &mut ListState, units: u32, permit: PermitId) {
+        match list {
+            ListState::Log(log) => log.refund(units),
             ListState::Holders(holders) => holders.release(permit),
         }
     }
 
-    /// Forgets what no longer counts, and says whether anything does.
-    pub fn drain_roll(&self, roll: &mut ListState, now: Micros) -> bool {
-        match (&self.form, &mut *roll) {
-            (CompiledAlgorithm::SlidingLog(law), ListState::Log(log)) => law.age(log, now),
-            (CompiledAlgorithm::Concurrency(law), ListState::Holders(holders)) => law.age(holders, now),
+    /// Drops expired entries and returns whether the list is now empty.
+    pub fn expire_list(&self, list: &mut ListState, now: Micros) -> bool {
+        match (&self.compiled, &mut *list) {
+            (CompiledAlgorithm::SlidingLog(window), ListState::Log(log)) => window.age(log, now),
+            (CompiledAlgorithm::Concurrency(slots), ListState::Holders(holders)) => slots.age(holders, now),
             _ => return true,
         }
-        roll.entries() == 0
+        list.entries() == 0
     }
 
-    /// What taking from a roll that was drained would be answered, without taking.
-    pub fn look_roll(&self, roll: &ListState, now: Micros, ask: Amount) -> DrawResult {
-        let refused = self.read_roll(roll, now, ask, DrawOutcome::Refused);
-        match ask.at_least() <= refused.outlook(self, ask).remaining {
-            true => self.read_roll(roll, now, ask, DrawOutcome::Spared),
-            false => refused,
+    /// Returns what taking `amount` from a list without expired entries would report, without taking it.
+    pub fn peek_list(&self, list: &ListState, now: Micros, amount: Amount) -> DrawResult {
+        let denied = self.list_result(list, now, amount, DrawOutcome::Denied);
+        if amount.at_least() <= denied.forecast(self, amount).remaining {
+            self.list_result(list, now, amount, DrawOutcome::WouldGrant)
+        } else {
+            denied
         }
     }
 
-    /// What the roll promises, after `ask` was answered so at `now`.
-    pub fn read_roll(&self, roll: &ListState, now: Micros, ask: Amount, answer: DrawOutcome) -> DrawResult {
-        let granted = answer.granted();
-        let outlook = match (&self.form, roll) {
-            (CompiledAlgorithm::SlidingLog(law), ListState::Log(log)) => law.outlook(log, now, ask, granted),
-            (CompiledAlgorithm::Concurrency(law), ListState::Holders(holders)) => {
-                law.outlook(holders, now, ask, granted)
+    /// Returns the result of a draw of `amount` at `now` with the given outcome, including its forecast.
+    pub fn list_result(
+        &self,
+        list: &ListState,
+        now: Micros,
+        amount: Amount,
+        outcome: DrawOutcome,
+    ) -> DrawResult {
+        let granted = outcome.granted();
+        let forecast = match (&self.compiled, list) {
+            (CompiledAlgorithm::SlidingLog(window), ListState::Log(log)) => {
+                window.forecast(log, now, amount, granted)
             }
-            _ => self.outlook(State::default(), now, ask, granted),
+            (CompiledAlgorithm::Concurrency(slots), ListState::Holders(holders)) => {
+                slots.forecast(holders, now, amount, granted)
+            }
+            _ => self.forecast(State::default(), now, amount, granted),
         };
-        DrawResult::of_outlook(answer, now, outlook)
+        DrawResult::from_forecast(outcome, now, forecast)
     }
 }
 
-/// The law's name and the quota: `token_bucket 100/s burst 20`, or `…, one of 3 shares`.
+/// Writes the name of the algorithm and the quota: `token_bucket 100/s burst 20`, or `…, one of 3 shares`.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.law.name(), self.quota)?;
-        match self.shares() {
+        write!(f, "{} {}", self.algorithm.name(), self.quota)?;
+        match self.share_count() {
             1 => Ok(()),
             shares => write!(f, ", one of {shares} shares"),
         }
     }
 }
 
-fn bucket(duty: BucketDuty, quota: Quota, usual_burst: u32) -> Result<Bucket, LimitError> {
-    Bucket::new(duty, &quota, quota.burst().unwrap_or(usual_burst)).ok_or(LimitError::TooFine { quota })
+fn bucket(mode: BucketMode, quota: Quota, default_burst: u32) -> Result<Bucket, LimitError> {
+    Bucket::new(mode, &quota, quota.burst().unwrap_or(default_burst)).ok_or(LimitError::TooFine { quota })
 }
 
 fn fixed_window(align: Align, quota: Quota) -> Result<FixedWindow, LimitError> {
-    let layout = match (align, CalendarPeriod::of(quota.per())) {
+    let layout = match (align, CalendarPeriod::from_span(quota.per())) {
         (Align::FirstHit, _) => WindowLayout::FirstHit,
-        (Align::Wall(zone), Some(stretch)) => WindowLayout::Calendar(stretch, zone),
-        (Align::Wall(Zone::UTC), None) => WindowLayout::Multiples,
-        (Align::Wall(zone), None) => return Err(LimitError::ZoneWithoutCalendar { zone, per: quota.per() }),
+        (Align::WallClock(zone), Some(period)) => WindowLayout::Calendar(period, zone),
+        (Align::WallClock(Zone::UTC), None) => WindowLayout::Multiples,
+        (Align::WallClock(zone), None) => {
+            return Err(LimitError::ZoneWithoutCalendar { zone, per: quota.per() });
+        }
     };
     Ok(FixedWindow::new(quota.amount(), quota.per(), layout))
 }
 
 fn sliding_window(quota: Quota) -> Result<SlidingWindow, LimitError> {
-    if quota.per() < SlidingWindow::SHORTEST {
-        return Err(LimitError::WindowTooShort { per: quota.per(), shortest: SlidingWindow::SHORTEST });
+    if quota.per() < SlidingWindow::MIN_WINDOW {
+        return Err(LimitError::WindowTooShort { per: quota.per(), shortest: SlidingWindow::MIN_WINDOW });
     }
     SlidingWindow::new(&quota).ok_or(LimitError::TooFine { quota })
 }
 
 fn sliding_log(size: LogSize, quota: Quota) -> Result<SlidingLog, LimitError> {
     match size {
-        LogSize::Modest if quota.amount() > Limit::MODEST_LOG => Err(LimitError::LogTooLong { quota }),
-        LogSize::Modest | LogSize::Large => Ok(SlidingLog { amount: quota.amount(), per: quota.per() }),
+        LogSize::Standard if quota.amount() > Limit::STANDARD_LOG_UNITS => {
+            Err(LimitError::LogTooLong { quota })
+        }
+        LogSize::Standard | LogSize::Large => Ok(SlidingLog { amount: quota.amount(), per: quota.per() }),
     }
 }
 
-fn without_burst(law: Algorithm, quota: Quota) -> Result<Quota, LimitError> {
+fn without_burst(algorithm: Algorithm, quota: Quota) -> Result<Quota, LimitError> {
     match quota.burst() {
-        Some(_) => Err(LimitError::BurstUnused { law: law.name(), quota }),
+        Some(_) => Err(LimitError::BurstUnused { algorithm: algorithm.name(), quota }),
         None => Ok(quota),
     }
-}
-
-/// Why a law can't honour a quota, and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum LimitError {
-    /// The exact arithmetic would pass 2^53.
-    #[error(
-        "{quota} is too fine to be counted exactly: round the amount (to a multiple of 1000, say), \
-         shorten the period or lower the burst"
-    )]
-    TooFine {
-        /// The quota.
-        quota: Quota,
-    },
-    /// It would take more than a century to be full again.
-    #[error(
-        "{quota} would take {} years to be full again, and at most 100 can be counted: lower the burst or shorten the \
-         period", takes.get() / Span::YEAR.get()
-    )]
-    TooSlow {
-        /// The quota.
-        quota: Quota,
-        /// How long it takes.
-        takes: Span,
-    },
-    /// The law has no use for a burst.
-    #[error("{law} has no burst, but the quota is {quota}: leave the burst out, or use token_bucket")]
-    BurstUnused {
-        /// The law's name.
-        law: &'static str,
-        /// The quota.
-        quota: Quota,
-    },
-    /// A log of that length takes much memory for each key.
-    #[error(
-        "a log of {} units for each key is long (the usual bound is {}): use sliding_window_counter, \
-         or say that the log may be large", quota.amount(), Limit::MODEST_LOG
-    )]
-    LogTooLong {
-        /// The quota.
-        quota: Quota,
-    },
-    /// A time zone moves only days, weeks and months.
-    #[error(
-        "the time zone {zone} has no bearing on windows of {per}: leave it out, or use a day, a week or a month"
-    )]
-    ZoneWithoutCalendar {
-        /// The zone.
-        zone: Zone,
-        /// The period.
-        per: Span,
-    },
-    /// A sliding window that short can't be numbered.
-    #[error("a sliding window of {per} is too short: write at least {shortest}, or use token_bucket")]
-    WindowTooShort {
-        /// The period.
-        per: Span,
-        /// The shortest there is.
-        shortest: Span,
-    },
 }

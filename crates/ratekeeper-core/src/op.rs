@@ -1,87 +1,88 @@
-//! What a draw wants of a limit.
+//! The operations that a draw can perform on a limit.
 
 use crate::time::Span;
 
-/// What to do under a key: take units, only look, give some back, or start afresh.
+/// The operation of a draw: take units, peek, refund units, or reset the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Take units if the limit allows.
+    /// Take units if the limit allows it.
     Take(Amount),
-    /// Say what taking would have said, and take nothing.
-    Look(Amount),
-    /// Give back so many units that were taken and not used; never more than were out. Under a concurrency limit
-    /// this releases the draw's permit, whatever its size.
-    Give(u32),
-    /// Forget everything under the key, as if it had never been seen.
-    Clear,
+    /// Report what [`Op::Take`] would report, without taking units.
+    Peek(Amount),
+    /// Return units that were taken and not used, at most as many as are in use. Under a concurrency limit this
+    /// releases the permit of the draw, regardless of the number.
+    Refund(u32),
+    /// Delete the state of the key, as if it had never been drawn from.
+    Reset,
 }
 
 impl Op {
-    /// The same, without taking: everything else would change what it looks at, so it looks for nothing.
-    pub const fn look(self) -> Op {
-        Op::Look(self.ask())
+    /// Returns the operation that peeks at the same amount. A refund or reset becomes a peek at zero units.
+    pub const fn to_peek(self) -> Op {
+        Op::Peek(self.amount())
     }
 
-    /// What it asks for.
-    pub const fn ask(self) -> Amount {
+    /// Returns the amount requested; zero for a refund or reset.
+    pub const fn amount(self) -> Amount {
         match self {
-            Op::Take(ask) | Op::Look(ask) => ask,
-            Op::Give(_) | Op::Clear => Amount::PEEK,
+            Op::Take(amount) | Op::Peek(amount) => amount,
+            Op::Refund(_) | Op::Reset => Amount::ZERO,
         }
     }
 }
 
-/// Between how many and how many units, and how long one is ready to wait in a queue.
+/// How many units a draw requests, and the longest queueing delay it accepts.
 ///
-/// A check asks for exactly its cost, a lease for anything between two bounds, a peek for nothing at all.
+/// A check requests exactly its cost, a lease any number between two bounds, a peek zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amount {
     at_least: u32,
     at_most: u32,
-    patience: Span,
+    max_delay: Span,
 }
 
 impl Amount {
-    /// Nothing: looks without taking.
-    pub const PEEK: Amount = Amount::exactly(0);
+    /// Zero units: a draw that takes nothing.
+    pub const ZERO: Amount = Amount::exactly(0);
 
-    /// Just so many, or none.
+    /// Requests exactly `units`, or nothing.
     #[inline]
     pub const fn exactly(units: u32) -> Amount {
-        Amount { at_least: units, at_most: units, patience: Span::MAX }
+        Amount { at_least: units, at_most: units, max_delay: Span::MAX }
     }
 
-    /// As many as there are between the two. If they are the wrong way round, both are the larger.
+    /// Requests as many units as are available between the two bounds. If `at_most` is below `at_least`, both are
+    /// `at_least`.
     pub const fn between(at_least: u32, at_most: u32) -> Amount {
         let at_most = if at_most < at_least { at_least } else { at_most };
-        Amount { at_least, at_most, patience: Span::MAX }
+        Amount { at_least, at_most, max_delay: Span::MAX }
     }
 
-    /// The same, refused if a queue would delay it by more than `patience`.
-    pub const fn within(self, patience: Span) -> Amount {
-        Amount { patience, ..self }
+    /// Returns the same amount, denied if a queue would delay it by more than `max_delay`.
+    pub const fn with_max_delay(self, max_delay: Span) -> Amount {
+        Amount { max_delay, ..self }
     }
 
-    /// The fewest units worth having.
+    /// Returns the fewest units to grant; if fewer are left, the draw is denied.
     #[inline]
     pub const fn at_least(&self) -> u32 {
         self.at_least
     }
 
-    /// The most units of use.
+    /// Returns the most units to grant.
     #[inline]
     pub const fn at_most(&self) -> u32 {
         self.at_most
     }
 
-    /// The longest delay worth having.
+    /// Returns the longest queueing delay to accept. The default is [`Span::MAX`].
     #[inline]
-    pub const fn patience(&self) -> Span {
-        self.patience
+    pub const fn max_delay(&self) -> Span {
+        self.max_delay
     }
 }
 
-/// Names one holder of a concurrency limit, so that a release can't free somebody else's place.
+/// Identifies one holder of a concurrency limit, so that a release never frees the slots of another holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PermitId(pub u64);
 
@@ -90,21 +91,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ask_keeps_what_it_was_made_of() {
-        let bounds = |ask: Amount| (ask.at_least(), ask.at_most());
+    fn an_amount_keeps_its_bounds_and_delay() {
+        let bounds = |amount: Amount| (amount.at_least(), amount.at_most());
         assert_eq!(bounds(Amount::exactly(3)), (3, 3));
         assert_eq!(bounds(Amount::between(2, 5)), (2, 5));
         assert_eq!(bounds(Amount::between(5, 2)), (5, 5));
         assert_eq!(bounds(Amount::between(4, 4)), (4, 4));
-        assert_eq!(Amount::exactly(3).patience(), Span::MAX);
-        assert_eq!(Amount::exactly(3).within(Span::SECOND).patience(), Span::SECOND);
-        assert_eq!(bounds(Amount::between(2, 5).within(Span::SECOND)), (2, 5));
+        assert_eq!(Amount::exactly(3).max_delay(), Span::MAX);
+        assert_eq!(Amount::exactly(3).with_max_delay(Span::SECOND).max_delay(), Span::SECOND);
+        assert_eq!(bounds(Amount::between(2, 5).with_max_delay(Span::SECOND)), (2, 5));
     }
 
     #[test]
-    fn looking_asks_for_the_same_and_takes_nothing() {
-        assert_eq!(Op::Take(Amount::exactly(3)).look(), Op::Look(Amount::exactly(3)));
-        assert_eq!(Op::Give(3).look(), Op::Look(Amount::PEEK));
-        assert_eq!(Op::Clear.ask(), Amount::PEEK);
+    fn a_peek_requests_the_same_amount_and_takes_nothing() {
+        assert_eq!(Op::Take(Amount::exactly(3)).to_peek(), Op::Peek(Amount::exactly(3)));
+        assert_eq!(Op::Refund(3).to_peek(), Op::Peek(Amount::ZERO));
+        assert_eq!(Op::Reset.amount(), Amount::ZERO);
     }
 }

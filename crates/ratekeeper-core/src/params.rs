@@ -1,71 +1,71 @@
-//! A limit's constants and its states in parts, for a store that takes the step itself.
+//! The constants of a limit, for a store that executes the algorithm itself.
 //!
-//! Such a store computes what the laws here compute, from the same numbers, and keeps the same numbers of a key. This is
-//! all it needs to know of a limit.
+//! Such a store runs the same algorithms on the same numbers and keeps the same states. These constants are all
+//! that it needs to know about a limit.
 
 use crate::time::Span;
 
-/// The numbers that a law computes with. All are below 2^53.
+/// The constants that an algorithm computes with. All are below 2^53.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitParams {
-    /// A token bucket or a leaky one.
+    /// A token bucket or leaky bucket.
     Bucket {
-        /// How many parts a unit has.
+        /// The parts per unit. The debt of a bucket is counted in parts, so that any rate is exact.
         unit: u64,
-        /// How many parts a tick pays back.
+        /// The parts refilled per tick.
         refill: u64,
-        /// The most parts that may be owed.
+        /// The maximum debt in parts.
         capacity: u64,
-        /// The same in units.
+        /// The maximum debt in units.
         burst: u32,
-        /// How many microseconds a tick has.
+        /// The length of a tick in microseconds.
         tick: u32,
-        /// Whether units wait their turn, so that it matters how patient one is.
+        /// Whether units wait in a queue, so that the accepted delay of a draw matters.
         is_queue: bool,
     },
     /// A fixed window.
     FixedWindow {
-        /// How many units a window has.
+        /// The units per window.
         amount: u32,
-        /// How long it usually is.
+        /// The usual length of a window.
         per: Span,
-        /// Where it begins.
+        /// Where windows begin.
         start: WindowStart,
-        /// How far ahead its end may be. If it is farther, the clock was set back.
-        farthest: Span,
+        /// How far in the future the end of a window may be. A later end means that the clock was set back.
+        max_end_ahead: Span,
     },
     /// A sliding window counter.
     SlidingWindow {
-        /// How many units may be counted.
+        /// The maximum weighted count.
         amount: u32,
-        /// The window's length in ticks.
+        /// The length of the window in ticks.
         window: u64,
-        /// How many microseconds a tick has.
+        /// The length of a tick in microseconds.
         tick: u32,
     },
-    /// A sliding log.
+    /// A sliding window log.
     SlidingLog {
-        /// How many units may be in sight.
+        /// The maximum number of units per period.
         amount: u32,
-        /// For how long a unit is.
+        /// How long a unit counts.
         per: Span,
     },
     /// A concurrency limit.
     Concurrency {
-        /// How many places there are.
+        /// The maximum number of units held at the same time.
         amount: u32,
-        /// For how long a place is held if nobody releases it.
-        lapse: Span,
+        /// How long a permit lasts if it is never released.
+        permit_ttl: Span,
     },
 }
 
 /// Where fixed windows begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowStart {
-    /// With the first unit admitted after the last one ended.
+    /// With the first unit admitted after the previous window ended.
     FirstHit,
     /// At multiples of the period since the epoch.
     Multiples,
-    /// Where the calendar says: see [`Limit::window_end`](crate::Limit::window_end).
+    /// At calendar boundaries: see [`Limit::window_end`](crate::Limit::window_end).
     Calendar,
 }

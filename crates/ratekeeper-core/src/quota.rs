@@ -1,16 +1,16 @@
-//! How much per how long, and how it is written.
+//! Quotas and their text form.
 //!
-//! The text form is meant for people and round-trips: `100/s`, `5000/h burst 200`, `3 per 90s`.
+//! The text form is written by people and round-trips: `100/s`, `5000/h burst 200`, `3 per 90s`.
 
 use crate::time::{Span, UNITS};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-/// How much per how long: `100/s`, `5000/h burst 200`, `3 per 90s`.
+/// An amount of units per period: `100/s`, `5000/h burst 200`, `3 per 90s`.
 ///
-/// A quota says nothing of the algorithm; a [`Limit`](crate::Limit) is a quota under a law. `burst` is how much may
-/// come at once under the bucket laws; without one, each law has its own usual burst.
+/// A quota does not name an algorithm; a [`Limit`](crate::Limit) is a quota under an algorithm. `burst` is how many
+/// units may be taken at once under the bucket algorithms; without it, each algorithm has its own default.
 ///
 /// ```
 /// use ratekeeper_core::{Quota, Span};
@@ -28,38 +28,38 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// `amount` units for each `per`.
+    /// Creates a quota of `amount` units per period `per`.
     ///
     /// # Errors
-    /// If either is zero.
+    /// Returns an error if either is zero.
     pub const fn new(amount: u32, per: Span) -> Result<Quota, QuotaError> {
-        let Some(amount) = NonZeroU32::new(amount) else { return Err(QuotaError::NoAmount) };
+        let Some(amount) = NonZeroU32::new(amount) else { return Err(QuotaError::ZeroAmount) };
         if per.is_zero() {
-            return Err(QuotaError::NoPeriod);
+            return Err(QuotaError::ZeroPeriod);
         }
         Ok(Quota { amount, per, burst: None })
     }
 
-    /// `amount` units a second, for literals.
+    /// Creates a quota of `amount` units per second, for use with literals.
     ///
     /// # Panics
-    /// If `amount` is zero.
+    /// Panics if `amount` is zero.
     pub const fn per_second(amount: u32) -> Quota {
         Quota::literal(amount, Span::SECOND)
     }
 
-    /// `amount` units a minute, for literals.
+    /// Creates a quota of `amount` units per minute, for use with literals.
     ///
     /// # Panics
-    /// If `amount` is zero.
+    /// Panics if `amount` is zero.
     pub const fn per_minute(amount: u32) -> Quota {
         Quota::literal(amount, Span::MINUTE)
     }
 
-    /// `amount` units an hour, for literals.
+    /// Creates a quota of `amount` units per hour, for use with literals.
     ///
     /// # Panics
-    /// If `amount` is zero.
+    /// Panics if `amount` is zero.
     pub const fn per_hour(amount: u32) -> Quota {
         Quota::literal(amount, Span::HOUR)
     }
@@ -71,30 +71,30 @@ impl Quota {
         }
     }
 
-    /// The same quota, of which up to `burst` may come at once.
+    /// Returns the same quota with a burst of up to `burst` units at once.
     ///
     /// # Errors
-    /// If `burst` is zero.
+    /// Returns an error if `burst` is zero.
     pub const fn with_burst(self, burst: u32) -> Result<Quota, QuotaError> {
         match NonZeroU32::new(burst) {
             Some(burst) => Ok(Quota { burst: Some(burst), ..self }),
-            None => Err(QuotaError::NoBurst),
+            None => Err(QuotaError::ZeroBurst),
         }
     }
 
-    /// How many units.
+    /// Returns the number of units per period.
     #[inline]
     pub const fn amount(&self) -> u32 {
         self.amount.get()
     }
 
-    /// For how long.
+    /// Returns the period.
     #[inline]
     pub const fn per(&self) -> Span {
         self.per
     }
 
-    /// How many at once, if the quota says.
+    /// Returns how many units may be taken at once, or `None` if the quota does not say.
     #[inline]
     pub const fn burst(&self) -> Option<u32> {
         match self.burst {
@@ -128,7 +128,7 @@ impl FromStr for Quota {
         let (amount, per) = rate
             .split_once('/')
             .or_else(|| rate.split_once(" per "))
-            .ok_or_else(|| QuotaError::Shape { text: excerpt(text) })?;
+            .ok_or_else(|| QuotaError::InvalidFormat { text: excerpt(text) })?;
         let quota = Quota::new(parse_count("amount", amount)?, parse_period(per)?)?;
         match burst {
             Some(burst) => quota.with_burst(parse_count("burst", burst)?),
@@ -137,7 +137,7 @@ impl FromStr for Quota {
     }
 }
 
-/// Reads a whole number; `_` may separate its digits.
+/// Parses a whole number; `_` may separate its digits.
 fn parse_count<N: FromStr>(what: &'static str, text: &str) -> Result<N, QuotaError> {
     let text = text.trim();
     let digits: String = text.chars().filter(|c| *c != '_').collect();
@@ -149,7 +149,7 @@ fn parse_count<N: FromStr>(what: &'static str, text: &str) -> Result<N, QuotaErr
     digits.parse().map_err(|_| QuotaError::TooLarge { what, text: excerpt(text) })
 }
 
-/// Reads `s`, `90s`, `hour`, `2 weeks`.
+/// Parses a period such as `s`, `90s`, `hour` or `2 weeks`.
 fn parse_period(text: &str) -> Result<Span, QuotaError> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -164,7 +164,7 @@ fn parse_period(text: &str) -> Result<Span, QuotaError> {
         "w" | "week" | "weeks" => Span::WEEK,
         "mo" | "month" | "months" => Span::MONTH,
         "y" | "year" | "years" => Span::YEAR,
-        _ => return Err(QuotaError::Period { text: excerpt(text) }),
+        _ => return Err(QuotaError::InvalidPeriod { text: excerpt(text) }),
     };
     let count: u64 = if count.is_empty() { 1 } else { parse_count("period", count)? };
     match count.checked_mul(unit.get()).map(|micros| (micros, Span::micros(micros))) {
@@ -173,7 +173,7 @@ fn parse_period(text: &str) -> Result<Span, QuotaError> {
     }
 }
 
-/// The first few characters of what was written, so that an error never carries a megabyte of input.
+/// Returns the first 40 characters of the input, so that an error message never carries a megabyte of it.
 fn excerpt(text: &str) -> String {
     let mut shown: String = text.trim().chars().take(40).collect();
     if text.trim().chars().nth(40).is_some() {
@@ -182,53 +182,54 @@ fn excerpt(text: &str) -> String {
     shown
 }
 
-/// Why a quota could not be made, and what to write instead.
+/// An invalid quota. The message says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuotaError {
-    /// The text is not of the form at all.
+    /// The text does not have the form of a quota.
     #[error(
         "cannot read {text:?} as a quota: write an amount and a period, like 100/s, 5000/h burst 200 or 3 per 90s"
     )]
-    Shape {
-        /// What was written.
+    InvalidFormat {
+        /// The text as written, shortened.
         text: String,
     },
-    /// A count is not a whole number.
+    /// A number is not a whole number.
     #[error("{what} {text:?} is not a whole number: write digits only, like 100 or 10_000")]
     NotANumber {
-        /// Which count.
+        /// Which number: the amount, the period or the burst.
         what: &'static str,
-        /// What was written.
+        /// The text as written, shortened.
         text: String,
     },
-    /// A count does not fit.
+    /// A number is too large.
     #[error(
         "{what} {text:?} is too large: an amount or a burst goes up to 4294967295, a period up to 285 years"
     )]
     TooLarge {
-        /// Which count.
+        /// Which number: the amount, the period or the burst.
         what: &'static str,
-        /// What was written.
+        /// The text as written, shortened.
         text: String,
     },
     /// The period has no known unit.
     #[error(
-        "cannot read {text:?} as a period: write us, ms, s, min, h, day, week, month or year, with a count if need be, like 90s"
+        "cannot read {text:?} as a period: write us, ms, s, min, h, day, week, month or year, \
+         with a count if need be, like 90s"
     )]
-    Period {
-        /// What was written.
+    InvalidPeriod {
+        /// The text as written, shortened.
         text: String,
     },
     /// The amount is zero.
-    #[error("an amount of 0 would refuse everything: write at least 1, or put the key on a deny list")]
-    NoAmount,
+    #[error("an amount of 0 would deny everything: write at least 1, or put the key on a deny list")]
+    ZeroAmount,
     /// The period is zero.
     #[error("a period of 0 has no rate: write at least 1us, like 100/s")]
-    NoPeriod,
+    ZeroPeriod,
     /// The burst is zero.
-    #[error("a burst of 0 would refuse everything: write at least 1, or leave the burst out")]
-    NoBurst,
+    #[error("a burst of 0 would deny everything: write at least 1, or leave the burst out")]
+    ZeroBurst,
 }
 
 #[cfg(test)]
@@ -236,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_form_reads_as_people_write_it() {
+    fn the_text_form_accepts_what_people_write() {
         let cases = [
             ("100/s", "100/s"),
             ("100 / second", "100/s"),
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_quota_says_what_to_write_instead() {
+    fn an_invalid_quota_says_what_to_write_instead() {
         let cases = [
             ("", "write an amount and a period"),
             ("100", "write an amount and a period"),
@@ -286,9 +287,9 @@ mod tests {
             ("1/4294967295y", "is too large"),
             ("1/286y", "is too large"),
         ];
-        for (written, said) in cases {
+        for (written, expected) in cases {
             let error = written.parse::<Quota>().expect_err(written).to_string();
-            assert!(error.contains(said), "{written:?} said {error:?}");
+            assert!(error.contains(expected), "{written:?}: {error:?}");
         }
     }
 

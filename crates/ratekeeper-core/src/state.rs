@@ -1,22 +1,26 @@
-//! What a limit remembers of a key between two draws.
+//! The fixed-size state that a limit keeps for a key between two draws.
 
-use crate::time::EXACT;
+use crate::time::MAX_EXACT;
 
-/// What a limit remembers of a key: two numbers below 2^53, whose meaning is the law's alone.
+/// The state that a limit keeps for a key: two numbers below 2^53, whose meaning depends on the algorithm.
 ///
-/// A state that has drained says the same as no state, so whoever keeps it may drop it then.
+/// An expired state is equivalent to no state, so a store may drop it. See
+/// [`Limit::is_expired`](crate::Limit::is_expired).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State(u64, u64);
 
 impl State {
-    /// A state of two numbers below 2^53.
+    /// Creates a state from two numbers below 2^53.
     #[inline]
     pub fn new(first: u64, second: u64) -> State {
-        debug_assert!(first <= EXACT && second <= EXACT, "a law stored a number that a double can't hold");
-        State(first & EXACT, second & EXACT)
+        debug_assert!(
+            first <= MAX_EXACT && second <= MAX_EXACT,
+            "an algorithm stored a number that a double can't hold"
+        );
+        State(first & MAX_EXACT, second & MAX_EXACT)
     }
 
-    /// Its two numbers.
+    /// Returns the two numbers.
     #[inline]
     pub fn numbers(self) -> (u64, u64) {
         (self.0, self.1)

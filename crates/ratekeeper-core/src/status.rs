@@ -1,165 +1,168 @@
-//! What one limit said.
+//! The result of one draw and the forecast for its limit.
 
 use crate::limit::Limit;
 use crate::op::Amount;
 use crate::state::State;
 use crate::time::{Micros, Span};
 
-/// When a refused request may come back.
+/// When a denied request may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
-    /// Not before this has passed, and then it is allowed if nobody else drew.
+    /// After this span. A retry then succeeds unless other requests draw in the meantime; an earlier one fails.
     After(Span),
-    /// Never: it asks for more than the limit can hold.
+    /// Never: the request needs more units than the limit can ever grant.
     Never,
 }
 
-/// What one limit said to one draw, and what it says is to come.
+/// The result of one draw from one limit: the outcome, the units left, and when to retry.
 ///
-/// Only the answer is worked out when a draw is decided; the rest when somebody asks for it.
+/// Only the outcome is computed when a draw is decided. The forecast is computed on each call that needs it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LimitStatus {
     pub(crate) limit: Limit,
-    pub(crate) ask: Amount,
-    pub(crate) outcome: DrawResult,
+    pub(crate) amount: Amount,
+    pub(crate) result: DrawResult,
 }
 
 impl LimitStatus {
-    /// What `limit` said to `ask`.
+    /// Creates the status of a draw of `amount` from `limit` with the given result.
     #[inline]
-    pub fn new(limit: &Limit, ask: Amount, outcome: DrawResult) -> LimitStatus {
-        LimitStatus { limit: *limit, ask, outcome }
+    pub fn new(limit: &Limit, amount: Amount, result: DrawResult) -> LimitStatus {
+        LimitStatus { limit: *limit, amount, result }
     }
 
-    /// The limit that was read.
+    /// Returns the limit that was drawn from.
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// What it answered.
-    pub fn answer(&self) -> DrawOutcome {
-        self.outcome.answer()
+    /// Returns the outcome of the draw.
+    pub fn outcome(&self) -> DrawOutcome {
+        self.result.outcome()
     }
 
-    /// The store's time when it answered.
-    pub fn now(&self) -> Micros {
-        self.outcome.now()
+    /// Returns the time of the decision, by the clock of the store.
+    pub fn decided_at(&self) -> Micros {
+        self.result.decided_at()
     }
 
-    /// How many units are left now.
+    /// Returns how many units are left.
     pub fn remaining(&self) -> u32 {
-        self.outlook().remaining
+        self.forecast().remaining
     }
 
-    /// How long until everything is back, if nobody draws; nothing if it is.
+    /// Returns how long until the limit is at full capacity again if no other draw is made; zero if it is.
     pub fn reset(&self) -> Span {
-        self.outlook().reset
+        self.forecast().reset
     }
 
-    /// How long the request has to wait for its turn in a queue.
+    /// Returns how long the request must wait for its turn in a queue.
     pub fn delay(&self) -> Span {
-        self.outlook().delay
+        self.forecast().delay
     }
 
-    /// When a refused request may come back; nothing if it was not refused by this limit.
+    /// Returns when a denied request may be retried, or `None` if this limit did not deny it.
     pub fn retry(&self) -> Option<Retry> {
-        self.outlook().retry
+        self.forecast().retry
     }
 
-    /// All that it says is to come, worked out once.
+    /// Returns all forecast values, computed once.
     #[inline]
-    pub fn outlook(&self) -> Forecast {
-        self.outcome.outlook(&self.limit, self.ask)
+    pub fn forecast(&self) -> Forecast {
+        self.result.forecast(&self.limit, self.amount)
     }
 }
 
-/// What a limit answered.
+/// The outcome of one draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrawOutcome {
-    /// So many units were taken.
+    /// The given number of units was taken.
     Granted(u32),
-    /// It would have been granted, but nothing was taken: another limit refused, or the draw only looked.
-    Spared,
-    /// Too little was left.
-    Refused,
+    /// The limit would have granted the draw, but nothing was taken: another limit denied the request, or the draw
+    /// only peeked.
+    WouldGrant,
+    /// The limit has too few units left.
+    Denied,
 }
 
 impl DrawOutcome {
-    /// How many units the law granted, if it did not refuse.
+    /// Returns how many units were granted, or `None` if the draw was denied.
     pub(crate) fn granted(self) -> Option<u32> {
         match self {
             DrawOutcome::Granted(units) => Some(units),
-            DrawOutcome::Spared => Some(0),
-            DrawOutcome::Refused => None,
+            DrawOutcome::WouldGrant => Some(0),
+            DrawOutcome::Denied => None,
         }
     }
 }
 
-/// A decided draw: the answer, when it was given, and what the rest can be worked out from.
+/// The compact result of a decided draw: the outcome, its time, and the numbers that the forecast is computed from.
 ///
-/// Five whole words, and not the enums that they stand for: those are written in halves and copied as a whole, which
-/// stalls a processor for as long as a third of the draw takes.
+/// The fields are five full words instead of the enums that they stand for. Enums are written in parts and copied
+/// as a whole, which stalls the processor for about a third of the time that a draw takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrawResult {
-    /// A state's first number, or how much remains.
+    /// The first number of the state, or the units remaining.
     first: u64,
-    /// The units granted, or one of the codes below; [`DrawResult::TOLD`] beside it if the numbers are an outlook.
-    answer: u64,
-    /// A state's second number, or how long until everything is back. It stands apart from the first, or else the two
-    /// would be copied as one.
+    /// The units granted, or one of the codes below. [`DrawResult::HAS_FORECAST`] is set if the other numbers are a
+    /// forecast instead of a state.
+    code: u64,
+    /// The second number of the state, or the time until the limit is at full capacity. It is not next to the first
+    /// number, because the compiler would then copy both as one value.
     second: u64,
-    now: Micros,
-    /// How long to wait, if the numbers are an outlook.
+    decided_at: Micros,
+    /// The retry time in microseconds, if the numbers are a forecast; [`u64::MAX`] means never.
     third: u64,
 }
 
 impl DrawResult {
-    const SPARED: u64 = 1 << 32;
-    const REFUSED: u64 = 2 << 32;
-    const TOLD: u64 = 1 << 63;
+    const WOULD_GRANT: u64 = 1 << 32;
+    const DENIED: u64 = 2 << 32;
+    const HAS_FORECAST: u64 = 1 << 63;
 
-    /// An answer that leaves or finds a state of fixed size.
+    /// Creates the result of a draw from a limit with a fixed-size state.
     #[inline(always)]
-    pub fn of_state(answer: DrawOutcome, now: Micros, state: State) -> DrawResult {
+    pub fn from_state(outcome: DrawOutcome, decided_at: Micros, state: State) -> DrawResult {
         let (first, second) = state.numbers();
-        DrawResult { first, answer: DrawResult::code(answer), second, now, third: 0 }
+        DrawResult { first, code: DrawResult::encode(outcome), second, decided_at, third: 0 }
     }
 
-    /// An answer whose state stays in the store: its outlook is worked out there. Such an answer has no delay.
-    pub fn of_outlook(answer: DrawOutcome, now: Micros, outlook: Forecast) -> DrawResult {
-        let wait = match outlook.retry {
+    /// Creates the result of a draw whose state stays in the store, which computes the forecast. Such a result has
+    /// no delay.
+    pub fn from_forecast(outcome: DrawOutcome, decided_at: Micros, forecast: Forecast) -> DrawResult {
+        let wait = match forecast.retry {
             Some(Retry::After(span)) => span.get(),
             Some(Retry::Never) | None => u64::MAX,
         };
-        let answer = DrawResult::code(answer) | DrawResult::TOLD;
+        let code = DrawResult::encode(outcome) | DrawResult::HAS_FORECAST;
         DrawResult {
-            first: u64::from(outlook.remaining),
-            answer,
-            second: outlook.reset.get(),
-            now,
+            first: u64::from(forecast.remaining),
+            code,
+            second: forecast.reset.get(),
+            decided_at,
             third: wait,
         }
     }
 
     #[inline(always)]
-    fn code(answer: DrawOutcome) -> u64 {
-        match answer {
+    fn encode(outcome: DrawOutcome) -> u64 {
+        match outcome {
             DrawOutcome::Granted(units) => u64::from(units),
-            DrawOutcome::Spared => DrawResult::SPARED,
-            DrawOutcome::Refused => DrawResult::REFUSED,
+            DrawOutcome::WouldGrant => DrawResult::WOULD_GRANT,
+            DrawOutcome::Denied => DrawResult::DENIED,
         }
     }
 
-    pub(crate) fn outlook(&self, limit: &Limit, ask: Amount) -> Forecast {
-        if self.answer & DrawResult::TOLD == 0 {
-            return limit.outlook(
+    pub(crate) fn forecast(&self, limit: &Limit, amount: Amount) -> Forecast {
+        if self.code & DrawResult::HAS_FORECAST == 0 {
+            return limit.forecast(
                 State::new(self.first, self.second),
-                self.now,
-                ask,
-                self.answer().granted(),
+                self.decided_at,
+                amount,
+                self.outcome().granted(),
             );
         }
-        let retry = (self.answer() == DrawOutcome::Refused).then_some(match self.third {
+        let retry = (self.outcome() == DrawOutcome::Denied).then_some(match self.third {
             u64::MAX => Retry::Never,
             wait => Retry::After(Span::micros(wait)),
         });
@@ -167,51 +170,51 @@ impl DrawResult {
         Forecast { remaining, reset: Span::micros(self.second), delay: Span::ZERO, retry }
     }
 
-    /// What was answered.
+    /// Returns the outcome.
     #[inline(always)]
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "what is no code is a number of units, which has 32 bits"
+        reason = "a value that is no code is a number of units, which has 32 bits"
     )]
-    pub fn answer(&self) -> DrawOutcome {
-        match self.answer & !DrawResult::TOLD {
-            DrawResult::REFUSED => DrawOutcome::Refused,
-            DrawResult::SPARED => DrawOutcome::Spared,
+    pub fn outcome(&self) -> DrawOutcome {
+        match self.code & !DrawResult::HAS_FORECAST {
+            DrawResult::DENIED => DrawOutcome::Denied,
+            DrawResult::WOULD_GRANT => DrawOutcome::WouldGrant,
             units => DrawOutcome::Granted(units as u32),
         }
     }
 
-    /// The state that it leaves or found; nothing if that stays in the store.
+    /// Returns the state after the draw, or `None` if the state stays in the store.
     #[inline]
     pub fn state(&self) -> Option<State> {
-        match self.answer & DrawResult::TOLD {
+        match self.code & DrawResult::HAS_FORECAST {
             0 => Some(State::new(self.first, self.second)),
             _ => None,
         }
     }
 
-    /// Whether the limit refused.
+    /// Returns whether the limit denied the draw.
     #[inline(always)]
-    pub fn is_refused(&self) -> bool {
-        self.answer & DrawResult::REFUSED != 0
+    pub fn is_denied(&self) -> bool {
+        self.code & DrawResult::DENIED != 0
     }
 
-    /// The store's time when it answered.
+    /// Returns the time of the decision, by the clock of the store.
     #[inline]
-    pub fn now(&self) -> Micros {
-        self.now
+    pub fn decided_at(&self) -> Micros {
+        self.decided_at
     }
 }
 
-/// What a limit says is to come.
+/// What a limit predicts after a draw, if no other draw is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// How many units are left.
+    /// The units left.
     pub remaining: u32,
-    /// How long until everything is back.
+    /// The time until the limit is at full capacity again.
     pub reset: Span,
-    /// How long the request waits for its turn.
+    /// How long the request waits for its turn in a queue.
     pub delay: Span,
-    /// When to come back, if it was refused.
+    /// When to retry; `None` if the draw was not denied.
     pub retry: Option<Retry>,
 }

@@ -1,58 +1,59 @@
 //! Instants and spans, in whole microseconds below 2^53.
 //!
-//! A double holds every such number exactly, so a store that computes in doubles agrees with this crate to the last
-//! bit. Arithmetic saturates instead of wrapping: a clock at the end of time stands still, it does not start over.
+//! A double represents every such number exactly, so a store that computes in doubles agrees with this crate to the
+//! last bit. Arithmetic saturates instead of wrapping: a clock at the last representable instant stands still
+//! instead of starting over.
 
 use std::fmt;
 use std::time::Duration;
 
-/// The largest whole number below which every integer has a double of its own.
-pub(crate) const EXACT: u64 = (1 << 53) - 1;
+/// The largest integer up to which a double represents every integer exactly.
+pub(crate) const MAX_EXACT: u64 = (1 << 53) - 1;
 
-/// How far a clock may step back before what was stored under the later time is counted from the new time on.
+/// How far a clock may step back before stored states are rebased to the new time.
 ///
-/// Up to here a step back pauses a refill and neither lends nor takes anything. It is more than servers that are kept
-/// in time differ by, so that a failover stays below it, and short enough to be waited out. Beyond it, waiting for the
-/// clock to come back could take as long as the clock was wrong.
-pub const MOST_BACK: Span = Span::secs(5);
+/// A smaller step back only pauses refills; it neither adds nor removes units. The value exceeds the clock
+/// differences of servers with synchronised clocks, so a failover stays below it, and it is short enough to wait
+/// out. For larger steps, waiting for the clock to catch up could take as long as the clock was wrong.
+pub const MAX_CLOCK_STEP_BACK: Span = Span::secs(5);
 
-/// An instant: microseconds since the Unix epoch, good until the year 2255.
+/// An instant in microseconds since the Unix epoch, up to the year 2255.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(u64);
 
 impl Micros {
     /// The Unix epoch.
     pub const EPOCH: Micros = Micros(0);
-    /// The last instant there is.
-    pub const MAX: Micros = Micros(EXACT);
+    /// The last representable instant.
+    pub const MAX: Micros = Micros(MAX_EXACT);
 
-    /// An instant so many microseconds after the epoch; [`Micros::MAX`] if that is past the end of time.
+    /// Creates an instant from microseconds since the epoch, at most [`Micros::MAX`].
     #[inline]
     pub const fn new(micros: u64) -> Micros {
-        Micros(if micros > EXACT { EXACT } else { micros })
+        Micros(if micros > MAX_EXACT { MAX_EXACT } else { micros })
     }
 
-    /// Microseconds since the epoch.
+    /// Returns the microseconds since the epoch.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// How long after `earlier` this is; nothing if it is not after it.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     #[inline]
     pub const fn since(self, earlier: Micros) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 
-    /// This instant, `span` later.
+    /// Returns the instant `span` later, at most [`Micros::MAX`].
     #[inline]
     pub const fn plus(self, span: Span) -> Micros {
         Micros::new(self.0 + span.0)
     }
 
-    /// This instant, `span` earlier, or the epoch.
+    /// Returns the instant `span` earlier, or the epoch.
     #[inline]
-    pub const fn less(self, span: Span) -> Micros {
+    pub const fn minus(self, span: Span) -> Micros {
         Micros(self.0.saturating_sub(span.0))
     }
 }
@@ -62,7 +63,7 @@ impl Micros {
 pub struct Span(u64);
 
 impl Span {
-    /// No time at all.
+    /// A span of zero length.
     pub const ZERO: Span = Span(0);
     /// One second.
     pub const SECOND: Span = Span(1_000_000);
@@ -74,41 +75,41 @@ impl Span {
     pub const DAY: Span = Span(24 * Span::HOUR.0);
     /// Seven days.
     pub const WEEK: Span = Span(7 * Span::DAY.0);
-    /// Thirty days. A calendar month is a matter of [`Align`](crate::Align).
+    /// Thirty days. Calendar months vary: see [`Align`](crate::Align).
     pub const MONTH: Span = Span(30 * Span::DAY.0);
     /// 365 days.
     pub const YEAR: Span = Span(365 * Span::DAY.0);
-    /// The longest span there is.
-    pub const MAX: Span = Span(EXACT);
+    /// The longest representable span.
+    pub const MAX: Span = Span(MAX_EXACT);
 
-    /// So many microseconds, at most [`Span::MAX`].
+    /// Creates a span from microseconds, at most [`Span::MAX`].
     #[inline]
     pub const fn micros(micros: u64) -> Span {
-        Span(if micros > EXACT { EXACT } else { micros })
+        Span(if micros > MAX_EXACT { MAX_EXACT } else { micros })
     }
 
-    /// So many milliseconds, at most [`Span::MAX`].
+    /// Creates a span from milliseconds, at most [`Span::MAX`].
     pub const fn millis(millis: u64) -> Span {
         Span::micros(millis.saturating_mul(1_000))
     }
 
-    /// So many seconds, at most [`Span::MAX`].
+    /// Creates a span from seconds, at most [`Span::MAX`].
     pub const fn secs(secs: u64) -> Span {
         Span::micros(secs.saturating_mul(1_000_000))
     }
 
-    /// Its length in microseconds.
+    /// Returns the length in microseconds.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Its length in seconds, rounded up: what a `Retry-After` header may say without being early.
-    pub const fn secs_up(self) -> u64 {
+    /// Returns the length in seconds, rounded up: a `Retry-After` header with this value is never too early.
+    pub const fn secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Whether it is no time at all.
+    /// Returns whether the length is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -124,11 +125,11 @@ impl From<Span> for Duration {
 impl From<Duration> for Span {
     fn from(duration: Duration) -> Span {
         let micros = duration.as_nanos().div_ceil(1_000);
-        Span(u64::try_from(micros).map_or(EXACT, |micros| micros.min(EXACT)))
+        Span(u64::try_from(micros).map_or(MAX_EXACT, |micros| micros.min(MAX_EXACT)))
     }
 }
 
-/// The units a span is written in, largest first: how one is written alone, how several are, and its length.
+/// The units that spans are written in, largest first: singular, plural suffix and length.
 pub(crate) const UNITS: [(&str, &str, Span); 9] = [
     ("year", " years", Span::YEAR),
     ("month", " months", Span::MONTH),
@@ -141,7 +142,7 @@ pub(crate) const UNITS: [(&str, &str, Span); 9] = [
     ("us", "us", Span(1)),
 ];
 
-/// Written in the largest unit that measures it exactly: `90s`, `1h`, `2 weeks`.
+/// Writes the span in the largest unit that measures it exactly: `90s`, `1h`, `2 weeks`.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fits = |unit: Span| self.0 >= unit.0 && self.0.is_multiple_of(unit.0);
@@ -158,9 +159,10 @@ impl fmt::Display for Span {
     }
 }
 
-/// Where the time comes from. A store reads its clock once for each call, however many draws the call carries.
+/// A source of time. A store reads its clock once per call, regardless of the number of draws in it.
 pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
-    /// The time now. It may stand still or step back: that may delay a refill but never lends or takes units.
+    /// Returns the current time. It may stand still or step back, which may delay a refill. A step back of at most
+    /// [`MAX_CLOCK_STEP_BACK`] never adds or removes units.
     fn now(&self) -> Micros;
 }
 
@@ -178,8 +180,8 @@ mod tests {
     fn instants_saturate_at_both_ends() {
         assert_eq!(Micros::MAX.plus(Span::SECOND), Micros::MAX);
         assert_eq!(Micros::new(u64::MAX), Micros::MAX);
-        assert_eq!(Micros::new(5).less(Span::SECOND), Micros::EPOCH);
-        assert_eq!(Micros::new(5).less(Span::micros(2)), Micros::new(3));
+        assert_eq!(Micros::new(5).minus(Span::SECOND), Micros::EPOCH);
+        assert_eq!(Micros::new(5).minus(Span::micros(2)), Micros::new(3));
         assert_eq!(Micros::new(5).since(Micros::new(9)), Span::ZERO);
     }
 
@@ -189,8 +191,8 @@ mod tests {
         assert_eq!(Span::from(Duration::from_micros(7)), Span::micros(7));
         assert_eq!(Span::from(Duration::MAX), Span::MAX);
         assert_eq!(Duration::from(Span::millis(3)), Duration::from_millis(3));
-        assert_eq!(Span::micros(1).secs_up(), 1);
-        assert_eq!(Span::SECOND.secs_up(), 1);
+        assert_eq!(Span::micros(1).secs_ceil(), 1);
+        assert_eq!(Span::SECOND.secs_ceil(), 1);
         assert_eq!(Span::secs(u64::MAX), Span::MAX);
         assert_eq!(Span::millis(u64::MAX), Span::MAX);
     }

@@ -1,4 +1,4 @@
-//! Whatever the parsers are fed, they answer: a value that survives being written, or an error.
+//! The parsers return a value that round-trips through its text form, or an error, for any input.
 
 use ratekeeper_core::{Algorithm, Key, Limit, Quota, Span, Zone};
 
@@ -13,7 +13,7 @@ fn quotas() {
 }
 
 #[test]
-fn quotas_that_nearly_read() {
+fn almost_valid_quotas() {
     let pieces = [
         "1",
         "100",
@@ -46,7 +46,7 @@ fn quotas_that_nearly_read() {
 }
 
 #[test]
-fn quotas_of_any_numbers() {
+fn quotas_from_any_numbers() {
     bolero::check!().with_type::<(u32, u64, Option<u32>)>().for_each(|(amount, per, burst)| {
         let quota = Quota::new(*amount, Span::micros(*per)).and_then(|quota| match burst {
             Some(burst) => quota.with_burst(*burst),
@@ -68,7 +68,7 @@ fn keys() {
 }
 
 #[test]
-fn keys_of_any_parts() {
+fn keys_from_any_parts() {
     bolero::check!().with_type::<Vec<String>>().for_each(|parts: &Vec<String>| {
         if let Ok(key) = Key::new(parts.iter().map(String::as_str)) {
             assert!(key.borrow().parts().eq(parts.iter().map(String::as_str)));

@@ -1,4 +1,4 @@
-//! What a limit refuses to be, and what it says instead.
+//! Which limits are valid, what their errors say, and how limits compare.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper_core::{
@@ -7,34 +7,34 @@ use ratekeeper_core::{
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-fn build(law: Algorithm, quota: &str) -> Result<Limit, LimitError> {
-    Limit::new(law, quota.parse::<Quota>().expect("the quota can be read"))
+fn build(algorithm: Algorithm, quota: &str) -> Result<Limit, LimitError> {
+    Limit::new(algorithm, quota.parse::<Quota>().expect("the quota is valid"))
 }
 
 #[test]
-fn every_refusal_says_what_to_write_instead() {
+fn every_error_says_what_to_write_instead() {
     let berlin: Zone = "Europe/Berlin".parse().unwrap();
     let cases = [
         (Algorithm::FixedWindow(Align::FirstHit), "10/s burst 3", "leave the burst out"),
         (Algorithm::SlidingWindowCounter, "10/s burst 3", "leave the burst out"),
-        (Algorithm::SlidingWindowLog(LogSize::Modest), "10/s burst 3", "leave the burst out"),
+        (Algorithm::SlidingWindowLog(LogSize::Standard), "10/s burst 3", "leave the burst out"),
         (Algorithm::Concurrency, "10/s burst 3", "leave the burst out"),
-        (Algorithm::SlidingWindowLog(LogSize::Modest), "10001/s", "use sliding_window_counter"),
+        (Algorithm::SlidingWindowLog(LogSize::Standard), "10001/s", "use sliding_window_counter"),
         (Algorithm::SlidingWindowCounter, "10/9ms", "write at least 10ms"),
         (Algorithm::SlidingWindowCounter, "4294967295 per 2097151999us", "round the amount"),
         (Algorithm::TokenBucket, "4294967295 per 99999999999us", "round the amount"),
-        (Algorithm::FixedWindow(Align::Wall(berlin)), "10/h", "use a day, a week or a month"),
+        (Algorithm::FixedWindow(Align::WallClock(berlin)), "10/h", "use a day, a week or a month"),
         (Algorithm::TokenBucket, "1/year burst 101", "lower the burst"),
         (Algorithm::SlidingWindowCounter, "1/51y", "shorten the period"),
     ];
-    for (law, quota, said) in cases {
-        let error = build(law, quota).expect_err(quota).to_string();
-        assert!(error.contains(said), "{quota} under {law:?} said {error:?}");
+    for (algorithm, quota, expected) in cases {
+        let error = build(algorithm, quota).expect_err(quota).to_string();
+        assert!(error.contains(expected), "{quota} under {algorithm:?}: {error:?}");
     }
 }
 
 #[test]
-fn what_is_large_but_fits_is_taken() {
+fn large_quotas_that_fit_are_accepted() {
     let cases = [
         (Algorithm::TokenBucket, "4294967295/s"),
         (Algorithm::TokenBucket, "4294967291/month"),
@@ -44,19 +44,23 @@ fn what_is_large_but_fits_is_taken() {
         (Algorithm::SlidingWindowCounter, "4294967295/month"),
         (Algorithm::SlidingWindowCounter, "10/10ms"),
         (Algorithm::SlidingWindowCounter, "1/50y"),
-        (Algorithm::SlidingWindowLog(LogSize::Modest), "10000/s"),
+        (Algorithm::SlidingWindowLog(LogSize::Standard), "10000/s"),
         (Algorithm::SlidingWindowLog(LogSize::Large), "4294967295/s"),
         (Algorithm::FixedWindow(Align::FirstHit), "4294967295/99y"),
         (Algorithm::Concurrency, "4294967295/day"),
     ];
-    for (law, quota) in cases {
-        assert!(build(law, quota).is_ok(), "{quota} under {law:?}: {:?}", build(law, quota));
+    for (algorithm, quota) in cases {
+        assert!(
+            build(algorithm, quota).is_ok(),
+            "{quota} under {algorithm:?}: {:?}",
+            build(algorithm, quota)
+        );
     }
 }
 
 #[test]
 fn capacity_is_the_burst_or_the_amount() {
-    let capacity = |law, quota| build(law, quota).unwrap().capacity();
+    let capacity = |algorithm, quota| build(algorithm, quota).unwrap().capacity();
     assert_eq!(capacity(Algorithm::TokenBucket, "100/s"), 100);
     assert_eq!(capacity(Algorithm::TokenBucket, "100/s burst 7"), 7);
     assert_eq!(capacity(Algorithm::LeakyBucket(Leak::Meter), "100/s"), 1);
@@ -66,19 +70,19 @@ fn capacity_is_the_burst_or_the_amount() {
 }
 
 #[test]
-fn limits_of_one_law_and_quota_are_one_limit() {
+fn limits_are_equal_if_algorithm_and_quota_are() {
     let limits = [
         build(Algorithm::TokenBucket, "100/s"),
         build(Algorithm::TokenBucket, "100/s burst 100"),
         build(Algorithm::LeakyBucket(Leak::Meter), "100/s"),
         build(Algorithm::LeakyBucket(Leak::Queue), "100/s"),
         build(Algorithm::FixedWindow(Align::FirstHit), "100/s"),
-        build(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "100/s"),
-        build(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "100/day"),
-        build(Algorithm::FixedWindow(Align::Wall("Africa/Abidjan".parse().unwrap())), "100/day"),
+        build(Algorithm::FixedWindow(Align::WallClock(Zone::UTC)), "100/s"),
+        build(Algorithm::FixedWindow(Align::WallClock(Zone::UTC)), "100/day"),
+        build(Algorithm::FixedWindow(Align::WallClock("Africa/Abidjan".parse().unwrap())), "100/day"),
         build(Algorithm::FixedWindow(Align::FirstHit), "100/day"),
         build(Algorithm::SlidingWindowCounter, "100/s"),
-        build(Algorithm::SlidingWindowLog(LogSize::Modest), "100/s"),
+        build(Algorithm::SlidingWindowLog(LogSize::Standard), "100/s"),
         build(Algorithm::Concurrency, "100/s"),
     ];
     for (index, one) in limits.iter().enumerate() {
@@ -90,74 +94,82 @@ fn limits_of_one_law_and_quota_are_one_limit() {
     assert_eq!(limits[1].clone().unwrap().to_string(), "token_bucket 100/s burst 100");
 }
 
-/// Stores keep states by family: laws that can't read each other's states must not share one.
+/// Stores keep states by family: algorithms that can't read each other's states must not share one.
 #[test]
-fn laws_that_cannot_read_each_others_states_are_of_different_families() {
+fn algorithms_with_incompatible_states_have_different_families() {
     let families = [
         vec![Algorithm::TokenBucket],
         vec![Algorithm::LeakyBucket(Leak::Meter), Algorithm::LeakyBucket(Leak::Queue)],
-        vec![Algorithm::FixedWindow(Align::FirstHit), Algorithm::FixedWindow(Align::Wall(Zone::UTC))],
+        vec![Algorithm::FixedWindow(Align::FirstHit), Algorithm::FixedWindow(Align::WallClock(Zone::UTC))],
         vec![Algorithm::SlidingWindowCounter],
-        vec![Algorithm::SlidingWindowLog(LogSize::Modest), Algorithm::SlidingWindowLog(LogSize::Large)],
+        vec![Algorithm::SlidingWindowLog(LogSize::Standard), Algorithm::SlidingWindowLog(LogSize::Large)],
         vec![Algorithm::Concurrency],
     ];
     assert_eq!(families.len(), Algorithm::FAMILIES);
-    for (family, laws) in families.iter().enumerate() {
-        for law in laws {
-            let limit = build(*law, "100/s").unwrap();
-            assert_eq!((limit.family(), limit.law()), (family, *law));
-            assert_eq!(limit.keeps_roll(), family >= 4);
+    for (family, algorithms) in families.iter().enumerate() {
+        for algorithm in algorithms {
+            let limit = build(*algorithm, "100/s").unwrap();
+            assert_eq!((limit.family(), limit.algorithm()), (family, *algorithm));
+            assert_eq!(limit.uses_list_state(), family >= 4);
         }
     }
 }
 
 #[test]
-fn limits_that_differ_hash_apart() {
+fn different_limits_have_different_hashes() {
     let random = RandomState::new();
-    let hash = |law, quota| random.hash_one(build(law, quota).unwrap());
+    let hash = |algorithm, quota| random.hash_one(build(algorithm, quota).unwrap());
     assert_eq!(hash(Algorithm::TokenBucket, "1/s"), hash(Algorithm::TokenBucket, "1/s"));
     assert_ne!(hash(Algorithm::TokenBucket, "1/s"), hash(Algorithm::TokenBucket, "2/s"));
     assert_ne!(hash(Algorithm::TokenBucket, "1/s"), hash(Algorithm::SlidingWindowCounter, "1/s"));
 }
 
-/// A store bounds rolls by their entries: a run of units taken at once, or a permit, is one.
+/// A store bounds list states by their entries: units taken at the same time are one entry, and so is a permit.
 #[test]
-fn a_roll_grows_by_the_entry() {
-    for law in [Algorithm::SlidingWindowLog(LogSize::Modest), Algorithm::Concurrency] {
-        let limit = build(law, "100/s").unwrap();
-        let (mut roll, now) = (limit.new_roll(), Micros::new(1_700_000_000_000_000));
-        assert_eq!(roll.entries(), 0);
+fn a_list_state_grows_by_one_entry_per_draw() {
+    for algorithm in [Algorithm::SlidingWindowLog(LogSize::Standard), Algorithm::Concurrency] {
+        let limit = build(algorithm, "100/s").unwrap();
+        let (mut list, now) = (limit.new_list(), Micros::new(1_700_000_000_000_000));
+        assert_eq!(list.entries(), 0);
         for turn in 0..3 {
-            limit.step_roll(&mut roll, now.plus(Span::micros(turn)), Amount::exactly(5), PermitId(turn));
+            limit.step_list(&mut list, now.plus(Span::micros(turn)), Amount::exactly(5), PermitId(turn));
         }
-        assert_eq!(roll.entries(), 3);
-        assert!(!limit.drain_roll(&mut roll, now.plus(Span::millis(999))));
-        assert!(limit.drain_roll(&mut roll, now.plus(Span::millis(1001))));
-        assert_eq!(roll.entries(), 0);
+        assert_eq!(list.entries(), 3);
+        assert!(!limit.expire_list(&mut list, now.plus(Span::millis(999))));
+        assert!(limit.expire_list(&mut list, now.plus(Span::millis(1001))));
+        assert_eq!(list.entries(), 0);
     }
 }
 
-/// A store at its cap drops the key that has used the least.
+/// A full store evicts the key that has used the least.
 #[test]
-fn how_full_a_limit_is_can_be_compared_across_laws() {
+fn fill_levels_are_comparable_across_algorithms() {
     let now = Micros::new(1_700_000_000_000_000);
-    let laws = [
+    let algorithms = [
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket(Leak::Queue),
         Algorithm::FixedWindow(Align::FirstHit),
         Algorithm::SlidingWindowCounter,
     ];
-    for law in laws {
-        let limit = build(law, "100/h").unwrap();
-        let fill = |units| limit.fill(limit.step(None, now, Amount::exactly(units)).state, now);
+    for algorithm in algorithms {
+        let limit = build(algorithm, "100/h").unwrap();
+        let fill = |units| limit.fill_per_mille(limit.step(None, now, Amount::exactly(units)).state, now);
         assert_eq!([fill(0), fill(1), fill(50), fill(100)], [0, 10, 500, 1000], "{limit}");
         let state = limit.step(None, now, Amount::exactly(100)).state;
         let later = now.plus(Span::secs(7200));
-        assert_eq!((limit.fill(state, later), limit.is_drained(state, later)), (0, true), "{limit}");
-        assert!(!limit.is_drained(state, now), "{limit}");
+        assert_eq!(
+            (limit.fill_per_mille(state, later), limit.is_expired(state, later)),
+            (0, true),
+            "{limit}"
+        );
+        assert!(!limit.is_expired(state, now), "{limit}");
     }
     let large = build(Algorithm::TokenBucket, "4294967295/day").unwrap();
-    assert_eq!(large.fill(large.step(None, now, Amount::exactly(1)).state, now), 1, "only nothing is 0");
+    assert_eq!(
+        large.fill_per_mille(large.step(None, now, Amount::exactly(1)).state, now),
+        1,
+        "only zero units map to 0"
+    );
 }
 
 #[test]
@@ -173,9 +185,9 @@ fn a_shared_clock_shows_the_same_time() {
 }
 
 #[test]
-fn the_capacity_and_the_window_say_the_rate() {
-    let shown = |law, quota: &str| {
-        let limit = Limit::new(law, quota.parse().unwrap()).unwrap();
+fn the_capacity_and_the_window_give_the_rate() {
+    let shown = |algorithm, quota: &str| {
+        let limit = Limit::new(algorithm, quota.parse().unwrap()).unwrap();
         (limit.capacity(), limit.window())
     };
     assert_eq!(shown(Algorithm::TokenBucket, "100/min"), (100, Span::MINUTE));

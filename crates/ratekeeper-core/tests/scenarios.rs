@@ -1,13 +1,13 @@
-//! What each law says, line by line. The laws and their models both have to say it.
+//! Runs the written scenarios through the algorithms and through their models.
 
 use ratekeeper_testkit::{KeyEngines, suite};
 
 #[test]
-fn the_laws_say_what_the_scenarios_say() {
-    suite::check_scenarios(KeyEngines::of_cells);
+fn the_algorithms_match_the_scenarios() {
+    suite::check_scenarios(KeyEngines::of_algorithms);
 }
 
 #[test]
-fn the_models_say_what_the_scenarios_say() {
+fn the_models_match_the_scenarios() {
     suite::check_scenarios(KeyEngines::of_models);
 }

@@ -1,4 +1,7 @@
-//! Who passes unchecked and who never passes.
+//! Allow and deny lists, and the index of key patterns that they share with tiers.
+//!
+//! A lookup does not try every entry: exact keys and networks are hashed, and a pattern is found by its prefix or
+//! suffix, whichever fewer patterns of the list share.
 
 use crate::address::Cidr;
 use crate::pattern::Pattern;
@@ -8,42 +11,44 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// A list of clients: by key, by pattern of keys, by network.
+/// An allow or deny list: clients by exact key, key pattern or network.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessList {
     keys: KeyPatterns,
-    nets: NetworkIndex,
+    networks: NetworkIndex,
 }
 
 impl AccessList {
     pub(crate) fn new(entries: &[At<ListEntry>]) -> AccessList {
-        let mut nets = NetworkIndex::default();
+        let mut networks = NetworkIndex::default();
         let mut patterns = Vec::new();
         for entry in entries {
             match &entry.value {
                 ListEntry::Key(pattern) => patterns.push(pattern),
-                ListEntry::Net(net) => nets.insert(*net),
+                ListEntry::Network(net) => networks.insert(*net),
             }
         }
-        AccessList { keys: KeyPatterns::new(patterns), nets }
+        AccessList { keys: KeyPatterns::new(patterns), networks }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.keys.patterns.is_empty() && self.nets.bits.is_empty()
+        self.keys.patterns.is_empty() && self.networks.prefix_lengths.is_empty()
     }
 
-    /// Whether a client is on it.
+    /// Whether an entry matches the client key or the address.
     #[inline]
-    pub(crate) fn has(&self, client_key: &str, ip: Option<IpAddr>) -> bool {
-        !self.is_empty() && (self.keys.first(client_key).is_some() || ip.is_some_and(|ip| self.nets.has(ip)))
+    pub(crate) fn contains(&self, client_key: &str, ip: Option<IpAddr>) -> bool {
+        !self.is_empty()
+            && (self.keys.first_match(client_key).is_some()
+                || ip.is_some_and(|ip| self.networks.contains(ip)))
     }
 }
 
-/// The most patterns of one list that a key may have to be compared with because they begin and end alike.
-pub(crate) const MAX_ALIKE: usize = 1_000;
+/// The most patterns of one list that may share both prefix and suffix: a key is compared with each of them.
+pub(crate) const MAX_SIMILAR_PATTERNS: usize = 1_000;
 
-/// Patterns of keys, in order, found without trying each.
+/// An ordered list of key patterns, indexed so that a lookup does not try each of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyPatterns {
     exact: TextMap<u32>,
@@ -52,26 +57,25 @@ pub(crate) struct KeyPatterns {
     patterns: Vec<Pattern>,
 }
 
-/// What a pattern is looked up by.
+/// The part of a pattern that it is indexed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PatternKey<'p> {
-    Whole(&'p str),
-    Start(&'p str),
-    End(&'p str),
+    Exact(&'p str),
+    Prefix(&'p str),
+    Suffix(&'p str),
 }
 
-/// What each pattern is looked up by: all of it, or of its beginning and its end the one that fewest others share.
-pub(crate) fn handles<'p>(patterns: &[&'p Pattern]) -> Vec<PatternKey<'p>> {
+/// The index key of each pattern: an exact pattern as a whole, any other by its prefix or suffix, whichever fewer
+/// patterns share.
+pub(crate) fn pattern_keys<'p>(patterns: &[&'p Pattern]) -> Vec<PatternKey<'p>> {
     let mut shared: HashMap<PatternKey<'_>, usize, RandomState> = HashMap::default();
     let wild =
-        |pattern: &'p Pattern| [PatternKey::Start(pattern.prefix()), PatternKey::End(pattern.suffix())];
-    for handle in
-        patterns.iter().filter(|pattern| pattern.exact().is_none()).flat_map(|pattern| wild(pattern))
-    {
-        *shared.entry(handle).or_default() += 1;
+        |pattern: &'p Pattern| [PatternKey::Prefix(pattern.prefix()), PatternKey::Suffix(pattern.suffix())];
+    for key in patterns.iter().filter(|pattern| pattern.exact().is_none()).flat_map(|pattern| wild(pattern)) {
+        *shared.entry(key).or_default() += 1;
     }
     let one = |pattern: &&'p Pattern| match pattern.exact() {
-        Some(key) => PatternKey::Whole(key),
+        Some(key) => PatternKey::Exact(key),
         None => {
             let [start, end] = wild(pattern);
             if shared[&start] <= shared[&end] { start } else { end }
@@ -84,20 +88,20 @@ impl KeyPatterns {
     pub(crate) fn new<'p>(patterns: impl IntoIterator<Item = &'p Pattern>) -> KeyPatterns {
         let patterns: Vec<_> = patterns.into_iter().collect();
         let mut keys = KeyPatterns::default();
-        for (position, handle) in (0..).zip(handles(&patterns)) {
-            match handle {
-                PatternKey::Whole(key) => drop(keys.exact.entry(key.into()).or_insert(position)),
-                PatternKey::Start(prefix) => keys.prefixes.insert(prefix, position),
-                PatternKey::End(suffix) => keys.suffixes.insert(suffix, position),
+        for (position, key) in (0..).zip(pattern_keys(&patterns)) {
+            match key {
+                PatternKey::Exact(key) => drop(keys.exact.entry(key.into()).or_insert(position)),
+                PatternKey::Prefix(prefix) => keys.prefixes.insert(prefix, position),
+                PatternKey::Suffix(suffix) => keys.suffixes.insert(suffix, position),
             }
         }
         keys.patterns = patterns.into_iter().cloned().collect();
         keys
     }
 
-    /// The position of the first pattern that a key matches.
+    /// Returns the position of the first pattern that matches the key, or `None` if none does.
     #[inline]
-    pub(crate) fn first(&self, key: &str) -> Option<usize> {
+    pub(crate) fn first_match(&self, key: &str) -> Option<usize> {
         if self.patterns.is_empty() { None } else { self.find(key) }
     }
 
@@ -107,30 +111,30 @@ impl KeyPatterns {
         self.exact.get(key).into_iter().chain(wild).min().map(|position| *position as usize)
     }
 
-    /// The patterns with a `*` that a key has to be compared with.
+    /// The patterns with a `*` that the key has to be compared with.
     fn candidates<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a u32> {
-        self.prefixes.of(key).chain(self.suffixes.of_end(key)).flatten()
+        self.prefixes.prefixes_of(key).chain(self.suffixes.suffixes_of(key)).flatten()
     }
 }
 
-/// Networks, found by their prefix lengths.
+/// A set of networks, looked up once per distinct prefix length.
 #[derive(Clone, Debug, Default)]
 struct NetworkIndex {
-    /// Every prefix length that occurs.
-    bits: Vec<u8>,
-    nets: HashMap<Cidr, (), RandomState>,
+    /// The distinct prefix lengths, in ascending order.
+    prefix_lengths: Vec<u8>,
+    networks: HashMap<Cidr, (), RandomState>,
 }
 
 impl NetworkIndex {
     fn insert(&mut self, net: Cidr) {
-        if let Err(at) = self.bits.binary_search(&net.bits()) {
-            self.bits.insert(at, net.bits());
+        if let Err(at) = self.prefix_lengths.binary_search(&net.prefix_len()) {
+            self.prefix_lengths.insert(at, net.prefix_len());
         }
-        self.nets.insert(net, ());
+        self.networks.insert(net, ());
     }
 
-    fn has(&self, ip: IpAddr) -> bool {
-        self.bits.iter().any(|bits| self.nets.contains_key(&Cidr::around(ip, *bits)))
+    fn contains(&self, ip: IpAddr) -> bool {
+        self.prefix_lengths.iter().any(|bits| self.networks.contains_key(&Cidr::containing(ip, *bits)))
     }
 }
 
@@ -144,27 +148,27 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_compared_with_few_of_many_patterns() {
+    fn a_lookup_compares_the_key_with_few_patterns() {
         for form in ["*-{}", "sk_*-{}", "{}-*", "*_{}_x", "a*b*{}"] {
             for many in [100, 100_000] {
                 let keys = keys((0..many).map(|index| form.replace("{}", &format!("{index:06}"))));
                 let key = form.replace("{}", "000042").replace('*', "y");
-                assert_eq!(keys.first(&key), Some(42), "{form}");
+                assert_eq!(keys.first_match(&key), Some(42), "{form}");
                 assert!(
                     keys.candidates(&key).count() <= 2,
                     "{form}, {many}: {}",
                     keys.candidates(&key).count()
                 );
-                assert_eq!(keys.first("nobody"), None);
+                assert_eq!(keys.first_match("unlisted"), None);
             }
         }
     }
 
     #[test]
-    fn the_first_that_matches_is_found_however_it_is_looked_up() {
+    fn the_first_match_wins_whichever_way_it_is_indexed() {
         let keys = keys(["*x", "a*", "ax", "*", "*é", "a*x"].into_iter().map(str::to_owned));
         for (key, first) in [("ax", 0), ("ab", 1), ("b", 3), ("é", 3), ("", 3), ("x", 0)] {
-            assert_eq!(keys.first(key), Some(first), "{key}");
+            assert_eq!(keys.first_match(key), Some(first), "{key}");
         }
     }
 }

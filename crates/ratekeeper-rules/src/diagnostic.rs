@@ -1,32 +1,32 @@
-//! What is wrong with a file, and how it is shown.
+//! Diagnostics about rule files, and how they are shown.
 //!
-//! A complaint names a place and says what to write there instead. It is shown as compilers show theirs, with the line
-//! it is about, or as JSON for other programs.
+//! A diagnostic names a position and says what to write there instead. It is shown in the style of a compiler, with the
+//! source line, or as JSON for programs.
 
 use crate::spec::Position;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
-/// How many complaints are kept. Whoever has more than that mends one and reads again.
-const MOST: usize = 1_000;
+/// The maximum number of diagnostics that are kept. More would not help: the author fixes some and checks again.
+const MAX_DIAGNOSTICS: usize = 1_000;
 
-/// How much of a line is shown, in columns.
-const SHOWN_COLUMNS: usize = 100;
+/// The maximum width of a source line in a report, in columns.
+const MAX_COLUMNS: usize = 100;
 
-/// From how many bytes on a line is cut in JSON.
-const LONG_LINE: usize = 1_000;
+/// Source lines longer than this many bytes are shortened in JSON.
+const MAX_JSON_LINE: usize = 1_000;
 
-/// Whether a file can be used in spite of a complaint.
+/// Whether a diagnostic prevents the file from taking effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It can't: nothing of the file takes effect.
+    /// The file is invalid: no part of it takes effect.
     Error,
-    /// It can, and it may not do what was meant.
+    /// The file is valid, but may not do what was intended.
     Warning,
 }
 
 impl Severity {
-    /// The word for it in reports.
+    /// The name used in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Severity::Error => "error",
@@ -35,56 +35,56 @@ impl Severity {
     }
 }
 
-/// What is wrong in one place, and what to write there instead.
+/// A problem at one position in a file, and what to write there instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Whether the file can be used all the same.
+    /// Whether it is an error or a warning.
     pub severity: Severity,
-    /// Where; line 0 if it is about no line.
+    /// Where the problem is; line 0 if it does not refer to a line.
     pub place: Position,
-    /// What, in words.
-    pub said: String,
+    /// The message.
+    pub message: String,
 }
 
-/// All complaints about a file as compilers write them: `FILE:LINE:COLUMN: error: what is wrong and what to write
-/// instead`, then the line and a `^` under the place.
-pub fn report(file: &str, text: &str, complaints: &[Diagnostic]) -> String {
+/// Formats the diagnostics about a file like a compiler does: `FILE:LINE:COLUMN: error: what is wrong and what to write
+/// instead`, then the source line, and a `^` under the position.
+pub fn report(file: &str, text: &str, diagnostics: &[Diagnostic]) -> String {
     let mut source = SourceText::new(text);
     let mut report = String::new();
-    for complaint in complaints {
-        complaint.render(file, &mut source, &mut report);
+    for diagnostic in diagnostics {
+        diagnostic.render(file, &mut source, &mut report);
     }
     report
 }
 
-/// All complaints about a file as a JSON list of objects with `file`, `line`, `column`, `severity`, `message` and
-/// `source`, the line itself, or a part of it if it is very long. `line` and `column` are 0 and `source` is empty where
-/// a complaint is about no line.
-pub fn report_json(file: &str, text: &str, complaints: &[Diagnostic]) -> Value {
+/// Formats the diagnostics about a file as a JSON list of objects with `file`, `line`, `column`, `severity`, `message`
+/// and `source`: the source line, or a part of it if it is very long. If a diagnostic does not refer to a line, `line`
+/// and `column` are 0 and `source` is empty.
+pub fn report_json(file: &str, text: &str, diagnostics: &[Diagnostic]) -> Value {
     let mut source = SourceText::new(text);
-    let one = |complaint: &Diagnostic| {
-        let shown = match source.seek(complaint.place) {
-            Some((line, _)) if line.len() <= LONG_LINE => line.to_owned(),
+    let one = |diagnostic: &Diagnostic| {
+        let shown = match source.seek(diagnostic.place) {
+            Some((line, _)) if line.len() <= MAX_JSON_LINE => line.to_owned(),
             Some((line, at)) => excerpt(line, at).0,
             None => String::new(),
         };
         json!({
             "file": file,
-            "line": complaint.place.line,
-            "column": complaint.place.column,
-            "severity": complaint.severity.name(),
-            "message": complaint.said,
+            "line": diagnostic.place.line,
+            "column": diagnostic.place.column,
+            "severity": diagnostic.severity.name(),
+            "message": diagnostic.message,
             "source": shown,
         })
     };
-    complaints.iter().map(one).collect()
+    diagnostics.iter().map(one).collect()
 }
 
 impl Diagnostic {
     fn render(&self, file: &str, source: &mut SourceText<'_>, report: &mut String) {
         let Position { line, column } = self.place;
         let place = if line == 0 { String::new() } else { format!("{line}:{column}:") };
-        let (first, rest) = self.said.split_once('\n').unwrap_or((&self.said, ""));
+        let (first, rest) = self.message.split_once('\n').unwrap_or((&self.message, ""));
         // Writing into a string can't fail.
         let _ = writeln!(report, "{file}:{place} {}: {first}", self.severity.name());
         if let Some((shown, caret)) = source.seek(self.place).map(|(line, at)| excerpt(line, at)) {
@@ -97,24 +97,25 @@ impl Diagnostic {
     }
 }
 
-/// A text in which places are sought from top to bottom, so that no line is gone through twice, however long it is.
+/// A text with a cursor that looks up positions from top to bottom, so that no line is scanned twice, however long it
+/// is.
 struct SourceText<'t> {
     text: &'t str,
-    /// What follows the line.
+    /// The text after the current line.
     rest: &'t str,
     line: &'t str,
     place: Position,
-    /// Where in the line the place is, in bytes.
-    at: usize,
+    /// The byte offset of `place` in the line.
+    offset: usize,
 }
 
 impl<'t> SourceText<'t> {
     fn new(text: &'t str) -> SourceText<'t> {
         let text = text.trim_start_matches('\u{feff}');
-        SourceText { text, rest: text, line: "", place: Position::default(), at: 0 }
+        SourceText { text, rest: text, line: "", place: Position::default(), offset: 0 }
     }
 
-    /// The line of a place, and where in it the place is.
+    /// The line at a position, and the byte offset of the position in it. Returns `None` if there is no such line.
     fn seek(&mut self, place: Position) -> Option<(&'t str, usize)> {
         if place < self.place {
             *self = SourceText::new(self.text);
@@ -126,42 +127,42 @@ impl<'t> SourceText<'t> {
             self.next_line();
         }
         let ahead = usize::try_from(place.column.saturating_sub(self.place.column)).unwrap_or(usize::MAX);
-        let behind = &self.line[self.at..];
-        self.at += behind.char_indices().nth(ahead).map_or(behind.len(), |(at, _)| at);
+        let behind = &self.line[self.offset..];
+        self.offset += behind.char_indices().nth(ahead).map_or(behind.len(), |(at, _)| at);
         self.place = place;
-        (place.line > 0).then_some((self.line, self.at))
+        (place.line > 0).then_some((self.line, self.offset))
     }
 
-    /// Lines as YAML counts them: a carriage return alone ends one too.
+    /// Counts lines as YAML does: a carriage return alone also ends a line.
     fn next_line(&mut self) {
         let end = self.rest.find(['\n', '\r']).unwrap_or(self.rest.len());
         let (line, rest) = self.rest.split_at(end);
         self.rest = rest.strip_prefix("\r\n").or(rest.get(1..)).unwrap_or_default();
         self.line = line;
         self.place = Position { line: self.place.line + 1, column: 1 };
-        self.at = 0;
+        self.offset = 0;
     }
 }
 
-/// As much of a line as is shown around a place in it, and how many columns stand before the place.
+/// The part of a line to show around a position, and the column of the position in it.
 fn excerpt(line: &str, at: usize) -> (String, usize) {
-    // A place far to the right is shown in the middle, with what leads to it.
-    let mut start = reach_back(line, at, SHOWN_COLUMNS * 4 / 5);
+    // A position far to the right is shown in the middle, with the text before it.
+    let mut start = reach_back(line, at, MAX_COLUMNS * 4 / 5);
     if start > 0 {
-        start = reach_back(line, at, SHOWN_COLUMNS / 2);
+        start = reach_back(line, at, MAX_COLUMNS / 2);
     }
     let mut shown = String::from(if start > 0 { "…" } else { "" });
-    let before: usize = usize::from(start > 0) + line[start..at].chars().map(width).sum::<usize>();
+    let before: usize = usize::from(start > 0) + line[start..at].chars().map(display_width).sum::<usize>();
     let mut columns = 0;
     for letter in line[start..].chars() {
-        columns += width(letter);
-        if columns > SHOWN_COLUMNS {
+        columns += display_width(letter);
+        if columns > MAX_COLUMNS {
             shown.push('…');
             break;
         }
         match letter {
             '\t' => shown.push_str("    "),
-            // What could move the cursor must not reach a terminal.
+            // Control characters must not reach a terminal: they could move its cursor.
             letter if letter.is_control() => shown.push('\u{fffd}'),
             letter => shown.push(letter),
         }
@@ -169,11 +170,11 @@ fn excerpt(line: &str, at: usize) -> (String, usize) {
     (shown, before)
 }
 
-/// Where the text begins that stands so many columns before a place.
+/// The byte offset that is up to `most` columns before `at`.
 fn reach_back(line: &str, at: usize, most: usize) -> usize {
     let mut columns = 0;
     for (start, letter) in line[..at].char_indices().rev() {
-        columns += width(letter);
+        columns += display_width(letter);
         if columns > most {
             return start + letter.len_utf8();
         }
@@ -181,8 +182,8 @@ fn reach_back(line: &str, at: usize, most: usize) -> usize {
     0
 }
 
-/// How many columns a terminal gives a character: a rough table, since it only puts a mark under a line.
-fn width(letter: char) -> usize {
+/// The width of a character in a terminal. A rough table is enough, since it only places the caret.
+fn display_width(letter: char) -> usize {
     match u32::from(letter) {
         0x09 => 4,
         0x300..=0x36f | 0x200b..=0x200f | 0xfe00..=0xfe0f => 0,
@@ -199,7 +200,7 @@ fn width(letter: char) -> usize {
     }
 }
 
-/// Complaints as they come together.
+/// Collects diagnostics.
 #[derive(Debug, Default)]
 pub(crate) struct Diagnostics {
     kept: Vec<Diagnostic>,
@@ -208,47 +209,48 @@ pub(crate) struct Diagnostics {
 }
 
 impl Diagnostics {
-    pub(crate) fn error(&mut self, place: Position, said: impl Into<String>) {
+    pub(crate) fn error(&mut self, place: Position, message: impl Into<String>) {
         self.errors += 1;
-        self.push(Severity::Error, place, said.into());
+        self.push(Severity::Error, place, message.into());
     }
 
-    /// Notes that something can't be read for which there is a complaint already.
-    pub(crate) fn broken(&mut self) {
+    /// Counts an error without a message, because the message was already reported.
+    pub(crate) fn count_error(&mut self) {
         self.errors += 1;
     }
 
-    pub(crate) fn warn(&mut self, place: Position, said: impl Into<String>) {
-        self.push(Severity::Warning, place, said.into());
+    pub(crate) fn warn(&mut self, place: Position, message: impl Into<String>) {
+        self.push(Severity::Warning, place, message.into());
     }
 
-    fn push(&mut self, severity: Severity, place: Position, said: String) {
-        match self.kept.len() < MOST {
-            true => self.kept.push(Diagnostic { severity, place, said }),
-            false => self.dropped += 1,
+    fn push(&mut self, severity: Severity, place: Position, message: String) {
+        if self.kept.len() < MAX_DIAGNOSTICS {
+            self.kept.push(Diagnostic { severity, place, message });
+        } else {
+            self.dropped += 1;
         }
     }
 
-    /// How many errors there are so far: reading a part made some if there are more of them behind it.
+    /// The number of errors so far. If it has grown after a part was read, that part has errors.
     pub(crate) fn errors(&self) -> usize {
         self.errors
     }
 
-    /// All that were kept, from top to bottom, then how many were not.
+    /// The collected diagnostics, sorted by position, and a last one with the number of dropped ones, if any.
     pub(crate) fn finish(mut self) -> Vec<Diagnostic> {
-        self.kept.sort_by_key(|complaint| (complaint.place, complaint.severity));
-        // An alias repeats what it stands for, and with it what is wrong there.
+        self.kept.sort_by_key(|diagnostic| (diagnostic.place, diagnostic.severity));
+        // An alias repeats the value that it refers to, and thus its errors.
         self.kept.dedup();
         if self.dropped > 0 {
-            let said = format!("{} more complaints are not shown: mend these first", self.dropped);
+            let message = format!("{} more problems are not shown: fix these first", self.dropped);
             let severity = if self.errors > 0 { Severity::Error } else { Severity::Warning };
-            self.kept.push(Diagnostic { severity, place: Position::default(), said });
+            self.kept.push(Diagnostic { severity, place: Position::default(), message });
         }
         self.kept
     }
 }
 
-/// What somebody wrote, in quotes, and no more of it than one wants to read in a message.
+/// Quotes a text from the file for use in a message, and shortens it if it is long.
 pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 40;
     match text.char_indices().nth(SHOWN) {
@@ -257,8 +259,8 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// The known name that somebody may have meant, if one is near enough.
-pub(crate) fn near<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+/// Returns the known name closest to a misspelled one, or `None` if none is close enough.
+pub(crate) fn closest_name<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let name: Vec<char> = name.to_lowercase().chars().take(65).collect();
     let most = match name.len() {
         0..=2 => 0,
@@ -268,15 +270,16 @@ pub(crate) fn near<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> 
         _ => return None,
     };
     let measured =
-        known.into_iter().map(|known| (distance(&name, &known.chars().collect::<Vec<_>>()), known));
+        known.into_iter().map(|known| (edit_distance(&name, &known.chars().collect::<Vec<_>>()), known));
     measured
         .filter(|(distance, _)| *distance <= most)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, known)| known)
 }
 
-/// How many letters must be added, removed, changed or swapped with their neighbour to make one word of another.
-fn distance(a: &[char], b: &[char]) -> usize {
+/// The Damerau-Levenshtein distance: how many characters must be added, removed, changed or swapped with their
+/// neighbor.
+fn edit_distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();
     for i in 1..=a.len() {
@@ -300,44 +303,45 @@ mod tests {
 
     fn shown(line: &str, column: u32) -> String {
         let place = Position { line: 1, column };
-        let complaint = Diagnostic { severity: Severity::Error, place, said: "no".to_owned() };
-        report("f", line, &[complaint])
+        let diagnostic = Diagnostic { severity: Severity::Error, place, message: "no".to_owned() };
+        report("f", line, &[diagnostic])
     }
 
     #[test]
-    fn the_mark_stands_under_the_place() {
+    fn the_caret_is_under_the_position() {
         assert_eq!(shown("limit: x", 8), "f:1:8: error: no\n    1 | limit: x\n      |        ^\n");
         assert_eq!(shown("\tx", 2), "f:1:2: error: no\n    1 |     x\n      |     ^\n");
         assert_eq!(shown("日本: x", 5), "f:1:5: error: no\n    1 | 日本: x\n      |       ^\n");
         assert_eq!(shown("a\u{1b}[2Jb", 1), "f:1:1: error: no\n    1 | a\u{fffd}[2Jb\n      | ^\n");
         let unplaced =
-            Diagnostic { severity: Severity::Warning, place: Position::default(), said: "no".to_owned() };
+            Diagnostic { severity: Severity::Warning, place: Position::default(), message: "no".to_owned() };
         assert_eq!(report("f", "x", &[unplaced]), "f: warning: no\n");
     }
 
     #[test]
-    fn a_long_line_is_cut_around_the_place() {
+    fn a_long_line_is_shortened_around_the_position() {
         let line = format!("{}here{}", "a".repeat(300), "b".repeat(300));
         let report = shown(&line, 301);
         let lines: Vec<_> = report.lines().collect();
         assert!(lines[1].starts_with("    1 | …aaa") && lines[1].ends_with("b…"), "{report}");
-        assert!(lines[1].chars().count() <= SHOWN_COLUMNS + 10);
-        let mark = lines[2].chars().position(|letter| letter == '^').unwrap();
-        assert_eq!(lines[1].chars().skip(mark).take(4).collect::<String>(), "here");
+        assert!(lines[1].chars().count() <= MAX_COLUMNS + 10);
+        let caret = lines[2].chars().position(|letter| letter == '^').unwrap();
+        assert_eq!(lines[1].chars().skip(caret).take(4).collect::<String>(), "here");
         assert!(shown(&"a".repeat(300), 1).contains("a…\n      | ^"));
     }
 
     #[test]
     fn every_line_is_found_in_any_order() {
         let text = "a\nbb\r\nccc\rdddd\n";
-        let said = |line, column| {
+        let source_of = |line, column| {
             let place = Position { line, column };
-            let complaint = Diagnostic { severity: Severity::Error, place, said: String::new() };
-            let all = [complaint.clone(), complaint];
+            let diagnostic = Diagnostic { severity: Severity::Error, place, message: String::new() };
+            let all = [diagnostic.clone(), diagnostic];
             report_json("f", text, &all)[1]["source"].as_str().unwrap().to_owned()
         };
-        assert_eq!([said(1, 1), said(2, 2), said(3, 9), said(4, 1)], ["a", "bb", "ccc", "dddd"]);
-        assert_eq!([said(0, 0), said(5, 1), said(9, 9)], ["", "", ""]);
+        let found = [source_of(1, 1), source_of(2, 2), source_of(3, 9), source_of(4, 1)];
+        assert_eq!(found, ["a", "bb", "ccc", "dddd"]);
+        assert_eq!([source_of(0, 0), source_of(5, 1), source_of(9, 9)], ["", "", ""]);
         let mut source = SourceText::new(text);
         for line in [4, 2, 3, 1, 1, 4] {
             let found = source.seek(Position { line, column: 2 }).unwrap().0;
@@ -346,12 +350,12 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_megabytes_is_gone_through_once() {
+    fn a_line_of_megabytes_is_scanned_once() {
         let text = "x".repeat(4 << 20);
         let at = |column| Diagnostic {
             severity: Severity::Error,
             place: Position { line: 1, column },
-            said: String::new(),
+            message: String::new(),
         };
         let all: Vec<_> = (0..1_000).map(|index| at(4_000_000 + index)).collect();
         assert!(report("f", &text, &all).len() < 300_000);
@@ -359,26 +363,26 @@ mod tests {
     }
 
     #[test]
-    fn near_names_are_found_and_far_ones_are_not() {
+    fn only_similar_names_are_suggested() {
         let known = ["limit", "limits", "algorithm", "id"];
-        assert_eq!(near("limt", known), Some("limit"));
-        assert_eq!(near("lmiit", known), Some("limit"));
-        assert_eq!(near("Limit", known), Some("limit"));
-        assert_eq!(near("algoritm", known), Some("algorithm"));
-        assert_eq!(near("burst", known), None);
-        assert_eq!(near("x", known), None);
-        assert_eq!(near(&"x".repeat(1 << 20), known), None);
+        assert_eq!(closest_name("limt", known), Some("limit"));
+        assert_eq!(closest_name("lmiit", known), Some("limit"));
+        assert_eq!(closest_name("Limit", known), Some("limit"));
+        assert_eq!(closest_name("algoritm", known), Some("algorithm"));
+        assert_eq!(closest_name("burst", known), None);
+        assert_eq!(closest_name("x", known), None);
+        assert_eq!(closest_name(&"x".repeat(1 << 20), known), None);
     }
 
     #[test]
-    fn complaints_are_bounded_and_in_order() {
-        let mut complaints = Diagnostics::default();
+    fn diagnostics_are_bounded_and_sorted() {
+        let mut diagnostics = Diagnostics::default();
         for line in (1..2_000).rev() {
-            complaints.warn(Position { line, column: 1 }, "no");
+            diagnostics.warn(Position { line, column: 1 }, "no");
         }
-        let complaints = complaints.finish();
-        assert_eq!(complaints.len(), MOST + 1);
-        assert!(complaints[..MOST].is_sorted_by_key(|complaint| complaint.place));
-        assert_eq!(complaints[MOST].said, "999 more complaints are not shown: mend these first");
+        let diagnostics = diagnostics.finish();
+        assert_eq!(diagnostics.len(), MAX_DIAGNOSTICS + 1);
+        assert!(diagnostics[..MAX_DIAGNOSTICS].is_sorted_by_key(|diagnostic| diagnostic.place));
+        assert_eq!(diagnostics[MAX_DIAGNOSTICS].message, "999 more problems are not shown: fix these first");
     }
 }

@@ -1,7 +1,7 @@
-//! What changed between two files, in sentences for whoever reviews the change.
+//! Describes the differences between two rule files, for reviewers.
 //!
-//! What only moved, was written in another way, or got another comment is no change. Two files that bind the same
-//! requests to the same limits in the same order have no difference.
+//! It compares parsed files, so formatting, comments and alternative spellings make no difference. Two files that apply
+//! the same limits to the same requests in the same order have no differences.
 
 use crate::descriptor::DescriptorDisplay;
 use crate::dimension::Dimension;
@@ -17,53 +17,53 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::num::NonZeroU16;
 
-/// What changed from one file to another: one sentence each, the rules first, in the order of the new file.
+/// Describes the changes from one file to another, one string each: the rules first, in the order of the new file.
 ///
 /// ```
 /// use ratekeeper_core::Micros;
 /// use ratekeeper_rules::{diff, read};
 ///
-/// let before = read("rules: [{id: orders, limit: 100/min}]", Micros::EPOCH).spec.expect("in order");
-/// let after = read("rules: [{id: orders, limit: 200/min}]", Micros::EPOCH).spec.expect("in order");
+/// let before = read("rules: [{id: orders, limit: 100/min}]", Micros::EPOCH).spec.expect("valid");
+/// let after = read("rules: [{id: orders, limit: 200/min}]", Micros::EPOCH).spec.expect("valid");
 /// assert_eq!(diff(&before, &after), ["orders: 100/min → 200/min"]);
 /// ```
 pub fn diff(before: &FileSpec, after: &FileSpec) -> Vec<String> {
-    let mut said = Vec::new();
-    rules(&before.rules, &after.rules, &mut said);
-    default(before.default.as_ref(), after.default.as_ref(), &mut said);
-    tiers(&before.tiers, &after.tiers, &mut said);
+    let mut changes = Vec::new();
+    diff_rules(&before.rules, &after.rules, &mut changes);
+    diff_default(before.default.as_ref(), after.default.as_ref(), &mut changes);
+    diff_tiers(&before.tiers, &after.tiers, &mut changes);
     let tier =
         |file: &FileSpec| file.default_tier.as_ref().map_or("none".to_owned(), |tier| tier.value.clone());
-    changed("default_tier", (tier(before), tier(after)), &mut said);
-    clients(&before.clients, &after.clients, &mut said);
-    list("whitelist", &before.allow, &after.allow, &mut said);
-    list("blacklist", &before.deny, &after.deny, &mut said);
-    changed("paths", (paths(before.paths), paths(after.paths)), &mut said);
-    changed("unknown_tier", (before.unknown_tier.name(), after.unknown_tier.name()), &mut said);
-    let missing = |file: &FileSpec| missing_in_words(file.missing, "as usual");
-    changed("missing", (missing(before), missing(after)), &mut said);
+    push_change("default_tier", (tier(before), tier(after)), &mut changes);
+    diff_clients(&before.clients, &after.clients, &mut changes);
+    diff_list("whitelist", &before.allow, &after.allow, &mut changes);
+    diff_list("blacklist", &before.deny, &after.deny, &mut changes);
+    push_change("paths", (paths_in_words(before.paths), paths_in_words(after.paths)), &mut changes);
+    push_change("unknown_tier", (before.unknown_tier.name(), after.unknown_tier.name()), &mut changes);
+    let missing = |file: &FileSpec| missing_in_words(file.missing, "default");
+    push_change("missing", (missing(before), missing(after)), &mut changes);
     let bits = |file: &FileSpec| file.ipv6_prefix.unwrap_or(64);
-    changed("ipv6_prefix", (bits(before), bits(after)), &mut said);
-    let mode = |file: &FileSpec| file.on_store_failure.map_or("as the server says", |mode| mode.name());
-    changed("on_store_failure", (mode(before), mode(after)), &mut said);
+    push_change("ipv6_prefix", (bits(before), bits(after)), &mut changes);
+    let mode = |file: &FileSpec| file.on_store_failure.map_or("server default", |mode| mode.name());
+    push_change("on_store_failure", (mode(before), mode(after)), &mut changes);
     let consistency = |file: &FileSpec| file.consistency.unwrap_or_default().name();
-    changed("consistency", (consistency(before), consistency(after)), &mut said);
-    let timeout = |file: &FileSpec| timeout_in_words(file.store_timeout_ms, "as the server says");
-    changed("store_timeout", (timeout(before), timeout(after)), &mut said);
-    said
+    push_change("consistency", (consistency(before), consistency(after)), &mut changes);
+    let timeout = |file: &FileSpec| timeout_in_words(file.store_timeout_ms, "server default");
+    push_change("store_timeout", (timeout(before), timeout(after)), &mut changes);
+    changes
 }
 
-fn changed<T: PartialEq + Display>(what: &str, (before, after): (T, T), said: &mut Vec<String>) {
+fn push_change<T: PartialEq + Display>(what: &str, (before, after): (T, T), changes: &mut Vec<String>) {
     if before != after {
-        said.push(format!("{what}: {before} → {after}"));
+        changes.push(format!("{what}: {before} → {after}"));
     }
 }
 
-fn rules(before: &[RuleSpec], after: &[RuleSpec], said: &mut Vec<String>) {
+fn diff_rules(before: &[RuleSpec], after: &[RuleSpec], changes: &mut Vec<String>) {
     let old = by_name(before, |rule| &rule.id.value);
     let new = by_name(after, |rule| &rule.id.value);
     for rule in before.iter().filter(|rule| !new.contains_key(&*rule.id.value)) {
-        said.push(format!("{}: removed; it was {}", rule.id.value, rule_in_words(rule)));
+        changes.push(format!("{}: removed; it was {}", rule.id.value, rule_in_words(rule)));
     }
     let moved = moved(after.iter().map(|rule| old.get(&*rule.id.value).copied()));
     for (index, rule) in after.iter().enumerate() {
@@ -73,85 +73,103 @@ fn rules(before: &[RuleSpec], after: &[RuleSpec], said: &mut Vec<String>) {
             None => "first".to_owned(),
         };
         let Some(old) = old.get(&**id).map(|index| &before[*index]) else {
-            said.push(format!("{id}: new, tried {place}: {}", rule_in_words(rule)));
+            changes.push(format!("{id}: new, tried {place}: {}", rule_in_words(rule)));
             continue;
         };
         if moved.contains(&index) {
-            said.push(format!("{id}: moved, now tried {place}"));
+            changes.push(format!("{id}: moved, now tried {place}"));
         }
-        rule_changes(old, rule, said);
+        diff_rule(old, rule, changes);
     }
 }
 
-fn rule_changes(before: &RuleSpec, after: &RuleSpec, said: &mut Vec<String>) {
+fn diff_rule(before: &RuleSpec, after: &RuleSpec, changes: &mut Vec<String>) {
     let id = &after.id.value;
-    changed(id, (mode_in_words(before.mode), mode_in_words(after.mode)), said);
-    limits(id, before.limits.as_deref(), after.limits.as_deref(), said);
+    push_change(id, (mode_in_words(before.mode), mode_in_words(after.mode)), changes);
+    diff_limits(id, before.limits.as_deref(), after.limits.as_deref(), changes);
     if before.when != after.when {
-        said.push(format!("{id}: binds {} → {}", match_in_words(&before.when), match_in_words(&after.when)));
+        changes.push(format!(
+            "{id}: matches {} → {}",
+            match_in_words(&before.when),
+            match_in_words(&after.when)
+        ));
     }
-    changed(&format!("{id}: counts by"), (key_in_words(&before.key), key_in_words(&after.key)), said);
-    let missing = |rule: &RuleSpec| missing_in_words(rule.missing, "as the file says");
-    changed(&format!("{id}: missing"), (missing(before), missing(after)), said);
-    overrides(id, &before.overrides, &after.overrides, said);
-    let mode = |rule: &RuleSpec| rule.on_store_failure.map_or("as the file says", |mode| mode.name());
-    changed(&format!("{id}: on_store_failure"), (mode(before), mode(after)), said);
-    let consistency = |rule: &RuleSpec| rule.consistency.map_or("as the file says", |known| known.name());
-    changed(&format!("{id}: consistency"), (consistency(before), consistency(after)), said);
-    let timeout = |rule: &RuleSpec| timeout_in_words(rule.store_timeout_ms, "as the file says");
-    changed(&format!("{id}: store_timeout"), (timeout(before), timeout(after)), said);
+    push_change(&format!("{id}: counts by"), (key_in_words(&before.key), key_in_words(&after.key)), changes);
+    let missing = |rule: &RuleSpec| missing_in_words(rule.missing, "file default");
+    push_change(&format!("{id}: missing"), (missing(before), missing(after)), changes);
+    diff_overrides(id, &before.overrides, &after.overrides, changes);
+    let mode = |rule: &RuleSpec| rule.on_store_failure.map_or("file default", |mode| mode.name());
+    push_change(&format!("{id}: on_store_failure"), (mode(before), mode(after)), changes);
+    let consistency = |rule: &RuleSpec| rule.consistency.map_or("file default", |known| known.name());
+    push_change(&format!("{id}: consistency"), (consistency(before), consistency(after)), changes);
+    let timeout = |rule: &RuleSpec| timeout_in_words(rule.store_timeout_ms, "file default");
+    push_change(&format!("{id}: store_timeout"), (timeout(before), timeout(after)), changes);
     let version = |rule: &RuleSpec| rule.version.map_or("none".to_owned(), |version| version.to_string());
-    changed(&format!("{id}: version"), (version(before), version(after)), said);
+    push_change(&format!("{id}: version"), (version(before), version(after)), changes);
     if before.description != after.description {
-        said.push(format!("{id}: its description is another"));
+        changes.push(format!("{id}: description changed"));
     }
 }
 
-fn missing_in_words(said: Option<MissingKey>, unsaid: &'static str) -> &'static str {
-    said.map_or(unsaid, MissingKey::name)
+fn missing_in_words(missing: Option<MissingKey>, default: &'static str) -> &'static str {
+    missing.map_or(default, MissingKey::name)
 }
 
-fn timeout_in_words(millis: Option<NonZeroU16>, unsaid: &str) -> String {
-    millis.map_or_else(|| unsaid.to_owned(), |millis| format!("{millis}ms"))
+fn timeout_in_words(millis: Option<NonZeroU16>, default: &str) -> String {
+    millis.map_or_else(|| default.to_owned(), |millis| format!("{millis}ms"))
 }
 
-fn overrides(id: &str, before: &[OverrideSpec], after: &[OverrideSpec], said: &mut Vec<String>) {
+fn diff_overrides(id: &str, before: &[OverrideSpec], after: &[OverrideSpec], changes: &mut Vec<String>) {
     let old = by_name(before, |client| &client.key.value);
     let new = by_name(after, |client| &client.key.value);
     for client in before.iter().filter(|client| !new.contains_key(&*client.key.value)) {
-        said.push(format!("{id}: {} no longer has its own {}", client.key.value, all(&client.limits, true)));
+        changes.push(format!(
+            "{id}: override for {} removed; it was {}",
+            client.key.value,
+            limits_in_words(&client.limits, true)
+        ));
     }
     for client in after {
         let key = &client.key.value;
         let Some(old) = old.get(&**key).map(|index| &before[*index]) else {
-            said.push(format!("{id}: {key} gets {}{}", all(&client.limits, true), until(client.valid_until)));
+            changes.push(format!(
+                "{id}: new override for {key}: {}{}",
+                limits_in_words(&client.limits, true),
+                until_suffix(client.valid_until)
+            ));
             continue;
         };
-        limits(&format!("{id}: {key}"), Some(&old.limits), Some(&client.limits), said);
-        expiry(&format!("{id}: {key}"), old.valid_until, client.valid_until, said);
+        diff_limits(&format!("{id}: override for {key}"), Some(&old.limits), Some(&client.limits), changes);
+        diff_expiry(&format!("{id}: override for {key}"), old.valid_until, client.valid_until, changes);
     }
 }
 
-fn default(before: Option<&FallbackSpec>, after: Option<&FallbackSpec>, said: &mut Vec<String>) {
-    let base = |base: &FallbackSpec| format!("{} by {}", all(&base.limits, true), key_in_words(&base.key));
+fn diff_default(before: Option<&FallbackSpec>, after: Option<&FallbackSpec>, changes: &mut Vec<String>) {
+    let words = |spec: &FallbackSpec| {
+        format!("{} by {}", limits_in_words(&spec.limits, true), key_in_words(&spec.key))
+    };
     match (before, after) {
         (None, None) => {}
-        (None, Some(after)) => said.push(format!("default: new: {}", base(after))),
-        (Some(before), None) => said.push(format!("default: removed; it was {}", base(before))),
+        (None, Some(after)) => changes.push(format!("default: new: {}", words(after))),
+        (Some(before), None) => changes.push(format!("default: removed; it was {}", words(before))),
         (Some(before), Some(after)) => {
-            limits("default", Some(&before.limits), Some(&after.limits), said);
-            changed("default: counts by", (key_in_words(&before.key), key_in_words(&after.key)), said);
-            let missing = |base: &FallbackSpec| missing_in_words(base.missing, "as the file says");
-            changed("default: missing", (missing(before), missing(after)), said);
+            diff_limits("default", Some(&before.limits), Some(&after.limits), changes);
+            push_change("default: counts by", (key_in_words(&before.key), key_in_words(&after.key)), changes);
+            let missing = |spec: &FallbackSpec| missing_in_words(spec.missing, "file default");
+            push_change("default: missing", (missing(before), missing(after)), changes);
         }
     }
 }
 
-fn tiers(before: &[TierSpec], after: &[TierSpec], said: &mut Vec<String>) {
+fn diff_tiers(before: &[TierSpec], after: &[TierSpec], changes: &mut Vec<String>) {
     let old = by_name(before, |tier| &tier.name.value);
     let new = by_name(after, |tier| &tier.name.value);
     for tier in before.iter().filter(|tier| !new.contains_key(&*tier.name.value)) {
-        said.push(format!("tier {}: removed; it had {}", tier.name.value, some(tier.limits.as_deref())));
+        changes.push(format!(
+            "tier {}: removed; it had {}",
+            tier.name.value,
+            limits_or_inherited(tier.limits.as_deref())
+        ));
     }
     for tier in after {
         let name = &tier.name.value;
@@ -161,62 +179,62 @@ fn tiers(before: &[TierSpec], after: &[TierSpec], said: &mut Vec<String>) {
         let Some(old) = old.get(&**name).map(|index| &before[*index]) else {
             let owned =
                 if tier.keys.is_empty() { String::new() } else { format!(", for keys {}", keys(tier)) };
-            said.push(format!("tier {name}: new: {}{owned}", some(tier.limits.as_deref())));
+            changes.push(format!("tier {name}: new: {}{owned}", limits_or_inherited(tier.limits.as_deref())));
             continue;
         };
-        limits(&format!("tier {name}"), old.limits.as_deref(), tier.limits.as_deref(), said);
+        diff_limits(&format!("tier {name}"), old.limits.as_deref(), tier.limits.as_deref(), changes);
         let shown = |tier: &TierSpec| if tier.keys.is_empty() { "none".to_owned() } else { keys(tier) };
-        changed(&format!("tier {name}: keys"), (shown(old), shown(tier)), said);
+        push_change(&format!("tier {name}: keys"), (shown(old), shown(tier)), changes);
     }
-    // A key belongs to the first tier that matches it.
+    // The order matters, since a key belongs to the first tier that matches it.
     let kept = |tiers: &[TierSpec], other: &HashMap<&str, usize>| -> Vec<String> {
         let names = tiers.iter().filter(|tier| !tier.keys.is_empty()).map(|tier| tier.name.value.clone());
         names.filter(|name| other.contains_key(&**name)).collect()
     };
     let (kept_before, kept_after) = (kept(before, &new), kept(after, &old));
     if kept_before != kept_after && kept_before.len() == kept_after.len() {
-        said.push(format!("tiers: keys are now looked for in {}", kept_after.join(", then ")));
+        changes.push(format!("tiers: keys are now matched in the order {}", kept_after.join(", ")));
     }
 }
 
-fn clients(before: &[ClientSpec], after: &[ClientSpec], said: &mut Vec<String>) {
+fn diff_clients(before: &[ClientSpec], after: &[ClientSpec], changes: &mut Vec<String>) {
     let old = by_name(before, |client| &client.key.value);
     let new = by_name(after, |client| &client.key.value);
     let tier =
         |client: &ClientSpec| client.tier.as_ref().map_or("none".to_owned(), |tier| tier.value.clone());
     let words = |client: &ClientSpec| match (&client.tier, &client.limits) {
         (Some(tier), None) => format!("tier {}", tier.value),
-        (Some(tier), Some(limits)) => format!("tier {} and {}", tier.value, all(limits, true)),
-        (None, limits) => some(limits.as_deref()),
+        (Some(tier), Some(limits)) => format!("tier {} and {}", tier.value, limits_in_words(limits, true)),
+        (None, limits) => limits_or_inherited(limits.as_deref()),
     };
     for client in before.iter().filter(|client| !new.contains_key(&*client.key.value)) {
-        said.push(format!("client {}: removed; it had {}", client.key.value, words(client)));
+        changes.push(format!("client {}: removed; it had {}", client.key.value, words(client)));
     }
     for client in after {
         let key = &client.key.value;
         let Some(old) = old.get(&**key).map(|index| &before[*index]) else {
-            said.push(format!("client {key}: new: {}{}", words(client), until(client.valid_until)));
+            changes.push(format!("client {key}: new: {}{}", words(client), until_suffix(client.valid_until)));
             continue;
         };
-        changed(&format!("client {key}: tier"), (tier(old), tier(client)), said);
-        limits(&format!("client {key}"), old.limits.as_deref(), client.limits.as_deref(), said);
-        expiry(&format!("client {key}"), old.valid_until, client.valid_until, said);
+        push_change(&format!("client {key}: tier"), (tier(old), tier(client)), changes);
+        diff_limits(&format!("client {key}"), old.limits.as_deref(), client.limits.as_deref(), changes);
+        diff_expiry(&format!("client {key}"), old.valid_until, client.valid_until, changes);
     }
 }
 
-fn list(name: &str, before: &[At<ListEntry>], after: &[At<ListEntry>], said: &mut Vec<String>) {
+fn diff_list(name: &str, before: &[At<ListEntry>], after: &[At<ListEntry>], changes: &mut Vec<String>) {
     let show = |entry: &At<ListEntry>| match &entry.value {
         ListEntry::Key(pattern) => format!("key {pattern}"),
-        ListEntry::Net(network) => format!("network {network}"),
+        ListEntry::Network(network) => format!("network {network}"),
     };
     let [old, new]: [HashSet<String>; 2] = [before, after].map(|list| list.iter().map(show).collect());
     let removed = before.iter().map(show).filter(|entry| !new.contains(entry));
-    said.extend(removed.map(|entry| format!("{name}: {entry} is taken off")));
+    changes.extend(removed.map(|entry| format!("{name}: {entry} removed")));
     let added = after.iter().map(show).filter(|entry| !old.contains(entry));
-    said.extend(added.map(|entry| format!("{name}: {entry} is put on")));
+    changes.extend(added.map(|entry| format!("{name}: {entry} added")));
 }
 
-/// Where each name is first.
+/// The index of the first item with each name.
 fn by_name<T>(items: &[T], name: impl Fn(&T) -> &String) -> HashMap<&str, usize> {
     let mut places = HashMap::new();
     for (index, item) in items.iter().enumerate() {
@@ -225,12 +243,13 @@ fn by_name<T>(items: &[T], name: impl Fn(&T) -> &String) -> HashMap<&str, usize>
     places
 }
 
-/// Which items, by their index now, were moved, if as few as possible were. Each comes with its index before; what is
-/// new has none.
+/// The items that were moved, by their new index, if as few as possible were moved. The input is the old index of each
+/// item; `None` for a new one.
 fn moved(before: impl Iterator<Item = Option<usize>>) -> HashSet<usize> {
     let items: Vec<(usize, usize)> =
         before.enumerate().filter_map(|(now, before)| Some((now, before?))).collect();
-    // Those that stayed are a longest run that rises in both. `ends[n]` is the item that ends the best run of n + 1.
+    // The items that stayed are a longest increasing subsequence of the old indices. `ends[n]` is the item that ends
+    // the best subsequence of length n + 1.
     let mut ends: Vec<usize> = Vec::new();
     let mut previous: Vec<Option<usize>> = Vec::with_capacity(items.len());
     for (index, (_, before)) in items.iter().enumerate() {
@@ -250,26 +269,27 @@ fn moved(before: impl Iterator<Item = Option<usize>>) -> HashSet<usize> {
     moved
 }
 
-fn limits(what: &str, before: Option<&[Limit]>, after: Option<&[Limit]>, said: &mut Vec<String>) {
+fn diff_limits(what: &str, before: Option<&[Limit]>, after: Option<&[Limit]>, changes: &mut Vec<String>) {
     if before == after {
         return;
     }
-    // The algorithm is worth a word only where it is not the same throughout.
-    let laws: HashSet<Algorithm> = before.iter().chain(&after).copied().flatten().map(Limit::law).collect();
+    // The algorithm is shown only if it is not the same throughout.
+    let algorithms: HashSet<Algorithm> =
+        before.iter().chain(&after).copied().flatten().map(Limit::algorithm).collect();
     let show = |limits: Option<&[Limit]>| {
-        limits.map_or("inherited limits".to_owned(), |limits| all(limits, laws.len() > 1))
+        limits.map_or("inherited limits".to_owned(), |limits| limits_in_words(limits, algorithms.len() > 1))
     };
-    said.push(format!("{what}: {} → {}", show(before), show(after)));
+    changes.push(format!("{what}: {} → {}", show(before), show(after)));
 }
 
-fn expiry(what: &str, before: Option<Micros>, after: Option<Micros>, said: &mut Vec<String>) {
+fn diff_expiry(what: &str, before: Option<Micros>, after: Option<Micros>, changes: &mut Vec<String>) {
     let show = |moment: Option<Micros>| {
-        moment.map_or("for ever".to_owned(), |_| until(moment).trim_start().to_owned())
+        moment.map_or("forever".to_owned(), |_| until_suffix(moment).trim_start().to_owned())
     };
-    changed(&format!("{what}: holds"), (show(before), show(after)), said);
+    push_change(&format!("{what}: valid"), (show(before), show(after)), changes);
 }
 
-fn until(moment: Option<Micros>) -> String {
+fn until_suffix(moment: Option<Micros>) -> String {
     let Some(moment) = moment else { return String::new() };
     let stamp = i64::try_from(moment.get()).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok());
     stamp.map_or(String::new(), |stamp| format!(" until {stamp}"))
@@ -278,7 +298,7 @@ fn until(moment: Option<Micros>) -> String {
 fn rule_in_words(rule: &RuleSpec) -> String {
     let mut words = format!(
         "{} by {} for {}",
-        some(rule.limits.as_deref()),
+        limits_or_inherited(rule.limits.as_deref()),
         key_in_words(&rule.key),
         match_in_words(&rule.when)
     );
@@ -296,7 +316,7 @@ fn rule_in_words(rule: &RuleSpec) -> String {
 fn mode_in_words(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforced => "enforced",
-        Mode::Shadow => "in shadow, refusing nobody",
+        Mode::Shadow => "in shadow mode",
         Mode::Disabled => "disabled",
     }
 }
@@ -326,49 +346,51 @@ fn match_in_words(when: &MatchSpec) -> String {
         parts.push(format!("tier {}", when.tiers.join(" or ")));
     }
     if !when.ip.is_empty() {
-        parts.push(format!("ip {}", or(&when.ip)));
+        parts.push(format!("ip {}", join_or(&when.ip)));
     }
-    parts.extend(when.attributes.iter().map(|(name, patterns)| format!("{name} {}", or(patterns))));
+    parts.extend(when.attributes.iter().map(|(name, patterns)| format!("{name} {}", join_or(patterns))));
     parts.extend(when.domain.iter().map(|domain| format!("domain {domain}")));
     if !when.descriptor.is_empty() {
         parts.push(format!("descriptor {}", DescriptorDisplay(&when.descriptor)));
     }
-    if parts.is_empty() { "everybody".to_owned() } else { parts.join(", ") }
+    if parts.is_empty() { "all requests".to_owned() } else { parts.join(", ") }
 }
 
-fn or<T: Display>(items: &[T]) -> String {
+fn join_or<T: Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
 }
 
-fn some(limits: Option<&[Limit]>) -> String {
-    limits.map_or("inherited limits".to_owned(), |limits| all(limits, true))
+fn limits_or_inherited(limits: Option<&[Limit]>) -> String {
+    limits.map_or("inherited limits".to_owned(), |limits| limits_in_words(limits, true))
 }
 
-/// Limits in words, with their algorithm where it is not the usual one or must be told.
-fn all(limits: &[Limit], with_law: bool) -> String {
-    let show = |limit: &Limit| match (with_law, law_in_words(limit.law())) {
-        (true, law) if limit.law() != Algorithm::TokenBucket => format!("{law} {}", limit.quota()),
+/// Describes limits, with their algorithm if `with_algorithm` is set and it is not the default one.
+fn limits_in_words(limits: &[Limit], with_algorithm: bool) -> String {
+    let show = |limit: &Limit| match (with_algorithm, algorithm_in_words(limit.algorithm())) {
+        (true, algorithm) if limit.algorithm() != Algorithm::TokenBucket => {
+            format!("{algorithm} {}", limit.quota())
+        }
         _ => limit.quota().to_string(),
     };
     let shown: Vec<_> = limits.iter().map(show).collect();
     if shown.is_empty() { "unlimited".to_owned() } else { shown.join(" and ") }
 }
 
-fn law_in_words(law: Algorithm) -> String {
-    let name = law.name();
-    match law {
+fn algorithm_in_words(algorithm: Algorithm) -> String {
+    let name = algorithm.name();
+    match algorithm {
         Algorithm::FixedWindow(Align::FirstHit) => format!("{name} (from the first hit)"),
-        Algorithm::FixedWindow(Align::Wall(zone)) if zone != Zone::UTC => format!("{name} ({zone})"),
+        Algorithm::FixedWindow(Align::WallClock(zone)) if zone != Zone::UTC => format!("{name} ({zone})"),
         Algorithm::SlidingWindowLog(LogSize::Large) => format!("{name} (large)"),
         Algorithm::LeakyBucket(Leak::Queue) => format!("{name} (queue)"),
         _ => name.to_owned(),
     }
 }
 
-fn paths(style: PathStyle) -> String {
+fn paths_in_words(style: PathStyle) -> String {
     let slashes = if style.keep_escaped_slashes { "%2F kept" } else { "%2F separates" };
     let case = if style.ignore_case { "case ignored" } else { "case matters" };
-    let matrix = if style.keep_matrix_parameters { "; kept" } else { "; cut off" };
+    let matrix = if style.keep_matrix_parameters { "; kept" } else { "; stripped" };
     format!("{slashes}, {case}, {matrix}")
 }
 
@@ -378,14 +400,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn spec(text: &str) -> FileSpec {
-        let review = crate::read(text, Micros::EPOCH);
-        let report = review.report("", text);
-        review.spec.unwrap_or_else(|| panic!("{report}"))
+        let parsed = crate::read(text, Micros::EPOCH);
+        let report = parsed.report("", text);
+        parsed.spec.unwrap_or_else(|| panic!("{report}"))
     }
 
     #[track_caller]
-    fn check(before: &str, after: &str, said: &[&str]) {
-        assert_eq!(diff(&spec(before), &spec(after)), said);
+    fn check(before: &str, after: &str, changes: &[&str]) {
+        assert_eq!(diff(&spec(before), &spec(after)), changes);
     }
 
     const RULES: &str = "
@@ -396,7 +418,7 @@ rules:
 ";
 
     #[test]
-    fn the_same_has_no_difference() {
+    fn other_spellings_are_no_difference() {
         let flow = "rules: [{limit: 1/s, match: {endpoint: /a/}, id: 'a'}, {match: {path: //b}, id: b, \
                     limit: 1/sec}, \
                     {id: c, params: {capacity: 1, refill_rate: 1.0}, match: {path: /c}}]";
@@ -404,7 +426,7 @@ rules:
     }
 
     #[test]
-    fn rules_come_go_and_move() {
+    fn rules_are_added_removed_and_moved() {
         let after = "
 rules:
   - {id: c, match: {path: /c}, limit: 1/s}
@@ -418,9 +440,8 @@ rules:
             &[
                 "b: removed; it was 1/s by api_key for path /b",
                 "c: moved, now tried first",
-                "d: new, tried after a: 5/s and 9/h by global for path_regex ^/d, tier x or y, with 1 \
-                 override, in shadow, \
-                 refusing nobody",
+                "d: new, tried after a: 5/s and 9/h by global for path_regex ^/d, tier x or y, with 1 override, in \
+                 shadow mode",
             ],
         );
     }
@@ -452,18 +473,18 @@ rules:
             &[
                 "r: enforced → disabled",
                 "r: 1/s → fixed_window (Europe/Berlin) 9/day",
-                "r: binds the pro tier, api_key k*, ip 10.0.0.0/8 → method GET or PUT, tenant a or b*",
+                "r: matches the pro tier, api_key k*, ip 10.0.0.0/8 → method GET or PUT, tenant a or b*",
                 "r: counts by: api_key → ip and tenant",
-                "r: missing: as the file says → shared",
-                "r: x no longer has its own 2/s",
-                "r: y: 3/s → fixed_window (Europe/Berlin) 4/day",
-                "r: y: holds: for ever → until 2099-01-31T00:00:00Z",
-                "r: z gets fixed_window (Europe/Berlin) 5/day",
-                "r: on_store_failure: as the file says → open",
-                "r: consistency: as the file says → local",
-                "r: store_timeout: as the file says → 20ms",
+                "r: missing: file default → shared",
+                "r: override for x removed; it was 2/s",
+                "r: override for y: 3/s → fixed_window (Europe/Berlin) 4/day",
+                "r: override for y: valid: forever → until 2099-01-31T00:00:00Z",
+                "r: new override for z: fixed_window (Europe/Berlin) 5/day",
+                "r: on_store_failure: file default → open",
+                "r: consistency: file default → local",
+                "r: store_timeout: file default → 20ms",
                 "r: version: none → 2",
-                "r: its description is another",
+                "r: description changed",
             ],
         );
         check(
@@ -471,19 +492,19 @@ rules:
             "rules: [{id: r, match: {domain: edge, descriptor: {a: y*, b: '*'}}, key: domain, limit: unlimited}]",
             &[
                 "r: 1/s → unlimited",
-                "r: binds descriptor [a: x, b] → domain edge, descriptor [a: y*, b]",
+                "r: matches descriptor [a: x, b] → domain edge, descriptor [a: y*, b]",
                 "r: counts by: descriptor → domain",
             ],
         );
         check(
             "default: {limit: 5/s, algorithm: leaky_bucket}",
             "default: {limit: 6/s, algorithm: leaky_bucket, missing: skip}",
-            &["default: 5/s → 6/s", "default: missing: as the file says → skip"],
+            &["default: 5/s → 6/s", "default: missing: file default → skip"],
         );
     }
 
     #[test]
-    fn what_stands_beside_the_rules_changes() {
+    fn everything_but_the_rules_changes() {
         let before = "
 default: 5/s
 tiers: {free: {limit: 1/s, keys: 'f*'}, old: 2/s, pro: {keys: ['p*']}}
@@ -513,29 +534,29 @@ store_timeout: 0.1s
                 "tier pro: inherited limits → 7/s",
                 "tier free: keys: f* → f*, g*",
                 "tier new: new: 3/s, for keys n",
-                "tiers: keys are now looked for in pro, then free",
+                "tiers: keys are now matched in the order pro, free",
                 "default_tier: free → none",
                 "client b: removed; it had 9/s",
                 "client a: tier: free → pro",
                 "client a: inherited limits → 8/s",
                 "client c: new: tier new until 2099-01-01T00:00:00Z",
-                "whitelist: network 10.0.0.0/8 is taken off",
-                "whitelist: network 10.0.0.0/9 is put on",
-                "blacklist: key bad is put on",
-                "paths: %2F separates, case matters, ; cut off → %2F separates, case ignored, ; cut off",
+                "whitelist: network 10.0.0.0/8 removed",
+                "whitelist: network 10.0.0.0/9 added",
+                "blacklist: key bad added",
+                "paths: %2F separates, case matters, ; stripped → %2F separates, case ignored, ; stripped",
                 "unknown_tier: ignore → refuse",
-                "missing: as usual → refuse",
+                "missing: default → refuse",
                 "ipv6_prefix: 64 → 56",
-                "on_store_failure: as the server says → closed",
+                "on_store_failure: server default → closed",
                 "consistency: leased → exact",
-                "store_timeout: as the server says → 100ms",
+                "store_timeout: server default → 100ms",
             ],
         );
     }
 
     proptest! {
         #[test]
-        fn what_did_not_move_is_in_order(order in Just((0..12).collect::<Vec<usize>>()).prop_shuffle()) {
+        fn items_that_stayed_keep_their_order(order in Just((0..12).collect::<Vec<usize>>()).prop_shuffle()) {
             let moved = moved(order.iter().map(|before| Some(*before)));
             let stayed = order.iter().enumerate().filter(|(now, _)| !moved.contains(now));
             prop_assert!(stayed.map(|(_, before)| before).is_sorted());

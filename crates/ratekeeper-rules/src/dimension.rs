@@ -1,21 +1,22 @@
-//! What requests are told apart by when they are counted.
+//! The dimensions of a rule's key.
 
-use crate::spec::MOST_ID;
+use crate::spec::MAX_ID_BYTES;
 use std::fmt;
 
-/// What requests are told apart by when they are counted. Those that agree in all dimensions of a rule's key share
-/// one count.
+/// A dimension of a rule's key: a property that requests are counted by.
+///
+/// Requests with the same values in all dimensions of a rule's key share one count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dimension {
     /// `api_key` (or `client_key`): the client's key.
     ApiKey,
-    /// `client`: who asks, by the key if the request has one, else by the address as `ip` counts it. A key and an address
-    /// that are written alike are two clients.
+    /// `client`: the client's key if the request has one, else its address as `ip` counts it. A key and an address with
+    /// the same text are two clients.
     Client,
-    /// `ip`: the client's address; of IPv6 the first 64 bits, unless the file says otherwise.
+    /// `ip`: the client's address; for IPv6 its first 64 bits, unless the file sets another prefix length.
     Ip,
-    /// `endpoint`: the rule's path template or glob if it has one, so that all paths that match it are one endpoint;
-    /// else the path.
+    /// `endpoint`: the rule's path template or glob if it has one, so that all matching paths share a count; else the
+    /// path.
     Endpoint,
     /// `path`: the path itself.
     Path,
@@ -25,15 +26,15 @@ pub enum Dimension {
     Tier,
     /// `domain`: the domain of the request's descriptor.
     Domain,
-    /// `descriptor`: the request's whole descriptor, its domain and all entries, names and values.
+    /// `descriptor`: the whole descriptor of the request: its domain, and the names and values of all entries.
     Descriptor,
     /// Any other name: an attribute that the caller sends.
     Attribute(Box<str>),
 }
 
 impl Dimension {
-    /// The names that are no attributes in a key.
-    pub(crate) const NAMES: [&str; 11] = [
+    /// The names that a key does not take for attributes.
+    pub(crate) const BUILT_IN_NAMES: [&str; 11] = [
         "api_key",
         "client_key",
         "client",
@@ -47,28 +48,28 @@ impl Dimension {
         "global",
     ];
 
-    /// Whether an attribute may have this name in a rule.
-    pub(crate) fn is_attribute(name: &str) -> bool {
+    /// Whether a rule may use this name for an attribute.
+    pub(crate) fn is_attribute_name(name: &str) -> bool {
         let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-        name.len() <= MOST_ID && name.bytes().all(is_known)
+        name.len() <= MAX_ID_BYTES && name.bytes().all(is_known)
     }
 
-    /// Whether every request tells it.
-    pub(crate) fn is_always_known(&self) -> bool {
+    /// Whether every request has a value for it.
+    pub(crate) fn is_always_present(&self) -> bool {
         matches!(self, Dimension::Endpoint | Dimension::Path)
     }
 
-    /// What rules are alternatives by: a key, with the client's key and the client itself taken for one. Both count
-    /// clients, and where a request has a key they count the same.
-    pub(crate) fn track_of(key: &[Dimension]) -> Box<[Dimension]> {
-        let same = |dimension: &Dimension| match dimension {
+    /// The key that identifies a key group: `key` with `api_key` replaced by `client`. Both count clients, and they
+    /// count the same where a request has a key.
+    pub(crate) fn key_group(key: &[Dimension]) -> Box<[Dimension]> {
+        let group = |dimension: &Dimension| match dimension {
             Dimension::ApiKey => Dimension::Client,
             other => other.clone(),
         };
-        key.iter().map(same).collect()
+        key.iter().map(group).collect()
     }
 
-    /// The dimension of a name. Names that no built-in one has are attributes.
+    /// The dimension with this name; a name that is not built in is an attribute.
     pub fn named(name: &str) -> Dimension {
         match name {
             "api_key" | "client_key" => Dimension::ApiKey,
@@ -85,7 +86,7 @@ impl Dimension {
     }
 }
 
-/// The name it is written by.
+/// The name that rule files use.
 impl fmt::Display for Dimension {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,4 +1,7 @@
-//! From requests to draws.
+//! Resolves requests to draws.
+//!
+//! [`DrawPlan::add`] finds the rules that apply to a request and adds one draw for each of their limits. Requests that
+//! are decided without a store (access lists, unknown tiers, missing key dimensions) add none.
 
 use crate::index::IndexMatches;
 use crate::request::CheckRequest;
@@ -7,61 +10,61 @@ use crate::set::{ClientProfile, HotRuleKey, RuleSet};
 use crate::spec::{MissingKey, UnknownTier};
 use ratekeeper_core::{Amount, Draw, Draws, Limit, Micros, Op, PermitId, Scope, StoreFailure};
 
-/// What is to be done with a request's units.
+/// What to do with the units of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Take them if every limit agrees.
+    /// Take them if every limit allows it.
     Check,
-    /// Say what a check would, and take nothing.
+    /// Return what a check would, and take nothing.
     Peek,
-    /// Give them back.
+    /// Return them to the limits.
     Refund,
-    /// Forget all that was taken.
+    /// Clear the state of every limit.
     Reset,
 }
 
 impl Verb {
-    fn act(self, cost: u32) -> Op {
+    fn op(self, cost: u32) -> Op {
         match self {
             Verb::Check => Op::Take(Amount::exactly(cost)),
-            Verb::Peek => Op::Look(Amount::exactly(cost)),
-            Verb::Refund => Op::Give(cost),
-            Verb::Reset => Op::Clear,
+            Verb::Peek => Op::Peek(Amount::exactly(cost)),
+            Verb::Refund => Op::Refund(cost),
+            Verb::Reset => Op::Reset,
         }
     }
 }
 
-/// The draws that requests make under a [`RuleSet`], and which rule each is for.
+/// The draws of a batch of requests under a [`RuleSet`], and the rule of each draw.
 ///
-/// It is made to be kept and filled again: once warm, it allocates nothing.
+/// A plan is meant to be reused: once warm, it does not allocate.
 #[derive(Clone, Debug, Default)]
 pub struct DrawPlan {
     draws: Draws,
-    /// For each draw.
-    bound: Vec<DrawSource>,
-    /// For each request.
-    cases: Vec<Resolution>,
-    found: IndexMatches,
-    words: RequestText,
-    /// How many groups there were when requests were joined, while they are.
-    joined: Option<usize>,
+    /// The rule and limit of each draw.
+    sources: Vec<DrawSource>,
+    /// One per request.
+    resolutions: Vec<Resolution>,
+    matches: IndexMatches,
+    text: RequestText,
+    /// The number of groups at the last [`DrawPlan::begin_atomic_group`]; `None` if requests are decided one by one.
+    atomic_since: Option<usize>,
 }
 
-/// Which rule a draw is for.
+/// The rule and limit that a draw is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrawSource {
-    /// The rule's position in [`RuleSet::rules`]; [`DrawSource::STATED`] if the limit came with the request.
+    /// The rule's position in [`RuleSet::rules`]; [`DrawSource::INLINE`] if the limit came with the request.
     pub rule: u32,
-    /// Which of its limits.
+    /// The index of the limit within the rule.
     pub limit: u32,
 }
 
 impl DrawSource {
-    /// Where no rule is: the limit came with the request.
-    pub const STATED: u32 = u32::MAX;
+    /// Stands for a rule position if the limit came with the request.
+    pub const INLINE: u32 = u32::MAX;
 }
 
-/// What a limit that comes with its request counts by. Each has counts of its own, apart from those of all rules.
+/// What an inline limit, one that comes with the request, counts by. Its counts are separate from those of all rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InlineLimit {
     /// The client's key.
@@ -71,7 +74,8 @@ pub enum InlineLimit {
 }
 
 impl InlineLimit {
-    /// Those of rules are hashes: that one of them is one of these is as likely as that two rules meet.
+    /// Fixed random numbers. The scopes of rules are hashes, so a rule is no more likely to collide with these than
+    /// with another rule.
     fn scope(self) -> Scope {
         match self {
             InlineLimit::Key => Scope(0x7b1e_4c09_d2a6_835f),
@@ -80,67 +84,67 @@ impl InlineLimit {
     }
 }
 
-/// What became of a request.
+/// How a request was resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// The client is on the allow list.
     Allowed,
     /// The client is on the deny list.
     Denied,
-    /// It states a tier that the file does not know, and the file refuses those.
+    /// The request states a tier that the file does not define, and the file denies those.
     UnknownTier,
-    /// It lacks something that a rule counts by, and the rule refuses those.
-    Missing {
+    /// The request lacks a dimension of a rule's key, and the rule denies such requests.
+    MissingKey {
         /// The rule's position in [`RuleSet::rules`].
         rule: u32,
     },
-    /// No limit binds it.
-    Unbound,
-    /// Its draws decide.
-    Bound {
-        /// The first of its draws.
+    /// No limit applies.
+    Unlimited,
+    /// The request's draws decide.
+    Limited {
+        /// The index of its first draw.
         first: u32,
-        /// The first behind its draws.
+        /// The index after its last draw.
         end: u32,
     },
 }
 
-/// What was odd about a request, whatever became of it.
+/// Notable facts about a request, whichever way it was resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestNotes {
-    /// It states a tier that the file does not know.
+    /// The request states a tier that the file does not define.
     pub has_unknown_tier: bool,
-    /// A rule that matches it, or the base, did not bind it, because it lacks something that is counted by.
+    /// A matching rule or the fallback was skipped, because the request lacks a dimension of its key.
     pub is_skipped: bool,
-    /// It shares a count with others that lack the same.
+    /// The request shares a count with others that lack the same dimensions.
     pub is_shared: bool,
 }
 
 impl Resolution {
-    /// Whether it is denied whatever its limits say.
+    /// Whether the request is denied without asking a store.
     pub fn is_denied(self) -> bool {
-        matches!(self, Resolution::Denied | Resolution::UnknownTier | Resolution::Missing { .. })
+        matches!(self, Resolution::Denied | Resolution::UnknownTier | Resolution::MissingKey { .. })
     }
 }
 
 impl DrawPlan {
-    /// An empty plan. It allocates when it is first filled.
+    /// Creates an empty plan, without allocating.
     pub fn new() -> DrawPlan {
         DrawPlan::default()
     }
 
-    /// Empties it and keeps its memory.
+    /// Removes all requests and keeps the allocated memory.
     pub fn clear(&mut self) {
         self.draws.clear();
-        self.bound.clear();
-        self.cases.clear();
-        self.joined = None;
+        self.sources.clear();
+        self.resolutions.clear();
+        self.atomic_since = None;
     }
 
-    /// Adds what a request must pass.
+    /// Adds a request: a draw for each limit that applies to it.
     ///
-    /// All requests of one plan are resolved by the same rules. `now` is asked only if something that expires might
-    /// apply. Returns what was odd about the request.
+    /// All requests of one plan must be resolved by the same rules. `now` is called only if something that expires
+    /// might apply. Returns notable facts about the request, for metrics.
     pub fn add(
         &mut self,
         rules: &RuleSet,
@@ -150,80 +154,81 @@ impl DrawPlan {
     ) -> RequestNotes {
         let mut notes = RequestNotes::default();
         let first = self.draws.all().len();
-        let case = self.resolve(rules, verb, request, &mut notes, &mut now);
-        if case.is_denied() {
-            // Rules before the one that refuses may have made draws.
-            self.draws.cut(first);
-            self.bound.truncate(first);
+        let resolution = self.resolve(rules, verb, request, &mut notes, &mut now);
+        if resolution.is_denied() {
+            // Rules before the one that denies may have added draws.
+            self.draws.truncate(first);
+            self.sources.truncate(first);
         }
-        self.cases.push(case);
+        self.resolutions.push(resolution);
         notes
     }
 
-    /// Adds a request that is held to a limit of its own, whatever the rules say, on the terms that hold for all of them.
+    /// Adds a request with an inline limit, without consulting the rules. The draw's options are the file's defaults.
     ///
     /// # Panics
-    /// If it is counted by its descriptor and has none.
-    pub fn add_stated(
+    /// If the limit counts by descriptor and the request has none.
+    pub fn add_inline(
         &mut self,
         rules: &RuleSet,
-        stated: InlineLimit,
+        inline: InlineLimit,
         limit: &Limit,
         verb: Verb,
         request: &CheckRequest<'_>,
     ) {
         let first = self.draws.all().len();
-        self.begin();
-        let (scope, act) = (stated.scope(), verb.act(request.cost));
-        match stated {
+        self.begin_group();
+        let (scope, op) = (inline.scope(), verb.op(request.cost));
+        match inline {
             InlineLimit::Key => {
-                self.draws.push(request.client_key.into(), scope, *limit, act, PermitId::default());
+                self.draws.push(request.client_key.into(), scope, *limit, op, PermitId::default());
             }
             InlineLimit::Descriptor => {
-                let descriptor = request.descriptor.expect("what counts by its descriptor has one");
-                self.draws.push_parts(descriptor.parts(), scope, *limit, act, PermitId::default());
+                let descriptor = request.descriptor.expect("a limit by descriptor comes with a descriptor");
+                self.draws.push_parts(descriptor.parts(), scope, *limit, op, PermitId::default());
             }
         }
-        self.draws.set_terms(rules.stated);
-        self.bound.push(DrawSource { rule: DrawSource::STATED, limit: 0 });
-        self.cases.push(self.case(first));
+        self.draws.set_options(rules.inline_options);
+        self.sources.push(DrawSource { rule: DrawSource::INLINE, limit: 0 });
+        self.resolutions.push(self.resolution_from(first));
     }
 
-    /// From now until [`DrawPlan::part`], requests are decided together: all of them take, or none does. Those with more
-    /// than [`MAX_DRAWS`](ratekeeper_core::MAX_DRAWS) draws among them are decided in several such groups.
-    pub fn join(&mut self) {
-        self.joined = Some(self.draws.len());
+    /// Makes the following requests, until [`DrawPlan::end_atomic_group`], all-or-nothing: all of them take, or none
+    /// does. If they have more than [`MAX_DRAWS`](ratekeeper_core::MAX_DRAWS) draws together, they are split into
+    /// several such groups.
+    pub fn begin_atomic_group(&mut self) {
+        self.atomic_since = Some(self.draws.len());
     }
 
-    /// From now on, each request is decided by itself again.
-    pub fn part(&mut self) {
-        self.joined = None;
+    /// Makes each following request its own group again.
+    pub fn end_atomic_group(&mut self) {
+        self.atomic_since = None;
     }
 
-    /// Begins a group, unless a request before began it for this one too.
-    fn begin(&mut self) {
-        if self.joined.is_none_or(|groups| groups == self.draws.len()) || self.draws.is_group_full() {
-            self.draws.begin();
+    /// Begins a group, unless an earlier request of the same all-or-nothing group did.
+    fn begin_group(&mut self) {
+        if self.atomic_since.is_none_or(|groups| groups == self.draws.len()) || self.draws.is_group_full() {
+            self.draws.begin_group();
         }
     }
 
-    /// Takes requests off it again, from the one at `len` on.
-    pub fn cut(&mut self, len: usize) {
-        let dropped = self.cases.get(len..).unwrap_or_default();
-        let first = dropped.iter().find_map(|case| match case {
-            Resolution::Bound { first, .. } => Some(*first as usize),
+    /// Removes the requests from index `len` on.
+    pub fn truncate(&mut self, len: usize) {
+        let dropped = self.resolutions.get(len..).unwrap_or_default();
+        let first = dropped.iter().find_map(|resolution| match resolution {
+            Resolution::Limited { first, .. } => Some(*first as usize),
             _ => None,
         });
         if let Some(first) = first {
-            self.draws.cut(first);
-            self.bound.truncate(first);
+            self.draws.truncate(first);
+            self.sources.truncate(first);
         }
-        self.cases.truncate(len);
+        self.resolutions.truncate(len);
     }
 
-    /// Adds a request that was refused before any rule was looked at.
-    pub fn add_refused(&mut self) {
-        self.cases.push(Resolution::Denied);
+    /// Adds a request that was denied before any rule was evaluated.
+    pub fn add_denied(&mut self) {
+        self.resolutions.push(Resolution::Denied);
     }
 
     fn resolve(
@@ -234,228 +239,235 @@ impl DrawPlan {
         notes: &mut RequestNotes,
         now: &mut impl FnMut() -> Micros,
     ) -> Resolution {
-        if rules.deny.has(request.client_key, request.ip) {
+        if rules.deny.contains(request.client_key, request.ip) {
             return Resolution::Denied;
         }
-        if rules.allow.has(request.client_key, request.ip) {
+        if rules.allow.contains(request.client_key, request.ip) {
             return Resolution::Allowed;
         }
         let path = rules.path_of(request);
-        let standing = rules.standing(request, now);
-        if standing.has_unknown_tier {
+        let profile = rules.client_profile(request, now);
+        if profile.has_unknown_tier {
             notes.has_unknown_tier = true;
             if rules.unknown_tier == UnknownTier::Refuse {
                 return Resolution::UnknownTier;
             }
         }
-        let facts = RuleSet::facts(request, &path, &standing);
-        self.words.write_ip(request.ip, rules.ipv6_prefix);
+        let facts = RuleSet::request_facts(request, &path, &profile);
+        self.text.write_ip(request.ip, rules.ipv6_prefix);
         if rules.needs_descriptor {
-            self.words.write_descriptor(request.descriptor.as_ref());
+            self.text.write_descriptor(request.descriptor.as_ref());
         }
         let first = self.draws.all().len();
-        let act = verb.act(request.cost);
-        let mut decided = 0_u64;
-        let mut is_bound = false;
-        if rules.tracks != 0 {
-            rules.index.find(&facts, &mut self.found);
-            for at in 0..self.found.positions.len() {
-                let position = self.found.positions[at];
-                let hot = &rules.hot[position as usize];
-                if decided & 1 << hot.track != 0 {
+        let op = verb.op(request.cost);
+        // A bit for each key group of which a rule applies: its other rules are skipped.
+        let mut decided_groups = 0_u64;
+        let mut has_enforced_rule = false;
+        if rules.key_groups != 0 {
+            rules.index.find(&facts, &mut self.matches);
+            for at in 0..self.matches.positions.len() {
+                let position = self.matches.positions[at];
+                let hot = &rules.hot_rules[position as usize];
+                if decided_groups & 1 << hot.key_group != 0 {
                     continue;
                 }
-                let limits = match hot.is_plain && !facts.client_key.is_empty() {
-                    true => &rules.limits[hot.limits.0 as usize..hot.limits.1 as usize],
-                    false => match bind(rules, position, &facts, &standing, request, notes, now) {
-                        RuleBinding::To(limits) => limits,
-                        RuleBinding::None => continue,
-                        RuleBinding::Refused => return Resolution::Missing { rule: position },
-                    },
+                let limits = if hot.always_applies && !facts.client_key.is_empty() {
+                    &rules.limits[hot.limits.0 as usize..hot.limits.1 as usize]
+                } else {
+                    match evaluate_rule(rules, position, &facts, &profile, request, notes, now) {
+                        RuleOutcome::Applies(limits) => limits,
+                        RuleOutcome::DoesNotApply => continue,
+                        RuleOutcome::Denies => return Resolution::MissingKey { rule: position },
+                    }
                 };
-                self.draw(rules, position, limits, &facts, act, first);
-                is_bound |= !hot.terms.is_shadow;
-                decided |= 1 << hot.track;
-                if decided == rules.tracks {
+                self.push_draws(rules, position, limits, &facts, op, first);
+                has_enforced_rule |= !hot.draw_options.is_shadow;
+                decided_groups |= 1 << hot.key_group;
+                if decided_groups == rules.key_groups {
                     break;
                 }
             }
         }
-        if let Some((position, limits)) = rules.base_of(&standing) {
-            let hot = &rules.hot[position as usize];
-            if decided & 1 << hot.track == 0 {
+        if let Some((position, limits)) = rules.fallback_of(&profile) {
+            let hot = &rules.hot_rules[position as usize];
+            if decided_groups & 1 << hot.key_group == 0 {
                 let is_known = match hot.key {
                     HotRuleKey::ApiKey => !facts.client_key.is_empty(),
                     HotRuleKey::Client => !facts.client_key.is_empty() || facts.ip.is_some(),
                     HotRuleKey::Other => {
-                        rules.rules[position as usize].misfit(&facts, IndexProof::Nothing).is_none()
+                        rules.rules[position as usize].mismatch(&facts, IndexProof::None).is_none()
                     }
                 };
-                let is_spared = rules.base.is_some_and(|base| base.is_last_resort) && is_bound;
+                let is_exempt = rules.fallback.is_some_and(|base| base.is_last_resort) && has_enforced_rule;
                 match rules.rules[position as usize].missing {
-                    _ if is_known => self.draw(rules, position, limits, &facts, act, first),
-                    MissingKey::Refuse => return Resolution::Missing { rule: position },
-                    MissingKey::Shared if !is_spared => {
+                    _ if is_known => self.push_draws(rules, position, limits, &facts, op, first),
+                    MissingKey::Refuse => return Resolution::MissingKey { rule: position },
+                    MissingKey::Shared if !is_exempt => {
                         notes.is_shared = true;
-                        self.draw(rules, position, limits, &facts, act, first);
+                        self.push_draws(rules, position, limits, &facts, op, first);
                     }
                     MissingKey::Shared | MissingKey::Skip => notes.is_skipped = true,
                 }
             }
         }
-        self.case(first)
+        self.resolution_from(first)
     }
 
-    /// A request whose draws are those from `first` on.
-    fn case(&self, first: usize) -> Resolution {
+    /// The resolution of a request whose draws begin at `first`.
+    fn resolution_from(&self, first: usize) -> Resolution {
         let end = self.draws.all().len();
-        match end == first {
-            true => Resolution::Unbound,
-            false => Resolution::Bound { first: number(first), end: number(end) },
+        if end == first {
+            Resolution::Unlimited
+        } else {
+            Resolution::Limited { first: draw_index(first), end: draw_index(end) }
         }
     }
 
-    /// Adds a rule's draws; `first` is where those of this request begin.
+    /// Adds a rule's draws; `first` is the index of the request's first draw.
     #[inline]
-    fn draw(
+    fn push_draws(
         &mut self,
         rules: &RuleSet,
         position: u32,
         limits: &[Limit],
         facts: &RequestFacts<'_>,
-        act: Op,
+        op: Op,
         first: usize,
     ) {
-        // What is unlimited makes no draw, and a group without draws is none.
+        // An unlimited rule makes no draw, and there are no empty groups.
         if self.draws.all().len() == first && !limits.is_empty() {
-            self.begin();
+            self.begin_group();
         }
-        let hot = &rules.hot[position as usize];
+        let hot = &rules.hot_rules[position as usize];
         for (limit, scope) in
             (0..).zip(limits).map(|(index, limit)| (limit, Scope(hot.scope.wrapping_add(index))))
         {
             if self.draws.is_group_full() {
-                self.draws.begin();
+                self.draws.begin_group();
             }
             match (scope.0 == hot.scope, hot.key) {
-                (false, _) => self.draws.push_again(scope, *limit, act, PermitId::default()),
+                (false, _) => self.draws.push_same_key(scope, *limit, op, PermitId::default()),
                 (true, HotRuleKey::ApiKey | HotRuleKey::Client) if !facts.client_key.is_empty() => {
-                    self.draws.push(facts.client_key.into(), scope, *limit, act, PermitId::default());
+                    self.draws.push(facts.client_key.into(), scope, *limit, op, PermitId::default());
                 }
                 (true, _) => {
-                    let parts = rules.rules[position as usize].parts(facts, &self.words);
-                    self.draws.push_parts(parts, scope, *limit, act, PermitId::default());
+                    let parts = rules.rules[position as usize].key_parts(facts, &self.text);
+                    self.draws.push_parts(parts, scope, *limit, op, PermitId::default());
                 }
             }
-            self.draws.set_terms(hot.terms);
+            self.draws.set_options(hot.draw_options);
             let limit = u32::try_from(scope.0.wrapping_sub(hot.scope)).unwrap_or(u32::MAX);
-            self.bound.push(DrawSource { rule: position, limit });
+            self.sources.push(DrawSource { rule: position, limit });
         }
     }
 
-    /// The draws, for a store to decide.
+    /// The draws of all requests, for a store to decide.
     pub fn draws_mut(&mut self) -> &mut Draws {
         &mut self.draws
     }
 
-    /// The draws.
+    /// The draws of all requests.
     pub fn draws(&self) -> &Draws {
         &self.draws
     }
 
-    /// What became of each request, in order.
-    pub fn cases(&self) -> &[Resolution] {
-        &self.cases
+    /// The resolution of each request, in the order of [`DrawPlan::add`].
+    pub fn resolutions(&self) -> &[Resolution] {
+        &self.resolutions
     }
 
-    /// The draws of a request and the rules that they are for.
-    pub fn bound(&self, case: Resolution) -> (&[Draw], &[DrawSource]) {
-        match case {
-            Resolution::Bound { first, end } => {
+    /// The draws of a request, and the rule and limit of each; both are empty if no store decides it.
+    pub fn draws_of(&self, resolution: Resolution) -> (&[Draw], &[DrawSource]) {
+        match resolution {
+            Resolution::Limited { first, end } => {
                 let range = first as usize..end as usize;
-                (&self.draws.all()[range.clone()], &self.bound[range])
+                (&self.draws.all()[range.clone()], &self.sources[range])
             }
             _ => (&[], &[]),
         }
     }
 
-    /// Why a request was not decided by the store; nothing if it was.
+    /// Why the store did not decide a request. Returns `None` if it did, or did not have to.
     #[inline]
-    pub fn failure(&self, case: Resolution) -> Option<StoreFailure> {
-        match case {
-            Resolution::Bound { first, end } => self.draws.failure(first as usize..end as usize),
+    pub fn failure(&self, resolution: Resolution) -> Option<StoreFailure> {
+        match resolution {
+            Resolution::Limited { first, end } => self.draws.failure_in(first as usize..end as usize),
             _ => None,
         }
     }
 
-    /// Whether no store has anything to decide.
-    pub fn is_settled(&self) -> bool {
+    /// Whether all requests are decided without a store.
+    pub fn is_decided(&self) -> bool {
         self.draws.is_empty()
     }
 }
 
-/// A position among draws: more of them than 2^32 would not fit in memory.
-fn number(position: usize) -> u32 {
+/// A draw's index as `u32`: 2^32 draws would not fit in memory.
+fn draw_index(position: usize) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)
 }
 
-/// Whether a rule binds a request.
-enum RuleBinding<'a> {
-    /// To these limits.
-    To(&'a [Limit]),
-    /// It does not.
-    None,
-    /// The request lacks something that the rule counts by, and is denied.
-    Refused,
+/// Whether a rule applies to a request.
+enum RuleOutcome<'a> {
+    /// It applies, with these limits.
+    Applies(&'a [Limit]),
+    /// It does not apply.
+    DoesNotApply,
+    /// It denies the request, which lacks a dimension of its key.
+    Denies,
 }
 
-/// The limits that a rule holds a client to, if it binds the request at all.
-fn bind<'a>(
+/// Decides whether a rule applies to a request, and with which limits.
+fn evaluate_rule<'a>(
     rules: &'a RuleSet,
     position: u32,
     facts: &RequestFacts<'_>,
-    standing: &ClientProfile<'a>,
+    profile: &ClientProfile<'a>,
     request: &CheckRequest<'_>,
     notes: &mut RequestNotes,
     now: &mut impl FnMut() -> Micros,
-) -> RuleBinding<'a> {
+) -> RuleOutcome<'a> {
     let rule = &rules.rules[position as usize];
-    // What is missing is looked for behind all conditions, so a rule that does not match says nothing of it.
-    let is_missing = match rule.misfit(facts, rules.index.proof(position as usize)) {
+    // A missing dimension is checked after all conditions, so a rule that does not match never reports one.
+    let is_missing = match rule.mismatch(facts, rules.index.proof(position as usize)) {
         None => false,
-        Some(Mismatch::Unknown(_)) => true,
-        Some(_) => return RuleBinding::None,
+        Some(Mismatch::MissingDimension(_)) => true,
+        Some(_) => return RuleOutcome::DoesNotApply,
     };
-    let Some(limits) = limits_of(rules, rule, standing, request, now) else { return RuleBinding::None };
+    let Some(limits) = limits_of(rules, rule, profile, request, now) else {
+        return RuleOutcome::DoesNotApply;
+    };
     match rule.missing {
-        _ if !is_missing => RuleBinding::To(limits),
-        MissingKey::Refuse => RuleBinding::Refused,
+        _ if !is_missing => RuleOutcome::Applies(limits),
+        MissingKey::Refuse => RuleOutcome::Denies,
         MissingKey::Shared => {
             notes.is_shared = true;
-            RuleBinding::To(limits)
+            RuleOutcome::Applies(limits)
         }
         MissingKey::Skip => {
             notes.is_skipped = true;
-            RuleBinding::None
+            RuleOutcome::DoesNotApply
         }
     }
 }
 
-/// The limits that a rule holds a client to: its override's, the rule's own, or those it inherits.
+/// The limits of a rule for a client: its override's, the rule's own, or inherited fallback limits. Returns `None` if
+/// there are none.
 pub(crate) fn limits_of<'a>(
     rules: &'a RuleSet,
     rule: &'a Rule,
-    standing: &ClientProfile<'a>,
+    profile: &ClientProfile<'a>,
     request: &CheckRequest<'_>,
     now: &mut impl FnMut() -> Micros,
 ) -> Option<&'a [Limit]> {
-    let own = match rule.overrides.is_empty() {
-        true => None,
-        false => rule.overrides.get(request.client_key).filter(|terms| is_valid(terms.valid_until, now)),
+    let client_limits = if rule.overrides.is_empty() {
+        None
+    } else {
+        rule.overrides.get(request.client_key).filter(|own| is_valid(own.valid_until, now))
     };
-    match (own, &rule.limits) {
-        (Some(terms), _) => Some(&terms.limits),
+    match (client_limits, &rule.limits) {
+        (Some(own), _) => Some(&own.limits),
         (None, Some(limits)) => Some(limits),
-        (None, None) => rules.base_of(standing).map(|(_, limits)| limits),
+        (None, None) => rules.fallback_of(profile).map(|(_, limits)| limits),
     }
 }

@@ -1,8 +1,8 @@
-//! Rules of other limiters, as rules of ours.
+//! Imports the rules of other limiters.
 //!
-//! What is translated holds the same requests to the same limits, counted apart by the same things. What can't be
-//! translated is named with its place and the reason, never dropped in silence; a difference that changes nobody's
-//! limit is a warning. What comes out is a rule file that people can read and go on with.
+//! Translated rules apply the same limits to the same requests, with the same counting keys. Anything that can't be
+//! translated is reported with its position and the reason, never dropped silently; a difference that changes no
+//! limit is a warning. The result is a rule file that people can read and edit.
 
 mod draft;
 mod envoy;
@@ -10,11 +10,11 @@ mod fields;
 mod limitador;
 
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
-use crate::read::MOST_RULES;
+use crate::read::MAX_RULES;
 use crate::spec::Position;
 use ratekeeper_core::{Micros, Quota, Span};
 
-/// Whose rules are imported.
+/// The limiter whose rules are imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImportSource {
     /// The configuration of envoyproxy/ratelimit: a domain and nested descriptors.
@@ -23,33 +23,33 @@ pub enum ImportSource {
     Limitador,
 }
 
-/// What came of importing files.
+/// The result of an import.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Import {
-    /// A rule file with all that could be translated, unless no file could be read.
+    /// A rule file with everything that could be translated; `None` if no file could be read.
     pub text: Option<String>,
-    /// For each file, what is to be said of it, from top to bottom: an error for what was left out or changed, a warning
-    /// for what is different and changes nobody's limit.
-    pub complaints: Vec<Vec<Diagnostic>>,
-    /// How much of the files is in the text.
+    /// The diagnostics of each file, from top to bottom: an error for anything left out or changed, a warning for a
+    /// difference that changes no limit.
+    pub diagnostics: Vec<Vec<Diagnostic>>,
+    /// How much of the files was translated.
     pub outcome: ImportOutcome,
 }
 
-/// How much of what was to be imported could be.
+/// How much of the imported files was translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ImportOutcome {
-    /// All of it.
-    Whole,
-    /// Some of it: the errors say what else there is.
-    Parts,
-    /// A file could not be read at all. What the others say is there.
-    Unread,
+    /// Everything.
+    Complete,
+    /// A part: the errors say what is missing.
+    Partial,
+    /// At least one file could not be read; the others are translated.
+    Unreadable,
 }
 
-/// Translates the rules of another limiter, which may be in several files. Each comes with its name and its text.
+/// Translates the rules of another limiter from one or more files, given as pairs of name and text.
 ///
 /// ```
-/// use ratekeeper_rules::{Outcome, Source, import};
+/// use ratekeeper_rules::{ImportOutcome, ImportSource, import};
 ///
 /// let text = "
 /// domain: edge
@@ -57,111 +57,111 @@ pub enum ImportOutcome {
 ///   - key: remote_address
 ///     rate_limit: {unit: minute, requests_per_unit: 100}
 /// ";
-/// let import = import(Source::Envoy, &[("edge.yaml", text)]);
-/// assert_eq!(import.outcome, Outcome::Whole);
+/// let import = import(ImportSource::Envoy, &[("edge.yaml", text)]);
+/// assert_eq!(import.outcome, ImportOutcome::Complete);
 /// assert!(import.text.is_some_and(|text| text.contains("limit: 100/min")));
 /// ```
 pub fn import(source: ImportSource, files: &[(&str, &str)]) -> Import {
     let mut reports = ImportReports::new(files.len());
     let texts: Vec<&str> = files.iter().map(|(_, text)| *text).collect();
-    let (about, mut rules) = match source {
-        ImportSource::Envoy => (envoy::ABOUT, envoy::translate(&texts, &mut reports)),
-        ImportSource::Limitador => (limitador::ABOUT, limitador::translate(&texts, &mut reports)),
+    let (header, mut rules) = match source {
+        ImportSource::Envoy => (envoy::HEADER, envoy::translate(&texts, &mut reports)),
+        ImportSource::Limitador => (limitador::HEADER, limitador::translate(&texts, &mut reports)),
     };
-    if rules.len() > MOST_RULES {
-        rules.truncate(MOST_RULES);
-        let said =
-            format!("more than {MOST_RULES} rules are needed to say the same: those beyond are left out");
-        reports.error(ImportPlace::default(), said);
+    if rules.len() > MAX_RULES {
+        rules.truncate(MAX_RULES);
+        let message = format!("more than {MAX_RULES} rules are needed: the rest are left out");
+        reports.error(ImportPlace::default(), message);
     }
     let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
-    let has_read = reports.unread.contains(&false) || !rules.is_empty();
-    let text = has_read.then(|| draft::write(&names, about, &rules));
+    let has_read = reports.unreadable.contains(&false) || !rules.is_empty();
+    let text = has_read.then(|| draft::write(&names, header, &rules));
     if let Some(text) = &text {
-        reports.complain_of_result(text);
+        reports.validate_result(text);
     }
     reports.finish(text)
 }
 
-/// A place in one of the files.
+/// A position in one of the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ImportPlace {
     file: usize,
-    place: Position,
+    position: Position,
 }
 
-/// What is to be said of each file.
+/// The diagnostics of each file, and which files could not be read.
 #[derive(Debug)]
 struct ImportReports {
-    complaints: Vec<Diagnostics>,
-    unread: Vec<bool>,
+    diagnostics: Vec<Diagnostics>,
+    unreadable: Vec<bool>,
 }
 
 impl ImportReports {
     fn new(files: usize) -> ImportReports {
         ImportReports {
-            complaints: (0..files).map(|_| Diagnostics::default()).collect(),
-            unread: vec![false; files],
+            diagnostics: (0..files).map(|_| Diagnostics::default()).collect(),
+            unreadable: vec![false; files],
         }
     }
 
-    /// Something is left out, or is not what it was.
-    fn error(&mut self, spot: ImportPlace, said: impl Into<String>) {
-        self.complaints[spot.file].error(spot.place, said);
+    /// Reports something that is left out or changed.
+    fn error(&mut self, place: ImportPlace, message: impl Into<String>) {
+        self.diagnostics[place.file].error(place.position, message);
     }
 
-    /// Something is different, and nobody's limit is.
-    fn warn(&mut self, spot: ImportPlace, said: impl Into<String>) {
-        self.complaints[spot.file].warn(spot.place, said);
+    /// Reports a difference that changes no limit.
+    fn warn(&mut self, place: ImportPlace, message: impl Into<String>) {
+        self.diagnostics[place.file].warn(place.position, message);
     }
 
-    /// Nothing of a file can be used.
-    fn unread(&mut self, spot: ImportPlace, said: impl Into<String>) {
-        self.error(spot, said);
-        self.unread[spot.file] = true;
+    /// Reports that a file can't be used at all.
+    fn reject_file(&mut self, place: ImportPlace, message: impl Into<String>) {
+        self.error(place, message);
+        self.unreadable[place.file] = true;
     }
 
-    fn errors(&self) -> usize {
-        self.complaints.iter().map(Diagnostics::errors).sum()
+    fn error_count(&self) -> usize {
+        self.diagnostics.iter().map(Diagnostics::errors).sum()
     }
 
-    /// What is translated is checked like any other file, so that whoever uses it is not the first to find out.
-    fn complain_of_result(&mut self, text: &str) {
-        let review = crate::read(text, Micros::EPOCH);
-        for complaint in review.complaints.iter().filter(|found| found.severity == Severity::Error) {
-            let Position { line, column } = complaint.place;
-            let said = format!(
-                "the imported rules are not in order: line {line}, column {column}: {}",
-                complaint.said
+    /// Validates the translated rules like any other rule file, so that errors show up at import and not at first use.
+    fn validate_result(&mut self, text: &str) {
+        let parsed = crate::read(text, Micros::EPOCH);
+        for diagnostic in parsed.diagnostics.iter().filter(|found| found.severity == Severity::Error) {
+            let Position { line, column } = diagnostic.place;
+            let message = format!(
+                "the imported rules are invalid: line {line}, column {column}: {}",
+                diagnostic.message
             );
-            self.error(ImportPlace::default(), said);
+            self.error(ImportPlace::default(), message);
         }
     }
 
     fn finish(self, text: Option<String>) -> Import {
-        let outcome = match (self.unread.contains(&true), self.errors()) {
-            (true, _) => ImportOutcome::Unread,
-            (false, 0) => ImportOutcome::Whole,
-            (false, _) => ImportOutcome::Parts,
+        let outcome = match (self.unreadable.contains(&true), self.error_count()) {
+            (true, _) => ImportOutcome::Unreadable,
+            (false, 0) => ImportOutcome::Complete,
+            (false, _) => ImportOutcome::Partial,
         };
-        Import { text, complaints: self.complaints.into_iter().map(Diagnostics::finish).collect(), outcome }
+        Import { text, diagnostics: self.diagnostics.into_iter().map(Diagnostics::finish).collect(), outcome }
     }
 }
 
-/// How much per how long. What refuses everything is as little as a rule can say.
-fn quota(amount: u64, span: Span, spot: ImportPlace, reports: &mut ImportReports) -> Option<Quota> {
+/// The quota of a limit. An amount of 0 becomes the lowest quota, since a rule can't deny everything.
+fn quota(amount: u64, span: Span, place: ImportPlace, reports: &mut ImportReports) -> Option<Quota> {
     let Ok(count) = u32::try_from(amount) else {
-        reports.error(spot, format!("the limit is left out: a rule counts up to {}, not {amount}", u32::MAX));
+        reports
+            .error(place, format!("the limit is left out: a rule allows at most {}, not {amount}", u32::MAX));
         return None;
     };
     let quota = match count {
         0 => {
-            let said = "a limit of 0 refuses everything, which a rule can't say: it became 1/year, the least there is. \
-                        Have the proxy refuse these, or put the clients on the deny list";
-            reports.error(spot, said);
+            let message = "a limit of 0 denies every request, which a rule can't express: it became 1/year, the lowest \
+                           limit. Have the proxy reject these requests, or put the clients on the deny list";
+            reports.error(place, message);
             Quota::new(1, Span::YEAR)
         }
         count => Quota::new(count, span),
     };
-    quota.map_err(|error| reports.error(spot, format!("the limit is left out: {error}"))).ok()
+    quota.map_err(|error| reports.error(place, format!("the limit is left out: {error}"))).ok()
 }

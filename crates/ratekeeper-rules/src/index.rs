@@ -1,9 +1,8 @@
-//! Finding the rules that may bind a request, without trying each.
+//! Index of the rules that may apply to a request.
 //!
-//! Every rule is filed under one thing that a request must have for it to bind: its exact key, its exact path, its
-//! template, what its key or path begins with, its tier, its descriptor, its domain, or an attribute. Of those that it
-//! asks for, the one that fewest other rules share. A request looks under what it has, and finds little more than the
-//! rules that bind it.
+//! Every rule is indexed by one condition: an exact key, an exact path, a path template, a prefix of the key or the
+//! path, a tier, a descriptor, a domain or an attribute. Of a rule's conditions, the one that fewest other rules
+//! share is used. So a lookup does not try every rule, and finds little more than the rules that apply.
 
 use crate::descriptor_index::{DescriptorIndex, DescriptorKey};
 use crate::literal_index::LiteralIndex;
@@ -15,10 +14,11 @@ use crate::template_index::TemplateIndex;
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
-/// From how many expressions on that begin with anything, they are found by the texts that their matches have.
-const MANY: usize = 16;
+/// From this many expressions without a prefix to index by, they are found by the literals that their matches must
+/// contain; fewer are all tried.
+const MIN_FOR_LITERAL_INDEX: usize = 16;
 
-/// Rules by what a request must have for them to bind.
+/// Positions of rules by the condition that each is indexed by.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RuleIndex {
     keys: TextMap<Positions>,
@@ -30,14 +30,14 @@ pub(crate) struct RuleIndex {
     attributes: Vec<(Box<str>, TextMap<Positions>)>,
     descriptors: DescriptorIndex,
     domains: TextMap<Positions>,
-    /// Expressions that begin with anything, by a text that every match has.
-    texts: Option<LiteralIndex>,
-    /// Rules that ask for nothing of the kind.
-    others: Vec<u32>,
+    /// Rules whose expression has no prefix to index by, by literals of which every match contains one.
+    literals: Option<LiteralIndex>,
+    /// Rules without a condition to index by: candidates for every request.
+    unindexed: Vec<u32>,
     proofs: Vec<IndexProof>,
 }
 
-/// What a rule may be filed under.
+/// A condition that a rule can be indexed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum IndexKey<'r> {
     Key(&'r str),
@@ -51,42 +51,42 @@ enum IndexKey<'r> {
     Domain(&'r str),
 }
 
-/// Where the rules that were found are gathered.
+/// The result of a lookup and its scratch buffers, kept to be reused.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IndexMatches {
     pub(crate) positions: Vec<u32>,
-    /// Which texts were met, a bit each.
-    met: Vec<u64>,
-    /// A path with its wild segments taken out, or a descriptor with its open values.
-    shaped: String,
+    /// A bit for each literal that was found in the path.
+    seen_literals: Vec<u64>,
+    /// A path without its wildcard segments, or a descriptor without its pattern values.
+    lookup_text: String,
 }
 
 impl RuleIndex {
-    /// Files the rules that `is_filed` names.
-    pub(crate) fn new(rules: &[Rule], is_filed: impl Fn(&Rule) -> bool) -> RuleIndex {
+    /// Indexes the rules for which `is_indexed` is true.
+    pub(crate) fn new(rules: &[Rule], is_indexed: impl Fn(&Rule) -> bool) -> RuleIndex {
         let mut shared: HashMap<IndexKey<'_>, usize, RandomState> = HashMap::default();
-        for handle in rules.iter().filter(|rule| is_filed(rule)).flat_map(handles) {
-            *shared.entry(handle).or_default() += 1;
+        for key in rules.iter().filter(|rule| is_indexed(rule)).flat_map(index_keys) {
+            *shared.entry(key).or_default() += 1;
         }
-        let mut index = RuleIndex { proofs: vec![IndexProof::Nothing; rules.len()], ..RuleIndex::default() };
-        let mut loose = Vec::new();
-        for (position, rule) in (0..).zip(rules).filter(|(_, rule)| is_filed(rule)) {
-            let rarest = handles(rule).min_by_key(|handle| shared[handle]);
+        let mut index = RuleIndex { proofs: vec![IndexProof::None; rules.len()], ..RuleIndex::default() };
+        let mut prefixless = Vec::new();
+        for (position, rule) in (0..).zip(rules).filter(|(_, rule)| is_indexed(rule)) {
+            let rarest = index_keys(rule).min_by_key(|key| shared[key]);
             match (rarest, &rule.when.path) {
-                (Some(handle), _) => index.file(rule, handle, position),
-                (None, Some(PathPattern::Regex { cut, .. } | PathPattern::Glob { cut, .. })) => {
-                    loose.push((position, cut));
+                (Some(key), _) => index.insert(rule, key, position),
+                (None, Some(PathPattern::Regex { regex, .. } | PathPattern::Glob { regex, .. })) => {
+                    prefixless.push((position, regex));
                 }
-                (None, _) => index.others.push(position),
+                (None, _) => index.unindexed.push(position),
             }
         }
-        index.file_loose(&loose);
+        index.insert_prefixless(&prefixless);
         index
     }
 
-    fn file(&mut self, rule: &Rule, handle: IndexKey<'_>, position: u32) {
-        let mut proof = IndexProof::Nothing;
-        match handle {
+    fn insert(&mut self, rule: &Rule, key: IndexKey<'_>, position: u32) {
+        let mut proof = IndexProof::None;
+        match key {
             IndexKey::Key(key) => {
                 proof = IndexProof::Key;
                 Positions::add(&mut self.keys, key, position);
@@ -112,28 +112,30 @@ impl RuleIndex {
                 });
                 Positions::add(&mut self.attributes[at].1, value, position);
             }
-            IndexKey::Descriptor(sought) => self.descriptors.insert(sought, position),
+            IndexKey::Descriptor(key) => self.descriptors.insert(key, position),
             IndexKey::Domain(domain) => Positions::add(&mut self.domains, domain, position),
         }
         self.proofs[position as usize] = proof;
     }
 
-    fn file_loose(&mut self, loose: &[(u32, &PrefixedRegex)]) {
-        let (found, tried): (Vec<_>, Vec<_>) =
-            loose.iter().partition(|(_, cut)| loose.len() >= MANY && !cut.required().is_empty());
-        self.texts = LiteralIndex::new(found.iter().map(|(position, cut)| (*position, cut.required())));
-        self.others.extend(tried.iter().map(|(position, _)| *position));
-        if self.texts.is_none() {
-            self.others.extend(found.iter().map(|(position, _)| *position));
+    fn insert_prefixless(&mut self, rules: &[(u32, &PrefixedRegex)]) {
+        let (indexed, tried): (Vec<_>, Vec<_>) = rules.iter().partition(|(_, regex)| {
+            rules.len() >= MIN_FOR_LITERAL_INDEX && !regex.required_literals().is_empty()
+        });
+        self.literals =
+            LiteralIndex::new(indexed.iter().map(|(position, regex)| (*position, regex.required_literals())));
+        self.unindexed.extend(tried.iter().map(|(position, _)| *position));
+        if self.literals.is_none() {
+            self.unindexed.extend(indexed.iter().map(|(position, _)| *position));
         }
-        self.others.sort_unstable();
+        self.unindexed.sort_unstable();
     }
 
-    /// Gathers the positions of all rules that may bind a request, in order.
+    /// Writes the positions of all rules that may apply to a request into `found`, in order.
     pub(crate) fn find(&self, facts: &RequestFacts<'_>, found: &mut IndexMatches) {
-        let IndexMatches { positions, met, shaped } = found;
+        let IndexMatches { positions, seen_literals: met, lookup_text: shaped } = found;
         positions.clear();
-        positions.extend_from_slice(&self.others);
+        positions.extend_from_slice(&self.unindexed);
         let mut take =
             |more: Option<&Positions>| positions.extend_from_slice(more.map_or(&[], Positions::as_slice));
         if !self.keys.is_empty() {
@@ -157,28 +159,30 @@ impl RuleIndex {
         if let Some(descriptor) = facts.descriptor.filter(|_| !self.descriptors.is_empty()) {
             self.descriptors.find(&descriptor, shaped, positions);
         }
-        for more in self.key_prefixes.of(facts.client_key).chain(self.path_prefixes.of(facts.path)) {
+        for more in
+            self.key_prefixes.prefixes_of(facts.client_key).chain(self.path_prefixes.prefixes_of(facts.path))
+        {
             positions.extend_from_slice(more);
         }
-        if let Some(texts) = &self.texts {
+        if let Some(texts) = &self.literals {
             texts.find(facts.path, met, positions);
         }
         if positions.len() > 1 {
             positions.sort_unstable();
-            // A path may have several of the texts of one expression.
+            // A path may contain several literals of one expression.
             positions.dedup();
         }
     }
 
-    /// What finding a rule has made sure of.
+    /// The condition of a rule that a lookup has already checked.
     #[inline]
     pub(crate) fn proof(&self, position: usize) -> IndexProof {
         self.proofs[position]
     }
 }
 
-/// All that a rule may be filed under.
-fn handles(rule: &Rule) -> impl Iterator<Item = IndexKey<'_>> {
+/// All conditions that a rule can be indexed by.
+fn index_keys(rule: &Rule) -> impl Iterator<Item = IndexKey<'_>> {
     let key = rule.when.api_key.as_ref().and_then(|pattern| match pattern.exact() {
         Some(key) => Some(IndexKey::Key(key)),
         None if pattern.prefix().is_empty() => None,
@@ -187,13 +191,13 @@ fn handles(rule: &Rule) -> impl Iterator<Item = IndexKey<'_>> {
     let path = rule.when.path.as_ref().and_then(|pattern| match pattern {
         PathPattern::Exact(path) => Some(IndexKey::Path(path)),
         PathPattern::Template { text, .. } => Some(IndexKey::Template(text)),
-        PathPattern::Glob { cut, .. } | PathPattern::Regex { cut, .. } => {
-            Some(cut.prefix()).filter(|prefix| !matches!(*prefix, "" | "/")).map(IndexKey::PathPrefix)
+        PathPattern::Glob { regex, .. } | PathPattern::Regex { regex, .. } => {
+            Some(regex.prefix()).filter(|prefix| !matches!(*prefix, "" | "/")).map(IndexKey::PathPrefix)
         }
     });
     let tier = match (rule.when.tiers.as_slice(), &rule.when.rule_tier) {
         ([tier], _) => Some(IndexKey::Tier(tier)),
-        // With a key pattern it also binds clients whose tier is not known.
+        // With a key pattern, the rule also applies to clients whose tier is not known.
         ([], Some(tier)) if rule.when.api_key.is_none() => Some(IndexKey::Tier(tier)),
         _ => None,
     };

@@ -1,8 +1,9 @@
-//! Ratekeeper's rules: what people write, checked and compiled into what a request is held to.
+//! Reads, validates and compiles Ratekeeper's rule files, and resolves requests to the limits that apply.
 //!
-//! A *rule* says whom limits bind. People write rules in YAML ([`spec`]); every mistake is told at once, with its place
-//! and what to write instead. What is in order compiles into a [`RuleSet`], which resolves a [`CheckRequest`] into draws for
-//! a store, and never fails. Rules of other limiters are translated by [`import`](import()).
+//! A *rule* says which requests its limits apply to. Rules are written in YAML ([`spec`]); [`read`](read()) reports all
+//! errors at once, each with its position and a suggested fix. A valid file compiles into a [`RuleSet`], which resolves
+//! a [`CheckRequest`] into draws for a store; resolving never fails. [`import`](import()) translates the rules of other
+//! limiters.
 //!
 //! This crate does no I/O and reads no clock.
 
@@ -48,5 +49,5 @@ pub use read::{ParsedFile, read};
 pub use request::{Attribute, CheckRequest, Descriptor};
 pub use rule::{Mismatch, Rule};
 pub use schema::schema;
-pub use set::{MAX_KEYS, RuleSet, TierSource, TooManyLimits};
+pub use set::{MAX_KEY_GROUPS, RuleSet, TierSource, TooManyLimits};
 pub use validate::validate;

@@ -1,48 +1,49 @@
-//! Paths, made alike.
+//! Normalisation of paths.
 //!
-//! A limit must not be dodged by spelling a path differently, so rules and requests are compared in one canonical
-//! form: no scheme and authority, no query, no matrix parameters, no empty and no dot segments, no slash at the end,
-//! escapes undone. What can't be undone without changing what the path means (an escaped `%`, `?`, `#` or control
-//! character, bytes that are no text) stays escaped, in capitals. Two paths that differ in more than spelling never
-//! become alike, and the canonical form of a canonical form is itself.
+//! A client must not evade a limit by spelling a path differently, so rules and requests are compared in one canonical
+//! form: no scheme and authority, no query, no matrix parameters, no empty or dot segments, no trailing slash,
+//! percent-decoded. Escapes that can't be decoded without changing the meaning of the path (of `%`, `?`, `#`, control
+//! characters and bytes that are not UTF-8) stay, in upper case. Paths with different meanings never get the same form,
+//! and normalising is idempotent.
 //!
-//! Matrix parameters (`/login;a=b`) are cut off unless the file keeps them, because Tomcat, Jetty and Spring route
-//! `/login;a=b` and `/x/..;/login` to `/login`. An application that tells `/a;x` from `/a` then has one count for both,
-//! which is coarser and can't be dodged. They are cut off after escapes are undone, because proxies pass `%3B` on as `;`.
+//! Matrix parameters (`/login;a=b`) are removed unless the file keeps them, because Tomcat, Jetty and Spring route
+//! `/login;a=b` and `/x/..;/login` to `/login`. An application that distinguishes `/a;x` from `/a` then has one count
+//! for both, which is coarser and can't be evaded. They are removed after decoding, because proxies pass `%3B` on as
+//! `;`.
 
 use std::borrow::Cow;
 
-/// How paths are made alike beyond what is always done.
+/// Options of path normalisation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathStyle {
-    /// Whether `%2F` separates segments like `/`. Most frameworks undo escapes before they route, so it does unless
-    /// the file says that it is kept.
+    /// Whether `%2F` stays escaped. Most frameworks decode a path before they route, so by default it separates
+    /// segments like `/`.
     pub keep_escaped_slashes: bool,
-    /// Whether ASCII letters of either case are alike.
+    /// Whether the case of ASCII letters is ignored.
     pub ignore_case: bool,
-    /// Whether `;` and what follows it in a segment are a part of the path. Servlet containers route `/login;a=b` to
-    /// `/login`, so they are cut off unless the file says that they are kept.
+    /// Whether `;` and the rest of its segment are kept. Servlet containers route `/login;a=b` to `/login`, so by
+    /// default they are removed.
     pub keep_matrix_parameters: bool,
 }
 
-/// The canonical form of a path. A path that is canonical already, as nearly all are, is not copied.
+/// Returns the canonical form of a path. A path that is already canonical, as nearly all are, is not copied.
 pub fn normalise(path: &str, style: PathStyle) -> Cow<'_, str> {
     if is_canonical(path, style) { Cow::Borrowed(path) } else { Cow::Owned(rewrite(path, style)) }
 }
 
-/// Whether nothing needs to be done. It may say no of a path that turns out to be canonical.
+/// Whether the path is certainly canonical; `false` for some paths that turn out to be.
 fn is_canonical(path: &str, style: PathStyle) -> bool {
     let bytes = path.as_bytes();
     let mut previous = 0;
     for byte in bytes {
-        let is_odd = match byte {
+        let needs_rewrite = match byte {
             b'%' | b'?' | b'#' | 0..=0x1f | 0x7f => true,
             b'/' | b'.' => previous == b'/',
             b'A'..=b'Z' => style.ignore_case,
             b';' => !style.keep_matrix_parameters,
             _ => false,
         };
-        if is_odd {
+        if needs_rewrite {
             return false;
         }
         previous = *byte;
@@ -76,7 +77,7 @@ fn rewrite(path: &str, style: PathStyle) -> String {
     canonical
 }
 
-/// A request target without its scheme and authority, if it is in absolute form: `/login` of `http://host/login`.
+/// Strips scheme and authority from a request target in absolute form: `/login` of `http://host/login`.
 fn without_authority(target: &str) -> &str {
     let Some((scheme, rest)) = target.split_once("://") else { return target };
     let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -84,22 +85,22 @@ fn without_authority(target: &str) -> &str {
     if is_scheme { rest.find(['/', '?', '#']).map_or("", |end| &rest[end..]) } else { target }
 }
 
-/// Undoes the escapes that stand for text, once, and writes the others in one way.
+/// Decodes each percent escape once, and writes those that must stay in upper case.
 pub(crate) fn unescape(text: &str, style: PathStyle) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
-    while let Some((first, behind)) = rest.split_first() {
-        rest = behind;
-        let (byte, is_escaped) = match (*first, hex(behind)) {
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        let (byte, is_escaped) = match (*first, decode_hex(after)) {
             (b'%', Some(byte)) => {
-                rest = &behind[2..];
+                rest = &after[2..];
                 (byte, true)
             }
             (byte, _) => (byte, false),
         };
         match byte {
-            b'%' | b'?' | b'#' | 0..=0x1f | 0x7f => escape(byte, &mut bytes),
-            b'/' if is_escaped && style.keep_escaped_slashes => escape(byte, &mut bytes),
+            b'%' | b'?' | b'#' | 0..=0x1f | 0x7f => push_escape(byte, &mut bytes),
+            b'/' if is_escaped && style.keep_escaped_slashes => push_escape(byte, &mut bytes),
             byte if style.ignore_case => bytes.push(byte.to_ascii_lowercase()),
             byte => bytes.push(byte),
         }
@@ -109,21 +110,21 @@ pub(crate) fn unescape(text: &str, style: PathStyle) -> String {
         plain.push_str(chunk.valid());
         let mut escaped = Vec::new();
         for byte in chunk.invalid() {
-            escape(*byte, &mut escaped);
+            push_escape(*byte, &mut escaped);
         }
         plain.push_str(&String::from_utf8_lossy(&escaped));
     }
     plain
 }
 
-/// The byte that two hexadecimal digits stand for.
-fn hex(digits: &[u8]) -> Option<u8> {
+/// Returns the byte that the first two hexadecimal digits encode, or `None` if they are not digits.
+fn decode_hex(digits: &[u8]) -> Option<u8> {
     let [high, low, ..] = digits else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()
 }
 
-fn escape(byte: u8, bytes: &mut Vec<u8>) {
+fn push_escape(byte: u8, bytes: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let digit = |half: u8| DIGITS[usize::from(half)];
     bytes.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte & 15)]);
@@ -138,17 +139,17 @@ mod tests {
         PathStyle { keep_escaped_slashes: false, ignore_case: false, keep_matrix_parameters: false };
 
     #[track_caller]
-    fn alike(canonical: &str, spellings: &[&str]) {
+    fn check(canonical: &str, spellings: &[&str]) {
         for spelling in spellings {
             assert_eq!(normalise(spelling, PLAIN), canonical, "{spelling:?}");
         }
-        assert!(matches!(normalise(canonical, PLAIN), Cow::Borrowed(_)), "{canonical:?} is copied");
+        assert!(matches!(normalise(canonical, PLAIN), Cow::Borrowed(_)), "{canonical:?} was copied");
     }
 
     #[test]
-    fn a_path_has_one_form_however_it_is_spelled() {
-        alike("/", &["", "/", "//", "/.", "/..", "/../..", "?x=1", "#top", "/%2e%2E/", "%2F"]);
-        alike(
+    fn all_spellings_of_a_path_have_one_form() {
+        check("/", &["", "/", "//", "/.", "/..", "/../..", "?x=1", "#top", "/%2e%2E/", "%2F"]);
+        check(
             "/v1/orders",
             &[
                 "/v1/orders",
@@ -171,12 +172,12 @@ mod tests {
                 "/v1/orders/x/..",
             ],
         );
-        alike("/café/a b", &["/caf%C3%A9/a%20b", "/caf%c3%a9/a b", "/café/a b"]);
+        check("/café/a b", &["/caf%C3%A9/a%20b", "/caf%c3%a9/a b", "/café/a b"]);
         assert_eq!(normalise("/.well-known/x..y/...", PLAIN), "/.well-known/x..y/...");
     }
 
     #[test]
-    fn what_means_something_else_stays_apart() {
+    fn paths_with_different_meanings_stay_different() {
         for (path, canonical) in [
             ("/V1/orders", "/V1/orders"),
             ("/a%3fb", "/a%3Fb"),
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_says_what_else_is_alike() {
+    fn styles_change_the_canonical_form() {
         let kept = PathStyle { keep_escaped_slashes: true, ..PLAIN };
         assert_eq!(normalise("/projects/a%2fb/", kept), "/projects/a%2Fb");
         let folded = PathStyle { ignore_case: true, ..PLAIN };
@@ -211,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn an_absolute_target_is_the_path_behind_its_authority() {
-        alike(
+    fn scheme_and_authority_are_removed() {
+        check(
             "/login",
             &[
                 "http://h/login",
@@ -223,15 +224,15 @@ mod tests {
                 "http://h/login;a=b",
             ],
         );
-        alike("/", &["http://h", "http://h/", "http://h?x=/login", "http://h#/login"]);
-        alike("/login/http:/h", &["/login/http://h", "login/http://h"]);
-        alike("/1http:/h/login", &["1http://h/login"]);
-        alike("/:/login", &["://login"]);
+        check("/", &["http://h", "http://h/", "http://h?x=/login", "http://h#/login"]);
+        check("/login/http:/h", &["/login/http://h", "login/http://h"]);
+        check("/1http:/h/login", &["1http://h/login"]);
+        check("/:/login", &["://login"]);
     }
 
     #[test]
-    fn matrix_parameters_are_no_part_of_a_path() {
-        alike(
+    fn matrix_parameters_are_removed() {
+        check(
             "/login",
             &[
                 "/login;a=b",
@@ -251,7 +252,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_canonical_form_is_its_own(
+        fn normalising_is_idempotent(
             path in "(http://|[a:]{0,2})[/a-cA-C.;:%0-9é?#\\x00-\\x20]{0,40}", keep: bool, fold: bool, matrix: bool,
         ) {
             let style =
@@ -265,11 +266,15 @@ mod tests {
         }
 
         #[test]
-        fn escaping_any_letter_changes_nothing(path in "/[a-z]{1,8}(/[a-zé]{1,8}){0,3}", at in 0usize..40) {
-            let spelled: String = path.bytes().enumerate().map(|(index, byte)| match index == at && byte != b'/' || byte >= 0x80 {
-                true => format!("%{byte:02x}"),
-                false => char::from(byte).to_string(),
-            }).collect();
+        fn escaping_a_letter_changes_nothing(path in "/[a-z]{1,8}(/[a-zé]{1,8}){0,3}", at in 0usize..40) {
+            let spell = |(index, byte): (usize, u8)| {
+                if index == at && byte != b'/' || byte >= 0x80 {
+                    format!("%{byte:02x}")
+                } else {
+                    char::from(byte).to_string()
+                }
+            };
+            let spelled: String = path.bytes().enumerate().map(spell).collect();
             prop_assert_eq!(normalise(&spelled, PLAIN), path);
         }
     }

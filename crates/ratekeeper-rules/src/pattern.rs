@@ -1,62 +1,62 @@
-//! Patterns of client keys and of paths.
+//! Patterns for client keys and paths.
 
 use crate::path::{PathStyle, normalise, unescape};
 use crate::prefixed_regex::PrefixedRegex;
 use std::fmt;
 
-/// Text in which `*` stands for any run of characters, also none.
+/// A text in which `*` matches any sequence of characters, including none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
     text: Box<str>,
 }
 
 impl Pattern {
-    /// Reads a pattern. Every text is one.
+    /// Creates a pattern. Every text is valid.
     pub fn new(text: &str) -> Pattern {
         Pattern { text: text.into() }
     }
 
-    /// As it is written.
+    /// The text of the pattern.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The only text that it matches, if there is only one.
+    /// Returns the only text that it matches, or `None` if it contains a `*`.
     pub fn exact(&self) -> Option<&str> {
         (!self.text.contains('*')).then_some(&self.text)
     }
 
-    /// What every text that it matches begins with.
+    /// The prefix of every text that it matches.
     pub fn prefix(&self) -> &str {
         self.text.split('*').next().unwrap_or_default()
     }
 
-    /// What every text that it matches ends with.
+    /// The suffix of every text that it matches.
     pub fn suffix(&self) -> &str {
         self.text.rsplit('*').next().unwrap_or_default()
     }
 
-    /// Whether it matches everything.
+    /// Whether it matches every text.
     pub fn is_any(&self) -> bool {
         !self.text.is_empty() && self.text.bytes().all(|byte| byte == b'*')
     }
 
-    /// Whether a text matches.
+    /// Whether it matches the text.
     pub fn matches(&self, text: &str) -> bool {
         let Some((prefix, rest)) = self.text.split_once('*') else { return *self.text == *text };
         let Some(mut text) = text.strip_prefix(prefix) else { return false };
         let (middle, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
         for piece in middle.split('*') {
-            // Each piece where it first fits: whatever fits later leaves less for the rest.
+            // The first occurrence is always right: a later one would leave less for the remaining pieces.
             let Some(at) = text.find(piece) else { return false };
             text = &text[at + piece.len()..];
         }
         text.ends_with(suffix)
     }
 
-    /// Whether all that the other matches is sure to match too. Where it can't tell, it says no.
+    /// Whether it matches every text that `other` matches. Returns `false` if that can't be proven.
     pub fn covers(&self, other: &Pattern) -> bool {
-        // A `*` of the other is taken for a letter that nothing but a `*` of ours could match.
+        // A `*` of `other` counts as a character that only a `*` of `self` can match.
         self.matches(&other.text)
     }
 }
@@ -67,68 +67,68 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// A pattern of paths in their canonical form. Two are equal if they are written alike.
+/// A pattern for paths in canonical form. Two are equal if they have the same kind and text.
 #[derive(Clone, Debug)]
 pub enum PathPattern {
-    /// This path and no other.
+    /// Exactly this path.
     Exact(Box<str>),
-    /// `/users/{id}`: a name in braces stands for one segment, `{*name}` at the end for one or more.
+    /// `/users/{id}`: a name in braces matches one segment, `{*name}` at the end one or more.
     Template {
         /// In canonical form.
         text: Box<str>,
-        /// What each segment must be.
+        /// What each segment must match.
         segments: Box<[Segment]>,
     },
-    /// `*` stands for characters within a segment, `**` for characters of any number of segments, `?` for one
-    /// character of a segment.
+    /// `*` matches characters within a segment, `**` characters across segments, and `?` one character within a
+    /// segment.
     Glob {
-        /// As it is written.
+        /// The text of the glob.
         text: Box<str>,
-        /// The same as an expression.
-        cut: PrefixedRegex,
+        /// The glob as a regular expression.
+        regex: PrefixedRegex,
     },
     /// A regular expression, which may match anywhere in the path unless it is anchored.
     Regex {
-        /// As it is written.
+        /// The text of the expression.
         text: Box<str>,
-        /// The expression.
-        cut: PrefixedRegex,
+        /// The compiled expression.
+        regex: PrefixedRegex,
     },
 }
 
 /// One segment of a template.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Segment {
-    /// Just this.
+    /// Exactly this segment.
     Literal(Box<str>),
-    /// Any.
+    /// Any one segment.
     Any,
-    /// Any one or more, to the end.
+    /// One or more segments, up to the end of the path.
     Rest,
 }
 
 impl PathPattern {
-    /// Reads a path, a template or a glob, whichever it looks like.
+    /// Parses a path, a template (if it has braces) or a glob (if it has `*` or `?`).
     ///
     /// # Errors
-    /// If it can't be one of them; the error says what to write instead.
+    /// If the text is invalid; the error says what to write instead.
     pub fn new(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
         match (text.contains(['{', '}']), text.contains(['*', '?'])) {
-            (true, _) => template(text, style),
-            (false, true) => glob(text, style),
+            (true, _) => parse_template(text, style),
+            (false, true) => parse_glob(text, style),
             (false, false) => Ok(PathPattern::Exact(normalise(text, style).into())),
         }
     }
 
-    /// Reads a regular expression.
+    /// Compiles a regular expression.
     ///
     /// # Errors
-    /// If it can't be read, or would take too much memory.
+    /// If the expression is invalid, or takes too much memory.
     pub fn regex(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
-        Ok(PathPattern::Regex { text: text.into(), cut: PrefixedRegex::new(text, style)? })
+        Ok(PathPattern::Regex { text: text.into(), regex: PrefixedRegex::new(text, style)? })
     }
 
-    /// As it is written.
+    /// The text of the pattern; of a path or a template, in canonical form.
     pub fn as_str(&self) -> &str {
         match self {
             PathPattern::Exact(text)
@@ -138,7 +138,7 @@ impl PathPattern {
         }
     }
 
-    /// Which kind of pattern it is, in a word.
+    /// The kind of the pattern, as a word for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             PathPattern::Exact(_) => "path",
@@ -148,16 +148,16 @@ impl PathPattern {
         }
     }
 
-    /// Whether a path in canonical form matches.
+    /// Whether it matches a path in canonical form.
     pub fn matches(&self, path: &str) -> bool {
         match self {
             PathPattern::Exact(text) => **text == *path,
             PathPattern::Template { segments, .. } => matches_segments(segments, path),
-            PathPattern::Glob { cut, .. } | PathPattern::Regex { cut, .. } => cut.matches(path),
+            PathPattern::Glob { regex, .. } | PathPattern::Regex { regex, .. } => regex.matches(path),
         }
     }
 
-    /// Whether all that the other matches is sure to match too. Where it can't tell, it says no.
+    /// Whether it matches every path that `other` matches. Returns `false` if that can't be proven.
     pub fn covers(&self, other: &PathPattern) -> bool {
         match (self, other) {
             (PathPattern::Regex { text, .. }, _)
@@ -208,7 +208,7 @@ fn covers_segments(own: &[Segment], others: &[Segment]) -> bool {
     others.next().is_none()
 }
 
-fn template(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
+fn parse_template(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
     let mut segments = Vec::new();
     let mut canonical = String::new();
     let pieces: Vec<_> = text.split('/').filter(|piece| !piece.is_empty()).collect();
@@ -219,12 +219,12 @@ fn template(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternErro
                 Some(name) if is_name(name) && index + 1 == pieces.len() => Segment::Rest,
                 Some(name) if is_name(name) => return Err(PathPatternError::RestNotLast),
                 None if is_name(name) => Segment::Any,
-                _ => return Err(PathPatternError::Name),
+                _ => return Err(PathPatternError::InvalidName),
             },
-            None if piece.contains(['{', '}']) => return Err(PathPatternError::PartOfSegment),
+            None if piece.contains(['{', '}']) => return Err(PathPatternError::PartialSegment),
             None if piece.contains(['*', '?']) => return Err(PathPatternError::TemplateAndGlob),
             None => match &normalise(piece, style)[1..] {
-                "" => return Err(PathPatternError::Dots),
+                "" => return Err(PathPatternError::DotSegments),
                 segment => Segment::Literal(segment.into()),
             },
         };
@@ -243,11 +243,11 @@ pub(crate) fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
-fn glob(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
+fn parse_glob(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
     let text = text.trim_end_matches('/');
     let text = if text.starts_with('/') { text.to_owned() } else { format!("/{text}") };
     if text.contains("//") || text.split('/').any(|segment| matches!(segment, "." | "..")) {
-        return Err(PathPatternError::Dots);
+        return Err(PathPatternError::DotSegments);
     }
     let mut expression = "^".to_owned();
     let mut rest = text.as_str();
@@ -265,48 +265,48 @@ fn glob(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternError> {
     }
     expression.push_str(&regex_syntax::escape(&unescape(rest, style)));
     expression.push('$');
-    let cut = PrefixedRegex::new(&expression, style)?;
-    Ok(PathPattern::Glob { text: text.into(), cut })
+    let regex = PrefixedRegex::new(&expression, style)?;
+    Ok(PathPattern::Glob { text: text.into(), regex })
 }
 
-/// Why text is no pattern of paths, and what to write instead.
+/// Why a text is not a valid path pattern, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathPatternError {
-    /// A name in braces is none.
+    /// A name in braces is invalid.
     #[error(
         "a name in braces has letters, digits, _, - and . only: write it like /users/{{id}}, or {{*rest}} at the end"
     )]
-    Name,
-    /// Braces are only a part of a segment.
+    InvalidName,
+    /// Braces cover only a part of a segment.
     #[error(
         "a name in braces stands for a whole segment: write /files/{{name}}, or use path_regex for a part of one"
     )]
-    PartOfSegment,
+    PartialSegment,
     /// `{*rest}` is not at the end.
     #[error(
         "{{*name}} stands for all that follows, so it must be the last segment: write {{name}} for one segment"
     )]
     RestNotLast,
-    /// There are both braces and stars.
+    /// The text has both braces and stars.
     #[error(
         "a path has names in braces or stars, not both: write /users/{{id}}/files/{{file}}, or /users/*/files/*"
     )]
     TemplateAndGlob,
-    /// There are empty or dot segments.
+    /// The text has empty or dot segments.
     #[error("paths are compared without . and .. and empty segments: leave them out")]
-    Dots,
-    /// The expression can't be read.
-    #[error("cannot read the regular expression: {said}")]
-    Regex {
-        /// What the parser said.
-        said: String,
+    DotSegments,
+    /// The regular expression is invalid.
+    #[error("cannot read the regular expression: {message}")]
+    InvalidRegex {
+        /// The message of the regex parser.
+        message: String,
     },
-    /// The expression takes too much memory.
+    /// The compiled expression takes too much memory.
     #[error(
         "the regular expression takes over 1 MB when it is compiled: use smaller counts in {{}}, or several rules"
     )]
-    RegexTooBig,
+    RegexTooLarge,
 }
 
 #[cfg(test)]
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_in_a_key_is_any_run() {
+    fn a_star_matches_any_characters() {
         let matches = |pattern: &str, text: &str| Pattern::new(pattern).matches(text);
         assert!(matches("sk_prod_*", "sk_prod_1") && matches("sk_prod_*", "sk_prod_"));
         assert!(!matches("sk_prod_*", "sk_pro") && !matches("sk_prod_*", "xsk_prod_1"));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_covers_what_it_surely_matches() {
+    fn a_pattern_covers_narrower_ones() {
         let covers = |own: &str, other: &str| Pattern::new(own).covers(&Pattern::new(other));
         assert!(
             covers("*", "sk_*") && covers("sk_*", "sk_prod_*") && covers("sk_*", "sk_1") && covers("a", "a")
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_exact_a_template_or_a_glob_by_its_looks() {
+    fn the_text_tells_paths_templates_and_globs_apart() {
         check(&path("/v1/orders/"), &["/v1/orders"], &["/v1/orders/1", "/v1"]);
         check(&path("users/{id}"), &["/users/7"], &["/users", "/users/7/x", "/user/7"]);
         check(&path("/{a}"), &["/x"], &["/", "/x/y"]);
@@ -378,23 +378,23 @@ mod tests {
     }
 
     #[test]
-    fn bad_patterns_are_refused_with_advice() {
+    fn invalid_patterns_are_rejected_with_advice() {
         let error = |text: &str| PathPattern::new(text, PathStyle::default()).unwrap_err();
-        assert_eq!(error("/users/{}"), PathPatternError::Name);
-        assert_eq!(error("/users/{i d}"), PathPatternError::Name);
-        assert_eq!(error("/users/{id}.json"), PathPatternError::PartOfSegment);
-        assert_eq!(error("/users/{id"), PathPatternError::PartOfSegment);
+        assert_eq!(error("/users/{}"), PathPatternError::InvalidName);
+        assert_eq!(error("/users/{i d}"), PathPatternError::InvalidName);
+        assert_eq!(error("/users/{id}.json"), PathPatternError::PartialSegment);
+        assert_eq!(error("/users/{id"), PathPatternError::PartialSegment);
         assert_eq!(error("/{*rest}/x"), PathPatternError::RestNotLast);
         assert_eq!(error("/{id}/*"), PathPatternError::TemplateAndGlob);
-        assert_eq!(error("/../{id}"), PathPatternError::Dots);
-        assert_eq!(error("/./*"), PathPatternError::Dots);
+        assert_eq!(error("/../{id}"), PathPatternError::DotSegments);
+        assert_eq!(error("/./*"), PathPatternError::DotSegments);
         let error = |text: &str| PathPattern::regex(text, PathStyle::default()).unwrap_err().to_string();
         assert_eq!(error("(a"), "cannot read the regular expression: unclosed group");
         assert!(error("(?:a{1000}){1000}").contains("over 1 MB"));
     }
 
     #[test]
-    fn one_path_pattern_covers_another() {
+    fn a_path_pattern_covers_narrower_ones() {
         let covers = |own: PathPattern, other: PathPattern| own.covers(&other);
         assert!(covers(regex(".*"), path("/x/*")) && covers(path("/users/{id}"), path("/users/7")));
         assert!(covers(path("/users/{a}"), path("/users/{b}")) && covers(path("/{*rest}"), path("/a/{b}")));

@@ -1,15 +1,15 @@
-//! Finding all prefixes of a text among many.
+//! Index of prefixes (or suffixes) that finds all those of a text.
 //!
-//! There are few different lengths among the prefixes that people write, so each length is one lookup: what it costs
-//! does not grow with their number.
+//! The prefixes in rule files have few different lengths, and each length is one hash lookup, so the cost does not grow
+//! with the number of prefixes.
 
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 
-/// What belongs to the texts of a map, by position.
+/// A hash map with text keys.
 pub(crate) type TextMap<T> = HashMap<Box<str>, T, RandomState>;
 
-/// Where rules stand, in order. Nearly always there is one, which then needs no memory of its own.
+/// The positions of rules, in order. Nearly always there is only one, which needs no allocation.
 #[derive(Clone, Debug)]
 pub(crate) enum Positions {
     One(u32),
@@ -36,10 +36,10 @@ impl Positions {
     }
 }
 
-/// Positions by the prefixes that texts must have.
+/// Positions of rules by prefix. An instance holds either prefixes or suffixes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes {
-    /// Every length that occurs, shortest first.
+    /// The distinct lengths, in ascending order.
     lengths: Vec<usize>,
     positions: TextMap<Positions>,
 }
@@ -52,19 +52,19 @@ impl Prefixes {
         Positions::add(&mut self.positions, prefix, position);
     }
 
-    /// The positions of each of them that `text` ends with.
+    /// The positions for each suffix of `text`.
     #[inline]
-    pub(crate) fn of_end<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a [u32]> + 'a {
+    pub(crate) fn suffixes_of<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a [u32]> + 'a {
         let starts = self.lengths.iter().map_while(|length| text.len().checked_sub(*length));
         let suffixes = starts.filter_map(|start| text.get(start..));
         suffixes.filter_map(|suffix| self.positions.get(suffix)).map(Positions::as_slice)
     }
 
-    /// The positions of each prefix of `text`.
+    /// The positions for each prefix of `text`.
     #[inline]
-    pub(crate) fn of<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a [u32]> + 'a {
+    pub(crate) fn prefixes_of<'a>(&'a self, text: &'a str) -> impl Iterator<Item = &'a [u32]> + 'a {
         let lengths = self.lengths.iter().take_while(|length| **length <= text.len());
-        // A cut within a character is no prefix of any text.
+        // `get` returns `None` within a character, where no prefix ends.
         let prefixes = lengths.filter_map(|length| text.get(..*length));
         prefixes.filter_map(|prefix| self.positions.get(prefix)).map(Positions::as_slice)
     }
@@ -75,17 +75,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_prefix_is_found_and_nothing_else() {
+    fn all_prefixes_of_a_text_are_found() {
         let mut prefixes = Prefixes::default();
         for (position, prefix) in ["sk_", "sk_prod_", "", "pk_", "sk_é", "sk_"].into_iter().enumerate() {
             prefixes.insert(prefix, u32::try_from(position).unwrap());
         }
-        let of = |text| prefixes.of(text).flatten().copied().collect::<Vec<_>>();
-        assert_eq!(of("sk_prod_1"), [2, 0, 5, 1]);
-        assert_eq!(of("sk_"), [2, 0, 5]);
-        assert_eq!(of("sk_éa"), [2, 0, 5, 4]);
-        assert_eq!(of("sk_ü"), [2, 0, 5]);
-        assert_eq!(of("x"), [2]);
-        assert_eq!(of(""), [2]);
+        let find = |text| prefixes.prefixes_of(text).flatten().copied().collect::<Vec<_>>();
+        assert_eq!(find("sk_prod_1"), [2, 0, 5, 1]);
+        assert_eq!(find("sk_"), [2, 0, 5]);
+        assert_eq!(find("sk_éa"), [2, 0, 5, 4]);
+        assert_eq!(find("sk_ü"), [2, 0, 5]);
+        assert_eq!(find("x"), [2]);
+        assert_eq!(find(""), [2]);
     }
 }

@@ -1,54 +1,54 @@
-//! Reading a rule file.
+//! The rule file parser.
 //!
-//! A file is YAML, of which JSON is a part. All that is wrong with it is told at once, each with its place and what to
-//! write instead: only if it can't be read as YAML at all is there a single complaint. A file with an error has no
-//! spec, so that nothing of it takes effect; a warning keeps nothing back.
+//! A rule file is YAML (and therefore may be JSON). All problems are reported at once, each with its position and what
+//! to write instead; only a file that isn't valid YAML yields a single error. A file with an error has no spec, so no
+//! part of it takes effect. Warnings don't prevent a file from taking effect.
 
-mod base;
 mod descriptor;
 mod fields;
+mod file;
 mod limits;
 mod path;
 mod rule;
 mod value;
 
-use crate::diagnostic::{Diagnostic, Diagnostics, Severity, near, quoted};
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity, closest_name, quoted};
 use crate::expression::ExpressionMemory;
 use crate::path::PathStyle;
 use crate::pattern::PathPattern;
 use crate::spec::{FileSpec, Position};
 use crate::validate;
 use crate::{diagnostic, yaml};
-pub(crate) use base::{MOST_RULES, SUBSTANCE};
-pub(crate) use descriptor::MOST_ENTRIES;
+pub(crate) use descriptor::MAX_ENTRIES;
 use fields::FieldItem;
-pub(crate) use fields::MOST_TEXT;
+pub(crate) use fields::MAX_TEXT_BYTES;
+pub(crate) use file::{CONTENT_FIELDS, MAX_RULES};
 use ratekeeper_core::Micros;
-pub(crate) use rule::MOST_DIMENSIONS;
+pub(crate) use rule::MAX_DIMENSIONS;
 use std::collections::{HashMap, HashSet};
 
-/// What came of reading a file.
+/// The result of parsing a rule file: the spec, and the diagnostics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParsedFile {
-    /// What the file says, unless there is an error.
+    /// The parsed file; `None` if there is an error.
     pub spec: Option<FileSpec>,
-    /// What is wrong with it, from top to bottom.
-    pub complaints: Vec<Diagnostic>,
+    /// Errors and warnings, sorted by position.
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 impl ParsedFile {
-    /// How many of the complaints are errors.
+    /// The number of errors among the diagnostics.
     pub fn errors(&self) -> usize {
-        self.complaints.iter().filter(|complaint| complaint.severity == Severity::Error).count()
+        self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count()
     }
 
-    /// The complaints as compilers write them: see [`report`](diagnostic::report).
+    /// Formats the diagnostics like a compiler does: see [`report`](diagnostic::report).
     pub fn report(&self, file: &str, text: &str) -> String {
-        diagnostic::report(file, text, &self.complaints)
+        diagnostic::report(file, text, &self.diagnostics)
     }
 }
 
-/// Reads a rule file. `now` tells what has expired, and only warnings depend on it.
+/// Parses a rule file. `now` determines what has expired, which affects only warnings.
 ///
 /// ```
 /// use ratekeeper_core::Micros;
@@ -59,61 +59,61 @@ impl ParsedFile {
 ///     match: {path: '/orders/{id}', method: POST}
 ///     limit: 100/min burst 20
 /// ";
-/// let review = ratekeeper_rules::read(text, Micros::EPOCH);
-/// assert_eq!(review.spec.expect("the file is in order").rules.len(), 1);
+/// let parsed = ratekeeper_rules::read(text, Micros::EPOCH);
+/// assert_eq!(parsed.spec.expect("the file is valid").rules.len(), 1);
 ///
 /// let text = "rules: [{id: orders, limt: 100/min}]";
-/// let review = ratekeeper_rules::read(text, Micros::EPOCH);
-/// assert!(review.spec.is_none());
-/// let report = review.report("rules.yaml", text);
+/// let parsed = ratekeeper_rules::read(text, Micros::EPOCH);
+/// assert!(parsed.spec.is_none());
+/// let report = parsed.report("rules.yaml", text);
 /// assert!(report.starts_with("rules.yaml:1:22: error: unknown field \"limt\": did you mean limit?"));
 /// ```
 pub fn read(text: &str, now: Micros) -> ParsedFile {
-    let mut complaints = Diagnostics::default();
-    let root = yaml::parse(text, &mut complaints);
-    let is_yaml = root.is_some() || complaints.errors() == 0;
+    let mut diagnostics = Diagnostics::default();
+    let root = yaml::parse(text, &mut diagnostics);
+    let is_yaml = root.is_some() || diagnostics.errors() == 0;
     let spec = match &root {
         Some(root) => {
-            let mut reader = RuleReader::new(now, complaints);
+            let mut reader = RuleReader::new(now, diagnostics);
             let draft = reader.file(root);
-            complaints = reader.complaints;
+            diagnostics = reader.diagnostics;
             draft.map(|draft| {
-                validate::cross(&draft.spec, &draft.unsound, &mut complaints);
+                validate::cross_check(&draft.spec, &draft.incomplete, &mut diagnostics);
                 draft.spec
             })
         }
         None => None,
     };
     if root.is_none() && is_yaml {
-        complaints.error(Position { line: 1, column: 1 }, base::says_nothing());
+        diagnostics.error(Position { line: 1, column: 1 }, file::no_rules_error());
     }
-    let spec = spec.filter(|_| complaints.errors() == 0);
-    ParsedFile { spec, complaints: complaints.finish() }
+    let spec = spec.filter(|_| diagnostics.errors() == 0);
+    ParsedFile { spec, diagnostics: diagnostics.finish() }
 }
 
-/// A file as far as it could be read.
+/// A parsed file that may still contain errors.
 struct FileDraft {
     spec: FileSpec,
-    /// Which rules, by index, are not all that was written: what binds whom can't be told of them.
-    unsound: Vec<bool>,
+    /// For each rule, whether part of it could not be parsed. Which requests such a rule matches is unknown.
+    incomplete: Vec<bool>,
 }
 
-/// What is known while a file is read.
+/// The state of the parser while it reads one file.
 struct RuleReader<'n> {
-    complaints: Diagnostics,
+    diagnostics: Diagnostics,
     now: Micros,
     style: PathStyle,
-    /// The names of the tiers, if the file has any; else every name is one.
+    /// The names of the file's tiers. `None` if it defines none; then every name is accepted.
     tiers: Option<TierNames<'n>>,
-    /// The patterns of paths so far, by their text and the field that it was written for.
+    /// The path patterns compiled so far, by text and field name.
     paths: HashMap<(&'n str, &'static str), PathPattern>,
     expressions: ExpressionMemory,
 }
 
 impl<'n> RuleReader<'n> {
-    fn new(now: Micros, complaints: Diagnostics) -> RuleReader<'n> {
+    fn new(now: Micros, diagnostics: Diagnostics) -> RuleReader<'n> {
         RuleReader {
-            complaints,
+            diagnostics,
             now,
             style: PathStyle::default(),
             tiers: None,
@@ -123,31 +123,31 @@ impl<'n> RuleReader<'n> {
     }
 
     fn text_of(&mut self, item: Option<FieldItem<'n>>) -> Option<String> {
-        item?.text(&mut self.complaints).map(str::to_owned)
+        item?.text(&mut self.diagnostics).map(str::to_owned)
     }
 
-    /// A tier's name, which must be among those of the file if it has any.
+    /// Reads a tier name, which must be defined if the file defines any tiers.
     fn tier(&mut self, item: &FieldItem<'n>) -> Option<String> {
-        let name = item.text(&mut self.complaints)?;
-        if let Some(said) = self.tiers.as_ref().and_then(|tiers| tiers.complaint(name)) {
-            self.complaints.error(item.place(), said);
+        let name = item.text(&mut self.diagnostics)?;
+        if let Some(message) = self.tiers.as_ref().and_then(|tiers| tiers.error_for(name)) {
+            self.diagnostics.error(item.place(), message);
             return None;
         }
         Some(name.to_owned())
     }
 
-    fn complain_of_past(&mut self, valid_until: Option<Micros>, place: Position, what: &str) {
+    fn warn_if_expired(&mut self, valid_until: Option<Micros>, place: Position, what: &str) {
         if valid_until.is_some_and(|until| until <= self.now) {
-            self.complaints
-                .warn(place, format!("{what} no longer holds, since its valid_until is past: leave it out"));
+            self.diagnostics
+                .warn(place, format!("{what} has expired (its valid_until is in the past): leave it out"));
         }
     }
 }
 
-/// The names of the tiers of a file.
+/// The tier names that a file defines.
 #[derive(Debug)]
 pub(crate) struct TierNames<'n> {
-    /// In the order of the file.
+    /// In file order.
     names: Vec<&'n str>,
     known: HashSet<&'n str>,
 }
@@ -157,17 +157,17 @@ impl<'n> TierNames<'n> {
         TierNames { known: names.iter().copied().collect(), names }
     }
 
-    /// What to say of a name, if it is not among them.
-    pub(crate) fn complaint(&self, name: &str) -> Option<String> {
-        /// As many names as one wants to read in a message.
+    /// The error for an undefined name. Returns `None` if the name is defined.
+    pub(crate) fn error_for(&self, name: &str) -> Option<String> {
+        /// The most names that a message lists.
         const SHOWN: usize = 10;
-        /// As many names as are worth looking through for what was meant.
+        /// The most names that are searched for a similar one.
         const SEARCHED: usize = 1_000;
         if self.known.contains(name) {
             return None;
         }
         let shown = quoted(name);
-        if let Some(near) = near(name, self.names.iter().copied().take(SEARCHED)) {
+        if let Some(near) = closest_name(name, self.names.iter().copied().take(SEARCHED)) {
             return Some(format!("there is no tier {shown}: did you mean {near}?"));
         }
         let listed = self.names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");

@@ -1,53 +1,53 @@
-//! Who asks, and for what.
+//! The request that rules are resolved for.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// A fact about a request, by its name: `("tenant", "acme")`.
+/// A named attribute of a request: `("tenant", "acme")`.
 pub type Attribute<'a> = (&'a str, &'a str);
 
-/// What a proxy says of a request in the terms of its own configuration: a domain, and entries in an order that matters.
+/// An Envoy rate limit descriptor: a domain, and entries whose order matters.
 ///
-/// Envoy sends one with each call of its rate limit service. A name may be there more than once.
+/// Envoy sends descriptors with each call of its rate limit service. A name may occur more than once.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor<'a> {
-    /// Whose configuration the entries belong to. Rules of one domain do not bind requests of another.
+    /// The configuration that the entries belong to. Rules for one domain do not apply to requests of another.
     pub domain: &'a str,
-    /// Names and values, in the order in which the proxy was told to send them.
+    /// Names and values, in the order in which the proxy sends them.
     pub entries: &'a [Attribute<'a>],
 }
 
 impl<'a> Descriptor<'a> {
-    /// The domain, and then names and values in turn: what tells one descriptor from all others.
+    /// The parts of the descriptor's counting key: the domain, then each name and value.
     pub(crate) fn parts(self) -> impl Iterator<Item = &'a str> {
         let entries = self.entries.iter().flat_map(|(name, value)| [*name, *value]);
         std::iter::once(self.domain).chain(entries)
     }
 }
 
-/// Who asks, for what, and how much it costs: all that rules can tell requests apart by.
+/// A request to check: the client, the endpoint, the cost, and all other properties that rules can match.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckRequest<'a> {
-    /// The client's key; empty if it has none, and then no rule that counts by it binds.
+    /// The client's key; empty if it has none, and then a rule that counts by it does what its `missing` says.
     pub client_key: &'a str,
-    /// What is asked for, as the client spelled it. Empty is `/`.
+    /// The path as the client sent it. Empty means `/`.
     pub endpoint: &'a str,
-    /// The HTTP method, or empty.
+    /// The HTTP method; empty if it is not known.
     pub method: &'a str,
-    /// The client's tier, or empty if the caller does not know.
+    /// The client's tier; empty if the caller does not know it.
     pub tier: &'a str,
-    /// The address of the client itself.
+    /// The address of the client itself, not of a proxy.
     pub ip: Option<IpAddr>,
-    /// Whatever else the caller knows. Of two with one name, the first counts.
+    /// Further attributes. Of two with the same name, the first counts.
     pub attributes: &'a [Attribute<'a>],
-    /// What a proxy's configuration says of it, if it came by way of one. Its entries are not looked for among the
-    /// attributes: whoever wants rules to see them there too puts them there.
+    /// The descriptor that a proxy sent with the request. Its entries are not attributes: a caller who wants rules to
+    /// match them as attributes adds them to `attributes` as well.
     pub descriptor: Option<Descriptor<'a>>,
-    /// How many units it takes.
+    /// The number of units to take.
     pub cost: u32,
 }
 
 impl<'a> CheckRequest<'a> {
-    /// A request of a client for `/`, at a cost of 1, of which nothing else is known.
+    /// A request for `/` at a cost of 1, with no other properties.
     pub const fn new(client_key: &'a str) -> CheckRequest<'a> {
         CheckRequest {
             client_key,
@@ -61,11 +61,11 @@ impl<'a> CheckRequest<'a> {
         }
     }
 
-    /// Has a descriptor's entries with names that everybody knows fill the plain fields that are empty, so that ordinary
-    /// rules bind it too: `api_key` or `client_key`, `path` or `endpoint`, `method`, `tier`, and `remote_address` or `ip`.
-    /// The first of two counts.
+    /// Fills empty fields from descriptor entries with well-known names, so that rules for these fields match too:
+    /// `api_key` or `client_key`, `path` or `endpoint`, `method`, `tier`, and `remote_address` or `ip`. Of several
+    /// entries for one field, the first counts.
     #[must_use]
-    pub fn told_by(mut self, entries: &[Attribute<'a>]) -> CheckRequest<'a> {
+    pub fn with_known_entries(mut self, entries: &[Attribute<'a>]) -> CheckRequest<'a> {
         for (name, value) in entries {
             let text = match *name {
                 "client_key" | "api_key" => &mut self.client_key,
@@ -73,7 +73,7 @@ impl<'a> CheckRequest<'a> {
                 "method" | ":method" => &mut self.method,
                 "tier" => &mut self.tier,
                 "ip" | "remote_address" | "masked_remote_address" => {
-                    self.ip = self.ip.or_else(|| address(value));
+                    self.ip = self.ip.or_else(|| parse_address(value));
                     continue;
                 }
                 _ => continue,
@@ -85,14 +85,14 @@ impl<'a> CheckRequest<'a> {
         self
     }
 
-    /// An attribute's value.
+    /// Returns the value of an attribute, or `None` if the request does not have it.
     pub fn attribute(&self, name: &str) -> Option<&'a str> {
         self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 }
 
-/// An address as it is written, with a port, or as the network that it was cut down to.
-fn address(text: &str) -> Option<IpAddr> {
+/// Parses an address: plain, with a port, in brackets, or as a masked network (`192.0.2.0/24`).
+fn parse_address(text: &str) -> Option<IpAddr> {
     let text = text.split_once('/').map_or(text, |(network, _)| network);
     let in_brackets = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || text.parse().ok().map(|address: SocketAddr| address.ip());
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_in_several_forms() {
+    fn addresses_are_parsed_in_all_forms() {
         for (text, expected) in [
             ("192.0.2.7", "192.0.2.7"),
             ("192.0.2.7:80", "192.0.2.7"),
@@ -114,10 +114,10 @@ mod tests {
             ("[2001:db8::1]:443", "2001:db8::1"),
             ("2001:db8::/64", "2001:db8::"),
         ] {
-            assert_eq!(address(text), Some(expected.parse().unwrap()), "{text}");
+            assert_eq!(parse_address(text), Some(expected.parse().unwrap()), "{text}");
         }
         for text in ["", "/", "192.0.2", "192.0.2.7:", "[192.0.2.7", "localhost", "unix:/tmp/socket"] {
-            assert_eq!(address(text), None, "{text}");
+            assert_eq!(parse_address(text), None, "{text}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! A rule that runs.
+//! Compiled rules: which requests they match, and the key that they count by.
 
-use crate::address::counted;
+use crate::address::truncate_ipv6;
 use crate::descriptor::{self, DescriptorMismatch};
 use crate::dimension::Dimension;
 use crate::pattern::{PathPattern, Pattern};
@@ -12,7 +12,7 @@ use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-/// A rule that runs: whom it binds, what it counts, and to which limits.
+/// A compiled rule: the requests it applies to, the key it counts by, and its limits.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) id: Box<str>,
@@ -21,23 +21,23 @@ pub struct Rule {
     pub(crate) mode: Mode,
     pub(crate) when: MatchSpec,
     pub(crate) key: Box<[Dimension]>,
-    /// What to do with a request that lacks something of `key`. A shadow never refuses.
+    /// What to do with a request that lacks a dimension of `key`. A shadow rule never denies.
     pub(crate) missing: MissingKey,
-    /// Its limits; nothing if it inherits them. If they are there and empty, it is unlimited.
+    /// `None` if the rule inherits the fallback limits; empty if it is unlimited.
     pub(crate) limits: Option<Box<[Limit]>>,
     pub(crate) overrides: TextMap<ClientLimits>,
     pub(crate) on_store_failure: FailureMode,
     pub(crate) consistency: Consistency,
     pub(crate) store_timeout_ms: Option<NonZeroU16>,
-    /// Rules of one track are alternatives.
-    pub(crate) track: u32,
-    /// What tells its first limit's states from all others; the next limits follow.
+    /// The key group: of the rules in one group, only the first match applies.
+    pub(crate) key_group: u32,
+    /// The scope of the first limit's states; the other limits have the numbers after it.
     pub(crate) scope: u64,
-    /// What each limit goes by in headers: the id, and from the second on a number behind it.
-    pub(crate) names: Box<[Box<str>]>,
+    /// The name of each limit in headers: the id, with a number appended from the second limit on.
+    pub(crate) limit_names: Box<[Box<str>]>,
 }
 
-/// Limits for one client, perhaps for a time.
+/// Limits of one client, which may expire.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientLimits {
     pub(crate) limits: Box<[Limit]>,
@@ -45,89 +45,90 @@ pub(crate) struct ClientLimits {
 }
 
 impl ClientLimits {
-    pub(crate) fn of(spec: &OverrideSpec) -> ClientLimits {
+    pub(crate) fn from_spec(spec: &OverrideSpec) -> ClientLimits {
         ClientLimits { limits: spec.limits.clone().into(), valid_until: spec.valid_until }
     }
 }
 
-/// Whether something that may end has not. The clock is read only if it ends at all.
+/// Whether an entry has not expired. The clock is read only if it has an expiry.
 pub(crate) fn is_valid(until: Option<Micros>, now: impl FnOnce() -> Micros) -> bool {
     until.is_none_or(|until| now() < until)
 }
 
 impl Rule {
-    /// Its name.
+    /// The rule's unique name.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The number that its author gave it.
+    /// The version number from the rule file.
     pub fn version(&self) -> Option<u64> {
         self.version
     }
 
-    /// What its author says it is for.
+    /// The description from the rule file.
     pub fn description(&self) -> Option<&str> {
         self.description.as_deref()
     }
 
-    /// Whether it is enforced.
+    /// Whether the rule is enforced, in shadow or disabled.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Its limits for those without an override; none if it inherits them, or is unlimited.
+    /// The limits for clients without an override; empty if the rule inherits them, or is unlimited.
     pub fn limits(&self) -> &[Limit] {
         self.limits.as_deref().unwrap_or_default()
     }
 
-    /// Whether it holds nobody to anything, but for those with an override.
+    /// Whether the rule is unlimited for all clients without an override.
     pub fn is_unlimited(&self) -> bool {
         self.limits.as_ref().is_some_and(|limits| limits.is_empty())
     }
 
-    /// What it counts: requests that agree in all of these share a count.
+    /// The dimensions to count by: requests with the same values in all of them share a count.
     pub fn key(&self) -> &[Dimension] {
         &self.key
     }
 
-    /// What to do with a request that lacks something that it counts by.
+    /// What to do with a request that lacks a dimension of the key.
     pub fn missing(&self) -> MissingKey {
         self.missing
     }
 
-    /// What to answer when the store gives no answer.
+    /// What to decide when the store fails.
     pub fn on_store_failure(&self) -> FailureMode {
         self.on_store_failure
     }
 
-    /// How exact it is across nodes.
+    /// How exact the limits are across nodes.
     pub fn consistency(&self) -> Consistency {
         self.consistency
     }
 
-    /// How many milliseconds the store has to answer; nothing if it has as long as the server says.
+    /// The store timeout in milliseconds; `None` if the server's timeout applies.
     pub fn store_timeout_ms(&self) -> Option<NonZeroU16> {
         self.store_timeout_ms
     }
 
-    /// On what terms its draws are made.
-    pub(crate) fn terms(&self) -> DrawOptions {
+    /// The options of the rule's draws.
+    pub(crate) fn draw_options(&self) -> DrawOptions {
         DrawOptions {
             is_shadow: self.mode == Mode::Shadow,
             consistency: self.consistency,
             on_failure: self.on_store_failure,
-            deadline: self.store_timeout_ms,
+            timeout_ms: self.store_timeout_ms,
         }
     }
 
-    /// What one of its limits goes by in headers.
+    /// The name of a limit in headers.
     pub fn limit_name(&self, index: usize) -> &str {
-        self.names.get(index).map_or(&self.id, |name| name)
+        self.limit_names.get(index).map_or(&self.id, |name| name)
     }
 
-    /// Why it does not bind a request, if it does not. What the index has proven is not looked at again.
-    pub(crate) fn misfit(&self, facts: &RequestFacts<'_>, proven: IndexProof) -> Option<Mismatch<'_>> {
+    /// Returns the first condition that the request does not meet, or `None` if the rule matches. The condition that
+    /// the index has `proven` is not checked again.
+    pub(crate) fn mismatch(&self, facts: &RequestFacts<'_>, proven: IndexProof) -> Option<Mismatch<'_>> {
         let MatchSpec { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor } =
             &self.when;
         if proven != IndexProof::Key
@@ -137,7 +138,7 @@ impl Rule {
             return Some(Mismatch::ApiKey(pattern.as_str()));
         }
         if let Some(tier) = rule_tier
-            && !is_of_tier(facts.tier, tier, api_key.is_some())
+            && !matches_tier(facts.tier, tier, api_key.is_some())
         {
             return Some(Mismatch::Tier(std::slice::from_ref(tier)));
         }
@@ -151,8 +152,9 @@ impl Rule {
             return Some(Mismatch::Ip);
         }
         for (name, patterns) in attributes {
-            let is_met = facts.attribute(name).is_some_and(|value| patterns.iter().any(|p| p.matches(value)));
-            if !is_met {
+            let matches =
+                facts.attribute(name).is_some_and(|value| patterns.iter().any(|p| p.matches(value)));
+            if !matches {
                 return Some(Mismatch::Attribute(name));
             }
         }
@@ -162,9 +164,9 @@ impl Rule {
             return Some(Mismatch::Domain(pattern.as_str()));
         }
         if !descriptor.is_empty()
-            && let Some(misfit) = DescriptorMismatch::of(descriptor, facts.descriptor.as_ref())
+            && let Some(mismatch) = DescriptorMismatch::check(descriptor, facts.descriptor.as_ref())
         {
-            return Some(Mismatch::Descriptor(descriptor, misfit));
+            return Some(Mismatch::Descriptor(descriptor, mismatch));
         }
         if proven != IndexProof::Path
             && let Some(pattern) = path
@@ -172,51 +174,52 @@ impl Rule {
         {
             return Some(Mismatch::Path(pattern));
         }
-        self.key.iter().find(|dimension| !facts.knows(dimension)).map(Mismatch::Unknown)
+        self.key.iter().find(|dimension| !facts.has(dimension)).map(Mismatch::MissingDimension)
     }
 
-    /// The parts of the key that a request is counted under.
+    /// The parts of the counting key of a request.
     ///
-    /// No two requests that differ in a dimension have the same parts. A dimension is one part, and one that is missing
-    /// is an empty part and its number behind all others, so that it differs from a value that is empty. A client is its
-    /// key or address and a part that says which; a key alone stands for itself.
+    /// Requests that differ in a dimension have different parts. Each dimension is one part. A missing dimension is an
+    /// empty part, and its number is appended after all others, so that it differs from an empty value. `client` is the
+    /// key or the address, and a part that says which of them; a client key that is the whole key has no such part.
     #[inline]
-    pub(crate) fn parts<'a>(
+    pub(crate) fn key_parts<'a>(
         &'a self,
         facts: &RequestFacts<'a>,
-        words: &'a RequestText,
+        text: &'a RequestText,
     ) -> impl Iterator<Item = &'a str> {
-        // One count for all is kept under a key that is the same for all.
-        let everybody = self.key.is_empty().then_some("");
+        // A rule without dimensions keeps its only count under one empty part.
+        let global = self.key.is_empty().then_some("");
         let facts = *facts;
         let values = self.key.iter().flat_map(move |dimension| {
             let kind = match dimension {
                 Dimension::Client => facts.client_kind(self.key.len() == 1),
                 _ => None,
             };
-            std::iter::once(self.part(dimension, &facts, words)).chain(kind)
+            std::iter::once(self.key_part(dimension, &facts, text)).chain(kind)
         });
         let missing = match self.missing {
             MissingKey::Shared => &*self.key,
             MissingKey::Skip | MissingKey::Refuse => &[],
         };
-        let missing = NUMBERS.iter().zip(missing).filter(move |(_, dimension)| !facts.knows(dimension));
-        everybody.into_iter().chain(values).chain(missing.map(|(number, _)| *number))
+        let missing =
+            DIMENSION_NUMBERS.iter().zip(missing).filter(move |(_, dimension)| !facts.has(dimension));
+        global.into_iter().chain(values).chain(missing.map(|(number, _)| *number))
     }
 
-    /// What a request has in a dimension; empty if it is missing.
+    /// The value of a request in a dimension; empty if it is missing.
     #[inline]
-    fn part<'a>(
+    fn key_part<'a>(
         &'a self,
         dimension: &Dimension,
         facts: &RequestFacts<'a>,
-        words: &'a RequestText,
+        text: &'a RequestText,
     ) -> &'a str {
         match dimension {
             Dimension::ApiKey => facts.client_key,
             Dimension::Client if !facts.client_key.is_empty() => facts.client_key,
-            Dimension::Client => words.ip.as_str(),
-            Dimension::Ip => words.ip.as_str(),
+            Dimension::Client => text.ip.as_str(),
+            Dimension::Ip => text.ip.as_str(),
             Dimension::Endpoint => match &self.when.path {
                 Some(PathPattern::Template { text, .. } | PathPattern::Glob { text, .. }) => text,
                 Some(PathPattern::Exact(_) | PathPattern::Regex { .. }) | None => facts.path,
@@ -225,13 +228,17 @@ impl Rule {
             Dimension::Method => facts.method,
             Dimension::Tier => facts.tier.unwrap_or_default(),
             Dimension::Domain => facts.descriptor.map_or("", |own| own.domain),
-            Dimension::Descriptor => words.descriptor.as_str(),
+            Dimension::Descriptor => text.descriptor.as_str(),
             Dimension::Attribute(name) => facts.attribute(name).unwrap_or_default(),
         }
     }
 
-    /// What each part of the key is, and its value.
-    pub(crate) fn named_parts(&self, facts: &RequestFacts<'_>, words: &RequestText) -> Vec<(String, String)> {
+    /// The name and value of each part of the counting key.
+    pub(crate) fn named_key_parts(
+        &self,
+        facts: &RequestFacts<'_>,
+        text: &RequestText,
+    ) -> Vec<(String, String)> {
         let names = self.key.iter().flat_map(|dimension| {
             let kind = match dimension {
                 Dimension::Client => facts.client_kind(self.key.len() == 1).map(|_| "by".to_owned()),
@@ -239,26 +246,28 @@ impl Rule {
             };
             std::iter::once(dimension.to_string()).chain(kind)
         });
-        let unknown = self.key.iter().filter(|dimension| !facts.knows(dimension));
-        let missing = unknown.map(|dimension| format!("{MISSING} {dimension}"));
-        names.chain(missing).zip(self.parts(facts, words).map(str::to_owned)).collect()
+        let unknown = self.key.iter().filter(|dimension| !facts.has(dimension));
+        let missing = unknown.map(|dimension| format!("{MISSING_LABEL} {dimension}"));
+        names.chain(missing).zip(self.key_parts(facts, text).map(str::to_owned)).collect()
     }
 }
 
-/// What a part of a key is called that says which dimension is missing, with that dimension's name behind it.
-pub(crate) const MISSING: &str = "missing";
+/// The name of a key part that stands for a missing dimension; the dimension's name follows.
+pub(crate) const MISSING_LABEL: &str = "missing";
 
-/// The numbers of a key's dimensions, of which there are few.
-const NUMBERS: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
-const _: () = assert!(NUMBERS.len() >= crate::read::MOST_DIMENSIONS, "each dimension of a key has a number");
+/// The numbers of a key's dimensions as text, so that writing one does not allocate.
+const DIMENSION_NUMBERS: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
+const _: () =
+    assert!(DIMENSION_NUMBERS.len() >= crate::read::MAX_DIMENSIONS, "every dimension of a key has a number");
 
-/// A rule is for clients of its tier; and if its key pattern tells the tier, for those of whom nobody stated it.
-fn is_of_tier(own: Option<&str>, tier: &str, told_by_key: bool) -> bool {
-    own.map_or(told_by_key, |own| own == tier)
+/// Whether a rule for `tier` matches a client of tier `own`. A rule with a key pattern also matches clients whose
+/// tier is not known, since the pattern implies it.
+fn matches_tier(own: Option<&str>, tier: &str, has_key_pattern: bool) -> bool {
+    own.map_or(has_key_pattern, |own| own == tier)
 }
 
-/// The names that so many limits of a rule go by.
-pub(crate) fn names(id: &str, count: usize) -> Box<[Box<str>]> {
+/// The names in headers of a rule's `count` limits.
+pub(crate) fn limit_names(id: &str, count: usize) -> Box<[Box<str>]> {
     let name = |index| match index {
         0 => id.into(),
         index => format!("{id}-{}", index + 1).into(),
@@ -266,7 +275,7 @@ pub(crate) fn names(id: &str, count: usize) -> Box<[Box<str>]> {
     (0..count.min(MAX_DRAWS)).map(name).collect()
 }
 
-/// What is known of a request, with its path in canonical form and its tier worked out.
+/// The properties of a request that rules match, with the path in canonical form and the tier resolved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestFacts<'a> {
     pub(crate) client_key: &'a str,
@@ -283,8 +292,8 @@ impl<'a> RequestFacts<'a> {
         self.attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// Which of the two that may tell a client this request has; nothing if it has neither, and for a key that stands
-    /// alone.
+    /// Whether the client is identified by `"key"` or by `"ip"`. Returns `None` if by neither, and for a client key if
+    /// `is_alone`: if `client` is the only dimension.
     fn client_kind(&self, is_alone: bool) -> Option<&'static str> {
         match (self.client_key.is_empty(), self.ip) {
             (false, _) if is_alone => None,
@@ -294,7 +303,7 @@ impl<'a> RequestFacts<'a> {
         }
     }
 
-    pub(crate) fn knows(&self, dimension: &Dimension) -> bool {
+    pub(crate) fn has(&self, dimension: &Dimension) -> bool {
         match dimension {
             Dimension::ApiKey => !self.client_key.is_empty(),
             Dimension::Client => !self.client_key.is_empty() || self.ip.is_some(),
@@ -309,7 +318,7 @@ impl<'a> RequestFacts<'a> {
     }
 }
 
-/// What of a request must be put into words before it can be counted by. It is made to be kept and written again.
+/// Request properties that must be formatted before they can be counted by. A reusable buffer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestText {
     ip: String,
@@ -317,15 +326,15 @@ pub(crate) struct RequestText {
 }
 
 impl RequestText {
-    /// Writes the client's address as rules count it.
+    /// Writes the client's address, with IPv6 truncated to its prefix.
     pub(crate) fn write_ip(&mut self, ip: Option<IpAddr>, ipv6_prefix: u8) {
         self.ip.clear();
         if let Some(ip) = ip {
-            write!(self.ip, "{}", counted(ip, ipv6_prefix)).expect("text can be written to memory");
+            write!(self.ip, "{}", truncate_ipv6(ip, ipv6_prefix)).expect("writing to a string never fails");
         }
     }
 
-    /// Writes the descriptor as rules count it.
+    /// Writes the descriptor's counting key.
     pub(crate) fn write_descriptor(&mut self, descriptor: Option<&Descriptor<'_>>) {
         match descriptor {
             Some(descriptor) => descriptor::write(descriptor, &mut self.descriptor),
@@ -334,20 +343,20 @@ impl RequestText {
     }
 }
 
-/// What the index has made sure of already.
+/// The condition of a rule that the index lookup has already checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IndexProof {
-    Nothing,
+    None,
     Path,
     Key,
 }
 
-/// Why a rule does not bind a request.
+/// Why a rule does not match a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mismatch<'r> {
     /// The client's key does not match this pattern.
     ApiKey(&'r str),
-    /// The client is of none of these tiers.
+    /// The client has none of these tiers.
     Tier(&'r [String]),
     /// The method is none of these.
     Method(&'r [String]),
@@ -355,14 +364,14 @@ pub enum Mismatch<'r> {
     Ip,
     /// This attribute is missing, or matches none of the rule's patterns.
     Attribute(&'r str),
-    /// The domain does not match this pattern, or there is no descriptor that has one.
+    /// The domain does not match this pattern, or the request has no descriptor.
     Domain(&'r str),
-    /// The descriptor is not this one.
+    /// The descriptor does not match these entries.
     Descriptor(&'r [(String, Pattern)], DescriptorMismatch),
-    /// The path does not match.
+    /// The path does not match this pattern.
     Path(&'r PathPattern),
-    /// The rule counts by this, and the request does not tell it.
-    Unknown(&'r Dimension),
+    /// The rule counts by this dimension, which the request does not have.
+    MissingDimension(&'r Dimension),
 }
 
 impl fmt::Display for Mismatch<'_> {
@@ -374,15 +383,15 @@ impl fmt::Display for Mismatch<'_> {
             Mismatch::Ip => f.write_str("the address is in none of its networks"),
             Mismatch::Attribute(name) => write!(f, "the attribute {name} is missing or does not match"),
             Mismatch::Domain(pattern) => write!(f, "the domain does not match {pattern}"),
-            Mismatch::Descriptor(wanted, misfit) => misfit.describe(wanted, f),
+            Mismatch::Descriptor(expected, mismatch) => mismatch.describe(expected, f),
             Mismatch::Path(pattern) => {
                 write!(f, "the path does not match the {} {}", pattern.kind(), pattern.as_str())
             }
-            Mismatch::Unknown(Dimension::Client) => {
+            Mismatch::MissingDimension(Dimension::Client) => {
                 f.write_str("it counts by client, and the request has neither a key nor an address")
             }
-            Mismatch::Unknown(dimension) => {
-                write!(f, "it counts by {dimension}, and the request does not tell it")
+            Mismatch::MissingDimension(dimension) => {
+                write!(f, "it counts by {dimension}, which the request does not have")
             }
         }
     }

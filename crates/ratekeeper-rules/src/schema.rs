@@ -1,26 +1,28 @@
 //! The JSON Schema of rule files, for editors.
 //!
-//! It is made of the tables that the reader reads by. What only the reader can tell (that a pattern reads, that a rule
-//! is reached) it leaves to `ratekeeper rules check`; all that is not in the tables it refuses.
+//! It is generated from the same field tables as the parser uses, so both accept the same fields. Checks beyond the
+//! shape of a file (that a pattern compiles, that a rule is reachable) are left to `ratekeeper rules check`.
 
+pub(crate) mod field;
 pub(crate) mod table;
 
-use crate::read::MOST_ENTRIES;
+use crate::read::MAX_ENTRIES;
+use field::{Field, FieldForm, FieldTable};
 use serde_json::{Map, Value, json};
-use table::{FILE, Field, FieldForm, FieldTable, TABLES};
+use table::{FILE, TABLES};
 
-/// The JSON Schema (draft 2020-12) of rule files. An editor that knows it completes fields, shows what they are for,
-/// and marks what is out of place.
+/// The JSON Schema (draft 2020-12) of rule files. Editors use it to complete fields, show their descriptions, and mark
+/// errors.
 ///
 /// ```
 /// let schema = ratekeeper_rules::schema();
 /// assert_eq!(schema["properties"]["rules"]["items"]["$ref"], "#/$defs/rule");
 /// ```
 pub fn schema() -> Value {
-    let mut schema = object(&FILE);
-    let tables = TABLES.iter().skip(1).map(|table| (name(table).to_owned(), object(table)));
-    let defs: Map<_, _> = tables.chain([("quota".to_owned(), quota())]).collect();
-    let any_of: Vec<_> = crate::read::SUBSTANCE
+    let mut schema = object_schema(&FILE);
+    let tables = TABLES.iter().skip(1).map(|table| (def_name(table).to_owned(), object_schema(table)));
+    let defs: Map<_, _> = tables.chain([("quota".to_owned(), quota_schema())]).collect();
+    let any_of: Vec<_> = crate::read::CONTENT_FIELDS
         .iter()
         .filter_map(|name| FILE.position(name))
         .flat_map(|index| FILE.fields[index].names())
@@ -30,29 +32,29 @@ pub fn schema() -> Value {
         fields.insert("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema"));
         fields.insert("title".to_owned(), json!("Ratekeeper rules"));
         fields.insert("anyOf".to_owned(), any_of.into());
-        // What aliases name may be kept apart, under names of the author's choice.
+        // Anchors may be defined under names that begin with `x-`.
         fields.insert("patternProperties".to_owned(), json!({"^x-": {}}));
         fields.insert("$defs".to_owned(), defs.into());
     }
     schema
 }
 
-/// A table's name among the definitions: its title without the article.
-fn name(table: &FieldTable) -> &'static str {
+/// The name of a table in `$defs`: its title without the article.
+fn def_name(table: &FieldTable) -> &'static str {
     table.title.rsplit(' ').next().unwrap_or(table.title)
 }
 
-fn object(table: &FieldTable) -> Value {
+fn object_schema(table: &FieldTable) -> Value {
     let mut properties = Map::new();
     for field in table.fields {
         for name in field.names() {
-            properties.insert(name.to_owned(), property(field, name));
+            properties.insert(name.to_owned(), property_schema(field, name));
         }
     }
     let mut object = json!({
         "type": "object",
-        "title": name(table),
-        "description": format!("{}\n\nExample: {}", table.about, table.example),
+        "title": def_name(table),
+        "description": format!("{}\n\nExample: {}", table.description, table.example),
         "properties": properties,
         "additionalProperties": false,
     });
@@ -69,15 +71,16 @@ fn object(table: &FieldTable) -> Value {
     object
 }
 
-fn property(field: &Field, name: &str) -> Value {
-    let mut property = value(&field.form);
-    let also = if name == field.name { String::new() } else { format!("Another name of {}. ", field.name) };
+fn property_schema(field: &Field, name: &str) -> Value {
+    let mut property = value_schema(&field.form);
+    let also = if name == field.name { String::new() } else { format!("Another name for {}. ", field.name) };
     property["title"] = json!(name);
-    property["description"] = json!(format!("{also}{}\n\nExample: {name}: {}", field.about, field.example));
+    property["description"] =
+        json!(format!("{also}{}\n\nExample: {name}: {}", field.description, field.example));
     property
 }
 
-/// Names that can't be there together: two names of one field, or two fields of a group.
+/// Names that can't be combined: two names of one field, or two fields of an exclusive group.
 fn exclusive_pairs(table: &FieldTable) -> Vec<(&'static str, &'static str)> {
     let alone =
         table.fields.iter().filter(|field| !field.is_joined).map(|field| field.names().collect::<Vec<_>>());
@@ -96,53 +99,54 @@ fn exclusive_pairs(table: &FieldTable) -> Vec<(&'static str, &'static str)> {
     pairs
 }
 
-fn value(form: &FieldForm) -> Value {
+fn value_schema(form: &FieldForm) -> Value {
     match form {
-        // What is written without quotes may look like a number, and is taken as it is written.
+        // Text without quotes may look like a number; it is used as written.
         FieldForm::Text => {
             json!({"type": ["string", "number", "boolean"], "minLength": 1, "maxLength": 4096})
         }
-        FieldForm::Flag => json!({"type": "boolean"}),
-        FieldForm::Whole(least, most) => {
+        FieldForm::Boolean => json!({"type": "boolean"}),
+        FieldForm::Integer(least, most) => {
             let number = json!({"type": "integer", "minimum": least, "maximum": most});
-            either(&number, "^[0-9][0-9_]*$")
+            number_or_text(&number, "^[0-9][0-9_]*$")
         }
-        FieldForm::Decimal => {
-            either(&json!({"type": "number", "exclusiveMinimum": 0}), "^[0-9][0-9_]*(\\.[0-9][0-9_]*)?$")
-        }
+        FieldForm::Decimal => number_or_text(
+            &json!({"type": "number", "exclusiveMinimum": 0}),
+            "^[0-9][0-9_]*(\\.[0-9][0-9_]*)?$",
+        ),
         FieldForm::Span => {
             let pattern = format!("^[0-9][0-9_]*(\\.[0-9][0-9_]*)?$|^{PERIOD}$");
-            either(&json!({"type": "number", "exclusiveMinimum": 0}), &pattern)
+            number_or_text(&json!({"type": "number", "exclusiveMinimum": 0}), &pattern)
         }
         FieldForm::Timeout => {
             json!({"type": "string", "pattern": "^\\s*[0-9][0-9_]*(\\.[0-9][0-9_]*)?\\s*(ms|s)\\s*$"})
         }
-        FieldForm::Moment => {
+        FieldForm::Timestamp => {
             let pattern = "^[0-9]+$|^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ][0-9:.,]+ ?([Zz]|[+-][0-9:]+))?$";
-            either(&json!({"type": "integer", "minimum": 0}), pattern)
+            number_or_text(&json!({"type": "integer", "minimum": 0}), pattern)
         }
         FieldForm::Quota => json!({"$ref": "#/$defs/quota"}),
-        FieldForm::Limit => json!({"anyOf": [value(&FieldForm::Quota), {"const": "unlimited"}]}),
+        FieldForm::Limit => json!({"anyOf": [value_schema(&FieldForm::Quota), {"const": "unlimited"}]}),
         FieldForm::Network => json!({"type": "string", "pattern": "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"}),
-        FieldForm::Descriptor => descriptor(),
+        FieldForm::Descriptor => descriptor_schema(),
         FieldForm::Choice(words) => json!({"enum": words}),
-        FieldForm::List(form) => json!({"type": "array", "items": value(form)}),
+        FieldForm::List(form) => json!({"type": "array", "items": value_schema(form)}),
         FieldForm::OneOrList(form) => {
-            json!({"anyOf": [value(form), {"type": "array", "items": value(form), "minItems": 1}]})
+            json!({"anyOf": [value_schema(form), {"type": "array", "items": value_schema(form), "minItems": 1}]})
         }
-        FieldForm::Map(form) => json!({"type": "object", "additionalProperties": value(form)}),
-        FieldForm::Named(form) => json!({
+        FieldForm::Map(form) => json!({"type": "object", "additionalProperties": value_schema(form)}),
+        FieldForm::NamedMap(form) => json!({
             "type": "object",
             "propertyNames": {"pattern": "^[A-Za-z0-9._:/-]{1,64}$"},
-            "additionalProperties": value(form),
+            "additionalProperties": value_schema(form),
         }),
-        FieldForm::Fields(table) => json!({"$ref": format!("#/$defs/{}", name(table))}),
-        FieldForm::Either(first, second) => json!({"anyOf": [value(first), value(second)]}),
+        FieldForm::Fields(table) => json!({"$ref": format!("#/$defs/{}", def_name(table))}),
+        FieldForm::Either(first, second) => json!({"anyOf": [value_schema(first), value_schema(second)]}),
     }
 }
 
-/// A name alone, a list of names and of names with values, or a map of names and values.
-fn descriptor() -> Value {
+/// A name alone, a list of names and name-value pairs, or a map of names to values.
+fn descriptor_schema() -> Value {
     // A value, unlike a name, may be empty.
     let values = json!({"type": ["string", "number", "boolean"], "maxLength": 4096});
     let name = json!({"type": ["string", "number", "boolean"], "pattern": "^[^*]+$", "maxLength": 4096});
@@ -157,30 +161,30 @@ fn descriptor() -> Value {
         "type": "array",
         "items": {"anyOf": [name, pair]},
         "minItems": 1,
-        "maxItems": MOST_ENTRIES,
+        "maxItems": MAX_ENTRIES,
     });
-    pair["maxProperties"] = json!(MOST_ENTRIES);
+    pair["maxProperties"] = json!(MAX_ENTRIES);
     json!({"anyOf": [name, list, pair]})
 }
 
-/// A number, or text: one with `_` between its digits is no number to YAML.
-fn either(number: &Value, pattern: &str) -> Value {
+/// A number, or text, since digits with `_` between them are text in YAML.
+fn number_or_text(number: &Value, pattern: &str) -> Value {
     json!({"anyOf": [number, {"type": "string", "pattern": pattern}]})
 }
 
 /// A quota as text.
-fn quota() -> Value {
+fn quota_schema() -> Value {
     /// A whole number above zero.
     const DIGITS: &str = "[0-9_]*[1-9][0-9_]*";
     json!({
         "type": "string",
         "title": "quota",
-        "description": "An amount, a period, and perhaps how much may come at once.\n\n\
+        "description": "An amount, a period, and optionally a burst.\n\n\
                         Examples: 100/s, 5000/h burst 200, 3 per 90s, 1000/day",
         "pattern": format!("^\\s*{DIGITS}\\s*(/|\\sper\\s){PERIOD}(burst\\s*{DIGITS}\\s*)?$"),
     })
 }
 
-/// A period as quotas have it.
+/// The syntax of periods in quotas.
 const PERIOD: &str = "\\s*[0-9]*\\s*(us|µs|microseconds?|ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|\
                       h|hr|hours?|d|days?|w|weeks?|mo|months?|y|years?)\\s*";

@@ -1,8 +1,7 @@
-//! What people write, read and checked field by field, before it is compiled.
+//! The parsed form of a rule file, before it is compiled into a [`RuleSet`](crate::RuleSet).
 //!
-//! Every value here is already what it stands for (a [`Limit`], a [`Pattern`]), so whoever reads files, imports those
-//! of other limiters or keeps rules in a database makes the same values. A value that people may be told about knows
-//! its [`Position`].
+//! Values are already typed (a [`Limit`], a [`Pattern`]), so a file, an import from another limiter and a database all
+//! produce the same spec. Values that diagnostics refer to carry their [`Position`].
 
 use crate::address::Cidr;
 use crate::dimension::Dimension;
@@ -13,27 +12,27 @@ pub use ratekeeper_core::{Consistency, FailureMode};
 use ratekeeper_core::{Limit, Micros};
 use std::num::NonZeroU16;
 
-/// The longest that a rule's name may be, and that of an attribute.
-pub(crate) const MOST_ID: usize = 64;
+/// The maximum length of a rule's id and of an attribute's name, in bytes.
+pub(crate) const MAX_ID_BYTES: usize = 64;
 
-/// The longest that a store may be given to answer: a second, since a request waits for it.
-pub const MOST_TIMEOUT_MS: u16 = 1_000;
+/// The maximum `store_timeout`, in milliseconds. It is short because requests wait for the store.
+pub const MAX_TIMEOUT_MS: u16 = 1_000;
 
-/// A place in a file, both counted from 1; line 0 if it came from nowhere.
+/// A position in a file, with both numbers counted from 1. Line 0 means that there is no position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// The line.
+    /// The line number.
     pub line: u32,
-    /// The column, in characters.
+    /// The column number, in characters.
     pub column: u32,
 }
 
-/// A value and where it was written. Two are equal if their values are.
+/// A value and its position in the file. Equality ignores the position.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct At<T> {
     /// The value.
     pub value: T,
-    /// Where it was written.
+    /// Its position.
     pub place: Position,
 }
 
@@ -43,105 +42,104 @@ impl<T: PartialEq> PartialEq for At<T> {
     }
 }
 
-/// A whole file.
+/// A rule file.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct FileSpec {
     /// The rules, in the order in which they are tried.
     pub rules: Vec<RuleSpec>,
-    /// What binds whom no rule binds.
+    /// The fallback limits: used when no rule applies, and inherited by rules without limits.
     pub default: Option<FallbackSpec>,
-    /// Bundles of limits by name.
+    /// Named sets of limits.
     pub tiers: Vec<TierSpec>,
-    /// The tier of those whose tier is not known otherwise.
+    /// The tier of clients whose tier is not known otherwise.
     pub default_tier: Option<At<String>>,
-    /// What is known of single clients.
+    /// Tiers and limits of individual clients.
     pub clients: Vec<ClientSpec>,
-    /// Who passes unchecked.
+    /// Clients that pass unchecked.
     pub allow: Vec<At<ListEntry>>,
-    /// Who is always refused. Who is on both lists is refused.
+    /// Clients that are always denied. It takes precedence over `allow`.
     pub deny: Vec<At<ListEntry>>,
-    /// How paths are made alike before they are compared.
+    /// How paths are normalized before they are compared.
     pub paths: PathStyle,
-    /// What to do with a tier that a request states and the file does not know.
+    /// What to do if a request states a tier that the file does not define.
     pub unknown_tier: UnknownTier,
-    /// For rules, and a default, that do not say it themselves.
+    /// The default of `missing`, for rules and the fallback.
     pub missing: Option<MissingKey>,
-    /// How many leading bits of an IPv6 address tell clients apart: 64 unless said otherwise.
+    /// How many leading bits of an IPv6 address identify a client; 64 if `None`.
     pub ipv6_prefix: Option<u8>,
-    /// For rules that do not say it themselves.
+    /// The default of `on_store_failure` for rules.
     pub on_store_failure: Option<FailureMode>,
-    /// For rules that do not say it themselves.
+    /// The default of `consistency` for rules.
     pub consistency: Option<Consistency>,
-    /// For rules that do not say it themselves.
+    /// The default of `store_timeout` for rules.
     pub store_timeout_ms: Option<NonZeroU16>,
 }
 
 impl FileSpec {
-    /// How many different expressions its rules have, and how many bytes they take when they are compiled.
-    pub fn expressions(&self) -> (usize, usize) {
+    /// The number of distinct regular expressions in the rules, and their compiled size in bytes.
+    pub fn regex_usage(&self) -> (usize, usize) {
         let mut all = ExpressionMemory::default();
         self.rules.iter().filter_map(|rule| rule.when.path.as_ref()).for_each(|path| all.add(path));
         (all.len(), all.bytes())
     }
 }
 
-/// A rule as written.
+/// A rule of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleSpec {
-    /// Its name: 1 to 64 of the characters `A-Z a-z 0-9 . _ : / -`.
+    /// Its unique name: 1 to 64 of the characters `A-Z a-z 0-9 . _ : / -`.
     pub id: At<String>,
-    /// A number that the author counts up, kept and shown.
+    /// A version number for the author's use; it is kept and shown.
     pub version: Option<u64>,
-    /// What it is for, kept and shown.
+    /// A description for the author's use; it is kept and shown.
     pub description: Option<String>,
     /// Whether it is enforced.
     pub mode: Mode,
-    /// Whom it binds.
+    /// Which requests it applies to.
     pub when: MatchSpec,
-    /// What is counted: sorted, each once; empty for one count shared by all.
+    /// What requests are counted by: sorted, without duplicates; empty for one count shared by all requests.
     pub key: Vec<Dimension>,
-    /// What to do with a request that lacks something of `key`.
+    /// What to do with a request that lacks part of `key`.
     pub missing: Option<MissingKey>,
-    /// Its limits; if it names none, those of the client, its tier or the default hold, counted under this rule. If
-    /// they are there and empty, it is unlimited: it holds nobody to anything, and what it binds passes the rules
-    /// behind it that count the same.
+    /// Its limits. If `None`, those of the client, its tier or the default apply, counted under this rule. If empty,
+    /// the rule is unlimited: requests that it matches pass, and later rules with the same key are skipped.
     pub limits: Option<Vec<Limit>>,
-    /// Other limits for single client keys.
+    /// Other limits for individual client keys.
     pub overrides: Vec<OverrideSpec>,
-    /// What to answer when the store gives no answer.
+    /// What to decide when the store fails.
     pub on_store_failure: Option<FailureMode>,
-    /// How exact it is across nodes.
+    /// How exactly it is enforced across nodes.
     pub consistency: Option<Consistency>,
-    /// How long the store has to answer, up to [`MOST_TIMEOUT_MS`].
+    /// How long to wait for the store, at most [`MAX_TIMEOUT_MS`].
     pub store_timeout_ms: Option<NonZeroU16>,
 }
 
 /// Whether a rule is enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It is.
+    /// It decides whether requests pass.
     #[default]
     Enforced,
-    /// It decides and is counted, and refuses nobody.
+    /// It counts requests and records its decisions, but denies none.
     Shadow,
-    /// It is as if it were not there.
+    /// It is ignored.
     Disabled,
 }
 
-/// What to do with a request that lacks something that a rule counts by.
+/// What to do with a request that lacks part of a rule's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingKey {
-    /// The rule does not bind it.
+    /// The rule does not apply to it.
     #[default]
     Skip,
     /// It is denied.
     Refuse,
-    /// It shares one count with all others that lack the same.
+    /// It shares one count with all other requests that lack the same part.
     Shared,
 }
 
 impl MissingKey {
-    /// The name it is written by.
+    /// The keyword in rule files.
     pub const fn name(self) -> &'static str {
         match self {
             MissingKey::Skip => "skip",
@@ -151,10 +149,10 @@ impl MissingKey {
     }
 }
 
-/// What to do with a tier that a request states and the file does not know.
+/// What to do if a request states a tier that the file does not define.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownTier {
-    /// The tier is found out as if the request had stated none.
+    /// The tier is determined as if the request had not stated one.
     #[default]
     Ignore,
     /// The request is denied.
@@ -162,7 +160,7 @@ pub enum UnknownTier {
 }
 
 impl UnknownTier {
-    /// The name it is written by.
+    /// The keyword in rule files.
     pub const fn name(self) -> &'static str {
         match self {
             UnknownTier::Ignore => "ignore",
@@ -171,85 +169,85 @@ impl UnknownTier {
     }
 }
 
-/// Whom a rule binds: all of this must hold. What is empty holds for everybody.
+/// Which requests a rule applies to. All conditions must hold; an empty condition always does.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct MatchSpec {
     /// The client's key.
     pub api_key: Option<Pattern>,
-    /// The path.
+    /// The normalized path.
     pub path: Option<PathPattern>,
-    /// One of these methods, in capitals.
+    /// The method is one of these, in upper case.
     pub methods: Vec<String>,
-    /// One of these tiers.
+    /// The client's tier is one of these.
     pub tiers: Vec<String>,
-    /// The tier that the rule is for (written beside `match`, not in it). It holds for clients of that tier; and for
-    /// those whose tier nobody stated, if `api_key` is given, since then the key tells the tier.
+    /// The tier that the rule is for (written beside `match`, not in it). It matches clients of that tier. If `api_key`
+    /// is given, it also matches clients whose tier is unknown, since then the key implies the tier.
     pub rule_tier: Option<String>,
-    /// In one of these networks.
+    /// The client's address is in one of these networks.
     pub ip: Vec<Cidr>,
-    /// Each of these attributes is there and matches one of its patterns.
+    /// Each of these attributes is present and matches one of its patterns.
     pub attributes: Vec<(String, Vec<Pattern>)>,
     /// The domain of the request's descriptor.
     pub domain: Option<Pattern>,
-    /// The entries of the request's descriptor: these, in this order, no more and no fewer. Each has this name and a
-    /// value that matches.
+    /// The entries of the request's descriptor: exactly these, in this order, each with this name and a value that
+    /// matches.
     pub descriptor: Vec<(String, Pattern)>,
 }
 
-/// Other limits for one client key, perhaps for a time.
+/// Other limits for one client key, optionally with an expiry time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OverrideSpec {
     /// The client's key.
     pub key: At<String>,
-    /// Its limits; none if it is unlimited.
+    /// Its limits; empty if it is unlimited.
     pub limits: Vec<Limit>,
-    /// From when on it no longer holds.
+    /// When it expires.
     pub valid_until: Option<Micros>,
 }
 
-/// What binds whom no rule binds.
+/// The fallback limits: used when no rule applies, and inherited by rules without limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FallbackSpec {
-    /// What is counted.
+    /// What requests are counted by.
     pub key: Vec<Dimension>,
-    /// What to do with a request that lacks something of `key`. If it is not said and the key is that of the client,
-    /// requests with neither a key nor an address share a count if no rule binds them; else they are skipped.
+    /// What to do with a request that lacks part of `key`. If `None` and `key` is `client`, requests with neither a key
+    /// nor an address share one count if no rule applies to them. If `None` and `key` is another, they are skipped.
     pub missing: Option<MissingKey>,
-    /// The limits; none if it is unlimited.
+    /// The limits; empty if it is unlimited.
     pub limits: Vec<Limit>,
-    /// Where it was written.
+    /// Its position.
     pub place: Position,
 }
 
-/// A bundle of limits by name.
+/// A named set of limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TierSpec {
     /// Its name.
     pub name: At<String>,
-    /// Whose keys these match belongs to it, unless the request or a client record says otherwise.
+    /// Clients whose key matches one of these belong to it, unless the request or a client record states another tier.
     pub keys: Vec<At<Pattern>>,
-    /// Its limits instead of the default's, if it has any.
+    /// Its limits, which replace those of the default; inherited if `None`.
     pub limits: Option<Vec<Limit>>,
 }
 
-/// What is known of one client.
+/// The tier and limits of one client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientSpec {
     /// Its key.
     pub key: At<String>,
     /// Its tier.
     pub tier: Option<At<String>>,
-    /// Its limits instead of its tier's, if it has any.
+    /// Its limits, which replace those of its tier; inherited if `None`.
     pub limits: Option<Vec<Limit>>,
-    /// From when on the record no longer holds.
+    /// When the record expires.
     pub valid_until: Option<Micros>,
 }
 
-/// Whom an entry of the allow or deny list means.
+/// An entry of the allow or deny list.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ListEntry {
     /// Clients whose key matches.
     Key(Pattern),
     /// Clients whose address is in the network.
-    Net(Cidr),
+    Network(Cidr),
 }

@@ -1,21 +1,21 @@
-//! Finding all templates that a path matches.
+//! Index of path templates.
 //!
-//! There are few different shapes among the templates that people write: how many segments, and which of them are wild.
-//! A path is tried in each shape that has as many segments: its wild segments are taken out, and what is left is looked
-//! up. What that costs grows with the shapes and not with the templates.
+//! The templates in rule files have few different shapes: the number of segments, and which of them are wildcards. For
+//! each shape with as many segments as the path, the path without its wildcard segments is looked up in a hash map. So
+//! the cost of a lookup grows with the number of shapes, not of templates.
 
 use crate::pattern::Segment;
 use crate::prefixes::{Positions, TextMap};
 
-/// Templates by their shape.
+/// Positions of rules by the shape and the literal segments of their templates.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TemplateIndex(Vec<(TemplateShape, TextMap<Positions>)>);
 
-/// How many segments there are and which are wild.
+/// The number of segments of a template, and which of them are wildcards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TemplateShape {
     wild: Box<[bool]>,
-    /// Whether any one or more segments may follow.
+    /// Whether one or more further segments must follow.
     has_rest: bool,
 }
 
@@ -27,7 +27,7 @@ impl TemplateIndex {
             TemplateShape { wild: fixed.iter().map(|segment| *segment == Segment::Any).collect(), has_rest };
         let mut text = String::new();
         for segment in fixed {
-            push(&mut text, if let Segment::Literal(literal) = segment { literal } else { "" });
+            push_segment(&mut text, if let Segment::Literal(literal) = segment { literal } else { "" });
         }
         let known = self.0.iter().position(|(known, _)| *known == shape);
         let at = known.unwrap_or_else(|| {
@@ -41,30 +41,27 @@ impl TemplateIndex {
         self.0.is_empty()
     }
 
-    /// Adds the templates that a path in canonical form matches.
+    /// Appends the rules whose template matches a path in canonical form to `found`. `text` is a scratch buffer.
     #[inline]
-    pub(crate) fn find(&self, path: &str, shaped: &mut String, found: &mut Vec<u32>) {
+    pub(crate) fn find(&self, path: &str, text: &mut String, found: &mut Vec<u32>) {
         let segments = &path[1..];
         let count =
             if segments.is_empty() { 0 } else { 1 + segments.bytes().filter(|byte| *byte == b'/').count() };
         for (shape, templates) in &self.0 {
-            let fits = match shape.has_rest {
-                true => count > shape.wild.len(),
-                false => count == shape.wild.len(),
-            };
+            let fits = if shape.has_rest { count > shape.wild.len() } else { count == shape.wild.len() };
             if fits {
-                shaped.clear();
+                text.clear();
                 for (segment, is_wild) in segments.split('/').zip(&shape.wild) {
-                    push(shaped, if *is_wild { "" } else { segment });
+                    push_segment(text, if *is_wild { "" } else { segment });
                 }
-                found.extend_from_slice(templates.get(shaped.as_str()).map_or(&[], Positions::as_slice));
+                found.extend_from_slice(templates.get(text.as_str()).map_or(&[], Positions::as_slice));
             }
         }
     }
 }
 
-/// No literal segment is empty, so that a wild one can stand as nothing.
-fn push(text: &mut String, segment: &str) {
+/// A wildcard is written as an empty segment, since no literal segment is empty.
+fn push_segment(text: &mut String, segment: &str) {
     text.push('/');
     text.push_str(segment);
 }

@@ -1,8 +1,8 @@
-//! YAML as a tree in which every value knows its place.
+//! Parses YAML into a tree in which every value knows its position.
 //!
-//! Nothing is interpreted yet: a scalar is its text, and two fields of one name are both there, so that whoever reads
-//! the tree can complain of all that is wrong at once. Aliases stand for copies of what they name, and `<<` brings the
-//! fields of another map. What a file can stand for is bounded, however its aliases multiply.
+//! The tree is not interpreted: a scalar is text, and duplicate fields are all kept, so that the reader of the tree can
+//! report all problems at once. Aliases are expanded to copies, and `<<` merges the fields of another map. The size of
+//! the expanded tree is bounded, however deeply aliases are nested.
 
 use crate::diagnostic::{Diagnostics, quoted};
 use crate::spec::Position;
@@ -10,41 +10,41 @@ use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Sp
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-/// The longest text that is read.
-const MOST_BYTES: usize = 16 << 20;
-/// How many values a file may stand for. The largest file of rules that is read has fewer.
-const MOST_VALUES: usize = 4_000_000;
-/// How deep values may be nested, aliases followed. Rules need six levels.
-const MOST_LEVELS: usize = 32;
+/// The maximum size of a file, in bytes.
+const MAX_BYTES: usize = 16 << 20;
+/// The maximum number of values after alias expansion. The largest valid rule file has fewer.
+const MAX_VALUES: usize = 4_000_000;
+/// The maximum nesting depth after alias expansion. Rules need six levels.
+const MAX_LEVELS: usize = 32;
 
-/// A value and where it was written.
+/// A YAML value and its position in the file.
 #[derive(Clone, Debug)]
 pub(crate) struct YamlNode<'t> {
     pub(crate) place: Position,
     pub(crate) value: YamlValue<'t>,
 }
 
-/// What a node is.
+/// The content of a [`YamlNode`].
 #[derive(Clone, Debug)]
 pub(crate) enum YamlValue<'t> {
-    /// A single value. Without quotes it may be a number, `true`, or nothing at all.
+    /// A single value. A plain one (without quotes) may be a number, a boolean, or null.
     Scalar { text: Cow<'t, str>, is_plain: bool },
-    /// A list.
+    /// A sequence.
     List(Vec<YamlNode<'t>>),
-    /// Names and values, in order; a name may be there twice.
+    /// Names and values, in file order; a name may appear twice.
     Map(Vec<(YamlNode<'t>, YamlNode<'t>)>),
-    /// Something that has been complained of already.
+    /// A value whose error has already been reported.
     Broken,
 }
 
 impl<'t> YamlNode<'t> {
-    /// Whether nothing was written.
+    /// Whether the value is empty or null.
     pub(crate) fn is_null(&self) -> bool {
         let YamlValue::Scalar { text, is_plain: true } = &self.value else { return false };
         matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
     }
 
-    /// Its text, if it is a single value.
+    /// The text of a single value. Returns `None` for null, lists and maps.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             YamlValue::Scalar { text, .. } if !self.is_null() => Some(text),
@@ -52,7 +52,7 @@ impl<'t> YamlNode<'t> {
         }
     }
 
-    /// Its text, if it is a single value without quotes.
+    /// The text of a single value without quotes. Returns `None` for any other value.
     pub(crate) fn plain(&self) -> Option<&str> {
         match &self.value {
             YamlValue::Scalar { is_plain: true, .. } => self.text(),
@@ -60,13 +60,13 @@ impl<'t> YamlNode<'t> {
         }
     }
 
-    /// What it is, in a word.
+    /// The kind of the value, for use in messages.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.value {
-            YamlValue::Scalar { .. } if self.is_null() => "nothing",
+            YamlValue::Scalar { .. } if self.is_null() => "an empty value",
             YamlValue::Scalar { .. } | YamlValue::Broken => "a single value",
             YamlValue::List(_) => "a list",
-            YamlValue::Map(_) => "fields",
+            YamlValue::Map(_) => "a map",
         }
     }
 
@@ -74,7 +74,7 @@ impl<'t> YamlNode<'t> {
         self.plain() == Some("<<")
     }
 
-    /// How many values it stands for, itself included.
+    /// The number of values in this subtree, including the node itself.
     fn size(&self) -> usize {
         match &self.value {
             YamlValue::Scalar { .. } | YamlValue::Broken => 1,
@@ -85,7 +85,7 @@ impl<'t> YamlNode<'t> {
         }
     }
 
-    /// How many levels it has.
+    /// The nesting depth of this subtree; 0 for a single value.
     fn height(&self) -> usize {
         match &self.value {
             YamlValue::Scalar { .. } | YamlValue::Broken => 0,
@@ -97,164 +97,167 @@ impl<'t> YamlNode<'t> {
     }
 }
 
-/// Reads a document into a tree: nothing if the file is empty, or if it can't be read and there is a complaint.
-pub(crate) fn parse<'t>(text: &'t str, complaints: &mut Diagnostics) -> Option<YamlNode<'t>> {
-    build(text, 1, complaints)?.pop()
+/// Parses a file that has at most one document. Returns `None` if the file is empty, or invalid, which is reported.
+pub(crate) fn parse<'t>(text: &'t str, diagnostics: &mut Diagnostics) -> Option<YamlNode<'t>> {
+    build(text, 1, diagnostics)?.pop()
 }
 
-/// Reads all documents of a file into trees: nothing if one can't be read and there is a complaint.
-pub(crate) fn parse_all<'t>(text: &'t str, complaints: &mut Diagnostics) -> Option<Vec<YamlNode<'t>>> {
-    build(text, usize::MAX, complaints)
+/// Parses all documents of a file. Returns `None` if one is invalid, which is reported.
+pub(crate) fn parse_all<'t>(text: &'t str, diagnostics: &mut Diagnostics) -> Option<Vec<YamlNode<'t>>> {
+    build(text, usize::MAX, diagnostics)
 }
 
 fn build<'t>(
     text: &'t str,
     most_documents: usize,
-    complaints: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> Option<Vec<YamlNode<'t>>> {
     let mut builder = YamlBuilder::default();
     match builder.build(text, most_documents) {
         Ok(()) => {
-            for (place, said) in builder.complaints {
-                complaints.error(place, said);
+            for (place, message) in builder.errors {
+                diagnostics.error(place, message);
             }
             Some(builder.roots)
         }
-        Err((place, said)) => {
-            complaints.error(place, said);
+        Err((place, message)) => {
+            diagnostics.error(place, message);
             None
         }
     }
 }
 
-/// What ends the reading, or is wrong in one place.
+/// A position and an error message. As the `Err` of a `Result`, it ends parsing.
 type YamlError = (Position, String);
 
+/// Builds trees from parser events.
 #[derive(Default)]
 struct YamlBuilder<'t> {
-    /// The lists and maps that are not at their end yet, outermost first.
+    /// The unclosed lists and maps, outermost first.
     open: Vec<OpenCollection<'t>>,
-    /// The documents that are at their end.
+    /// The roots of the complete documents.
     roots: Vec<YamlNode<'t>>,
-    /// What each anchor names, once it is at its end.
+    /// The value of each anchor, once it is complete.
     anchors: HashMap<usize, YamlNode<'t>>,
-    /// How many values there are.
+    /// The number of values so far, after alias expansion.
     values: usize,
-    complaints: Vec<YamlError>,
+    /// Errors that don't end parsing.
+    errors: Vec<YamlError>,
 }
 
-/// A list or map that is not at its end yet.
+/// An unclosed list or map.
 struct OpenCollection<'t> {
     place: Position,
     is_map: bool,
     anchor: usize,
-    /// Of a map, names and values by turns.
+    /// The items of a list; for a map, names and values alternate.
     items: Vec<YamlNode<'t>>,
 }
 
 impl<'t> YamlBuilder<'t> {
     fn build(&mut self, text: &'t str, most_documents: usize) -> Result<(), YamlError> {
-        if text.len() > MOST_BYTES {
-            let said = format!("a file has at most {} MiB: split it", MOST_BYTES >> 20);
-            return Err((Position::default(), said));
+        if text.len() > MAX_BYTES {
+            let message = format!("a file can have at most {} MiB: split it", MAX_BYTES >> 20);
+            return Err((Position::default(), message));
         }
         let options = options! {
             emit_comments: false,
             emit_unresolved_aliases: true,
-            flow_nesting_limit: MOST_LEVELS,
-            block_nesting_limit: MOST_LEVELS,
+            flow_nesting_limit: MAX_LEVELS,
+            block_nesting_limit: MAX_LEVELS,
         };
         let mut documents = 0;
         for event in Parser::new_from_str_with_options(text, options) {
-            let (event, span) = event.map_err(|error| explain(&error))?;
+            let (event, span) = event.map_err(|error| explain_scan_error(&error))?;
             if matches!(event, Event::DocumentStart(..)) {
                 documents += 1;
             }
             if documents > most_documents {
-                let said = "a file is one document: leave this --- out and write everything into one";
-                return Err((place(span.start), said.to_owned()));
+                let message = "a rule file is a single YAML document: leave this --- out and put everything in one \
+                               document";
+                return Err((place(span.start), message.to_owned()));
             }
-            self.take(event, span)?;
+            self.on_event(event, span)?;
         }
         Ok(())
     }
 
-    fn take(&mut self, event: Event<'t>, span: Span) -> Result<(), YamlError> {
+    fn on_event(&mut self, event: Event<'t>, span: Span) -> Result<(), YamlError> {
         let place = place(span.start);
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let is_text = self.complain_of_tag(tag.as_deref(), place);
+                let is_text = self.check_tag(tag.as_deref(), place);
                 let is_plain = style == ScalarStyle::Plain && !is_text;
                 self.add(YamlNode { place, value: YamlValue::Scalar { text, is_plain } }, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.complain_of_tag(tag.as_deref(), place);
-                self.enter(OpenCollection { place, is_map: false, anchor, items: Vec::new() })
+                self.check_tag(tag.as_deref(), place);
+                self.open_collection(OpenCollection { place, is_map: false, anchor, items: Vec::new() })
             }
             Event::MappingStart(_, anchor, tag) => {
-                self.complain_of_tag(tag.as_deref(), place);
-                self.enter(OpenCollection { place, is_map: true, anchor, items: Vec::new() })
+                self.check_tag(tag.as_deref(), place);
+                self.open_collection(OpenCollection { place, is_map: true, anchor, items: Vec::new() })
             }
-            Event::SequenceEnd | Event::MappingEnd => self.leave(),
-            Event::Alias(anchor) => self.copy(anchor, place),
+            Event::SequenceEnd | Event::MappingEnd => self.close_collection(),
+            Event::Alias(anchor) => self.expand_alias(anchor, place),
             Event::UnresolvedAlias(name) => {
-                let said = format!(
-                    "nothing before this is named &{name}; text that begins with * needs quotes: \
-                     write \"*{name}\""
+                let message = format!(
+                    "there is no anchor &{name} above; text that begins with * needs quotes: write \"*{name}\""
                 );
-                self.complaints.push((place, said));
+                self.errors.push((place, message));
                 self.add(YamlNode { place, value: YamlValue::Broken }, 0)
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether the tag says that a scalar is text. Of the others, those that only say what is plain to see may stand.
-    fn complain_of_tag(&mut self, tag: Option<&Tag>, place: Position) -> bool {
+    /// Checks a tag. Returns whether it makes a scalar text. Other core schema tags are redundant, and are ignored.
+    fn check_tag(&mut self, tag: Option<&Tag>, place: Position) -> bool {
         let Some(tag) = tag else { return false };
         if tag.is_custom() && tag.original() != "!" {
-            let said = format!("the tag {} means nothing here: leave it out", quoted(&tag.original()));
-            self.complaints.push((place, said));
+            let message = format!("the tag {} is not supported: leave it out", quoted(&tag.original()));
+            self.errors.push((place, message));
         }
         tag.is_yaml_core_schema_tag("str") || tag.is_custom()
     }
 
-    fn enter(&mut self, open: OpenCollection<'t>) -> Result<(), YamlError> {
-        if self.open.len() == MOST_LEVELS {
+    fn open_collection(&mut self, open: OpenCollection<'t>) -> Result<(), YamlError> {
+        if self.open.len() == MAX_LEVELS {
             return Err((open.place, too_deep()));
         }
         self.open.push(open);
         Ok(())
     }
 
-    fn leave(&mut self) -> Result<(), YamlError> {
+    fn close_collection(&mut self) -> Result<(), YamlError> {
         let Some(open) = self.open.pop() else { return Ok(()) };
-        let value = match open.is_map {
-            true => YamlValue::Map(self.merge(pair(open.items))),
-            false => YamlValue::List(open.items),
+        let value = if open.is_map {
+            YamlValue::Map(self.merge(pair(open.items)))
+        } else {
+            YamlValue::List(open.items)
         };
         self.add(YamlNode { place: open.place, value }, open.anchor)
     }
 
-    fn copy(&mut self, anchor: usize, place: Position) -> Result<(), YamlError> {
+    fn expand_alias(&mut self, anchor: usize, place: Position) -> Result<(), YamlError> {
         let Some(named) = self.anchors.get(&anchor) else {
-            let said = "an alias can't stand inside of what it names: write out what is meant";
-            self.complaints.push((place, said.to_owned()));
+            let message = "an alias can't refer to a value that contains it: write the value out";
+            self.errors.push((place, message.to_owned()));
             return self.add(YamlNode { place, value: YamlValue::Broken }, 0);
         };
-        if self.open.len() + named.height() > MOST_LEVELS {
+        if self.open.len() + named.height() > MAX_LEVELS {
             return Err((place, too_deep()));
         }
         let size = named.size();
-        self.spend(size, place)?;
+        self.count_values(size, place)?;
         let copy = self.anchors[&anchor].clone();
         self.add(copy, 0)
     }
 
     fn add(&mut self, node: YamlNode<'t>, anchor: usize) -> Result<(), YamlError> {
-        self.spend(1, node.place)?;
+        self.count_values(1, node.place)?;
         if anchor != 0 {
-            self.spend(node.size(), node.place)?;
+            self.count_values(node.size(), node.place)?;
             self.anchors.insert(anchor, node.clone());
         }
         match self.open.last_mut() {
@@ -264,21 +267,20 @@ impl<'t> YamlBuilder<'t> {
         Ok(())
     }
 
-    fn spend(&mut self, values: usize, place: Position) -> Result<(), YamlError> {
+    fn count_values(&mut self, values: usize, place: Position) -> Result<(), YamlError> {
         self.values += values;
-        match self.values <= MOST_VALUES {
-            true => Ok(()),
-            false => {
-                let said = format!(
-                    "the file stands for more than {MOST_VALUES} values, those that aliases repeat included: \
-                     split it, or write fewer aliases of aliases"
-                );
-                Err((place, said))
-            }
+        if self.values <= MAX_VALUES {
+            Ok(())
+        } else {
+            let message = format!(
+                "the file expands to more than {MAX_VALUES} values, including those repeated by aliases: split it, or \
+                 nest fewer aliases"
+            );
+            Err((place, message))
         }
     }
 
-    /// Puts in place of `<<` the fields of what it names that the map does not have itself.
+    /// Replaces `<<` by the fields of the maps that it refers to. Fields of the map itself take precedence.
     fn merge(&mut self, pairs: Vec<(YamlNode<'t>, YamlNode<'t>)>) -> Vec<(YamlNode<'t>, YamlNode<'t>)> {
         if !pairs.iter().any(|(name, _)| name.is_merge()) {
             return pairs;
@@ -294,9 +296,9 @@ impl<'t> YamlBuilder<'t> {
             for source in sources {
                 let YamlValue::Map(pairs) = source.value else {
                     if !matches!(source.value, YamlValue::Broken) {
-                        let said = "<< takes the fields of another map: write <<: *name, where name: &name \
-                                    {…} stands above";
-                        self.complaints.push((source.place, said.to_owned()));
+                        let message = "<< merges the fields of another map: write <<: *name, with name: &name {…} \
+                                       above";
+                        self.errors.push((source.place, message.to_owned()));
                     }
                     continue;
                 };
@@ -326,66 +328,63 @@ fn place(marker: Marker) -> Position {
 }
 
 fn too_deep() -> String {
-    format!("values are nested more than {MOST_LEVELS} levels deep: rules need six")
+    format!("values are nested more than {MAX_LEVELS} levels deep: rules need only six")
 }
 
-/// What keeps a file from being YAML, and what to write instead.
-fn explain(error: &ScanError) -> YamlError {
-    let said = match error.kind() {
+/// Explains a syntax error, and what to write instead.
+fn explain_scan_error(error: &ScanError) -> YamlError {
+    let message = match error.kind() {
         ErrorKind::MappingValueNotAllowed | ErrorKind::InvalidColonPlacement => {
-            "a field can't begin here: indent it like the fields beside it, and put text that has a colon \
-             and a space in quotes"
+            "a field can't begin here: indent it like the fields beside it, and quote text that contains a colon \
+             and a space"
         }
         ErrorKind::ExpectedBlockMappingKey
         | ErrorKind::InvalidIndentation
         | ErrorKind::ExpectedBlockSequenceEntry
         | ErrorKind::BlockSequenceEntryNotAllowed => {
-            "this does not line up with what is above it: indent a field like those beside it, and begin \
-             each entry of a list \
-             with - under the one before"
+            "the indentation does not match the lines above: indent a field like those beside it, and align the - of \
+             each list entry"
         }
         ErrorKind::TabNotAllowed
         | ErrorKind::TabInBlockIndentation
         | ErrorKind::TabInIndentation
         | ErrorKind::TabInPlainScalar
-        | ErrorKind::TabAtBlockScalarStart => "YAML is not indented with tabs: use spaces",
+        | ErrorKind::TabAtBlockScalarStart => "YAML can't be indented with tabs: use spaces",
         ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey => {
-            "this is no field: write a name, a colon and a space before its value, like limit: 100/min"
+            "this is not a field: write a name, a colon and a space before the value, like limit: 100/min"
         }
         ErrorKind::UnclosedQuotedScalar => "a quote is opened here and never closed: close it",
         ErrorKind::InvalidQuotedScalarIndent => {
             "a quote that was opened above is still open here: close it where the text ends"
         }
         ErrorKind::InvalidTrailingSingleQuotedScalar | ErrorKind::InvalidTrailingDoubleQuotedScalar => {
-            "there is more behind the closing quote: put all of the value between the quotes"
+            "there is more text after the closing quote: put the whole value between the quotes"
         }
         ErrorKind::UnknownQuotedScalarEscape => {
-            "there is no such escape in double quotes: write \\\\ for a backslash, or use single quotes"
+            "unknown escape in double quotes: write \\\\ for a backslash, or use single quotes"
         }
         ErrorKind::ExpectedFlowMappingSeparator | ErrorKind::UnexpectedEofFlowMapping => {
-            "the braces are not in order: write {name: value, name: value}, with a comma between fields and \
-             } at the end"
+            "the braces are malformed: write {name: value, name: value}, with a comma between fields and } at the end"
         }
         ErrorKind::ExpectedFlowSequenceSeparator | ErrorKind::UnexpectedEofFlowSequence => {
-            "the brackets are not in order: write [one, another], with a comma between entries and ] at the \
-             end"
+            "the brackets are malformed: write [one, another], with a comma between entries and ] at the end"
         }
         ErrorKind::UnclosedFlowCollection { open } => {
             let close = if *open == '[' { ']' } else { '}' };
             return (place(*error.marker()), format!("{open} is opened here and never closed: add {close}"));
         }
         ErrorKind::MissingAnchorOrAliasName => {
-            "* and & have a meaning of their own where a value begins: put the value in quotes, like \"*\""
+            "* and & have a special meaning at the start of a value: put the value in quotes, like \"*\""
         }
         ErrorKind::UnexpectedCharacter { character } => {
-            let said = format!("a value can't begin with {character:?}: put it in quotes");
-            return (place(*error.marker()), said);
+            let message = format!("a value can't begin with {character:?}: put it in quotes");
+            return (place(*error.marker()), message);
         }
         ErrorKind::RecursionLimitExceeded => return (place(*error.marker()), too_deep()),
         kind => {
-            let said = format!("this is not YAML: {kind}");
-            return (place(*error.marker()), said);
+            let message = format!("invalid YAML: {kind}");
+            return (place(*error.marker()), message);
         }
     };
-    (place(*error.marker()), said.to_owned())
+    (place(*error.marker()), message.to_owned())
 }

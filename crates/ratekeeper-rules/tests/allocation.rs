@@ -1,12 +1,12 @@
-//! Once warm, resolving a request allocates nothing, whatever it brings.
-#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+//! Resolving a request does not allocate once the plan is warm.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use ratekeeper_core::Micros;
 use ratekeeper_rules::{CheckRequest, Descriptor, DrawPlan, RuleSet, Verb, read};
 use std::fmt::Write as _;
 
 #[test]
-fn a_descriptor_is_found_among_ten_thousand_and_counted_without_allocating() {
+fn resolving_a_descriptor_among_ten_thousand_rules_does_not_allocate() {
     let mut text = "rules:\n".to_owned();
     for index in 0..10_000 {
         writeln!(
@@ -16,9 +16,9 @@ fn a_descriptor_is_found_among_ten_thousand_and_counted_without_allocating() {
         .unwrap();
     }
     text.push_str("  - {id: rest, match: {descriptor: [user: u*, path: /api/*]}, limit: 1/s}\n");
-    let review = read(&text, Micros::EPOCH);
-    assert!(review.complaints.is_empty(), "{}", review.report("rules.yaml", &text));
-    let rules = RuleSet::compile(&review.spec.unwrap()).unwrap();
+    let parsed = read(&text, Micros::EPOCH);
+    assert!(parsed.diagnostics.is_empty(), "{}", parsed.report("rules.yaml", &text));
+    let rules = RuleSet::compile(&parsed.spec.unwrap()).unwrap();
     let mut plan = DrawPlan::new();
     let mut resolve = |user: &str, path: &str| {
         let entries = [("user", user), ("path", path)];
@@ -30,7 +30,7 @@ fn a_descriptor_is_found_among_ten_thousand_and_counted_without_allocating() {
             &CheckRequest { descriptor, attributes: &entries, ..CheckRequest::new("") },
             || Micros::EPOCH,
         );
-        plan.bound(plan.cases()[0]).1.first().map(|bound| bound.rule)
+        plan.draws_of(plan.resolutions()[0]).1.first().map(|source| source.rule)
     };
     assert_eq!(resolve("u9999", "/a;b=%"), Some(9_999));
     let mut found = None;

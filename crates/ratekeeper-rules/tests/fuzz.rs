@@ -1,19 +1,19 @@
-//! Whatever the reader is fed, it answers: a spec or complaints, and the complaints can be shown. Whatever path is made
-//! canonical, one form comes of it, however it was spelled.
+//! Fuzz tests. The reader returns a spec or errors for any input, and the errors can be displayed. All spellings of a
+//! path normalise to one form.
 
 use ratekeeper_core::Micros;
 use ratekeeper_rules::{
     ImportSource, PathStyle, Severity, diff, import, normalise, read, report, report_json, validate,
 };
 
-const GOOD: [&str; 3] = [
+const VALID_FILES: [&str; 3] = [
     include_str!("good/everything.yaml"),
     include_str!("good/design.yaml"),
     include_str!("good/aliases.yaml"),
 ];
 
-/// Pieces that YAML, rules and mistakes in them are made of.
-const PIECES: [&str; 43] = [
+/// Fragments of YAML, rules and common errors.
+const RULE_FRAGMENTS: [&str; 43] = [
     "rules",
     ": ",
     "\n",
@@ -59,54 +59,54 @@ const PIECES: [&str; 43] = [
     "é",
 ];
 
-fn try_to_read(text: &str) {
-    let review = read(text, Micros::new(1_767_225_600_000_000));
-    report("rules.yaml", text, &review.complaints);
-    report_json("rules.yaml", text, &review.complaints);
-    match &review.spec {
+fn check_read(text: &str) {
+    let parsed = read(text, Micros::new(1_767_225_600_000_000));
+    report("rules.yaml", text, &parsed.diagnostics);
+    report_json("rules.yaml", text, &parsed.diagnostics);
+    match &parsed.spec {
         Some(spec) => {
-            assert_eq!(review.errors(), 0);
+            assert_eq!(parsed.errors(), 0);
             assert_eq!(diff(spec, spec), [""; 0], "{text}");
             let again = validate(spec);
-            assert!(
-                again.iter().all(|complaint| complaint.severity == Severity::Warning),
-                "{text}: {again:#?}"
-            );
+            assert!(again.iter().all(|found| found.severity == Severity::Warning), "{text}: {again:#?}");
         }
-        None => assert!(review.errors() > 0, "{text}"),
+        None => assert!(parsed.errors() > 0, "{text}"),
     }
 }
 
 #[test]
-fn any_bytes() {
+fn rule_files_of_any_bytes() {
     bolero::check!()
         .with_type::<Vec<u8>>()
-        .for_each(|bytes: &Vec<u8>| try_to_read(&String::from_utf8_lossy(bytes)));
+        .for_each(|bytes: &Vec<u8>| check_read(&String::from_utf8_lossy(bytes)));
 }
 
 #[test]
-fn files_that_nearly_read() {
+fn rule_files_of_fragments() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|choices: &Vec<u8>| {
-        let text: String = choices.iter().map(|choice| PIECES[usize::from(*choice) % PIECES.len()]).collect();
-        try_to_read(&text);
+        let text: String = choices
+            .iter()
+            .map(|choice| RULE_FRAGMENTS[usize::from(*choice) % RULE_FRAGMENTS.len()])
+            .collect();
+        check_read(&text);
     });
 }
 
 #[test]
-fn good_files_with_something_changed() {
+fn valid_files_with_random_edits() {
     bolero::check!().with_type::<(u8, Vec<(u16, u8, u8)>)>().for_each(|(file, changes)| {
-        let mut text = GOOD[usize::from(*file) % GOOD.len()].as_bytes().to_vec();
+        let mut text = VALID_FILES[usize::from(*file) % VALID_FILES.len()].as_bytes().to_vec();
         for (at, length, piece) in changes.iter().take(8) {
             let start = usize::from(*at) % (text.len() + 1);
             let end = (start + usize::from(*length) % 16).min(text.len());
-            text.splice(start..end, PIECES[usize::from(*piece) % PIECES.len()].bytes());
+            text.splice(start..end, RULE_FRAGMENTS[usize::from(*piece) % RULE_FRAGMENTS.len()].bytes());
         }
-        try_to_read(&String::from_utf8_lossy(&text));
+        check_read(&String::from_utf8_lossy(&text));
     });
 }
 
-/// Pieces that files of other limiters and mistakes in them are made of.
-const FOREIGN: [&str; 32] = [
+/// Fragments of other limiters' files and common errors.
+const IMPORT_FRAGMENTS: [&str; 32] = [
     "domain: edge\n",
     "descriptors:\n",
     "  - key: a\n",
@@ -141,33 +141,33 @@ const FOREIGN: [&str; 32] = [
     "'",
 ];
 
-fn try_to_import(text: &str) {
+fn check_import(text: &str) {
     for source in [ImportSource::Envoy, ImportSource::Limitador] {
         let import = import(source, &[("f.yaml", text)]);
-        report("f.yaml", text, &import.complaints[0]);
+        report("f.yaml", text, &import.diagnostics[0]);
         let Some(rules) = import.text else { continue };
-        let review = read(&rules, Micros::EPOCH);
-        assert!(review.spec.is_some(), "{text}\n{rules}\n{}", review.report("rules.yaml", &rules));
+        let parsed = read(&rules, Micros::EPOCH);
+        assert!(parsed.spec.is_some(), "{text}\n{rules}\n{}", parsed.report("rules.yaml", &rules));
     }
 }
 
 #[test]
-fn files_of_other_limiters() {
+fn import_of_fragments() {
     bolero::check!().with_type::<Vec<u8>>().for_each(|choices: &Vec<u8>| {
-        let piece = |choice: &u8| FOREIGN[usize::from(*choice) % FOREIGN.len()];
-        try_to_import(&choices.iter().map(piece).collect::<String>());
+        let piece = |choice: &u8| IMPORT_FRAGMENTS[usize::from(*choice) % IMPORT_FRAGMENTS.len()];
+        check_import(&choices.iter().map(piece).collect::<String>());
     });
 }
 
 #[test]
-fn files_of_other_limiters_of_any_bytes() {
+fn import_of_any_bytes() {
     bolero::check!()
         .with_type::<Vec<u8>>()
-        .for_each(|bytes: &Vec<u8>| try_to_import(&String::from_utf8_lossy(bytes)));
+        .for_each(|bytes: &Vec<u8>| check_import(&String::from_utf8_lossy(bytes)));
 }
 
-/// Pieces that paths and tricks with them are made of.
-const STEPS: [&str; 40] = [
+/// Fragments of paths, with tricks to evade limits.
+const PATH_FRAGMENTS: [&str; 40] = [
     "/", "//", ".", "..", "/./", "/../", "%2e", "%2E%2e", "%2f", "%2F", "%", "%%", "%2", "%25", "%252f",
     "%00", "%0a", "%3f", "%23", "%c3%a9", "%C3", "%a9", "%c0%af", "%e2%82", "?", "#", "a", "A", "%41", "%61",
     "b;x=1", "\\", " ", "\0", "\n", "é", "..;/", "%3b", "http://", "://",
@@ -181,18 +181,18 @@ fn styles() -> impl Iterator<Item = PathStyle> {
     })
 }
 
-/// Makes a path canonical, holds the form to every promise, and spells it in other ways that must come to the same.
-fn try_to_normalise(path: &str, seed: u8) {
+/// Normalises a path, checks every guarantee of the form, and checks that other spellings give the same form.
+fn check_normalise(path: &str, seed: u8) {
     for style in styles() {
         let form = normalise(path, style).into_owned();
-        let told = || format!("{path:?} as {form:?}, {style:?}");
-        assert_eq!(normalise(&form, style), form, "not its own form: {}", told());
-        assert!(form.starts_with('/') && (form == "/" || !form.ends_with('/')), "{}", told());
-        assert!(!form.contains("//") && !form.contains(['?', '#']), "{}", told());
-        assert!(!form.chars().any(|c| c.is_ascii_control()), "{}", told());
-        assert!(form.split('/').all(|segment| segment != "." && segment != ".."), "{}", told());
+        let context = || format!("{path:?} as {form:?}, {style:?}");
+        assert_eq!(normalise(&form, style), form, "not idempotent: {}", context());
+        assert!(form.starts_with('/') && (form == "/" || !form.ends_with('/')), "{}", context());
+        assert!(!form.contains("//") && !form.contains(['?', '#']), "{}", context());
+        assert!(!form.chars().any(|c| c.is_ascii_control()), "{}", context());
+        assert!(form.split('/').all(|segment| segment != "." && segment != ".."), "{}", context());
         for (at, _) in form.match_indices('%') {
-            assert!(stays_escaped(&form[at..], style), "{}", told());
+            assert!(stays_escaped(&form[at..], style), "{}", context());
         }
         for spelling in spellings(&form, seed) {
             assert_eq!(normalise(&spelling, style), form, "{spelling:?}, {style:?}");
@@ -200,8 +200,8 @@ fn try_to_normalise(path: &str, seed: u8) {
     }
 }
 
-/// Whether what begins with this escape had to stay escaped: in capitals, and for something that means something else
-/// when it is undone. Bytes that are no text are not looked at any further.
+/// Whether the escape at the start of the text had to stay: in upper case, and for a character that has another meaning
+/// when decoded. Bytes that may be invalid UTF-8 are not checked further.
 fn stays_escaped(text: &str, style: PathStyle) -> bool {
     let Some(digits) = text.get(1..3) else { return false };
     let Ok(byte) = u8::from_str_radix(digits, 16) else { return false };
@@ -209,13 +209,13 @@ fn stays_escaped(text: &str, style: PathStyle) -> bool {
     digits == digits.to_ascii_uppercase() && (is_special || byte == b'/' && style.keep_escaped_slashes)
 }
 
-/// Other ways to write a canonical path.
+/// Other spellings of a canonical path.
 fn spellings(form: &str, seed: u8) -> Vec<String> {
     let escaped: String = form
         .char_indices()
         .map(|(at, c)| match c {
             '/' | '%' => c.to_string(),
-            // Within an escape nothing more is escaped.
+            // The digits of an escape are not escaped again.
             _ if form[..at].bytes().rev().take(2).any(|byte| byte == b'%') => c.to_string(),
             _ if (at as u64).wrapping_mul(u64::from(seed) | 1).is_multiple_of(3) => c.to_string(),
             _ => c.to_string().bytes().map(|byte| format!("%{byte:02x}")).collect(),
@@ -238,14 +238,17 @@ fn spellings(form: &str, seed: u8) -> Vec<String> {
 #[test]
 fn paths_of_any_bytes() {
     bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(seed, bytes): &(u8, Vec<u8>)| {
-        try_to_normalise(&String::from_utf8_lossy(bytes), *seed);
+        check_normalise(&String::from_utf8_lossy(bytes), *seed);
     });
 }
 
 #[test]
-fn paths_of_tricks() {
+fn paths_of_fragments() {
     bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(seed, choices): &(u8, Vec<u8>)| {
-        let path: String = choices.iter().map(|choice| STEPS[usize::from(*choice) % STEPS.len()]).collect();
-        try_to_normalise(&path, *seed);
+        let path: String = choices
+            .iter()
+            .map(|choice| PATH_FRAGMENTS[usize::from(*choice) % PATH_FRAGMENTS.len()])
+            .collect();
+        check_normalise(&path, *seed);
     });
 }

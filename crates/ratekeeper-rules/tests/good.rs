@@ -1,4 +1,4 @@
-//! What is written means what it says.
+//! Valid rule files are read to the expected specs.
 
 use ratekeeper_core::{Algorithm, Align, Limit, LogSize, Micros};
 use ratekeeper_rules::spec::{Consistency, FailureMode, FileSpec, ListEntry, Mode, RuleSpec};
@@ -8,14 +8,14 @@ use std::num::NonZeroU16;
 use std::path::Path;
 
 fn spec(text: &str) -> FileSpec {
-    let review = read(text, Micros::EPOCH);
-    let report = review.report("rules.yaml", text);
-    review.spec.unwrap_or_else(|| panic!("{report}"))
+    let parsed = read(text, Micros::EPOCH);
+    let report = parsed.report("rules.yaml", text);
+    parsed.spec.unwrap_or_else(|| panic!("{report}"))
 }
 
 fn file(name: &str) -> FileSpec {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/good").join(name);
-    spec(&fs::read_to_string(path).expect("the file is there"))
+    spec(&fs::read_to_string(path).expect("the file can be read"))
 }
 
 fn shown(limits: &[Limit]) -> Vec<String> {
@@ -26,7 +26,7 @@ fn limits_of(rule: &RuleSpec) -> Vec<String> {
     shown(rule.limits.as_deref().unwrap_or_default())
 }
 
-/// The limits that fields of a rule stand for.
+/// Checks the limits of a rule with these fields.
 #[track_caller]
 fn check(fields: &str, expected: &[&str]) {
     let spec = spec(&format!("rules: [{{id: r, {fields}}}]"));
@@ -34,7 +34,7 @@ fn check(fields: &str, expected: &[&str]) {
 }
 
 #[test]
-fn the_file_of_the_design_loads_as_it_stands() {
+fn the_file_of_the_design_document_is_valid() {
     let spec = file("design.yaml");
     let [first, second] = &spec.rules[..] else { panic!("there are two rules") };
     assert_eq!((&*first.id.value, first.version), ("rule_001", Some(42)));
@@ -75,7 +75,7 @@ fn numbers_are_read_exactly() {
 }
 
 #[test]
-fn an_override_leaves_out_what_the_rule_says() {
+fn an_override_inherits_the_fields_of_its_rule() {
     let overridden = |rule: &str, client: &str| {
         let spec = spec(&format!("rules: [{{id: r, {rule}, override: {{c: {client}}}}}]"));
         shown(&spec.rules[0].overrides[0].limits).join(", ")
@@ -91,14 +91,17 @@ fn an_override_leaves_out_what_the_rule_says() {
     assert_eq!(overridden(window, "{limit: 50}"), "fixed_window 50/day");
     assert_eq!(overridden(window, "{limit: 50, algorithm: token_bucket, window: 60}"), "token_bucket 50/min");
     let spec = spec(&format!("rules: [{{id: r, {window}, override: {{c: 50/day}}}}]"));
-    assert_eq!(spec.rules[0].overrides[0].limits[0].law(), spec.rules[0].limits.as_ref().unwrap()[0].law());
+    assert_eq!(
+        spec.rules[0].overrides[0].limits[0].algorithm(),
+        spec.rules[0].limits.as_ref().unwrap()[0].algorithm()
+    );
 }
 
 #[test]
-fn everything_there_is_means_something() {
+fn every_field_is_read() {
     let spec = file("everything.yaml");
     let rule = |id: &str| spec.rules.iter().find(|rule| rule.id.value == id).unwrap();
-    let law = |id: &str| rule(id).limits.as_ref().unwrap()[0].law();
+    let algorithm = |id: &str| rule(id).limits.as_ref().unwrap()[0].algorithm();
     let orders = rule("rules/orders:v1");
     assert_eq!(orders.when.methods, ["GET", "POST"]);
     assert_eq!(orders.when.tiers, ["pro", "enterprise"]);
@@ -107,16 +110,16 @@ fn everything_there_is_means_something() {
     assert_eq!(orders.key, [Dimension::ApiKey, Dimension::Endpoint]);
     assert_eq!(orders.overrides[2].valid_until, Some(Micros::new(4_073_500_800_000_000)));
     assert_eq!(orders.overrides[3].valid_until, Some(Micros::new(4_073_540_400_000_000)));
-    assert_eq!(orders.overrides[4].limits[0].law().name(), "fixed_window");
+    assert_eq!(orders.overrides[4].limits[0].algorithm().name(), "fixed_window");
     assert_eq!(orders.consistency, Some(Consistency::Leased));
     assert_eq!(orders.on_store_failure, Some(FailureMode::Closed));
     assert_eq!(orders.store_timeout_ms.map(NonZeroU16::get), Some(20));
     assert!(
-        matches!(law("daily"), Algorithm::FixedWindow(Align::Wall(zone)) if zone.name() == "Europe/Berlin")
+        matches!(algorithm("daily"), Algorithm::FixedWindow(Align::WallClock(zone)) if zone.name() == "Europe/Berlin")
     );
     assert_eq!(shown(&rule("daily").overrides[0].limits), ["fixed_window 5000/day"]);
-    assert_eq!(law("from-the-first"), Algorithm::FixedWindow(Align::FirstHit));
-    assert_eq!(law("logins"), Algorithm::SlidingWindowLog(LogSize::Large));
+    assert_eq!(algorithm("from-the-first"), Algorithm::FixedWindow(Align::FirstHit));
+    assert_eq!(algorithm("logins"), Algorithm::SlidingWindowLog(LogSize::Large));
     assert_eq!(rule("logins").when.methods, ["POST"]);
     assert_eq!(rule("inherits").limits, None);
     let entry = |name: &str, value: &str| (name.to_owned(), Pattern::new(value));
@@ -150,13 +153,14 @@ fn everything_there_is_means_something() {
     assert_eq!(spec.clients[0].tier.as_ref().unwrap().value, "enterprise");
     assert_eq!((spec.allow.len(), spec.deny.len()), (3, 2));
     assert!(
-        matches!(spec.allow[1].value, ListEntry::Net(_)) && matches!(spec.allow[2].value, ListEntry::Key(_))
+        matches!(spec.allow[1].value, ListEntry::Network(_))
+            && matches!(spec.allow[2].value, ListEntry::Key(_))
     );
     assert_eq!(spec.ipv6_prefix, Some(56));
 }
 
 #[test]
-fn aliases_and_merged_fields_stand_for_what_they_name() {
+fn aliases_and_merge_keys_are_resolved() {
     let spec = file("aliases.yaml");
     assert_eq!(limits_of(&spec.rules[0]), ["sliding_window_counter 100/min"]);
     assert_eq!(limits_of(&spec.rules[1]), ["token_bucket 100/min"]);
@@ -179,31 +183,31 @@ fn a_key_is_a_set() {
 }
 
 #[test]
-fn as_many_mistakes_as_there_are_stay_bounded() {
+fn errors_and_sizes_are_bounded() {
     let many = format!("rules:\n{}", "  - {limt: 1}\n".repeat(20_000));
-    let review = read(&many, Micros::EPOCH);
-    assert_eq!(review.complaints.len(), 1_001);
-    assert!(review.complaints[1_000].said.contains("more complaints are not shown"));
+    let parsed = read(&many, Micros::EPOCH);
+    assert_eq!(parsed.diagnostics.len(), 1_001);
+    assert!(parsed.diagnostics[1_000].message.contains("more problems are not shown"));
     let large = format!("rules: []\n#{}", "x".repeat(16 << 20));
-    assert!(read(&large, Micros::EPOCH).complaints[0].said.contains("at most 16 MiB"));
+    assert!(read(&large, Micros::EPOCH).diagnostics[0].message.contains("at most 16 MiB"));
     let rules = format!("rules:\n{}", "  - {id: r}\n".repeat(100_001));
-    let review = read(&rules, Micros::EPOCH);
-    assert_eq!(review.complaints.len(), 1);
-    assert!(review.complaints[0].said.contains("at most 100000 rules"));
+    let parsed = read(&rules, Micros::EPOCH);
+    assert_eq!(parsed.diagnostics.len(), 1);
+    assert!(parsed.diagnostics[0].message.contains("at most 100000 rules"));
     let chain: String = (1..10_000).map(|n| format!("x-{n}: &a{n} [*a{}]\n", n - 1)).collect();
-    let review = read(&format!("x-0: &a0 1\n{chain}"), Micros::EPOCH);
-    assert!(review.complaints[0].said.contains("levels deep"), "{:?}", review.complaints);
+    let parsed = read(&format!("x-0: &a0 1\n{chain}"), Micros::EPOCH);
+    assert!(parsed.diagnostics[0].message.contains("levels deep"), "{:?}", parsed.diagnostics);
 }
 
 #[test]
-fn places_are_counted_in_characters_however_lines_end() {
+fn columns_count_characters_with_any_line_ending() {
     for (text, place) in [
         ("rules:\r\n  - id: a\r\n    limt: 1\r\n", (3, 5)),
         ("rules:\n  - {description: 日本, limt: 1}\n", (2, 23)),
         ("\u{feff}limt: 1\n", (1, 1)),
     ] {
-        let review = read(text, Micros::EPOCH);
-        let found = review.complaints.iter().find(|complaint| complaint.said.contains("limt")).unwrap();
+        let parsed = read(text, Micros::EPOCH);
+        let found = parsed.diagnostics.iter().find(|diagnostic| diagnostic.message.contains("limt")).unwrap();
         assert_eq!((found.place.line, found.place.column), place, "{text:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! Rules of other limiters become rules of ours that say the same, and what they can't say is told.
+//! Snapshot tests of importing the rules of other limiters.
 //!
-//! Beside each file in `import/` stand the rules that come of it and what is said of it. Whoever changes either runs
-//! this with `RATEKEEPER_BLESS=1`, which writes them anew, and reads them as somebody would who wrote the file.
-#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+//! Beside each file in `import/` are the expected rules (`.rules.yaml`) and diagnostics (`.txt`). To update them, run
+//! with `RATEKEEPER_BLESS=1`, then review the diff as the author of the file would read it.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use ratekeeper_core::Micros;
 use ratekeeper_rules::{ImportOutcome, ImportSource, Severity, import, read, report};
@@ -31,85 +31,85 @@ fn check(source: ImportSource, folder: &str) {
         let name = path.file_name().unwrap().to_str().unwrap();
         let import = import(source, &[(name, &text)]);
         let rules = import.text.unwrap_or_default();
-        let said = format!("{:?}\n{}", import.outcome, report(name, &text, &import.complaints[0]));
-        for (ending, found) in [("rules.yaml", rules.as_str()), ("txt", said.as_str())] {
-            let beside = path.with_extension(ending);
+        let diagnostics = format!("{:?}\n{}", import.outcome, report(name, &text, &import.diagnostics[0]));
+        for (extension, found) in [("rules.yaml", rules.as_str()), ("txt", diagnostics.as_str())] {
+            let beside = path.with_extension(extension);
             if bless {
                 fs::write(&beside, found).unwrap();
             } else {
                 assert_eq!(fs::read_to_string(&beside).unwrap_or_default(), found, "{}", beside.display());
             }
         }
-        let review = read(&rules, Micros::EPOCH);
-        let is_fine = review.complaints.iter().all(|complaint| complaint.severity == Severity::Warning);
-        assert!(is_fine, "{}", review.report(name, &rules));
+        let parsed = read(&rules, Micros::EPOCH);
+        let is_valid = parsed.diagnostics.iter().all(|diagnostic| diagnostic.severity == Severity::Warning);
+        assert!(is_valid, "{}", parsed.report(name, &rules));
     }
 }
 
 #[test]
-fn envoys_files_become_what_is_written_beside_them() {
+fn envoy_imports_match_their_snapshots() {
     check(ImportSource::Envoy, "envoy");
 }
 
 #[test]
-fn limitadors_files_become_what_is_written_beside_them() {
+fn limitador_imports_match_their_snapshots() {
     check(ImportSource::Limitador, "limitador");
 }
 
 #[test]
-fn what_cannot_be_read_at_all_is_told_and_hides_no_other_file() {
+fn an_unreadable_file_is_reported_and_others_are_imported() {
     let good = "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: second, requests_per_unit: 5}}]";
-    let told = |source, text: &str| {
+    let first_line = |source, text: &str| {
         let import = import(
             source,
             &[("f.yaml", text), ("good.yaml", if source == ImportSource::Envoy { good } else { "[]" })],
         );
-        assert_eq!((import.outcome, import.text.is_some()), (ImportOutcome::Unread, true), "{text}");
-        assert!(import.complaints[1].is_empty(), "{text}");
-        report("f.yaml", text, &import.complaints[0]).lines().next().unwrap().to_owned()
+        assert_eq!((import.outcome, import.text.is_some()), (ImportOutcome::Unreadable, true), "{text}");
+        assert!(import.diagnostics[1].is_empty(), "{text}");
+        report("f.yaml", text, &import.diagnostics[0]).lines().next().unwrap().to_owned()
     };
-    for (text, said) in [
-        ("", "f.yaml: error: the file says nothing: there is no domain in it"),
+    for (text, expected) in [
+        ("", "f.yaml: error: the file is empty: it has no domain"),
         ("descriptors: []", "f.yaml:1:1: error: the domain is missing: add it, like domain: edge"),
         (
             "[]",
-            "f.yaml:1:1: error: this is no configuration of envoyproxy/ratelimit, which begins with domain:",
+            "f.yaml:1:1: error: this is not a configuration of envoyproxy/ratelimit, which begins with domain:",
         ),
         (
             "apiVersion: v1\nkind: ConfigMap",
-            "f.yaml:1:1: error: this is a resource of Kubernetes: import the",
+            "f.yaml:1:1: error: this is a Kubernetes resource: import the configuration",
         ),
         ("domain: [", "f.yaml:1:9: error: [ is opened here and never closed: add ]"),
     ] {
-        let found = told(ImportSource::Envoy, text);
-        assert!(found.starts_with(said), "{found}");
+        let found = first_line(ImportSource::Envoy, text);
+        assert!(found.starts_with(expected), "{found}");
     }
-    for (text, said) in [
-        ("", "f.yaml: error: the file says nothing: there are no limits in it"),
+    for (text, expected) in [
+        ("", "f.yaml: error: the file is empty: it has no limits"),
+        ("apiVersion: v1", "f.yaml:1:1: error: this is a Kubernetes resource: import the list inside it"),
         (
-            "apiVersion: v1",
-            "f.yaml:1:1: error: this is a resource of Kubernetes: import the list that stands in it",
+            "limits: []",
+            "f.yaml:1:1: error: this is more than a list of limits: import the list below limits:",
         ),
-        ("limits: []", "f.yaml:1:1: error: this has more in it than limits: import the list below limits:"),
-        ("namespace: a", "f.yaml:1:1: error: limits of Limitador are a list: each begins with - namespace:"),
+        ("namespace: a", "f.yaml:1:1: error: Limitador's limits are a list: each begins with - namespace:"),
     ] {
-        let found = told(ImportSource::Limitador, text);
-        assert!(found.starts_with(said), "{found}");
+        let found = first_line(ImportSource::Limitador, text);
+        assert!(found.starts_with(expected), "{found}");
     }
-    let nothing = import(ImportSource::Envoy, &[("f.yaml", "[]")]);
-    assert_eq!((nothing.text, nothing.outcome), (None, ImportOutcome::Unread));
+    let unreadable = import(ImportSource::Envoy, &[("f.yaml", "[]")]);
+    assert_eq!((unreadable.text, unreadable.outcome), (None, ImportOutcome::Unreadable));
 }
 
 #[test]
-fn documents_of_one_domain_are_one_tree() {
+fn documents_of_one_domain_are_merged() {
     let wide = "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: second, requests_per_unit: 5}}]\n";
     let narrow =
         "domain: edge\ndescriptors: [{key: a, value: x, rate_limit: {unit: second, requests_per_unit: 6}}]\n";
-    let apart = import(ImportSource::Envoy, &[("wide.yaml", wide), ("narrow.yaml", narrow)]);
-    let text = apart.text.unwrap();
+    let separate = import(ImportSource::Envoy, &[("wide.yaml", wide), ("narrow.yaml", narrow)]);
+    let text = separate.text.unwrap();
     assert!(text.find("limit: 6/s").unwrap() < text.find("limit: 5/s").unwrap(), "{text}");
     let together = import(ImportSource::Envoy, &[("both.yaml", &format!("{wide}---\n{narrow}---\n"))]);
-    assert_eq!((apart.outcome, together.outcome), (ImportOutcome::Whole, ImportOutcome::Whole));
+    assert_eq!((separate.outcome, together.outcome), (ImportOutcome::Complete, ImportOutcome::Complete));
     assert_eq!(
         together.text.unwrap().lines().skip(1).collect::<Vec<_>>(),
         text.lines().skip(1).collect::<Vec<_>>()

@@ -1,8 +1,9 @@
-//! What is imported from envoyproxy/ratelimit holds every descriptor to the limit that ratelimit would.
+//! Rules imported from envoyproxy/ratelimit apply the same limits as ratelimit.
 //!
-//! Beside the importer stands a slow and plain model of ratelimit: it follows a descriptor through the tree, and takes at
-//! each level the value that is written out, or else the first with a `*` that fits, or else the key alone.
-#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+//! The importer is compared with a simple model of ratelimit, which follows a descriptor through the tree. At each
+//! level it takes the entry with the exact value, else the first matching one with a `*`, else the one without a
+//! value.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -15,26 +16,26 @@ use std::collections::HashSet;
 
 /// A descriptor of a ratelimit file.
 #[derive(Clone, Debug)]
-struct Node {
+struct ModelNode {
     key: &'static str,
     value: &'static str,
-    limit: Limit,
+    limit: ModelLimit,
     is_shadow: bool,
     is_shared: bool,
-    children: Vec<Node>,
+    children: Vec<ModelNode>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Limit {
+enum ModelLimit {
     None,
     Unlimited,
-    /// So many a minute; no two have the same.
+    /// Requests per minute; unique, so that it identifies the limit.
     Amount(u32),
 }
 
 type Entries = Vec<(&'static str, &'static str)>;
 
-impl Node {
+impl ModelNode {
     fn json(&self) -> Value {
         let mut value =
             json!({"key": self.key, "shadow_mode": self.is_shadow, "share_threshold": self.is_shared});
@@ -42,14 +43,14 @@ impl Node {
             value["value"] = json!(self.value);
         }
         match self.limit {
-            Limit::None => {}
-            Limit::Unlimited => value["rate_limit"] = json!({"unlimited": true}),
-            Limit::Amount(amount) => {
+            ModelLimit::None => {}
+            ModelLimit::Unlimited => value["rate_limit"] = json!({"unlimited": true}),
+            ModelLimit::Amount(amount) => {
                 value["rate_limit"] = json!({"unit": "minute", "requests_per_unit": amount});
             }
         }
         if !self.children.is_empty() {
-            value["descriptors"] = self.children.iter().map(Node::json).collect();
+            value["descriptors"] = self.children.iter().map(ModelNode::json).collect();
         }
         value
     }
@@ -59,8 +60,8 @@ impl Node {
     }
 }
 
-/// The node that ratelimit takes for an entry.
-fn step<'n>(nodes: &'n [Node], (key, value): (&str, &str)) -> Option<&'n Node> {
+/// The node that ratelimit selects for an entry.
+fn step<'n>(nodes: &'n [ModelNode], (key, value): (&str, &str)) -> Option<&'n ModelNode> {
     let of_key = || nodes.iter().filter(|node| node.key == key);
     of_key()
         .find(|node| !node.value.is_empty() && !node.is_wild() && node.value == value)
@@ -70,16 +71,16 @@ fn step<'n>(nodes: &'n [Node], (key, value): (&str, &str)) -> Option<&'n Node> {
         .or_else(|| of_key().find(|node| node.value.is_empty()))
 }
 
-/// What ratelimit holds a descriptor to: the amount, whether in shadow, and the values that are counted apart.
-fn model(mut nodes: &[Node], entries: &Entries) -> Option<(u32, bool, Vec<&'static str>)> {
+/// The limit that ratelimit applies to a descriptor: the amount, whether in shadow, and the values counted by.
+fn model(mut nodes: &[ModelNode], entries: &Entries) -> Option<(u32, bool, Vec<&'static str>)> {
     let mut counted = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let node = step(nodes, *entry)?;
         counted.push(if node.is_shared && node.is_wild() { node.value } else { entry.1 });
         if index + 1 == entries.len() {
             return match node.limit {
-                Limit::Amount(amount) => Some((amount, node.is_shadow, counted)),
-                Limit::None | Limit::Unlimited => None,
+                ModelLimit::Amount(amount) => Some((amount, node.is_shadow, counted)),
+                ModelLimit::None | ModelLimit::Unlimited => None,
             };
         }
         nodes = &node.children;
@@ -87,7 +88,8 @@ fn model(mut nodes: &[Node], entries: &Entries) -> Option<(u32, bool, Vec<&'stat
     None
 }
 
-/// What the imported rules hold a descriptor to: the same, with what tells its count from others instead of values.
+/// The limits that the imported rules apply to a descriptor: the same, with the scope and key of the count instead of
+/// values.
 fn imported(rules: &RuleSet, domain: &str, entries: &Entries) -> Vec<(u32, bool, (u64, Vec<u8>))> {
     let descriptor = Some(Descriptor { domain, entries });
     let mut plan = DrawPlan::new();
@@ -97,18 +99,18 @@ fn imported(rules: &RuleSet, domain: &str, entries: &Entries) -> Vec<(u32, bool,
         &CheckRequest { descriptor, attributes: entries, ..CheckRequest::new("") },
         || Micros::EPOCH,
     );
-    let draws: Vec<_> = plan.bound(plan.cases()[0]).0.to_vec();
-    let counted = |draw| plan.draws_mut().key(draw).bytes().to_vec();
-    let keys: Vec<_> = draws.iter().map(counted).collect();
+    let draws: Vec<_> = plan.draws_of(plan.resolutions()[0]).0.to_vec();
+    let key = |draw| plan.draws_mut().key(draw).bytes().to_vec();
+    let keys: Vec<_> = draws.iter().map(key).collect();
     let draws = draws.iter().zip(keys).map(|(draw, key)| {
-        assert!(matches!(draw.limit().law(), Algorithm::FixedWindow(_)));
+        assert!(matches!(draw.limit().algorithm(), Algorithm::FixedWindow(_)));
         (draw.limit().quota().amount(), draw.is_shadow(), (draw.scope().0, key))
     });
     draws.collect()
 }
 
-fn nodes(depth: u32) -> BoxedStrategy<Vec<Node>> {
-    let limit = prop_oneof![1 => Just(Limit::None), 1 => Just(Limit::Unlimited), 4 => Just(Limit::Amount(0))];
+fn nodes(depth: u32) -> BoxedStrategy<Vec<ModelNode>> {
+    let limit = prop_oneof![1 => Just(ModelLimit::None), 1 => Just(ModelLimit::Unlimited), 4 => Just(ModelLimit::Amount(0))];
     let children = match depth {
         0 => Just(Vec::new()).boxed(),
         depth => prop_oneof![1 => Just(Vec::new()).boxed(), 2 => nodes(depth - 1)].boxed(),
@@ -121,7 +123,7 @@ fn nodes(depth: u32) -> BoxedStrategy<Vec<Node>> {
         prop::bool::weighted(0.2),
         children,
     );
-    let node = node.prop_map(|(key, value, limit, is_shadow, is_shared, children)| Node {
+    let node = node.prop_map(|(key, value, limit, is_shadow, is_shared, children)| ModelNode {
         key,
         value,
         limit,
@@ -129,17 +131,17 @@ fn nodes(depth: u32) -> BoxedStrategy<Vec<Node>> {
         is_shared,
         children,
     });
-    // ratelimit refuses a file in which a descriptor is there twice.
-    let unique = |nodes: Vec<Node>| {
+    // ratelimit rejects duplicate descriptors.
+    let unique = |nodes: Vec<ModelNode>| {
         let mut known = HashSet::new();
         nodes.into_iter().filter(|node| known.insert((node.key, node.value))).collect()
     };
     prop::collection::vec(node, 0..6).prop_map(unique).boxed()
 }
 
-fn number(nodes: &mut [Node], next: &mut u32) {
+fn number(nodes: &mut [ModelNode], next: &mut u32) {
     for node in nodes {
-        if let Limit::Amount(amount) = &mut node.limit {
+        if let ModelLimit::Amount(amount) = &mut node.limit {
             *next += 1;
             *amount = *next;
         }
@@ -147,8 +149,9 @@ fn number(nodes: &mut [Node], next: &mut u32) {
     }
 }
 
-fn file(domain: &str, nodes: &[Node]) -> String {
-    json!({"domain": domain, "descriptors": nodes.iter().map(Node::json).collect::<Vec<_>>()}).to_string()
+fn file(domain: &str, nodes: &[ModelNode]) -> String {
+    json!({"domain": domain, "descriptors": nodes.iter().map(ModelNode::json).collect::<Vec<_>>()})
+        .to_string()
 }
 
 fn descriptors() -> impl Strategy<Value = Vec<Entries>> {
@@ -156,10 +159,10 @@ fn descriptors() -> impl Strategy<Value = Vec<Entries>> {
     prop::collection::vec(prop::collection::vec(entry, 1..4), 60)
 }
 
-/// What has no limit passes what is tried out and what is enforced behind it, though both are wider.
+/// An entry without a limit passes the wider limits after it, whether they are in shadow or enforced.
 #[test]
-fn what_has_no_limit_passes_on_every_track() {
-    let node = |value, limit, is_shadow| Node {
+fn an_entry_without_a_limit_passes_in_every_key_group() {
+    let node = |value, limit, is_shadow| ModelNode {
         key: "a",
         value,
         limit,
@@ -168,9 +171,9 @@ fn what_has_no_limit_passes_on_every_track() {
         children: Vec::new(),
     };
     let nodes = [
-        node("x", Limit::None, false),
-        node("x*", Limit::Amount(1), true),
-        node("", Limit::Amount(2), false),
+        node("x", ModelLimit::None, false),
+        node("x*", ModelLimit::Amount(1), true),
+        node("", ModelLimit::Amount(2), false),
     ];
     let text = file("edge", &nodes);
     let import = import(ImportSource::Envoy, &[("edge.yaml", &text)]);
@@ -184,7 +187,7 @@ fn what_has_no_limit_passes_on_every_track() {
 
 proptest! {
     #[test]
-    fn every_descriptor_is_held_to_what_ratelimit_holds_it_to(
+    fn imported_rules_agree_with_the_model(
         mut edge in nodes(2),
         mut inner in nodes(1),
         descriptors in descriptors(),
@@ -195,9 +198,9 @@ proptest! {
         let texts = [file("edge", &edge), file("inner", &inner)];
         let import = import(ImportSource::Envoy, &[("edge.yaml", &texts[0]), ("inner.yaml", &texts[1])]);
         let text = import.text.unwrap();
-        let review = read(&text, Micros::EPOCH);
-        let report = review.report("rules.yaml", &text);
-        let Some(spec) = review.spec else { return Err(TestCaseError::fail(format!("{report}\n{text}"))) };
+        let parsed = read(&text, Micros::EPOCH);
+        let report = parsed.report("rules.yaml", &text);
+        let Some(spec) = parsed.spec else { return Err(TestCaseError::fail(format!("{report}\n{text}"))) };
         let rules = RuleSet::compile(&spec).unwrap();
         let mut counts = Vec::new();
         for (domain, nodes) in [("edge", &edge), ("inner", &inner), ("other", &Vec::new())] {
@@ -215,8 +218,8 @@ proptest! {
                 }
             }
         }
-        // What can't be said of shared counts is told, and then each value has its own.
-        if import.outcome == ImportOutcome::Whole {
+        // Where a shared count can't be translated, that is reported, and each value has its own count.
+        if import.outcome == ImportOutcome::Complete {
             for ((one, own), (other, others)) in counts.iter().flat_map(|a| counts.iter().map(move |b| (a, b))) {
                 prop_assert_eq!(one == other, own == others, "{:?} {:?}\n{}", one, other, text);
             }

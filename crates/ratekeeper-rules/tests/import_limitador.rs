@@ -1,5 +1,5 @@
-//! What is imported from Limitador holds every request to all limits that Limitador would, and counts the same apart.
-#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+//! Rules imported from Limitador apply the same limits as Limitador, with the same counts.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
-struct Limit {
+struct LimitadorLimit {
     namespace: &'static str,
-    /// No two limits have the same.
+    /// Unique, so that it identifies the limit.
     max_value: u32,
     conditions: BTreeMap<&'static str, &'static str>,
     variables: Vec<&'static str>,
@@ -21,7 +21,7 @@ struct Limit {
 
 type Entries = BTreeMap<&'static str, &'static str>;
 
-impl Limit {
+impl LimitadorLimit {
     fn json(&self) -> Value {
         let condition = |(name, value): (&&str, &&str)| match self.max_value % 3 {
             0 => format!("descriptors[0].{name} == '{value}'"),
@@ -38,21 +38,21 @@ impl Limit {
         })
     }
 
-    /// The values that it counts apart, if it applies.
+    /// Returns the values that the limit counts by, or `None` if it does not apply.
     fn applies(&self, namespace: &str, entries: &Entries) -> Option<Vec<&'static str>> {
-        let holds = self.conditions.iter().all(|(name, value)| entries.get(name) == Some(value));
+        let matches = self.conditions.iter().all(|(name, value)| entries.get(name) == Some(value));
         let values = self.variables.iter().map(|name| entries.get(name).copied()).collect::<Option<_>>();
-        values.filter(|_| namespace == self.namespace && holds)
+        values.filter(|_| namespace == self.namespace && matches)
     }
 }
 
-fn limits() -> impl Strategy<Value = Vec<Limit>> {
+fn limits() -> impl Strategy<Value = Vec<LimitadorLimit>> {
     let conditions = prop::collection::btree_map(select(&["a", "b", "c"][..]), select(&["x", "y"][..]), 0..3);
     let variables = subsequence(&["a", "b", "c", "d"][..], 0..3);
     let limit = (select(&["n", "m"][..]), conditions, variables);
     prop::collection::vec(limit, 0..8).prop_map(|limits| {
         let numbered = (1..).zip(limits);
-        let limit = |(max_value, (namespace, conditions, variables))| Limit {
+        let limit = |(max_value, (namespace, conditions, variables))| LimitadorLimit {
             namespace,
             max_value,
             conditions,
@@ -68,7 +68,7 @@ fn requests() -> impl Strategy<Value = Vec<(&'static str, Entries)>> {
     prop::collection::vec((select(&["n", "m", "o"][..]), entries), 40)
 }
 
-/// What binds a request: how many, and what tells its count from others.
+/// The limits that apply to a request: the amount, and the scope and key of the count.
 fn imported(rules: &RuleSet, domain: &str, entries: &Entries) -> Vec<(u32, (u64, Vec<u8>))> {
     let entries: Vec<_> = entries.iter().map(|(name, value)| (*name, *value)).collect();
     let descriptor = Some(Descriptor { domain, entries: &entries });
@@ -79,10 +79,10 @@ fn imported(rules: &RuleSet, domain: &str, entries: &Entries) -> Vec<(u32, (u64,
         &CheckRequest { descriptor, attributes: &entries, ..CheckRequest::new("") },
         || Micros::EPOCH,
     );
-    let draws: Vec<_> = plan.bound(plan.cases()[0]).0.to_vec();
+    let draws: Vec<_> = plan.draws_of(plan.resolutions()[0]).0.to_vec();
     let mut found = Vec::new();
     for draw in &draws {
-        assert_eq!(draw.limit().law(), Algorithm::FixedWindow(Align::FirstHit));
+        assert_eq!(draw.limit().algorithm(), Algorithm::FixedWindow(Align::FirstHit));
         let key = plan.draws_mut().key(draw).bytes().to_vec();
         found.push((draw.limit().quota().amount(), (draw.scope().0, key)));
     }
@@ -92,13 +92,13 @@ fn imported(rules: &RuleSet, domain: &str, entries: &Entries) -> Vec<(u32, (u64,
 
 proptest! {
     #[test]
-    fn every_limit_that_applies_binds(limits in limits(), requests in requests()) {
-        let text = Value::from(limits.iter().map(Limit::json).collect::<Vec<_>>()).to_string();
+    fn imported_rules_agree_with_the_model(limits in limits(), requests in requests()) {
+        let text = Value::from(limits.iter().map(LimitadorLimit::json).collect::<Vec<_>>()).to_string();
         let import = import(ImportSource::Limitador, &[("limits.yaml", &text)]);
         let rules_text = import.text.unwrap();
-        let review = read(&rules_text, Micros::EPOCH);
-        let report = review.report("rules.yaml", &rules_text);
-        let Some(spec) = review.spec else { return Err(TestCaseError::fail(format!("{report}\n{rules_text}"))) };
+        let parsed = read(&rules_text, Micros::EPOCH);
+        let report = parsed.report("rules.yaml", &rules_text);
+        let Some(spec) = parsed.spec else { return Err(TestCaseError::fail(format!("{report}\n{rules_text}"))) };
         let rules = RuleSet::compile(&spec).unwrap();
         let mut counts = Vec::new();
         for (namespace, entries) in &requests {
@@ -109,8 +109,8 @@ proptest! {
             let amounts: Vec<_> = found.iter().map(|(amount, _)| *amount).collect();
             let all: Vec<_> = expected.iter().map(|(amount, _)| *amount).collect();
             match import.outcome {
-                ImportOutcome::Whole => prop_assert_eq!(amounts, all, "{}", shown()),
-                // What was left out is told; what is there is still as it was.
+                ImportOutcome::Complete => prop_assert_eq!(amounts, all, "{}", shown()),
+                // Limits that were left out are reported; the others are unchanged.
                 _ => prop_assert!(amounts.iter().all(|amount| all.contains(amount)), "{}", shown()),
             }
             counts.extend(expected.into_iter().filter_map(|(amount, values)| {

@@ -1,24 +1,24 @@
-//! Rule sets leave nothing behind, and the first request under new rules finds all of it built.
-#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+//! Dropped rule sets leave no memory behind, and the first request under new rules builds nothing.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use ratekeeper_core::Micros;
 use ratekeeper_rules::{CheckRequest, DrawPlan, Resolution, RuleSet, Verb, read};
 use std::fmt::Write as _;
 
 fn compile(text: &str) -> RuleSet {
-    let review = read(text, Micros::EPOCH);
-    let report = review.report("rules.yaml", text);
-    RuleSet::compile(&review.spec.unwrap_or_else(|| panic!("{report}"))).unwrap()
+    let parsed = read(text, Micros::EPOCH);
+    let report = parsed.report("rules.yaml", text);
+    RuleSet::compile(&parsed.spec.unwrap_or_else(|| panic!("{report}"))).unwrap()
 }
 
-/// Asks for a path, and says whether a rule binds it.
-fn is_bound(rules: &RuleSet, plan: &mut DrawPlan, endpoint: &str) -> bool {
+/// Whether a rule applies to a request for this path.
+fn is_limited(rules: &RuleSet, plan: &mut DrawPlan, endpoint: &str) -> bool {
     plan.clear();
     plan.add(rules, Verb::Check, &CheckRequest { endpoint, ..CheckRequest::new("k") }, || Micros::EPOCH);
-    matches!(plan.cases(), [Resolution::Bound { .. }])
+    matches!(plan.resolutions(), [Resolution::Limited { .. }])
 }
 
-/// An expression of some 40 KiB, another one each turn.
+/// A rule with an expression of about 40 KiB, a different one for each turn.
 fn large(turn: usize) -> String {
     format!(
         r"rules: [{{id: r, key: client, match: {{path_regex: 'turn{turn}/(\w+/)+([a-z]+){{3,9}}$'}}, limit: 1/s}}]"
@@ -26,7 +26,7 @@ fn large(turn: usize) -> String {
 }
 
 #[test]
-fn a_thousand_changes_of_one_expression_leave_no_memory_behind() {
+fn replaced_expressions_leave_no_memory_behind() {
     let mut plan = DrawPlan::new();
     let mut turn = 0;
     let mut change = |times: usize| {
@@ -34,20 +34,20 @@ fn a_thousand_changes_of_one_expression_leave_no_memory_behind() {
             for _ in 0..times {
                 turn += 1;
                 let rules = compile(&large(turn));
-                assert!(is_bound(&rules, &mut plan, &format!("/turn{turn}/x/abcdefghi")));
-                assert!(!is_bound(&rules, &mut plan, &format!("/turn{turn}/x/ABC")));
+                assert!(is_limited(&rules, &mut plan, &format!("/turn{turn}/x/abcdefghi")));
+                assert!(!is_limited(&rules, &mut plan, &format!("/turn{turn}/x/ABC")));
             }
         })
         .bytes_current
     };
-    // What a thread and the table of names keep for good.
+    // Warm up the buffers that the thread and the table of expressions keep.
     change(100);
     let left = change(300);
-    assert!(left.abs() < 64 << 10, "{left} bytes are left of 300 rule sets");
+    assert!(left.abs() < 64 << 10, "{left} bytes left after 300 rule sets");
 }
 
 #[test]
-fn a_thousand_expressions_stay_within_the_bound_and_leave_nothing_behind() {
+fn a_thousand_expressions_stay_within_the_bound_and_leave_no_memory_behind() {
     let file = |turn: usize| {
         let mut text = "rules:\n".to_owned();
         for rule in 0..1_000 {
@@ -66,7 +66,7 @@ fn a_thousand_expressions_stay_within_the_bound_and_leave_nothing_behind() {
         let measured = allocation_counter::measure(|| {
             let rules = compile(&file(turn));
             for rule in [0, 7, 999] {
-                assert!(is_bound(&rules, &mut plan, &format!("/t{turn}r{rule}/x/abbbbbbbbb")));
+                assert!(is_limited(&rules, &mut plan, &format!("/t{turn}r{rule}/x/abbbbbbbbb")));
             }
             most = 1;
         });
@@ -75,7 +75,7 @@ fn a_thousand_expressions_stay_within_the_bound_and_leave_nothing_behind() {
     };
     round(0);
     let (left, most) = round(1);
-    assert!(left.abs() < 1 << 20, "{left} bytes are left");
+    assert!(left.abs() < 1 << 20, "{left} bytes left");
     assert!(most < 256 << 20, "{most} bytes at once");
 }
 
@@ -92,23 +92,23 @@ fn the_first_request_under_new_rules_builds_nothing() {
         .unwrap();
     }
     let mut plan = DrawPlan::new();
-    // The plan's own buffers are warm after one set, on whatever paths.
+    // The plan's buffers are warm after any other rule set.
     let before = compile(&text.replace("/s}", "/min}"));
     let paths = ["/p7/42", "/x/l7/42", "/x/y/g7/a.json"];
     for path in paths {
-        assert!(is_bound(&before, &mut plan, path));
+        assert!(is_limited(&before, &mut plan, path));
     }
     let text = text.replace("[0-9]", "[0-8]");
     let rules = compile(&text);
     for path in paths {
         let mut found = false;
-        let measured = allocation_counter::measure(|| found = is_bound(&rules, &mut plan, path));
+        let measured = allocation_counter::measure(|| found = is_limited(&rules, &mut plan, path));
         assert_eq!((found, measured.count_total), (true, 0), "{path}");
     }
 }
 
 #[test]
-fn all_expressions_together_have_a_bound_that_is_told() {
+fn the_total_size_of_expressions_is_bounded() {
     let mut text = "rules:\n".to_owned();
     for rule in 0..1_000 {
         writeln!(
@@ -117,19 +117,20 @@ fn all_expressions_together_have_a_bound_that_is_told() {
         )
         .unwrap();
     }
-    let review = read(&text, Micros::EPOCH);
-    assert!(review.spec.is_none());
-    let said: Vec<_> = review.complaints.iter().map(|complaint| &complaint.said).collect();
-    assert!(said[0].starts_with("the expressions of the file take over 64 MiB together"), "{said:?}");
-    assert_eq!(said.len(), 1);
-    assert!(review.complaints[0].place.line > 2);
+    let parsed = read(&text, Micros::EPOCH);
+    assert!(parsed.spec.is_none());
+    let messages: Vec<_> = parsed.diagnostics.iter().map(|diagnostic| &diagnostic.message).collect();
+    let expected = "the regular expressions of the file take over 64 MiB when compiled";
+    assert!(messages[0].starts_with(expected), "{messages:?}");
+    assert_eq!(messages.len(), 1);
+    assert!(parsed.diagnostics[0].place.line > 2);
     let small = read("rules: [{id: r, match: {path_regex: '^/a/[0-9]+$'}, limit: 1/s}]", Micros::EPOCH);
-    let (count, bytes) = small.spec.unwrap().expressions();
-    assert!(count == 1 && bytes > 100 && bytes < 20_000, "{count} of {bytes}");
+    let (count, bytes) = small.spec.unwrap().regex_usage();
+    assert!(count == 1 && bytes > 100 && bytes < 20_000, "{count} expressions of {bytes} bytes");
 }
 
 #[test]
-fn expressions_that_are_too_large_are_not_all_looked_at() {
+fn few_oversized_expressions_are_compiled() {
     let mut text = "rules:\n".to_owned();
     for rule in 0..1_000 {
         writeln!(
@@ -138,7 +139,7 @@ fn expressions_that_are_too_large_are_not_all_looked_at() {
         )
         .unwrap();
     }
-    let review = read(&text, Micros::EPOCH);
-    assert!(review.spec.is_none());
-    assert!(review.complaints.len() < 100, "{} are complained of", review.complaints.len());
+    let parsed = read(&text, Micros::EPOCH);
+    assert!(parsed.spec.is_none());
+    assert!(parsed.diagnostics.len() < 100, "{} diagnostics", parsed.diagnostics.len());
 }

@@ -1,7 +1,7 @@
-//! One file for each kind of mistake in `mistakes/`, with all that is said of it beside it.
+//! Snapshot tests of diagnostics: `mistakes/` has a file for each kind of error, and the expected report beside it.
 //!
-//! Whoever changes what is said runs this with `RATEKEEPER_BLESS=1`, which writes the reports anew, and reads them as
-//! somebody would who wrote the file: does it say where, what, and what to write instead?
+//! To update the reports, run with `RATEKEEPER_BLESS=1`, then review the diff as the author of the file would read
+//! it: does each report say where the error is, what it is, and what to write instead?
 
 use ratekeeper_core::Micros;
 use ratekeeper_rules::{Severity, read, report_json, schema};
@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// 2026-01-01. What has expired is told by it.
+/// 2026-01-01: the time that expiry dates are compared with.
 const NOW: Micros = Micros::new(1_767_225_600_000_000);
 
-/// The mistakes that a schema can't tell: each is about what a value means, or about several together.
+/// The errors that a JSON schema can't detect: each is about the meaning of a value, or about several values.
 const BEYOND_SCHEMA: [&str; 46] = [
     "address-taken-for-a-key",
     "algorithm-without-limit",
@@ -64,36 +64,36 @@ const BEYOND_SCHEMA: [&str; 46] = [
 ];
 
 #[test]
-fn every_mistake_is_told_as_written() {
+fn reports_match_their_snapshots() {
     let bless = std::env::var_os("RATEKEEPER_BLESS").is_some();
-    let mut wrong = Vec::new();
+    let mut changed = Vec::new();
     for path in files("mistakes") {
         let text = fs::read_to_string(&path).unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
-        let review = read(&text, NOW);
-        let report = review.report(name, &text);
-        let has_error = review.complaints.iter().any(|complaint| complaint.severity == Severity::Error);
-        assert_eq!(review.spec.is_none(), has_error, "{name}: {report}");
-        assert!(!review.complaints.is_empty(), "{name} has no mistake");
+        let parsed = read(&text, NOW);
+        let report = parsed.report(name, &text);
+        let has_error = parsed.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
+        assert_eq!(parsed.spec.is_none(), has_error, "{name}: {report}");
+        assert!(!parsed.diagnostics.is_empty(), "{name} has no diagnostics");
         let beside = path.with_extension("txt");
         if bless {
             fs::write(&beside, &report).unwrap();
         } else if fs::read_to_string(&beside).unwrap_or_default() != report {
-            wrong.push(report);
+            changed.push(report);
         }
     }
     assert!(
-        wrong.is_empty(),
-        "these reports are not what is written beside their files:\n{}",
-        wrong.join("\n")
+        changed.is_empty(),
+        "these reports differ from the snapshots beside their files:\n{}",
+        changed.join("\n")
     );
 }
 
 #[test]
-fn every_report_has_its_mistake() {
-    let stems = |ending: &str| -> BTreeSet<PathBuf> {
+fn every_report_has_its_file() {
+    let stems = |extension: &str| -> BTreeSet<PathBuf> {
         let all = fs::read_dir(folder("mistakes")).unwrap().map(|entry| entry.unwrap().path());
-        all.filter(|path| path.extension().is_some_and(|found| found == ending))
+        all.filter(|path| path.extension().is_some_and(|found| found == extension))
             .map(|path| path.with_extension(""))
             .collect()
     };
@@ -102,41 +102,41 @@ fn every_report_has_its_mistake() {
 }
 
 #[test]
-fn the_same_is_told_in_json() {
+fn diagnostics_are_reported_as_json() {
     let text = "rules:\n  - id: orders\n    limt: 3\n";
-    let told = report_json("rules.yaml", text, &read(text, NOW).complaints);
-    let said = told[0]["message"].as_str().unwrap();
-    assert!(said.starts_with("unknown field \"limt\": did you mean limit?"), "{said}");
+    let reported = report_json("rules.yaml", text, &read(text, NOW).diagnostics);
+    let message = reported[0]["message"].as_str().unwrap();
+    assert!(message.starts_with("unknown field \"limt\": did you mean limit?"), "{message}");
     for (field, value) in [("file", "rules.yaml"), ("severity", "error"), ("source", "    limt: 3")] {
-        assert_eq!(told[0][field], value);
+        assert_eq!(reported[0][field], value);
     }
-    assert_eq!((&told[0]["line"], &told[0]["column"]), (&Value::from(3), &Value::from(5)));
-    assert_eq!(told.as_array().unwrap().len(), 1);
+    assert_eq!((&reported[0]["line"], &reported[0]["column"]), (&Value::from(3), &Value::from(5)));
+    assert_eq!(reported.as_array().unwrap().len(), 1);
 }
 
 #[test]
-fn good_files_bring_no_complaint_and_fit_the_schema() {
+fn good_files_have_no_diagnostics_and_fit_the_schema() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
     for path in files("good") {
         let text = fs::read_to_string(&path).unwrap();
-        let review = read(&text, NOW);
-        assert!(review.complaints.is_empty(), "{}", review.report(&path.display().to_string(), &text));
+        let parsed = read(&text, NOW);
+        assert!(parsed.diagnostics.is_empty(), "{}", parsed.report(&path.display().to_string(), &text));
         let value: Value = serde_saphyr::from_str(&text).unwrap();
-        let told: Vec<_> = validator
+        let errors: Vec<_> = validator
             .iter_errors(&value)
             .map(|error| format!("{} at {}", error, error.instance_path()))
             .collect();
-        assert!(told.is_empty(), "{}: {told:#?}", path.display());
+        assert!(errors.is_empty(), "{}: {errors:#?}", path.display());
     }
 }
 
 #[test]
-fn the_schema_refuses_what_is_out_of_shape_and_nothing_else() {
+fn the_schema_rejects_all_errors_of_shape() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
     let mut passed = BTreeSet::new();
     for path in files("mistakes") {
         let text = fs::read_to_string(&path).unwrap();
-        // What is no YAML has no shape at all.
+        // Invalid YAML can't be validated against a schema.
         let Ok(value) = serde_saphyr::from_str::<Value>(&text) else { continue };
         if validator.is_valid(&value) {
             passed.insert(path.file_stem().unwrap().to_str().unwrap().to_owned());
@@ -148,8 +148,8 @@ fn the_schema_refuses_what_is_out_of_shape_and_nothing_else() {
 
 fn files(name: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(folder(name))
-        .expect("the folder is there")
-        .map(|entry| entry.expect("it is listed").path());
+        .expect("the folder can be read")
+        .map(|entry| entry.expect("the entry can be read").path());
     let mut files: Vec<_> =
         all.filter(|path| path.extension().is_some_and(|found| found == "yaml")).collect();
     files.sort();

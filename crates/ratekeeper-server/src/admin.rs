@@ -1,7 +1,7 @@
-//! The admin port: how the server is, what it has decided, and the switches.
+//! The admin API: health, metrics, the store's state, explain, reload and the emergency limit.
 //!
-//! Whatever reveals or changes something needs the token. Whether the server lives and is ready is told to everybody,
-//! because those who ask have none: load balancers and orchestrators.
+//! Routes that reveal or change something need the token. Liveness and readiness do not, because load balancers and
+//! orchestrators ask for them without one.
 
 use crate::api::MAX_CHECK_BYTES;
 use crate::connection_caps::ConnectionCaps;
@@ -26,39 +26,39 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::sync::mpsc;
 
-/// The most bytes of a body.
+/// The maximum size of a body, those of `/v1/explain` excepted.
 const MAX_BODY_BYTES: usize = 4096;
 
-/// What the admin port tells of, beside the gate.
+/// The server state that the admin API reads, besides the limiter.
 #[derive(Debug)]
 pub(crate) struct AdminState {
     /// Where rules come from.
-    pub(crate) feed: RuleSource,
+    pub(crate) rule_source: RuleSource,
     /// The log of denials.
     pub(crate) denials: Arc<DenialLog>,
-    /// Whether the server is on its way out.
+    /// Whether the server is shutting down.
     pub(crate) is_draining: AtomicBool,
-    /// How many connections there are.
-    pub(crate) crowd: Arc<ConnectionGauge>,
+    /// The number of open connections per listener.
+    pub(crate) connections: Arc<ConnectionGauge>,
     /// When the server started, in Unix seconds.
     pub(crate) started_at: u64,
-    /// Wakes whoever loads rules.
+    /// Requests a reload of the rules.
     pub(crate) reload: mpsc::Sender<()>,
-    /// How many log lines were dropped.
+    /// The number of log lines dropped.
     pub(crate) dropped_log_lines: Arc<AtomicU64>,
-    /// How many connections each listener may have.
+    /// The maximum number of connections per listener.
     pub(crate) caps: ConnectionCaps,
-    /// How many files the process may have open.
+    /// The process's limit on open files, or `None` if it has none.
     pub(crate) max_open_files: Option<u64>,
-    /// What unfinished bodies take.
+    /// The budget for bodies that are not yet complete.
     pub(crate) bodies: Arc<BodyBudget>,
 }
 
-/// The admin port.
+/// The handler of the admin API.
 #[derive(Debug)]
 pub(crate) struct Admin<S> {
-    gate: RuleLimiter<S>,
-    tower: Arc<AdminState>,
+    limiter: RuleLimiter<S>,
+    state: Arc<AdminState>,
     token: Token,
     allowed_origins: AllowedOrigins,
 }
@@ -66,9 +66,9 @@ pub(crate) struct Admin<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminRoute {
     Livez,
-    /// Whether who asks has the token, and so is told everything.
+    /// `detailed` if the caller has sent the token, and so may see the details.
     Readyz {
-        in_full: bool,
+        detailed: bool,
     },
     Version,
     Metrics,
@@ -78,28 +78,32 @@ pub(crate) enum AdminRoute {
     Reload,
 }
 
-/// What is to be done with the emergency limit.
+/// An operation on the emergency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EmergencySwitch {
-    Look,
+    Show,
     On,
     Off,
 }
 
 impl<S: Store + StoreHealth + StoreMaintenance> Admin<S> {
     pub(crate) fn new(
-        gate: RuleLimiter<S>,
-        tower: Arc<AdminState>,
+        limiter: RuleLimiter<S>,
+        state: Arc<AdminState>,
         token: Token,
         allowed_origins: AllowedOrigins,
     ) -> Admin<S> {
-        Admin { gate, tower, token, allowed_origins }
+        Admin { limiter, state, token, allowed_origins }
     }
 
-    fn tell(&self, call: &HttpCall<'_, AdminRoute>, out: &mut impl ResponseWriter) -> Result<(), HttpError> {
+    fn respond(
+        &self,
+        call: &HttpCall<'_, AdminRoute>,
+        out: &mut impl ResponseWriter,
+    ) -> Result<(), HttpError> {
         match call.route {
-            AdminRoute::Livez => text(StatusCode::OK, "ok", out),
-            AdminRoute::Readyz { in_full } => self.readiness(in_full, out),
+            AdminRoute::Livez => respond_text(StatusCode::OK, "ok", out),
+            AdminRoute::Readyz { detailed } => self.readiness(detailed, out),
             AdminRoute::Version => {
                 out.begin(StatusCode::OK, JSON);
                 out.end_json(&VersionAnswer { name: "ratekeeper", version: env!("CARGO_PKG_VERSION") });
@@ -111,54 +115,50 @@ impl<S: Store + StoreHealth + StoreMaintenance> Admin<S> {
             AdminRoute::Emergency(switch) => self.emergency(switch, call.body, out)?,
             AdminRoute::Store => {
                 out.begin(StatusCode::OK, JSON);
-                out.end_json(&StoreAnswer::of(self.gate.store().health().as_ref()));
+                out.end_json(&StoreAnswer::of(self.limiter.store().health().as_ref()));
             }
-            // It asks the store, and was answered before.
+            // It awaits the store, so `answer` handles it.
             AdminRoute::Explain => {}
             AdminRoute::Reload => {
-                // If it is full, somebody has asked already and is not served yet.
-                let _ = self.tower.reload.try_send(());
-                text(
-                    StatusCode::ACCEPTED,
-                    "the rules are being read again: see /readyz for what came of it\n",
-                    out,
-                );
+                // If the channel is full, a reload is pending already.
+                let _ = self.state.reload.try_send(());
+                respond_text(StatusCode::ACCEPTED, "reloading the rules: see /readyz for the result\n", out);
             }
         }
         Ok(())
     }
 
     async fn explain(&self, body: &[u8], out: &mut (impl ResponseWriter + Send)) -> Result<(), HttpError> {
-        let explained = explain(&self.gate, body).await?;
+        let explained = explain(&self.limiter, body).await?;
         out.begin(StatusCode::OK, JSON);
         out.end_json(&explained);
         Ok(())
     }
 
-    fn readiness(&self, in_full: bool, out: &mut impl ResponseWriter) {
-        let is_draining = self.tower.is_draining.load(Relaxed);
-        let trouble = self.tower.feed.trouble();
-        let rules = match (&trouble, in_full) {
+    fn readiness(&self, detailed: bool, out: &mut impl ResponseWriter) {
+        let is_draining = self.state.is_draining.load(Relaxed);
+        let load_error = self.state.rule_source.last_error();
+        let rules = match (&load_error, detailed) {
             (None, _) => "in force",
             (Some(_), false) => {
-                "the file has mistakes, so the rules before it are in force: ask with the token for more"
+                "the rule file has errors, so the previous rules stay in force: send the token for details"
             }
-            (Some(_), true) => "the file has mistakes, so the rules before it are in force",
+            (Some(_), true) => "the rule file has errors, so the previous rules stay in force",
         };
-        let emergency = self.gate.emergency().limit().map(|limit| limit.quota().to_string());
-        let health = self.gate.store().health();
-        // Degraded is no reason to send clients elsewhere: they would only find other nodes without the store.
+        let emergency = self.limiter.emergency().limit().map(|limit| limit.quota().to_string());
+        let health = self.limiter.store().health();
+        // Stay ready while degraded: other nodes would have no store either.
         out.begin(if is_draining { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, JSON);
         out.end_json(&ReadinessAnswer {
             ready: !is_draining,
             draining: is_draining,
             degraded: health.as_ref().map(StoreReport::is_degraded),
             rules,
-            mistakes: trouble.as_deref().filter(|_| in_full),
-            store: health.as_ref().map(|report| store_report::in_words(report, in_full)),
-            memory: self.gate.store().shortage(),
+            mistakes: load_error.as_deref().filter(|_| detailed),
+            store: health.as_ref().map(|report| store_report::summary(report, detailed)),
+            memory: self.limiter.store().memory_warning(),
             emergency_limit: emergency.as_deref(),
-            connections: self.tower.caps.shortage.map(|shortage| shortage.to_string()),
+            connections: self.state.caps.shortage.map(|shortage| shortage.to_string()),
         });
     }
 
@@ -168,21 +168,22 @@ impl<S: Store + StoreHealth + StoreMaintenance> Admin<S> {
         body: &[u8],
         out: &mut impl ResponseWriter,
     ) -> Result<(), HttpError> {
-        let emergency = self.gate.emergency();
+        let emergency = self.limiter.emergency();
         match switch {
-            EmergencySwitch::Look => {}
+            EmergencySwitch::Show => {}
             EmergencySwitch::Off => {
                 emergency.switch_off();
-                tracing::warn!("the emergency limit is off");
+                tracing::warn!("emergency limit disabled");
             }
             EmergencySwitch::On => {
-                let wanted = serde_json::from_slice::<EmergencyBody<'_>>(body)
-                    .map_err(|error| HttpError::emergency(&error))?;
-                let quota: Quota = wanted.limit.parse().map_err(|error| HttpError::emergency(&error))?;
+                let body = serde_json::from_slice::<EmergencyBody<'_>>(body)
+                    .map_err(|error| HttpError::invalid_emergency_limit(&error))?;
+                let quota: Quota =
+                    body.limit.parse().map_err(|error| HttpError::invalid_emergency_limit(&error))?;
                 let limit = Limit::new(Algorithm::TokenBucket, quota)
-                    .map_err(|error| HttpError::emergency(&error))?;
+                    .map_err(|error| HttpError::invalid_emergency_limit(&error))?;
                 emergency.switch_on(limit);
-                tracing::warn!(%quota, "the emergency limit is on, for every address");
+                tracing::warn!(%quota, "emergency limit enabled for every client address");
             }
         }
         let limit = emergency.limit().map(|limit| limit.quota().to_string());
@@ -193,104 +194,109 @@ impl<S: Store + StoreHealth + StoreMaintenance> Admin<S> {
 
     fn metrics(&self) -> String {
         use MetricKind::{Counter, Gauge};
-        let tower = &self.tower;
+        let state = &self.state;
         let mut text = Exposition::new();
         let version: &[(&str, &str)] = &[("version", env!("CARGO_PKG_VERSION"))];
-        text.family("ratekeeper_build_info", Gauge, "Which version runs.", [(version, 1)]);
-        text.single("ratekeeper_start_time_seconds", Gauge, "When the server started.", tower.started_at);
-        let outcomes = self.gate.outcomes();
-        text.decisions(&outcomes);
-        text.odd_requests(&outcomes);
+        text.family("ratekeeper_build_info", Gauge, "The running version.", [(version, 1)]);
+        text.single("ratekeeper_start_time_seconds", Gauge, "Start time in Unix seconds.", state.started_at);
+        let counts = self.limiter.decision_counts();
+        text.decisions(&counts);
+        text.irregular_requests(&counts);
         text.durations(
             "ratekeeper_decision_duration_seconds",
-            "From reading a request's fields to its verdict; one docket in 64 is timed.",
-            &outcomes.durations,
+            "Decision latency; one batch in 64 is sampled.",
+            &counts.durations,
         );
         text.single(
             "ratekeeper_denials_unlogged_total",
             Counter,
-            "Denials that were counted and not logged, because there were too many.",
-            tower.denials.silent(),
+            "Denials that were not logged, because there were too many.",
+            state.denials.suppressed(),
         );
         text.single(
             "ratekeeper_log_lines_dropped_total",
             Counter,
-            "Log lines that could not be written in time, or not at all.",
-            tower.dropped_log_lines.load(Relaxed),
+            "Log lines dropped because they could not be written, or not in time.",
+            state.dropped_log_lines.load(Relaxed),
         );
-        if let Some(stats) = self.gate.store().census() {
+        if let Some(stats) = self.limiter.store().memory_stats() {
             text.memory(&stats);
         }
-        if let Some(report) = self.gate.store().health() {
+        if let Some(report) = self.limiter.store().health() {
             text.store(&report);
         }
-        let rules = self.gate.with_rules(|rules| rules.rules().len());
+        let rules = self.limiter.with_rules(|rules| rules.rules().len());
         text.single(
             "ratekeeper_rules",
             Gauge,
-            "Rules in force, the default, tiers and clients included.",
+            "Rules in force, including the default, tiers and clients.",
             rules,
         );
         text.single(
             "ratekeeper_rules_loads_total",
             Counter,
-            "How often rules were put in force.",
-            self.gate.installs(),
+            "Number of times rules were put in force.",
+            self.limiter.installs(),
         );
         text.single(
             "ratekeeper_rules_load_failures_total",
             Counter,
-            "How often a file could not take effect.",
-            tower.feed.failures(),
+            "Number of rule loads that failed.",
+            state.rule_source.failures(),
         );
         text.single(
             "ratekeeper_rules_last_load_successful",
             Gauge,
             "1 if the rules in force are those in the file.",
-            u8::from(tower.feed.trouble().is_none()),
+            u8::from(state.rule_source.last_error().is_none()),
         );
         text.single(
             "ratekeeper_rules_last_load_success_timestamp_seconds",
             Gauge,
-            "When rules last took effect.",
-            tower.feed.loaded_at(),
+            "When rules were last put in force, in Unix seconds.",
+            state.rule_source.loaded_at(),
         );
-        let is_on = u8::from(self.gate.emergency().limit().is_some());
+        let is_on = u8::from(self.limiter.emergency().limit().is_some());
         text.single("ratekeeper_emergency_limit_on", Gauge, "1 while the emergency limit is on.", is_on);
-        let labels = ListenerName::ALL.map(|port| [("listener", port.as_str())]);
-        let sizes =
-            labels.iter().zip(ListenerName::ALL).map(|(label, port)| (&label[..], tower.crowd.size(port)));
-        text.family("ratekeeper_connections", Gauge, "Open connections.", sizes);
-        let caps = labels.iter().zip(ListenerName::ALL).map(|(label, port)| {
-            (&label[..], if port == ListenerName::Admin { tower.caps.admin } else { tower.caps.each })
+        let labels = ListenerName::ALL.map(|listener| [("listener", listener.as_str())]);
+        let open = labels
+            .iter()
+            .zip(ListenerName::ALL)
+            .map(|(label, listener)| (&label[..], state.connections.open_connections(listener)));
+        text.family("ratekeeper_connections", Gauge, "Open connections.", open);
+        let caps = labels.iter().zip(ListenerName::ALL).map(|(label, listener)| {
+            (
+                &label[..],
+                if listener == ListenerName::Admin { state.caps.admin } else { state.caps.per_listener },
+            )
         });
-        text.family("ratekeeper_connections_max", Gauge, "The most connections at once.", caps);
+        text.family("ratekeeper_connections_max", Gauge, "Maximum number of open connections.", caps);
         text.single(
             "ratekeeper_idle_connections_closed_total",
             Counter,
-            "Idle connections to the admin port that were closed to let others in.",
-            tower.crowd.evicted(),
+            "Idle connections to the admin listener that were closed to accept new ones.",
+            state.connections.evicted(),
         );
-        if let Some(files) = tower.max_open_files {
-            text.single("ratekeeper_open_files_max", Gauge, "The most files that may be open.", files);
+        if let Some(files) = state.max_open_files {
+            text.single("ratekeeper_open_files_max", Gauge, "Maximum number of open files.", files);
         }
         text.single(
             "ratekeeper_unfinished_body_bytes",
             Gauge,
-            "What bodies take of which some is still to come.",
-            tower.bodies.held(),
+            "Bytes held for bodies that are not yet complete.",
+            state.bodies.held(),
         );
         text.single(
             "ratekeeper_unfinished_body_bytes_max",
             Gauge,
-            "The most bytes that unfinished bodies may take.",
-            tower.bodies.most(),
+            "Maximum number of bytes held for incomplete bodies.",
+            state.bodies.max_bytes(),
         );
         text.single(
-            "ratekeeper_unfinished_bodies_refused_total",
+            "ratekeeper_unfinished_bodies_rejected_total",
             Counter,
-            "Bodies that were refused because others took all that there is.",
-            tower.bodies.refused(),
+            "Bodies rejected because other incomplete bodies used up the budget.",
+            state.bodies.rejected(),
         );
         text.into_text()
     }
@@ -300,13 +306,13 @@ impl<S: Store + StoreHealth + StoreMaintenance> Handler for Admin<S> {
     type Route = AdminRoute;
 
     fn admit(&self, head: &RequestHead<'_>) -> Result<AdmittedRequest<AdminRoute>, HttpError> {
-        let has_token = self.token.admits(head.field("authorization"));
+        let has_token = self.token.admits(head.header("authorization"));
         let (route, is_open) = match (head.path(), head.method()) {
             ("/livez" | "/healthz", "GET" | "HEAD") => (AdminRoute::Livez, true),
-            ("/readyz", "GET" | "HEAD") => (AdminRoute::Readyz { in_full: has_token }, true),
+            ("/readyz", "GET" | "HEAD") => (AdminRoute::Readyz { detailed: has_token }, true),
             ("/version", "GET" | "HEAD") => (AdminRoute::Version, true),
             ("/metrics", "GET" | "HEAD") => (AdminRoute::Metrics, false),
-            ("/v1/emergency", "GET" | "HEAD") => (AdminRoute::Emergency(EmergencySwitch::Look), false),
+            ("/v1/emergency", "GET" | "HEAD") => (AdminRoute::Emergency(EmergencySwitch::Show), false),
             ("/v1/emergency", "PUT") => (AdminRoute::Emergency(EmergencySwitch::On), false),
             ("/v1/emergency", "DELETE") => (AdminRoute::Emergency(EmergencySwitch::Off), false),
             ("/v1/store", "GET" | "HEAD") => (AdminRoute::Store, false),
@@ -326,37 +332,36 @@ impl<S: Store + StoreHealth + StoreMaintenance> Handler for Admin<S> {
         if !matches!(head.method(), "GET" | "HEAD") {
             self.allowed_origins.admit(head)?;
         }
-        match is_open || has_token {
-            true => {
-                let is_long = matches!(route, AdminRoute::Metrics | AdminRoute::Store | AdminRoute::Explain);
-                let max_body = if route == AdminRoute::Explain { MAX_CHECK_BYTES } else { MAX_BODY_BYTES };
-                let answer = if is_long { ResponseLength::Long } else { ResponseLength::Short };
-                Ok(AdmittedRequest { route, max_body, answer })
-            }
-            false => Err(HttpError::Unauthorized),
+        if is_open || has_token {
+            let is_long = matches!(route, AdminRoute::Metrics | AdminRoute::Store | AdminRoute::Explain);
+            let max_body = if route == AdminRoute::Explain { MAX_CHECK_BYTES } else { MAX_BODY_BYTES };
+            let answer = if is_long { ResponseLength::Long } else { ResponseLength::Short };
+            Ok(AdmittedRequest { route, max_body_bytes: max_body, response_length: answer })
+        } else {
+            Err(HttpError::Unauthorized)
         }
     }
 
-    async fn answer<'a>(
+    async fn respond<'a>(
         &self,
         calls: impl Iterator<Item = HttpCall<'a, AdminRoute>> + Clone + Send,
         out: &mut (impl ResponseWriter + Send),
     ) {
         for call in calls {
-            let told = match call.route {
+            let answered = match call.route {
                 AdminRoute::Explain => self.explain(call.body, out).await,
-                _ => self.tell(&call, out),
+                _ => self.respond(&call, out),
             };
-            if let Err(fault) = told {
-                fault.tell(out);
+            if let Err(error) = answered {
+                error.write(out);
             }
         }
     }
 }
 
-fn text(status: StatusCode, said: &str, out: &mut impl ResponseWriter) {
+fn respond_text(status: StatusCode, body: &str, out: &mut impl ResponseWriter) {
     out.begin(status, TEXT);
-    out.end(said.as_bytes());
+    out.end(body.as_bytes());
 }
 
 #[derive(Serialize)]

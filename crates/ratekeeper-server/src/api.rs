@@ -1,24 +1,24 @@
-//! The API on the main port: checks and what goes with them.
+//! The HTTP API: checks and related routes.
 //!
-//! All that is asked for at once (the requests of a pipeline, the checks of a batch) is decided in one docket: by one
-//! version of the rules, in one call to the store. What can't be read is a fault, and takes nothing.
+//! Requests that arrive together (pipelined requests, the checks of a batch request) are decided as one batch: by one
+//! version of the rules, in one store call. A request that can't be parsed gets an error and takes no units.
 
-mod answer;
 mod body;
+mod decision_json;
 mod denial;
+mod fast_json;
 mod forward;
 #[cfg(test)]
 mod fuzz;
 mod headers;
 mod openapi;
-mod quick;
 
-pub(crate) use answer::reason;
 pub(crate) use body::{MAX_ATTRIBUTES, MAX_ENDPOINT_CHARS, MAX_NAME_CHARS, MAX_VALUE_CHARS};
+pub(crate) use decision_json::reason_name;
 pub(crate) use denial::DenialFormat;
 pub use forward::{ForwardOptions, KeySources, KeySourcesError};
-pub use headers::{FieldProfile, ResetForm};
-pub(crate) use headers::{RETRY_CLOSED_SECS, WireNumbers, fails_closed, write as write_fields};
+pub(crate) use headers::{FAIL_CLOSED_RETRY_SECS, WireNumbers, fails_closed, write as write_fields};
+pub use headers::{RateLimitHeaders, ResetForm};
 
 use crate::cross_site::AllowedOrigins;
 use crate::denial_log::DenialLog;
@@ -27,7 +27,7 @@ use crate::http::{
 };
 use crate::token::Token;
 use body::{BatchBody, CheckBody};
-use forward::{Forward, ProxyParameters};
+use forward::{ForwardAuth, ProxyParameters};
 use hyper::StatusCode;
 use ratekeeper::rules::{CheckRequest, Verb};
 use ratekeeper::{CheckBatch, RuleDecision, RuleLimiter, Store};
@@ -35,32 +35,32 @@ use serde::de::DeserializeSeed;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// The most bytes of a body that is one check. A check with the longest key has a tenth of it.
+/// The most bytes of the body of a single check. A check with the longest key takes a tenth of it.
 pub(crate) const MAX_CHECK_BYTES: usize = 64 * 1024;
 
-/// How the API answers.
+/// Options of the HTTP API.
 #[derive(Clone, Debug)]
 pub struct ApiOptions {
-    /// Which fields tell a client where it stands.
-    pub fields: FieldProfile,
-    /// The status of a refusal, unless the request asks for another.
+    /// The rate limit headers of responses.
+    pub headers: RateLimitHeaders,
+    /// The status of a denial, unless the request asks for another.
     pub deny_status: StatusCode,
-    /// The most checks of a batch.
+    /// The most checks in a batch.
     pub max_batch: usize,
-    /// The most bytes of a batch.
+    /// The most bytes in the body of a batch.
     pub max_body: usize,
-    /// Who may ask; nobody is asked who it is if there is none.
+    /// The token that clients must send. `None` lets every client in.
     pub token: Option<Token>,
-    /// How the questions of proxies are understood.
+    /// Options of forward-auth requests.
     pub forward: ForwardOptions,
-    /// The web sites whose pages may ask, and use the admin port with its token, besides the server's own.
+    /// The origins whose pages may use the API, and the admin listener with its token, besides the server's own.
     pub allowed_origins: AllowedOrigins,
 }
 
 impl Default for ApiOptions {
     fn default() -> ApiOptions {
         ApiOptions {
-            fields: FieldProfile::default(),
+            headers: RateLimitHeaders::default(),
             deny_status: StatusCode::OK,
             max_batch: 10_000,
             max_body: 4 << 20,
@@ -71,257 +71,265 @@ impl Default for ApiOptions {
     }
 }
 
-/// The API on the main port.
+/// The handler of the HTTP API.
 #[derive(Debug)]
 pub(crate) struct Api<S> {
-    gate: RuleLimiter<S>,
+    limiter: RuleLimiter<S>,
     options: ApiOptions,
-    forward: Forward,
-    denials: Arc<DenialLog>,
+    forward: ForwardAuth,
+    denial_log: Arc<DenialLog>,
 }
 
-/// What can be asked for.
+/// The routes of the HTTP API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApiRoute {
-    /// `/check`: four fields.
+    /// `/check`: a check with a response of four fields.
     Short,
     /// A single request under `/v1`.
     Full(Verb),
     Batch,
-    /// `/v1/forward-auth`: what a proxy asks before it passes a request on.
-    Forward,
+    /// `/v1/forward-auth`: a proxy's check before it forwards a request.
+    ForwardAuth,
     OpenApi,
     Livez,
 }
 
-/// A call on its way through the docket.
+/// A call between parsing and its response.
 #[derive(Debug)]
 enum PendingCall {
-    /// One request, at this index, and the status that it has if it is refused.
-    One(usize, StatusCode),
-    /// A batch, from this index on.
-    Many(usize, QueuedBatch),
-    Page,
-    Fault(HttpError),
+    /// A single request: its index in the batch, and the status of its response if it is denied.
+    Single(usize, StatusCode),
+    /// A batch request: the index of its first check in the batch.
+    Batch(usize, QueuedBatch),
+    /// A constant response.
+    Static,
+    /// An invalid request.
+    Error(HttpError),
 }
 
-/// A batch on the docket.
+/// A batch request whose checks were added to the batch.
 #[derive(Clone, Copy, Debug)]
 struct QueuedBatch {
-    /// How many checks it has.
+    /// The number of checks.
     count: usize,
-    /// Whether all of it could be read quickly.
-    is_plain: bool,
+    /// Whether the fast parser could parse all of it.
+    used_fast_parser: bool,
 }
 
-/// What answering needs room for. Each thread keeps one, so that a warm server allocates nothing.
+/// Buffers for writing responses. Each thread keeps one set, so that a warm server allocates nothing.
 #[derive(Debug, Default)]
 struct Scratch {
     pending: Vec<PendingCall>,
-    lines: Vec<u8>,
+    headers: Vec<u8>,
     body: Vec<u8>,
 }
 
 thread_local! {
-    static DESKTOP: RefCell<Scratch> = RefCell::default();
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// How much room each thread keeps for the next answer: enough for a batch of a thousand and more.
+/// The capacity that each thread keeps for the next response: enough for a batch of more than a thousand checks.
 const KEPT_BYTES: usize = 512 * 1024;
 
 impl<S: Store> Api<S> {
-    pub(crate) fn new(gate: RuleLimiter<S>, options: ApiOptions, denials: Arc<DenialLog>) -> Api<S> {
-        let forward = Forward::new(options.forward.clone());
-        Api { gate, options, forward, denials }
+    pub(crate) fn new(limiter: RuleLimiter<S>, options: ApiOptions, denial_log: Arc<DenialLog>) -> Api<S> {
+        let forward = ForwardAuth::new(options.forward.clone());
+        Api { limiter, options, forward, denial_log }
     }
 
-    fn file<'a>(
+    /// Parses a call and adds its checks to the batch.
+    fn add_call<'a>(
         &self,
         call: &HttpCall<'a, ApiRoute>,
-        docket: &mut CheckBatch,
+        batch: &mut CheckBatch,
     ) -> Result<PendingCall, HttpError> {
         match call.route {
             ApiRoute::Short | ApiRoute::Full(_) => {
                 let status = self.deny_status(call)?;
-                with_request(call, |request| self.gate.add(docket, call.route.verb(), request))?;
-                Ok(PendingCall::One(docket.len() - 1, status))
+                with_request(call, |request| self.limiter.add(batch, call.route.verb(), request))?;
+                Ok(PendingCall::Single(batch.len() - 1, status))
             }
             ApiRoute::Batch => {
-                let first = docket.len();
-                let filed = self.file_batch(call.body, docket)?;
-                Ok(PendingCall::Many(first, filed))
+                let first = batch.len();
+                let queued = self.add_batch(call.body, batch)?;
+                Ok(PendingCall::Batch(first, queued))
             }
-            ApiRoute::Forward => {
-                let errand = ProxyParameters::read(call.head.query())?;
-                let add = |request: &CheckRequest<'_>| self.gate.add(docket, Verb::Check, request);
-                self.forward.with_request(call, &errand, add)?;
-                Ok(PendingCall::One(
-                    docket.len() - 1,
-                    errand.deny_status.unwrap_or(self.deny_status_to_proxies()),
+            ApiRoute::ForwardAuth => {
+                let parameters = ProxyParameters::parse(call.head.query())?;
+                let add = |request: &CheckRequest<'_>| self.limiter.add(batch, Verb::Check, request);
+                self.forward.with_request(call, &parameters, add)?;
+                Ok(PendingCall::Single(
+                    batch.len() - 1,
+                    parameters.deny_status.unwrap_or(self.forward_deny_status()),
                 ))
             }
-            ApiRoute::OpenApi | ApiRoute::Livez => Ok(PendingCall::Page),
+            ApiRoute::OpenApi | ApiRoute::Livez => Ok(PendingCall::Static),
         }
     }
 
-    /// Adds the checks of a batch. If one of them can't be read, none is decided.
-    fn file_batch(&self, body: &[u8], docket: &mut CheckBatch) -> Result<QueuedBatch, HttpError> {
-        let most = self.options.max_batch;
-        let first = docket.len();
-        // The emergency limit takes when a check is added, and does not give back: under it, all is read before.
-        let may_be_plain = match self.gate.emergency().limit() {
+    /// Adds the checks of a batch request. If one of them is invalid, none is decided.
+    fn add_batch(&self, body: &[u8], batch: &mut CheckBatch) -> Result<QueuedBatch, HttpError> {
+        let max_checks = self.options.max_batch;
+        let first = batch.len();
+        // The emergency limit takes units as soon as a check is added and can't return them, so while it is on, the
+        // whole batch is parsed before any check is added.
+        let may_be_plain = match self.limiter.emergency().limit() {
             None => true,
-            Some(_) => quick::batch(body, most, |_| ()).is_some(),
+            Some(_) => fast_json::batch(body, max_checks, |_| ()).is_some(),
         };
         if may_be_plain {
-            let quick = quick::batch(body, most, |request| self.gate.add(docket, Verb::Check, request));
-            if let Some(count) = quick {
-                return Ok(QueuedBatch { count, is_plain: true });
+            let parsed =
+                fast_json::batch(body, max_checks, |request| self.limiter.add(batch, Verb::Check, request));
+            if let Some(count) = parsed {
+                return Ok(QueuedBatch { count, used_fast_parser: true });
             }
-            docket.cut(first);
+            batch.truncate(first);
         } else {
-            read_batch(body, most, |_| {})?;
+            parse_batch(body, max_checks, |_| {})?;
         }
         let add = |check: &CheckBody<'_>| {
-            check.with_request(|request| self.gate.add(docket, Verb::Check, request));
+            check.with_request(|request| self.limiter.add(batch, Verb::Check, request));
         };
-        match read_batch(body, most, add) {
-            Ok(count) => Ok(QueuedBatch { count, is_plain: false }),
-            Err(fault) => {
-                docket.cut(first);
-                Err(fault)
+        match parse_batch(body, max_checks, add) {
+            Ok(count) => Ok(QueuedBatch { count, used_fast_parser: false }),
+            Err(error) => {
+                batch.truncate(first);
+                Err(error)
             }
         }
     }
 
-    /// The status that the caller wants a refusal to have.
+    /// The status of a denial: as asked for in the query, or else as configured.
     fn deny_status(&self, call: &HttpCall<'_, ApiRoute>) -> Result<StatusCode, HttpError> {
         match call.head.query() {
             None => Ok(self.options.deny_status),
-            Some(query) => Ok(asked_status(query)?.unwrap_or(self.options.deny_status)),
+            Some(query) => Ok(query_deny_status(query)?.unwrap_or(self.options.deny_status)),
         }
     }
 
-    /// The status that a refusal has for proxies unless they ask for another: never one that is a yes to them.
-    fn deny_status_to_proxies(&self) -> StatusCode {
+    /// The default status of a denial for proxies: never 200, which they treat as allowed.
+    fn forward_deny_status(&self) -> StatusCode {
         match self.options.deny_status {
             StatusCode::OK => StatusCode::TOO_MANY_REQUESTS,
             status => status,
         }
     }
 
-    fn tell(
+    /// Writes the response to a call, and logs its denials.
+    fn write_response(
         &self,
         call: &HttpCall<'_, ApiRoute>,
-        docket: &CheckBatch,
+        batch: &CheckBatch,
         pending: &PendingCall,
-        desktop: (&mut Vec<u8>, &mut Vec<u8>),
+        scratch: (&mut Vec<u8>, &mut Vec<u8>),
         out: &mut impl ResponseWriter,
     ) {
-        let (lines, body) = desktop;
-        lines.clear();
+        let (headers, body) = scratch;
+        headers.clear();
         body.clear();
         match pending {
-            PendingCall::Fault(fault) => fault.tell(out),
-            PendingCall::Page => page(call.route, out),
-            PendingCall::One(index, deny_status) => {
-                let verdict = docket.verdict(*index);
-                let figures = WireNumbers::of(&verdict);
-                headers::write(self.options.fields, &verdict, &figures, lines);
-                if verdict.is_allowed() || *deny_status == StatusCode::OK {
+            PendingCall::Error(error) => error.write(out),
+            PendingCall::Static => write_static(call.route, out),
+            PendingCall::Single(index, deny_status) => {
+                let decision = batch.decision(*index);
+                let numbers = WireNumbers::from_decision(&decision);
+                headers::write(self.options.headers, &decision, &numbers, headers);
+                if decision.is_allowed() || *deny_status == StatusCode::OK {
                     match call.route {
-                        ApiRoute::Short => answer::short(&verdict, &figures, body),
-                        // A proxy reads no further than the fields, and others might keep the answer to a GET.
-                        ApiRoute::Forward => lines.extend_from_slice(b"cache-control: no-store\r\n"),
-                        _ => answer::full(&verdict, &figures, body),
+                        ApiRoute::Short => decision_json::write_short(&decision, &numbers, body),
+                        // A proxy reads only the headers, and a cache might store the response to a GET.
+                        ApiRoute::ForwardAuth => headers.extend_from_slice(b"cache-control: no-store\r\n"),
+                        _ => decision_json::write_full(&decision, &numbers, body),
                     }
-                    out.begin(StatusCode::OK, if call.route == ApiRoute::Forward { TEXT } else { JSON });
+                    out.begin(StatusCode::OK, if call.route == ApiRoute::ForwardAuth { TEXT } else { JSON });
                 } else {
-                    let form = DenialFormat::asked_for(call.head.field("accept"));
+                    let format = DenialFormat::from_accept(call.head.header("accept"));
                     let status = match *deny_status {
-                        // The client did nothing wrong: it was not even looked at.
-                        StatusCode::TOO_MANY_REQUESTS if fails_closed(&verdict) => {
+                        // The client did nothing wrong: its limit could not be checked.
+                        StatusCode::TOO_MANY_REQUESTS if fails_closed(&decision) => {
                             StatusCode::SERVICE_UNAVAILABLE
                         }
                         status => status,
                     };
-                    form.write(&verdict, &figures, status.as_u16(), body);
-                    out.begin(status, form.content_type());
-                    lines.extend_from_slice(b"cache-control: no-store\r\n");
+                    format.write(&decision, &numbers, status.as_u16(), body);
+                    out.begin(status, format.content_type());
+                    headers.extend_from_slice(b"cache-control: no-store\r\n");
                 }
-                out.lines(lines);
+                out.raw_headers(headers);
                 out.end(body);
-                if !verdict.is_allowed() && call.route.verb() == Verb::Check {
-                    self.log_denial(call, &verdict);
+                if !decision.is_allowed() && call.route.verb() == Verb::Check {
+                    self.log_denial(call, &decision);
                 }
             }
-            PendingCall::Many(first, filed) => {
+            PendingCall::Batch(first, queued) => {
                 body.extend_from_slice(b"{\"results\":[");
                 let mut is_all_allowed = true;
-                for index in *first..first + filed.count {
+                for index in *first..first + queued.count {
                     if index > *first {
                         body.push(b',');
                     }
-                    let verdict = docket.verdict(index);
-                    is_all_allowed &= verdict.is_allowed();
-                    answer::full(&verdict, &WireNumbers::of(&verdict), body);
+                    let decision = batch.decision(index);
+                    is_all_allowed &= decision.is_allowed();
+                    decision_json::write_full(&decision, &WireNumbers::from_decision(&decision), body);
                 }
                 body.extend_from_slice(b"]}");
                 out.begin(StatusCode::OK, JSON);
                 out.end(body);
                 if !is_all_allowed {
-                    self.log_denials(call, docket, *first, *filed);
+                    self.log_denials(call, batch, *first, *queued);
                 }
             }
         }
     }
 
-    /// Logs a denial. What was asked is read once more: that is rare, and keeping it would cost everybody.
+    /// Logs a denial. The request is parsed again: that is rare, and keeping it would cost every request.
     #[cold]
-    fn log_denial(&self, call: &HttpCall<'_, ApiRoute>, verdict: &RuleDecision<'_>) {
-        let note = |request: &CheckRequest<'_>| self.denials.note(self.gate.clock(), request, verdict);
-        // It was read before, so it can be read again.
+    fn log_denial(&self, call: &HttpCall<'_, ApiRoute>, decision: &RuleDecision<'_>) {
+        let record =
+            |request: &CheckRequest<'_>| self.denial_log.record(self.limiter.clock(), request, decision);
+        // It parsed before, so this can't fail.
         let _ = match call.route {
-            ApiRoute::Forward => ProxyParameters::read(call.head.query())
-                .and_then(|errand| self.forward.with_request(call, &errand, note)),
-            _ => with_request(call, note),
+            ApiRoute::ForwardAuth => ProxyParameters::parse(call.head.query())
+                .and_then(|parameters| self.forward.with_request(call, &parameters, record)),
+            _ => with_request(call, record),
         };
     }
 
-    /// Whether who sends this head may ask.
-    fn expect_token(&self, route: ApiRoute, head: &RequestHead<'_>) -> Result<(), HttpError> {
+    /// Rejects a request without a valid token, unless the route needs none.
+    fn require_token(&self, route: ApiRoute, head: &RequestHead<'_>) -> Result<(), HttpError> {
         let Some(token) = &self.options.token else { return Ok(()) };
         match route {
             ApiRoute::Livez => Ok(()),
-            ApiRoute::Forward if Forward::admits(token, head) => Ok(()),
-            ApiRoute::Forward => Err(HttpError::UnknownProxy),
-            _ if token.admits(head.field("authorization")) => Ok(()),
+            ApiRoute::ForwardAuth if ForwardAuth::has_token(token, head) => Ok(()),
+            ApiRoute::ForwardAuth => Err(HttpError::ProxyUnauthorized),
+            _ if token.admits(head.header("authorization")) => Ok(()),
             _ => Err(HttpError::Unauthorized),
         }
     }
 
+    /// Logs the denied checks of a batch request, which is parsed again as in [`Api::log_denial`].
     #[cold]
     fn log_denials(
         &self,
         call: &HttpCall<'_, ApiRoute>,
-        docket: &CheckBatch,
+        batch: &CheckBatch,
         first: usize,
-        filed: QueuedBatch,
+        queued: QueuedBatch,
     ) {
         let mut index = first;
-        let mut note = |request: &CheckRequest<'_>| {
-            let verdict = docket.verdict(index);
+        let mut record = |request: &CheckRequest<'_>| {
+            let decision = batch.decision(index);
             index += 1;
-            if !verdict.is_allowed() {
-                self.denials.note(self.gate.clock(), request, &verdict);
+            if !decision.is_allowed() {
+                self.denial_log.record(self.limiter.clock(), request, &decision);
             }
         };
-        let most = self.options.max_batch;
-        // It was read before, so it can be read again, in the same way.
-        if filed.is_plain {
-            let _ = quick::batch(call.body, most, note);
+        let max_checks = self.options.max_batch;
+        // It parsed before, so the same parser can't fail.
+        if queued.used_fast_parser {
+            let _ = fast_json::batch(call.body, max_checks, record);
         } else {
-            let _ = read_batch(call.body, most, |check| check.with_request(&mut note));
+            let _ = parse_batch(call.body, max_checks, |check| check.with_request(&mut record));
         }
     }
 }
@@ -330,47 +338,48 @@ impl<S: Store> Handler for Api<S> {
     type Route = ApiRoute;
 
     fn admit(&self, head: &RequestHead<'_>) -> Result<AdmittedRequest<ApiRoute>, HttpError> {
-        let route = ApiRoute::of(head)?;
-        if route.is_for_programs() {
+        let route = ApiRoute::from_head(head)?;
+        if route.rejects_cross_site() {
             self.options.allowed_origins.admit(head)?;
         }
-        self.expect_token(route, head)?;
+        self.require_token(route, head)?;
         let (max_body, answer) = match route {
             ApiRoute::Batch => (self.options.max_body, ResponseLength::Long),
             ApiRoute::OpenApi => (MAX_CHECK_BYTES, ResponseLength::Long),
-            ApiRoute::Short | ApiRoute::Full(_) | ApiRoute::Forward | ApiRoute::Livez => {
+            ApiRoute::Short | ApiRoute::Full(_) | ApiRoute::ForwardAuth | ApiRoute::Livez => {
                 (MAX_CHECK_BYTES, ResponseLength::Short)
             }
         };
-        Ok(AdmittedRequest { route, max_body, answer })
+        Ok(AdmittedRequest { route, max_body_bytes: max_body, response_length: answer })
     }
 
-    async fn answer<'a>(
+    async fn respond<'a>(
         &self,
         calls: impl Iterator<Item = HttpCall<'a, ApiRoute>> + Clone + Send,
         out: &mut (impl ResponseWriter + Send),
     ) {
-        let mut desktop = DESKTOP.take();
-        let mut docket = self.gate.begin();
+        let mut scratch = SCRATCH.take();
+        let mut batch = self.limiter.begin();
         for call in calls.clone() {
-            let pending = self.file(&call, &mut docket).unwrap_or_else(PendingCall::Fault);
-            desktop.pending.push(pending);
+            let pending = self.add_call(&call, &mut batch).unwrap_or_else(PendingCall::Error);
+            scratch.pending.push(pending);
         }
-        if !docket.is_empty() {
-            self.gate.settle(&mut docket).await;
+        if !batch.is_empty() {
+            self.limiter.decide(&mut batch).await;
         }
-        for (call, pending) in calls.zip(&desktop.pending) {
-            self.tell(&call, &docket, pending, (&mut desktop.lines, &mut desktop.body), out);
+        for (call, pending) in calls.zip(&scratch.pending) {
+            self.write_response(&call, &batch, pending, (&mut scratch.headers, &mut scratch.body), out);
         }
-        desktop.pending.clear();
-        desktop.lines.shrink_to(KEPT_BYTES);
-        desktop.body.shrink_to(KEPT_BYTES);
-        DESKTOP.replace(desktop);
+        scratch.pending.clear();
+        scratch.headers.shrink_to(KEPT_BYTES);
+        scratch.body.shrink_to(KEPT_BYTES);
+        SCRATCH.replace(scratch);
     }
 }
 
 impl ApiRoute {
-    fn of(head: &RequestHead<'_>) -> Result<ApiRoute, HttpError> {
+    /// The route of a request, if its method and content type are allowed.
+    fn from_head(head: &RequestHead<'_>) -> Result<ApiRoute, HttpError> {
         let (route, methods) = match head.path() {
             "/check" => (ApiRoute::Short, "POST"),
             "/v1/check" => (ApiRoute::Full(Verb::Check), "POST"),
@@ -378,8 +387,8 @@ impl ApiRoute {
             "/v1/peek" => (ApiRoute::Full(Verb::Peek), "POST"),
             "/v1/refund" => (ApiRoute::Full(Verb::Refund), "POST"),
             "/v1/reset" => (ApiRoute::Full(Verb::Reset), "POST"),
-            // Whatever method a proxy asks with, the one that counts is told.
-            "/v1/forward-auth" => return Ok(ApiRoute::Forward),
+            // Any method: the one to check is in a header.
+            "/v1/forward-auth" => return Ok(ApiRoute::ForwardAuth),
             "/openapi.json" => (ApiRoute::OpenApi, "GET, HEAD"),
             "/livez" => (ApiRoute::Livez, "GET, HEAD"),
             path => return Err(HttpError::no_such_path(path)),
@@ -391,84 +400,95 @@ impl ApiRoute {
         }
     }
 
-    /// Whether it changes something, and is asked for by programs directly, whose requests no web page sends.
-    fn is_for_programs(self) -> bool {
+    /// Whether it changes state and is called by programs directly, so that cross-site requests are rejected.
+    fn rejects_cross_site(self) -> bool {
         match self {
             ApiRoute::Short | ApiRoute::Full(_) | ApiRoute::Batch => true,
-            // What a proxy asks carries the fields of a client, which may well be a browser on another site.
-            ApiRoute::Forward | ApiRoute::OpenApi | ApiRoute::Livez => false,
+            // A proxy forwards the headers of its client, which may be a browser on another site.
+            ApiRoute::ForwardAuth | ApiRoute::OpenApi | ApiRoute::Livez => false,
         }
     }
 
     fn verb(self) -> Verb {
         match self {
             ApiRoute::Full(verb) => verb,
-            ApiRoute::Short | ApiRoute::Batch | ApiRoute::Forward | ApiRoute::OpenApi | ApiRoute::Livez => {
-                Verb::Check
-            }
+            ApiRoute::Short
+            | ApiRoute::Batch
+            | ApiRoute::ForwardAuth
+            | ApiRoute::OpenApi
+            | ApiRoute::Livez => Verb::Check,
         }
     }
 }
 
-/// What is missing from a check that names nobody.
-pub(crate) const NOBODY: &str = "it does not say who asks: give client_key, or ip, or attributes";
+/// The error for a check that identifies no client.
+pub(crate) const NO_CLIENT: &str = "the check has no client: send client_key, ip or attributes";
 
-/// Reads a check, and has `use_it` look at the request that it stands for.
+/// Parses a check and calls `use_it` with the request.
 #[inline]
 fn with_request<T>(
     call: &HttpCall<'_, ApiRoute>,
     use_it: impl FnOnce(&CheckRequest<'_>) -> T,
 ) -> Result<T, HttpError> {
-    match quick::check(call.body) {
+    match fast_json::check(call.body) {
         Some(request) => Ok(use_it(&request)),
-        None => read_check(call.body, call.route == ApiRoute::Short).map(|check| check.with_request(use_it)),
+        None => parse_check(call.body, call.route == ApiRoute::Short).map(|check| check.with_request(use_it)),
     }
 }
 
-/// Reads a check by the book; one that has to name a key, if `needs_key`.
-pub(crate) fn read_check(body: &[u8], needs_key: bool) -> Result<CheckBody<'_>, HttpError> {
+/// Parses a check with serde, which also reports what is wrong with it. If `needs_key`, it must have a `client_key`.
+pub(crate) fn parse_check(body: &[u8], needs_key: bool) -> Result<CheckBody<'_>, HttpError> {
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(HttpError::NoObject);
+        return Err(HttpError::NotAnObject);
     }
-    let check: CheckBody<'_> = serde_json::from_slice(body).map_err(|error| HttpError::unreadable(&error))?;
-    match check.says_who() {
-        _ if needs_key && !check.has_key() => Err(HttpError::missing_key()),
-        false => Err(HttpError::Unreadable { reason: NOBODY.to_owned() }),
-        true => Ok(check),
+    let check: CheckBody<'_> =
+        serde_json::from_slice(body).map_err(|error| HttpError::invalid_body(&error))?;
+    if needs_key && !check.has_key() {
+        Err(HttpError::missing_key())
+    } else if check.has_client() {
+        Ok(check)
+    } else {
+        Err(HttpError::InvalidBody { reason: NO_CLIENT.to_owned() })
     }
 }
 
-/// Reads a batch by the book, and hands over each check. On an error, some may have been handed over in vain.
-fn read_batch(body: &[u8], most: usize, mut use_it: impl FnMut(&CheckBody<'_>)) -> Result<usize, HttpError> {
+/// Parses a batch with serde and calls `use_it` with each check. If it fails, `use_it` may have been called already.
+fn parse_batch(
+    body: &[u8],
+    max_checks: usize,
+    mut use_it: impl FnMut(&CheckBody<'_>),
+) -> Result<usize, HttpError> {
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(HttpError::NoBatch);
+        return Err(HttpError::BatchNotAnObject);
     }
-    let take = |check: CheckBody<'_>| match check.says_who() {
-        true => {
+    let on_check = |check: CheckBody<'_>| {
+        if check.has_client() {
             use_it(&check);
             Ok(())
+        } else {
+            Err(NO_CLIENT)
         }
-        false => Err(NOBODY),
     };
     let mut json = serde_json::Deserializer::from_slice(body);
-    let read = BatchBody { most, take }.deserialize(&mut json).and_then(|count| json.end().map(|()| count));
-    read.map_err(|error| HttpError::unreadable_batch(&error))
+    let batch = BatchBody { max_checks, on_check };
+    let parsed = batch.deserialize(&mut json).and_then(|count| json.end().map(|()| count));
+    parsed.map_err(|error| HttpError::invalid_batch(&error))
 }
 
-/// The status that a query asks refusals to have: `deny_status=429`. What else is in a query means nothing here.
-fn asked_status(query: &str) -> Result<Option<StatusCode>, HttpError> {
-    let Some(asked) = query.split('&').find_map(|pair| pair.strip_prefix("deny_status=")) else {
+/// The status of denials that a query asks for, like `deny_status=429`. Other parameters are ignored.
+fn query_deny_status(query: &str) -> Result<Option<StatusCode>, HttpError> {
+    let Some(status) = query.split('&').find_map(|pair| pair.strip_prefix("deny_status=")) else {
         return Ok(None);
     };
-    match asked {
+    match status {
         "200" => Ok(Some(StatusCode::OK)),
         "403" => Ok(Some(StatusCode::FORBIDDEN)),
         "429" => Ok(Some(StatusCode::TOO_MANY_REQUESTS)),
-        asked => Err(HttpError::bad_status(asked)),
+        status => Err(HttpError::invalid_deny_status(status)),
     }
 }
 
-fn page(route: ApiRoute, out: &mut impl ResponseWriter) {
+fn write_static(route: ApiRoute, out: &mut impl ResponseWriter) {
     match route {
         ApiRoute::OpenApi => {
             out.begin(StatusCode::OK, JSON);
@@ -489,20 +509,21 @@ pub(crate) mod testing {
 
     pub(crate) type TestApi = Api<MemoryStore<Arc<ManualClock>>>;
 
-    /// The API of these rules, and its clock, which begins a quarter of a second past 1 700 000 000 and stands still.
+    /// An API with these rules, and its clock, which starts at 1 700 000 000.25 s and stands still.
     pub(crate) fn api(rules: &str, options: ApiOptions) -> (Arc<TestApi>, Arc<ManualClock>) {
         let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_250_000)));
         let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(1000)).unwrap();
         let rules = RuleSet::compile(&read(rules, Micros::EPOCH).spec.unwrap()).unwrap();
-        let gate = RuleLimiter::new(rules, store, Arc::clone(&clock));
-        (Arc::new(Api::new(gate, options, Arc::new(DenialLog::new(0)))), clock)
+        let limiter = RuleLimiter::new(rules, store, Arc::clone(&clock));
+        (Arc::new(Api::new(limiter, options, Arc::new(DenialLog::new(0)))), clock)
     }
 
     impl TestApi {
-        /// What a client has left.
+        /// The units that a client has left.
         pub(crate) async fn left(&self, client_key: &str) -> u32 {
-            let docket = self.gate.ask(Verb::Peek, &ratekeeper::rules::CheckRequest::new(client_key)).await;
-            docket.verdict(0).decision().remaining()
+            let batch =
+                self.limiter.decide_one(Verb::Peek, &ratekeeper::rules::CheckRequest::new(client_key)).await;
+            batch.decision(0).decision().remaining()
         }
     }
 }

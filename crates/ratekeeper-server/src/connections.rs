@@ -1,7 +1,8 @@
-//! The connections of a port that makes room for newcomers, and which of them has been idle for longest.
+//! Eviction of idle connections from a full listener.
 //!
-//! A health check that finds no place would have a server restarted that is in order. So on the admin port a newcomer is let in
-//! for the connection that has been silent for longest, one with a request in flight only if there is no other.
+//! A health check that can't connect would get a healthy server restarted. So on the admin listener, a new connection
+//! replaces the one that has been idle for longest. Connections with a request in flight are
+//! evicted only if all have one.
 
 use parking_lot::Mutex;
 use std::io;
@@ -13,81 +14,80 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-/// All connections of a port.
+/// The open connections of a listener.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionRegistry {
-    all: Mutex<Vec<Arc<ConnectionRecord>>>,
-    /// Numbers what happens on all of them, in order.
+    connections: Mutex<Vec<Arc<ConnectionRecord>>>,
+    /// The number of reads and writes so far, which orders connections by their last activity.
     events: AtomicU64,
 }
 
-/// What is known of one of them.
+/// The activity of one connection.
 #[derive(Debug, Default)]
 struct ConnectionRecord {
-    /// Something came since something was last sent.
-    is_asking: AtomicBool,
+    /// Whether bytes were read since the last write.
+    has_request: AtomicBool,
     last_event: AtomicU64,
-    leave: Notify,
+    eviction: Notify,
 }
 
 impl ConnectionRegistry {
-    /// A new connection.
-    pub(crate) fn enter<S>(
+    /// Registers a new connection.
+    pub(crate) fn register<S>(
         self: &Arc<ConnectionRegistry>,
         stream: S,
     ) -> (ObservedStream<S>, RegisteredConnection) {
-        let resident = Arc::new(ConnectionRecord::default());
-        self.note(&resident);
-        self.all.lock().push(Arc::clone(&resident));
-        let observed =
-            ObservedStream { stream, resident: Arc::clone(&resident), residents: Arc::clone(self) };
-        (observed, RegisteredConnection { resident, residents: Arc::clone(self) })
+        let record = Arc::new(ConnectionRecord::default());
+        self.record_activity(&record);
+        self.connections.lock().push(Arc::clone(&record));
+        let observed = ObservedStream { stream, record: Arc::clone(&record), registry: Arc::clone(self) };
+        (observed, RegisteredConnection { record, registry: Arc::clone(self) })
     }
 
-    /// Has the one leave that has been idle for longest. Returns `false` if there is none.
+    /// Evicts the connection that has been idle for longest. Returns `false` if there is none.
     pub(crate) fn evict(&self) -> bool {
-        let mut all = self.all.lock();
-        let idleness = |resident: &ConnectionRecord| {
-            (resident.is_asking.load(Relaxed), resident.last_event.load(Relaxed))
-        };
-        let Some((index, _)) = all.iter().enumerate().min_by_key(|(_, resident)| idleness(resident)) else {
+        let mut all = self.connections.lock();
+        let idleness =
+            |record: &ConnectionRecord| (record.has_request.load(Relaxed), record.last_event.load(Relaxed));
+        let Some((index, _)) = all.iter().enumerate().min_by_key(|(_, record)| idleness(record)) else {
             return false;
         };
-        all.swap_remove(index).leave.notify_one();
+        all.swap_remove(index).eviction.notify_one();
         true
     }
 
-    fn note(&self, resident: &ConnectionRecord) {
-        resident.last_event.store(self.events.fetch_add(1, Relaxed), Relaxed);
+    /// Records activity on a connection.
+    fn record_activity(&self, record: &ConnectionRecord) {
+        record.last_event.store(self.events.fetch_add(1, Relaxed), Relaxed);
     }
 }
 
-/// A connection that is there until this is dropped.
+/// A connection in the registry, removed on drop.
 #[derive(Debug)]
 pub(crate) struct RegisteredConnection {
-    resident: Arc<ConnectionRecord>,
-    residents: Arc<ConnectionRegistry>,
+    record: Arc<ConnectionRecord>,
+    registry: Arc<ConnectionRegistry>,
 }
 
 impl RegisteredConnection {
-    /// Until the connection has to leave.
-    pub(crate) async fn is_evicted(&self) {
-        self.resident.leave.notified().await;
+    /// Waits until the connection is evicted.
+    pub(crate) async fn wait_for_eviction(&self) {
+        self.record.eviction.notified().await;
     }
 }
 
 impl Drop for RegisteredConnection {
     fn drop(&mut self) {
-        self.residents.all.lock().retain(|resident| !Arc::ptr_eq(resident, &self.resident));
+        self.registry.connections.lock().retain(|record| !Arc::ptr_eq(record, &self.record));
     }
 }
 
-/// A stream that is noted to be read from and written to.
+/// A stream that records its reads and writes in the registry.
 #[derive(Debug)]
 pub(crate) struct ObservedStream<S> {
     stream: S,
-    resident: Arc<ConnectionRecord>,
-    residents: Arc<ConnectionRegistry>,
+    record: Arc<ConnectionRecord>,
+    registry: Arc<ConnectionRegistry>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
@@ -97,8 +97,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        self.resident.is_asking.store(true, Relaxed);
-        self.residents.note(&self.resident);
+        self.record.has_request.store(true, Relaxed);
+        self.registry.record_activity(&self.record);
         Poll::Ready(Ok(()))
     }
 }
@@ -106,8 +106,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
-        self.resident.is_asking.store(false, Relaxed);
-        self.residents.note(&self.resident);
+        self.record.has_request.store(false, Relaxed);
+        self.registry.record_activity(&self.record);
         Poll::Ready(Ok(written))
     }
 
@@ -128,35 +128,35 @@ mod tests {
 
     type Ours = (ObservedStream<DuplexStream>, RegisteredConnection);
 
-    async fn has_to_leave((_, residence): &Ours) -> bool {
-        timeout(Duration::ZERO, residence.is_evicted()).await.is_ok()
+    async fn is_evicted((_, registered): &Ours) -> bool {
+        timeout(Duration::ZERO, registered.wait_for_eviction()).await.is_ok()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_one_that_is_idle_for_longest_leaves_and_one_that_asks_goes_last() {
-        let residents = Arc::new(ConnectionRegistry::default());
+    async fn the_longest_idle_connection_is_evicted_and_pending_requests_come_last() {
+        let registry = Arc::new(ConnectionRegistry::default());
         let (mut ours, mut theirs): (Vec<Ours>, Vec<DuplexStream>) = (0..3)
             .map(|_| {
                 let (ours, theirs) = duplex(64);
-                (residents.enter(ours), theirs)
+                (registry.register(ours), theirs)
             })
             .unzip();
-        // The first has asked and waits, the second was answered, the third never said a word.
+        // The first has a request in flight, the second was answered, the third never sent anything.
         for index in 0..2 {
             theirs[index].write_all(b"?").await.unwrap();
             assert_eq!(ours[index].0.read_u8().await.unwrap(), b'?');
         }
         ours[1].0.write_all(b"!").await.unwrap();
         for expected in [2, 1, 0] {
-            assert!(residents.evict());
+            assert!(registry.evict());
             for (index, one) in ours.iter().enumerate() {
-                assert_eq!(has_to_leave(one).await, index == expected, "{index} of {expected}");
+                assert_eq!(is_evicted(one).await, index == expected, "{index} of {expected}");
             }
         }
-        assert!(!residents.evict(), "all have to leave already");
+        assert!(!registry.evict(), "all are evicted already");
         ours.clear();
-        let (stream, residence) = residents.enter(duplex(1).0);
-        drop((stream, residence));
-        assert!(!residents.evict(), "it has left by itself");
+        let (stream, registered) = registry.register(duplex(1).0);
+        drop((stream, registered));
+        assert!(!registry.evict(), "the connection has closed");
     }
 }

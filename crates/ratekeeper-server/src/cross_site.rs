@@ -1,39 +1,39 @@
-//! Requests that a browser sends on behalf of a web page of another site.
+//! Protection against cross-site requests from browsers.
 //!
-//! Any page that somebody opens can have their browser post to `http://127.0.0.1:8080/check`. The page does not see the
-//! answer, but the request would count. Browsers say where such a request comes from: in `Origin` with every POST that
-//! crosses sites, and in `Sec-Fetch-Handler` with every request. A page can't change either. So a request without both was
-//! not sent by a page, and is not held to anything here: `curl -d` sends the content type of a form, too, and means JSON.
+//! Any web page can make the browser of its visitor post to `http://127.0.0.1:8080/check`. The page can't read the
+//! response, but the request would count. Browsers name the origin of such a request: `Origin` in every cross-site
+//! POST, and `Sec-Fetch-Site` in every request. A page can't change either. So a request with neither was not sent by a
+//! page, and passes: `curl -d` also sends the content type of a form, and means JSON.
 //!
-//! What proxies ask for their clients is not held to this: the fields are those of the client's request to somebody else.
+//! Forward-auth requests are exempt: these headers belong to the client's request to another server.
 
 use crate::http::{HttpError, RequestHead};
 
-/// The most origins that can be allowed.
+/// The most allowed origins.
 const MAX_ORIGINS: usize = 256;
 
-/// The web sites whose pages may use a server, besides its own.
+/// The origins whose pages may use a server, besides its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedOrigins(Vec<String>);
 
-/// Why a list of origins can't be used.
+/// Why a list of origins is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllowedOriginsError {
-    /// One of them is not an origin.
+    /// An entry is not an origin.
     #[error(
-        "{0:?} is no origin: write a scheme and a host, like https://admin.example or http://localhost:3000"
+        "{0:?} is not an origin: write a scheme and a host, like https://admin.example or http://localhost:3000"
     )]
-    NoOrigin(String),
-    /// There are too many.
-    #[error("there are more than {MAX_ORIGINS} origins")]
+    NotAnOrigin(String),
+    /// The list is too long.
+    #[error("more than {MAX_ORIGINS} origins")]
     TooMany,
 }
 
 impl AllowedOrigins {
-    /// The origins in a list.
+    /// Validates a list of origins.
     ///
     /// # Errors
-    /// If one of them is something else, or there are too many.
+    /// If an entry is not an origin, or there are too many.
     pub fn new<'a>(
         origins: impl IntoIterator<Item = &'a str>,
     ) -> Result<AllowedOrigins, AllowedOriginsError> {
@@ -42,11 +42,14 @@ impl AllowedOrigins {
             let is_allowed = |byte: u8| byte.is_ascii_graphic() && !b"/?#@\"<>\\*".contains(&byte);
             host.is_some_and(|host| !host.is_empty() && host.bytes().all(is_allowed))
         };
-        let read = |origin: &str| match is_origin(origin) {
-            true => Ok(origin.to_ascii_lowercase()),
-            false => Err(AllowedOriginsError::NoOrigin(origin.to_owned())),
+        let parse = |origin: &str| {
+            if is_origin(origin) {
+                Ok(origin.to_ascii_lowercase())
+            } else {
+                Err(AllowedOriginsError::NotAnOrigin(origin.to_owned()))
+            }
         };
-        let origins = origins.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        let origins = origins.into_iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         if origins.len() > MAX_ORIGINS {
             Err(AllowedOriginsError::TooMany)
         } else {
@@ -54,7 +57,7 @@ impl AllowedOrigins {
         }
     }
 
-    /// Refuses what a browser sends for a page of a site that is neither this server's own nor allowed.
+    /// Rejects a browser's request from a page whose origin is neither this server's own nor allowed.
     #[inline]
     pub(crate) fn admit(&self, head: &RequestHead<'_>) -> Result<(), HttpError> {
         if head.is_from_browser() { self.admit_browser(head) } else { Ok(()) }
@@ -62,17 +65,17 @@ impl AllowedOrigins {
 
     #[cold]
     fn admit_browser(&self, head: &RequestHead<'_>) -> Result<(), HttpError> {
-        let mut origins = head.values("origin");
+        let mut origins = head.header_values("origin");
         match (origins.next(), origins.next()) {
             (Some(origin), None) if self.contains(origin) => return Ok(()),
-            (Some(origin), None) if !is_of_host(origin, head.host()) => {
+            (Some(origin), None) if !is_same_host(origin, head.host()) => {
                 return Err(HttpError::cross_site(origin));
             }
             (_, Some(_)) => return Err(HttpError::cross_site(b"several origins")),
             (Some(_) | None, None) => {}
         }
         let is_own = |site: &[u8]| site == b"same-origin" || site == b"none";
-        match head.values("sec-fetch-site").find(|site| !is_own(site)) {
+        match head.header_values("sec-fetch-site").find(|site| !is_own(site)) {
             Some(site) => Err(HttpError::cross_site(site)),
             None => Ok(()),
         }
@@ -83,8 +86,8 @@ impl AllowedOrigins {
     }
 }
 
-/// Whether an origin is the host that was asked. A proxy in front may have changed the scheme, so that is not compared.
-fn is_of_host(origin: &[u8], host: Option<&[u8]>) -> bool {
+/// Whether an origin is the request's host. The scheme is not compared, since a proxy in front may have changed it.
+fn is_same_host(origin: &[u8], host: Option<&[u8]>) -> bool {
     let origin_host = origin.strip_prefix(b"https://").or_else(|| origin.strip_prefix(b"http://"));
     origin_host.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host))
 }
@@ -93,7 +96,7 @@ fn is_of_host(origin: &[u8], host: Option<&[u8]>) -> bool {
 mod tests {
     use super::*;
 
-    /// Whether a request to `own.example:8080` with these fields is admitted, whichever way it came in.
+    /// Whether a request to `own.example:8080` with these headers is admitted, on the fast path and by hyper.
     fn admits(allowed: &[&str], lines: &str) -> bool {
         let allowed = AllowedOrigins::new(allowed.iter().copied()).unwrap();
         let bytes =
@@ -103,14 +106,14 @@ mod tests {
             parts = parts.header(name, value);
         }
         let (parts, ()) = parts.body(()).unwrap().into_parts();
-        let [lane, hyper] = [RequestHead::plain(bytes.as_bytes()), RequestHead::Parts(&parts)]
+        let [fast_path, hyper] = [RequestHead::plain(bytes.as_bytes()), RequestHead::Parts(&parts)]
             .map(|head| allowed.admit(&head).is_ok());
-        assert_eq!(lane, hyper, "{lines}");
-        lane
+        assert_eq!(fast_path, hyper, "{lines}");
+        fast_path
     }
 
     #[test]
-    fn pages_of_other_sites_are_refused() {
+    fn cross_site_requests_are_rejected() {
         for lines in [
             "Origin: https://evil.example\r\n",
             "Origin: null\r\n",
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_pages_of_the_host_itself_are_admitted() {
+    fn programs_and_same_origin_pages_are_admitted() {
         for lines in [
             "",
             "Content-Type: application/x-www-form-urlencoded\r\n",
@@ -150,11 +153,11 @@ mod tests {
         assert!(admits(&allowed, "Origin: http://localhost:3000\r\n"));
         assert!(!admits(&allowed, "Origin: http://admin.example\r\n"));
         assert!(!admits(&allowed, "Sec-Fetch-Site: cross-site\r\n"));
-        for wrong in
+        for invalid in
             ["admin.example", "https://", "https://a/", "https://a/b", "*", "null", "https://*.a", "ftp://a"]
         {
-            let error = AllowedOrigins::new([wrong]).unwrap_err();
-            assert_eq!(error, AllowedOriginsError::NoOrigin(wrong.to_owned()));
+            let error = AllowedOrigins::new([invalid]).unwrap_err();
+            assert_eq!(error, AllowedOriginsError::NotAnOrigin(invalid.to_owned()));
         }
         assert_eq!(AllowedOrigins::new(["http://a"; 257]), Err(AllowedOriginsError::TooMany));
     }

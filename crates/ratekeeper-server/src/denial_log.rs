@@ -1,7 +1,7 @@
-//! The log of denials: every one until there are too many, and then how many more there were.
+//! The denial log: a bounded number of lines per second, and a count of the rest.
 //!
-//! Under a flood, writing a line for each refusal would cost more than refusing. So each second has room for some lines;
-//! what does not fit is counted and told in one line when the second is over.
+//! Under a flood, a log line for each denial would cost more than the decision. So each second allows a few lines; the
+//! other denials are counted and reported in one line when the second ends.
 
 use ratekeeper::rules::{CheckRequest, Rule};
 use ratekeeper::{Clock, Micros, RuleDecision};
@@ -10,125 +10,126 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// The most characters of a client's key that are shown: enough to recognise it by, too few to use it.
-const MAX_SHOWN: usize = 4;
-/// Of a short key no more than this part is shown: of many keys, four characters are nearly all there is.
-const SHOWN_PART: usize = 3;
+/// The most characters of a client's key that are logged: enough to recognise it, too few to use it.
+const MAX_SHOWN_CHARS: usize = 4;
+/// At most one in this many characters of a key is logged: four characters are nearly all of a short key.
+const SHOWN_DIVISOR: usize = 3;
 
-/// The log of denials.
+/// Logs denials, up to a maximum per second.
 #[derive(Debug)]
 pub(crate) struct DenialLog {
-    /// The most lines a second.
-    most: u64,
-    /// The second that is being counted.
+    /// The most lines per second.
+    max_per_second: u64,
+    /// The current second.
     second: AtomicU64,
-    /// How many denials it has had.
-    seen: AtomicU64,
-    /// All that were not logged.
-    silent: AtomicU64,
+    /// The denials in the current second.
+    denials: AtomicU64,
+    /// All denials that were not logged.
+    suppressed: AtomicU64,
 }
 
 impl DenialLog {
-    /// A log of at most so many lines a second; 0 for none.
-    pub(crate) const fn new(most: u32) -> DenialLog {
+    /// A log of at most `max_per_second` lines per second; 0 logs nothing.
+    pub(crate) const fn new(max_per_second: u32) -> DenialLog {
         DenialLog {
-            most: most as u64,
+            max_per_second: max_per_second as u64,
             second: AtomicU64::new(0),
-            seen: AtomicU64::new(0),
-            silent: AtomicU64::new(0),
+            denials: AtomicU64::new(0),
+            suppressed: AtomicU64::new(0),
         }
     }
 
-    /// How many denials were not logged because there were too many.
-    pub(crate) fn silent(&self) -> u64 {
-        self.silent.load(Relaxed)
+    /// The number of denials that were not logged because there were too many.
+    pub(crate) fn suppressed(&self) -> u64 {
+        self.suppressed.load(Relaxed)
     }
 
-    /// Tells when a second is over how many it was silent about, for ever.
-    pub(crate) async fn keep(&self, clock: &dyn Clock) {
-        let mut beat = interval(Duration::from_secs(1));
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Reports suppressed denials at the end of each second. Never returns.
+    pub(crate) async fn report_suppressed(&self, clock: &dyn Clock) {
+        let mut ticks = interval(Duration::from_secs(1));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            beat.tick().await;
-            self.turn_to(clock.now());
+            ticks.tick().await;
+            self.advance_to(clock.now());
         }
     }
 
-    /// Whether one that was denied `now` would not be logged, for all that is known without asking everybody: only then
-    /// may it be [passed over](DenialLog::pass_over) instead of noted.
+    /// Whether a denial at `now` would not be logged, as far as can be told without a write to shared memory. If so, it
+    /// may be counted with [`DenialLog::count_suppressed`] instead of [`DenialLog::record`].
     #[inline]
     pub(crate) fn is_full(&self, now: Option<Micros>) -> bool {
         let is_this_second = now.is_some_and(|now| now.get() / 1_000_000 == self.second.load(Relaxed));
-        self.most == 0 || is_this_second && self.seen.load(Relaxed) >= self.most
+        self.max_per_second == 0 || is_this_second && self.denials.load(Relaxed) >= self.max_per_second
     }
 
     /// Counts denials that are not logged.
     #[inline]
-    pub(crate) fn pass_over(&self, denials: u64) {
-        if denials > 0 && self.most > 0 {
-            self.seen.fetch_add(denials, Relaxed);
-            self.silent.fetch_add(denials, Relaxed);
+    pub(crate) fn count_suppressed(&self, denials: u64) {
+        if denials > 0 && self.max_per_second > 0 {
+            self.denials.fetch_add(denials, Relaxed);
+            self.suppressed.fetch_add(denials, Relaxed);
         }
     }
 
-    /// Notes a denial.
+    /// Logs a denial, or counts it if this second's lines are used up.
     #[cold]
-    pub(crate) fn note(&self, clock: &dyn Clock, request: &CheckRequest<'_>, verdict: &RuleDecision<'_>) {
-        if self.most == 0 {
+    pub(crate) fn record(&self, clock: &dyn Clock, request: &CheckRequest<'_>, decision: &RuleDecision<'_>) {
+        if self.max_per_second == 0 {
             return;
         }
-        let now = verdict.binding().map_or_else(|| clock.now(), |binding| binding.now);
-        if self.has_room(now) {
-            let decision = verdict.decision();
+        let now = decision.binding().map_or_else(|| clock.now(), |binding| binding.now);
+        if self.take_line(now) {
+            let outcome = decision.decision();
             tracing::info!(
                 target: "ratekeeper::denied",
-                key = shown(request.client_key),
-                endpoint = path_of(request.endpoint),
+                key = abbreviated(request.client_key),
+                endpoint = without_query(request.endpoint),
                 ip = request.ip.map(tracing::field::display),
                 cost = request.cost,
-                rule = verdict.rule().map(Rule::id),
-                limit = decision.limit().map(tracing::field::display),
-                retry_after_ms = decision.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-                reason = crate::api::reason(verdict.cause()),
+                rule = decision.rule().map(Rule::id),
+                limit = outcome.limit().map(tracing::field::display),
+                retry_after_ms = outcome.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+                reason = crate::api::reason_name(decision.reason()),
                 "denied"
             );
         }
     }
 
-    /// Whether this second has room for a line.
-    fn has_room(&self, now: Micros) -> bool {
-        self.turn_to(now);
-        let is_logged = self.seen.fetch_add(1, Relaxed) < self.most;
+    /// Counts a denial. Returns whether this second allows a line for it.
+    fn take_line(&self, now: Micros) -> bool {
+        self.advance_to(now);
+        let is_logged = self.denials.fetch_add(1, Relaxed) < self.max_per_second;
         if !is_logged {
-            self.silent.fetch_add(1, Relaxed);
+            self.suppressed.fetch_add(1, Relaxed);
         }
         is_logged
     }
 
-    /// Whoever is first in a new second tells how many the last one was silent about.
-    fn turn_to(&self, now: Micros) {
+    /// Starts a new second if `now` is in one. The first caller in a new second reports the previous one's suppressed
+    /// denials.
+    fn advance_to(&self, now: Micros) {
         let second = now.get() / 1_000_000;
         let known = self.second.load(Relaxed);
         if known != second && self.second.compare_exchange(known, second, Relaxed, Relaxed).is_ok() {
-            let more = self.seen.swap(0, Relaxed).saturating_sub(self.most);
+            let more = self.denials.swap(0, Relaxed).saturating_sub(self.max_per_second);
             if more > 0 {
-                tracing::info!(target: "ratekeeper::denied", more, "so many more were denied and not logged");
+                tracing::info!(target: "ratekeeper::denied", more, "further denials were not logged");
             }
         }
     }
 }
 
-/// The first characters of a key, of which the rest is not shown.
-fn shown(key: &str) -> String {
+/// The first characters of a key; the rest is replaced by an ellipsis.
+fn abbreviated(key: &str) -> String {
     if key.is_empty() {
         return String::new();
     }
-    let count = MAX_SHOWN.min(key.chars().count() / SHOWN_PART);
+    let count = MAX_SHOWN_CHARS.min(key.chars().count() / SHOWN_DIVISOR);
     key.chars().take(count).chain(['…']).collect()
 }
 
-/// An endpoint without its query and fragment, which may carry a client's secrets.
-fn path_of(endpoint: &str) -> &str {
+/// An endpoint without its query and fragment, which may contain a client's secrets.
+fn without_query(endpoint: &str) -> &str {
     endpoint.split(['?', '#']).next().unwrap_or_default()
 }
 
@@ -137,29 +138,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_has_room_for_so_many_lines() {
+    fn lines_per_second_are_limited() {
         let log = DenialLog::new(2);
-        let at = |second: u64| log.has_room(Micros::new(second * 1_000_000));
+        let at = |second: u64| log.take_line(Micros::new(second * 1_000_000));
         assert_eq!([at(7), at(7), at(7), at(7)], [true, true, false, false]);
         assert_eq!([at(8), at(8), at(8)], [true, true, false]);
-        assert_eq!(log.silent(), 3);
+        assert_eq!(log.suppressed(), 3);
     }
 
     #[test]
-    fn what_is_passed_over_is_counted_all_the_same() {
+    fn suppressed_denials_are_counted() {
         let log = DenialLog::new(2);
         let now = Micros::new(7_000_000);
-        assert!(!log.is_full(Some(now)) && log.has_room(now) && !log.is_full(Some(now)) && log.has_room(now));
+        assert!(
+            !log.is_full(Some(now)) && log.take_line(now) && !log.is_full(Some(now)) && log.take_line(now)
+        );
         assert!(log.is_full(Some(now)) && !log.is_full(Some(Micros::new(8_000_000))) && !log.is_full(None));
-        log.pass_over(5);
-        assert_eq!((log.silent(), log.has_room(now), log.silent()), (5, false, 6));
+        log.count_suppressed(5);
+        assert_eq!((log.suppressed(), log.take_line(now), log.suppressed()), (5, false, 6));
         let none = DenialLog::new(0);
-        none.pass_over(5);
-        assert!(none.is_full(None) && none.silent() == 0);
+        none.count_suppressed(5);
+        assert!(none.is_full(None) && none.suppressed() == 0);
     }
 
     #[test]
-    fn a_key_is_shown_to_be_recognised_and_not_to_be_used() {
+    fn a_key_is_logged_by_its_first_characters() {
         for (key, expected) in [
             ("", ""),
             ("ab", "…"),
@@ -169,12 +172,12 @@ mod tests {
             ("sk_prod_12345678", "sk_p…"),
             ("éééééééééééééé", "éééé…"),
         ] {
-            assert_eq!(shown(key), expected, "{key}");
+            assert_eq!(abbreviated(key), expected, "{key}");
         }
     }
 
     #[test]
-    fn an_endpoint_is_shown_without_its_query() {
+    fn an_endpoint_is_logged_without_its_query() {
         for (endpoint, expected) in [
             ("/orders", "/orders"),
             ("/orders?token=secret", "/orders"),
@@ -182,7 +185,7 @@ mod tests {
             ("?a", ""),
             ("", ""),
         ] {
-            assert_eq!(path_of(endpoint), expected);
+            assert_eq!(without_query(endpoint), expected);
         }
     }
 }

@@ -1,18 +1,18 @@
-//! What a request would be held to right now: by which rules, what is left, and what this node has in hand of it.
+//! `POST /v1/explain`: which rules and limits apply to a request now, how much of each is left, and this node's lease.
 
-use crate::api::{read_check, reason};
+use crate::api::{parse_check, reason_name};
 use crate::http::HttpError;
 use ratekeeper::rules::Verb;
 use ratekeeper::{AppliedLimit, KeyLease, Retry, RuleLimiter, Span, Store, StoreHealth};
 use serde::Serialize;
 use std::time::Duration;
 
-/// The answer: what `ratekeeper rules explain` says of these rules, and how it stands.
+/// The response: the output of `ratekeeper rules explain`, and the current state of each limit.
 #[derive(Serialize)]
 pub(crate) struct ExplainAnswer {
     allowed: bool,
     reason: &'static str,
-    /// Every limit that binds, shadows too.
+    /// Every limit that applies, shadow limits included.
     limits: Vec<ExplainedLimit>,
     #[serde(flatten)]
     rules: serde_json::Value,
@@ -24,7 +24,7 @@ struct ExplainedLimit {
     name: String,
     limit: String,
     shadow: bool,
-    /// What the store, or without it this node, would still grant; nothing if neither says.
+    /// The units left in the store, or in this node's share while the store is down; `None` if neither decided.
     remaining: Option<u32>,
     reset_after_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,69 +33,74 @@ struct ExplainedLimit {
     lease: Option<ExplainedLease>,
 }
 
-/// What this node was lent of the key.
+/// This node's lease on the key.
 #[derive(Serialize)]
 struct ExplainedLease {
-    in_hand: u32,
+    unspent: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     ends_in_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    refused_for_ms: Option<f64>,
-    /// Whether the store gave no answer when it was last told.
-    mute: bool,
+    denied_for_ms: Option<f64>,
+    /// Whether the store did not acknowledge the last report.
+    unacknowledged: bool,
     units_per_second: f32,
     units_lent: u64,
     units_spent: u64,
     units_returned: u64,
-    units_forfeited: u64,
+    units_expired: u64,
     checks: u32,
-    checks_asked: u32,
-    checks_refused: u32,
-    checks_refused_stale: u32,
+    checks_missed: u32,
+    checks_denied: u32,
+    checks_denied_stale: u32,
 }
 
-/// Explains the check in a body, and takes nothing.
+/// Explains the check in `body` without taking any units.
 pub(crate) async fn explain<S: Store + StoreHealth>(
-    gate: &RuleLimiter<S>,
+    limiter: &RuleLimiter<S>,
     body: &[u8],
 ) -> Result<ExplainAnswer, HttpError> {
-    let mut docket = gate.begin();
-    let rules = read_check(body, false)?.with_request(|request| {
-        gate.add(&mut docket, Verb::Peek, request);
-        docket.rules().explain(request, || gate.clock().now()).to_json()
+    let mut batch = limiter.begin();
+    let rules = parse_check(body, false)?.with_request(|request| {
+        limiter.add(&mut batch, Verb::Peek, request);
+        batch.rules().explain(request, || limiter.clock().now()).to_json()
     });
-    // While the store is away each limit is divided, so this is looked up before it is asked.
+    // While the store is down, deciding divides each limit among the nodes, so the limits are read before that.
     let mut limits: Vec<ExplainedLimit> =
-        docket.held_to(0).map(|held| ExplainedLimit::of(&held, gate.store())).collect();
-    gate.settle(&mut docket).await;
-    for (limit, held) in limits.iter_mut().zip(docket.held_to(0)) {
-        limit.note(&held);
+        batch.applied_limits(0).map(|applied| ExplainedLimit::of(&applied, limiter.store())).collect();
+    limiter.decide(&mut batch).await;
+    for (limit, applied) in limits.iter_mut().zip(batch.applied_limits(0)) {
+        limit.add_decision(&applied);
     }
-    let verdict = docket.verdict(0);
-    Ok(ExplainAnswer { allowed: verdict.is_allowed(), reason: reason(verdict.cause()), limits, rules })
+    let decision = batch.decision(0);
+    Ok(ExplainAnswer {
+        allowed: decision.is_allowed(),
+        reason: reason_name(decision.reason()),
+        limits,
+        rules,
+    })
 }
 
 impl ExplainedLimit {
-    fn of(held: &AppliedLimit<'_>, store: &impl StoreHealth) -> ExplainedLimit {
-        let policy = &held.policy;
+    fn of(applied: &AppliedLimit<'_>, store: &impl StoreHealth) -> ExplainedLimit {
+        let policy = &applied.policy;
         ExplainedLimit {
             rule: policy.rule.map(|rule| rule.id().to_owned()),
             name: policy.name.to_owned(),
             limit: policy.limit.to_string(),
-            shadow: held.is_shadow,
+            shadow: applied.is_shadow,
             remaining: None,
             reset_after_ms: None,
             retry_after_ms: None,
-            lease: store.lease(held.key, held.scope, policy.limit).map(ExplainedLease::of),
+            lease: store.key_lease(applied.key, applied.scope, policy.limit).map(ExplainedLease::of),
         }
     }
 
-    /// Notes what the limit said.
-    fn note(&mut self, held: &AppliedLimit<'_>) {
-        if !held.is_decided {
+    /// Adds what the limit decided, if it did.
+    fn add_decision(&mut self, applied: &AppliedLimit<'_>) {
+        if !applied.is_decided {
             return;
         }
-        let outlook = held.policy.reading.outlook();
+        let outlook = applied.policy.status.forecast();
         self.remaining = Some(outlook.remaining);
         self.reset_after_ms = Some(millis(outlook.reset));
         self.retry_after_ms = match outlook.retry {
@@ -109,19 +114,19 @@ impl ExplainedLease {
     fn of(lease: KeyLease) -> ExplainedLease {
         let millis = |time: Duration| time.as_secs_f64() * 1e3;
         ExplainedLease {
-            in_hand: lease.in_hand,
-            ends_in_ms: lease.lasts.map(millis),
-            refused_for_ms: lease.paused.map(millis),
-            mute: lease.is_mute,
+            unspent: lease.unspent,
+            ends_in_ms: lease.expires_in.map(millis),
+            denied_for_ms: lease.denied_for.map(millis),
+            unacknowledged: lease.is_unacknowledged,
             units_per_second: lease.per_second,
             units_lent: lease.lent,
             units_spent: lease.spent,
             units_returned: lease.returned,
-            units_forfeited: lease.forfeited,
+            units_expired: lease.expired,
             checks: lease.draws,
-            checks_asked: lease.asked,
-            checks_refused: lease.refused,
-            checks_refused_stale: lease.stale,
+            checks_missed: lease.misses,
+            checks_denied: lease.denied,
+            checks_denied_stale: lease.denied_stale,
         }
     }
 }

@@ -1,17 +1,18 @@
-//! Small files, read whole but never further than they have a reason to be long.
+//! Reads small files whole, up to a size limit.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The content of a file of at most `most` bytes.
-pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+/// The content of a file of at most `max_bytes` bytes.
+pub(crate) fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    // One byte more than it may have tells a file that is too long from one that just fits.
-    File::open(path)?.take(most + 1).read_to_end(&mut content)?;
-    match content.len() as u64 > most {
-        true => Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {most} bytes"))),
-        false => Ok(content),
+    // One byte more than allowed tells a file that is too long from one that just fits.
+    File::open(path)?.take(max_bytes + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > max_bytes {
+        Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {max_bytes} bytes")))
+    } else {
+        Ok(content)
     }
 }
 
@@ -21,7 +22,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_file_is_read_up_to_its_bound_and_not_a_byte_further() {
+    fn a_file_above_the_limit_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("five");
         fs::write(&path, b"12345").unwrap();

@@ -1,10 +1,11 @@
-//! The HTTP edge: connections in, answers out.
+//! HTTP server: HTTP/1.1 with keep-alive and pipelining, and HTTP/2 for clients that start with it, on one listener.
 //!
-//! HTTP/1.1 with keep-alive and pipelining, and HTTP/2 for clients that begin with it, on the same port. A connection
-//! begins on the express lane (`lane.rs`), which answers plain requests itself; with the first that is anything else it
-//! passes to hyper, for good. Everything a stranger can make grow has a bound: connections, headers, bodies, streams,
-//! and how long any of these may take. A request on its way touches only what belongs to its connection, and the limiter.
+//! A connection starts on the fast path (`fast_path.rs`), which parses and answers plain HTTP/1 requests without hyper.
+//! The first request that is not plain hands the connection over to hyper for good. Everything that a client can make
+//! grow is bounded: connections, headers, bodies, streams, and the time that each of them may take. A request touches
+//! only the state of its own connection, and the limiter.
 
+mod bare_lf_filter;
 mod body;
 mod body_budget;
 mod body_permits;
@@ -18,7 +19,6 @@ mod differential;
 mod error;
 mod fast_path;
 mod handler;
-mod line_ends;
 mod long_responses;
 mod prefixed_stream;
 mod response;
@@ -29,9 +29,10 @@ mod timeouts;
 mod write_coalescer;
 
 use crate::listener::Protocol;
+use bare_lf_filter::BareLfFilter;
 pub(crate) use body::{BodyPart, next_frame};
 pub(crate) use body_budget::BodyBudget;
-pub(crate) use body_permits::{BodyPermit, BodyPermits, SMALL_BYTES};
+pub(crate) use body_permits::{BodyPermit, BodyPermits, SMALL_BODY_BYTES};
 pub(crate) use buffer::ReadBuffer;
 pub(crate) use call::{HttpCall, RequestHead};
 pub(crate) use close_reason::CloseReason;
@@ -43,7 +44,6 @@ use hyper::Response;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use line_ends::LineEnds;
 pub(crate) use long_responses::{LongResponse, LongResponses};
 pub(crate) use prefixed_stream::PrefixedStream;
 use ratekeeper::SystemClock;
@@ -57,89 +57,90 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use strict_h1::MAX_HEAD_BYTES;
-pub(crate) use timeouts::{BODY_PATIENCE, FIRST_PATIENCE, IdleTimer};
+pub(crate) use timeouts::{BODY_TIMEOUT, FIRST_REQUEST_TIMEOUT, IdleTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use write_coalescer::WriteCoalescer;
 
-/// The most requests at once on an HTTP/2 connection.
+/// The most concurrent streams on an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
-/// How much of an answer hyper holds for a stream of HTTP/2 while its client does not read.
-const MAX_UNSENT_BYTES: usize = 64 * 1024;
+/// The most response bytes that hyper buffers for an HTTP/2 stream whose client does not read.
+const MAX_SEND_BUFFER_BYTES: usize = 64 * 1024;
 
-type HttpReply = Response<HttpBody>;
+type HttpResponse = Response<HttpBody>;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Speaks HTTP, whichever version the client begins with.
+/// The HTTP protocol of a listener: HTTP/1 or HTTP/2, whichever the client starts with.
 #[derive(Debug)]
 pub(crate) struct Http<T> {
-    speech: Arc<HttpVersion>,
-    site: Arc<T>,
+    shared: Arc<HttpShared>,
+    handler: Arc<T>,
 }
 
 impl<T> Clone for Http<T> {
     fn clone(&self) -> Http<T> {
-        Http { speech: Arc::clone(&self.speech), site: Arc::clone(&self.site) }
+        Http { shared: Arc::clone(&self.shared), handler: Arc::clone(&self.handler) }
     }
 }
 
+/// State shared by all connections of a listener.
 #[derive(Debug)]
-struct HttpVersion {
-    /// For connections of which nothing is known yet.
+struct HttpShared {
+    /// For connections whose protocol version is still unknown.
     any: auto::Builder<TokioExecutor>,
-    /// For those that have spoken HTTP/1 on the lane: HTTP/2 can't begin in their midst.
+    /// For connections that already used HTTP/1 on the fast path: they can't switch to HTTP/2.
     http1: auto::Builder<TokioExecutor>,
-    /// What answers are dated by.
+    /// The clock behind the `date` header.
     clock: SystemClock,
-    /// For bodies that are larger than most.
+    /// Permits for large request bodies.
     room: BodyPermits,
 }
 
 impl<T: Handler> Http<T> {
-    pub(crate) fn new(site: Arc<T>, room: BodyPermits) -> Http<T> {
+    pub(crate) fn new(handler: Arc<T>, body_permits: BodyPermits) -> Http<T> {
         let mut any = auto::Builder::new(TokioExecutor::new());
-        // Hyper's own timeout for headers would cost a timer for each request; `IdleTimer` is one for each connection.
-        // Without `half_close`, a client that says it has sent everything would not be answered.
+        // Hyper's header timeout would set a timer per request; `IdleTimer` needs one per connection. Without
+        // `half_close`, a client that shuts down its sending side would get no response.
         any.http1().header_read_timeout(None).half_close(true).max_buf_size(MAX_HEAD_BYTES);
-        any.http2().max_concurrent_streams(MAX_STREAMS).max_send_buf_size(MAX_UNSENT_BYTES);
+        any.http2().max_concurrent_streams(MAX_STREAMS).max_send_buf_size(MAX_SEND_BUFFER_BYTES);
         let http1 = any.clone().http1_only();
-        let speech = HttpVersion { any, http1, clock: SystemClock::new(), room };
-        Http { speech: Arc::new(speech), site }
+        let shared = HttpShared { any, http1, clock: SystemClock::new(), room: body_permits };
+        Http { shared: Arc::new(shared), handler }
     }
 
-    /// Has hyper answer a connection.
-    async fn converse<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    /// Serves a connection with hyper until it closes.
+    async fn serve_with_hyper<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
         stream: S,
-        desk: Arc<ConnectionContext<T>>,
-        mut patience: IdleTimer,
+        context: Arc<ConnectionContext<T>>,
+        mut idle_timer: IdleTimer,
         mut phase: watch::Receiver<ShutdownPhase>,
     ) {
-        let backlog = LongResponses::new();
+        let long_responses = LongResponses::new();
         let service = service_fn(|request| {
-            let (desk, backlog) = (Arc::clone(&desk), backlog.clone());
-            async move { Ok::<_, Infallible>(desk.reply(request, &backlog).await) }
+            let (context, long_responses) = (Arc::clone(&context), long_responses.clone());
+            async move { Ok::<_, Infallible>(context.handle(request, &long_responses).await) }
         });
-        let wire = WriteCoalescer::new(LineEnds::new(stream));
-        let builder = if desk.begun() == 0 { &self.speech.any } else { &self.speech.http1 };
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(wire.clone()), service));
+        let coalescer = WriteCoalescer::new(BareLfFilter::new(stream));
+        let builder = if context.started_requests() == 0 { &self.shared.any } else { &self.shared.http1 };
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(coalescer.clone()), service));
         loop {
-            // The connection comes first: when it is told to stop, it has seen what the lane had read already.
+            // The connection is polled first: hyper sees all that the fast path read before a graceful shutdown starts.
             tokio::select! {
                 biased;
-                ended = poll_fn(|cx| poll_and_send(connection.as_mut(), &wire, cx)) => {
-                    return ended.unwrap_or_else(|error| tracing::debug!(error, "a connection broke"));
+                closed = poll_fn(|cx| poll_and_send(connection.as_mut(), &coalescer, cx)) => {
+                    return closed.unwrap_or_else(|error| tracing::debug!(error, "connection error"));
                 }
                 changed = phase.changed() => match (changed, *phase.borrow()) {
-                    (Ok(()), ShutdownPhase::Open) => {}
+                    (Ok(()), ShutdownPhase::Running) => {}
                     (Ok(()), ShutdownPhase::Draining) => connection.as_mut().graceful_shutdown(),
                     (Err(_), _) => return,
                 },
-                () = backlog.is_overdue() => {
-                    return tracing::debug!("a connection did not take its answers");
+                () = long_responses.wait_until_overdue() => {
+                    return tracing::debug!("connection closed: the client did not read its responses in time");
                 }
-                _ = poll_fn(|cx| patience.poll_lost(desk.begun(), cx)) => {
-                    return tracing::debug!("a connection went quiet");
+                _ = poll_fn(|cx| idle_timer.poll_timed_out(context.started_requests(), cx)) => {
+                    return tracing::debug!("connection closed: idle timeout");
                 }
             }
         }
@@ -147,37 +148,38 @@ impl<T: Handler> Http<T> {
 }
 
 impl<T: Handler> Protocol for Http<T> {
-    async fn attend<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
         mut stream: S,
         peer: IpAddr,
         phase: watch::Receiver<ShutdownPhase>,
     ) {
-        // In one allocation of the connection's own: a count shared by all connections would be fought over.
-        let desk = Arc::new(ConnectionContext::new(Arc::clone(&self.site), self.speech.room.clone(), peer));
-        let mut patience = IdleTimer::new();
-        let orders = ShutdownSignal::new(phase.clone());
-        let lane = FastPath::new(&mut stream, &desk, &self.speech.clock, &mut patience, orders);
-        match lane.ride().await {
+        // One `Arc` per connection: a reference count shared by all connections would be contended.
+        let context =
+            Arc::new(ConnectionContext::new(Arc::clone(&self.handler), self.shared.room.clone(), peer));
+        let mut idle_timer = IdleTimer::new();
+        let shutdown = ShutdownSignal::new(phase.clone());
+        let fast_path = FastPath::new(&mut stream, &context, &self.shared.clock, &mut idle_timer, shutdown);
+        match fast_path.run().await {
             Ok(unanswered) => {
                 let stream = PrefixedStream::new(stream, unanswered);
-                // Boxed, so that connections which never get here need no room for it.
-                Box::pin(self.converse(stream, desk, patience, phase)).await;
+                // Boxed, so that connections that stay on the fast path need no memory for it.
+                Box::pin(self.serve_with_hyper(stream, context, idle_timer, phase)).await;
             }
-            Err(ended) => ended.log(),
+            Err(reason) => reason.log(),
         }
     }
 }
 
-/// Polls a connection, and sends what it has written.
+/// Polls a hyper connection, then sends the bytes that it wrote.
 fn poll_and_send<S: AsyncWrite + Unpin, F: Future<Output = Result<(), BoxError>>>(
     connection: Pin<&mut F>,
-    wire: &WriteCoalescer<S>,
+    coalescer: &WriteCoalescer<S>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), BoxError>> {
-    let ended = connection.poll(cx);
-    match wire.poll_send(cx) {
+    let closed = connection.poll(cx);
+    match coalescer.poll_send(cx) {
         Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
-        Poll::Ready(Ok(())) | Poll::Pending => ended,
+        Poll::Ready(Ok(())) | Poll::Pending => closed,
     }
 }

@@ -1,7 +1,8 @@
-//! Ratekeeper's edges: bytes become requests, decisions become bytes, and nothing here decides anything.
+//! Ratekeeper's server: decodes requests, has them decided, and encodes the decisions. It decides nothing itself.
 //!
-//! [`serve`] answers over HTTP, gRPC and RESP by the rules of a [`RuleLimiter`](ratekeeper::RuleLimiter) until it is told to stop. The caller owns the
-//! sockets, the gate and the reason to stop; [`rule_source`] brings rules from their file into force.
+//! [`serve`] answers checks over HTTP, gRPC and RESP with a [`RuleLimiter`](ratekeeper::RuleLimiter) until it is told
+//! to stop. The caller owns the sockets, the limiter and the stop signal; [`rule_source`] loads rules from a file and
+//! reloads them when it changes.
 
 mod admin;
 mod api;
@@ -25,8 +26,8 @@ pub mod tls;
 mod token;
 mod watch;
 
-pub use api::{ApiOptions, FieldProfile, ForwardOptions, KeySources, KeySourcesError, ResetForm};
-pub use client_address::{AddressField, TrustedProxies};
+pub use api::{ApiOptions, ForwardOptions, KeySources, KeySourcesError, RateLimitHeaders, ResetForm};
+pub use client_address::{AddressHeader, TrustedProxies};
 pub use cross_site::{AllowedOrigins, AllowedOriginsError};
 pub use hyper::StatusCode;
 pub use listener::BoundSocket;
@@ -35,7 +36,7 @@ pub use serve::{ServerSetup, serve};
 pub use token::{Token, TokenError};
 pub use watch::FileWatch;
 
-/// The examples in the README, compiled and run.
+/// Compiles and runs the README's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -1,7 +1,6 @@
-//! Ports: where clients come in.
+//! Listeners: accepting, counting, encrypting and draining connections.
 //!
-//! Whatever is spoken on a port, its connections are let in, counted, encrypted and told to leave in the same way. What
-//! is said on them is the matter of an [`Protocol`].
+//! All listeners do this in the same way. A [`Protocol`] serves the accepted connections.
 
 use crate::connections::ConnectionRegistry;
 use crate::http::ShutdownPhase;
@@ -19,27 +18,27 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
-/// How long the server waits before it accepts again when the system has nothing left to accept with.
-const RESPITE: Duration = Duration::from_millis(100);
+/// How long the accept loop waits after a failed `accept`, for example when the process is out of file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// How long a connection is quiet before the system asks whether anybody is at the other end, and how often it asks then.
-/// Whoever pulled the plug is found out within minutes, also where quiet connections are kept for hours.
-const PROBED_AFTER: Duration = Duration::from_secs(60);
-const PROBED_EVERY: Duration = Duration::from_secs(15);
+/// TCP keepalive: the idle time before the first probe, and the interval between probes. A peer that vanished is
+/// noticed within minutes, even where idle connections are kept for hours.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// A port that somebody listens on.
+/// A bound socket, and how its connections are encrypted.
 #[derive(Debug)]
 pub struct BoundSocket {
     /// The socket.
     pub listener: TcpListener,
-    /// How connections are encrypted, if they are.
+    /// The TLS configuration. `None` for plain text.
     pub tls: Option<Arc<ListenerTls>>,
 }
 
-/// Speaks with the clients of a port.
+/// Serves the connections of a listener.
 pub(crate) trait Protocol: Clone + Send + Sync + 'static {
-    /// Answers a connection's requests until it ends, goes quiet, or has to. `peer` is who is at its other end.
-    fn attend<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    /// Serves a connection until it closes, times out or drains. `peer` is the client's address.
+    fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
         stream: S,
         peer: IpAddr,
@@ -47,7 +46,7 @@ pub(crate) trait Protocol: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// The ports there are.
+/// The listeners of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListenerName {
     Http,
@@ -70,7 +69,7 @@ impl ListenerName {
     }
 }
 
-/// How many connections are open on each port.
+/// The number of open connections of each listener.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionGauge {
     open: [AtomicUsize; ListenerName::ALL.len()],
@@ -78,175 +77,176 @@ pub(crate) struct ConnectionGauge {
 }
 
 impl ConnectionGauge {
-    /// How many are open on a port.
-    pub(crate) fn size(&self, port: ListenerName) -> usize {
-        self.open[port as usize].load(Relaxed)
+    /// The number of open connections of a listener.
+    pub(crate) fn open_connections(&self, listener: ListenerName) -> usize {
+        self.open[listener as usize].load(Relaxed)
     }
 
-    /// How many were closed to let others in.
+    /// The number of connections that were closed in favour of new ones.
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted.load(Relaxed)
     }
 }
 
-/// A port that lets clients in by itself, until it is closed or dropped.
+/// A running listener. It accepts connections until it is closed or dropped.
 pub(crate) struct Listener {
     phase: watch::Sender<ShutdownPhase>,
-    seats: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     max_connections: usize,
-    accepting: tokio::task::JoinHandle<()>,
+    accept_task: tokio::task::JoinHandle<()>,
 }
 
 impl Listener {
-    /// Opens it: at most so many connections at once, counted in `crowd` under its name.
+    /// Starts the accept loop. Beyond `max_connections`, new connections wait. `gauge` counts them under `name`.
     pub(crate) fn open(
         name: ListenerName,
-        door: BoundSocket,
-        attendant: impl Protocol,
+        socket: BoundSocket,
+        protocol: impl Protocol,
         max_connections: usize,
-        crowd: Arc<ConnectionGauge>,
+        gauge: Arc<ConnectionGauge>,
     ) -> Listener {
-        let (entrance, phase) = AcceptLoop::new(name, door, attendant, max_connections, crowd);
-        let seats = Arc::clone(&entrance.seats);
-        let accepting = tokio::spawn(entrance.let_in(phase.clone()));
-        Listener { phase, seats, max_connections, accepting }
+        let (accept_loop, phase) = AcceptLoop::new(name, socket, protocol, max_connections, gauge);
+        let permits = Arc::clone(&accept_loop.permits);
+        let accept_task = tokio::spawn(accept_loop.run(phase.clone()));
+        Listener { phase, permits, max_connections, accept_task }
     }
 
-    /// Opens one on which newcomers never wait: beyond the most connections, the one that has been idle for longest makes way.
+    /// Like [`Listener::open`], but new connections never wait: beyond the maximum, the longest-idle one is evicted.
     pub(crate) fn open_evicting(
         name: ListenerName,
-        door: BoundSocket,
-        attendant: impl Protocol,
+        socket: BoundSocket,
+        protocol: impl Protocol,
         max_connections: usize,
-        crowd: Arc<ConnectionGauge>,
+        gauge: Arc<ConnectionGauge>,
     ) -> Listener {
-        let (entrance, phase) = AcceptLoop::new(name, door, attendant, max_connections, crowd);
-        let seats = Arc::clone(&entrance.seats);
-        let accepting = tokio::spawn(entrance.let_in_evicting(phase.clone()));
-        Listener { phase, seats, max_connections, accepting }
+        let (accept_loop, phase) = AcceptLoop::new(name, socket, protocol, max_connections, gauge);
+        let permits = Arc::clone(&accept_loop.permits);
+        let accept_task = tokio::spawn(accept_loop.run_evicting(phase.clone()));
+        Listener { phase, permits, max_connections, accept_task }
     }
 
-    /// Lets nobody else in, and waits for those who are.
-    pub(crate) async fn close(mut self, patience: Duration) {
-        self.accepting.abort();
-        // Only then is the socket closed.
-        let _ = (&mut self.accepting).await;
+    /// Stops accepting, drains the open connections, and waits for them up to `drain_timeout`.
+    pub(crate) async fn close(mut self, drain_timeout: Duration) {
+        self.accept_task.abort();
+        // The socket is closed only when the task has ended.
+        let _ = (&mut self.accept_task).await;
         self.phase.send_replace(ShutdownPhase::Draining);
-        // Every connection has a seat: once all seats can be had, nobody is left.
+        // Every connection holds a permit: once all permits are free, all connections are closed.
         let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
-        if timeout(patience, self.seats.acquire_many(all)).await.is_err() {
-            let open = self.max_connections - self.seats.available_permits();
-            tracing::warn!(open, "connections were cut off: their requests were not done in time");
+        if timeout(drain_timeout, self.permits.acquire_many(all)).await.is_err() {
+            let open = self.max_connections - self.permits.available_permits();
+            tracing::warn!(open, "drain timeout: closing connections with unfinished requests");
         }
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.accepting.abort();
+        self.accept_task.abort();
     }
 }
 
-/// Where clients come in.
+/// The accept loop of a listener.
 struct AcceptLoop<A> {
     name: ListenerName,
-    door: BoundSocket,
-    attendant: A,
-    seats: Arc<Semaphore>,
-    crowd: Arc<ConnectionGauge>,
+    socket: BoundSocket,
+    protocol: A,
+    permits: Arc<Semaphore>,
+    gauge: Arc<ConnectionGauge>,
 }
 
 impl<A: Protocol> AcceptLoop<A> {
     fn new(
         name: ListenerName,
-        door: BoundSocket,
-        attendant: A,
+        socket: BoundSocket,
+        protocol: A,
         max_connections: usize,
-        crowd: Arc<ConnectionGauge>,
+        gauge: Arc<ConnectionGauge>,
     ) -> (AcceptLoop<A>, watch::Sender<ShutdownPhase>) {
-        probe(&door.listener);
-        let (phase, _) = watch::channel(ShutdownPhase::Open);
-        (AcceptLoop { name, door, attendant, seats: Arc::new(Semaphore::new(max_connections)), crowd }, phase)
+        enable_keepalive(&socket.listener);
+        let (phase, _) = watch::channel(ShutdownPhase::Running);
+        let permits = Arc::new(Semaphore::new(max_connections));
+        (AcceptLoop { name, socket, protocol, permits, gauge }, phase)
     }
 
-    async fn let_in(self, phase: watch::Sender<ShutdownPhase>) {
+    async fn run(self, phase: watch::Sender<ShutdownPhase>) {
         loop {
-            let seat = self.seat().await;
-            let (stream, peer) = accept(&self.door.listener).await;
-            let (attendant, phase) = (self.attendant.clone(), phase.subscribe());
-            let (name, tls, crowd) = (self.name, self.door.tls.clone(), Arc::clone(&self.crowd));
+            let permit = self.acquire_permit().await;
+            let (stream, peer) = accept(&self.socket.listener).await;
+            let (protocol, phase) = (self.protocol.clone(), phase.subscribe());
+            let (name, tls, gauge) = (self.name, self.socket.tls.clone(), Arc::clone(&self.gauge));
             tokio::spawn(async move {
-                let present = CountedConnection::new(&crowd, name);
-                attend(&attendant, tls, stream, peer, phase).await;
-                drop((present, seat));
+                let counted = CountedConnection::new(&gauge, name);
+                serve_connection(&protocol, tls, stream, peer, phase).await;
+                drop((counted, permit));
             });
         }
     }
 
-    async fn let_in_evicting(self, phase: watch::Sender<ShutdownPhase>) {
-        let residents = Arc::new(ConnectionRegistry::default());
+    async fn run_evicting(self, phase: watch::Sender<ShutdownPhase>) {
+        let registry = Arc::new(ConnectionRegistry::default());
         loop {
-            let (stream, peer) = accept(&self.door.listener).await;
-            if self.seats.available_permits() == 0 && residents.evict() {
-                self.crowd.evicted.fetch_add(1, Relaxed);
+            let (stream, peer) = accept(&self.socket.listener).await;
+            if self.permits.available_permits() == 0 && registry.evict() {
+                self.gauge.evicted.fetch_add(1, Relaxed);
             }
-            let seat = self.seat().await;
-            let (attendant, phase) = (self.attendant.clone(), phase.subscribe());
-            let (name, tls, crowd) = (self.name, self.door.tls.clone(), Arc::clone(&self.crowd));
-            let (stream, residence) = residents.enter(stream);
+            let permit = self.acquire_permit().await;
+            let (protocol, phase) = (self.protocol.clone(), phase.subscribe());
+            let (name, tls, gauge) = (self.name, self.socket.tls.clone(), Arc::clone(&self.gauge));
+            let (stream, registered) = registry.register(stream);
             tokio::spawn(async move {
-                let present = CountedConnection::new(&crowd, name);
+                let counted = CountedConnection::new(&gauge, name);
                 tokio::select! {
-                    () = attend(&attendant, tls, stream, peer, phase) => {}
-                    () = residence.is_evicted() => tracing::debug!("an idle connection made way for another"),
+                    () = serve_connection(&protocol, tls, stream, peer, phase) => {}
+                    () = registered.wait_for_eviction() => tracing::debug!("evicted an idle connection for a new one"),
                 }
-                drop((present, residence, seat));
+                drop((counted, registered, permit));
             });
         }
     }
 
-    /// Waits until one more may be let in.
-    async fn seat(&self) -> OwnedSemaphorePermit {
-        Arc::clone(&self.seats).acquire_owned().await.expect("the semaphore is never closed")
+    /// Waits for a connection permit.
+    async fn acquire_permit(&self) -> OwnedSemaphorePermit {
+        Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed")
     }
 }
 
-/// Has a connection encrypted, if it is to be, and its requests answered.
-async fn attend<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
-    attendant: &impl Protocol,
+/// Does the TLS handshake, if the listener has TLS, and serves the connection.
+async fn serve_connection<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    protocol: &impl Protocol,
     tls: Option<Arc<ListenerTls>>,
     stream: S,
     peer: IpAddr,
     phase: watch::Receiver<ShutdownPhase>,
 ) {
     match tls {
-        None => attendant.attend(stream, peer, phase).await,
-        Some(tls) => match shake_hands(&tls, stream, phase.clone()).await {
-            Some(Ok(stream)) => attendant.attend(stream, peer, phase).await,
-            Some(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+        None => protocol.serve(stream, peer, phase).await,
+        Some(tls) => match tls_handshake(&tls, stream, phase.clone()).await {
+            Some(Ok(stream)) => protocol.serve(stream, peer, phase).await,
+            Some(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
             None => {}
         },
     }
 }
 
-/// Shakes hands with a client, unless the server stops first: who has not come so far has asked for nothing.
-async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
+/// Does the TLS handshake. Returns `None` if the server drains first: the client has sent no request yet.
+async fn tls_handshake<S: AsyncRead + AsyncWrite + Unpin>(
     tls: &ListenerTls,
     stream: S,
     mut phase: watch::Receiver<ShutdownPhase>,
 ) -> Option<io::Result<TlsStream<S>>> {
     tokio::select! {
-        shaken = tls.accept(stream) => Some(shaken),
+        result = tls.accept(stream) => Some(result),
         _ = phase.wait_for(|phase| *phase == ShutdownPhase::Draining) => None,
     }
 }
 
-/// A connection that is counted for as long as it lasts.
+/// Counts a connection in the gauge until it is dropped.
 struct CountedConnection<'a>(&'a AtomicUsize);
 
 impl<'a> CountedConnection<'a> {
-    fn new(crowd: &'a ConnectionGauge, name: ListenerName) -> CountedConnection<'a> {
-        let count = &crowd.open[name as usize];
+    fn new(gauge: &'a ConnectionGauge, name: ListenerName) -> CountedConnection<'a> {
+        let count = &gauge.open[name as usize];
         count.fetch_add(1, Relaxed);
         CountedConnection(count)
     }
@@ -258,34 +258,34 @@ impl Drop for CountedConnection<'_> {
     }
 }
 
-/// Has connections that are quiet probed. What is said of the listener holds for all that it lets in.
-fn probe(listener: &TcpListener) {
-    let probes = TcpKeepalive::new().with_time(PROBED_AFTER).with_interval(PROBED_EVERY);
-    if let Err(error) = SockRef::from(listener).set_tcp_keepalive(&probes) {
-        tracing::debug!(%error, "the system does not probe connections that are quiet");
+/// Enables TCP keepalive. Accepted sockets inherit it from the listener.
+fn enable_keepalive(listener: &TcpListener) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
+    if let Err(error) = SockRef::from(listener).set_tcp_keepalive(&keepalive) {
+        tracing::debug!(%error, "cannot enable TCP keepalive");
     }
 }
 
-/// Waits for somebody to come.
+/// Waits for a new connection.
 async fn accept(listener: &TcpListener) -> (TcpStream, IpAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                // It can only fail for a client that has left already, and reading will tell.
+                // This fails only if the client has disconnected already, which reading will show.
                 let _ = stream.set_nodelay(true);
                 return (stream, peer.ip());
             }
-            Err(error) if has_left(&error) => {}
+            Err(error) if is_client_abort(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection: if files have run out, raise `ulimit -n`");
-                sleep(RESPITE).await;
+                sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-/// Whether it is only this client who gave up while it was waiting to be let in.
-fn has_left(error: &io::Error) -> bool {
+/// Whether the client disconnected before it was accepted, so that `accept` can be retried at once.
+fn is_client_abort(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionReset)
 }

@@ -1,58 +1,58 @@
-//! What a server does for its store.
+//! Background maintenance of the store: sweeping drained keys, and warnings when memory is full.
 
 use ratekeeper::{Clock, MemoryStats, MemoryStore};
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How long it takes until every key has been looked at and the drained ones are gone.
-const SWEEP: Duration = Duration::from_secs(10);
-/// How often at most the broom is taken up.
-const STROKES: u32 = 500;
-/// How often at most it is logged that there is no room.
-const BETWEEN_WARNINGS: Duration = Duration::from_secs(60);
+/// How long one sweep over all keys takes. Drained keys are removed by it.
+const SWEEP_PERIOD: Duration = Duration::from_secs(10);
+/// The maximum number of steps of one sweep.
+const MAX_SWEEP_STEPS: u32 = 500;
+/// The minimum time between two warnings that memory is full.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a server does for its store, and what it asks of it.
+/// What a server needs from its store besides decisions: maintenance, memory statistics and deregistration.
 pub trait StoreMaintenance {
-    /// Looks after it, for ever.
-    fn keep(&self) -> impl Future<Output = ()> + Send;
+    /// Maintains the store in the background. Never returns.
+    fn maintain(&self) -> impl Future<Output = ()> + Send;
 
-    /// What it holds in memory, if it does.
-    fn census(&self) -> Option<MemoryStats>;
+    /// Statistics of the store's memory. Returns `None` if it keeps no state in memory.
+    fn memory_stats(&self) -> Option<MemoryStats>;
 
-    /// What is wrong if memory for counters is full, or was within the last ten seconds.
-    fn shortage(&self) -> Option<&'static str> {
+    /// A warning if memory for counters is full, or was within the last ten seconds; `None` otherwise.
+    fn memory_warning(&self) -> Option<&'static str> {
         None
     }
 
-    /// Tells others that share it that this node leaves. Nobody asks any more.
-    fn leave(&self) -> impl Future<Output = ()> + Send {
+    /// Tells the other nodes that share the store that this one leaves. Called after the last request.
+    fn deregister(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 }
 
 impl<C: Clock> StoreMaintenance for MemoryStore<C> {
-    /// Drops drained keys, a few shards at a time: no request waits behind more than one of them.
-    async fn keep(&self) {
+    /// Removes drained keys, a few shards at a time, so that no request waits for more than one shard.
+    async fn maintain(&self) {
         let shards = self.shards();
-        let strokes = u32::try_from(shards).unwrap_or(u32::MAX).clamp(1, STROKES);
-        let mut beat = interval(SWEEP / strokes);
-        // After a pause, one stroke and not all those missed.
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let steps = u32::try_from(shards).unwrap_or(u32::MAX).clamp(1, MAX_SWEEP_STEPS);
+        let mut timer = interval(SWEEP_PERIOD / steps);
+        // After a stall, sweep one step, not all those missed.
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut warnings = StoreWarnings::default();
         loop {
-            beat.tick().await;
-            self.sweep(shards.div_ceil(strokes as usize));
-            warnings.look_at(&self.counts());
+            timer.tick().await;
+            self.sweep(shards.div_ceil(steps as usize));
+            warnings.log_increase(&self.counts());
         }
     }
 
-    fn census(&self) -> Option<MemoryStats> {
+    fn memory_stats(&self) -> Option<MemoryStats> {
         Some(self.stats())
     }
 
-    fn shortage(&self) -> Option<&'static str> {
+    fn memory_warning(&self) -> Option<&'static str> {
         let counts = self.counts();
-        match (counts.is_full, counts.is_short) {
+        match (counts.is_full, counts.is_sketching) {
             (true, _) => Some("full: some checks can't be counted, and on_store_failure decides"),
             (false, true) => Some("full: new keys of busy rules share counters, and may be denied too early"),
             (false, false) => None,
@@ -60,31 +60,31 @@ impl<C: Clock> StoreMaintenance for MemoryStore<C> {
     }
 }
 
-/// What was logged of a store that has no room.
+/// Logs warnings about full memory, at most one per [`WARNING_INTERVAL`].
 #[derive(Debug, Default)]
 struct StoreWarnings {
     logged: MemoryStats,
-    at: Option<Instant>,
+    logged_at: Option<Instant>,
 }
 
 impl StoreWarnings {
-    /// Logs what has happened since the last time, unless that was a moment ago.
-    fn look_at(&mut self, counts: &MemoryStats) {
+    /// Logs what has been counted since the last warning, unless that was too recent.
+    fn log_increase(&mut self, counts: &MemoryStats) {
         let logged = &self.logged;
-        let is_news = counts.sketched > logged.sketched
-            || counts.unremembered > logged.unremembered
+        let has_increased = counts.sketch_decisions > logged.sketch_decisions
+            || counts.uncounted > logged.uncounted
             || counts.limits_retired > logged.limits_retired;
-        if !is_news || self.at.is_some_and(|at| at.elapsed() < BETWEEN_WARNINGS) {
+        if !has_increased || self.logged_at.is_some_and(|at| at.elapsed() < WARNING_INTERVAL) {
             return;
         }
         tracing::warn!(
-            shared_cell_decisions = counts.sketched - logged.sketched,
-            unremembered = counts.unremembered - logged.unremembered,
+            sketch_decisions = counts.sketch_decisions - logged.sketch_decisions,
+            uncounted_checks = counts.uncounted - logged.uncounted,
             limits_dropped = counts.limits_retired - logged.limits_retired,
             "memory for counters is full: new keys of busy rules may be denied too early; raise max_keys, \
              or see ratekeeper_decisions_total for the rule that is flooded"
         );
-        (self.logged, self.at) = (*counts, Some(Instant::now()));
+        (self.logged, self.logged_at) = (*counts, Some(Instant::now()));
     }
 }
 
@@ -106,8 +106,11 @@ mod tests {
                 assert!(limiter.check_now(&key.to_string()).is_allowed());
             }
             clock.advance(Span::SECOND);
-            assert!(timeout(SWEEP, limiter.store().keep()).await.is_err(), "a sweep never ends by itself");
-            assert_eq!(limiter.store().stats().keys, 0, "of {keys} keys with room for {capacity}");
+            assert!(
+                timeout(SWEEP_PERIOD, limiter.store().maintain()).await.is_err(),
+                "maintenance never returns"
+            );
+            assert_eq!(limiter.store().stats().keys, 0, "of {keys} keys with capacity for {capacity}");
         }
     }
 }

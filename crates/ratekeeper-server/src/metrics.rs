@@ -1,46 +1,46 @@
-//! What was decided and how the server is, for Prometheus to read.
+//! Metrics in the Prometheus text format.
 //!
-//! Names are settled: dashboards and alerts rest on them. A client's key is never a label; rules are, and if there are
-//! very many, those that decided least share one.
+//! Names are stable: dashboards and alerts depend on them. A client's key is never a label. Rules are; of more than a
+//! thousand, those with the fewest decisions share one label.
 
 use ratekeeper::{
     DURATION_BOUNDS_MICROS, DecisionCounts, DurationHistogram, MemoryStats, RuleDecisionCounts,
 };
 use std::fmt::{Display, Write};
 
-/// The content type of the text form.
+/// The content type of the Prometheus text format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The most rules that have a label of their own.
+/// The maximum number of rules with their own label.
 const MAX_RULE_LABELS: usize = 1_000;
 
-/// Metrics as text, family by family.
+/// Builds the text of a scrape, one metric family after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Exposition {
     text: String,
 }
 
-/// What a family measures.
+/// The type of a metric family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MetricKind {
-    /// It only grows.
+    /// A value that only grows.
     Counter,
-    /// It goes up and down.
+    /// A value that goes up and down.
     Gauge,
 }
 
 impl Exposition {
-    /// Nothing yet.
+    /// An empty exposition.
     pub(crate) fn new() -> Exposition {
         Exposition::default()
     }
 
-    /// The text.
+    /// The text of the scrape.
     pub(crate) fn into_text(self) -> String {
         self.text
     }
 
-    /// A family with samples under labels.
+    /// Writes a family of labelled samples.
     pub(crate) fn family<'a, V: Display>(
         &mut self,
         name: &str,
@@ -48,43 +48,43 @@ impl Exposition {
         help: &str,
         samples: impl IntoIterator<Item = (&'a [(&'a str, &'a str)], V)>,
     ) {
-        self.head(name, help, if matches!(kind, MetricKind::Counter) { "counter" } else { "gauge" });
+        self.header(name, help, if matches!(kind, MetricKind::Counter) { "counter" } else { "gauge" });
         for (labels, value) in samples {
             self.sample(name, labels, value);
         }
     }
 
-    /// A family of one sample without labels.
+    /// Writes a family of one sample without labels.
     pub(crate) fn single(&mut self, name: &str, kind: MetricKind, help: &str, value: impl Display) {
         self.family(name, kind, help, [(&[][..], value)]);
     }
 
-    fn head(&mut self, name: &str, help: &str, kind: &str) {
+    fn header(&mut self, name: &str, help: &str, kind: &str) {
         write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n")
-            .expect("text can be written to memory");
+            .expect("writing to a String never fails");
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let text = &mut self.text;
         text.push_str(name);
-        let mut lead = '{';
+        let mut separator = '{';
         for (label, value) in labels {
-            text.push(lead);
-            write!(text, "{label}=\"{}\"", escaped(value)).expect("text can be written to memory");
-            lead = ',';
+            text.push(separator);
+            write!(text, "{label}=\"{}\"", escape_label(value)).expect("writing to a String never fails");
+            separator = ',';
         }
-        if lead == ',' {
+        if separator == ',' {
             text.push('}');
         }
-        writeln!(text, " {value}").expect("text can be written to memory");
+        writeln!(text, " {value}").expect("writing to a String never fails");
     }
 
-    /// Every decision once, under the rule that binds.
-    pub(crate) fn decisions(&mut self, outcomes: &DecisionCounts) {
+    /// Writes the decision counters: each decision once, under the rule that decided.
+    pub(crate) fn decisions(&mut self, counts: &DecisionCounts) {
         let name = "ratekeeper_decisions_total";
-        self.head(
+        self.header(
             name,
-            "Checks by the rule that binds and what came of them; shadow_denied beside that.",
+            "Checks by deciding rule and outcome; shadow_denied is counted in addition.",
             "counter",
         );
         let mut sample = |rule: &str, outcome: &str, count: u64| {
@@ -92,66 +92,69 @@ impl Exposition {
                 self.sample(name, &[("rule", rule), ("outcome", outcome)], count);
             }
         };
-        let mut each = |rule: &str, own: &RuleDecisionCounts| {
-            sample(rule, "allowed", own.allowed);
-            sample(rule, "denied", own.denied);
-            sample(rule, "shadow_denied", own.shadow_denied);
-            sample(rule, "degraded", own.degraded);
+        let mut each = |rule: &str, rule_counts: &RuleDecisionCounts| {
+            sample(rule, "allowed", rule_counts.allowed);
+            sample(rule, "denied", rule_counts.denied);
+            sample(rule, "shadow_denied", rule_counts.shadow_denied);
+            sample(rule, "degraded", rule_counts.degraded);
         };
-        let total = |own: &RuleDecisionCounts| own.allowed + own.denied + own.shadow_denied + own.degraded;
-        let mut rules: Vec<_> = outcomes.rules.iter().filter(|(_, own)| total(own) > 0).collect();
+        let total = |rule_counts: &RuleDecisionCounts| {
+            rule_counts.allowed + rule_counts.denied + rule_counts.shadow_denied + rule_counts.degraded
+        };
+        let mut rules: Vec<_> =
+            counts.rules.iter().filter(|(_, rule_counts)| total(rule_counts) > 0).collect();
         let mut others = RuleDecisionCounts::default();
         if rules.len() > MAX_RULE_LABELS {
-            rules.sort_by_key(|(_, own)| std::cmp::Reverse(total(own)));
-            for (_, own) in rules.drain(MAX_RULE_LABELS..) {
-                others.allowed += own.allowed;
-                others.denied += own.denied;
-                others.shadow_denied += own.shadow_denied;
-                others.degraded += own.degraded;
+            rules.sort_by_key(|(_, rule_counts)| std::cmp::Reverse(total(rule_counts)));
+            for (_, rule_counts) in rules.drain(MAX_RULE_LABELS..) {
+                others.allowed += rule_counts.allowed;
+                others.denied += rule_counts.denied;
+                others.shadow_denied += rule_counts.shadow_denied;
+                others.degraded += rule_counts.degraded;
             }
         }
-        for (id, own) in rules {
-            each(id, own);
+        for (id, rule_counts) in rules {
+            each(id, rule_counts);
         }
         each("(others)", &others);
-        each("(stated)", &outcomes.stated);
-        sample("(none)", "allowed", outcomes.unbound);
-        sample("(allow_list)", "allowed", outcomes.allow_listed);
-        sample("(deny_list)", "denied", outcomes.deny_listed);
-        sample("(emergency)", "denied", outcomes.emergency);
-        sample("(unknown_tier)", "denied", outcomes.unknown_tiers_refused);
+        each("(stated)", &counts.inline);
+        sample("(none)", "allowed", counts.no_rule);
+        sample("(allow_list)", "allowed", counts.allow_listed);
+        sample("(deny_list)", "denied", counts.deny_listed);
+        sample("(emergency)", "denied", counts.emergency);
+        sample("(unknown_tier)", "denied", counts.unknown_tiers_denied);
     }
 
-    /// Requests that rules could not tell apart as they should.
-    pub(crate) fn odd_requests(&mut self, outcomes: &DecisionCounts) {
+    /// Writes the counters of requests with an unknown tier or without a key.
+    pub(crate) fn irregular_requests(&mut self, counts: &DecisionCounts) {
         self.family(
             "ratekeeper_unknown_tiers_total",
             MetricKind::Counter,
-            "Checks that state a tier which the rule file does not name, and what was done with them.",
+            "Checks with a tier that the rule file does not define, by handling.",
             [
-                (&[("handling", "ignored")][..], outcomes.unknown_tiers_ignored),
-                (&[("handling", "refused")][..], outcomes.unknown_tiers_refused),
+                (&[("handling", "ignored")][..], counts.unknown_tiers_ignored),
+                (&[("handling", "refused")][..], counts.unknown_tiers_denied),
             ],
         );
         self.family(
             "ratekeeper_missing_keys_total",
             MetricKind::Counter,
-            "Checks that lack something that a rule or the default counts by, and what was done with them.",
+            "Checks that lack a part of the key of a rule or the default, by handling.",
             [
-                (&[("handling", "skipped")][..], outcomes.missing_skipped),
-                (&[("handling", "shared")][..], outcomes.missing_shared),
-                (&[("handling", "refused")][..], outcomes.missing_refused),
+                (&[("handling", "skipped")][..], counts.missing_skipped),
+                (&[("handling", "shared")][..], counts.missing_shared),
+                (&[("handling", "refused")][..], counts.missing_denied),
             ],
         );
     }
 
-    /// How long decisions took.
+    /// Writes a histogram of durations.
     pub(crate) fn durations(&mut self, name: &str, help: &str, durations: &DurationHistogram) {
-        self.head(name, help, "histogram");
+        self.header(name, help, "histogram");
         self.histogram(name, &[], durations);
     }
 
-    /// How long something took, under each value of a label.
+    /// Writes histograms of durations, one per value of `label`.
     pub(crate) fn durations_by<'a>(
         &mut self,
         label: &str,
@@ -159,64 +162,63 @@ impl Exposition {
         help: &str,
         durations: impl IntoIterator<Item = (&'a str, &'a DurationHistogram)>,
     ) {
-        self.head(name, help, "histogram");
+        self.header(name, help, "histogram");
         for (value, durations) in durations {
             self.histogram(name, &[(label, value)], durations);
         }
     }
 
     fn histogram(&mut self, name: &str, labels: &[(&str, &str)], durations: &DurationHistogram) {
-        let mut seen = 0;
+        let mut cumulative = 0;
         let bounds = DURATION_BOUNDS_MICROS.iter().map(|bound| format!("{}", *bound as f64 / 1e6));
         let bucket = format!("{name}_bucket");
         for (count, bound) in durations.counts.iter().zip(bounds.chain(["+Inf".to_owned()])) {
-            seen += count;
-            self.sample(&bucket, &[labels, &[("le", &bound)]].concat(), seen);
+            cumulative += count;
+            self.sample(&bucket, &[labels, &[("le", &bound)]].concat(), cumulative);
         }
         self.sample(&format!("{name}_sum"), labels, durations.sum_nanos as f64 / 1e9);
-        self.sample(&format!("{name}_count"), labels, seen);
+        self.sample(&format!("{name}_count"), labels, cumulative);
     }
 
-    /// What the memory store holds.
+    /// Writes the metrics of the memory store.
     pub(crate) fn memory(&mut self, stats: &MemoryStats) {
         use MetricKind::{Counter, Gauge};
-        self.single(
-            "ratekeeper_keys",
-            Gauge,
-            "States in memory: one for each limit that a key is under.",
-            stats.keys,
-        );
-        self.single("ratekeeper_keys_max", Gauge, "The most states that memory may hold.", stats.max_keys);
-        self.single("ratekeeper_log_entries", Gauge, "Entries of sliding window logs.", stats.roll_entries);
+        self.single("ratekeeper_keys", Gauge, "States in memory: one per key and limit.", stats.keys);
+        self.single("ratekeeper_keys_max", Gauge, "Maximum number of states in memory.", stats.max_keys);
+        self.single("ratekeeper_log_entries", Gauge, "Entries of sliding window logs.", stats.list_entries);
         self.single(
             "ratekeeper_memory_max_bytes",
             Gauge,
-            "The most bytes that states can take.",
+            "Maximum number of bytes that states can take.",
             stats.max_bytes,
         );
-        let causes = [("forgotten", stats.evicted), ("moved", stats.moved), ("limit_dropped", stats.retired)];
+        let causes = [
+            ("forgotten", stats.evicted),
+            ("moved", stats.moved_to_sketch),
+            ("limit_dropped", stats.retired),
+        ];
         let causes = causes.map(|(cause, count)| ([("cause", cause)], count));
         self.family(
             "ratekeeper_evictions_total",
             Counter,
-            "States that left the table before they had drained: forgotten with less than half of the limit used, \
-             moved to shared cells, or dropped with their limit.",
+            "States removed before they had drained: forgotten with less than half of the limit used, \
+             moved to the sketch, or dropped with their limit.",
             causes.iter().map(|(labels, count)| (&labels[..], count)),
         );
         self.single(
-            "ratekeeper_shared_cell_decisions_total",
+            "ratekeeper_sketch_decisions_total",
             Counter,
-            "Draws decided by cells that keys share when the table is full: perhaps denied too early, never too late.",
-            stats.sketched,
+            "Draws decided by the sketch because the table is full: may deny too early, never admits too much.",
+            stats.sketch_decisions,
         );
         self.single(
-            "ratekeeper_unremembered_total",
+            "ratekeeper_uncounted_checks_total",
             Counter,
-            "Draws for which there was no room at all, answered as on_store_failure says.",
-            stats.unremembered,
+            "Draws that no memory was left to count, answered as on_store_failure says.",
+            stats.uncounted,
         );
-        self.single("ratekeeper_limits", Gauge, "Limits in use, each in its rule.", stats.limits);
-        self.single("ratekeeper_limits_max", Gauge, "The most limits that can be in use.", stats.max_limits);
+        self.single("ratekeeper_limits", Gauge, "Limits in use, counted per rule.", stats.limits);
+        self.single("ratekeeper_limits_max", Gauge, "Maximum number of limits in use.", stats.max_limits);
         self.single(
             "ratekeeper_limits_dropped_total",
             Counter,
@@ -226,8 +228,8 @@ impl Exposition {
     }
 }
 
-/// A label's value, with what would end it escaped.
-fn escaped(value: &str) -> String {
+/// A label value with backslashes, quotes and newlines escaped.
+fn escape_label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -236,9 +238,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_have_a_head_and_samples_their_labels() {
+    fn families_have_a_header_and_samples_have_labels() {
         let mut text = Exposition::new();
-        text.single("up", MetricKind::Gauge, "Whether it is.", 1);
+        text.single("up", MetricKind::Gauge, "Whether it is up.", 1);
         text.family(
             "hits_total",
             MetricKind::Counter,
@@ -247,13 +249,13 @@ mod tests {
         );
         assert_eq!(
             text.into_text(),
-            "# HELP up Whether it is.\n# TYPE up gauge\nup 1\n# HELP hits_total Hits.\n# TYPE hits_total counter\n\
+            "# HELP up Whether it is up.\n# TYPE up gauge\nup 1\n# HELP hits_total Hits.\n# TYPE hits_total counter\n\
              hits_total{path=\"a\\\"\\\\\\n\",ok=\"no\"} 7\n"
         );
     }
 
     #[test]
-    fn a_histogram_adds_up() {
+    fn histogram_buckets_are_cumulative() {
         let mut durations = DurationHistogram::default();
         durations.counts[0] = 3;
         durations.counts[2] = 2;
@@ -274,9 +276,9 @@ mod tests {
     }
 
     #[test]
-    fn very_many_rules_share_a_label() {
-        let own = |allowed| RuleDecisionCounts { allowed, ..RuleDecisionCounts::default() };
-        let rules = (0..1500_u64).map(|rule| (format!("r{rule}"), own(rule))).collect();
+    fn rules_beyond_the_label_limit_share_one() {
+        let rule_counts = |allowed| RuleDecisionCounts { allowed, ..RuleDecisionCounts::default() };
+        let rules = (0..1500_u64).map(|rule| (format!("r{rule}"), rule_counts(rule))).collect();
         let mut text = Exposition::new();
         text.decisions(&DecisionCounts { rules, emergency: 2, ..DecisionCounts::default() });
         let text = text.into_text();

@@ -1,9 +1,9 @@
-//! The RESP edge: what clients of Redis speak.
+//! The RESP listener, for Redis clients.
 //!
-//! `CL.THROTTLE` has the arguments and the reply of redis-cell, `RK.CHECK` holds a request to the rules, and everything else
-//! is what client libraries say to a server before and besides. Commands that come together, pipelined, are decided
-//! together, in one call to the store. What can't be carried out is an error that says what to write instead, and takes
-//! nothing; what is no command at all ends the connection, as it does with Redis.
+//! `CL.THROTTLE` has the arguments and the reply of redis-cell, `RK.CHECK` checks a request against the rules, and the
+//! other commands are those that client libraries send when they connect. Pipelined commands are decided together, in
+//! one call to the store. An invalid command gets an error that says what to write instead, and takes nothing; a
+//! protocol error closes the connection, as it does with Redis.
 
 mod check;
 mod commands;
@@ -36,39 +36,39 @@ use std::sync::atomic::AtomicU64;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-/// Speaks RESP.
+/// The RESP protocol of a listener.
 #[derive(Debug)]
 pub(crate) struct Resp<S> {
-    office: Arc<ExecutorShared<S>>,
+    shared: Arc<ExecutorShared<S>>,
 }
 
 impl<S> Clone for Resp<S> {
     fn clone(&self) -> Resp<S> {
-        Resp { office: Arc::clone(&self.office) }
+        Resp { shared: Arc::clone(&self.shared) }
     }
 }
 
 impl<S: Store> Resp<S> {
-    pub(crate) fn new(gate: RuleLimiter<S>, api: &ApiOptions, denials: Arc<DenialLog>) -> Resp<S> {
-        let office = ExecutorShared {
-            started_at: gate.clock().now(),
-            gate,
+    pub(crate) fn new(limiter: RuleLimiter<S>, api: &ApiOptions, denials: Arc<DenialLog>) -> Resp<S> {
+        let shared = ExecutorShared {
+            started_at: limiter.clock().now(),
+            limiter,
             token: api.token.clone(),
             denials,
-            room: BodyPermits::default(),
+            body_permits: BodyPermits::default(),
             connections: AtomicU64::new(0),
         };
-        Resp { office: Arc::new(office) }
+        Resp { shared: Arc::new(shared) }
     }
 }
 
 impl<S: Store> Protocol for Resp<S> {
-    async fn attend<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    async fn serve<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
         stream: C,
         peer: IpAddr,
         phase: watch::Receiver<ShutdownPhase>,
     ) {
-        RespConnection::new(stream, &self.office, peer, phase).hold().await.log();
+        RespConnection::new(stream, &self.shared, peer, phase).run().await.log();
     }
 }

@@ -1,7 +1,7 @@
-//! Rules on their way from a file into force.
+//! Loads rules from a file and reloads them when it changes.
 //!
-//! A file that is in order takes effect whole; one that is not changes nothing, and what is wrong with it is told in the
-//! log, in a metric and by `/readyz` until it is mended.
+//! A valid file takes effect as a whole. An invalid one changes nothing: the previous rules stay in force, and the log,
+//! a metric and `/readyz` report the errors until the file is fixed.
 
 use crate::file;
 use crate::watch::FileWatch;
@@ -15,24 +15,24 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-/// The most bytes of a file of rules.
+/// The maximum size of a rule file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Where rules come from, and how the last attempt went.
+/// The rule file, and the result of the last attempt to load it.
 #[derive(Debug)]
 pub struct RuleSource {
     path: Option<PathBuf>,
-    /// For rules that do not say it themselves.
+    /// The default for rules without `on_store_failure`.
     on_store_failure: FailureMode,
-    /// Over the file, until somebody follows it.
+    /// The watch on the file, until [`RuleSource::watch_and_reload`] takes it.
     watch: Mutex<Option<FileWatch>>,
-    /// What was wrong at the last attempt, if anything was.
-    trouble: Mutex<Option<String>>,
+    /// Why the last load failed; `None` if it succeeded.
+    last_error: Mutex<Option<String>>,
     failures: AtomicU64,
     loaded_at: AtomicU64,
 }
 
-/// Why there are no rules to enforce.
+/// Why rules could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RuleSourceError {
@@ -41,99 +41,100 @@ pub enum RuleSourceError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
-    /// The file was read, and what it says can't be enforced. Nothing of it is.
+    /// The file has errors, so none of its rules takes effect.
     #[error("{report}")]
     Invalid {
-        /// All that is wrong with it, as people read it.
+        /// All diagnostics, as shown to users.
         report: String,
     },
 }
 
 impl RuleSource {
-    /// A feed of the rules in a file, or of none at all; `on_store_failure` is for those that do not say it themselves.
+    /// A source that reads rules from `path`, or never loads any if it is `None`. `on_store_failure` is the default for
+    /// rules that do not set it.
     ///
-    /// Make it before the file is first read, so that no change to it goes unseen.
+    /// Create it before the file is first read, so that no change goes unnoticed.
     ///
     /// # Panics
-    /// With a file, outside of a Tokio runtime.
+    /// If `path` is given outside of a Tokio runtime.
     pub fn new(path: Option<PathBuf>, on_store_failure: FailureMode, now: Micros) -> RuleSource {
         RuleSource {
             on_store_failure,
             watch: Mutex::new(path.clone().map(|path| FileWatch::new([path]))),
             path,
-            trouble: Mutex::new(None),
+            last_error: Mutex::new(None),
             failures: AtomicU64::new(0),
             loaded_at: AtomicU64::new(now.get() / 1_000_000),
         }
     }
 
-    /// The file.
+    /// The path of the rule file.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// What is wrong with the file, if the rules in force are not those in it.
-    pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().clone()
+    /// Why the last load failed. Returns `None` if the rules in force are those in the file.
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().clone()
     }
 
-    /// How often a file could not take effect.
+    /// How many loads have failed.
     pub fn failures(&self) -> u64 {
         self.failures.load(Relaxed)
     }
 
-    /// When rules last took effect, in Unix seconds.
+    /// When rules were last put in force, in Unix seconds.
     pub fn loaded_at(&self) -> u64 {
         self.loaded_at.load(Relaxed)
     }
 
-    /// Follows the file, and does what `reload` is told to, for ever.
-    pub async fn follow<S: Store>(&self, gate: &RuleLimiter<S>, mut reload: mpsc::Receiver<()>) {
+    /// Reloads the rules when the file changes and on every message from `reload`. Never returns.
+    pub async fn watch_and_reload<S: Store>(&self, limiter: &RuleLimiter<S>, mut reload: mpsc::Receiver<()>) {
         let watch = self.watch.lock().take();
         let (Some(path), Some(mut watch)) = (&self.path, watch) else { return std::future::pending().await };
         loop {
-            let is_asked = tokio::select! {
+            let is_requested = tokio::select! {
                 _ = watch.changed() => false,
                 Some(()) = reload.recv() => true,
             };
-            let (file, usual, now) = (path.clone(), self.on_store_failure, gate.clock().now());
-            // Thousands of rules take a while to compile, and no request should wait for that.
-            let loaded = spawn_blocking(move || load(&file, usual, now)).await;
-            let broken =
+            let (file, default, now) = (path.clone(), self.on_store_failure, limiter.clock().now());
+            // Thousands of rules take a while to compile, so do it off the threads that answer requests.
+            let loaded = spawn_blocking(move || load(&file, default, now)).await;
+            let panicked =
                 |error| RuleSourceError::Invalid { report: format!("the file can't be read: {error}") };
-            self.put_in_force(loaded.map_err(broken).flatten(), path, gate, is_asked);
+            self.apply(loaded.map_err(panicked).flatten(), path, limiter, is_requested);
         }
     }
 
-    fn put_in_force<S: Store>(
+    fn apply<S: Store>(
         &self,
         loaded: Result<RuleSet, RuleSourceError>,
         path: &Path,
-        gate: &RuleLimiter<S>,
-        is_asked: bool,
+        limiter: &RuleLimiter<S>,
+        is_requested: bool,
     ) {
         match loaded {
             Ok(rules) => {
                 let count = rules.rules().len();
-                gate.install(rules);
-                self.loaded_at.store(gate.clock().now().get() / 1_000_000, Relaxed);
-                *self.trouble.lock() = None;
-                tracing::info!(file = %path.display(), rules = count, is_asked, "the rules have changed");
+                limiter.install(rules);
+                self.loaded_at.store(limiter.clock().now().get() / 1_000_000, Relaxed);
+                *self.last_error.lock() = None;
+                tracing::info!(file = %path.display(), rules = count, is_requested, "rules reloaded");
             }
             Err(error) => {
                 self.failures.fetch_add(1, Relaxed);
-                let said = describe(&error);
-                tracing::error!(file = %path.display(), "the rules stay as they were:\n{said}");
-                *self.trouble.lock() = Some(said);
+                let report = describe(&error);
+                tracing::error!(file = %path.display(), "rule reload failed, keeping the previous rules: {report}");
+                *self.last_error.lock() = Some(report);
             }
         }
     }
 }
 
-/// The error and its cause in one.
+/// The error followed by its cause.
 fn describe(error: &RuleSourceError) -> String {
     match error {
         RuleSourceError::Unreadable { source, .. } => format!("{error}: {source}"),
@@ -141,16 +142,15 @@ fn describe(error: &RuleSourceError) -> String {
     }
 }
 
-/// Reads a file of rules and compiles it. Warnings go to the log. `on_store_failure` is for rules that do not say it
-/// themselves.
+/// Reads a rule file and compiles it. Warnings go to the log. `on_store_failure` is the default for rules that do not
+/// set it.
 ///
 /// # Errors
-/// If it can't be read, or with all that is wrong with what it says.
+/// If the file can't be read or is invalid.
 pub fn load(path: &Path, on_store_failure: FailureMode, now: Micros) -> Result<RuleSet, RuleSourceError> {
     let unreadable = |source| RuleSourceError::Unreadable { path: path.into(), source };
     let text = file::read(path, MAX_FILE_BYTES).map_err(unreadable)?;
-    let text =
-        String::from_utf8(text).map_err(|_| unreadable(io::Error::other("it is not text in UTF-8")))?;
+    let text = String::from_utf8(text).map_err(|_| unreadable(io::Error::other("it is not UTF-8 text")))?;
     let name = path.display().to_string();
     let review = read(&text, now);
     let report = review.report(&name, &text).trim_end().to_owned();
@@ -163,13 +163,13 @@ pub fn load(path: &Path, on_store_failure: FailureMode, now: Micros) -> Result<R
         .map_err(|error| RuleSourceError::Invalid { report: format!("{name}: error: {error}") })
 }
 
-/// The rules for those who wrote none: a hundred a minute for each key.
+/// The built-in rules, used without a rule file: 100 requests a minute per key.
 ///
 /// # Panics
-/// Never: every law can honour a quota so round.
+/// Never: the built-in rules are valid.
 pub fn built_in(on_store_failure: FailureMode) -> RuleSet {
     let review = read("default: {limit: 100/min}", Micros::EPOCH);
-    let mut spec = review.spec.expect("the built-in rules are in order");
+    let mut spec = review.spec.expect("the built-in rules are valid");
     spec.on_store_failure = Some(on_store_failure);
-    RuleSet::compile(&spec).expect("one limit is not too many")
+    RuleSet::compile(&spec).expect("the built-in rules have one limit")
 }

@@ -1,4 +1,4 @@
-//! Serving until told to stop.
+//! Runs the server: opens the listeners, reloads rules and certificates, and shuts down in order.
 
 use crate::admin::{Admin, AdminState};
 use crate::api::{Api, ApiOptions};
@@ -24,45 +24,45 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// How long the store has to hear that this node leaves.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long shutdown waits for the store to deregister this node.
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How a server is set up.
+/// The configuration of a server.
 #[derive(Debug)]
 pub struct ServerSetup {
-    /// The main port.
+    /// The HTTP listener.
     pub http: Option<BoundSocket>,
-    /// The port that speaks gRPC.
+    /// The gRPC listener.
     pub grpc: Option<BoundSocket>,
-    /// The port that speaks RESP.
+    /// The RESP listener.
     pub resp: Option<BoundSocket>,
-    /// The admin port, and who may use it.
+    /// The admin listener and its token.
     pub admin: Option<(BoundSocket, Token)>,
-    /// How the API answers.
+    /// Options of the check API.
     pub api: ApiOptions,
-    /// Where rules come from. Those that are in force already are not loaded again before they change.
-    pub feed: RuleSource,
-    /// The most denials that are logged in a second.
+    /// Where rules come from. The limiter's current rules stay in force until the file changes.
+    pub rule_source: RuleSource,
+    /// The maximum number of denials logged per second.
     pub denials_per_second: u32,
-    /// The most connections at once on each port but the admin port, each of which takes some tens of kilobytes. Whoever comes on
-    /// top waits in the system's queue.
+    /// The maximum number of connections per listener, the admin listener excepted. Each takes some tens of kilobytes.
+    /// Further connections wait in the kernel's accept queue.
     pub max_connections: usize,
-    /// How many files the process may have open, if that is bounded. Where that is too few for the most connections on each
-    /// port, they are divided among the ports.
+    /// The process's limit on open files, or `None` if it has none. If the limit is too low for `max_connections` on
+    /// each listener, the files are divided among the listeners.
     pub max_open_files: Option<u64>,
-    /// The most bytes that all bodies take together of which some is still to come, over HTTP and gRPC; no less than one
-    /// body may have.
+    /// The maximum number of bytes held in total for bodies that are not yet complete, over HTTP and gRPC. Raised to
+    /// the size limit of one body if it is lower.
     pub max_unfinished_bodies: usize,
-    /// How long a stop goes on accepting, no longer ready, so that load balancers look elsewhere first.
+    /// How long shutdown keeps accepting while `/readyz` says 503, so that load balancers move away first.
     pub drain_delay: Duration,
-    /// How long a stop then waits for requests that have begun.
+    /// How long shutdown then waits for requests in flight.
     pub drain_timeout: Duration,
-    /// How many lines of its log the process has dropped, which the metrics tell. Whoever writes the log counts.
+    /// The number of log lines dropped, for the metrics. The log writer increments it.
     pub dropped_log_lines: Arc<AtomicU64>,
 }
 
 impl ServerSetup {
-    /// The main port alone, without encryption, with everything else as it usually is.
+    /// An HTTP listener alone, without TLS, and defaults for everything else.
     pub fn http(listener: TcpListener) -> ServerSetup {
         ServerSetup {
             http: Some(BoundSocket { listener, tls: None }),
@@ -70,7 +70,7 @@ impl ServerSetup {
             resp: None,
             admin: None,
             api: ApiOptions::default(),
-            feed: RuleSource::new(None, FailureMode::default(), Micros::EPOCH),
+            rule_source: RuleSource::new(None, FailureMode::default(), Micros::EPOCH),
             denials_per_second: 10,
             max_connections: 10_000,
             max_open_files: None,
@@ -82,13 +82,13 @@ impl ServerSetup {
     }
 }
 
-/// Answers requests by `gate`'s rules until `stop`; `reload` has the rules and the certificates read again.
+/// Answers requests until `stop` completes; a message on `reload` reloads rules and certificates.
 ///
-/// Once `stop` is done, the server is no longer ready. After the drain delay nobody else is let in, requests that have
-/// begun are finished, and idle connections are closed. What is not finished when the drain timeout is over is cut off.
+/// When `stop` completes, the server is no longer ready. After the drain delay it accepts no more connections, finishes
+/// requests in flight, and closes idle connections. Requests that are not finished after the drain timeout are cut off.
 /// Dropping the returned future cuts off everything at once.
 pub async fn serve<S: Store + StoreHealth + StoreMaintenance>(
-    gate: RuleLimiter<S>,
+    limiter: RuleLimiter<S>,
     setup: ServerSetup,
     mut reload: mpsc::Receiver<()>,
     stop: impl Future<Output = ()>,
@@ -99,7 +99,7 @@ pub async fn serve<S: Store + StoreHealth + StoreMaintenance>(
         resp,
         admin,
         api,
-        feed,
+        rule_source,
         denials_per_second,
         max_connections,
         max_open_files,
@@ -108,93 +108,112 @@ pub async fn serve<S: Store + StoreHealth + StoreMaintenance>(
         drain_timeout,
         dropped_log_lines,
     } = setup;
-    // One place: if it is taken, somebody has asked already.
-    let (ask, asked) = mpsc::channel(1);
-    let servers = gate.store().health().map_or(0, |report| report.servers.len());
-    let listeners = [&http, &grpc, &resp].into_iter().flatten().count();
-    let caps = ConnectionCaps::new(max_open_files, listeners, max_connections, servers);
+    // Capacity 1: if it is full, a reload is pending already.
+    let (request_reload, reload_requests) = mpsc::channel(1);
+    let servers = limiter.store().health().map_or(0, |report| report.servers.len());
+    let listener_count = [&http, &grpc, &resp].into_iter().flatten().count();
+    let caps = ConnectionCaps::new(max_open_files, listener_count, max_connections, servers);
     if let Some(shortage) = caps.shortage {
         tracing::warn!("{shortage}");
     }
     let bodies = Arc::new(BodyBudget::new(max_unfinished_bodies.max(api.max_body)));
-    let room = || BodyPermits::new(Arc::clone(&bodies));
-    let tower = Arc::new(AdminState {
-        feed,
+    let body_permits = || BodyPermits::new(Arc::clone(&bodies));
+    let state = Arc::new(AdminState {
+        rule_source,
         denials: Arc::new(DenialLog::new(denials_per_second)),
         is_draining: AtomicBool::new(false),
-        crowd: Arc::default(),
-        started_at: gate.clock().now().get() / 1_000_000,
-        reload: ask.clone(),
+        connections: Arc::default(),
+        started_at: limiter.clock().now().get() / 1_000_000,
+        reload: request_reload.clone(),
         dropped_log_lines,
         caps,
         max_open_files,
         bodies: Arc::clone(&bodies),
     });
-    let certificates = certificates([&http, &grpc, &resp], &admin);
-    let denials = || Arc::clone(&tower.denials);
+    let certificates = distinct_certificates([&http, &grpc, &resp], &admin);
+    let denials = || Arc::clone(&state.denials);
     let allowed_origins = api.allowed_origins.clone();
-    let mut ports = Vec::new();
-    if let Some(door) = resp {
-        let resp = Resp::new(gate.clone(), &api, denials());
-        ports.push(Listener::open(ListenerName::Resp, door, resp, caps.each, Arc::clone(&tower.crowd)));
+    let mut listeners = Vec::new();
+    if let Some(socket) = resp {
+        let resp = Resp::new(limiter.clone(), &api, denials());
+        listeners.push(Listener::open(
+            ListenerName::Resp,
+            socket,
+            resp,
+            caps.per_listener,
+            Arc::clone(&state.connections),
+        ));
     }
     let mut health = None;
-    if let Some(door) = grpc {
-        let grpc = Grpc::new(gate.clone(), &api, denials(), room());
-        health.insert(grpc.clone()).report(true).await;
-        ports.push(Listener::open(ListenerName::Grpc, door, grpc, caps.each, Arc::clone(&tower.crowd)));
+    if let Some(socket) = grpc {
+        let grpc = Grpc::new(limiter.clone(), &api, denials(), body_permits());
+        health.insert(grpc.clone()).set_serving(true).await;
+        listeners.push(Listener::open(
+            ListenerName::Grpc,
+            socket,
+            grpc,
+            caps.per_listener,
+            Arc::clone(&state.connections),
+        ));
     }
-    if let Some(door) = http {
-        let site = Arc::new(Api::new(gate.clone(), api, denials()));
-        let http = Http::new(site, room());
-        ports.push(Listener::open(ListenerName::Http, door, http, caps.each, Arc::clone(&tower.crowd)));
+    if let Some(socket) = http {
+        let handler = Arc::new(Api::new(limiter.clone(), api, denials()));
+        let http = Http::new(handler, body_permits());
+        listeners.push(Listener::open(
+            ListenerName::Http,
+            socket,
+            http,
+            caps.per_listener,
+            Arc::clone(&state.connections),
+        ));
     }
-    let admin = admin.map(|(door, token)| {
-        let site = Arc::new(Admin::new(gate.clone(), Arc::clone(&tower), token, allowed_origins));
-        let http = Http::new(site, room());
-        Listener::open_evicting(ListenerName::Admin, door, http, caps.admin, Arc::clone(&tower.crowd))
+    let admin = admin.map(|(socket, token)| {
+        let handler = Arc::new(Admin::new(limiter.clone(), Arc::clone(&state), token, allowed_origins));
+        let http = Http::new(handler, body_permits());
+        Listener::open_evicting(ListenerName::Admin, socket, http, caps.admin, Arc::clone(&state.connections))
     });
     let stopping = async {
         stop.await;
-        tower.is_draining.store(true, Relaxed);
+        state.is_draining.store(true, Relaxed);
         if let Some(grpc) = health {
-            grpc.report(false).await;
+            grpc.set_serving(false).await;
         }
         sleep(drain_delay).await;
-        let closing: JoinSet<()> = ports.into_iter().map(|port| port.close(drain_timeout)).collect();
+        let closing: JoinSet<()> =
+            listeners.into_iter().map(|listener| listener.close(drain_timeout)).collect();
         closing.join_all().await;
-        // A store that does not answer is not waited for.
-        let _ = timeout(FAREWELL, gate.store().leave()).await;
-        // It tells how the stop is going, so it goes last.
-        if let Some(port) = admin {
-            port.close(Duration::from_secs(1)).await;
+        // Best effort: a store that does not answer in time must not hold up the shutdown.
+        let _ = timeout(DEREGISTER_TIMEOUT, limiter.store().deregister()).await;
+        // The admin listener reports the progress of the shutdown, so it closes last.
+        if let Some(listener) = admin {
+            listener.close(Duration::from_secs(1)).await;
         }
     };
     let signalled = async {
         while let Some(()) = reload.recv().await {
-            let _ = ask.try_send(());
-            certificates.iter().for_each(|tls| renew(tls));
+            let _ = request_reload.try_send(());
+            certificates.iter().for_each(|tls| reload_certificate(tls));
         }
         std::future::pending::<()>().await;
     };
     tokio::select! {
         () = stopping => {}
-        () = gate.store().keep() => {}
-        () = tower.feed.follow(&gate, asked) => {}
-        () = tower.denials.keep(gate.clock()) => {}
-        () = follow_certificates(&certificates) => {}
+        () = limiter.store().maintain() => {}
+        () = state.rule_source.watch_and_reload(&limiter, reload_requests) => {}
+        () = state.denials.report_suppressed(limiter.clock()) => {}
+        () = watch_certificates(&certificates) => {}
         () = signalled => {}
     }
 }
 
-/// The certificates of all doors, each once: doors may share them.
-fn certificates(
-    doors: [&Option<BoundSocket>; 3],
+/// The certificates of all listeners, without duplicates: listeners may share them.
+fn distinct_certificates(
+    sockets: [&Option<BoundSocket>; 3],
     admin: &Option<(BoundSocket, Token)>,
 ) -> Vec<Arc<ListenerTls>> {
-    let doors = doors.into_iter().flatten().chain(admin.iter().map(|(door, _)| door));
+    let sockets = sockets.into_iter().flatten().chain(admin.iter().map(|(socket, _)| socket));
     let mut certificates: Vec<Arc<ListenerTls>> = Vec::new();
-    for tls in doors.filter_map(|door| door.tls.as_ref()) {
+    for tls in sockets.filter_map(|socket| socket.tls.as_ref()) {
         if !certificates.iter().any(|known| Arc::ptr_eq(known, tls)) {
             certificates.push(Arc::clone(tls));
         }
@@ -202,26 +221,28 @@ fn certificates(
     certificates
 }
 
-/// Reads certificates again when their files change, for ever.
-async fn follow_certificates(certificates: &[Arc<ListenerTls>]) {
+/// Reloads certificates whenever their files change. Never returns.
+async fn watch_certificates(certificates: &[Arc<ListenerTls>]) {
     if certificates.is_empty() {
         return std::future::pending().await;
     }
     let files = certificates.iter().flat_map(|tls| tls.files().map(Path::to_path_buf));
     let mut watch = FileWatch::new(files);
-    // What changed since they were first read, and before they were watched, would never be seen.
+    // The watch would miss a change between the first read and now, so read them again.
     for tls in certificates {
-        tls.reload().unwrap_or_else(|error| tracing::error!(%error, "the certificates stay as they were"));
+        tls.reload().unwrap_or_else(|error| {
+            tracing::error!(%error, "certificate reload failed, keeping the previous certificates");
+        });
     }
     loop {
         watch.changed().await;
-        certificates.iter().for_each(|tls| renew(tls));
+        certificates.iter().for_each(|tls| reload_certificate(tls));
     }
 }
 
-fn renew(tls: &ListenerTls) {
+fn reload_certificate(tls: &ListenerTls) {
     match tls.reload() {
-        Ok(()) => tracing::info!("the certificates were read again: new connections have them"),
-        Err(error) => tracing::error!(%error, "the certificates stay as they were"),
+        Ok(()) => tracing::info!("certificates reloaded; new connections use them"),
+        Err(error) => tracing::error!(%error, "certificate reload failed, keeping the previous certificates"),
     }
 }

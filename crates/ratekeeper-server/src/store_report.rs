@@ -1,4 +1,4 @@
-//! How the store is doing, as the admin port tells it: in words, as JSON, and as metrics.
+//! The store's health on the admin listener: a summary for `/readyz`, JSON for `/v1/store`, and metrics.
 
 use crate::metrics::{Exposition, MetricKind};
 use ratekeeper::{
@@ -7,44 +7,46 @@ use ratekeeper::{
 };
 use serde::Serialize;
 
-/// What `/readyz` says of the store; where its servers are only to who has the token.
-pub(crate) fn in_words(report: &StoreReport, in_full: bool) -> String {
-    let (servers, away) = (report.servers.len(), report.away().count());
-    let holds = "rules hold as their on_store_failure says";
-    match (servers, away) {
-        (0, _) => format!("degraded: none of its servers was found yet, so {holds}"),
+/// The store's health in one line, for `/readyz`. Server addresses are shown only if `detailed`, that is, to callers
+/// with the token.
+pub(crate) fn summary(report: &StoreReport, detailed: bool) -> String {
+    let (servers, down) = (report.servers.len(), report.unavailable_servers().count());
+    let applies = "on_store_failure applies";
+    match (servers, down) {
+        (0, _) => format!("degraded: no server found yet, so {applies}"),
         (_, 0) if report.uncovered_slots > 0 => {
-            format!("degraded: {} slots have no server, so {holds} for their keys", report.uncovered_slots)
+            format!("degraded: {} slots have no server, so {applies} to their keys", report.uncovered_slots)
         }
-        (_, 0) if report.read_only().next().is_some() => {
-            let (count, holds) = (report.read_only().count(), "for requests that have to be written");
-            let who = match (in_full, servers) {
-                (true, _) => report.read_only().map(ServerReport::in_words).collect::<Vec<_>>().join(", "),
-                (false, 1) => "it".to_owned(),
+        (_, 0) if report.read_only_servers().next().is_some() => {
+            let count = report.read_only_servers().count();
+            let who = match (detailed, servers) {
+                (true, _) => {
+                    report.read_only_servers().map(ServerReport::describe).collect::<Vec<_>>().join(", ")
+                }
+                (false, 1) => "the server".to_owned(),
                 (false, _) => format!("{count} of {servers} servers"),
             };
-            let modes = "rules hold as their on_store_failure says";
-            format!("degraded: no writes are taken by {who}, so {modes} {holds}")
+            format!("degraded: no writes accepted by {who}, so {applies} to requests that need a write")
         }
-        (_, 0) if report.has_missed() => {
-            let refused = report.servers.iter().filter(|server| in_full && server.trouble.is_some());
-            let refused: Vec<_> = refused.map(ServerReport::in_words).collect();
-            let by = if refused.is_empty() { String::new() } else { format!(" from {}", refused.join(", ")) };
-            format!("degraded: requests got no answer{by} within the last second, so {holds} for them")
+        (_, 0) if report.failed_recently() => {
+            let failing = report.servers.iter().filter(|server| detailed && server.problem.is_some());
+            let failing: Vec<_> = failing.map(ServerReport::describe).collect();
+            let by = if failing.is_empty() { String::new() } else { format!(" from {}", failing.join(", ")) };
+            format!("degraded: requests got no answer{by} within the last second, so {applies} to them")
         }
-        (_, 0) => "answers".to_owned(),
-        (1, _) if !in_full => format!("degraded: it gives no answer, so {holds}"),
-        (_, _) if !in_full => {
-            format!("degraded: {away} of {servers} servers give no answer, so {holds} for their keys")
+        (_, 0) => "up".to_owned(),
+        (1, _) if !detailed => format!("degraded: the server does not answer, so {applies}"),
+        (_, _) if !detailed => {
+            format!("degraded: {down} of {servers} servers do not answer, so {applies} to their keys")
         }
         _ => {
-            let away: Vec<_> = report.away().map(ServerReport::in_words).collect();
-            format!("degraded: no answer from {}, so {holds} for their keys", away.join(", "))
+            let down: Vec<_> = report.unavailable_servers().map(ServerReport::describe).collect();
+            format!("degraded: no answer from {}, so {applies} to their keys", down.join(", "))
         }
     }
 }
 
-/// What `GET /v1/store` answers.
+/// The body of `GET /v1/store`.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum StoreAnswer<'a> {
@@ -86,7 +88,7 @@ struct ServerAnswer<'a> {
 struct CallsAnswer {
     count: u64,
     mean_ms: Option<f64>,
-    /// So many in a hundred took no longer; nothing if they took longer than is counted.
+    /// An upper bound of the percentile; `None` if it is beyond the histogram's last bound.
     p50_within_ms: Option<f64>,
     p99_within_ms: Option<f64>,
 }
@@ -96,7 +98,7 @@ struct FailuresAnswer {
     timeout: u64,
     unreachable: u64,
     busy: u64,
-    refused: u64,
+    error: u64,
 }
 
 #[derive(Serialize)]
@@ -135,14 +137,14 @@ impl LeasesAnswer {
             units_lent: counts.lent,
             units_spent: counts.spent,
             units_returned: counts.returned,
-            units_forfeited: counts.forfeited,
+            units_forfeited: counts.expired,
             granted: counts.granted,
-            refused: counts.refused,
-            refused_stale: counts.stale,
-            asked: counts.asked,
-            refills: counts.refills,
-            lost: counts.lost,
-            crowded: counts.crowded,
+            refused: counts.denied,
+            refused_stale: counts.denied_stale,
+            asked: counts.misses,
+            refills: counts.renewals,
+            lost: counts.unacknowledged,
+            crowded: counts.table_full,
         }
     }
 }
@@ -163,8 +165,8 @@ impl<'a> StoreAnswer<'a> {
                 requests: counts.requests,
                 coalesced: counts.coalesced,
                 denied_from_memory: counts.denied_from_memory,
-                local: counts.local,
-                degraded_seconds: counts.away.as_secs_f64(),
+                local: counts.decided_locally,
+                degraded_seconds: counts.degraded_time.as_secs_f64(),
                 leases: LeasesAnswer::of(&counts.leases),
             },
         }))
@@ -179,19 +181,19 @@ impl<'a> ServerAnswer<'a> {
             software: server.software.as_deref(),
             replicas: server.replicas,
             breaker: server.breaker.name(),
-            trouble: server.trouble.as_deref(),
+            trouble: server.problem.as_deref(),
             cause: server.cause.map(StoreErrorCause::name),
-            takes_writes: server.takes_writes,
+            takes_writes: server.accepts_writes,
             script_loaded: server.has_script,
             eviction_policy: server.eviction_policy.as_deref(),
-            may_forget_limits: server.may_forget,
-            drift_seconds: server.drift.map(ClockDrift::secs),
-            calls: CallsAnswer::of(&server.calls),
+            may_forget_limits: server.may_evict,
+            drift_seconds: server.clock_drift.map(ClockDrift::secs),
+            calls: CallsAnswer::of(&server.latency),
             failures: FailuresAnswer {
                 timeout: failures.timeout,
                 unreachable: failures.unreachable,
                 busy: failures.busy,
-                refused: failures.refused,
+                error: failures.error,
             },
             reconnects: server.reconnects,
             script_loads: server.script_loads,
@@ -213,60 +215,60 @@ impl CallsAnswer {
 }
 
 impl Exposition {
-    /// What this node was lent.
+    /// Writes the metrics of this node's leases.
     fn leases(&mut self, counts: &LeaseCounts) {
         use MetricKind::{Counter, Gauge};
         for (name, help, count) in [
-            ("ratekeeper_lease_units_lent_total", "Units that the store lent this node.", counts.lent),
-            ("ratekeeper_lease_units_spent_total", "Of the units lent, those spent.", counts.spent),
+            ("ratekeeper_lease_units_lent_total", "Units leased from the store.", counts.lent),
+            ("ratekeeper_lease_units_spent_total", "Leased units that were spent.", counts.spent),
             (
                 "ratekeeper_lease_units_returned_total",
-                "Of the units lent, those given back.",
+                "Leased units that were returned to the store.",
                 counts.returned,
             ),
             (
-                "ratekeeper_lease_units_forfeited_total",
-                "Of the units lent, those that were neither spent nor given back in time.",
-                counts.forfeited,
+                "ratekeeper_lease_units_expired_total",
+                "Leased units that expired: neither spent nor returned in time.",
+                counts.expired,
             ),
-            ("ratekeeper_lease_granted_total", "Draws granted from what was lent.", counts.granted),
+            ("ratekeeper_lease_granted_total", "Draws granted from a lease.", counts.granted),
             (
-                "ratekeeper_lease_refused_total",
-                "Draws refused without asking, because the store had nothing left a moment ago.",
-                counts.refused,
-            ),
-            (
-                "ratekeeper_lease_refused_stale_total",
-                "Of those, draws for which enough may have come back meanwhile.",
-                counts.stale,
+                "ratekeeper_lease_denied_total",
+                "Draws denied without a store call, because the store had nothing left a moment ago.",
+                counts.denied,
             ),
             (
-                "ratekeeper_lease_asked_total",
-                "Draws for which the store was asked all the same.",
-                counts.asked,
+                "ratekeeper_lease_denied_stale_total",
+                "Draws denied without a store call although enough units may have been refilled meanwhile.",
+                counts.denied_stale,
             ),
             (
-                "ratekeeper_lease_refills_total",
-                "Times that the store was asked or told of a lease without a draw.",
-                counts.refills,
+                "ratekeeper_lease_misses_total",
+                "Draws of leased limits that were sent to the store.",
+                counts.misses,
             ),
             (
-                "ratekeeper_lease_lost_total",
-                "Times that the store gave no answer to what it was asked or told of a lease.",
-                counts.lost,
+                "ratekeeper_lease_renewals_total",
+                "Lease requests and reports sent to the store without a draw.",
+                counts.renewals,
             ),
             (
-                "ratekeeper_lease_crowded_total",
-                "Draws for whose keys there was no room among the leases.",
-                counts.crowded,
+                "ratekeeper_lease_unacknowledged_total",
+                "Lease requests and reports that the store did not acknowledge.",
+                counts.unacknowledged,
+            ),
+            (
+                "ratekeeper_lease_table_full_total",
+                "Draws whose keys did not fit into the lease table.",
+                counts.table_full,
             ),
         ] {
             self.single(name, Counter, help, count);
         }
-        self.single("ratekeeper_lease_keys", Gauge, "Keys whose demand is watched.", counts.keys);
+        self.single("ratekeeper_lease_keys", Gauge, "Keys in the lease table.", counts.keys);
     }
 
-    /// How a shared store is doing.
+    /// Writes the metrics of a shared store.
     pub(crate) fn store(&mut self, report: &StoreReport) {
         use MetricKind::{Counter, Gauge};
         let StoreReport { topology, servers, live_nodes, counts, .. } = report;
@@ -274,31 +276,27 @@ impl Exposition {
         self.single(
             "ratekeeper_store_degraded",
             Gauge,
-            "1 while some requests are answered without the store.",
+            "1 while some requests are decided without the store.",
             u8::from(report.is_degraded()),
         );
         self.single("ratekeeper_live_nodes", Gauge, "Nodes that share the store, as last known.", live_nodes);
         for (name, help, count) in [
             (
                 "ratekeeper_store_batches_total",
-                "Calls to the store, each with many requests.",
+                "Calls to the store, each with a batch of requests.",
                 counts.batches,
             ),
-            ("ratekeeper_store_requests_total", "Requests that were sent to the store.", counts.requests),
-            (
-                "ratekeeper_store_coalesced_total",
-                "Requests that travelled as part of another of the same kind.",
-                counts.coalesced,
-            ),
+            ("ratekeeper_store_requests_total", "Requests sent to the store.", counts.requests),
+            ("ratekeeper_store_coalesced_total", "Requests coalesced into an equal one.", counts.coalesced),
             (
                 "ratekeeper_store_denied_from_memory_total",
-                "Requests refused without asking, because no unit can have come back yet.",
+                "Requests denied without a store call, because no unit can have been refilled yet.",
                 counts.denied_from_memory,
             ),
             (
                 "ratekeeper_store_local_decisions_total",
-                "Requests that this node held to its share of a limit, because the store gave no answer.",
-                counts.local,
+                "Requests decided by this node's share of a limit, because the store did not answer.",
+                counts.decided_locally,
             ),
         ] {
             self.single(name, Counter, help, count);
@@ -306,36 +304,39 @@ impl Exposition {
         self.single(
             "ratekeeper_store_degraded_seconds_total",
             Counter,
-            "For how long some requests were answered without the store.",
-            counts.away.as_secs_f64(),
+            "Seconds in which some requests were decided without the store.",
+            counts.degraded_time.as_secs_f64(),
         );
         self.leases(&counts.leases);
-        self.of_servers("ratekeeper_store_up", Gauge, "1 if the server is asked.", servers, |server| {
-            u8::from(server.breaker == BreakerState::Closed)
-        });
-        let states =
-            "0 if the server is asked (closed), 1 while it is tried (half-open), 2 if it is not (open).";
-        self.of_servers("ratekeeper_store_breaker_state", Gauge, states, servers, |server| {
+        self.per_server(
+            "ratekeeper_store_up",
+            Gauge,
+            "1 if the circuit breaker is closed.",
+            servers,
+            |server| u8::from(server.breaker == BreakerState::Closed),
+        );
+        let help = "Circuit breaker: 0 closed, 1 half-open, 2 open.";
+        self.per_server("ratekeeper_store_breaker_state", Gauge, help, servers, |server| {
             match server.breaker {
                 BreakerState::Closed => 0,
                 BreakerState::HalfOpen => 1,
                 BreakerState::Open => 2,
             }
         });
-        let help = "1 if the server is asked and takes writes.";
-        self.of_servers("ratekeeper_store_writable", Gauge, help, servers, |server| {
-            u8::from(server.breaker == BreakerState::Closed && server.takes_writes)
+        let help = "1 if the circuit breaker is closed and the server accepts writes.";
+        self.per_server("ratekeeper_store_writable", Gauge, help, servers, |server| {
+            u8::from(server.breaker == BreakerState::Closed && server.accepts_writes)
         });
-        let help = "1 if the server may drop states of clients that are being refused.";
-        self.of_servers("ratekeeper_store_may_forget", Gauge, help, servers, |server| {
-            u8::from(server.may_forget)
+        let help = "1 if the server may evict states of clients that are being denied.";
+        self.per_server("ratekeeper_store_may_evict", Gauge, help, servers, |server| {
+            u8::from(server.may_evict)
         });
-        let help = "Connections that were made beyond those that it began with.";
-        self.of_servers("ratekeeper_store_reconnects_total", Counter, help, servers, |server| {
+        let help = "Connections made after the initial ones.";
+        self.per_server("ratekeeper_store_reconnects_total", Counter, help, servers, |server| {
             server.reconnects
         });
-        let help = "Times that the script was loaded.";
-        self.of_servers("ratekeeper_store_script_loads_total", Counter, help, servers, |server| {
+        let help = "Number of times the script was loaded.";
+        self.per_server("ratekeeper_store_script_loads_total", Counter, help, servers, |server| {
             server.script_loads
         });
         self.store_drift(servers);
@@ -346,11 +347,11 @@ impl Exposition {
 
     fn store_topology(&mut self, topology: Topology) {
         let labels: &[(&str, &str)] = &[("topology", topology.name())];
-        self.family("ratekeeper_store_info", MetricKind::Gauge, "What kind of store it is.", [(labels, 1)]);
+        self.family("ratekeeper_store_info", MetricKind::Gauge, "The store's topology.", [(labels, 1)]);
     }
 
-    /// A family with a sample for each server.
-    fn of_servers<V: std::fmt::Display>(
+    /// Writes a family with one sample per server.
+    fn per_server<V: std::fmt::Display>(
         &mut self,
         name: &str,
         kind: MetricKind,
@@ -364,7 +365,7 @@ impl Exposition {
     }
 
     fn store_drift(&mut self, servers: &[ServerReport]) {
-        let known = servers.iter().filter_map(|server| Some((&*server.address, server.drift?)));
+        let known = servers.iter().filter_map(|server| Some((&*server.address, server.clock_drift?)));
         let known: Vec<_> = known.map(|(address, drift)| ([("server", address)], drift.secs())).collect();
         self.family(
             "ratekeeper_store_clock_drift_seconds",
@@ -383,7 +384,7 @@ impl Exposition {
                     ("timeout", failures.timeout),
                     ("unreachable", failures.unreachable),
                     ("busy", failures.busy),
-                    ("refused", failures.refused),
+                    ("error", failures.error),
                 ];
                 kinds.map(|(kind, count)| ([("server", &*server.address), ("kind", kind)], count))
             })
@@ -391,7 +392,7 @@ impl Exposition {
         self.family(
             "ratekeeper_store_failures_total",
             MetricKind::Counter,
-            "Calls that got no answer, by what went wrong.",
+            "Failed calls by kind of failure.",
             samples.iter().map(|(labels, count)| (&labels[..], count)),
         );
     }
@@ -410,14 +411,15 @@ impl Exposition {
         self.family(
             "ratekeeper_store_errors_total",
             MetricKind::Counter,
-            "Errors that the server answered with, and attempts to use it that failed, by cause.",
+            "Errors returned by the server and failed attempts to use it, by cause.",
             samples.iter().map(|(labels, count)| (&labels[..], count)),
         );
     }
 
     fn store_calls(&mut self, servers: &[ServerReport]) {
-        let calls = servers.iter().map(|server| (&*server.address, &server.calls));
-        self.durations_by("server", "ratekeeper_store_call_duration_seconds", "How long calls took.", calls);
+        let calls = servers.iter().map(|server| (&*server.address, &server.latency));
+        let name = "ratekeeper_store_call_duration_seconds";
+        self.durations_by("server", name, "Duration of calls that were answered.", calls);
     }
 }
 
@@ -433,14 +435,14 @@ mod tests {
             software: None,
             replicas: 0,
             breaker,
-            trouble: trouble.map(str::to_owned),
+            problem: trouble.map(str::to_owned),
             cause: None,
-            takes_writes: true,
+            accepts_writes: true,
             has_script: true,
             eviction_policy: None,
-            may_forget: false,
-            drift: None,
-            calls: DurationHistogram::default(),
+            may_evict: false,
+            clock_drift: None,
+            latency: DurationHistogram::default(),
             failures: StoreFailureCounts::default(),
             errors: StoreErrorCounts::default(),
             reconnects: 0,
@@ -454,42 +456,47 @@ mod tests {
             topology: Topology::Cluster,
             servers,
             uncovered_slots,
-            last_miss: last_miss_ms.map(Duration::from_millis),
+            last_failure: last_miss_ms.map(Duration::from_millis),
             live_nodes: 1,
             counts: StoreCounts::default(),
         }
     }
 
     #[test]
-    fn whatever_goes_without_the_store_is_said_and_where_only_to_some() {
-        let well =
+    fn degradation_is_summarised_and_addresses_need_the_token() {
+        let up =
             || vec![server("a:1", BreakerState::Closed, None), server("b:1", BreakerState::Closed, None)];
-        let full = || {
+        let failing = || {
             vec![server("a:1", BreakerState::Closed, Some("OOM")), server("b:1", BreakerState::Closed, None)]
         };
         let read_only = || {
-            let full = server("a:1", BreakerState::Closed, Some("OOM"));
-            vec![ServerReport { takes_writes: false, ..full }, server("b:1", BreakerState::Closed, None)]
+            let failing = server("a:1", BreakerState::Closed, Some("OOM"));
+            vec![ServerReport { accepts_writes: false, ..failing }, server("b:1", BreakerState::Closed, None)]
         };
-        let away = || {
+        let down = || {
             vec![
                 server("a:1", BreakerState::Open, Some("timed out")),
                 server("b:1", BreakerState::Closed, None),
             ]
         };
-        for (report, to_all, in_full) in [
-            (report(well(), 0, None), "answers", "answers"),
-            (report(well(), 0, Some(1_500)), "answers", "answers"),
-            (report(Vec::new(), 0, None), "none of its servers", "none of its servers"),
-            (report(away(), 0, Some(10)), "1 of 2 servers", "no answer from a:1 (timed out), so"),
-            (report(read_only(), 0, None), "by 1 of 2 servers, so", "no writes are taken by a:1 (OOM), so"),
-            (report(well(), 7, None), "7 slots have no server, so", "7 slots have no server, so"),
-            (report(well(), 0, Some(10)), "requests got no answer within", "requests got no answer within"),
-            (report(full(), 0, Some(10)), "requests got no answer within", "no answer from a:1 (OOM) within"),
+        for (report, brief, detailed) in [
+            (report(up(), 0, None), "up", "up"),
+            (report(up(), 0, Some(1_500)), "up", "up"),
+            (report(Vec::new(), 0, None), "no server found yet", "no server found yet"),
+            (report(down(), 0, Some(10)), "1 of 2 servers", "no answer from a:1 (timed out), so"),
+            (report(read_only(), 0, None), "by 1 of 2 servers, so", "no writes accepted by a:1 (OOM), so"),
+            (report(up(), 7, None), "7 slots have no server, so", "7 slots have no server, so"),
+            (report(up(), 0, Some(10)), "requests got no answer within", "requests got no answer within"),
+            (
+                report(failing(), 0, Some(10)),
+                "requests got no answer within",
+                "no answer from a:1 (OOM) within",
+            ),
         ] {
-            for (said, expected) in [(in_words(&report, false), to_all), (in_words(&report, true), in_full)] {
-                assert!(said.contains(expected), "{said:?} lacks {expected:?}");
-                assert_eq!(said.starts_with("degraded: "), report.is_degraded(), "{said}");
+            for (summary, expected) in [(summary(&report, false), brief), (summary(&report, true), detailed)]
+            {
+                assert!(summary.contains(expected), "{summary:?} lacks {expected:?}");
+                assert_eq!(summary.starts_with("degraded: "), report.is_degraded(), "{summary}");
             }
         }
     }

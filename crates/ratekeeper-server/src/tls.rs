@@ -1,11 +1,10 @@
-//! TLS: certificates that can be renewed while the server runs.
+//! TLS with certificates that can be reloaded while the server runs.
 //!
-//! The files are read into one configuration, which every new connection picks up. A reload builds another from the
-//! files as they are then and puts it in the place of the old one, certificate, key and client authorities together:
-//! no connection ever sees half of two. If anything is wrong with the files, the old one stays. Connections that are
-//! open live on under what they began with.
+//! The files are read into one configuration that every new connection uses. A reload builds another one and swaps it
+//! in with certificate, key and client CAs together, so no connection sees a mix of two. If a file is invalid, the old
+//! configuration stays. Open connections keep the configuration that they began with.
 //!
-//! The cryptography is aws-lc-rs, named wherever one is needed, so nothing depends on a default of the process.
+//! The cryptography provider is aws-lc-rs, passed explicitly, so nothing depends on a process-wide default.
 
 use crate::file;
 use arc_swap::ArcSwap;
@@ -23,25 +22,25 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// How long a handshake may take. It is three short messages, so only a broken or hostile client takes long.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The most bytes of a file. The authorities that a whole operating system trusts take a quarter of it.
-const MOST_FILE_BYTES: u64 = 1024 * 1024;
-/// What is spoken inside: HTTP/2, if the client knows it.
+/// The handshake timeout. A handshake is three short messages, so only a broken or hostile client takes long.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum size of a file: four times what all CAs that an operating system trusts take.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+/// The ALPN protocols: HTTP/2 is preferred.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// The files, all in PEM.
+/// The paths of a listener's TLS files, all in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerTlsFiles {
-    /// The server's certificate, and behind it those that lead to its authority.
+    /// The server's certificate chain, its own certificate first.
     pub cert: PathBuf,
-    /// The key of the first of these.
+    /// The private key of the first certificate.
     pub key: PathBuf,
-    /// The authorities one of which must have signed a client's certificate; if left out, clients need none.
+    /// The CAs of client certificates. If `None`, clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Lets clients in over TLS. Clones share what a reload changes.
+/// Accepts TLS connections with a certificate that can be reloaded. Clones share the certificate.
 #[derive(Clone, Debug)]
 pub struct ListenerTls {
     files: Arc<ListenerTlsFiles>,
@@ -49,68 +48,68 @@ pub struct ListenerTls {
 }
 
 impl ListenerTls {
-    /// Reads the files.
+    /// Loads the files.
     ///
     /// # Errors
-    /// If one of them can't be read, has not in it what it should, or they don't belong together.
+    /// If a file can't be read or is invalid, or the key does not belong to the certificate.
     pub fn load(files: &ListenerTlsFiles) -> Result<ListenerTls, TlsError> {
         let config = server_config(files)?;
         Ok(ListenerTls { files: Arc::new(files.clone()), config: Arc::new(ArcSwap::from_pointee(config)) })
     }
 
-    /// Reads the files again. New connections use what they say now.
+    /// Loads the files again, for new connections.
     ///
     /// # Errors
-    /// As [`ListenerTls::load`]; what was in use then stays so.
+    /// As [`ListenerTls::load`]; the previous configuration then stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.config.store(Arc::new(server_config(&self.files)?));
         Ok(())
     }
 
-    /// The files that it is read from, to be watched.
+    /// The paths of the files, to be watched.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let ListenerTlsFiles { cert, key, client_ca } = &*self.files;
         [cert, key].into_iter().chain(client_ca).map(PathBuf::as_path)
     }
 
-    /// What lets clients in as of now. It does not follow reloads, so ask for one for each connection.
+    /// An acceptor with the current configuration. It does not follow reloads, so get a new one for each connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
     }
 
-    /// Shakes hands with a client that has just connected, within ten seconds.
+    /// Performs the handshake with a new client, within ten seconds.
     ///
     /// # Errors
-    /// If the client breaks off, dawdles, can't agree on a protocol, or has no certificate where it needs one.
+    /// If the handshake fails or times out, or the client lacks a required certificate.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
         let too_slow = |_| io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
-        timeout(HANDSHAKE, self.acceptor().accept(stream)).await.map_err(too_slow)?
+        timeout(HANDSHAKE_TIMEOUT, self.acceptor().accept(stream)).await.map_err(too_slow)?
     }
 }
 
-/// How a client checks a server, and shows who it is itself.
+/// The TLS configuration of a client.
 ///
-/// `authorities` are trusted to have signed the server's certificate; `identity` is the file of the client's own
-/// certificate and that of its key.
+/// `authorities` are the CAs trusted for the server's certificate; `identity` holds the paths of the client's own
+/// certificate and key.
 ///
 /// # Errors
-/// If a file can't be read, has not in it what it should, or the key is not that of the certificate.
+/// If a file can't be read or is invalid, or the key does not belong to the certificate.
 pub fn client_config(
     authorities: RootCertStore,
     identity: Option<(&Path, &Path)>,
 ) -> Result<ClientConfig, TlsError> {
     let config = ClientConfig::builder_with_provider(provider());
-    let config = config.with_safe_default_protocol_versions().map_err(TlsError::Refused)?;
+    let config = config.with_safe_default_protocol_versions().map_err(TlsError::Unsupported)?;
     let config = config.with_root_certificates(authorities);
     let Some((cert, key)) = identity else { return Ok(config.with_no_client_auth()) };
     let chain = certificates(cert)?;
-    config.with_client_auth_cert(chain, private_key(key)?).map_err(|error| mismatch(error, cert, key))
+    config.with_client_auth_cert(chain, private_key(key)?).map_err(|error| pair_error(error, cert, key))
 }
 
-/// Reads a file of certificates whose keys are trusted to sign others.
+/// Reads a file of CA certificates.
 ///
 /// # Errors
-/// If it can't be read, or has no such certificate in it.
+/// If the file can't be read or has no valid CA certificate.
 pub fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut authorities = RootCertStore::empty();
     for certificate in certificates(path)? {
@@ -122,20 +121,19 @@ pub fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
 
 fn server_config(files: &ListenerTlsFiles) -> Result<ServerConfig, TlsError> {
     let config = ServerConfig::builder_with_provider(provider());
-    let config = config.with_safe_default_protocol_versions().map_err(TlsError::Refused)?;
+    let config = config.with_safe_default_protocol_versions().map_err(TlsError::Unsupported)?;
     let config = match &files.client_ca {
         None => config.with_no_client_auth(),
         Some(path) => {
             let authorities = Arc::new(authorities(path)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider()).build();
-            // It asks for at least one authority, which the file has, and for readable revocations, of which
-            // there are none.
-            config.with_client_cert_verifier(verifier.expect("there is an authority"))
+            // Building fails only without a CA, and the file has one, or with invalid CRLs, of which there are none.
+            config.with_client_cert_verifier(verifier.expect("there is at least one CA"))
         }
     };
     let chain = certificates(&files.cert)?;
     let config = config.with_single_cert(chain, private_key(&files.key)?);
-    let mut config = config.map_err(|error| mismatch(error, &files.cert, &files.key))?;
+    let mut config = config.map_err(|error| pair_error(error, &files.cert, &files.key))?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
     Ok(config)
 }
@@ -144,7 +142,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// All certificates in a file, at least one.
+/// All certificates in a file. Returns an error if there is none.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = read(path)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -160,11 +158,11 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    file::read(path, MOST_FILE_BYTES).map_err(|source| TlsError::Unreadable { path: path.into(), source })
+    file::read(path, MAX_FILE_BYTES).map_err(|source| TlsError::Unreadable { path: path.into(), source })
 }
 
-/// What a certificate and a key that were read, but can't be used together, tell.
-fn mismatch(error: rustls::Error, cert: &Path, key: &Path) -> TlsError {
+/// Converts the error for a certificate and key that were read but can't be used together.
+fn pair_error(error: rustls::Error, cert: &Path, key: &Path) -> TlsError {
     match error {
         rustls::Error::InconsistentKeys(_) => TlsError::Mismatch { cert: cert.into(), key: key.into() },
         source @ rustls::Error::InvalidCertificate(_) => {
@@ -174,27 +172,27 @@ fn mismatch(error: rustls::Error, cert: &Path, key: &Path) -> TlsError {
     }
 }
 
-/// Why the files can't be used.
+/// Why TLS files can't be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file is missing, or the system does not let it be read.
+    /// A file can't be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
-    /// A file is not PEM: a block in it has no end, or is not base64.
-    #[error("{} is broken: write it anew, as PEM", path.display())]
+    /// A file is not valid PEM: a block has no end or is not base64.
+    #[error("{} is not valid PEM: write it again as PEM", path.display())]
     NotPem {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The PEM error.
         source: pem::Error,
     },
-    /// A file has no certificate in it.
+    /// A file contains no certificate.
     #[error(
         "there is no certificate in {}: it needs a block that begins with -----BEGIN CERTIFICATE-----",
         path.display()
@@ -203,7 +201,7 @@ pub enum TlsError {
         /// The file.
         path: PathBuf,
     },
-    /// A file has no key in it.
+    /// A file contains no private key.
     #[error(
         "there is no private key in {}: it needs a block that begins with -----BEGIN PRIVATE KEY-----; \
          one that begins with -----BEGIN ENCRYPTED PRIVATE KEY----- has to be decrypted first, \
@@ -214,45 +212,48 @@ pub enum TlsError {
         /// The file.
         path: PathBuf,
     },
-    /// The first certificate in a file can't be understood.
+    /// The first certificate in a file can't be parsed.
     #[error("the certificate in {} can't be used", path.display())]
     BadCertificate {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The TLS error.
         source: rustls::Error,
     },
-    /// The key in a file is of a kind that can't be used.
-    #[error("the private key in {} can't be used: use an RSA key of 2048 bits or more, P-256 or Ed25519", path.display())]
+    /// The key's type is not supported.
+    #[error(
+        "the private key in {} can't be used: use an RSA key of 2048 bits or more, P-256 or Ed25519",
+        path.display()
+    )]
     BadKey {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The TLS error.
         source: rustls::Error,
     },
-    /// The key is another's.
+    /// The key does not belong to the certificate.
     #[error(
-        "the key in {} is not that of the first certificate in {}: name the pair, \
-         or put the server's own certificate before those of its authorities",
+        "the key in {} does not belong to the first certificate in {}: name a matching pair, \
+         or put the server's own certificate before those of its CAs",
         key.display(), cert.display()
     )]
     Mismatch {
-        /// The file of the certificate.
+        /// The certificate file.
         cert: PathBuf,
-        /// The file of the key.
+        /// The key file.
         key: PathBuf,
     },
-    /// A certificate in a file can't be an authority's.
-    #[error("a certificate in {} can't be trusted to sign others", path.display())]
+    /// A certificate in a CA file is not a valid CA certificate.
+    #[error("a certificate in {} can't be used as a CA", path.display())]
     BadAuthority {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The TLS error.
         source: rustls::Error,
     },
-    /// The cryptography has no protocol in common with this program.
+    /// The cryptography provider supports none of the TLS versions.
     #[error("TLS can't be set up")]
-    Refused(#[source] rustls::Error),
+    Unsupported(#[source] rustls::Error),
 }
 
 #[cfg(test)]

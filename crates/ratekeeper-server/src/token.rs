@@ -1,8 +1,8 @@
-//! The token that opens the admin API.
+//! Bearer tokens of the admin API and the check API.
 //!
-//! Only its SHA-256 is kept. A token has so many bits that nobody can find one by trying, so a slow hash would add
-//! nothing; and two digests of equal length are compared in constant time, so an answer's delay tells nothing of how
-//! much of a guess was right. The text of a token is seen where it is read, and once where it is made.
+//! Only a token's SHA-256 is kept. A token has too many bits to be found by brute force, so a slow hash would add
+//! nothing. Digests are compared in constant time, so the response time does not show how much of a guess was right.
+//! The text of a token exists only where it is read, and once where it is generated.
 
 use crate::file;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -11,18 +11,18 @@ use std::fmt::{self, Write as _};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The fewest characters of a token. Random letters and digits of this length have some 95 bits.
+/// The minimum length of a token. Random letters and digits of this length have some 95 bits.
 const FEWEST_CHARS: usize = 16;
-/// The most characters of a token. A header line can carry it.
+/// The maximum length of a token, which still fits into a header.
 const MOST_CHARS: usize = 1024;
-/// The most bytes of a file with a token, which may have blanks around it.
-const MOST_FILE_BYTES: u64 = 4096;
-/// How many random bytes a new token is made from.
+/// The maximum size of a token file, which may have whitespace around the token.
+const MAX_FILE_BYTES: u64 = 4096;
+/// The number of random bytes in a generated token.
 const RANDOM_BYTES: usize = 32;
-/// What a new token begins with, so that one that leaks is recognised by whoever finds it.
+/// The prefix of generated tokens, so that secret scanners recognise a leaked one.
 const PREFIX: &str = "rk_";
 
-/// What whoever uses the admin API has to know, as a digest.
+/// A secret that callers have to send, kept as a digest.
 ///
 /// ```
 /// use ratekeeper_server::Token;
@@ -38,10 +38,10 @@ pub struct Token {
 }
 
 impl Token {
-    /// Makes a token of 256 random bits, and gives its text. It can't be asked for again.
+    /// Generates a token of 256 random bits and returns it with its text, which can't be recovered later.
     ///
     /// # Errors
-    /// If the system has no random bytes to give.
+    /// If the system's random number generator fails.
     pub fn generate() -> Result<(Token, String), TokenError> {
         let mut bytes = [0; RANDOM_BYTES];
         rand::fill(&mut bytes).map_err(|_| TokenError::NoRandomness)?;
@@ -52,25 +52,25 @@ impl Token {
         Ok((Token::of(text.as_bytes()), text))
     }
 
-    /// Reads a file that has nothing but a token in it. Blanks and line ends around it don't count.
+    /// Reads a token from a file that contains nothing else. Surrounding whitespace is ignored.
     ///
     /// # Errors
-    /// If the file can't be read, or has no good token in it.
+    /// If the file can't be read or does not contain a valid token.
     pub fn read(path: &Path) -> Result<Token, TokenError> {
         let unreadable = |source| TokenError::Unreadable { path: path.into(), source };
-        let bytes = file::read(path, MOST_FILE_BYTES).map_err(unreadable)?;
-        let text = str::from_utf8(&bytes).map_err(|_| TokenError::StrangeCharacter)?;
+        let bytes = file::read(path, MAX_FILE_BYTES).map_err(unreadable)?;
+        let text = str::from_utf8(&bytes).map_err(|_| TokenError::InvalidCharacter)?;
         Token::parse(text)
     }
 
-    /// Takes a token as it was written. Blanks and line ends around it don't count.
+    /// Parses a token. Surrounding whitespace is ignored.
     ///
     /// # Errors
-    /// If it is too short, too long, or has characters that no header can carry.
+    /// If it is too short, too long, or has characters that a header can't carry.
     pub fn parse(text: &str) -> Result<Token, TokenError> {
         let text = text.trim();
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(TokenError::StrangeCharacter);
+            return Err(TokenError::InvalidCharacter);
         }
         match text.len() {
             ..FEWEST_CHARS => Err(TokenError::TooShort { chars: text.len() }),
@@ -79,14 +79,14 @@ impl Token {
         }
     }
 
-    /// Whether this is the token. How long it takes depends on the length of `text` and on nothing else.
+    /// Whether `text` is the token. The time this takes depends only on the length of `text`.
     pub fn matches(&self, text: &[u8]) -> bool {
         verify_slices_are_equal(&self.digest, &Token::of(text).digest).is_ok()
     }
 
-    /// Whether a request with this `Authorization` header may pass.
+    /// Whether this `Authorization` header carries the token.
     pub fn admits(&self, authorization: Option<&[u8]>) -> bool {
-        authorization.and_then(bearer).is_some_and(|text| self.matches(text))
+        authorization.and_then(bearer_token).is_some_and(|text| self.matches(text))
     }
 
     fn of(text: &[u8]) -> Token {
@@ -96,21 +96,21 @@ impl Token {
     }
 }
 
-/// Says only that it is one: even a digest would let a weak token be found by trying.
+/// Hides the digest too: it would let a weak token be found by brute force.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(hidden)")
     }
 }
 
-/// What stands behind `Bearer` in an `Authorization` header, if that is what the header has.
-fn bearer(header: &[u8]) -> Option<&[u8]> {
-    let (scheme, behind) = header.trim_ascii().split_at_checked(b"Bearer ".len())?;
-    // Schemes are written in either case, and some clients send two blanks.
-    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| behind.trim_ascii_start())
+/// The token in an `Authorization` header. Returns `None` if the scheme is not `Bearer`.
+fn bearer_token(header: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = header.trim_ascii().split_at_checked(b"Bearer ".len())?;
+    // Schemes are case-insensitive, and some clients send two spaces.
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii_start())
 }
 
-/// Why there is no token. None of these shows any of it.
+/// Why a token is unusable. No variant reveals any of its text.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -119,29 +119,29 @@ pub enum TokenError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The I/O error.
         source: io::Error,
     },
-    /// It has too few characters.
+    /// The token is too short.
     #[error(
         "the token has {chars} characters, which can be guessed: \
          use at least {FEWEST_CHARS}, like those of `openssl rand -hex 32`"
     )]
     TooShort {
-        /// How many it has.
+        /// Its length.
         chars: usize,
     },
-    /// It has too many characters.
+    /// The token is too long.
     #[error("the token has more than {MOST_CHARS} characters: is this the right file?")]
     TooLong,
-    /// It has a character that can't be seen, or is not ASCII.
+    /// The token has whitespace, a control character or a non-ASCII character.
     #[error(
-        "the token has a blank or a character that is not ASCII: \
-         use letters, digits and signs alone, like those of `openssl rand -hex 32`"
+        "the token has whitespace or a non-ASCII character: \
+         use only letters, digits and punctuation, like those of `openssl rand -hex 32`"
     )]
-    StrangeCharacter,
-    /// The system has no random bytes to give.
-    #[error("the system gave no random bytes to make a token from: write one into a file, and name that")]
+    InvalidCharacter,
+    /// The system's random number generator failed.
+    #[error("no random bytes to generate a token from: write a token into a file, and name that file")]
     NoRandomness,
 }
 
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_token_is_long_random_and_recognisable() {
+    fn a_generated_token_is_long_random_and_prefixed() {
         let (token, text) = Token::generate().unwrap();
         let (other, other_text) = Token::generate().unwrap();
         assert!(text.starts_with("rk_") && text.len() == 3 + 64, "{text}");
@@ -192,43 +192,42 @@ mod tests {
     fn a_token_is_never_shown() {
         let token = Token::parse(TEXT).unwrap();
         assert_eq!(format!("{token:?} {:#?}", Some(&token)), "Token(hidden) Some(\n    Token(hidden),\n)");
-        let leaky = "short-secret";
-        let said = Token::parse(leaky).unwrap_err();
-        assert!(!format!("{said} {said:?}").contains("secret"));
+        let error = Token::parse("short-secret").unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("secret"));
     }
 
     #[test]
-    fn a_file_has_the_token_and_perhaps_a_line_end() {
+    fn a_token_file_may_have_whitespace_around_the_token() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         fs::write(&path, format!(" {TEXT}\r\n\n")).unwrap();
         assert!(Token::read(&path).unwrap().matches(TEXT.as_bytes()));
         fs::write(&path, b"0123456789abcde\xff").unwrap();
-        assert!(matches!(Token::read(&path), Err(TokenError::StrangeCharacter)));
+        assert!(matches!(Token::read(&path), Err(TokenError::InvalidCharacter)));
         fs::write(&path, "x".repeat(5000)).unwrap();
-        let said = Token::read(&path).unwrap_err();
-        assert!(said.to_string().starts_with("cannot read the token in "), "{said}");
-        assert_eq!(said.source().unwrap().to_string(), "it has more than 4096 bytes");
+        let error = Token::read(&path).unwrap_err();
+        assert!(error.to_string().starts_with("cannot read the token in "), "{error}");
+        assert_eq!(error.source().unwrap().to_string(), "it has more than 4096 bytes");
         assert!(matches!(Token::read(folder.path()), Err(TokenError::Unreadable { .. })));
     }
 
     #[track_caller]
-    fn refused(text: &str, said: &str) {
+    fn assert_rejected(text: &str, expected: &str) {
         let error = Token::parse(text).unwrap_err().to_string();
-        assert!(error.starts_with(said), "{error:?} does not begin with {said:?}");
+        assert!(error.starts_with(expected), "{error:?} does not begin with {expected:?}");
     }
 
     #[test]
-    fn a_bad_token_is_refused_with_a_way_to_a_good_one() {
-        refused("", "the token has 0 characters, which can be guessed: use at least 16, like");
-        refused("0123456789abcde", "the token has 15 characters, which");
-        refused(
+    fn an_invalid_token_is_rejected_with_a_remedy() {
+        assert_rejected("", "the token has 0 characters, which can be guessed: use at least 16, like");
+        assert_rejected("0123456789abcde", "the token has 15 characters, which");
+        assert_rejected(
             "correct horse battery staple",
-            "the token has a blank or a character that is not ASCII: use",
+            "the token has whitespace or a non-ASCII character: use",
         );
-        refused("0123456789abcdef\u{fffd}", "the token has a blank or");
-        refused("0123456789abcdef\0", "the token has a blank or");
-        refused(&"x".repeat(1025), "the token has more than 1024 characters: is");
+        assert_rejected("0123456789abcdef\u{fffd}", "the token has whitespace or");
+        assert_rejected("0123456789abcdef\0", "the token has whitespace or");
+        assert_rejected(&"x".repeat(1025), "the token has more than 1024 characters: is");
         assert!(Token::parse(&"x".repeat(1024)).is_ok());
     }
 }

@@ -1,9 +1,9 @@
-//! Files that may change while the server runs.
+//! Watches files for changes by polling.
 //!
-//! They are looked at ten times a second, by name. Looking costs a few microseconds, and sees what notices from the
-//! kernel miss: files on network drives, a whole folder exchanged for another, and the symlink `..data` by which
-//! Kubernetes swaps a ConfigMap. A change is reported once a file has looked the same twice in a row, so that one
-//! being written is not read by half.
+//! Each path is polled ten times a second, following symlinks. A poll costs a few microseconds and notices changes that
+//! kernel notifications miss: files on network drives, a whole directory exchanged for another, and the symlink
+//! `..data` by which Kubernetes swaps a ConfigMap. A change is reported once two polls in a row see the same state, so
+//! that a file is not read while it is being written.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -12,45 +12,47 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// How often the files are looked at.
-const BEAT: Duration = Duration::from_millis(100);
+/// How often the files are polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Follows some files by name, also where the name is a symlink, and where no file has the name yet.
+/// Watches files by path. A path may be a symlink, and need not exist yet.
 ///
-/// Make it before the files are read for the first time: what changes between making it and reading is then read
-/// twice, and never missed.
+/// Create the watch before the files are first read: a change between creating it and reading is then read twice, and
+/// never missed.
 #[derive(Debug)]
 pub struct FileWatch {
     files: Vec<WatchedFile>,
-    beat: Interval,
+    poll_timer: Interval,
 }
 
 impl FileWatch {
-    /// Follows these files, as they are now.
+    /// Watches these paths for changes from their current state.
     ///
     /// # Panics
     /// Outside of a Tokio runtime.
     pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> FileWatch {
-        let mut beat = interval(BEAT);
-        // After a pause, one look and not all those missed: two looks at one instant would see no writer at work.
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut poll_timer = interval(POLL_INTERVAL);
+        // After a stall, poll once, not once for each missed tick: two polls at one instant would not see a write in
+        // progress.
+        poll_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let paths: BTreeSet<PathBuf> = paths.into_iter().collect();
-        FileWatch { files: paths.into_iter().map(WatchedFile::new).collect(), beat }
+        FileWatch { files: paths.into_iter().map(WatchedFile::new).collect(), poll_timer }
     }
 
-    /// Waits until at least one of the files is there and not as it was when it was last reported, and gives those.
+    /// Waits until at least one file exists and differs from its last reported state, and returns all such files.
     ///
-    /// A file that goes away is not reported, as there is nothing to read; when it is back, it is. Dropping the
-    /// future loses no change.
+    /// A file that disappears is not reported, as there is nothing to read; it is when it is back. Cancel safe:
+    /// dropping the future loses no change.
     pub async fn changed(&mut self) -> Vec<PathBuf> {
         loop {
-            self.beat.tick().await;
+            self.poll_timer.tick().await;
             let paths: Vec<_> = self.files.iter().map(|file| file.path.clone()).collect();
-            // A network drive may take its time, and nobody else should wait for it.
-            let looks = spawn_blocking(move || paths.iter().map(|path| Look::at(path)).collect::<Vec<_>>());
-            let Ok(looks) = looks.await else { continue };
-            let files = self.files.iter_mut().zip(looks);
-            let changed = files.filter_map(|(file, look)| file.has_changed(look).then(|| file.path.clone()));
+            // A network drive may be slow, so keep it off the runtime's worker threads.
+            let states =
+                spawn_blocking(move || paths.iter().map(|path| FileState::read(path)).collect::<Vec<_>>());
+            let Ok(states) = states.await else { continue };
+            let files = self.files.iter_mut().zip(states);
+            let changed = files.filter_map(|(file, state)| file.observe(state).then(|| file.path.clone()));
             let changed: Vec<_> = changed.collect();
             if !changed.is_empty() {
                 return changed;
@@ -59,55 +61,54 @@ impl FileWatch {
     }
 }
 
-/// A file, and what is known of it.
+/// A watched path, and the states seen of it.
 #[derive(Debug)]
 struct WatchedFile {
     path: PathBuf,
-    /// How it stood when that was last told, or when it was first seen.
-    told: Look,
-    /// How it looked the last time.
-    seen: Look,
+    /// The last reported state; the first one seen if none was reported.
+    reported: FileState,
+    /// The state at the last poll.
+    last_seen: FileState,
 }
 
 impl WatchedFile {
     fn new(path: PathBuf) -> WatchedFile {
-        let look = Look::at(&path);
-        WatchedFile { path, told: look, seen: look }
+        let state = FileState::read(&path);
+        WatchedFile { path, reported: state, last_seen: state }
     }
 
-    /// Takes in how the file looks now, and says whether it is to be reported.
-    fn has_changed(&mut self, look: Look) -> bool {
-        let is_still = look == self.seen;
-        self.seen = look;
-        if !is_still || look == self.told {
+    /// Records the file's current state, and returns whether it is to be reported.
+    fn observe(&mut self, state: FileState) -> bool {
+        let is_stable = state == self.last_seen;
+        self.last_seen = state;
+        if !is_stable || state == self.reported {
             return false;
         }
-        self.told = look;
-        if look == Look::Missing {
-            tracing::warn!(file = %self.path.display(), "a file is gone: what it last said stays in force");
+        self.reported = state;
+        if state == FileState::Missing {
+            tracing::warn!(file = %self.path.display(), "a watched file is gone, keeping its last content in use");
         }
-        look != Look::Missing
+        state != FileState::Missing
     }
 }
 
-/// How a file looks from outside.
+/// The state of a file, as its metadata shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
-    There(Signature),
-    /// Not there, or hidden from us.
+enum FileState {
+    Present(Signature),
+    /// It does not exist, or its metadata can't be read.
     Missing,
 }
 
-impl Look {
+impl FileState {
     /// Follows symlinks: what counts is the file that would be read.
-    fn at(path: &Path) -> Look {
-        fs::metadata(path).map_or(Look::Missing, |metadata| Look::There(Signature::of(&metadata)))
+    fn read(path: &Path) -> FileState {
+        fs::metadata(path).map_or(FileState::Missing, |metadata| FileState::Present(Signature::of(&metadata)))
     }
 }
 
-/// What can hardly stay the same when a file is written to or exchanged: which file it is, how long, and the times in
-/// nanoseconds at which its content and its record were changed. The second can't be set back by a program that
-/// restores the first.
+/// Metadata that changes when a file is written or replaced: device, inode, size, mtime and ctime in nanoseconds.
+/// Unlike mtime, ctime can't be set back by a program.
 #[cfg(unix)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Signature {
@@ -132,7 +133,7 @@ impl Signature {
     }
 }
 
-/// What can hardly stay the same when a file is written to or exchanged: how long it is, and when it was changed.
+/// Metadata that changes when a file is written or replaced: its size and times.
 #[cfg(not(unix))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Signature {
@@ -156,8 +157,8 @@ mod tests {
     use tempfile::TempDir;
     use tokio::time::{Instant, timeout};
 
-    /// A folder with the file `rules` in it, which says `one`, and a watch over it.
-    fn watched() -> (TempDir, PathBuf, FileWatch) {
+    /// A directory with the file `rules`, whose content is `one`, and a watch on it.
+    fn watched_file() -> (TempDir, PathBuf, FileWatch) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rules");
         fs::write(&path, "one").unwrap();
@@ -165,19 +166,19 @@ mod tests {
         (folder, path, watch)
     }
 
-    /// The clock is paused and jumps whenever nothing else is to be done, so a second here takes no time.
+    /// Whether no change is reported for a second. Time is paused, so the second passes at once.
     async fn is_quiet(watch: &mut FileWatch) -> bool {
         timeout(Duration::from_secs(1), watch.changed()).await.is_err()
     }
 
     #[track_caller]
-    fn same(reported: &[PathBuf], path: &Path) {
+    fn assert_reported(reported: &[PathBuf], path: &Path) {
         assert_eq!(reported, [path.to_owned()]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_that_stays_as_it_is_is_never_reported() {
-        let (_folder, path, mut watch) = watched();
+    async fn an_unchanged_file_is_never_reported() {
+        let (_folder, path, mut watch) = watched_file();
         assert!(is_quiet(&mut watch).await);
         File::open(&path).unwrap();
         assert!(is_quiet(&mut watch).await);
@@ -185,60 +186,60 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_rewrite_in_place_is_reported_once() {
-        let (_folder, path, mut watch) = watched();
+        let (_folder, path, mut watch) = watched_file();
         fs::write(&path, "one and two").unwrap();
-        same(&watch.changed().await, &path);
+        assert_reported(&watch.changed().await, &path);
         assert!(is_quiet(&mut watch).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_rewrite_of_the_same_size_with_the_old_time_is_reported() {
-        let (_folder, path, mut watch) = watched();
+        let (_folder, path, mut watch) = watched_file();
         let modified = fs::metadata(&path).unwrap().modified().unwrap();
-        let was = Look::at(&path);
-        // The system stamps times a few milliseconds coarse, so it may take some writes until it stamps another.
-        while Look::at(&path) == was {
+        let before = FileState::read(&path);
+        // The kernel's timestamps are a few milliseconds coarse, so it may take several writes until one differs.
+        while FileState::read(&path) == before {
             fs::write(&path, "two").unwrap();
             File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
         }
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), modified);
-        same(&watch.changed().await, &path);
+        assert_reported(&watch.changed().await, &path);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_atomic_rename_is_reported() {
-        let (folder, path, mut watch) = watched();
+        let (folder, path, mut watch) = watched_file();
         let new = folder.path().join("rules.new");
         fs::write(&new, "two").unwrap();
         fs::rename(&new, &path).unwrap();
-        same(&watch.changed().await, &path);
+        assert_reported(&watch.changed().await, &path);
         assert!(is_quiet(&mut watch).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_is_reported_when_it_is_back_and_not_while_it_is_gone() {
-        let (_folder, path, mut watch) = watched();
+    async fn a_deleted_file_is_reported_only_when_it_is_back() {
+        let (_folder, path, mut watch) = watched_file();
         fs::remove_file(&path).unwrap();
         assert!(is_quiet(&mut watch).await);
         fs::write(&path, "one").unwrap();
-        same(&watch.changed().await, &path);
+        assert_reported(&watch.changed().await, &path);
         assert!(is_quiet(&mut watch).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_may_come_later() {
-        let (folder, _, _) = watched();
+    async fn a_file_may_be_created_later() {
+        let (folder, _, _) = watched_file();
         let path = folder.path().join("later");
         let mut watch = FileWatch::new([path.clone(), path.clone()]);
         assert!(is_quiet(&mut watch).await);
         fs::write(&path, "here").unwrap();
-        same(&watch.changed().await, &path);
+        assert_reported(&watch.changed().await, &path);
     }
 
-    /// What the kubelet does: the files of each version lie in a folder of their own, and one symlink says which.
+    /// Like the kubelet: each version's files are in their own directory, and a symlink points to the current one.
     #[cfg(unix)]
     #[tokio::test(start_paused = true)]
-    async fn a_config_map_that_is_swapped_is_reported() {
+    async fn a_swapped_config_map_is_reported() {
         use std::os::unix::fs::symlink;
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -253,19 +254,19 @@ mod tests {
         symlink("..v2", at("..data_tmp")).unwrap();
         fs::rename(at("..data_tmp"), at("..data")).unwrap();
         fs::remove_dir_all(at("..v1")).unwrap();
-        same(&watch.changed().await, &at("rules"));
+        assert_reported(&watch.changed().await, &at("rules"));
         assert_eq!(fs::read_to_string(at("rules")).unwrap(), "two");
         assert!(is_quiet(&mut watch).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_the_files_that_changed_are_reported() {
-        let (folder, path, _) = watched();
+        let (folder, path, _) = watched_file();
         let other = folder.path().join("other");
         fs::write(&other, "one").unwrap();
         let mut watch = FileWatch::new([path.clone(), other.clone()]);
         fs::write(&other, "one and two").unwrap();
-        same(&watch.changed().await, &other);
+        assert_reported(&watch.changed().await, &other);
         fs::write(&path, "1").unwrap();
         fs::write(&other, "2").unwrap();
         let mut reported = watch.changed().await;
@@ -273,43 +274,43 @@ mod tests {
         assert_eq!(reported, [other, path]);
     }
 
-    /// Looks are handed in, because a real writer would have to be stopped in the middle.
+    /// States are passed in, because a real writer would have to be stopped half-way.
     #[test]
-    fn a_file_being_written_is_left_alone_until_it_stands_still() {
+    fn a_file_being_written_is_not_reported_until_it_is_stable() {
         let (_folder, path, _watch) = {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
             let _guard = runtime.enter();
-            watched()
+            watched_file()
         };
         let mut file = WatchedFile::new(path);
-        let Look::There(first) = file.told else { panic!("the file is there") };
-        let written = |bytes| Look::There(Signature { bytes, ..first });
+        let FileState::Present(first) = file.reported else { panic!("the file exists") };
+        let written = |bytes| FileState::Present(Signature { bytes, ..first });
         for bytes in 10..20 {
-            assert!(!file.has_changed(written(bytes)));
+            assert!(!file.observe(written(bytes)));
         }
-        assert!(!file.has_changed(Look::Missing));
-        assert!(!file.has_changed(written(30)), "it has been seen like this only once");
-        assert!(file.has_changed(written(30)));
-        assert!(!file.has_changed(written(30)));
-        assert!(!file.has_changed(written(3)));
-        assert!(!file.has_changed(written(30)), "back to what was reported");
-        assert!(!file.has_changed(written(30)));
-        assert!(!file.has_changed(Look::Missing) && !file.has_changed(Look::Missing));
-        assert!(!file.has_changed(written(30)));
-        assert!(file.has_changed(written(30)), "the same file, but it was away for long");
+        assert!(!file.observe(FileState::Missing));
+        assert!(!file.observe(written(30)), "seen only once");
+        assert!(file.observe(written(30)));
+        assert!(!file.observe(written(30)));
+        assert!(!file.observe(written(3)));
+        assert!(!file.observe(written(30)), "back to the reported state");
+        assert!(!file.observe(written(30)));
+        assert!(!file.observe(FileState::Missing) && !file.observe(FileState::Missing));
+        assert!(!file.observe(written(30)));
+        assert!(file.observe(written(30)), "the same file, but it was missing for two polls");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_reported_within_three_looks_and_not_lost_when_nobody_waits() {
-        let (_folder, path, mut watch) = watched();
+    async fn a_change_is_reported_within_three_polls_and_survives_cancellation() {
+        let (_folder, path, mut watch) = watched_file();
         assert!(is_quiet(&mut watch).await);
         fs::write(&path, "one and two").unwrap();
         for _ in 0..3 {
-            // Given up at once, in the middle of a look.
+            // Cancelled at once, in the middle of a poll.
             let _ = timeout(Duration::ZERO, watch.changed()).await;
         }
         let begun = Instant::now();
-        same(&watch.changed().await, &path);
-        assert!(begun.elapsed() <= 3 * BEAT, "{:?}", begun.elapsed());
+        assert_reported(&watch.changed().await, &path);
+        assert!(begun.elapsed() <= 3 * POLL_INTERVAL, "{:?}", begun.elapsed());
     }
 }

@@ -1,9 +1,11 @@
-//! Whatever a client sends, the lane's reader answers, and calls nothing plain that leaves a doubt where it ends.
+//! Fuzzes the strict HTTP/1 parser: it never panics, and accepts no request whose end is ambiguous.
 
 #[path = "../src/http/strict_h1.rs"]
 mod strict_h1;
 
-use strict_h1::{MAX_HEAD_BYTES, ParsedFront, PlainMethod, PlainRequest, each_field, field, values};
+use strict_h1::{
+    MAX_HEAD_BYTES, ParsedFront, PlainMethod, PlainRequest, for_each_header, header, header_values,
+};
 
 #[test]
 fn plain_requests_of_any_bytes() {
@@ -11,7 +13,7 @@ fn plain_requests_of_any_bytes() {
 }
 
 #[test]
-fn plain_requests_that_nearly_read() {
+fn plain_requests_of_nearly_valid_pieces() {
     let pieces: [&[u8]; 58] = [
         b"POST ",
         b"GET ",
@@ -81,18 +83,18 @@ fn plain_requests_that_nearly_read() {
 }
 
 fn check(bytes: &[u8]) {
-    match PlainRequest::find(bytes) {
+    match PlainRequest::parse(bytes) {
         ParsedFront::Plain(plain) => check_plain(&plain, bytes),
-        ParsedFront::Unfinished => assert!(bytes.len() < MAX_HEAD_BYTES),
+        ParsedFront::Partial => assert!(bytes.len() < MAX_HEAD_BYTES),
         ParsedFront::Other => {}
     }
 }
 
-/// Reads the head again, slowly, and holds what was found to every rule.
+/// Parses the head again, slowly, and checks the result against every rule.
 fn check_plain(plain: &PlainRequest, bytes: &[u8]) {
-    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a head ends") + 4;
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("the head is complete") + 4;
     let (head, rest) = bytes.split_at(end);
-    assert_eq!(plain.bytes(), end + plain.body_bytes());
+    assert_eq!(plain.total_bytes(), end + plain.body_bytes());
     assert!(end <= MAX_HEAD_BYTES);
     if rest.len() >= plain.body_bytes() {
         assert_eq!(plain.body(bytes), &rest[..plain.body_bytes()]);
@@ -102,8 +104,8 @@ fn check_plain(plain: &PlainRequest, bytes: &[u8]) {
     let mut request = httparse::Request::new(&mut slots);
     assert_eq!(request.parse(bytes), Ok(httparse::Status::Complete(end)));
 
-    // The head has no end of line but CR and LF, and no control characters besides.
-    let head = head.strip_suffix(b"\r\n\r\n").expect("it ends so");
+    // Lines end with CR LF only, and contain no other control characters than tabs.
+    let head = head.strip_suffix(b"\r\n\r\n").expect("the head ends with an empty line");
     let lines: Vec<&[u8]> = split(head);
     assert!(lines.iter().all(|line| line.iter().all(|byte| *byte >= b' ' && *byte != 127 || *byte == b'\t')));
 
@@ -115,28 +117,31 @@ fn check_plain(plain: &PlainRequest, bytes: &[u8]) {
 
     assert!(lines.len() <= 65);
     assert_eq!(
-        plain.fields(bytes),
+        plain.header_lines(bytes),
         lines[1..].iter().flat_map(|line| [line, &b"\r\n"[..]].concat()).collect::<Vec<_>>()
     );
     let fields: Vec<(String, &[u8])> = lines[1..]
         .iter()
         .map(|line| {
-            let colon = line.iter().position(|byte| *byte == b':').expect("a field has a colon");
-            assert!(colon > 0 && line[..colon].iter().all(u8::is_ascii_graphic), "a name has no blanks");
+            let colon = line.iter().position(|byte| *byte == b':').expect("a header has a colon");
+            assert!(
+                colon > 0 && line[..colon].iter().all(u8::is_ascii_graphic),
+                "a header name has no blanks"
+            );
             (String::from_utf8_lossy(&line[..colon]).to_ascii_lowercase(), line[colon + 1..].trim_ascii())
         })
         .collect();
     let all = |name: &str| -> Vec<&[u8]> {
         fields.iter().filter(|field| field.0 == name).map(|field| field.1).collect()
     };
-    assert_eq!(all("host").len(), 1, "one host is asked");
+    assert_eq!(all("host").len(), 1, "exactly one Host header");
     assert_eq!(plain.is_from_browser(), !all("origin").is_empty() || !all("sec-fetch-site").is_empty());
     for (name, _) in &fields {
-        assert_eq!(field(plain.fields(bytes), name), all(name).first().copied());
-        assert_eq!(values(plain.fields(bytes), name).collect::<Vec<_>>(), all(name));
+        assert_eq!(header(plain.header_lines(bytes), name), all(name).first().copied());
+        assert_eq!(header_values(plain.header_lines(bytes), name).collect::<Vec<_>>(), all(name));
     }
     let mut each = fields.iter();
-    each_field(plain.fields(bytes), |name, value| {
+    for_each_header(plain.header_lines(bytes), |name, value| {
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         assert_eq!(each.next(), Some(&(name, value)));
     });
@@ -149,26 +154,26 @@ fn check_plain(plain: &PlainRequest, bytes: &[u8]) {
     match all("content-length")[..] {
         [] => assert_eq!((plain.method(), plain.body_bytes()), (PlainMethod::Get, 0)),
         [found] => assert_eq!(found, length.as_bytes()),
-        _ => panic!("two lengths"),
+        _ => panic!("two Content-Length headers"),
     }
     assert!(plain.method() == PlainMethod::Post || plain.body_bytes() == 0);
     match all("connection")[..] {
         [] => assert!(!plain.closes()),
         [found] => {
-            let known: &[u8] = if plain.closes() { b"close" } else { b"keep-alive" };
-            assert!(found.eq_ignore_ascii_case(known));
+            let expected: &[u8] = if plain.closes() { b"close" } else { b"keep-alive" };
+            assert!(found.eq_ignore_ascii_case(expected));
         }
-        _ => panic!("two kinds of connection"),
+        _ => panic!("two Connection headers"),
     }
 
-    // As it comes in, it is never taken for anything else; and what follows it is not looked at.
-    for come in 0..end {
-        assert_eq!(PlainRequest::find(&bytes[..come]), ParsedFront::Unfinished, "with {come} bytes");
+    // Every prefix of the head is incomplete, and bytes after the head do not change the result.
+    for arrived in 0..end {
+        assert_eq!(PlainRequest::parse(&bytes[..arrived]), ParsedFront::Partial, "with {arrived} bytes");
     }
-    assert_eq!(PlainRequest::find(&bytes[..end]), ParsedFront::Plain(*plain));
+    assert_eq!(PlainRequest::parse(&bytes[..end]), ParsedFront::Plain(*plain));
 }
 
-/// Cuts at every CR and LF, and at no other CR or LF.
+/// Splits at every CR LF, and at no lone CR or LF.
 fn split(head: &[u8]) -> Vec<&[u8]> {
     let (mut lines, mut rest) = (Vec::new(), head);
     while let Some(at) = rest.windows(2).position(|window| window == b"\r\n") {

@@ -1,7 +1,7 @@
-//! Whatever strangers send, the server answers with a clear 4xx or closes, takes nothing for it, stays small, and goes on
-//! answering everybody else.
+//! Hostile HTTP clients: the server answers with a clear 4xx or closes, charges nothing, keeps its memory bounded, and
+//! keeps serving other clients.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "an unwrap in a test helper should fail the test")]
 
 #[path = "hostile/crowds.rs"]
 mod crowds;
@@ -16,26 +16,26 @@ mod support;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use siege::{RULES, siege};
+use siege::{RULES, under_attack};
 use std::net::SocketAddr;
-use support::Answer;
+use support::HttpResponse;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 const MB: usize = 1_000_000;
 const CHUNK: usize = 9_973;
 
-/// A body that must be refused.
-struct Body {
+/// A request body that must be rejected.
+struct InvalidBody {
     name: &'static str,
     path: &'static str,
     bytes: Bytes,
     status: u16,
 }
 
-/// Everything but the bodies that are too large asks for the victim, which must not be charged.
-fn bodies() -> Vec<Body> {
-    let check = |name, bytes: &[u8]| Body {
+/// All bodies except the oversized ones use the key `victim`, which must not be charged.
+fn bodies() -> Vec<InvalidBody> {
+    let check = |name, bytes: &[u8]| InvalidBody {
         name,
         path: "/v1/check",
         bytes: Bytes::copy_from_slice(bytes),
@@ -45,8 +45,8 @@ fn bodies() -> Vec<Body> {
     let with = |name, more: &str| text(name, &format!(r#"{{"client_key":"victim",{more}}}"#));
     let cost = |cost: &'static str| with(cost, &format!(r#""cost":{cost}"#));
     let batch =
-        |name, bytes: String| Body { name, path: "/v1/check/batch", bytes: bytes.into(), status: 400 };
-    let large = |body: Body| Body { status: 413, ..body };
+        |name, bytes: String| InvalidBody { name, path: "/v1/check/batch", bytes: bytes.into(), status: 400 };
+    let large = |body: InvalidBody| InvalidBody { status: 413, ..body };
     let attributes = |count: usize| {
         let names: Vec<_> = (0..count).map(|name| format!(r#""a{name}":"""#)).collect();
         format!(r#""attributes":{{{}}}"#, names.join(","))
@@ -62,7 +62,7 @@ fn bodies() -> Vec<Body> {
         large(text("a key of 10 MB", &format!(r#"{{"client_key":"{}"}}"#, "x".repeat(10 * MB)))),
         large(with("a million attributes", &attributes(MB))),
         large(batch("a batch of 10 MB", checks(10 * MB / 24, good))),
-        large(text("blanks without end", &" ".repeat(70_000))),
+        large(text("70 kB of blanks", &" ".repeat(70_000))),
         text("a key of 60 kB", &format!(r#"{{"client_key":"{}"}}"#, "x".repeat(60_000))),
         text("a key of 4097 bytes", &format!(r#"{{"client_key":"{}"}}"#, "x".repeat(4097))),
         text(
@@ -89,15 +89,15 @@ fn bodies() -> Vec<Body> {
         with("objects within attributes", &format!(r#""attributes":{}"#, nested(r#"{"a":"#, 10_000))),
         batch("lists within a batch", format!(r#"{{"checks":{}"#, nested("[", 1_000_000))),
         batch("batches within a batch", nested(r#"{"checks":["#, 100_000)),
-        check("a key that is no text", b"{\"client_key\":\"victim\xff\"}"),
-        check("a key in another spelling of /", b"{\"client_key\":\"\xc0\xaf\"}"),
-        check("half a surrogate in bytes", b"{\"client_key\":\"\xed\xa0\x80\"}"),
-        check("a mark of byte order", b"\xef\xbb\xbf{\"client_key\":\"victim\"}"),
+        check("a key that is not UTF-8", b"{\"client_key\":\"victim\xff\"}"),
+        check("a key with an overlong UTF-8 slash", b"{\"client_key\":\"\xc0\xaf\"}"),
+        check("a lone surrogate in bytes", b"{\"client_key\":\"\xed\xa0\x80\"}"),
+        check("a byte order mark", b"\xef\xbb\xbf{\"client_key\":\"victim\"}"),
         check("UTF-16", &good.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>()),
         check("a control character", b"{\"client_key\":\"vic\ntim\"}"),
         check("NUL", b"{\"client_key\":\"vic\0tim\"}"),
-        text("half a surrogate", r#"{"client_key":"\ud800"}"#),
-        text("an escape that is none", r#"{"client_key":"\x41"}"#),
+        text("a lone surrogate", r#"{"client_key":"\ud800"}"#),
+        text("an invalid escape", r#"{"client_key":"\x41"}"#),
         cost("-1"),
         cost("-9223372036854775809"),
         cost("0.5"),
@@ -119,18 +119,18 @@ fn bodies() -> Vec<Body> {
         with("a cost of 60 000 digits", &format!(r#""cost":{}"#, "9".repeat(60_000))),
         with("a cost with 60 000 decimals", &format!(r#""cost":0.{}"#, "1".repeat(60_000))),
         with("two keys", r#""client_key":"victim""#),
-        with("two keys in other letters", r#""client\u005fkey":"victim""#),
+        with("two keys, one of them escaped", r#""client\u005fkey":"victim""#),
         with("two costs", r#""cost":1,"cost":1"#),
-        with("two endpoints, one of them none", r#""endpoint":"/","endpoint":null"#),
+        with("two endpoints, one of them null", r#""endpoint":"/","endpoint":null"#),
         with("one attribute twice", r#""attributes":{"a":"x","\u0061":"y"}"#),
         with("attributes twice", r#""attributes":{},"attributes":{}"#),
-        with("a field that nobody knows", r#""weight":1"#),
+        with("an unknown field", r#""weight":1"#),
         with("an address with a port", r#""ip":"192.0.2.7:80""#),
         with("an address with a zone", r#""ip":"fe80::1%eth0""#),
         with("an address in octal", r#""ip":"0300.0.2.7""#),
         with("an address of 60 kB", &format!(r#""ip":"{}""#, "1".repeat(60_000))),
-        text("nobody", "{}"),
-        text("nothing", ""),
+        text("an empty object", "{}"),
+        text("an empty body", ""),
         text("null", "null"),
         text("a list", r#"["victim"]"#),
         text("a key that is null", r#"{"client_key":null}"#),
@@ -138,51 +138,51 @@ fn bodies() -> Vec<Body> {
         text("an object and more", &format!("{good}{good}")),
         text("an object and a comment", &format!("{good} // please")),
         text("half an object", r#"{"client_key":"victim","#),
-        text("a comma too many", r#"{"client_key":"victim",}"#),
+        text("a trailing comma", r#"{"client_key":"victim",}"#),
         batch("10 001 checks", checks(10_000, good)),
         batch("a batch with one bad check", checks(5_000, r#"{"client_key":"victim","cost":-1}"#)),
-        batch("a batch with nobody in it", checks(3, r#"{"endpoint":"/"}"#)),
+        batch("a batch with a check without a client", checks(3, r#"{"endpoint":"/"}"#)),
         batch("a batch with a list in it", checks(3, r#"["victim"]"#)),
-        batch("a batch that is cut off", checks(100, good).replace(']', "")),
+        batch("a truncated batch", checks(100, good).replace(']', "")),
         batch("two batches", format!(r#"{{"checks":[{good}],"checks":[{good}]}}"#)),
-        batch("a batch with something else", format!(r#"{{"checks":[{good}],"x":1}}"#)),
+        batch("a batch with an unknown field", format!(r#"{{"checks":[{good}],"x":1}}"#)),
         batch("a batch that is a list", format!("[{good}]")),
-        batch("a batch that is none", r#"{"checks":null}"#.to_owned()),
+        batch("a batch that is null", r#"{"checks":null}"#.to_owned()),
     ]
 }
 
 #[test]
-fn bodies_that_are_wrong_are_refused_and_cost_nothing() {
+fn invalid_bodies_are_rejected_and_charge_nothing() {
     let bodies = bodies();
-    siege(RULES, 48, async |server| {
+    under_attack(RULES, 48, async |server| {
         for body in &bodies {
-            for answer in [
-                sent_whole(server.address, body).await,
-                sent_in_chunks(server.address, body).await,
-                sent_by_http2(server.address, body).await,
+            for response in [
+                send_whole(server.address, body).await,
+                send_in_chunks(server.address, body).await,
+                send_by_http2(server.address, body).await,
             ] {
                 let name = body.name;
-                assert_eq!(answer.status, body.status, "{name}: {answer:?}");
-                let error = &answer.json()["error"];
+                assert_eq!(response.status, body.status, "{name}: {response:?}");
+                let error = &response.json()["error"];
                 let code = if body.status == 413 { "PAYLOAD_TOO_LARGE" } else { "BAD_REQUEST" };
-                assert_eq!(error["code"], code, "{name}: {answer:?}");
-                assert!(answer.body.len() < 1000, "{name}: {answer:?}");
+                assert_eq!(error["code"], code, "{name}: {response:?}");
+                assert!(response.body.len() < 1000, "{name}: {response:?}");
             }
         }
         let left = server.connect().await.post("/v1/peek", br#"{"client_key":"victim"}"#).await;
-        assert_eq!(left.json()["remaining"], 1_000_000_000, "somebody was charged");
+        assert_eq!(left.json()["remaining"], 1_000_000_000, "the victim was charged");
     });
 }
 
-/// With its length ahead, as nearly everybody sends it.
-async fn sent_whole(address: SocketAddr, body: &Body) -> Answer {
+/// Sends the body with a Content-Length, as most clients do.
+async fn send_whole(address: SocketAddr, body: &InvalidBody) -> HttpResponse {
     let head =
         format!("POST {} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", body.path, body.bytes.len());
     exchange(address, [head.as_bytes(), &body.bytes]).await.expect(body.name)
 }
 
-/// In chunks of an odd size, which hyper puts together.
-async fn sent_in_chunks(address: SocketAddr, body: &Body) -> Answer {
+/// Sends the body in chunks of an odd size, which hyper reassembles.
+async fn send_in_chunks(address: SocketAddr, body: &InvalidBody) -> HttpResponse {
     let head = format!("POST {} HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n", body.path);
     let (whole, rest) = body.bytes.split_at(body.bytes.len() - body.bytes.len() % CHUNK);
     let size = |bytes: usize| format!("{bytes:x}\r\n");
@@ -196,7 +196,7 @@ async fn sent_in_chunks(address: SocketAddr, body: &Body) -> Answer {
     exchange(address, pieces).await.expect(body.name)
 }
 
-async fn sent_by_http2(address: SocketAddr, body: &Body) -> Answer {
+async fn send_by_http2(address: SocketAddr, body: &InvalidBody) -> HttpResponse {
     let stream = TcpStream::connect(address).await.unwrap();
     let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
     let (mut sender, connection) = handshake.await.unwrap();
@@ -207,18 +207,19 @@ async fn sent_by_http2(address: SocketAddr, body: &Body) -> Answer {
     let status = response.status().as_u16();
     let bytes = response.into_body().collect().await.expect(body.name).to_bytes();
     connection.abort();
-    Answer { status, head: String::new(), body: String::from_utf8(bytes.to_vec()).unwrap() }
+    HttpResponse { status, head: String::new(), body: String::from_utf8(bytes.to_vec()).unwrap() }
 }
 
-/// Sends pieces for as long as the server takes them, and reads the first answer meanwhile; nothing if there is none.
+/// Sends pieces for as long as the server accepts them, and reads the first response meanwhile. Returns `None` if the
+/// connection ends without one.
 pub(crate) async fn exchange<'a>(
     address: SocketAddr,
     pieces: impl IntoIterator<Item = &'a [u8]>,
-) -> Option<Answer> {
+) -> Option<HttpResponse> {
     let (from, mut to) = TcpStream::connect(address).await.unwrap().into_split();
     let send = async {
         for piece in pieces {
-            // The server may well have heard enough.
+            // The server may have closed the connection.
             if to.write_all(piece).await.is_err() {
                 break;
             }
@@ -228,12 +229,12 @@ pub(crate) async fn exchange<'a>(
     let mut from = BufReader::new(from);
     tokio::select! {
         () = send => None,
-        answer = support::answer(&mut from) => answer,
+        response = support::read_response(&mut from) => response,
     }
 }
 
 #[test]
-fn heads_that_are_too_large_are_refused() {
+fn oversized_heads_are_rejected() {
     let get = |more: String| format!("GET /livez HTTP/1.1\r\nHost: a\r\n{more}\r\n");
     let heads = [
         get("X: y\r\n".repeat(10_000)),
@@ -243,10 +244,10 @@ fn heads_that_are_too_large_are_refused() {
         get(format!("Cookie: {}\r\n", "a=b; ".repeat(MB / 5))),
         format!("GET /livez?{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(MB)),
     ];
-    siege(RULES, 24, async |server| {
+    under_attack(RULES, 24, async |server| {
         for head in &heads {
-            let answer = exchange(server.address, [head.as_bytes()]).await.expect("it is told why");
-            assert_eq!(answer.status, 431, "{:?}", &head[..50]);
+            let response = exchange(server.address, [head.as_bytes()]).await.expect("there is a response");
+            assert_eq!(response.status, 431, "{:?}", &head[..50]);
         }
         let stream = TcpStream::connect(server.address).await.unwrap();
         let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
@@ -260,7 +261,7 @@ fn heads_that_are_too_large_are_refused() {
     });
 }
 
-/// However a path is spelled, it is held to its own limit, and to no other.
+/// However a path is spelled, exactly its own rule applies.
 #[test]
 fn spellings_of_a_path() {
     let rules = "
@@ -357,16 +358,16 @@ default: {limit: 1000000000/day}
             ],
         ),
     ];
-    siege(rules, 16, async |server| {
+    under_attack(rules, 16, async |server| {
         let mut client = server.connect().await;
         for (rule, paths) in spellings {
-            for (asked, path) in (1..).zip(paths) {
-                // What is escaped in JSON is escaped there, and undone before anything else.
+            for (checks, path) in (1..).zip(paths) {
+                // JSON escapes in `path` are decoded before anything else.
                 let body = format!(r#"{{"client_key":"a","ip":"192.0.2.7","endpoint":"{path}"}}"#);
-                let answer = client.post("/v1/check", body.as_bytes()).await;
-                assert_eq!(answer.json()["rule"], rule, "{path:?}: {answer:?}");
+                let response = client.post("/v1/check", body.as_bytes()).await;
+                assert_eq!(response.json()["rule"], rule, "{path:?}: {response:?}");
                 if rule != "default" {
-                    assert_eq!(answer.json()["remaining"], 1000 - asked, "{path:?}: {answer:?}");
+                    assert_eq!(response.json()["remaining"], 1000 - checks, "{path:?}: {response:?}");
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! The RESP port from outside: whatever strangers send, it answers with an error or closes, takes nothing for it, stays
-//! small, waits for nobody for long, and goes on answering everybody else.
+//! Hostile and slow RESP clients: the server replies with an error or closes, charges nothing, keeps its memory
+//! bounded, enforces its timeouts, and keeps serving other clients.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "an unwrap in a test helper should fail the test")]
 
 #[path = "resp/hostile.rs"]
 mod hostile;

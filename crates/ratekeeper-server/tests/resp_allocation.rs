@@ -1,6 +1,6 @@
-//! A warm RESP connection is answered without allocating.
+//! A warm RESP connection is served without allocation.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "an unwrap in a test helper should fail the test")]
 
 use ratekeeper::rules::{RuleSet, read};
 use ratekeeper::{Capacity, MemoryStore, Micros, RuleLimiter, SystemClock};
@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 
-/// A server on this thread, and a connection to it.
+/// A server on the current thread, and a connection to it.
 fn start() -> (Runtime, TcpStream) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let stream = runtime.block_on(async {
@@ -19,16 +19,16 @@ fn start() -> (Runtime, TcpStream) {
         let address = listener.local_addr().unwrap();
         let store = MemoryStore::with(SystemClock::new(), Capacity::keys(1000)).unwrap();
         let rules = RuleSet::compile(&read("default: {limit: 100/s}", Micros::EPOCH).spec.unwrap()).unwrap();
-        let gate = RuleLimiter::new(rules, store, SystemClock::new());
+        let limiter = RuleLimiter::new(rules, store, SystemClock::new());
         let mut setup = ServerSetup::http(listener);
         setup.resp = setup.http.take();
-        tokio::spawn(serve(gate, setup, mpsc::channel(1).1, pending()));
+        tokio::spawn(serve(limiter, setup, mpsc::channel(1).1, pending()));
         TcpStream::connect(address).await.unwrap()
     });
     (runtime, stream)
 }
 
-/// Sends `commands` so many times, reads as many lines as they are answered with, and counts allocations.
+/// Sends `commands` `times` times, reads `lines` lines of replies each time, and returns the number of allocations.
 fn allocations(commands: &str, lines: usize, times: usize) -> u64 {
     let (runtime, mut stream) = start();
     let mut read = vec![0; 64 * 1024];
@@ -45,7 +45,7 @@ fn allocations(commands: &str, lines: usize, times: usize) -> u64 {
             }
         });
     };
-    // More than the limits let go on, so that a denial is no news either.
+    // Warm up beyond the limits, so that denials are warm too.
     exchange(150);
     allocation_counter::measure(|| exchange(times)).count_total
 }

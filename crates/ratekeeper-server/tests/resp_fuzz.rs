@@ -1,8 +1,8 @@
-//! Whatever a client sends, the decoder answers; the same however the bytes are cut; and what it takes for a command is
-//! what others take for one.
+//! Fuzzes the RESP decoder: it never panics, its result does not depend on how the bytes are split, and it agrees with
+//! the `redis-protocol` crate on what a command is.
 
 #[path = "../src/resp/decode.rs"]
-#[expect(dead_code, reason = "only how commands are found is tried here")]
+#[expect(dead_code, reason = "only the decoding of commands is tested here")]
 mod decode;
 #[path = "../src/resp/inline.rs"]
 mod inline;
@@ -11,50 +11,53 @@ use decode::{DecodedFront, Decoder, MAX_COMMAND_BYTES, ProtocolError};
 use redis_protocol::resp2::decode::decode as decode_frame;
 use redis_protocol::resp2::types::OwnedFrame;
 
-/// What was found in some bytes.
+/// The result of decoding a byte string.
 #[derive(Debug, PartialEq, Eq)]
-struct Heard {
+struct DecodedInput {
     commands: Vec<Vec<Vec<u8>>>,
-    breach: Option<ProtocolError>,
-    /// How many bytes were dealt with.
-    taken: usize,
+    error: Option<ProtocolError>,
+    /// Number of bytes consumed.
+    consumed: usize,
 }
 
-/// Hears bytes that come in pieces, of which each ends where one of `cuts` says.
-fn hear(bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> Heard {
+/// Decodes bytes that arrive in pieces, each ending at one of `cuts`.
+fn decode_pieces(bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> DecodedInput {
     let mut decoder = Decoder::default();
-    let mut heard = Heard { commands: Vec::new(), breach: None, taken: 0 };
-    for come in cuts.into_iter().chain([bytes.len()]) {
-        if heard.breach.is_some() {
+    let mut decoded = DecodedInput { commands: Vec::new(), error: None, consumed: 0 };
+    for arrived in cuts.into_iter().chain([bytes.len()]) {
+        if decoded.error.is_some() {
             break;
         }
         loop {
-            let rest = &bytes[heard.taken..come];
-            match decoder.find(rest) {
+            let rest = &bytes[decoded.consumed..arrived];
+            match decoder.decode(rest) {
                 DecodedFront::Command { bytes } => {
-                    heard.commands.push(decoder.args(rest).from(0).map(<[u8]>::to_vec).collect());
-                    heard.taken += bytes;
+                    decoded.commands.push(decoder.args(rest).starting_at(0).map(<[u8]>::to_vec).collect());
+                    decoded.consumed += bytes;
                     assert!(bytes > 0 && bytes <= rest.len());
                 }
-                DecodedFront::Nothing { bytes } => {
-                    heard.taken += bytes;
+                DecodedFront::Empty { bytes } => {
+                    decoded.consumed += bytes;
                     assert!(bytes > 0 && bytes <= rest.len());
                 }
-                DecodedFront::Unfinished => {
-                    assert!(rest.len() < MAX_COMMAND_BYTES, "it never ends");
+                DecodedFront::Incomplete => {
+                    assert!(
+                        rest.len() < MAX_COMMAND_BYTES,
+                        "a command longer than the limit is not rejected"
+                    );
                     break;
                 }
-                DecodedFront::Broken(breach) => {
-                    heard.breach = Some(breach);
+                DecodedFront::Invalid(error) => {
+                    decoded.error = Some(error);
                     break;
                 }
             }
         }
     }
-    heard
+    decoded
 }
 
-/// Where bytes are cut: wherever the choices say, in order.
+/// Maps arbitrary choices to sorted positions in `bytes`.
 fn cuts(bytes: &[u8], choices: &[u16]) -> Vec<usize> {
     let mut cuts: Vec<usize> =
         choices.iter().map(|choice| usize::from(*choice) % (bytes.len() + 1)).collect();
@@ -63,31 +66,31 @@ fn cuts(bytes: &[u8], choices: &[u16]) -> Vec<usize> {
 }
 
 fn check(bytes: &[u8], choices: &[u16]) {
-    let whole = hear(bytes, []);
-    assert_eq!(hear(bytes, cuts(bytes, choices)), whole);
+    let whole = decode_pieces(bytes, []);
+    assert_eq!(decode_pieces(bytes, cuts(bytes, choices)), whole);
     if bytes.len() < 200 {
-        assert_eq!(hear(bytes, 0..bytes.len()), whole, "byte by byte");
+        assert_eq!(decode_pieces(bytes, 0..bytes.len()), whole, "byte by byte");
     }
-    check_by_others(bytes);
+    check_against_redis_protocol(bytes);
 }
 
-/// Holds the first command to what another decoder makes of it.
-fn check_by_others(bytes: &[u8]) {
+/// Compares the first command with the result of the `redis-protocol` crate.
+fn check_against_redis_protocol(bytes: &[u8]) {
     if bytes.first() != Some(&b'*') {
         return;
     }
     let mut decoder = Decoder::default();
-    let found = decoder.find(bytes);
+    let found = decoder.decode(bytes);
     let theirs = decode_frame(bytes);
     if let DecodedFront::Command { bytes: length } = found {
-        let ours: Vec<&[u8]> = decoder.args(bytes).from(0).collect();
+        let ours: Vec<&[u8]> = decoder.args(bytes).starting_at(0).collect();
         let Ok(Some((OwnedFrame::Array(frames), taken))) = &theirs else {
-            panic!("{ours:?}, but others say {theirs:?}")
+            panic!("{ours:?}, but redis-protocol decodes {theirs:?}")
         };
         let args: Option<Vec<&[u8]>> = frames.iter().map(argument).collect();
         assert_eq!((Some(ours), length), (args, *taken));
     }
-    // What others take for a command, spelled as every client spells it, is one.
+    // Every command that redis-protocol decodes from the canonical encoding must be accepted.
     if let Ok(Some((OwnedFrame::Array(frames), taken))) = theirs
         && let Some(args) = frames.iter().map(argument).collect::<Option<Vec<_>>>()
         && encode(&args) == bytes[..taken]
@@ -123,7 +126,7 @@ fn resp_commands_of_any_bytes() {
 }
 
 #[test]
-fn resp_commands_that_are_right() {
+fn valid_resp_commands() {
     bolero::check!().with_type::<(Vec<Vec<Vec<u8>>>, Vec<u16>)>().for_each(
         |(commands, choices): &(Vec<Vec<Vec<u8>>>, Vec<u16>)| {
             let commands: Vec<&Vec<Vec<u8>>> =
@@ -132,16 +135,16 @@ fn resp_commands_that_are_right() {
                 .iter()
                 .flat_map(|command| encode(&command.iter().map(Vec::as_slice).collect::<Vec<_>>()))
                 .collect();
-            let heard = hear(&bytes, cuts(&bytes, choices));
-            assert_eq!(heard.commands.iter().collect::<Vec<_>>(), commands);
-            assert_eq!((heard.breach, heard.taken), (None, bytes.len()));
-            check_by_others(&bytes);
+            let decoded = decode_pieces(&bytes, cuts(&bytes, choices));
+            assert_eq!(decoded.commands.iter().collect::<Vec<_>>(), commands);
+            assert_eq!((decoded.error, decoded.consumed), (None, bytes.len()));
+            check_against_redis_protocol(&bytes);
         },
     );
 }
 
 #[test]
-fn resp_commands_that_nearly_read() {
+fn nearly_valid_resp_commands() {
     let pieces: [&[u8]; 48] = [
         b"*1\r\n",
         b"*2\r\n",

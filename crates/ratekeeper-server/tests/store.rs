@@ -1,4 +1,4 @@
-//! A store that several nodes share, away: what clients hear on every port, and what the admin port tells of it.
+//! A shared store that is down: the responses on every listener, and the reports of the admin listener.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 #[path = "support/alone.rs"]
@@ -7,109 +7,117 @@ mod alone;
 mod support;
 
 use alone::RULES;
-use ratekeeper_server::{ApiOptions, BoundSocket, FieldProfile, ServerSetup, Token, serve};
+use ratekeeper_server::{ApiOptions, BoundSocket, RateLimitHeaders, ServerSetup, Token, serve};
 use serde_json::json;
 use std::future::pending;
 use std::net::SocketAddr;
-use support::{Answer, Client, field, post};
+use support::{HttpClient, HttpResponse, field, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 const TOKEN: &str = "0123456789abcdef";
 
-struct Ports {
+struct ListenerAddresses {
     http: SocketAddr,
     resp: SocketAddr,
     admin: SocketAddr,
 }
 
-async fn door() -> (SocketAddr, BoundSocket) {
+async fn bind() -> (SocketAddr, BoundSocket) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     (listener.local_addr().unwrap(), BoundSocket { listener, tls: None })
 }
 
-async fn start(api: ApiOptions) -> Ports {
-    let ((http, main), (resp, side), (admin, back)) = (door().await, door().await, door().await);
+async fn start(api: ApiOptions) -> ListenerAddresses {
+    let ((http, http_socket), (resp, resp_socket), (admin, admin_socket)) =
+        (bind().await, bind().await, bind().await);
     let setup = ServerSetup {
-        resp: Some(side),
-        admin: Some((back, Token::parse(TOKEN).unwrap())),
+        resp: Some(resp_socket),
+        admin: Some((admin_socket, Token::parse(TOKEN).unwrap())),
         api,
-        ..ServerSetup::http(main.listener)
+        ..ServerSetup::http(http_socket.listener)
     };
-    tokio::spawn(serve(alone::gate(RULES), setup, mpsc::channel(1).1, pending()));
-    Ports { http, resp, admin }
+    tokio::spawn(serve(alone::degraded_limiter(RULES), setup, mpsc::channel(1).1, pending()));
+    ListenerAddresses { http, resp, admin }
 }
 
-async fn ask(address: SocketAddr, bytes: &[u8]) -> Answer {
-    let mut client = Client::of(TcpStream::connect(address).await.unwrap());
+async fn send(address: SocketAddr, bytes: &[u8]) -> HttpResponse {
+    let mut client = HttpClient::new(TcpStream::connect(address).await.unwrap());
     client.send(bytes).await;
-    client.answer().await.unwrap()
+    client.read_response().await.unwrap()
 }
 
-async fn check(ports: &Ports, path: &str, endpoint: &str) -> Answer {
+async fn check(ports: &ListenerAddresses, path: &str, endpoint: &str) -> HttpResponse {
     let body = json!({"client_key": "alice", "endpoint": endpoint}).to_string();
-    ask(ports.http, &post(path, body.as_bytes())).await
+    send(ports.http, &post(path, body.as_bytes())).await
 }
 
-async fn get(address: SocketAddr, path: &str, more: &str) -> Answer {
-    ask(address, format!("GET {path} HTTP/1.1\r\nHost: test\r\n{more}\r\n").as_bytes()).await
+async fn get(address: SocketAddr, path: &str, more: &str) -> HttpResponse {
+    send(address, format!("GET {path} HTTP/1.1\r\nHost: test\r\n{more}\r\n").as_bytes()).await
 }
 
 #[tokio::test]
-async fn who_fails_open_is_allowed_and_marked() {
+async fn failing_open_allows_and_marks_the_response() {
     let ports = start(ApiOptions::default()).await;
-    let said = check(&ports, "/check", "/").await;
-    assert_eq!(said.json(), json!({"allowed": true, "remaining": -1, "reset_at": 0, "retry_after": null}));
-    assert_eq!(field(&said.head, "x-ratelimit-policy"), Some("degraded"));
-    assert_eq!(field(&said.head, "x-ratelimit-remaining"), Some("-1"));
-    assert_eq!(said.head.matches("x-ratelimit-remaining").count(), 1);
-    assert_eq!(field(&said.head, "ratelimit"), None);
-    let said = check(&ports, "/v1/check", "/").await;
+    let response = check(&ports, "/check", "/").await;
+    assert_eq!(
+        response.json(),
+        json!({"allowed": true, "remaining": -1, "reset_at": 0, "retry_after": null})
+    );
+    assert_eq!(field(&response.head, "x-ratelimit-policy"), Some("degraded"));
+    assert_eq!(field(&response.head, "x-ratelimit-remaining"), Some("-1"));
+    assert_eq!(response.head.matches("x-ratelimit-remaining").count(), 1);
+    assert_eq!(field(&response.head, "ratelimit"), None);
+    let response = check(&ports, "/v1/check", "/").await;
     let all = json!({
         "allowed": true, "remaining": -1, "reset_at": null, "retry_after": null, "limit": null, "window": null,
         "rule": "default", "reason": "degraded",
     });
-    assert_eq!(said.json(), all);
+    assert_eq!(response.json(), all);
 }
 
 #[tokio::test]
-async fn who_fails_closed_is_refused_and_may_soon_ask_again() {
+async fn failing_closed_denies_with_a_short_retry_after() {
     let ports = start(ApiOptions::default()).await;
-    let said = check(&ports, "/v1/check", "/login").await;
-    assert_eq!(said.status, 200);
+    let response = check(&ports, "/v1/check", "/login").await;
+    assert_eq!(response.status, 200);
     let all = json!({
         "allowed": false, "remaining": 0, "reset_at": null, "retry_after": 1, "limit": null, "window": null,
         "rule": "login", "reason": "degraded",
     });
-    assert_eq!(said.json(), all);
+    assert_eq!(response.json(), all);
     for (path, status) in [("/v1/check?deny_status=429", 503), ("/v1/check?deny_status=403", 403)] {
-        let said = check(&ports, path, "/login").await;
-        assert_eq!((said.status, field(&said.head, "retry-after")), (status, Some("1")), "{path}");
-        assert_eq!(field(&said.head, "x-ratelimit-policy"), Some("degraded"));
+        let response = check(&ports, path, "/login").await;
+        assert_eq!((response.status, field(&response.head, "retry-after")), (status, Some("1")), "{path}");
+        assert_eq!(field(&response.head, "x-ratelimit-policy"), Some("degraded"));
         let error =
             json!({"code": "LIMIT_UNAVAILABLE", "message": "The limit can't be checked at the moment"});
-        assert_eq!(said.json(), json!({ "error": error }));
+        assert_eq!(response.json(), json!({ "error": error }));
     }
-    let told = "X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /login\r\nAccept: application/problem+json\r\n";
-    let said = get(ports.http, "/v1/forward-auth", told).await;
-    assert_eq!((said.status, &said.json()["status"]), (503, &json!(503)));
-    assert_eq!((&said.json()["reason"], field(&said.head, "retry-after")), (&json!("degraded"), Some("1")));
-    let told = "X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /\r\n";
-    let said = get(ports.http, "/v1/forward-auth", told).await;
-    assert_eq!((said.status, field(&said.head, "x-ratelimit-policy")), (200, Some("degraded")));
+    let headers =
+        "X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /login\r\nAccept: application/problem+json\r\n";
+    let response = get(ports.http, "/v1/forward-auth", headers).await;
+    assert_eq!((response.status, &response.json()["status"]), (503, &json!(503)));
+    assert_eq!(
+        (&response.json()["reason"], field(&response.head, "retry-after")),
+        (&json!("degraded"), Some("1"))
+    );
+    let headers = "X-Forwarded-Method: GET\r\nX-Forwarded-Uri: /\r\n";
+    let response = get(ports.http, "/v1/forward-auth", headers).await;
+    assert_eq!((response.status, field(&response.head, "x-ratelimit-policy")), (200, Some("degraded")));
 }
 
 #[tokio::test]
-async fn who_is_decided_locally_hears_of_the_share() {
+async fn local_decisions_report_the_nodes_share() {
     let ports = start(ApiOptions::default()).await;
-    let said = check(&ports, "/v1/check?deny_status=429", "/orders").await;
-    assert_eq!(said.status, 200);
+    let response = check(&ports, "/v1/check?deny_status=429", "/orders").await;
+    assert_eq!(response.status, 200);
     let all = json!({
         "allowed": true, "remaining": 0, "reset_at": 1_700_000_060, "retry_after": null, "limit": 1, "window": 60,
         "rule": "orders", "reason": "degraded",
     });
-    assert_eq!(said.json(), all);
+    assert_eq!(response.json(), all);
     for (name, value) in [
         ("x-ratelimit-policy", "degraded"),
         ("x-ratelimit-limit", "1"),
@@ -117,25 +125,25 @@ async fn who_is_decided_locally_hears_of_the_share() {
         ("ratelimit-policy", "\"orders\";q=1;w=60"),
         ("ratelimit", "\"orders\";r=0;t=60"),
     ] {
-        assert_eq!(field(&said.head, name), Some(value), "{name}");
+        assert_eq!(field(&response.head, name), Some(value), "{name}");
     }
-    assert_eq!(said.head.matches("x-ratelimit-remaining").count(), 1);
-    let said = check(&ports, "/v1/check?deny_status=429", "/orders").await;
-    assert_eq!((said.status, field(&said.head, "retry-after")), (429, Some("60")));
-    assert_eq!(said.json()["error"]["code"], "RATE_LIMIT_EXCEEDED");
-    assert_eq!(said.json()["error"]["message"], "Rate limit of 1 requests per 60 seconds exceeded");
+    assert_eq!(response.head.matches("x-ratelimit-remaining").count(), 1);
+    let response = check(&ports, "/v1/check?deny_status=429", "/orders").await;
+    assert_eq!((response.status, field(&response.head, "retry-after")), (429, Some("60")));
+    assert_eq!(response.json()["error"]["code"], "RATE_LIMIT_EXCEEDED");
+    assert_eq!(response.json()["error"]["message"], "Rate limit of 1 requests per 60 seconds exceeded");
 }
 
 #[tokio::test]
-async fn who_wants_no_headers_gets_none() {
-    let fields = FieldProfile { legacy: None, ietf: false, draft_7: false, draft_6: false };
-    let ports = start(ApiOptions { fields, ..ApiOptions::default() }).await;
-    let said = check(&ports, "/check", "/").await;
-    assert!(!said.head.contains("ratelimit"), "{}", said.head);
+async fn disabled_headers_are_not_sent() {
+    let fields = RateLimitHeaders { legacy: None, ietf: false, draft_7: false, draft_6: false };
+    let ports = start(ApiOptions { headers: fields, ..ApiOptions::default() }).await;
+    let response = check(&ports, "/check", "/").await;
+    assert!(!response.head.contains("ratelimit"), "{}", response.head);
 }
 
 #[tokio::test]
-async fn over_resp_the_same_is_told_in_five_integers() {
+async fn resp_replies_with_five_integers() {
     let ports = start(ApiOptions::default()).await;
     let mut stream = TcpStream::connect(ports.resp).await.unwrap();
     let calls = "RK.CHECK a /\r\nRK.CHECK a /login\r\nRK.CHECK a /orders\r\nRK.CHECK a /orders\r\n\
@@ -143,34 +151,34 @@ async fn over_resp_the_same_is_told_in_five_integers() {
     stream.write_all(calls.as_bytes()).await.unwrap();
     let expected = ["0 -1 -1 -1 0", "1 0 0 1 0", "0 1 0 -1 60", "1 1 0 60 60", "0 -1 -1 -1 0"];
     let expected: String = expected.map(|line| format!("*5\r\n:{}\r\n", line.replace(' ', "\r\n:"))).concat();
-    let mut said = vec![0; expected.len()];
-    stream.read_exact(&mut said).await.unwrap();
-    assert_eq!(String::from_utf8(said).unwrap(), expected);
+    let mut response = vec![0; expected.len()];
+    stream.read_exact(&mut response).await.unwrap();
+    assert_eq!(String::from_utf8(response).unwrap(), expected);
 }
 
 #[tokio::test]
-async fn the_admin_port_tells_how_the_store_is() {
+async fn the_admin_listener_reports_the_store() {
     let ports = start(ApiOptions::default()).await;
     let authorized = format!("Authorization: Bearer {TOKEN}\r\n");
-    let said = get(ports.admin, "/readyz", "").await;
+    let response = get(ports.admin, "/readyz", "").await;
     assert_eq!(
-        (said.status, &said.json()["ready"], &said.json()["degraded"]),
+        (response.status, &response.json()["ready"], &response.json()["degraded"]),
         (200, &json!(true), &json!(true))
     );
-    let store = "degraded: 1 of 2 servers give no answer, so rules hold as their on_store_failure says for their keys";
-    assert_eq!(said.json()["store"], store, "strangers are not told where it is");
-    let said = get(ports.admin, "/readyz", &authorized).await;
-    let store = said.json()["store"].as_str().unwrap().to_owned();
+    let store = "degraded: 1 of 2 servers do not answer, so on_store_failure applies to their keys";
+    assert_eq!(response.json()["store"], store, "the address is not shown without the token");
+    let response = get(ports.admin, "/readyz", &authorized).await;
+    let store = response.json()["store"].as_str().unwrap().to_owned();
     assert!(store.starts_with("degraded: no answer from 10.0.0.2:6379 (connection refused), so"), "{store}");
 
     assert_eq!(get(ports.admin, "/v1/store", "").await.status, 401);
-    let said = get(ports.admin, "/v1/store", &authorized).await.json();
-    assert_eq!(said["store"], "redis+sharded://me:***@10.0.0.1:6379,10.0.0.2:6379");
+    let response = get(ports.admin, "/v1/store", &authorized).await.json();
+    assert_eq!(response["store"], "redis+sharded://me:***@10.0.0.1:6379,10.0.0.2:6379");
     assert_eq!(
-        (&said["topology"], &said["degraded"], &said["live_nodes"]),
+        (&response["topology"], &response["degraded"], &response["live_nodes"]),
         (&json!("sharded"), &json!(true), &json!(3))
     );
-    let first = &said["servers"][0];
+    let first = &response["servers"][0];
     assert_eq!((&first["breaker"], &first["drift_seconds"]), (&json!("closed"), &json!(-0.25)));
     assert_eq!(
         (&first["eviction_policy"], &first["may_forget_limits"]),
@@ -178,15 +186,16 @@ async fn the_admin_port_tells_how_the_store_is() {
     );
     let calls = json!({"count": 3, "mean_ms": 0.4, "p50_within_ms": 0.25, "p99_within_ms": 1.0});
     assert_eq!(first["calls"], calls);
-    let second = &said["servers"][1];
+    let second = &response["servers"][1];
     assert_eq!((&second["breaker"], &second["trouble"]), (&json!("open"), &json!("connection refused")));
     assert_eq!(
         (&second["calls"]["p99_within_ms"], &second["failures"]["unreachable"]),
         (&json!(null), &json!(7))
     );
-    assert_eq!(said["counts"]["denied_from_memory"], 40);
-    let said = ask(ports.admin, b"POST /v1/store HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n").await;
-    assert_eq!((said.status, field(&said.head, "allow")), (405, Some("GET, HEAD")));
+    assert_eq!(response["counts"]["denied_from_memory"], 40);
+    let response =
+        send(ports.admin, b"POST /v1/store HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n").await;
+    assert_eq!((response.status, field(&response.head, "allow")), (405, Some("GET, HEAD")));
 
     check(&ports, "/check", "/").await;
     let metrics = get(ports.admin, "/metrics", &authorized).await.body;
@@ -203,11 +212,11 @@ async fn the_admin_port_tells_how_the_store_is() {
         "ratekeeper_store_degraded_seconds_total 2.5",
         "ratekeeper_lease_units_lent_total 60",
         "ratekeeper_lease_units_spent_total 50",
-        "ratekeeper_lease_refused_stale_total 2",
+        "ratekeeper_lease_denied_stale_total 2",
         "ratekeeper_store_up{server=\"10.0.0.1:6379\"} 1",
         "ratekeeper_store_up{server=\"10.0.0.2:6379\"} 0",
         "ratekeeper_store_breaker_state{server=\"10.0.0.2:6379\"} 2",
-        "ratekeeper_store_may_forget{server=\"10.0.0.1:6379\"} 1",
+        "ratekeeper_store_may_evict{server=\"10.0.0.1:6379\"} 1",
         "ratekeeper_store_clock_drift_seconds{server=\"10.0.0.1:6379\"} -0.25",
         "ratekeeper_store_failures_total{server=\"10.0.0.1:6379\",kind=\"timeout\"} 3",
         "ratekeeper_store_call_duration_seconds_bucket{server=\"10.0.0.1:6379\",le=\"0.0001\"} 1",
@@ -219,12 +228,12 @@ async fn the_admin_port_tells_how_the_store_is() {
     }
     assert!(
         !metrics.contains("drift_seconds{server=\"10.0.0.2"),
-        "nothing is known of a server that was never reached"
+        "the drift of a server that was never reached is unknown"
     );
 }
 
 #[tokio::test]
-async fn the_admin_port_explains_what_holds_for_a_request() {
+async fn the_admin_listener_explains_a_request() {
     let ports = start(ApiOptions::default()).await;
     let authorized = format!("Authorization: Bearer {TOKEN}\r\n");
     let explain = async |body: &str, more: &str| {
@@ -232,31 +241,39 @@ async fn the_admin_port_explains_what_holds_for_a_request() {
             "POST /v1/explain HTTP/1.1\r\nHost: test\r\n{more}Content-Length: {}\r\n\r\n",
             body.len()
         );
-        ask(ports.admin, format!("{head}{body}").as_bytes()).await
+        send(ports.admin, format!("{head}{body}").as_bytes()).await
     };
     let orders = r#"{"client_key":"alice","endpoint":"/orders"}"#;
     assert_eq!(explain(orders, "").await.status, 401);
-    // Looking takes nothing.
+    // Explaining takes nothing.
     for _ in 0..3 {
-        let said = explain(orders, &authorized).await.json();
-        assert_eq!((&said["allowed"], &said["reason"]), (&json!(true), &json!("degraded")), "{said}");
-        let limit = &said["limits"][0];
+        let response = explain(orders, &authorized).await.json();
+        assert_eq!(
+            (&response["allowed"], &response["reason"]),
+            (&json!(true), &json!("degraded")),
+            "{response}"
+        );
+        let limit = &response["limits"][0];
         assert_eq!(
             (&limit["rule"], &limit["limit"]),
             (&json!("orders"), &json!("token_bucket 3/min")),
-            "{said}"
+            "{response}"
         );
-        assert_eq!(limit["remaining"], json!(1), "a third of it: {said}");
+        assert_eq!(limit["remaining"], json!(1), "a third of the limit: {response}");
         let lease = &limit["lease"];
-        assert_eq!((&lease["in_hand"], &lease["ends_in_ms"]), (&json!(1), &json!(20_000.0)), "{said}");
-        assert_eq!((&lease["mute"], &lease["units_per_second"]), (&json!(true), &json!(0.5)), "{said}");
-        let units = ["lent", "spent", "returned", "forfeited"].map(|what| &lease[format!("units_{what}")]);
-        assert_eq!(units, [9, 5, 2, 1].map(|count| json!(count)).each_ref(), "{said}");
+        assert_eq!((&lease["unspent"], &lease["ends_in_ms"]), (&json!(1), &json!(20_000.0)), "{response}");
+        assert_eq!(
+            (&lease["unacknowledged"], &lease["units_per_second"]),
+            (&json!(true), &json!(0.5)),
+            "{response}"
+        );
+        let units = ["lent", "spent", "returned", "expired"].map(|what| &lease[format!("units_{what}")]);
+        assert_eq!(units, [9, 5, 2, 1].map(|count| json!(count)).each_ref(), "{response}");
         let checks =
-            ["checks", "checks_asked", "checks_refused", "checks_refused_stale"].map(|what| &lease[what]);
-        assert_eq!(checks, [8, 2, 1, 1].map(|count| json!(count)).each_ref(), "{said}");
+            ["checks", "checks_missed", "checks_denied", "checks_denied_stale"].map(|what| &lease[what]);
+        assert_eq!(checks, [8, 2, 1, 1].map(|count| json!(count)).each_ref(), "{response}");
         let rules: Vec<_> =
-            said["rules"].as_array().unwrap().iter().map(|rule| (&rule["id"], &rule["binds"])).collect();
+            response["rules"].as_array().unwrap().iter().map(|rule| (&rule["id"], &rule["binds"])).collect();
         let expected = [("login", false), ("orders", true), ("default", false)];
         assert_eq!(
             rules,
@@ -265,16 +282,21 @@ async fn the_admin_port_explains_what_holds_for_a_request() {
                 .iter()
                 .map(|(id, binds)| (id, binds))
                 .collect::<Vec<_>>(),
-            "{said}"
+            "{response}"
         );
     }
-    // What nobody has a say in has no figures.
-    let said = explain(r#"{"client_key":"alice","endpoint":"/login"}"#, &authorized).await.json();
-    assert_eq!((&said["allowed"], &said["limits"][0]["remaining"]), (&json!(false), &json!(null)), "{said}");
-    assert_eq!(said["limits"][0].get("lease"), None, "{said}");
-    let said = explain("{}", &authorized).await;
-    assert_eq!(said.status, 400);
-    assert!(said.json()["error"]["message"].to_string().contains("who asks"), "{}", said.json());
-    let said = get(ports.admin, "/v1/explain", &authorized).await;
-    assert_eq!((said.status, field(&said.head, "allow")), (405, Some("POST")));
+    // A limit whose state is unknown has no figures.
+    let response = explain(r#"{"client_key":"alice","endpoint":"/login"}"#, &authorized).await.json();
+    let remaining = &response["limits"][0]["remaining"];
+    assert_eq!((&response["allowed"], remaining), (&json!(false), &json!(null)), "{response}");
+    assert_eq!(response["limits"][0].get("lease"), None, "{response}");
+    let response = explain("{}", &authorized).await;
+    assert_eq!(response.status, 400);
+    assert!(
+        response.json()["error"]["message"].to_string().contains("the check has no client"),
+        "{}",
+        response.json()
+    );
+    let response = get(ports.admin, "/v1/explain", &authorized).await;
+    assert_eq!((response.status, field(&response.head, "allow")), (405, Some("POST")));
 }

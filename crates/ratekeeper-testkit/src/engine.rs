@@ -1,49 +1,49 @@
-//! Anything that decides requests.
+//! The interface that all implementations of the limits have in common in tests.
 
 use ratekeeper_core::{Draw, DrawOutcome, Draws, LimitStatus, Micros, Retry, Span};
 
-/// Anything that decides requests, as a store does: in order, and each all or nothing.
+/// Anything that decides requests as a store does: in order, and each all or nothing.
 pub trait Engine {
-    /// Decides every group at `now`, and says what each of the draws was told.
+    /// Decides every group at `now`, and returns the reply to each draw.
     fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<EngineReply>;
 }
 
-/// What a draw was told.
+/// The reply to one draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineReply {
-    /// What the limit answered.
-    pub answer: DrawOutcome,
-    /// How many units are left.
+    /// Whether the draw was granted or denied.
+    pub outcome: DrawOutcome,
+    /// Units that are left.
     pub remaining: u32,
-    /// How long a queue delays it.
+    /// How long a queue delays the request.
     pub delay: Span,
-    /// When to come back, if it was refused.
+    /// When to retry; `None` unless the draw was denied.
     pub retry: Option<Retry>,
-    /// How long until everything is back.
+    /// How long until all units are available again.
     pub reset: Span,
 }
 
 impl From<&LimitStatus> for EngineReply {
-    fn from(reading: &LimitStatus) -> EngineReply {
+    fn from(status: &LimitStatus) -> EngineReply {
         EngineReply {
-            answer: reading.answer(),
-            remaining: reading.remaining(),
-            delay: reading.delay(),
-            retry: reading.retry(),
-            reset: reading.reset(),
+            outcome: status.outcome(),
+            remaining: status.remaining(),
+            delay: status.delay(),
+            retry: status.retry(),
+            reset: status.reset(),
         }
     }
 }
 
 impl From<&Draw> for EngineReply {
     fn from(draw: &Draw) -> EngineReply {
-        EngineReply::from(&draw.reading())
+        EngineReply::from(&draw.status())
     }
 }
 
 impl EngineReply {
-    /// What each of a buffer's draws was told by the store that decided them.
-    pub fn all(decided: &Draws) -> Vec<EngineReply> {
+    /// The replies to all draws of a batch that a store has decided.
+    pub fn from_draws(decided: &Draws) -> Vec<EngineReply> {
         decided.all().iter().map(EngineReply::from).collect()
     }
 }

@@ -1,65 +1,66 @@
-//! What one key has under one limit; and an engine made of many of them.
+//! The state of one key under one limit, and an engine made of many of them.
 
-use crate::cell::Cell;
 use crate::engine::{Engine, EngineReply};
 use crate::model::Model;
+use crate::single_key_store::SingleKeyStore;
 use ratekeeper_core::{Amount, Draw, DrawOutcome, Draws, Key, Limit, Micros, Op, PermitId, Scope};
 use std::collections::HashMap;
 
-/// What one key has under one limit, whose quota may change.
+/// Decides the draws of one key under one limit, whose quota may change.
 pub trait KeyEngine {
     /// Decides one draw at `now`.
-    fn act(&mut self, now: Micros, limit: &Limit, act: Op, permit: PermitId) -> EngineReply;
+    fn apply(&mut self, now: Micros, limit: &Limit, op: Op, permit: PermitId) -> EngineReply;
 }
 
-/// An engine that follows the contract of stores to the letter: an account for each key, scope and family of laws, and a copy
-/// of all of them to go back to when a request is refused.
+/// An engine that follows the contract of stores to the letter: a key engine per key, scope and algorithm family, and a
+/// copy of all of them to roll back to when a request is denied.
 #[derive(Clone, Debug)]
 pub struct KeyEngines<A> {
-    open: HashMap<(Key, Scope, usize), A>,
-    new: fn(&Limit) -> A,
+    engines: HashMap<(Key, Scope, usize), A>,
+    new_engine: fn(&Limit) -> A,
 }
 
-impl KeyEngines<Cell> {
-    /// The laws themselves.
-    pub fn of_cells() -> KeyEngines<Cell> {
-        KeyEngines { open: HashMap::new(), new: |_| Cell::default() }
+impl KeyEngines<SingleKeyStore> {
+    /// An engine that runs the algorithms themselves.
+    pub fn of_algorithms() -> KeyEngines<SingleKeyStore> {
+        KeyEngines { engines: HashMap::new(), new_engine: |_| SingleKeyStore::default() }
     }
 }
 
 impl KeyEngines<Model> {
-    /// Their models.
+    /// An engine that runs the models of the algorithms.
     pub fn of_models() -> KeyEngines<Model> {
-        KeyEngines { open: HashMap::new(), new: Model::new }
+        KeyEngines { engines: HashMap::new(), new_engine: Model::new }
     }
 }
 
 impl<A: KeyEngine + Clone> KeyEngines<A> {
-    fn act(&mut self, now: Micros, draws: &Draws, draw: &Draw, act: Op) -> EngineReply {
-        let name = (draws.key(draw).to_key(), draw.scope(), draw.limit().family());
-        let account = self.open.entry(name).or_insert_with(|| (self.new)(draw.limit()));
-        account.act(now, draw.limit(), act, draw.permit())
+    fn apply(&mut self, now: Micros, draws: &Draws, draw: &Draw, op: Op) -> EngineReply {
+        let id = (draws.key(draw).to_key(), draw.scope(), draw.limit().family());
+        let engine = self.engines.entry(id).or_insert_with(|| (self.new_engine)(draw.limit()));
+        engine.apply(now, draw.limit(), op, draw.permit())
     }
 
     fn decide_group(&mut self, now: Micros, draws: &Draws, group: &[Draw]) -> Vec<EngineReply> {
-        // A quota that has changed takes hold even if the request is refused.
+        // A changed quota takes effect even if the request is denied.
         for draw in group {
-            self.act(now, draws, draw, Op::Look(Amount::PEEK));
+            self.apply(now, draws, draw, Op::Peek(Amount::ZERO));
         }
-        let (before, mut is_refused) = (self.open.clone(), false);
+        let (before, mut is_denied) = (self.engines.clone(), false);
         let mut replies = Vec::new();
         for draw in group {
-            // After a refusal the others are only looked at: the client learns all that stands in its way.
-            let act = if is_refused { draw.act().look() } else { draw.act() };
-            let reply = self.act(now, draws, draw, act);
-            is_refused |= reply.answer == DrawOutcome::Refused && !draw.is_shadow();
+            // After a denial the remaining limits are only peeked at, so that the client learns of every limit it
+            // exceeds.
+            let op = if is_denied { draw.op().to_peek() } else { draw.op() };
+            let reply = self.apply(now, draws, draw, op);
+            is_denied |= reply.outcome == DrawOutcome::Denied && !draw.is_shadow();
             replies.push(reply);
         }
-        if is_refused {
-            self.open = before;
+        if is_denied {
+            self.engines = before;
             for (draw, reply) in group.iter().zip(&mut replies) {
-                if reply.answer != DrawOutcome::Refused {
-                    *reply = self.act(now, draws, draw, draw.act().look());
+                if reply.outcome != DrawOutcome::Denied {
+                    *reply = self.apply(now, draws, draw, draw.op().to_peek());
                 }
             }
         }

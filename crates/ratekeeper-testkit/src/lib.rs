@@ -1,30 +1,30 @@
-//! For Ratekeeper's own tests: slow, obvious models of the laws, traces that try them, scenarios written as text, and real
-//! servers that fail on command.
+//! Test support for Ratekeeper: slow, obvious models of the algorithms, random traces to check them with, scenarios
+//! written as text, a load generator, and real servers that fail on command.
 //!
-//! An [`Engine`] is anything that decides requests: a store, or [`KeyEngines`] of which each is a [`Model`], which keeps every
-//! timestamp and computes in wide integers, or a [`Cell`], which is the laws themselves around one state. The same [`suite`]
-//! of scenarios, traces and requests runs through all of them and must get the same replies. The [`servers`] are for tests
-//! of what crosses a network.
+//! An [`Engine`] is anything that decides requests: a store, or [`KeyEngines`], which keeps one [`KeyEngine`] per key.
+//! A [`Model`] is a key engine that keeps every timestamp and computes in wide integers; a [`SingleKeyStore`] runs the
+//! real algorithms on one state. The same [`suite`] of scenarios, traces and requests runs through all of them and
+//! expects the same replies. The [`servers`] are for tests that cross a network.
 
-mod cell;
-mod dice;
 mod engine;
 mod key_engine;
 pub mod load;
 mod model;
-mod patience;
+mod random;
 mod request;
 mod scenario;
 pub mod servers;
+mod single_key_store;
 mod stall_watch;
 pub mod suite;
 mod trace;
+mod wait;
 
-pub use cell::Cell;
-pub use dice::{chance, pick};
 pub use engine::{Engine, EngineReply};
 pub use key_engine::{KeyEngine, KeyEngines};
 pub use model::Model;
-pub use patience::{PATIENCE, try_within, within};
-pub use stall_watch::despite_stalls;
+pub use random::{random_f64, random_index};
+pub use single_key_store::SingleKeyStore;
+pub use stall_watch::retry_if_stalled;
 pub use trace::Trace;
+pub use wait::{TEST_TIMEOUT, try_wait_for, wait_for};

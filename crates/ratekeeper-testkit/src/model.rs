@@ -1,7 +1,7 @@
-//! The laws, slow and obvious: every admitted unit is kept with its time, and every answer is searched for.
+//! Slow, obvious models of the algorithms: every admitted unit is kept with its time.
 //!
-//! Nothing here is shared with the laws' own arithmetic. A model only knows how to say how many units are free at a
-//! time; when a refused ask will fit is found by trying times, not by solving for one.
+//! A model shares no arithmetic with the algorithm it models. It only knows how many units are free at a given time;
+//! the time at which a denied amount fits is found by trying times, not by solving for it.
 
 mod bucket;
 mod calendar;
@@ -14,34 +14,34 @@ use crate::engine::EngineReply;
 use crate::key_engine::KeyEngine;
 use ratekeeper_core::{Algorithm, Amount, DrawOutcome, Limit, Micros, Op, PermitId, Retry, Span};
 
-/// What a model of a law must know.
+/// The model of one algorithm.
 trait AlgorithmModel {
-    /// Moves on to `now`, forgetting what the law would forget.
-    fn settle(&mut self, now: Micros);
-    /// How many units are free at `now`.
+    /// Advances to `now`, dropping what the algorithm would drop.
+    fn advance(&mut self, now: Micros);
+    /// Units that are free at `now`.
     fn free(&self, now: Micros) -> u64;
-    /// Whether nothing that was taken matters any more at `now`.
+    /// Whether no unit that was taken counts any more at `now`.
     fn is_clean(&self, now: Micros) -> bool;
-    /// How long a newcomer waits for its turn.
+    /// How long a unit taken at `now` waits in the queue.
     fn delay(&self, _now: Micros) -> Span {
         Span::ZERO
     }
     /// Takes units at `now`.
     fn take(&mut self, now: Micros, units: u32, permit: PermitId);
-    /// Gives units back at `now`, or a permit.
-    fn give(&mut self, now: Micros, units: u32, permit: PermitId);
-    /// Goes on under another quota.
-    fn change(&mut self, limit: &Limit, now: Micros);
-    /// Another one like it.
-    fn copy(&self) -> Box<dyn AlgorithmModel>;
+    /// Returns units at `now`, or a permit.
+    fn refund(&mut self, now: Micros, units: u32, permit: PermitId);
+    /// Continues under another quota.
+    fn change_quota(&mut self, limit: &Limit, now: Micros);
+    /// A boxed clone, which a trait object cannot derive.
+    fn boxed_clone(&self) -> Box<dyn AlgorithmModel>;
 }
 
-/// A slow, obvious model of one key under one law.
+/// A slow, obvious model of one key under one algorithm.
 pub struct Model {
     limit: Limit,
-    slow: Box<dyn AlgorithmModel>,
-    /// What it was under the quotas before, for as long as that matters.
-    former: Vec<(Limit, Box<dyn AlgorithmModel>)>,
+    model: Box<dyn AlgorithmModel>,
+    /// The models of earlier quotas, until all their units have expired.
+    prior: Vec<(Limit, Box<dyn AlgorithmModel>)>,
 }
 
 impl std::fmt::Debug for Model {
@@ -52,114 +52,123 @@ impl std::fmt::Debug for Model {
 
 impl Clone for Model {
     fn clone(&self) -> Model {
-        let former = self.former.iter().map(|(limit, slow)| (*limit, slow.copy())).collect();
-        Model { limit: self.limit, slow: self.slow.copy(), former }
+        let prior = self.prior.iter().map(|(limit, model)| (*limit, model.boxed_clone())).collect();
+        Model { limit: self.limit, model: self.model.boxed_clone(), prior }
     }
 }
 
 impl Model {
-    /// A model of `limit`'s law. The limit's quota may change later; its law may not.
+    /// A model of `limit`'s algorithm. The quota may change later, the algorithm may not.
     pub fn new(limit: &Limit) -> Model {
-        Model { limit: *limit, slow: fresh(limit), former: Vec::new() }
+        Model { limit: *limit, model: new_model(limit), prior: Vec::new() }
     }
 
-    /// Goes on under another quota: with what is left under the one before, but no more than what that quota itself had left.
-    fn change(&mut self, limit: &Limit, now: Micros) {
-        self.slow.settle(now);
-        let before = (self.limit, self.slow.copy());
+    /// Continues under another quota with the units that are left under the one before, capped by what an earlier use
+    /// of that same quota had left.
+    fn change_quota(&mut self, limit: &Limit, now: Micros) {
+        self.model.advance(now);
+        let before = (self.limit, self.model.boxed_clone());
         self.limit = *limit;
-        if limit.keeps_roll() {
-            return self.slow.change(limit, now);
+        if limit.uses_list_state() {
+            return self.model.change_quota(limit, now);
         }
-        match self.slow.is_clean(now) {
-            true => self.slow = fresh(limit),
-            false => self.slow.change(limit, now),
+        if self.model.is_clean(now) {
+            self.model = new_model(limit);
+        } else {
+            self.model.change_quota(limit, now);
         }
-        self.former.iter_mut().for_each(|(_, slow)| slow.settle(now));
-        self.former.retain(|(_, slow)| !slow.is_clean(now));
-        let own = self.former.iter().position(|(other, _)| other == limit);
-        let own = own.map(|own| self.former.remove(own).1);
+        self.prior.iter_mut().for_each(|(_, model)| model.advance(now));
+        self.prior.retain(|(_, model)| !model.is_clean(now));
+        let own = self.prior.iter().position(|(other, _)| other == limit);
+        let own = own.map(|own| self.prior.remove(own).1);
         if !before.1.is_clean(now) {
-            self.former.push(before);
+            self.prior.push(before);
         }
         if let Some(mut own) = own {
-            let excess = own.free(now).saturating_sub(self.slow.free(now));
+            let excess = own.free(now).saturating_sub(self.model.free(now));
             own.take(now, u32::try_from(excess).expect("at most a capacity"), PermitId(0));
-            self.slow = own;
+            self.model = own;
         }
     }
 
-    fn reply(&self, now: Micros, ask: Amount, answer: DrawOutcome, delay: Span) -> EngineReply {
+    fn reply(&self, now: Micros, amount: Amount, outcome: DrawOutcome, delay: Span) -> EngineReply {
         let fits = |at: Micros| {
-            ask.at_least() == 0
-                || self.slow.free(at) >= u64::from(ask.at_least()) && self.slow.delay(at) <= ask.patience()
+            amount.at_least() == 0
+                || self.model.free(at) >= u64::from(amount.at_least())
+                    && self.model.delay(at) <= amount.max_delay()
         };
-        let retry = (answer == DrawOutcome::Refused).then(|| match ask.at_least() > self.limit.capacity() {
-            true => Retry::Never,
-            false => Retry::After(first(now, fits).since(now)),
+        let retry = (outcome == DrawOutcome::Denied).then(|| {
+            if amount.at_least() > self.limit.capacity() {
+                Retry::Never
+            } else {
+                Retry::After(earliest(now, fits).since(now))
+            }
         });
-        let remaining = u32::try_from(self.slow.free(now)).unwrap_or(u32::MAX);
+        let remaining = u32::try_from(self.model.free(now)).unwrap_or(u32::MAX);
         EngineReply {
-            answer,
+            outcome,
             remaining,
             delay,
             retry,
-            reset: first(now, |at| self.slow.is_clean(at)).since(now),
+            reset: earliest(now, |at| self.model.is_clean(at)).since(now),
         }
     }
 }
 
 impl KeyEngine for Model {
-    fn act(&mut self, now: Micros, limit: &Limit, act: Op, permit: PermitId) -> EngineReply {
-        assert_eq!(self.limit.family(), limit.family(), "a model has one law");
+    fn apply(&mut self, now: Micros, limit: &Limit, op: Op, permit: PermitId) -> EngineReply {
+        assert_eq!(self.limit.family(), limit.family(), "a model has one algorithm");
         if *limit != self.limit {
-            self.change(limit, now);
+            self.change_quota(limit, now);
         }
-        self.slow.settle(now);
-        let delay = self.slow.delay(now);
-        let grant = |ask: Amount| match ask.at_least() == 0
-            || u64::from(ask.at_least()) <= self.slow.free(now) && delay <= ask.patience()
-        {
-            true => u32::try_from(u64::from(ask.at_most()).min(self.slow.free(now))).ok(),
-            false => None,
+        self.model.advance(now);
+        let delay = self.model.delay(now);
+        let grant = |amount: Amount| {
+            if amount.at_least() == 0
+                || u64::from(amount.at_least()) <= self.model.free(now) && delay <= amount.max_delay()
+            {
+                u32::try_from(u64::from(amount.at_most()).min(self.model.free(now))).ok()
+            } else {
+                None
+            }
         };
-        match act {
-            Op::Take(ask) => match grant(ask) {
+        match op {
+            Op::Take(amount) => match grant(amount) {
                 Some(units) => {
-                    self.slow.take(now, units, permit);
-                    self.reply(now, ask, DrawOutcome::Granted(units), delay)
+                    self.model.take(now, units, permit);
+                    self.reply(now, amount, DrawOutcome::Granted(units), delay)
                 }
-                None => self.reply(now, ask, DrawOutcome::Refused, delay),
+                None => self.reply(now, amount, DrawOutcome::Denied, delay),
             },
-            Op::Look(ask) => {
-                let answer = grant(ask).map_or(DrawOutcome::Refused, |_| DrawOutcome::Spared);
-                self.reply(now, ask, answer, delay)
+            Op::Peek(amount) => {
+                let outcome = grant(amount).map_or(DrawOutcome::Denied, |_| DrawOutcome::WouldGrant);
+                self.reply(now, amount, outcome, delay)
             }
-            Op::Give(units) => {
-                self.slow.give(now, units, permit);
-                self.reply(now, Amount::PEEK, DrawOutcome::Spared, self.slow.delay(now))
+            Op::Refund(units) => {
+                self.model.refund(now, units, permit);
+                self.reply(now, Amount::ZERO, DrawOutcome::WouldGrant, self.model.delay(now))
             }
-            Op::Clear => {
+            Op::Reset => {
                 *self = Model::new(limit);
-                self.reply(now, Amount::PEEK, DrawOutcome::Spared, Span::ZERO)
+                self.reply(now, Amount::ZERO, DrawOutcome::WouldGrant, Span::ZERO)
             }
         }
     }
 }
 
-fn fresh(limit: &Limit) -> Box<dyn AlgorithmModel> {
-    match limit.law() {
+fn new_model(limit: &Limit) -> Box<dyn AlgorithmModel> {
+    match limit.algorithm() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket(_) => Box::new(bucket::Arrivals::new(limit)),
         Algorithm::FixedWindow(_) => Box::new(window::Windows::new(limit)),
-        Algorithm::SlidingWindowCounter => Box::new(sliding::Counters::new(limit)),
-        Algorithm::SlidingWindowLog(_) => Box::new(log::Units::new(limit)),
+        Algorithm::SlidingWindowCounter => Box::new(sliding::SlidingCounters::new(limit)),
+        Algorithm::SlidingWindowLog(_) => Box::new(log::UnitLog::new(limit)),
         Algorithm::Concurrency => Box::new(concurrency::HeldPermits::new(limit)),
     }
 }
 
-/// The first time from `now` on at which `holds` does, found by doubling and halving: every claim asked about here
-/// stays true once it is.
-fn first(now: Micros, holds: impl Fn(Micros) -> bool) -> Micros {
+/// The first time from `now` on at which `holds` is true, found by doubling and bisecting. `holds` must stay true once
+/// it is.
+fn earliest(now: Micros, holds: impl Fn(Micros) -> bool) -> Micros {
     if holds(now) {
         return now;
     }

@@ -1,13 +1,13 @@
-//! Real servers for a test: Redis and Valkey, alone, watched by Sentinels or as a Cluster, and what can go wrong on the way
-//! to them.
+//! Real servers for tests: Redis and Valkey, standalone, with Sentinels or as a Cluster, Ratekeeper nodes, and faults
+//! on the network between them.
 //!
-//! Each guard starts its processes on ports nobody else has, in a folder of its own, and takes them down when it is
-//! dropped; they end as well when the test is killed and drops nothing. Guards share nothing, so tests that use them may
-//! run beside each other, in one process or in many. What a guard cannot do fails the test with the server's log.
+//! Each guard starts its processes on reserved ports in its own temporary folder, and kills them when it is dropped;
+//! they also end if the test is killed and drops nothing. Guards share nothing, so tests may run in parallel, in one
+//! process or in many. When a guard fails at something, the test fails with the server's log.
 //!
-//! Where the programs are, environment variables tell: `RATEKEEPER_REDIS_SERVER`, `RATEKEEPER_VALKEY_SERVER` and
-//! `RATEKEEPER_LIBFAKETIME`. `cargo xtask test` installs what is missing and sets them; without, the programs are looked for
-//! on the `PATH`.
+//! Environment variables say where the programs are: `RATEKEEPER_REDIS_SERVER`, `RATEKEEPER_VALKEY_SERVER` and
+//! `RATEKEEPER_LIBFAKETIME`. `cargo xtask test` installs missing ones and sets the variables; without them, the
+//! programs are searched on the `PATH`.
 
 mod chaos;
 mod cluster;
@@ -27,7 +27,7 @@ pub use cluster::{ClusterSetup, SLOTS, TestCluster};
 pub use footprint::Footprint;
 pub use network::{Network, NetworkHost};
 pub use node::{NodeSetup, ServerNode};
-pub use port::FreePort;
+pub use port::ReservedPort;
 pub use process::ChildProcess;
 pub use redis::{Brand, RedisServer, RedisSetup, ServerCertificates};
 pub use resp::{RespClient, RespReply};

@@ -1,8 +1,8 @@
-//! When the machine itself stood still.
+//! Detects when the machine itself stalled.
 //!
-//! A thread on each processor does nothing but sleep for a moment and look how late it woke. It shares nothing with
-//! whoever is measured, so what holds it up is the machine: another program, or another guest of the same host. Who measures
-//! how long a server took can tell by it what was none of the server's doing.
+//! A thread on each CPU sleeps briefly and measures how late it wakes. It shares nothing with the code under test, so a
+//! late wake-up is caused by the machine: another program, or another guest of the same host. A test that measures a
+//! server's latency can subtract these stalls.
 
 use std::fs;
 use std::io::{self, Write};
@@ -14,85 +14,85 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long they sleep.
-const MOMENT: Duration = Duration::from_millis(2);
-/// What is no later than this is no stall.
-const LATE: Duration = Duration::from_millis(8);
+/// How long the threads sleep.
+const SLEEP: Duration = Duration::from_millis(2);
+/// A wake-up that is late by no more than this is not a stall.
+const STALL_THRESHOLD: Duration = Duration::from_millis(8);
 
-/// A stall as long as this may have been the end of any trial that measures time, and so may many that last together as
-/// long as this part of it.
-const GRAVE: (Duration, u32) = (Duration::from_millis(40), 20);
-/// How often a trial is held at most.
-const MOST_TRIALS: usize = 3;
+/// One stall of this length may explain the failure of any trial that measures time, and so may stalls that together
+/// make up this fraction (one in 20) of it.
+const SEVERE_STALL: (Duration, u32) = (Duration::from_millis(40), 20);
+/// The most runs of one trial.
+const MAX_TRIALS: usize = 3;
 
-/// Holds a trial in which time is measured. If it fails and the machine is known to have stood still meanwhile, it says
-/// nothing: it is held again, a few times at most. Where the machine ran, a failure is a failure.
-pub fn despite_stalls(trial: impl Fn()) {
-    for held in 1..=MOST_TRIALS {
+/// Runs a trial that measures time. A failure while the machine stalled proves nothing, so the trial is then run again,
+/// at most three times in all. A failure without stalls fails the test.
+pub fn retry_if_stalled(trial: impl Fn()) {
+    for run in 1..=MAX_TRIALS {
         let begun = now();
-        let lookouts = StallWatch::post(begun);
+        let lookouts = StallWatch::start(begun);
         let outcome = catch_unwind(AssertUnwindSafe(&trial));
-        let stalls = lookouts.end();
+        let stalls = lookouts.stop();
         let Err(failure) = outcome else { return };
-        if held == MOST_TRIALS || !are_grave(&stalls, begun.elapsed()) {
+        if run == MAX_TRIALS || !are_severe(&stalls, begun.elapsed()) {
             resume_unwind(failure);
         }
-        // Through the writer and not `eprintln!`, which only programs may use.
-        let _ = writeln!(io::stderr(), "the machine stood still, so the trial is held again: {stalls:?}");
+        // Not `eprintln!`, which the lints allow in programs only.
+        let _ = writeln!(io::stderr(), "the machine stalled, running the trial again: {stalls:?}");
     }
 }
 
-fn are_grave(stalls: &[Range<Duration>], took: Duration) -> bool {
+fn are_severe(stalls: &[Range<Duration>], took: Duration) -> bool {
     let lengths = || stalls.iter().map(|stall| stall.end - stall.start);
-    let (length, part) = GRAVE;
+    let (length, part) = SEVERE_STALL;
     lengths().any(|stall| stall >= length) || lengths().sum::<Duration>() * part >= took
 }
 
-/// Threads that watch.
+/// The running watch threads.
 #[derive(Debug)]
 pub(crate) struct StallWatch {
-    is_over: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Vec<Range<Duration>>>>,
 }
 
 impl StallWatch {
-    /// Begins to watch, by a clock that began then.
-    pub(crate) fn post(begun: Instant) -> StallWatch {
-        let is_over = Arc::new(AtomicBool::new(false));
+    /// Starts the threads. Stalls are recorded as times since `begun`.
+    pub(crate) fn start(begun: Instant) -> StallWatch {
+        let is_stopped = Arc::new(AtomicBool::new(false));
         let count = thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = (0..count).map(|processor| {
-            let is_over = Arc::clone(&is_over);
+            let is_over = Arc::clone(&is_stopped);
             thread::spawn(move || {
-                stay_on(processor);
-                watch(begun, &is_over)
+                pin_to_cpu(processor);
+                record_stalls(begun, &is_over)
             })
         });
-        StallWatch { threads: threads.collect(), is_over }
+        StallWatch { threads: threads.collect(), is_stopped }
     }
 
-    /// The stalls that there were, in order, none of which touches another.
-    pub(crate) fn end(self) -> Vec<Range<Duration>> {
-        self.is_over.store(true, Ordering::Relaxed);
+    /// Stops the threads, and returns the stalls in order, without overlaps.
+    pub(crate) fn stop(self) -> Vec<Range<Duration>> {
+        self.is_stopped.store(true, Ordering::Relaxed);
         let seen = self.threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default());
         merge(seen.collect())
     }
 }
 
-/// Has this thread run on one processor only. Where that is not to be had, the threads watch wherever they are.
-fn stay_on(processor: usize) {
+/// Pins this thread to one CPU with `taskset`. If that fails, the thread watches whichever CPU it runs on.
+fn pin_to_cpu(processor: usize) {
     let thread = fs::read_link("/proc/thread-self").unwrap_or_default();
     let mut command = Command::new("taskset");
     command.args(["--pid", "--cpu-list", &processor.to_string()]).arg(thread.file_name().unwrap_or_default());
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
-fn watch(begun: Instant, is_over: &AtomicBool) -> Vec<Range<Duration>> {
+fn record_stalls(begun: Instant, is_over: &AtomicBool) -> Vec<Range<Duration>> {
     let mut stalls = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
-        let due = now() + MOMENT;
-        thread::park_timeout(MOMENT);
+        let due = now() + SLEEP;
+        thread::park_timeout(SLEEP);
         let woke = now();
-        if woke > due + LATE {
+        if woke > due + STALL_THRESHOLD {
             stalls.push(due.duration_since(begun)..woke.duration_since(begun));
         }
     }
@@ -111,7 +111,7 @@ fn merge(mut stalls: Vec<Range<Duration>>) -> Vec<Range<Duration>> {
     merged
 }
 
-#[expect(clippy::disallowed_methods, reason = "how late real threads wake is what is measured")]
+#[expect(clippy::disallowed_methods, reason = "measures how late real threads wake")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -126,27 +126,27 @@ mod tests {
     }
 
     #[test]
-    fn what_several_saw_counts_once() {
+    fn overlapping_stalls_are_merged() {
         let merged = merge(millis(&[(50, 60), (0, 10), (5, 20), (20, 30), (52, 55)]));
         assert_eq!(merged, millis(&[(0, 30), (50, 60)]));
     }
 
     #[test]
-    fn one_long_stall_is_grave_and_so_are_many_short_ones() {
+    fn one_long_stall_or_many_short_ones_are_severe() {
         let took = Duration::from_secs(1);
-        assert!(are_grave(&millis(&[(10, 20), (100, 140)]), took));
-        assert!(are_grave(&millis(&[(10, 30), (100, 130)]), took));
-        assert!(!are_grave(&millis(&[(10, 30), (100, 129)]), took));
+        assert!(are_severe(&millis(&[(10, 20), (100, 140)]), took));
+        assert!(are_severe(&millis(&[(10, 30), (100, 130)]), took));
+        assert!(!are_severe(&millis(&[(10, 30), (100, 129)]), took));
     }
 
     #[test]
-    fn where_the_machine_ran_a_failure_is_a_failure() {
-        let held = Cell::new(0);
+    fn a_failing_trial_fails_after_at_most_max_trials() {
+        let runs = Cell::new(0);
         let trial = || {
-            held.set(held.get() + 1);
-            panic!("it has failed");
+            runs.set(runs.get() + 1);
+            panic!("the trial failed");
         };
-        let outcome = catch_unwind(AssertUnwindSafe(|| despite_stalls(trial)));
-        assert!(outcome.is_err() && (1..=MOST_TRIALS).contains(&held.get()));
+        let outcome = catch_unwind(AssertUnwindSafe(|| retry_if_stalled(trial)));
+        assert!(outcome.is_err() && (1..=MAX_TRIALS).contains(&runs.get()));
     }
 }

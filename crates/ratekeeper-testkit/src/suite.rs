@@ -1,65 +1,65 @@
-//! One suite for every engine: the scenarios that people wrote, and the traces and requests that chance writes.
+//! One test suite for every engine: hand-written scenarios, and randomly generated traces and requests.
 //!
-//! What the text says and what the models say, every engine has to say: the laws, a store in memory, the script that runs
-//! on servers, and a store on those servers, however they stand together.
+//! Every engine must reply as the scenario text and the models say: the algorithms, the memory store, the Lua script
+//! that runs on servers, and a store on those servers in each topology.
 
 use crate::engine::Engine;
-use crate::patience::Must;
 use crate::request::requests;
 use crate::scenario::Scenario;
 use crate::trace::{Trace, traces};
+use crate::wait::OrFail;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use ratekeeper_core::{Algorithm, Align, Leak, LogSize, Span, Zone};
 
-/// Every law, and what tests call it.
-pub fn laws() -> [(&'static str, Algorithm); 9] {
-    let berlin = "Europe/Berlin".parse::<Zone>().must("there is such a zone");
+/// Every algorithm, with its name in tests.
+pub fn all_algorithms() -> [(&'static str, Algorithm); 9] {
+    let berlin = "Europe/Berlin".parse::<Zone>().or_fail("the time zone Europe/Berlin is missing");
     [
         ("token_bucket", Algorithm::TokenBucket),
         ("leaky_meter", Algorithm::LeakyBucket(Leak::Meter)),
         ("leaky_queue", Algorithm::LeakyBucket(Leak::Queue)),
-        ("wall_window", Algorithm::FixedWindow(Align::Wall(Zone::UTC))),
-        ("berlin_window", Algorithm::FixedWindow(Align::Wall(berlin))),
+        ("wall_window", Algorithm::FixedWindow(Align::WallClock(Zone::UTC))),
+        ("berlin_window", Algorithm::FixedWindow(Align::WallClock(berlin))),
         ("first_hit_window", Algorithm::FixedWindow(Align::FirstHit)),
         ("sliding_window_counter", Algorithm::SlidingWindowCounter),
-        ("sliding_window_log", Algorithm::SlidingWindowLog(LogSize::Modest)),
+        ("sliding_window_log", Algorithm::SlidingWindowLog(LogSize::Standard)),
         ("concurrency", Algorithm::Concurrency),
     ]
 }
 
-/// The law that tests call so.
+/// The algorithm with this test name.
 ///
 /// # Panics
-/// If none is called so.
-pub fn law(name: &str) -> Algorithm {
-    let found = laws().into_iter().find(|(other, _)| *other == name);
-    found.unwrap_or_else(|| panic!("no law is called {name}")).1
+/// If no algorithm has the name.
+pub fn algorithm_named(name: &str) -> Algorithm {
+    let found = all_algorithms().into_iter().find(|(other, _)| *other == name);
+    found.unwrap_or_else(|| panic!("no algorithm is called {name}")).1
 }
 
-/// Makes a test for each law, of a function that is given the law.
+/// Defines one test per algorithm, each of which calls the function `$check` with the algorithm.
 #[macro_export]
-macro_rules! test_each_law {
+macro_rules! test_each_algorithm {
     ($check:path) => {
-        $crate::test_each_law!($check: token_bucket leaky_meter leaky_queue wall_window berlin_window
+        $crate::test_each_algorithm!($check: token_bucket leaky_meter leaky_queue wall_window berlin_window
             first_hit_window sliding_window_counter sliding_window_log concurrency);
     };
     ($check:path: $($name:ident)*) => {
         $(
             #[test]
             fn $name() {
-                $check($crate::suite::law(stringify!($name)));
+                $check($crate::suite::algorithm_named(stringify!($name)));
             }
         )*
     };
 }
 
-/// How many random cases an engine is tried with.
+/// How many random cases an engine is checked with.
 #[derive(Clone, Copy, Debug)]
 pub enum SuiteCases {
-    /// As many as a property gets.
+    /// As many as proptest is configured to run.
     Many,
-    /// A few, for those that take hundreds of times as long.
+    /// A two-hundredth of that, at least 16: for engines that are hundreds of times slower.
     Few,
 }
 
@@ -74,10 +74,10 @@ impl SuiteCases {
     }
 }
 
-/// Runs every scenario, each through an engine of its own.
+/// Runs every scenario, each through a new engine.
 ///
 /// # Panics
-/// If one says something else than the text.
+/// If a reply differs from the text.
 pub fn check_scenarios<E: Engine>(new: impl Fn() -> E) {
     let scenarios = Scenario::all();
     assert!(!scenarios.is_empty(), "there are no scenarios");
@@ -86,18 +86,24 @@ pub fn check_scenarios<E: Engine>(new: impl Fn() -> E) {
     }
 }
 
-/// Runs random traces under a law, each through an engine of its own. The clock falls no further behind than `back`.
+/// Runs random traces of one algorithm, each through a new engine. The clock falls behind its latest time by at most
+/// `max_step_back`.
 ///
 /// # Panics
-/// If one says something else than the model.
-pub fn check_traces<E: Engine>(law: Algorithm, back: Span, cases: SuiteCases, new: impl Fn(&Trace) -> E) {
-    check(&traces(law, back), cases, |trace| trace.check(&mut new(&trace)));
+/// If a reply differs from the model's.
+pub fn check_traces<E: Engine>(
+    algorithm: Algorithm,
+    max_step_back: Span,
+    cases: SuiteCases,
+    new: impl Fn(&Trace) -> E,
+) {
+    check(&traces(algorithm, max_step_back), cases, |trace| trace.check(&mut new(&trace)));
 }
 
-/// Runs random requests over several limits, each run of them through an engine of its own.
+/// Runs random requests over several limits, each sequence through a new engine.
 ///
 /// # Panics
-/// If one says something else than the models.
+/// If a reply differs from the models'.
 pub fn check_requests<E: Engine>(cases: SuiteCases, new: impl Fn() -> E) {
     check(&requests(), cases, |requests| requests.check(&mut new()));
 }

@@ -1,4 +1,4 @@
-//! Traces: what may happen to one key, at its worst.
+//! Traces: random sequences of operations on one key, biased towards edge cases.
 
 use crate::engine::Engine;
 use crate::key_engine::KeyEngine;
@@ -11,110 +11,111 @@ use ratekeeper_core::{
     Algorithm, Amount, DrawOptions, Draws, Limit, LogSize, Micros, Op, PermitId, Quota, Retry, Scope, Span,
 };
 
-/// One thing that happens.
+/// One operation of a trace.
 #[derive(Clone, Debug)]
 struct TraceOp {
-    /// How the clock moves first.
+    /// How the clock moves before the operation.
     shift: ClockShift,
-    /// Which of the trace's limits is in force.
+    /// The index of the limit in force.
     limit: usize,
-    /// What is asked.
-    act: Op,
-    /// Who asks, under a concurrency limit.
+    /// The operation.
+    op: Op,
+    /// The permit, under a concurrency limit.
     permit: PermitId,
 }
 
 /// How the clock moves.
 #[derive(Clone, Copy, Debug)]
 enum ClockShift {
-    /// Not at all, or forward.
+    /// Forward, or not at all.
     Forward(Span),
     /// Back.
     Back(Span),
-    /// Just to when the last refused draw was told to come back.
+    /// Forward to the retry time of the last denied draw.
     Retry,
 }
 
-/// What happens to one key.
+/// A sequence of operations on one key.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// The limits it is under, one after the other: the same law, different quotas.
+    /// The limits in force, one after the other: the same algorithm with different quotas.
     limits: Vec<Limit>,
-    /// What happens.
+    /// The operations, in order.
     ops: Vec<TraceOp>,
-    /// How far behind the latest time it has shown the clock may fall.
-    back: Span,
+    /// How far the clock may fall behind its latest time.
+    max_step_back: Span,
 }
 
-/// When traces begin: in 2023, at an odd microsecond.
-const START: Micros = Micros::new(1_700_000_000_123_457);
+/// The start of every trace: in 2023, at an odd microsecond.
+const TRACE_START: Micros = Micros::new(1_700_000_000_123_457);
 
-/// Where the clock stops: in 2100, a good century before the end of time, where waits would be cut short.
-const HORIZON: Micros = Micros::new(4_102_444_800_000_000);
+/// The latest time of a trace: in 2100, a century before the largest `Micros`, where waits would be cut short.
+const LATEST_TIME: Micros = Micros::new(4_102_444_800_000_000);
 
 impl Trace {
-    /// Runs it through an engine and the model, which must tell the same.
+    /// Runs the trace through an engine and the model, which must reply the same.
     ///
     /// # Errors
-    /// They do not: it says where.
+    /// If a reply differs; the error names the operation.
     pub(crate) fn check(&self, engine: &mut impl Engine) -> Result<(), TestCaseError> {
-        let (mut now, mut latest, mut come_back) = (START, START, Span::ZERO);
+        let (mut now, mut latest, mut retry_after) = (TRACE_START, TRACE_START, Span::ZERO);
         let mut model = Model::new(&self.limits[0]);
         let mut draws = Draws::new();
         for (index, op) in self.ops.iter().enumerate() {
             now = match op.shift {
                 ClockShift::Forward(span) => now.plus(span),
-                ClockShift::Back(span) => now.less(span),
-                ClockShift::Retry => now.plus(come_back),
+                ClockShift::Back(span) => now.minus(span),
+                ClockShift::Retry => now.plus(retry_after),
             };
-            now = now.min(HORIZON).max(latest.less(self.back));
+            now = now.min(LATEST_TIME).max(latest.minus(self.max_step_back));
             latest = latest.max(now);
             let limit = self.limits[op.limit % self.limits.len()];
             draws.clear();
-            draws.push("the key".into(), Scope(0), limit, op.act, op.permit);
-            draws.set_terms(DrawOptions::EXACT);
-            let (told, expected) = (engine.decide(now, &draws), model.act(now, &limit, op.act, op.permit));
-            if told != [expected] {
+            draws.push("the key".into(), Scope(0), limit, op.op, op.permit);
+            draws.set_options(DrawOptions::EXACT);
+            let (replies, expected) =
+                (engine.decide(now, &draws), model.apply(now, &limit, op.op, op.permit));
+            if replies != [expected] {
                 return Err(TestCaseError::fail(format!(
-                    "op {index} at {now:?}: {limit} {:?}\n  engine {told:?}\n  model  {expected:?}",
-                    op.act
+                    "op {index} at {now:?}: {limit} {:?}\n  engine {replies:?}\n  model  {expected:?}",
+                    op.op
                 )));
             }
             if let Some(Retry::After(span)) = expected.retry {
-                come_back = span;
+                retry_after = span;
             }
         }
         Ok(())
     }
 
-    /// Whether the clock steps back on the way.
+    /// Whether the clock steps back during the trace.
     pub fn steps_back(&self) -> bool {
         self.ops.iter().any(|op| matches!(op.shift, ClockShift::Back(_)))
     }
 }
 
-/// Traces under a law: any quota it takes, any cost, and any clock that falls no further behind than `back`; nor, where quotas
-/// change, than a second, unless `back` is [`Span::MAX`].
-pub(crate) fn traces(law: Algorithm, back: Span) -> impl Strategy<Value = Trace> {
-    vec(limits(law), 1..3).prop_flat_map(move |limits| {
+/// Traces of one algorithm: any quota it accepts, any cost, and a clock that falls behind by at most `max_step_back`.
+/// Where quotas change, the bound is 0.9 s, unless `max_step_back` is [`Span::MAX`].
+pub(crate) fn traces(algorithm: Algorithm, max_step_back: Span) -> impl Strategy<Value = Trace> {
+    vec(limits(algorithm), 1..3).prop_flat_map(move |limits| {
         let (first, spans) = (limits[0], spans(&limits));
         let ops = vec(op(&first, spans), 1..40);
         (Just(limits), ops).prop_map(move |(limits, ops)| {
-            // A store drops what an earlier quota left a second after it has drained.
-            let is_changing = limits.len() > 1 && back != Span::MAX;
-            let back = if is_changing { back.min(Span::millis(900)) } else { back };
-            Trace { limits, ops, back }
+            // A store drops the state of an earlier quota one second after it has drained.
+            let is_changing = limits.len() > 1 && max_step_back != Span::MAX;
+            let back = if is_changing { max_step_back.min(Span::millis(900)) } else { max_step_back };
+            Trace { limits, ops, max_step_back: back }
         })
     })
 }
 
-fn limits(law: Algorithm) -> impl Strategy<Value = Limit> {
-    let most = match law {
-        Algorithm::SlidingWindowLog(LogSize::Modest) => Limit::MODEST_LOG,
+fn limits(algorithm: Algorithm) -> impl Strategy<Value = Limit> {
+    let max_amount = match algorithm {
+        Algorithm::SlidingWindowLog(LogSize::Standard) => Limit::STANDARD_LOG_UNITS,
         _ => 10_000_000,
     };
     let amounts =
-        prop_oneof![select(vec![1, 2, 3, 7, 10, 60, 100, 999, 1000, 9_999_991, 10_000_000]), 1..=most];
+        prop_oneof![select(vec![1, 2, 3, 7, 10, 60, 100, 999, 1000, 9_999_991, 10_000_000]), 1..=max_amount];
     let periods = select(vec![
         Span::millis(10),
         Span::millis(250),
@@ -130,21 +131,21 @@ fn limits(law: Algorithm) -> impl Strategy<Value = Limit> {
     let bursts =
         prop_oneof![Just(None), select(vec![Some(1), Some(2), Some(5)]), (1..10_000_u32).prop_map(Some)];
     (amounts, periods, bursts).prop_filter_map(
-        "the law can't honour the quota",
+        "the algorithm rejects the quota",
         move |(amount, per, burst)| {
-            let quota = Quota::new(amount.min(most), per).ok()?;
-            let quota = match (law, burst) {
+            let quota = Quota::new(amount.min(max_amount), per).ok()?;
+            let quota = match (algorithm, burst) {
                 (Algorithm::TokenBucket | Algorithm::LeakyBucket(_), Some(burst)) => {
                     quota.with_burst(burst).ok()?
                 }
                 _ => quota,
             };
-            Limit::new(law, quota).ok()
+            Limit::new(algorithm, quota).ok()
         },
     )
 }
 
-/// Spans at which something may happen under these limits.
+/// Clock steps at which the limits' state changes, and their neighbours.
 fn spans(limits: &[Limit]) -> Vec<Span> {
     let mut spans = vec![Span::ZERO, Span::ZERO, Span::micros(1), Span::millis(1)];
     for quota in limits.iter().map(Limit::quota) {
@@ -158,7 +159,7 @@ fn spans(limits: &[Limit]) -> Vec<Span> {
     spans
 }
 
-/// A span and a little more.
+/// Adds microseconds to a span.
 trait NearSpan {
     fn plus(self, micros: u64) -> Span;
 }
@@ -183,26 +184,26 @@ fn op(limit: &Limit, spans: Vec<Span>) -> impl Strategy<Value = TraceOp> + use<>
         4 => select(vec![capacity, capacity / 2 + 1, capacity.saturating_add(1), u32::MAX, capacity - 1]),
         2 => 0..=capacity,
     ];
-    let patience = prop_oneof![4 => Just(Span::MAX), 1 => (0..2_000_000_u64).prop_map(Span::micros)];
-    let take = (costs, any::<Option<u16>>(), patience).prop_map(|(cost, more, patience)| {
-        let ask = match more {
+    let max_delay = prop_oneof![4 => Just(Span::MAX), 1 => (0..2_000_000_u64).prop_map(Span::micros)];
+    let take = (costs, any::<Option<u16>>(), max_delay).prop_map(|(cost, more, max_delay)| {
+        let amount = match more {
             Some(more) if more % 4 == 0 => Amount::between(cost, cost.saturating_add(u32::from(more))),
             _ => Amount::exactly(cost),
         };
-        ask.within(patience)
+        amount.with_max_delay(max_delay)
     });
     let act = prop_oneof![
         14 => take.clone().prop_map(Op::Take),
-        2 => take.prop_map(Op::Look),
-        2 => (0..4_u32).prop_map(Op::Give),
-        1 => Just(Op::Give(u32::MAX)),
-        1 => Just(Op::Clear),
+        2 => take.prop_map(Op::Peek),
+        2 => (0..4_u32).prop_map(Op::Refund),
+        1 => Just(Op::Refund(u32::MAX)),
+        1 => Just(Op::Reset),
     ];
     let limit = prop_oneof![6 => Just(0_usize), 1 => Just(1)];
     (shift, limit, act, 0..6_u64).prop_map(|(shift, limit, act, permit)| TraceOp {
         shift,
         limit,
-        act,
+        op: act,
         permit: PermitId(permit),
     })
 }

@@ -1,53 +1,58 @@
-//! Several servers together: Sentinels find another master, and a cluster another owner for its slots.
+//! Several servers together: Sentinels promote another master, and a cluster another owner of its slots.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "an unwrap in a test helper fails the test, as it should")]
 
 use ratekeeper_testkit::servers::{Brand, RedisServer, RespClient, Sentinels, TestCluster};
-use ratekeeper_testkit::{PATIENCE, within};
+use ratekeeper_testkit::{TEST_TIMEOUT, wait_for};
 
 #[test]
 fn sentinels_replace_a_killed_master() {
     for brand in Brand::ALL {
-        let mut fleet = Sentinels::setup(brand).start();
-        assert_eq!((fleet.master(), fleet.addresses().len(), fleet.servers().len()), (0, 3, 3));
-        fleet.servers()[0].command(&["SET", "a", "1"]).done();
-        assert_eq!(fleet.servers()[0].command(&["WAIT", "2", "5000"]).integer(), 2);
-        let old = fleet.kill_master();
-        let new = fleet.await_other_master(old);
-        assert_eq!(fleet.servers()[new].command(&["INCR", "a"]).integer(), 2);
+        let mut sentinels = Sentinels::setup(brand).start();
+        assert_eq!((sentinels.master(), sentinels.addresses().len(), sentinels.servers().len()), (0, 3, 3));
+        sentinels.servers()[0].command(&["SET", "a", "1"]).expect_ok();
+        assert_eq!(sentinels.servers()[0].command(&["WAIT", "2", "5000"]).integer(), 2);
+        let old = sentinels.kill_master();
+        let new = sentinels.wait_for_other_master(old);
+        assert_eq!(sentinels.servers()[new].command(&["INCR", "a"]).integer(), 2);
     }
 }
 
 #[test]
 fn sentinels_and_servers_may_have_passwords() {
     for brand in Brand::ALL {
-        let mut fleet = Sentinels::setup(brand).password("of data").sentinel_password("of sentinels").start();
-        for (address, password) in
-            [(fleet.addresses()[0].clone(), "of sentinels"), (fleet.servers()[1].address(), "of data")]
-        {
-            let mut client = RespClient::tcp(&address).unwrap();
-            assert!(client.ask(&["ROLE"]).unwrap().error().unwrap().starts_with("NOAUTH"));
-            client.ask(&["AUTH", password]).unwrap().done();
-            client.ask(&["ROLE"]).unwrap().done();
+        let mut sentinels =
+            Sentinels::setup(brand).password("of data").sentinel_password("of sentinels").start();
+        for (address, password) in [
+            (sentinels.addresses()[0].clone(), "of sentinels"),
+            (sentinels.servers()[1].address(), "of data"),
+        ] {
+            let mut client = RespClient::connect_tcp(&address).unwrap();
+            assert!(client.call(&["ROLE"]).unwrap().error().unwrap().starts_with("NOAUTH"));
+            client.call(&["AUTH", password]).unwrap().expect_ok();
+            client.call(&["ROLE"]).unwrap().expect_ok();
         }
-        let old = fleet.kill_master();
-        fleet.await_other_master(old);
+        let old = sentinels.kill_master();
+        sentinels.wait_for_other_master(old);
     }
 }
 
 #[test]
-fn sentinels_replace_a_paused_master_and_one_that_is_well() {
-    let mut fleet = Sentinels::setup(Brand::Redis).replicas(1).start();
-    let first = fleet.fail_over();
+fn sentinels_replace_a_running_master_and_a_paused_one() {
+    let mut sentinels = Sentinels::setup(Brand::Redis).replicas(1).start();
+    let first = sentinels.fail_over();
     assert_eq!(first, 1);
-    within(PATIENCE, "the old master is a replica", || {
-        (fleet.servers()[0].role() == "slave" && fleet.servers()[0].info("master_link_status") == "up")
+    wait_for(TEST_TIMEOUT, "the old master is a replica", || {
+        (sentinels.servers()[0].role() == "slave"
+            && sentinels.servers()[0].info("master_link_status") == "up")
             .then_some(())
     });
-    fleet.server(first).pause();
-    assert_eq!(fleet.await_other_master(first), 0);
-    fleet.server(first).resume();
-    within(PATIENCE, "who was paused is told", || (fleet.servers()[first].role() == "slave").then_some(()));
+    sentinels.server(first).pause();
+    assert_eq!(sentinels.wait_for_other_master(first), 0);
+    sentinels.server(first).resume();
+    wait_for(TEST_TIMEOUT, "the paused master becomes a replica", || {
+        (sentinels.servers()[first].role() == "slave").then_some(())
+    });
 }
 
 fn owners(cluster: &TestCluster) -> Vec<usize> {
@@ -55,16 +60,16 @@ fn owners(cluster: &TestCluster) -> Vec<usize> {
 }
 
 #[test]
-fn a_cluster_gives_the_slots_of_a_killed_master_to_its_replica() {
+fn a_replica_takes_over_the_slots_of_a_killed_master() {
     for brand in Brand::ALL {
         let mut cluster = TestCluster::setup(brand).start();
         assert_eq!((owners(&cluster), cluster.nodes().len()), (vec![0, 1, 2], 6));
         assert_eq!(cluster.slot("{user}a"), cluster.slot("{user}b"));
         assert_eq!(cluster.kill_owner(0), 0);
-        assert_eq!(cluster.await_other_owner(0, 0), 3);
+        assert_eq!(cluster.wait_for_other_owner(0, 0), 3);
         cluster.node(0).restart();
         assert_eq!(owners(&cluster), [3, 1, 2]);
-        within(PATIENCE, "who comes back is a replica", || {
+        wait_for(TEST_TIMEOUT, "a restarted master is a replica", || {
             (cluster.nodes()[0].info("master_link_status") == "up").then_some(())
         });
         cluster.fail_over_to(0);
@@ -72,14 +77,14 @@ fn a_cluster_gives_the_slots_of_a_killed_master_to_its_replica() {
     }
 }
 
-/// Asks a node as a client does that does not know better.
+/// Sends a command to one node, and returns its reply or redirect as text.
 fn ask(node: &RedisServer, words: &[&str]) -> String {
-    let reply = RespClient::tcp(&node.address()).unwrap().ask(words).unwrap();
+    let reply = RespClient::connect_tcp(&node.address()).unwrap().call(words).unwrap();
     reply.error().map_or_else(|| reply.text(), str::to_owned)
 }
 
 #[test]
-fn slots_move_with_their_keys_also_to_a_new_node() {
+fn slots_move_with_their_keys_to_a_new_node_and_back() {
     let mut cluster = TestCluster::setup(Brand::Redis).without_replicas().start();
     let slot = cluster.slot("{a}");
     let old = cluster.owner(slot);

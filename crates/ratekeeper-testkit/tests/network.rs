@@ -1,55 +1,55 @@
-//! Islands that are cut off.
+//! Hosts of a virtual network that are disconnected.
 
-use ratekeeper_testkit::PATIENCE;
+use ratekeeper_testkit::TEST_TIMEOUT;
 use ratekeeper_testkit::servers::{Brand, Network, RedisServer, RespClient, RespReply};
 use std::io::ErrorKind;
 use std::time::Duration;
 
 #[test]
-fn an_island_is_silent_while_it_is_cut_off() {
+fn a_disconnected_host_is_silent() {
     let mut network = match Network::new() {
         Ok(network) => network,
-        // Where nobody may lay networks there is nothing to try, but it is told what is missing.
+        // Without the rights to create networks only the error is checked, which says what is missing.
         Err(why) => {
             return assert!(why.contains("root's rights") || why.contains("need the program"), "{why}");
         }
     };
-    let (near, far) = (network.island().unwrap(), network.island().unwrap());
+    let (near, far) = (network.add_host().unwrap(), network.add_host().unwrap());
     assert_ne!(near.address(), far.address());
-    let server = RedisServer::setup(Brand::Redis).on(&near).start();
+    let server = RedisServer::setup(Brand::Redis).on_host(&near).start();
     assert!(server.address().starts_with(near.address()));
-    let mut client = RespClient::tcp(&server.address()).unwrap();
-    client.ask(&["SET", "a", "1"]).unwrap().done();
+    let mut client = RespClient::connect_tcp(&server.address()).unwrap();
+    client.call(&["SET", "a", "1"]).unwrap().expect_ok();
 
-    near.cut().unwrap();
-    client.set_patience(Duration::from_millis(200)).unwrap();
-    assert_eq!(client.ask(&["INCR", "a"]).unwrap_err().kind(), ErrorKind::WouldBlock);
-    // The guard is heard all the same, and the server has not heard the client.
+    near.disconnect().unwrap();
+    client.set_timeout(Duration::from_millis(200)).unwrap();
+    assert_eq!(client.call(&["INCR", "a"]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    // The guard still reaches the server, which has not got the client's command.
     assert_eq!(server.command(&["GET", "a"]).integer(), 1);
-    near.join().unwrap();
-    client.set_patience(PATIENCE).unwrap();
+    near.reconnect().unwrap();
+    client.set_timeout(TEST_TIMEOUT).unwrap();
     assert_eq!(client.read().unwrap(), RespReply::Integer(2));
 
-    // Islands reach each other, and the far one alone is cut off.
+    // Hosts reach each other, and only the far one is disconnected.
     let replica = RedisServer::setup(Brand::Redis)
-        .on(&far)
+        .on_host(&far)
         .set("replicaof", &format!("{} {}", near.address(), server.port()))
         .start();
-    ratekeeper_testkit::within(PATIENCE, "a replica on another island follows", || {
+    ratekeeper_testkit::wait_for(TEST_TIMEOUT, "a replica on another host is in sync", || {
         (replica.info("master_link_status") == "up").then_some(())
     });
-    far.cut().unwrap();
-    client.ask(&["SET", "b", "1"]).unwrap().done();
-    assert_eq!(client.ask(&["WAIT", "1", "200"]).unwrap().integer(), 0);
-    far.join().unwrap();
-    assert_eq!(client.ask(&["WAIT", "1", "20000"]).unwrap().integer(), 1);
+    far.disconnect().unwrap();
+    client.call(&["SET", "b", "1"]).unwrap().expect_ok();
+    assert_eq!(client.call(&["WAIT", "1", "200"]).unwrap().integer(), 0);
+    far.reconnect().unwrap();
+    assert_eq!(client.call(&["WAIT", "1", "20000"]).unwrap().integer(), 1);
 
-    // Parted from each other, both still hear the rest of the world.
-    near.part_from(&far).unwrap();
-    client.ask(&["SET", "b", "2"]).unwrap().done();
-    assert_eq!(client.ask(&["WAIT", "1", "200"]).unwrap().integer(), 0);
-    let mut other = RespClient::tcp(&replica.address()).unwrap();
-    assert_eq!(other.ask(&["GET", "b"]).unwrap().integer(), 1);
-    near.meet(&far).unwrap();
-    assert_eq!(client.ask(&["WAIT", "1", "20000"]).unwrap().integer(), 1);
+    // Isolated from each other, both are still reachable from this machine.
+    near.isolate_from(&far).unwrap();
+    client.call(&["SET", "b", "2"]).unwrap().expect_ok();
+    assert_eq!(client.call(&["WAIT", "1", "200"]).unwrap().integer(), 0);
+    let mut other = RespClient::connect_tcp(&replica.address()).unwrap();
+    assert_eq!(other.call(&["GET", "b"]).unwrap().integer(), 1);
+    near.end_isolation_from(&far).unwrap();
+    assert_eq!(client.call(&["WAIT", "1", "20000"]).unwrap().integer(), 1);
 }

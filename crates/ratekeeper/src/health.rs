@@ -1,66 +1,68 @@
-//! How a store is doing, for whoever runs it.
+//! Health of a store, for operators.
 //!
-//! A store in this process has nothing to tell. One that several processes share is elsewhere, may be away, and then
-//! every node enforces what its rules say for that case: somebody should see it.
+//! An in-process store has nothing to report. A shared store runs elsewhere and may be unreachable; every node then
+//! applies the failure mode of its rules, which operators need to see.
 
 use crate::duration_histogram::DurationHistogram;
 use ratekeeper_core::{KeyRef, Limit, Scope};
 use std::time::Duration;
 
-/// For how long it counts that a request got no answer: whoever asks now and then should see what is going on, and what
-/// is over should soon be seen to be.
-pub(crate) const LATELY: Duration = Duration::from_secs(1);
+/// How long an unanswered request marks the store as degraded: long enough for a scraper that polls now and then to
+/// see an ongoing problem, short enough for a past one to clear soon.
+pub(crate) const RECENT_FAILURE: Duration = Duration::from_secs(1);
 
-/// How a store is doing.
+/// Reports the health of a store.
 pub trait StoreHealth {
-    /// What there is to tell; nothing if the store is this process and nobody else.
+    /// Returns the health of a shared store, or `None` if the store is in this process.
     ///
-    /// It may allocate and lock: it is asked by people and scrapers, not for requests.
+    /// This may allocate and lock. It is meant for people and scrapers, not for the request path.
     fn health(&self) -> Option<StoreReport> {
         None
     }
 
-    /// What this node was lent of a key under a limit; nothing if nothing is lent or known of it.
-    fn lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
+    /// Returns the lease that this node holds on a key under a limit, or `None` if it has none or the key is
+    /// unknown.
+    fn key_lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
         let _ = (key, scope, limit);
         None
     }
 }
 
-/// How a store that several processes share is doing.
+/// The health of a store that several processes share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreReport {
-    /// Where it is, as it is written in settings, without passwords.
+    /// The address of the store as written in the settings, without passwords.
     pub address: String,
-    /// How its servers belong together.
+    /// How its servers relate to each other.
     pub topology: Topology,
-    /// The servers that states are kept on.
+    /// The servers that hold the states.
     pub servers: Vec<ServerReport>,
-    /// Of a Cluster, how many slots have no server.
+    /// How many slots of a Redis Cluster have no server.
     pub uncovered_slots: usize,
-    /// How long ago it last gave a request no answer, for whatever reason; nothing if it always did.
-    pub last_miss: Option<Duration>,
-    /// How many nodes share it, this one included: among so many a limit is divided while it is away.
+    /// How long ago the store last failed to answer a request, for any reason; `None` if it never did.
+    pub last_failure: Option<Duration>,
+    /// How many nodes share the store, including this one. While the store is unreachable, a limit is divided among
+    /// that many.
     pub live_nodes: u32,
-    /// What was asked of it, and what was answered without it.
+    /// What was requested of the store, and what was decided without it.
     pub counts: StoreCounts,
 }
 
-/// How the servers of a store belong together.
+/// How the servers of a store relate to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// There is one.
+    /// A single server.
     Standalone,
-    /// One at a time, which sentinels name.
+    /// One primary at a time, named by sentinels.
     Sentinel,
-    /// Several that divide the keys and tell who has which.
+    /// A Redis Cluster, whose servers divide the keys and announce which server has which.
     Cluster,
-    /// Several that know nothing of each other.
+    /// Several independent servers.
     Sharded,
 }
 
 impl Topology {
-    /// The name it goes by.
+    /// Returns the name used in metrics and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Topology::Standalone => "standalone",
@@ -71,59 +73,60 @@ impl Topology {
     }
 }
 
-/// How one server of a store is doing.
+/// The health of one server of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerReport {
-    /// Its host and port.
+    /// The host and port.
     pub address: String,
-    /// What it says it is, like `redis 7.0.15`; nothing before it was first reached.
+    /// The server software and version, like `redis 7.0.15`; `None` before the first connection.
     pub software: Option<String>,
-    /// How many servers copy it.
+    /// The number of replicas.
     pub replicas: u32,
-    /// Whether it is asked.
+    /// The state of the circuit breaker.
     pub breaker: BreakerState,
-    /// What is wrong with it and what to do about it: why it is not asked, why it takes no writes, or which error it answered
-    /// with within the last second.
-    pub trouble: Option<String>,
-    /// The kind of what is wrong with it.
+    /// The current problem and its remedy: why the server is not called, why it rejects writes, or which error it
+    /// answered with within the last second.
+    pub problem: Option<String>,
+    /// The kind of the current problem.
     pub cause: Option<StoreErrorCause>,
-    /// Whether it takes writes, as far as is known. A server that does not is asked all the same: it still answers requests
-    /// that change nothing, such as those of clients that have nothing left.
-    pub takes_writes: bool,
-    /// Whether it has the script that decides.
+    /// Whether the server accepts writes, as far as known. A server that does not is still called: it answers
+    /// requests that change nothing, such as those of clients with no units left.
+    pub accepts_writes: bool,
+    /// Whether the decision script is loaded.
     pub has_script: bool,
-    /// What it drops when its memory is full, like `noeviction`; nothing if it does not say.
+    /// The eviction policy, like `noeviction`; `None` if the server does not report it.
     pub eviction_policy: Option<String>,
-    /// Whether it may drop states of clients that are being refused: its memory is bounded and its policy lets it.
-    pub may_forget: bool,
-    /// How far its clock is ahead of this node's, or behind; nothing before it was first asked.
-    pub drift: Option<ClockDrift>,
-    /// How long its answers took.
-    pub calls: DurationHistogram,
-    /// Calls that got no answer, by what went wrong.
+    /// Whether the server may evict states of clients that are being denied: its memory is bounded and its policy
+    /// allows eviction.
+    pub may_evict: bool,
+    /// The offset of the server's clock from the clock of this node; `None` before the first call.
+    pub clock_drift: Option<ClockDrift>,
+    /// The latency of its replies.
+    pub latency: DurationHistogram,
+    /// Failed calls by kind.
     pub failures: StoreFailureCounts,
-    /// Errors that it answered with, and attempts to use it that failed, by cause.
+    /// Error replies and failed attempts to use the server, by cause.
     pub errors: StoreErrorCounts,
-    /// How many connections were made beyond those that it began with.
+    /// How many connections were made after the initial ones.
     pub reconnects: u64,
     /// How often the script was loaded.
     pub script_loads: u64,
 }
 
-/// Whether a server is asked.
+/// The state of a circuit breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BreakerState {
-    /// It is.
+    /// Calls pass.
     #[default]
     Closed,
-    /// It is tried whether it can be asked again.
+    /// A probe is under way to find out whether calls can pass again.
     HalfOpen,
-    /// It is not: it gave no answer too often.
+    /// Calls fail fast after repeated failures.
     Open,
 }
 
 impl BreakerState {
-    /// The name it goes by.
+    /// Returns the name used in metrics and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             BreakerState::Closed => "closed",
@@ -133,41 +136,42 @@ impl BreakerState {
     }
 }
 
-/// Why a server of a store can't be used, or answers with an error.
+/// Why a server of a store can't be used or answers with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorCause {
-    /// No connection can be made, or it ends.
+    /// No connection can be made, or the connection breaks.
     Unreachable,
-    /// It does not answer in time.
+    /// The server does not answer in time.
     Timeout,
-    /// TLS is spoken by one side only: the URL says `rediss://` and the server does not speak it, or the other way round.
+    /// Only one side uses TLS: the URL says `rediss://` but the server does not use TLS, or the other way round.
     TlsMismatch,
-    /// The TLS handshake fails, such as for a certificate that is not trusted.
+    /// The TLS handshake fails, for example because the certificate is not trusted.
     Tls,
-    /// It wants a password, or does not accept the user or the password in the URL.
+    /// The server requires a password, or rejects the user or password in the URL.
     Password,
-    /// The user may not run a command or access a key.
+    /// The user has no permission to run a command or access a key.
     Permission,
-    /// It is not what the URL says: no Cluster, no Sentinel, or a Cluster or Sentinel where one server is expected.
+    /// The server does not match the URL: it is not a Cluster or Sentinel, or it is one where a single server is
+    /// expected.
     Topology,
-    /// It does not know a command that is needed.
+    /// The server does not support a required command.
     Unsupported,
-    /// It is a replica.
+    /// The server is a replica.
     Replica,
-    /// The Cluster takes no commands, or nobody serves a slot.
+    /// The Cluster is down, or a slot has no server.
     ClusterDown,
-    /// It is loading its data, or waits for its master.
+    /// The server is loading its data, or is waiting for its primary.
     Loading,
-    /// It is busy with a script.
+    /// The server is busy running a script.
     Busy,
-    /// It takes no writes: it is out of memory.
+    /// The server rejects writes because it is out of memory.
     OutOfMemory,
-    /// It takes no writes: it can't save to disk.
+    /// The server rejects writes because it can't persist to disk.
     Persistence,
-    /// It takes no writes: too few replicas follow it.
+    /// The server rejects writes because it has too few replicas.
     Replicas,
-    /// Any other.
+    /// Any other cause.
     Other,
 }
 
@@ -192,7 +196,7 @@ impl StoreErrorCause {
         StoreErrorCause::Other,
     ];
 
-    /// The name it goes by in metrics and JSON.
+    /// Returns the name used in metrics and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             StoreErrorCause::Unreachable => "unreachable",
@@ -214,8 +218,8 @@ impl StoreErrorCause {
         }
     }
 
-    /// Whether it stops writes and nothing else: requests that change nothing are still answered.
-    pub const fn stops_writes_only(self) -> bool {
+    /// Returns whether the cause blocks only writes, so that requests that change nothing are still answered.
+    pub const fn blocks_writes_only(self) -> bool {
         matches!(
             self,
             StoreErrorCause::OutOfMemory | StoreErrorCause::Persistence | StoreErrorCause::Replicas
@@ -223,17 +227,17 @@ impl StoreErrorCause {
     }
 }
 
-/// How many errors there were of each cause.
+/// The number of errors per cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreErrorCounts([u64; StoreErrorCause::ALL.len()]);
 
 impl StoreErrorCounts {
-    /// Counts by a function of the cause.
-    pub fn count(count: impl Fn(StoreErrorCause) -> u64) -> StoreErrorCounts {
+    /// Creates the counts from a function of the cause.
+    pub fn from_fn(count: impl Fn(StoreErrorCause) -> u64) -> StoreErrorCounts {
         StoreErrorCounts(StoreErrorCause::ALL.map(count))
     }
 
-    /// How many there were of a cause.
+    /// Returns the number of errors of a cause.
     pub const fn of(&self, cause: StoreErrorCause) -> u64 {
         self.0[cause as usize]
     }
@@ -242,14 +246,14 @@ impl StoreErrorCounts {
 /// How far a clock is off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockDrift {
-    /// It is ahead by so much.
+    /// The clock is ahead by this much.
     Ahead(Duration),
-    /// It is behind by so much.
+    /// The clock is behind by this much.
     Behind(Duration),
 }
 
 impl ClockDrift {
-    /// In seconds, below zero if it is behind.
+    /// Returns the drift in seconds, negative if the clock is behind.
     pub fn secs(self) -> f64 {
         match self {
             ClockDrift::Ahead(by) => by.as_secs_f64(),
@@ -258,136 +262,138 @@ impl ClockDrift {
     }
 }
 
-/// Calls that got no answer: see [`StoreFailure`](crate::StoreFailure).
+/// Failed calls by kind: see [`StoreFailure`](crate::StoreFailure).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreFailureCounts {
-    /// None came in time.
+    /// The server did not answer in time.
     pub timeout: u64,
-    /// The server could not be reached.
+    /// The server was unreachable.
     pub unreachable: u64,
-    /// Too much was waiting already.
+    /// Too many calls were already waiting.
     pub busy: u64,
-    /// It answered with an error.
-    pub refused: u64,
+    /// The server answered with an error.
+    pub error: u64,
 }
 
 impl ServerReport {
-    /// Where it is, and what is wrong with it if anything is.
-    pub fn in_words(&self) -> String {
-        match &self.trouble {
-            Some(trouble) => format!("{} ({trouble})", self.address),
+    /// Returns the address, followed by the current problem if there is one.
+    pub fn describe(&self) -> String {
+        match &self.problem {
+            Some(problem) => format!("{} ({problem})", self.address),
             None => self.address.clone(),
         }
     }
 }
 
-/// What was asked of a store, and what was answered without it. A request counts once, however many limits it has to pass.
+/// Counters of a store: requests sent to it and requests decided without it. A request counts once, however many
+/// limits apply to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreCounts {
-    /// Calls, each of which carries many requests.
+    /// Calls to servers. Each call carries a batch of requests.
     pub batches: u64,
-    /// Requests that they carried; one whose keys are on several servers counts for each.
+    /// Requests in those batches. A request whose keys are on several servers counts once for each.
     pub requests: u64,
-    /// Requests that travelled as part of another: the same, at the same time.
+    /// Requests that were coalesced with an identical request made at the same time.
     pub coalesced: u64,
-    /// Requests that were refused without asking, because no unit can have come back yet.
+    /// Requests denied without a call because no unit can have been refilled yet.
     pub denied_from_memory: u64,
-    /// Requests that this node held to its share of a limit, because the store gave no answer.
-    pub local: u64,
-    /// For how long some requests were answered without it, to a tenth of a second.
-    pub away: Duration,
-    /// What this node was lent, and what became of it.
+    /// Requests decided by this node's share of the limits because the store did not answer.
+    pub decided_locally: u64,
+    /// The total time during which some requests were decided without the store, to a tenth of a second.
+    pub degraded_time: Duration,
+    /// The leases of this node.
     pub leases: LeaseCounts,
 }
 
-/// What a node was lent by a store, so that it need not ask each time.
+/// Counters of the leases that a store granted to this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCounts {
-    /// Units that were lent.
+    /// Units lent.
     pub lent: u64,
-    /// Of those, spent.
+    /// Units spent.
     pub spent: u64,
-    /// Given back.
+    /// Units returned.
     pub returned: u64,
-    /// Neither, because the lease was over before.
-    pub forfeited: u64,
-    /// Draws that were granted from what was lent.
+    /// Units neither spent nor returned before the lease expired.
+    pub expired: u64,
+    /// Draws granted from a lease.
     pub granted: u64,
-    /// Draws that were refused without asking, because there was nothing left a moment ago.
-    pub refused: u64,
-    /// Of those, draws for which enough may have come back meanwhile.
-    pub stale: u64,
-    /// Draws for which the store was asked all the same.
-    pub asked: u64,
-    /// Times that the store was told or asked of a lease without a draw.
-    pub refills: u64,
-    /// Times that it gave no answer to what it was told or asked of a lease.
-    pub lost: u64,
-    /// Draws for whose keys there was no room among the leases.
-    pub crowded: u64,
-    /// Keys whose demand is watched, and of which units may be lent.
+    /// Draws denied without a call because the limit was exhausted a moment ago.
+    pub denied: u64,
+    /// Of those, draws for which enough units may have been refilled in the meantime.
+    pub denied_stale: u64,
+    /// Draws that had to be sent to the store.
+    pub misses: u64,
+    /// Lease renewals and reports that were sent without a draw.
+    pub renewals: u64,
+    /// Lease renewals and reports that the store did not acknowledge.
+    pub unacknowledged: u64,
+    /// Draws whose key found no free entry in the lease table.
+    pub table_full: u64,
+    /// Keys in the lease table. Their demand is tracked, and units of them may be leased.
     pub keys: usize,
-    /// The most of those.
+    /// The capacity of the lease table.
     pub max_keys: usize,
 }
 
-/// What a node was lent of one key, counted since the node began to watch it. A key that nobody draws is forgotten after
-/// two minutes.
+/// The lease of this node on one key, with counts since the node began to track it. A key without draws is dropped
+/// after two minutes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyLease {
-    /// Units that may be spent without asking.
-    pub in_hand: u32,
-    /// For how long; nothing if there is no lease.
-    pub lasts: Option<Duration>,
-    /// Whether the store gave no answer when it was last told of the lease. It is then spent while it lasts, and not spoken
-    /// of again.
-    pub is_mute: bool,
-    /// For how long the key is refused without asking, because the store had nothing left; nothing if it is not.
-    pub paused: Option<Duration>,
-    /// How many units are drawn on this node each second.
+    /// Units that may be spent without a call.
+    pub unspent: u32,
+    /// The time until the lease expires; `None` if there is no lease.
+    pub expires_in: Option<Duration>,
+    /// Whether the store did not acknowledge the last report on the lease. The node then spends the lease until it
+    /// expires and reports nothing more about it.
+    pub is_unacknowledged: bool,
+    /// How long the key is denied without a call because the limit was exhausted; `None` if it is not.
+    pub denied_for: Option<Duration>,
+    /// The units drawn on this node per second.
     pub per_second: f32,
-    /// Units that were lent.
+    /// Units lent.
     pub lent: u64,
-    /// Of those, spent.
+    /// Units spent.
     pub spent: u64,
-    /// Given back.
+    /// Units returned.
     pub returned: u64,
-    /// Neither, because the lease was over before.
-    pub forfeited: u64,
-    /// Draws, up to 2^32 and then counted anew, as are the next three.
+    /// Units neither spent nor returned before the lease expired.
+    pub expired: u64,
+    /// Draws. This and the next three counters wrap at 2^32.
     pub draws: u32,
-    /// Draws for which the store was asked.
-    pub asked: u32,
-    /// Draws that were refused without asking.
-    pub refused: u32,
-    /// Of those, draws for which enough may have come back meanwhile.
-    pub stale: u32,
+    /// Draws that had to be sent to the store.
+    pub misses: u32,
+    /// Draws denied without a call.
+    pub denied: u32,
+    /// Of those, draws for which enough units may have been refilled in the meantime.
+    pub denied_stale: u32,
 }
 
 impl StoreReport {
-    /// The servers that are not asked, as they gave no answer too often.
-    pub fn away(&self) -> impl Iterator<Item = &ServerReport> {
+    /// Returns the servers whose circuit breaker is not closed.
+    pub fn unavailable_servers(&self) -> impl Iterator<Item = &ServerReport> {
         self.servers.iter().filter(|server| server.breaker != BreakerState::Closed)
     }
 
-    /// Whether a request got no answer within the last second, be it that all servers are there: one that is out of memory
-    /// is, and still refuses.
-    pub fn has_missed(&self) -> bool {
-        self.last_miss.is_some_and(|ago| ago < LATELY)
+    /// Returns whether a request got no answer within the last second. This can happen with all servers connected,
+    /// for example if one is out of memory and answers with errors.
+    pub fn failed_recently(&self) -> bool {
+        self.last_failure.is_some_and(|ago| ago < RECENT_FAILURE)
     }
 
-    /// The servers that are asked but take no writes.
-    pub fn read_only(&self) -> impl Iterator<Item = &ServerReport> {
-        self.servers.iter().filter(|server| server.breaker == BreakerState::Closed && !server.takes_writes)
+    /// Returns the servers that are called but reject writes.
+    pub fn read_only_servers(&self) -> impl Iterator<Item = &ServerReport> {
+        self.servers.iter().filter(|server| server.breaker == BreakerState::Closed && !server.accepts_writes)
     }
 
-    /// Whether some requests are answered without the store: a server is away or none is known yet or takes no writes, slots
-    /// of a Cluster have no server, or a request got no answer within the last second.
+    /// Returns whether some requests are decided without the store: no server is known yet, a breaker is not
+    /// closed, a server rejects writes, slots of a Cluster have no server, or a request got no answer within the
+    /// last second.
     pub fn is_degraded(&self) -> bool {
         self.servers.is_empty()
-            || self.away().next().is_some()
-            || self.read_only().next().is_some()
+            || self.unavailable_servers().next().is_some()
+            || self.read_only_servers().next().is_some()
             || self.uncovered_slots > 0
-            || self.has_missed()
+            || self.failed_recently()
     }
 }

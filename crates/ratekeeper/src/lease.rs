@@ -1,20 +1,25 @@
-//! Units that this node was lent, and spends without asking.
+//! Leases: units that the store has granted to this node ahead of time, which it spends without a store round
+//! trip.
 //!
-//! A store of many nodes lends units ahead (`ALGORITHMS.md`, *Leases*). Here is what a node does with them: it spends them
-//! while the lease lasts, measures how fast each key is drawn, says when to ask the store and for how much, and gives
-//! back what lies idle. Nothing here waits or sends: an [`LeaseRenewal`] says what to ask, and whoever has sent it says what
-//! became of it, once.
+//! See `ALGORITHMS.md`, *Leases*, for the protocol and its proof. This module is the node's side of it: it spends
+//! leased units until the lease's deadline, measures the demand for each key, decides when to renew a lease and
+//! how many units to request, and returns units that lie idle. It does no I/O and never waits. A [`LeaseRenewal`]
+//! describes what to send, and its sender reports the result exactly once.
 //!
-//! The rules that the limit rests on are kept here, whatever callers do. A unit is in hand only after the store has said
-//! so ([`Leases::settle`]). It leaves the hand when it is spent, told of or given back, and what was said of a lease is
-//! said once: an order carries a serial number, which changes with every order and every answer, and what comes with
-//! another number is void. An order without an answer makes the lease *mute*: it is spent up to its deadline and never
-//! spoken of again. The deadline counts from before the question was sent, on a [clock](table::MonotonicClock) that never goes
-//! back.
+//! This module enforces the rules that the limit depends on, whatever its callers do:
 //!
-//! All times are of one clock of this node, and handed in, except those that are said to be the store's.
+//! - A unit can be spent only after the store has granted it ([`Leases::apply_reply`]).
+//! - Each unit is reported to the store once: as spent, kept or returned. Every renewal carries a serial number,
+//!   which changes with each renewal and each reply. Input with an outdated serial number is ignored.
+//! - A renewal without a reply makes the lease *unacknowledged*: it may be spent until its deadline and is never
+//!   reported again.
+//! - The deadline counts from before the renewal was sent, on a [clock](table::MonotonicClock) that never goes
+//!   back.
+//!
+//! All times are readings of this node's clock and are passed in, except those documented as the store's.
 
 mod claim;
+mod cold_fields;
 mod counters;
 mod demand;
 mod entry;
@@ -33,7 +38,9 @@ use crate::memory::limit_table::LimitTable;
 use crate::memory::sweep_rounds::SweepRounds;
 pub(crate) use claim::Claim;
 use entry::EntryGuard;
-pub(crate) use group::{DrawClaim, DrawRenewal, PendingRequest, is_leased, is_lendable, spared};
+pub(crate) use group::{
+    DrawClaim, DrawRenewal, PendingRequest, counts_leased_units, is_leased, revoked_result,
+};
 use hot::HotFields;
 use ratekeeper_core::{
     Amount, DrawResult, Key, KeyRef, LeaseGrant, LeaseReport, LeaseRequest, Limit, Micros, Scope, State,
@@ -43,393 +50,413 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use table::{LeaseShardGuard, LeaseTable};
 
-/// The longest key that is kept with its lease. A longer one is leased too, but what lies idle of it lapses, because
-/// nobody knows any more how to give it back.
-const LONGEST_NAME: usize = 512;
+/// The longest key that is stored with its lease. A longer key can be leased too, but its idle units expire
+/// instead of being returned, because a return needs the key.
+const MAX_STORED_KEY_BYTES: usize = 512;
 
 /// All leases of this node, in bounded memory.
 #[derive(Debug)]
 pub(crate) struct Leases {
     table: LeaseTable,
-    book: LimitTable,
-    nodes: AtomicU32,
-    /// Whether the store is away, so that whoever asks it only hears so.
-    is_away: AtomicBool,
-    rounds: SweepRounds,
+    limits: LimitTable,
+    node_count: AtomicU32,
+    /// Whether the store is down. Draws sent to it then fail fast, so the miss limit is not applied.
+    is_store_down: AtomicBool,
+    sweep_rounds: SweepRounds,
 }
 
-/// Whose units they are.
+/// Identifies a key under a limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseKey<'a> {
-    /// Stands for all of this, and the law's family.
-    pub(crate) tag: KeyHash,
+    /// Hash of the key, the scope and the limit's algorithm family.
+    pub(crate) hash: KeyHash,
     pub(crate) key: KeyRef<'a>,
     pub(crate) scope: Scope,
 }
 
-/// What is to be done with a draw.
+/// What to do with a draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpendOutcome {
-    /// It is granted.
+    /// The draw is granted from the lease.
     Spent(SpentUnits),
-    /// The store is to be asked for it, but for the units that are claimed here, and for what the order says too.
-    Ask { order: Option<LeaseRenewal>, claim: Option<Claim> },
-    /// It is refused: the store had nothing left a moment ago.
-    Paused(DrawResult),
+    /// A lease miss: the store has to decide the draw, less the units that are claimed here.
+    Miss {
+        /// A renewal to send along with the draw.
+        renewal: Option<LeaseRenewal>,
+        /// Units that are set aside for the draw.
+        claim: Option<Claim>,
+    },
+    /// The draw is denied without asking the store: it had too few units left a moment ago, or it is asked too
+    /// often for this key.
+    Denied(DrawResult),
 }
 
 impl SpendOutcome {
-    /// The store is to be asked for all of it, and for nothing else.
-    pub(crate) const ASK: SpendOutcome = SpendOutcome::Ask { order: None, claim: None };
+    /// A miss without a renewal or a claim.
+    pub(crate) const MISS: SpendOutcome = SpendOutcome::Miss { renewal: None, claim: None };
 }
 
-/// Units that were spent from hand.
+/// Units that were spent from a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpentUnits {
-    /// What the limit says, as of the store's time.
-    pub(crate) outcome: DrawResult,
-    /// Shows which lease they were of, and what had been said of it: for [`Leases::put_back`].
+    /// The result for the client, at the store's time.
+    pub(crate) result: DrawResult,
+    /// Identifies the lease and its last report, for [`Leases::undo_spend`].
     pub(crate) receipt: SpendReceipt,
-    /// To be sent by and by, so that there is always something in hand.
-    pub(crate) order: Option<LeaseRenewal>,
+    /// A renewal to send in the background, so that the lease does not run out.
+    pub(crate) renewal: Option<LeaseRenewal>,
 }
 
-/// Which lease, and what had been said of it.
+/// The serial number of the lease when units were spent from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpendReceipt(u32);
 
-/// What to tell the store of a key, and what to ask it for. Whoever takes one settles it in one of the four ways.
+/// A report about a key's lease, and a request for more units. The caller passes it to exactly one of
+/// [`Leases::apply_reply`], [`Leases::mark_unacked`] and [`Leases::cancel_renewal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseRenewal {
-    pub(crate) tag: KeyHash,
+    pub(crate) hash: KeyHash,
     pub(crate) report: LeaseReport,
-    pub(crate) wish: LeaseRequest,
-    /// When it was made, which is before it is sent.
-    asked_at: Micros,
+    pub(crate) request: LeaseRequest,
+    /// When the renewal was created, which is before it is sent.
+    created_at: Micros,
     serial: u32,
 }
 
 impl LeaseRenewal {
-    /// When it was made, which is before it is sent.
-    pub(crate) fn asked_at(&self) -> Micros {
-        self.asked_at
+    /// When the renewal was created, which is before it is sent.
+    pub(crate) fn created_at(&self) -> Micros {
+        self.created_at
     }
 }
 
-/// An order for which no draw tells whose it is.
+/// A renewal that is sent on its own, without a draw that names its key.
 #[derive(Clone, Debug)]
 pub(crate) struct DetachedRenewal {
-    pub(crate) order: LeaseRenewal,
+    pub(crate) renewal: LeaseRenewal,
     pub(crate) limit: Limit,
     pub(crate) name: Arc<KeyName>,
 }
 
-/// What a key is called.
+/// A key and its scope, as the store needs them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct KeyName {
     pub(crate) key: Key,
     pub(crate) scope: Scope,
 }
 
-/// What the store said to an order.
+/// The store's reply to a renewal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseReply {
-    pub(crate) loan: LeaseGrant,
-    /// What it remembers after that, with all that is lent counted as taken; nothing if it did not say.
-    pub(crate) seen: Option<State>,
-    /// The store's time then.
-    pub(crate) at: Micros,
+    pub(crate) grant: LeaseGrant,
+    /// The key's state after the renewal, with all leased units counted as taken. `None` if the store did not
+    /// send it.
+    pub(crate) state: Option<State>,
+    /// The store's time when it replied.
+    pub(crate) store_time: Micros,
 }
 
 impl Leases {
-    /// Leases of up to so many keys, rounded up to whole shards.
-    pub(crate) fn new(cells: usize) -> Leases {
-        let table = LeaseTable::new(cells);
+    /// Creates a table for at least `max_keys` keys, rounded up to whole shards.
+    pub(crate) fn new(max_keys: usize) -> Leases {
+        let table = LeaseTable::new(max_keys);
         Leases {
-            rounds: SweepRounds::new(table.shards()),
+            sweep_rounds: SweepRounds::new(table.shards()),
             table,
-            book: LimitTable::new(),
-            nodes: AtomicU32::new(1),
-            is_away: AtomicBool::new(false),
+            limits: LimitTable::new(),
+            node_count: AtomicU32::new(1),
+            is_store_down: AtomicBool::new(false),
         }
     }
 
-    /// Says how many nodes there are. What one takes ahead is a part of what it may, were it alone.
-    pub(crate) fn set_nodes(&self, nodes: u32) {
-        self.nodes.store(nodes.max(1), Relaxed);
+    /// Sets the number of nodes. A node requests only its share of what it could use alone.
+    pub(crate) fn set_node_count(&self, nodes: u32) {
+        self.node_count.store(nodes.max(1), Relaxed);
     }
 
-    /// Says whether the store is away.
-    pub(crate) fn set_away(&self, is_away: bool) {
-        self.is_away.store(is_away, Relaxed);
+    /// Sets whether the store is down.
+    pub(crate) fn set_store_down(&self, is_down: bool) {
+        self.is_store_down.store(is_down, Relaxed);
     }
 
-    /// Has what draws with these tags need near when they come: for batches.
+    /// Loads the cache lines that draws with these hashes need, so that a batch waits for memory once.
     #[inline]
-    pub(crate) fn touch(&self, tags: &[KeyHash]) {
-        self.table.touch(tags);
+    pub(crate) fn prefetch(&self, hashes: &[KeyHash]) {
+        self.table.prefetch(hashes);
     }
 
-    /// Takes units from hand; or says that the store is to be asked.
+    /// Spends leased units, or says that the store has to decide.
     #[inline]
-    pub(crate) fn spend(&self, whose: &LeaseKey<'_>, limit: &Limit, units: u32, now: Micros) -> SpendOutcome {
-        let mut locked = self.table.lock(whose.tag);
-        let now = locked.clock.read(now);
-        let found = locked.find(whose.tag).and_then(|index| Some((index, locked.line(index)?)));
-        let Some((index, line)) = found else { return self.meet(&mut locked, whose, limit, units, now) };
-        let mut hot = HotFields::read(line);
-        // One comparison tells that there is enough, and that it is not yet time to ask for more.
-        let is_plain = units <= hot.hand.saturating_sub(hot.low) && now < hot.ends;
-        if is_plain && self.book.holds(hot.page, limit) {
-            let outcome = hot.take(limit, units, now);
-            hot.write_taken(line);
-            locked.tally.spend(units);
+    pub(crate) fn spend(
+        &self,
+        lease_key: &LeaseKey<'_>,
+        limit: &Limit,
+        units: u32,
+        now: Micros,
+    ) -> SpendOutcome {
+        let mut shard = self.table.lock(lease_key.hash);
+        let now = shard.clock.read(now);
+        let found = shard.find(lease_key.hash).and_then(|index| Some((index, shard.packed_hot(index)?)));
+        let Some((index, packed)) = found else {
+            return self.on_first_draw(&mut shard, lease_key, limit, units, now);
+        };
+        let mut hot = HotFields::read(packed);
+        // One comparison checks that there are enough units and that no renewal is due.
+        let is_fast_path = units <= hot.unspent.saturating_sub(hot.renew_below) && now < hot.deadline;
+        if is_fast_path && self.limits.holds(hot.limit_slot, limit) {
+            let result = hot.spend(limit, units, now);
+            hot.write_spent(packed);
+            shard.counters.count_spend(units);
             return SpendOutcome::Spent(SpentUnits {
-                outcome,
+                result,
                 receipt: SpendReceipt(hot.serial),
-                order: None,
+                renewal: None,
             });
         }
-        self.spend_slowly(&mut locked, index, whose, limit, units, now)
+        self.spend_slow(&mut shard, index, lease_key, limit, units, now)
     }
 
-    /// Puts back what was spent a moment ago for a request that another of its limits denies. If anything was said of the
-    /// lease meanwhile, it is forfeited.
-    pub(crate) fn put_back(&self, tag: KeyHash, units: u32, receipt: SpendReceipt) {
-        let mut shard = self.table.lock(tag);
-        shard.tally.put_back(units);
-        let found = shard.find(tag);
-        if let Some(mut slot) = found.and_then(|index| shard.slot(index)) {
-            slot.forget_draw(units);
-            if slot.hot.serial == receipt.0 {
-                slot.put_back(units);
+    /// Undoes a spend of a moment ago, for a request that another limit denied. If the lease was reported or
+    /// renewed in between, the units expire.
+    pub(crate) fn undo_spend(&self, hash: KeyHash, units: u32, receipt: SpendReceipt) {
+        let mut shard = self.table.lock(hash);
+        shard.counters.uncount_spend(units);
+        let found = shard.find(hash);
+        if let Some(mut entry) = found.and_then(|index| shard.entry(index)) {
+            entry.cancel_draw(units);
+            if entry.hot.serial == receipt.0 {
+                entry.undo_spend(units);
             } else {
-                slot.lose(units);
+                entry.count_expired(units);
             }
             return;
         }
-        shard.tally.forfeited += u64::from(units);
+        shard.counters.expired += u64::from(units);
     }
 
-    /// What the key of an order is called, if that is known.
-    pub(crate) fn name(&self, tag: KeyHash) -> Option<Arc<KeyName>> {
-        let mut shard = self.table.lock(tag);
-        let index = shard.find(tag)?;
-        shard.slot(index)?.cold.name.clone()
+    /// Returns the name of the key with this hash. `None` if it is unknown.
+    pub(crate) fn key_name(&self, hash: KeyHash) -> Option<Arc<KeyName>> {
+        let mut shard = self.table.lock(hash);
+        let index = shard.find(hash)?;
+        shard.entry(index)?.cold.name.clone()
     }
 
-    /// Takes note of what the store said to an order. If this node is [closing](Leases::drain), gives an order that gives
-    /// everything back.
-    pub(crate) fn settle(
+    /// Applies the store's reply to a renewal. If this node is [draining](Leases::drain), returns a renewal that
+    /// returns all units.
+    pub(crate) fn apply_reply(
         &self,
-        order: &LeaseRenewal,
-        told: LeaseReply,
+        renewal: &LeaseRenewal,
+        reply: LeaseReply,
         now: Micros,
     ) -> Option<DetachedRenewal> {
-        let mut shard = self.table.lock(order.tag);
-        let now = shard.clock.about(now);
-        shard.tally.lent += u64::from(told.loan.units);
+        let mut shard = self.table.lock(renewal.hash);
+        let now = shard.clock.read_stale(now);
+        shard.counters.lent += u64::from(reply.grant.units);
         let is_closed = shard.is_closed;
-        let Some((mut slot, limit)) = self.asked(&mut shard, order) else {
-            shard.tally.forfeited += u64::from(told.loan.units);
+        let Some((mut entry, limit)) = self.pending_entry(&mut shard, renewal) else {
+            shard.counters.expired += u64::from(reply.grant.units);
             return None;
         };
-        slot.settle(&limit, order, &told, now);
+        entry.apply_reply(&limit, renewal, &reply, now);
         if !is_closed {
             return None;
         }
-        let errand = slot.give_back(&limit, order.tag, now);
-        slot.close();
-        errand
+        let return_renewal = entry.return_units(&limit, renewal.hash, now);
+        entry.close();
+        return_renewal
     }
 
-    /// Takes note that an order got no answer. Whether the store has heard of it is unknown, so nothing more is said of
-    /// the lease.
-    pub(crate) fn settle_lost(&self, order: &LeaseRenewal) {
-        let mut shard = self.table.lock(order.tag);
-        if let Some((mut slot, _)) = self.asked(&mut shard, order) {
-            slot.lose(order.report.back);
-            slot.fall_mute();
+    /// Records that a renewal got no reply. The store may or may not have applied it, so the lease becomes
+    /// unacknowledged.
+    pub(crate) fn mark_unacked(&self, renewal: &LeaseRenewal) {
+        let mut shard = self.table.lock(renewal.hash);
+        if let Some((mut entry, _)) = self.pending_entry(&mut shard, renewal) {
+            entry.count_expired(renewal.report.returned);
+            entry.mark_unacked();
         }
     }
 
-    /// Takes note that an order was never sent: everything is as if it had not been made. A node that is
-    /// [closing](Leases::drain) has no other occasion to give back what it was about, which is forfeited.
-    pub(crate) fn settle_unsent(&self, order: &LeaseRenewal) {
-        let mut shard = self.table.lock(order.tag);
+    /// Cancels a renewal that was not sent: the lease is as if the renewal had not been created. On a
+    /// [draining](Leases::drain) node the units expire, because no other renewal will return them.
+    pub(crate) fn cancel_renewal(&self, renewal: &LeaseRenewal) {
+        let mut shard = self.table.lock(renewal.hash);
         let is_closed = shard.is_closed;
-        if let Some((mut slot, _)) = self.asked(&mut shard, order) {
-            slot.take_back(order);
+        if let Some((mut entry, _)) = self.pending_entry(&mut shard, renewal) {
+            entry.cancel_renewal(renewal);
             if is_closed {
-                slot.forfeit();
+                entry.expire();
             }
         }
     }
 
-    /// Takes note of what the store said to a draw for which it was asked; before the order that went along is settled, if
-    /// one did. `asked_at` is before it was sent.
-    pub(crate) fn note(
+    /// Records the store's decision about a draw. Call it before [`Leases::apply_reply`] for a renewal that was
+    /// sent with the draw. `sent_at` is a time before the draw was sent.
+    pub(crate) fn record_decision(
         &self,
-        tag: KeyHash,
+        hash: KeyHash,
         limit: &Limit,
-        ask: Amount,
-        outcome: &DrawResult,
-        asked_at: Micros,
+        amount: Amount,
+        result: &DrawResult,
+        sent_at: Micros,
     ) {
-        let mut shard = self.table.lock(tag);
-        let asked_at = shard.clock.past(asked_at);
-        let Some(mut slot) = shard.find(tag).and_then(|index| shard.slot(index)) else { return };
-        if self.book.holds(slot.hot.page, limit) {
-            slot.note(limit, ask, outcome, asked_at);
+        let mut shard = self.table.lock(hash);
+        let sent_at = shard.clock.convert_past(sent_at);
+        let Some(mut entry) = shard.find(hash).and_then(|index| shard.entry(index)) else { return };
+        if self.limits.holds(entry.hot.limit_slot, limit) {
+            entry.record_decision(limit, amount, result, sent_at);
         }
     }
 
-    /// Looks through the next shards: drops what is over, and collects orders that give back what lies idle.
+    /// Sweeps the next `shards` shards: removes entries that hold nothing, and collects renewals that return idle
+    /// units or extend leases.
     pub(crate) fn sweep(&self, shards: usize, now: Micros, out: &mut Vec<DetachedRenewal>) {
-        let nodes = self.nodes.load(Relaxed);
+        let nodes = self.node_count.load(Relaxed);
         let visit = |next: usize| {
-            let mut shard = self.table.lock_at(next);
-            let now = shard.clock.about(now);
-            for index in 0..shard.places() {
-                let Some(tag) = shard.tag(index) else { continue };
-                let Some(mut slot) = shard.slot(index) else { continue };
-                match self.book.limit(slot.hot.page) {
-                    Some(limit) => out.extend(slot.sweep(&limit, tag, nodes, now)),
-                    None => slot.forfeit(),
+            let mut shard = self.table.lock_shard(next);
+            let now = shard.clock.read_stale(now);
+            for index in 0..shard.slots() {
+                let Some(hash) = shard.key_hash(index) else { continue };
+                let Some(mut entry) = shard.entry(index) else { continue };
+                match self.limits.limit(entry.hot.limit_slot) {
+                    Some(limit) => out.extend(entry.sweep(&limit, hash, nodes, now)),
+                    None => entry.expire(),
                 }
-                let (page, is_over) = (slot.hot.page, slot.is_over(now));
-                drop(slot);
-                match is_over {
-                    true => shard.remove(index),
-                    false => self.book.mark(page),
+                let (limit_slot, is_removable) = (entry.hot.limit_slot, entry.is_removable(now));
+                drop(entry);
+                if is_removable {
+                    shard.remove(index);
+                } else {
+                    self.limits.mark(limit_slot);
                 }
             }
         };
-        self.rounds.go_on(shards, visit, || self.book.end_cycle());
+        self.sweep_rounds.advance(shards, visit, || self.limits.end_cycle());
     }
 
-    /// How many shards there are to sweep.
+    /// The number of shards.
     pub(crate) fn shards(&self) -> usize {
         self.table.shards()
     }
 
-    /// Spends nothing from now on, and collects orders that give everything back. What is being asked for is given back
-    /// when it is [settled](Leases::settle).
+    /// Stops spending, and collects renewals that return all units. Units of a renewal in flight are returned
+    /// when its reply is [applied](Leases::apply_reply).
     pub(crate) fn drain(&self, now: Micros, out: &mut Vec<DetachedRenewal>) {
         for next in 0..self.table.shards() {
-            let mut shard = self.table.lock_at(next);
-            let now = shard.clock.about(now);
+            let mut shard = self.table.lock_shard(next);
+            let now = shard.clock.read_stale(now);
             shard.is_closed = true;
-            for index in 0..shard.places() {
-                let Some(tag) = shard.tag(index) else { continue };
-                let Some(mut slot) = shard.slot(index) else { continue };
-                let limit = self.book.limit(slot.hot.page);
-                out.extend(limit.and_then(|limit| slot.give_back(&limit, tag, now)));
-                slot.close();
+            for index in 0..shard.slots() {
+                let Some(hash) = shard.key_hash(index) else { continue };
+                let Some(mut entry) = shard.entry(index) else { continue };
+                let limit = self.limits.limit(entry.hot.limit_slot);
+                out.extend(limit.and_then(|limit| entry.return_units(&limit, hash, now)));
+                entry.close();
             }
         }
     }
 
-    /// What the store said last of a key under this limit, for whoever has to decide without it. It says so once: from then
-    /// on, whoever decides knows better, until the store says something again.
-    pub(crate) fn news(&self, tag: KeyHash, limit: &Limit) -> Option<State> {
-        let mut shard = self.table.lock(tag);
-        let index = shard.find(tag)?;
-        let mut slot = shard.slot(index)?;
-        if self.book.holds(slot.hot.page, limit) { slot.news() } else { None }
+    /// Takes the state that the store last sent for a key under this limit, for a decision without the store.
+    /// Returns `None` until the store sends a newer one: after the first call, the local decision has the more
+    /// recent state.
+    pub(crate) fn take_new_state(&self, hash: KeyHash, limit: &Limit) -> Option<State> {
+        let mut shard = self.table.lock(hash);
+        let index = shard.find(hash)?;
+        let mut entry = shard.entry(index)?;
+        if self.limits.holds(entry.hot.limit_slot, limit) { entry.take_new_state() } else { None }
     }
 
-    /// How it stands with one key under this limit, for people; nothing if it has no place here.
-    pub(crate) fn describe(&self, tag: KeyHash, limit: &Limit, now: Micros) -> Option<KeyLease> {
-        let mut shard = self.table.lock(tag);
-        let now = shard.clock.about(now);
-        let index = shard.find(tag)?;
-        let slot = shard.slot(index)?;
-        self.book.holds(slot.hot.page, limit).then(|| slot.describe(now))
+    /// Describes the lease of a key under this limit. Returns `None` if the key has no entry.
+    pub(crate) fn describe(&self, hash: KeyHash, limit: &Limit, now: Micros) -> Option<KeyLease> {
+        let mut shard = self.table.lock(hash);
+        let now = shard.clock.read_stale(now);
+        let index = shard.find(hash)?;
+        let entry = shard.entry(index)?;
+        self.limits.holds(entry.hot.limit_slot, limit).then(|| entry.describe(now))
     }
 
-    /// Counts what it did so far. It takes every shard's lock in turn: for a gauge, not for the request path.
+    /// Sums the counters of all shards. Locks each shard in turn, so it is for metrics, not for the request path.
     pub(crate) fn counts(&self) -> LeaseCounts {
         let mut counts = LeaseCounts { max_keys: self.table.capacity(), ..LeaseCounts::default() };
-        for shard in (0..self.table.shards()).map(|shard| self.table.lock_at(shard)) {
-            counts.add(&shard.tally, shard.cells());
+        for shard in (0..self.table.shards()).map(|shard| self.table.lock_shard(shard)) {
+            counts.add_shard(&shard.counters, shard.entry_count());
         }
         counts
     }
 
-    /// The first draw of a key: a place for it, if there is one. It is decided by the store, and nothing is ordered for
-    /// somebody who may never come again.
+    /// Handles the first draw of a key: creates an entry if there is a free slot. The store decides the draw.
+    /// Nothing is leased yet, because most keys may never be drawn again.
     #[cold]
-    fn meet(
+    fn on_first_draw(
         &self,
         shard: &mut LeaseShardGuard<'_>,
-        whose: &LeaseKey<'_>,
+        lease_key: &LeaseKey<'_>,
         limit: &Limit,
         units: u32,
         now: Micros,
     ) -> SpendOutcome {
-        let may_have_a_place = units > 0 && !shard.is_closed && limit.can_lend();
-        if may_have_a_place
-            && let Some(page) = self.book.intern(whose.scope, limit, now)
-            && let Some(mut slot) = shard.make_room(whose.tag, now)
+        let may_lease = units > 0 && !shard.is_closed && limit.is_leasable();
+        if may_lease
+            && let Some(limit_slot) = self.limits.intern(lease_key.scope, limit, now)
+            && let Some(mut entry) = shard.insert(lease_key.hash, now)
         {
-            slot.begin(page, now);
-            slot.count(units);
-            slot.ask();
-            return SpendOutcome::ASK;
+            entry.reset(limit_slot, now);
+            entry.count_draw(units);
+            entry.count_miss();
+            return SpendOutcome::MISS;
         }
-        shard.tally.asks += 1;
-        shard.tally.crowded += u64::from(may_have_a_place);
-        SpendOutcome::ASK
+        shard.counters.misses += 1;
+        shard.counters.table_full += u64::from(may_lease);
+        SpendOutcome::MISS
     }
 
-    /// All that is not plain: too little in hand, time to ask, a lease that is over, another limit.
+    /// The slow path: too few units, a renewal is due, the lease is over, or the limit has changed.
     #[inline(never)]
-    fn spend_slowly(
+    fn spend_slow(
         &self,
         shard: &mut LeaseShardGuard<'_>,
         index: usize,
-        whose: &LeaseKey<'_>,
+        lease_key: &LeaseKey<'_>,
         limit: &Limit,
         units: u32,
         now: Micros,
     ) -> SpendOutcome {
         let is_closed = shard.is_closed;
-        let Some(mut slot) = shard.slot(index) else { return SpendOutcome::ASK };
-        if !self.book.holds(slot.hot.page, limit) {
-            slot.forfeit();
-            match self.book.intern(whose.scope, limit, now) {
-                Some(page) => slot.begin(page, now),
+        let Some(mut entry) = shard.entry(index) else { return SpendOutcome::MISS };
+        if !self.limits.holds(entry.hot.limit_slot, limit) {
+            entry.expire();
+            match self.limits.intern(lease_key.scope, limit, now) {
+                Some(limit_slot) => entry.reset(limit_slot, now),
                 None => {
-                    slot.tally.asks += 1;
-                    drop(slot);
+                    entry.counters.misses += 1;
+                    drop(entry);
                     shard.remove(index);
-                    return SpendOutcome::ASK;
+                    return SpendOutcome::MISS;
                 }
             }
         }
         if is_closed || units == 0 {
-            slot.ask();
-            return SpendOutcome::ASK;
+            entry.count_miss();
+            return SpendOutcome::MISS;
         }
-        if self.is_away.load(Relaxed) {
-            slot.forget_asks();
+        if self.is_store_down.load(Relaxed) {
+            entry.reset_misses();
         }
-        slot.spend(limit, whose, units, self.nodes.load(Relaxed), now)
+        entry.spend(limit, lease_key, units, self.node_count.load(Relaxed), now)
     }
 
-    /// The cell that an order is of, if that is still what it waits for.
-    fn asked<'a>(
+    /// Returns the entry that a renewal belongs to, with its limit. `None` if the entry no longer waits for this
+    /// renewal.
+    fn pending_entry<'a>(
         &self,
         shard: &'a mut LeaseShardGuard<'_>,
-        order: &LeaseRenewal,
+        renewal: &LeaseRenewal,
     ) -> Option<(EntryGuard<'a>, Limit)> {
-        let index = shard.find(order.tag)?;
-        let slot = shard.slot(index)?;
-        if !slot.cold.is_asked() || slot.hot.serial != order.serial {
+        let index = shard.find(renewal.hash)?;
+        let entry = shard.entry(index)?;
+        if !entry.cold.is_renewing() || entry.hot.serial != renewal.serial {
             return None;
         }
-        let limit = self.book.limit(slot.hot.page)?;
-        Some((slot, limit))
+        let limit = self.limits.limit(entry.hot.limit_slot)?;
+        Some((entry, limit))
     }
 }

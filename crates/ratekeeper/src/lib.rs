@@ -1,4 +1,5 @@
-//! A rate limiter to embed: given a key and a cost, it says allow or deny, how much is left, and when to come back.
+//! An embeddable rate limiter: given a key and a cost, it decides whether to allow a request, and reports how many
+//! units are left and when to retry.
 //!
 //! ```
 //! use ratekeeper::Limiter;
@@ -8,12 +9,13 @@
 //! # Ok::<(), ratekeeper::LimitsError>(())
 //! ```
 //!
-//! A [`Limiter`] binds every key to the same limits, one or several, and keeps its state in a [`Store`]: the
-//! [`MemoryStore`] of this process unless told otherwise. The memory store answers at once, through the calls that end
-//! in `_now`; every store answers through the calls that are awaited.
+//! A [`Limiter`] applies the same limits, one or several, to every key and keeps its state in a [`Store`]; the
+//! default is the in-process [`MemoryStore`]. The memory store also decides synchronously, through the methods that
+//! end in `_now`; the async methods work with every store.
 //!
-//! The arithmetic is in `ratekeeper-core`, whose types are named here again: [`Quota`] (how much per how long), [`Algorithm`]
-//! (the algorithm), [`Limit`] (a quota under a law), [`Decision`] (what the client hears).
+//! The algorithms are in `ratekeeper-core`, whose types are re-exported here: [`Quota`] (an amount per period),
+//! [`Algorithm`] (how it is enforced), [`Limit`] (a quota under an algorithm), [`Decision`] (what the client
+//! receives).
 
 mod clock;
 mod duration_histogram;
@@ -30,7 +32,7 @@ pub mod redis;
 mod rule_limiter;
 mod store;
 
-/// Nodes and a store in a time of their own: for measuring leases, and for nothing else.
+/// A deterministic simulation of nodes and a store, only for measuring leases.
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation {
@@ -53,7 +55,7 @@ pub use ratekeeper_core::{
     MAX_DRAWS, MAX_KEY_BYTES, Micros, Op, PermitId, Quota, QuotaError, Retry, Scope, Span, StoreFailure,
     Zone, ZoneError,
 };
-/// Rules: what people write, and what a request is held to.
+/// Rules: the rule-file format, and the limits that apply to a request.
 #[cfg(feature = "rules")]
 pub use ratekeeper_rules as rules;
 #[cfg(feature = "rules")]

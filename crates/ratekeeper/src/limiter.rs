@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Holds every key to the same limits.
+/// A rate limiter that applies the same limits to every key.
 ///
-/// A clone shares the same state: hand clones to threads and tasks.
+/// Clones are cheap and share the same state: pass them to threads and tasks.
 ///
 /// ```
 /// use ratekeeper::Limiter;
@@ -27,36 +27,36 @@ use tokio::time::{Instant, sleep};
 /// let decision = limiter.check_now("user:42");
 /// assert!(!decision.is_allowed());
 /// assert_eq!(decision.index(), Some(0), "the first limit, 3/s, binds");
-/// assert!(decision.retry_after().expect("it can be allowed later").as_millis() <= 334);
+/// assert!(decision.retry_after().expect("a retry can succeed").as_millis() <= 334);
 /// # Ok::<(), ratekeeper::LimitsError>(())
 /// ```
 #[derive(Debug)]
 pub struct Limiter<S = MemoryStore> {
-    shared: Arc<LimiterInner<S>>,
+    inner: Arc<LimiterInner<S>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct LimiterInner<S> {
     pub(crate) limits: Box<[Limit]>,
-    terms: DrawOptions,
+    options: DrawOptions,
     pub(crate) store: S,
-    permits: PermitIds,
+    permit_ids: PermitIds,
 }
 
 impl<S> Clone for Limiter<S> {
     fn clone(&self) -> Limiter<S> {
-        Limiter { shared: Arc::clone(&self.shared) }
+        Limiter { inner: Arc::clone(&self.inner) }
     }
 }
 
-/// Who asks, and for how much. Text or a [`Key`] alone asks for one unit.
+/// A key and a cost. A `&str` or [`Key`] converts into a request for one unit.
 ///
 /// ```
-/// use ratekeeper::{Key, Limiter, Request};
+/// use ratekeeper::{Key, KeyedRequest, Limiter};
 ///
 /// let limiter = Limiter::new("1000/min")?;
 /// let key = Key::new(["tenant:7", "/v1/chat"])?;
-/// assert_eq!(limiter.check_now(Request::from(&key).cost(250)).remaining(), 750);
+/// assert_eq!(limiter.check_now(KeyedRequest::from(&key).cost(250)).remaining(), 750);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ pub struct KeyedRequest<'a> {
 }
 
 impl KeyedRequest<'_> {
-    /// The same request at another cost. A cost of 0 is always allowed and takes nothing.
+    /// Returns the same request with another cost. A cost of 0 is always allowed and takes nothing.
     #[must_use]
     pub fn cost(self, cost: u32) -> Self {
         KeyedRequest { cost, ..self }
@@ -81,195 +81,206 @@ impl<'a, K: Into<KeyRef<'a>>> From<K> for KeyedRequest<'a> {
 }
 
 impl Limiter {
-    /// A limiter with its state in this process, for up to a million keys.
+    /// Creates a limiter with in-process state for up to a million keys.
     ///
     /// # Errors
-    /// If the limits can't be read or honoured; the error says what to write instead.
+    /// Returns an error if the limits are invalid; the message says what to write instead.
     pub fn new(limits: impl IntoLimits) -> Result<Limiter, LimitsError> {
         Limiter::with_store(limits, MemoryStore::new())
     }
 }
 
-/// What the memory store can do at once.
+/// Synchronous methods of the memory store.
 impl<C: Clock> Limiter<MemoryStore<C>> {
-    /// Takes the request's cost from every limit, or nothing from any. A place under a concurrency limit is then held
-    /// until it lapses: [`hold_now`](Self::hold_now) gives a permit that frees it.
+    /// Takes the cost of the request from every limit, or nothing from any if one of them denies. Slots under a
+    /// concurrency limit are then held until they expire; use [`take_permit_now`](Self::take_permit_now) to release
+    /// them.
     #[inline]
     pub fn check_now<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Decision {
         let request = request.into();
-        let ask = Amount::exactly(request.cost);
-        let store = &self.shared.store;
-        let [limit] = &*self.shared.limits else {
-            return self.act_now(request.key, Op::Take(ask), self.shared.next_permit());
+        let amount = Amount::exactly(request.cost);
+        let store = &self.inner.store;
+        let [limit] = &*self.inner.limits else {
+            return self.execute_now(request.key, Op::Take(amount), self.inner.next_permit_id());
         };
-        match store.take_known(request.key, Scope(0), limit, ask) {
-            Ok(outcome) => Decision::of_one(limit, ask, outcome),
+        match store.take_fast(request.key, Scope(0), limit, amount) {
+            Ok(result) => Decision::from_single(limit, amount, result),
             Err(now) => {
-                let permit = self.shared.next_permit();
-                Decision::of_one(
+                let permit = self.inner.next_permit_id();
+                Decision::from_single(
                     limit,
-                    ask,
-                    store.take_unknown(request.key, Scope(0), limit, ask, permit, now),
+                    amount,
+                    store.take_slow(request.key, Scope(0), limit, amount, permit, now),
                 )
             }
         }
     }
 
-    /// Says what [`check_now`](Self::check_now) would, and takes nothing.
+    /// Returns the decision that [`check_now`](Self::check_now) would make, without taking units.
     pub fn peek_now<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Decision {
         let request = request.into();
-        self.act_now(request.key, Op::Look(Amount::exactly(request.cost)), PermitId::default())
+        self.execute_now(request.key, Op::Peek(Amount::exactly(request.cost)), PermitId::default())
     }
 
-    /// Gives the request's cost back to every limit, at most as much as is out. What is held under a concurrency limit
-    /// is given back by dropping its [`Permit`].
+    /// Refunds the cost of the request to every limit, at most the units in use. Slots under a concurrency limit
+    /// are released by dropping the [`Permit`] instead.
     pub fn refund_now<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Decision {
         let request = request.into();
-        self.act_now(request.key, Op::Give(request.cost), PermitId::default())
+        self.execute_now(request.key, Op::Refund(request.cost), PermitId::default())
     }
 
-    /// Forgets everything under a key.
+    /// Deletes the state of a key.
     pub fn reset_now<'a>(&self, key: impl Into<KeyRef<'a>>) {
-        self.act_now(key.into(), Op::Clear, PermitId::default());
+        self.execute_now(key.into(), Op::Reset, PermitId::default());
     }
 
-    /// Takes places under the limiter's concurrency limits (and units under its others), to be held until the permit
-    /// is dropped.
+    /// Takes slots under the concurrency limits, and units under the other limits. Dropping the permit releases the
+    /// slots.
     ///
     /// ```
-    /// use ratekeeper::{Law, Limit, Limiter, Quota};
+    /// use ratekeeper::{Algorithm, Limit, Limiter, Quota};
     ///
-    /// // At most two at the same time; a permit that is never released lapses after a minute.
-    /// let limiter = Limiter::new(Limit::new(Law::Concurrency, Quota::per_minute(2))?)?;
-    /// let first = limiter.hold_now("user:42").expect("a place is free");
-    /// let second = limiter.hold_now("user:42").expect("another place is free");
-    /// assert!(limiter.hold_now("user:42").is_err());
+    /// // At most two at the same time; a permit that is never released expires after a minute.
+    /// let limiter = Limiter::new(Limit::new(Algorithm::Concurrency, Quota::per_minute(2))?)?;
+    /// let first = limiter.take_permit_now("user:42").expect("a slot is free");
+    /// let second = limiter.take_permit_now("user:42").expect("another slot is free");
+    /// assert!(limiter.take_permit_now("user:42").is_err());
     /// drop(first);
-    /// assert!(limiter.hold_now("user:42").is_ok());
+    /// assert!(limiter.take_permit_now("user:42").is_ok());
     /// # Ok::<(), ratekeeper::LimitsError>(())
     /// ```
     ///
     /// # Errors
-    /// With what was decided, if a limit refuses.
-    pub fn hold_now<'a>(
+    /// Returns the decision if a limit denies.
+    pub fn take_permit_now<'a>(
         &self,
         request: impl Into<KeyedRequest<'a>>,
     ) -> Result<Permit<MemoryStore<C>>, Box<Decision>> {
         let request = request.into();
-        let permit = self.shared.next_permit();
-        let decision = self.act_now(request.key, Op::Take(Amount::exactly(request.cost)), permit);
-        match decision.is_allowed() {
-            true => Ok(Permit::new(Arc::clone(&self.shared), request.key, permit, decision)),
-            false => Err(Box::new(decision)),
+        let permit = self.inner.next_permit_id();
+        let decision = self.execute_now(request.key, Op::Take(Amount::exactly(request.cost)), permit);
+        if decision.is_allowed() {
+            Ok(Permit::new(Arc::clone(&self.inner), request.key, permit, decision))
+        } else {
+            Err(Box::new(decision))
         }
     }
 
-    fn act_now(&self, key: KeyRef<'_>, act: Op, permit: PermitId) -> Decision {
-        SPARE.with_borrow_mut(|draws| {
-            self.shared.plan(key, act, permit, draws);
-            self.shared.store.draw_now(draws);
-            Decision::of(draws.all())
+    fn execute_now(&self, key: KeyRef<'_>, op: Op, permit: PermitId) -> Decision {
+        SCRATCH_DRAWS.with_borrow_mut(|draws| {
+            self.inner.fill_draws(key, op, permit, draws);
+            self.inner.store.draw_now(draws);
+            Decision::from_group(draws.all())
         })
     }
 }
 
-/// What every store can do.
+/// Asynchronous methods, for every store.
 impl<S: Store> Limiter<S> {
-    /// A limiter with its state in `store`.
+    /// Creates a limiter with its state in `store`.
     ///
     /// # Errors
-    /// If the limits can't be read or honoured; the error says what to write instead.
+    /// Returns an error if the limits are invalid; the message says what to write instead.
     pub fn with_store(limits: impl IntoLimits, store: S) -> Result<Limiter<S>, LimitsError> {
-        Limiter::with_terms(limits, store, DrawOptions::default())
+        Limiter::with_options(limits, store, DrawOptions::default())
     }
 
-    /// The same on other terms: how exact it is among nodes that share the store, how long that has to answer, and what
-    /// holds if it does not. Where that is that a request passes or is refused whatever the limits say, methods give the
-    /// store's error, and it is up to the caller to do so.
+    /// Creates a limiter with options: how exact it is across nodes that share the store, the timeout of the store,
+    /// and what happens if the store does not answer. With [`FailureMode::Open`](crate::FailureMode::Open) or
+    /// [`FailureMode::Closed`](crate::FailureMode::Closed) the methods return the error of the store, and the
+    /// caller decides.
     ///
     /// ```
-    /// use ratekeeper::{Limiter, MemoryStore, Terms};
+    /// use ratekeeper::{DrawOptions, Limiter, MemoryStore};
     ///
-    /// let limiter = Limiter::with_terms("100/min", MemoryStore::new(), Terms::EXACT)?;
+    /// let limiter = Limiter::with_options("100/min", MemoryStore::new(), DrawOptions::EXACT)?;
     /// assert!(limiter.check_now("user:42").is_allowed());
     /// # Ok::<(), ratekeeper::LimitsError>(())
     /// ```
     ///
     /// # Errors
-    /// If the limits can't be read or honoured; the error says what to write instead.
-    pub fn with_terms(
+    /// Returns an error if the limits are invalid; the message says what to write instead.
+    pub fn with_options(
         limits: impl IntoLimits,
         store: S,
-        terms: DrawOptions,
+        options: DrawOptions,
     ) -> Result<Limiter<S>, LimitsError> {
         let limits = limits.into_limits()?.into_boxed_slice();
-        Ok(Limiter { shared: Arc::new(LimiterInner { limits, terms, store, permits: PermitIds::random() }) })
+        Ok(Limiter {
+            inner: Arc::new(LimiterInner { limits, options, store, permit_ids: PermitIds::random() }),
+        })
     }
 
-    /// The limits it enforces, in the order that [`Decision::index`] counts.
+    /// Returns the limits, in the order that [`Decision::index`] counts.
     pub fn limits(&self) -> &[Limit] {
-        &self.shared.limits
+        &self.inner.limits
     }
 
-    /// The store it keeps its state in.
+    /// Returns the store.
     pub fn store(&self) -> &S {
-        &self.shared.store
+        &self.inner.store
     }
 
-    /// Takes the request's cost from every limit, or nothing from any. While a shared store is away, it is decided by this
-    /// node's share of the limits.
+    /// Takes the cost of the request from every limit, or nothing from any if one of them denies. With the default
+    /// options, this node enforces its share of the limits while a shared store is unreachable.
     ///
     /// # Errors
-    /// If the store gives no answer, and nothing to go by without one. The request may have been charged.
+    /// Returns an error if the store does not answer and the options don't say to decide locally. The request may
+    /// have been charged.
     pub async fn check<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Result<Decision, StoreFailure> {
         let request = request.into();
-        self.act(request.key, Op::Take(Amount::exactly(request.cost)), self.shared.next_permit()).await
+        self.execute(request.key, Op::Take(Amount::exactly(request.cost)), self.inner.next_permit_id()).await
     }
 
-    /// Says what [`check`](Self::check) would, and takes nothing.
+    /// Returns the decision that [`check`](Self::check) would make, without taking units.
     ///
     /// # Errors
-    /// If the store gives no answer.
+    /// Returns an error if the store does not answer.
     pub async fn peek<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Result<Decision, StoreFailure> {
         let request = request.into();
-        self.act(request.key, Op::Look(Amount::exactly(request.cost)), PermitId::default()).await
+        self.execute(request.key, Op::Peek(Amount::exactly(request.cost)), PermitId::default()).await
     }
 
-    /// Gives the request's cost back to every limit, at most as much as is out.
+    /// Refunds the cost of the request to every limit, at most the units in use.
     ///
     /// # Errors
-    /// If the store gives no answer. The units may have been given back.
+    /// Returns an error if the store does not answer. The units may have been returned.
     pub async fn refund<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Result<Decision, StoreFailure> {
         let request = request.into();
-        self.act(request.key, Op::Give(request.cost), PermitId::default()).await
+        self.execute(request.key, Op::Refund(request.cost), PermitId::default()).await
     }
 
-    /// Forgets everything under a key.
+    /// Deletes the state of a key.
     ///
     /// # Errors
-    /// If the store gives no answer. The key may have been forgotten.
+    /// Returns an error if the store does not answer. The state may have been deleted.
     pub async fn reset<'a>(&self, key: impl Into<KeyRef<'a>>) -> Result<(), StoreFailure> {
-        self.act(key.into(), Op::Clear, PermitId::default()).await.map(drop)
+        self.execute(key.into(), Op::Reset, PermitId::default()).await.map(drop)
     }
 
-    /// Takes places to be held until the permit is dropped: [`hold_now`](Limiter::hold_now) for any store.
+    /// Takes a permit: [`take_permit_now`](Limiter::take_permit_now) for any store.
     ///
     /// # Errors
-    /// With what was decided, if a limit refuses; or with the store's error.
-    pub async fn hold<'a>(&self, request: impl Into<KeyedRequest<'a>>) -> Result<Permit<S>, AcquireError> {
+    /// Returns the decision if a limit denies, or the error of the store.
+    pub async fn take_permit<'a>(
+        &self,
+        request: impl Into<KeyedRequest<'a>>,
+    ) -> Result<Permit<S>, AcquireError> {
         let request = request.into();
-        let permit = self.shared.next_permit();
-        let decision = self.act(request.key, Op::Take(Amount::exactly(request.cost)), permit).await?;
-        match decision.is_allowed() {
-            true => Ok(Permit::new(Arc::clone(&self.shared), request.key, permit, decision)),
-            false => Err(AcquireError::Refused(Box::new(decision))),
+        let permit = self.inner.next_permit_id();
+        let decision = self.execute(request.key, Op::Take(Amount::exactly(request.cost)), permit).await?;
+        if decision.is_allowed() {
+            Ok(Permit::new(Arc::clone(&self.inner), request.key, permit, decision))
+        } else {
+            Err(AcquireError::Denied(Box::new(decision)))
         }
     }
 
-    /// Waits until the request is allowed, for at most `patience`; a queue's delay is waited out too.
+    /// Waits until the request is allowed, for at most `timeout`. A queueing delay is waited out too.
     ///
-    /// If it could not be allowed in time, it fails at once and nothing is taken: it never waits in vain. Who gives up
-    /// on a queue's delay (by dropping the future) keeps its place there. Needs a tokio runtime with its timer on.
+    /// If the request can't be allowed in time, this fails at once and takes nothing. A caller that drops the
+    /// future during a queueing delay keeps its place in the queue. Requires a Tokio runtime with its timer
+    /// enabled.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -285,109 +296,112 @@ impl<S: Store> Limiter<S> {
     /// ```
     ///
     /// # Errors
-    /// With what was decided, if the wait would be too long or is in vain; if it is called outside of a Tokio runtime;
-    /// or with the store's error.
+    /// Returns the decision if the wait would exceed the timeout or the request can never be allowed; an error if
+    /// called outside of a Tokio runtime; or the error of the store.
     pub async fn acquire<'a>(
         &self,
         request: impl Into<KeyedRequest<'a>>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Decision, AcquireError> {
-        // Tokio's timer panics without a runtime, and after a limit granted units it would be too late to say so.
+        // Tokio's timer panics without a runtime. Checked first, since failing after units were granted would lose
+        // them.
         if tokio::runtime::Handle::try_current().is_err() {
             return Err(AcquireError::NoRuntime);
         }
         let request = request.into();
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
-            let left = patience.saturating_sub(begun.elapsed());
-            let ask = Amount::exactly(request.cost).within(Span::from(left));
-            let decision = self.act(request.key, Op::Take(ask), self.shared.next_permit()).await?;
+            let left = timeout.saturating_sub(start.elapsed());
+            let amount = Amount::exactly(request.cost).with_max_delay(Span::from(left));
+            let decision = self.execute(request.key, Op::Take(amount), self.inner.next_permit_id()).await?;
             if decision.is_allowed() {
-                // The timer would make a millisecond of no time at all.
+                // The timer would turn a zero delay into a millisecond.
                 if !decision.delay().is_zero() {
                     sleep(decision.delay()).await;
                 }
                 return Ok(decision);
             }
-            match decision.retry_after().filter(|_| needed(&decision) <= left) {
+            match decision.retry_after().filter(|_| min_wait(&decision) <= left) {
                 Some(wait) => sleep(wait).await,
-                None => return Err(AcquireError::Refused(Box::new(decision))),
+                None => return Err(AcquireError::Denied(Box::new(decision))),
             }
         }
     }
 
-    async fn act(&self, key: KeyRef<'_>, act: Op, permit: PermitId) -> Result<Decision, StoreFailure> {
-        let is_gift = matches!(act, Op::Give(_) | Op::Clear);
-        let mut draws = SPARE.take();
-        self.shared.plan(key, act, permit, &mut draws);
-        self.shared.store.draw(&mut draws).await;
-        let decision = match draws.failure(0..draws.all().len()) {
-            // While the store is away, a check may have been decided by this node; what is given back it has not heard of.
-            Some(failure) if is_gift || !draws.all().iter().all(Draw::is_decided) => Err(failure),
-            _ => Ok(Decision::of(draws.all())),
+    async fn execute(&self, key: KeyRef<'_>, op: Op, permit: PermitId) -> Result<Decision, StoreFailure> {
+        let is_refund_or_reset = matches!(op, Op::Refund(_) | Op::Reset);
+        let mut draws = SCRATCH_DRAWS.take();
+        self.inner.fill_draws(key, op, permit, &mut draws);
+        self.inner.store.draw(&mut draws).await;
+        let decision = match draws.failure_in(0..draws.all().len()) {
+            // While the store is unreachable, this node may have decided a check itself; a refund or reset did not
+            // reach the store.
+            Some(failure) if is_refund_or_reset || !draws.all().iter().all(Draw::is_decided) => Err(failure),
+            _ => Ok(Decision::from_group(draws.all())),
         };
-        SPARE.replace(draws);
+        SCRATCH_DRAWS.replace(draws);
         decision
     }
 }
 
 impl<S> LimiterInner<S> {
-    fn plan(&self, key: KeyRef<'_>, act: Op, permit: PermitId, draws: &mut Draws) {
+    fn fill_draws(&self, key: KeyRef<'_>, op: Op, permit: PermitId, draws: &mut Draws) {
         draws.clear();
         let mut limits = (0..).map(Scope).zip(&self.limits);
         if let Some((scope, limit)) = limits.next() {
-            draws.push(key, scope, *limit, act, permit);
-            draws.set_terms(self.terms);
+            draws.push(key, scope, *limit, op, permit);
+            draws.set_options(self.options);
         }
         for (scope, limit) in limits {
-            draws.push_again(scope, *limit, act, permit);
-            draws.set_terms(self.terms);
+            draws.push_same_key(scope, *limit, op, permit);
+            draws.set_options(self.options);
         }
     }
 
-    fn next_permit(&self) -> PermitId {
-        match self.limits.iter().any(|limit| limit.law() == Algorithm::Concurrency) {
-            true => self.permits.next(),
-            false => PermitId::default(),
+    fn next_permit_id(&self) -> PermitId {
+        if self.limits.iter().any(|limit| limit.algorithm() == Algorithm::Concurrency) {
+            self.permit_ids.next()
+        } else {
+            PermitId::default()
         }
     }
 }
 
 impl<S: Store> LimiterInner<S> {
-    /// Frees a permit's places.
+    /// Frees the slots of a permit.
     pub(crate) fn release(&self, key: &Key, permit: PermitId) {
         let limits = (0..).map(Scope).zip(&self.limits);
-        for (scope, limit) in limits.filter(|(_, limit)| limit.law() == Algorithm::Concurrency) {
+        for (scope, limit) in limits.filter(|(_, limit)| limit.algorithm() == Algorithm::Concurrency) {
             self.store.release(key.borrow(), scope, limit, permit);
         }
     }
 }
 
-/// How long a refused request takes at least until it may go on: until there is room for it, or through a queue to the
-/// end of all that is before it, since waiting for room there is waiting all the same.
-fn needed(decision: &Decision) -> Duration {
-    match decision.limit().map(Limit::law) {
+/// Returns the shortest time until a denied request may proceed: until it fits or, in a queue, until everything
+/// before it is served, because a request that got into the queue would wait that long anyway.
+fn min_wait(decision: &Decision) -> Duration {
+    match decision.limit().map(Limit::algorithm) {
         Some(Algorithm::LeakyBucket(Leak::Queue)) => decision.reset_after(),
         _ => decision.retry_after().unwrap_or(Duration::MAX),
     }
 }
 
 thread_local! {
-    /// A buffer for each thread, so that a warm limiter allocates nothing.
-    static SPARE: RefCell<Draws> = const { RefCell::new(Draws::new()) };
+    /// One buffer per thread, so that a warm limiter allocates nothing.
+    static SCRATCH_DRAWS: RefCell<Draws> = const { RefCell::new(Draws::new()) };
 }
 
-/// Why a wait ended without leave.
+/// Why [`Limiter::acquire`] or [`Limiter::take_permit`] failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// A limit refused, and would still have at the end of the wait.
-    #[error("refused by {}", .0.limit().map_or_else(|| "no limit".to_owned(), ToString::to_string))]
-    Refused(Box<Decision>),
-    /// It was called outside of a Tokio runtime, whose timer it waits with. Nothing was taken.
+    /// A limit denied the request and, for `acquire`, would still deny it at the end of the timeout.
+    #[error("denied by {}", .0.limit().map_or_else(|| "no limit".to_owned(), ToString::to_string))]
+    Denied(Box<Decision>),
+    /// `acquire` was called outside of a Tokio runtime, whose timer it needs. Nothing was taken.
     #[error("acquire waits with Tokio's timer: call it within a Tokio runtime, or use check_now")]
     NoRuntime,
-    /// The store gave no answer.
+    /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreFailure),
 }

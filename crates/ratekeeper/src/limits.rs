@@ -1,22 +1,23 @@
-//! The limits that a limiter enforces, however they are written.
+//! Conversions into the limits that a limiter enforces.
 
 use ratekeeper_core::{Algorithm, Limit, LimitError, MAX_DRAWS, Quota, QuotaError};
 
-/// Whatever can be read as limits: a quota or its text (under the token bucket), a limit, or a list of these.
+/// A value that converts into limits: a quota or its text (under the token bucket), a limit, or a list of these.
 ///
 /// ```
-/// use ratekeeper::{Law, Limit, Limiter, Quota};
+/// use ratekeeper::{Algorithm, Limit, Limiter, Quota};
 ///
 /// let one = Limiter::new("100/s burst 20")?;
 /// let several = Limiter::new(["100/s", "10_000/h"])?;
-/// let by_law = Limiter::new(Limit::new(Law::SlidingWindowCounter, Quota::per_minute(600))?)?;
+/// let window = Limiter::new(Limit::new(Algorithm::SlidingWindowCounter, Quota::per_minute(600))?)?;
 /// # Ok::<(), ratekeeper::LimitsError>(())
 /// ```
 pub trait IntoLimits {
-    /// The limits.
+    /// Converts `self` into limits.
     ///
     /// # Errors
-    /// If one of them can't be read or honoured.
+    /// Returns an error if a quota is invalid, if an algorithm can't enforce it, or if there are no limits or more
+    /// than [`MAX_DRAWS`].
     fn into_limits(self) -> Result<Vec<Limit>, LimitsError>;
 }
 
@@ -43,7 +44,7 @@ impl<T: IntoLimits> IntoLimits for Vec<T> {
         let nested = self.into_iter().map(T::into_limits).collect::<Result<Vec<_>, _>>()?;
         let limits = nested.concat();
         match limits.len() {
-            0 => Err(LimitsError::None),
+            0 => Err(LimitsError::Empty),
             1..=MAX_DRAWS => Ok(limits),
             count => Err(LimitsError::TooMany { count }),
         }
@@ -56,23 +57,25 @@ impl<T: IntoLimits, const N: usize> IntoLimits for [T; N] {
     }
 }
 
-/// Why limits can't be enforced.
+/// Why values don't convert into limits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitsError {
-    /// A quota's text can't be read.
+    /// The text of a quota is invalid.
     #[error(transparent)]
     Quota(#[from] QuotaError),
-    /// A law can't honour a quota.
+    /// An algorithm can't enforce a quota.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// There are none.
+    /// There are no limits.
     #[error("a limiter without limits allows everything: give it at least one, like \"100/s\"")]
-    None,
-    /// There are too many.
-    #[error("a request can pass at most {MAX_DRAWS} limits, not {count}: leave out those that others imply")]
+    Empty,
+    /// There are more than [`MAX_DRAWS`] limits.
+    #[error(
+        "at most {MAX_DRAWS} limits can apply to a request, not {count}: leave out limits that others imply"
+    )]
     TooMany {
-        /// How many there are.
+        /// The number of limits.
         count: usize,
     },
 }
@@ -82,14 +85,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_read_as_they_are_written() {
+    fn limits_are_built_from_every_supported_form() {
         let bucket = |text: &str| Limit::new(Algorithm::TokenBucket, text.parse().unwrap()).unwrap();
         assert_eq!("100/s".into_limits(), Ok(vec![bucket("100/s")]));
         assert_eq!(["100/s", "9/h burst 3"].into_limits(), Ok(vec![bucket("100/s"), bucket("9/h burst 3")]));
         assert_eq!(vec![bucket("1/s")].into_limits(), Ok(vec![bucket("1/s")]));
         assert!(matches!("fast".into_limits(), Err(LimitsError::Quota(_))));
         assert!(matches!("4294967291/285y".into_limits(), Err(LimitsError::Limit(_))));
-        assert_eq!(Vec::<Limit>::new().into_limits(), Err(LimitsError::None));
+        assert_eq!(Vec::<Limit>::new().into_limits(), Err(LimitsError::Empty));
         assert_eq!(vec!["1/s"; 17].into_limits(), Err(LimitsError::TooMany { count: 17 }));
         assert!(vec!["1/s"; 16].into_limits().is_ok());
     }

@@ -1,4 +1,4 @@
-//! Places held under a concurrency limit.
+//! Permits of concurrency limits.
 
 use crate::limiter::LimiterInner;
 use crate::store::Store;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Places held under a concurrency limit, freed when this is dropped.
+/// Slots held under a concurrency limit. Dropping the permit frees them.
 ///
-/// It owns what it needs, so it can move into the task that does the work. A permit whose process dies lapses by
-/// itself after the limit's period.
+/// A permit borrows nothing, so it can move into the task that does the work. If its process dies, it expires after
+/// the period of the limit.
 #[derive(Debug)]
-#[must_use = "the places are freed as soon as the permit is dropped"]
+#[must_use = "the slots are freed as soon as the permit is dropped"]
 pub struct Permit<S: Store> {
-    shared: Arc<LimiterInner<S>>,
+    limiter: Arc<LimiterInner<S>>,
     key: Key,
     id: PermitId,
     decision: Decision,
@@ -23,15 +23,15 @@ pub struct Permit<S: Store> {
 
 impl<S: Store> Permit<S> {
     pub(crate) fn new(
-        shared: Arc<LimiterInner<S>>,
+        limiter: Arc<LimiterInner<S>>,
         key: KeyRef<'_>,
         id: PermitId,
         decision: Decision,
     ) -> Permit<S> {
-        Permit { shared, key: key.to_key(), id, decision }
+        Permit { limiter, key: key.to_key(), id, decision }
     }
 
-    /// What was decided when the places were taken.
+    /// Returns the decision that granted the permit.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
@@ -39,11 +39,11 @@ impl<S: Store> Permit<S> {
 
 impl<S: Store> Drop for Permit<S> {
     fn drop(&mut self) {
-        self.shared.release(&self.key, self.id);
+        self.limiter.release(&self.key, self.id);
     }
 }
 
-/// Names for permits that no other process will choose: a keyed hash of a counter.
+/// Generates permit ids that don't collide with those of other processes: a randomly keyed hash of a counter.
 #[derive(Debug)]
 pub(crate) struct PermitIds {
     next: AtomicU64,

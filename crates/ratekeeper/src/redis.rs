@@ -1,4 +1,4 @@
-//! State on Redis or Valkey, shared by all nodes.
+//! A store on Redis or Valkey that several nodes share.
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")]
@@ -13,7 +13,8 @@
 //! # }
 //! ```
 //!
-//! [`RedisUrl`] says where the servers are, a [`ServerSet`] speaks to them, a [`Heartbeat`] counts the nodes that do.
+//! A [`RedisUrl`] names the servers, a [`ServerSet`] connects to them and routes commands, and a [`Heartbeat`] counts
+//! the nodes that share the store.
 
 mod batcher;
 mod breaker;

@@ -1,8 +1,9 @@
-//! The limiter by rules: from requests to what each client hears.
+//! A limiter driven by rules: from requests to the decisions that clients receive.
 //!
-//! A gate has the rules in force, a store, and the emergency limit. Requests are gathered in a [`CheckBatch`], all under one
-//! version of the rules; the store decides them in one call; each then has its [`RuleDecision`]. Rules may be replaced at any
-//! time: a docket goes on with those it began with, and no request sees half of two versions.
+//! A [`RuleLimiter`] has the rules in force, a store, and the emergency limit. Requests are collected in a
+//! [`CheckBatch`], all under one version of the rules. The store decides the batch in one call, and each request then
+//! has its [`RuleDecision`]. Rules may be replaced at any time: a batch keeps the rules that it began with, so no
+//! request sees parts of two versions.
 
 mod batch;
 mod counters;
@@ -25,29 +26,29 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use unknown_tier_log::UnknownTierLog;
 
-/// Holds requests to rules. A clone shares everything: hand clones to threads and tasks.
+/// Applies rules to requests. Clones share all state, so a clone can be passed to each thread or task.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() {
 /// use ratekeeper::rules::spec::FileSpec;
-/// use ratekeeper::rules::{Request, RuleSet, Verb};
-/// use ratekeeper::{Gate, MemoryStore, SystemClock};
+/// use ratekeeper::rules::{CheckRequest, RuleSet, Verb};
+/// use ratekeeper::{MemoryStore, RuleLimiter, SystemClock};
 ///
-/// let rules = RuleSet::compile(&FileSpec::default()).expect("no rules are never too many");
-/// let gate = Gate::new(rules, MemoryStore::new(), SystemClock::new());
-/// let docket = gate.ask(Verb::Check, &Request::new("alice")).await;
-/// assert!(docket.verdict(0).is_allowed(), "no rule binds alice");
+/// let rules = RuleSet::compile(&FileSpec::default()).expect("an empty rule file compiles");
+/// let limiter = RuleLimiter::new(rules, MemoryStore::new(), SystemClock::new());
+/// let batch = limiter.decide_one(Verb::Check, &CheckRequest::new("alice")).await;
+/// assert!(batch.decision(0).is_allowed(), "no rule applies to alice");
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct RuleLimiter<S> {
-    shared: Arc<RuleLimiterInner<S>>,
+    inner: Arc<RuleLimiterInner<S>>,
 }
 
 impl<S> Clone for RuleLimiter<S> {
     fn clone(&self) -> RuleLimiter<S> {
-        RuleLimiter { shared: Arc::clone(&self.shared) }
+        RuleLimiter { inner: Arc::clone(&self.inner) }
     }
 }
 
@@ -57,127 +58,130 @@ struct RuleLimiterInner<S> {
     store: S,
     clock: Arc<dyn Clock>,
     emergency: EmergencyLimit,
-    meters: DecisionCounters,
-    tier_log: UnknownTierLog,
+    counters: DecisionCounters,
+    unknown_tier_log: UnknownTierLog,
     installs: AtomicU64,
 }
 
-/// Rules in force, and where each one's decisions are counted.
+/// The rules in force, and the decision counters of each.
 #[derive(Debug)]
 struct InstalledRules {
     rules: RuleSet,
-    meters: Box<[Arc<RuleCounters>]>,
+    counters: Box<[Arc<RuleCounters>]>,
 }
 
 impl<S: Store> RuleLimiter<S> {
-    /// A gate that enforces `rules` with its state in `store`. The clock tells which overrides have expired.
+    /// Creates a limiter that enforces `rules` with its state in `store`. The clock determines which overrides have
+    /// expired.
     pub fn new(rules: RuleSet, store: S, clock: impl Clock) -> RuleLimiter<S> {
-        let meters = DecisionCounters::new();
-        let current = ArcSwap::from_pointee(InstalledRules { meters: meters.of(rules.rules()), rules });
+        let counters = DecisionCounters::new();
+        let current =
+            ArcSwap::from_pointee(InstalledRules { counters: counters.for_rules(rules.rules()), rules });
         let clock: Arc<dyn Clock> = Arc::new(clock);
         let emergency = EmergencyLimit::new(Arc::clone(&clock));
         RuleLimiter {
-            shared: Arc::new(RuleLimiterInner {
+            inner: Arc::new(RuleLimiterInner {
                 current,
                 store,
                 clock,
                 emergency,
-                meters,
-                tier_log: UnknownTierLog::default(),
+                counters,
+                unknown_tier_log: UnknownTierLog::default(),
                 installs: AtomicU64::new(1),
             }),
         }
     }
 
-    /// Puts other rules in force, all at once. Clients keep what they have left; new rates count from now.
+    /// Replaces the rules atomically. Clients keep their remaining units; new rates apply from now on.
     pub fn install(&self, rules: RuleSet) {
-        let meters = self.shared.meters.of(rules.rules());
-        self.shared.current.store(Arc::new(InstalledRules { rules, meters }));
-        self.shared.installs.fetch_add(1, Relaxed);
+        let counters = self.inner.counters.for_rules(rules.rules());
+        self.inner.current.store(Arc::new(InstalledRules { rules, counters }));
+        self.inner.installs.fetch_add(1, Relaxed);
     }
 
-    /// How often rules were put in force, the first ones included.
+    /// The number of times that rules were installed, including the first.
     pub fn installs(&self) -> u64 {
-        self.shared.installs.load(Relaxed)
+        self.inner.installs.load(Relaxed)
     }
 
-    /// Looks at the rules in force.
-    pub fn with_rules<T>(&self, look: impl FnOnce(&RuleSet) -> T) -> T {
-        look(&self.shared.current.load().rules)
+    /// Calls `read` with the rules in force.
+    pub fn with_rules<T>(&self, read: impl FnOnce(&RuleSet) -> T) -> T {
+        read(&self.inner.current.load().rules)
     }
 
-    /// The store it keeps its state in.
+    /// The store that holds the state.
     pub fn store(&self) -> &S {
-        &self.shared.store
+        &self.inner.store
     }
 
-    /// The clock it reads.
+    /// The limiter's clock.
     pub fn clock(&self) -> &dyn Clock {
-        &*self.shared.clock
+        &*self.inner.clock
     }
 
     /// The emergency limit.
     pub fn emergency(&self) -> &EmergencyLimit {
-        &self.shared.emergency
+        &self.inner.emergency
     }
 
-    /// What was decided so far.
-    pub fn outcomes(&self) -> DecisionCounts {
-        self.shared.meters.read()
+    /// The decisions counted so far.
+    pub fn decision_counts(&self) -> DecisionCounts {
+        self.inner.counters.read()
     }
 
-    /// Begins a docket under the rules now in force.
+    /// Begins a batch under the rules in force.
     pub fn begin(&self) -> CheckBatch {
-        CheckBatch::begin(&self.shared.current, &self.shared.meters)
+        CheckBatch::begin(&self.inner.current, &self.inner.counters)
     }
 
-    /// Adds a request to a docket.
+    /// Adds a request to a batch.
     #[inline]
-    pub fn add(&self, docket: &mut CheckBatch, verb: Verb, request: &CheckRequest<'_>) {
-        let notes = docket.add(verb, request, &*self.shared.clock, &self.shared.emergency);
+    pub fn add(&self, batch: &mut CheckBatch, verb: Verb, request: &CheckRequest<'_>) {
+        let notes = batch.add(verb, request, &*self.inner.clock, &self.inner.emergency);
         if notes.has_unknown_tier && verb == Verb::Check {
-            let handling = docket.rules().unknown_tier();
-            self.shared.tier_log.note(request.tier, handling, self.shared.clock.now());
+            let handling = batch.rules().unknown_tier();
+            self.inner.unknown_tier_log.record(request.tier, handling, self.inner.clock.now());
         }
     }
 
-    /// Adds a request that is held to a limit of its own, whatever the rules say.
+    /// Adds a request that is subject to an inline limit instead of the rules.
     ///
     /// # Panics
-    /// If it is counted by its descriptor and has none.
+    /// If the limit counts by descriptor and the request has none.
     #[inline]
-    pub fn add_stated(
+    pub fn add_inline(
         &self,
-        docket: &mut CheckBatch,
-        stated: InlineLimit,
+        batch: &mut CheckBatch,
+        inline: InlineLimit,
         limit: &Limit,
         verb: Verb,
         request: &CheckRequest<'_>,
     ) {
-        docket.add_stated(stated, limit, verb, request, &self.shared.emergency);
+        batch.add_inline(inline, limit, verb, request, &self.inner.emergency);
     }
 
-    /// From now until [`CheckBatch::part`], requests are decided together, all or nothing, as parts of a single request of `who`:
-    /// see [`CheckBatch::join`]. The emergency limit is asked once, for `who`, and what it refuses is refused in all parts.
-    pub fn join(&self, docket: &mut CheckBatch, who: &CheckRequest<'_>) {
-        docket.join_as(who, &self.shared.emergency);
+    /// Begins a group of requests that are decided together, all or nothing, as parts of the single request `request`;
+    /// see [`CheckBatch::begin_atomic_group`]. The emergency limit is checked once, for `request`; if it denies, all
+    /// parts are denied. The group ends with [`CheckBatch::end_atomic_group`].
+    pub fn begin_atomic_group(&self, batch: &mut CheckBatch, request: &CheckRequest<'_>) {
+        batch.begin_atomic_group_for(request, &self.inner.emergency);
     }
 
-    /// Has all that was added decided, in one call to the store.
+    /// Decides all requests of a batch in one call to the store.
     ///
-    /// It always answers: if the store does not, each request is answered as its rules say for that case.
-    pub async fn settle(&self, docket: &mut CheckBatch) {
-        if !docket.is_settled() {
-            self.shared.store.draw(docket.draws_mut()).await;
+    /// Every request gets a decision: if the store fails, by the failure mode of its rules.
+    pub async fn decide(&self, batch: &mut CheckBatch) {
+        if !batch.is_decided() {
+            self.inner.store.draw(batch.draws_mut()).await;
         }
-        self.shared.meters.record(docket);
+        self.inner.counters.record(batch);
     }
 
-    /// Has a single request decided.
-    pub async fn ask(&self, verb: Verb, request: &CheckRequest<'_>) -> CheckBatch {
-        let mut docket = self.begin();
-        self.add(&mut docket, verb, request);
-        self.settle(&mut docket).await;
-        docket
+    /// Decides a single request.
+    pub async fn decide_one(&self, verb: Verb, request: &CheckRequest<'_>) -> CheckBatch {
+        let mut batch = self.begin();
+        self.add(&mut batch, verb, request);
+        self.decide(&mut batch).await;
+        batch
     }
 }

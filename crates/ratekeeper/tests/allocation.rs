@@ -1,4 +1,4 @@
-//! The hot path allocates nothing once it is warm.
+//! Checks allocate nothing once warm.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper::{
@@ -77,7 +77,7 @@ fn a_warm_batch_allocates_nothing() {
     let mut batch = || {
         draws.clear();
         for key in &keys {
-            draws.begin();
+            draws.begin_group();
             draws.push(key.into(), Scope(0), limit, Op::Take(Amount::exactly(1)), PermitId(0));
         }
         store.draw_now(&mut draws);
@@ -88,7 +88,8 @@ fn a_warm_batch_allocates_nothing() {
 
 #[test]
 fn a_log_that_has_grown_allocates_nothing_more() {
-    let limit = Limit::new(Algorithm::SlidingWindowLog(LogSize::Modest), "100/day".parse().unwrap()).unwrap();
+    let limit =
+        Limit::new(Algorithm::SlidingWindowLog(LogSize::Standard), "100/day".parse().unwrap()).unwrap();
     let limiter = Limiter::new(limit).unwrap();
     let check = || {
         for _ in 0..1_000 {

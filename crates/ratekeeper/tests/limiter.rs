@@ -1,4 +1,4 @@
-//! The limiter as an embedder uses it.
+//! `Limiter` through its public API, as an embedding application uses it.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper::{
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 const START: Micros = Micros::new(1_700_000_000_000_000);
 
-/// Shows tokio's time, which tests pause and turn.
+/// Reads tokio's time, which tests pause and advance.
 #[derive(Debug)]
 struct TokioClock(Instant);
 
@@ -23,8 +23,8 @@ impl Clock for TokioClock {
     }
 }
 
-fn on_tokio_time(law: Algorithm, quota: &str) -> Limiter<MemoryStore<TokioClock>> {
-    let limit = Limit::new(law, quota.parse::<Quota>().unwrap()).unwrap();
+fn tokio_limiter(algorithm: Algorithm, quota: &str) -> Limiter<MemoryStore<TokioClock>> {
+    let limit = Limit::new(algorithm, quota.parse::<Quota>().unwrap()).unwrap();
     let store = MemoryStore::with(TokioClock(Instant::now()), Capacity::keys(100)).unwrap();
     Limiter::with_store(limit, store).unwrap()
 }
@@ -49,13 +49,13 @@ fn check_peek_refund_and_reset() {
     assert_eq!(limiter.peek_now("other").remaining(), 3);
 }
 
-/// Only a future that may move between threads can be spawned.
-fn is_send<T: Send>(value: T) -> T {
+/// Compiles only for `Send` values: only a `Send` future can be spawned.
+fn assert_send<T: Send>(value: T) -> T {
     value
 }
 
 #[tokio::test]
-async fn the_awaited_calls_say_what_the_others_do() {
+async fn async_calls_decide_like_the_sync_ones() {
     let limiter = Limiter::new(["3/day", "100/h"]).unwrap();
     assert_eq!(limiter.check("k").await.unwrap().remaining(), 2);
     assert_eq!(limiter.peek("k").await.unwrap().remaining(), 2);
@@ -64,23 +64,23 @@ async fn the_awaited_calls_say_what_the_others_do() {
     assert!(!limiter.check("k").await.unwrap().is_allowed());
     limiter.reset("k").await.unwrap();
     assert!(limiter.clone().check_now("k").is_allowed());
-    assert!(is_send(limiter.check("k")).await.unwrap().is_allowed());
+    assert!(assert_send(limiter.check("k")).await.unwrap().is_allowed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn acquire_waits_just_long_enough() {
-    let limiter = on_tokio_time(Algorithm::TokenBucket, "10/s burst 2");
+    let limiter = tokio_limiter(Algorithm::TokenBucket, "10/s burst 2");
     let begun = Instant::now();
     for _ in 0..7 {
         limiter.acquire("k", Duration::from_secs(1)).await.unwrap();
     }
-    // Two at once, then five at a tenth of a second each; the timer rounds each wait up to its next millisecond.
+    // Two at once, then five at 100 ms each; the timer rounds each wait up to the next millisecond.
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(500) && took <= Duration::from_millis(510), "{took:?}");
 }
 
 #[test]
-fn acquire_outside_of_a_runtime_is_an_error_and_takes_nothing() {
+fn acquire_outside_a_runtime_is_an_error_and_takes_nothing() {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
     let limiter = Limiter::new("1/h").unwrap();
@@ -93,23 +93,23 @@ fn acquire_outside_of_a_runtime_is_an_error_and_takes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn acquire_fails_at_once_where_waiting_would_be_in_vain() {
-    let limiter = on_tokio_time(Algorithm::TokenBucket, "1/s");
+async fn acquire_fails_at_once_if_the_wait_exceeds_the_timeout() {
+    let limiter = tokio_limiter(Algorithm::TokenBucket, "1/s");
     limiter.acquire("k", Duration::ZERO).await.unwrap();
     let begun = Instant::now();
-    let refused = limiter.acquire("k", Duration::from_millis(900)).await.unwrap_err();
+    let denied = limiter.acquire("k", Duration::from_millis(900)).await.unwrap_err();
     assert!(
-        matches!(&refused, AcquireError::Refused(decision) if decision.retry_after() == Some(Duration::from_secs(1)))
+        matches!(&denied, AcquireError::Denied(decision) if decision.retry_after() == Some(Duration::from_secs(1)))
     );
-    assert_eq!(refused.to_string(), "refused by token_bucket 1/s");
+    assert_eq!(denied.to_string(), "denied by token_bucket 1/s");
     assert!(limiter.acquire(KeyedRequest::from("k").cost(2), Duration::from_secs(3600)).await.is_err());
     assert_eq!(begun.elapsed(), Duration::ZERO);
     limiter.acquire("k", Duration::from_secs(1)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_lets_each_go_in_its_turn() {
-    let limiter = on_tokio_time(Algorithm::LeakyBucket(Leak::Queue), "10/s burst 5");
+async fn a_queue_releases_requests_in_order() {
+    let limiter = tokio_limiter(Algorithm::LeakyBucket(Leak::Queue), "10/s burst 5");
     let begun = Instant::now();
     let waits = (0..5).map(|_| {
         let limiter = limiter.clone();
@@ -127,18 +127,18 @@ async fn a_queue_lets_each_go_in_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_too_long_in_a_queue_takes_no_place_in_it() {
-    let limiter = on_tokio_time(Algorithm::LeakyBucket(Leak::Queue), "10/s burst 5");
+async fn acquire_that_would_wait_too_long_takes_no_queue_slot() {
+    let limiter = tokio_limiter(Algorithm::LeakyBucket(Leak::Queue), "10/s burst 5");
     assert_eq!(limiter.check_now("k").delay(), Duration::ZERO);
     assert_eq!(limiter.check_now("k").delay(), Duration::from_millis(100));
     assert!(limiter.acquire("k", Duration::from_millis(50)).await.is_err());
     assert_eq!(limiter.check_now("k").delay(), Duration::from_millis(200));
 }
 
-/// Trap: waiting for room in a queue, only to be told at its end that the turn comes too late.
+/// Guards against waiting for space in the queue, only to learn then that the turn comes too late.
 #[tokio::test(start_paused = true)]
 async fn acquire_does_not_wait_for_a_turn_that_comes_too_late() {
-    let limiter = on_tokio_time(Algorithm::LeakyBucket(Leak::Queue), "10/s burst 3");
+    let limiter = tokio_limiter(Algorithm::LeakyBucket(Leak::Queue), "10/s burst 3");
     limiter.check_now("k");
     limiter.check_now("k");
     let begun = Instant::now();
@@ -146,17 +146,17 @@ async fn acquire_does_not_wait_for_a_turn_that_comes_too_late() {
     limiter.check_now("k");
     assert!(
         limiter.acquire("k", Duration::from_millis(250)).await.is_err(),
-        "room in 100 ms, but its turn in 300"
+        "space in 100 ms, but its turn comes in 300 ms"
     );
     assert_eq!(begun.elapsed(), Duration::ZERO);
     limiter.acquire("k", Duration::from_millis(310)).await.unwrap();
     assert!(begun.elapsed() >= Duration::from_millis(300));
 }
 
-/// Trap: a sleep of no time at all, which a timer rounds up to a millisecond.
+/// Guards against a sleep of zero, which the timer rounds up to a millisecond.
 #[tokio::test(start_paused = true)]
-async fn acquire_takes_no_time_where_there_is_nothing_to_wait_for() {
-    let limiter = on_tokio_time(Algorithm::TokenBucket, "1000/s");
+async fn acquire_does_not_sleep_if_units_are_available() {
+    let limiter = tokio_limiter(Algorithm::TokenBucket, "1000/s");
     let begun = Instant::now();
     for _ in 0..1000 {
         limiter.acquire("k", Duration::ZERO).await.unwrap();
@@ -164,7 +164,7 @@ async fn acquire_takes_no_time_where_there_is_nothing_to_wait_for() {
     assert_eq!(begun.elapsed(), Duration::ZERO);
 }
 
-/// Counts how often it is read.
+/// A fixed clock that counts its reads.
 #[derive(Debug, Default)]
 struct CountingClock(AtomicU64);
 
@@ -176,7 +176,7 @@ impl Clock for CountingClock {
 }
 
 #[test]
-fn the_clock_is_read_once_a_call() {
+fn the_clock_is_read_once_per_call() {
     let clock = Arc::new(CountingClock::default());
     let store = || MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let reads = || clock.0.swap(0, Relaxed);
@@ -192,7 +192,7 @@ fn the_clock_is_read_once_a_call() {
     assert_eq!(reads(), 1);
     let mut draws = Draws::new();
     for key in ["a", "b", "c"].iter().cycle().take(100) {
-        draws.begin();
+        draws.begin_group();
         draws.push((*key).into(), Scope(0), one.limits()[0], Op::Take(Amount::exactly(1)), PermitId(0));
     }
     one.store().draw_now(&mut draws);
@@ -200,56 +200,56 @@ fn the_clock_is_read_once_a_call() {
 }
 
 #[test]
-fn permits_free_their_places_when_they_are_dropped() {
+fn dropping_a_permit_releases_it() {
     let limit = Limit::new(Algorithm::Concurrency, Quota::per_minute(2)).unwrap();
     let limiter = Limiter::new(limit).unwrap();
-    let first = limiter.hold_now("k").unwrap();
-    let second = limiter.hold_now("k").unwrap();
+    let first = limiter.take_permit_now("k").unwrap();
+    let second = limiter.take_permit_now("k").unwrap();
     assert_eq!((first.decision().remaining(), second.decision().remaining()), (1, 0));
-    let refused = limiter.hold_now("k").unwrap_err();
-    assert!(refused.retry_after().is_some_and(|wait| wait <= Duration::from_secs(60)));
+    let denied = limiter.take_permit_now("k").unwrap_err();
+    assert!(denied.retry_after().is_some_and(|wait| wait <= Duration::from_secs(60)));
     let moved = std::thread::spawn(move || drop(first));
     moved.join().unwrap();
-    let third = limiter.hold_now("k").unwrap();
-    assert!(limiter.hold_now("k").is_err());
+    let third = limiter.take_permit_now("k").unwrap();
+    assert!(limiter.take_permit_now("k").is_err());
     drop((second, third));
     assert_eq!(limiter.peek_now("k").remaining(), 2);
 }
 
 #[test]
-fn a_late_release_frees_nobody_elses_place() {
+fn releasing_an_expired_permit_releases_no_other() {
     let clock = Arc::new(ManualClock::new(START));
     let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let limiter =
         Limiter::with_store(Limit::new(Algorithm::Concurrency, Quota::per_minute(1)).unwrap(), store)
             .unwrap();
-    let lapsed = limiter.hold_now("k").unwrap();
+    let expired = limiter.take_permit_now("k").unwrap();
     clock.advance(Span::MINUTE);
-    let held = limiter.hold_now("k").unwrap();
-    drop(lapsed);
-    assert!(limiter.hold_now("k").is_err(), "the place is still held");
+    let held = limiter.take_permit_now("k").unwrap();
+    drop(expired);
+    assert!(limiter.take_permit_now("k").is_err(), "the permit is still held");
     drop(held);
-    assert!(limiter.hold_now("k").is_ok());
+    assert!(limiter.take_permit_now("k").is_ok());
 }
 
 #[tokio::test]
-async fn a_permit_beside_a_rate_takes_both_or_none() {
+async fn a_permit_and_a_rate_are_taken_together_or_not_at_all() {
     let limits = vec![
         Limit::new(Algorithm::Concurrency, Quota::per_minute(1)).unwrap(),
         Limit::new(Algorithm::TokenBucket, "2/day".parse().unwrap()).unwrap(),
     ];
     let limiter = Limiter::new(limits).unwrap();
-    let permit = limiter.hold("k").await.unwrap();
-    assert!(limiter.hold("k").await.is_err());
+    let permit = limiter.take_permit("k").await.unwrap();
+    assert!(limiter.take_permit("k").await.is_err());
     drop(permit);
-    drop(limiter.hold("k").await.unwrap());
-    let refused = limiter.hold_now("k").unwrap_err();
-    assert_eq!(refused.index(), Some(1), "the place is free again, the rate is not");
+    drop(limiter.take_permit("k").await.unwrap());
+    let denied = limiter.take_permit_now("k").unwrap_err();
+    assert_eq!(denied.index(), Some(1), "the permit is free again, the rate is exhausted");
 }
 
-/// The store's clock decides, not the caller's: nothing that a caller hands in carries a time.
+/// The store's clock decides, not the caller's: callers pass no time.
 #[test]
-fn a_changed_clock_is_seen_at_the_next_check() {
+fn an_advanced_clock_is_seen_at_the_next_check() {
     let clock = Arc::new(ManualClock::new(START));
     let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let limiter = Limiter::with_store("1/min", store).unwrap();

@@ -1,4 +1,4 @@
-//! The store under every schedule that a scheduler picks at random: run with `--cfg shuttle`.
+//! The memory store under thread schedules that shuttle picks at random: run with `--cfg shuttle`.
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
@@ -11,24 +11,25 @@ use shuttle::thread;
 
 const SCHEDULES: usize = 3_000;
 
-fn limit(law: Law, quota: &str) -> Limit {
-    Limit::new(law, quota.parse::<Quota>().unwrap()).unwrap()
+fn limit(algorithm: Algorithm, quota: &str) -> Limit {
+    Limit::new(algorithm, quota.parse::<Quota>().unwrap()).unwrap()
 }
 
 fn store(keys: usize) -> Arc<MemoryStore<ManualClock>> {
     let clock = ManualClock::new(Micros::new(1_700_000_000_000_000));
-    Arc::new(MemoryStore::with(clock, Cap::keys(keys)).unwrap())
+    Arc::new(MemoryStore::with(clock, Capacity::keys(keys)).unwrap())
 }
 
-/// Takes one unit under each key and says whether all were granted.
+/// Takes one unit of each key, and returns whether all were granted.
 fn take(store: &MemoryStore<ManualClock>, draws: &[(&str, Limit)]) -> bool {
     let mut buffer = Draws::new();
     for (key, limit) in draws {
         let permit = PermitId(shuttle::rand::Rng::r#gen(&mut shuttle::rand::thread_rng()));
-        buffer.push((*key).into(), Scope(0), *limit, Act::Take(Ask::exactly(1)), permit);
+        buffer.push((*key).into(), Scope(0), *limit, Op::Take(Amount::exactly(1)), permit);
     }
     store.draw_now(&mut buffer);
-    let granted = buffer.all().iter().filter(|draw| matches!(draw.answer(), Answer::Granted(1))).count();
+    let granted =
+        buffer.all().iter().filter(|draw| matches!(draw.outcome(), DrawOutcome::Granted(1))).count();
     assert!(granted == 0 || granted == draws.len(), "a request took from some of its limits only");
     granted > 0
 }
@@ -44,7 +45,7 @@ fn explore(run: impl Fn() + Send + Sync + 'static) {
 fn threads_on_one_key_are_granted_exactly_the_limit() {
     explore(|| {
         let store = store(100);
-        let limit = limit(Law::TokenBucket, "5/day");
+        let limit = limit(Algorithm::TokenBucket, "5/day");
         let threads: Vec<_> = (0..3)
             .map(|_| {
                 let store = Arc::clone(&store);
@@ -60,8 +61,10 @@ fn threads_on_one_key_are_granted_exactly_the_limit() {
 fn requests_over_several_keys_never_deadlock_and_never_take_partially() {
     explore(|| {
         let store = store(40_000);
-        let (bucket, log) =
-            (limit(Law::TokenBucket, "4/day"), limit(Law::SlidingWindowLog(LogSize::Modest), "3/day"));
+        let (bucket, log) = (
+            limit(Algorithm::TokenBucket, "4/day"),
+            limit(Algorithm::SlidingWindowLog(LogSize::Modest), "3/day"),
+        );
         // The same keys in opposite order, and one key twice.
         let orders: [&[(&str, Limit)]; 3] = [
             &[("a", bucket), ("b", log), ("c", bucket)],
@@ -79,9 +82,9 @@ fn requests_over_several_keys_never_deadlock_and_never_take_partially() {
         let granted: Vec<usize> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         let left = |key: &str, limit: Limit| {
             let mut draws = Draws::new();
-            draws.push(key.into(), Scope(0), limit, Act::Look(Ask::PEEK), PermitId(0));
+            draws.push(key.into(), Scope(0), limit, Op::Peek(Amount::PEEK), PermitId(0));
             store.draw_now(&mut draws);
-            draws.all()[0].reading().remaining() as usize
+            draws.all()[0].status().remaining() as usize
         };
         assert_eq!(left("a", bucket), 4 - granted[0] - granted[1] - 2 * granted[2]);
         assert_eq!(left("b", log), 3 - granted[0] - granted[1]);
@@ -90,15 +93,15 @@ fn requests_over_several_keys_never_deadlock_and_never_take_partially() {
 }
 
 #[test]
-fn a_broom_and_a_crowd_lose_nobody() {
+fn concurrent_sweeps_lose_no_state() {
     explore(|| {
         let store = store(100);
-        let limit = limit(Law::TokenBucket, "2/day");
+        let limit = limit(Algorithm::TokenBucket, "2/day");
         let sweeper = {
             let store = Arc::clone(&store);
             thread::spawn(move || (0..3).for_each(|_| store.sweep(usize::MAX)))
         };
-        let crowd: Vec<_> = (0..2)
+        let takers: Vec<_> = (0..2)
             .map(|_| {
                 let store = Arc::clone(&store);
                 let keys = ["a", "b", "c", "d"];
@@ -106,15 +109,15 @@ fn a_broom_and_a_crowd_lose_nobody() {
             })
             .collect();
         sweeper.join().unwrap();
-        let granted: usize = crowd.into_iter().map(|thread| thread.join().unwrap()).sum();
+        let granted: usize = takers.into_iter().map(|thread| thread.join().unwrap()).sum();
         assert_eq!(granted, 8);
         assert!(!take(&store, &[("a", limit)]));
     });
 }
 
-/// Sweeps give the pages of limits that no state refers to to others, while states are written under them.
+/// Sweeps reuse the slots of limits that no state refers to, while states are written under other limits.
 #[test]
-fn limits_that_come_and_go_are_never_mistaken_for_others() {
+fn a_reused_limit_slot_is_never_mistaken_for_its_former_limit() {
     explore(|| {
         let store = store(100);
         let sweeper = {
@@ -126,13 +129,13 @@ fn limits_that_come_and_go_are_never_mistaken_for_others() {
                 let store = Arc::clone(&store);
                 thread::spawn(move || {
                     for amount in 1..4_usize {
-                        let limit = limit(Law::TokenBucket, &format!("{amount}/day"));
+                        let limit = limit(Algorithm::TokenBucket, &format!("{amount}/day"));
                         let key = format!("{user} {amount}");
                         let granted = (0..=amount).filter(|_| take(&store, &[(&key, limit)])).count();
                         assert_eq!(granted, amount);
-                        // Nothing refers to the limit from here on, until the other one comes.
+                        // No state refers to the limit from here on, until the other thread uses it.
                         let mut draws = Draws::new();
-                        draws.push(key.as_str().into(), Scope(0), limit, Act::Clear, PermitId(0));
+                        draws.push(key.as_str().into(), Scope(0), limit, Op::Reset, PermitId(0));
                         store.draw_now(&mut draws);
                     }
                 })

@@ -1,4 +1,4 @@
-//! Many keys in one table: none is lost, none meets another, and the cap holds whatever comes.
+//! Many keys in one memory table: no key is lost, no key affects another, and the capacity is never exceeded.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -7,15 +7,15 @@ use ratekeeper::{
     Algorithm, Amount, Capacity, DrawOutcome, Draws, FailureMode, Limit, Limiter, ManualClock, MemoryStore,
     Micros, Op, PermitId, Scope, Span, StoreFailure,
 };
-use ratekeeper_testkit::{Cell, EngineReply, KeyEngine};
+use ratekeeper_testkit::{EngineReply, KeyEngine, SingleKeyStore};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 const START: Micros = Micros::new(1_700_000_000_000_000);
 
-fn limiter(limit: Limit, cap: Capacity) -> (Arc<ManualClock>, Limiter<MemoryStore<Arc<ManualClock>>>) {
+fn limiter(limit: Limit, capacity: Capacity) -> (Arc<ManualClock>, Limiter<MemoryStore<Arc<ManualClock>>>) {
     let clock = Arc::new(ManualClock::new(START));
-    let store = MemoryStore::with(Arc::clone(&clock), cap).unwrap();
+    let store = MemoryStore::with(Arc::clone(&clock), capacity).unwrap();
     (clock, Limiter::with_store(limit, store).unwrap())
 }
 
@@ -23,61 +23,61 @@ fn bucket(quota: &str) -> Limit {
     Limit::new(Algorithm::TokenBucket, quota.parse().unwrap()).unwrap()
 }
 
-/// What may happen to a table.
+/// One step of a random table test.
 #[derive(Clone, Debug)]
 enum TableOp {
-    Act(u16, Op),
+    Draw(u16, Op),
     Wait(Span),
     Sweep,
 }
 
 fn ops() -> impl Strategy<Value = Vec<TableOp>> {
-    let act = prop_oneof![
-        6 => (1..4_u32).prop_map(|units| Op::Take(Amount::exactly(units))),
-        1 => Just(Op::Clear),
-        1 => Just(Op::Give(1)),
-        1 => Just(Op::Look(Amount::exactly(1))),
-    ];
     let op = prop_oneof![
-        30 => (any::<u16>(), act).prop_map(|(key, act)| TableOp::Act(key % 700, act)),
+        6 => (1..4_u32).prop_map(|units| Op::Take(Amount::exactly(units))),
+        1 => Just(Op::Reset),
+        1 => Just(Op::Refund(1)),
+        1 => Just(Op::Peek(Amount::exactly(1))),
+    ];
+    let step = prop_oneof![
+        30 => (any::<u16>(), op).prop_map(|(key, op)| TableOp::Draw(key % 700, op)),
         2 => (0..300_000_u64).prop_map(|micros| TableOp::Wait(Span::micros(micros))),
         1 => Just(TableOp::Sweep),
     ];
-    proptest::collection::vec(op, 1..3000)
+    proptest::collection::vec(step, 1..3000)
 }
 
 #[test]
 fn every_key_is_decided_as_if_it_were_alone() {
-    // Each case is a few thousand draws over hundreds of keys; a fiftieth of the usual number of cases is plenty.
+    // Each case is a few thousand draws over hundreds of keys, so a fiftieth of the usual number of cases suffices.
     let cases = (Config::default().cases / 50).max(20);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let limits = [bucket("10/s burst 3"), bucket("100/s burst 5")];
     let outcome = runner.run(&ops(), |ops| {
         let clock = Arc::new(ManualClock::new(START));
         let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(4_000)).unwrap();
-        let mut alone: HashMap<u16, Cell> = HashMap::new();
+        let mut alone: HashMap<u16, SingleKeyStore> = HashMap::new();
         let (mut draws, mut now) = (Draws::new(), START);
-        for op in ops {
-            match op {
+        for step in ops {
+            match step {
                 TableOp::Wait(span) => now = now.plus(span),
                 TableOp::Sweep => store.sweep(usize::MAX),
-                TableOp::Act(key, act) => {
+                TableOp::Draw(key, op) => {
                     let limit = limits[usize::from(key % 2)];
                     draws.clear();
-                    draws.push(format!("key {key}").as_str().into(), Scope(0), limit, act, PermitId(0));
+                    draws.push(format!("key {key}").as_str().into(), Scope(0), limit, op, PermitId(0));
                     store.draw_now(&mut draws);
-                    let expected = alone.entry(key).or_default().act(now, &limit, act, PermitId(0));
+                    let expected = alone.entry(key).or_default().apply(now, &limit, op, PermitId(0));
                     let reply = EngineReply::from(&draws.all()[0]);
                     if reply != expected {
                         return Err(TestCaseError::fail(format!(
-                            "key {key} {act:?}: {reply:?}, not {expected:?}"
+                            "key {key} {op:?}: {reply:?}, expected {expected:?}"
                         )));
                     }
                 }
             }
             clock.set(now);
         }
-        assert_eq!(store.stats().evicted + store.stats().unremembered, 0);
+        assert_eq!(store.stats().evicted + store.stats().uncounted, 0);
         Ok(())
     });
     if let Err(error) = outcome {
@@ -86,7 +86,7 @@ fn every_key_is_decided_as_if_it_were_alone() {
 }
 
 #[test]
-fn idle_keys_go_when_they_are_swept_and_refused_ones_too_once_they_have_drained() {
+fn a_sweep_drops_keys_once_they_have_drained() {
     let (clock, limiter) = limiter(bucket("10/s burst 1"), Capacity::keys(10_000));
     for key in 0..1_000 {
         let key = format!("key {key}");
@@ -101,8 +101,8 @@ fn idle_keys_go_when_they_are_swept_and_refused_ones_too_once_they_have_drained(
 }
 
 #[test]
-fn a_table_that_turns_over_stays_as_small_as_its_live_keys() {
-    // Without anybody sweeping: drained keys make way when a shard would have to grow.
+fn a_table_with_short_lived_keys_stays_small() {
+    // Without sweeps: drained keys are dropped when a shard would have to grow.
     let (clock, limiter) = limiter(bucket("1000/s burst 1"), Capacity::keys(1_000_000));
     for round in 0..200 {
         for key in 0..1_000 {
@@ -116,10 +116,10 @@ fn a_table_that_turns_over_stays_as_small_as_its_live_keys() {
 }
 
 #[test]
-fn a_flood_of_new_keys_neither_breaks_the_cap_nor_forgives_who_is_refused() {
+fn a_flood_of_new_keys_neither_exceeds_the_capacity_nor_evicts_denied_keys() {
     let (_, limiter) = limiter(bucket("5/day"), Capacity::keys(10_000));
-    let refused: Vec<String> = (0..100).map(|key| format!("refused {key}")).collect();
-    for key in &refused {
+    let denied: Vec<String> = (0..100).map(|key| format!("denied {key}")).collect();
+    for key in &denied {
         while limiter.check_now(key).is_allowed() {}
     }
     for key in 0..200_000 {
@@ -127,15 +127,15 @@ fn a_flood_of_new_keys_neither_breaks_the_cap_nor_forgives_who_is_refused() {
     }
     let stats = limiter.store().stats();
     assert!(stats.keys <= 10_000 && stats.keys > 9_000, "{stats:?}");
-    assert_eq!(stats.unremembered, 0);
+    assert_eq!(stats.uncounted, 0);
     assert_eq!(stats.evicted + stats.keys as u64, 200_100);
-    for key in &refused {
-        assert!(!limiter.check_now(key).is_allowed(), "{key} was forgiven");
+    for key in &denied {
+        assert!(!limiter.check_now(key).is_allowed(), "{key} lost its denial");
     }
 }
 
 #[test]
-fn at_the_cap_the_key_that_used_least_goes_first() {
+fn at_capacity_the_least_used_key_is_evicted_first() {
     let (_, limiter) = limiter(bucket("100/day"), Capacity::keys(2_000));
     let heavy: Vec<String> = (0..20).map(|key| format!("heavy {key}")).collect();
     for key in &heavy {
@@ -150,8 +150,8 @@ fn at_the_cap_the_key_that_used_least_goes_first() {
     assert_eq!(kept, heavy.len());
 }
 
-/// A store whose only shard is full of keys that are being denied, under a rule of scope 1.
-fn full_of_denied(keys: usize) -> (Arc<ManualClock>, MemoryStore<Arc<ManualClock>>) {
+/// A store whose only shard is full of denied keys, under a rule with scope 1.
+fn store_full_of_denied_keys(keys: usize) -> (Arc<ManualClock>, MemoryStore<Arc<ManualClock>>) {
     let clock = Arc::new(ManualClock::new(START));
     let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(keys)).unwrap();
     for key in 0..2 * keys {
@@ -162,12 +162,12 @@ fn full_of_denied(keys: usize) -> (Arc<ManualClock>, MemoryStore<Arc<ManualClock
     (clock, store)
 }
 
-/// Whether a unit is granted.
+/// Takes one unit, and returns whether it is granted.
 fn take(store: &MemoryStore<Arc<ManualClock>>, key: &str, scope: u64, limit: &Limit) -> bool {
-    !store.take_now(key.into(), Scope(scope), limit, Amount::exactly(1), PermitId(0)).is_refused()
+    !store.take_now(key.into(), Scope(scope), limit, Amount::exactly(1), PermitId(0)).is_denied()
 }
 
-fn granted(
+fn count_granted(
     store: &MemoryStore<Arc<ManualClock>>,
     key: &str,
     scope: u64,
@@ -178,7 +178,7 @@ fn granted(
 }
 
 #[test]
-fn where_everyone_is_refused_a_newcomer_is_held_all_the_same() {
+fn a_new_key_is_limited_even_if_every_stored_key_is_denied() {
     let (clock, limiter) = limiter(bucket("1/day"), Capacity::keys(100));
     for key in 0..100 {
         let key = format!("key {key}");
@@ -186,45 +186,45 @@ fn where_everyone_is_refused_a_newcomer_is_held_all_the_same() {
         limiter.check_now(&key);
     }
     let full = limiter.store().stats();
-    assert_eq!((full.keys, full.sketched), (100, 0));
-    assert!(limiter.check_now("newcomer").is_allowed());
-    assert!(!limiter.check_now("newcomer").is_allowed());
-    assert!(!limiter.peek_now("newcomer").is_allowed());
+    assert_eq!((full.keys, full.sketch_decisions), (100, 0));
+    assert!(limiter.check_now("new key").is_allowed());
+    assert!(!limiter.check_now("new key").is_allowed());
+    assert!(!limiter.peek_now("new key").is_allowed());
     let stats = limiter.store().stats();
-    assert_eq!((stats.keys, stats.evicted, stats.moved), (100, 0, 0));
-    assert_eq!((stats.sketched, stats.unremembered), (2, 0));
+    assert_eq!((stats.keys, stats.evicted, stats.moved_to_sketch), (100, 0, 0));
+    assert_eq!((stats.sketch_decisions, stats.uncounted), (2, 0));
     clock.advance(Span::DAY);
-    assert!(limiter.check_now("newcomer").is_allowed());
-    assert!(!limiter.check_now("newcomer").is_allowed(), "there is room again");
-    assert_eq!(limiter.store().stats().sketched, 2);
+    assert!(limiter.check_now("new key").is_allowed());
+    assert!(!limiter.check_now("new key").is_allowed(), "it is counted exactly again");
+    assert_eq!(limiter.store().stats().sketch_decisions, 2);
 }
 
-/// Trap: a flood of keys that are being denied fills the table, and from then on nobody new is held to any limit.
+/// Guards against a flood of denied keys that fills the table, after which no new key is limited.
 #[test]
-fn a_flood_on_one_rule_leaves_the_keys_of_another_as_they_are() {
-    let (_, store) = full_of_denied(10_000);
+fn a_flood_on_one_rule_does_not_affect_the_keys_of_another() {
+    let (_, store) = store_full_of_denied_keys(10_000);
     let login = bucket("5/day");
     for address in 0..300 {
         let key = format!("address {address}");
         let mut passed = 0;
         for attempt in 0..20 {
             passed += usize::from(take(&store, &key, 2, &login));
-            // The flood goes on.
+            // The flood continues.
             take(&store, &format!("flood {address} {attempt}"), 1, &bucket("1/day"));
         }
         assert_eq!(passed, 5, "{key}");
     }
     for address in 0..300 {
-        assert!(!take(&store, &format!("address {address}"), 2, &login), "it was forgiven");
+        assert!(!take(&store, &format!("address {address}"), 2, &login), "it lost its denial");
     }
     let stats = store.stats();
-    assert!(stats.keys <= 10_000 && stats.moved > 50, "{stats:?}");
-    assert_eq!((stats.evicted, stats.unremembered), (0, 0), "{stats:?}");
+    assert!(stats.keys <= 10_000 && stats.moved_to_sketch > 50, "{stats:?}");
+    assert_eq!((stats.evicted, stats.uncounted), (0, 0), "{stats:?}");
 }
 
-/// Nor may a flood of keys that have hardly used anything have other rules' keys forgotten.
+/// A flood of lightly used keys must not evict keys of other rules either.
 #[test]
-fn a_flood_of_light_keys_drives_out_its_own() {
+fn a_flood_of_light_keys_evicts_only_keys_of_its_own_rule() {
     let (_, limiter) = limiter(bucket("100/day"), Capacity::keys(5_000));
     let store = limiter.store();
     let login = bucket("5/day");
@@ -236,66 +236,66 @@ fn a_flood_of_light_keys_drives_out_its_own() {
         take(store, &format!("flood {key}"), 1, &bucket("100/day"));
     }
     for key in &keys {
-        assert_eq!(granted(store, key, 2, &login, 10), 4, "{key}");
+        assert_eq!(count_granted(store, key, 2, &login, 10), 4, "{key}");
     }
 }
 
 #[test]
-fn who_is_denied_stays_denied_wherever_it_is_counted_and_whatever_the_new_quota() {
-    let (clock, store) = full_of_denied(1_000);
-    // Another rule takes most of the room.
+fn a_denied_key_stays_denied_in_the_sketch_and_under_a_new_quota() {
+    let (clock, store) = store_full_of_denied_keys(1_000);
+    // Another rule takes most of the capacity.
     for key in 0..10_000 {
         for _ in 0..2 {
             take(&store, &format!("other {key}"), 2, &bucket("1/day"));
         }
     }
     let stats = store.stats();
-    assert!(stats.moved > 300, "{stats:?}");
+    assert!(stats.moved_to_sketch > 300, "{stats:?}");
     for key in 0..2_000 {
-        assert!(!take(&store, &format!("denied {key}"), 1, &bucket("1/day")), "{key} was forgiven");
+        assert!(!take(&store, &format!("denied {key}"), 1, &bucket("1/day")), "{key} lost its denial");
         assert!(
             !take(&store, &format!("denied {key}"), 1, &bucket("2/day")),
-            "a new quota lends nothing: {key}"
+            "a new quota grants no extra units: {key}"
         );
     }
     clock.advance(Span::DAY);
     store.sweep(usize::MAX);
-    assert_eq!(granted(&store, "denied 7", 1, &bucket("2/day"), 5), 2);
+    assert_eq!(count_granted(&store, "denied 7", 1, &bucket("2/day"), 5), 2);
 }
 
-/// Trap: what a quota has used of a key is dropped when the quota that drew since has drained and the table has no room.
+/// Guards against dropping units used under one quota when a later quota has drained and the table is full.
 #[test]
-fn at_the_cap_a_quota_that_comes_back_finds_what_it_has_used() {
+fn at_capacity_a_restored_quota_keeps_its_used_units() {
     let clock = Arc::new(ManualClock::new(START));
     let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
-    let (slow, quick) = (bucket("10/day"), bucket("1000/s"));
-    assert_eq!(granted(&store, "k", 1, &slow, 20), 10);
+    let (slow, fast) = (bucket("10/day"), bucket("1000/s"));
+    assert_eq!(count_granted(&store, "k", 1, &slow, 20), 10);
     clock.advance(Span::SECOND);
-    assert!(!take(&store, "k", 1, &quick), "nothing is left to carry over");
+    assert!(!take(&store, "k", 1, &fast), "no units are left to carry over");
     clock.advance(Span::secs(5));
     store.sweep(usize::MAX);
-    assert_eq!(store.stats().keys, 0, "the quick one has drained");
-    // Nobody gives way to a key of the same limit.
+    assert_eq!(store.stats().keys, 0, "the fast quota has drained");
+    // No denied key is evicted for a key of the same limit.
     for key in 0..200 {
-        granted(&store, &format!("denied {key}"), 1, &slow, 11);
+        count_granted(&store, &format!("denied {key}"), 1, &slow, 11);
     }
     assert_eq!(store.stats().keys, 100);
     for _ in 0..5 {
-        assert_eq!(granted(&store, "k", 1, &slow, 20), 0);
-        let looked = store.take_now("k".into(), Scope(1), &slow, Amount::PEEK, PermitId(0));
-        assert_eq!(ratekeeper::LimitStatus::new(&slow, Amount::PEEK, looked).remaining(), 0);
-        take(&store, "k", 1, &quick);
+        assert_eq!(count_granted(&store, "k", 1, &slow, 20), 0);
+        let peeked = store.take_now("k".into(), Scope(1), &slow, Amount::ZERO, PermitId(0));
+        assert_eq!(ratekeeper::LimitStatus::new(&slow, Amount::ZERO, peeked).remaining(), 0);
+        take(&store, "k", 1, &fast);
     }
-    assert_eq!(store.stats().unremembered, 0);
+    assert_eq!(store.stats().uncounted, 0);
 }
 
-/// A log without room joins its newest runs. Those that it keeps for an earlier quota are joined too, and none is lost.
+/// A log that may not grow merges its newest runs. Runs kept for an earlier quota are merged too, and none is lost.
 #[test]
-fn without_room_a_log_still_keeps_what_an_earlier_quota_has_used() {
+fn a_full_log_keeps_the_units_used_under_an_earlier_quota() {
     let log = |quota: &str| {
-        Limit::new(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Modest), quota.parse().unwrap())
+        Limit::new(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Standard), quota.parse().unwrap())
     };
-    let (hourly, quick) = (log("5/h").unwrap(), log("8/s").unwrap());
+    let (hourly, fast) = (log("5/h").unwrap(), log("8/s").unwrap());
     let clock = Arc::new(ManualClock::new(START));
     let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let try_often = |key: &str, limit: &Limit| {
@@ -310,20 +310,20 @@ fn without_room_a_log_still_keeps_what_an_earlier_quota_has_used() {
         try_often(&format!("other {key}"), &hourly);
     }
     let full = store.stats();
-    assert!(full.sketched > 0, "{full:?}");
+    assert!(full.sketch_decisions > 0, "{full:?}");
     for _ in 0..5 {
         clock.advance(Span::secs(2));
-        assert!(take(&store, "k", 1, &quick));
-        assert!(store.stats().roll_entries <= full.roll_entries, "{:?}", store.stats());
-        assert!(try_often("k", &quick) <= 7);
-        assert_eq!(try_often("k", &quick), 0);
+        assert!(take(&store, "k", 1, &fast));
+        assert!(store.stats().list_entries <= full.list_entries, "{:?}", store.stats());
+        assert!(try_often("k", &fast) <= 7);
+        assert_eq!(try_often("k", &fast), 0);
         assert_eq!(try_often("k", &hourly), 0);
     }
-    assert_eq!(store.stats().unremembered, 0);
+    assert_eq!(store.stats().uncounted, 0);
 }
 
-/// Draws at the cap: of which key, from which limit, how much, and how long until the next.
-fn draws_at_the_cap() -> impl Strategy<Value = Vec<(u16, usize, u32, Span)>> {
+/// Draws at capacity: key, limit index, units, and the time until the next draw.
+fn draws_at_capacity() -> impl Strategy<Value = Vec<(u16, usize, u32, Span)>> {
     let pause = prop_oneof![
         300 => (0..1_000_000_u64).prop_map(Span::micros),
         1 => Just(Span::micros(2 * Span::DAY.get())),
@@ -331,38 +331,40 @@ fn draws_at_the_cap() -> impl Strategy<Value = Vec<(u16, usize, u32, Span)>> {
     proptest::collection::vec((0..300_u16, 0..6_usize, 1..4_u32, pause), 500..2500)
 }
 
-/// What has used less than half of its limit may be forgotten at the cap, so every key's first draw takes more.
+/// At capacity, a key that has used less than half of its limit may be evicted, so every key's first draw takes more.
 #[test]
-fn at_the_cap_no_key_is_admitted_more_than_its_limit_allows() {
-    let limit = |law, quota: &str| Limit::new(law, quota.parse().unwrap()).unwrap();
+fn at_capacity_no_key_exceeds_its_limit() {
+    let limit = |algorithm, quota: &str| Limit::new(algorithm, quota.parse().unwrap()).unwrap();
     let limits = [
         bucket("8/day"),
         limit(Algorithm::LeakyBucket(ratekeeper::Leak::Meter), "8/day burst 8"),
-        limit(Algorithm::FixedWindow(ratekeeper::Align::Wall(ratekeeper::Zone::UTC)), "8/day"),
+        limit(Algorithm::FixedWindow(ratekeeper::Align::WallClock(ratekeeper::Zone::UTC)), "8/day"),
         limit(Algorithm::FixedWindow(ratekeeper::Align::FirstHit), "8/day"),
         limit(Algorithm::SlidingWindowCounter, "8/day"),
-        limit(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Modest), "8/day"),
+        limit(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Standard), "8/day"),
     ];
     let cases = (Config::default().cases / 8).max(20);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let sketched = std::cell::Cell::new(0);
-    let outcome = runner.run(&draws_at_the_cap(), |draws| {
+    let outcome = runner.run(&draws_at_capacity(), |draws| {
         let clock = Arc::new(ManualClock::new(START));
         let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(60)).unwrap();
-        let mut alone: HashMap<(u16, usize), Cell> = HashMap::new();
+        let mut alone: HashMap<(u16, usize), SingleKeyStore> = HashMap::new();
         let mut known = std::collections::HashSet::new();
         let (mut buffer, mut now) = (Draws::new(), START);
         for (turn, (key, which, units, pause)) in draws.into_iter().enumerate() {
             let units = if known.contains(&(key, which)) { units } else { 5 };
-            let (limit, act) = (limits[which], Op::Take(Amount::exactly(units)));
+            let (limit, op) = (limits[which], Op::Take(Amount::exactly(units)));
             buffer.clear();
-            buffer.push(format!("key {key}").as_str().into(), Scope(which as u64), limit, act, PermitId(0));
+            buffer.push(format!("key {key}").as_str().into(), Scope(which as u64), limit, op, PermitId(0));
             store.draw_now(&mut buffer);
-            if !buffer.all()[0].is_refused() {
+            if !buffer.all()[0].is_denied() {
                 known.insert((key, which));
-                let exact = alone.entry((key, which)).or_default().act(now, &limit, act, PermitId(0));
-                if exact.answer == DrawOutcome::Refused {
-                    return Err(TestCaseError::fail(format!("{limit}: key {key} got {units} too many")));
+                let exact = alone.entry((key, which)).or_default().apply(now, &limit, op, PermitId(0));
+                if exact.outcome == DrawOutcome::Denied {
+                    return Err(TestCaseError::fail(format!(
+                        "{limit}: key {key} was granted {units} units beyond its limit"
+                    )));
                 }
             }
             now = now.plus(pause);
@@ -374,21 +376,21 @@ fn at_the_cap_no_key_is_admitted_more_than_its_limit_allows() {
                 store.sweep(usize::MAX);
             }
         }
-        assert_eq!((store.stats().evicted, store.stats().unremembered), (0, 0));
-        sketched.set(sketched.get() + store.stats().sketched);
+        assert_eq!((store.stats().evicted, store.stats().uncounted), (0, 0));
+        sketched.set(sketched.get() + store.stats().sketch_decisions);
         Ok(())
     });
     if let Err(error) = outcome {
         panic!("{error}");
     }
-    // A case of few draws may need none.
-    assert!(sketched.get() > 100 * u64::from(cases), "{} draws were counted in the sketch", sketched.get());
+    // A case with few draws may never use the sketch.
+    assert!(sketched.get() > 100 * u64::from(cases), "{} draws were decided by the sketch", sketched.get());
 }
 
 #[test]
-fn rolls_have_a_bound_of_their_own_and_no_log_is_longer_for_it() {
+fn list_states_have_their_own_bound_and_no_log_exceeds_its_limit() {
     let limit =
-        Limit::new(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Modest), "10/day".parse().unwrap())
+        Limit::new(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Standard), "10/day".parse().unwrap())
             .unwrap();
     let (clock, limiter) = limiter(limit, Capacity::keys(100));
     let check = |key: &str| {
@@ -399,23 +401,27 @@ fn rolls_have_a_bound_of_their_own_and_no_log_is_longer_for_it() {
         check(&format!("key {key}"));
     }
     let stats = limiter.store().stats();
-    assert_eq!((stats.roll_entries, stats.max_roll_entries), (88, 100), "an eighth is for others");
-    assert!(stats.sketched >= 900, "{stats:?}");
-    assert_eq!((0..50).filter(|_| check("key 7")).count(), 9, "a log that is known is exact in number");
-    assert!((0..50).filter(|_| check("key 999")).count() < 10, "and nobody gets more than the limit");
-    assert_eq!(limiter.store().stats().unremembered, 0);
-    // Another rule still has room.
-    let others = (0..10).filter(|_| granted(limiter.store(), "other", 7, &limit, 1) == 1).count();
+    assert_eq!(
+        (stats.list_entries, stats.max_list_entries),
+        (88, 100),
+        "an eighth is reserved for other rules"
+    );
+    assert!(stats.sketch_decisions >= 900, "{stats:?}");
+    assert_eq!((0..50).filter(|_| check("key 7")).count(), 9, "a stored log counts exactly");
+    assert!((0..50).filter(|_| check("key 999")).count() < 10, "no key gets more than its limit");
+    assert_eq!(limiter.store().stats().uncounted, 0);
+    // Another rule still has capacity.
+    let others = (0..10).filter(|_| count_granted(limiter.store(), "other", 7, &limit, 1) == 1).count();
     assert_eq!(others, 10);
     clock.advance(Span::micros(10 * Span::DAY.get()));
     limiter.store().sweep(usize::MAX);
-    assert_eq!((limiter.store().stats().roll_entries, limiter.store().stats().rolls), (0, 0));
+    assert_eq!((limiter.store().stats().list_entries, limiter.store().stats().list_states), (0, 0));
     assert_eq!((0..50).filter(|_| check("key 999")).count(), 10);
 }
 
-/// A permit can't be counted roughly: without room for it the rule's failure mode decides.
+/// The sketch cannot count permits: if a permit does not fit, the rule's failure mode decides.
 #[test]
-fn permits_that_find_no_room_are_answered_as_the_rule_says() {
+fn permits_that_do_not_fit_follow_the_failure_mode() {
     let limit = Limit::new(Algorithm::Concurrency, "5 per h".parse().unwrap()).unwrap();
     let store = MemoryStore::with(Arc::new(ManualClock::new(START)), Capacity::keys(100)).unwrap();
     for key in 0..200 {
@@ -424,35 +430,36 @@ fn permits_that_find_no_room_are_answered_as_the_rule_says() {
     let decide = |on_failure| {
         let mut draws = Draws::new();
         draws.push("late".into(), Scope(1), limit, Op::Take(Amount::exactly(1)), PermitId(9));
-        draws.set_terms(ratekeeper::DrawOptions { on_failure, ..ratekeeper::DrawOptions::default() });
+        draws.set_options(ratekeeper::DrawOptions { on_failure, ..ratekeeper::DrawOptions::default() });
         store.draw_now(&mut draws);
-        (!draws.all()[0].is_refused(), draws.group_failure(0))
+        (!draws.all()[0].is_denied(), draws.group_failure(0))
     };
     assert_eq!(decide(FailureMode::Open), (true, Some(StoreFailure::Full)));
     assert_eq!(decide(FailureMode::Closed), (false, Some(StoreFailure::Full)));
     assert_eq!(decide(FailureMode::Local), (false, Some(StoreFailure::Full)));
-    assert!(take(&store, "late", 2, &limit), "another rule still has room");
-    assert!(store.stats().unremembered >= 3);
+    assert!(take(&store, "late", 2, &limit), "another rule still has capacity");
+    assert!(store.stats().uncounted >= 3);
 }
 
-/// Trap: rolls that nobody draws from any more hold the bound for ever, and new keys go unlimited.
+/// Guards against idle list states that occupy the capacity forever, so that new keys go unlimited.
 #[test]
-fn drained_rolls_make_way_without_anybody_sweeping() {
+fn drained_list_states_are_dropped_without_a_sweep() {
     let limit =
-        Limit::new(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Modest), "2/s".parse().unwrap()).unwrap();
+        Limit::new(Algorithm::SlidingWindowLog(ratekeeper::LogSize::Standard), "2/s".parse().unwrap())
+            .unwrap();
     let (clock, limiter) = limiter(limit, Capacity::keys(100));
     for key in 0..88 {
         limiter.check_now(&format!("key {key}"));
     }
-    assert_eq!(limiter.store().stats().roll_entries, 88, "and an eighth is for others");
+    assert_eq!(limiter.store().stats().list_entries, 88, "an eighth is reserved for other rules");
     clock.advance(Span::HOUR);
-    let granted = (0..50).filter(|_| limiter.check_now("newcomer").is_allowed()).count();
-    assert_eq!((granted, limiter.store().stats().unremembered), (2, 0));
-    assert_eq!(limiter.store().stats().rolls, 1);
+    let granted = (0..50).filter(|_| limiter.check_now("new key").is_allowed()).count();
+    assert_eq!((granted, limiter.store().stats().uncounted), (2, 0));
+    assert_eq!(limiter.store().stats().list_states, 1);
 }
 
 #[test]
-fn a_key_in_parts_and_a_key_in_text_are_two_keys() {
+fn a_key_of_parts_and_its_text_are_two_keys() {
     let (_, limiter) = limiter(bucket("1/day"), Capacity::keys(100));
     let parts = ratekeeper::Key::new(["a", "b"]).unwrap();
     assert!(limiter.check_now(&parts).is_allowed());
@@ -461,34 +468,38 @@ fn a_key_in_parts_and_a_key_in_text_are_two_keys() {
     assert!(!limiter.check_now(&parts).is_allowed());
 }
 
-/// Trap: limits that are no longer used fill the table of limits, and new quotas hold for nobody.
+/// Guards against unused limits that fill the limit table, so that new quotas are not enforced.
 #[test]
-fn years_of_new_quotas_leave_room_for_the_next() {
+fn a_million_quota_changes_leave_limit_slots_free() {
     let store = MemoryStore::with(Arc::new(ManualClock::new(START)), Capacity::keys(1_000)).unwrap();
-    let written = bucket("10/day");
-    assert!(take(&store, "k", 1, &written));
+    let in_file = bucket("10/day");
+    assert!(take(&store, "k", 1, &in_file));
     for amount in 0..1_200_000 {
         take(&store, "changing", 1, &bucket(&format!("{}/h", amount + 1)));
     }
-    assert_eq!(granted(&store, "newcomer", 1, &bucket("6/h burst 6"), 50), 6);
-    assert_eq!(granted(&store, "k", 1, &written, 50), 9, "its state is still read in its own units");
+    assert_eq!(count_granted(&store, "new key", 1, &bucket("6/h burst 6"), 50), 6);
+    assert_eq!(
+        count_granted(&store, "k", 1, &in_file, 50),
+        9,
+        "its state is still interpreted in its own units"
+    );
     let stats = store.stats();
-    assert!(stats.unremembered == 0 && stats.limits < 200_000, "{stats:?}");
+    assert!(stats.uncounted == 0 && stats.limits < 200_000, "{stats:?}");
 }
 
-/// Trap: a client that states its own limits makes up so many that those of rules find no page.
+/// Guards against a client whose inline limits take every limit slot, so that rules find none.
 #[test]
-fn limits_that_come_with_requests_leave_room_for_rules_and_for_newer_ones() {
+fn inline_limits_leave_limit_slots_for_rules_and_newer_limits() {
     let store = MemoryStore::with(Arc::new(ManualClock::new(START)), Capacity::keys(2_000_000)).unwrap();
-    // All in use: each has a key of its own that has not drained.
+    // All are in use: each has a key that has not drained.
     for amount in 0..400_000 {
-        take(&store, &format!("stated {amount}"), 1, &bucket(&format!("{}/day", amount + 2)));
+        take(&store, &format!("inline {amount}"), 1, &bucket(&format!("{}/day", amount + 2)));
     }
-    assert_eq!(granted(&store, "address", 2, &bucket("6/h"), 50), 6, "a rule that is new");
+    assert_eq!(count_granted(&store, "address", 2, &bucket("6/h"), 50), 6, "a new rule");
     let last = bucket("400001/day");
-    assert_eq!(granted(&store, "stated again", 1, &last, 1), 1);
+    assert_eq!(count_granted(&store, "inline again", 1, &last, 1), 1);
     let latest = bucket("3/day burst 3");
-    assert_eq!(granted(&store, "stated now", 1, &latest, 50), 3, "a stated limit that is new");
+    assert_eq!(count_granted(&store, "inline now", 1, &latest, 50), 3, "a new inline limit");
     let stats = store.stats();
     assert!(stats.limits <= 1 << 18 && stats.limits_retired > 100_000, "{stats:?}");
 }

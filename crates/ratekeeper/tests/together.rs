@@ -1,4 +1,4 @@
-//! Several limits at once: all or nothing, and the one that binds is named.
+//! Several limits at once: all or nothing, and the decision names the binding limit.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use ratekeeper::{
@@ -10,19 +10,19 @@ use std::sync::Arc;
 const START: Micros = Micros::new(1_700_000_000_000_000);
 
 fn limits() -> Vec<Limit> {
-    let limit = |law, quota: &str| Limit::new(law, quota.parse::<Quota>().unwrap()).unwrap();
+    let limit = |algorithm, quota: &str| Limit::new(algorithm, quota.parse::<Quota>().unwrap()).unwrap();
     vec![
         limit(Algorithm::TokenBucket, "10/s burst 4"),
         limit(Algorithm::LeakyBucket(Leak::Meter), "20/s burst 3"),
         limit(Algorithm::FixedWindow(Align::FirstHit), "5/s"),
         limit(Algorithm::SlidingWindowCounter, "6/s"),
-        limit(Algorithm::SlidingWindowLog(LogSize::Modest), "7/s"),
+        limit(Algorithm::SlidingWindowLog(LogSize::Standard), "7/s"),
         limit(Algorithm::Concurrency, "8/s"),
     ]
 }
 
 #[test]
-fn the_binding_limit_is_the_longest_wait_or_the_least_left() {
+fn the_binding_limit_has_the_longest_wait_or_the_fewest_units() {
     let clock = Arc::new(ManualClock::new(START));
     let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(100)).unwrap();
     let limiter = Limiter::with_store(["100/s burst 5", "3/s", "4/min burst 4"], store).unwrap();
@@ -36,12 +36,12 @@ fn the_binding_limit_is_the_longest_wait_or_the_least_left() {
     clock.advance(Span::SECOND);
     assert!(limiter.check_now("k").is_allowed());
     let decision = limiter.check_now("k");
-    assert_eq!((decision.index(), decision.remaining()), (Some(2), 0), "4/min is refused for longest");
+    assert_eq!((decision.index(), decision.remaining()), (Some(2), 0), "4/min has the longest wait");
     assert_eq!(decision.limit(), Some(&limiter.limits()[2]));
 }
 
 #[test]
-fn never_outweighs_every_wait() {
+fn retry_never_outranks_every_wait() {
     let limiter = Limiter::new(["1/month", "100/s burst 2"]).unwrap();
     limiter.check_now("k");
     let decision = limiter.check_now(ratekeeper::KeyedRequest::from("k").cost(3));
@@ -59,12 +59,12 @@ fn a_batch_is_decided_as_if_its_requests_had_come_one_by_one() {
     let (together, apart) = (make(), make());
     let limits = limits();
     let fill = |draws: &mut Draws, request: usize| {
-        for law in 0..=request % 3 {
+        for offset in 0..=request % 3 {
             let key = Key::new(["tenant", &format!("{}", request % 11)]).unwrap();
             draws.push(
                 key.borrow(),
                 Scope(0),
-                limits[(request + law) % 6],
+                limits[(request + offset) % 6],
                 Op::Take(Amount::exactly(1)),
                 PermitId(request as u64),
             );
@@ -72,19 +72,19 @@ fn a_batch_is_decided_as_if_its_requests_had_come_one_by_one() {
     };
     let mut batch = Draws::new();
     for request in 0..300 {
-        batch.begin();
+        batch.begin_group();
         fill(&mut batch, request);
     }
     together.draw_now(&mut batch);
     assert_eq!(batch.len(), 300);
-    let mut refused = 0;
+    let mut denied = 0;
     for request in 0..300 {
         let mut one = Draws::new();
         fill(&mut one, request);
         apart.draw_now(&mut one);
-        let (a, b) = (Decision::of(batch.group(request)), Decision::of(one.group(0)));
+        let (a, b) = (Decision::from_group(batch.group(request)), Decision::from_group(one.group(0)));
         assert_eq!(a, b, "request {request}");
-        refused += usize::from(!a.is_allowed());
+        denied += usize::from(!a.is_allowed());
     }
-    assert!(refused > 50 && refused < 250, "{refused}");
+    assert!(denied > 50 && denied < 250, "{denied}");
 }

@@ -1,6 +1,6 @@
-//! `ratekeeper rules explain`: which rules bind a request, why, and why the others do not.
+//! `ratekeeper rules explain`: which rules apply to a request, and why the others do not.
 
-use super::{CheckedFile, OutputFormat, say};
+use super::{CheckedFile, OutputFormat, print_text};
 use anyhow::{Result, anyhow};
 use clap::Args;
 use ratekeeper::rules::{Attribute, CheckRequest, Descriptor, RuleSet};
@@ -9,41 +9,41 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Say which rules bind a request, why, and why the others do not
+/// Show which rules apply to a request, and why the others do not
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArgs {
-    /// The file of rules; - for what comes on stdin
+    /// The rule file; - for stdin
     file: PathBuf,
-    /// The client's key
+    /// The client key
     #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
     key: String,
-    /// The path that it asks for, / if nothing says it
+    /// The request path [default: /]
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     endpoint: String,
     /// The HTTP method
     #[arg(long, default_value = "", hide_default_value = true)]
     method: String,
-    /// The client's address
+    /// The client's IP address
     #[arg(long)]
     ip: Option<IpAddr>,
-    /// The client's tier, if the caller says it
+    /// The client's tier, if the caller sends one
     #[arg(long, default_value = "", hide_default_value = true)]
     tier: String,
-    /// Another attribute; may be given several times
+    /// A request attribute; may be repeated
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = attribute)]
     attributes: Vec<(String, String)>,
     /// The domain of the descriptor that a proxy sends
     #[arg(long, default_value = "", hide_default_value = true)]
     domain: String,
-    /// An entry of that descriptor; may be given several times, and the order counts
+    /// An entry of that descriptor; may be repeated, and the order matters
     #[arg(long = "descriptor", value_name = "KEY=VALUE", value_parser = attribute)]
     entries: Vec<(String, String)>,
-    /// How to say it
+    /// The output format
     #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
     format: OutputFormat,
 }
 
-/// Reads `NAME=VALUE`.
+/// Parses `NAME=VALUE`.
 fn attribute(text: &str) -> Result<(String, String)> {
     let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
     let (name, value) = pair.ok_or_else(|| anyhow!("write it like tenant=acme"))?;
@@ -56,10 +56,10 @@ fn borrow(pairs: &[(String, String)]) -> Vec<Attribute<'_>> {
 
 impl ExplainArgs {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let Some(spec) = CheckedFile::of(&self.file)?.spec()? else { return Ok(ExitCode::FAILURE) };
+        let Some(spec) = CheckedFile::read(&self.file)?.spec()? else { return Ok(ExitCode::FAILURE) };
         let rules = RuleSet::compile(&spec)?;
         let entries = borrow(&self.entries);
-        // A server that speaks with proxies takes entries for attributes too, and some of them for more.
+        // The server also treats descriptor entries as attributes, and some of them as request fields.
         let attributes: Vec<_> =
             borrow(&self.attributes).into_iter().chain(entries.iter().copied()).collect();
         let has_descriptor = !self.domain.is_empty() || !entries.is_empty();
@@ -74,12 +74,12 @@ impl ExplainArgs {
             descriptor: has_descriptor.then_some(descriptor),
             cost: 1,
         }
-        .told_by(&entries);
+        .with_known_entries(&entries);
         let clock = SystemClock::new();
         let explanation = rules.explain(&request, || clock.now());
         match self.format {
-            OutputFormat::Text => say(&explanation.to_string())?,
-            OutputFormat::Json => say(&format!("{:#}\n", explanation.to_json()))?,
+            OutputFormat::Text => print_text(&explanation.to_string())?,
+            OutputFormat::Json => print_text(&format!("{:#}\n", explanation.to_json()))?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -1,8 +1,8 @@
-//! `ratekeeper rules import`: rules of other limiters as a file of ours.
+//! `ratekeeper rules import`: converts the rules of other rate limiters to a Ratekeeper rule file.
 //!
-//! The rules go to stdout or into a file, what is to be said of them to stderr, so that a pipe carries rules only.
+//! The rules are written to stdout or to a file, and diagnostics to stderr, so that a pipe carries only rules.
 
-use super::{OutputFormat, UNKNOWN, contents, count, name_of, say};
+use super::{EXIT_ERROR, OutputFormat, count_of, display_name, print_text, read_text};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use ratekeeper::rules::{Diagnostic, ImportOutcome, ImportSource, Severity, import, report, report_json};
@@ -11,27 +11,27 @@ use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Make a file of rules from those of another limiter
+/// Convert the rules of another rate limiter
 #[derive(Args, Debug)]
 pub(crate) struct ImportArgs {
-    /// Whose rules they are
+    /// The rate limiter that the files are for
     #[arg(long, value_enum)]
     from: ImportFrom,
-    /// The files; - for what comes on stdin
+    /// The files; - for stdin
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Where to write the rules, instead of stdout
+    /// Write the rules to this file instead of stdout
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write there even if there is a file already
+    /// Overwrite the output file if it exists
     #[arg(long, requires = "output")]
     force: bool,
-    /// How to say what was left out
+    /// The format of the diagnostics
     #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
     format: OutputFormat,
 }
 
-/// A limiter whose rules can be read.
+/// A rate limiter whose rules can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ImportFrom {
     /// envoyproxy/ratelimit: a domain and its descriptors in each file
@@ -45,8 +45,8 @@ impl ImportArgs {
         let mut files = Vec::new();
         let mut unreadable = Vec::new();
         for path in &self.files {
-            let name = name_of(path);
-            match contents(path).with_context(|| format!("cannot read {name}")) {
+            let name = display_name(path);
+            match read_text(path).with_context(|| format!("cannot read {name}")) {
                 Ok(text) => files.push((name, text)),
                 Err(error) => unreadable.push(error),
             }
@@ -60,60 +60,64 @@ impl ImportArgs {
         if let Some(text) = &imported.text {
             self.write(text)?;
         }
-        self.tell(&borrowed, &imported.complaints)?;
+        self.print_diagnostics(&borrowed, &imported.diagnostics)?;
         let mut code = match imported.outcome {
-            ImportOutcome::Whole => ExitCode::SUCCESS,
-            ImportOutcome::Parts => ExitCode::FAILURE,
-            ImportOutcome::Unread => UNKNOWN.into(),
+            ImportOutcome::Complete => ExitCode::SUCCESS,
+            ImportOutcome::Partial => ExitCode::FAILURE,
+            ImportOutcome::Unreadable => EXIT_ERROR.into(),
         };
         for error in unreadable {
-            code = crate::fail(&error, UNKNOWN);
+            code = crate::fail(&error, EXIT_ERROR);
         }
         Ok(code)
     }
 
     fn write(&self, text: &str) -> Result<()> {
-        let Some(path) = &self.output else { return say(text) };
-        let shown = || format!("cannot write {}", path.display());
+        let Some(path) = &self.output else { return print_text(text) };
+        let context = || format!("cannot write {}", path.display());
         let mut file = match self.open(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                bail!("{} is there already: name another file, or add --force to replace it", path.display())
+                bail!(
+                    "{} already exists: choose another file, or pass --force to overwrite it",
+                    path.display()
+                )
             }
-            opened => opened.with_context(shown)?,
+            opened => opened.with_context(context)?,
         };
-        file.write_all(text.as_bytes()).with_context(shown)
+        file.write_all(text.as_bytes()).with_context(context)
     }
 
     fn open(&self, path: &Path) -> io::Result<std::fs::File> {
-        match self.force {
-            true => OpenOptions::new().write(true).create(true).truncate(true).open(path),
-            false => OpenOptions::new().write(true).create_new(true).open(path),
+        if self.force {
+            OpenOptions::new().write(true).create(true).truncate(true).open(path)
+        } else {
+            OpenOptions::new().write(true).create_new(true).open(path)
         }
     }
 
-    fn tell(&self, files: &[(&str, &str)], complaints: &[Vec<Diagnostic>]) -> Result<()> {
-        let told = files.iter().zip(complaints);
-        let said = match self.format {
+    fn print_diagnostics(&self, files: &[(&str, &str)], diagnostics: &[Vec<Diagnostic>]) -> Result<()> {
+        let reports = files.iter().zip(diagnostics);
+        let output = match self.format {
             OutputFormat::Json => {
-                let lists = told.map(|((name, text), complaints)| report_json(name, text, complaints));
+                let lists = reports.map(|((name, text), diagnostics)| report_json(name, text, diagnostics));
                 let all = lists.flat_map(|list| list.as_array().cloned().unwrap_or_default());
                 format!("{:#}\n", all.collect::<serde_json::Value>())
             }
             OutputFormat::Text => {
-                told.map(|((name, text), complaints)| in_words(name, text, complaints)).collect()
+                reports.map(|((name, text), diagnostics)| text_report(name, text, diagnostics)).collect()
             }
         };
-        io::stderr().write_all(said.as_bytes()).context("cannot write to stderr")
+        io::stderr().write_all(output.as_bytes()).context("cannot write to stderr")
     }
 }
 
-/// What is said of a file, and at the end how much of it was left out.
-fn in_words(name: &str, text: &str, complaints: &[Diagnostic]) -> String {
-    let mut said = report(name, text, complaints);
-    let errors = complaints.iter().filter(|complaint| complaint.severity == Severity::Error).count();
+/// The diagnostics of a file as text, followed by the number of items that were not imported exactly.
+fn text_report(name: &str, text: &str, diagnostics: &[Diagnostic]) -> String {
+    let mut output = report(name, text, diagnostics);
+    let errors = diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count();
     if errors > 0 {
-        let are = if errors == 1 { "is" } else { "are" };
-        said.push_str(&format!("{name}: {} {are} not in the rules as there\n", count(errors, "thing")));
+        let verb = if errors == 1 { "was" } else { "were" };
+        output.push_str(&format!("{name}: {} {verb} not imported exactly\n", count_of(errors, "item")));
     }
-    said
+    output
 }

@@ -1,7 +1,7 @@
-//! The store that the settings name.
+//! The store that the settings select.
 //!
-//! Servers are written once for any store, and the settings say which it is, so it is one of a few. Telling them apart is
-//! a predicted branch for each batch of requests.
+//! The server is generic over its store, and the setting is read at run time, so the store is an enum. Dispatching on
+//! it is a predicted branch per batch of requests.
 
 use crate::settings::Settings;
 use anyhow::{Context, Result};
@@ -13,82 +13,83 @@ use ratekeeper::{
 use ratekeeper_server::StoreMaintenance;
 use std::time::Duration;
 
-/// How long a start waits for servers that are slow to be found. Without them, it starts all the same.
-const START_PATIENCE: Duration = Duration::from_secs(2);
-/// How many servers that are away the greeting names, so that it stays a line.
-const MOST_NAMED: usize = 3;
+/// How long start-up waits for store servers. Without them, the server starts all the same.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
+/// The maximum number of unreachable servers named in the banner, so that it stays one line.
+const MAX_NAMED_SERVERS: usize = 3;
 
-/// The store that the settings name.
+/// The store that the settings select.
 #[derive(Debug)]
 pub(super) enum AnyStore {
     /// The memory of this process.
     Memory(MemoryStore),
-    /// Redis or Valkey, which other nodes share.
+    /// Redis or Valkey, shared with other nodes.
     Redis(RedisStore),
 }
 
 impl AnyStore {
-    /// Opens it. A store that is away is no error: it is looked for until it is found.
+    /// Opens the store. An unreachable store is not an error: connecting is retried until it succeeds.
     pub(super) async fn open(settings: &Settings) -> Result<AnyStore> {
-        let cap = Capacity::keys(settings.max_keys);
+        let capacity = Capacity::keys(settings.max_keys);
         match settings.store.url() {
-            StoreUrl::Memory => Ok(AnyStore::Memory(MemoryStore::with(SystemClock::new(), cap)?)),
+            StoreUrl::Memory => Ok(AnyStore::Memory(MemoryStore::with(SystemClock::new(), capacity)?)),
             StoreUrl::Redis(url) => {
                 let options =
-                    RedisOptions { patience: settings.store_timeout, cap, ..RedisOptions::default() };
+                    RedisOptions { timeout: settings.store_timeout, capacity, ..RedisOptions::default() };
                 let store = RedisStore::connect(url, &options)
                     .with_context(|| format!("cannot set up the store {}", settings.store))?;
-                store.ready(START_PATIENCE).await;
+                store.ready(START_TIMEOUT).await;
                 Ok(AnyStore::Redis(store))
             }
         }
     }
 
-    /// What it is, in a line.
-    pub(super) fn words(&self, settings: &Settings) -> String {
-        let Some(report) = self.health() else { return "memory, of this process alone".to_owned() };
+    /// Describes the store in one line.
+    pub(super) fn describe(&self, settings: &Settings) -> String {
+        let Some(report) = self.health() else { return "memory (this process only)".to_owned() };
         let (store, mode) = (&settings.store, settings.on_store_failure.name());
-        let holds = format!("{mode} holds unless rules say otherwise");
-        let away: Vec<&ServerReport> = report.away().collect();
-        match (report.servers.len(), away.as_slice(), report.uncovered_slots) {
-            (0, ..) => format!("{store}: NOT THERE YET, so {holds}"),
+        let fallback = format!("on_store_failure={mode} applies");
+        let unreachable: Vec<&ServerReport> = report.unavailable_servers().collect();
+        match (report.servers.len(), unreachable.as_slice(), report.uncovered_slots) {
+            (0, ..) => format!("{store}: unreachable; {fallback}"),
             (1, [server], _) => {
-                let why = server.trouble.as_ref().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
-                format!("{store}: NOT THERE YET{why}, so {holds}")
+                let reason =
+                    server.problem.as_ref().map(|trouble| format!(" ({trouble})")).unwrap_or_default();
+                format!("{store}: unreachable{reason}; {fallback}")
             }
             (all, [_, ..], _) => {
-                let (count, who) = (away.len(), names(&away));
-                format!("{store}: {count} of {all} servers NOT THERE YET, {who}, so for their keys {holds}")
+                let (count, servers) = (unreachable.len(), describe_unreachable(&unreachable));
+                format!("{store}: {count} of {all} servers unreachable: {servers}; {fallback} to their keys")
             }
             (_, [], 0) => format!(
-                "{store}: {}; it has {:?} to answer, and without it {mode} holds",
-                servers(&report),
+                "{store}: {}; timeout {:?}, on_store_failure={mode}",
+                describe_servers(&report),
                 settings.store_timeout
             ),
             (_, [], slots) => {
                 format!(
-                    "{store}: {}; {slots} slots have NO SERVER, so for their keys {holds}",
-                    servers(&report)
+                    "{store}: {}; {slots} slots have no server; {fallback} to their keys",
+                    describe_servers(&report)
                 )
             }
         }
     }
 }
 
-/// Some servers, each with what is wrong with it.
-fn names(away: &[&ServerReport]) -> String {
-    let named = away.iter().take(MOST_NAMED).map(|server| server.in_words());
-    let more = away.len().checked_sub(MOST_NAMED).filter(|more| *more > 0);
+/// Names unreachable servers, each with its error.
+fn describe_unreachable(unreachable: &[&ServerReport]) -> String {
+    let named = unreachable.iter().take(MAX_NAMED_SERVERS).map(|server| server.describe());
+    let more = unreachable.len().checked_sub(MAX_NAMED_SERVERS).filter(|more| *more > 0);
     named.chain(more.map(|more| format!("and {more} more"))).collect::<Vec<_>>().join(", ")
 }
 
-/// `Redis 7.0.15, cluster of 3 servers, noeviction`.
-fn servers(report: &StoreReport) -> String {
-    let all = |tell: fn(&ServerReport) -> Option<&str>| {
-        let mut told: Vec<_> = report.servers.iter().filter_map(tell).collect();
-        told.sort_unstable();
-        told.dedup();
-        told.join(" and ")
+/// Describes reachable servers: `redis 7.0.15, cluster of 3 servers, noeviction`.
+fn describe_servers(report: &StoreReport) -> String {
+    let all = |field: fn(&ServerReport) -> Option<&str>| {
+        let mut values: Vec<_> = report.servers.iter().filter_map(field).collect();
+        values.sort_unstable();
+        values.dedup();
+        values.join(" and ")
     };
     let software = all(|server| server.software.as_deref());
     let topology = match report.servers.len() {
@@ -96,12 +97,13 @@ fn servers(report: &StoreReport) -> String {
         many => format!("{} of {many} servers", report.topology.name()),
     };
     let policy = all(|server| server.eviction_policy.as_deref());
-    let warning = match report.servers.iter().any(|server| server.may_forget) {
-        true => " MAY DROP LIMITS when memory is full: set maxmemory-policy to noeviction",
-        false => "",
+    let warning = if report.servers.iter().any(|server| server.may_evict) {
+        " (may evict limits when memory is full: set maxmemory-policy to noeviction)"
+    } else {
+        ""
     };
-    let found = [software, topology, policy + warning];
-    found.iter().filter(|words| !words.is_empty()).map(String::as_str).collect::<Vec<_>>().join(", ")
+    let parts = [software, topology, policy + warning];
+    parts.iter().filter(|words| !words.is_empty()).map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 impl Store for AnyStore {
@@ -128,39 +130,39 @@ impl StoreHealth for AnyStore {
         }
     }
 
-    fn lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
+    fn key_lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
         match self {
-            AnyStore::Memory(store) => store.lease(key, scope, limit),
-            AnyStore::Redis(store) => store.lease(key, scope, limit),
+            AnyStore::Memory(store) => store.key_lease(key, scope, limit),
+            AnyStore::Redis(store) => store.key_lease(key, scope, limit),
         }
     }
 }
 
 impl StoreMaintenance for AnyStore {
-    async fn keep(&self) {
+    async fn maintain(&self) {
         match self {
-            AnyStore::Memory(store) => store.keep().await,
-            AnyStore::Redis(store) => store.memory().keep().await,
+            AnyStore::Memory(store) => store.maintain().await,
+            AnyStore::Redis(store) => store.memory().maintain().await,
         }
     }
 
-    fn census(&self) -> Option<MemoryStats> {
+    fn memory_stats(&self) -> Option<MemoryStats> {
         match self {
-            AnyStore::Memory(store) => store.census(),
-            AnyStore::Redis(store) => store.memory().census(),
+            AnyStore::Memory(store) => store.memory_stats(),
+            AnyStore::Redis(store) => store.memory().memory_stats(),
         }
     }
 
-    fn shortage(&self) -> Option<&'static str> {
+    fn memory_warning(&self) -> Option<&'static str> {
         match self {
-            AnyStore::Memory(store) => store.shortage(),
-            AnyStore::Redis(store) => store.memory().shortage(),
+            AnyStore::Memory(store) => store.memory_warning(),
+            AnyStore::Redis(store) => store.memory().memory_warning(),
         }
     }
 
-    async fn leave(&self) {
+    async fn deregister(&self) {
         match self {
-            AnyStore::Memory(store) => store.leave().await,
+            AnyStore::Memory(store) => store.deregister().await,
             AnyStore::Redis(store) => store.leave().await,
         }
     }

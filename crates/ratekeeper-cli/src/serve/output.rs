@@ -1,10 +1,11 @@
-//! Output that neither blocks nor fails the thread that writes it: a bounded queue and a thread that empties it.
+//! Output that neither blocks nor fails the writing thread: a bounded queue and a thread that drains it.
 //!
-//! stderr may be a full disk, a pipe whose reader is gone, or a pipe that is not read. A server that wrote to it directly
-//! would panic or hang with it. Lines that find no room in the queue, or that the sink does not take, are dropped and counted.
+//! stderr may be a full disk, a pipe whose reader is gone, or a pipe that is not read. A server that wrote to it
+//! directly would panic or hang. Lines that do not fit into the queue, or that the sink does not accept, are dropped
+//! and counted.
 //!
-//! `tracing-appender` has a queue of this kind. It bounds lines and not bytes, does not count what a broken sink lost, and
-//! does not tell later that something is missing.
+//! `tracing-appender` has a similar queue, but it bounds lines and not bytes, does not count lines lost by a broken
+//! sink, and does not report the loss later.
 
 use parking_lot::{Condvar, Mutex};
 use std::io::{self, Write};
@@ -15,12 +16,12 @@ use std::thread;
 use std::time::Duration;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The most bytes that wait to be written: some thousand lines. As many again may be on their way to the sink.
+/// The maximum number of queued bytes: some thousand lines. As many again may be in the sink's buffer.
 const MAX_QUEUED_BYTES: usize = 1024 * 1024;
-/// How much room the queue keeps when it is empty.
+/// The capacity that an empty queue keeps.
 const KEPT_BYTES: usize = 64 * 1024;
 
-/// A queue of lines for one sink. A clone is the same queue.
+/// A queue of lines for one sink. Clones share the queue.
 #[derive(Clone, Debug)]
 pub(super) struct Output(Arc<OutputInner>);
 
@@ -34,18 +35,18 @@ struct OutputInner {
 #[derive(Debug, Default)]
 struct LineQueue {
     bytes: Vec<u8>,
-    /// No more lines are expected: the thread ends once the queue is empty.
+    /// No more lines are expected: the thread exits once the queue is empty.
     is_closed: bool,
-    /// The thread has ended.
+    /// The thread has exited.
     is_done: bool,
 }
 
 impl Output {
     /// Starts the thread that writes to `sink`. When a write succeeds after lines were dropped, `report` is called with
-    /// their number; it may push to this output.
+    /// their number. It may push to this output.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If the thread can't be started.
     pub(super) fn start(
         name: &str,
         sink: impl Write + Send + 'static,
@@ -58,11 +59,11 @@ impl Output {
         }));
         let shared = Arc::clone(&output.0);
         let sink = Sink { out: sink, is_within_line: false };
-        thread::Builder::new().name(name.to_owned()).spawn(move || shared.empty(sink, report))?;
+        thread::Builder::new().name(name.to_owned()).spawn(move || shared.drain(sink, report))?;
         Ok(output)
     }
 
-    /// Appends whole lines, or drops them if there is no room.
+    /// Appends whole lines, or drops them if the queue is full.
     pub(super) fn push(&self, lines: &[u8]) {
         let mut queue = self.0.queue.lock();
         if queue.bytes.len() + lines.len() > MAX_QUEUED_BYTES || queue.is_done {
@@ -75,12 +76,12 @@ impl Output {
         }
     }
 
-    /// How many lines were dropped so far.
+    /// The number of lines dropped so far.
     pub(super) fn dropped(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0.dropped)
     }
 
-    /// Has the thread write what is queued and end, and waits for it, but no longer than `timeout`.
+    /// Closes the queue and waits up to `timeout` for the thread to write it and exit.
     pub(super) fn close(&self, timeout: Duration) {
         let mut queue = self.0.queue.lock();
         queue.is_closed = true;
@@ -90,30 +91,31 @@ impl Output {
 }
 
 impl OutputInner {
-    /// Writes what is queued until the queue is closed and empty.
-    fn empty(&self, mut sink: Sink<impl Write>, report: impl Fn(u64)) {
-        let (mut lines, mut works, mut reported) = (Vec::new(), false, 0);
-        let mut report_if_due = |works: bool| {
+    /// Writes queued lines until the queue is closed and empty.
+    fn drain(&self, mut sink: Sink<impl Write>, report: impl Fn(u64)) {
+        let (mut lines, mut is_working, mut reported) = (Vec::new(), false, 0);
+        let mut report_if_due = |is_working: bool| {
             let dropped = self.dropped.load(Relaxed);
-            // In a full queue the report would be dropped, too.
-            if works && dropped > reported && self.queue.lock().bytes.len() <= MAX_QUEUED_BYTES / 2 {
+            // A full queue would drop the report too.
+            if is_working && dropped > reported && self.queue.lock().bytes.len() <= MAX_QUEUED_BYTES / 2 {
                 report(dropped - reported);
                 reported = dropped;
             }
         };
         while self.take(&mut lines) {
             // The queue was just emptied.
-            report_if_due(works);
-            let lost = sink.write(&lines);
+            report_if_due(is_working);
+            let failed_lines = sink.write(&lines);
             lines.clear();
             lines.shrink_to(KEPT_BYTES);
-            self.dropped.fetch_add(lost, Relaxed);
-            works = lost == 0;
-            report_if_due(works);
+            self.dropped.fetch_add(failed_lines, Relaxed);
+            is_working = failed_lines == 0;
+            report_if_due(is_working);
         }
     }
 
-    /// Waits for lines and swaps them into `lines`, which is empty. Returns `false` at the end.
+    /// Waits for lines and swaps them into `lines`, which must be empty. Returns `false` once the queue is closed and
+    /// empty.
     fn take(&self, lines: &mut Vec<u8>) -> bool {
         let mut queue = self.queue.lock();
         self.changed.wait_while(&mut queue, |queue| queue.bytes.is_empty() && !queue.is_closed);
@@ -127,16 +129,16 @@ impl OutputInner {
     }
 }
 
-/// Where lines end up.
+/// The destination of the lines.
 #[derive(Debug)]
 struct Sink<W> {
     out: W,
-    /// The last write failed in the middle of a line, so the next one starts a new line.
+    /// Whether the last write failed in the middle of a line, so that the next one must start a new line.
     is_within_line: bool,
 }
 
 impl<W: Write> Sink<W> {
-    /// Writes as much of `lines` as the sink takes, and returns how many lines it did not take.
+    /// Writes as much of `lines` as the sink accepts, and returns the number of lines that it did not.
     fn write(&mut self, lines: &[u8]) -> u64 {
         if self.is_within_line && self.out.write_all(b"\n").is_err() {
             return count_lines(lines);
@@ -189,7 +191,7 @@ pub(super) fn stdout() -> Box<dyn Write + Send> {
     Box::new(io::stdout())
 }
 
-/// stderr, for a thread that may block in it. Where that is possible it is a descriptor of its own: a thread that blocks in
+/// stderr, for a thread that may block in it. Where possible it is a duplicated descriptor: a thread that blocks in
 /// [`io::stderr`] holds a lock that every other user of stderr waits for.
 pub(super) fn stderr() -> Box<dyn Write + Send> {
     #[cfg(unix)]
@@ -206,7 +208,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Takes as many bytes of each write as the test says, or fails.
+    /// Accepts as many bytes of each write as the test says, or fails.
     struct Script {
         turns: Receiver<Option<usize>>,
         written: Written,
@@ -214,9 +216,9 @@ mod tests {
 
     impl Write for Script {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let turn = self.turns.recv().unwrap_or(Some(usize::MAX));
-            let most = turn.ok_or(io::ErrorKind::StorageFull)?;
-            let length = bytes.len().min(most);
+            let step = self.turns.recv().unwrap_or(Some(usize::MAX));
+            let max = step.ok_or(io::ErrorKind::StorageFull)?;
+            let length = bytes.len().min(max);
             self.written.lock().extend_from_slice(&bytes[..length]);
             Ok(length)
         }
@@ -229,21 +231,21 @@ mod tests {
     type Turns = SyncSender<Option<usize>>;
     type Written = Arc<Mutex<Vec<u8>>>;
 
-    /// An output, what its writes do, and what was written.
+    /// An output, a channel that scripts its writes, and the bytes written.
     fn scripted() -> (Output, Turns, Written) {
-        let (turn, turns) = sync_channel(16);
+        let (step, script) = sync_channel(16);
         let written = Arc::new(Mutex::new(Vec::new()));
-        let sink = Script { turns, written: Arc::clone(&written) };
-        let itself = Arc::new(Mutex::new(None::<Output>));
-        let pushed_to = Arc::clone(&itself);
+        let sink = Script { turns: script, written: Arc::clone(&written) };
+        let own_output = Arc::new(Mutex::new(None::<Output>));
+        let pushed_to = Arc::clone(&own_output);
         let report = move |lines| {
             if let Some(output) = &*pushed_to.lock() {
                 output.push(format!("{lines} dropped\n").as_bytes());
             }
         };
         let output = Output::start("test", sink, report).unwrap();
-        *itself.lock() = Some(output.clone());
-        (output, turn, written)
+        *own_output.lock() = Some(output.clone());
+        (output, step, written)
     }
 
     fn text(written: &Mutex<Vec<u8>>) -> String {
@@ -251,47 +253,48 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_a_sink_does_not_take_are_counted_and_told_when_it_works_again() {
-        let (output, turn, written) = scripted();
-        turn.send(None).unwrap();
+    fn dropped_lines_are_counted_and_reported_when_the_sink_recovers() {
+        let (output, step, written) = scripted();
+        step.send(None).unwrap();
         output.push(b"one\n");
         while output.dropped().load(Relaxed) == 0 {
             thread::yield_now();
         }
-        drop(turn);
+        drop(step);
         output.push(b"two\n");
         output.close(LONG);
         assert_eq!(text(&written), "two\n1 dropped\n");
     }
 
     #[test]
-    fn a_line_that_was_cut_off_does_not_run_into_the_next() {
+    fn a_truncated_line_does_not_run_into_the_next() {
         let written = Arc::new(Mutex::new(Vec::new()));
-        let (turn, turns) = sync_channel(16);
-        let mut sink = Sink { out: Script { turns, written: Arc::clone(&written) }, is_within_line: false };
-        turn.send(Some(6)).unwrap();
-        turn.send(None).unwrap();
+        let (step, script) = sync_channel(16);
+        let mut sink =
+            Sink { out: Script { turns: script, written: Arc::clone(&written) }, is_within_line: false };
+        step.send(Some(6)).unwrap();
+        step.send(None).unwrap();
         assert_eq!(sink.write(b"one\ntwo\nthree\n"), 2, "one whole line was written");
-        turn.send(None).unwrap();
+        step.send(None).unwrap();
         assert_eq!(sink.write(b"four\n"), 1);
-        drop(turn);
+        drop(step);
         assert_eq!(sink.write(b"five\n"), 0);
         assert_eq!(text(&written), "one\ntw\nfive\n");
     }
 
     #[test]
-    fn a_sink_that_blocks_holds_up_nobody_and_costs_bounded_memory() {
-        let (output, turn, written) = scripted();
+    fn a_blocked_sink_blocks_no_writer_and_costs_bounded_memory() {
+        let (output, step, written) = scripted();
         let line = [vec![b'x'; 1023], vec![b'\n']].concat();
         for _ in 0..5_000 {
             output.push(&line);
         }
-        // What was queued, and what the thread may have taken before.
-        let (room, dropped) = ((MAX_QUEUED_BYTES / line.len()) as u64, output.dropped().load(Relaxed));
-        assert!((5_000 - 2 * room..=5_000 - room).contains(&dropped), "{dropped} were dropped");
+        // The queued lines, and those that the thread may have taken before.
+        let (queued, dropped) = ((MAX_QUEUED_BYTES / line.len()) as u64, output.dropped().load(Relaxed));
+        assert!((5_000 - 2 * queued..=5_000 - queued).contains(&dropped), "{dropped} were dropped");
         output.close(Duration::from_millis(1));
         assert_eq!(written.lock().len(), 0, "closing did not wait");
-        drop(turn);
+        drop(step);
         output.close(LONG);
         assert!(text(&written).ends_with(&format!("{dropped} dropped\n")));
         output.push(b"late\n");

@@ -1,8 +1,8 @@
 //! The config file: settings in YAML, one field each.
 //!
-//! It is written by people, so every complaint names the line and what to write instead. What is wrong with the file's
-//! shape ends the reading; fields that nobody knows are told of all at once. A value is taken as it was written, not as
-//! what YAML makes of it, so `off` is no `false` and `1.10` no `1.1`.
+//! It is written by people, so every error names the line and what to write instead. A structural error ends parsing;
+//! unknown fields are reported all at once. A value is taken as the text that was written, not as YAML types it, so
+//! `off` is not `false` and `1.10` is not `1.1`.
 
 use super::{SettingDiagnostic, SettingOrigin, SourcedText, nearest, table::TABLE};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -13,26 +13,26 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The most bytes of a config file, of which all settings take a few hundred.
-const MOST_BYTES: u64 = 1024 * 1024;
+/// The maximum size of a config file in bytes. All settings together take a few hundred.
+const MAX_BYTES: u64 = 1024 * 1024;
 
-/// What a file says, and what is wrong with it.
+/// The fields of a config file, and its errors.
 #[derive(Debug, Default)]
 pub(super) struct FileFields {
-    /// The settings by name, none twice.
-    pub(super) said: Vec<(&'static str, SourcedText)>,
-    pub(super) complaints: Vec<SettingDiagnostic>,
+    /// The settings by name, without duplicates.
+    pub(super) values: Vec<(&'static str, SourcedText)>,
+    pub(super) diagnostics: Vec<SettingDiagnostic>,
 }
 
 impl FileFields {
-    /// Reads a file; `named` is who named it.
-    pub(super) fn read(path: &Path, named: &SettingOrigin) -> FileFields {
-        match text(path) {
+    /// Reads a file; `origin` is where its path was set.
+    pub(super) fn read(path: &Path, origin: &SettingOrigin) -> FileFields {
+        match read_text(path) {
             Ok(text) => FileFields::parse(path, &text),
             Err(error) => {
-                let wrong = format!("cannot read the settings in {}: {error}", path.display());
+                let message = format!("cannot read the config file {}: {error}", path.display());
                 FileFields {
-                    complaints: vec![SettingDiagnostic::new(named.clone(), wrong)],
+                    diagnostics: vec![SettingDiagnostic::new(origin.clone(), message)],
                     ..FileFields::default()
                 }
             }
@@ -41,27 +41,28 @@ impl FileFields {
 
     pub(super) fn parse(path: &Path, text: &str) -> FileFields {
         let mut fields = FileFields::default();
-        // Else `off` in a list would be `false`.
+        // Otherwise `off` in a list would be `false`.
         let options = serde_saphyr::options! { strict_booleans: true };
         let read = serde_saphyr::with_deserializer_from_str_with_options(text, options, |yaml| {
             yaml.deserialize_map(FieldsVisitor { path, fields: &mut fields })
         });
         match read {
-            // A file of comments alone says nothing, which is in order.
+            // A file with only comments is valid.
             Ok(()) | Err(YamlError::Eof { .. }) => {}
-            Err(error) => fields.complaints.push(about_shape(path, &error)),
+            Err(error) => fields.diagnostics.push(shape_diagnostic(path, &error)),
         }
         fields
     }
 }
 
-fn text(path: &Path) -> io::Result<String> {
+fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    // One byte more than it may have tells a file that is too long from one that just fits.
-    let length = File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
-    match length as u64 > MOST_BYTES {
-        true => Err(io::Error::other(format!("it has more than {MOST_BYTES} bytes"))),
-        false => Ok(text),
+    // Reads one byte more than allowed, to tell a file that is too large from one that just fits.
+    let length = File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if length as u64 > MAX_BYTES {
+        Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes")))
+    } else {
+        Ok(text)
     }
 }
 
@@ -83,35 +84,38 @@ impl<'de> Visitor<'de> for FieldsVisitor<'_> {
             let known = TABLE.iter().find(|setting| setting.name == name.value && !setting.shape.is_secret);
             if let Some(setting) = known {
                 let value = map.next_value_seed(TextSeed { is_list: setting.shape.is_list })?;
-                let said = SourcedText { text: value.value, origin: origin(value.referenced.line()) };
-                self.fields.said.push((setting.name, said));
+                let value = SourcedText { text: value.value, origin: origin(value.referenced.line()) };
+                self.fields.values.push((setting.name, value));
             } else {
                 map.next_value::<IgnoredAny>()?;
-                let complaint = SettingDiagnostic::new(origin(name.referenced.line()), unknown(&name.value));
-                self.fields.complaints.push(complaint);
+                let diagnostic = SettingDiagnostic::new(
+                    origin(name.referenced.line()),
+                    unknown_field_message(&name.value),
+                );
+                self.fields.diagnostics.push(diagnostic);
             }
         }
         Ok(())
     }
 }
 
-/// What to say of a field that can't be in the file.
-fn unknown(name: &str) -> String {
+/// The error message for a field that is not allowed in the file.
+fn unknown_field_message(name: &str) -> String {
     if let Some(secret) = TABLE.iter().find(|setting| setting.name == name && setting.shape.is_secret) {
         return format!(
-            "{name} is a secret, and a config file is seen by many: put it into a file of its own and name that \
-             with {name}_file, or into the variable {}",
+            "{name} is a secret and not allowed in a config file: put it into a separate file and set {name}_file, \
+             or into the variable {}",
             secret.variable()
         );
     }
     let names = TABLE.iter().filter(|setting| !setting.shape.is_secret).map(|setting| setting.name);
     match nearest(name, names.clone()) {
-        Some(near) => format!("unknown field {name:?}: did you mean {near}?"),
+        Some(nearest) => format!("unknown field {name:?}: did you mean {nearest}?"),
         None => format!("unknown field {name:?}: the fields are {}", names.collect::<Vec<_>>().join(", ")),
     }
 }
 
-/// Takes a value's text; that of a list with commas between.
+/// Reads a value as text; list items are joined with commas.
 struct TextSeed {
     is_list: bool,
 }
@@ -120,15 +124,16 @@ impl<'de> DeserializeSeed<'de> for TextSeed {
     type Value = Spanned<String>;
 
     fn deserialize<D: Deserializer<'de>>(self, yaml: D) -> Result<Spanned<String>, D::Error> {
-        match self.is_list {
-            true => Spanned::<ListValue>::deserialize(yaml)
-                .map(|listed| Spanned::new(listed.value.0, listed.referenced, listed.defined)),
-            false => Spanned::<String>::deserialize(yaml),
+        if self.is_list {
+            Spanned::<ListValue>::deserialize(yaml)
+                .map(|listed| Spanned::new(listed.value.0, listed.referenced, listed.defined))
+        } else {
+            Spanned::<String>::deserialize(yaml)
         }
     }
 }
 
-/// A list in brackets, one value behind each `-`, or values with commas between them.
+/// A list in brackets, in block style, or as text separated by commas.
 struct ListValue(String);
 
 impl<'de> Deserialize<'de> for ListValue {
@@ -159,23 +164,21 @@ impl<'de> Visitor<'de> for ListedVisitor {
     }
 }
 
-/// What keeps the file from being read to its end.
-fn about_shape(path: &Path, error: &YamlError) -> SettingDiagnostic {
+/// The diagnostic for a structural error of the file.
+fn shape_diagnostic(path: &Path, error: &YamlError) -> SettingDiagnostic {
     let line = error.location().map_or(0, |location| location.line());
-    let wrong = match error.without_snippet() {
+    let message = match error.without_snippet() {
         YamlError::DuplicateMappingKey { key: Some(field), .. } => {
-            format!("the field {field:?} is there twice: keep one of them")
+            format!("duplicate field {field:?}: keep one of them")
         }
-        YamlError::NullIntoString { .. } => {
-            "there is no value here: write one, or leave the field out".to_owned()
-        }
+        YamlError::NullIntoString { .. } => "missing value: write one, or remove the field".to_owned(),
         YamlError::Unexpected { expected: "mapping start", .. } => {
-            "fields belong here: write them like http: 127.0.0.1:8080".to_owned()
+            "expected fields: write them like http: 127.0.0.1:8080".to_owned()
         }
         YamlError::Unexpected { expected: "string scalar", .. } => {
-            "a single value belongs here: write it without brackets or fields".to_owned()
+            "expected a single value: write it without brackets or fields".to_owned()
         }
         other => UserMessageFormatter.format_message(other).into_owned(),
     };
-    SettingDiagnostic::new(SettingOrigin::File { path: path.into(), line }, wrong)
+    SettingDiagnostic::new(SettingOrigin::File { path: path.into(), line }, message)
 }

@@ -1,12 +1,11 @@
-//! Where states are kept, as a setting says it: a word or a URL, of which nothing secret is ever shown.
+//! The `store` setting: `memory` or a URL. Passwords are never shown.
 
 use super::value::{SettingValue, ValueShape};
 use ratekeeper::redis;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// What the URL of a store that several nodes share begins with. Each has a twin with `valkey` for `redis`, which means the
-/// same.
+/// The URL schemes of shared stores. Each also exists with `valkey` in place of `redis`, with the same meaning.
 const SCHEMES: [&str; 9] = [
     "redis",
     "rediss",
@@ -19,14 +18,13 @@ const SCHEMES: [&str; 9] = [
     "rediss+sharded",
 ];
 
-/// What stands for a password that is not shown.
+/// The placeholder for a password.
 const HIDDEN: &str = "***";
 
-/// The parameters of a URL that are secret.
+/// The query parameters that are secret.
 const SECRETS: [&str; 2] = ["password", "sentinel_password"];
 
-/// Where states are kept: `memory`, or the URL of servers that several nodes share. Both its forms for people leave
-/// passwords out.
+/// Where states are stored: `memory`, or the URL of a shared store. `Display` and `Debug` hide passwords.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StoreSetting {
     text: String,
@@ -34,7 +32,7 @@ pub(crate) struct StoreSetting {
 }
 
 impl StoreSetting {
-    /// What it says.
+    /// The parsed URL.
     pub(crate) fn url(&self) -> &redis::StoreUrl {
         &self.url
     }
@@ -48,7 +46,7 @@ impl fmt::Display for StoreSetting {
 
 impl fmt::Debug for StoreSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoreUrl({self})")
+        write!(f, "StoreSetting({self})")
     }
 }
 
@@ -61,27 +59,27 @@ impl SettingValue for StoreSetting {
             return Ok(StoreSetting { text: text.to_owned(), url: redis::StoreUrl::Memory });
         }
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(format!("{:?} is no store: {advice}", shown(text)));
+            return Err(format!("invalid store {:?}: {advice}", shown(text)));
         };
-        let like_redis = match scheme.strip_prefix("valkey") {
+        let redis_scheme = match scheme.strip_prefix("valkey") {
             Some(kind) => format!("redis{kind}"),
             None => scheme.to_owned(),
         };
-        if !SCHEMES.contains(&like_redis.as_str()) {
+        if !SCHEMES.contains(&redis_scheme.as_str()) {
             let known = format!("{}://, the same with valkey for redis, and memory", SCHEMES.join("://, "));
-            let advice = match super::nearest(&like_redis, SCHEMES) {
-                Some(near) => format!("did you mean {near}://? There are {known}"),
-                None => format!("there are {known}"),
+            let advice = match super::nearest(&redis_scheme, SCHEMES) {
+                Some(nearest) => format!("did you mean {nearest}://? The stores are {known}"),
+                None => format!("the stores are {known}"),
             };
-            return Err(format!("no store is called {scheme:?}: {advice}"));
+            return Err(format!("unknown store {scheme:?}: {advice}"));
         }
         if rest.trim_start_matches('/').is_empty() {
-            return Err(format!("{text:?} does not say where the store is: write {scheme}://HOST:PORT"));
+            return Err(format!("{text:?} has no host: write {scheme}://HOST:PORT"));
         }
         let url: redis::StoreUrl = text.parse().map_err(|error: redis::StoreUrlError| error.to_string())?;
         if passwords(&url).any(|password| password.reveal() == HIDDEN) {
             return Err(format!(
-                "{HIDDEN} stands for a password that was not shown: write the password itself, or put the whole URL \
+                "{HIDDEN} is a placeholder for a hidden password: write the password itself, or put the whole URL \
                  into the variable RATEKEEPER_STORE"
             ));
         }
@@ -89,21 +87,22 @@ impl SettingValue for StoreSetting {
     }
 }
 
-/// The passwords of a URL, those of sentinels among them.
+/// The passwords of a URL, including those of sentinels.
 fn passwords(url: &redis::StoreUrl) -> impl Iterator<Item = &redis::SecretText> {
     let (servers, sentinels) = match url {
         redis::StoreUrl::Memory => (None, None),
-        redis::StoreUrl::Redis(url) => match &url.form {
-            redis::UrlTopology::Sentinel { login, .. } => (Some(&url.login), Some(login)),
+        redis::StoreUrl::Redis(url) => match &url.topology {
+            redis::UrlTopology::Sentinel { credentials: login, .. } => (Some(&url.credentials), Some(login)),
             redis::UrlTopology::Standalone | redis::UrlTopology::Cluster | redis::UrlTopology::Sharded => {
-                (Some(&url.login), None)
+                (Some(&url.credentials), None)
             }
         },
     };
     servers.into_iter().chain(sentinels).filter_map(|login| login.password.as_ref())
 }
 
-/// The text with [`HIDDEN`] for each password. Of text that can't be read as a URL, rather too much is hidden.
+/// The text with [`HIDDEN`] in place of each password. In text that can't be parsed as a URL, too much is hidden rather
+/// than too little.
 fn shown(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return match text.rsplit_once('@') {
@@ -111,17 +110,17 @@ fn shown(text: &str) -> String {
             None => text.to_owned(),
         };
     };
-    let (place, query) = match rest.split_once('?') {
-        Some((place, query)) => (place, Some(query)),
+    let (authority, query) = match rest.split_once('?') {
+        Some((authority, query)) => (authority, Some(query)),
         None => (rest, None),
     };
-    // A password that was not written as it should be may have any character, so the last @ ends it.
-    let place = match place.rsplit_once('@') {
+    // An unescaped password may contain any character, so the last @ ends it.
+    let authority = match authority.rsplit_once('@') {
         Some((credentials, host)) => match credentials.split_once(':') {
             Some((user, _)) => format!("{user}:{HIDDEN}@{host}"),
-            None => place.to_owned(),
+            None => authority.to_owned(),
         },
-        None => place.to_owned(),
+        None => authority.to_owned(),
     };
     let query = query.map(|query| {
         let pairs = query.split('&').map(|pair| match pair.split_once('=') {
@@ -131,8 +130,8 @@ fn shown(text: &str) -> String {
         pairs.collect::<Vec<_>>().join("&")
     });
     match query {
-        Some(query) => format!("{scheme}://{place}?{query}"),
-        None => format!("{scheme}://{place}"),
+        Some(query) => format!("{scheme}://{authority}?{query}"),
+        None => format!("{scheme}://{authority}"),
     }
 }
 
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_store_can_be_named() {
+    fn every_kind_of_store_is_accepted() {
         assert!(read("memory").unwrap().url() == &redis::StoreUrl::Memory);
         for text in [
             "redis://127.0.0.1",
@@ -185,54 +184,51 @@ mod tests {
         ] {
             let store = read(text).unwrap();
             assert_eq!(store.to_string(), shown);
-            assert_eq!(format!("{store:?}"), format!("StoreUrl({shown})"));
+            assert_eq!(format!("{store:?}"), format!("StoreSetting({shown})"));
         }
-        for wrong in [
+        for text in [
             "me:secret@h",
             "redi://me:secret@h",
             "http://me:secret@h",
             "redis://me:secret",
             "redis+sentinel://a/main?sentinel_password=a&secret",
         ] {
-            let said = read(wrong).unwrap_err();
-            assert!(!said.contains("secret"), "{said}");
+            let message = read(text).unwrap_err();
+            assert!(!message.contains("secret"), "{message}");
         }
     }
 
     #[test]
-    fn what_stands_for_a_password_is_none_wherever_it_is() {
+    fn the_placeholder_is_not_accepted_as_a_password() {
         for text in [
             "redis://me:***@h",
             "redis+sentinel://me:real@a/main?sentinel_password=***",
             "redis+sentinel://me:***@a/main?sentinel_password=real",
             "redis+sentinel://a/main?sentinel_password=***",
         ] {
-            let said = read(text).unwrap_err();
-            assert!(said.starts_with("*** stands for a password that was not shown"), "{text}: {said}");
+            let message = read(text).unwrap_err();
+            assert!(message.starts_with("*** is a placeholder for a hidden password"), "{text}: {message}");
         }
         assert!(read("redis+sentinel://me:re***al@a/main?sentinel_password=real***").is_ok());
     }
 
     #[test]
-    fn mistakes_say_what_to_write() {
-        for (text, said) in [
-            ("disk", "\"disk\" is no store: write memory, or a URL like redis://127.0.0.1:6379"),
-            ("", "\"\" is no store: write memory, or"),
-            ("127.0.0.1:6379", "\"127.0.0.1:6379\" is no store: write memory, or a URL like redis://"),
+    fn errors_say_what_to_write() {
+        for (text, expected) in [
+            ("disk", "invalid store \"disk\": write memory, or a URL like redis://127.0.0.1:6379"),
+            ("", "invalid store \"\": write memory, or"),
+            ("127.0.0.1:6379", "invalid store \"127.0.0.1:6379\": write memory, or a URL like redis://"),
             (
                 "redis+clutser://h",
-                "no store is called \"redis+clutser\": did you mean redis+cluster://? There are redis",
+                "unknown store \"redis+clutser\": did you mean redis+cluster://? The stores are redis",
             ),
-            ("http://h", "no store is called \"http\": there are redis://, rediss://, "),
-            ("valkey+clutser://h", "no store is called \"valkey+clutser\": did you mean redis+cluster://?"),
-            ("redis://", "\"redis://\" does not say where the store is: write redis://HOST:PORT"),
-            (
-                "redis://me:***@h",
-                "*** stands for a password that was not shown: write the password itself, or",
-            ),
+            ("http://h", "unknown store \"http\": the stores are redis://, rediss://, "),
+            ("valkey+clutser://h", "unknown store \"valkey+clutser\": did you mean redis+cluster://?"),
+            ("redis://", "\"redis://\" has no host: write redis://HOST:PORT"),
+            ("redis://me:***@h", "*** is a placeholder for a hidden password: write the password itself, or"),
         ] {
-            let wrong = read(text).unwrap_err();
-            assert!(wrong.starts_with(said), "{wrong:?} does not begin with {said:?}");
+            let message = read(text).unwrap_err();
+            assert!(message.starts_with(expected), "{message:?} does not begin with {expected:?}");
         }
     }
 }

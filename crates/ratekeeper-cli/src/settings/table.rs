@@ -1,8 +1,8 @@
-//! The table of settings: what there is, what it is called, what it is unless somebody says otherwise.
+//! The table of settings: names, help texts, types and defaults.
 //!
-//! Flags, environment variables, fields of the config file, `--print-config`, the help and the manual all follow from
-//! it, and so does [`Settings`], so that none of them can know of a setting that the others don't. The first line of a
-//! setting's text is its help; all of it is what `--help` and the manual say.
+//! Flags, environment variables, fields of the config file, `--print-config`, the help, the manual and [`Settings`] are
+//! all derived from it, so none of them can miss a setting. The first paragraph of a setting's text is its short help;
+//! `--help` and the manual show all of it.
 
 use super::store::StoreSetting;
 use super::value::{
@@ -15,36 +15,37 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A setting, before anybody has said anything.
+/// The definition of a setting.
 #[derive(Debug)]
 pub(crate) struct Setting {
-    /// Its name in the config file. The flag has `-` for `_`, the variable is in capitals behind `RATEKEEPER_`.
+    /// The name in the config file. The flag has `-` for `_`; the variable is in upper case with the prefix
+    /// `RATEKEEPER_`.
     pub(crate) name: &'static str,
-    /// What it has to do with.
+    /// The heading in the help.
     pub(crate) heading: &'static str,
-    /// What it means, line by line.
+    /// The help text, line by line.
     pub(crate) text: &'static [&'static str],
     pub(crate) fallback: DefaultValue,
-    /// From which number to which, for those that are numbers.
+    /// The valid range of numbers, sizes and durations.
     pub(crate) range: RangeInclusive<u64>,
     pub(crate) shape: ValueShape,
 }
 
-/// What holds if nobody says anything.
+/// The default of a setting.
 #[derive(Debug)]
 pub(crate) enum DefaultValue {
-    /// As if this had been written.
+    /// The value of this text.
     Text(&'static str),
-    /// As many as there are processor cores.
+    /// The number of CPU cores.
     Cores,
-    /// For people if one is reading, else for programs.
-    Reader,
-    /// Nothing, which means this.
-    Nothing(&'static str),
+    /// Text if stderr is a terminal, else JSON.
+    Terminal,
+    /// Unset, with a description of what that means.
+    Unset(&'static str),
 }
 
 impl Setting {
-    /// Its flag, without the dashes before it.
+    /// The flag, without its dashes.
     pub(crate) fn flag(&self) -> String {
         self.name.replace('_', "-")
     }
@@ -54,9 +55,9 @@ impl Setting {
     }
 }
 
-/// Reads the text of settings into values, in the order of the table.
+/// Parses the text of settings, in the order of the table.
 pub(crate) trait TextReader {
-    /// The value of the next one, unless there is something to complain of.
+    /// The value of the next setting. Returns `None` if it is invalid.
     fn next<T: SettingValue>(&mut self) -> Option<T>;
 }
 
@@ -64,7 +65,7 @@ macro_rules! settings {
     ($($heading:literal {
         $($(#[doc = $text:literal])+ $name:ident: $type:ty $([$range:expr])? = $fallback:expr,)+
     })+) => {
-        /// What the server is told, every part of it read and checked.
+        /// The parsed and validated settings of the server.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub(crate) struct Settings {
             $($($(#[doc = $text])+ pub(crate) $name: $type,)+)+
@@ -81,7 +82,7 @@ macro_rules! settings {
         },)+)+];
 
         impl Settings {
-            /// What `reader` makes of the text of each, if there is nothing to complain of. All are read either way.
+            /// Parses all settings with `reader`. Returns `None` if one is invalid; all of them are parsed either way.
             pub(crate) fn read(reader: &mut impl TextReader) -> Option<Settings> {
                 $($(let $name = reader.next::<$type>();)+)+
                 Some(Settings { $($($name: $name?,)+)+ })
@@ -94,180 +95,179 @@ macro_rules! settings {
 
 settings! {
     "Rules" {
-        /// The rules to enforce, in YAML
+        /// The rule file, in YAML
         ///
-        /// Without them, each client key has 100 requests a minute.
-        rules: Option<PathBuf> = DefaultValue::Nothing("100/min for each client key"),
+        /// Without it, each client key has 100 requests per minute.
+        rules: Option<PathBuf> = DefaultValue::Unset("100/min per client key"),
 
-        /// A quota that holds for every client address, whatever the rules say
+        /// A quota for every client address, regardless of the rules
         ///
-        /// For when something is on fire: an amount and a period, like 10/s. It is counted in memory and needs
-        /// nothing else to be in order.
-        emergency_limit: Option<Quota> = DefaultValue::Nothing("none"),
+        /// For emergencies: an amount and a period, like 10/s. It is counted in memory and depends on nothing else.
+        emergency_limit: Option<Quota> = DefaultValue::Unset("none"),
     }
-    "Listening" {
-        /// Where to listen for HTTP; port 0 takes any free one
+    "Listeners" {
+        /// The address of the HTTP listener; port 0 picks a free port
         ///
-        /// An address and a port, like 127.0.0.1:8080, [::1]:8080, or 0.0.0.0:8080 to be reached from other machines
-        /// too; or off.
+        /// An address and a port, like 127.0.0.1:8080, [::1]:8080, or 0.0.0.0:8080 to accept connections from other
+        /// machines; or off.
         http: Listen = DefaultValue::Text("127.0.0.1:8080"),
 
-        /// Where to listen for gRPC, which Envoy's rate limit service is part of
+        /// The address of the gRPC listener, which includes Envoy's rate limit service
         ///
         /// An address and a port, or off.
         grpc: Listen = DefaultValue::Text("127.0.0.1:8081"),
 
-        /// Where to listen for RESP, which Redis clients speak
+        /// The address of the RESP listener, for Redis clients
         ///
         /// An address and a port, or off.
         resp: Listen = DefaultValue::Text("127.0.0.1:6380"),
 
-        /// Where to listen for the admin API, metrics and health
+        /// The address of the listener for the admin API, metrics and health
         ///
         /// An address and a port, or off.
         admin: Listen = DefaultValue::Text("127.0.0.1:9090"),
 
-        /// A file with nothing in it but the token that opens the admin API
+        /// A file that contains only the token of the admin API
         ///
-        /// At least 16 letters, digits and signs, like those of `openssl rand -hex 32`. Without it a new token is made
-        /// at each start and printed once. The token itself can also be in RATEKEEPER_ADMIN_TOKEN; there is no flag for
-        /// it, because other users of the machine see the flags of a process.
-        admin_token_file: Option<PathBuf> = DefaultValue::Nothing("a new token at each start, printed once"),
+        /// At least 16 printable ASCII characters, like the output of `openssl rand -hex 32`. Without it, a token is
+        /// generated at each start and printed once. The token can also be in RATEKEEPER_ADMIN_TOKEN. There is no flag
+        /// for it, because other users of the machine can see the flags of a process.
+        admin_token_file: Option<PathBuf> = DefaultValue::Unset("a token generated at each start and printed once"),
 
-        /// The token that opens the admin API, taken from the environment alone
-        admin_token: Option<HiddenText> = DefaultValue::Nothing("a new token at each start, printed once"),
+        /// The token of the admin API, only from the environment
+        admin_token: Option<HiddenText> = DefaultValue::Unset("a token generated at each start and printed once"),
 
-        /// A file with nothing in it but a token that whoever asks must send
+        /// A file that contains only the token that API clients must send
         ///
-        /// Over HTTP and gRPC in the header Authorization: Bearer TOKEN, over RESP with AUTH TOKEN. Without it, whoever
-        /// reaches the ports may use all of them, so let only those reach them who may. The token itself can also be in
+        /// Over HTTP and gRPC in the header Authorization: Bearer TOKEN, over RESP with AUTH TOKEN. Without it, anyone
+        /// who can connect to the listeners can use the API, so restrict access to them. The token can also be in
         /// RATEKEEPER_API_TOKEN.
-        api_token_file: Option<PathBuf> = DefaultValue::Nothing("nobody is asked for a token"),
+        api_token_file: Option<PathBuf> = DefaultValue::Unset("no token required"),
 
-        /// The token that whoever asks must send, taken from the environment alone
-        api_token: Option<HiddenText> = DefaultValue::Nothing("nobody is asked for a token"),
+        /// The token that API clients must send, only from the environment
+        api_token: Option<HiddenText> = DefaultValue::Unset("no token required"),
 
-        /// The web sites whose pages may use the API: origins, or none
+        /// The web origins whose pages may call the API, or none
         ///
-        /// Browsers say which page a request comes from. Requests from pages of any other site than the server's own are
-        /// refused, so that no web page can use up limits through a visitor's browser. Write a scheme and a host, like
-        /// https://admin.example. Programs, and what proxies ask, are not held to this.
+        /// Browsers send the origin of the page with a request. Requests from pages of other origins than the server's
+        /// own are rejected, so that no web page can use up limits through a visitor's browser. Write a scheme and a
+        /// host, like https://admin.example. Requests from programs and proxies are not affected.
         allowed_origins: Origins = DefaultValue::Text("none"),
 
-        /// The most connections at once on each port
+        /// The maximum number of connections per listener
         ///
-        /// Each takes some tens of kilobytes at worst. Whoever comes on top waits until one is closed.
-        /// Where the process may not have enough files open for that, what there is is divided among the ports, and the log says
-        /// so at the start.
+        /// Each takes some tens of kilobytes at worst. Further connections wait until one is closed. If the process may
+        /// not open enough files for that, the available ones are divided among the listeners, and a warning is logged
+        /// at start.
         max_connections: u32 [1..=1_000_000] = DefaultValue::Text("10_000"),
     }
     "Proxies" {
-        /// Where proxies that ask for their clients find a client's key
+        /// Where forward-auth requests carry the client key
         ///
-        /// A list in order of preference: header:NAME, query:NAME (of what the client asked for) and ip, like
-        /// header:x-api-key,ip. Nobody has looked at such a key before it is counted by, so a client that makes up new
-        /// ones is a new client each time: add a rule with key: ip. The URL that a proxy asks with can say otherwise, like
+        /// A list in order of preference: header:NAME, query:NAME (of the client's request) and ip, like
+        /// header:x-api-key,ip. Such a key is counted without being verified, so a client that invents keys counts as a
+        /// new client each time: add a rule with key: ip. The URL that a proxy calls can override this, like
         /// /v1/forward-auth?key=header:x-api-key,ip.
         forward_key: KeySources = DefaultValue::Text("ip"),
 
-        /// The proxies that are believed when they tell a client's address: networks, or none
+        /// The proxies that are trusted to send a client's address: networks, or none
         ///
-        /// Whoever else asks is the client itself, whatever it says. Name your proxies alone: all that is in these
-        /// networks can take any address.
+        /// Any other sender is taken to be the client itself, whatever its headers say. List only your proxies: every
+        /// host in these networks can claim any address.
         trusted_proxies: Networks = DefaultValue::Text("127.0.0.0/8,::1"),
 
-        /// The header in which trusted proxies tell a client's address
+        /// The header in which trusted proxies send a client's address
         ///
-        /// It is the only one that is looked at. Proxies hand others on as the client wrote them.
+        /// Only this header is read. Proxies forward other headers as the client wrote them.
         client_address: ClientAddress = DefaultValue::Text("x-forwarded-for"),
     }
-    "Encryption" {
-        /// The server's certificate, in PEM, with those that lead to its authority behind it
+    "TLS" {
+        /// The server's certificate chain, in PEM
         ///
-        /// With it and tls-key, listeners speak TLS. Certificates, keys and authorities that change are read again,
-        /// and hold for new connections.
-        tls_cert: Option<PathBuf> = DefaultValue::Nothing("no TLS"),
+        /// With it and tls-key, listeners use TLS. Changed certificates, keys and CA files are reloaded and used for
+        /// new connections.
+        tls_cert: Option<PathBuf> = DefaultValue::Unset("no TLS"),
 
-        /// The key of the certificate, in PEM, without a password
-        tls_key: Option<PathBuf> = DefaultValue::Nothing("no TLS"),
+        /// The private key of the certificate, in PEM, without a password
+        tls_key: Option<PathBuf> = DefaultValue::Unset("no TLS"),
 
-        /// The authorities that sign clients' certificates, in PEM
+        /// The CA certificates for client certificates, in PEM
         ///
-        /// With it, whoever connects must show a certificate that one of them has signed.
-        tls_client_ca: Option<PathBuf> = DefaultValue::Nothing("clients need no certificate"),
+        /// With it, every client must present a certificate signed by one of them.
+        tls_client_ca: Option<PathBuf> = DefaultValue::Unset("no client certificate required"),
 
-        /// The listeners that speak TLS, if there is a certificate
+        /// The listeners that use TLS, if there is a certificate
         tls_on: Vec<ListenerChoice> = DefaultValue::Text("http,grpc,resp,admin"),
     }
-    "State" {
-        /// Where the states of clients are kept: memory, or the URL of a store that several nodes share
+    "Store" {
+        /// Where client states are stored: memory, or the URL of a store that several nodes share
         ///
-        /// redis://HOST:PORT/DB and rediss:// (with TLS) for one Redis or Valkey, redis+sentinel://H1:P,H2:P/NAME for one
-        /// that sentinels watch, redis+cluster://H1:P,H2:P for a cluster, redis+sharded://H1:P,H2:P for several that know
-        /// nothing of each other; in all of them valkey may stand for redis. With a password in it, put it into the variable
-        /// RATEKEEPER_STORE: other users of the machine see the flags of a process.
+        /// redis://HOST:PORT/DB and rediss:// (with TLS) for one Redis or Valkey, redis+sentinel://H1:P,H2:P/NAME for
+        /// one monitored by sentinels, redis+cluster://H1:P,H2:P for a cluster, redis+sharded://H1:P,H2:P for several
+        /// independent servers. valkey may replace redis in all of them. If the URL contains a password, put it into
+        /// the variable RATEKEEPER_STORE: other users of the machine can see the flags of a process.
         store: StoreSetting = DefaultValue::Text("memory"),
 
-        /// How long a shared store has to answer
+        /// The timeout of a shared store
         ///
-        /// No request waits longer for it. Rules may say otherwise with store_timeout. From 1ms to 1s.
+        /// No request waits longer for it. Rules may override it with store_timeout. From 1ms to 1s.
         store_timeout: Duration [1..=1_000] = DefaultValue::Text("50ms"),
 
-        /// What holds when a shared store gives no answer, for rules that do not say it themselves
+        /// How requests are decided when a shared store fails, unless their rule sets it
         on_store_failure: FailureMode = DefaultValue::Text("local"),
 
-        /// The most states that are remembered at once
+        /// The maximum number of states in memory
         ///
-        /// A client under three limits has three. Ten million take 300 MB when they are all there, and next to nothing
-        /// before. Of a shared store, so many are known here too.
+        /// A client under three limits has three. Ten million take 300 MB when they all exist, and next to nothing
+        /// before. With a shared store, this bounds the states cached on this node.
         max_keys: usize [1..=1_000_000_000] = DefaultValue::Text("10_000_000"),
     }
-    "Answers" {
-        /// The headers that tell a client of its limit
+    "Responses" {
+        /// The rate limit headers of responses
         headers: Headers = DefaultValue::Text("x-ratelimit,ietf"),
 
-        /// What the header X-RateLimit-Reset tells
+        /// The form of the X-RateLimit-Reset header
         reset: Reset = DefaultValue::Text("epoch"),
 
-        /// The HTTP status of an answer that is a denial
+        /// The HTTP status of a denial
         deny_status: DenyStatus = DefaultValue::Text("200"),
 
-        /// The most checks in one batch
+        /// The maximum number of checks in one batch
         max_batch: u32 [1..=1_000_000] = DefaultValue::Text("10_000"),
 
-        /// The most bytes in the body of a request, like 65536, 64KiB or 4MiB
+        /// The maximum size of a request body, like 65536, 64KiB or 4MiB
         max_body: Bytes [1024..=1 << 30] = DefaultValue::Text("4MiB"),
 
-        /// The most bytes of all bodies together of which some is still to come
+        /// The maximum total size of incomplete request bodies
         ///
-        /// A body that does not come in one piece counts until it is complete. Those for which there is no room are refused
-        /// with status 503. No less than max_body.
+        /// A body that does not arrive in one piece counts until it is complete. Bodies beyond this are rejected with
+        /// status 503. At least max_body.
         max_unfinished_bodies: Bytes [65_536..=1 << 40] = DefaultValue::Text("64MiB"),
     }
-    "Running" {
-        /// How many threads do the work
+    "Runtime" {
+        /// The number of worker threads
         workers: usize [1..=1024] = DefaultValue::Cores,
 
-        /// How long a stopping server still lets clients in, while it says that it is not ready
+        /// How long a stopping server keeps accepting connections while it reports that it is not ready
         ///
-        /// Load balancers that look at /readyz have as long to send clients elsewhere. A number and a unit, like 500ms,
-        /// 5s or 1min.
+        /// This gives load balancers that poll /readyz time to move clients away. A number and a unit, like 500ms, 5s
+        /// or 1min.
         drain_delay: Duration [0..=3_600_000] = DefaultValue::Text("0s"),
 
-        /// How long a stopping server then waits for requests that have begun
+        /// How long a stopping server then waits for requests in flight
         drain_timeout: Duration [0..=3_600_000] = DefaultValue::Text("10s"),
     }
     "Logging" {
-        /// Which logs are written to stderr: a level, or levels by part
+        /// Which logs are written to stderr: a level, or levels per target
         ///
-        /// The levels are off, error, warn, info, debug and trace; warn,ratekeeper=debug is warn, but debug for Ratekeeper's
-        /// own. The variable RUST_LOG wins over all else.
+        /// The levels are off, error, warn, info, debug and trace. For example, warn,ratekeeper=debug is warn in
+        /// general and debug for Ratekeeper's own logs. The variable RUST_LOG overrides everything else.
         log: LogFilter = DefaultValue::Text("info"),
 
-        /// What a line of the log looks like
-        log_format: LogFormat = DefaultValue::Reader,
+        /// The format of log lines
+        log_format: LogFormat = DefaultValue::Terminal,
 
-        /// The most denials that are logged in a second; 0 logs none
+        /// The maximum number of denials logged per second; 0 logs none
         ///
         /// All are counted in the metrics.
         denial_log: u32 [0..=1_000_000] = DefaultValue::Text("10"),

@@ -1,4 +1,4 @@
-//! Settings from outside: what is said becomes what holds, with who said it.
+//! Tests of settings from outside: flags, variables and files become values with their origins.
 
 use super::value::{
     Bytes, ClientAddress, DenyStatus, HeaderProfile, Headers, ListenerChoice, Networks, Reset,
@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What a user says, all of it made up.
+/// The flags, variables and config file of a test.
 struct SettingsFixture {
     folder: TempDir,
     arguments: Vec<String>,
-    around: Environment,
+    environment: Environment,
 }
 
 impl SettingsFixture {
@@ -23,11 +23,11 @@ impl SettingsFixture {
         SettingsFixture {
             folder: tempfile::tempdir().unwrap(),
             arguments: arguments.iter().map(ToString::to_string).collect(),
-            around: Environment { variables, cores: 6, has_reader: true },
+            environment: Environment { variables, cores: 6, stderr_is_terminal: true },
         }
     }
 
-    /// With a config file that `--config` names.
+    /// Adds a config file that `--config` names.
     fn with_file(mut self, text: &str) -> SettingsFixture {
         self.arguments.extend(["--config".to_owned(), self.write(text)]);
         self
@@ -42,25 +42,26 @@ impl SettingsFixture {
     fn resolve(&self) -> Result<Resolved, SettingDiagnostics> {
         let command = Settings::add_to(Command::new("serve"));
         let arguments = [&["serve".to_owned()], self.arguments.as_slice()].concat();
-        Settings::resolve(&command.try_get_matches_from(arguments).unwrap(), &self.around)
+        Settings::resolve(&command.try_get_matches_from(arguments).unwrap(), &self.environment)
     }
 
     #[track_caller]
     fn settings(&self) -> Settings {
-        self.resolve().unwrap_or_else(|complaints| panic!("{complaints}")).settings
+        self.resolve().unwrap_or_else(|diagnostics| panic!("{diagnostics}")).settings
     }
 
-    /// Everything that is wrong, each with how it begins; the file's folder is left out.
+    /// Asserts that the settings are rejected with exactly these errors, each given by its beginning, and after ` … `
+    /// its end. The directory of the config file is left out.
     #[track_caller]
-    fn refused(&self, said: &[&str]) {
-        let complaints = self.resolve().expect_err("the settings are not in order").to_string();
-        let complaints = complaints.replace(&format!("{}/", self.folder.path().display()), "");
-        assert_eq!(complaints.lines().count(), said.len(), "{complaints}");
-        for (complaint, said) in complaints.lines().zip(said) {
-            let (begin, end) = said.split_once(" … ").unwrap_or((said, ""));
+    fn assert_rejected(&self, expected: &[&str]) {
+        let diagnostics = self.resolve().expect_err("the settings should be rejected").to_string();
+        let diagnostics = diagnostics.replace(&format!("{}/", self.folder.path().display()), "");
+        assert_eq!(diagnostics.lines().count(), expected.len(), "{diagnostics}");
+        for (diagnostic, expected) in diagnostics.lines().zip(expected) {
+            let (begin, end) = expected.split_once(" … ").unwrap_or((expected, ""));
             assert!(
-                complaint.starts_with(begin) && complaint.ends_with(end),
-                "{complaint:?} is not {said:?}"
+                diagnostic.starts_with(begin) && diagnostic.ends_with(end),
+                "{diagnostic:?} is not {expected:?}"
             );
         }
     }
@@ -79,7 +80,7 @@ fn at(address: &str) -> Listen {
 }
 
 #[test]
-fn without_a_word_the_defaults_hold() {
+fn defaults_apply_without_any_input() {
     let settings = flags(&[]).settings();
     assert_eq!(
         settings,
@@ -127,13 +128,13 @@ fn without_a_word_the_defaults_hold() {
         }
     );
     assert_eq!(settings.tls_files(), None);
-    let mut unseen = flags(&[]);
-    unseen.around.has_reader = false;
-    assert_eq!(unseen.settings().log_format, LogFormat::Json);
+    let mut without_terminal = flags(&[]);
+    without_terminal.environment.stderr_is_terminal = false;
+    assert_eq!(without_terminal.settings().log_format, LogFormat::Json);
 }
 
 #[test]
-fn flags_win_over_the_environment_and_that_over_the_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let text = "max_keys: 1\nmax_batch: 1\nmax_connections: 1\n";
     let variables = [("RATEKEEPER_MAX_KEYS", "2"), ("RATEKEEPER_MAX_BATCH", "2")];
     let case = SettingsFixture::new(&["--max-keys", "3"], &variables).with_file(text);
@@ -141,7 +142,7 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     let settings = &resolved.settings;
     assert_eq!((settings.max_keys, settings.max_batch, settings.max_connections), (3, 2, 1));
     assert_eq!(settings.denial_log, 10);
-    let set: Vec<_> = resolved.set().map(|(name, origin)| format!("{name} {origin}")).collect();
+    let set: Vec<_> = resolved.explicit().map(|(name, origin)| format!("{name} {origin}")).collect();
     let path = case.folder.path().display();
     assert_eq!(
         set,
@@ -154,8 +155,8 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
-fn every_setting_can_be_said_in_each_way() {
-    let said = [
+fn every_setting_can_be_set_by_flag_variable_and_file() {
+    let values = [
         ("rules", "limits.yaml"),
         ("emergency_limit", "10/s burst 20"),
         ("http", "[::1]:0"),
@@ -190,19 +191,19 @@ fn every_setting_can_be_said_in_each_way() {
         ("log_format", "json"),
         ("denial_log", "0"),
     ];
-    let named: Vec<_> = said.iter().map(|(name, _)| *name).collect();
+    let named: Vec<_> = values.iter().map(|(name, _)| *name).collect();
     let table = TABLE.iter().filter(|setting| !setting.shape.is_secret);
-    assert_eq!(named, table.map(|setting| setting.name).collect::<Vec<_>>(), "a setting is left out here");
+    assert_eq!(named, table.map(|setting| setting.name).collect::<Vec<_>>(), "a setting is missing here");
 
     let arguments: Vec<_> =
-        said.iter().map(|(name, value)| format!("--{}={value}", name.replace('_', "-"))).collect();
+        values.iter().map(|(name, value)| format!("--{}={value}", name.replace('_', "-"))).collect();
     let from_flags = flags(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).settings();
     let variables: Vec<_> =
         TABLE.iter().filter(|setting| !setting.shape.is_secret).map(Setting::variable).collect();
     let variables: Vec<_> =
-        variables.iter().zip(said).map(|(name, (_, value))| (name.as_str(), value)).collect();
+        variables.iter().zip(values).map(|(name, (_, value))| (name.as_str(), value)).collect();
     let from_variables = SettingsFixture::new(&[], &variables).settings();
-    let lines: String = said.iter().map(|(name, value)| format!("{name}: \"{value}\"\n")).collect();
+    let lines: String = values.iter().map(|(name, value)| format!("{name}: \"{value}\"\n")).collect();
     let from_file = file(&lines).settings();
     assert_eq!(from_flags, from_variables);
     assert_eq!(from_flags, from_file);
@@ -221,10 +222,10 @@ fn every_setting_can_be_said_in_each_way() {
 }
 
 #[test]
-fn the_file_is_taken_as_it_is_written() {
+fn file_values_are_taken_as_written() {
     let settings = file(
         "
-# Comments and blank lines say nothing.
+# Comments and blank lines are ignored.
 rules: 1.10
 http: off
 max_keys: 1000
@@ -255,36 +256,39 @@ emergency_limit: 3 per 90s
 }
 
 #[test]
-fn a_list_of_flags_is_one_list() {
+fn repeated_flags_form_one_list() {
     let settings = flags(&["--headers", "ietf", "--headers=draft-6,x-ratelimit"]).settings();
     assert_eq!(settings.headers.0, [HeaderProfile::Ietf, HeaderProfile::Draft6, HeaderProfile::XRateLimit]);
 }
 
 #[test]
-fn the_file_can_be_named_by_a_variable() {
+fn the_config_file_can_be_set_by_a_variable() {
     let mut case = SettingsFixture::new(&[], &[]);
     let path = case.write("workers: 4\n");
-    case.around.variables.insert("RATEKEEPER_CONFIG".to_owned(), path);
+    case.environment.variables.insert("RATEKEEPER_CONFIG".to_owned(), path);
     assert_eq!(case.settings().workers, 4);
-    case.around.variables.insert("RATEKEEPER_CONFIG".to_owned(), "no/such.yaml".to_owned());
-    case.refused(&["cannot read the settings in no/such.yaml: No such file … (from RATEKEEPER_CONFIG)"]);
+    case.environment.variables.insert("RATEKEEPER_CONFIG".to_owned(), "no/such.yaml".to_owned());
+    case.assert_rejected(&[
+        "cannot read the config file no/such.yaml: No such file … (from RATEKEEPER_CONFIG)",
+    ]);
     flags(&["--config", "no/such.yaml"])
-        .refused(&["cannot read the settings in no/such.yaml: … (from --config)"]);
+        .assert_rejected(&["cannot read the config file no/such.yaml: … (from --config)"]);
     let long = "#".repeat(2 << 20);
-    file(&long).refused(&["cannot read the settings in ratekeeper.yaml: it has more than 1048576 bytes … "]);
+    file(&long)
+        .assert_rejected(&["cannot read the config file ratekeeper.yaml: it has more than 1048576 bytes … "]);
 }
 
 #[test]
-fn an_empty_variable_says_nothing() {
+fn an_empty_variable_counts_as_unset() {
     let settings =
         SettingsFixture::new(&[], &[("RATEKEEPER_RULES", ""), ("RATEKEEPER_CONFIG", ""), ("RUST_LOG", "")])
             .settings();
     assert_eq!(settings, flags(&[]).settings());
-    flags(&["--rules", ""]).refused(&["a file needs a name: write one, … (from --rules)"]);
+    flags(&["--rules", ""]).assert_rejected(&["empty file name: write one, … (from --rules)"]);
 }
 
 #[test]
-fn rust_log_wins_over_all_else() {
+fn rust_log_overrides_everything_else() {
     let variables = [("RUST_LOG", "hyper=trace"), ("RATEKEEPER_LOG", "warn")];
     let resolved = SettingsFixture::new(&["--log", "error"], &variables).resolve().unwrap();
     assert_eq!(resolved.settings.log, SettingValue::read("hyper=trace", &(0..=0)).unwrap());
@@ -292,7 +296,7 @@ fn rust_log_wins_over_all_else() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_at_once_with_who_said_it() {
+fn all_errors_are_reported_at_once_with_their_origins() {
     let variables = [("RATEKEEPER_MAX_KEYS", "lots"), ("RATEKEEPER_DRAIN_DELAY", "soon")];
     let arguments = ["--http", "nowhere", "--store", "reddis://h:6379/0", "--tls-cert", "a.crt"];
     let text = "
@@ -305,128 +309,123 @@ headers: [ietf, draft-8]
 emergency_limit: 5 apples
 log: inof
 ";
-    SettingsFixture::new(&arguments, &variables).with_file(text).refused(&[
+    SettingsFixture::new(&arguments, &variables).with_file(text).assert_rejected(&[
         "ratekeeper.yaml:2: unknown field \"htpp\": did you mean http?",
         "ratekeeper.yaml:3: unknown field \"max-body\": did you mean max_body?",
         "ratekeeper.yaml:4: unknown field \"quota\": the fields are rules, emergency_limit, http, … ",
-        "ratekeeper.yaml:5: admin_token is a secret, and a config file is seen by many: … RATEKEEPER_ADMIN_TOKEN",
+        "ratekeeper.yaml:5: admin_token is a secret and not allowed in a config file: … RATEKEEPER_ADMIN_TOKEN",
         "ratekeeper.yaml:8: cannot read \"5 apples\" as a quota: write … ",
         "cannot listen on nowhere: write an address and a port, like 127.0.0.1:8080, … (from --http)",
-        "no store is called \"reddis\": did you mean redis … and memory (from --store)",
-        "\"lots\" is no number from 1 to 1000000000: write … (from RATEKEEPER_MAX_KEYS)",
-        "ratekeeper.yaml:7: \"draft-8\" is none of the choices: write one of x-ratelimit, ietf, draft-7, draft-6, none",
-        "ratekeeper.yaml:6: \"500\" is none of the choices: write one of 200, 429, 403",
-        "\"soon\" is no time from 0ns to 3600s: write one with its unit, like … (from RATEKEEPER_DRAIN_DELAY)",
-        "ratekeeper.yaml:9: \"inof\" is no level: write info; for all logs of a part, inof=trace",
-        "a certificate is of no use without its key: add tls_key (from --tls-cert)",
+        "unknown store \"reddis\": did you mean redis … and memory (from --store)",
+        "invalid number \"lots\": write a whole number from 1 to 1000000000; … (from RATEKEEPER_MAX_KEYS)",
+        "ratekeeper.yaml:7: invalid value \"draft-8\": write one of x-ratelimit, ietf, draft-7, draft-6, none",
+        "ratekeeper.yaml:6: invalid value \"500\": write one of 200, 429, 403",
+        "invalid duration \"soon\": write 0ns to 3600s with a unit, like … (from RATEKEEPER_DRAIN_DELAY)",
+        "ratekeeper.yaml:9: unknown log level \"inof\": write info, or inof=trace for all logs of that target",
+        "tls_cert requires tls_key: add the key of the certificate (from --tls-cert)",
     ]);
 }
 
 #[test]
-fn a_file_of_the_wrong_shape_is_told_of_by_its_line() {
-    for (text, said) in [
-        (
-            "http: [a, b]",
-            "ratekeeper.yaml:1: a single value belongs here: write it without brackets or fields",
-        ),
-        ("x: 1\nhttp: {port: 80}", "ratekeeper.yaml:2: a single value belongs here: write"),
-        ("\nhttp:\n", "ratekeeper.yaml:2: there is no value here: write one, or leave the field out"),
-        ("http: a:1\nhttp: b:2\n", "ratekeeper.yaml:2: the field \"http\" is there twice: keep one of them"),
-        ("- http", "ratekeeper.yaml:1: fields belong here: write them like http: 127.0.0.1:8080"),
-        ("just text", "ratekeeper.yaml:1: fields belong here: write"),
+fn structural_errors_of_a_file_name_the_line() {
+    for (text, expected) in [
+        ("http: [a, b]", "ratekeeper.yaml:1: expected a single value: write it without brackets or fields"),
+        ("x: 1\nhttp: {port: 80}", "ratekeeper.yaml:2: expected a single value: write"),
+        ("\nhttp:\n", "ratekeeper.yaml:2: missing value: write one, or remove the field"),
+        ("http: a:1\nhttp: b:2\n", "ratekeeper.yaml:2: duplicate field \"http\": keep one of them"),
+        ("- http", "ratekeeper.yaml:1: expected fields: write them like http: 127.0.0.1:8080"),
+        ("just text", "ratekeeper.yaml:1: expected fields: write"),
         ("headers: {a: b}", "ratekeeper.yaml:1: invalid type: map, expected a list, like [one, another]"),
-        ("headers: [[a]]", "ratekeeper.yaml:1: a single value belongs here: write"),
+        ("headers: [[a]]", "ratekeeper.yaml:1: expected a single value: write"),
         ("http: \"a", "ratekeeper.yaml:1: "),
         ("http: a:1\n---\nhttp: b:1\n", "ratekeeper.yaml:"),
         ("\tx: 1", "ratekeeper.yaml:1: "),
     ] {
-        let complaints = file(text).resolve().unwrap_err().to_string();
-        let last = complaints.lines().last().unwrap();
+        let diagnostics = file(text).resolve().unwrap_err().to_string();
+        let last = diagnostics.lines().last().unwrap();
         let shown =
             last.rsplit_once("/ratekeeper.yaml").map(|(_, rest)| format!("ratekeeper.yaml{rest}")).unwrap();
-        assert!(shown.starts_with(said), "{shown:?} does not begin with {said:?}");
+        assert!(shown.starts_with(expected), "{shown:?} does not begin with {expected:?}");
     }
 }
 
 #[test]
-fn values_out_of_bounds_are_refused() {
-    for (argument, said) in [
-        ("--workers=0", "\"0\" is no number from 1 to 1024"),
-        ("--workers=1025", "\"1025\" is no number"),
-        ("--max-keys=-1", "\"-1\" is no number"),
-        ("--max-keys=1e6", "\"1e6\" is no number"),
-        ("--max-keys=_1", "\"_1\" is no number"),
-        ("--max-keys=99999999999999999999", "\"99999999999999999999\" is no number"),
-        ("--max-batch=4294967297", "\"4294967297\" is no number"),
-        (
-            "--max-body=4MB",
-            "\"4MB\" is no size from 1024 to 1073741824 bytes: write one like 65536, 64KiB or 4MiB",
-        ),
-        ("--max-body=1023", "\"1023\" is no size"),
-        ("--max-body=99999999999999GiB", "\"99999999999999GiB\" is no size"),
-        ("--max-body=MiB", "\"MiB\" is no size"),
-        ("--drain-delay=5", "\"5\" is no time from 0ns to 3600s: write one with its unit"),
-        ("--drain-delay=2h", "\"2h\" is no time"),
-        ("--drain-delay=-5s", "\"-5s\" is no time"),
-        ("--drain-timeout=99999999999999999h", "\"99999999999999999h\" is no time"),
+fn invalid_values_are_rejected() {
+    for (argument, expected) in [
+        ("--workers=0", "invalid number \"0\": write a whole number from 1 to 1024"),
+        ("--workers=1025", "invalid number \"1025\": write"),
+        ("--max-keys=-1", "invalid number \"-1\": write"),
+        ("--max-keys=1e6", "invalid number \"1e6\": write"),
+        ("--max-keys=_1", "invalid number \"_1\": write"),
+        ("--max-keys=99999999999999999999", "invalid number \"99999999999999999999\": write"),
+        ("--max-batch=4294967297", "invalid number \"4294967297\": write"),
+        ("--max-body=4MB", "invalid size \"4MB\": write 1024 to 1073741824 bytes, like 65536, 64KiB or 4MiB"),
+        ("--max-body=1023", "invalid size \"1023\": write"),
+        ("--max-body=99999999999999GiB", "invalid size \"99999999999999GiB\": write"),
+        ("--max-body=MiB", "invalid size \"MiB\": write"),
+        ("--drain-delay=5", "invalid duration \"5\": write 0ns to 3600s with a unit"),
+        ("--drain-delay=2h", "invalid duration \"2h\": write"),
+        ("--drain-delay=-5s", "invalid duration \"-5s\": write"),
+        ("--drain-timeout=99999999999999999h", "invalid duration \"99999999999999999h\": write"),
         ("--http=:8080", "cannot listen on :8080: write an address and a port"),
         ("--http=8080", "cannot listen on 8080: write"),
         ("--http=::1:8080", "cannot listen on ::1:8080: write"),
         ("--http=http://a:1", "cannot listen on http://a:1: write"),
         ("--http=a:65536", "cannot listen on a:65536: write"),
         ("--http=", "cannot listen on : write"),
-        ("--store=disk", "\"disk\" is no store: write memory"),
-        ("--store-timeout=2s", "\"2s\" is no time from 1ms to 1s: write one with its unit"),
-        ("--store-timeout=0", "\"0\" is no time from 1ms to 1s"),
-        ("--on-store-failure=panic", "\"panic\" is none of the choices: write one of local, open, closed"),
-        ("--headers=ietf,draft-7", "ietf and draft-7 both write the header RateLimit: keep one"),
-        ("--headers=ietf,none", "none stands alone: leave"),
-        ("--headers=", "\"\" is none of the choices: write one of x-ratelimit"),
-        ("--log=ratekeeper=loud", "cannot read \"ratekeeper=loud\" as a log filter: "),
-        ("--log-format=xml", "\"xml\" is none of the choices: write one of text, json"),
+        ("--store=disk", "invalid store \"disk\": write memory"),
+        ("--store-timeout=2s", "invalid duration \"2s\": write 1ms to 1s with a unit"),
+        ("--store-timeout=0", "invalid duration \"0\": write 1ms to 1s"),
+        ("--on-store-failure=panic", "invalid value \"panic\": write one of local, open, closed"),
+        ("--headers=ietf,draft-7", "ietf and draft-7 both set the RateLimit header: keep one"),
+        ("--headers=ietf,none", "none can't be combined with other profiles: remove"),
+        ("--headers=", "invalid value \"\": write one of x-ratelimit"),
+        ("--log=ratekeeper=loud", "invalid log filter \"ratekeeper=loud\": "),
+        ("--log-format=xml", "invalid value \"xml\": write one of text, json"),
         (
             "--forward-key=x-api-key",
-            "\"x-api-key\" is no place for a key: write header:NAME, query:NAME or ip, with commas between them",
+            "\"x-api-key\" is not a key source: write header:NAME, query:NAME or ip, with commas between them",
         ),
-        ("--forward-key=", "\"\" is no place for a key: write"),
+        ("--forward-key=", "\"\" is not a key source: write"),
         (
             "--trusted-proxies=10.0.0.0/8,proxy",
-            "\"proxy\" is no network: write an address or a network, like 10.0.0.0/8, 192.0.2.7 or 2001:db8::/32, or none",
+            "invalid network \"proxy\": write an address or a network, like 10.0.0.0/8, 192.0.2.7 or \
+             2001:db8::/32, or none",
         ),
         (
             "--trusted-proxies=10.0.0.1/8",
-            "\"10.0.0.1/8\" is no network: the address has bits behind its prefix",
+            "invalid network \"10.0.0.1/8\": the address has bits set after its prefix",
         ),
-        ("--client-address=via", "\"via\" is none of the choices: write one of x-forwarded-for, x-real-ip"),
-        ("--emergency-limit=0/s", "an amount of 0 would refuse everything: write"),
+        ("--client-address=via", "invalid value \"via\": write one of x-forwarded-for, x-real-ip"),
+        ("--emergency-limit=0/s", "an amount of 0 would deny everything: write"),
     ] {
-        flags(&[argument]).refused(&[said]);
+        flags(&[argument]).assert_rejected(&[expected]);
     }
     flags(&["--tls-on=ftp", "--tls-cert=a", "--tls-key=b"])
-        .refused(&["\"ftp\" is none of the choices: write one of http, grpc, resp, admin"]);
+        .assert_rejected(&["invalid value \"ftp\": write one of http, grpc, resp, admin"]);
     assert_eq!(flags(&["--drain-delay", "0", "--http", "localhost:80"]).settings().http, at("localhost:80"));
 }
 
 #[test]
-fn settings_that_contradict_each_other_are_refused() {
+fn contradictory_settings_are_rejected() {
     flags(&["--http=off", "--grpc=off", "--resp=off", "--admin=off"])
-        .refused(&["http, grpc, resp and admin are all off, … (from --admin)"]);
+        .assert_rejected(&["http, grpc, resp and admin are all off: … (from --admin)"]);
     flags(&["--http=127.0.0.1:9090"])
-        .refused(&["http and admin can't listen on the same port: … (from --http)"]);
+        .assert_rejected(&["http and admin can't listen on the same address: … (from --http)"]);
     assert!(flags(&["--http=127.0.0.1:0", "--admin=127.0.0.1:0"]).resolve().is_ok());
     flags(&["--tls-key=a"])
-        .refused(&["a key is of no use without its certificate: add tls_cert (from --tls-key)"]);
-    flags(&["--tls-client-ca=a", "--tls-on=http"]).refused(&[
-        "this means nothing without TLS: add tls_cert and tls_key (from --tls-client-ca)",
-        "this means nothing without TLS: add tls_cert and tls_key (from --tls-on)",
+        .assert_rejected(&["tls_key requires tls_cert: add the certificate of the key (from --tls-key)"]);
+    flags(&["--tls-client-ca=a", "--tls-on=http"]).assert_rejected(&[
+        "this setting requires TLS: add tls_cert and tls_key (from --tls-client-ca)",
+        "this setting requires TLS: add tls_cert and tls_key (from --tls-on)",
     ]);
     let variables = [("RATEKEEPER_ADMIN_TOKEN", "0123456789abcdef")];
     SettingsFixture::new(&["--admin-token-file=a"], &variables)
-        .refused(&["there is also admin_token_file, and … (from RATEKEEPER_ADMIN_TOKEN)"]);
+        .assert_rejected(&["admin_token_file is set too, but … (from RATEKEEPER_ADMIN_TOKEN)"]);
 }
 
 #[test]
-fn a_secret_comes_from_the_environment_alone_and_is_never_shown() {
+fn a_secret_comes_only_from_the_environment_and_is_never_shown() {
     let resolved =
         SettingsFixture::new(&[], &[("RATEKEEPER_ADMIN_TOKEN", "0123456789abcdef")]).resolve().unwrap();
     assert_eq!(resolved.settings.admin_token.as_ref().unwrap().expose(), "0123456789abcdef");
@@ -443,21 +442,21 @@ fn the_password_of_a_store_is_never_shown() {
     let variables = [("RATEKEEPER_STORE", "redis://me:hunter2@h:6379/0")];
     let resolved = SettingsFixture::new(&[], &variables).resolve().unwrap();
     let printed = resolved.print();
-    let line = "store: \"redis://me:***@h:6379/0\"  # RATEKEEPER_STORE, its password is not shown";
+    let line = "store: \"redis://me:***@h:6379/0\"  # RATEKEEPER_STORE, password hidden";
     assert!(printed.lines().any(|printed| printed == line), "{line} is not in\n{printed}");
     assert!(!printed.contains("hunter2") && !format!("{:?}", resolved.settings).contains("hunter2"));
-    // Who reads that again is told, and does not go without a password.
-    file(&printed).refused(&["ratekeeper.yaml: … RATEKEEPER_STORE"]);
+    // Reading the printed settings back is an error, rather than connecting without a password.
+    file(&printed).assert_rejected(&["ratekeeper.yaml: … RATEKEEPER_STORE"]);
 }
 
 #[test]
-fn variables_that_nobody_knows_are_warned_of() {
+fn unknown_variables_are_warned_of() {
     let variables = [
         ("RATEKEEPER_MAX_KEY", "5"),
         ("RATEKEEPER_COLOUR", "red"),
         ("RATEKEEPER_SERVER", "http://a"),
         ("RATEKEEPER_ADMIN_TOKEN", "0123456789abcdef"),
-        // What Kubernetes says of a service by the name of ratekeeper, and of one called ratekeeper-admin.
+        // Variables that Kubernetes sets for services called ratekeeper and ratekeeper-admin.
         ("RATEKEEPER_PORT", "tcp://10.0.0.1:8080"),
         ("RATEKEEPER_SERVICE_HOST", "10.0.0.1"),
         ("RATEKEEPER_SERVICE_PORT_HTTP", "8080"),
@@ -469,14 +468,14 @@ fn variables_that_nobody_knows_are_warned_of() {
     assert_eq!(
         resolved.warnings,
         [
-            "unknown variable RATEKEEPER_COLOUR: it says nothing to ratekeeper",
-            "unknown variable RATEKEEPER_MAX_KEY: did you mean RATEKEEPER_MAX_KEYS?",
+            "unknown environment variable RATEKEEPER_COLOUR: it is ignored",
+            "unknown environment variable RATEKEEPER_MAX_KEY: did you mean RATEKEEPER_MAX_KEYS?",
         ]
     );
 }
 
 #[test]
-fn printed_settings_say_who_set_them_and_can_be_read_again() {
+fn printed_settings_name_their_origins_and_can_be_read_back() {
     let arguments = [
         "--rules=limits #1: \"a\"/\\é.yaml",
         "--headers=ietf,draft-6",
@@ -497,26 +496,26 @@ fn printed_settings_say_who_set_them_and_can_be_read_again() {
         "emergency_limit: \"10/s burst 5\"  # RATEKEEPER_EMERGENCY_LIMIT",
         "http: \"[::1]:0\"  # --http",
         "admin: 127.0.0.1:9090  # default",
-        "# admin_token_file:  # default: a new token at each start, printed once",
+        "# admin_token_file:  # default: a token generated at each start and printed once",
         "headers: [ietf, draft-6]  # --headers",
-        "# tls_client_ca:  # default: clients need no certificate",
+        "# tls_client_ca:  # default: no client certificate required",
         "tls_cert: \"true\"  # --tls-cert",
         "max_body: 4MiB  # default",
         &format!("workers: 2  # {}/ratekeeper.yaml:2", case.folder.path().display()),
-        "log_format: text  # default: json if stderr is no terminal",
+        "log_format: text  # default: json if stderr is not a terminal",
     ] {
         assert!(printed.lines().any(|printed| printed == line), "{line} is not in\n{printed}");
     }
     let again = file(&printed);
     assert_eq!(again.settings(), resolved.settings);
     let set = again.resolve().unwrap();
-    assert!(set.set().all(|(_, origin)| matches!(origin, SettingOrigin::File { .. })));
+    assert!(set.explicit().all(|(_, origin)| matches!(origin, SettingOrigin::File { .. })));
     let defaults = flags(&[]).resolve().unwrap();
     assert_eq!(file(&defaults.print()).settings(), defaults.settings);
 }
 
 #[test]
-fn what_is_in_the_environment_of_the_tests_does_not_matter() {
+fn every_setting_has_a_flag_and_a_hidden_variable() {
     let command = Settings::add_to(Command::new("serve"));
     for setting in TABLE.iter().filter(|setting| !setting.shape.is_secret) {
         let arg = command.get_arguments().find(|arg| arg.get_id() == setting.name).unwrap();
@@ -527,22 +526,22 @@ fn what_is_in_the_environment_of_the_tests_does_not_matter() {
 }
 
 #[test]
-fn help_tells_of_defaults_and_choices() {
+fn help_shows_defaults_and_choices() {
     let help = Settings::add_to(Command::new("serve")).render_long_help().to_string();
-    for said in [
+    for expected in [
         "--max-keys <N>",
         "[default: 10_000_000]",
         "[env: RATEKEEPER_MAX_KEYS]",
-        "[default: as many as there are cores]",
+        "[default: number of cores]",
         "- draft-7:",
-        "Encryption:",
+        "TLS:",
     ] {
-        assert!(help.contains(said), "{said} is not in\n{help}");
+        assert!(help.contains(expected), "{expected} is not in\n{help}");
     }
 }
 
 #[test]
-fn a_name_is_only_suggested_if_it_is_near() {
+fn a_name_is_only_suggested_if_it_is_similar() {
     assert_eq!(nearest("htpp", ["rules", "http"]), Some("http"));
     assert_eq!(nearest("max-keys", ["max_keys", "max_batch"]), Some("max_keys"));
     assert_eq!(nearest("colour", ["log", "http"]), None);

@@ -1,7 +1,7 @@
-//! What settings are read as: text becomes a value, or what to write instead.
+//! Setting values: parsing from text, with errors that say what to write instead.
 //!
-//! Flags, variables and config files all bring text, and every kind of value is read in one way, so a setting means the
-//! same wherever it is written.
+//! Flags, variables and config files all provide text, and every type of value is parsed in one place, so a setting
+//! means the same wherever it is written.
 
 use clap::ValueHint;
 use clap::builder::PossibleValue;
@@ -15,32 +15,32 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
-/// What a setting can be read as.
+/// A type that a setting can have.
 pub(crate) trait SettingValue: Sized {
     const SHAPE: ValueShape;
 
-    /// The value that the text stands for, or what is wrong with it and what to write instead.
+    /// Parses the text, or returns what is wrong with it and what to write instead.
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Self, String>;
 
-    /// The value that stands for nothing having been said, for a setting without a default.
+    /// The value of an unset setting without a default. Returns `None` if the setting is required.
     fn absent() -> Option<Self> {
         None
     }
 }
 
-/// How values of one kind are written.
+/// How values of a type are written.
 #[derive(Debug)]
 pub(crate) struct ValueShape {
-    /// What stands for one in a help text.
+    /// The placeholder in help texts.
     pub(crate) placeholder: &'static str,
     pub(crate) hint: ValueHint,
-    /// What it can be, if that is no more than a few words.
+    /// The possible values, if they are a fixed set of words.
     pub(crate) choices: fn() -> Vec<PossibleValue>,
-    /// Whether there can be several, with commas between them.
+    /// Whether it is a list, separated by commas.
     pub(crate) is_list: bool,
-    /// Whether it is never shown, and only taken from where others don't see it.
+    /// Whether it is secret: never shown, and read only from the environment.
     pub(crate) is_secret: bool,
-    /// The text as it may be shown: some of it may be secret.
+    /// Formats the text for display, without secret parts.
     pub(crate) show: fn(&str) -> String,
 }
 
@@ -74,13 +74,13 @@ impl SettingValue for PathBuf {
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<PathBuf, String> {
         match text {
-            "" => Err("a file needs a name: write one, or leave the setting out".to_owned()),
+            "" => Err("empty file name: write one, or remove the setting".to_owned()),
             text => Ok(text.into()),
         }
     }
 }
 
-/// What nobody should see. It is only ever shown as `(hidden)`.
+/// A secret. It is only ever shown as `(hidden)`.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct HiddenText(String);
 
@@ -104,11 +104,11 @@ impl SettingValue for HiddenText {
     }
 }
 
-/// Where to listen, if at all.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Listen {
     Off,
-    /// An address or a host's name, and a port.
+    /// An address or a host name, and a port.
     At(String),
 }
 
@@ -123,12 +123,13 @@ impl SettingValue for Listen {
         let names_host = text.rsplit_once(':').is_some_and(|(host, port)| {
             !host.is_empty() && host.chars().all(is_name) && port.parse::<u16>().is_ok()
         });
-        match names_host || text.parse::<SocketAddr>().is_ok() {
-            true => Ok(Listen::At(text.to_owned())),
-            false => Err(format!(
+        if names_host || text.parse::<SocketAddr>().is_ok() {
+            Ok(Listen::At(text.to_owned()))
+        } else {
+            Err(format!(
                 "cannot listen on {text}: write an address and a port, like 127.0.0.1:8080, [::1]:8080 \
                  or 0.0.0.0:8080, or off"
-            )),
+            ))
         }
     }
 }
@@ -137,7 +138,7 @@ impl SettingValue for u32 {
     const SHAPE: ValueShape = ValueShape::word("N");
 
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<u32, String> {
-        u64_within(text, range).map(|number| u32::try_from(number).expect("the range ends below 2^32"))
+        parse_number(text, range).map(|number| u32::try_from(number).expect("the range ends below 2^32"))
     }
 }
 
@@ -145,29 +146,29 @@ impl SettingValue for usize {
     const SHAPE: ValueShape = ValueShape::word("N");
 
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<usize, String> {
-        u64_within(text, range).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
+        parse_number(text, range).map(|number| usize::try_from(number).unwrap_or(usize::MAX))
     }
 }
 
-fn u64_within(text: &str, range: &RangeInclusive<u64>) -> Result<u64, String> {
-    let (least, most) = (range.start(), range.end());
-    digits(text).filter(|number| range.contains(number)).ok_or_else(|| {
-        format!("{text:?} is no number from {least} to {most}: write one in digits, with _ between them if you like")
+fn parse_number(text: &str, range: &RangeInclusive<u64>) -> Result<u64, String> {
+    let (min, max) = (range.start(), range.end());
+    parse_digits(text).filter(|number| range.contains(number)).ok_or_else(|| {
+        format!("invalid number {text:?}: write a whole number from {min} to {max}; _ may separate digits")
     })
 }
 
-/// A whole number; `_` may separate its digits.
-fn digits(text: &str) -> Option<u64> {
+/// Parses a whole number; `_` may separate its digits.
+fn parse_digits(text: &str) -> Option<u64> {
     let digits: String = text.chars().filter(|c| *c != '_').collect();
     let is_number =
         text.starts_with(|c: char| c.is_ascii_digit()) && digits.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| digits.parse().ok()).flatten()
 }
 
-/// A number and its unit: `4 MiB` and `4MiB` are 4 and `MiB`.
-fn amount(text: &str) -> (Option<u64>, &str) {
+/// Splits a number and its unit: `4 MiB` and `4MiB` are 4 and `MiB`.
+fn split_unit(text: &str) -> (Option<u64>, &str) {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '_');
-    (digits(&text[..text.len() - unit.len()]), unit.trim())
+    (parse_digits(&text[..text.len() - unit.len()]), unit.trim())
 }
 
 /// A number of bytes.
@@ -178,7 +179,7 @@ impl SettingValue for Bytes {
     const SHAPE: ValueShape = ValueShape::word("BYTES");
 
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Bytes, String> {
-        let (number, unit) = amount(text);
+        let (number, unit) = split_unit(text);
         let unit = match unit {
             "" | "B" => Some(1),
             "KiB" => Some(1 << 10),
@@ -188,31 +189,33 @@ impl SettingValue for Bytes {
         };
         let bytes = number.zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
         bytes.filter(|bytes| range.contains(bytes)).map(Bytes).ok_or_else(|| {
-            let (least, most) = (range.start(), range.end());
-            format!("{text:?} is no size from {least} to {most} bytes: write one like 65536, 64KiB or 4MiB")
+            let (min, max) = (range.start(), range.end());
+            format!("invalid size {text:?}: write {min} to {max} bytes, like 65536, 64KiB or 4MiB")
         })
     }
 }
 
-/// A length of time; its range is in milliseconds.
+/// A duration; its range is in milliseconds.
 impl SettingValue for Duration {
     const SHAPE: ValueShape = ValueShape::word("TIME");
 
     fn read(text: &str, range: &RangeInclusive<u64>) -> Result<Duration, String> {
-        let (number, unit) = amount(text);
+        let (number, unit) = split_unit(text);
         let unit_ms = match unit {
             "ms" => Some(1),
             "s" => Some(1_000),
             "m" | "min" => Some(60_000),
             "h" => Some(3_600_000),
-            // Nothing is nothing, whatever the unit.
+            // Zero needs no unit.
             "" if number == Some(0) => Some(1),
             _ => None,
         };
         let ms = number.zip(unit_ms).and_then(|(number, unit)| number.checked_mul(unit));
         ms.filter(|ms| range.contains(ms)).map(Duration::from_millis).ok_or_else(|| {
-            let [least, most] = [range.start(), range.end()].map(|ms| Duration::from_millis(*ms));
-            format!("{text:?} is no time from {least:?} to {most:?}: write one with its unit, like 500ms, 10s or 2min")
+            let [min, max] = [range.start(), range.end()].map(|ms| Duration::from_millis(*ms));
+            format!(
+                "invalid duration {text:?}: write {min:?} to {max:?} with a unit, like 500ms, 10s or 2min"
+            )
         })
     }
 }
@@ -233,13 +236,13 @@ impl SettingValue for KeySources {
     }
 }
 
-/// Networks, perhaps none.
+/// A list of networks, which may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Networks(pub(crate) Vec<Cidr>);
 
 impl Networks {
-    /// The most of them: each is looked at for each request that a proxy asks about.
-    const MOST: usize = 256;
+    /// The maximum number of networks. Each is compared for every request from a proxy.
+    const MAX: usize = 256;
 }
 
 impl SettingValue for Networks {
@@ -249,18 +252,18 @@ impl SettingValue for Networks {
         if text == "none" {
             return Ok(Networks(Vec::new()));
         }
-        let read = |word: &str| {
-            word.parse().map_err(|error| format!("{word:?} is no network: {error}, or none for none at all"))
-        };
+        let read =
+            |word: &str| word.parse().map_err(|error| format!("invalid network {word:?}: {error}, or none"));
         let networks = text.split(',').map(str::trim).map(read).collect::<Result<Vec<Cidr>, String>>()?;
-        match networks.len() <= Networks::MOST {
-            true => Ok(Networks(networks)),
-            false => Err(format!("there are more than {} networks: join some of them", Networks::MOST)),
+        if networks.len() <= Networks::MAX {
+            Ok(Networks(networks))
+        } else {
+            Err(format!("more than {} networks: merge some of them", Networks::MAX))
         }
     }
 }
 
-/// Web sites whose pages may use a server, perhaps none.
+/// The origins whose pages may call the API, which may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origins(pub(crate) AllowedOrigins);
 
@@ -269,11 +272,11 @@ impl SettingValue for Origins {
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Origins, String> {
         let words = text.split(',').map(str::trim).filter(|_| text != "none");
-        AllowedOrigins::new(words).map(Origins).map_err(|error| format!("{error}; or none for none at all"))
+        AllowedOrigins::new(words).map(Origins).map_err(|error| format!("{error}; or none"))
     }
 }
 
-/// Which logs are written: a filter that can be used.
+/// A valid log filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogFilter(String);
 
@@ -289,15 +292,16 @@ impl SettingValue for LogFilter {
     const SHAPE: ValueShape = ValueShape::word("FILTER");
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<LogFilter, String> {
-        let advice = "write a level, like info, or one for each part, like warn,ratekeeper=debug";
+        let advice = "write a level, like info, or levels per target, like warn,ratekeeper=debug";
         EnvFilter::try_new(text)
-            .map_err(|error| format!("cannot read {text:?} as a log filter: {error}: {advice}"))?;
+            .map_err(|error| format!("invalid log filter {text:?}: {error}: {advice}"))?;
         for part in text.split(',').map(str::trim) {
-            // A lone word that is no level names a part, all of whose logs are meant. A level misspelt would do so too.
+            // A single word that is not a level enables all logs of a target of that name. A misspelled level would do
+            // so too.
             let is_level = LogFilter::LEVELS.iter().any(|level| level.eq_ignore_ascii_case(part));
             if let Some(level) = super::nearest(part, LogFilter::LEVELS).filter(|_| !is_level) {
                 return Err(format!(
-                    "{part:?} is no level: write {level}; for all logs of a part, {part}=trace"
+                    "unknown log level {part:?}: write {level}, or {part}=trace for all logs of that target"
                 ));
             }
         }
@@ -305,18 +309,18 @@ impl SettingValue for LogFilter {
     }
 }
 
-/// A value that is one of a few words.
+/// A value that is one of a fixed set of words.
 pub(crate) trait Choice: Copy + PartialEq + 'static {
-    /// What stands for one in a help text.
+    /// The placeholder in help texts.
     const PLACEHOLDER: &'static str;
-    /// Each with its word and what it means.
+    /// All values, each with its word and its help text.
     const ALL: &'static [(Self, &'static str, &'static str)];
 
     fn find(word: &str) -> Result<Self, String> {
         let found = Self::ALL.iter().find(|(_, name, _)| *name == word);
         found.map(|(value, _, _)| *value).ok_or_else(|| {
             let words: Vec<_> = Self::ALL.iter().map(|(_, name, _)| *name).collect();
-            format!("{word:?} is none of the choices: write one of {}", words.join(", "))
+            format!("invalid value {word:?}: write one of {}", words.join(", "))
         })
     }
 
@@ -337,7 +341,7 @@ impl<T: Choice> SettingValue for Vec<T> {
     const SHAPE: ValueShape =
         ValueShape { choices: T::possible_values, is_list: true, ..ValueShape::word(T::PLACEHOLDER) };
 
-    /// Each once, in the order in which they were written.
+    /// Removes duplicates and keeps the order.
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<Vec<T>, String> {
         let mut chosen = Vec::new();
         for word in text.split(',').map(str::trim) {
@@ -354,12 +358,12 @@ impl Choice for FailureMode {
     const PLACEHOLDER: &'static str = "MODE";
     const ALL: &'static [(FailureMode, &'static str, &'static str)] = &[
         (FailureMode::Local, "local", "each node enforces its share of the limit from memory"),
-        (FailureMode::Open, "open", "requests are allowed, and marked as degraded"),
-        (FailureMode::Closed, "closed", "requests are refused"),
+        (FailureMode::Open, "open", "requests are allowed and marked as degraded"),
+        (FailureMode::Closed, "closed", "requests are denied"),
     ];
 }
 
-/// A part of the server that listens.
+/// A listener of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListenerChoice {
     Http,
@@ -372,13 +376,13 @@ impl Choice for ListenerChoice {
     const PLACEHOLDER: &'static str = "LISTENER";
     const ALL: &'static [(ListenerChoice, &'static str, &'static str)] = &[
         (ListenerChoice::Http, "http", "the HTTP API"),
-        (ListenerChoice::Grpc, "grpc", "the gRPC API and Envoy's"),
+        (ListenerChoice::Grpc, "grpc", "the gRPC API and Envoy's rate limit service"),
         (ListenerChoice::Resp, "resp", "RESP, for Redis clients"),
         (ListenerChoice::Admin, "admin", "the admin API"),
     ];
 }
 
-/// A family of headers that tell a client of its limit.
+/// A set of rate limit response headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderProfile {
     XRateLimit,
@@ -392,18 +396,14 @@ impl Choice for HeaderProfile {
     const PLACEHOLDER: &'static str = "PROFILE";
     const ALL: &'static [(HeaderProfile, &'static str, &'static str)] = &[
         (HeaderProfile::XRateLimit, "x-ratelimit", "X-RateLimit-Limit, -Remaining and -Reset"),
-        (HeaderProfile::Ietf, "ietf", "RateLimit and RateLimit-Policy, as the IETF's draft has them now"),
-        (
-            HeaderProfile::Draft7,
-            "draft-7",
-            "RateLimit with limit=, remaining= and reset=, as its draft 7 had it",
-        ),
-        (HeaderProfile::Draft6, "draft-6", "RateLimit-Limit, -Remaining and -Reset, as its draft 6 had them"),
-        (HeaderProfile::None, "none", "none of them; Retry-After is always sent with a denial"),
+        (HeaderProfile::Ietf, "ietf", "RateLimit and RateLimit-Policy, as in the current IETF draft"),
+        (HeaderProfile::Draft7, "draft-7", "RateLimit with limit=, remaining= and reset=, as in draft 7"),
+        (HeaderProfile::Draft6, "draft-6", "RateLimit-Limit, -Remaining and -Reset, as in draft 6"),
+        (HeaderProfile::None, "none", "no rate limit headers; Retry-After is always sent with a denial"),
     ];
 }
 
-/// The families of headers that answers have, at most one for each header.
+/// The header profiles of responses, at most one per header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Headers(pub(crate) Vec<HeaderProfile>);
 
@@ -414,19 +414,19 @@ impl SettingValue for Headers {
         let chosen = Vec::<HeaderProfile>::read(text, range)?;
         let has = |profile| chosen.contains(&profile);
         if has(HeaderProfile::Ietf) && has(HeaderProfile::Draft7) {
-            return Err("ietf and draft-7 both write the header RateLimit: keep one of them".to_owned());
+            return Err("ietf and draft-7 both set the RateLimit header: keep one of them".to_owned());
         }
         match chosen.as_slice() {
             [HeaderProfile::None] => Ok(Headers(Vec::new())),
             chosen if chosen.contains(&HeaderProfile::None) => {
-                Err("none stands alone: leave it out, or leave out the others".to_owned())
+                Err("none can't be combined with other profiles: remove it, or the others".to_owned())
             }
             _ => Ok(Headers(chosen)),
         }
     }
 }
 
-/// The header in which proxies tell a client's address.
+/// The header in which proxies send a client's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientAddress {
     XForwardedFor,
@@ -437,13 +437,13 @@ pub(crate) enum ClientAddress {
 impl Choice for ClientAddress {
     const PLACEHOLDER: &'static str = "HEADER";
     const ALL: &'static [(ClientAddress, &'static str, &'static str)] = &[
-        (ClientAddress::XForwardedFor, "x-forwarded-for", "X-Forwarded-For, to which every proxy adds"),
-        (ClientAddress::XRealIp, "x-real-ip", "X-Real-IP, which the outermost proxy sets"),
-        (ClientAddress::Forwarded, "forwarded", "Forwarded, as RFC 7239 has it"),
+        (ClientAddress::XForwardedFor, "x-forwarded-for", "X-Forwarded-For, to which every proxy appends"),
+        (ClientAddress::XRealIp, "x-real-ip", "X-Real-IP, set by the outermost proxy"),
+        (ClientAddress::Forwarded, "forwarded", "Forwarded (RFC 7239)"),
     ];
 }
 
-/// How `X-RateLimit-Reset` tells a time.
+/// The form of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reset {
     Epoch,
@@ -453,12 +453,12 @@ pub(crate) enum Reset {
 impl Choice for Reset {
     const PLACEHOLDER: &'static str = "FORM";
     const ALL: &'static [(Reset, &'static str, &'static str)] = &[
-        (Reset::Epoch, "epoch", "Unix seconds at which all is back"),
-        (Reset::Delta, "delta", "seconds until all is back"),
+        (Reset::Epoch, "epoch", "Unix time in seconds at which the full quota is available"),
+        (Reset::Delta, "delta", "seconds until the full quota is available"),
     ];
 }
 
-/// The status of an answer that is a denial.
+/// The HTTP status of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DenyStatus {
     Ok,
@@ -469,13 +469,13 @@ pub(crate) enum DenyStatus {
 impl Choice for DenyStatus {
     const PLACEHOLDER: &'static str = "STATUS";
     const ALL: &'static [(DenyStatus, &'static str, &'static str)] = &[
-        (DenyStatus::Ok, "200", "the question was answered: the body says no"),
-        (DenyStatus::TooManyRequests, "429", "too many requests, for those who hand the answer on"),
-        (DenyStatus::Forbidden, "403", "forbidden, which nginx's auth_request takes as a no"),
+        (DenyStatus::Ok, "200", "OK: the body has the denial"),
+        (DenyStatus::TooManyRequests, "429", "Too Many Requests, for callers that pass the response on"),
+        (DenyStatus::Forbidden, "403", "Forbidden, which nginx's auth_request treats as a denial"),
     ];
 }
 
-/// What a line of the log looks like.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogFormat {
     Text,
@@ -484,8 +484,6 @@ pub(crate) enum LogFormat {
 
 impl Choice for LogFormat {
     const PLACEHOLDER: &'static str = "FORMAT";
-    const ALL: &'static [(LogFormat, &'static str, &'static str)] = &[
-        (LogFormat::Text, "text", "for people"),
-        (LogFormat::Json, "json", "for programs, one object a line"),
-    ];
+    const ALL: &'static [(LogFormat, &'static str, &'static str)] =
+        &[(LogFormat::Text, "text", "human-readable"), (LogFormat::Json, "json", "one JSON object per line")];
 }

@@ -1,28 +1,32 @@
-//! The server is gone at once, and comes back with nothing.
+//! The server is killed and restarts without its data.
 
-use super::account::{Extent, Kept};
-use super::fleet::FEW;
+use super::node_group::SMALL_LIMIT;
+use super::report::{DegradedAnswers, StoreData};
 use super::trial::Trial;
-use ratekeeper_testkit::despite_stalls;
+use ratekeeper_testkit::retry_if_stalled;
 use ratekeeper_testkit::servers::RedisServer;
 use std::time::Duration;
 
 #[test]
-fn a_server_that_is_killed_and_started_again() {
-    despite_stalls(|| {
+fn a_server_is_killed_and_restarted() {
+    retry_if_stalled(|| {
         let mut redis = RedisServer::start();
         let mut trial = Trial::begin(2, &redis.url());
-        trial.lose(|| redis.kill());
+        trial.inject(|| redis.kill());
         trial.await_degraded();
-        let few = trial.fleet.ask_for_few("meanwhile");
-        assert_eq!((few.allowed, few.degraded), (FEW, few.asked), "two halves are a whole");
-        trial.go_on(Duration::from_secs(2));
+        let result = trial.group.exhaust_small_limit("meanwhile");
+        assert_eq!(
+            (result.allowed, result.degraded),
+            (SMALL_LIMIT, result.requests),
+            "the two shares add up to the limit"
+        );
+        trial.run_for(Duration::from_secs(2));
         trial.restore(|| redis.restart());
         trial.await_exact();
-        let account = trial.end();
-        account.hold_to(Extent::All);
-        account.is_told_once();
-        account.nobody_lingers(&redis);
-        account.nobody_is_charged_twice(Kept::Nothing, |_| true);
+        let report = trial.end();
+        report.assert_all(DegradedAnswers::All);
+        report.assert_logged_once();
+        report.assert_no_extra_connections(&redis);
+        report.assert_no_double_charge(StoreData::Lost, |_| true);
     });
 }

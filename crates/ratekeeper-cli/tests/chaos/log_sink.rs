@@ -1,62 +1,67 @@
-//! The log can't be written while the store is away and back again.
+//! The log cannot be written during an outage and recovery.
 
-use super::account::{Account, Extent};
-use super::alone::stops_soon;
-use super::fleet::{FEW, Fleet};
+use super::node_group::{NodeGroup, SMALL_LIMIT};
+use super::report::{DegradedAnswers, TrialReport};
+use super::start_stop::assert_stops_within;
 use super::trial::Trial;
-use ratekeeper_testkit::despite_stalls;
+use ratekeeper_testkit::retry_if_stalled;
 use ratekeeper_testkit::servers::RedisServer;
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a stop may take: the log is waited for, for a second.
-const SOON: Duration = Duration::from_millis(2500);
+/// The longest time a stop may take: a node waits one second for its log to drain.
+const STOP_TIMEOUT: Duration = Duration::from_millis(2500);
 
 #[test]
 fn a_log_on_a_full_disk() {
-    despite_stalls(|| run(Path::new("/dev/full"), |account| assert_lines_dropped(&account.fleet)));
+    retry_if_stalled(|| run(Path::new("/dev/full"), |report| assert_lines_dropped(&report.group)));
 }
 
 #[test]
-fn a_log_that_nobody_reads() {
-    despite_stalls(|| {
+fn an_unread_log() {
+    retry_if_stalled(|| {
         let folder = tempfile::tempdir().unwrap();
         let sink = folder.path().join("log");
         assert!(Command::new("mkfifo").arg(&sink).status().unwrap().success());
-        // Open for reading, too, so that writers find somebody at the other end.
+        // Also open for reading, so that opening the FIFO for writing does not block.
         let unread = File::options().read(true).write(true).open(&sink).unwrap();
         run(&sink, |_| ());
         drop(unread);
     });
 }
 
-/// Nodes that log every denial to `sink` are held to what all others are, and stop when they are asked to.
-fn run(sink: &Path, look: impl Fn(&Account)) {
+/// Runs an outage with nodes that log every denial to `sink`: all the usual assertions hold, and the nodes stop in
+/// time.
+fn run(sink: &Path, check: impl Fn(&TrialReport)) {
     let mut redis = RedisServer::start();
     let store = redis.url();
-    let fleet = Fleet::start_logging(2, |_, setup| {
+    let group = NodeGroup::start_with_denial_log(2, |_, setup| {
         let arguments = ["--store", &store, "--denial-log", "1000000", "--log", "debug"];
         setup.arguments(&arguments).log_to(sink)
     });
-    fleet.await_each_other();
-    let mut trial = Trial::with(fleet);
-    trial.lose(|| redis.kill());
+    group.await_discovery();
+    let mut trial = Trial::with_nodes(group);
+    trial.inject(|| redis.kill());
     trial.await_degraded();
-    let few = trial.fleet.ask_for_few("meanwhile");
-    assert_eq!((few.allowed, few.degraded), (FEW, few.asked), "two halves are a whole");
-    trial.go_on(Duration::from_secs(2));
+    let result = trial.group.exhaust_small_limit("meanwhile");
+    assert_eq!(
+        (result.allowed, result.degraded),
+        (SMALL_LIMIT, result.requests),
+        "the two shares add up to the limit"
+    );
+    trial.run_for(Duration::from_secs(2));
     trial.restore(|| redis.restart());
     trial.await_exact();
-    let mut account = trial.end();
-    account.hold_to(Extent::All);
-    look(&account);
-    stops_soon(&mut account.fleet, SOON);
+    let mut report = trial.end();
+    report.assert_all(DegradedAnswers::All);
+    check(&report);
+    assert_stops_within(&mut report.group, STOP_TIMEOUT);
 }
 
-fn assert_lines_dropped(fleet: &Fleet) {
-    for node in &fleet.nodes {
+fn assert_lines_dropped(group: &NodeGroup) {
+    for node in &group.nodes {
         let dropped = node.metric("ratekeeper_log_lines_dropped_total");
         assert!(dropped.is_some_and(|dropped| dropped > 0.0), "{dropped:?}");
     }

@@ -1,23 +1,23 @@
-//! What happens to those who ask when the store fails them, with real nodes, real servers and clients that never stop.
+//! Store outages, with real nodes, real Redis servers and clients that never stop.
 //!
-//! Every trial is held to the same: see [`account`].
+//! Every trial makes the same assertions: see [`report`].
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
-#![expect(clippy::print_stdout, reason = "a test says by how much it passed or failed")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
+#![expect(clippy::print_stdout, reason = "tests print by how much they pass or fail")]
 
-mod account;
-mod alone;
+mod admin_commands;
 mod cluster;
-mod fleet;
 mod kill;
-mod log;
 mod log_sink;
 mod memory;
 mod network;
-mod orders;
+mod node_group;
+mod node_log;
 mod partition;
 mod pause;
-mod refusal;
+mod report;
 mod sentinel;
 mod sharded;
+mod start_stop;
+mod store_errors;
 mod trial;

@@ -1,83 +1,89 @@
-//! The network between nodes and their server.
+//! Network faults between nodes and their server.
 
-use super::account::{Account, Extent, Kept, waited_in_vain};
-use super::fleet::FEW;
+use super::node_group::SMALL_LIMIT;
+use super::report::{DegradedAnswers, StoreData, TrialReport, timed_out};
 use super::trial::Trial;
-use ratekeeper_testkit::despite_stalls;
+use ratekeeper_testkit::retry_if_stalled;
 use ratekeeper_testkit::servers::{ChaosProxy, DroppedDirection, LinkFaults, RedisServer};
 use std::time::Duration;
 
-/// Two nodes with a server behind a network of this kind for some seconds. All that passes is lost or too late.
-fn check_bad(weather: LinkFaults) -> Account {
+/// Runs two nodes whose connections to the server have these faults for some seconds. Every call is lost or too slow.
+fn check_outage(faults: LinkFaults) -> TrialReport {
     let redis = RedisServer::start();
-    let proxy = ChaosProxy::to(&redis.address());
+    let proxy = ChaosProxy::new(&redis.address());
     let mut trial = Trial::begin(2, &format!("redis://{}", proxy.address()));
-    trial.lose(|| proxy.set_weather(weather));
+    trial.inject(|| proxy.set_faults(faults));
     trial.await_degraded();
-    let few = trial.fleet.ask_for_few("meanwhile");
-    assert_eq!((few.allowed, few.degraded), (FEW, few.asked), "two halves are a whole");
-    trial.go_on(Duration::from_secs(4));
-    trial.restore(|| proxy.set_weather(LinkFaults::FINE));
+    let result = trial.group.exhaust_small_limit("meanwhile");
+    assert_eq!(
+        (result.allowed, result.degraded),
+        (SMALL_LIMIT, result.requests),
+        "the two shares add up to the limit"
+    );
+    trial.run_for(Duration::from_secs(4));
+    trial.restore(|| proxy.set_faults(LinkFaults::NONE));
     trial.await_exact();
-    let account = trial.end();
-    account.hold_to(Extent::All);
-    account.nobody_lingers(&redis);
-    account.nobody_is_charged_twice(Kept::Everything, waited_in_vain);
-    account
+    let report = trial.end();
+    report.assert_all(DegradedAnswers::All);
+    report.assert_no_extra_connections(&redis);
+    report.assert_no_double_charge(StoreData::Kept, timed_out);
+    report
 }
 
 #[test]
-fn every_call_takes_far_too_long() {
-    despite_stalls(|| {
-        let account = check_bad(LinkFaults { latency: Duration::from_millis(200), ..LinkFaults::FINE });
-        account.is_told_once();
+fn every_call_exceeds_the_deadline() {
+    retry_if_stalled(|| {
+        let report = check_outage(LinkFaults { latency: Duration::from_millis(200), ..LinkFaults::NONE });
+        report.assert_logged_once();
     });
 }
 
 #[test]
-fn requests_are_lost_without_a_word() {
-    despite_stalls(|| {
-        check_bad(LinkFaults { swallows: DroppedDirection::Requests, ..LinkFaults::FINE }).is_told_once();
+fn requests_are_dropped_silently() {
+    retry_if_stalled(|| {
+        check_outage(LinkFaults { dropped: DroppedDirection::Requests, ..LinkFaults::NONE })
+            .assert_logged_once();
     });
 }
 
 #[test]
-fn answers_are_lost_without_a_word() {
-    despite_stalls(|| {
-        check_bad(LinkFaults { swallows: DroppedDirection::Replies, ..LinkFaults::FINE }).is_told_once();
+fn replies_are_dropped_silently() {
+    retry_if_stalled(|| {
+        check_outage(LinkFaults { dropped: DroppedDirection::Replies, ..LinkFaults::NONE })
+            .assert_logged_once();
     });
 }
 
 #[test]
-fn everything_trickles() {
-    despite_stalls(|| {
-        check_bad(LinkFaults { bytes_per_second: Some(200), ..LinkFaults::FINE }).is_told_once();
+fn bandwidth_is_200_bytes_per_second() {
+    retry_if_stalled(|| {
+        check_outage(LinkFaults { bytes_per_second: Some(200), ..LinkFaults::NONE }).assert_logged_once();
     });
 }
 
 #[test]
 fn one_in_twenty_calls_resets_its_connection() {
-    despite_stalls(|| {
+    retry_if_stalled(|| {
         let redis = RedisServer::start();
-        let proxy = ChaosProxy::to(&redis.address());
+        let proxy = ChaosProxy::new(&redis.address());
         let mut trial = Trial::begin(2, &format!("redis://{}", proxy.address()));
-        let connections = proxy.connections_ever();
-        // Half of them before the server has heard of the call, half of them after.
-        trial.lose(|| {
-            proxy.set_weather(LinkFaults { reset_requests: 0.025, reset_replies: 0.025, ..LinkFaults::FINE });
+        let connections = proxy.total_connections();
+        // Half of the resets happen before the server receives the call, half after.
+        trial.inject(|| {
+            proxy.set_faults(LinkFaults { reset_requests: 0.025, reset_replies: 0.025, ..LinkFaults::NONE });
         });
-        trial.go_on(Duration::from_secs(5));
-        let broken = proxy.connections_ever() - connections;
+        trial.run_for(Duration::from_secs(5));
+        let broken = proxy.total_connections() - connections;
         assert!(broken >= 10, "only {broken} connections were reset");
-        trial.restore(|| proxy.set_weather(LinkFaults::FINE));
+        trial.restore(|| proxy.set_faults(LinkFaults::NONE));
         trial.await_exact();
-        let account = trial.end();
-        account.hold_to(Extent::Some);
-        let bad = account.tally.during(account.marks.away..account.marks.back);
-        let share = bad.degraded() * 100 / bad.answers().len();
-        println!("{broken} connections were reset, and {share} % answered without the store");
-        assert!((1..50).contains(&share), "{share} % were answered without the store");
-        account.nobody_lingers(&redis);
-        account.nobody_is_charged_twice(Kept::Everything, |_| true);
+        let report = trial.end();
+        report.assert_all(DegradedAnswers::Some);
+        let during_faults = report.answer_log.during(report.timeline.failed_at..report.timeline.restored_at);
+        let share = during_faults.degraded() * 100 / during_faults.answers().len();
+        println!("{broken} connections were reset, and {share} % of answers were degraded");
+        assert!((1..50).contains(&share), "{share} % of answers were degraded");
+        report.assert_no_extra_connections(&redis);
+        report.assert_no_double_charge(StoreData::Kept, |_| true);
     });
 }

@@ -1,47 +1,47 @@
-//! Servers side by side, of which one is lost.
+//! Independent servers with client-side sharding, one of which is lost.
 
-use super::account::{Extent, Kept};
-use super::fleet::Fleet;
+use super::node_group::NodeGroup;
+use super::report::{DegradedAnswers, StoreData};
 use super::trial::Trial;
 use ratekeeper_testkit::servers::RedisServer;
 use std::time::Duration;
 
-/// More clients than ask.
+/// At least as many clients as the load uses.
 const CLIENTS: u64 = 50;
 
 #[test]
-fn a_server_that_is_killed_takes_only_its_clients_along() {
+fn a_killed_server_degrades_only_its_clients() {
     let mut servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let addresses = servers.each_ref().map(RedisServer::address).join(",");
-    let fleet = Fleet::start(2, &format!("redis+sharded://{addresses}"));
-    let places: Vec<usize> = (0..CLIENTS).map(|key| place(&fleet, &servers, key)).collect();
+    let group = NodeGroup::start(2, &format!("redis+sharded://{addresses}"));
+    let homes: Vec<usize> = (0..CLIENTS).map(|key| server_of(&group, &servers, key)).collect();
     for server in 0..servers.len() {
-        assert!(places.contains(&server), "all servers have clients: {places:?}");
+        assert!(homes.contains(&server), "every server has clients: {homes:?}");
     }
-    let lost = places[0];
-    let mut trial = Trial::with(fleet);
-    trial.lose(|| servers[lost].kill());
-    trial.await_broken();
-    trial.go_on(Duration::from_secs(2));
+    let lost = homes[0];
+    let mut trial = Trial::with_nodes(group);
+    trial.inject(|| servers[lost].kill());
+    trial.await_partial_outage();
+    trial.run_for(Duration::from_secs(2));
     trial.restore(|| servers[lost].restart());
-    trial.await_whole();
-    let account = trial.end();
-    account.hold_each_to(|answer| {
-        let place = places[usize::try_from(answer.key).unwrap()];
-        if place == lost { Extent::All } else { Extent::None }
+    trial.await_full_recovery();
+    let report = trial.end();
+    report.assert_all_by(|answer| {
+        let home = homes[usize::try_from(answer.key).unwrap()];
+        if home == lost { DegradedAnswers::All } else { DegradedAnswers::None }
     });
-    account.is_told_once();
-    servers.iter().for_each(|server| account.nobody_lingers(server));
-    account.nobody_is_charged_twice(Kept::Nothing, |_| true);
+    report.assert_logged_once();
+    servers.iter().for_each(|server| report.assert_no_extra_connections(server));
+    report.assert_no_double_charge(StoreData::Lost, |_| true);
 }
 
-/// Which of the servers a client is on: where there is something of it, once it has asked.
-fn place(fleet: &Fleet, servers: &[RedisServer], key: u64) -> usize {
-    // Something that stays for an hour, and that nobody counts.
-    fleet.nodes[0].post("/check", &format!(r#"{{"client_key":"key{key}","endpoint":"/few"}}"#));
+/// The index of the server that holds a client's keys, found by sending a check and looking for them.
+fn server_of(group: &NodeGroup, servers: &[RedisServer], key: u64) -> usize {
+    // A limit whose key lives for an hour and that the trial does not count.
+    group.nodes[0].post("/check", &format!(r#"{{"client_key":"key{key}","endpoint":"/few"}}"#));
     let pattern = format!("*{{key{key}}}*");
-    let has_it = |server: &RedisServer| !server.command(&["KEYS", &pattern]).array().is_empty();
-    let places: Vec<usize> = (0..servers.len()).filter(|index| has_it(&servers[*index])).collect();
-    assert_eq!(places.len(), 1, "a client is on one server");
-    places[0]
+    let has_key = |server: &RedisServer| !server.command(&["KEYS", &pattern]).array().is_empty();
+    let found: Vec<usize> = (0..servers.len()).filter(|index| has_key(&servers[*index])).collect();
+    assert_eq!(found.len(), 1, "a client's keys are on one server");
+    found[0]
 }

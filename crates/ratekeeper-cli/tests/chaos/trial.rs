@@ -1,154 +1,163 @@
-//! Clients that never stop, and a store that does.
+//! A trial: nodes under constant load while their store fails and recovers.
 
-use super::account::Account;
-use super::fleet::{Ask, Fleet};
-use super::log::Log;
-use ratekeeper_testkit::load::{LoadPlan, Running, TimedAnswer};
+use super::node_group::{NodeGroup, TestRule};
+use super::node_log::NodeLog;
+use super::report::TrialReport;
+use ratekeeper_testkit::load::{LoadPlan, LoadRun, TimedAnswer};
 use ratekeeper_testkit::servers::Footprint;
-use ratekeeper_testkit::{PATIENCE, within};
+use ratekeeper_testkit::{TEST_TIMEOUT, wait_for};
 use std::time::Duration;
 
-/// Requests in a second, over all nodes: few enough that nobody has to wait for a processor.
+/// Requests per second over all nodes: few enough that no request has to wait for a processor.
 const RATE: u32 = 300;
-/// Connections to each node, each with a request every 160 ms: longer than any answer may take.
+/// Connections to each node, each with one request every 160 ms, which is longer than any answer may take.
 const CONNECTIONS: usize = 24;
-/// How many clients there are. The most popular one asks for twice what it may have.
+/// The number of clients. The most popular one requests twice its limit.
 const CLIENTS: u32 = 50;
-/// How long all goes well before something happens, and after it is over.
-const CALM: Duration = Duration::from_secs(1);
-/// How long a node goes on saying that its store was missed.
-const LINGERS: Duration = Duration::from_secs(1);
+/// How long the load runs without faults before an outage and after it.
+const STEADY_TIME: Duration = Duration::from_secs(1);
+/// How long a node keeps reporting itself as degraded after its last degraded answer.
+const DEGRADED_HOLD: Duration = Duration::from_secs(1);
 
-/// A fleet under load, to which something happens.
+/// A group of nodes under load, with an outage.
 pub(crate) struct Trial {
-    pub(crate) fleet: Fleet,
-    pub(crate) running: Running,
-    marks: Marks,
-    logged: Vec<usize>,
+    pub(crate) group: NodeGroup,
+    pub(crate) running: LoadRun,
+    timeline: Timeline,
+    log_offsets: Vec<usize>,
     footprints: Vec<Footprint>,
 }
 
-/// When what happened, by the clock of the answers.
+/// The times of an outage, by the clock of the answers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Marks {
-    /// Until then nothing was wrong.
-    pub(crate) away: Duration,
-    /// From then on nothing was wrong any more.
-    pub(crate) back: Duration,
-    /// From then on every node answered everything by the store.
-    pub(crate) exact: Duration,
+pub(crate) struct Timeline {
+    /// When the outage began.
+    pub(crate) failed_at: Duration,
+    /// When the outage ended.
+    pub(crate) restored_at: Duration,
+    /// When every node decided everything with the store again.
+    pub(crate) exact_at: Duration,
 }
 
 impl Trial {
-    /// So many nodes with this store under load, for long enough to be warm.
+    /// Starts `nodes` nodes with this store, under load until they are warm.
     pub(crate) fn begin(nodes: usize, store: &str) -> Trial {
-        Trial::with(Fleet::start(nodes, store))
+        Trial::with_nodes(NodeGroup::start(nodes, store))
     }
 
-    /// These nodes under load, for long enough to be warm.
-    pub(crate) fn with(fleet: Fleet) -> Trial {
-        let mut trial = Trial::without_store(fleet);
-        // What was said at the start is not part of it.
-        trial.logged = trial.fleet.nodes.iter().map(Log::length).collect();
-        trial.await_answers("nodes answer by the store", Duration::ZERO, |answer| !answer.is_degraded);
-        trial.go_on(CALM);
+    /// Puts these nodes under load until they are warm.
+    pub(crate) fn with_nodes(group: NodeGroup) -> Trial {
+        let mut trial = Trial::without_store(group);
+        // Lines logged during start-up are not part of the trial.
+        trial.log_offsets = trial.group.nodes.iter().map(NodeLog::line_count).collect();
+        trial.await_answers("nodes use the store", Duration::ZERO, |answer| !answer.is_degraded);
+        trial.run_for(STEADY_TIME);
         trial.footprints =
-            trial.fleet.nodes.iter().map(ratekeeper_testkit::servers::ServerNode::footprint).collect();
+            trial.group.nodes.iter().map(ratekeeper_testkit::servers::ServerNode::footprint).collect();
         trial
     }
 
-    /// Nodes that have no store yet, under load from now on.
-    pub(crate) fn without_store(fleet: Fleet) -> Trial {
-        let load = LoadPlan::on(fleet.targets()).endpoints(&Ask::ALL.map(Ask::path)).zipf_keys(CLIENTS);
-        let running = load.connections(CONNECTIONS).rate(RATE).begin();
-        let logged = vec![0; fleet.nodes.len()];
-        Trial { fleet, running, marks: Marks::default(), logged, footprints: Vec::new() }
+    /// Puts nodes under load that have no store yet.
+    pub(crate) fn without_store(group: NodeGroup) -> Trial {
+        let load =
+            LoadPlan::new(group.targets()).endpoints(&TestRule::ALL.map(TestRule::path)).zipf_keys(CLIENTS);
+        let running = load.connections(CONNECTIONS).rate(RATE).start();
+        let log_offsets = vec![0; group.nodes.len()];
+        Trial { group, running, timeline: Timeline::default(), log_offsets, footprints: Vec::new() }
     }
 
-    /// Something goes wrong.
-    pub(crate) fn lose<T>(&mut self, lose: impl FnOnce() -> T) -> T {
-        self.marks.away = self.running.now();
-        lose()
+    /// Records the beginning of the outage, then causes it.
+    pub(crate) fn inject<T>(&mut self, fault: impl FnOnce() -> T) -> T {
+        self.timeline.failed_at = self.running.now();
+        fault()
     }
 
-    /// It is put right. The store has as long to be used again as [`super::account::RECOVERY`] says, from the end of this.
+    /// Ends the outage, then records its end. From then on nodes have [`super::report::RECOVERY`] to use the store
+    /// again.
     pub(crate) fn restore<T>(&mut self, restore: impl FnOnce() -> T) -> T {
         let restored = restore();
-        self.marks.back = self.running.now();
+        self.timeline.restored_at = self.running.now();
         restored
     }
 
-    /// Lets clients go on for a while.
-    pub(crate) fn go_on(&self, time: Duration) {
-        self.running.go_on_until(self.running.now() + time);
+    /// Lets the load run for some time.
+    pub(crate) fn run_for(&self, time: Duration) {
+        self.running.wait_until(self.running.now() + time);
     }
 
-    /// Waits until every node answers everything without the store that it would ask the store for.
+    /// Waits until every node answers without the store wherever a rule would use it.
     #[track_caller]
     pub(crate) fn await_degraded(&self) {
-        self.await_answers("nodes answer without the store", self.marks.away, |answer| {
-            answer.is_degraded || Ask::of(answer).may_do_without()
+        self.await_answers("nodes answer without the store", self.timeline.failed_at, |answer| {
+            answer.is_degraded || TestRule::of(answer).may_skip_store()
         });
     }
 
-    /// Waits until every node answers everything by the store again.
+    /// Waits until every node decides everything with the store again.
     #[track_caller]
     pub(crate) fn await_exact(&mut self) {
-        let exact = |answer: &TimedAnswer| !answer.is_degraded;
-        self.await_answers("nodes answer by the store again", self.marks.back, exact);
-        self.marks.exact = self.running.now();
+        let is_exact = |answer: &TimedAnswer| !answer.is_degraded;
+        self.await_answers("nodes use the store again", self.timeline.restored_at, is_exact);
+        self.timeline.exact_at = self.running.now();
     }
 
-    /// The same where only some clients were without: waits until every node says that its store is whole again.
+    /// Like [`Trial::await_exact`] for a partial outage: waits until no node reports itself as degraded.
     #[track_caller]
-    pub(crate) fn await_whole(&mut self) {
-        self.await_words("0");
-        // A node says so once nothing has gone without the store for a while, so all was exact that while ago.
-        self.marks.exact = self.running.now().saturating_sub(LINGERS).max(self.marks.back);
+    pub(crate) fn await_full_recovery(&mut self) {
+        self.await_degraded_metric("0");
+        // A node clears the metric some time after its last degraded answer, so answers were exact that much earlier.
+        self.timeline.exact_at =
+            self.running.now().saturating_sub(DEGRADED_HOLD).max(self.timeline.restored_at);
     }
 
-    /// Waits until every node says that a part of its store is away.
+    /// Waits until every node reports that part of its store is down.
     #[track_caller]
-    pub(crate) fn await_broken(&self) {
-        self.await_words("1");
+    pub(crate) fn await_partial_outage(&self) {
+        self.await_degraded_metric("1");
     }
 
     #[track_caller]
-    fn await_words(&self, is_degraded: &str) {
-        for node in &self.fleet.nodes {
-            within(PATIENCE, "nodes say how their store is", || {
-                let said = node.metric("ratekeeper_store_degraded")?;
-                (said.to_string() == is_degraded).then_some(())
+    fn await_degraded_metric(&self, is_degraded: &str) {
+        for node in &self.group.nodes {
+            wait_for(TEST_TIMEOUT, "nodes report the expected store state", || {
+                let metric = node.metric("ratekeeper_store_degraded")?;
+                (metric.to_string() == is_degraded).then_some(())
             });
         }
     }
 
-    /// Waits until of each node the latest answer about each rule was asked for after a moment, and is as it should be.
+    /// Waits until each node's latest answer for each rule was requested after `after` and satisfies `is_expected`.
     #[track_caller]
-    pub(crate) fn await_answers(&self, what: &str, after: Duration, is_so: impl Fn(&TimedAnswer) -> bool) {
-        let count = self.fleet.nodes.len() * Ask::ALL.len();
-        within(PATIENCE, what, || {
+    pub(crate) fn await_answers(
+        &self,
+        what: &str,
+        after: Duration,
+        is_expected: impl Fn(&TimedAnswer) -> bool,
+    ) {
+        let count = self.group.nodes.len() * TestRule::ALL.len();
+        wait_for(TEST_TIMEOUT, what, || {
             let latest = self.running.latest();
-            let are_so = latest.iter().all(|answer| answer.asked >= after && is_so(answer));
-            (latest.len() == count && are_so).then_some(())
+            let all_expected = latest.iter().all(|answer| answer.sent >= after && is_expected(answer));
+            (latest.len() == count && all_expected).then_some(())
         });
     }
 
-    /// Ends it after some time in which all goes well, and gives the account.
-    pub(crate) fn end(self) -> Account {
-        self.go_on(CALM);
-        let Trial { fleet, running, marks, logged, footprints } = self;
-        // Under the same load as before, so that the same connections are open.
-        let after = fleet.nodes.iter().zip(&footprints);
+    /// Ends the trial after a further period without faults, and returns its report.
+    pub(crate) fn end(self) -> TrialReport {
+        self.run_for(STEADY_TIME);
+        let Trial { group, running, timeline: marks, log_offsets: logged, footprints } = self;
+        // Measured under the same load as before, so that the same connections are open.
+        let after = group.nodes.iter().zip(&footprints);
         for (node, before) in after {
-            within(PATIENCE, "what was opened is closed again", || {
+            wait_for(TEST_TIMEOUT, "descriptors and threads are released", || {
                 let now = node.footprint();
                 (now.descriptors <= before.descriptors && now.threads <= before.threads).then_some(())
             });
         }
-        let footprints = fleet.nodes.iter().zip(footprints).map(|(node, before)| (before, node.footprint()));
+        let footprints = group.nodes.iter().zip(footprints).map(|(node, before)| (before, node.footprint()));
         let footprints = footprints.collect();
-        let logs = fleet.nodes.iter().zip(logged).map(|(node, length)| Log::since(node, length)).collect();
-        Account { tally: running.end(), fleet, marks, logs, footprints }
+        let logs =
+            group.nodes.iter().zip(logged).map(|(node, length)| NodeLog::since(node, length)).collect();
+        TrialReport { answer_log: running.stop(), group, timeline: marks, logs, footprints }
     }
 }

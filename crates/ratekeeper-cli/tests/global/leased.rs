@@ -1,61 +1,62 @@
-//! Nodes that take units ahead, and die, hang and stop meanwhile.
+//! Nodes that hold leases while they are killed, paused and stopped.
 
-use super::bounds::Bounds;
-use super::fleet::{Crowd, unix_now};
-use super::law::{Kind, Law};
-use ratekeeper_testkit::load::{LoadPlan, Running, Target};
+use super::bounds::KeyAnswers;
+use super::limit_case::{BoundKind, LimitCase};
+use super::load::{Workload, unix_now};
+use ratekeeper_testkit::load::{LoadPlan, LoadRun, Target};
 use ratekeeper_testkit::servers::{RedisServer, ServerNode};
-use ratekeeper_testkit::{chance, pick};
+use ratekeeper_testkit::{random_f64, random_index};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-const TIME: Duration = Duration::from_secs(30);
+const DURATION: Duration = Duration::from_secs(30);
 const NODES: usize = 4;
 const CLIENTS_EACH: usize = 16;
 
 #[test]
-fn nodes_that_die_and_hang_with_leases_never_admit_more_than_a_limit_that_everybody_wants() {
-    hold(Crowd::OneKey, 1);
+fn killed_and_paused_nodes_with_leases_never_exceed_the_limit_of_one_hot_key() {
+    check_leases(Workload::OneKey, 1);
 }
 
 #[test]
-fn nodes_that_die_and_hang_with_leases_never_admit_more_than_the_limits_of_many() {
-    hold(Crowd::ManyKeys, 2);
+fn killed_and_paused_nodes_with_leases_never_exceed_the_limits_of_many_keys() {
+    check_leases(Workload::ManyKeys, 2);
 }
 
-/// The laws that can be leased, with limits of which some is left now and then.
-fn laws(crowd: Crowd) -> Vec<Law> {
-    let times = if crowd == Crowd::OneKey { 40 } else { 10 };
-    Law::each(times).into_iter().filter(|law| law.kind != Kind::SlidingLog).collect()
+/// The algorithms that support leases, with limits that are not always exhausted.
+fn leasable_cases(workload: Workload) -> Vec<LimitCase> {
+    let factor = if workload == Workload::OneKey { 40 } else { 10 };
+    LimitCase::all(factor).into_iter().filter(|case| case.kind != BoundKind::SlidingLog).collect()
 }
 
-fn hold(crowd: Crowd, seed: u64) {
-    let (redis, folder, laws) = (RedisServer::start(), tempfile::tempdir().unwrap(), laws(crowd));
+fn check_leases(workload: Workload, seed: u64) {
+    let (redis, folder, cases) =
+        (RedisServer::start(), tempfile::tempdir().unwrap(), leasable_cases(workload));
     let rules = folder.path().join("rules.yaml");
-    let lines: String = laws.iter().map(Law::rule).collect();
-    // Whatever is admitted, the store has admitted or lent.
+    let lines: String = cases.iter().map(LimitCase::rule_line).collect();
+    // Fails closed, so every admitted unit was admitted or leased by the store.
     fs::write(&rules, format!("consistency: leased\non_store_failure: closed\nrules:\n{lines}")).unwrap();
     let mut nodes: Vec<_> = (0..NODES).map(|_| start(&redis, &rules)).collect();
     let targets: Vec<_> = nodes.iter().map(|node| Target::Http(node.http())).collect();
-    let paths: Vec<_> = laws.iter().map(|law| format!("/{}", law.name)).collect();
-    let load = LoadPlan::on(targets).endpoints(&paths.iter().map(String::as_str).collect::<Vec<_>>());
-    let load = match crowd {
-        Crowd::OneKey => load.keys(1),
-        Crowd::ManyKeys => load.zipf_keys(300),
+    let paths: Vec<_> = cases.iter().map(|case| format!("/{}", case.name)).collect();
+    let load = LoadPlan::new(targets).endpoints(&paths.iter().map(String::as_str).collect::<Vec<_>>());
+    let load = match workload {
+        Workload::OneKey => load.keys(1),
+        Workload::ManyKeys => load.zipf_keys(300),
     };
-    let running = load.connections(CLIENTS_EACH).begin();
+    let running = load.connections(CLIENTS_EACH).start();
     let epoch = unix_now().checked_sub(running.now()).unwrap();
-    let granted = trouble(&mut nodes, &running, seed);
-    let tally = running.end();
-    println!("seed {seed}: {} answers, of which {granted} or more from hand", tally.answers().len());
-    assert!(granted > 1_000.0, "{granted} were granted from what was lent");
-    for (index, law) in laws.iter().enumerate() {
-        let about = tally.about(index);
+    let granted = disrupt_nodes(&mut nodes, &running, seed);
+    let tally = running.stop();
+    println!("seed {seed}: {} answers, at least {granted} of them from leases", tally.answers().len());
+    assert!(granted > 1_000.0, "only {granted} draws were granted from leases");
+    for (index, case) in cases.iter().enumerate() {
+        let about = tally.for_endpoint(index);
         let keys: BTreeSet<u64> = about.answers().iter().map(|answer| answer.key).collect();
         for key in keys {
-            Bounds::of(&about.for_key(key), epoch).never_exceed(law);
+            KeyAnswers::of(&about.for_key(key), epoch).assert_never_exceeds(case);
         }
     }
 }
@@ -67,19 +68,19 @@ fn start(redis: &RedisServer, rules: &Path) -> ServerNode {
     ServerNode::setup(Path::new(env!("CARGO_BIN_EXE_ratekeeper"))).arguments(&arguments).start()
 }
 
-/// Has one node after the other die, hang or stop, until the time is over. Says how many draws those that were asked had
-/// granted from what they were lent.
-fn trouble(nodes: &mut [ServerNode], running: &Running, seed: u64) -> f64 {
+/// Kills, stops or pauses one random node after another until the run ends. Returns how many draws those nodes had
+/// granted from their leases.
+fn disrupt_nodes(nodes: &mut [ServerNode], running: &LoadRun, seed: u64) -> f64 {
     let mut granted = 0.0;
     for number in (0..).step_by(4) {
-        let wait = Duration::from_secs_f64(0.2 + 1.5 * chance(seed, number));
-        running.go_on_until((running.now() + wait).min(TIME));
-        if running.now() >= TIME {
+        let wait = Duration::from_secs_f64(0.2 + 1.5 * random_f64(seed, number));
+        running.wait_until((running.now() + wait).min(DURATION));
+        if running.now() >= DURATION {
             break;
         }
-        let node = &mut nodes[pick(seed, number + 1, NODES)];
-        granted += from_hand(node);
-        match pick(seed, number + 2, 3) {
+        let node = &mut nodes[random_index(seed, number + 1, NODES)];
+        granted += lease_grants(node);
+        match random_index(seed, number + 2, 3) {
             0 => {
                 node.kill();
                 node.restart();
@@ -90,8 +91,8 @@ fn trouble(nodes: &mut [ServerNode], running: &Running, seed: u64) -> f64 {
             }
             _ => {
                 node.pause();
-                running.go_on_until(
-                    running.now() + Duration::from_secs_f64(0.05 + 3.0 * chance(seed, number + 3)),
+                running.wait_until(
+                    running.now() + Duration::from_secs_f64(0.05 + 3.0 * random_f64(seed, number + 3)),
                 );
                 node.resume();
             }
@@ -100,6 +101,6 @@ fn trouble(nodes: &mut [ServerNode], running: &Running, seed: u64) -> f64 {
     granted
 }
 
-fn from_hand(node: &ServerNode) -> f64 {
+fn lease_grants(node: &ServerNode) -> f64 {
     node.metric("ratekeeper_lease_granted_total").unwrap_or(0.0)
 }

@@ -1,67 +1,71 @@
-//! One answer on every node: whatever a limit admits, all nodes admit together, and hardly less.
+//! Global limits: all nodes together admit what one limit allows, and hardly less.
 //!
-//! Four nodes share a store. Sixty-four clients ask all of them at once, each as fast as it is answered, for ten seconds, so that
-//! everybody wants more than there is. Each law has its own bounds, which hold whatever the nodes' clocks say; see [`bounds`].
+//! Four nodes share a store. 64 clients send requests to all nodes for ten seconds, each as fast as it is answered,
+//! so that demand exceeds every limit. Each algorithm has its own bounds, which hold whatever the nodes' clocks say;
+//! see [`bounds`].
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
-#![expect(clippy::print_stdout, reason = "a test says by how much it passed or failed")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
+#![expect(clippy::print_stdout, reason = "tests print by how much they pass or fail")]
 
 mod bounds;
 mod excess;
-mod fleet;
-mod law;
 mod leased;
+mod limit_case;
+mod load;
 mod rolling;
 
-use bounds::Bounds;
-use fleet::{Clocks, Crowd};
-use ratekeeper_testkit::despite_stalls;
+use bounds::KeyAnswers;
+use load::{NodeClocks, Workload};
+use ratekeeper_testkit::retry_if_stalled;
 use std::collections::BTreeSet;
 
-/// One client whom everybody is: each law's limit is wanted many times over.
+/// All clients use one key, so demand exceeds each limit many times over.
 #[test]
-fn a_key_that_everybody_wants() {
-    despite_stalls(|| check_one_key(Clocks::True));
+fn one_hot_key() {
+    retry_if_stalled(|| check_one_key(NodeClocks::Accurate));
 }
 
 #[test]
-fn a_key_that_everybody_wants_and_clocks_that_differ() {
-    despite_stalls(|| check_one_key(Clocks::Apart));
+fn one_hot_key_with_skewed_clocks() {
+    retry_if_stalled(|| check_one_key(NodeClocks::Skewed));
 }
 
 #[test]
-fn some_keys_are_more_popular_than_others() {
-    despite_stalls(|| check_many_keys(Clocks::True));
+fn zipf_distributed_keys() {
+    retry_if_stalled(|| check_many_keys(NodeClocks::Accurate));
 }
 
 #[test]
-fn some_keys_are_more_popular_than_others_and_clocks_differ() {
-    despite_stalls(|| check_many_keys(Clocks::Apart));
+fn zipf_distributed_keys_with_skewed_clocks() {
+    retry_if_stalled(|| check_many_keys(NodeClocks::Skewed));
 }
 
-fn check_one_key(clocks: Clocks) {
-    let told = fleet::run(Crowd::OneKey, clocks);
-    for (index, law) in Crowd::OneKey.laws().iter().enumerate() {
-        let bounds = Bounds::of(&told.tally.about(index), told.epoch);
-        let share = bounds.hold_to(law);
-        println!("{law:?}: {bounds}, {share:.5} of what there was");
-        assert!(share >= 0.999, "{law:?} admitted {share} of what there was");
+fn check_one_key(clocks: NodeClocks) {
+    let result = load::run_load(Workload::OneKey, clocks);
+    for (index, case) in Workload::OneKey.limit_cases().iter().enumerate() {
+        let answers = KeyAnswers::of(&result.answer_log.for_endpoint(index), result.started_at);
+        let share = answers.assert_bounds(case);
+        println!("{case:?}: {answers}, {share:.5} of the available units");
+        assert!(share >= 0.999, "{case:?} admitted only {share} of the available units");
     }
 }
 
-fn check_many_keys(clocks: Clocks) {
-    let told = fleet::run(Crowd::ManyKeys, clocks);
-    for (index, law) in Crowd::ManyKeys.laws().iter().enumerate() {
-        let about = told.tally.about(index);
+fn check_many_keys(clocks: NodeClocks) {
+    let result = load::run_load(Workload::ManyKeys, clocks);
+    for (index, case) in Workload::ManyKeys.limit_cases().iter().enumerate() {
+        let about = result.answer_log.for_endpoint(index);
         let keys: BTreeSet<u64> = about.answers().iter().map(|answer| answer.key).collect();
-        let mut wanted = 0;
+        let mut with_denials = 0;
         for key in &keys {
-            let bounds = Bounds::of(&about.for_key(*key), told.epoch);
-            bounds.hold_to(law);
-            wanted += usize::from(bounds.is_wanted());
+            let answers = KeyAnswers::of(&about.for_key(*key), result.started_at);
+            answers.assert_bounds(case);
+            with_denials += usize::from(answers.has_denials());
         }
         let (allowed, denied) = (about.allowed(), about.denied());
-        println!("{law:?}: {} keys, {wanted} too popular, {allowed} allowed, {denied} denied", keys.len());
-        assert!(keys.len() > 100 && wanted >= 5, "{wanted} of {} keys were wanted by too many", keys.len());
+        println!(
+            "{case:?}: {} keys, {with_denials} with denials, {allowed} allowed, {denied} denied",
+            keys.len()
+        );
+        assert!(keys.len() > 100 && with_denials >= 5, "{with_denials} of {} keys had denials", keys.len());
     }
 }

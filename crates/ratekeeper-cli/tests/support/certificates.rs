@@ -1,11 +1,12 @@
-//! Certificates made for a test.
+//! Certificates generated for a test.
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SerialNumber};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// An authority and what it has signed, as PEM files in a folder: `ca.crt`, `NAME.crt` and `NAME.key`.
+/// A certificate authority and the certificates it has signed, as PEM files in a folder: `ca.crt`, `NAME.crt` and
+/// `NAME.key`.
 pub(crate) struct Certificates {
     folder: TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -25,18 +26,19 @@ impl Certificates {
         certificates
     }
 
-    /// Signs a new certificate for 127.0.0.1, in place of one of the same name if there is one.
+    /// Signs a new certificate for 127.0.0.1 and replaces any existing one of the same name.
     pub(crate) fn sign(&self, name: &str, serial: u64) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
         params.serial_number = Some(SerialNumber::from(serial));
         let signed = params.signed_by(&key, &self.issuer).unwrap();
-        // The key first: whoever reads the pair in between finds that it is none, and looks again.
+        // The key is replaced first: a reader that sees the new key with the old certificate finds a mismatch and
+        // retries.
         self.replace(&format!("{name}.key"), &key.serialize_pem());
         self.replace(&format!("{name}.crt"), &signed.pem());
     }
 
-    /// Renames a new file over the old one, as whoever renews certificates does.
+    /// Renames a new file over the old one, as certificate managers do.
     fn replace(&self, name: &str, text: &str) {
         let (new, path) = (self.folder.path().join("new"), self.folder.path().join(name));
         fs::write(&new, text).unwrap();
@@ -47,7 +49,7 @@ impl Certificates {
         self.folder.path()
     }
 
-    /// Where one of the files is.
+    /// The path of one of the files.
     pub(crate) fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }

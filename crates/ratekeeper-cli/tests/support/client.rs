@@ -1,18 +1,18 @@
-//! A client that sees every byte.
+//! An HTTP/1.1 client that reads and writes raw bytes.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// What bytes go through.
+/// A byte stream: plain TCP or TLS.
 pub(crate) trait Stream: Read + Write {}
 
 impl<T: Read + Write> Stream for T {}
 
-/// One connection.
+/// One HTTP/1.1 connection.
 pub(crate) struct Client(BufReader<Box<dyn Stream>>);
 
-/// A socket for a client, which gives up rather than wait for ever.
+/// Opens a client socket with a read timeout, so that a test cannot hang.
 pub(crate) fn socket(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -34,7 +34,7 @@ impl Client {
         self.0.get_mut().flush().unwrap();
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the response.
     pub(crate) fn ask(
         &mut self,
         method: &str,
@@ -58,7 +58,7 @@ impl Client {
         self.post("/check", body)
     }
 
-    /// Reads one answer, and not a byte more.
+    /// Reads exactly one response.
     pub(crate) fn answer(&mut self) -> Answer {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -82,13 +82,13 @@ impl Client {
     pub(crate) fn has_ended(&mut self) -> bool {
         match self.0.read(&mut [0]) {
             Ok(read) => read == 0,
-            // A connection that was never let in is reset when the port is closed.
+            // A connection that was never accepted is reset when the listener closes.
             Err(error) => error.kind() == ErrorKind::ConnectionReset,
         }
     }
 }
 
-/// One answer.
+/// One HTTP response.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -98,13 +98,13 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// A header field, by its name in lower case. One that is there twice fails the test.
+    /// Returns a header field by its lower-case name, `None` if it is missing. A duplicate field fails the test.
     #[track_caller]
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut found =
             self.fields.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());
         let first = found.next();
-        assert_eq!(found.next(), None, "{name} is there twice: {self:?}");
+        assert_eq!(found.next(), None, "duplicate {name}: {self:?}");
         first
     }
 
@@ -113,13 +113,13 @@ impl Answer {
         serde_json::from_str(&self.body).expect(&self.body)
     }
 
-    /// A number of the body, by its field.
+    /// A numeric field of the JSON body.
     #[track_caller]
     pub(crate) fn number(&self, field: &str) -> u64 {
         self.json()[field].as_u64().expect(&self.body)
     }
 
-    /// Whether it is a decision, and the request may go on.
+    /// The `allowed` field of a decision.
     #[track_caller]
     pub(crate) fn is_allowed(&self) -> bool {
         self.json()["allowed"].as_bool().expect(&self.body)

@@ -1,11 +1,11 @@
-//! Files of rules in a folder of their own, and what `ratekeeper rules` says of them.
+//! Rule files in a temporary folder, and the output of `ratekeeper rules` on them.
 
 use std::fs;
 use tempfile::TempDir;
 
-use super::{Told, ratekeeper, told};
+use super::{CommandOutput, ratekeeper, run};
 
-/// A folder with files in it, and the command run there, so that files have short names.
+/// A temporary folder with files. Commands run inside it, so that messages contain short file names.
 pub(crate) struct Folder(pub(crate) TempDir);
 
 impl Folder {
@@ -17,13 +17,13 @@ impl Folder {
         Folder(folder)
     }
 
-    pub(crate) fn rules(&self, arguments: &[&str]) -> Told {
-        told(ratekeeper(&["rules"]).current_dir(self.0.path()).args(arguments))
+    pub(crate) fn rules(&self, arguments: &[&str]) -> CommandOutput {
+        run(ratekeeper(&["rules"]).current_dir(self.0.path()).args(arguments))
     }
 }
 
-/// It ended in this code, printed this, and complained of nothing.
+/// Fails unless the command ended with this exit code and stdout, and an empty stderr.
 #[track_caller]
-pub(crate) fn said(told: &Told, code: i32, stdout: &str) {
-    assert_eq!((told.code, told.stdout.as_str(), told.stderr.as_str()), (Some(code), stdout, ""));
+pub(crate) fn assert_output(output: &CommandOutput, code: i32, stdout: &str) {
+    assert_eq!((output.code, output.stdout.as_str(), output.stderr.as_str()), (Some(code), stdout, ""));
 }

@@ -1,4 +1,4 @@
-//! A client that speaks HTTP/2 from its first byte.
+//! An HTTP/2 client with prior knowledge.
 
 use super::client::Answer;
 use http_body_util::{BodyExt, Full};
@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-/// One connection, driven by a runtime of its own.
+/// One HTTP/2 connection, driven by its own runtime.
 pub(crate) struct Http2 {
     runtime: Runtime,
     sender: SendRequest<Full<Bytes>>,
@@ -36,7 +36,7 @@ impl Http2 {
         Http2 { runtime, sender, connection }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the response.
     pub(crate) fn ask(&mut self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Answer {
         let mut request = Request::builder().method(method).uri(format!("http://test{path}"));
         for (name, value) in fields {
@@ -56,7 +56,7 @@ impl Http2 {
         })
     }
 
-    /// Waits until the server ends the connection, which it does in order.
+    /// Waits until the server closes the connection, and fails unless it closes cleanly.
     pub(crate) fn end(self) {
         self.runtime.block_on(self.connection).unwrap().unwrap();
     }

@@ -1,30 +1,30 @@
-//! Metrics, read as strictly as Prometheus reads them.
+//! A metrics parser as strict as Prometheus.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Every series by its name and labels as written, like `ratekeeper_keys` or `x{a="b"}`.
+/// Every series by its name and labels as written, such as `ratekeeper_keys` or `x{a="b"}`.
 pub(crate) struct Metrics {
     samples: BTreeMap<String, f64>,
     pub(crate) kinds: HashMap<String, String>,
 }
 
 impl Metrics {
-    /// Reads all of it. What Prometheus would stumble over fails the test.
+    /// Parses the whole text. Anything that Prometheus would reject fails the test.
     #[track_caller]
     pub(crate) fn read(text: &str) -> Metrics {
-        assert!(text.ends_with('\n'), "the last line has no end");
+        assert!(text.ends_with('\n'), "the last line has no newline");
         let mut metrics = Metrics { samples: BTreeMap::new(), kinds: HashMap::new() };
-        // The family whose lines these are, and whether it has its help.
+        // The current metric family, and whether its HELP line was seen.
         let mut family = (String::new(), false);
         for line in text.lines() {
             if let Some(help) = line.strip_prefix("# HELP ") {
-                let (name, said) = help.split_once(' ').expect(line);
-                assert!(is_name(name) && said.ends_with('.'), "{line}");
-                assert!(!metrics.kinds.contains_key(name), "{name} comes in two places");
+                let (name, text) = help.split_once(' ').expect(line);
+                assert!(is_name(name) && text.ends_with('.'), "{line}");
+                assert!(!metrics.kinds.contains_key(name), "{name} appears in two places");
                 family = (name.to_owned(), true);
             } else if let Some(kind) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = kind.split_once(' ').expect(line);
-                assert_eq!((name, true), (family.0.as_str(), family.1), "the help comes first, and once");
+                assert_eq!((name, true), (family.0.as_str(), family.1), "HELP must precede TYPE, once");
                 assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
                 assert!(kind != "counter" || name.ends_with("_total"), "{line}");
                 family.1 = false;
@@ -47,13 +47,13 @@ impl Metrics {
             "histogram" => ["_bucket", "_sum", "_count"].iter().any(|end| name == format!("{family}{end}")),
             _ => name == family,
         };
-        assert!(is_name(name) && belongs, "{line} is among the lines of {family}");
+        assert!(is_name(name) && belongs, "{line} does not belong to {family}");
         assert!(labels.is_empty() != series.contains('{') && are_labels(labels), "{line}");
         let before = self.samples.insert(series.to_owned(), value.parse().expect(line));
-        assert_eq!(before, None, "{series} is there twice");
+        assert_eq!(before, None, "duplicate series {series}");
     }
 
-    /// Buckets add up: each holds those before it, and the last holds all.
+    /// Checks that buckets are cumulative and that the last one contains all samples.
     fn check_histograms(&self) {
         for (family, _) in self.kinds.iter().filter(|(_, kind)| *kind == "histogram") {
             let prefix = format!("{family}_bucket{{le=\"");
@@ -70,17 +70,17 @@ impl Metrics {
         }
     }
 
-    /// A series by its name and labels as written; 0 if it is not there.
+    /// The value of a series by its name and labels as written; 0 if it is missing.
     pub(crate) fn value(&self, series: &str) -> f64 {
         self.samples.get(series).copied().unwrap_or(0.0)
     }
 
-    /// Whether a series is there.
+    /// Whether a series exists.
     pub(crate) fn has(&self, series: &str) -> bool {
         self.samples.contains_key(series)
     }
 
-    /// How many decisions had an outcome under a rule.
+    /// The number of decisions with this outcome under a rule.
     pub(crate) fn decisions(&self, rule: &str, outcome: &str) -> f64 {
         self.value(&format!("ratekeeper_decisions_total{{rule=\"{rule}\",outcome=\"{outcome}\"}}"))
     }
@@ -101,7 +101,7 @@ fn is_name(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Whether this is `name="value"` and so on, with what has a meaning in values escaped.
+/// Whether this is a list of `name="value"` pairs with correctly escaped values.
 fn are_labels(mut labels: &str) -> bool {
     while !labels.is_empty() {
         let Some((name, rest)) = labels.split_once("=\"") else { return false };
@@ -120,7 +120,7 @@ fn are_labels(mut labels: &str) -> bool {
     true
 }
 
-/// Where a value's closing quote is.
+/// The position of a value's closing quote. `None` if the value is malformed.
 fn end_of_value(text: &str) -> Option<usize> {
     let mut bytes = text.bytes().enumerate();
     while let Some((at, byte)) = bytes.next() {

@@ -1,9 +1,9 @@
-//! What tests of the real binary share: a server on ports of its own, clients that see every byte, and patience.
+//! Helpers for tests of the real binary: a server on free ports, raw HTTP clients, and waiting with a timeout.
 
 #![allow(
     dead_code,
     unused_imports,
-    reason = "each file of tests is a program of its own, and uses some of this"
+    reason = "each test file is its own crate and uses only some of these helpers"
 )]
 
 mod certificates;
@@ -15,7 +15,7 @@ mod server;
 
 pub(crate) use certificates::Certificates;
 pub(crate) use client::{Answer, Client, check, request, socket};
-pub(crate) use folder::{Folder, said};
+pub(crate) use folder::{Folder, assert_output};
 pub(crate) use http2::Http2;
 pub(crate) use metrics::Metrics;
 pub(crate) use server::{Server, failure, serve};
@@ -24,7 +24,7 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// `ratekeeper`, untouched by the settings of whoever runs the tests.
+/// A `ratekeeper` command without the `RATEKEEPER_*` variables of the test environment.
 pub(crate) fn ratekeeper(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
     for (name, _) in std::env::vars_os() {
@@ -36,54 +36,54 @@ pub(crate) fn ratekeeper(arguments: &[&str]) -> Command {
     command
 }
 
-/// How a command ended, and what it said.
+/// A command's exit code and output.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-impl Told {
-    /// What it printed, as JSON.
+impl CommandOutput {
+    /// The standard output, parsed as JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout).expect(&self.stdout)
     }
 }
 
-/// Runs a command to its end.
-pub(crate) fn told(command: &mut Command) -> Told {
-    of_output(command.stdin(Stdio::null()).output().unwrap())
+/// Runs a command until it exits.
+pub(crate) fn run(command: &mut Command) -> CommandOutput {
+    command_output(command.stdin(Stdio::null()).output().unwrap())
 }
 
-/// Runs a command to its end, with something to read.
-pub(crate) fn told_with_input(command: &mut Command, input: impl AsRef<[u8]>) -> Told {
+/// Runs a command with standard input until it exits.
+pub(crate) fn run_with_input(command: &mut Command, input: impl AsRef<[u8]>) -> CommandOutput {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // Small enough for the pipe, so nobody waits for somebody who waits.
+    // The input fits into the pipe buffer, so writing it before reading the output cannot deadlock.
     child.stdin.take().unwrap().write_all(input.as_ref()).unwrap();
-    of_output(child.wait_with_output().unwrap())
+    command_output(child.wait_with_output().unwrap())
 }
 
-fn of_output(Output { status, stdout, stderr }: Output) -> Told {
+fn command_output(Output { status, stdout, stderr }: Output) -> CommandOutput {
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    Told { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+    CommandOutput { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
 }
 
-/// How long something may take that takes no time at all on a machine that does nothing else.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout for steps that are immediate on an idle machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Asks again and again until there is an answer, for at most so long.
-#[expect(clippy::disallowed_methods, reason = "how long something real takes is what is tested")]
+/// Calls `poll` until it returns a value, and fails after `timeout`.
+#[expect(clippy::disallowed_methods, reason = "the helper waits in real time")]
 #[track_caller]
-pub(crate) fn within<T>(patience: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
+pub(crate) fn within<T>(timeout: Duration, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(value) = poll() {
+            return value;
         }
-        assert!(begun.elapsed() < patience, "{what}: not within {patience:?}");
+        assert!(started.elapsed() < timeout, "{what}: not within {timeout:?}");
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }

@@ -2,43 +2,43 @@
 
 use super::client::{Answer, Client};
 use super::metrics::Metrics;
-use super::{PATIENCE, Told, ratekeeper, told, within};
+use super::{CommandOutput, TIMEOUT, ratekeeper, run, within};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 
-/// A running `ratekeeper serve` on ports of its own, killed when the test is done with it.
+/// A running `ratekeeper serve` on free ports, killed on drop.
 pub(crate) struct Server {
     child: Child,
     folder: TempDir,
-    /// What it said when it started.
-    pub(crate) greeting: String,
-    /// Where it listens; empty if it does not.
+    /// The start-up banner.
+    pub(crate) banner: String,
+    /// The HTTP address; empty if the listener is off.
     pub(crate) address: String,
-    /// Where its admin port is; empty if it has none.
+    /// The admin address; empty if the listener is off.
     pub(crate) admin_address: String,
-    /// Where it speaks gRPC and RESP; empty if it does not.
+    /// The gRPC and RESP addresses; empty if the listener is off.
     pub(crate) grpc_address: String,
     pub(crate) resp_address: String,
     has_plain_resp: bool,
-    /// What opens the admin port, if that was made at the start.
+    /// The admin token; empty unless the server generated it.
     pub(crate) token: String,
 }
 
 impl Server {
-    /// Starts it and waits until it says where it listens.
+    /// Starts the server and waits for its banner.
     pub(crate) fn start(arguments: &[&str]) -> Server {
         Server::start_in(tempfile::tempdir().unwrap(), arguments)
     }
 
-    /// Starts it with these rules.
+    /// Starts the server with these rules.
     pub(crate) fn with_rules(rules: &str) -> Server {
         Server::with(rules, &[])
     }
 
-    /// Starts it with these rules and arguments.
+    /// Starts the server with these rules and arguments.
     pub(crate) fn with(rules: &str, arguments: &[&str]) -> Server {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rules.yaml");
@@ -46,25 +46,25 @@ impl Server {
         Server::start_in(folder, &[&["--rules", path.to_str().unwrap()], arguments].concat())
     }
 
-    /// Starts it, and keeps the folder for as long as it runs.
+    /// Starts the server, and keeps the folder for as long as it runs.
     pub(crate) fn start_in(folder: TempDir, arguments: &[&str]) -> Server {
         Server::launch(folder, &mut serve(arguments))
     }
 
-    /// Starts it by a command of one's own, and keeps the folder for as long as it runs.
+    /// Starts the server with this command, and keeps the folder for as long as it runs.
     pub(crate) fn launch(folder: TempDir, command: &mut Command) -> Server {
         let log = File::create(folder.path().join("log")).unwrap();
         Server::launch_logging_to(log, folder, command)
     }
 
-    /// Starts it with this for its stderr.
+    /// Like [`Server::launch`], with `log` as standard error.
     pub(crate) fn launch_logging_to(log: impl Into<Stdio>, folder: TempDir, command: &mut Command) -> Server {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut server = Server {
             child,
             folder,
-            greeting: String::new(),
+            banner: String::new(),
             address: String::new(),
             admin_address: String::new(),
             grpc_address: String::new(),
@@ -72,17 +72,17 @@ impl Server {
             has_plain_resp: false,
             token: String::new(),
         };
-        server.read_greeting(&mut stdout);
+        server.read_banner(&mut stdout);
         server
     }
 
-    /// Reads what it says when it starts, to the last line.
-    fn read_greeting(&mut self, stdout: &mut BufReader<ChildStdout>) {
-        let mut behind = None;
-        while behind != Some(0) {
+    /// Reads the banner to its last line.
+    fn read_banner(&mut self, stdout: &mut BufReader<ChildStdout>) {
+        let mut lines_left = None;
+        while lines_left != Some(0) {
             let mut line = String::new();
-            assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "it ended after {:?}", self.greeting);
-            self.greeting.push_str(&line);
+            assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the server exited after {:?}", self.banner);
+            self.banner.push_str(&line);
             let line = line.trim_end();
             let address = line.split_once("://").map(|(_, rest)| rest.split(' ').next().unwrap().to_owned());
             if line.starts_with("admin: ") {
@@ -92,12 +92,12 @@ impl Server {
             } else if line.starts_with("RESP: ") {
                 self.has_plain_resp = line.contains(" redis://");
                 self.resp_address = address.unwrap();
-            } else if line.contains(" listens on ") {
+            } else if line.contains(" listening on ") {
                 self.address = address.unwrap();
             } else if let Some((_, token)) = line.split_once("not shown again: ") {
                 self.token = token.to_owned();
             }
-            behind = match behind {
+            lines_left = match lines_left {
                 Some(lines) => Some(lines - 1),
                 None if line == "try it:" => {
                     let of_http = if self.address.is_empty() { 0 } else { 2 };
@@ -109,7 +109,7 @@ impl Server {
         }
     }
 
-    /// Where its rules are, if it was started with some.
+    /// The path of the rule file that [`Server::with`] writes.
     pub(crate) fn rules(&self) -> PathBuf {
         self.folder.path().join("rules.yaml")
     }
@@ -122,17 +122,17 @@ impl Server {
         Client::connect(&self.address)
     }
 
-    /// Asks once, on a connection of its own.
+    /// Sends one request on a new connection.
     pub(crate) fn post(&self, path: &str, body: impl AsRef<[u8]>) -> Answer {
         self.connect().post(path, body)
     }
 
-    /// Checks once, on a connection of its own.
+    /// Sends one `/check` request on a new connection.
     pub(crate) fn check(&self, body: impl AsRef<[u8]>) -> Answer {
         self.post("/check", body)
     }
 
-    /// What `/v1/check` answers, on a connection of its own.
+    /// Sends one `/v1/check` request on a new connection.
     pub(crate) fn decide(&self, body: impl AsRef<[u8]>) -> Answer {
         self.post("/v1/check", body)
     }
@@ -141,7 +141,7 @@ impl Server {
         Client::connect(&self.admin_address)
     }
 
-    /// Asks the admin port, with the token.
+    /// Sends a request with the token to the admin listener.
     pub(crate) fn admin(&self, method: &str, path: &str, body: &str) -> Answer {
         let bearer = format!("Bearer {}", self.token);
         self.connect_admin().ask(method, path, &[("Authorization", &bearer)], body)
@@ -153,34 +153,35 @@ impl Server {
         Metrics::read(&answer.body)
     }
 
-    /// All that it has logged so far. Lines are written a moment after what they tell of, and all of them before it ends.
+    /// The log so far. Lines are written shortly after the event they describe, and all of them before the server
+    /// exits.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// Waits until it has logged this text.
+    /// Waits until the log contains this text.
     #[track_caller]
     pub(crate) fn await_log(&self, text: &str) {
-        within(PATIENCE, text, || self.log().contains(text).then_some(()));
+        within(TIMEOUT, text, || self.log().contains(text).then_some(()));
     }
 
-    /// Waits for as many lines as these, which are JSON, of those that are asked for.
+    /// Waits until at least `count` JSON log lines satisfy `matches`, and returns all that do.
     #[track_caller]
     pub(crate) fn await_lines(
         &self,
         count: usize,
-        is_one: impl Fn(&serde_json::Value) -> bool,
+        matches: impl Fn(&serde_json::Value) -> bool,
     ) -> Vec<serde_json::Value> {
-        within(PATIENCE, "lines are logged", || {
-            let lines: Vec<_> = self.log_lines().into_iter().filter(&is_one).collect();
+        within(TIMEOUT, "lines are logged", || {
+            let lines: Vec<_> = self.log_lines().into_iter().filter(&matches).collect();
             (lines.len() >= count).then_some(lines)
         })
     }
 
-    /// All that it has logged, line by line, as JSON.
+    /// The complete log lines so far, parsed as JSON.
     pub(crate) fn log_lines(&self) -> Vec<serde_json::Value> {
         let log = self.log();
-        // The last line may still be on its way.
+        // The last line may be incomplete.
         let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
         whole.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
     }
@@ -194,9 +195,9 @@ impl Server {
         self.signal("TERM");
     }
 
-    /// Waits for it to end by itself, and gives its exit code.
+    /// Waits for the server to exit, and returns its exit code.
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
-        within(PATIENCE, "it ends", || self.child.try_wait().unwrap()).code()
+        within(TIMEOUT, "the server exits", || self.child.try_wait().unwrap()).code()
     }
 }
 
@@ -205,25 +206,25 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            let _ = writeln!(std::io::stderr(), "the server said:\n{}{}", self.greeting, self.log());
+            let _ = writeln!(std::io::stderr(), "server output:\n{}{}", self.banner, self.log());
         }
     }
 }
 
-/// `ratekeeper serve` on free ports, untouched by the settings of whoever runs the tests.
+/// A `ratekeeper serve` command on free ports, without the `RATEKEEPER_*` variables of the test environment.
 pub(crate) fn serve(arguments: &[&str]) -> Command {
     let mut command = ratekeeper(&["serve"]);
     command.env("RATEKEEPER_HTTP", "127.0.0.1:0").env("RATEKEEPER_ADMIN", "127.0.0.1:0");
     command.env("RATEKEEPER_GRPC", "127.0.0.1:0").env("RATEKEEPER_RESP", "127.0.0.1:0").args(arguments);
-    // As many as any machine has files for, so that no log tells of that.
+    // Few enough for any open-file limit, so that no warning about it is logged.
     command.env("RATEKEEPER_MAX_CONNECTIONS", "200");
     command
 }
 
-/// Runs it to its end, which must be a failure before it has begun, and gives what it said.
+/// Runs `ratekeeper serve`, which must fail before it starts, and returns its standard error.
 #[track_caller]
 pub(crate) fn failure(arguments: &[&str]) -> String {
-    let Told { code, stdout, stderr } = told(&mut serve(arguments));
+    let CommandOutput { code, stdout, stderr } = run(&mut serve(arguments));
     assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
     stderr
 }

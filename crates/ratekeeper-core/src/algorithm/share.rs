@@ -1,12 +1,12 @@
-//! One share of what several nodes divide among them.
+//! Division of a limit among several nodes.
 
-/// What one of `nodes` has of `units`: rounded down, so that all have no more than there is, but never nothing, since a
-/// limit of nothing would refuse everybody.
-pub(crate) fn portion(units: u32, nodes: u32) -> u32 {
+/// Returns the share of `units` for one of `nodes`: rounded down, so that all shares together don't exceed the
+/// total, but at least 1, because a limit of 0 would deny everything.
+pub(crate) fn share_of(units: u32, nodes: u32) -> u32 {
     (units / nodes.max(1)).max(1)
 }
 
-/// How a state passes from a limit divided among some nodes to the same limit divided among others; 1 is the whole.
+/// A change in the number of shares that a limit is divided into; 1 is the whole limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShareChange {
     pub(crate) from: u32,
@@ -14,20 +14,20 @@ pub(crate) struct ShareChange {
 }
 
 impl ShareChange {
-    /// Whether both are divided alike.
-    pub(crate) fn is_level(self) -> bool {
+    /// Returns whether the number of shares stays the same.
+    pub(crate) fn is_unchanged(self) -> bool {
         self.from == self.to
     }
 
-    /// What becomes of so many units of one share, rounded down.
-    pub(crate) fn down(self, units: u32) -> u32 {
-        let passed = u64::from(units) * u64::from(self.from) / u64::from(self.to);
-        u32::try_from(passed).unwrap_or(u32::MAX)
+    /// Converts units of one old share into units of one new share, rounded down.
+    pub(crate) fn scale_down(self, units: u32) -> u32 {
+        let scaled = u64::from(units) * u64::from(self.from) / u64::from(self.to);
+        u32::try_from(scaled).unwrap_or(u32::MAX)
     }
 
-    /// What becomes of so many units of one share, rounded up.
-    pub(crate) fn up(self, units: u32) -> u32 {
-        let passed = (u64::from(units) * u64::from(self.from)).div_ceil(u64::from(self.to));
-        u32::try_from(passed).unwrap_or(u32::MAX)
+    /// Converts units of one old share into units of one new share, rounded up.
+    pub(crate) fn scale_up(self, units: u32) -> u32 {
+        let scaled = (u64::from(units) * u64::from(self.from)).div_ceil(u64::from(self.to));
+        u32::try_from(scaled).unwrap_or(u32::MAX)
     }
 }

@@ -1,10 +1,10 @@
-//! The configuration of envoyproxy/ratelimit.
+//! Imports the configuration of envoyproxy/ratelimit.
 //!
-//! A file has a domain and nested descriptors. A request's descriptor is followed from the top, entry by entry: at each
-//! level an entry whose value is written out goes before one with a `*` at its end, and that before one without a value.
-//! There is no way back: where the entry that was taken leads nowhere, nothing limits the request, though a wider one
-//! beside it might have. [`precedence`] makes rules of that whose first match is the same; [`key_groups`] keeps apart what is
-//! counted apart.
+//! A file has a domain and nested descriptors. ratelimit follows a request's descriptor from the top, entry by entry.
+//! At each level it takes the entry with the exact value, else one whose value ends with `*`, else the one without a
+//! value. It never backtracks: if the entry it took leads to no limit, the request is not limited, even if a less
+//! specific entry beside it would have limited it. [`precedence`] turns the tree into a list of which the first match
+//! decides the same; [`key_groups`] makes rules of the list that keep separate counts separate.
 
 mod key_groups;
 mod precedence;
@@ -13,18 +13,18 @@ use super::draft::DraftRule;
 use super::fields::ImportFields;
 use super::{ImportPlace, ImportReports, quota};
 use crate::diagnostic::quoted;
-use crate::read::MOST_TEXT;
+use crate::read::MAX_TEXT_BYTES;
 use crate::yaml::{self, YamlNode, YamlValue};
 use ratekeeper_core::{Algorithm, Align, Limit, Quota, Span, Zone};
 
-/// What stands above the rules.
-pub(super) const ABOUT: &str = "\
+/// The comment above the rules.
+pub(super) const HEADER: &str = "\
 Imported from FILE (envoyproxy/ratelimit).
-Of descriptors that match, the first from top to bottom counts, as the narrowest did there.";
+Of the rules that match, the first applies; in ratelimit, the most specific descriptor does.";
 
-/// The fields of a file, of a descriptor, and of its limit.
-const FILE: [&str; 2] = ["domain", "descriptors"];
-const DESCRIPTOR: [&str; 10] = [
+/// The fields of a file. Those of a descriptor and of its limit follow.
+const FILE_FIELDS: [&str; 2] = ["domain", "descriptors"];
+const DESCRIPTOR_FIELDS: [&str; 10] = [
     "key",
     "value",
     "rate_limit",
@@ -36,36 +36,36 @@ const DESCRIPTOR: [&str; 10] = [
     "quota_mode",
     "metadata",
 ];
-const RATE_LIMIT: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
+const RATE_LIMIT_FIELDS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 
-/// A domain and what is limited in it.
+/// A domain and its descriptors, of all files.
 #[derive(Debug)]
 struct EnvoyDomain {
     name: String,
     entries: Vec<EnvoyEntry>,
 }
 
-/// A descriptor of the file: one entry of those that proxies send, and what may follow it.
+/// A descriptor of the file: it matches one entry of a request's descriptor, and its children the entries after it.
 #[derive(Debug)]
 struct EnvoyEntry {
-    spot: ImportPlace,
+    place: ImportPlace,
     key: String,
     value: EntryValues,
     limit: Option<EnvoyRateLimit>,
-    /// Whether there is a limit that could not be read: nobody knows whether what it was for should pass.
-    is_broken: bool,
+    /// Whether it has a limit that could not be read: then it is unknown whether the requests it matches should pass.
+    has_invalid_limit: bool,
     is_shadow: bool,
-    /// Whether all values that it matches have one count.
+    /// Whether all values that it matches share one count (`share_threshold`).
     is_shared: bool,
     children: Vec<EnvoyEntry>,
 }
 
-/// Which values an entry is for.
+/// The values that an entry matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum EntryValues {
     Exact(String),
-    /// Those that begin so.
-    Start(String),
+    /// Values with this prefix.
+    Prefix(String),
     Any,
 }
 
@@ -73,25 +73,25 @@ enum EntryValues {
 #[derive(Clone, Debug)]
 struct EnvoyRateLimit {
     name: Option<String>,
-    /// None if it is unlimited.
+    /// `None` if it is unlimited.
     quota: Option<Quota>,
-    /// What is different here.
+    /// A comment on a difference from ratelimit.
     note: Option<&'static str>,
 }
 
-/// Reads the files and makes rules of them.
+/// Reads the files and translates them to rules.
 pub(super) fn translate(texts: &[&str], reports: &mut ImportReports) -> Vec<DraftRule> {
     let mut domains: Vec<EnvoyDomain> = Vec::new();
     for (file, text) in texts.iter().enumerate() {
-        let Some(documents) = yaml::parse_all(text, &mut reports.complaints[file]) else {
-            reports.unread[file] = true;
+        let Some(documents) = yaml::parse_all(text, &mut reports.diagnostics[file]) else {
+            reports.unreadable[file] = true;
             continue;
         };
         let mut documents = documents.iter().filter(|document| !document.is_null()).peekable();
         if documents.peek().is_none() {
-            reports.unread(
+            reports.reject_file(
                 ImportPlace { file, ..ImportPlace::default() },
-                "the file says nothing: there is no domain in it",
+                "the file is empty: it has no domain",
             );
         }
         for document in documents {
@@ -108,39 +108,40 @@ pub(super) fn translate(texts: &[&str], reports: &mut ImportReports) -> Vec<Draf
     key_groups::rules(&items, reports)
 }
 
-/// Several documents may be of one domain.
+/// Reads a document into `domains`. Several documents may belong to one domain.
 fn read_domain(
     node: &YamlNode<'_>,
     file: usize,
     domains: &mut Vec<EnvoyDomain>,
     reports: &mut ImportReports,
 ) {
-    let spot = ImportPlace { file, place: node.place };
+    let place = ImportPlace { file, position: node.place };
     let YamlValue::Map(pairs) = &node.value else {
-        let said = format!(
-            "this is no configuration of envoyproxy/ratelimit, which begins with domain: and descriptors:, but {}",
+        let message = format!(
+            "this is not a configuration of envoyproxy/ratelimit, which begins with domain: and descriptors:, but {}",
             node.kind()
         );
-        reports.unread(spot, said);
+        reports.reject_file(place, message);
         return;
     };
     if pairs.iter().any(|(name, _)| name.text() == Some("apiVersion")) {
-        let said = "this is a resource of Kubernetes: import the configuration that stands in it, of a ConfigMap what is \
-                    below data";
-        reports.unread(spot, said);
+        let message = "this is a Kubernetes resource: import the configuration inside it, which in a ConfigMap is \
+                       below data";
+        reports.reject_file(place, message);
         return;
     }
-    let Some(fields) = ImportFields::read(node, file, "a configuration", &FILE, "it is", reports) else {
+    let Some(fields) = ImportFields::read(node, file, "a configuration", &FILE_FIELDS, "it is", reports)
+    else {
         return;
     };
-    let Some((spot, name)) = fields.text("domain", reports).filter(|(_, name)| !name.trim().is_empty())
+    let Some((place, name)) = fields.text("domain", reports).filter(|(_, name)| !name.trim().is_empty())
     else {
-        reports.unread(spot, "the domain is missing: add it, like domain: edge");
+        reports.reject_file(place, "the domain is missing: add it, like domain: edge");
         return;
     };
     if name.contains('*') {
-        let said = format!("the domain {} has a *, which rules take for any run of characters", quoted(name));
-        reports.error(spot, said);
+        let message = format!("the domain {} has a *, which rules treat as a wildcard", quoted(name));
+        reports.error(place, message);
     }
     let entries = read_entries(&fields, reports);
     match domains.iter_mut().find(|known| known.name == name) {
@@ -151,140 +152,144 @@ fn read_domain(
 
 fn read_entries(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Vec<EnvoyEntry> {
     let items = fields.list("descriptors", reports);
-    items.iter().filter_map(|node| read_entry(node, fields.spot.file, reports)).collect()
+    items.iter().filter_map(|node| read_entry(node, fields.place.file, reports)).collect()
 }
 
 fn read_entry(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) -> Option<EnvoyEntry> {
-    let fields = ImportFields::read(node, file, "a descriptor", &DESCRIPTOR, "it is", reports)?;
-    let Some((key_spot, key)) = fields.text("key", reports).filter(|(_, key)| !key.trim().is_empty()) else {
-        reports.error(fields.spot, "the descriptor has no key: it is left out, with all that is below it");
+    let fields = ImportFields::read(node, file, "a descriptor", &DESCRIPTOR_FIELDS, "it is", reports)?;
+    let Some((key_place, key)) = fields.text("key", reports).filter(|(_, key)| !key.trim().is_empty()) else {
+        reports.error(fields.place, "the descriptor has no key: it is left out, with everything below it");
         return None;
     };
     if key.contains('*') {
-        let said = format!(
-            "the key {} has a *, and rules have patterns for values only: the descriptor is left out, with all that is \
-             below it",
+        let message = format!(
+            "the key {} has a *, and rules support patterns in values only: the descriptor is left out, with \
+             everything below it",
             quoted(key)
         );
-        reports.error(key_spot, said);
+        reports.error(key_place, message);
         return None;
     }
-    if key.len() > MOST_TEXT {
-        let said =
-            format!("the key has more than {MOST_TEXT} bytes: the descriptor is left out, with all below it");
-        reports.error(key_spot, said);
+    if key.len() > MAX_TEXT_BYTES {
+        let message = format!(
+            "the key has more than {MAX_TEXT_BYTES} bytes: the descriptor is left out, with everything below it"
+        );
+        reports.error(key_place, message);
         return None;
     }
     let value = match fields.text("value", reports) {
         None | Some((_, "")) => EntryValues::Any,
-        Some((spot, text)) => read_values(spot, text, reports)?,
+        Some((place, text)) => read_values(place, text, reports)?,
     };
     let is_quota = fields.is_set("quota_mode", reports);
     let is_shared = fields.is_set("share_threshold", reports);
-    complain_of_fields(&fields, is_quota, reports);
+    report_unsupported_fields(&fields, is_quota, reports);
     let limit = fields.find("rate_limit").and_then(|(_, node)| read_limit(node, file, reports));
-    if let (true, EntryValues::Exact(_) | EntryValues::Any, Some(spot)) =
-        (is_shared, &value, fields.named_at("share_threshold"))
+    if let (true, EntryValues::Exact(_) | EntryValues::Any, Some(place)) =
+        (is_shared, &value, fields.name_place("share_threshold"))
     {
-        reports.warn(spot, "share_threshold is for values that end with *: here it changes nothing");
+        reports.warn(place, "share_threshold is for values that end with *: it has no effect here");
     }
     Some(EnvoyEntry {
-        spot: fields.spot,
+        place: fields.place,
         key: key.to_owned(),
-        is_shared: is_shared && matches!(value, EntryValues::Start(_)),
+        is_shared: is_shared && matches!(value, EntryValues::Prefix(_)),
         value,
-        is_broken: limit.is_none() && fields.find("rate_limit").is_some(),
+        has_invalid_limit: limit.is_none() && fields.find("rate_limit").is_some(),
         limit,
         is_shadow: fields.is_set("shadow_mode", reports) || is_quota,
         children: read_entries(&fields, reports),
     })
 }
 
-/// A `*` at the end stands for any rest; anywhere else it is a character like any other, which a pattern can't say.
-fn read_values(spot: ImportPlace, text: &str, reports: &mut ImportReports) -> Option<EntryValues> {
+/// Reads a value. A `*` at the end matches any suffix; anywhere else it is a literal character in ratelimit, which a
+/// pattern can't express.
+fn read_values(place: ImportPlace, text: &str, reports: &mut ImportReports) -> Option<EntryValues> {
     let (start, is_open) = match text.strip_suffix('*') {
         Some(start) => (start, true),
         None => (text, false),
     };
-    if text.trim().is_empty() || text.len() > MOST_TEXT {
-        let said = format!(
-            "a rule can't ask for a value of spaces alone, or of more than {MOST_TEXT} bytes: the descriptor is left out, \
-             with all that is below it"
+    if text.trim().is_empty() || text.len() > MAX_TEXT_BYTES {
+        let message = format!(
+            "a rule can't match a value that is blank or has more than {MAX_TEXT_BYTES} bytes: the descriptor is left out, \
+             with everything below it"
         );
-        reports.error(spot, said);
+        reports.error(place, message);
         return None;
     }
     if start.contains('*') {
-        let said = format!(
-            "{} asks for a * that is not at the end, and rules take every * for any run of characters: the descriptor is \
-             left out, with all that is below it",
+        let message = format!(
+            "{} has a * that is not at the end, and rules treat every * as a wildcard: the descriptor is left out, \
+             with everything below it",
             quoted(text)
         );
-        reports.error(spot, said);
+        reports.error(place, message);
         return None;
     }
-    Some(if is_open { EntryValues::Start(start.to_owned()) } else { EntryValues::Exact(text.to_owned()) })
+    Some(if is_open { EntryValues::Prefix(start.to_owned()) } else { EntryValues::Exact(text.to_owned()) })
 }
 
-fn complain_of_fields(fields: &ImportFields<'_>, is_quota: bool, reports: &mut ImportReports) {
+fn report_unsupported_fields(fields: &ImportFields<'_>, is_quota: bool, reports: &mut ImportReports) {
     for name in ["detailed_metric", "value_to_metric"] {
-        if let (true, Some(spot)) = (fields.is_set(name, reports), fields.named_at(name)) {
-            let said =
-                format!("{name} is left out: it says what metrics are called there, and limits nobody");
-            reports.warn(spot, said);
+        if let (true, Some(place)) = (fields.is_set(name, reports), fields.name_place(name)) {
+            let message = format!("{name} is left out: it only affects metrics, not limits");
+            reports.warn(place, message);
         }
     }
-    if let Some(spot) = fields.named_at("metadata") {
-        reports.error(spot, "metadata is left out: nothing is sent to the proxy with an answer");
+    if let Some(place) = fields.name_place("metadata") {
+        reports.error(place, "metadata is left out: responses to the proxy carry none");
     }
-    if let (true, Some(spot)) = (is_quota, fields.named_at("quota_mode")) {
-        let said = "quota_mode became shadow: true: it refuses nobody here too, but the proxy is not told in metadata \
-                    what is over the limit";
-        reports.error(spot, said);
+    if let (true, Some(place)) = (is_quota, fields.name_place("quota_mode")) {
+        let message = "quota_mode became shadow: true: it never denies here either, but the proxy gets no metadata \
+                       about what is over the limit";
+        reports.error(place, message);
     }
 }
 
 fn read_limit(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) -> Option<EnvoyRateLimit> {
-    let fields = ImportFields::read(node, file, "a rate_limit", &RATE_LIMIT, "it is", reports)?;
+    let fields = ImportFields::read(node, file, "a rate_limit", &RATE_LIMIT_FIELDS, "it is", reports)?;
     let name = fields.text("name", reports).map(|(_, name)| name.to_owned());
     for node in fields.list("replaces", reports) {
-        complain_of_replaces(node, file, reports);
+        report_replaces(node, file, reports);
     }
     if fields.is_set("unlimited", reports) {
-        if let Some(spot) = fields.named_at("unit").or(fields.named_at("requests_per_unit")) {
-            reports.error(spot, "a limit that is unlimited has no unit and no amount: these are left out");
+        if let Some(place) = fields.name_place("unit").or(fields.name_place("requests_per_unit")) {
+            reports.error(
+                place,
+                "an unlimited rate_limit has no unit and no requests_per_unit: these are left out",
+            );
         }
         return Some(EnvoyRateLimit { name, quota: None, note: None });
     }
     let span = read_unit(&fields, reports)?;
-    let spot = fields.named_at("requests_per_unit").unwrap_or(fields.spot);
+    let place = fields.name_place("requests_per_unit").unwrap_or(fields.place);
     let amount = match fields.find("requests_per_unit") {
         Some(_) => fields.number("requests_per_unit", reports)?,
         None => 0,
     };
-    let quota = quota(amount, span, spot, reports)?;
-    match Limit::new(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), quota) {
-        Ok(_) => Some(EnvoyRateLimit { name, quota: Some(quota), note: note(amount, span) }),
+    let quota = quota(amount, span, place, reports)?;
+    match Limit::new(Algorithm::FixedWindow(Align::WallClock(Zone::UTC)), quota) {
+        Ok(_) => Some(EnvoyRateLimit { name, quota: Some(quota), note: difference_note(amount, span) }),
         Err(error) => {
-            reports.error(spot, format!("the limit is left out: {error}"));
+            reports.error(place, format!("the limit is left out: {error}"));
             None
         }
     }
 }
 
-/// What somebody who reads the rule should know.
-fn note(amount: u64, span: Span) -> Option<&'static str> {
+/// Returns a comment for the rule if its limit differs from ratelimit's, else `None`.
+fn difference_note(amount: u64, span: Span) -> Option<&'static str> {
     match (amount, span) {
-        (0, _) => Some("This refuses everything in ratelimit; a rule lets one through."),
-        (_, Span::WEEK) => Some("From Monday to Monday; in ratelimit from Thursday to Thursday."),
-        (_, Span::MONTH) => Some("By the calendar; in ratelimit every 30 days."),
+        (0, _) => Some("Denies everything in ratelimit; this rule allows one request a year."),
+        (_, Span::WEEK) => Some("Weeks begin on Monday; in ratelimit on Thursday."),
+        (_, Span::MONTH) => Some("Calendar months; in ratelimit 30 days each."),
         _ => None,
     }
 }
 
 fn read_unit(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Option<Span> {
-    let Some((spot, text)) = fields.text("unit", reports) else {
-        reports.error(fields.spot, "the rate_limit has no unit: it is left out");
+    let Some((place, text)) = fields.text("unit", reports) else {
+        reports.error(fields.place, "the rate_limit has no unit: it is left out");
         return None;
     };
     Some(match text.to_ascii_lowercase().as_str() {
@@ -294,28 +299,28 @@ fn read_unit(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Option<S
         "day" => Span::DAY,
         "week" => {
             reports.warn(
-                spot,
-                "a week begins on Monday here; in ratelimit it begins on Thursday, as the epoch did",
+                place,
+                "a week begins on Monday here; in ratelimit it begins on Thursday, like the Unix epoch",
             );
             Span::WEEK
         }
         "month" => {
-            reports.warn(spot, "a month is one of the calendar here; in ratelimit it is 30 days");
+            reports.warn(place, "a month is a calendar month here; in ratelimit it is 30 days");
             Span::MONTH
         }
         "year" => Span::YEAR,
         _ => {
-            let said = format!(
+            let message = format!(
                 "unknown unit {}: the limit is left out; units are second, minute, hour, day, week, month and year",
                 quoted(text)
             );
-            reports.error(spot, said);
+            reports.error(place, message);
             return None;
         }
     })
 }
 
-fn complain_of_replaces(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) {
+fn report_replaces(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) {
     let name = match &node.value {
         YamlValue::Map(pairs) => {
             pairs.iter().find(|(name, _)| name.text() == Some("name")).map(|(_, value)| value)
@@ -323,9 +328,9 @@ fn complain_of_replaces(node: &YamlNode<'_>, file: usize, reports: &mut ImportRe
         _ => None,
     };
     let shown = name.and_then(YamlNode::text).map_or_else(|| "another limit".to_owned(), quoted);
-    let said = format!(
-        "replaces is left out: it takes {shown} away from another descriptor of the same request, and rules see one \
-         descriptor at a time, so both limits hold"
+    let message = format!(
+        "replaces is left out: it removes {shown} from another descriptor of the same request, but rules see one \
+         descriptor at a time, so both limits apply"
     );
-    reports.error(ImportPlace { file, place: node.place }, said);
+    reports.error(ImportPlace { file, position: node.place }, message);
 }

@@ -1,4 +1,4 @@
-//! Maps in files of other limiters: their fields by name, and what they may hold.
+//! Typed access to the fields of maps in files of other limiters.
 
 use super::{ImportPlace, ImportReports};
 use crate::diagnostic::quoted;
@@ -9,104 +9,107 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub(super) struct ImportFields<'n> {
     file: usize,
-    /// Where the map begins.
-    pub(super) spot: ImportPlace,
-    found: HashMap<&'n str, (ImportPlace, &'n YamlNode<'n>)>,
+    /// The position of the map.
+    pub(super) place: ImportPlace,
+    by_name: HashMap<&'n str, (ImportPlace, &'n YamlNode<'n>)>,
 }
 
 impl<'n> ImportFields<'n> {
-    /// Reads a map that is to be `what`, with these fields. Whatever else is in it is complained of, and `lost` says what
-    /// is left out for it.
+    /// Reads a map that should be `what`, with the fields `known`. Other fields are reported; `subject` is the part
+    /// of the message that says what is left out because of them. Returns `None` if the node is not a map.
     pub(super) fn read(
         node: &'n YamlNode<'n>,
         file: usize,
         what: &str,
         known: &[&str],
-        lost: &str,
+        subject: &str,
         reports: &mut ImportReports,
     ) -> Option<ImportFields<'n>> {
-        let spot = ImportPlace { file, place: node.place };
+        let place = ImportPlace { file, position: node.place };
         let YamlValue::Map(pairs) = &node.value else {
-            let said = format!("{what} belongs here, with its fields, not {}: it is left out", node.kind());
-            reports.error(spot, said);
+            let message = format!("expected {what} with its fields, found {}: it is left out", node.kind());
+            reports.error(place, message);
             return None;
         };
-        let mut fields = ImportFields { file, spot, found: HashMap::new() };
+        let mut fields = ImportFields { file, place, by_name: HashMap::new() };
         for (name, value) in pairs {
-            let spot = ImportPlace { file, place: name.place };
+            let place = ImportPlace { file, position: name.place };
             match name.text() {
                 Some(text) if !known.contains(&text) => {
-                    let said = format!(
-                        "unknown field {}: {lost} left out; the fields of {what} are {}",
+                    let message = format!(
+                        "unknown field {}: {subject} left out; the fields of {what} are {}",
                         quoted(text),
                         known.join(", ")
                     );
-                    reports.error(spot, said);
+                    reports.error(place, message);
                 }
-                Some(text) if fields.found.contains_key(text) => {
-                    reports.error(spot, format!("the field {text:?} is there twice: only the first is used"));
+                Some(text) if fields.by_name.contains_key(text) => {
+                    reports.error(place, format!("the field {text:?} appears twice: only the first is used"));
                 }
-                Some(text) => drop(fields.found.insert(text, (spot, value))),
-                None => reports.error(spot, "a field's name belongs here: what stands here is left out"),
+                Some(text) => drop(fields.by_name.insert(text, (place, value))),
+                None => reports.error(place, "expected a field name: this entry is left out"),
             }
         }
-        // A field without a value is as good as none, to them as to us.
-        fields.found.retain(|_, (_, value)| !value.is_null());
+        // Like the other limiters, treat a field without a value as absent.
+        fields.by_name.retain(|_, (_, value)| !value.is_null());
         Some(fields)
     }
 
     pub(super) fn find(&self, name: &str) -> Option<(ImportPlace, &'n YamlNode<'n>)> {
-        self.found.get(name).map(|(_, node)| (ImportPlace { file: self.file, place: node.place }, *node))
+        self.by_name.get(name).map(|(_, node)| (ImportPlace { file: self.file, position: node.place }, *node))
     }
 
-    /// Where a field's name stands, if the field is there.
-    pub(super) fn named_at(&self, name: &str) -> Option<ImportPlace> {
-        self.found.get(name).map(|(spot, _)| *spot)
+    /// Returns the position of a field's name, or `None` if the field is absent.
+    pub(super) fn name_place(&self, name: &str) -> Option<ImportPlace> {
+        self.by_name.get(name).map(|(place, _)| *place)
     }
 
     pub(super) fn text(&self, name: &str, reports: &mut ImportReports) -> Option<(ImportPlace, &'n str)> {
-        let (spot, node) = self.find(name)?;
+        let (place, node) = self.find(name)?;
         match node.text() {
-            Some(text) => Some((spot, text)),
+            Some(text) => Some((place, text)),
             None => {
-                reports.error(spot, format!("{name} is a single value, not {}: it is left out", node.kind()));
+                reports.error(
+                    place,
+                    format!("{name} must be a single value, not {}: it is left out", node.kind()),
+                );
                 None
             }
         }
     }
 
-    /// Whether a flag is there and set.
+    /// Whether a flag is present and true.
     pub(super) fn is_set(&self, name: &str, reports: &mut ImportReports) -> bool {
-        let Some((spot, text)) = self.text(name, reports) else { return false };
+        let Some((place, text)) = self.text(name, reports) else { return false };
         match text {
             "true" | "True" | "TRUE" => true,
             "false" | "False" | "FALSE" => false,
             text => {
-                let said = format!("{name} is true or false, not {}: it is taken for false", quoted(text));
-                reports.error(spot, said);
+                let message = format!("{name} must be true or false, not {}: false is assumed", quoted(text));
+                reports.error(place, message);
                 false
             }
         }
     }
 
     pub(super) fn number(&self, name: &str, reports: &mut ImportReports) -> Option<u64> {
-        let (spot, text) = self.text(name, reports)?;
+        let (place, text) = self.text(name, reports)?;
         let number = text.parse().ok();
         if number.is_none() {
             reports.error(
-                spot,
-                format!("{name} is a whole number, not {}: the limit is left out", quoted(text)),
+                place,
+                format!("{name} must be a whole number, not {}: the limit is left out", quoted(text)),
             );
         }
         number
     }
 
-    /// The entries of a list, with their places.
+    /// The items of a list; empty if the field is absent or not a list.
     pub(super) fn list(&self, name: &str, reports: &mut ImportReports) -> &'n [YamlNode<'n>] {
         match self.find(name) {
             Some((_, YamlNode { value: YamlValue::List(items), .. })) => items,
-            Some((spot, node)) => {
-                reports.error(spot, format!("{name} is a list, not {}: it is left out", node.kind()));
+            Some((place, node)) => {
+                reports.error(place, format!("{name} must be a list, not {}: it is left out", node.kind()));
                 &[]
             }
             None => &[],

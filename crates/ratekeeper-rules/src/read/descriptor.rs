@@ -1,4 +1,4 @@
-//! The entries of a proxy's descriptor, and what people write there by mistake.
+//! Parses `match.descriptor` (the entries of a proxy's descriptor), with specific errors for common mistakes.
 
 use super::RuleReader;
 use super::fields::FieldItem;
@@ -7,46 +7,48 @@ use crate::pattern::Pattern;
 use crate::yaml::{YamlNode, YamlValue};
 use std::collections::HashMap;
 
-/// The most entries that a descriptor may have. Proxies send two or three.
-pub(crate) const MOST_ENTRIES: usize = 16;
+/// The maximum number of entries in a descriptor. Proxies send two or three.
+pub(crate) const MAX_ENTRIES: usize = 16;
 
 impl<'n> RuleReader<'n> {
-    /// The entries that a match asks for, in order. Those that can't be read are missing, and then there is a complaint.
+    /// The entries to match, in order. Invalid entries are reported and left out.
     pub(super) fn descriptor(&mut self, item: &FieldItem<'n>) -> Vec<(String, Pattern)> {
         let entries = match &item.node.value {
             YamlValue::List(items) if items.is_empty() => {
-                item.complain_of_emptiness(&mut self.complaints);
+                item.report_empty(&mut self.diagnostics);
                 Vec::new()
             }
-            YamlValue::List(items) => items.iter().filter_map(|node| self.entry(&item.with(node))).collect(),
+            YamlValue::List(items) => {
+                items.iter().filter_map(|node| self.entry(&item.with_node(node))).collect()
+            }
             YamlValue::Map(pairs) => self.entries_of_map(item, pairs),
             YamlValue::Scalar { .. } | YamlValue::Broken => self.entry(item).into_iter().collect(),
         };
-        if entries.len() > MOST_ENTRIES {
-            let said = format!(
-                "a descriptor has at most {MOST_ENTRIES} entries, not {}: match.attributes asks for some of \
-                 them only",
+        if entries.len() > MAX_ENTRIES {
+            let message = format!(
+                "a descriptor can have at most {MAX_ENTRIES} entries, not {}: use match.attributes to match only some \
+                 of them",
                 entries.len()
             );
-            self.complaints.error(item.place(), said);
+            self.diagnostics.error(item.place(), message);
         }
         entries
     }
 
-    /// A name and its value, or a name alone, which stands for any value.
+    /// Reads a name and its value, or a name alone, which matches any value.
     fn entry(&mut self, item: &FieldItem<'n>) -> Option<(String, Pattern)> {
         match &item.node.value {
             YamlValue::Map(pairs) => match pairs.as_slice() {
-                [(name, value)] => self.pair(item, name, value),
+                [(name, value)] => self.entry_pair(item, name, value),
                 pairs => {
-                    self.complain_of_pairs(item, pairs);
+                    self.report_entry_shape(item, pairs);
                     None
                 }
             },
             YamlValue::List(_) => {
-                let said = "an entry is a name, or a name and its value: write - generic_key: slowpath, or \
+                let message = "an entry is a name, or a name and its value: write - generic_key: slowpath, or \
                             - remote_address for any value";
-                self.complaints.error(item.place(), said);
+                self.diagnostics.error(item.place(), message);
                 None
             }
             YamlValue::Scalar { .. } | YamlValue::Broken => {
@@ -62,10 +64,10 @@ impl<'n> RuleReader<'n> {
         pairs: &'n [(YamlNode<'n>, YamlNode<'n>)],
     ) -> Vec<(String, Pattern)> {
         if pairs.is_empty() {
-            item.complain_of_emptiness(&mut self.complaints);
+            item.report_empty(&mut self.diagnostics);
         }
-        if is_envoys(pairs) {
-            self.complain_of_pairs(item, pairs);
+        if is_envoy_entry(pairs) {
+            self.report_entry_shape(item, pairs);
             return Vec::new();
         }
         let mut lines = HashMap::new();
@@ -73,106 +75,106 @@ impl<'n> RuleReader<'n> {
         for (name, value) in pairs {
             let again = name.text().and_then(|text| lines.insert(text, name.place.line));
             if let Some(line) = again {
-                let said = format!(
-                    "{} is there twice, first in line {line}: write a list, in which names may repeat, like [a: \
-                     x, a: y]",
+                let message = format!(
+                    "{} appears twice, first in line {line}: write a list, where names may repeat, like [a: x, a: \
+                     y]",
                     quoted(name.text().unwrap_or_default())
                 );
-                self.complaints.error(name.place, said);
+                self.diagnostics.error(name.place, message);
                 continue;
             }
-            entries.extend(self.pair(item, name, value));
+            entries.extend(self.entry_pair(item, name, value));
         }
         entries
     }
 
-    fn pair(
+    fn entry_pair(
         &mut self,
         item: &FieldItem<'n>,
         name: &'n YamlNode<'n>,
         value: &'n YamlNode<'n>,
     ) -> Option<(String, Pattern)> {
-        let text = self.entry_name(&item.with(name))?;
+        let text = self.entry_name(&item.with_node(name))?;
         let shown = quoted(text);
         if value.is_null() {
-            let said =
+            let message =
                 format!("{shown} has no value: write it alone, as - {text}, or {text}: \"*\" for any value");
-            self.complaints.error(name.place, said);
+            self.diagnostics.error(name.place, message);
             return None;
         }
         if matches!(value.value, YamlValue::List(_) | YamlValue::Map(_)) {
-            let said = format!(
-                "{shown} has one value, which may be a pattern like \"/api/*\", not {}: write a rule for each",
+            let message = format!(
+                "{shown} takes one value, which may be a pattern like \"/api/*\", not {}: write one rule per value",
                 value.kind()
             );
-            self.complaints.error(value.place, said);
+            self.diagnostics.error(value.place, message);
             return None;
         }
         let pattern = match value.text() {
-            // Proxies do send empty values, though a pattern elsewhere is never empty.
+            // Proxies do send empty values, although patterns elsewhere are never empty.
             Some("") => Pattern::new(""),
-            _ => self.pattern(&item.with(value))?,
+            _ => self.pattern(&item.with_node(value))?,
         };
         if text == "key" {
-            let said = format!(
-                "this asks for an entry that is named key: if the entry's name is {0}, write {0} alone",
-                bare(pattern.as_str())
+            let message = format!(
+                "this matches an entry named key: if the entry is named {0}, write only {0}",
+                escaped(pattern.as_str())
             );
-            self.complaints.warn(name.place, said);
+            self.diagnostics.warn(name.place, message);
         }
         Some((text.to_owned(), pattern))
     }
 
     fn entry_name(&mut self, item: &FieldItem<'n>) -> Option<&'n str> {
         if item.node.text() == Some("") {
-            let said = "an entry's name is empty: write the name by which the proxy sends it";
-            self.complaints.error(item.place(), said);
+            let message = "the entry's name is empty: write the name that the proxy sends";
+            self.diagnostics.error(item.place(), message);
             return None;
         }
-        let text = item.text(&mut self.complaints)?;
+        let text = item.text(&mut self.diagnostics)?;
         if text.contains('*') {
-            let said = format!(
-                "{} is the name of an entry, and * stands for values only: write the name out, like {}: \"*\"",
+            let message = format!(
+                "{} is an entry name, and * is a wildcard only in values: write the full name, like {}: \"*\"",
                 quoted(text),
                 "remote_address"
             );
-            self.complaints.error(item.place(), said);
+            self.diagnostics.error(item.place(), message);
             return None;
         }
         Some(text)
     }
 
-    /// Complains of an entry with several names.
-    fn complain_of_pairs(&mut self, item: &FieldItem<'n>, pairs: &[(YamlNode<'n>, YamlNode<'n>)]) {
+    /// Reports an entry that has several names, or none.
+    fn report_entry_shape(&mut self, item: &FieldItem<'n>, pairs: &[(YamlNode<'n>, YamlNode<'n>)]) {
         let text = |name: &str| {
             let found = pairs.iter().find(|(known, _)| known.text() == Some(name));
             found.and_then(|(_, value)| value.text())
         };
-        let said = match (is_envoys(pairs), text("key"), text("value")) {
+        let message = match (is_envoy_entry(pairs), text("key"), text("value")) {
             (true, Some(key), Some(value)) => format!(
-                "an entry is written by its name, without the words key and value: write {}: {}",
-                bare(key),
-                bare(value)
+                "an entry is written as name: value, without the words key and value: write {}: {}",
+                escaped(key),
+                escaped(value)
             ),
             _ if pairs.is_empty() => {
-                "an entry is a name, or a name and its value, and here is nothing: leave the braces out".to_owned()
+                "the entry is empty: write a name, or a name and its value".to_owned()
             }
-            _ => "an entry has one name and one value: begin each with - in a line of its own, in the order in which \
-                  the proxy sends them"
+            _ => "an entry has one name and one value: put each on its own line, starting with -, in the order in \
+                  which the proxy sends them"
                 .to_owned(),
         };
-        self.complaints.error(item.place(), said);
+        self.diagnostics.error(item.place(), message);
     }
 }
 
-/// What somebody wrote, as it is to be written, and no more of it than one wants to read in a message.
-fn bare(text: &str) -> String {
+/// The text escaped like [`quoted`] does, without the quotes, and shortened for use in a message.
+fn escaped(text: &str) -> String {
     let quoted = quoted(text);
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// Whether an entry is written as Envoy's own configuration has it.
-fn is_envoys(pairs: &[(YamlNode<'_>, YamlNode<'_>)]) -> bool {
+/// Whether an entry is written as in Envoy's configuration: `{key: …, value: …}`.
+fn is_envoy_entry(pairs: &[(YamlNode<'_>, YamlNode<'_>)]) -> bool {
     let has = |name: &str| pairs.iter().any(|(known, _)| known.text() == Some(name));
     pairs.len() == 2 && has("key") && has("value")
 }

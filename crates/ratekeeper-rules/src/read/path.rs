@@ -1,7 +1,7 @@
-//! Patterns of paths, keys and networks, and what people write there by mistake.
+//! Parses patterns of paths and keys, and networks.
 //!
-//! A pattern that can never match is worse than none: the rule would be there and bind nobody. What is plainly meant
-//! otherwise (a query, a whole address, a slash at the end) is told.
+//! A pattern that can never match is worse than none: the rule would exist, but apply to no request. Patterns that were
+//! clearly meant differently (with a query, a whole URL, a trailing slash) are reported.
 
 use super::RuleReader;
 use super::fields::{FieldItem, FieldReader};
@@ -13,97 +13,97 @@ use crate::pattern::{PathPattern, PathPatternError, Pattern, is_name};
 use crate::spec::{At, ListEntry};
 
 impl<'n> RuleReader<'n> {
-    /// A pattern of text.
+    /// Reads a text pattern.
     pub(super) fn pattern(&mut self, item: &FieldItem<'n>) -> Option<Pattern> {
-        item.text(&mut self.complaints).map(Pattern::new)
+        item.text(&mut self.diagnostics).map(Pattern::new)
     }
 
-    /// An address or a network.
+    /// Reads an address or a network.
     pub(super) fn network(&mut self, item: &FieldItem<'n>) -> Option<Cidr> {
-        let text = item.text(&mut self.complaints)?;
-        let said = match text.trim().parse() {
+        let text = item.text(&mut self.diagnostics)?;
+        let message = match text.trim().parse() {
             Ok(network) => return Some(network),
-            Err(CidrError::Address) => format!("{} is no address: {}", quoted(text), CidrError::Address),
+            Err(CidrError::Address) => format!("{} is not an address: {}", quoted(text), CidrError::Address),
             Err(error) => error.to_string(),
         };
-        self.complaints.error(item.place(), said);
+        self.diagnostics.error(item.place(), message);
         None
     }
 
-    /// Whom an entry of a list means: what reads as an address or a network is one, all else is a pattern of keys.
-    pub(super) fn whom(&mut self, item: &FieldItem<'n>) -> Option<At<ListEntry>> {
-        let text = item.text(&mut self.complaints)?;
-        let whom = match text.parse() {
-            Ok(network) => ListEntry::Net(network),
+    /// Reads an entry of the allow or deny list. Text that parses as an address or a network is one; anything else is a
+    /// key pattern.
+    pub(super) fn list_entry(&mut self, item: &FieldItem<'n>) -> Option<At<ListEntry>> {
+        let text = item.text(&mut self.diagnostics)?;
+        let entry = match text.parse() {
+            Ok(network) => ListEntry::Network(network),
             Err(CidrError::Address) => {
                 if looks_like_address(text) {
-                    let said = format!(
-                        "{} is taken for a client's key, since it is no address: write an address or a \
-                         network, like \
-                         192.0.2.7 or 10.0.0.0/8",
+                    let message = format!(
+                        "{} is not a valid address, so it is treated as a client key: did you mean an address or a \
+                         network, like 192.0.2.7 or 10.0.0.0/8?",
                         quoted(text)
                     );
-                    self.complaints.warn(item.place(), said);
+                    self.diagnostics.warn(item.place(), message);
                 }
                 ListEntry::Key(Pattern::new(text))
             }
             Err(error) => {
-                self.complaints.error(item.place(), error.to_string());
+                self.diagnostics.error(item.place(), error.to_string());
                 return None;
             }
         };
-        Some(item.at(whom))
+        Some(item.at(entry))
     }
 
-    /// The path that a match asks for.
+    /// Reads the path condition of a match.
     pub(super) fn path(&mut self, fields: &FieldReader<'n>) -> Option<PathPattern> {
         let (path, regex) = (fields.find("path"), fields.find("path_regex"));
-        let path = path.and_then(|item| self.path_of(&item, path_mistake, PathPattern::new));
-        let regex = regex.and_then(|item| self.path_of(&item, regex_mistake, PathPattern::regex));
+        let path = path.and_then(|item| self.compile_path(&item, path_error, PathPattern::new));
+        let regex = regex.and_then(|item| self.compile_path(&item, regex_error, PathPattern::regex));
         path.or(regex)
     }
 
-    fn path_of(
+    fn compile_path(
         &mut self,
         item: &FieldItem<'n>,
-        mistake: fn(&str) -> Option<String>,
-        read: ReadPath,
+        find_error: fn(&str) -> Option<String>,
+        read: PathParser,
     ) -> Option<PathPattern> {
-        let text = item.text(&mut self.complaints)?;
-        if let Some(said) = mistake(text) {
-            self.complaints.error(item.place(), said);
+        let text = item.text(&mut self.diagnostics)?;
+        if let Some(message) = find_error(text) {
+            self.diagnostics.error(item.place(), message);
             return None;
         }
-        self.warn_of_path(item, text);
-        // Many rules have the same expression, and compiling one takes longer than reading all else in a rule.
+        self.warn_about_path(item, text);
+        // Many rules share an expression, and compiling one takes longer than reading the rest of a rule.
         let known = (text, item.field.name);
         if let Some(pattern) = self.paths.get(&known) {
             return Some(pattern.clone());
         }
-        if self.expressions.are_too_large() {
-            // That has been said, and compiling the others could take for ever.
-            self.complaints.broken();
+        if self.expressions.exceeds_limit() {
+            // Already reported; compiling the remaining expressions could take very long.
+            self.diagnostics.count_error();
             return None;
         }
         match read(text, self.style) {
             Ok(pattern) => {
                 self.expressions.add(&pattern);
-                if self.expressions.are_too_large() {
-                    self.complaints.error(item.place(), ExpressionMemory::too_large());
+                if self.expressions.exceeds_limit() {
+                    self.diagnostics.error(item.place(), ExpressionMemory::limit_error());
                 }
                 self.paths.insert(known, pattern.clone());
                 Some(pattern)
             }
             Err(error) => {
-                if error == PathPatternError::RegexTooBig {
-                    // Finding that out takes as long as compiling the largest that may be.
-                    self.expressions.add_refused();
+                if error == PathPatternError::RegexTooLarge {
+                    // A rejected expression took as long to compile as the largest accepted one.
+                    self.expressions.add_oversized();
                 }
-                let mut said = error.to_string();
-                if said.contains("look-around") {
-                    said.push_str(": write a rule above this one for what it should leave out");
+                let mut message = error.to_string();
+                if message.contains("look-around") {
+                    message.push_str(": write a rule above this one for the paths to exclude");
                 }
-                self.complaints.error(item.place(), said);
+                self.diagnostics.error(item.place(), message);
                 None
             }
         }
@@ -111,31 +111,32 @@ impl<'n> RuleReader<'n> {
 }
 
 impl<'n> RuleReader<'n> {
-    /// Warns of what is allowed in a path and hardly ever meant.
-    fn warn_of_path(&mut self, item: &FieldItem<'n>, text: &str) {
+    /// Warns about path syntax that is valid, but hardly ever intended.
+    fn warn_about_path(&mut self, item: &FieldItem<'n>, text: &str) {
         if text.contains(';') && !self.style.keep_matrix_parameters {
-            let said = "a ; and what follows it in a segment are cut off before paths are compared: leave it out, \
-                        or write paths: {matrix_parameters: keep}";
-            self.complaints.warn(item.place(), said);
+            let message = "a ; and the rest of its segment are removed before paths are compared: leave it out, or \
+                           write paths: {matrix_parameters: keep}";
+            self.diagnostics.warn(item.place(), message);
         }
-        let foreign = text.split('/').find(|segment| foreign_parameter(segment).is_some());
+        let foreign = text.split('/').find(|segment| foreign_placeholder(segment).is_some());
         if let (Some(segment), "path") = (foreign, item.field.name) {
             let ours: Vec<_> = text
                 .split('/')
-                .map(|segment| foreign_parameter(segment).unwrap_or_else(|| segment.to_owned()))
+                .map(|segment| foreign_placeholder(segment).unwrap_or_else(|| segment.to_owned()))
                 .collect();
-            let said = format!(
-                "{} stands for itself here, not for any segment: write {}",
+            let message = format!(
+                "{} is matched literally, it is not a placeholder: did you mean {}?",
                 quoted(segment),
                 ours.join("/")
             );
-            self.complaints.warn(item.place(), said);
+            self.diagnostics.warn(item.place(), message);
         }
     }
 }
 
-/// What a segment is here that stands for any segment elsewhere: `{id}` for `:id`, `<id>`, `<int:id>` and `[id]`.
-fn foreign_parameter(segment: &str) -> Option<String> {
+/// Translates a placeholder of other frameworks: `:id`, `<id>`, `<int:id>` and `[id]` become `{id}`. Returns `None` if
+/// the segment is not such a placeholder.
+fn foreign_placeholder(segment: &str) -> Option<String> {
     let within = |open, close| segment.strip_prefix(open)?.strip_suffix(close);
     let name = if let Some(name) = segment.strip_prefix(':') {
         name.trim_end_matches(['?', '*', '+'])
@@ -151,35 +152,35 @@ fn foreign_parameter(segment: &str) -> Option<String> {
     }
 }
 
-type ReadPath = fn(&str, PathStyle) -> Result<PathPattern, PathPatternError>;
+type PathParser = fn(&str, PathStyle) -> Result<PathPattern, PathPatternError>;
 
-/// Why a path can't have been meant so.
-fn path_mistake(text: &str) -> Option<String> {
-    if let Some(said) = address_mistake(text) {
-        return Some(said);
+/// Why a path pattern is certainly not what was intended; `None` if it may be.
+fn path_error(text: &str) -> Option<String> {
+    if let Some(message) = url_error(text) {
+        return Some(message);
     }
     let (path, query) = text.split_once('?')?;
     let name = query.split_once('=')?.0;
     let is_query =
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.[]".contains(&byte));
-    is_query.then(|| format!("the query is no part of a path, and ? stands for one character: write {path}"))
+    is_query.then(|| format!("the query is not part of the path, and ? matches one character: write {path}"))
 }
 
-/// Why an expression can't have been meant so.
-fn regex_mistake(text: &str) -> Option<String> {
-    if let Some(said) = address_mistake(text) {
-        return Some(said);
+/// Why a regular expression is certainly not what was intended; `None` if it may be.
+fn regex_error(text: &str) -> Option<String> {
+    if let Some(message) = url_error(text) {
+        return Some(message);
     }
     if let Some(at) = find_escaped(text, '?') {
         return Some(format!(
-            "the query is no part of a path, so \\? never matches: end the expression at {}",
+            "the query is not part of the path, so \\? never matches: end the expression at {}",
             quoted(&text[..at])
         ));
     }
     if let Some(shorter) = text.strip_suffix("/$").filter(|shorter| !matches!(*shorter, "^" | "^\\")) {
         let shorter = shorter.trim_end_matches('\\');
         return Some(format!(
-            "paths are compared without a slash at the end, so this never matches: write {shorter}$"
+            "paths are compared without a trailing slash, so this never matches: write {shorter}$"
         ));
     }
     let first = text.strip_prefix('^')?.chars().next()?;
@@ -188,12 +189,13 @@ fn regex_mistake(text: &str) -> Option<String> {
         .then(|| format!("paths begin with /, so this never matches: write ^/{}", &text[1..]))
 }
 
-fn address_mistake(text: &str) -> Option<String> {
+fn url_error(text: &str) -> Option<String> {
     text.contains("://")
-        .then(|| "a path is what follows the host: write it alone, like /v1/orders".to_owned())
+        .then(|| "this is a URL, not a path: write only the part after the host, like /v1/orders".to_owned())
 }
 
-/// Where a letter stands behind a backslash that is not itself escaped.
+/// The position of a backslash that escapes `letter`. Returns `None` if there is none. An escaped backslash doesn't
+/// count.
 fn find_escaped(text: &str, letter: char) -> Option<usize> {
     let mut letters = text.char_indices();
     while let Some((at, found)) = letters.next() {
@@ -204,7 +206,7 @@ fn find_escaped(text: &str, letter: char) -> Option<usize> {
     None
 }
 
-/// Whether text that is no address was surely meant for one.
+/// Whether text that does not parse as an address was clearly meant to be one.
 fn looks_like_address(text: &str) -> bool {
     let digits = text.bytes().filter(u8::is_ascii_digit).count();
     digits > 0

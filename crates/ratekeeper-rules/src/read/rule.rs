@@ -1,89 +1,93 @@
-//! A rule: its name, whom it binds, what it counts, and the limits of single clients.
+//! Parses a rule: its id, conditions, key, limits and overrides.
 
 use super::RuleReader;
 use super::fields::{FieldItem, FieldReader};
 use super::limits::LimitFields;
-use crate::diagnostic::{near, quoted};
+use crate::diagnostic::{closest_name, quoted};
 use crate::dimension::Dimension;
 use crate::pattern::Pattern;
 use crate::schema::table::{MATCH, RULE};
 use crate::spec::{
-    At, Consistency, FailureMode, MOST_ID, MatchSpec, MissingKey, Mode, OverrideSpec, Position, RuleSpec,
+    At, Consistency, FailureMode, MAX_ID_BYTES, MatchSpec, MissingKey, Mode, OverrideSpec, Position, RuleSpec,
 };
 use crate::yaml::YamlNode;
 use ratekeeper_core::Algorithm;
 use std::num::NonZeroU16;
 
-/// The most names that a key may have: with what else a store needs, they stay below the parts of a key.
-pub(crate) const MOST_DIMENSIONS: usize = 8;
+/// The maximum number of names in a key. Together with the parts that stores add, they stay below the maximum number of
+/// key parts.
+pub(crate) const MAX_DIMENSIONS: usize = 8;
 
 impl<'n> RuleReader<'n> {
-    /// Reads a rule, and says whether all of it is in order.
+    /// Reads a rule. The flag is `true` if it has no errors.
     pub(super) fn rule(&mut self, node: &'n YamlNode<'n>) -> Option<(RuleSpec, bool)> {
-        let errors = self.complaints.errors();
-        let fields = FieldReader::read(node, &RULE, &mut self.complaints)?;
+        let errors = self.diagnostics.errors();
+        let fields = FieldReader::read(node, &RULE, &mut self.diagnostics)?;
         let id = self.id(&fields);
-        let when = self.when(&fields);
-        let asks_for_descriptor = !when.descriptor.is_empty();
-        let terms = LimitFields::read(&fields, &mut self.complaints);
-        let overrides = self.overrides(&fields, &terms);
-        if terms.names_law
-            && terms.limits.is_none()
+        let match_spec = self.when(&fields);
+        let asks_for_descriptor = !match_spec.descriptor.is_empty();
+        let limit_fields = LimitFields::read(&fields, &mut self.diagnostics);
+        let overrides = self.overrides(&fields, &limit_fields);
+        if limit_fields.names_algorithm
+            && limit_fields.limits.is_none()
             && overrides.is_empty()
-            && self.complaints.errors() == errors
+            && self.diagnostics.errors() == errors
         {
-            let said = "the rule names an algorithm and no limit: add one, or leave the algorithm out, since \
-                        what it inherits \
-                        has its own";
-            self.complaints.error(id.place, said);
+            let message = "the rule has an algorithm, but no limit: add a limit, or leave the algorithm out, since \
+                           inherited limits have their own";
+            self.diagnostics.error(id.place, message);
         }
-        // A rule that asks for a descriptor is one of a proxy's, and those count what the proxy sends.
+        // A rule that matches a descriptor is for a proxy, so it counts by the descriptor that the proxy sends.
         let usual = if asks_for_descriptor { Dimension::Descriptor } else { Dimension::ApiKey };
         let rule = RuleSpec {
             id,
-            version: fields.find("version").and_then(|item| item.whole(&mut self.complaints)),
+            version: fields.find("version").and_then(|item| item.integer(&mut self.diagnostics)),
             description: self.text_of(fields.find("description")),
             mode: self.mode(&fields),
-            when,
+            when: match_spec,
             key: self.key(&fields, usual),
             missing: self.missing(&fields),
-            limits: terms.limits,
+            limits: limit_fields.limits,
             overrides,
             on_store_failure: self.on_store_failure(&fields),
             consistency: self.consistency(&fields),
             store_timeout_ms: self.store_timeout_ms(&fields),
         };
-        self.complain_of_leased_log(&rule, &fields);
+        self.check_leased_log(&rule, &fields);
         fields.finish();
-        Some((rule, self.complaints.errors() == errors))
+        Some((rule, self.diagnostics.errors() == errors))
     }
 
-    /// The rule's name; empty if it can't be read, and then there is a complaint.
+    /// The rule's id. Reports an error and returns an empty id if it can't be read.
     fn id(&mut self, fields: &FieldReader<'n>) -> At<String> {
         let Some(item) = fields.find("id") else { return At { value: String::new(), place: fields.place } };
-        let text = item.text(&mut self.complaints).unwrap_or_default();
-        self.complain_of_name("an id", text, item.place());
+        let text = item.text(&mut self.diagnostics).unwrap_or_default();
+        self.check_name("an id", text, item.place());
         item.at(text.to_owned())
     }
 
-    /// Names go into header fields, metrics and bodies as they are, so nothing in them may need to be escaped.
-    pub(super) fn complain_of_name(&mut self, what: &str, text: &str, place: Position) {
+    /// Checks an id or a tier name. Names go into header fields, metrics and bodies unescaped, so they may contain only
+    /// characters that need no escaping.
+    pub(super) fn check_name(&mut self, what: &str, text: &str, place: Position) {
         let is_known = |c: char| c.is_ascii_alphanumeric() || "._:/-".contains(c);
         if let Some(odd) = text.chars().find(|c| !is_known(*c)) {
-            let said = format!(
-                "{what} has no {odd:?}: write letters, digits and . _ : / - only, like {}",
+            let message = format!(
+                "{what} can't contain {odd:?}: use only letters, digits and . _ : / -, like {}",
                 suggest_id(text)
             );
-            self.complaints.error(place, said);
-        } else if text.len() > MOST_ID {
-            let said = format!("{what} has at most {MOST_ID} characters, not {}: shorten it", text.len());
-            self.complaints.error(place, said);
+            self.diagnostics.error(place, message);
+        } else if text.len() > MAX_ID_BYTES {
+            let message =
+                format!("{what} can have at most {MAX_ID_BYTES} characters, not {}: shorten it", text.len());
+            self.diagnostics.error(place, message);
         }
     }
 
     fn mode(&mut self, fields: &FieldReader<'n>) -> Mode {
-        let enabled = fields.find("enabled").and_then(|item| item.flag(&mut self.complaints)).unwrap_or(true);
-        let shadow = fields.find("shadow").and_then(|item| item.flag(&mut self.complaints)).unwrap_or(false);
+        let enabled =
+            fields.find("enabled").and_then(|item| item.boolean(&mut self.diagnostics)).unwrap_or(true);
+        let shadow =
+            fields.find("shadow").and_then(|item| item.boolean(&mut self.diagnostics)).unwrap_or(false);
         match (enabled, shadow) {
             (false, _) => Mode::Disabled,
             (true, true) => Mode::Shadow,
@@ -91,132 +95,132 @@ impl<'n> RuleReader<'n> {
         }
     }
 
-    /// What is counted apart, if the fields say it; else this.
+    /// Reads `key`; `usual` if it is left out.
     pub(super) fn key(&mut self, fields: &FieldReader<'n>, usual: Dimension) -> Vec<Dimension> {
         let Some(item) = fields.find("key") else { return vec![usual] };
-        let items = item.one_or_list(&mut self.complaints);
+        let items = item.one_or_list(&mut self.diagnostics);
         let is_alone = items.len() == 1;
         let mut key: Vec<Dimension> = Vec::new();
         for item in &items {
-            let Some(name) = item.text(&mut self.complaints) else { continue };
+            let Some(name) = item.text(&mut self.diagnostics) else { continue };
             if name == "global" {
                 if !is_alone {
-                    let said = "global is one count for all, so it stands alone: leave it out, or the others";
-                    self.complaints.error(item.place(), said);
+                    let message = "global counts all requests together, so it must be the only name: leave out \
+                                   global or the others";
+                    self.diagnostics.error(item.place(), message);
                 }
                 continue;
             }
             let dimension = Dimension::named(name);
             if let Dimension::Attribute(name) = &dimension {
-                self.complain_of_attribute(name, item.place());
+                self.check_attribute_name(name, item.place());
             }
             if key.contains(&dimension) {
-                let said = format!("{dimension} is in the key twice: once is enough");
-                self.complaints.error(item.place(), said);
+                let message = format!("{dimension} is in the key twice: leave one out");
+                self.diagnostics.error(item.place(), message);
                 continue;
             }
             key.push(dimension);
         }
-        if key.len() > MOST_DIMENSIONS {
-            let said =
-                format!("a key has at most {MOST_DIMENSIONS} names, not {}: leave some out", key.len());
-            self.complaints.error(item.place(), said);
+        if key.len() > MAX_DIMENSIONS {
+            let message =
+                format!("a key can have at most {MAX_DIMENSIONS} names, not {}: leave some out", key.len());
+            self.diagnostics.error(item.place(), message);
         }
         key.sort();
         key
     }
 
-    fn complain_of_attribute(&mut self, name: &str, place: Position) {
-        if !Dimension::is_attribute(name) {
-            let said = format!(
-                "{} is no name of an attribute: write letters, digits, _, - and . only, like tenant_id",
+    fn check_attribute_name(&mut self, name: &str, place: Position) {
+        if !Dimension::is_attribute_name(name) {
+            let message = format!(
+                "{} is not a valid attribute name: use only letters, digits, _, - and ., like tenant_id",
                 quoted(name)
             );
-            self.complaints.error(place, said);
-        } else if let Some(meant) = near(name, Dimension::NAMES).or_else(|| foreign_dimension(name)) {
-            let said = format!(
-                "{name} is taken for an attribute that callers send, and whoever does not send it is not \
-                 counted: did you \
-                 mean {meant}?"
+            self.diagnostics.error(place, message);
+        } else if let Some(meant) =
+            closest_name(name, Dimension::BUILT_IN_NAMES).or_else(|| foreign_dimension(name))
+        {
+            let message = format!(
+                "{name} is treated as an attribute that callers send, and requests without it are not counted: did \
+                 you mean {meant}?"
             );
-            self.complaints.warn(place, said);
+            self.diagnostics.warn(place, message);
         } else if let Some((source, _)) = name.split_once('.').filter(|(first, _)| is_message_part(first)) {
-            let said = format!(
-                "{name} is taken for an attribute that callers send; rules see no {source} by themselves: write \
-                 api_key for the client's key, or have callers send an attribute of this name"
+            let message = format!(
+                "{name} is treated as an attribute that callers send, since rules have no access to the {source}: \
+                 write api_key for the client's key, or have callers send an attribute of this name"
             );
-            self.complaints.warn(place, said);
+            self.diagnostics.warn(place, message);
         }
     }
 
-    fn overrides(&mut self, fields: &FieldReader<'n>, terms: &LimitFields) -> Vec<OverrideSpec> {
+    fn overrides(&mut self, fields: &FieldReader<'n>, limit_fields: &LimitFields) -> Vec<OverrideSpec> {
         let Some(item) = fields.find("override") else { return Vec::new() };
         let mut overrides = Vec::new();
-        for (key, item) in item.map(&mut self.complaints) {
+        for (key, item) in item.map(&mut self.diagnostics) {
             if key.value.contains('*') {
-                let said = format!(
-                    "an override is for one key, so * means nothing in it: write a rule above this one with \
-                     match: \
-                     {{api_key: {}}}",
+                let message = format!(
+                    "an override is for one exact key, so * is not a wildcard here: write a rule above this one with \
+                     match: {{api_key: {}}}",
                     quoted(key.value)
                 );
-                self.complaints.error(key.place, said);
+                self.diagnostics.error(key.place, message);
             }
-            let Some((limits, valid_until)) = terms.read_override(&item, &mut self.complaints) else {
+            let Some((limits, valid_until)) = limit_fields.read_override(&item, &mut self.diagnostics) else {
                 continue;
             };
-            self.complain_of_past(valid_until, key.place, "the override");
-            overrides.push(OverrideSpec { key: own(key), limits, valid_until });
+            self.warn_if_expired(valid_until, key.place, "the override");
+            overrides.push(OverrideSpec { key: to_owned_text(key), limits, valid_until });
         }
         overrides
     }
 
     pub(super) fn missing(&mut self, fields: &FieldReader<'n>) -> Option<MissingKey> {
-        let name = fields.find("missing")?.choice(&mut self.complaints)?;
+        let name = fields.find("missing")?.choice(&mut self.diagnostics)?;
         [MissingKey::Skip, MissingKey::Refuse, MissingKey::Shared]
             .into_iter()
             .find(|known| known.name() == name)
     }
 
     pub(super) fn on_store_failure(&mut self, fields: &FieldReader<'n>) -> Option<FailureMode> {
-        let name = fields.find("on_store_failure")?.choice(&mut self.complaints)?;
+        let name = fields.find("on_store_failure")?.choice(&mut self.diagnostics)?;
         [FailureMode::Open, FailureMode::Closed, FailureMode::Local]
             .into_iter()
             .find(|mode| mode.name() == name)
     }
 
     pub(super) fn consistency(&mut self, fields: &FieldReader<'n>) -> Option<Consistency> {
-        let name = fields.find("consistency")?.choice(&mut self.complaints)?;
+        let name = fields.find("consistency")?.choice(&mut self.diagnostics)?;
         [Consistency::Exact, Consistency::Leased, Consistency::Local]
             .into_iter()
             .find(|known| known.name() == name)
     }
 
     pub(super) fn store_timeout_ms(&mut self, fields: &FieldReader<'n>) -> Option<NonZeroU16> {
-        fields.find("store_timeout")?.timeout_ms(&mut self.complaints)
+        fields.find("store_timeout")?.timeout_ms(&mut self.diagnostics)
     }
 
-    fn complain_of_leased_log(&mut self, rule: &RuleSpec, fields: &FieldReader<'n>) {
+    fn check_leased_log(&mut self, rule: &RuleSpec, fields: &FieldReader<'n>) {
         let own = rule.limits.iter().flatten();
         let overridden = rule.overrides.iter().flat_map(|client| &client.limits);
         let has_log =
-            own.chain(overridden).any(|limit| matches!(limit.law(), Algorithm::SlidingWindowLog(_)));
+            own.chain(overridden).any(|limit| matches!(limit.algorithm(), Algorithm::SlidingWindowLog(_)));
         if let (true, Some(Consistency::Leased), Some(item)) =
             (has_log, rule.consistency, fields.find("consistency"))
         {
-            let said = "a sliding_window_log can't be leased, because every unit has its time: write exact, \
-                        or use \
-                        sliding_window_counter";
-            self.complaints.error(item.place(), said);
+            let message = "a sliding_window_log can't be leased, because it records the time of every unit: write \
+                           exact, or use sliding_window_counter";
+            self.diagnostics.error(item.place(), message);
         }
     }
 
-    /// Whom the rule binds. A condition that can't be read is missing, and then there is a complaint.
+    /// Reads the conditions of a rule. Invalid conditions are reported and left out.
     fn when(&mut self, fields: &FieldReader<'n>) -> MatchSpec {
         let rule_tier = fields.find("tier");
         let mut when = match fields
             .find("match")
-            .and_then(|item| FieldReader::read(item.node, &MATCH, &mut self.complaints))
+            .and_then(|item| FieldReader::read(item.node, &MATCH, &mut self.diagnostics))
         {
             Some(fields) => self.conditions(fields),
             None => MatchSpec::default(),
@@ -226,12 +230,11 @@ impl<'n> RuleReader<'n> {
             if let Some(tier) =
                 when.rule_tier.as_ref().filter(|tier| !when.tiers.is_empty() && !when.tiers.contains(tier))
             {
-                let said = format!(
-                    "the rule is for tier {tier}, and match.tier leaves it out, so it can never match: write \
-                     the tier in one \
-                     place only"
+                let message = format!(
+                    "the rule is for tier {tier}, but match.tier does not include it, so the rule never matches: write \
+                     the tier in one place only"
                 );
-                self.complaints.error(item.place(), said);
+                self.diagnostics.error(item.place(), message);
             }
         }
         when
@@ -254,25 +257,27 @@ impl<'n> RuleReader<'n> {
     }
 
     fn method(&mut self, item: &FieldItem<'n>) -> Option<String> {
-        let text = item.text(&mut self.complaints)?;
+        let text = item.text(&mut self.diagnostics)?;
         let method = text.to_ascii_uppercase();
         if !text.bytes().all(|byte| byte.is_ascii_alphabetic()) {
-            let said = format!(
-                "{} is no method: write one like POST, or leave method out to match all",
+            let message = format!(
+                "{} is not a method: write one like POST, or leave method out to match all",
                 quoted(text)
             );
-            self.complaints.error(item.place(), said);
+            self.diagnostics.error(item.place(), message);
             return None;
         }
         if matches!(&*method, "ANY" | "ALL") {
-            let said = format!("{text} is taken for a method's name: leave method out to match all");
-            self.complaints.warn(item.place(), said);
-        } else if let (false, Some(near)) = (METHODS.contains(&&*method), near(&method, LOWER_METHODS)) {
-            let said = format!(
-                "{text} is no method that HTTP knows, and matches only requests that say so: did you mean {}?",
+            let message = format!("{text} is treated as the name of a method: leave method out to match all");
+            self.diagnostics.warn(item.place(), message);
+        } else if let (false, Some(near)) =
+            (METHODS.contains(&&*method), closest_name(&method, LOWER_METHODS))
+        {
+            let message = format!(
+                "{text} is not an HTTP method, so it matches only requests with exactly this method: did you mean {}?",
                 near.to_ascii_uppercase()
             );
-            self.complaints.warn(item.place(), said);
+            self.diagnostics.warn(item.place(), message);
         }
         Some(method)
     }
@@ -280,13 +285,13 @@ impl<'n> RuleReader<'n> {
     fn attributes(&mut self, fields: &FieldReader<'n>) -> Vec<(String, Vec<Pattern>)> {
         let Some(item) = fields.find("attributes") else { return Vec::new() };
         let mut attributes = Vec::new();
-        for (name, item) in item.map(&mut self.complaints) {
-            if !Dimension::is_attribute(name.value) {
-                let said = format!(
-                    "{} is no name of an attribute: write letters, digits, _, - and . only, like tenant_id",
+        for (name, item) in item.map(&mut self.diagnostics) {
+            if !Dimension::is_attribute_name(name.value) {
+                let message = format!(
+                    "{} is not a valid attribute name: use only letters, digits, _, - and ., like tenant_id",
                     quoted(name.value)
                 );
-                self.complaints.error(name.place, said);
+                self.diagnostics.error(name.place, message);
             }
             let patterns = self.each(Some(item), Self::pattern);
             attributes.push((name.value.to_owned(), patterns));
@@ -294,18 +299,18 @@ impl<'n> RuleReader<'n> {
         attributes
     }
 
-    /// Each of the values of a field that takes one or a list, as far as it can be read.
+    /// Reads every value of a field that takes one value or a list. Invalid values are left out.
     pub(super) fn each<T>(
         &mut self,
         item: Option<FieldItem<'n>>,
         read: fn(&mut RuleReader<'n>, &FieldItem<'n>) -> Option<T>,
     ) -> Vec<T> {
-        let items = item.map(|item| item.one_or_list(&mut self.complaints)).unwrap_or_default();
+        let items = item.map(|item| item.one_or_list(&mut self.diagnostics)).unwrap_or_default();
         items.iter().filter_map(|item| read(self, item)).collect()
     }
 }
 
-/// What other limiters call something that has another name here.
+/// The name used here for what other limiters call `name`. Returns `None` if there is none.
 fn foreign_dimension(name: &str) -> Option<&'static str> {
     match &*name.to_ascii_lowercase() {
         "ip_address" | "ip-address" | "ipaddress" | "client_ip" | "client-ip" | "clientip" | "remote_ip"
@@ -318,7 +323,7 @@ fn foreign_dimension(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether it is a part of a message that other limiters look for keys in: `header.x-api-key`.
+/// Whether `name` is a part of an HTTP message that other limiters read keys from, as in `header.x-api-key`.
 fn is_message_part(name: &str) -> bool {
     matches!(
         &*name.to_ascii_lowercase(),
@@ -326,7 +331,7 @@ fn is_message_part(name: &str) -> bool {
     )
 }
 
-/// The methods of HTTP, of WebDAV and of caches.
+/// The methods of HTTP, WebDAV and HTTP caches.
 const METHODS: [&str; 22] = [
     "GET",
     "HEAD",
@@ -351,16 +356,16 @@ const METHODS: [&str; 22] = [
     "ACL",
     "BAN",
 ];
-/// Those that people may have meant, as `near` compares them.
+/// The methods that a misspelled one is compared with, in lower case as `closest_name` expects.
 const LOWER_METHODS: [&str; 9] =
     ["get", "post", "put", "delete", "patch", "head", "options", "connect", "trace"];
 
-/// The nearest to a name that an id may be.
+/// The text with every invalid character replaced by `-`.
 fn suggest_id(text: &str) -> String {
     let known = |c: char| if c.is_ascii_alphanumeric() || "._:/-".contains(c) { c } else { '-' };
-    text.chars().take(MOST_ID).map(known).collect()
+    text.chars().take(MAX_ID_BYTES).map(known).collect()
 }
 
-fn own(text: At<&str>) -> At<String> {
+fn to_owned_text(text: At<&str>) -> At<String> {
     At { value: text.value.to_owned(), place: text.place }
 }

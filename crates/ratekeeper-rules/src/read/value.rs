@@ -1,42 +1,42 @@
-//! Single values: flags, numbers, spans of time, instants, words.
+//! Parses single values: booleans, numbers, durations, timestamps and choices.
 //!
-//! Numbers are read from their digits, never by way of a float, so that 1.67 is 167 hundredths and nothing else.
+//! Numbers are parsed digit by digit, never as floats, so that 1.67 is exactly 167 hundredths.
 
 use super::fields::FieldItem;
-use crate::diagnostic::{Diagnostics, near, quoted};
-use crate::schema::table::FieldForm;
-use crate::spec::MOST_TIMEOUT_MS;
+use crate::diagnostic::{Diagnostics, closest_name, quoted};
+use crate::schema::field::FieldForm;
+use crate::spec::MAX_TIMEOUT_MS;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use ratekeeper_core::{Micros, Quota, QuotaError, Span};
 use std::num::NonZeroU16;
 
-/// How many digits may stand behind the point.
-const MOST_DECIMALS: usize = 6;
+/// The maximum number of decimal places.
+const MAX_DECIMALS: usize = 6;
 
-/// A number above zero as a fraction in lowest terms.
+/// A positive number as a fraction in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ratio {
-    pub(super) above: u64,
-    pub(super) below: u64,
+    pub(super) numerator: u64,
+    pub(super) denominator: u64,
 }
 
 impl Ratio {
-    /// `above` by `below`, neither of which is zero.
-    pub(super) fn new(above: u64, below: u64) -> Ratio {
-        let (mut a, mut b) = (above, below);
+    /// Reduces `numerator / denominator`; neither may be zero.
+    pub(super) fn new(numerator: u64, denominator: u64) -> Ratio {
+        let (mut a, mut b) = (numerator, denominator);
         while b != 0 {
             (a, b) = (b, a % b);
         }
-        Ratio { above: above / a, below: below / a }
+        Ratio { numerator: numerator / a, denominator: denominator / a }
     }
 }
 
 impl FieldItem<'_> {
-    /// `true` or `false`.
-    pub(super) fn flag(&self, complaints: &mut Diagnostics) -> Option<bool> {
-        debug_assert!(matches!(self.field.form, FieldForm::Flag), "{} is no flag", self.field.name);
+    /// Reads `true` or `false`.
+    pub(super) fn boolean(&self, diagnostics: &mut Diagnostics) -> Option<bool> {
+        debug_assert!(matches!(self.field.form, FieldForm::Boolean), "{} is not a boolean", self.field.name);
         match self.node.plain() {
             Some("true" | "True" | "TRUE") => return Some(true),
             Some("false" | "False" | "FALSE") => return Some(false),
@@ -44,57 +44,61 @@ impl FieldItem<'_> {
         }
         match self.node.text() {
             Some(text) => {
-                let said = match text {
+                let message = match text {
                     "true" | "false" => {
-                        format!("quotes make text of {text}: write {}: {text} without them", self.name)
+                        format!("quotes turn {text} into text: write {}: {text} without quotes", self.name)
                     }
                     _ => format!(
-                        "{0} is true or false, not {1}: write {0}: {2}",
+                        "{0} must be true or false, not {1}: write {0}: {2}",
                         self.name,
                         quoted(text),
-                        meant(text)
+                        likely_boolean(text)
                     ),
                 };
-                complaints.error(self.place(), said);
+                diagnostics.error(self.place(), message);
             }
-            None => self.complain_of_kind("true or false", complaints),
+            None => self.report_wrong_kind("true or false", diagnostics),
         }
         None
     }
 
-    /// One of the words that the field takes.
-    pub(super) fn choice(&self, complaints: &mut Diagnostics) -> Option<&'static str> {
+    /// Reads one of the words that the field accepts.
+    pub(super) fn choice(&self, diagnostics: &mut Diagnostics) -> Option<&'static str> {
         let FieldForm::Choice(words) = self.field.form else {
-            debug_assert!(false, "{} is no choice", self.field.name);
+            debug_assert!(false, "{} is not a choice", self.field.name);
             return None;
         };
-        let text = self.text(complaints)?;
+        let text = self.text(diagnostics)?;
         if let Some(word) = words.iter().find(|word| **word == text) {
             return Some(word);
         }
         let known = words.join(", ");
-        let said = match near(text, words.iter().copied()) {
+        let message = match closest_name(text, words.iter().copied()) {
             Some(near) => {
-                format!("unknown {} {}: did you mean {near}? There are {known}", self.name, quoted(text))
+                format!(
+                    "unknown {} {}: did you mean {near}? The choices are {known}",
+                    self.name,
+                    quoted(text)
+                )
             }
             None => format!("unknown {} {}: write one of {known}", self.name, quoted(text)),
         };
-        complaints.error(self.place(), said);
+        diagnostics.error(self.place(), message);
         None
     }
 
-    /// A whole number; `_` may separate its digits.
-    pub(super) fn whole(&self, complaints: &mut Diagnostics) -> Option<u64> {
-        let text = self.text(complaints)?;
-        let (least, most) = bounds(&self.field.form);
+    /// Reads a whole number; `_` may separate digits.
+    pub(super) fn integer(&self, diagnostics: &mut Diagnostics) -> Option<u64> {
+        let text = self.text(diagnostics)?;
+        let (least, most) = integer_range(&self.field.form);
         let (name, shown) = (self.name, quoted(text));
-        let said = match parse_decimal(text) {
+        let message = match parse_decimal(text) {
             Ok((number, 1)) if most < 1_000 && !(least..=most).contains(&number) => {
-                format!("{name} can't be {number}: write {least} to {most}")
+                format!("{name} can't be {number}: write a number from {least} to {most}")
             }
             Ok((number, 1)) if number > most => format!("{name} {number} is too large: write at most {most}"),
             Ok((0, _)) if least == 1 && most == u64::from(u32::MAX) => {
-                format!("{name} 0 would refuse everything: write at least 1, or put the key on the blacklist")
+                format!("{name} 0 would deny everything: write at least 1, or put the key on the blacklist")
             }
             Ok((number, 1)) if number < least => {
                 format!("{name} {number} is too small: write at least {least}")
@@ -102,83 +106,83 @@ impl FieldItem<'_> {
             Ok((number, 1)) => return Some(number),
             Ok((number, scale)) => {
                 let floor = number / scale;
-                format!("{name} is a whole number, not {text}: write {floor} or {}", floor + 1)
+                format!("{name} must be a whole number, not {text}: write {floor} or {}", floor + 1)
             }
-            Err(NotDecimal::Negative) => format!("{name} {shown} is below zero: write at least {least}"),
-            Err(NotDecimal::TooLong) => format!("{name} {shown} is too large: write at most {most}"),
-            Err(NotDecimal::TooFine) => {
-                format!("{name} is a whole number, not {shown}: leave out what is behind the point")
+            Err(DecimalError::Negative) => format!("{name} {shown} is negative: write at least {least}"),
+            Err(DecimalError::TooLong) => format!("{name} {shown} is too large: write at most {most}"),
+            Err(DecimalError::TooFine) => {
+                format!("{name} must be a whole number, not {shown}: leave the decimals out")
             }
-            Err(NotDecimal::Other) => {
+            Err(DecimalError::Other) => {
                 format!(
                     "{name} {shown} is not a whole number: write digits only, like {}",
                     self.number_example()
                 )
             }
         };
-        complaints.error(self.place(), said);
+        diagnostics.error(self.place(), message);
         None
     }
 
-    /// A number of units, which is what fits into a quota.
-    pub(super) fn amount(&self, complaints: &mut Diagnostics) -> Option<u32> {
-        u32::try_from(self.whole(complaints)?).ok()
+    /// Reads a number of units; quotas count in `u32`.
+    pub(super) fn amount(&self, diagnostics: &mut Diagnostics) -> Option<u32> {
+        u32::try_from(self.integer(diagnostics)?).ok()
     }
 
-    /// A decimal number above zero, exactly.
-    pub(super) fn decimal(&self, complaints: &mut Diagnostics) -> Option<Ratio> {
-        let text = self.text(complaints)?;
+    /// Reads a positive decimal number, exactly.
+    pub(super) fn decimal(&self, diagnostics: &mut Diagnostics) -> Option<Ratio> {
+        let text = self.text(diagnostics)?;
         let (name, shown) = (self.name, quoted(text));
-        let said = match parse_decimal(text) {
+        let message = match parse_decimal(text) {
             Ok((0, _)) => format!("{name} 0 would never add anything: write a number above 0, like 0.5"),
-            Ok((above, below)) => return Some(Ratio::new(above, below)),
-            Err(NotDecimal::Negative) => {
-                format!("{name} {shown} is below zero: write a number above 0, like 0.5")
+            Ok((number, scale)) => return Some(Ratio::new(number, scale)),
+            Err(DecimalError::Negative) => {
+                format!("{name} {shown} is negative: write a number above 0, like 0.5")
             }
-            Err(NotDecimal::TooLong) => format!("{name} {shown} is too large: write fewer digits"),
-            Err(NotDecimal::TooFine) => {
-                format!("{name} {shown} has more than {MOST_DECIMALS} digits behind the point: round it")
+            Err(DecimalError::TooLong) => format!("{name} {shown} is too large: write fewer digits"),
+            Err(DecimalError::TooFine) => {
+                format!("{name} {shown} has more than {MAX_DECIMALS} decimal places: round it")
             }
-            Err(NotDecimal::Other) => format!("{name} {shown} is not a number: write it like 1.67"),
+            Err(DecimalError::Other) => format!("{name} {shown} is not a number: write it like 1.67"),
         };
-        complaints.error(self.place(), said);
+        diagnostics.error(self.place(), message);
         None
     }
 
-    /// A number of seconds, or text like `1h`.
-    pub(super) fn span(&self, complaints: &mut Diagnostics) -> Option<Span> {
-        let text = self.text(complaints)?;
-        let said = match parse_span(text) {
+    /// Reads a number of seconds, or text like `1h`.
+    pub(super) fn span(&self, diagnostics: &mut Diagnostics) -> Option<Span> {
+        let text = self.text(diagnostics)?;
+        let message = match parse_span(text) {
             Ok(span) => return Some(span),
-            Err(said) => said,
+            Err(message) => message,
         };
-        complaints.error(self.place(), said);
+        diagnostics.error(self.place(), message);
         None
     }
 
-    /// How long somebody is waited for: text like `20ms`.
-    pub(super) fn timeout_ms(&self, complaints: &mut Diagnostics) -> Option<NonZeroU16> {
-        let text = self.text(complaints)?;
+    /// Reads a timeout like `20ms`.
+    pub(super) fn timeout_ms(&self, diagnostics: &mut Diagnostics) -> Option<NonZeroU16> {
+        let text = self.text(diagnostics)?;
         let found = parse_timeout(text);
         if found.is_none() {
-            let said = format!(
-                "{} {} is no time from 1ms to {MOST_TIMEOUT_MS}ms: write one with its unit, like 20ms",
+            let message = format!(
+                "{} {} is not a time from 1ms to {MAX_TIMEOUT_MS}ms: write a number and its unit, like 20ms",
                 self.name,
                 quoted(text)
             );
-            complaints.error(self.place(), said);
+            diagnostics.error(self.place(), message);
         }
         found
     }
 
-    /// A date or a time.
-    pub(super) fn moment(&self, complaints: &mut Diagnostics) -> Option<Micros> {
-        let text = self.text(complaints)?;
-        let said = match parse_moment(text.trim()) {
+    /// Reads a date or a time.
+    pub(super) fn timestamp(&self, diagnostics: &mut Diagnostics) -> Option<Micros> {
+        let text = self.text(diagnostics)?;
+        let message = match parse_timestamp(text.trim()) {
             Ok(moment) => return Some(moment),
-            Err(said) => format!("{} {} {said}", self.name, quoted(text)),
+            Err(message) => format!("{} {} {message}", self.name, quoted(text)),
         };
-        complaints.error(self.place(), said);
+        diagnostics.error(self.place(), message);
         None
     }
 
@@ -187,8 +191,8 @@ impl FieldItem<'_> {
     }
 }
 
-/// Which of the two somebody meant who wrote something else.
-fn meant(text: &str) -> &'static str {
+/// The boolean that another spelling stands for, for use in a message.
+fn likely_boolean(text: &str) -> &'static str {
     match text.to_ascii_lowercase().as_str() {
         "yes" | "y" | "on" | "1" | "true" | "enabled" => "true",
         "no" | "n" | "off" | "0" | "false" | "disabled" => "false",
@@ -196,29 +200,30 @@ fn meant(text: &str) -> &'static str {
     }
 }
 
-/// What a field of whole numbers takes.
-fn bounds(form: &FieldForm) -> (u64, u64) {
+/// The smallest and the largest number that a field accepts.
+fn integer_range(form: &FieldForm) -> (u64, u64) {
     match form {
-        FieldForm::Whole(least, most) => (*least, *most),
-        FieldForm::Either(first, _) => bounds(first),
+        FieldForm::Integer(least, most) => (*least, *most),
+        FieldForm::Either(first, _) => integer_range(first),
         other => {
-            debug_assert!(false, "{other:?} is no whole number");
+            debug_assert!(false, "{other:?} is not a whole number");
             (0, u64::MAX)
         }
     }
 }
 
-/// Why text is no decimal number.
+/// Why a text is not a decimal number.
 #[derive(Debug, PartialEq, Eq)]
-enum NotDecimal {
+enum DecimalError {
     Negative,
     TooLong,
     TooFine,
     Other,
 }
 
-/// The digits as a whole number, and the power of ten that it is to be divided by. `_` may separate digits.
-fn parse_decimal(text: &str) -> Result<(u64, u64), NotDecimal> {
+/// Parses a decimal number into its digits as a whole number, and the power of ten to divide it by. `_` may separate
+/// digits.
+fn parse_decimal(text: &str) -> Result<(u64, u64), DecimalError> {
     let text = text.trim();
     let (text, is_negative) = match text.strip_prefix('-') {
         Some(text) => (text, true),
@@ -230,20 +235,20 @@ fn parse_decimal(text: &str) -> Result<(u64, u64), NotDecimal> {
             && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_')
     };
     if !is_digits(whole) || !is_digits(fraction) {
-        return Err(NotDecimal::Other);
+        return Err(DecimalError::Other);
     }
     if is_negative {
-        return Err(NotDecimal::Negative);
+        return Err(DecimalError::Negative);
     }
     let fraction = fraction.trim_end_matches(['0', '_']);
     let decimals = fraction.bytes().filter(u8::is_ascii_digit).count();
-    if decimals > MOST_DECIMALS {
-        return Err(NotDecimal::TooFine);
+    if decimals > MAX_DECIMALS {
+        return Err(DecimalError::TooFine);
     }
     let mut number = 0_u64;
     for digit in whole.bytes().chain(fraction.bytes()).filter(u8::is_ascii_digit) {
         let more = number.checked_mul(10).and_then(|number| number.checked_add(u64::from(digit - b'0')));
-        number = more.ok_or(NotDecimal::TooLong)?;
+        number = more.ok_or(DecimalError::TooLong)?;
     }
     let scale = (0..decimals).fold(1, |scale, _| scale * 10);
     Ok((number, scale))
@@ -258,67 +263,64 @@ fn parse_timeout(text: &str) -> Option<NonZeroU16> {
     };
     let (number, scale) = parse_decimal(number).ok()?;
     let micros = number.checked_mul(unit_micros)?;
-    // A store is not timed any finer.
+    // Store timeouts have millisecond resolution.
     let millis = micros.is_multiple_of(1_000 * scale).then(|| micros / (1_000 * scale))?;
-    let millis = u16::try_from(millis).ok().filter(|millis| *millis <= MOST_TIMEOUT_MS)?;
+    let millis = u16::try_from(millis).ok().filter(|millis| *millis <= MAX_TIMEOUT_MS)?;
     NonZeroU16::new(millis)
 }
 
 fn parse_span(text: &str) -> Result<Span, String> {
     let micros = match parse_decimal(text) {
-        // Six decimals are microseconds, so nothing is lost.
+        // Six decimal places are microseconds, so this is exact.
         Ok((number, scale)) => number.checked_mul(1_000_000 / scale),
-        Err(NotDecimal::TooLong) => None,
-        Err(NotDecimal::TooFine) => {
+        Err(DecimalError::TooLong) => None,
+        Err(DecimalError::TooFine) => {
             return Err(format!("the window {} is finer than a microsecond: round it", quoted(text)));
         }
-        Err(NotDecimal::Negative) => {
-            return Err(format!(
-                "a window {} is below zero: write how long it is, like 60 or 1h",
-                quoted(text)
-            ));
+        Err(DecimalError::Negative) => {
+            return Err(format!("the window {} is negative: write its length, like 60 or 1h", quoted(text)));
         }
-        Err(NotDecimal::Other) => return parse_period(text),
+        Err(DecimalError::Other) => return parse_period(text),
     };
     match micros {
-        Some(0) => Err("a window of 0 has no rate: write how long it is, like 60 or 1h".to_owned()),
+        Some(0) => Err("a window can't be 0: write its length, like 60 or 1h".to_owned()),
         Some(micros) if Span::micros(micros).get() == micros => Ok(Span::micros(micros)),
         _ => Err(format!("the window {} is too long: write at most 100 years", quoted(text))),
     }
 }
 
-/// A period as quotas have it.
+/// Parses a period in the syntax of quotas.
 fn parse_period(text: &str) -> Result<Span, String> {
-    let shape = || {
+    let unreadable = || {
         format!(
             "cannot read {} as a window: write seconds, like 60, or a period, like 90s or 1h",
             quoted(text)
         )
     };
     if text.contains(['/', '\n']) || text.contains("burst") {
-        return Err(shape());
+        return Err(unreadable());
     }
     format!("1/{text}").parse().map(|quota: Quota| quota.per()).map_err(|error| match error {
-        QuotaError::Period { .. } => shape(),
+        QuotaError::InvalidPeriod { .. } => unreadable(),
         error => error.to_string(),
     })
 }
 
-fn parse_moment(text: &str) -> Result<Micros, String> {
+fn parse_timestamp(text: &str) -> Result<Micros, String> {
     let micros = if text.bytes().all(|byte| byte.is_ascii_digit()) {
         text.parse().ok().and_then(|seconds: u64| seconds.checked_mul(1_000_000))
     } else {
         let stamp = match text.parse::<Timestamp>() {
             Ok(stamp) => stamp,
-            // A date is ten characters; longer text has a time that would be lost.
+            // A date has ten characters. Longer text has a time of day, which `Date` would drop.
             Err(_) if text.len() == 10 => {
                 let midnight = text.parse::<Date>().and_then(|date| date.to_zoned(TimeZone::UTC));
-                midnight.map_err(|_| moment_shape())?.timestamp()
+                midnight.map_err(|_| invalid_timestamp())?.timestamp()
             }
-            Err(_) => return Err(moment_shape()),
+            Err(_) => return Err(invalid_timestamp()),
         };
         let micros = stamp.as_microsecond();
-        Some(u64::try_from(micros).map_err(|_| "is before 1970: leave out what no longer holds".to_owned())?)
+        Some(u64::try_from(micros).map_err(|_| "is before 1970: leave out what has expired".to_owned())?)
     };
     match micros {
         Some(micros) if Micros::new(micros).get() == micros => Ok(Micros::new(micros)),
@@ -326,9 +328,9 @@ fn parse_moment(text: &str) -> Result<Micros, String> {
     }
 }
 
-fn moment_shape() -> String {
-    "is no time: write it like 2030-01-31T12:00:00Z (with Z or +01:00 behind it), 2030-01-31, or as seconds \
-     since 1970"
+fn invalid_timestamp() -> String {
+    "is not a time: write it like 2030-01-31T12:00:00Z (ending in Z or an offset like +01:00), 2030-01-31, or as \
+     seconds since 1970"
         .to_owned()
 }
 
@@ -367,8 +369,9 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_times_dates_or_seconds() {
-        let moment = |text: &str| parse_moment(text).map(|moment| moment.get() / 1_000_000).map_err(|_| ());
+    fn timestamps_are_times_dates_or_seconds() {
+        let moment =
+            |text: &str| parse_timestamp(text).map(|moment| moment.get() / 1_000_000).map_err(|_| ());
         assert_eq!(moment("2030-01-31T12:00:00Z"), Ok(1_896_091_200));
         assert_eq!(moment("2030-01-31T13:00:00+01:00"), Ok(1_896_091_200));
         assert_eq!(moment("2030-01-31"), Ok(1_896_048_000));
@@ -385,21 +388,21 @@ mod tests {
         fn a_decimal_is_exactly_what_is_written(whole in 0u32.., fraction in "[0-9]{0,6}") {
             let text = if fraction.is_empty() { whole.to_string() } else { format!("{whole}.{fraction}") };
             let (number, scale) = parse_decimal(&text).unwrap();
-            // The digits that are left out are zeros: put back, the number has the digits that were written.
+            // The parser drops trailing zeros: scaled to millionths, the number has the written digits again.
             let millionths: u64 = format!("{whole}{fraction:0<6}").parse().unwrap();
             prop_assert_eq!(number * (1_000_000 / scale), millionths);
             if number > 0 {
                 let ratio = Ratio::new(number, scale);
-                prop_assert_eq!(u128::from(ratio.above) * u128::from(scale), u128::from(number) * u128::from(ratio.below));
-                prop_assert_eq!(1_000_000 % ratio.below, 0);
+                prop_assert_eq!(u128::from(ratio.numerator) * u128::from(scale), u128::from(number) * u128::from(ratio.denominator));
+                prop_assert_eq!(1_000_000 % ratio.denominator, 0);
             }
         }
 
         #[test]
-        fn a_seventh_decimal_is_refused_unless_it_is_zero(whole in 0u32.., fraction in "[0-9]{6}", last in 1u8..=9) {
+        fn a_seventh_decimal_is_rejected_unless_it_is_zero(whole in 0u32.., fraction in "[0-9]{6}", last in 1u8..=9) {
             let finer = format!("{whole}.{fraction}{last}");
             let padded = format!("{whole}.{fraction}0");
-            prop_assert_eq!(parse_decimal(&finer), Err(NotDecimal::TooFine));
+            prop_assert_eq!(parse_decimal(&finer), Err(DecimalError::TooFine));
             prop_assert!(parse_decimal(&padded).is_ok());
         }
     }

@@ -1,27 +1,28 @@
-//! The lists of who passes and who is refused: entries that mean everybody, and entries that undo each other.
+//! Checks the allow and deny lists, and the keys of tiers: entries that match every client, and entries that contradict
+//! or hide each other.
 
-use crate::access_lists::{MAX_ALIKE, PatternKey, handles};
+use crate::access_lists::{MAX_SIMILAR_PATTERNS, PatternKey, pattern_keys};
 use crate::address::Cidr;
 use crate::diagnostic::{Diagnostics, quoted};
 use crate::pattern::Pattern;
 use crate::spec::{At, FileSpec, ListEntry, Position};
 use std::collections::{BTreeSet, HashMap};
 
-pub(super) fn check(spec: &FileSpec, complaints: &mut Diagnostics) {
-    let fate = "refuse everybody: leave it out, or name who is meant";
-    complain_of_everybody(&spec.deny, "blacklist", fate, complaints);
-    let fate = "let everybody pass unchecked, so that no limit holds: leave it out, or name who is meant";
-    complain_of_everybody(&spec.allow, "whitelist", fate, complaints);
+pub(super) fn check(spec: &FileSpec, diagnostics: &mut Diagnostics) {
+    let effect = "deny every request: leave it out, or be more specific";
+    check_catch_all(&spec.deny, "blacklist", effect, diagnostics);
+    let effect = "let every request pass unchecked: leave it out, or be more specific";
+    check_catch_all(&spec.allow, "whitelist", effect, diagnostics);
     let denied = ListEntries::of(&spec.deny);
     for entry in &spec.allow {
         if let Some(place) = denied.covering(&entry.value) {
-            let said = format!(
-                "{} is on the blacklist too, by line {}, and that wins: it is refused. Take it off one of \
-                 them",
+            let message = format!(
+                "{} is also on the blacklist (line {}), which takes precedence, so it is denied: remove it from one of \
+                 the lists",
                 show(&entry.value),
                 place.line
             );
-            complaints.warn(entry.place, said);
+            diagnostics.warn(entry.place, message);
         }
     }
     let overridden =
@@ -29,75 +30,77 @@ pub(super) fn check(spec: &FileSpec, complaints: &mut Diagnostics) {
     let recorded = spec.clients.iter().map(|client| (&client.key, "a client record"));
     for (key, what) in overridden.chain(recorded) {
         if let Some(place) = denied.patterns.covering(&Pattern::new(&key.value)) {
-            let said = format!(
-                "{} has {what}, and the blacklist refuses it by line {}: take out one of them",
+            let message = format!(
+                "{} has {what}, but is denied by the blacklist (line {}): remove one of them",
                 quoted(&key.value),
                 place.line
             );
-            complaints.warn(key.place, said);
+            diagnostics.warn(key.place, message);
         }
     }
-    complain_of_tier_keys(spec, complaints);
+    check_tier_keys(spec, diagnostics);
     for (list, name) in [(&spec.allow, "whitelist"), (&spec.deny, "blacklist")] {
         let keys = list.iter().filter_map(|entry| match &entry.value {
             ListEntry::Key(pattern) => Some((pattern, entry.place)),
-            ListEntry::Net(_) => None,
+            ListEntry::Network(_) => None,
         });
-        complain_of_crowd(keys, &format!("on the {name}"), complaints);
+        check_similar_patterns(keys, &format!("on the {name}"), diagnostics);
     }
     let tier_keys = spec.tiers.iter().flat_map(|tier| &tier.keys).map(|key| (&key.value, key.place));
-    complain_of_crowd(tier_keys, "of all tiers", complaints);
+    check_similar_patterns(tier_keys, "of all tiers", diagnostics);
 }
 
-/// Patterns are looked up by how they begin or end. What begins and ends alike has to be compared one by one, with every
-/// request, so there is a bound.
-fn complain_of_crowd<'s>(
+/// Limits the number of patterns with the same prefix and suffix. Patterns are indexed by prefix or suffix; those that
+/// share both have to be compared one by one with every request.
+fn check_similar_patterns<'s>(
     patterns: impl Iterator<Item = (&'s Pattern, Position)>,
     whose: &str,
-    complaints: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) {
     let (patterns, places): (Vec<_>, Vec<_>) = patterns.unzip();
     let mut alike: HashMap<PatternKey<'_>, usize> = HashMap::new();
-    for ((pattern, place), handle) in patterns.iter().zip(places).zip(handles(&patterns)) {
-        let count = alike.entry(handle).or_default();
+    for ((pattern, place), index_key) in patterns.iter().zip(places).zip(pattern_keys(&patterns)) {
+        let count = alike.entry(index_key).or_default();
         *count += 1;
-        if *count > MAX_ALIKE && !matches!(handle, PatternKey::Whole(_)) {
-            let said = format!(
-                "more than {MAX_ALIKE} patterns {whose} begin and end like {}, and every request would be compared \
-                 with each: have them begin or end with what tells them apart",
+        if *count > MAX_SIMILAR_PATTERNS && !matches!(index_key, PatternKey::Exact(_)) {
+            let message = format!(
+                "more than {MAX_SIMILAR_PATTERNS} patterns {whose} begin and end like {}, and every request would be compared \
+                 with each: give them different prefixes or suffixes",
                 quoted(pattern.as_str())
             );
-            complaints.error(place, said);
+            diagnostics.error(place, message);
             return;
         }
     }
 }
 
-fn complain_of_everybody(list: &[At<ListEntry>], name: &str, fate: &str, complaints: &mut Diagnostics) {
+fn check_catch_all(list: &[At<ListEntry>], name: &str, effect: &str, diagnostics: &mut Diagnostics) {
     let [ipv4, ipv6] = ["0.0.0.0/0", "::/0"].map(str::parse::<Cidr>);
     for entry in list {
         let is_everybody = match &entry.value {
             ListEntry::Key(pattern) => pattern.is_any(),
-            ListEntry::Net(network) => [&ipv4, &ipv6].into_iter().flatten().any(|all| network.covers(all)),
+            ListEntry::Network(network) => {
+                [&ipv4, &ipv6].into_iter().flatten().any(|all| network.covers(all))
+            }
         };
         if is_everybody {
-            complaints.error(entry.place, format!("{} on the {name} would {fate}", show(&entry.value)));
+            diagnostics.error(entry.place, format!("{} on the {name} would {effect}", show(&entry.value)));
         }
     }
 }
 
-/// A key belongs to the first tier whose pattern it matches.
-fn complain_of_tier_keys(spec: &FileSpec, complaints: &mut Diagnostics) {
+/// Warns about hidden patterns: a key belongs to the first tier with a pattern that matches it.
+fn check_tier_keys(spec: &FileSpec, diagnostics: &mut Diagnostics) {
     let mut taken = PrefixPatterns::default();
     for tier in &spec.tiers {
         for key in &tier.keys {
             if let Some(place) = taken.covering(&key.value) {
-                let said = format!(
-                    "{} is never looked at: a tier above takes these keys in line {}",
+                let message = format!(
+                    "{} is never used: a tier above already matches these keys in line {}",
                     quoted(key.value.as_str()),
                     place.line
                 );
-                complaints.warn(key.place, said);
+                diagnostics.warn(key.place, message);
             }
         }
         for key in &tier.keys {
@@ -106,19 +109,19 @@ fn complain_of_tier_keys(spec: &FileSpec, complaints: &mut Diagnostics) {
     }
 }
 
-fn show(whom: &ListEntry) -> String {
-    match whom {
+fn show(entry: &ListEntry) -> String {
+    match entry {
         ListEntry::Key(pattern) => quoted(pattern.as_str()),
-        ListEntry::Net(network) => network.to_string(),
+        ListEntry::Network(network) => network.to_string(),
     }
 }
 
-/// The entries of a list, so kept that the one that covers another is found without looking at all of them.
+/// The entries of a list, indexed to find one that covers another without comparing all of them.
 #[derive(Default)]
 struct ListEntries<'s> {
     patterns: PrefixPatterns<'s>,
     networks: HashMap<Cidr, Position>,
-    /// The lengths of their prefixes.
+    /// The distinct prefix lengths of the networks.
     bits: BTreeSet<u8>,
 }
 
@@ -128,27 +131,27 @@ impl<'s> ListEntries<'s> {
         for entry in list {
             match &entry.value {
                 ListEntry::Key(pattern) => entries.patterns.insert(pattern, entry.place),
-                ListEntry::Net(network) => {
+                ListEntry::Network(network) => {
                     entries.networks.entry(*network).or_insert(entry.place);
-                    entries.bits.insert(network.bits());
+                    entries.bits.insert(network.prefix_len());
                 }
             }
         }
         entries
     }
 
-    fn covering(&self, whom: &ListEntry) -> Option<Position> {
-        match whom {
+    fn covering(&self, entry: &ListEntry) -> Option<Position> {
+        match entry {
             ListEntry::Key(pattern) => self.patterns.covering(pattern),
-            ListEntry::Net(network) => {
-                let wider = self.bits.iter().take_while(|bits| **bits <= network.bits());
-                wider.filter_map(|bits| self.networks.get(&network.widened(*bits))).min().copied()
+            ListEntry::Network(network) => {
+                let wider = self.bits.iter().take_while(|bits| **bits <= network.prefix_len());
+                wider.filter_map(|bits| self.networks.get(&network.supernet(*bits))).min().copied()
             }
         }
     }
 }
 
-/// Patterns by what each begins with: only what begins alike can cover another.
+/// Patterns indexed by their literal prefix: a pattern can only cover texts that begin with its prefix.
 #[derive(Default)]
 struct PrefixPatterns<'s> {
     by_prefix: HashMap<&'s [u8], Vec<(&'s Pattern, Position)>>,

@@ -1,10 +1,10 @@
-//! Rules that are never used, because an earlier one always is.
+//! Finds rules that are never used, because an earlier rule always matches first.
 //!
-//! Rules that count by the same key are alternatives: the first that matches is used. So a rule is hidden if an earlier
-//! one for the same key matches all that it matches. Comparing each rule with all before it would take seconds for ten
-//! thousand, so each is compared only with those that could hide it: they are kept by what every request that they
-//! match has in common (how its path and key begin, a method, a tier, a network, an attribute, a descriptor), and rules
-//! of one shape are looked up in one hash table.
+//! Of the rules that count by the same key, the first match is used. So a rule is hidden if an earlier rule with the
+//! same key matches every request that it matches. Comparing each of ten thousand rules with all rules before it would
+//! take seconds, so each is compared only with rules that could hide it. To find those, rules are indexed by what all
+//! requests that they match have in common: the prefix of the path and of the key, a method, a tier, a network, an
+//! attribute, a descriptor. There is one hash table per combination of indexed conditions (its *shape*).
 
 use super::draws;
 use crate::address::Cidr;
@@ -18,58 +18,63 @@ use std::collections::HashMap as Map;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::slice;
 
-/// A hash table that is quick: its keys are no secret, and the file's author gains nothing by making it slow.
-type Hashed<K, V> = Map<K, V, RandomState>;
+/// A map with a fast hash function. It is not hardened against collision attacks: the author of a rule file gains
+/// nothing by slowing down the check.
+type FastMap<K, V> = Map<K, V, RandomState>;
 
-/// Sets larger than this are not looked up by their elements.
-const FEW: usize = 4;
-/// How many attributes of a rule it is looked up by.
-const INDEXED: usize = 2;
-/// From so many shapes on, beginnings are cut to a multiple of [`COARSE`], so that few more shapes come.
+/// Conditions with more values than this are not indexed.
+const MAX_INDEXED_VALUES: usize = 4;
+/// How many attributes of a rule are indexed.
+const INDEXED_ATTRIBUTES: usize = 2;
+/// From this number of shapes on, prefix lengths are rounded down to a multiple of [`PREFIX_STEP`], so that few new
+/// shapes are added.
 const MANY_SHAPES: usize = 200;
-const COARSE: usize = 16;
-/// How many lookups and comparisons are made at most, which take a fraction of a second.
-const MOST_WORK: usize = 10_000_000;
+/// See [`MANY_SHAPES`].
+const PREFIX_STEP: usize = 16;
+/// The maximum number of lookups and comparisons, which take a fraction of a second.
+const MAX_WORK: usize = 10_000_000;
 
-pub(super) fn check(spec: &FileSpec, unsound: &[bool], complaints: &mut Diagnostics) {
+pub(super) fn check(spec: &FileSpec, incomplete: &[bool], diagnostics: &mut Diagnostics) {
     let universal = Universal::new();
-    let mut tracks: Hashed<(Box<[Dimension]>, bool), CoverIndex<'_>> = Hashed::default();
+    let mut groups: FastMap<(Box<[Dimension]>, bool), CoverIndex<'_>> = FastMap::default();
     let mut work = 0;
     for (index, rule) in spec.rules.iter().enumerate() {
-        let is_unsound = unsound.get(index).copied().unwrap_or(false);
-        if rule.mode == Mode::Disabled || is_unsound {
+        let is_incomplete = incomplete.get(index).copied().unwrap_or(false);
+        if rule.mode == Mode::Disabled || is_incomplete {
             continue;
         }
-        if work > MOST_WORK {
-            let said =
-                "too many rules are alike to tell which are never used: from here on, none is looked at";
-            complaints.warn(rule.id.place, said);
+        if work > MAX_WORK {
+            let message =
+                "too many rules are similar to find those that are never used: from here on, none is checked";
+            diagnostics.warn(rule.id.place, message);
             return;
         }
         let is_shadow = rule.mode == Mode::Shadow;
-        let track = tracks.entry((Dimension::track_of(&rule.key), is_shadow)).or_default();
+        let group = groups.entry((Dimension::key_group(&rule.key), is_shadow)).or_default();
         let view = RuleView::of(rule, spec.missing, &universal);
-        match track.find(&view, &mut work) {
+        match group.find(&view, &mut work) {
             Some(first) => {
                 let is_unlimited = first.limits.as_ref().is_some_and(Vec::is_empty);
-                let join = if is_unlimited { "" } else { ", join the limits in one rule (limits: [a, b])," };
-                let said = format!(
-                    "the rule is never used: {} in line {} counts by {} too and matches all that this one \
-                     matches. Put this one above it{join} or give this one another key",
+                let join =
+                    if is_unlimited { "" } else { ", combine the limits in one rule (limits: [a, b])," };
+                let message = format!(
+                    "the rule is never used: {} in line {} also counts by {} and matches every request that this one \
+                     matches. Move this one above it{join} or give this one another key",
                     quoted(&first.id.value),
                     first.id.place.line,
                     draws::name(&rule.key, is_shadow)
                 );
-                complaints.error(rule.id.place, said);
+                diagnostics.error(rule.id.place, message);
             }
-            // Without a default, whoever a rule without limits has none for may go on to the next.
-            None if rule.limits.is_some() || spec.default.is_some() => track.insert(view),
+            // A rule without limits hides nothing if there is no default: clients without inherited limits go on to the
+            // next rule.
+            None if rule.limits.is_some() || spec.default.is_some() => group.insert(view),
             None => {}
         }
     }
 }
 
-/// Tells patterns that match every path: only those cover an expression that nobody would write.
+/// Recognizes patterns that match every path: those that cover an expression that is so odd that no other pattern does.
 struct Universal(Option<PathPattern>);
 
 impl Universal {
@@ -77,55 +82,55 @@ impl Universal {
         Universal(PathPattern::regex("^/\u{1}$", PathStyle::default()).ok())
     }
 
-    fn is(&self, pattern: &PathPattern) -> bool {
+    fn matches_all(&self, pattern: &PathPattern) -> bool {
         self.0.as_ref().is_some_and(|odd| pattern.covers(odd))
     }
 }
 
-/// A rule's conditions, with those that everything meets left out.
+/// A rule's conditions, without those that every request meets.
 struct RuleView<'s> {
     rule: &'s RuleSpec,
     when: &'s MatchSpec,
     path: Option<&'s PathPattern>,
-    /// What every path that matches begins with; of an exact path all of it.
-    path_start: &'s str,
+    /// The common prefix of all matching paths; the whole path if it is exact.
+    path_prefix: &'s str,
     key: Option<&'s Pattern>,
     domain: Option<&'s Pattern>,
     tiers: TierSet<'s>,
-    /// Whether it does not bind requests that lack something of its key.
+    /// Whether it does not apply to requests that lack part of its key.
     skips_missing: bool,
 }
 
-/// Which tiers a rule binds.
+/// The tiers that a rule applies to.
 struct TierSet<'s> {
-    /// None if it binds all of them: a rule that binds no tier at all has been complained of.
-    known: &'s [String],
-    /// Whether it binds clients whose tier nobody stated.
-    unknown: bool,
+    /// Empty if it applies to all tiers. A rule that applies to no tier at all has already been reported.
+    names: &'s [String],
+    /// Whether it applies to clients whose tier is not known.
+    includes_unknown: bool,
 }
 
 impl<'s> RuleView<'s> {
     fn of(rule: &'s RuleSpec, missing: Option<MissingKey>, universal: &Universal) -> RuleView<'s> {
         let when = &rule.when;
-        let path = when.path.as_ref().filter(|path| !universal.is(path));
+        let path = when.path.as_ref().filter(|path| !universal.matches_all(path));
         let key = when.api_key.as_ref().filter(|key| !key.is_any());
         RuleView {
             rule,
             when,
             path,
-            path_start: path.map(start_of).unwrap_or_default(),
+            path_prefix: path.map(common_prefix).unwrap_or_default(),
             key,
-            // Who has no descriptor has no domain, so that even one that matches all of them is asked for.
+            // A request without a descriptor has no domain, so even a pattern that matches every domain is a condition.
             domain: when.domain.as_ref().filter(|domain| !domain.is_any() || when.descriptor.is_empty()),
             tiers: TierSet::of(when),
             skips_missing: rule.missing.or(missing).unwrap_or_default() == MissingKey::Skip
-                && !rule.key.iter().all(Dimension::is_always_known),
+                && !rule.key.iter().all(Dimension::is_always_present),
         }
     }
 
-    /// Whether all that the other binds by what its key needs, this one binds too. Both are alternatives, so their keys
-    /// differ at most in that one counts by the client's key and the other by the client.
-    fn tells_apart(&self, other: &RuleView<'_>) -> bool {
+    /// Whether this rule applies wherever the other does, as far as missing key parts are concerned. Both rules count
+    /// by the same key, except that one may count by `api_key` and the other by `client`.
+    fn covers_missing(&self, other: &RuleView<'_>) -> bool {
         let needs_key = |view: &RuleView<'_>| view.rule.key.contains(&Dimension::ApiKey);
         !self.skips_missing || other.skips_missing && (!needs_key(self) || needs_key(other))
     }
@@ -155,9 +160,9 @@ impl<'s> RuleView<'s> {
             (Some(_), None) => false,
         };
         let descriptor = || covers_descriptor(&self.when.descriptor, &other.when.descriptor);
-        self.tells_apart(other)
+        self.covers_missing(other)
             && methods()
-            && self.tiers.cover(&other.tiers)
+            && self.tiers.covers(&other.tiers)
             && key()
             && path()
             && ip()
@@ -167,7 +172,7 @@ impl<'s> RuleView<'s> {
     }
 }
 
-/// Whether the other asks for the same entries and for no more values. No condition covers any.
+/// Whether `own` has the same entry names as `other`, and matches at least its values. An empty condition covers all.
 fn covers_descriptor(own: &[(String, Pattern)], other: &[(String, Pattern)]) -> bool {
     let covers = |((own_name, own), (name, other)): (&(String, Pattern), &(String, Pattern))| {
         own_name == name && own.covers(other)
@@ -175,7 +180,8 @@ fn covers_descriptor(own: &[(String, Pattern)], other: &[(String, Pattern)]) -> 
     own.is_empty() || own.len() == other.len() && own.iter().zip(other).all(covers)
 }
 
-/// Whether each of the others is covered by one of ours. No condition covers any, and only none covers none.
+/// Whether each of the others is covered by one of `own`. An empty condition covers all, and only an empty one covers
+/// an empty one.
 fn covers_all<T>(own: &[T], others: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
     own.is_empty()
         || !others.is_empty() && others.iter().all(|other| own.iter().any(|own| covers(own, other)))
@@ -185,41 +191,42 @@ impl<'s> TierSet<'s> {
     fn of(when: &'s MatchSpec) -> TierSet<'s> {
         match &when.rule_tier {
             Some(tier) => TierSet {
-                known: slice::from_ref(tier),
-                unknown: when.api_key.is_some() && when.tiers.is_empty(),
+                names: slice::from_ref(tier),
+                includes_unknown: when.api_key.is_some() && when.tiers.is_empty(),
             },
-            None => TierSet { known: &when.tiers, unknown: when.tiers.is_empty() },
+            None => TierSet { names: &when.tiers, includes_unknown: when.tiers.is_empty() },
         }
     }
 
-    fn cover(&self, other: &TierSet<'_>) -> bool {
-        covers_all(self.known, other.known, |own, other| own == other) && (self.unknown || !other.unknown)
+    fn covers(&self, other: &TierSet<'_>) -> bool {
+        covers_all(self.names, other.names, |own, other| own == other)
+            && (self.includes_unknown || !other.includes_unknown)
     }
 }
 
-/// What every path that matches begins with.
-fn start_of(path: &PathPattern) -> &str {
+/// The common prefix of all matching paths.
+fn common_prefix(path: &PathPattern) -> &str {
     match path {
         PathPattern::Exact(text) => text,
-        PathPattern::Glob { cut, .. } | PathPattern::Regex { cut, .. } => cut.prefix(),
+        PathPattern::Glob { regex: cut, .. } | PathPattern::Regex { regex: cut, .. } => cut.prefix(),
         PathPattern::Template { text, .. } => text.split('{').next().unwrap_or_default(),
     }
 }
 
-/// How much of a text all that a rule matches have in common.
+/// Which part of a text is the same in all requests that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum CommonText {
-    /// All of it.
+    /// The whole text.
     Whole,
-    /// So many bytes at its beginning, perhaps none.
+    /// This many bytes at the start; may be 0.
     Start(usize),
-    /// So many bytes at its end.
+    /// This many bytes at the end.
     End(usize),
 }
 
 impl CommonText {
-    /// What a text is looked up by; nothing if it is too short.
-    fn of(self, text: &str) -> Option<&[u8]> {
+    /// This part of a text. Returns `None` if the text is too short.
+    fn part_of(self, text: &str) -> Option<&[u8]> {
         match self {
             CommonText::Whole => Some(text.as_bytes()),
             CommonText::Start(length) => text.as_bytes().get(..length),
@@ -228,23 +235,23 @@ impl CommonText {
     }
 }
 
-/// Which conditions of a rule it is looked up by. Rules of one shape are in one hash table.
+/// Which conditions of a rule are indexed. Rules of the same shape are in the same hash table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct LookupShape<'s> {
     path: CommonText,
     key: CommonText,
     by_method: bool,
     by_tier: bool,
-    /// By a network of so many bits.
+    /// The prefix length of the indexed network.
     bits: Option<u8>,
-    /// By what attributes have in common.
-    attributes: [Option<(&'s str, CommonText)>; INDEXED],
+    /// The indexed attributes, each with the part of its value that is compared.
+    attributes: [Option<(&'s str, CommonText)>; INDEXED_ATTRIBUTES],
     by_domain: bool,
-    /// By the names of so many entries of a descriptor, and by the values of those whose bit is set.
+    /// The number of descriptor entries, all of whose names are indexed, and a bit for each whose value is indexed.
     entries: Option<(usize, u64)>,
 }
 
-/// What a rule of a shape is looked up by.
+/// The values of the indexed conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct LookupKey<'s> {
     path: &'s [u8],
@@ -252,29 +259,29 @@ struct LookupKey<'s> {
     method: &'s str,
     tier: &'s str,
     network: Option<Cidr>,
-    attributes: [&'s [u8]; INDEXED],
+    attributes: [&'s [u8]; INDEXED_ATTRIBUTES],
     domain: &'s str,
-    /// A hash of the names and values.
+    /// A hash of the indexed names and values of the descriptor.
     entries: u64,
 }
 
-/// The rules that count by one key, in the order in which they are tried.
+/// The rules with the same key, in file order, indexed by their conditions.
 #[derive(Default)]
 struct CoverIndex<'s> {
     views: Vec<RuleView<'s>>,
     shapes: Vec<LookupShape<'s>>,
-    tables: Vec<Hashed<LookupKey<'s>, Vec<usize>>>,
-    numbers: Hashed<LookupShape<'s>, usize>,
+    tables: Vec<FastMap<LookupKey<'s>, Vec<usize>>>,
+    table_by_shape: FastMap<LookupShape<'s>, usize>,
 }
 
 impl<'s> CoverIndex<'s> {
-    /// The first rule that hides another.
+    /// Returns the first rule that hides `other`, or `None` if none does.
     fn find(&self, other: &RuleView<'s>, work: &mut usize) -> Option<&'s RuleSpec> {
         let mut first: Option<usize> = None;
         for (shape, table) in self.shapes.iter().zip(&self.tables) {
             *work += 1;
-            let Some(probe) = shape.probe(other) else { continue };
-            let Some(found) = table.get(&probe) else { continue };
+            let Some(key) = shape.key_for(other) else { continue };
+            let Some(found) = table.get(&key) else { continue };
             for index in found.iter().take_while(|index| first.is_none_or(|first| **index < first)) {
                 *work += 1;
                 if self.views[*index].covers(other) {
@@ -288,90 +295,94 @@ impl<'s> CoverIndex<'s> {
 
     fn insert(&mut self, view: RuleView<'s>) {
         let index = self.views.len();
-        for (shape, probe) in self.shapes_of(&view) {
-            let number = *self.numbers.entry(shape).or_insert_with(|| {
+        for (shape, key) in self.lookup_keys(&view) {
+            let number = *self.table_by_shape.entry(shape).or_insert_with(|| {
                 self.shapes.push(shape);
-                self.tables.push(Hashed::default());
+                self.tables.push(FastMap::default());
                 self.tables.len() - 1
             });
-            self.tables[number].entry(probe).or_default().push(index);
+            self.tables[number].entry(key).or_default().push(index);
         }
         self.views.push(view);
     }
 
-    /// Where a rule is to be found: several places, if it has several methods, tiers, networks or patterns.
-    fn shapes_of(&self, view: &RuleView<'s>) -> Vec<(LookupShape<'s>, LookupKey<'s>)> {
+    /// The tables and keys that a rule is indexed under: several if it has several methods, tiers, networks or
+    /// patterns.
+    fn lookup_keys(&self, view: &RuleView<'s>) -> Vec<(LookupShape<'s>, LookupKey<'s>)> {
         let is_exact = matches!(view.path, Some(PathPattern::Exact(_)));
-        let path =
-            if is_exact { CommonText::Whole } else { CommonText::Start(self.cut(view.path_start.len())) };
-        let key = view.key.map_or(CommonText::Start(0), |key| self.common(key));
+        let path = if is_exact {
+            CommonText::Whole
+        } else {
+            CommonText::Start(self.round_down(view.path_prefix.len()))
+        };
+        let key = view.key.map_or(CommonText::Start(0), |key| self.common_text(key));
         let domain = view.domain.and_then(Pattern::exact);
         let descriptor = &view.when.descriptor;
-        let entries = (!descriptor.is_empty()).then(|| (descriptor.len(), written_out(descriptor)));
+        let entries = (!descriptor.is_empty()).then(|| (descriptor.len(), exact_values(descriptor)));
         let shape = LookupShape {
             path,
             key,
             by_method: false,
             by_tier: false,
             bits: None,
-            attributes: [None; INDEXED],
+            attributes: [None; INDEXED_ATTRIBUTES],
             by_domain: domain.is_some(),
             entries,
         };
-        let probe = LookupKey {
-            path: path.of(view.path_start).unwrap_or_default(),
-            key: view.key.and_then(|text| key.of(text.as_str())).unwrap_or_default(),
+        let lookup_key = LookupKey {
+            path: path.part_of(view.path_prefix).unwrap_or_default(),
+            key: view.key.and_then(|text| key.part_of(text.as_str())).unwrap_or_default(),
             domain: domain.unwrap_or_default(),
-            entries: entries.map_or(0, |(_, values)| hash_of(descriptor, values)),
+            entries: entries.map_or(0, |(_, values)| hash_entries(descriptor, values)),
             ..LookupKey::default()
         };
-        let mut places = vec![(shape, probe)];
-        split(&mut places, &view.when.methods, |(shape, probe), method| {
+        let mut places = vec![(shape, lookup_key)];
+        split_by(&mut places, &view.when.methods, |(shape, key), method| {
             shape.by_method = true;
-            probe.method = method;
+            key.method = method;
         });
-        split(&mut places, view.tiers.known, |(shape, probe), tier| {
+        split_by(&mut places, view.tiers.names, |(shape, key), tier| {
             shape.by_tier = true;
-            probe.tier = tier;
+            key.tier = tier;
         });
-        split(&mut places, &view.when.ip, |(shape, probe), network| {
-            shape.bits = Some(network.bits());
-            probe.network = Some(*network);
+        split_by(&mut places, &view.when.ip, |(shape, key), network| {
+            shape.bits = Some(network.prefix_len());
+            key.network = Some(*network);
         });
-        for (slot, (name, patterns)) in view.when.attributes.iter().take(INDEXED).enumerate() {
-            split(&mut places, patterns, |(shape, probe), pattern| {
-                let common = self.common(pattern);
+        for (slot, (name, patterns)) in view.when.attributes.iter().take(INDEXED_ATTRIBUTES).enumerate() {
+            split_by(&mut places, patterns, |(shape, key), pattern| {
+                let common = self.common_text(pattern);
                 shape.attributes[slot] = Some((name, common));
-                probe.attributes[slot] = common.of(pattern.as_str()).unwrap_or_default();
+                key.attributes[slot] = common.part_of(pattern.as_str()).unwrap_or_default();
             });
         }
         places
     }
 
-    /// What all that a pattern matches have in common.
-    fn common(&self, pattern: &Pattern) -> CommonText {
+    /// The part that all texts matching a pattern have in common.
+    fn common_text(&self, pattern: &Pattern) -> CommonText {
         let start = pattern.prefix().len();
         let end = pattern.as_str().rsplit('*').next().map_or(0, str::len);
         match pattern.exact() {
             Some(_) => CommonText::Whole,
-            None if end > start => CommonText::End(self.cut(end)),
-            None => CommonText::Start(self.cut(start)),
+            None if end > start => CommonText::End(self.round_down(end)),
+            None => CommonText::Start(self.round_down(start)),
         }
     }
 
-    fn cut(&self, length: usize) -> usize {
-        if self.shapes.len() < MANY_SHAPES { length } else { length / COARSE * COARSE }
+    fn round_down(&self, length: usize) -> usize {
+        if self.shapes.len() < MANY_SHAPES { length } else { length / PREFIX_STEP * PREFIX_STEP }
     }
 }
 
-/// A bit for each of the first entries whose value is written out.
-fn written_out(descriptor: &[(String, Pattern)]) -> u64 {
+/// One bit per entry (of the first 64) whose value is exact.
+fn exact_values(descriptor: &[(String, Pattern)]) -> u64 {
     let bits = (0..u64::BITS).zip(descriptor).filter(|(_, (_, value))| value.exact().is_some());
     bits.fold(0, |all, (bit, _)| all | 1 << bit)
 }
 
-/// A hash of the names, and of the values whose bit is set. What it finds is compared in full.
-fn hash_of(descriptor: &[(String, Pattern)], values: u64) -> u64 {
+/// Hashes the names, and the values whose bit is set. Collisions are harmless: matches are compared in full.
+fn hash_entries(descriptor: &[(String, Pattern)], values: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     for (index, (name, value)) in descriptor.iter().enumerate() {
         let is_set = index < 64 && values & 1 << index != 0;
@@ -380,9 +391,9 @@ fn hash_of(descriptor: &[(String, Pattern)], values: u64) -> u64 {
     hasher.finish()
 }
 
-/// Puts each place once for each of a few values.
-fn split<'s, P: Copy, T>(places: &mut Vec<P>, values: &'s [T], set: impl Fn(&mut P, &'s T)) {
-    if values.is_empty() || values.len() > FEW {
+/// Replaces each place by one copy per value, unless there are no values or too many.
+fn split_by<'s, P: Copy, T>(places: &mut Vec<P>, values: &'s [T], set: impl Fn(&mut P, &'s T)) {
+    if values.is_empty() || values.len() > MAX_INDEXED_VALUES {
         return;
     }
     let mut split = Vec::with_capacity(places.len() * values.len());
@@ -397,43 +408,44 @@ fn split<'s, P: Copy, T>(places: &mut Vec<P>, values: &'s [T], set: impl Fn(&mut
 }
 
 impl<'s> LookupShape<'s> {
-    /// What a rule of this shape that hides another would be found by; nothing if there can be none.
-    fn probe(&self, other: &RuleView<'s>) -> Option<LookupKey<'s>> {
-        // An exact path hides nothing but itself.
+    /// The key under which a rule of this shape that hides `other` is indexed. Returns `None` if no such rule can
+    /// exist.
+    fn key_for(&self, other: &RuleView<'s>) -> Option<LookupKey<'s>> {
+        // An exact path covers only itself.
         let is_exact = matches!(other.path, Some(PathPattern::Exact(_)));
         if self.path == CommonText::Whole && !is_exact {
             return None;
         }
-        let mut probe = LookupKey {
-            path: self.path.of(other.path_start)?,
-            key: self.key.of(other.key.map_or("", Pattern::as_str))?,
+        let mut lookup_key = LookupKey {
+            path: self.path.part_of(other.path_prefix)?,
+            key: self.key.part_of(other.key.map_or("", Pattern::as_str))?,
             ..LookupKey::default()
         };
         if self.by_domain {
-            probe.domain = other.domain?.as_str();
+            lookup_key.domain = other.domain?.as_str();
         }
         if let Some((length, values)) = self.entries {
             if other.when.descriptor.len() != length {
                 return None;
             }
-            probe.entries = hash_of(&other.when.descriptor, values);
+            lookup_key.entries = hash_entries(&other.when.descriptor, values);
         }
         if self.by_method {
-            probe.method = other.when.methods.first()?;
+            lookup_key.method = other.when.methods.first()?;
         }
         if self.by_tier {
-            probe.tier = other.tiers.known.first()?;
+            lookup_key.tier = other.tiers.names.first()?;
         }
         if let Some(bits) = self.bits {
-            let network = other.when.ip.first().filter(|network| network.bits() >= bits)?;
-            probe.network = Some(network.widened(bits));
+            let network = other.when.ip.first().filter(|network| network.prefix_len() >= bits)?;
+            lookup_key.network = Some(network.supernet(bits));
         }
         for (slot, attribute) in self.attributes.iter().enumerate() {
             let Some((name, common)) = attribute else { continue };
             let (_, patterns) = other.when.attributes.iter().find(|(known, _)| known == name)?;
-            probe.attributes[slot] = common.of(patterns.first()?.as_str())?;
+            lookup_key.attributes[slot] = common.part_of(patterns.first()?.as_str())?;
         }
-        Some(probe)
+        Some(lookup_key)
     }
 }
 

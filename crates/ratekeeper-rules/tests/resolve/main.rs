@@ -1,5 +1,5 @@
-//! The quick way from a request to its limits agrees with the slow and plain one, whatever the rules.
-#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+//! Resolving through the index agrees with the explanation, which tries every rule one by one.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod identity;
 
@@ -17,8 +17,8 @@ use ratekeeper_rules::{
 
 const NOW: Micros = Micros::new(1_700_000_000_000_000);
 
-/// What binds: a rule's id, a limit, and the parts of the key.
-type Binding = (String, Limit, String);
+/// A limit that applies: the rule's id, the limit, and the parts of the counting key.
+type ResolvedLimit = (String, Limit, String);
 
 fn at<T>(value: T) -> At<T> {
     At { value, place: Position::default() }
@@ -28,55 +28,56 @@ fn limit(text: &str) -> Limit {
     Limit::new(Algorithm::TokenBucket, text.parse::<Quota>().unwrap()).unwrap()
 }
 
-fn planned(rules: &RuleSet, request: &CheckRequest<'_>) -> (Resolution, Vec<Binding>) {
+fn planned(rules: &RuleSet, request: &CheckRequest<'_>) -> (Resolution, Vec<ResolvedLimit>) {
     let mut plan = DrawPlan::new();
     plan.add(rules, Verb::Check, request, || NOW);
-    let case = plan.cases()[0];
-    assert_eq!(matches!(case, Resolution::Bound { .. }), !plan.is_settled());
+    let resolution = plan.resolutions()[0];
+    assert_eq!(matches!(resolution, Resolution::Limited { .. }), !plan.is_decided());
     let mut copy = plan.clone();
-    let (draws, bound) = plan.bound(case);
+    let (draws, sources) = plan.draws_of(resolution);
     let mut bindings = Vec::new();
-    for (draw, bound) in draws.iter().zip(bound) {
+    for (draw, source) in draws.iter().zip(sources) {
         let key = copy.draws_mut().key(draw).parts().collect::<Vec<_>>().join("|");
-        bindings.push((rules.rules()[bound.rule as usize].id().to_owned(), *draw.limit(), key));
+        bindings.push((rules.rules()[source.rule as usize].id().to_owned(), *draw.limit(), key));
     }
-    (case, bindings)
+    (resolution, bindings)
 }
 
-/// What the plain explanation says: on which list the client is, what is refused, and what binds.
+/// The explanation of a request: the list that the client is on, what denies the request, and the limits that apply.
 fn explained(
     rules: &RuleSet,
     request: &CheckRequest<'_>,
-) -> (Option<ListName>, Option<String>, Vec<Binding>) {
+) -> (Option<ListName>, Option<String>, Vec<ResolvedLimit>) {
     let explanation = rules.explain(request, || NOW);
-    let refusing =
-        explanation.rules.iter().find(|(_, standing)| matches!(standing, RuleExplanation::Refuses(_)));
-    let refusing = match explanation.is_tier_refused() {
-        true => Some("tier".to_owned()),
-        false => refusing.map(|(rule, _)| format!("rule {}", rule.id())),
+    let denying = explanation.rules.iter().find(|(_, found)| matches!(found, RuleExplanation::Denies(_)));
+    let denied_by = if explanation.is_tier_denied() {
+        Some("tier".to_owned())
+    } else {
+        denying.map(|(rule, _)| format!("rule {}", rule.id()))
     };
     let mut bindings = Vec::new();
-    for (rule, standing) in explanation.rules {
-        if let RuleExplanation::Binds { limits, key } = standing {
+    for (rule, found) in explanation.rules {
+        if let RuleExplanation::Applies { limits, key } = found {
             let key = key.into_iter().map(|(_, value)| value).collect::<Vec<_>>().join("|");
             bindings.extend(limits.into_iter().map(|limit| (rule.id().to_owned(), limit, key.clone())));
         }
     }
-    (explanation.listed, refusing, bindings)
+    (explanation.listed, denied_by, bindings)
 }
 
+/// Checks that resolution and explanation of a request agree.
 #[track_caller]
-fn agree(rules: &RuleSet, request: &CheckRequest<'_>) {
-    let (case, planned) = planned(rules, request);
-    let (listed, refusing, explained) = explained(rules, request);
-    let refused = |by: String| assert_eq!((listed, refusing.clone()), (None, Some(by)), "{request:?}");
-    match case {
+fn check(rules: &RuleSet, request: &CheckRequest<'_>) {
+    let (resolution, planned) = planned(rules, request);
+    let (listed, denied_by, explained) = explained(rules, request);
+    let denied = |by: String| assert_eq!((listed, denied_by.clone()), (None, Some(by)), "{request:?}");
+    match resolution {
         Resolution::Denied => assert_eq!(listed, Some(ListName::Deny), "{request:?}"),
         Resolution::Allowed => assert_eq!(listed, Some(ListName::Allow), "{request:?}"),
-        Resolution::UnknownTier => refused("tier".to_owned()),
-        Resolution::Missing { rule } => refused(format!("rule {}", rules.rules()[rule as usize].id())),
-        Resolution::Unbound | Resolution::Bound { .. } => {
-            assert_eq!((listed, refusing, planned), (None, None, explained), "{request:?}");
+        Resolution::UnknownTier => denied("tier".to_owned()),
+        Resolution::MissingKey { rule } => denied(format!("rule {}", rules.rules()[rule as usize].id())),
+        Resolution::Unlimited | Resolution::Limited { .. } => {
+            assert_eq!((listed, denied_by, planned), (None, None, explained), "{request:?}");
         }
     }
 }
@@ -145,7 +146,7 @@ fn key() -> impl Strategy<Value = Vec<Dimension>> {
 }
 
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
-    // None at all is unlimited.
+    // An empty list is unlimited.
     prop::collection::vec(select(&["1/s", "2/s", "3/min", "4/h"][..]).prop_map(limit), 0..3)
 }
 
@@ -154,7 +155,7 @@ fn until() -> impl Strategy<Value = Option<Micros>> {
 }
 
 fn missing() -> impl Strategy<Value = Option<MissingKey>> {
-    // A request that any rule refuses meets no other, so few do.
+    // A request that one rule denies is not resolved further, so few rules deny.
     prop_oneof![
         8 => Just(None),
         2 => Just(Some(MissingKey::Skip)),
@@ -203,10 +204,13 @@ fn file() -> impl Strategy<Value = FileSpec> {
             limits,
             valid_until,
         });
-    let whom = || {
-        prop_oneof![pattern().prop_map(ListEntry::Key), Just(ListEntry::Net("10.1.0.0/16".parse().unwrap()))]
+    let list_entry = || {
+        prop_oneof![
+            pattern().prop_map(ListEntry::Key),
+            Just(ListEntry::Network("10.1.0.0/16".parse().unwrap()))
+        ]
     };
-    let base = (key(), limits(), missing()).prop_map(|(key, limits, missing)| FallbackSpec {
+    let default = (key(), limits(), missing()).prop_map(|(key, limits, missing)| FallbackSpec {
         key,
         missing,
         limits,
@@ -217,12 +221,12 @@ fn file() -> impl Strategy<Value = FileSpec> {
         .prop_map(|keep_matrix_parameters| PathStyle { keep_matrix_parameters, ..PathStyle::default() });
     (
         prop::collection::vec(rule(), 0..40),
-        prop::option::of(base),
+        prop::option::of(default),
         tiers,
         any::<bool>(),
         prop::option::of(client),
-        prop::collection::vec(whom().prop_map(at), 0..2),
-        prop::collection::vec(whom().prop_map(at), 0..1),
+        prop::collection::vec(list_entry().prop_map(at), 0..2),
+        prop::collection::vec(list_entry().prop_map(at), 0..1),
         (missing(), unknown_tier, style),
     )
         .prop_map(
@@ -258,7 +262,7 @@ fn file() -> impl Strategy<Value = FileSpec> {
 
 proptest! {
     #[test]
-    fn the_quick_way_and_the_plain_one_agree(
+    fn resolution_and_explanation_agree(
         file in file(),
         key in select(&["", "a", "b", "ab", "abb", "ba"][..]),
         endpoint in select(&["", "/", "/x", "/x/", "/x/y", "/x/z", "/y", "x//y?q", "/x/y/z", "/%78/y", "/x;a/y", "http://h/x"][..]),
@@ -276,18 +280,18 @@ proptest! {
         let ip = ip.map(|ip| ip.parse().unwrap());
         let descriptor = descriptor.as_ref().map(|(domain, entries)| Descriptor { domain, entries });
         let request = CheckRequest { endpoint, method, tier, ip, attributes: &attributes, descriptor, ..CheckRequest::new(key) };
-        agree(&rules, &request);
-        // A tier that the file does not know is no tier at all, or none that passes.
+        check(&rules, &request);
+        // A tier that the file does not define is ignored, or the request is denied.
         let unknown = CheckRequest { tier: "Pro", ..request };
         let (found, stated_none) = (planned(&rules, &unknown), planned(&rules, &CheckRequest { tier: "", ..request }));
         let is_as_none = found.0 == Resolution::UnknownTier || found == stated_none;
         prop_assert!(is_as_none || file.tiers.is_empty(), "{:?}", unknown);
-        agree(&rules, &unknown);
+        check(&rules, &unknown);
     }
 
-    /// Rules that ask for little else, so that many of them bind.
+    /// Rules with few other conditions, so that many of them apply.
     #[test]
-    fn the_quick_way_and_the_plain_one_agree_on_descriptors(
+    fn resolution_and_explanation_agree_on_descriptors(
         mut rules in prop::collection::vec((rule(), domain(), descriptor()), 0..40),
         requests in prop::collection::vec((
             select(&["", "a", "b", "ab"][..]),
@@ -303,7 +307,7 @@ proptest! {
         let Ok(rules) = RuleSet::compile(&FileSpec { rules, ..FileSpec::default() }) else { return Ok(()) };
         for (domain, entries) in &requests {
             let descriptor = Some(Descriptor { domain, entries });
-            agree(&rules, &CheckRequest { descriptor, attributes: entries, ..CheckRequest::new("a") });
+            check(&rules, &CheckRequest { descriptor, attributes: entries, ..CheckRequest::new("a") });
         }
     }
 }
@@ -338,24 +342,24 @@ fn shown(rules: &RuleSet, request: &CheckRequest<'_>) -> Vec<String> {
 }
 
 #[test]
-fn the_first_of_those_that_count_the_same_binds_and_others_bind_too() {
+fn the_first_match_of_each_key_group_applies() {
     let rules = compile(vec![
         simple("login", &["api_key"], Some("/login"), "5/min"),
         simple("all", &["api_key"], None, "100/min"),
         simple("ip", &["ip"], None, "1000/min"),
         simple("tenant", &["tenant"], None, "2000/min"),
-        simple("everybody", &[], None, "9000/min"),
+        simple("global", &[], None, "9000/min"),
     ]);
     let ip = Some("2001:db8::1:2:3:4".parse().unwrap());
     let request = CheckRequest { endpoint: "/login", ip, ..CheckRequest::new("alice") };
-    assert_eq!(shown(&rules, &request), ["login alice", "ip 2001:db8::", "everybody "]);
+    assert_eq!(shown(&rules, &request), ["login alice", "ip 2001:db8::", "global "]);
     let request = CheckRequest { attributes: &[("tenant", "acme")], ..CheckRequest::new("alice") };
-    assert_eq!(shown(&rules, &request), ["all alice", "tenant acme", "everybody "]);
-    assert_eq!(shown(&rules, &CheckRequest::new("")), ["everybody "]);
+    assert_eq!(shown(&rules, &request), ["all alice", "tenant acme", "global "]);
+    assert_eq!(shown(&rules, &CheckRequest::new("")), ["global "]);
 }
 
 #[test]
-fn an_endpoint_is_the_template_where_a_rule_has_one() {
+fn endpoint_counts_by_the_template_of_the_rule() {
     let rules = compile(vec![
         simple("user", &["api_key", "endpoint"], Some("/users/{id}"), "5/min"),
         simple("glob", &["api_key", "endpoint"], Some("/files/*"), "5/min"),
@@ -368,7 +372,7 @@ fn an_endpoint_is_the_template_where_a_rule_has_one() {
     assert_eq!(shown("/other"), ["any a|/other"]);
 }
 
-fn of_descriptor(id: &str, domain: &str, entries: &[(&str, &str)], text: &str) -> RuleSpec {
+fn descriptor_rule(id: &str, domain: &str, entries: &[(&str, &str)], text: &str) -> RuleSpec {
     let mut rule = simple(id, &["descriptor"], None, "1/s");
     rule.when.domain = Some(Pattern::new(domain));
     rule.when.descriptor =
@@ -378,12 +382,12 @@ fn of_descriptor(id: &str, domain: &str, entries: &[(&str, &str)], text: &str) -
 }
 
 #[test]
-fn a_descriptor_is_bound_by_the_first_rule_that_asks_for_all_of_it() {
+fn the_first_rule_that_matches_the_whole_descriptor_applies() {
     let rules = compile(vec![
-        of_descriptor("vip", "edge", &[("user", "vip"), ("path", "*")], "unlimited"),
-        of_descriptor("api", "edge", &[("user", "*"), ("path", "/api/*")], "5/s"),
-        of_descriptor("user", "edge", &[("user", "*")], "6/s"),
-        of_descriptor("twice", "edge", &[("user", "*"), ("user", "b")], "7/s"),
+        descriptor_rule("vip", "edge", &[("user", "vip"), ("path", "*")], "unlimited"),
+        descriptor_rule("api", "edge", &[("user", "*"), ("path", "/api/*")], "5/s"),
+        descriptor_rule("user", "edge", &[("user", "*")], "6/s"),
+        descriptor_rule("twice", "edge", &[("user", "*"), ("user", "b")], "7/s"),
         simple("domain", &["domain"], None, "8/s"),
     ]);
     let shown = |domain, entries: &[(&str, &str)]| {
@@ -404,7 +408,7 @@ fn a_descriptor_is_bound_by_the_first_rule_that_asks_for_all_of_it() {
 }
 
 #[test]
-fn what_is_unlimited_makes_no_draw_and_stands_before_the_rest() {
+fn an_unlimited_rule_makes_no_draw_and_hides_later_rules() {
     let mut staff = simple("staff", &["api_key"], Some("/x"), "1/s");
     staff.limits = Some(Vec::new());
     let rules =
@@ -413,27 +417,30 @@ fn what_is_unlimited_makes_no_draw_and_stands_before_the_rest() {
     for endpoint in ["/x", "/y", "/x"] {
         plan.add(&rules, Verb::Check, &CheckRequest { endpoint, ..CheckRequest::new("a") }, || NOW);
     }
-    let ids = |case| plan.bound(case).1.iter().map(|bound| rules.rules()[bound.rule as usize].id()).collect();
-    let ids: Vec<Vec<_>> = plan.cases().iter().map(|case| ids(*case)).collect();
+    let ids = |resolution| {
+        let (_, sources) = plan.draws_of(resolution);
+        sources.iter().map(|source| rules.rules()[source.rule as usize].id()).collect()
+    };
+    let ids: Vec<Vec<_>> = plan.resolutions().iter().map(|resolution| ids(*resolution)).collect();
     assert_eq!(ids, [vec!["ip"], vec!["all", "ip"], vec!["ip"]]);
-    let mut alone = simple("alone", &["api_key"], None, "1/s");
-    alone.limits = Some(Vec::new());
-    let rules = compile(vec![alone]);
+    let mut only = simple("only", &["api_key"], None, "1/s");
+    only.limits = Some(Vec::new());
+    let rules = compile(vec![only]);
     plan.clear();
     plan.add(&rules, Verb::Check, &CheckRequest::new("a"), || NOW);
-    assert_eq!((plan.cases(), plan.is_settled()), (&[Resolution::Unbound][..], true));
+    assert_eq!((plan.resolutions(), plan.is_decided()), (&[Resolution::Unlimited][..], true));
 }
 
-/// Rules whose expressions begin with anything are tried as one when there are many.
+/// From 16 expressions without a prefix on, they are found by their literals.
 #[test]
-fn many_loose_expressions_are_told_apart() {
+fn many_expressions_without_a_prefix_are_found() {
     let style = PathStyle { ignore_case: true, ..PathStyle::default() };
-    let loose = |index: usize| {
+    let rule = |index: usize| {
         let mut rule = simple(&format!("r{index}"), &["api_key"], None, "1/s");
         rule.when.path = Some(PathPattern::regex(&format!("Item{index}$"), style).unwrap());
         rule
     };
-    let file = FileSpec { rules: (0..100).map(loose).collect(), paths: style, ..FileSpec::default() };
+    let file = FileSpec { rules: (0..100).map(rule).collect(), paths: style, ..FileSpec::default() };
     let rules = RuleSet::compile(&file).unwrap();
     for index in 0..100 {
         let endpoint = format!("/a/ITEM{index}");
@@ -444,14 +451,14 @@ fn many_loose_expressions_are_told_apart() {
 }
 
 #[test]
-fn more_limits_than_a_request_may_pass_are_refused() {
+fn too_many_limits_for_one_request_are_rejected() {
     let names: Vec<_> = (0..17).map(|index| format!("n{index}")).collect();
     let rules = names.iter().map(|name| simple(name, &[name], None, "1/s")).collect();
     assert_eq!(RuleSet::compile(&FileSpec { rules, ..FileSpec::default() }).unwrap_err().limits, 17);
 }
 
 #[test]
-fn the_longest_parts_stay_apart() {
+fn long_parts_are_truncated_separately() {
     let rules = compile(vec![simple("two", &["api_key", "path"], None, "1/s")]);
     let long = "k".repeat(70_000);
     let request = CheckRequest { endpoint: "/p", ..CheckRequest::new(&long) };
@@ -459,7 +466,7 @@ fn the_longest_parts_stay_apart() {
 }
 
 #[test]
-fn a_name_that_could_break_an_answer_is_cleaned() {
+fn unsafe_characters_in_ids_are_replaced() {
     let mut rule = simple("a\r\nx: \"y\"é", &["api_key"], None, "1/s");
     rule.limits = Some(vec![limit("1/s"), limit("2/h")]);
     let rules = compile(vec![rule]);

@@ -1,7 +1,7 @@
-//! What a client sends: a check, or many.
+//! The JSON bodies of checks and batches.
 //!
-//! Everything is bounded and borrowed from the body where it can be. What can't be read is refused with the place and
-//! the reason, and costs nothing.
+//! Every field is bounded, and borrowed from the body where possible. An invalid body is rejected with the place and
+//! the reason, and takes no units.
 
 use ratekeeper::MAX_KEY_BYTES;
 use ratekeeper::rules::{Attribute, CheckRequest};
@@ -14,14 +14,14 @@ use std::net::IpAddr;
 
 /// The most characters of an endpoint.
 pub(crate) const MAX_ENDPOINT_CHARS: usize = 8192;
-/// The most characters of a method, a tier or an attribute's name.
+/// The most characters of a method, a tier or an attribute name.
 pub(crate) const MAX_NAME_CHARS: usize = 128;
-/// The most characters of an attribute's value.
+/// The most characters of an attribute value.
 pub(crate) const MAX_VALUE_CHARS: usize = 4096;
-/// The most attributes of a check.
+/// The most attributes in a check.
 pub(crate) const MAX_ATTRIBUTES: usize = 32;
 
-/// A check as it is sent.
+/// The fields of a check.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CheckFields<'a> {
@@ -41,7 +41,7 @@ struct CheckFields<'a> {
     cost: Option<CostValue>,
 }
 
-/// A check as it is sent: an object. Serde would also take the fields as a list, in an order that nobody was told.
+/// A check as a JSON object. A derived `Deserialize` would also accept an array of fields in an undocumented order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CheckBody<'a>(CheckFields<'a>);
 
@@ -66,8 +66,8 @@ impl<'de> Visitor<'de> for CheckVisitor {
 }
 
 impl<'a> CheckBody<'a> {
-    /// Whether it says who asks at all.
-    pub(crate) fn says_who(&self) -> bool {
+    /// Whether it identifies a client: by key, address or attributes.
+    pub(crate) fn has_client(&self) -> bool {
         let has_attributes = self.0.attributes.as_ref().is_some_and(|attributes| !attributes.0.is_empty());
         self.0.client_key.is_some() || self.0.ip.is_some() || has_attributes
     }
@@ -76,7 +76,7 @@ impl<'a> CheckBody<'a> {
         self.0.client_key.is_some()
     }
 
-    /// Has `use_it` look at the request that it stands for.
+    /// Calls `use_it` with the request.
     pub(crate) fn with_request<T>(&self, use_it: impl FnOnce(&CheckRequest<'_>) -> T) -> T {
         let attributes: Vec<Attribute<'_>>;
         let attributes = match &self.0.attributes {
@@ -99,46 +99,49 @@ impl<'a> CheckBody<'a> {
     }
 }
 
-/// Reads text that stays where it is, unless it has escapes to be undone, and has between so many characters and so many.
-fn bounded<'de, D: Deserializer<'de>>(
+/// Reads a string of `min` to `max` characters, borrowed unless it has escapes.
+fn bounded_string<'de, D: Deserializer<'de>>(
     deserializer: D,
-    least: usize,
-    most: usize,
+    min: usize,
+    max: usize,
     expected: &'static str,
 ) -> Result<Cow<'de, str>, D::Error> {
     let text = deserializer.deserialize_str(JsonText { expected })?;
-    // It has no more characters than bytes, so nearly always there is nothing to count.
-    let length = if text.len() <= most { text.len() } else { text.chars().count() };
-    match (least..=most).contains(&length) {
-        true => Ok(text),
-        false => Err(D::Error::invalid_length(length, &expected)),
-    }
+    // A string has no more characters than bytes, so they are rarely counted.
+    let length = if text.len() <= max { text.len() } else { text.chars().count() };
+    if (min..=max).contains(&length) { Ok(text) } else { Err(D::Error::invalid_length(length, &expected)) }
 }
 
-/// Whom the request is counted for: never empty, never too long.
+/// The client's key: not empty, and at most [`MAX_KEY_BYTES`] long.
 #[derive(Clone, Debug)]
 struct ClientKey<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for ClientKey<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ClientKey<'a>, D::Error> {
-        let expected = "client_key to be text of 1 to 4096 bytes";
-        let key = bounded(deserializer, 1, usize::MAX, expected)?;
-        // Stores have to keep it, so it is bytes that count.
-        match key.len() <= MAX_KEY_BYTES {
-            true => Ok(ClientKey(key)),
-            false => Err(D::Error::invalid_length(key.len(), &expected)),
+        let expected = "client_key to be a string of 1 to 4096 bytes";
+        let key = bounded_string(deserializer, 1, usize::MAX, expected)?;
+        // Bytes, not characters, because stores have to keep it.
+        if key.len() <= MAX_KEY_BYTES {
+            Ok(ClientKey(key))
+        } else {
+            Err(D::Error::invalid_length(key.len(), &expected))
         }
     }
 }
 
-/// What the request is for.
+/// The path that the request is for.
 #[derive(Clone, Debug)]
 struct Endpoint<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Endpoint<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Endpoint<'a>, D::Error> {
-        bounded(deserializer, 0, MAX_ENDPOINT_CHARS, "endpoint to be text of at most 8192 characters")
-            .map(Endpoint)
+        bounded_string(
+            deserializer,
+            0,
+            MAX_ENDPOINT_CHARS,
+            "endpoint to be a string of at most 8192 characters",
+        )
+        .map(Endpoint)
     }
 }
 
@@ -148,8 +151,13 @@ struct ShortText<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for ShortText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ShortText<'a>, D::Error> {
-        bounded(deserializer, 0, MAX_NAME_CHARS, "method and tier to be text of at most 128 characters")
-            .map(ShortText)
+        bounded_string(
+            deserializer,
+            0,
+            MAX_NAME_CHARS,
+            "method and tier to be strings of at most 128 characters",
+        )
+        .map(ShortText)
     }
 }
 
@@ -168,7 +176,7 @@ impl<'de> Deserialize<'de> for AddressText {
     }
 }
 
-/// Names and values. A name that comes twice is a mistake.
+/// Attribute names and values. Duplicate names are rejected.
 #[derive(Clone, Debug, Default)]
 struct Attributes<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
@@ -184,7 +192,7 @@ impl<'de> Visitor<'de> for AttributesVisitor {
     type Value = Attributes<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("attributes to be an object of at most 32 names, each with text")
+        f.write_str("attributes to be an object of at most 32 names with string values")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Attributes<'de>, A::Error> {
@@ -206,8 +214,13 @@ struct AttributeName<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for AttributeName<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttributeName<'a>, D::Error> {
-        bounded(deserializer, 1, MAX_NAME_CHARS, "an attribute's name to be text of 1 to 128 characters")
-            .map(AttributeName)
+        bounded_string(
+            deserializer,
+            1,
+            MAX_NAME_CHARS,
+            "an attribute name to be a string of 1 to 128 characters",
+        )
+        .map(AttributeName)
     }
 }
 
@@ -215,12 +228,17 @@ struct AttributeValue<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for AttributeValue<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttributeValue<'a>, D::Error> {
-        bounded(deserializer, 0, MAX_VALUE_CHARS, "an attribute to be text of at most 4096 characters")
-            .map(AttributeValue)
+        bounded_string(
+            deserializer,
+            0,
+            MAX_VALUE_CHARS,
+            "an attribute to be a string of at most 4096 characters",
+        )
+        .map(AttributeValue)
     }
 }
 
-/// Text that stays where it is, unless it has escapes to be undone.
+/// Reads a string, borrowed unless it has escapes.
 struct JsonText {
     expected: &'static str,
 }
@@ -241,7 +259,7 @@ impl<'de> Visitor<'de> for JsonText {
     }
 }
 
-/// How many units the request takes.
+/// The number of units that the request takes.
 #[derive(Clone, Copy, Debug)]
 struct CostValue(u32);
 
@@ -264,26 +282,28 @@ impl Visitor<'_> for WholeNumber {
         u32::try_from(number).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
     }
 
-    /// `2.0` is a whole number too, and what some languages write for one.
+    /// Accepts `2.0`: some languages write whole numbers like that.
     fn visit_f64<E: Error>(self, number: f64) -> Result<u32, E> {
-        match number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
+        if number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
-                reason = "it is whole and in range"
+                reason = "the number is whole and in range"
             )]
-            true => Ok(number as u32),
-            false => Err(E::invalid_value(Unexpected::Float(number), &self)),
+            let cost = number as u32;
+            Ok(cost)
+        } else {
+            Err(E::invalid_value(Unexpected::Float(number), &self))
         }
     }
 }
 
-/// Many checks: `{"checks": [...]}`. Each is handed over as soon as it is read.
+/// Reads a batch, `{"checks": [...]}`, and passes on each check as soon as it is read.
 pub(crate) struct BatchBody<F> {
-    /// The most checks.
-    pub(crate) most: usize,
-    /// Takes one, and says what is wrong with it.
-    pub(crate) take: F,
+    /// The most checks in the batch.
+    pub(crate) max_checks: usize,
+    /// Called with each check. An error rejects the batch.
+    pub(crate) on_check: F,
 }
 
 impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::DeserializeSeed<'de>
@@ -309,7 +329,8 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for
             Some(field) => return Err(A::Error::unknown_field(&field, &["checks"])),
             None => return Err(A::Error::missing_field("checks")),
         }
-        let count = map.next_value_seed(CheckList { most: self.most, take: self.take })?;
+        let count =
+            map.next_value_seed(CheckList { max_checks: self.max_checks, on_check: self.on_check })?;
         match map.next_key::<Cow<'de, str>>()? {
             None => Ok(count),
             Some(field) if field == "checks" => Err(A::Error::duplicate_field("checks")),
@@ -319,8 +340,8 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for
 }
 
 struct CheckList<F> {
-    most: usize,
-    take: F,
+    max_checks: usize,
+    on_check: F,
 }
 
 impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::DeserializeSeed<'de>
@@ -337,20 +358,20 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for
     type Value = usize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "checks to be a list of at most {} checks", self.most)
+        write!(f, "checks to be a list of at most {} checks", self.max_checks)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<usize, A::Error> {
         let mut count = 0;
         loop {
-            // Whoever sent thousands is told which of them, counted from 0 as their program counts.
-            let about = |said: &dyn fmt::Display| A::Error::custom(format!("check {count}: {said}"));
-            let next = list.next_element::<CheckBody<'de>>().map_err(|error| about(&error))?;
+            // Errors give the index of the check, counted from 0 as in the client's program.
+            let with_index = |error: &dyn fmt::Display| A::Error::custom(format!("check {count}: {error}"));
+            let next = list.next_element::<CheckBody<'de>>().map_err(|error| with_index(&error))?;
             let Some(check) = next else { return Ok(count) };
-            if count == self.most {
+            if count == self.max_checks {
                 return Err(A::Error::invalid_length(count + 1, &self));
             }
-            (self.take)(check).map_err(|said| about(&said))?;
+            (self.on_check)(check).map_err(|error| with_index(&error))?;
             count += 1;
         }
     }

@@ -1,32 +1,33 @@
-//! The body of a refusal, for clients that are answered with an error status.
+//! The body of a denial with an error status.
 
-use super::answer::reason;
+use super::decision_json::reason_name;
 use super::headers::{WireNumbers, fails_closed};
 use jiff::Timestamp;
 use ratekeeper::{Reason, RuleDecision};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// What a client asked to hear a refusal in.
+/// The format of a denial's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DenialFormat {
-    /// `application/json`, in Ratekeeper's own shape.
+    /// `application/json`, in Ratekeeper's own format.
     Json,
-    /// `application/problem+json`, as RFC 9457 has it.
+    /// `application/problem+json`, as in RFC 9457.
     Problem,
 }
 
 impl DenialFormat {
-    /// What an `Accept` field asks for: problem details only for who names them.
-    pub(crate) fn asked_for(accept: Option<&[u8]>) -> DenialFormat {
+    /// The format for an `Accept` header: problem details only if it names them.
+    pub(crate) fn from_accept(accept: Option<&[u8]>) -> DenialFormat {
         let named = b"application/problem+json";
         let names = |range: &[u8]| {
             let kind = range.split(|byte| *byte == b';').next().unwrap_or_default();
             kind.trim_ascii().eq_ignore_ascii_case(named)
         };
-        match accept.is_some_and(|accept| accept.split(|byte| *byte == b',').any(names)) {
-            true => DenialFormat::Problem,
-            false => DenialFormat::Json,
+        if accept.is_some_and(|accept| accept.split(|byte| *byte == b',').any(names)) {
+            DenialFormat::Problem
+        } else {
+            DenialFormat::Json
         }
     }
 
@@ -37,39 +38,39 @@ impl DenialFormat {
         }
     }
 
-    /// Writes the body of a refusal that is answered with `status`.
+    /// Writes the body of a denial with this status.
     pub(crate) fn write(
         self,
-        verdict: &RuleDecision<'_>,
-        figures: &WireNumbers,
+        decision: &RuleDecision<'_>,
+        numbers: &WireNumbers,
         status: u16,
         out: &mut Vec<u8>,
     ) {
-        let message = DenialMessage { cause: verdict.cause(), limit: figures.limit };
+        let message = DenialMessage { reason: decision.reason(), limit: numbers.limit };
         let written = match self {
-            DenialFormat::Json => serde_json::to_writer(out, &DenialBody::new(verdict, figures, message)),
+            DenialFormat::Json => serde_json::to_writer(out, &DenialBody::new(decision, numbers, message)),
             DenialFormat::Problem => {
-                serde_json::to_writer(out, &ProblemDetails::new(verdict, figures, status, message))
+                serde_json::to_writer(out, &ProblemDetails::new(decision, numbers, status, message))
             }
         };
-        written.expect("numbers and text can be written to memory");
+        written.expect("numbers and text serialize to memory");
     }
 }
 
-/// What happened, in a sentence. It is written as it is sent: there may be many refusals, and none should allocate.
+/// The message of a denial. It is formatted while it is serialized, so that a flood of denials does not allocate.
 #[derive(Clone, Copy, Debug)]
 struct DenialMessage {
-    cause: Reason,
+    reason: Reason,
     limit: Option<(u32, u64)>,
 }
 
 impl fmt::Display for DenialMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.cause, self.limit) {
+        match (self.reason, self.limit) {
             (Reason::DenyList, _) => f.write_str("This client is on the deny list"),
-            (Reason::UnknownTier, _) => f.write_str("The tier of this request is not known"),
+            (Reason::UnknownTier, _) => f.write_str("The tier of this request is unknown"),
             (Reason::Missing, _) => f.write_str(
-                "The request lacks something that its limit is counted by, like a key or an address",
+                "The request lacks an identity that its limit needs, such as a client key or an address",
             ),
             (Reason::Degraded, None) => f.write_str("The limit can't be checked at the moment"),
             (_, Some((limit, 1))) => write!(f, "Rate limit of {limit} requests per second exceeded"),
@@ -110,21 +111,21 @@ struct DenialDetails {
 }
 
 impl DenialBody {
-    fn new(verdict: &RuleDecision<'_>, figures: &WireNumbers, message: DenialMessage) -> DenialBody {
-        let code = match verdict.cause() {
+    fn new(decision: &RuleDecision<'_>, numbers: &WireNumbers, message: DenialMessage) -> DenialBody {
+        let code = match decision.reason() {
             Reason::DenyList => "CLIENT_DENIED",
             Reason::UnknownTier => "UNKNOWN_TIER",
             Reason::Missing => "IDENTITY_MISSING",
-            Reason::Degraded if fails_closed(verdict) => "LIMIT_UNAVAILABLE",
+            Reason::Degraded if fails_closed(decision) => "LIMIT_UNAVAILABLE",
             Reason::Limit | Reason::Emergency | Reason::Degraded | Reason::NoRule | Reason::AllowList => {
                 "RATE_LIMIT_EXCEEDED"
             }
         };
-        let details = figures.limit.map(|(limit, window_seconds)| DenialDetails {
+        let details = numbers.limit.map(|(limit, window_seconds)| DenialDetails {
             limit,
             window_seconds,
-            retry_after_seconds: figures.retry_after,
-            reset_at: i64::try_from(figures.reset_at)
+            retry_after_seconds: numbers.retry_after,
+            reset_at: i64::try_from(numbers.reset_at)
                 .ok()
                 .and_then(|seconds| Timestamp::from_second(seconds).ok())
                 .unwrap_or(Timestamp::MAX),
@@ -133,7 +134,7 @@ impl DenialBody {
     }
 }
 
-/// Problem details, with what the IETF draft on rate limit fields adds.
+/// Problem details, with the members that the IETF draft on rate limit headers adds.
 #[derive(Serialize)]
 struct ProblemDetails<'a> {
     r#type: &'static str,
@@ -149,41 +150,41 @@ struct ProblemDetails<'a> {
 
 impl<'a> ProblemDetails<'a> {
     fn new(
-        verdict: &RuleDecision<'a>,
-        figures: &WireNumbers,
+        decision: &RuleDecision<'a>,
+        numbers: &WireNumbers,
         status: u16,
         detail: DenialMessage,
     ) -> ProblemDetails<'a> {
-        let (r#type, title) = match verdict.cause() {
+        let (r#type, title) = match decision.reason() {
             Reason::Emergency | Reason::Degraded => (
                 "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
                 "Service capacity is temporarily reduced",
             ),
             Reason::DenyList => (
                 "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
-                "This client is refused",
+                "This client is denied",
             ),
             Reason::UnknownTier | Reason::Missing => {
-                ("about:blank", "The request can't be told from others as its limits ask")
+                ("about:blank", "The request lacks an identity that its limits need")
             }
             Reason::Limit | Reason::NoRule | Reason::AllowList => (
                 "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "Request cannot be satisfied as assigned quota has been exceeded",
             ),
         };
-        let violated = verdict.policies().filter(|policy| policy.reading.retry().is_some());
+        let violated = decision.policies().filter(|policy| policy.status.retry().is_some());
         let mut violated_policies: Vec<_> = violated.map(|policy| policy.name).collect();
-        if verdict.cause() == Reason::Emergency {
-            violated_policies.extend(verdict.limit_name());
+        if decision.reason() == Reason::Emergency {
+            violated_policies.extend(decision.limit_name());
         }
         ProblemDetails {
             r#type,
             title,
             status,
             detail,
-            reason: reason(verdict.cause()),
+            reason: reason_name(decision.reason()),
             violated_policies,
-            retry_after: figures.retry_after,
+            retry_after: numbers.retry_after,
         }
     }
 }

@@ -1,16 +1,16 @@
-//! The question of a proxy: may this request of a client go on?
+//! Forward-auth requests: a proxy checks a client's request before it forwards it.
 //!
-//! nginx, Traefik, Caddy and others can ask before they pass a request on, and do so with a request of their own that
-//! describes the other in header fields. Who wrote what is all that matters here:
+//! nginx, Traefik, Caddy and other proxies send a subrequest that describes the client's request in headers. It matters
+//! who wrote each part:
 //!
-//! - The URL of the question is the operator's, so it may say where the key is and what a request costs. Some proxies put
-//!   the client's own query there unless they are told not to; that is refused.
-//! - A field that the proxy sets is the proxy's. All others came from the client. So what is asked for must be told, by one
-//!   family of fields (`X-Forwarded-PlainMethod` and `-Uri`, or `X-Original-PlainMethod` and `-URI`); if the other family is there
-//!   too, somebody else wrote it, and unless it says the same the question is refused.
-//! - Whose request it is, [`TrustedProxies`] find out.
+//! - The URL of the subrequest is the operator's, so it may say where the key is and what a request costs. Some proxies
+//!   copy the client's query there unless configured otherwise; such requests are rejected.
+//! - Headers that the proxy sets are the proxy's. All others came from the client. So the method and URI must be sent
+//!   in one family of headers: `X-Forwarded-Method` and `-Uri`, or `X-Original-Method` and `-URI`. If the other family
+//!   is present too, the client may have sent it, and the request is rejected unless both agree.
+//! - The client's address is determined by [`TrustedProxies`].
 //!
-//! What is refused here is neither judged nor counted, and no proxy lets such a request pass.
+//! A rejected request is neither checked nor counted, and no proxy forwards it.
 
 mod escape;
 mod key;
@@ -31,96 +31,99 @@ use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The field for the API's token, because `Authorization` is the client's.
-const TOKEN_FIELD: &str = "x-ratekeeper-token";
-/// The most bytes of a host's name, which DNS bounds as well.
+/// The header for the API token, because `Authorization` is the client's.
+const TOKEN_HEADER: &str = "x-ratekeeper-token";
+/// The most bytes of a host name, which is also the limit of DNS.
 const MAX_HOST_BYTES: usize = 255;
 
-/// How the questions of proxies are understood.
+/// Options of forward-auth requests.
 #[derive(Clone, Debug, Default)]
 pub struct ForwardOptions {
     /// Where a client's key is, unless the URL says otherwise.
     pub keys: KeySources,
-    /// Who is believed when they tell whose request it is.
+    /// The proxies that are trusted to report the client's address.
     pub proxies: TrustedProxies,
 }
 
-/// Understands the questions of proxies.
+/// Parses forward-auth requests.
 #[derive(Debug)]
-pub(super) struct Forward {
+pub(super) struct ForwardAuth {
     options: ForwardOptions,
-    /// Whether somebody was told that a proxy is not trusted.
+    /// Whether the warning about an untrusted proxy was logged.
     has_warned: AtomicBool,
 }
 
-impl Forward {
-    pub(super) fn new(options: ForwardOptions) -> Forward {
-        Forward { options, has_warned: AtomicBool::new(false) }
+impl ForwardAuth {
+    pub(super) fn new(options: ForwardOptions) -> ForwardAuth {
+        ForwardAuth { options, has_warned: AtomicBool::new(false) }
     }
 
-    /// Whether a proxy that sends this head knows the token.
-    pub(super) fn admits(token: &Token, head: &RequestHead<'_>) -> bool {
-        head.field(TOKEN_FIELD).is_some_and(|text| token.matches(text))
+    /// Whether a proxy's request has the token.
+    pub(super) fn has_token(token: &Token, head: &RequestHead<'_>) -> bool {
+        head.header(TOKEN_HEADER).is_some_and(|text| token.matches(text))
             || parameters::token(head.query()).is_some_and(|text| token.matches(&text))
-            || token.admits(head.field("authorization"))
+            || token.admits(head.header("authorization"))
     }
 
-    /// Has `use_it` look at the request that a proxy asks about.
+    /// Calls `use_it` with the client's request that a proxy describes.
     #[inline]
     pub(super) fn with_request<T>(
         &self,
         call: &HttpCall<'_, ApiRoute>,
-        errand: &ProxyParameters<'_>,
+        parameters: &ProxyParameters<'_>,
         use_it: impl FnOnce(&CheckRequest<'_>) -> T,
     ) -> Result<T, HttpError> {
-        let told = ForwardedRequest::read(&call.head, self.options.proxies.field.name())?;
-        if told
+        let forwarded = ForwardedRequest::read(&call.head, self.options.proxies.header.name())?;
+        if forwarded
             .query
             .is_some_and(|query| !query.is_empty() && call.head.query().map(str::as_bytes) == Some(query))
         {
-            return Err(HttpError::unclear(format_args!(
-                "the query of the question is the client's own: have the proxy ask with one of its own, like \
-                 /v1/forward-auth?key=ip"
+            return Err(HttpError::invalid_forward_auth(format_args!(
+                "its query is the client's query: have the proxy send its own, like /v1/forward-auth?key=ip"
             )));
         }
-        let ip = self.client(call, told.address);
-        let sources = errand.keys.as_deref().unwrap_or(self.options.keys.as_str());
-        let key = ForwardKey::find(sources, &call.head, told.query, ip)?;
-        let host = [("host", &*told.host)];
+        let ip = self.client_address(call, forwarded.address);
+        let sources = parameters.keys.as_deref().unwrap_or(self.options.keys.as_str());
+        let key = ForwardKey::find(sources, &call.head, forwarded.query, ip)?;
+        let host = [("host", &*forwarded.host)];
         let request = CheckRequest {
             client_key: key.as_str(),
-            endpoint: &told.path,
-            method: told.method,
-            tier: &errand.tier,
+            endpoint: &forwarded.path,
+            method: forwarded.method,
+            tier: &parameters.tier,
             ip: Some(ip),
-            attributes: if told.host.is_empty() { &[] } else { &host },
+            attributes: if forwarded.host.is_empty() { &[] } else { &host },
             descriptor: None,
-            cost: errand.cost,
+            cost: parameters.cost,
         };
         Ok(use_it(&request))
     }
 
-    /// Whose request it is.
-    fn client(&self, call: &HttpCall<'_, ApiRoute>, told: SingleField<'_>) -> IpAddr {
+    /// The client's address.
+    fn client_address(&self, call: &HttpCall<'_, ApiRoute>, reported: SingleHeader<'_>) -> IpAddr {
         let proxies = &self.options.proxies;
-        if told != SingleField::Nothing && !proxies.contain(call.peer) && !self.has_warned.swap(true, Relaxed)
+        if reported != SingleHeader::Absent
+            && !proxies.contains(call.peer)
+            && !self.has_warned.swap(true, Relaxed)
         {
             tracing::warn!(
                 peer = %call.peer,
-                "{} was not believed, because {} is not among trusted_proxies: it is taken for the client itself",
-                proxies.field.name(),
+                "ignoring {} from {}, which is not in trusted_proxies: it is treated as the client",
+                proxies.header.name(),
                 call.peer
             );
         }
-        match told {
-            SingleField::Nothing => proxies.client(call.peer, std::iter::empty()),
-            SingleField::One(line) => proxies.client(call.peer, std::iter::once(line)),
-            SingleField::Several => proxies.client(call.peer, call.head.values(proxies.field.name()).rev()),
+        match reported {
+            SingleHeader::Absent => proxies.client_address(call.peer, std::iter::empty()),
+            SingleHeader::One(line) => proxies.client_address(call.peer, std::iter::once(line)),
+            SingleHeader::Several => {
+                proxies.client_address(call.peer, call.head.header_values(proxies.header.name()).rev())
+            }
         }
     }
 }
 
-/// What a head tells of the request that is asked about.
+/// The client's request as described by the headers of the proxy's request.
 #[derive(Debug)]
 struct ForwardedRequest<'a> {
     method: &'a str,
@@ -128,16 +131,16 @@ struct ForwardedRequest<'a> {
     query: Option<&'a [u8]>,
     /// In lower case and without its port; empty if there is none.
     host: Cow<'a, str>,
-    /// Whose request it is.
-    address: SingleField<'a>,
+    /// The header with the client's address.
+    address: SingleHeader<'a>,
 }
 
 impl<'a> ForwardedRequest<'a> {
-    /// Reads all of it in one go; `address_field` is the one that tells whose request it is.
+    /// Reads all headers in one pass. `address_field` is the name of the header with the client's address.
     fn read(head: &RequestHead<'a>, address_field: &str) -> Result<ForwardedRequest<'a>, HttpError> {
-        let (mut forwarded, mut original) = (FieldFamily::default(), FieldFamily::default());
-        let (mut host, mut address) = (SingleField::Nothing, SingleField::Nothing);
-        head.each_field(|name, value| match name.len() {
+        let (mut forwarded, mut original) = (HeaderFamily::default(), HeaderFamily::default());
+        let (mut host, mut address) = (SingleHeader::Absent, SingleHeader::Absent);
+        head.for_each_header(|name, value| match name.len() {
             14 if name.eq_ignore_ascii_case(b"x-original-uri") => original.uri.add(value),
             15 if name.eq_ignore_ascii_case(b"x-forwarded-uri") => forwarded.uri.add(value),
             16 if name.eq_ignore_ascii_case(b"x-forwarded-host") => host.add(value),
@@ -146,95 +149,96 @@ impl<'a> ForwardedRequest<'a> {
             length
                 if length == address_field.len() && name.eq_ignore_ascii_case(address_field.as_bytes()) =>
             {
-                address.add_any(value);
+                address.add_even_empty(value);
             }
             _ => {}
         });
-        let family = match (forwarded.is_there(), original.is_there()) {
+        let family = match (forwarded.is_present(), original.is_present()) {
             (true, true) if forwarded != original => {
-                return Err(HttpError::unclear(format_args!(
-                    "X-Forwarded-Method and -Uri say something else than X-Original-Method and -URI, so one of them \
-                     is the client's own: have the proxy set or remove them all"
+                return Err(HttpError::invalid_forward_auth(format_args!(
+                    "X-Forwarded-Method and -Uri differ from X-Original-Method and -URI, so the client sent one pair: \
+                     have the proxy set or remove all four"
                 )));
             }
             (_, false) => forwarded,
             (_, true) => original,
         };
-        let method = family.method.only("the method")?.ok_or_else(untold)?;
-        let uri = family.uri.only("the URI")?.ok_or_else(untold)?;
-        let (path, query) = parts(uri);
-        let host = match host.only("the host")? {
+        let method = family.method.single("the method")?.ok_or_else(missing_request_headers)?;
+        let uri = family.uri.single("the URI")?.ok_or_else(missing_request_headers)?;
+        let (path, query) = split_uri(uri);
+        let host = match host.single("the host")? {
             Some(host) => host,
             None => head.host().unwrap_or_default(),
         };
         Ok(ForwardedRequest {
-            method: method_of(method)?,
-            path: path_of(path)?,
+            method: parse_method(method)?,
+            path: parse_path(path)?,
             query,
-            host: host_of(host)?,
+            host: parse_host(host)?,
             address,
         })
     }
 }
 
-fn untold() -> HttpError {
-    HttpError::unclear(format_args!(
-        "it is not told what is asked for: have the proxy set X-Forwarded-Method and X-Forwarded-Uri, or \
+fn missing_request_headers() -> HttpError {
+    HttpError::invalid_forward_auth(format_args!(
+        "the client's method or URI is missing: have the proxy set X-Forwarded-Method and X-Forwarded-Uri, or \
          X-Original-Method and X-Original-URI"
     ))
 }
 
-/// The two fields that tell what is asked for.
+/// The two headers that describe the client's request.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct FieldFamily<'a> {
-    method: SingleField<'a>,
-    uri: SingleField<'a>,
+struct HeaderFamily<'a> {
+    method: SingleHeader<'a>,
+    uri: SingleHeader<'a>,
 }
 
-impl FieldFamily<'_> {
-    fn is_there(&self) -> bool {
-        *self != FieldFamily::default()
+impl HeaderFamily<'_> {
+    fn is_present(&self) -> bool {
+        *self != HeaderFamily::default()
     }
 }
 
-/// A field that is there once at most.
+/// A header that may be sent once at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum SingleField<'a> {
+enum SingleHeader<'a> {
     #[default]
-    Nothing,
+    Absent,
     One(&'a [u8]),
     Several,
 }
 
-impl<'a> SingleField<'a> {
-    /// Adds a line of it. An empty one says nothing.
+impl<'a> SingleHeader<'a> {
+    /// Adds a value. Empty ones are ignored.
     fn add(&mut self, value: &'a [u8]) {
         if !value.is_empty() {
-            self.add_any(value);
+            self.add_even_empty(value);
         }
     }
 
-    /// Adds a line of it, even an empty one.
-    fn add_any(&mut self, value: &'a [u8]) {
+    /// Adds a value, even an empty one.
+    fn add_even_empty(&mut self, value: &'a [u8]) {
         *self = match self {
-            SingleField::Nothing => SingleField::One(value),
-            SingleField::One(_) | SingleField::Several => SingleField::Several,
+            SingleHeader::Absent => SingleHeader::One(value),
+            SingleHeader::One(_) | SingleHeader::Several => SingleHeader::Several,
         };
     }
 
-    fn only(self, what: &str) -> Result<Option<&'a [u8]>, HttpError> {
+    /// The value. Returns `None` if there is none, and an error that names `what` if there are several.
+    fn single(self, what: &str) -> Result<Option<&'a [u8]>, HttpError> {
         match self {
-            SingleField::Nothing => Ok(None),
-            SingleField::One(value) => Ok(Some(value)),
-            SingleField::Several => Err(HttpError::unclear(format_args!(
-                "{what} is told twice, so the client wrote one of them: have the proxy replace what is there"
+            SingleHeader::Absent => Ok(None),
+            SingleHeader::One(value) => Ok(Some(value)),
+            SingleHeader::Several => Err(HttpError::invalid_forward_auth(format_args!(
+                "{what} is sent twice, so the client sent one of them: have the proxy overwrite it"
             ))),
         }
     }
 }
 
-/// The path and the query of what a client asked for, which may begin with a scheme and a host.
-fn parts(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
+/// The path and the query of a client's URI, which may begin with a scheme and a host.
+fn split_uri(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
     let (mut path, query) = match uri.iter().position(|byte| *byte == b'?') {
         Some(at) => (&uri[..at], Some(&uri[at + 1..])),
         None => (uri, None),
@@ -242,55 +246,61 @@ fn parts(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
     if !path.starts_with(b"/")
         && let Some(at) = path.windows(3).position(|window| window == b"://")
     {
-        let behind = &path[at + 3..];
-        path = behind.iter().position(|byte| *byte == b'/').map_or(b"/", |slash| &behind[slash..]);
+        let rest = &path[at + 3..];
+        path = rest.iter().position(|byte| *byte == b'/').map_or(b"/", |slash| &rest[slash..]);
     }
     (path, query)
 }
 
-fn method_of(method: &[u8]) -> Result<&str, HttpError> {
+fn parse_method(method: &[u8]) -> Result<&str, HttpError> {
     let text =
-        str::from_utf8(method).ok().filter(|text| escape::is_name(text) && text.len() <= MAX_NAME_CHARS);
+        str::from_utf8(method).ok().filter(|text| escape::is_token(text) && text.len() <= MAX_NAME_CHARS);
     text.ok_or_else(|| {
-        HttpError::unclear(format_args!("the method is no word of at most {MAX_NAME_CHARS} characters"))
+        HttpError::invalid_forward_auth(format_args!(
+            "the method is not a word of at most {MAX_NAME_CHARS} characters"
+        ))
     })
 }
 
-fn path_of(path: &[u8]) -> Result<Cow<'_, str>, HttpError> {
-    let path = escape::as_text(path);
-    match path.len() <= MAX_ENDPOINT_CHARS || path.chars().count() <= MAX_ENDPOINT_CHARS {
-        true => Ok(path),
-        false => {
-            Err(HttpError::unclear(format_args!("the path has more than {MAX_ENDPOINT_CHARS} characters")))
-        }
+fn parse_path(path: &[u8]) -> Result<Cow<'_, str>, HttpError> {
+    let path = escape::escape_invalid_utf8(path);
+    if path.len() <= MAX_ENDPOINT_CHARS || path.chars().count() <= MAX_ENDPOINT_CHARS {
+        Ok(path)
+    } else {
+        Err(HttpError::invalid_forward_auth(format_args!(
+            "the path has more than {MAX_ENDPOINT_CHARS} characters"
+        )))
     }
 }
 
-/// A host in one form, so that nobody is another by spelling it differently.
-fn host_of(host: &[u8]) -> Result<Cow<'_, str>, HttpError> {
+/// Normalizes a host, so that different spellings share their limits.
+fn parse_host(host: &[u8]) -> Result<Cow<'_, str>, HttpError> {
     if host.len() > MAX_HOST_BYTES {
-        return Err(HttpError::unclear(format_args!("the host has more than {MAX_HOST_BYTES} bytes")));
+        return Err(HttpError::invalid_forward_auth(format_args!(
+            "the host has more than {MAX_HOST_BYTES} bytes"
+        )));
     }
-    Ok(match escape::as_text(host) {
-        Cow::Borrowed(text) => one_spelling(text),
-        Cow::Owned(text) => Cow::Owned(one_spelling(&text).into_owned()),
+    Ok(match escape::escape_invalid_utf8(host) {
+        Cow::Borrowed(text) => normalize_host(text),
+        Cow::Owned(text) => Cow::Owned(normalize_host(&text).into_owned()),
     })
 }
 
-fn one_spelling(text: &str) -> Cow<'_, str> {
+fn normalize_host(text: &str) -> Cow<'_, str> {
     let name = match text.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && is_whole(name) => name,
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) && may_have_port(name) => name,
         _ => text,
     };
     let name = name.strip_suffix('.').unwrap_or(name);
-    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        true => Cow::Owned(name.to_ascii_lowercase()),
-        false => Cow::Borrowed(name),
+    if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
     }
 }
 
-/// Whether a colon behind it begins a port: an IPv6 address has colons of its own, and stands in brackets.
-fn is_whole(name: &str) -> bool {
+/// Whether a colon after `name` starts a port. An IPv6 address contains colons, and takes a port only in brackets.
+fn may_have_port(name: &str) -> bool {
     !name.contains(':') || name.ends_with(']')
 }
 

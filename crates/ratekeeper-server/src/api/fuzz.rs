@@ -1,4 +1,5 @@
-//! Whatever a client sends, the API answers it once, with 200 or 400, and takes nothing for what it can't read.
+//! Fuzz tests: whatever a client sends, the API answers once, with a decision or 400, and a rejected request takes no
+//! units.
 
 use super::testing::{TestApi, api};
 use super::*;
@@ -34,7 +35,7 @@ const PATHS: [&str; 8] = [
     "/v1/check/batch?deny_status=403",
 ];
 
-/// Pieces that checks and mistakes in them are made of.
+/// Pieces of valid and invalid checks.
 const PIECES: [&[u8]; 48] = [
     b"{",
     b"}",
@@ -86,55 +87,55 @@ const PIECES: [&[u8]; 48] = [
     b"\n",
 ];
 
-struct Fuzz {
+struct FuzzServer {
     runtime: Runtime,
     http: Http<TestApi>,
     api: Arc<TestApi>,
 }
 
-impl Fuzz {
-    fn new() -> Fuzz {
+impl FuzzServer {
+    fn new() -> FuzzServer {
         let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         let (api, _) = api(RULES, ApiOptions { max_batch: 5, ..ApiOptions::default() });
-        Fuzz { runtime, http: Http::new(Arc::clone(&api), BodyPermits::default()), api }
+        FuzzServer { runtime, http: Http::new(Arc::clone(&api), BodyPermits::default()), api }
     }
 
-    /// Sends bytes on a connection of their own, and reads to its end.
-    fn talk(&self, bytes: &[u8]) -> Vec<u8> {
+    /// Sends bytes on a new connection, and reads to its end.
+    fn exchange(&self, bytes: &[u8]) -> Vec<u8> {
         self.runtime.block_on(async {
             let (stream, client) = duplex(1 << 20);
-            let (_phase, told) = watch::channel(ShutdownPhase::Open);
+            let (_phase, receiver) = watch::channel(ShutdownPhase::Running);
             let (mut from, mut to) = tokio::io::split(client);
             let send = async {
-                // The server may have heard enough.
+                // The server may close early.
                 let _ = to.write_all(bytes).await;
                 let _ = to.shutdown().await;
             };
             let mut read = Vec::new();
-            let attend = self.http.attend(stream, Ipv4Addr::LOCALHOST.into(), told);
-            let ((), (), all) = tokio::join!(attend, send, from.read_to_end(&mut read));
+            let serve = self.http.serve(stream, Ipv4Addr::LOCALHOST.into(), receiver);
+            let ((), (), all) = tokio::join!(serve, send, from.read_to_end(&mut read));
             all.unwrap();
             read
         })
     }
 
     fn keys(&self) -> u64 {
-        self.api.gate.store().stats().keys as u64
+        self.api.limiter.store().stats().keys as u64
     }
 
-    /// Sends a body along each way to the API.
+    /// Sends a body on the fast path and through hyper.
     fn send(&self, path: u8, body: &[u8]) {
         let path = PATHS[usize::from(path) % PATHS.len()];
         let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n", body.len());
-        let lane = [head.as_bytes(), b"\r\n", body].concat();
+        let fast_path = [head.as_bytes(), b"\r\n", body].concat();
         let hyper = [head.as_bytes(), b"TE: trailers\r\n\r\n", body].concat();
-        for request in [lane, hyper] {
+        for request in [fast_path, hyper] {
             let before = self.keys();
-            let (status, answer) = only_answer(&self.talk(&request));
+            let (status, response) = only_response(&self.exchange(&request));
             match status {
-                200 | 403 | 429 => check_answer(path, body, status, &answer),
+                200 | 403 | 429 => check_response(path, body, status, &response),
                 400 => {
-                    assert_eq!(answer["error"]["code"], "BAD_REQUEST");
+                    assert_eq!(response["error"]["code"], "BAD_REQUEST");
                     assert_eq!(self.keys(), before, "{}", String::from_utf8_lossy(body));
                 }
                 status => panic!("{status} to {}", String::from_utf8_lossy(body)),
@@ -143,46 +144,47 @@ impl Fuzz {
     }
 }
 
-/// The status and the body of the one answer that was read.
-fn only_answer(read: &[u8]) -> (u16, Value) {
+/// The status and the body of the only response.
+fn only_response(read: &[u8]) -> (u16, Value) {
     let text = str::from_utf8(read).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     let length = head.split("\r\n").find_map(|line| line.strip_prefix("content-length: ")).unwrap();
-    assert_eq!(length, body.len().to_string(), "there is no second answer");
+    assert_eq!(length, body.len().to_string(), "there is no second response");
     (status, serde_json::from_str(body).unwrap())
 }
 
-/// What was decided is what any reader of JSON would have read.
-fn check_answer(path: &str, body: &[u8], status: u16, answer: &Value) {
-    let asked: Value = serde_json::from_slice(body).unwrap();
-    let asked = asked.as_object().unwrap();
+/// Asserts that a decided request is valid as `serde_json` parses it.
+fn check_response(path: &str, body: &[u8], status: u16, response: &Value) {
+    let request: Value = serde_json::from_slice(body).unwrap();
+    let request = request.as_object().unwrap();
     if path.starts_with("/v1/check/batch") {
-        let (checks, results) = (asked["checks"].as_array().unwrap(), answer["results"].as_array().unwrap());
+        let (checks, results) =
+            (request["checks"].as_array().unwrap(), response["results"].as_array().unwrap());
         assert_eq!((status, checks.len()), (200, results.len()));
         assert!(checks.len() <= 5);
         return;
     }
     let known = ["client_key", "endpoint", "method", "tier", "ip", "attributes", "cost"];
-    assert!(asked.keys().all(|field| known.contains(&&**field)), "{asked:?}");
-    assert!(asked.contains_key("client_key") || path != "/check");
-    let cost = asked.get("cost").and_then(Value::as_f64).unwrap_or(1.0);
-    assert!(cost.fract() == 0.0 && (0.0..=4_294_967_295.0).contains(&cost), "{asked:?}");
+    assert!(request.keys().all(|field| known.contains(&&**field)), "{request:?}");
+    assert!(request.contains_key("client_key") || path != "/check");
+    let cost = request.get("cost").and_then(Value::as_f64).unwrap_or(1.0);
+    assert!(cost.fract() == 0.0 && (0.0..=4_294_967_295.0).contains(&cost), "{request:?}");
     match status {
-        200 => assert!(answer["allowed"].is_boolean()),
-        _ => assert!(path.ends_with(&format!("deny_status={status}")) && answer["error"].is_object()),
+        200 => assert!(response["allowed"].is_boolean()),
+        _ => assert!(path.ends_with(&format!("deny_status={status}")) && response["error"].is_object()),
     }
 }
 
 #[test]
 fn bodies_of_any_bytes() {
-    let fuzz = AssertUnwindSafe(Fuzz::new());
+    let fuzz = AssertUnwindSafe(FuzzServer::new());
     bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(path, body)| fuzz.send(*path, body));
 }
 
 #[test]
-fn bodies_that_nearly_read() {
-    let fuzz = AssertUnwindSafe(Fuzz::new());
+fn nearly_valid_bodies() {
+    let fuzz = AssertUnwindSafe(FuzzServer::new());
     bolero::check!().with_type::<(u8, Vec<u8>)>().for_each(|(path, choices)| {
         let chosen = choices.iter().flat_map(|choice| PIECES[usize::from(*choice) % PIECES.len()]);
         fuzz.send(*path, &chosen.copied().collect::<Vec<u8>>());
@@ -190,12 +192,12 @@ fn bodies_that_nearly_read() {
 }
 
 #[test]
-fn good_bodies_with_something_changed() {
+fn valid_bodies_with_changes() {
     let good = [
         &br#"{"client_key":"user:1","endpoint":"/users/7","method":"GET","cost":12,"ip":"10.0.0.1"}"#[..],
         br#"{"checks":[{"client_key":"a","cost":1},{"ip":"::1","tier":"pro"},{"attributes":{"tenant":"x"}}]}"#,
     ];
-    let fuzz = AssertUnwindSafe(Fuzz::new());
+    let fuzz = AssertUnwindSafe(FuzzServer::new());
     bolero::check!().with_type::<(u8, bool, Vec<(u8, u8, u8)>)>().for_each(|(path, is_batch, changes)| {
         let mut body = good[usize::from(*is_batch)].to_vec();
         for (at, length, piece) in changes.iter().take(4) {
@@ -207,10 +209,10 @@ fn good_bodies_with_something_changed() {
     });
 }
 
-/// Questions of proxies with whatever a client could add: answered alike either way, and never as if they were in order
-/// when they are not.
+/// Forward-auth requests with any headers that a client could add: the fast path and hyper agree, and an invalid one is
+/// never accepted.
 #[test]
-fn questions_with_any_fields() {
+fn forward_auth_with_any_headers() {
     const NAMES: [&str; 10] = [
         "X-Forwarded-Method",
         "X-Forwarded-Uri",
@@ -251,7 +253,7 @@ fn questions_with_any_fields() {
         "?key=%ff",
         "?=&&",
     ];
-    let fuzz = AssertUnwindSafe(Fuzz::new());
+    let fuzz = AssertUnwindSafe(FuzzServer::new());
     bolero::check!().with_type::<(u8, Vec<(u8, u8)>, Vec<u8>)>().for_each(|(url, fields, noise)| {
         let url = URLS[usize::from(*url) % URLS.len()];
         let mut request = format!("GET /v1/forward-auth{url} HTTP/1.1\r\nHost: a\r\n").into_bytes();
@@ -265,22 +267,22 @@ fn questions_with_any_fields() {
         let before = fuzz.keys();
         let mut statuses = Vec::new();
         for more in [&b"\r\n"[..], b"TE: trailers\r\n\r\n"] {
-            let read = fuzz.talk(&[&request, more].concat());
+            let read = fuzz.exchange(&[&request, more].concat());
             let status: u16 = str::from_utf8(&read[9..12]).unwrap().parse().unwrap();
             assert!([200, 400, 403, 429].contains(&status), "{status} to {request:?}");
-            assert!(read.windows(12).all(|window| window != b"\r\n\r\nHTTP/1."), "one answer");
+            assert!(read.windows(12).all(|window| window != b"\r\n\r\nHTTP/1."), "one response");
             statuses.push(status);
             if status == 400 {
-                assert_eq!(fuzz.keys(), before, "what is refused is not counted");
+                assert_eq!(fuzz.keys(), before, "a rejected request is not counted");
             }
         }
-        // The second may be the one too many.
-        let is_read = |status: &u16| *status != 400;
-        assert_eq!(is_read(&statuses[0]), is_read(&statuses[1]), "{request:?}");
+        // The second may be denied where the first was allowed.
+        let is_valid = |status: &u16| *status != 400;
+        assert_eq!(is_valid(&statuses[0]), is_valid(&statuses[1]), "{request:?}");
     });
 }
 
-/// Whole connections of whatever comes: no answer is the server's own fault, and the server outlives them all.
+/// Connections of any bytes: no response has a 5xx status, and the server survives them all.
 #[test]
 fn connections_of_any_bytes() {
     let wire: [&[u8]; 28] = [
@@ -313,11 +315,11 @@ fn connections_of_any_bytes() {
         b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\0",
         b"\xff\0\x01",
     ];
-    let fuzz = AssertUnwindSafe(Fuzz::new());
+    let fuzz = AssertUnwindSafe(FuzzServer::new());
     bolero::check!().with_type::<(Vec<u8>, Vec<u8>)>().for_each(|(noise, choices)| {
         let chosen = choices.iter().flat_map(|choice| wire[usize::from(*choice) % wire.len()]);
         let bytes: Vec<u8> = chosen.chain(noise).copied().collect();
-        let read = fuzz.talk(&bytes);
+        let read = fuzz.exchange(&bytes);
         assert!(!read.windows(10).any(|window| window == b"HTTP/1.1 5"), "{bytes:?}");
     });
 }

@@ -1,146 +1,149 @@
-//! The header fields that tell a client where it stands.
+//! The rate limit headers of a response.
 
 use ratekeeper::{BindingLimit, Reason, Retry, RuleDecision};
 use std::io::Write;
 
-/// Which fields an answer has.
+/// Which rate limit headers a response has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FieldProfile {
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, and what the last one is counted from.
+pub struct RateLimitHeaders {
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, with this form of the reset time. `None` for no such headers.
     pub legacy: Option<ResetForm>,
-    /// `RateLimit` and `RateLimit-Policy`, as the current IETF draft has them.
+    /// `RateLimit` and `RateLimit-Policy`, as in the current IETF draft.
     pub ietf: bool,
-    /// `RateLimit: limit=, remaining=, reset=` and `RateLimit-Policy`, as its seventh version had them.
+    /// `RateLimit: limit=, remaining=, reset=` and `RateLimit-Policy`, as in draft 7.
     pub draft_7: bool,
-    /// `RateLimit-Limit`, `-Remaining`, `-Reset` and `-Policy`, as its sixth version had them.
+    /// `RateLimit-Limit`, `-Remaining`, `-Reset` and `-Policy`, as in draft 6.
     pub draft_6: bool,
 }
 
-/// What a reset is counted from.
+/// The form of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResetForm {
-    /// The beginning of 1970.
+    /// Unix seconds.
     Epoch,
-    /// Now.
+    /// Seconds from now.
     Delta,
 }
 
-impl FieldProfile {
-    const NONE: FieldProfile = FieldProfile { legacy: None, ietf: false, draft_7: false, draft_6: false };
+impl RateLimitHeaders {
+    const NONE: RateLimitHeaders =
+        RateLimitHeaders { legacy: None, ietf: false, draft_7: false, draft_6: false };
 }
 
-impl Default for FieldProfile {
-    fn default() -> FieldProfile {
-        FieldProfile { legacy: Some(ResetForm::Epoch), ietf: true, draft_7: false, draft_6: false }
+impl Default for RateLimitHeaders {
+    fn default() -> RateLimitHeaders {
+        RateLimitHeaders { legacy: Some(ResetForm::Epoch), ietf: true, draft_7: false, draft_6: false }
     }
 }
 
-/// How soon somebody may ask again who was refused because the store gave no answer: by then it may.
-pub(crate) const RETRY_CLOSED_SECS: u64 = 1;
+/// The `Retry-After` of a request that was denied because the store failed: it may answer again by then.
+pub(crate) const FAIL_CLOSED_RETRY_SECS: u64 = 1;
 
-/// Whether it was refused because the store gave no answer, whatever its limits would have said.
-pub(crate) fn fails_closed(verdict: &RuleDecision<'_>) -> bool {
-    verdict.cause() == Reason::Degraded && !verdict.is_allowed() && verdict.binding().is_none()
+/// Whether the request was denied because the store failed and its limit fails closed.
+pub(crate) fn fails_closed(decision: &RuleDecision<'_>) -> bool {
+    decision.reason() == Reason::Degraded && !decision.is_allowed() && decision.binding().is_none()
 }
 
-/// What a verdict says, in the whole numbers that fields and bodies have.
+/// A decision as the whole numbers in headers and bodies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WireNumbers {
-    /// How much a draw can get at most, and in how many seconds it comes back; nothing where no limit binds.
+    /// The capacity of the limit and its window in seconds. `None` if no limit applies.
     pub(crate) limit: Option<(u32, u64)>,
-    /// How much is left; nothing where no limit binds.
+    /// The units left. `None` if no limit applies.
     pub(crate) remaining: Option<u32>,
+    /// In Unix seconds.
     pub(crate) reset_at: u64,
     /// In seconds.
     pub(crate) reset_after: u64,
-    /// In seconds; nothing if it was allowed, or never will be.
+    /// In seconds. `None` if the request was allowed, or can never be.
     pub(crate) retry_after: Option<u64>,
 }
 
 impl WireNumbers {
     #[inline]
-    pub(crate) fn of(verdict: &RuleDecision<'_>) -> WireNumbers {
-        let Some(BindingLimit { limit, now, outlook }) = verdict.binding() else {
-            // Where no limit binds, nothing was ever out.
-            let remaining = (!verdict.is_allowed()).then_some(0);
-            let retry_after = fails_closed(verdict).then_some(RETRY_CLOSED_SECS);
+    pub(crate) fn from_decision(decision: &RuleDecision<'_>) -> WireNumbers {
+        let Some(BindingLimit { limit, now, forecast: outlook }) = decision.binding() else {
+            // Without a limit, nothing was taken, so there is nothing to reset.
+            let remaining = (!decision.is_allowed()).then_some(0);
+            let retry_after = fails_closed(decision).then_some(FAIL_CLOSED_RETRY_SECS);
             return WireNumbers { limit: None, remaining, reset_at: 0, reset_after: 0, retry_after };
         };
         WireNumbers {
-            limit: Some((limit.capacity(), limit.window().secs_up().max(1))),
+            limit: Some((limit.capacity(), limit.window().secs_ceil().max(1))),
             remaining: Some(outlook.remaining),
             reset_at: now.plus(outlook.reset).get().div_ceil(1_000_000),
-            reset_after: outlook.reset.secs_up(),
+            reset_after: outlook.reset.secs_ceil(),
             retry_after: match outlook.retry {
-                // At least one: a client that is told 0 comes back at once and is refused again.
-                Some(Retry::After(wait)) => Some(wait.secs_up().max(1)),
+                // At least 1: a client that gets 0 would retry at once and be denied again.
+                Some(Retry::After(wait)) => Some(wait.secs_ceil().max(1)),
                 Some(Retry::Never) | None => None,
             },
         }
     }
 }
 
-/// Writes the fields of a verdict, each on a line of its own as HTTP/1 has them.
+/// Writes the headers of a decision as HTTP/1 header lines.
 pub(crate) fn write(
-    profile: FieldProfile,
-    verdict: &RuleDecision<'_>,
-    figures: &WireNumbers,
+    profile: RateLimitHeaders,
+    decision: &RuleDecision<'_>,
+    numbers: &WireNumbers,
     out: &mut Vec<u8>,
 ) {
-    if verdict.cause() == Reason::Degraded && profile != FieldProfile::NONE {
-        put(out, "x-ratelimit-policy", format_args!("degraded"));
-        if figures.remaining.is_none() && profile.legacy.is_some() {
-            put(out, "x-ratelimit-remaining", format_args!("-1"));
+    if decision.reason() == Reason::Degraded && profile != RateLimitHeaders::NONE {
+        write_header(out, "x-ratelimit-policy", format_args!("degraded"));
+        if numbers.remaining.is_none() && profile.legacy.is_some() {
+            write_header(out, "x-ratelimit-remaining", format_args!("-1"));
         }
     }
-    if let (Some((limit, window)), Some(remaining)) = (figures.limit, figures.remaining) {
-        let reset = figures.reset_after;
+    if let (Some((limit, window)), Some(remaining)) = (numbers.limit, numbers.remaining) {
+        let reset = numbers.reset_after;
         if let Some(form) = profile.legacy {
-            number(out, b"x-ratelimit-limit: ", limit.into());
-            number(out, b"x-ratelimit-remaining: ", remaining.into());
-            let reset = if form == ResetForm::Epoch { figures.reset_at } else { reset };
-            number(out, b"x-ratelimit-reset: ", reset);
+            write_number_header(out, b"x-ratelimit-limit: ", limit.into());
+            write_number_header(out, b"x-ratelimit-remaining: ", remaining.into());
+            let reset = if form == ResetForm::Epoch { numbers.reset_at } else { reset };
+            write_number_header(out, b"x-ratelimit-reset: ", reset);
         }
         if profile.ietf {
-            policies(verdict, out);
-            // Until a refused client may come back; else until all is back. `Retry-After` is never sooner.
-            let wait = figures.retry_after.unwrap_or(reset);
-            if let Some(name) = verdict.limit_name() {
+            write_policies(decision, out);
+            // Seconds until a denied client may retry, or else until the limit is fully reset. `Retry-After` is never
+            // sooner.
+            let wait = numbers.retry_after.unwrap_or(reset);
+            if let Some(name) = decision.limit_name() {
                 out.extend_from_slice(b"ratelimit: \"");
                 out.extend_from_slice(name.as_bytes());
                 out.extend_from_slice(b"\";r=");
-                digits(out, remaining.into());
-                number(out, b";t=", wait);
+                write_digits(out, remaining.into());
+                write_number_header(out, b";t=", wait);
             }
         }
         if profile.draft_7 {
             let text = format_args!("limit={limit}, remaining={remaining}, reset={reset}");
-            put(out, "ratelimit", text);
+            write_header(out, "ratelimit", text);
         }
         if profile.draft_6 {
-            number(out, b"ratelimit-limit: ", limit.into());
-            number(out, b"ratelimit-remaining: ", remaining.into());
-            number(out, b"ratelimit-reset: ", reset);
+            write_number_header(out, b"ratelimit-limit: ", limit.into());
+            write_number_header(out, b"ratelimit-remaining: ", remaining.into());
+            write_number_header(out, b"ratelimit-reset: ", reset);
         }
         if (profile.draft_7 || profile.draft_6) && !profile.ietf {
-            put(out, "ratelimit-policy", format_args!("{limit};w={window}"));
+            write_header(out, "ratelimit-policy", format_args!("{limit};w={window}"));
         }
     }
-    if let Some(seconds) = figures.retry_after {
-        number(out, b"retry-after: ", seconds);
+    if let Some(seconds) = numbers.retry_after {
+        write_number_header(out, b"retry-after: ", seconds);
     }
 }
 
-/// `RateLimit-Policy: "name";q=100;w=60, ...`: every limit that the request had to pass.
-fn policies(verdict: &RuleDecision<'_>, out: &mut Vec<u8>) {
+/// Writes `RateLimit-Policy: "name";q=100;w=60, ...`: every limit that the request had to pass.
+fn write_policies(decision: &RuleDecision<'_>, out: &mut Vec<u8>) {
     let mut lead: &[u8] = b"ratelimit-policy: \"";
-    for policy in verdict.policies() {
+    for policy in decision.policies() {
         out.extend_from_slice(lead);
         out.extend_from_slice(policy.name.as_bytes());
         out.extend_from_slice(b"\";q=");
-        digits(out, policy.limit.capacity().into());
+        write_digits(out, policy.limit.capacity().into());
         out.extend_from_slice(b";w=");
-        digits(out, policy.limit.window().secs_up().max(1));
+        write_digits(out, policy.limit.window().secs_ceil().max(1));
         lead = b", \"";
     }
     if lead.starts_with(b",") {
@@ -148,17 +151,17 @@ fn policies(verdict: &RuleDecision<'_>, out: &mut Vec<u8>) {
     }
 }
 
-fn put(out: &mut Vec<u8>, name: &str, value: std::fmt::Arguments<'_>) {
-    write!(out, "{name}: {value}\r\n").expect("memory can be written to");
+fn write_header(out: &mut Vec<u8>, name: &str, value: std::fmt::Arguments<'_>) {
+    write!(out, "{name}: {value}\r\n").expect("writing to memory does not fail");
 }
 
-fn number(out: &mut Vec<u8>, name: &[u8], value: u64) {
+fn write_number_header(out: &mut Vec<u8>, name: &[u8], value: u64) {
     out.extend_from_slice(name);
-    digits(out, value);
+    write_digits(out, value);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes a number in digits.
-pub(crate) fn digits(out: &mut Vec<u8>, value: u64) {
+/// Writes a number in decimal.
+pub(crate) fn write_digits(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }

@@ -1,36 +1,36 @@
-//! Whom a request is taken to be from, by what it says and who hands it on.
+//! Tests of the client address, by header, peer and proxies.
 
 use super::*;
-use AddressField::{Forwarded, XForwardedFor, XRealIp};
+use AddressHeader::{Forwarded, XForwardedFor, XRealIp};
 use std::net::Ipv4Addr;
 
-/// Trusted: this machine, one network, and one proxy with an address of either kind.
-fn proxies(field: AddressField) -> TrustedProxies {
+/// Trusts loopback, one network, and one proxy with an IPv4 and an IPv6 address.
+fn proxies(field: AddressHeader) -> TrustedProxies {
     let networks = ["127.0.0.0/8", "::1", "10.0.0.0/8", "192.0.2.1", "2001:db8:ffff::/48"];
-    TrustedProxies { networks: networks.iter().map(|text| text.parse().unwrap()).collect(), field }
+    TrustedProxies { networks: networks.iter().map(|text| text.parse().unwrap()).collect(), header: field }
 }
 
-/// Who the client is, if `peer` sends these lines.
+/// Asserts the client's address if `peer` sends these lines.
 #[track_caller]
-fn check(field: AddressField, peer: &str, lines: &[&str], client: &str) {
-    let told = lines.iter().rev().map(|line| line.as_bytes());
-    let found = proxies(field).client(peer.parse().unwrap(), told);
+fn check(field: AddressHeader, peer: &str, lines: &[&str], client: &str) {
+    let values = lines.iter().rev().map(|line| line.as_bytes());
+    let found = proxies(field).client_address(peer.parse().unwrap(), values);
     assert_eq!(found.to_string(), client, "{lines:?} from {peer}");
 }
 
 #[test]
-fn a_stranger_is_the_client_whatever_it_says() {
+fn an_untrusted_peer_is_the_client_whatever_it_sends() {
     for field in [XForwardedFor, XRealIp, Forwarded] {
-        for said in ["1.2.3.4", "127.0.0.1", "for=1.2.3.4", "", "garbage", "203.0.113.9, 10.0.0.1"] {
-            check(field, "203.0.113.7", &[said], "203.0.113.7");
-            check(field, "::ffff:203.0.113.7", &[said], "203.0.113.7");
-            check(field, "2001:db8::7", &[said], "2001:db8::7");
+        for value in ["1.2.3.4", "127.0.0.1", "for=1.2.3.4", "", "garbage", "203.0.113.9, 10.0.0.1"] {
+            check(field, "203.0.113.7", &[value], "203.0.113.7");
+            check(field, "::ffff:203.0.113.7", &[value], "203.0.113.7");
+            check(field, "2001:db8::7", &[value], "2001:db8::7");
         }
     }
 }
 
 #[test]
-fn the_list_is_walked_from_its_end_to_the_first_stranger() {
+fn the_list_is_walked_from_its_end_to_the_first_untrusted_address() {
     let check = |lines: &[&str], client: &str| check(XForwardedFor, "127.0.0.1", lines, client);
     check(&[], "127.0.0.1");
     check(&["203.0.113.7"], "203.0.113.7");
@@ -45,9 +45,9 @@ fn the_list_is_walked_from_its_end_to_the_first_stranger() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_believed_nor_is_what_stands_before_it() {
+fn an_invalid_entry_and_all_before_it_are_ignored() {
     let check = |lines: &[&str], client: &str| check(XForwardedFor, "127.0.0.1", lines, client);
-    for strange in [
+    for invalid in [
         "unknown",
         "_hidden",
         "",
@@ -76,14 +76,17 @@ fn what_cannot_be_read_is_not_believed_nor_is_what_stands_before_it() {
         "203.0.113.7 1.2.3.4",
         "١.٢.٣.٤",
     ] {
-        check(&[strange], "127.0.0.1");
-        check(&[&format!("1.2.3.4, {strange}")], "127.0.0.1");
-        check(&[&format!("1.2.3.4, {strange}, 10.0.0.1")], "10.0.0.1");
-        check(&["1.2.3.4", strange], "127.0.0.1");
-        check(&[&format!("{strange}, 203.0.113.7")], "203.0.113.7");
+        check(&[invalid], "127.0.0.1");
+        check(&[&format!("1.2.3.4, {invalid}")], "127.0.0.1");
+        check(&[&format!("1.2.3.4, {invalid}, 10.0.0.1")], "10.0.0.1");
+        check(&["1.2.3.4", invalid], "127.0.0.1");
+        check(&[&format!("{invalid}, 203.0.113.7")], "203.0.113.7");
     }
-    let told = [&b"1.2.3.4, \xff"[..]].into_iter();
-    assert_eq!(proxies(XForwardedFor).client(Ipv4Addr::LOCALHOST.into(), told), Ipv4Addr::LOCALHOST);
+    let values = [&b"1.2.3.4, \xff"[..]].into_iter();
+    assert_eq!(
+        proxies(XForwardedFor).client_address(Ipv4Addr::LOCALHOST.into(), values),
+        Ipv4Addr::LOCALHOST
+    );
 }
 
 #[test]
@@ -106,7 +109,7 @@ fn an_address_may_have_a_port_brackets_or_a_zone() {
 }
 
 #[test]
-fn the_real_address_is_one_or_none() {
+fn x_real_ip_must_have_one_address() {
     let check = |lines: &[&str], client: &str| check(XRealIp, "127.0.0.1", lines, client);
     check(&["203.0.113.7"], "203.0.113.7");
     check(&["10.0.0.9"], "10.0.0.9");
@@ -117,7 +120,7 @@ fn the_real_address_is_one_or_none() {
 }
 
 #[test]
-fn the_standard_field_is_walked_too() {
+fn the_forwarded_header_is_walked() {
     let check = |lines: &[&str], client: &str| check(Forwarded, "127.0.0.1", lines, client);
     check(&["for=203.0.113.7"], "203.0.113.7");
     check(&["For=203.0.113.7; proto=https ;by=10.0.0.1"], "203.0.113.7");
@@ -130,27 +133,27 @@ fn the_standard_field_is_walked_too() {
     check(&["for=203.0.113.7;for=1.2.3.4"], "127.0.0.1");
     check(&["for=\"203.0.113.7"], "127.0.0.1");
     check(&["for=\"203.0.113.7\\\""], "127.0.0.1");
-    // An opening quote further left swallows nothing.
+    // An opening quote further left hides nothing.
     check(&["for=\"1.2.3.4, for=203.0.113.7"], "203.0.113.7");
     check(&["for=\"", "for=203.0.113.7"], "203.0.113.7");
     check(&["for=1.2.3.4, for=203.0.113.7;note=\"a,b\""], "127.0.0.1");
 }
 
 #[test]
-fn trust_ends_somewhere_even_among_friends() {
+fn the_walk_is_bounded_even_among_trusted_proxies() {
     let long = ["1.2.3.4", &["10.0.0.1"; MAX_HOPS + 1].join(",")].join(",");
     check(XForwardedFor, "127.0.0.1", &[&long], "10.0.0.1");
     let just = ["1.2.3.4", &["10.0.0.1"; MAX_HOPS - 1].join(",")].join(",");
     check(XForwardedFor, "127.0.0.1", &[&just], "1.2.3.4");
 }
 
-/// What an attacker sends, and what becomes of it on its way through proxies that can be trusted.
+/// Headers that an attacker sends, and the trusted proxies that forward them.
 #[derive(Clone, Debug, bolero::TypeGenerator)]
 struct Forgery {
-    /// The attacker's own address, unless that happens to be one of a proxy.
+    /// The attacker's address, unless it happens to be that of a trusted proxy.
     address: [u8; 4],
     lines: Vec<Line>,
-    /// How many proxies hand it on, and whether each of them writes a line of its own.
+    /// The proxies that forward the request, and whether each of them adds a header line instead of appending.
     proxies: Vec<bool>,
 }
 
@@ -163,14 +166,14 @@ enum Piece {
     Byte(u8),
 }
 
-/// Pieces that lists of addresses, and mistakes in them, are made of.
+/// Pieces of valid and invalid address lists.
 const PIECES: [&str; 20] = [
     ",", ", ", ";", "\"", "\\", "for=", "For=", "by=", "[", "]", ":", "%", "=", " ", "1.2.3.4", "10.0.0.1",
     "::1", "unknown", "_x", "80",
 ];
 
 impl Line {
-    /// As it can stand in a head.
+    /// The line as it could appear in a head.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for piece in self.0.iter().take(40) {
@@ -186,13 +189,13 @@ impl Line {
     }
 }
 
-/// However a client forges the field, it is found at the address that the first proxy saw, and nowhere else.
+/// However a client forges the header, its address is the one that the first trusted proxy saw.
 #[test]
 fn who_controls_the_header_but_no_trusted_hop_cannot_choose_the_address() {
     bolero::check!().with_type::<Forgery>().for_each(|forgery| {
         let mut attacker = IpAddr::from(forgery.address);
         let peer: IpAddr = "10.0.0.1".parse().unwrap();
-        if proxies(XForwardedFor).contain(attacker) {
+        if proxies(XForwardedFor).contains(attacker) {
             attacker = Ipv4Addr::new(203, 0, 113, 66).into();
         }
         let forged: Vec<Vec<u8>> = forgery.lines.iter().take(4).map(Line::bytes).collect();
@@ -200,28 +203,28 @@ fn who_controls_the_header_but_no_trusted_hop_cannot_choose_the_address() {
             let mut lines = forged.clone();
             let mut seen = attacker.to_string();
             for writes_a_line in forgery.proxies.iter().take(MAX_HOPS - 1).chain([&true]) {
-                let told = if field == Forwarded { format!("for={seen};proto=http") } else { seen };
+                let entry = if field == Forwarded { format!("for={seen};proto=http") } else { seen };
                 match lines.last_mut() {
                     Some(last) if !*writes_a_line => {
-                        last.extend_from_slice(format!(", {told}").as_bytes());
+                        last.extend_from_slice(format!(", {entry}").as_bytes());
                     }
-                    _ => lines.push(told.into_bytes()),
+                    _ => lines.push(entry.into_bytes()),
                 }
                 seen = "10.0.0.1".to_owned();
             }
-            let told = || lines.iter().rev().map(Vec::as_slice);
-            assert_eq!(proxies(field).client(peer, told()), attacker, "{lines:?}");
-            // Without a proxy in between, nothing of it is looked at.
-            assert_eq!(proxies(field).client(attacker, told()), attacker);
+            let values = || lines.iter().rev().map(Vec::as_slice);
+            assert_eq!(proxies(field).client_address(peer, values()), attacker, "{lines:?}");
+            // Without a proxy in between, the header is ignored.
+            assert_eq!(proxies(field).client_address(attacker, values()), attacker);
         }
-        // A proxy that tells the real address replaces what was there, and nothing else is read.
-        let told = attacker.to_string();
-        assert_eq!(proxies(XRealIp).client(peer, [told.as_bytes()].into_iter()), attacker);
-        // Straight to the server, or through a proxy that tells nothing, whatever was forged breaks nothing.
+        // A proxy that sets `X-Real-IP` replaces the forged one, and no other header is read.
+        let real_ip = attacker.to_string();
+        assert_eq!(proxies(XRealIp).client_address(peer, [real_ip.as_bytes()].into_iter()), attacker);
+        // Sent directly, or through a proxy that sets no header, forged lines do no harm.
         for field in [XForwardedFor, XRealIp, Forwarded] {
-            let told = || forged.iter().rev().map(Vec::as_slice);
-            assert_eq!(proxies(field).client(attacker, told()), attacker);
-            proxies(field).client(peer, told());
+            let values = || forged.iter().rev().map(Vec::as_slice);
+            assert_eq!(proxies(field).client_address(attacker, values()), attacker);
+            proxies(field).client_address(peer, values());
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Where the calls of one connection are answered.
+//! Dispatches and answers the calls of one gRPC connection.
 
 use super::GrpcInner;
 use super::body::MessageBody;
@@ -25,32 +25,32 @@ use tokio::sync::watch;
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
-/// The most bytes of what Envoy asks: some descriptors, each with a header as long as Envoy takes.
+/// The maximum size of a call from Envoy: some descriptors, each with a header as long as Envoy accepts.
 const MAX_CALL_BYTES: usize = 1024 * 1024;
-/// What asks for a long answer with no more bytes than this is answered with tens of kilobytes, which need not wait for
-/// their turn.
-const BRIEF_BYTES: usize = 4 * 1024;
+/// The maximum size of a batch whose answer need not wait for a permit for long responses: it takes some tens of
+/// kilobytes.
+const SHORT_BATCH_BYTES: usize = 4 * 1024;
 
-/// How long an answer to a check is as a rule, with some room.
-const ANSWER_BYTES: usize = 64;
+/// The typical size of an encoded answer, rounded up.
+const TYPICAL_ANSWER_BYTES: usize = 64;
 
-/// Where the calls of one connection are answered.
+/// Dispatches and answers the calls of one connection.
 pub(super) struct GrpcConnection<S> {
     shared: Arc<GrpcInner<S>>,
-    backlog: LongResponses,
+    long_responses: LongResponses,
     streams: StreamRegistry,
-    /// As it was when the connection came: whoever asks is told of every change since.
+    /// As of when the connection was accepted, so that a clone sees every change since.
     phase: watch::Receiver<ShutdownPhase>,
 }
 
-/// What can be asked for here.
+/// The method that a call is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GrpcMethod {
-    One(Verb),
+    Unary(Verb),
     Batch,
     Stream,
     Envoy,
-    /// Health, reflection, or nothing that there is.
+    /// Health, reflection, or unknown.
     Standard,
 }
 
@@ -58,12 +58,12 @@ impl GrpcMethod {
     fn of(path: &str) -> GrpcMethod {
         match path {
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => GrpcMethod::Envoy,
-            "/ratekeeper.v1.RateLimiter/Check" => GrpcMethod::One(Verb::Check),
+            "/ratekeeper.v1.RateLimiter/Check" => GrpcMethod::Unary(Verb::Check),
             "/ratekeeper.v1.RateLimiter/CheckBatch" => GrpcMethod::Batch,
             "/ratekeeper.v1.RateLimiter/CheckStream" => GrpcMethod::Stream,
-            "/ratekeeper.v1.RateLimiter/Peek" => GrpcMethod::One(Verb::Peek),
-            "/ratekeeper.v1.RateLimiter/Refund" => GrpcMethod::One(Verb::Refund),
-            "/ratekeeper.v1.RateLimiter/Reset" => GrpcMethod::One(Verb::Reset),
+            "/ratekeeper.v1.RateLimiter/Peek" => GrpcMethod::Unary(Verb::Peek),
+            "/ratekeeper.v1.RateLimiter/Refund" => GrpcMethod::Unary(Verb::Refund),
+            "/ratekeeper.v1.RateLimiter/Reset" => GrpcMethod::Unary(Verb::Reset),
             _ => GrpcMethod::Standard,
         }
     }
@@ -71,20 +71,20 @@ impl GrpcMethod {
 
 impl<S: Store> GrpcConnection<S> {
     pub(super) fn new(shared: Arc<GrpcInner<S>>, phase: watch::Receiver<ShutdownPhase>) -> GrpcConnection<S> {
-        GrpcConnection { shared, backlog: LongResponses::new(), streams: StreamRegistry::new(), phase }
+        GrpcConnection { shared, long_responses: LongResponses::new(), streams: StreamRegistry::new(), phase }
     }
 
-    /// Until a client has not taken an answer for too long.
-    pub(super) async fn is_overdue(&self) {
+    /// Completes when the client has not read an answer for too long.
+    pub(super) async fn wait_until_overdue(&self) {
         tokio::select! {
-            () = self.backlog.is_overdue() => {}
-            () = self.streams.is_overdue() => {}
+            () = self.long_responses.wait_until_overdue() => {}
+            () = self.streams.wait_until_overdue() => {}
         }
     }
 
-    /// Answers a call. Its head is read and let go at once: whatever waits for the message had better be small, for it is
-    /// moved from hand to hand.
-    pub(super) fn reply(self: &Arc<Self>, request: Request<Incoming>) -> GrpcReply {
+    /// Answers a call. The headers are dropped before the message is awaited, because the future is moved several times
+    /// and should be small.
+    pub(super) fn handle(self: &Arc<Self>, request: Request<Incoming>) -> GrpcReply {
         if !is_grpc(&request) {
             let mut response = Response::new(GrpcBody::Empty);
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
@@ -93,20 +93,20 @@ impl<S: Store> GrpcConnection<S> {
         if let Err(status) = self.admit(&request) {
             return Box::pin(ready(Ok(status.into_http())));
         }
-        let desk = Arc::clone(self);
+        let calls = Arc::clone(self);
         match GrpcMethod::of(request.uri().path()) {
-            GrpcMethod::Envoy => told(request, async move |body| desk.answer_envoy(body).await),
-            GrpcMethod::One(verb) => told(request, async move |body| desk.answer_one(verb, body).await),
-            GrpcMethod::Batch => told(request, async move |body| desk.answer_batch(body).await),
-            GrpcMethod::Stream => told(request, async move |body| desk.open_stream(body)),
+            GrpcMethod::Envoy => respond(request, async move |body| calls.answer_envoy(body).await),
+            GrpcMethod::Unary(verb) => respond(request, async move |body| calls.answer_one(verb, body).await),
+            GrpcMethod::Batch => respond(request, async move |body| calls.answer_batch(body).await),
+            GrpcMethod::Stream => respond(request, async move |body| calls.open_stream(body)),
             GrpcMethod::Standard => Box::pin(async move {
-                let answer = desk.shared.standard.reply(request, desk.orders()).await;
+                let answer = calls.shared.standard.handle(request, calls.shutdown_signal()).await;
                 Ok(answer.unwrap_or_else(Status::into_http))
             }),
         }
     }
 
-    /// Refuses who may not ask, and what can't be read whatever it says.
+    /// Rejects calls without the required token, and calls with compressed messages.
     fn admit(&self, request: &Request<Incoming>) -> Result<(), Status> {
         let (headers, path) = (request.headers(), request.uri().path());
         if let Some(token) = &self.shared.options.token
@@ -114,125 +114,127 @@ impl<S: Store> GrpcConnection<S> {
             && !standard::is_health(path)
         {
             return Err(Status::unauthenticated(
-                "this server asks for a token: send the metadata authorization: Bearer TOKEN",
+                "this server requires a token: send the metadata authorization: Bearer TOKEN",
             ));
         }
-        match headers.get("grpc-encoding").is_none_or(|encoding| encoding == "identity") {
-            true => Ok(()),
-            false => Err(uncompressed_only()),
+        if headers.get("grpc-encoding").is_none_or(|encoding| encoding == "identity") {
+            Ok(())
+        } else {
+            Err(uncompressed_only())
         }
     }
 
     async fn answer_envoy(&self, body: Incoming) -> Result<GrpcBody, Status> {
-        let asked = MessageBody::read(body, MAX_CALL_BYTES, &self.shared.room).await?;
-        let answer = envoy::should_rate_limit(&self.shared, asked.message()).await?;
+        let body = MessageBody::read(body, MAX_CALL_BYTES, &self.shared.body_permits).await?;
+        let answer = envoy::should_rate_limit(&self.shared, body.message()).await?;
         Ok(GrpcBody::Message(answer.into(), None))
     }
 
     async fn answer_one(&self, verb: Verb, body: Incoming) -> Result<GrpcBody, Status> {
-        let asked = MessageBody::read(body, MAX_CHECK_BYTES, &self.shared.room).await?;
-        Ok(GrpcBody::Message(self.one(verb, asked.message()).await?.into(), None))
+        let body = MessageBody::read(body, MAX_CHECK_BYTES, &self.shared.body_permits).await?;
+        Ok(GrpcBody::Message(self.check_one(verb, body.message()).await?.into(), None))
     }
 
     async fn answer_batch(&self, body: Incoming) -> Result<GrpcBody, Status> {
-        let asked = MessageBody::read(body, self.shared.options.max_body, &self.shared.room).await?;
-        let turn = match asked.message().len() > BRIEF_BYTES {
-            true => Some(self.backlog.turn().await),
-            false => None,
+        let body = MessageBody::read(body, self.shared.options.max_body, &self.shared.body_permits).await?;
+        let permit = if body.message().len() > SHORT_BATCH_BYTES {
+            Some(self.long_responses.acquire().await)
+        } else {
+            None
         };
-        let answer = self.batch(asked.message()).await?;
-        Ok(GrpcBody::Message(answer.into(), turn.map(|turn| (turn, asked.place))))
+        let answer = self.check_batch(body.message()).await?;
+        Ok(GrpcBody::Message(answer.into(), permit.map(|permit| (permit, body.permit))))
     }
 
     fn open_stream(&self, body: Incoming) -> Result<GrpcBody, Status> {
-        let pulse = self.streams.open().ok_or_else(too_many_streams)?;
-        let stream = CheckStream::new(Arc::clone(&self.shared), body, self.orders(), pulse);
+        let guard = self.streams.open().ok_or_else(too_many_streams)?;
+        let stream = CheckStream::new(Arc::clone(&self.shared), body, self.shutdown_signal(), guard);
         Ok(GrpcBody::Stream(Box::pin(stream)))
     }
 
-    async fn one(&self, verb: Verb, message: &[u8]) -> Result<Vec<u8>, Status> {
+    async fn check_one(&self, verb: Verb, message: &[u8]) -> Result<Vec<u8>, Status> {
         let shared = &*self.shared;
         let check = GrpcCheck::read(message)?;
-        let docket = shared.gate.ask(verb, &check.request()).await;
-        let verdict = docket.verdict(0);
-        let mut answer = Vec::with_capacity(ANSWER_BYTES);
-        frame::append(&mut answer, |out| check::write_answer(&verdict, out));
+        let batch = shared.limiter.decide_one(verb, &check.request()).await;
+        let decision = batch.decision(0);
+        let mut answer = Vec::with_capacity(TYPICAL_ANSWER_BYTES);
+        frame::append(&mut answer, |out| check::write_answer(&decision, out));
         if verb == Verb::Check {
-            self.log_denial(&check, &verdict);
+            self.log_denial(&check, &decision);
         }
         Ok(answer)
     }
 
-    async fn batch(&self, message: &[u8]) -> Result<Vec<u8>, Status> {
+    async fn check_batch(&self, message: &[u8]) -> Result<Vec<u8>, Status> {
         let shared = &*self.shared;
-        let mut docket = shared.gate.begin();
-        self.file(message, &mut docket)?;
-        if !docket.is_empty() {
-            shared.gate.settle(&mut docket).await;
+        let mut batch = shared.limiter.begin();
+        self.add_checks(message, &mut batch)?;
+        if !batch.is_empty() {
+            shared.limiter.decide(&mut batch).await;
         }
-        let mut answer = Vec::with_capacity(docket.len() * ANSWER_BYTES);
+        let mut answer = Vec::with_capacity(batch.len() * TYPICAL_ANSWER_BYTES);
         frame::append(&mut answer, |out| {
-            docket
-                .verdicts()
-                .for_each(|verdict| put_message(out, 1, |out| check::write_answer(&verdict, out)));
+            batch
+                .decisions()
+                .for_each(|decision| put_message(out, 1, |out| check::write_answer(&decision, out)));
         });
-        if docket.verdicts().any(|verdict| !verdict.is_allowed()) {
-            let mut verdicts = docket.verdicts();
-            let note = |check: &GrpcCheck<'_>| {
-                if let Some(verdict) = verdicts.next() {
-                    self.log_denial(check, &verdict);
+        if batch.decisions().any(|decision| !decision.is_allowed()) {
+            let mut decisions = batch.decisions();
+            let log = |check: &GrpcCheck<'_>| {
+                if let Some(decision) = decisions.next() {
+                    self.log_denial(check, &decision);
                 }
             };
-            // It was read before, so it can be read again.
-            let _ = check::read_batch(message, shared.options.max_batch, note);
+            // It can't fail: the same message was read above.
+            let _ = check::read_batch(message, shared.options.max_batch, log);
         }
         Ok(answer)
     }
 
-    /// Adds the checks of a batch. If one of them can't be read, none is decided.
-    fn file(&self, message: &[u8], docket: &mut CheckBatch) -> Result<usize, Status> {
-        let (gate, most) = (&self.shared.gate, self.shared.options.max_batch);
-        // The emergency limit takes when a check is added, and does not give back: under it, all is read before.
-        if gate.emergency().limit().is_some() {
-            check::read_batch(message, most, |_| {})?;
+    /// Adds the checks of a message to `batch`. If one of them is invalid, none is decided.
+    fn add_checks(&self, message: &[u8], batch: &mut CheckBatch) -> Result<usize, Status> {
+        let (limiter, max_checks) = (&self.shared.limiter, self.shared.options.max_batch);
+        // The emergency limit takes units as soon as a check is added, and does not return them: read all checks first.
+        if limiter.emergency().limit().is_some() {
+            check::read_batch(message, max_checks, |_| {})?;
         }
-        let add = |check: &GrpcCheck<'_>| gate.add(docket, Verb::Check, &check.request());
-        Ok(check::read_batch(message, most, add)?)
+        let add = |check: &GrpcCheck<'_>| limiter.add(batch, Verb::Check, &check.request());
+        Ok(check::read_batch(message, max_checks, add)?)
     }
 
     #[inline]
-    fn log_denial(&self, check: &GrpcCheck<'_>, verdict: &RuleDecision<'_>) {
-        if !verdict.is_allowed() {
-            self.shared.denials.note(self.shared.gate.clock(), &check.request(), verdict);
+    fn log_denial(&self, check: &GrpcCheck<'_>, decision: &RuleDecision<'_>) {
+        if !decision.is_allowed() {
+            self.shared.denials.record(self.shared.limiter.clock(), &check.request(), decision);
         }
     }
 
-    fn orders(&self) -> ShutdownSignal {
+    fn shutdown_signal(&self) -> ShutdownSignal {
         ShutdownSignal::new(self.phase.clone())
     }
 }
 
-/// What becomes of a call.
+/// The response to a call, once it is ready.
 pub(super) type GrpcReply = Pin<Box<dyn Future<Output = Result<Response<GrpcBody>, Infallible>> + Send>>;
 
-/// The reply that `answer` makes of a request's body.
-fn told<A>(request: Request<Incoming>, answer: impl FnOnce(Incoming) -> A) -> GrpcReply
+/// Answers a request with the body that `answer` makes of its body.
+fn respond<A>(request: Request<Incoming>, answer: impl FnOnce(Incoming) -> A) -> GrpcReply
 where
     A: Future<Output = Result<GrpcBody, Status>> + Send + 'static,
 {
     let answer = answer(request.into_body());
     Box::pin(async move {
-        Ok(answer.await.map_or_else(Status::into_http, |load| {
-            let mut response = Response::new(load);
-            response.headers_mut().insert(CONTENT_TYPE, GRPC);
+        Ok(answer.await.map_or_else(Status::into_http, |body| {
+            let mut response = Response::new(body);
+            response.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
             response
         }))
     })
 }
 
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// Whether a request is a call at all, with messages in protobuf.
+/// Whether a request is a gRPC call with protobuf messages.
 fn is_grpc(request: &Request<Incoming>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -240,14 +242,13 @@ fn is_grpc(request: &Request<Incoming>) -> bool {
 }
 
 fn uncompressed_only() -> Status {
-    let mut status =
-        Status::unimplemented("messages are not compressed here: leave grpc-encoding out, or say identity");
+    let mut status = Status::unimplemented(
+        "compressed messages are not supported: leave grpc-encoding out, or send identity",
+    );
     status.metadata_mut().insert("grpc-accept-encoding", MetadataValue::from_static("identity"));
     status
 }
 
 fn too_many_streams() -> Status {
-    Status::resource_exhausted(
-        "there are too many streams on this connection: use one, or open another connection",
-    )
+    Status::resource_exhausted("too many streams on this connection: use fewer, or open another connection")
 }

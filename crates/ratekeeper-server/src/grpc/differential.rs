@@ -1,7 +1,6 @@
-//! What is read and written by hand, held to what is generated from the same `.proto` files; and whatever bytes come, an
-//! answer.
+//! Compares the hand-written codec with code generated from the same `.proto` files, and feeds it arbitrary bytes.
 
-use super::check::{GrpcCheck, read_batch, read_numbered};
+use super::check::{GrpcCheck, read_batch, read_stream_check};
 use super::envoy;
 use super::generated::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use super::generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -29,8 +28,8 @@ default: {limit: 100/min burst 20}
 deny: ['0*', 192.0.2.0/24]
 ";
 
-/// Pieces that messages and mistakes in them are made of: the fields of a check, of one on a stream, and of what Envoy asks.
-const PIECES: [&[u8]; 40] = [
+/// Fragments of valid and invalid messages: fields of checks, of stream checks and of Envoy's calls.
+const FRAGMENTS: [&[u8]; 40] = [
     b"\x0a\x01a",
     b"\x0a\x010",
     b"\x0a\x00",
@@ -55,7 +54,7 @@ const PIECES: [&[u8]; 40] = [
     b"\x12\x03\x0a\x01a",
     b"\x12\x05\x0a\x01a\x38\x02",
     b"\x12\x02\x0a\x00",
-    // Descriptors: one entry, two, a limit, hits, hits of nothing, hits that are given back.
+    // Descriptors: one entry, two entries, a limit, an empty limit, hits, zero hits, negative hits.
     b"\x12\x08\x0a\x06\x0a\x01a\x12\x01b",
     b"\x12\x13\x0a\x06\x0a\x01a\x12\x01b\x0a\x09\x0a\x07api_key",
     b"\x12\x0e\x0a\x06\x0a\x01a\x12\x01b\x12\x04\x08\x03\x10\x02",
@@ -74,17 +73,17 @@ const PIECES: [&[u8]; 40] = [
     b"",
 ];
 
-/// Whatever pieces there are, one behind the other.
+/// Runs `check` on random sequences of fragments and on random bytes.
 fn for_messages(check: impl Fn(&[u8])) {
     let check = AssertUnwindSafe(check);
     bolero::check!().with_type::<Vec<u8>>().for_each(|numbers: &Vec<u8>| {
-        let pieces = numbers.iter().map(|number| PIECES[usize::from(*number) % PIECES.len()]);
+        let pieces = numbers.iter().map(|number| FRAGMENTS[usize::from(*number) % FRAGMENTS.len()]);
         check(&pieces.collect::<Vec<_>>().concat());
         check(numbers);
     });
 }
 
-/// Whether a check is the one that the generated message says.
+/// Whether a check equals the generated message.
 fn is_same(check: &GrpcCheck<'_>, message: &CheckRequest) -> bool {
     let request = check.request();
     let ip = request.ip.map(|ip| ip.to_string()).unwrap_or_default();
@@ -101,19 +100,19 @@ fn is_same(check: &GrpcCheck<'_>, message: &CheckRequest) -> bool {
 }
 
 #[test]
-fn a_check_is_read_as_anybody_would_read_it() {
+fn checks_are_decoded_like_the_generated_messages() {
     for_messages(|bytes| {
         if let Ok(check) = GrpcCheck::read(bytes) {
-            let message = CheckRequest::decode(bytes).expect("what is read can be read");
+            let message = CheckRequest::decode(bytes).expect("the generated decoder accepts it too");
             assert!(is_same(&check, &message), "{check:?} is not {message:?}");
         }
-        if let (id, Ok(check)) = read_numbered(bytes) {
-            let message = CheckStreamRequest::decode(bytes).expect("what is read can be read");
+        if let (id, Ok(check)) = read_stream_check(bytes) {
+            let message = CheckStreamRequest::decode(bytes).expect("the generated decoder accepts it too");
             assert!(id == message.id && is_same(&check, &message.check.unwrap()));
         }
         let mut checks = Vec::new();
         if read_batch(bytes, 1000, |check| checks.push(check.clone())).is_ok() {
-            let message = CheckBatchRequest::decode(bytes).expect("what is read can be read");
+            let message = CheckBatchRequest::decode(bytes).expect("the generated decoder accepts it too");
             assert_eq!(checks.len(), message.checks.len());
             assert!(checks.iter().zip(&message.checks).all(|(check, message)| is_same(check, message)));
         }
@@ -121,7 +120,7 @@ fn a_check_is_read_as_anybody_would_read_it() {
 }
 
 #[test]
-fn what_others_write_can_be_read() {
+fn messages_of_the_generated_encoder_can_be_read() {
     let words = ["", "a", "é", "/users/7", "192.0.2.7", "tenant"].map(str::to_owned);
     bolero::check!().with_type::<[u8; 8]>().for_each(|numbers: &[u8; 8]| {
         let word = |index: usize| {
@@ -140,7 +139,7 @@ fn what_others_write_can_be_read() {
         assert!(is_same(&GrpcCheck::read(&bytes).unwrap(), &check), "{check:?}");
         let id = u64::MAX >> (numbers[7] & 63);
         let numbered = CheckStreamRequest { id, check: Some(check.clone()) }.encode_to_vec();
-        let (read, found) = read_numbered(&numbered);
+        let (read, found) = read_stream_check(&numbered);
         assert!(read == id && is_same(&found.unwrap(), &check));
         let batch = CheckBatchRequest { checks: vec![check.clone(); 3] }.encode_to_vec();
         assert_eq!(read_batch(&batch, 3, |found| assert!(is_same(found, &check))), Ok(3));
@@ -151,17 +150,17 @@ fn shared() -> Arc<GrpcInner<MemoryStore<Arc<ManualClock>>>> {
     let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_250_000)));
     let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(1000)).unwrap();
     let rules = RuleSet::compile(&read(RULES, Micros::EPOCH).spec.unwrap()).unwrap();
-    let gate = RuleLimiter::new(rules, store, clock);
-    Grpc::new(gate, &ApiOptions::default(), Arc::new(DenialLog::new(0)), BodyPermits::default()).shared
+    let limiter = RuleLimiter::new(rules, store, clock);
+    Grpc::new(limiter, &ApiOptions::default(), Arc::new(DenialLog::new(0)), BodyPermits::default()).shared
 }
 
 #[test]
-fn whatever_envoy_sends_is_answered_for_each_descriptor_or_refused() {
-    let (threads, shared) = (Builder::new_current_thread().build().unwrap(), shared());
+fn any_envoy_call_is_answered_for_each_descriptor_or_rejected() {
+    let (runtime, shared) = (Builder::new_current_thread().build().unwrap(), shared());
     for_messages(|bytes| {
-        let Ok(answer) = threads.block_on(envoy::should_rate_limit(&shared, bytes)) else { return };
+        let Ok(answer) = runtime.block_on(envoy::should_rate_limit(&shared, bytes)) else { return };
         let (answer, rest) = frame::split(&answer, 1 << 20).unwrap().unwrap();
-        let answer = RateLimitResponse::decode(answer).expect("what is written can be read");
+        let answer = RateLimitResponse::decode(answer).expect("the generated decoder accepts the answer");
         let is_over = answer.statuses.iter().any(|status| status.code() == Code::OverLimit);
         assert_eq!(answer.overall_code(), if is_over { Code::OverLimit } else { Code::Ok });
         assert!(rest.is_empty() && answer.statuses.iter().all(|status| status.code() != Code::Unknown));
@@ -172,34 +171,34 @@ fn whatever_envoy_sends_is_answered_for_each_descriptor_or_refused() {
                 .iter()
                 .all(|header| !header.key.is_empty() && !header.value.is_empty())
         );
-        // What is no text is read here, and by nobody else.
-        if let Ok(asked) = RateLimitRequest::decode(bytes) {
-            assert_eq!(asked.descriptors.len(), answer.statuses.len());
+        // The generated decoder rejects text that is not UTF-8; ours does not.
+        if let Ok(call) = RateLimitRequest::decode(bytes) {
+            assert_eq!(call.descriptors.len(), answer.statuses.len());
         }
     });
 }
 
 #[test]
-fn whatever_comes_on_a_stream_is_answered_once_each_until_it_breaks() {
-    let (threads, shared) = (Builder::new_current_thread().build().unwrap(), shared());
+fn every_stream_message_is_answered_once_until_one_is_malformed() {
+    let (runtime, shared) = (Builder::new_current_thread().build().unwrap(), shared());
     for_messages(|bytes| {
-        let mut inbox = Vec::new();
-        // Each byte of what came says how much of it makes the next message.
+        let mut frames = Vec::new();
+        // The first byte says how long the messages are.
         let mut sent = 0;
         for piece in bytes.chunks(usize::from(bytes.first().copied().unwrap_or(1)).max(1)) {
-            frame::append(&mut inbox, |out| out.extend_from_slice(piece));
+            frame::append(&mut frames, |out| out.extend_from_slice(piece));
             sent += 1;
         }
-        let answers = threads.block_on(stream::answers(inbox, Arc::clone(&shared)));
+        let answers = runtime.block_on(stream::answers(frames, Arc::clone(&shared)));
         let (mut rest, mut count) = (&answers[..], 0);
-        while let Some((answer, behind)) = frame::split(rest, 1 << 20).unwrap() {
+        while let Some((answer, after)) = frame::split(rest, 1 << 20).unwrap() {
             assert!(CheckStreamResponse::decode(answer).unwrap().outcome.is_some());
-            (rest, count) = (behind, count + 1);
+            (rest, count) = (after, count + 1);
         }
         assert_eq!(count, sent);
-        threads.block_on(stream::answers(bytes.to_vec(), Arc::clone(&shared)));
+        runtime.block_on(stream::answers(bytes.to_vec(), Arc::clone(&shared)));
     });
-    let docket =
-        threads.block_on(shared.gate.ask(Verb::Peek, &ratekeeper::rules::CheckRequest::new("untouched")));
-    assert_eq!(docket.verdict(0).decision().remaining(), 20);
+    let batch = runtime
+        .block_on(shared.limiter.decide_one(Verb::Peek, &ratekeeper::rules::CheckRequest::new("untouched")));
+    assert_eq!(batch.decision(0).decision().remaining(), 20);
 }

@@ -1,8 +1,8 @@
 //! Envoy's rate limit service, version 3.
 //!
-//! Each descriptor becomes a request of its own, under the rules that its entries meet, and all of one call are decided
-//! together: if one is over its limit, none of the others is charged. What can't be understood is an error of the call,
-//! never the code UNKNOWN, which Envoy takes for a yes.
+//! Each descriptor becomes one request under the rules that its entries match. All descriptors of a call are decided
+//! together: if one is over its limit, none of the others is charged. An invalid call fails with an error, never with
+//! the code UNKNOWN, which Envoy treats as allowed.
 
 mod call;
 mod unit;
@@ -10,126 +10,136 @@ mod unit;
 use super::GrpcInner;
 use super::frame;
 use super::message::{put_bytes, put_message, put_number};
-use crate::api::{DenialFormat, FieldProfile, WireNumbers, write_fields};
+use crate::api::{DenialFormat, RateLimitHeaders, WireNumbers, write_fields};
 use call::{DescriptorLimit, EnvoyCall, EnvoyDescriptor};
 use memchr::memchr;
 use ratekeeper::rules::{Attribute, InlineLimit, Verb};
 use ratekeeper::{CheckBatch, DrawOutcome, Retry, RuleDecision, Store};
 use tonic::Status;
 
-/// The status that Envoy refuses with, unless it is told otherwise.
+/// The status that Envoy denies requests with by default.
 const TOO_MANY_REQUESTS: u16 = 429;
 
-/// The codes of a response.
+/// The codes of a `RateLimitResponse`.
 const OK: u64 = 1;
 const OVER_LIMIT: u64 = 2;
 
-/// How long an answer is as a rule, with some room.
-const ANSWER_BYTES: usize = 512;
+/// The typical size of an encoded answer, rounded up.
+const TYPICAL_ANSWER_BYTES: usize = 512;
 
-/// Answers a call.
+/// Answers a `ShouldRateLimit` call.
 pub(super) async fn should_rate_limit<S: Store>(
     shared: &GrpcInner<S>,
     message: &[u8],
 ) -> Result<Vec<u8>, Status> {
     let call = EnvoyCall::read(message)?;
     let attributes = call.attributes();
-    let mut docket = shared.gate.begin();
-    file(shared, &call, &attributes, &mut docket);
-    if !docket.is_empty() {
-        shared.gate.settle(&mut docket).await;
+    let mut batch = shared.limiter.begin();
+    add_descriptors(shared, &call, &attributes, &mut batch);
+    if !batch.is_empty() {
+        shared.limiter.decide(&mut batch).await;
     }
-    let is_over = (0..call.asked.len()).any(|index| call.is_over(index, &docket));
+    let is_over = (0..call.descriptors.len()).any(|index| call.is_over(index, &batch));
     if is_over {
-        log_denials(shared, &call, &attributes, &docket);
-        if let Some(mut refunds) = refund(shared, &call, &attributes, &docket) {
-            shared.gate.settle(&mut refunds).await;
+        log_denials(shared, &call, &attributes, &batch);
+        if let Some(mut refunds) = refund(shared, &call, &attributes, &batch) {
+            shared.limiter.decide(&mut refunds).await;
         }
     }
-    let mut answer = Vec::with_capacity(ANSWER_BYTES);
-    frame::append(&mut answer, |out| write_answer(shared.options.fields, &call, &docket, is_over, out));
+    let mut answer = Vec::with_capacity(TYPICAL_ANSWER_BYTES);
+    frame::append(&mut answer, |out| write_answer(shared.options.headers, &call, &batch, is_over, out));
     Ok(answer)
 }
 
-/// Puts a call on the docket: what is decided together, and behind it what is given back.
-fn file<S: Store>(
+/// Adds a call to the batch: first the descriptors that are decided together, then the refunds.
+fn add_descriptors<S: Store>(
     shared: &GrpcInner<S>,
     call: &EnvoyCall<'_>,
     attributes: &[Attribute<'_>],
-    docket: &mut CheckBatch,
+    batch: &mut CheckBatch,
 ) {
-    let gate = &shared.gate;
-    let add = |docket: &mut CheckBatch, asked: &EnvoyDescriptor, verb: Verb| {
-        let request = call.request(asked, attributes);
-        match &asked.hold {
-            DescriptorLimit::Rules => gate.add(docket, verb, &request),
-            DescriptorLimit::Stated(limit) => {
-                gate.add_stated(docket, InlineLimit::Descriptor, limit, verb, &request)
+    let limiter = &shared.limiter;
+    let add = |batch: &mut CheckBatch, descriptor: &EnvoyDescriptor, verb: Verb| {
+        let request = call.request(descriptor, attributes);
+        match &descriptor.limit {
+            DescriptorLimit::Rules => limiter.add(batch, verb, &request),
+            DescriptorLimit::Inline(limit) => {
+                limiter.add_inline(batch, InlineLimit::Descriptor, limit, verb, &request);
             }
-            DescriptorLimit::Closed => {}
+            DescriptorLimit::Zero => {}
         }
     };
-    let together = || call.asked.iter().filter(|asked| asked.verb != Verb::Refund);
-    gate.join(docket, &call.whole(attributes));
-    together().for_each(|asked| add(docket, asked, asked.verb));
-    let is_denied = |docket: &CheckBatch, asked: &EnvoyDescriptor| {
-        asked.place.is_none_or(|place| docket.is_denied(place))
+    let together = || call.descriptors.iter().filter(|descriptor| descriptor.verb != Verb::Refund);
+    limiter.begin_atomic_group(batch, &call.whole_request(attributes));
+    together().for_each(|descriptor| add(batch, descriptor, descriptor.verb));
+    let is_denied = |batch: &CheckBatch, descriptor: &EnvoyDescriptor| {
+        descriptor.batch_index.is_none_or(|index| batch.is_denied_outright(index))
     };
-    if together().any(|asked| is_denied(docket, asked)) {
-        // Whoever is denied whatever its limits say keeps the others from nothing, so they only look.
-        let denied: Vec<bool> = together().map(|asked| is_denied(docket, asked)).collect();
-        docket.cut(0);
-        for (asked, is_denied) in together().zip(denied) {
-            add(docket, asked, if is_denied { asked.verb } else { Verb::Peek });
+    if together().any(|descriptor| is_denied(batch, descriptor)) {
+        // A descriptor that is denied regardless of its limits draws nothing, so it would not keep the others from
+        // being charged: they only peek.
+        let denied: Vec<bool> = together().map(|descriptor| is_denied(batch, descriptor)).collect();
+        batch.truncate(0);
+        for (descriptor, is_denied) in together().zip(denied) {
+            add(batch, descriptor, if is_denied { descriptor.verb } else { Verb::Peek });
         }
     }
-    docket.part();
-    call.asked
+    batch.end_atomic_group();
+    call.descriptors
         .iter()
-        .filter(|asked| asked.verb == Verb::Refund)
-        .for_each(|asked| add(docket, asked, Verb::Refund));
+        .filter(|descriptor| descriptor.verb == Verb::Refund)
+        .for_each(|descriptor| add(batch, descriptor, Verb::Refund));
 }
 
 impl EnvoyCall<'_> {
     /// Whether a descriptor is over its limit.
-    fn is_over(&self, index: usize, docket: &CheckBatch) -> bool {
-        let asked = &self.asked[index];
-        match asked.place {
-            Some(place) => !docket.verdict(place).is_allowed(),
-            None => asked.verb != Verb::Refund,
+    fn is_over(&self, index: usize, batch: &CheckBatch) -> bool {
+        let descriptor = &self.descriptors[index];
+        match descriptor.batch_index {
+            Some(index) => !batch.decision(index).is_allowed(),
+            None => descriptor.verb != Verb::Refund,
         }
     }
 }
 
-/// What was taken for a call that is refused, to be given back.
+/// A batch that refunds what was taken for a denied call. Returns `None` if nothing was.
 ///
-/// A store decides up to [`MAX_DRAWS`](ratekeeper::MAX_DRAWS) limits as one; a call that meets more is decided in several
-/// groups, one of which may have taken before another refused.
+/// A store decides up to [`MAX_DRAWS`](ratekeeper::MAX_DRAWS) limits atomically. A call with more limits is decided in
+/// several groups, one of which may have been granted before another was denied.
 #[cold]
 fn refund<S: Store>(
     shared: &GrpcInner<S>,
     call: &EnvoyCall<'_>,
     attributes: &[Attribute<'_>],
-    docket: &CheckBatch,
+    batch: &CheckBatch,
 ) -> Option<CheckBatch> {
-    let has_taken = |asked: &&EnvoyDescriptor| {
-        let verdict = asked.place.filter(|_| asked.verb == Verb::Check).map(|place| docket.verdict(place));
-        verdict.is_some_and(|verdict| {
-            let mut readings = verdict.policies().map(|policy| policy.reading.answer()).peekable();
-            readings.peek().is_some() && readings.all(|answer| matches!(answer, DrawOutcome::Granted(_)))
+    let has_taken = |descriptor: &&EnvoyDescriptor| {
+        let decision = descriptor
+            .batch_index
+            .filter(|_| descriptor.verb == Verb::Check)
+            .map(|index| batch.decision(index));
+        decision.is_some_and(|decision| {
+            let mut statuses = decision.policies().map(|policy| policy.status.outcome()).peekable();
+            statuses.peek().is_some() && statuses.all(|answer| matches!(answer, DrawOutcome::Granted(_)))
         })
     };
-    let mut taken = call.asked.iter().filter(has_taken).peekable();
+    let mut taken = call.descriptors.iter().filter(has_taken).peekable();
     taken.peek()?;
-    let mut refunds = shared.gate.begin();
-    for asked in taken {
-        let request = call.request(asked, attributes);
-        match &asked.hold {
-            DescriptorLimit::Rules => shared.gate.add(&mut refunds, Verb::Refund, &request),
-            DescriptorLimit::Stated(limit) => {
-                shared.gate.add_stated(&mut refunds, InlineLimit::Descriptor, limit, Verb::Refund, &request);
+    let mut refunds = shared.limiter.begin();
+    for descriptor in taken {
+        let request = call.request(descriptor, attributes);
+        match &descriptor.limit {
+            DescriptorLimit::Rules => shared.limiter.add(&mut refunds, Verb::Refund, &request),
+            DescriptorLimit::Inline(limit) => {
+                shared.limiter.add_inline(
+                    &mut refunds,
+                    InlineLimit::Descriptor,
+                    limit,
+                    Verb::Refund,
+                    &request,
+                );
             }
-            DescriptorLimit::Closed => {}
+            DescriptorLimit::Zero => {}
         }
     }
     Some(refunds)
@@ -140,75 +150,81 @@ fn log_denials<S: Store>(
     shared: &GrpcInner<S>,
     call: &EnvoyCall<'_>,
     attributes: &[Attribute<'_>],
-    docket: &CheckBatch,
+    batch: &CheckBatch,
 ) {
-    for asked in call.asked.iter().filter(|asked| asked.verb == Verb::Check) {
-        let verdict = asked.place.map(|place| docket.verdict(place));
-        if let Some(verdict) = verdict.filter(|verdict| !verdict.is_allowed()) {
-            shared.denials.note(shared.gate.clock(), &call.request(asked, attributes), &verdict);
+    for descriptor in call.descriptors.iter().filter(|descriptor| descriptor.verb == Verb::Check) {
+        let decision = descriptor.batch_index.map(|index| batch.decision(index));
+        if let Some(decision) = decision.filter(|decision| !decision.is_allowed()) {
+            shared.denials.record(shared.limiter.clock(), &call.request(descriptor, attributes), &decision);
         }
     }
 }
 
 /// Writes a `RateLimitResponse`.
 fn write_answer(
-    fields: FieldProfile,
+    fields: RateLimitHeaders,
     call: &EnvoyCall<'_>,
-    docket: &CheckBatch,
+    batch: &CheckBatch,
     is_over: bool,
     out: &mut Vec<u8>,
 ) {
     put_number(out, 1, if is_over { OVER_LIMIT } else { OK });
-    for (index, asked) in call.asked.iter().enumerate() {
-        let code = if call.is_over(index, docket) { OVER_LIMIT } else { OK };
-        let verdict = asked.place.map(|place| docket.verdict(place));
-        put_message(out, 2, |out| write_status(code, verdict.as_ref(), out));
+    for (index, descriptor) in call.descriptors.iter().enumerate() {
+        let code = if call.is_over(index, batch) { OVER_LIMIT } else { OK };
+        let decision = descriptor.batch_index.map(|index| batch.decision(index));
+        put_message(out, 2, |out| write_status(code, decision.as_ref(), out));
     }
-    let speaker = speaker(call, docket, is_over);
-    if let Some(verdict) = &speaker {
-        let figures = WireNumbers::of(verdict);
-        let mut lines = Vec::with_capacity(ANSWER_BYTES);
-        write_fields(fields, verdict, &figures, &mut lines);
+    let reported = reported_decision(call, batch, is_over);
+    if let Some(decision) = &reported {
+        let numbers = WireNumbers::from_decision(decision);
+        let mut lines = Vec::with_capacity(TYPICAL_ANSWER_BYTES);
+        write_fields(fields, decision, &numbers, &mut lines);
         write_headers(&lines, out);
     }
     if is_over {
         write_header(b"content-type", DenialFormat::Json.content_type().as_bytes(), out);
         write_header(b"cache-control", b"no-store", out);
         let mut body = Vec::new();
-        match &speaker {
-            Some(verdict) => {
-                DenialFormat::Json.write(verdict, &WireNumbers::of(verdict), TOO_MANY_REQUESTS, &mut body);
+        match &reported {
+            Some(decision) => {
+                DenialFormat::Json.write(
+                    decision,
+                    &WireNumbers::from_decision(decision),
+                    TOO_MANY_REQUESTS,
+                    &mut body,
+                );
             }
-            None => body.extend_from_slice(CLOSED),
+            None => body.extend_from_slice(ZERO_LIMIT_BODY),
         }
         put_bytes(out, 5, &body);
     }
 }
 
-/// What is told of a limit of nothing at all, which no rule and no store knows of.
-const CLOSED: &[u8] = br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Rate limit exceeded"}}"#;
+/// The body for a limit of zero, which no rule and no store has decided.
+const ZERO_LIMIT_BODY: &[u8] = br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Rate limit exceeded"}}"#;
 
 /// Writes a `DescriptorStatus`.
-fn write_status(code: u64, verdict: Option<&RuleDecision<'_>>, out: &mut Vec<u8>) {
+fn write_status(code: u64, decision: Option<&RuleDecision<'_>>, out: &mut Vec<u8>) {
     put_number(out, 1, code);
-    let Some((verdict, binding)) = verdict.and_then(|verdict| Some((verdict, verdict.binding()?))) else {
+    let Some((decision, binding)) = decision.and_then(|decision| Some((decision, decision.binding()?)))
+    else {
         return;
     };
     put_message(out, 2, |out| {
-        let (requests, unit) = unit::told(binding.limit);
+        let (requests, unit) = unit::requests_per_unit(binding.limit);
         put_number(out, 1, requests.into());
         put_number(out, 2, unit);
-        put_bytes(out, 3, verdict.limit_name().unwrap_or_default().as_bytes());
+        put_bytes(out, 3, decision.limit_name().unwrap_or_default().as_bytes());
     });
-    put_number(out, 3, binding.outlook.remaining.into());
-    let micros = binding.outlook.reset.get();
+    put_number(out, 3, binding.forecast.remaining.into());
+    let micros = binding.forecast.reset.get();
     put_message(out, 4, |out| {
         put_number(out, 1, micros / 1_000_000);
         put_number(out, 2, micros % 1_000_000 * 1_000);
     });
 }
 
-/// Writes header fields, from lines as HTTP/1 has them. Looked at byte by byte, they took 4 % of all that a call takes.
+/// Writes headers, parsed from HTTP/1 header lines. Uses `memchr`: scanning byte by byte took 4 % of a call's time.
 fn write_headers(mut lines: &[u8], out: &mut Vec<u8>) {
     while let (Some(colon), Some(end)) = (memchr(b':', lines), memchr(b'\n', lines)) {
         write_header(&lines[..colon], lines[colon + 1..end].trim_ascii(), out);
@@ -223,46 +239,54 @@ fn write_header(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     });
 }
 
-/// Which of the verdicts the client hears: of those that refuse, the one to wait for longest; if none does, the one with
-/// the least left. The first of equals.
-fn speaker<'d>(call: &EnvoyCall<'_>, docket: &'d CheckBatch, is_over: bool) -> Option<RuleDecision<'d>> {
-    let verdicts = call.asked.iter().filter_map(|asked| asked.place).map(|place| docket.verdict(place));
-    let mut verdicts = verdicts.filter(|verdict| verdict.is_allowed() != is_over).peekable();
-    let mut speaker = verdicts.next()?;
-    // Most calls have one descriptor, and nothing to weigh it against.
-    if verdicts.peek().is_some() {
-        let mut most = DescriptorRank::of(&speaker);
-        for verdict in verdicts {
-            let urgency = DescriptorRank::of(&verdict);
-            if urgency > most {
-                (most, speaker) = (urgency, verdict);
+/// The decision that the headers and the body report: of the denials, the one with the longest wait; without a denial,
+/// the one with the fewest units left. Of equals, the first.
+fn reported_decision<'d>(
+    call: &EnvoyCall<'_>,
+    batch: &'d CheckBatch,
+    is_over: bool,
+) -> Option<RuleDecision<'d>> {
+    let decisions = call
+        .descriptors
+        .iter()
+        .filter_map(|descriptor| descriptor.batch_index)
+        .map(|index| batch.decision(index));
+    let mut decisions = decisions.filter(|decision| decision.is_allowed() != is_over).peekable();
+    let mut reported = decisions.next()?;
+    // Most calls have one descriptor, and nothing to compare it with.
+    if decisions.peek().is_some() {
+        let mut highest = DescriptorRank::of(&reported);
+        for decision in decisions {
+            let rank = DescriptorRank::of(&decision);
+            if rank > highest {
+                (highest, reported) = (rank, decision);
             }
         }
     }
-    Some(speaker)
+    Some(reported)
 }
 
-/// How much a client should hear of a verdict before others, the most last.
+/// The priority of a decision for being reported, the lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum DescriptorRank {
-    /// No limit binds.
+    /// No limit applies.
     Unbound,
-    /// So many are gone.
-    Left(std::cmp::Reverse<u32>),
-    /// It has to wait.
+    /// Allowed, with this many units left.
+    Remaining(std::cmp::Reverse<u32>),
+    /// Denied by a limit, with this wait.
     Wait(Retry),
-    /// It is refused whatever its limits say.
+    /// Denied regardless of its limits.
     Denied,
 }
 
 impl DescriptorRank {
-    fn of(verdict: &RuleDecision<'_>) -> DescriptorRank {
-        match verdict.binding() {
-            Some(binding) => match binding.outlook.retry {
+    fn of(decision: &RuleDecision<'_>) -> DescriptorRank {
+        match decision.binding() {
+            Some(binding) => match binding.forecast.retry {
                 Some(retry) => DescriptorRank::Wait(retry),
-                None => DescriptorRank::Left(std::cmp::Reverse(binding.outlook.remaining)),
+                None => DescriptorRank::Remaining(std::cmp::Reverse(binding.forecast.remaining)),
             },
-            None if verdict.is_allowed() => DescriptorRank::Unbound,
+            None if decision.is_allowed() => DescriptorRank::Unbound,
             None => DescriptorRank::Denied,
         }
     }

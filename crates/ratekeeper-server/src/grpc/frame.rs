@@ -1,47 +1,48 @@
-//! Messages on the wire: a byte that says whether one is compressed, its length in four bytes, and itself.
+//! gRPC message framing: a compression flag, the length in four bytes, and the message.
 
 use tonic::Status;
 
-/// What stands before a message.
-pub(super) const HEAD_BYTES: usize = 5;
+/// The size of a frame header.
+pub(super) const HEADER_BYTES: usize = 5;
 
-/// A message, and what is behind it.
+/// A message, and the bytes after it.
 type FrameSplit<'a> = (&'a [u8], &'a [u8]);
 
-/// The first message of what has come; nothing if it is not all there yet.
+/// The first message in `bytes`. Returns `None` if it is not complete yet.
+///
+/// # Errors
+/// If the message is compressed or longer than `max_bytes`. This is known from the header alone.
 #[inline]
-pub(super) fn split(bytes: &[u8], most: usize) -> Result<Option<FrameSplit<'_>>, Status> {
-    let Some(([flag, length @ ..], rest)) = bytes.split_first_chunk::<HEAD_BYTES>() else {
+pub(super) fn split(bytes: &[u8], max_bytes: usize) -> Result<Option<FrameSplit<'_>>, Status> {
+    let Some(([flag, length @ ..], rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
     };
     if *flag != 0 {
         return Err(compressed());
     }
     let length = u32::from_be_bytes(*length) as usize;
-    match length <= most {
-        true => Ok(rest.split_at_checked(length)),
-        false => Err(too_long(length, most)),
-    }
+    if length <= max_bytes { Ok(rest.split_at_checked(length)) } else { Err(too_long(length, max_bytes)) }
 }
 
-/// Appends the message that `write` writes.
+/// Appends a frame with the message that `write` writes.
 #[inline]
 pub(super) fn append(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
-    out.extend_from_slice(&[0; HEAD_BYTES]);
+    out.extend_from_slice(&[0; HEADER_BYTES]);
     write(out);
-    let length = u32::try_from(out.len() - start - HEAD_BYTES).expect("answers are bounded far below 4 GiB");
-    out[start + 1..start + HEAD_BYTES].copy_from_slice(&length.to_be_bytes());
+    let length =
+        u32::try_from(out.len() - start - HEADER_BYTES).expect("answers are bounded far below 4 GiB");
+    out[start + 1..start + HEADER_BYTES].copy_from_slice(&length.to_be_bytes());
 }
 
 #[cold]
 fn compressed() -> Status {
-    Status::unimplemented("the message is compressed: send it as it is, without grpc-encoding")
+    Status::unimplemented("the message is compressed: send it uncompressed, without grpc-encoding")
 }
 
 #[cold]
-fn too_long(length: usize, most: usize) -> Status {
-    Status::invalid_argument(format!("the message has {length} bytes: send at most {most}"))
+fn too_long(length: usize, max_bytes: usize) -> Status {
+    Status::invalid_argument(format!("the message has {length} bytes: send at most {max_bytes}"))
 }
 
 #[cfg(test)]
@@ -50,7 +51,7 @@ mod tests {
     use tonic::Code;
 
     #[test]
-    fn what_is_appended_can_be_split() {
+    fn appended_frames_can_be_split() {
         let mut out = Vec::new();
         append(&mut out, |out| out.extend_from_slice(b"one"));
         append(&mut out, |_| {});
@@ -65,11 +66,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compressed_or_too_long_is_refused_by_its_head() {
+    fn compressed_and_oversized_messages_are_rejected_by_their_header() {
         assert_eq!(split(&[1, 0, 0, 0, 0], 9).unwrap_err().code(), Code::Unimplemented);
-        let said = split(&[0, 0, 0, 0, 10], 9).unwrap_err();
+        let status = split(&[0, 0, 0, 0, 10], 9).unwrap_err();
         assert_eq!(
-            (said.code(), said.message()),
+            (status.code(), status.message()),
             (Code::InvalidArgument, "the message has 10 bytes: send at most 9")
         );
     }

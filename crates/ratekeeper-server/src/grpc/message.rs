@@ -1,23 +1,23 @@
-//! Protobuf messages, read where they lie and written where they leave from.
+//! A zero-copy reader and writer of protobuf messages.
 //!
-//! What is asked is read field by field from the bytes that came, and an answer is written straight behind the last,
-//! without a copy: the messages that are generated from the same `.proto` files would allocate every text, and refuse text
-//! that is not UTF-8 before anybody could say what is wrong with it. Tests hold the two together.
+//! Requests are decoded field by field from the received bytes, and answers are appended to the output buffer, without
+//! copies. Structs generated from the same `.proto` files would allocate every string, and reject text that is not
+//! UTF-8 before a useful error could be given. Differential tests compare both.
 
 use std::borrow::Cow;
 
-/// Why bytes are no message.
+/// The bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MessageError;
 
-/// A field's value, as far as the wire tells what it is.
+/// A field's value, by its wire type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValue<'a> {
-    /// A whole number, a choice or a truth.
+    /// An integer, enum or bool.
     Number(u64),
-    /// Text, bytes or a message.
+    /// A string, bytes or a message.
     Bytes(&'a [u8]),
-    /// Four or eight bytes that nothing here has a use for.
+    /// A fixed-width value, which no message here uses.
     Fixed,
 }
 
@@ -36,18 +36,18 @@ impl<'a> FieldValue<'a> {
         }
     }
 
-    /// Text, whatever it takes: what is not UTF-8 is replaced, so that nobody escapes a limit by sending it.
+    /// A string. Bytes that are not UTF-8 are replaced, so that no client escapes a limit by sending them.
     pub(super) fn text(self) -> Result<Cow<'a, str>, MessageError> {
         self.bytes().map(String::from_utf8_lossy)
     }
 
-    /// A message.
+    /// The fields of a nested message.
     pub(super) fn fields(self) -> Result<MessageFields<'a>, MessageError> {
         self.bytes().map(MessageFields::of)
     }
 }
 
-/// The fields of a message, each with its number, in the order in which they came.
+/// Iterates over the fields of a message and their numbers, in wire order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageFields<'a> {
     rest: &'a [u8],
@@ -59,7 +59,7 @@ impl<'a> MessageFields<'a> {
         MessageFields { rest: message }
     }
 
-    /// The next field; nothing behind the last.
+    /// The next field. Returns `None` after the last one.
     #[inline]
     pub(super) fn next(&mut self) -> Result<Option<(u32, FieldValue<'a>)>, MessageError> {
         if self.rest.is_empty() {
@@ -76,7 +76,7 @@ impl<'a> MessageFields<'a> {
             }
             1 => self.take(8).map(|_| FieldValue::Fixed)?,
             5 => self.take(4).map(|_| FieldValue::Fixed)?,
-            // Groups were given up long before the first of our messages.
+            // Groups are deprecated, and no message here has one.
             _ => return Err(MessageError),
         };
         Ok(Some((number, value)))
@@ -88,7 +88,7 @@ impl<'a> MessageFields<'a> {
         Ok(taken)
     }
 
-    /// A number in groups of seven bits, the lowest first: nearly always one byte.
+    /// Reads a varint: groups of seven bits, the lowest first, nearly always one byte.
     #[inline]
     fn varint(&mut self) -> Result<u64, MessageError> {
         match self.rest {
@@ -104,7 +104,7 @@ impl<'a> MessageFields<'a> {
         let mut value = 0;
         for (index, byte) in self.rest.iter().take(10).enumerate() {
             let bits = u64::from(byte & 0x7f);
-            // The tenth byte has room for one bit.
+            // Only one bit of the tenth byte fits into 64 bits.
             if index == 9 && *byte > 1 {
                 return Err(MessageError);
             }
@@ -118,14 +118,14 @@ impl<'a> MessageFields<'a> {
     }
 }
 
-/// Writes a whole number, a choice or a truth. Where 0 means nothing, the caller leaves it out.
+/// Writes an integer, enum or bool. The caller omits fields with a default value.
 #[inline]
 pub(super) fn put_number(out: &mut Vec<u8>, field: u8, value: u64) {
     out.push(field << 3);
     put_varint(out, value);
 }
 
-/// Writes text or bytes, unless there are none.
+/// Writes a string or bytes, unless empty.
 #[inline]
 pub(super) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     if !bytes.is_empty() {
@@ -135,7 +135,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     }
 }
 
-/// Writes the message that `write` writes.
+/// Writes a nested message with the fields that `write` writes.
 #[inline]
 pub(super) fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[field << 3 | 2, 0]);
@@ -144,7 +144,7 @@ pub(super) fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut 
     let length = out.len() - start;
     match u8::try_from(length) {
         Ok(length @ ..0x80) => out[start - 1] = length,
-        // There is room for the length of a short message, as nearly all are; a longer one makes way.
+        // One byte is reserved for the length, which is enough for nearly all messages. A longer one is moved back.
         Ok(_) | Err(_) => {
             put_varint(out, length as u64);
             let size = out.len() - start - length;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_come_in_their_order() {
+    fn fields_are_read_in_wire_order() {
         let bytes = [0x08, 0x96, 0x01, 0x12, 2, b'h', b'i', 0x0d, 1, 2, 3, 4, 0x11, 1, 2, 3, 4, 5, 6, 7, 8];
         let expected = [
             (1, FieldValue::Number(150)),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_no_message() {
+    fn truncated_and_oversized_values_are_errors() {
         for bytes in [
             &[0x08][..],
             &[0x08, 0x80],
@@ -202,7 +202,7 @@ mod tests {
             &[0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02],
             &[0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00],
             &[0x00, 0x00],
-            // The number of a field has 29 bits.
+            // A field number has 29 bits.
             &[0x88, 0x80, 0x80, 0x80, 0x10, 0x00],
             &[0x0b],
             &[0x0c],
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn written_messages_can_be_read() {
         for length in [0, 1, 127, 128, 129, 300, 16_383, 16_384, 70_000] {
             let text = vec![b'x'; length];
             let mut out = b"before".to_vec();

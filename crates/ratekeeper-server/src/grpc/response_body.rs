@@ -1,4 +1,4 @@
-//! The body of an answer: messages, and behind them how the call went.
+//! The body of a response: messages, followed by trailers with the status of the call.
 
 use crate::http::{BodyPermit, LongResponse};
 use hyper::HeaderMap;
@@ -8,22 +8,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tonic::Status;
 
-/// The most that is given away at once: what fits into a frame of HTTP/2.
-const PIECE_BYTES: usize = 16 * 1024;
+/// The maximum size of a data frame: the default of HTTP/2.
+const MAX_FRAME_BYTES: usize = 16 * 1024;
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Default)]
 pub(super) enum GrpcBody {
-    /// The head says it all.
+    /// No body: the status is in the headers.
     #[default]
     Empty,
-    /// One message, as far as it is not sent yet, and that all went well.
+    /// The unsent part of one message, followed by the status `OK`.
     Message(Bytes, Option<GrpcBodyHold>),
-    /// Messages for as long as there are, and what became of them.
+    /// A stream of messages, followed by its status.
     Stream(Pin<Box<dyn Body<Data = Bytes, Error = Status> + Send>>),
 }
 
-/// What is held until an answer is sent: its turn, and the place of what it answers if that was large.
+/// Permits held until a response is sent: that of a long response, and that of the request if it was large.
 pub(super) type GrpcBodyHold = (LongResponse, Option<BodyPermit>);
 
 impl Body for GrpcBody {
@@ -39,13 +39,13 @@ impl Body for GrpcBody {
             GrpcBody::Message(bytes, held) => Poll::Ready(Some(Ok(match bytes.len() {
                 0 => {
                     *self = GrpcBody::Empty;
-                    Frame::trailers(success())
+                    Frame::trailers(ok_trailers())
                 }
-                1..=PIECE_BYTES => {
+                1..=MAX_FRAME_BYTES => {
                     *held = None;
                     Frame::data(std::mem::take(bytes))
                 }
-                _ => Frame::data(bytes.split_to(PIECE_BYTES)),
+                _ => Frame::data(bytes.split_to(MAX_FRAME_BYTES)),
             }))),
             GrpcBody::Stream(body) => body.as_mut().poll_frame(cx),
         }
@@ -60,17 +60,17 @@ impl Body for GrpcBody {
     }
 }
 
-/// What stands behind the messages of a call that went well.
-pub(super) fn success() -> HeaderMap {
+/// The trailers of a successful call.
+pub(super) fn ok_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
     trailers
 }
 
-/// What stands behind the messages of a call that did not.
-pub(super) fn failure(status: &Status) -> HeaderMap {
+/// The trailers of a failed call.
+pub(super) fn error_trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(2);
-    // Nothing of ours has characters that a header could not carry, once it is escaped.
+    // Does not happen: escaped messages have no characters that a header can't carry. 13 is INTERNAL.
     if status.add_header(&mut trailers).is_err() {
         trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("13"));
     }
@@ -83,19 +83,19 @@ mod tests {
     use http_body_util::BodyExt;
 
     #[tokio::test]
-    async fn a_message_is_given_away_in_pieces_and_then_how_it_went() {
-        for length in [1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES] {
+    async fn a_message_is_sent_in_frames_and_then_the_trailers() {
+        for length in [1, MAX_FRAME_BYTES, MAX_FRAME_BYTES + 1, 5 * MAX_FRAME_BYTES] {
             let bytes: Vec<u8> = (0..=250).cycle().take(length).collect();
-            let mut load = GrpcBody::Message(bytes.clone().into(), None);
-            let mut given = Vec::new();
+            let mut body = GrpcBody::Message(bytes.clone().into(), None);
+            let mut sent = Vec::new();
             let trailers = loop {
-                assert!(!load.is_end_stream());
-                match load.frame().await.unwrap().unwrap().into_data() {
-                    Ok(piece) => given.extend_from_slice(&piece),
+                assert!(!body.is_end_stream());
+                match body.frame().await.unwrap().unwrap().into_data() {
+                    Ok(piece) => sent.extend_from_slice(&piece),
                     Err(frame) => break frame.into_trailers().unwrap(),
                 }
             };
-            assert!(given == bytes && trailers["grpc-status"] == "0" && load.is_end_stream(), "{length}");
+            assert!(sent == bytes && trailers["grpc-status"] == "0" && body.is_end_stream(), "{length}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The services that every gRPC server has: health and reflection, as tonic makes them.
+//! Tonic's standard services: health and reflection.
 
-use super::response_body::{GrpcBody, failure};
+use super::response_body::{GrpcBody, error_trailers};
 use crate::http::ShutdownSignal;
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::{Request, Response};
@@ -12,17 +12,17 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-/// What is asked of them is short: the name of a service or of a message.
+/// The maximum size of a message: it holds the name of a service or of a message type.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024;
-/// What reflection tells of our services and of Envoy's.
+/// The descriptors of our services and of Envoy's, for reflection.
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
-/// What can be asked for its health: the server as a whole, and each of its services.
+/// The services with a health status; the empty name is the server as a whole.
 const SERVICES: [&str; 3] = ["", "ratekeeper.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"];
 
 type TonicAnswer = Pin<Box<dyn Future<Output = Response<tonic::body::Body>> + Send>>;
 type TonicServe = Box<dyn Fn(Request<Incoming>) -> TonicAnswer + Send + Sync>;
 
-/// Health and reflection.
+/// The health and reflection services.
 pub(super) struct StandardServices {
     reporter: HealthReporter,
     health: TonicServe,
@@ -39,32 +39,35 @@ impl StandardServices {
             let builder = builder.register_encoded_file_descriptor_set(DESCRIPTORS);
             builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        let known = "the descriptors are generated with the messages";
+        let valid = "the descriptors are generated, and so valid";
         StandardServices {
             reporter,
-            health: serve(health.max_decoding_message_size(MAX_MESSAGE_BYTES)),
-            reflection_v1: serve(
-                reflection().build_v1().expect(known).max_decoding_message_size(MAX_MESSAGE_BYTES),
+            health: boxed(health.max_decoding_message_size(MAX_MESSAGE_BYTES)),
+            reflection_v1: boxed(
+                reflection().build_v1().expect(valid).max_decoding_message_size(MAX_MESSAGE_BYTES),
             ),
-            reflection_v1alpha: serve(
-                reflection().build_v1alpha().expect(known).max_decoding_message_size(MAX_MESSAGE_BYTES),
+            reflection_v1alpha: boxed(
+                reflection().build_v1alpha().expect(valid).max_decoding_message_size(MAX_MESSAGE_BYTES),
             ),
         }
     }
 
-    /// Says of all services that they serve, or no longer do.
-    pub(super) async fn report(&self, is_serving: bool) {
+    /// Sets the health status of all services.
+    pub(super) async fn set_serving(&self, is_serving: bool) {
         let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
         for service in SERVICES {
             self.reporter.set_service_status(service, status).await;
         }
     }
 
-    /// Answers a request, if it is for one of these services.
-    pub(super) async fn reply(
+    /// Answers a request for one of these services.
+    ///
+    /// # Errors
+    /// If the request is for another service.
+    pub(super) async fn handle(
         &self,
         request: Request<Incoming>,
-        orders: ShutdownSignal,
+        shutdown: ShutdownSignal,
     ) -> Result<Response<GrpcBody>, Status> {
         let path = request.uri().path();
         let (service, _) = path.strip_prefix('/').and_then(|path| path.split_once('/')).unwrap_or_default();
@@ -72,20 +75,20 @@ impl StandardServices {
             "grpc.health.v1.Health" => &self.health,
             "grpc.reflection.v1.ServerReflection" => &self.reflection_v1,
             "grpc.reflection.v1alpha.ServerReflection" => &self.reflection_v1alpha,
-            _ => return Err(unknown(path)),
+            _ => return Err(unknown_method(path)),
         };
         Ok(serve(request)
             .await
-            .map(|body| GrpcBody::Stream(Box::pin(StoppableBody { body: Some(body), orders }))))
+            .map(|body| GrpcBody::Stream(Box::pin(StoppableBody { body: Some(body), shutdown }))))
     }
 }
 
-/// Whether a path is that of the health service, which load balancers ask without a token.
+/// Whether a path is of the health service, which load balancers call without a token.
 pub(super) fn is_health(path: &str) -> bool {
     path.starts_with("/grpc.health.v1.Health/")
 }
 
-fn unknown(path: &str) -> Status {
+fn unknown_method(path: &str) -> Status {
     let shown: String = path.chars().take(128).collect();
     Status::unimplemented(format!(
         "there is no method {shown}: there are ratekeeper.v1.RateLimiter, envoy.service.ratelimit.v3.RateLimitService, \
@@ -93,24 +96,24 @@ fn unknown(path: &str) -> Status {
     ))
 }
 
-/// Has a service of tonic's answer.
-fn serve<T>(service: T) -> TonicServe
+/// Boxes a tonic service.
+fn boxed<T>(service: T) -> TonicServe
 where
     T: Service<Request<Incoming>, Response = Response<tonic::body::Body>, Error = std::convert::Infallible>,
     T: Clone + Send + Sync + 'static,
     T::Future: Send + 'static,
 {
     Box::new(move |request| {
-        // It is always ready.
+        // Tonic's services are always ready, so `poll_ready` is not needed.
         let answer = service.clone().call(request);
         Box::pin(async move { answer.await.unwrap_or_else(|never| match never {}) })
     })
 }
 
-/// A body of tonic's that leaves when the server stops: to watch a service's health, say, never ends by itself.
+/// A tonic body that ends when the server stops. A health watch, for example, never ends by itself.
 struct StoppableBody {
     body: Option<tonic::body::Body>,
-    orders: ShutdownSignal,
+    shutdown: ShutdownSignal,
 }
 
 impl Body for StoppableBody {
@@ -125,13 +128,13 @@ impl Body for StoppableBody {
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
             return Poll::Ready(frame);
         }
-        let is_gone = self.orders.poll_gone(cx).is_ready();
-        if !is_gone && !self.orders.is_draining() {
+        let is_stopped = self.shutdown.poll_closed(cx).is_ready();
+        if !is_stopped && !self.shutdown.is_draining() {
             return Poll::Pending;
         }
         self.body = None;
         let status = Status::unavailable("the server is stopping");
-        Poll::Ready(Some(Ok(Frame::trailers(failure(&status)))))
+        Poll::Ready(Some(Ok(Frame::trailers(error_trailers(&status)))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,14 +1,14 @@
-//! Checks on a stream: whatever has arrived is decided together and answered together.
+//! `CheckStream`: checks that have arrived are decided as one batch and answered in one data frame.
 //!
-//! A stream is read until nothing is there, or enough is; all of it goes through one docket, and the answers leave in one
-//! piece. So a client that asks one thing at a time is answered at once, and one that sends without waiting pays for a
-//! batch. Nothing is read while an answer is on its way.
+//! A stream is read until no more data is available or the read limit is reached. So a client that sends one check at a
+//! time is answered at once, and one that pipelines gets the throughput of batches. Nothing is read while an answer is
+//! being sent.
 
 use super::GrpcInner;
 use super::check;
 use super::frame;
 use super::message::{put_bytes, put_message, put_number};
-use super::response_body::{failure, success};
+use super::response_body::{error_trailers, ok_trailers};
 use super::streams::StreamGuard;
 use crate::api::MAX_CHECK_BYTES;
 use crate::http::ShutdownSignal;
@@ -20,70 +20,70 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tonic::Status;
 
-/// How much is read before anything is decided.
-const ENOUGH_BYTES: usize = 64 * 1024;
-/// The most checks that are decided at once: their answers take some tens of kilobytes.
+/// How much is read before a batch is decided.
+const MAX_READ_BYTES: usize = 64 * 1024;
+/// The maximum number of checks in a batch. Their answers take some tens of kilobytes.
 const MAX_BATCH: usize = 1024;
-/// How long an answer is as a rule, with some room.
+/// The typical size of an encoded answer, rounded up.
 const TYPICAL_ANSWER_BYTES: usize = 64;
 
-/// A stream of checks, which is also the body of its answers.
+/// A stream of checks, which is also the body of its response.
 pub(super) struct CheckStream<S> {
     shared: Arc<GrpcInner<S>>,
     incoming: Incoming,
     has_ended: bool,
     stage: StreamStage,
-    orders: ShutdownSignal,
-    pulse: StreamGuard,
+    shutdown: ShutdownSignal,
+    guard: StreamGuard,
 }
 
 enum StreamStage {
-    /// Waits for checks.
+    /// Collecting checks.
     Reading(StreamBatch),
-    /// Has them decided.
+    /// Deciding a batch.
     Deciding(Pin<Box<dyn Future<Output = (StreamBatch, Bytes)> + Send>>),
-    /// There is no more to be said.
+    /// The trailers were sent, or the client is gone.
     Over,
 }
 
-/// What has arrived, and what is to be answered.
+/// Received bytes, and the checks decoded from them.
 #[derive(Debug, Default)]
 struct StreamBatch {
-    inbox: Vec<u8>,
-    filed: Vec<QueuedCheck>,
-    /// Why nothing behind what is filed can be read.
-    broken: Option<Status>,
+    received: Vec<u8>,
+    queued: Vec<QueuedCheck>,
+    /// Why the bytes after the queued checks can't be read.
+    error: Option<Status>,
 }
 
-/// A check of a batch.
+/// A check to be answered.
 #[derive(Debug)]
 enum QueuedCheck {
-    /// Its id; it is on the docket.
-    Asked(u64),
-    /// Its id, and what is wrong with it.
-    Flawed(u64, String),
+    /// The id of a check in the batch.
+    Valid(u64),
+    /// The id of an invalid check, and why it is invalid.
+    Invalid(u64, String),
 }
 
 impl<S: Store> CheckStream<S> {
     pub(super) fn new(
         shared: Arc<GrpcInner<S>>,
         incoming: Incoming,
-        orders: ShutdownSignal,
-        pulse: StreamGuard,
+        shutdown: ShutdownSignal,
+        guard: StreamGuard,
     ) -> CheckStream<S> {
         let stage = StreamStage::Reading(StreamBatch::default());
-        CheckStream { shared, incoming, has_ended: false, stage, orders, pulse }
+        CheckStream { shared, incoming, has_ended: false, stage, shutdown, guard }
     }
 
-    /// Takes in what is there. An error means that the client is gone.
-    fn take_in(&mut self, cx: &mut Context<'_>) -> Result<(), hyper::Error> {
+    /// Reads what is available. An error means that the client is gone.
+    fn read_available(&mut self, cx: &mut Context<'_>) -> Result<(), hyper::Error> {
         let StreamStage::Reading(batch) = &mut self.stage else { return Ok(()) };
-        while !self.has_ended && batch.inbox.len() < ENOUGH_BYTES {
+        while !self.has_ended && batch.received.len() < MAX_READ_BYTES {
             match Pin::new(&mut self.incoming).poll_frame(cx) {
                 Poll::Ready(Some(frame)) => {
-                    // Trailers say nothing about a check.
+                    // Trailers carry no part of a message.
                     if let Some(data) = frame?.data_ref() {
-                        batch.inbox.extend_from_slice(data);
+                        batch.received.extend_from_slice(data);
                     }
                 }
                 Poll::Ready(None) => self.has_ended = true,
@@ -93,20 +93,21 @@ impl<S: Store> CheckStream<S> {
         Ok(())
     }
 
-    /// How the stream ends, if it does now.
-    fn ending(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Status>> {
+    /// The status that the stream ends with. Returns `None` if it does not end now.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Option<Result<(), Status>> {
         let StreamStage::Reading(batch) = &mut self.stage else { return None };
-        if let Some(status) = batch.broken.take() {
+        if let Some(status) = batch.error.take() {
             return Some(Err(status));
         }
         if self.has_ended {
-            return Some(match batch.inbox.is_empty() {
-                true => Ok(()),
-                false => Err(Status::invalid_argument("the stream ends in the midst of a message")),
+            return Some(if batch.received.is_empty() {
+                Ok(())
+            } else {
+                Err(Status::invalid_argument("the stream ends in the middle of a message"))
             });
         }
-        let is_gone = self.orders.poll_gone(cx).is_ready();
-        (is_gone || self.orders.is_draining())
+        let is_stopped = self.shutdown.poll_closed(cx).is_ready();
+        (is_stopped || self.shutdown.is_draining())
             .then(|| Err(Status::unavailable("the server is stopping: open the stream again")))
     }
 }
@@ -117,8 +118,8 @@ impl<S: Store> Body for CheckStream<S> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let stream = self.get_mut();
-        stream.pulse.ask();
-        if stream.take_in(cx).is_err() {
+        stream.guard.finish_send();
+        if stream.read_available(cx).is_err() {
             stream.stage = StreamStage::Over;
         }
         loop {
@@ -128,16 +129,16 @@ impl<S: Store> Body for CheckStream<S> {
                     stream.stage = StreamStage::Deciding(Box::pin(batch.decide(shared)));
                 }
                 StreamStage::Reading(_) => {
-                    let Some(ending) = stream.ending(cx) else { return Poll::Pending };
+                    let Some(ending) = stream.poll_end(cx) else { return Poll::Pending };
                     stream.stage = StreamStage::Over;
-                    let trailers = ending.map_or_else(|status| failure(&status), |()| success());
+                    let trailers = ending.map_or_else(|status| error_trailers(&status), |()| ok_trailers());
                     return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                 }
                 StreamStage::Deciding(deciding) => {
                     let (batch, answers) = ready!(deciding.as_mut().poll(cx));
                     stream.stage = StreamStage::Reading(batch);
                     if !answers.is_empty() {
-                        stream.pulse.hand_over();
+                        stream.guard.begin_send();
                         return Poll::Ready(Some(Ok(Frame::data(answers))));
                     }
                 }
@@ -148,91 +149,92 @@ impl<S: Store> Body for CheckStream<S> {
 }
 
 impl StreamBatch {
-    /// Whether there is anything to decide, or to find broken.
+    /// Whether there is a complete message to decide, or a malformed one to report.
     fn is_ready(&self) -> bool {
-        self.broken.is_none() && !matches!(frame::split(&self.inbox, MAX_CHECK_BYTES), Ok(None))
+        self.error.is_none() && !matches!(frame::split(&self.received, MAX_CHECK_BYTES), Ok(None))
     }
 
-    /// Has all that is whole decided, and gives the answers.
+    /// Decides all complete messages, and returns the encoded answers.
     async fn decide<S: Store>(mut self, shared: Arc<GrpcInner<S>>) -> (StreamBatch, Bytes) {
-        let mut docket = shared.gate.begin();
-        let mut rest = &self.inbox[..];
-        while self.filed.len() < MAX_BATCH {
-            let (message, behind) = match frame::split(rest, MAX_CHECK_BYTES) {
+        let mut checks = shared.limiter.begin();
+        let mut rest = &self.received[..];
+        while self.queued.len() < MAX_BATCH {
+            let (message, after) = match frame::split(rest, MAX_CHECK_BYTES) {
                 Ok(Some(parts)) => parts,
                 Ok(None) => break,
                 Err(status) => {
-                    self.broken = Some(status);
+                    self.error = Some(status);
                     break;
                 }
             };
-            rest = behind;
-            let (id, check) = check::read_numbered(message);
-            self.filed.push(match check {
+            rest = after;
+            let (id, check) = check::read_stream_check(message);
+            self.queued.push(match check {
                 Ok(check) => {
-                    shared.gate.add(&mut docket, Verb::Check, &check.request());
-                    QueuedCheck::Asked(id)
+                    shared.limiter.add(&mut checks, Verb::Check, &check.request());
+                    QueuedCheck::Valid(id)
                 }
-                Err(flaw) => QueuedCheck::Flawed(id, flaw.into_text()),
+                Err(error) => QueuedCheck::Invalid(id, error.into_text()),
             });
         }
-        let read = self.inbox.len() - rest.len();
-        if !docket.is_empty() {
-            shared.gate.settle(&mut docket).await;
+        let read = self.received.len() - rest.len();
+        if !checks.is_empty() {
+            shared.limiter.decide(&mut checks).await;
         }
-        let answers = self.answer(&docket);
-        if docket.verdicts().any(|verdict| !verdict.is_allowed()) {
-            self.log_denials(&shared, &docket);
+        let answers = self.encode_answers(&checks);
+        if checks.decisions().any(|decision| !decision.is_allowed()) {
+            self.log_denials(&shared, &checks);
         }
-        self.filed.clear();
-        self.inbox.drain(..read);
-        // What a long message needed is not kept for the short ones behind it.
-        self.inbox.shrink_to(ENOUGH_BYTES);
+        self.queued.clear();
+        self.received.drain(..read);
+        // Release the memory of a long message.
+        self.received.shrink_to(MAX_READ_BYTES);
         (self, answers)
     }
 
-    /// The answers, in the order of the checks.
-    fn answer(&self, docket: &CheckBatch) -> Bytes {
-        let mut out = Vec::with_capacity(self.filed.len() * TYPICAL_ANSWER_BYTES);
-        let mut verdicts = docket.verdicts();
-        for filed in &self.filed {
-            frame::append(&mut out, |out| match filed {
-                QueuedCheck::Asked(id) => {
-                    let verdict = verdicts.next().expect("there is a verdict for every check");
+    /// Encodes the answers, in the order of the checks.
+    fn encode_answers(&self, checks: &CheckBatch) -> Bytes {
+        let mut out = Vec::with_capacity(self.queued.len() * TYPICAL_ANSWER_BYTES);
+        let mut decisions = checks.decisions();
+        for queued in &self.queued {
+            frame::append(&mut out, |out| match queued {
+                QueuedCheck::Valid(id) => {
+                    let decision = decisions.next().expect("there is a decision for every check");
                     put_number(out, 1, *id);
-                    put_message(out, 2, |out| check::write_answer(&verdict, out));
+                    put_message(out, 2, |out| check::write_answer(&decision, out));
                 }
-                QueuedCheck::Flawed(id, said) => {
+                QueuedCheck::Invalid(id, error) => {
                     put_number(out, 1, *id);
-                    put_bytes(out, 3, said.as_bytes());
+                    put_bytes(out, 3, error.as_bytes());
                 }
             });
         }
         out.into()
     }
 
-    /// Logs denials. What was asked is read once more: that is rare, and keeping it would cost everybody.
+    /// Logs denials. Decodes the messages a second time: denials are rare, and keeping the checks would slow every
+    /// batch.
     #[cold]
-    fn log_denials<S: Store>(&self, shared: &GrpcInner<S>, docket: &CheckBatch) {
-        let (mut rest, mut verdicts) = (&self.inbox[..], docket.verdicts());
-        for filed in &self.filed {
-            // It was read before, so it can be read again.
-            let Ok(Some((message, behind))) = frame::split(rest, MAX_CHECK_BYTES) else { return };
-            rest = behind;
-            if let (QueuedCheck::Asked(_), (_, Ok(check))) = (filed, check::read_numbered(message))
-                && let Some(verdict) = verdicts.next()
-                && !verdict.is_allowed()
+    fn log_denials<S: Store>(&self, shared: &GrpcInner<S>, checks: &CheckBatch) {
+        let (mut rest, mut decisions) = (&self.received[..], checks.decisions());
+        for queued in &self.queued {
+            // It can't fail: the same bytes were split before.
+            let Ok(Some((message, after))) = frame::split(rest, MAX_CHECK_BYTES) else { return };
+            rest = after;
+            if let (QueuedCheck::Valid(_), (_, Ok(check))) = (queued, check::read_stream_check(message))
+                && let Some(decision) = decisions.next()
+                && !decision.is_allowed()
             {
-                shared.denials.note(shared.gate.clock(), &check.request(), &verdict);
+                shared.denials.record(shared.limiter.clock(), &check.request(), &decision);
             }
         }
     }
 }
 
-/// The answers to all that is in an inbox, as far as it can be read.
+/// The answers to all messages in `received`, up to the first malformed one.
 #[cfg(test)]
-pub(super) async fn answers<S: Store>(inbox: Vec<u8>, shared: Arc<GrpcInner<S>>) -> Vec<u8> {
-    let (mut batch, mut all) = (StreamBatch { inbox, ..StreamBatch::default() }, Vec::new());
+pub(super) async fn answers<S: Store>(received: Vec<u8>, shared: Arc<GrpcInner<S>>) -> Vec<u8> {
+    let (mut batch, mut all) = (StreamBatch { received, ..StreamBatch::default() }, Vec::new());
     while batch.is_ready() {
         let (rest, answers) = batch.decide(Arc::clone(&shared)).await;
         batch = rest;

@@ -1,10 +1,10 @@
-//! The streams of a connection: few at a time, and none whose client does not take its answers.
+//! Bounds the check streams of a connection: their number, and how long a client may leave an answer unread.
 //!
-//! Answers are handed over one at a time, the next when the client has room for it, so a client that does not read is not
-//! answered, and what it sends waits with it until its own window is full. That bounds what is held for it; a client that
-//! goes on like this is given up.
+//! The next answer is produced only when the client has read the previous one. A client that does not read is not
+//! answered, and what it sends is buffered only until its flow control window is full. That bounds the memory held for
+//! it; if it does not read for too long, the connection is closed.
 
-use crate::http::BODY_PATIENCE;
+use crate::http::BODY_TIMEOUT;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,40 +12,40 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-/// The most streams of checks on one connection. One takes whatever a client has to ask; more only help where several
-/// threads of it share a connection.
+/// The maximum number of check streams per connection. One is enough for any rate; more only help if several threads
+/// share a connection.
 const MAX_STREAMS: usize = 16;
 
-/// The streams of one connection.
+/// The open check streams of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct StreamRegistry {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     overdue: Arc<Notify>,
 }
 
-/// One of them, until it is dropped.
+/// An open stream, until dropped.
 #[derive(Debug)]
 pub(super) struct StreamGuard {
-    /// Odd while an answer is on its way.
-    beats: Arc<AtomicU64>,
-    alarm: AbortHandle,
-    _place: OwnedSemaphorePermit,
+    /// Incremented when an answer is passed to hyper and when it has been sent, so odd in between.
+    transfers: Arc<AtomicU64>,
+    watchdog: AbortHandle,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl StreamRegistry {
     pub(super) fn new() -> StreamRegistry {
-        StreamRegistry { places: Arc::new(Semaphore::new(MAX_STREAMS)), overdue: Arc::default() }
+        StreamRegistry { permits: Arc::new(Semaphore::new(MAX_STREAMS)), overdue: Arc::default() }
     }
 
-    /// One more, if there may be.
+    /// Opens a stream. Returns `None` if the maximum is reached.
     pub(super) fn open(&self) -> Option<StreamGuard> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        let beats = Arc::new(AtomicU64::new(0));
-        let (seen, overdue) = (Arc::clone(&beats), Arc::clone(&self.overdue));
-        let alarm = tokio::spawn(async move {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
+        let transfers = Arc::new(AtomicU64::new(0));
+        let (seen, overdue) = (Arc::clone(&transfers), Arc::clone(&self.overdue));
+        let watchdog = tokio::spawn(async move {
             let mut before = 0;
             loop {
-                sleep(BODY_PATIENCE).await;
+                sleep(BODY_TIMEOUT).await;
                 let now = seen.load(Relaxed);
                 if now % 2 == 1 && now == before {
                     return overdue.notify_one();
@@ -53,31 +53,31 @@ impl StreamRegistry {
                 before = now;
             }
         });
-        Some(StreamGuard { beats, alarm: alarm.abort_handle(), _place: place })
+        Some(StreamGuard { transfers, watchdog: watchdog.abort_handle(), _permit: permit })
     }
 
-    /// Until a client has not taken an answer for long.
-    pub(super) async fn is_overdue(&self) {
+    /// Completes when a client has not read an answer for too long.
+    pub(super) async fn wait_until_overdue(&self) {
         self.overdue.notified().await;
     }
 }
 
 impl StreamGuard {
-    /// Notes that an answer is on its way.
-    pub(super) fn hand_over(&self) {
-        self.beats.fetch_add(1, Relaxed);
+    /// Records that an answer is passed to hyper.
+    pub(super) fn begin_send(&self) {
+        self.transfers.fetch_add(1, Relaxed);
     }
 
-    /// Notes that the client has room for the next.
-    pub(super) fn ask(&self) {
-        let beats = self.beats.load(Relaxed);
-        self.beats.store(beats + beats % 2, Relaxed);
+    /// Records that hyper asks for the next answer: the previous one has been sent.
+    pub(super) fn finish_send(&self) {
+        let transfers = self.transfers.load(Relaxed);
+        self.transfers.store(transfers + transfers % 2, Relaxed);
     }
 }
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
-        self.alarm.abort();
+        self.watchdog.abort();
     }
 }
 
@@ -88,32 +88,32 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_take_an_answer_is_found_and_who_is_idle_is_not() {
+    async fn an_unread_answer_becomes_overdue_and_an_idle_stream_does_not() {
         let streams = StreamRegistry::new();
         let (idle, busy) = (streams.open().unwrap(), streams.open().unwrap());
-        idle.ask();
+        idle.finish_send();
         let work = async {
             for _ in 0..100 {
-                busy.hand_over();
+                busy.begin_send();
                 sleep(Duration::from_secs(9)).await;
-                busy.ask();
+                busy.finish_send();
             }
-            busy.hand_over();
+            busy.begin_send();
             Instant::now()
         };
         tokio::select! {
-            () = streams.is_overdue() => panic!("each was taken in time"),
+            () = streams.wait_until_overdue() => panic!("each was read in time"),
             last = work => {
-                streams.is_overdue().await;
+                streams.wait_until_overdue().await;
                 assert!((10..=20).contains(&last.elapsed().as_secs()), "{:?}", last.elapsed());
             }
         }
         drop(busy);
-        assert!(timeout(Duration::from_secs(100), streams.is_overdue()).await.is_err());
+        assert!(timeout(Duration::from_secs(100), streams.wait_until_overdue()).await.is_err());
     }
 
     #[tokio::test]
-    async fn there_are_so_many_at_once() {
+    async fn the_number_of_streams_is_bounded() {
         let streams = StreamRegistry::new();
         let mut open: Vec<_> = std::iter::from_fn(|| streams.open()).collect();
         assert_eq!(open.len(), MAX_STREAMS);

@@ -1,9 +1,9 @@
-//! Bodies that hyper reads.
+//! Reading and draining request bodies with hyper.
 
 use super::body_budget::HeldBytes;
-use super::body_permits::{BodyPermit, BodyPermits, SMALL_BYTES};
+use super::body_permits::{BodyPermit, BodyPermits, SMALL_BODY_BYTES};
 use super::error::HttpError;
-use super::timeouts::BODY_PATIENCE;
+use super::timeouts::BODY_TIMEOUT;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use std::future::poll_fn;
@@ -12,59 +12,61 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How much of a body is taken in whose request is refused for its head, and for how long. A client of HTTP/2 that is answered
-/// before it has sent all is also told that the rest is not wanted, and some take that for a failure and drop the answer.
-const MAX_UNWANTED_BYTES: u64 = SMALL_BYTES as u64;
-const UNWANTED_PATIENCE: Duration = Duration::from_secs(1);
-/// How much of a body that is too large is still taken in. Most clients read no answer before they have sent all, and
-/// closing in their face would lose it.
+/// How much of a body is drained, and for how long, if its request is rejected by its head. An HTTP/2 client that gets
+/// a response before it has sent its body also gets a stream reset, and some clients treat that as an error and drop
+/// the response.
+const MAX_REJECTED_BODY_BYTES: u64 = SMALL_BODY_BYTES as u64;
+const REJECTED_BODY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How much of a body that is too large is drained. Most clients read no response before they have sent the whole body,
+/// and closing earlier would lose it.
 const MAX_DRAINED_BYTES: u64 = 1024 * 1024;
-/// What a frame of it counts for at least.
-const LEAST_DRAINED_BYTES: u64 = 64;
+/// The least that a drained frame counts for.
+const MIN_FRAME_BYTES: u64 = 64;
 
-/// Takes in a body within bounds of size and time. A large one keeps its place for as long as the second is held.
+/// Reads a body of at most `max_bytes` within [`BODY_TIMEOUT`]. A large body comes with its permit, to be kept as long
+/// as the body.
 pub(super) async fn read(
     body: Incoming,
-    most: usize,
-    room: &BodyPermits,
+    max_bytes: usize,
+    permits: &BodyPermits,
 ) -> Result<(Bytes, Option<BodyPermit>), HttpError> {
-    timeout(BODY_PATIENCE, read_slowly(body, most, room)).await.map_err(|_| HttpError::TooSlow)?
+    timeout(BODY_TIMEOUT, read_all(body, max_bytes, permits)).await.map_err(|_| HttpError::BodyTimeout)?
 }
 
-/// Takes in a body. One that came in one piece, as nearly all do, is not copied.
-async fn read_slowly(
+/// Reads a body without a timeout. A body that arrives in one piece, as nearly all do, is not copied.
+async fn read_all(
     mut body: Incoming,
-    most: usize,
-    room: &BodyPermits,
+    max_bytes: usize,
+    permits: &BodyPermits,
 ) -> Result<(Bytes, Option<BodyPermit>), HttpError> {
-    if body.size_hint().lower() > most as u64 {
-        return Err(drain(body, HttpError::TooLarge { most }).await);
+    if body.size_hint().lower() > max_bytes as u64 {
+        return Err(drain(body, HttpError::TooLarge { most: max_bytes }).await);
     }
-    let mut place = None;
+    let mut permit = None;
     let mut whole = Bytes::new();
     let mut pieces = Vec::new();
-    let mut held = room.hold();
+    let mut held = permits.held_bytes();
     loop {
-        let come = whole.len() + pieces.capacity();
-        let frame = match next_frame(&mut body, &mut held, come).await {
-            BodyPart::Frame(Some(frame)) => frame.map_err(|_| HttpError::CutOff)?,
+        let received = whole.len() + pieces.capacity();
+        let frame = match next_frame(&mut body, &mut held, received).await {
+            BodyPart::Frame(Some(frame)) => frame.map_err(|_| HttpError::BodyTruncated)?,
             BodyPart::Frame(None) => break,
-            BodyPart::NoRoom => {
-                room.refuse();
+            BodyPart::OverBudget => {
+                permits.count_rejected();
                 drop((held, whole, pieces));
-                drain_soon(MAX_DRAINED_BYTES, body).await;
+                drain_briefly(MAX_DRAINED_BYTES, body).await;
                 return Err(HttpError::Busy);
             }
         };
-        // Trailers say nothing about a check.
+        // Trailers are ignored.
         let Ok(piece) = frame.into_data() else { continue };
         let length = whole.len() + pieces.len() + piece.len();
-        if length > most {
-            return Err(drain(body, HttpError::TooLarge { most }).await);
+        if length > max_bytes {
+            return Err(drain(body, HttpError::TooLarge { most: max_bytes }).await);
         }
-        if length > SMALL_BYTES && place.is_none() {
-            place = room.place();
-            if place.is_none() {
+        if length > SMALL_BODY_BYTES && permit.is_none() {
+            permit = permits.try_acquire();
+            if permit.is_none() {
                 return Err(drain(body, HttpError::Busy).await);
             }
         }
@@ -75,51 +77,51 @@ async fn read_slowly(
             pieces.extend_from_slice(&piece);
         }
     }
-    Ok((if pieces.is_empty() { whole } else { pieces.into() }, place))
+    Ok((if pieces.is_empty() { whole } else { pieces.into() }, permit))
 }
 
-/// What comes next of a body.
+/// The next part of a body.
 pub(crate) enum BodyPart {
-    /// A frame, or the end.
+    /// A frame; `None` at the end of the body.
     Frame(Option<Result<Frame<Bytes>, hyper::Error>>),
-    /// It would have to be waited for, and there is no room for what has come.
-    NoRoom,
+    /// The next frame has to be awaited, and the budget can't hold the bytes received so far.
+    OverBudget,
 }
 
-/// Waits for the next frame of a body, of which `come` bytes are here and count for as long as that takes.
-pub(crate) async fn next_frame(body: &mut Incoming, held: &mut HeldBytes, come: usize) -> BodyPart {
+/// Waits for the next frame of a body. While it waits, the `received` bytes count against the budget.
+pub(crate) async fn next_frame(body: &mut Incoming, held: &mut HeldBytes, received: usize) -> BodyPart {
     poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
         Poll::Ready(frame) => Poll::Ready(BodyPart::Frame(frame)),
-        Poll::Pending if held.grow_to(come) => Poll::Pending,
-        Poll::Pending => Poll::Ready(BodyPart::NoRoom),
+        Poll::Pending if held.grow_to(received) => Poll::Pending,
+        Poll::Pending => Poll::Ready(BodyPart::OverBudget),
     })
     .await
 }
 
-/// Takes in the body of a request that is refused for its head, if it is small and comes soon.
-pub(super) async fn drain_unwanted(body: Incoming) {
-    drain_soon(MAX_UNWANTED_BYTES, body).await;
+/// Drains the body of a request that was rejected by its head, if it is small and arrives soon.
+pub(super) async fn drain_rejected(body: Incoming) {
+    drain_briefly(MAX_REJECTED_BODY_BYTES, body).await;
 }
 
-/// Takes in a body, up to so many bytes and for a short time. A client that takes longer is answered all the same.
-async fn drain_soon(most: u64, body: Incoming) {
-    let _ = timeout(UNWANTED_PATIENCE, drain_up_to(most, body)).await;
+/// Drains up to `max_bytes` of a body for a short time. A client that takes longer gets its response anyway.
+async fn drain_briefly(max_bytes: u64, body: Incoming) {
+    let _ = timeout(REJECTED_BODY_TIMEOUT, drain_up_to(max_bytes, body)).await;
 }
 
-/// Lets the client finish sending, within reason, so that it reads why.
-async fn drain(body: Incoming, fault: HttpError) -> HttpError {
+/// Drains a body up to a bound, so that the client finishes sending and then reads `error`.
+async fn drain(body: Incoming, error: HttpError) -> HttpError {
     drain_up_to(MAX_DRAINED_BYTES, body).await;
-    fault
+    error
 }
 
 async fn drain_up_to(mut left: u64, mut body: Incoming) {
-    // What announces that it is longer is not even begun: a client that waits for leave to send is told at once.
+    // A body that announces more is not drained at all: a client that sent `Expect` gets its response at once.
     while body.size_hint().lower() <= left {
         let Some(Ok(frame)) = body.frame().await else { break };
-        // A body in chunks announces nothing and need not end, so what has come is counted. A frame of a byte is as much
-        // work as one of many.
-        let come = frame.data_ref().map_or(0, |data| data.len() as u64);
-        let Some(rest) = left.checked_sub(come.max(LEAST_DRAINED_BYTES)) else { break };
+        // A chunked body announces no length and may be endless, so received bytes are counted. A frame of one byte is
+        // as much work as a larger one.
+        let received = frame.data_ref().map_or(0, |data| data.len() as u64);
+        let Some(rest) = left.checked_sub(received.max(MIN_FRAME_BYTES)) else { break };
         left = rest;
     }
 }

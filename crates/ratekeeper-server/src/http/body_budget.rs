@@ -1,19 +1,19 @@
-//! The memory that all unfinished bodies of a server may take together.
+//! A memory budget for all unfinished request bodies of a server.
 //!
-//! Each body has a bound of its own, but a client of HTTP/2 has many at once, and there are many clients. A body that comes in
-//! one piece, as nearly all do, is never counted; one that has to be waited for counts for as long as that takes. If there
-//! is no room for it, its request is refused and what comes of it is thrown away.
+//! The size of each body is bounded, but an HTTP/2 client sends many at once, and there are many clients. A body that
+//! arrives in one piece, as nearly all do, never counts. A body that has to be awaited counts until it is complete. If
+//! the budget is exhausted, the request is rejected and the rest of its body discarded.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// The bytes of all unfinished bodies.
+/// The bytes held by all unfinished bodies, and their maximum.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
-    most: usize,
+    max_bytes: usize,
     held: AtomicUsize,
-    refused: AtomicU64,
+    rejected: AtomicU64,
 }
 
 impl Default for BodyBudget {
@@ -23,34 +23,34 @@ impl Default for BodyBudget {
 }
 
 impl BodyBudget {
-    /// Some thousand of the largest checks, or sixteen of the largest batches.
+    /// Enough for a thousand of the largest checks, or sixteen of the largest batches.
     pub(crate) const DEFAULT_BYTES: usize = 64 << 20;
 
-    pub(crate) fn new(most: usize) -> BodyBudget {
-        BodyBudget { most, held: AtomicUsize::new(0), refused: AtomicU64::new(0) }
+    pub(crate) fn new(max_bytes: usize) -> BodyBudget {
+        BodyBudget { max_bytes, held: AtomicUsize::new(0), rejected: AtomicU64::new(0) }
     }
 
-    pub(crate) fn most(&self) -> usize {
-        self.most
+    pub(crate) fn max_bytes(&self) -> usize {
+        self.max_bytes
     }
 
-    /// How many bytes are held now.
+    /// The bytes held now.
     pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// How many bodies were refused.
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused.load(Relaxed)
+    /// The number of bodies rejected so far.
+    pub(crate) fn rejected(&self) -> u64 {
+        self.rejected.load(Relaxed)
     }
 
-    /// Counts a body that is refused.
-    pub(crate) fn refuse(&self) {
-        self.refused.fetch_add(1, Relaxed);
+    /// Counts a rejected body.
+    pub(crate) fn count_rejected(&self) {
+        self.rejected.fetch_add(1, Relaxed);
     }
 }
 
-/// The part of a budget that one body takes, until it is dropped.
+/// The bytes of the budget that one body holds, released on drop.
 #[derive(Debug)]
 pub(crate) struct HeldBytes {
     budget: Arc<BodyBudget>,
@@ -62,22 +62,22 @@ impl HeldBytes {
         HeldBytes { budget, bytes: 0 }
     }
 
-    /// Holds so many bytes in all, unless that is more than there is room for.
+    /// Grows to `bytes` in total. Returns `false`, and holds no more than before, if the budget would be exceeded.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         if more == 0 {
             return true;
         }
-        let BodyBudget { most, held, .. } = &*self.budget;
+        let BodyBudget { max_bytes: most, held, .. } = &*self.budget;
         let fits = |held: usize| held.checked_add(more).filter(|held| held <= most);
-        let has_room = held.fetch_update(Relaxed, Relaxed, fits).is_ok();
-        if has_room {
+        let has_grown = held.fetch_update(Relaxed, Relaxed, fits).is_ok();
+        if has_grown {
             self.bytes = bytes;
         }
-        has_room
+        has_grown
     }
 
-    /// Holds nothing any more.
+    /// Returns all bytes to the budget.
     #[inline]
     pub(crate) fn release(&mut self) {
         if self.bytes > 0 {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_stays_within_the_budget_and_comes_back() {
+    fn held_bytes_stay_within_the_budget_and_are_released() {
         let budget = Arc::new(BodyBudget::new(100));
         let [mut one, mut other] = [(); 2].map(|()| HeldBytes::new(Arc::clone(&budget)));
         assert!(one.grow_to(60) && one.grow_to(40) && other.grow_to(40));

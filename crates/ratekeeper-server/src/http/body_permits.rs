@@ -1,21 +1,21 @@
-//! Room for bodies that are larger than most.
+//! Permits for large request bodies.
 //!
-//! Small bodies are bounded by the number of connections. Larger ones, of which each may take megabytes, share a fixed
-//! number of places: who finds none is told to come back, and the server's memory stays what it is.
+//! Small bodies are bounded by the number of connections. Larger ones may take megabytes each and share a fixed number
+//! of permits: a request without one is rejected and told to retry, so memory stays bounded.
 
 use super::body_budget::{BodyBudget, HeldBytes};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The most bytes of a body that needs no place.
-pub(crate) const SMALL_BYTES: usize = 64 * 1024;
-/// How many larger bodies there may be at once.
-const PLACES: usize = 64;
+/// The most bytes of a body that needs no permit.
+pub(crate) const SMALL_BODY_BYTES: usize = 64 * 1024;
+/// The most larger bodies at once.
+const MAX_LARGE_BODIES: usize = 64;
 
-/// Room for larger bodies, shared by all connections of a port, and the budget that all of a server's bodies share.
+/// Permits for large bodies, shared by all connections of a listener, and the budget shared by all bodies of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyPermits {
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     budget: Arc<BodyBudget>,
 }
 
@@ -25,7 +25,7 @@ impl Default for BodyPermits {
     }
 }
 
-/// A place for one of them, until it is dropped.
+/// The permit for one large body, released on drop.
 #[derive(Debug)]
 pub(crate) struct BodyPermit {
     _permit: OwnedSemaphorePermit,
@@ -33,21 +33,21 @@ pub(crate) struct BodyPermit {
 
 impl BodyPermits {
     pub(crate) fn new(budget: Arc<BodyBudget>) -> BodyPermits {
-        BodyPermits { places: Arc::new(Semaphore::new(PLACES)), budget }
+        BodyPermits { permits: Arc::new(Semaphore::new(MAX_LARGE_BODIES)), budget }
     }
 
-    /// What a body that has to be waited for counts by: nothing yet.
-    pub(crate) fn hold(&self) -> HeldBytes {
+    /// A share of the budget for one body, of 0 bytes at first.
+    pub(crate) fn held_bytes(&self) -> HeldBytes {
         HeldBytes::new(Arc::clone(&self.budget))
     }
 
-    /// Counts a body for which there was no room in the budget.
-    pub(crate) fn refuse(&self) {
-        self.budget.refuse();
+    /// Counts a body that was rejected because the budget was exhausted.
+    pub(crate) fn count_rejected(&self) {
+        self.budget.count_rejected();
     }
 
-    /// A place, if one is free.
-    pub(crate) fn place(&self) -> Option<BodyPermit> {
-        Arc::clone(&self.places).try_acquire_owned().ok().map(|permit| BodyPermit { _permit: permit })
+    /// Takes a permit. Returns `None` if none is free.
+    pub(crate) fn try_acquire(&self) -> Option<BodyPermit> {
+        Arc::clone(&self.permits).try_acquire_owned().ok().map(|permit| BodyPermit { _permit: permit })
     }
 }

@@ -1,8 +1,8 @@
-//! Bytes that a client has sent and nobody has answered yet.
+//! The read buffer of a connection: bytes received and not yet processed.
 //!
-//! One stretch of memory that is read into and answered from. It begins small and doubles only when what has come fills
-//! it, so whoever announces much gets nothing for it before sending much. Once it is empty it goes back to its first
-//! size: thousands of idle connections stay small.
+//! One contiguous buffer that is read into and parsed in place. It starts small and doubles only when received bytes
+//! fill it, so a client that announces a large body gets no memory before it sends one. An empty buffer shrinks to its
+//! initial size, so thousands of idle connections stay small.
 
 use super::buffer_pool;
 use std::io;
@@ -11,12 +11,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// How much is read at once. A check takes some 200 bytes, so that 40 of them fit.
-const FIRST_BYTES: usize = 8 * 1024;
+/// The initial size. A check takes some 200 bytes, so 40 of them fit.
+const INITIAL_BYTES: usize = 8 * 1024;
 
+/// A growable buffer between a stream and a parser.
 #[derive(Debug)]
 pub(crate) struct ReadBuffer {
-    /// As long as it may be filled. What was not filled has no meaning.
+    /// Always as long as the buffer; only `start..end` holds data.
     bytes: Vec<u8>,
     start: usize,
     end: usize,
@@ -24,10 +25,10 @@ pub(crate) struct ReadBuffer {
 
 impl ReadBuffer {
     pub(crate) fn new() -> ReadBuffer {
-        ReadBuffer { bytes: vec![0; FIRST_BYTES], start: 0, end: 0 }
+        ReadBuffer { bytes: vec![0; INITIAL_BYTES], start: 0, end: 0 }
     }
 
-    /// What has come and was not yet taken.
+    /// The bytes received and not yet consumed.
     pub(crate) fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -36,20 +37,20 @@ impl ReadBuffer {
         self.start == self.end
     }
 
-    /// Forgets the first `bytes`.
-    pub(crate) fn take(&mut self, bytes: usize) {
+    /// Removes the first `bytes`.
+    pub(crate) fn consume(&mut self, bytes: usize) {
         self.start += bytes;
-        debug_assert!(self.start <= self.end, "nothing is taken that has not come");
+        debug_assert!(self.start <= self.end, "only received bytes are consumed");
     }
 
-    /// Makes sure that something can be read.
-    pub(crate) fn make_room(&mut self) {
+    /// Makes space for at least one more byte, and shrinks an empty buffer.
+    pub(crate) fn reserve(&mut self) {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        if self.end == 0 && self.bytes.len() > FIRST_BYTES {
-            buffer_pool::give(mem::replace(&mut self.bytes, vec![0; FIRST_BYTES]));
+        if self.end == 0 && self.bytes.len() > INITIAL_BYTES {
+            buffer_pool::put(mem::replace(&mut self.bytes, vec![0; INITIAL_BYTES]));
         }
         if self.end == self.bytes.len() {
             self.grow();
@@ -57,32 +58,32 @@ impl ReadBuffer {
     }
 
     fn grow(&mut self) {
-        let least = 2 * self.end;
-        match buffer_pool::take(least) {
+        let min_bytes = 2 * self.end;
+        match buffer_pool::take(min_bytes) {
             Some(mut larger) => {
-                larger.resize(larger.len().max(least), 0);
+                larger.resize(larger.len().max(min_bytes), 0);
                 larger[..self.end].copy_from_slice(&self.bytes);
-                buffer_pool::give(mem::replace(&mut self.bytes, larger));
+                buffer_pool::put(mem::replace(&mut self.bytes, larger));
             }
-            None => self.bytes.resize(least, 0),
+            None => self.bytes.resize(min_bytes, 0),
         }
     }
 
-    /// Reads what there is; gives how much that was, and 0 at the end.
+    /// Reads once and returns the number of bytes; 0 at the end of the stream.
     pub(crate) fn poll_fill<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        let mut room = ReadBuf::new(&mut self.bytes[self.end..]);
-        ready!(Pin::new(stream).poll_read(cx, &mut room))?;
-        let read = room.filled().len();
+        let mut unfilled = ReadBuf::new(&mut self.bytes[self.end..]);
+        ready!(Pin::new(stream).poll_read(cx, &mut unfilled))?;
+        let read = unfilled.filled().len();
         self.end += read;
         Poll::Ready(Ok(read))
     }
 
-    /// What is left, for somebody else.
-    pub(super) fn into_rest(mut self) -> Vec<u8> {
+    /// The bytes received and not consumed.
+    pub(super) fn into_unconsumed(mut self) -> Vec<u8> {
         self.bytes.truncate(self.end);
         self.bytes.drain(..self.start);
         self.bytes
@@ -96,31 +97,31 @@ mod tests {
 
     async fn fill(buffer: &mut ReadBuffer, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            buffer.make_room();
+            buffer.reserve();
             poll_fn(|cx| buffer.poll_fill(&mut bytes, cx)).await.unwrap();
         }
     }
 
     #[tokio::test]
-    async fn it_grows_with_what_comes_and_shrinks_when_all_is_taken() {
+    async fn it_grows_when_full_and_shrinks_when_empty() {
         let mut buffer = ReadBuffer::new();
         let bytes: Vec<u8> = (0..=250).cycle().take(50_000).collect();
         fill(&mut buffer, &bytes).await;
         assert_eq!((buffer.filled(), buffer.bytes.len()), (&bytes[..], 64 * 1024));
-        buffer.take(49_990);
-        buffer.make_room();
+        buffer.consume(49_990);
+        buffer.reserve();
         assert_eq!((buffer.filled(), buffer.bytes.len()), (&bytes[49_990..], 64 * 1024));
-        buffer.take(10);
-        buffer.make_room();
+        buffer.consume(10);
+        buffer.reserve();
         assert!(buffer.is_empty());
-        assert_eq!(buffer.bytes.capacity(), FIRST_BYTES);
+        assert_eq!(buffer.bytes.capacity(), INITIAL_BYTES);
     }
 
     #[tokio::test]
-    async fn what_is_left_is_handed_on() {
+    async fn unconsumed_bytes_are_returned() {
         let mut buffer = ReadBuffer::new();
-        fill(&mut buffer, b"taken left").await;
-        buffer.take(6);
-        assert_eq!(buffer.into_rest(), b"left");
+        fill(&mut buffer, b"first rest").await;
+        buffer.consume(6);
+        assert_eq!(buffer.into_unconsumed(), b"rest");
     }
 }

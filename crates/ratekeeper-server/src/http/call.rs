@@ -1,26 +1,26 @@
-//! A request as the desk sees it, whichever way it came in.
+//! A request as handlers see it, whether the fast path or hyper parsed it.
 
 use super::strict_h1::{self, PlainRequest};
 use hyper::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use std::net::IpAddr;
 
-/// A request's head. Nothing of it is worked out before it is asked for.
+/// The head of a request. Every part is computed only when it is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RequestHead<'a> {
-    /// A plain request, which the bytes begin with.
+    /// Parsed on the fast path; the bytes begin with the request.
     Plain(PlainRequest, &'a [u8]),
-    /// A request that hyper has read.
+    /// Parsed by hyper.
     Parts(&'a Parts),
 }
 
-/// A request whose head was admitted, with its body.
+/// An admitted request with its body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HttpCall<'a, R> {
     pub(crate) route: R,
     pub(crate) head: RequestHead<'a>,
     pub(crate) body: &'a [u8],
-    /// Who is at the other end of the connection.
+    /// The address at the other end of the connection.
     pub(crate) peer: IpAddr,
 }
 
@@ -39,7 +39,7 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// What follows the path's question mark, if there is one.
+    /// The query string. `None` if the target has no question mark.
     pub(crate) fn query(&self) -> Option<&'a str> {
         match self {
             RequestHead::Plain(plain, bytes) => plain.query(bytes),
@@ -54,38 +54,40 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// The value of a field by its name, in lower case; of several, the first.
-    pub(crate) fn field(&self, name: &str) -> Option<&'a [u8]> {
+    /// The first value of the header `name`, which is in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<&'a [u8]> {
         match self {
-            RequestHead::Plain(plain, bytes) => strict_h1::field(plain.fields(bytes), name),
+            RequestHead::Plain(plain, bytes) => strict_h1::header(plain.header_lines(bytes), name),
             RequestHead::Parts(parts) => parts.headers.get(name).map(HeaderValue::as_bytes),
         }
     }
 
-    /// All values of a field by its name, in the order in which they came.
-    pub(crate) fn values<'n>(
+    /// All values of the header `name`, in the order in which they were sent.
+    pub(crate) fn header_values<'n>(
         &self,
         name: &'n str,
     ) -> impl DoubleEndedIterator<Item = &'a [u8]> + use<'a, 'n> {
         let (plain, parts) = match *self {
-            RequestHead::Plain(plain, bytes) => (Some(strict_h1::values(plain.fields(bytes), name)), None),
+            RequestHead::Plain(plain, bytes) => {
+                (Some(strict_h1::header_values(plain.header_lines(bytes), name)), None)
+            }
             RequestHead::Parts(parts) => (None, Some(parts.headers.get_all(name).into_iter())),
         };
         let parts = parts.into_iter().flatten().map(HeaderValue::as_bytes);
         plain.into_iter().flatten().chain(parts)
     }
 
-    /// Has every field looked at, by its name in whichever case. Those of one name are in the order in which they came.
-    pub(crate) fn each_field(&self, mut look: impl FnMut(&'a [u8], &'a [u8])) {
+    /// Calls `visit` with the name, in any case, and the value of every header. Headers of one name keep their order.
+    pub(crate) fn for_each_header(&self, mut visit: impl FnMut(&'a [u8], &'a [u8])) {
         match *self {
-            RequestHead::Plain(plain, bytes) => strict_h1::each_field(plain.fields(bytes), look),
+            RequestHead::Plain(plain, bytes) => strict_h1::for_each_header(plain.header_lines(bytes), visit),
             RequestHead::Parts(parts) => {
-                parts.headers.iter().for_each(|(name, value)| look(name.as_ref(), value.as_bytes()));
+                parts.headers.iter().for_each(|(name, value)| visit(name.as_ref(), value.as_bytes()));
             }
         }
     }
 
-    /// Whether it has a field by which browsers say where a request comes from.
+    /// Whether it has an `Origin` or `Sec-Fetch-Site` header, by which browsers name the page behind a request.
     #[inline]
     pub(crate) fn is_from_browser(&self) -> bool {
         match self {
@@ -96,11 +98,11 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// The host that it was sent to, as the client spelled it.
+    /// The host that the request was sent to, as the client spelled it.
     pub(crate) fn host(&self) -> Option<&'a [u8]> {
-        self.field("host").or_else(|| match *self {
+        self.header("host").or_else(|| match *self {
             RequestHead::Plain(..) => None,
-            // HTTP/2 has it in the address.
+            // HTTP/2 sends it as `:authority`.
             RequestHead::Parts(parts) => parts.uri.authority().map(|authority| authority.as_str().as_bytes()),
         })
     }
@@ -112,9 +114,9 @@ pub(crate) mod testing {
     use super::*;
 
     impl<'a> RequestHead<'a> {
-        /// The head that the bytes begin with, which must be plain.
+        /// The plain head at the start of `bytes`.
         pub(crate) fn plain(bytes: &'a [u8]) -> RequestHead<'a> {
-            let ParsedFront::Plain(plain) = PlainRequest::find(bytes) else {
+            let ParsedFront::Plain(plain) = PlainRequest::parse(bytes) else {
                 panic!("{bytes:?} is not plain")
             };
             RequestHead::Plain(plain, bytes)
@@ -129,7 +131,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn a_head_reads_the_same_whichever_way_it_came() {
+    fn fast_path_and_hyper_heads_give_the_same_values() {
         let bytes =
             b"POST /check?a=b HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer  x \r\nContent-Type: a/b\r\n\
             X-Twice: 1\r\nx-twice: 2\r\nContent-Length: 2\r\n\r\n{}";
@@ -148,15 +150,15 @@ mod tests {
                 HttpCall { route: (), head, body: b"{}", peer: Ipv4Addr::LOCALHOST.into() };
             assert_eq!((head.method(), head.path(), head.query()), ("POST", "/check", Some("a=b")));
             assert_eq!(head.content_type(), Some(&b"a/b"[..]));
-            assert_eq!(head.field("authorization"), Some(&b"Bearer  x"[..]));
-            assert_eq!(head.field("x-twice"), Some(&b"1"[..]));
-            assert_eq!(head.field("content-length"), Some(&b"2"[..]));
-            assert_eq!(head.field("accept"), None);
-            assert_eq!(head.values("x-twice").collect::<Vec<_>>(), [b"1", b"2"]);
-            assert_eq!(head.values("X-Twice").rev().collect::<Vec<_>>(), [b"2", b"1"]);
-            assert_eq!(head.values("accept").count(), 0);
+            assert_eq!(head.header("authorization"), Some(&b"Bearer  x"[..]));
+            assert_eq!(head.header("x-twice"), Some(&b"1"[..]));
+            assert_eq!(head.header("content-length"), Some(&b"2"[..]));
+            assert_eq!(head.header("accept"), None);
+            assert_eq!(head.header_values("x-twice").collect::<Vec<_>>(), [b"1", b"2"]);
+            assert_eq!(head.header_values("X-Twice").rev().collect::<Vec<_>>(), [b"2", b"1"]);
+            assert_eq!(head.header_values("accept").count(), 0);
             let mut fields = Vec::new();
-            head.each_field(|name, value| fields.push((name.to_ascii_lowercase(), value)));
+            head.for_each_header(|name, value| fields.push((name.to_ascii_lowercase(), value)));
             fields.sort();
             let names: Vec<_> = fields.iter().map(|(name, _)| str::from_utf8(name).unwrap()).collect();
             assert_eq!(

@@ -1,40 +1,40 @@
-//! Why a connection ended, whatever was spoken on it.
+//! Why a connection was closed, for all protocols.
 
 use super::timeouts::TimedOut;
 use std::io;
 
-/// Why a connection ended.
+/// Why a connection was closed.
 #[derive(Debug)]
 pub(crate) enum CloseReason {
-    /// All was said: the client has no more to ask, or the server stops.
+    /// Normal end: the client sends no more requests, or the server drains.
     Done,
-    /// The client asked for nothing for long.
-    Quiet,
-    /// The client did not send the rest of what it had begun, or did not read.
-    Late,
-    /// The server is gone.
-    Gone,
-    Broken(io::Error),
+    /// Idle timeout: the client sent no request for too long.
+    Idle,
+    /// The client did not finish a request that it had started, or did not read its responses in time.
+    Timeout,
+    /// The server has stopped.
+    ServerStopped,
+    Io(io::Error),
 }
 
 impl CloseReason {
-    /// Tells whoever looks for it, unless all went as it should.
+    /// Logs errors and timeouts at debug level.
     pub(crate) fn log(&self) {
         match self {
-            CloseReason::Broken(error) => tracing::debug!(%error, "a connection broke"),
-            CloseReason::Quiet | CloseReason::Late => {
-                tracing::debug!(ended = ?self, "a connection was given up")
+            CloseReason::Io(error) => tracing::debug!(%error, "connection error"),
+            CloseReason::Idle | CloseReason::Timeout => {
+                tracing::debug!(reason = ?self, "connection closed");
             }
-            CloseReason::Done | CloseReason::Gone => {}
+            CloseReason::Done | CloseReason::ServerStopped => {}
         }
     }
 }
 
 impl From<TimedOut> for CloseReason {
-    fn from(lost: TimedOut) -> CloseReason {
-        match lost {
-            TimedOut::Quiet => CloseReason::Quiet,
-            TimedOut::Late => CloseReason::Late,
+    fn from(timeout: TimedOut) -> CloseReason {
+        match timeout {
+            TimedOut::Idle => CloseReason::Idle,
+            TimedOut::Deadline => CloseReason::Timeout,
         }
     }
 }

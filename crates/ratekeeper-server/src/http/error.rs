@@ -1,95 +1,88 @@
-//! Why a request gets no decision, told to whoever sent it.
+//! Errors that HTTP clients get instead of a decision.
 
 use super::response::{JSON, ResponseWriter};
 use hyper::StatusCode;
 use serde::Serialize;
 
-/// What a check looks like, for whoever sent something else.
+/// A valid check, shown in error messages.
 const EXAMPLE: &str = r#"{"client_key":"alice","endpoint":"/orders","cost":1}"#;
 
-/// The most characters of a request that are shown in a fault: enough to recognise it by.
-const SHOWN: usize = 200;
+/// The most characters of a request that an error message quotes: enough to recognise it.
+const MAX_EXCERPT_CHARS: usize = 200;
 
-/// Why a request gets no decision. Nothing was charged.
+/// Why a request gets no decision. No units were taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HttpError {
-    #[error("there is nothing at {path}: {instead}")]
+    #[error("no route at {path}: {instead}")]
     NoSuchPath { path: String, instead: &'static str },
-    #[error("{path} is not for {method}: use {allow}")]
+    #[error("{path} does not allow {method}: use {allow}")]
     WrongMethod { path: String, method: String, allow: &'static str },
-    #[error("this needs the token: send it in the header Authorization: Bearer TOKEN")]
+    #[error("missing or invalid token: send the header Authorization: Bearer TOKEN")]
     Unauthorized,
-    #[error("a refusal can't have the status {found:?}: write deny_status=200, 403 or 429, or leave it out")]
-    Query { found: String },
-    #[error(
-        "a body of type {found} can't be read: send JSON, with the header Content-Type: application/json"
-    )]
-    NotJson { found: String },
-    #[error("the body has more than {most} bytes: a check is {EXAMPLE}, with a short key")]
+    #[error("invalid deny_status {found:?}: write deny_status=200, 403 or 429, or leave it out")]
+    InvalidDenyStatus { found: String },
+    #[error("unsupported content type {found}: send JSON, with the header Content-Type: application/json")]
+    UnsupportedContentType { found: String },
+    #[error("the body has more than {most} bytes: send a check like {EXAMPLE}, with a short key")]
     TooLarge { most: usize },
-    #[error("too many large bodies are on their way: send this one again in a second, or in smaller pieces")]
+    #[error("too many large bodies in flight: retry in a second, or send smaller bodies")]
     Busy,
-    #[error("the body did not arrive in time: send it whole, right behind the headers")]
-    TooSlow,
-    #[error("the body ended before its time: send as many bytes as the headers announce")]
-    CutOff,
-    #[error("the body is not a JSON object: write one like {EXAMPLE}; endpoint and cost may be left out")]
-    NoObject,
-    #[error("cannot read the body: {reason}; write it like {EXAMPLE}; endpoint and cost may be left out")]
-    Unreadable { reason: String },
-    #[error("the body is not a JSON object: write one like {{\"checks\":[{EXAMPLE}]}}")]
-    NoBatch,
+    #[error("the body did not arrive in time: send all of it right after the headers")]
+    BodyTimeout,
+    #[error("the body ended early: send as many bytes as the headers announce")]
+    BodyTruncated,
+    #[error("the body is not a JSON object: send one like {EXAMPLE}; endpoint and cost are optional")]
+    NotAnObject,
+    #[error("invalid body: {reason}; send one like {EXAMPLE}; endpoint and cost are optional")]
+    InvalidBody { reason: String },
+    #[error("the body is not a JSON object: send one like {{\"checks\":[{EXAMPLE}]}}")]
+    BatchNotAnObject,
+    #[error("invalid batch, no check was decided: {reason}; send one like {{\"checks\":[{EXAMPLE}]}}")]
+    InvalidBatch { reason: String },
+    #[error("invalid emergency limit: {reason}; send {{\"limit\":\"10/s\"}}, which applies to each address")]
+    InvalidEmergencyLimit { reason: String },
     #[error(
-        "cannot read the batch, so none of it was decided: {reason}; write it like {{\"checks\":[{EXAMPLE}]}}"
+        "missing or invalid token: have the proxy send it in the header X-Ratekeeper-Token, or as token= in its URL"
     )]
-    UnreadableBatch { reason: String },
-    #[error(
-        "cannot set the emergency limit: {reason}; write {{\"limit\":\"10/s\"}}, which holds for each address"
-    )]
-    Emergency { reason: String },
-    #[error(
-        "the proxy that asks has to send the token: in the header X-Ratekeeper-Token, or as token= in its URL"
-    )]
-    UnknownProxy,
+    ProxyUnauthorized,
     #[error("{reason}")]
     Malformed { reason: &'static str },
-    #[error(
-        "this request comes from a web page of another site ({site}), which may not use this server: see allowed_origins"
-    )]
+    #[error("cross-site browser request ({site}) is not allowed: see allowed_origins")]
     CrossSite { site: String },
-    #[error("the request can't be judged: {reason}")]
-    Unclear { reason: String },
+    #[error("invalid forward-auth request: {reason}")]
+    InvalidForwardAuth { reason: String },
 }
 
 impl HttpError {
     pub(crate) fn no_such_path(path: &str) -> HttpError {
-        let instead = "check with POST /check or /v1/check; all there is is in GET /openapi.json";
+        let instead = "check with POST /check or /v1/check; GET /openapi.json lists all routes";
         HttpError::NoSuchPath { path: excerpt(path), instead }
     }
 
     pub(crate) fn no_such_admin_path(path: &str) -> HttpError {
-        let instead = "there are /livez, /readyz, /version, /metrics, /v1/emergency, /v1/store, /v1/explain and /v1/reload";
+        let instead =
+            "use /livez, /readyz, /version, /metrics, /v1/emergency, /v1/store, /v1/explain or /v1/reload";
         HttpError::NoSuchPath { path: excerpt(path), instead }
     }
 
-    pub(crate) fn bad_status(found: &str) -> HttpError {
-        HttpError::Query { found: excerpt(found) }
+    pub(crate) fn invalid_deny_status(found: &str) -> HttpError {
+        HttpError::InvalidDenyStatus { found: excerpt(found) }
     }
 
-    pub(crate) fn unreadable_batch(error: &serde_json::Error) -> HttpError {
-        HttpError::UnreadableBatch { reason: excerpt(&error.to_string()) }
+    pub(crate) fn invalid_batch(error: &serde_json::Error) -> HttpError {
+        HttpError::InvalidBatch { reason: excerpt(&error.to_string()) }
     }
 
     pub(crate) fn missing_key() -> HttpError {
-        HttpError::Unreadable { reason: "missing field `client_key`".to_owned() }
+        HttpError::InvalidBody { reason: "missing field `client_key`".to_owned() }
     }
 
-    pub(crate) fn emergency(error: &impl std::fmt::Display) -> HttpError {
-        HttpError::Emergency { reason: excerpt(&error.to_string()) }
+    pub(crate) fn invalid_emergency_limit(error: &impl std::fmt::Display) -> HttpError {
+        HttpError::InvalidEmergencyLimit { reason: excerpt(&error.to_string()) }
     }
 
-    pub(crate) fn unclear(reason: std::fmt::Arguments<'_>) -> HttpError {
-        HttpError::Unclear { reason: reason.to_string() }
+    pub(crate) fn invalid_forward_auth(reason: std::fmt::Arguments<'_>) -> HttpError {
+        HttpError::InvalidForwardAuth { reason: reason.to_string() }
     }
 
     pub(crate) fn cross_site(found: &[u8]) -> HttpError {
@@ -100,29 +93,29 @@ impl HttpError {
         HttpError::WrongMethod { path: excerpt(path), method: excerpt(method), allow }
     }
 
-    pub(crate) fn not_json(found: &[u8]) -> HttpError {
-        HttpError::NotJson { found: excerpt(&String::from_utf8_lossy(found)) }
+    pub(crate) fn unsupported_content_type(found: &[u8]) -> HttpError {
+        HttpError::UnsupportedContentType { found: excerpt(&String::from_utf8_lossy(found)) }
     }
 
-    pub(crate) fn unreadable(error: &serde_json::Error) -> HttpError {
-        HttpError::Unreadable { reason: excerpt(&error.to_string()) }
+    pub(crate) fn invalid_body(error: &serde_json::Error) -> HttpError {
+        HttpError::InvalidBody { reason: excerpt(&error.to_string()) }
     }
 
-    /// The answer that says so.
-    pub(crate) fn tell(&self, out: &mut impl ResponseWriter) {
+    /// Writes the error response.
+    pub(crate) fn write(&self, out: &mut impl ResponseWriter) {
         let (status, code) = self.status();
         out.begin(status, JSON);
         if let HttpError::WrongMethod { allow, .. } = self {
-            out.field("allow", allow.as_bytes());
+            out.header("allow", allow.as_bytes());
         }
-        if let HttpError::Unauthorized | HttpError::UnknownProxy = self {
-            out.field("www-authenticate", b"Bearer");
+        if let HttpError::Unauthorized | HttpError::ProxyUnauthorized = self {
+            out.header("www-authenticate", b"Bearer");
         }
         if let HttpError::Malformed { .. } = self {
-            out.field("connection", b"close");
+            out.header("connection", b"close");
         }
         if let HttpError::Busy = self {
-            out.field("retry-after", b"1");
+            out.header("retry-after", b"1");
         }
         out.end_json(&ErrorBody { error: ErrorDetail { code, message: &self.to_string() } });
     }
@@ -131,26 +124,30 @@ impl HttpError {
         match self {
             HttpError::NoSuchPath { .. } => (StatusCode::NOT_FOUND, "NOT_FOUND"),
             HttpError::WrongMethod { .. } => (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
-            HttpError::NotJson { .. } => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE"),
+            HttpError::UnsupportedContentType { .. } => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE")
+            }
             HttpError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
-            HttpError::TooSlow => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
+            HttpError::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
             HttpError::Busy => (StatusCode::SERVICE_UNAVAILABLE, "BUSY"),
-            HttpError::Unauthorized | HttpError::UnknownProxy => (StatusCode::UNAUTHORIZED, "UNAUTHORIZED"),
+            HttpError::Unauthorized | HttpError::ProxyUnauthorized => {
+                (StatusCode::UNAUTHORIZED, "UNAUTHORIZED")
+            }
             HttpError::CrossSite { .. } => (StatusCode::FORBIDDEN, "FORBIDDEN"),
             HttpError::Malformed { .. }
-            | HttpError::CutOff
-            | HttpError::NoObject
-            | HttpError::Unreadable { .. }
-            | HttpError::NoBatch
-            | HttpError::UnreadableBatch { .. }
-            | HttpError::Emergency { .. }
-            | HttpError::Unclear { .. }
-            | HttpError::Query { .. } => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
+            | HttpError::BodyTruncated
+            | HttpError::NotAnObject
+            | HttpError::InvalidBody { .. }
+            | HttpError::BatchNotAnObject
+            | HttpError::InvalidBatch { .. }
+            | HttpError::InvalidEmergencyLimit { .. }
+            | HttpError::InvalidForwardAuth { .. }
+            | HttpError::InvalidDenyStatus { .. } => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
         }
     }
 }
 
-/// An error on the wire.
+/// The JSON body of an error response.
 #[derive(Serialize)]
 struct ErrorBody<'a> {
     error: ErrorDetail<'a>,
@@ -162,9 +159,9 @@ struct ErrorDetail<'a> {
     message: &'a str,
 }
 
-/// The first characters of what was sent, so that an answer never grows with the question.
+/// The first characters of `text`, so that a response never grows with the request.
 fn excerpt(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_EXCERPT_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

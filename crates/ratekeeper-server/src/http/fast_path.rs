@@ -1,16 +1,17 @@
-//! The express lane: plain requests answered without hyper.
+//! HTTP/1 fast path: plain requests answered without hyper.
 //!
-//! Nearly all traffic is small, plain requests on connections that stay open, and hyper spends more on such a request
-//! than its answer costs. So every connection begins here. What has come in is cut into plain requests; all that are
-//! complete are answered as one batch and sent with one write; then more is read. The first thing that is not plain, or
-//! that the desk would refuse for its head, ends the lane for this connection: what was not answered is given to hyper,
-//! byte for byte and for good. A request is answered here or given away, never both.
+//! Nearly all traffic is small, plain requests on keep-alive connections, and hyper spends more on such a request than
+//! the decision costs. So every connection starts here. The bytes read so far are parsed into plain requests; all
+//! complete ones are answered as one batch and sent with one write; then more is read. The first request that is not
+//! plain, or that the handler does not admit, ends the fast path for this connection: all unanswered bytes go to hyper
+//! unchanged, for good. A request is answered here or handed over, never both.
 //!
-//! Everything has a bound. A batch has at most [`MAX_BATCH`] requests, and no more than the buffer holds. While answers
-//! wait for a client to read them, it is not read from. How long a client may take is a matter of [`IdleTimer`].
+//! Everything is bounded. A batch has at most [`MAX_BATCH`] requests, and no more than fit into the buffer. While
+//! responses wait for the client to read them, nothing is read from it. [`IdleTimer`] bounds the time that a client may
+//! take.
 
 use super::body_budget::HeldBytes;
-use super::body_permits::{BodyPermit, SMALL_BYTES};
+use super::body_permits::{BodyPermit, SMALL_BODY_BYTES};
 use super::buffer::ReadBuffer;
 use super::call::{HttpCall, RequestHead};
 use super::close_reason::CloseReason;
@@ -27,54 +28,54 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// The most requests that are answered at once. Twice as many as clients pipeline who pipeline much.
+/// The most requests in a batch: twice the depth of clients that pipeline heavily.
 const MAX_BATCH: usize = 128;
 
-/// The most bytes of a body that is waited for here: a batch of some thousand checks. Hyper takes in larger ones.
+/// The largest body that is read on the fast path: a batch of some thousand checks. Hyper reads larger ones.
 const MAX_BODY_BYTES: usize = 512 * 1024;
 
-/// What waits in a connection's buffer and counts for nothing: every connection has as much.
+/// Buffered bytes that do not count against the body budget: every connection has a buffer of this size anyway.
 const UNCOUNTED_BYTES: usize = 8 * 1024;
 
-/// One connection on the lane.
+/// One connection on the fast path.
 pub(super) struct FastPath<'a, S, T: Handler> {
     stream: &'a mut S,
-    desk: &'a ConnectionContext<T>,
+    context: &'a ConnectionContext<T>,
     clock: &'a SystemClock,
-    patience: &'a mut IdleTimer,
-    orders: ShutdownSignal,
+    idle_timer: &'a mut IdleTimer,
+    shutdown: ShutdownSignal,
     buffer: ReadBuffer,
     front: FrontRequest,
     batch: Vec<CompleteRequest<T::Route>>,
     out: H1Writer,
-    /// For the request at the front, if it is a large one.
-    place: Option<BodyPermit>,
-    /// What has come of that request, if it has to be waited for.
+    /// The permit for the request at the front, if its body is large.
+    permit: Option<BodyPermit>,
+    /// The bytes of that request that count against the body budget while the rest is awaited.
     held: HeldBytes,
-    /// How much was answered since others could go.
-    streak: usize,
+    /// The requests answered since the task last yielded. A long response counts as a full batch.
+    answered_since_yield: usize,
 }
 
-/// What is known of the request at the front of the buffer, so that it is not found out again for every byte that comes.
+/// The parse state of the request at the front of the buffer, so that it is not parsed again for every byte read.
 #[derive(Clone, Copy, Debug)]
 enum FrontRequest {
     Unknown,
-    /// Its head is not finished within so many bytes.
+    /// The head does not end within the first `bytes` bytes.
     Head {
         bytes: usize,
     },
-    /// It has begun, and is complete with so many bytes.
+    /// The head is parsed; the request is complete with `bytes` bytes.
     Body {
         bytes: usize,
     },
 }
 
 impl FrontRequest {
-    /// Whether the request can't be complete with the bytes there are.
-    fn waits(self, bytes: &[u8]) -> bool {
+    /// Whether the request can't be complete with the bytes read so far.
+    fn is_incomplete(self, bytes: &[u8]) -> bool {
         match self {
             FrontRequest::Unknown => false,
-            // A head ends with a line, and is not waited for beyond its bound.
+            // A head ends with a line feed, and is not awaited beyond its maximum size.
             FrontRequest::Head { bytes: known } => {
                 bytes.len() < MAX_HEAD_BYTES && !bytes[known..].contains(&b'\n')
             }
@@ -87,7 +88,7 @@ impl FrontRequest {
 #[derive(Clone, Copy, Debug)]
 struct CompleteRequest<R> {
     at: usize,
-    plain: PlainRequest,
+    request: PlainRequest,
     route: R,
 }
 
@@ -96,181 +97,195 @@ impl<R: Copy> CompleteRequest<R> {
         let bytes = &bytes[self.at..];
         HttpCall {
             route: self.route,
-            head: RequestHead::Plain(self.plain, bytes),
-            body: self.plain.body(bytes),
+            head: RequestHead::Plain(self.request, bytes),
+            body: self.request.body(bytes),
             peer,
         }
     }
 }
 
-/// What comes behind a batch.
+/// What to do after a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterBatch {
-    /// Perhaps another one.
-    Batch,
-    /// Nothing that is complete: there is more to read.
+    /// Collect another batch: the buffer may hold more complete requests.
+    NextBatch,
+    /// Read more: the buffer holds no complete request.
     Read,
-    /// Something that is not for the lane.
-    GiveAway,
-    /// Nothing at all: the last request was the connection's last.
+    /// Hand the connection over to hyper.
+    HandOver,
+    /// Close: the batch ended with the connection's last request.
     Close,
 }
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
     pub(super) fn new(
         stream: &'a mut S,
-        desk: &'a ConnectionContext<T>,
+        context: &'a ConnectionContext<T>,
         clock: &'a SystemClock,
-        patience: &'a mut IdleTimer,
-        orders: ShutdownSignal,
+        idle_timer: &'a mut IdleTimer,
+        shutdown: ShutdownSignal,
     ) -> FastPath<'a, S, T> {
-        let (buffer, batch, out) = (ReadBuffer::new(), Vec::new(), H1Writer::default());
-        let (front, place, held, streak) = (FrontRequest::Unknown, None, desk.room.hold(), 0);
-        FastPath { stream, desk, clock, patience, orders, buffer, front, batch, out, place, held, streak }
+        FastPath {
+            stream,
+            context,
+            clock,
+            idle_timer,
+            shutdown,
+            buffer: ReadBuffer::new(),
+            front: FrontRequest::Unknown,
+            batch: Vec::new(),
+            out: H1Writer::default(),
+            permit: None,
+            held: context.body_permits.held_bytes(),
+            answered_since_yield: 0,
+        }
     }
 
-    /// Answers all that is plain, and gives what was read and not answered as soon as something is not.
-    pub(super) async fn ride(mut self) -> Result<Vec<u8>, CloseReason> {
+    /// Answers plain requests until the connection closes. At the first request that is not plain, returns the bytes
+    /// that were read and not answered.
+    pub(super) async fn run(mut self) -> Result<Vec<u8>, CloseReason> {
         loop {
-            let mut next = self.gather();
+            let mut next = self.collect_batch();
             if !self.batch.is_empty() {
-                if self.orders.is_draining() {
+                if self.shutdown.is_draining() {
                     next = AfterBatch::Close;
                 }
-                self.answer(next == AfterBatch::Close).await;
+                self.write_responses(next == AfterBatch::Close).await;
                 self.send().await?;
-                self.place = None;
-                self.let_others_go().await;
+                self.permit = None;
+                self.yield_after_batch().await;
             }
             match next {
-                AfterBatch::Batch => {}
+                AfterBatch::NextBatch => {}
                 AfterBatch::Read => match self.read().await {
                     Ok(0) if self.buffer.is_empty() => return Err(self.close().await),
-                    // Hyper knows what to say to half a request.
+                    // Hyper answers a truncated request.
                     Ok(0) => break,
                     Ok(_) => {}
-                    Err(CloseReason::Late) => return Err(self.refuse(&HttpError::TooSlow).await),
-                    Err(ended) => return Err(ended),
+                    Err(CloseReason::Timeout) => return Err(self.reject(&HttpError::BodyTimeout).await),
+                    Err(reason) => return Err(reason),
                 },
-                AfterBatch::GiveAway => break,
+                AfterBatch::HandOver => break,
                 AfterBatch::Close => return Err(self.close().await),
             }
         }
-        self.patience.expect_no_body();
-        Ok(self.buffer.into_rest())
+        self.idle_timer.clear_body_timeout();
+        Ok(self.buffer.into_unconsumed())
     }
 
     /// Collects the complete requests at the front of the buffer.
-    fn gather(&mut self) -> AfterBatch {
+    fn collect_batch(&mut self) -> AfterBatch {
         self.batch.clear();
         let bytes = self.buffer.filled();
-        if self.front.waits(bytes) {
-            // Only what has come needs a place: announcing a large body costs nothing.
-            if bytes.len() > MAX_HEAD_BYTES + SMALL_BYTES && self.place.is_none() {
-                self.place = self.desk.room.place();
+        if self.front.is_incomplete(bytes) {
+            // The permit is for bytes received, not for a large `Content-Length`: announcing one costs nothing.
+            if bytes.len() > MAX_HEAD_BYTES + SMALL_BODY_BYTES && self.permit.is_none() {
+                self.permit = self.context.body_permits.try_acquire();
             }
-            let has_place = self.place.is_some() || bytes.len() <= MAX_HEAD_BYTES + SMALL_BYTES;
-            let has_room = has_place && (bytes.len() <= UNCOUNTED_BYTES || self.held.grow_to(bytes.len()));
-            return if has_room { AfterBatch::Read } else { AfterBatch::GiveAway };
+            let is_permitted = self.permit.is_some() || bytes.len() <= MAX_HEAD_BYTES + SMALL_BODY_BYTES;
+            let may_wait = is_permitted && (bytes.len() <= UNCOUNTED_BYTES || self.held.grow_to(bytes.len()));
+            return if may_wait { AfterBatch::Read } else { AfterBatch::HandOver };
         }
         self.held.release();
-        // Of the requests below, the first may have been waited for, and have been counted then.
+        // The first request below was already counted as started if its body had to be awaited.
         let counted = u64::from(matches!(self.front, FrontRequest::Body { .. }));
         self.front = FrontRequest::Unknown;
-        self.patience.expect_no_body();
+        self.idle_timer.clear_body_timeout();
         let mut at = 0;
         let next = loop {
             let rest = &bytes[at..];
-            let plain = match PlainRequest::find(rest) {
+            let plain = match PlainRequest::parse(rest) {
                 ParsedFront::Plain(plain) => plain,
-                ParsedFront::Unfinished if rest.is_empty() => break AfterBatch::Read,
-                ParsedFront::Unfinished => {
+                ParsedFront::Partial if rest.is_empty() => break AfterBatch::Read,
+                ParsedFront::Partial => {
                     self.front = FrontRequest::Head { bytes: rest.len() };
                     break AfterBatch::Read;
                 }
-                ParsedFront::Other => break AfterBatch::GiveAway,
+                ParsedFront::Other => break AfterBatch::HandOver,
             };
-            // What is refused for its head is refused before its body has come, and that hyper can do.
-            let admitted = self.desk.site().admit(&RequestHead::Plain(plain, rest));
-            let Ok(AdmittedRequest { route, max_body, answer }) = admitted else {
-                break AfterBatch::GiveAway;
+            // A request that is not admitted gets its error before its body is read. Hyper does that.
+            let admitted = self.context.handler().admit(&RequestHead::Plain(plain, rest));
+            let Ok(AdmittedRequest { route, max_body_bytes: max_body, response_length: answer }) = admitted
+            else {
+                break AfterBatch::HandOver;
             };
             if plain.body_bytes() > max_body.min(MAX_BODY_BYTES) {
-                break AfterBatch::GiveAway;
+                break AfterBatch::HandOver;
             }
-            if plain.bytes() > rest.len() {
-                self.front = FrontRequest::Body { bytes: plain.bytes() };
+            if plain.total_bytes() > rest.len() {
+                self.front = FrontRequest::Body { bytes: plain.total_bytes() };
                 break AfterBatch::Read;
             }
-            self.batch.push(CompleteRequest { at, plain, route });
-            at += plain.bytes();
+            self.batch.push(CompleteRequest { at, request: plain, route });
+            at += plain.total_bytes();
             if plain.closes() {
                 break AfterBatch::Close;
             }
-            // Behind a long answer nothing else is written before it is sent.
+            // A long response is sent before the next one is written.
             if answer == ResponseLength::Long {
-                self.streak += MAX_BATCH;
-                break AfterBatch::Batch;
+                self.answered_since_yield += MAX_BATCH;
+                break AfterBatch::NextBatch;
             }
             if self.batch.len() == MAX_BATCH {
-                break AfterBatch::Batch;
+                break AfterBatch::NextBatch;
             }
         };
-        self.streak += self.batch.len();
+        self.answered_since_yield += self.batch.len();
         let waiting = u64::from(matches!(self.front, FrontRequest::Body { .. }));
-        self.desk.begin((self.batch.len() as u64 + waiting).saturating_sub(counted));
+        self.context.count_started((self.batch.len() as u64 + waiting).saturating_sub(counted));
         next
     }
 
-    /// Writes the answers to the batch, and lets go of its requests.
-    async fn answer(&mut self, closes: bool) {
-        self.out.open(self.batch.len(), self.clock.now(), closes);
+    /// Writes the responses to the batch, and removes its requests from the buffer.
+    async fn write_responses(&mut self, closes: bool) {
+        self.out.start_batch(self.batch.len(), self.clock.now(), closes);
         let bytes = self.buffer.filled();
-        let peer = self.desk.peer();
-        let calls = self.batch.iter().map(|due| due.call(bytes, peer));
-        self.desk.site().answer(calls, &mut self.out).await;
-        let answered = self.batch.last().map_or(0, |last| last.at + last.plain.bytes());
-        self.buffer.take(answered);
+        let peer = self.context.peer();
+        let calls = self.batch.iter().map(|request| request.call(bytes, peer));
+        self.context.handler().respond(calls, &mut self.out).await;
+        let answered = self.batch.last().map_or(0, |last| last.at + last.request.total_bytes());
+        self.buffer.consume(answered);
     }
 
-    /// Reads more; gives how much, and 0 at the end.
+    /// Reads more and returns the number of bytes; 0 at the end of the stream, or if the server drains and no request
+    /// has started.
     async fn read(&mut self) -> Result<usize, CloseReason> {
-        self.buffer.make_room();
+        self.buffer.reserve();
         if let FrontRequest::Body { .. } = self.front {
-            self.patience.expect_body();
+            self.idle_timer.start_body_timeout();
         }
         poll_fn(|cx| match self.buffer.poll_fill(self.stream, cx) {
-            Poll::Ready(read) => Poll::Ready(read.map_err(CloseReason::Broken)),
+            Poll::Ready(read) => Poll::Ready(read.map_err(CloseReason::Io)),
             Poll::Pending => {
-                let ended = self.poll_ended(cx);
-                // A request of which some has come is worth waiting for.
-                let leaves = self.buffer.is_empty() && self.orders.is_draining();
-                if leaves { Poll::Ready(Ok(0)) } else { ended.map(Err) }
+                let reason = self.poll_close_reason(cx);
+                // A partly received request is still awaited while the server drains.
+                let stops = self.buffer.is_empty() && self.shutdown.is_draining();
+                if stops { Poll::Ready(Ok(0)) } else { reason.map(Err) }
             }
         })
         .await
     }
 
-    /// Sends all that was written.
+    /// Sends all responses that were written.
     async fn send(&mut self) -> Result<(), CloseReason> {
         poll_fn(|cx| match self.out.poll_send(self.stream, cx) {
-            Poll::Ready(sent) => Poll::Ready(sent.map_err(CloseReason::Broken)),
-            Poll::Pending => self.poll_ended(cx).map(Err),
+            Poll::Ready(sent) => Poll::Ready(sent.map_err(CloseReason::Io)),
+            Poll::Pending => self.poll_close_reason(cx).map(Err),
         })
         .await
     }
 
-    /// Steps back once much was answered in a row. A client that always has more to ask would otherwise keep its thread
-    /// until tokio takes it away, which is thousands of checks later.
-    async fn let_others_go(&mut self) {
-        if self.streak < MAX_BATCH {
+    /// Yields to other tasks after [`MAX_BATCH`] requests in a row. A client that always has more requests would
+    /// otherwise keep its thread until tokio's coop budget ends, thousands of checks later.
+    async fn yield_after_batch(&mut self) {
+        if self.answered_since_yield < MAX_BATCH {
             return;
         }
-        self.streak = 0;
-        let mut has_stepped_back = false;
-        // Tokio's own way of saying this allocates.
+        self.answered_since_yield = 0;
+        let mut has_yielded = false;
+        // `tokio::task::yield_now` allocates.
         poll_fn(|cx| {
-            if std::mem::replace(&mut has_stepped_back, true) {
+            if std::mem::replace(&mut has_yielded, true) {
                 return Poll::Ready(());
             }
             cx.waker().wake_by_ref();
@@ -279,35 +294,33 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
         .await;
     }
 
-    /// Tells the client that nothing more will come.
+    /// Shuts down the sending side of the stream.
     async fn close(&mut self) -> CloseReason {
         poll_fn(|cx| match Pin::new(&mut *self.stream).poll_shutdown(cx) {
-            Poll::Ready(closed) => {
-                Poll::Ready(closed.map_or_else(CloseReason::Broken, |()| CloseReason::Done))
-            }
-            Poll::Pending => self.poll_ended(cx),
+            Poll::Ready(closed) => Poll::Ready(closed.map_or_else(CloseReason::Io, |()| CloseReason::Done)),
+            Poll::Pending => self.poll_close_reason(cx),
         })
         .await
     }
 
-    /// Answers the request at the front, of which not all has come, and closes: where the next one would begin is
-    /// anybody's guess.
-    async fn refuse(&mut self, fault: &HttpError) -> CloseReason {
-        self.patience.expect_no_body();
-        self.out.open(1, self.clock.now(), true);
-        fault.tell(&mut self.out);
+    /// Answers the incomplete request at the front with an error and closes, because the start of the next request is
+    /// unknown.
+    async fn reject(&mut self, error: &HttpError) -> CloseReason {
+        self.idle_timer.clear_body_timeout();
+        self.out.start_batch(1, self.clock.now(), true);
+        error.write(&mut self.out);
         match self.send().await {
             Ok(()) => self.close().await,
-            Err(ended) => ended,
+            Err(reason) => reason,
         }
     }
 
-    /// Until there is no more reason to wait.
-    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
-        if self.orders.poll_gone(cx).is_ready() {
-            return Poll::Ready(CloseReason::Gone);
+    /// Ready once the server has stopped or a timeout is exceeded.
+    fn poll_close_reason(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        if self.shutdown.poll_closed(cx).is_ready() {
+            return Poll::Ready(CloseReason::ServerStopped);
         }
-        self.patience.poll_lost(self.desk.begun(), cx).map(CloseReason::from)
+        self.idle_timer.poll_timed_out(self.context.started_requests(), cx).map(CloseReason::from)
     }
 }
 
@@ -327,7 +340,7 @@ mod tests {
     const CHECK: &str = "POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{\"client_key\":\"a\"}";
     const LIVEZ: &str = "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
 
-    fn desk() -> ConnectionContext<TestApi> {
+    fn context() -> ConnectionContext<TestApi> {
         ConnectionContext::new(
             api("default: {limit: 100000/h}", ApiOptions::default()).0,
             BodyPermits::default(),
@@ -335,28 +348,29 @@ mod tests {
         )
     }
 
-    /// Rides with a client that does as `client` says, over a stream that holds so many bytes each way; gives what
-    /// became of the ride, and how many requests had begun.
-    async fn ride<F: Future<Output = ()>>(
-        held: usize,
+    /// Runs the fast path against `client` over a stream that buffers `capacity` bytes each way. Returns the result of
+    /// the run, and the number of requests that had started.
+    async fn run_with<F: Future<Output = ()>>(
+        capacity: usize,
         client: impl FnOnce(DuplexStream) -> F,
     ) -> (Result<Vec<u8>, CloseReason>, u64) {
-        let (mut stream, end) = duplex(held);
-        let desk = desk();
-        let (_phase, told) = watch::channel(ShutdownPhase::Open);
-        let (dated_by, mut patience) = (SystemClock::new(), IdleTimer::new());
-        let ride = async {
-            let lane = FastPath::new(&mut stream, &desk, &dated_by, &mut patience, ShutdownSignal::new(told));
-            let ended = lane.ride().await;
+        let (mut stream, client_end) = duplex(capacity);
+        let context = context();
+        let (_phase, receiver) = watch::channel(ShutdownPhase::Running);
+        let (clock, mut idle_timer, shutdown) =
+            (SystemClock::new(), IdleTimer::new(), ShutdownSignal::new(receiver));
+        let serve = async {
+            let fast_path = FastPath::new(&mut stream, &context, &clock, &mut idle_timer, shutdown);
+            let result = fast_path.run().await;
             drop(stream);
-            ended
+            result
         };
-        let (ended, ()) = tokio::join!(ride, client(end));
-        (ended, desk.begun())
+        let (result, ()) = tokio::join!(serve, client(client_end));
+        (result, context.started_requests())
     }
 
-    /// Sends everything, says no more, and reads everything.
-    async fn talk(stream: DuplexStream, bytes: &[u8]) -> String {
+    /// Sends all bytes, shuts down the sending side, and reads to the end.
+    async fn exchange(stream: DuplexStream, bytes: &[u8]) -> String {
         let (mut from, mut to) = tokio::io::split(stream);
         let send = async {
             let _ = to.write_all(bytes).await;
@@ -369,20 +383,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn plain_requests_are_all_answered_here() {
+    async fn plain_requests_are_answered_on_the_fast_path() {
         let requests = [CHECK, LIVEZ, &CHECK.replace('{', "[")].concat().repeat(100);
-        let (ended, begun) = ride(64 * 1024, |stream| async {
-            let read = talk(stream, requests.as_bytes()).await;
+        let (result, started) = run_with(64 * 1024, |stream| async {
+            let read = exchange(stream, requests.as_bytes()).await;
             assert_eq!(read.matches("HTTP/1.1 200 OK").count(), 200);
             assert_eq!(read.matches("HTTP/1.1 400 Bad Request").count(), 100);
         })
         .await;
-        assert!(matches!(ended, Err(CloseReason::Done)), "{ended:?}");
-        assert_eq!(begun, 300);
+        assert!(matches!(result, Err(CloseReason::Done)), "{result:?}");
+        assert_eq!(started, 300);
     }
 
     #[tokio::test]
-    async fn what_is_not_for_the_lane_is_given_away_byte_for_byte() {
+    async fn other_requests_are_handed_over_byte_for_byte() {
         let big = CHECK.replace("18", "65537");
         for other in [
             "PRI * HTTP/2.0\r\n",
@@ -393,35 +407,35 @@ mod tests {
             "POST /check HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 18\r\n\r\n",
             "\r\n",
             &big,
-            // Not complete, and nothing more will come.
+            // Truncated.
             "POST /che",
             "POST /check HTTP/1.1\r\nHost: a\r\nContent-Length: 18\r\n\r\n{",
         ] {
             for count in [0, 1, 3, 200] {
                 let bytes = CHECK.repeat(count) + other;
-                let (ended, _) = ride(64 * 1024, |stream| async {
-                    let read = talk(stream, bytes.as_bytes()).await;
+                let (result, _) = run_with(64 * 1024, |stream| async {
+                    let read = exchange(stream, bytes.as_bytes()).await;
                     assert_eq!(read.matches("HTTP/1.1 200 OK").count(), count, "{other:?}");
                 })
                 .await;
-                let rest = ended.expect("it is given away");
-                assert_eq!(String::from_utf8_lossy(&rest), other, "behind {count}");
+                let rest = result.expect("the rest is handed over");
+                assert_eq!(String::from_utf8_lossy(&rest), other, "after {count}");
             }
         }
     }
 
     #[tokio::test]
-    async fn a_head_that_never_ends_is_given_away_at_its_bound() {
+    async fn an_endless_head_is_handed_over_at_its_maximum_size() {
         for begin in ["", CHECK] {
             for endless in
                 ["GET /", "GET /livez HTTP/1.1\r\nHost: a\r\nX: ", "POST /check HTTP/1.1\r\nHost: a\r\n"]
             {
                 let bytes = [begin, endless, &"y".repeat(10 * MAX_HEAD_BYTES)].concat();
-                let (ended, _) = ride(64 * 1024, |stream| async {
-                    talk(stream, bytes.as_bytes()).await;
+                let (result, _) = run_with(64 * 1024, |stream| async {
+                    exchange(stream, bytes.as_bytes()).await;
                 })
                 .await;
-                let rest = ended.expect("it is given away");
+                let rest = result.expect("the rest is handed over");
                 assert!(rest.starts_with(endless.as_bytes()));
                 assert!((MAX_HEAD_BYTES..=2 * MAX_HEAD_BYTES).contains(&rest.len()), "{}", rest.len());
             }
@@ -429,21 +443,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_behind_the_last_request_is_answered() {
+    async fn requests_after_connection_close_are_not_answered() {
         let last = CHECK.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
-        let (ended, begun) = ride(64 * 1024, |stream| async {
-            let read = talk(stream, [CHECK, &last, CHECK].concat().as_bytes()).await;
+        let (result, started) = run_with(64 * 1024, |stream| async {
+            let read = exchange(stream, [CHECK, &last, CHECK].concat().as_bytes()).await;
             assert_eq!(read.matches("HTTP/1.1 200 OK").count(), 2);
             assert_eq!(read.matches("\r\nconnection: close\r\n").count(), 1);
         })
         .await;
-        assert!(matches!(ended, Err(CloseReason::Done)), "{ended:?}");
-        assert_eq!(begun, 2);
+        assert!(matches!(result, Err(CloseReason::Done)), "{result:?}");
+        assert_eq!(started, 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_does_not_read_is_not_read_from() {
-        let (ended, begun) = ride(1024, |mut stream| async move {
+    async fn nothing_is_read_from_a_client_that_does_not_read() {
+        let (result, started) = run_with(1024, |mut stream| async move {
             let requests = CHECK.repeat(1000);
             let mut sent = 0;
             while let Ok(Ok(length)) =
@@ -451,60 +465,61 @@ mod tests {
             {
                 sent += length;
             }
-            // What fits into the stream both ways, and into the buffer.
-            assert!(sent < 16 * 1024, "{sent} bytes were taken in");
+            // At most what fits into the stream both ways, and into the buffer.
+            assert!(sent < 16 * 1024, "{sent} bytes were accepted");
             drop(stream);
         })
         .await;
-        assert!(matches!(ended, Err(CloseReason::Broken(_))), "{ended:?}");
-        assert!(begun < 200, "{begun} were answered");
+        assert!(matches!(result, Err(CloseReason::Io(_))), "{result:?}");
+        assert!(started < 200, "{started} were answered");
     }
 
     #[tokio::test]
-    async fn a_request_that_is_waited_for_counts_once() {
-        let (ended, begun) = ride(1024, |mut stream| async move {
-            let mut answer = [0; 1024];
+    async fn a_request_that_arrives_in_pieces_counts_once() {
+        let (result, started) = run_with(1024, |mut stream| async move {
+            let mut response = [0; 1024];
             for piece in CHECK.as_bytes().chunks(7) {
                 stream.write_all(piece).await.unwrap();
                 tokio::task::yield_now().await;
             }
-            assert_ne!(stream.read(&mut answer).await.unwrap(), 0);
+            assert_ne!(stream.read(&mut response).await.unwrap(), 0);
         })
         .await;
-        assert!(matches!(ended, Err(CloseReason::Done)), "{ended:?}");
-        assert_eq!(begun, 1);
+        assert!(matches!(result, Err(CloseReason::Done)), "{result:?}");
+        assert_eq!(started, 1);
     }
 
-    /// A client that always has more to ask and takes every answer; after a while, it has the server drain.
-    struct Tireless {
-        asked: usize,
+    /// A client that always sends more requests and reads every response. After 100 reads it starts the drain.
+    struct EndlessClient {
+        reads: usize,
         phase: watch::Sender<ShutdownPhase>,
     }
 
-    impl AsyncRead for Tireless {
+    impl AsyncRead for EndlessClient {
         fn poll_read(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
             buffer: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
-            self.asked += 1;
-            if self.asked == 100 {
+            self.reads += 1;
+            if self.reads == 100 {
                 self.phase.send_replace(ShutdownPhase::Draining);
             }
-            assert!(self.asked < 200, "nobody hears that the server drains");
+            assert!(self.reads < 200, "the connection ignores the drain");
             buffer.put_slice(CHECK.repeat(3).as_bytes());
             Poll::Ready(Ok(()))
         }
     }
 
     #[tokio::test]
-    async fn a_connection_that_is_never_idle_hears_that_the_server_drains() {
-        let (phase, told) = watch::channel(ShutdownPhase::Open);
-        let mut stream = tokio::io::join(Tireless { asked: 0, phase }, tokio::io::sink());
-        let (desk, dated_by, mut patience) = (desk(), SystemClock::new(), IdleTimer::new());
-        let lane = FastPath::new(&mut stream, &desk, &dated_by, &mut patience, ShutdownSignal::new(told));
-        let ended = lane.ride().await;
-        assert!(matches!(ended, Err(CloseReason::Done)), "{ended:?}");
-        assert_eq!(desk.begun(), 300);
+    async fn a_connection_that_is_never_idle_drains() {
+        let (phase, receiver) = watch::channel(ShutdownPhase::Running);
+        let mut stream = tokio::io::join(EndlessClient { reads: 0, phase }, tokio::io::sink());
+        let (context, clock, mut idle_timer) = (context(), SystemClock::new(), IdleTimer::new());
+        let shutdown = ShutdownSignal::new(receiver);
+        let fast_path = FastPath::new(&mut stream, &context, &clock, &mut idle_timer, shutdown);
+        let result = fast_path.run().await;
+        assert!(matches!(result, Err(CloseReason::Done)), "{result:?}");
+        assert_eq!(context.started_requests(), 300);
     }
 }

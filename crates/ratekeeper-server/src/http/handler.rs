@@ -1,9 +1,9 @@
-//! Where the requests of one connection are answered.
+//! The handler of a listener's requests, and the state of one connection.
 //!
-//! A head is admitted or refused before anybody waits for its body; what is admitted is answered together with whatever
-//! else has come by then. The lane and hyper both end here, so a route is written once.
+//! A request is admitted or rejected by its head alone, before its body is read. Admitted requests that are complete at
+//! the same time are answered as one batch. The fast path and hyper both call the handler, so a route is written once.
 
-use super::HttpReply;
+use super::HttpResponse;
 use super::body;
 use super::body_permits::{BodyPermit, BodyPermits};
 use super::call::{HttpCall, RequestHead};
@@ -19,160 +19,165 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What asks for a long answer with no more bytes than this is answered with tens of kilobytes, which need not wait for
-/// their turn.
-const BRIEF_BYTES: usize = 4 * 1024;
+/// Requests with a body up to this size get responses of tens of kilobytes at most, which need no long-response permit.
+const SMALL_REQUEST_BYTES: usize = 4 * 1024;
 
-/// What a port offers.
+/// Answers the requests of a listener.
 pub(crate) trait Handler: Send + Sync + 'static {
-    /// What can be asked for.
+    /// The routes that it serves.
     type Route: Copy + std::fmt::Debug + Send + Sync;
 
-    /// What a head asks for, or why it gets nothing, whatever its body.
+    /// Finds the route for a head, or the error that rejects the request whatever its body is.
     fn admit(&self, head: &RequestHead<'_>) -> Result<AdmittedRequest<Self::Route>, HttpError>;
 
-    /// Answers calls in order, each with exactly one answer.
-    fn answer<'a>(
+    /// Writes exactly one response per call, in order.
+    fn respond<'a>(
         &self,
         calls: impl Iterator<Item = HttpCall<'a, Self::Route>> + Clone + Send,
         out: &mut (impl ResponseWriter + Send),
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// A request whose head is in order.
+/// A request that was admitted by its head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AdmittedRequest<R> {
-    /// What it asks for.
     pub(crate) route: R,
-    /// The most bytes of its body.
-    pub(crate) max_body: usize,
-    /// How long its answer can be.
-    pub(crate) answer: ResponseLength,
+    /// The most bytes that its body may have.
+    pub(crate) max_body_bytes: usize,
+    /// How long its response can be.
+    pub(crate) response_length: ResponseLength,
 }
 
-/// How long an answer can be.
+/// How long a response can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseLength {
-    /// Some hundred bytes.
+    /// A few hundred bytes.
     Short,
-    /// Many times as long as what asks for it.
+    /// Many times as long as the request.
     Long,
 }
 
+/// State of one connection, shared by the fast path and hyper.
 pub(super) struct ConnectionContext<T> {
-    site: Arc<T>,
-    /// Who is at the other end.
+    handler: Arc<T>,
+    /// The client's address.
     peer: IpAddr,
-    /// For bodies that are larger than most.
-    pub(super) room: BodyPermits,
-    /// How many requests have begun.
-    begun: AtomicU64,
+    /// Permits for large request bodies.
+    pub(super) body_permits: BodyPermits,
+    /// The number of requests that have started.
+    started_requests: AtomicU64,
 }
 
 impl<T: Handler> ConnectionContext<T> {
-    pub(super) fn new(site: Arc<T>, room: BodyPermits, peer: IpAddr) -> ConnectionContext<T> {
-        ConnectionContext { site, peer, room, begun: AtomicU64::new(0) }
+    pub(super) fn new(handler: Arc<T>, body_permits: BodyPermits, peer: IpAddr) -> ConnectionContext<T> {
+        ConnectionContext { handler, peer, body_permits, started_requests: AtomicU64::new(0) }
     }
 
-    /// How many requests have begun on this connection.
-    pub(super) fn begun(&self) -> u64 {
-        self.begun.load(Relaxed)
+    /// The number of requests that have started on this connection.
+    pub(super) fn started_requests(&self) -> u64 {
+        self.started_requests.load(Relaxed)
     }
 
-    /// Notes that more have begun: their heads are in.
-    pub(super) fn begin(&self, requests: u64) {
-        self.begun.fetch_add(requests, Relaxed);
+    /// Counts requests as started: their heads have been read.
+    pub(super) fn count_started(&self, requests: u64) {
+        self.started_requests.fetch_add(requests, Relaxed);
     }
 
-    /// Who is at the other end.
+    /// The client's address.
     pub(super) fn peer(&self) -> IpAddr {
         self.peer
     }
 
-    pub(super) fn site(&self) -> &T {
-        &self.site
+    pub(super) fn handler(&self) -> &T {
+        &self.handler
     }
 
-    /// Answers a request that hyper has read.
-    pub(super) async fn reply(&self, request: Request<Incoming>, backlog: &LongResponses) -> HttpReply {
-        self.begin(1);
+    /// Answers a request that hyper parsed.
+    pub(super) async fn handle(
+        &self,
+        request: Request<Incoming>,
+        long_responses: &LongResponses,
+    ) -> HttpResponse {
+        self.count_started(1);
         let (parts, body) = request.into_parts();
         let head = RequestHead::Parts(&parts);
-        let mut draft = HyperWriter::default();
-        let held = match self.take_in(&parts, body).await {
-            Ok((AdmittedRequest { route, answer, .. }, body, place)) => {
-                let held = match answer {
-                    ResponseLength::Long if body.len() > BRIEF_BYTES => Some((backlog.turn().await, place)),
+        let mut writer = HyperWriter::default();
+        let guard = match self.read_request(&parts, body).await {
+            Ok((AdmittedRequest { route, response_length: answer, .. }, body, permit)) => {
+                let guard = match answer {
+                    ResponseLength::Long if body.len() > SMALL_REQUEST_BYTES => {
+                        Some((long_responses.acquire().await, permit))
+                    }
                     ResponseLength::Long | ResponseLength::Short => None,
                 };
                 let call = HttpCall { route, head, body: &body, peer: self.peer };
-                self.site.answer(std::iter::once(call), &mut draft).await;
-                held
+                self.handler.respond(std::iter::once(call), &mut writer).await;
+                guard
             }
-            Err(fault) => {
-                fault.tell(&mut draft);
+            Err(error) => {
+                error.write(&mut writer);
                 None
             }
         };
-        draft.into_reply().map(|load| load.holding(held))
+        writer.into_response().map(|body| body.with_guard(guard))
     }
 
-    /// Takes in the body of an admitted request. While the third is held, there is room for it.
-    async fn take_in(
+    /// Admits a request and reads its body. A large body comes with its permit, to be kept as long as the body.
+    async fn read_request(
         &self,
         parts: &Parts,
         body: Incoming,
     ) -> Result<(AdmittedRequest<T::Route>, Bytes, Option<BodyPermit>), HttpError> {
-        let admitted = match expect_one_reading(parts)
-            .and_then(|()| self.site.admit(&RequestHead::Parts(parts)))
+        let admitted = match reject_ambiguous_head(parts)
+            .and_then(|()| self.handler.admit(&RequestHead::Parts(parts)))
         {
             Ok(admitted) => admitted,
-            Err(fault) => {
-                // Hyper does so itself over HTTP/1, unless the connection is to be closed. Who waits for leave to send the
-                // body is told at once.
-                let is_closing = matches!(fault, HttpError::Malformed { .. });
+            Err(error) => {
+                // Over HTTP/1, hyper drains the body itself unless the connection is about to close. A client that sent
+                // `Expect` waits for the response before it sends the body, so there is nothing to drain.
+                let is_closing = matches!(error, HttpError::Malformed { .. });
                 if (parts.version == Version::HTTP_2 || is_closing) && !parts.headers.contains_key(EXPECT) {
-                    body::drain_unwanted(body).await;
+                    body::drain_rejected(body).await;
                 }
-                return Err(fault);
+                return Err(error);
             }
         };
-        let (body, place) = body::read(body, admitted.max_body, &self.room).await?;
-        Ok((admitted, body, place))
+        let (body, permit) = body::read(body, admitted.max_body_bytes, &self.body_permits).await?;
+        Ok((admitted, body, permit))
     }
 }
 
-/// Refuses a head of HTTP/1 that hyper accepts and a proxy in front may read differently.
-fn expect_one_reading(parts: &Parts) -> Result<(), HttpError> {
+/// Rejects an HTTP/1 head that hyper accepts but that a proxy in front may parse differently.
+fn reject_ambiguous_head(parts: &Parts) -> Result<(), HttpError> {
     if parts.version > Version::HTTP_11 {
         return Ok(());
     }
     match parts.headers.get_all(HOST).iter().count() {
         0 if parts.version == Version::HTTP_11 => {
-            return Err(HttpError::Malformed { reason: "there is no header Host: send one" });
+            return Err(HttpError::Malformed { reason: "missing Host header: send one" });
         }
         0 | 1 => {}
-        _ => return Err(HttpError::Malformed { reason: "there are several headers Host: send one" }),
+        _ => return Err(HttpError::Malformed { reason: "several Host headers: send one" }),
     }
     let mut encodings = parts.headers.get_all(TRANSFER_ENCODING).iter();
     let is_known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
     if encodings.next().is_some_and(|first| !is_known(first)) || encodings.next().is_some() {
-        let reason =
-            "the only Transfer-Encoding that is known is chunked: send the body as it is, or in chunks";
+        let reason = "unsupported Transfer-Encoding: send the body unencoded, or chunked";
         return Err(HttpError::Malformed { reason });
     }
     Ok(())
 }
 
-/// A client may leave the type out, or say what `curl -d` says unless it is told otherwise; another type is a mistake.
+/// Checks that a `Content-Type` allows JSON. It may be absent, or the form type that `curl -d` sends by default.
 pub(crate) fn expect_json(found: Option<&[u8]>) -> Result<(), HttpError> {
     let Some(found) = found.filter(|found| *found != JSON.as_bytes()) else { return Ok(()) };
     let essence = found.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let is = |kind: &[u8]| essence.eq_ignore_ascii_case(kind);
     let is_json = is(b"application/json")
         || essence.last_chunk::<5>().is_some_and(|end| end.eq_ignore_ascii_case(b"+json"));
-    match is_json || is(b"application/x-www-form-urlencoded") {
-        true => Ok(()),
-        false => Err(HttpError::not_json(found)),
+    if is_json || is(b"application/x-www-form-urlencoded") {
+        Ok(())
+    } else {
+        Err(HttpError::unsupported_content_type(found))
     }
 }

@@ -1,8 +1,8 @@
-//! The long answers of a connection that its client has not taken yet.
+//! A limit on the long responses that a connection has in memory.
 //!
-//! Over HTTP/2 a client asks for many things at once and says itself when it has room for the answers. One that never
-//! says so would have the server keep them all, so a connection has few long answers at a time, the others wait for
-//! their turn, and one that is not taken in time ends the connection.
+//! Over HTTP/2 a client sends many requests at once, and flow control lets it decide when to read the responses. A
+//! client that never reads would make the server keep them all. So a connection has few long responses at a time, the
+//! others wait for a permit, and a response that is not read in time closes the connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,50 +10,50 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-/// How many long answers a connection has at once. Those that are taken leave sooner than the next is made.
-const TURNS: usize = 4;
-/// How long a client may take over a long answer: as long as over a body of its own.
-const ANSWER_PATIENCE: Duration = super::timeouts::BODY_PATIENCE;
+/// The most long responses of a connection at once. A client that reads takes one sooner than the next is ready.
+const MAX_LONG_RESPONSES: usize = 4;
+/// How long a client may take to read a long response: as long as it may take to send a body.
+const RESPONSE_TIMEOUT: Duration = super::timeouts::BODY_TIMEOUT;
 
-/// The long answers of one connection.
+/// The long-response permits of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct LongResponses {
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     overdue: Arc<Notify>,
 }
 
-/// The turn of one long answer, until it is dropped.
+/// The permit of one long response. Dropping it releases the permit and stops the timeout.
 #[derive(Debug)]
 pub(crate) struct LongResponse {
     _permit: OwnedSemaphorePermit,
-    alarm: AbortHandle,
+    timeout_task: AbortHandle,
 }
 
 impl LongResponses {
     pub(crate) fn new() -> LongResponses {
-        LongResponses { turns: Arc::new(Semaphore::new(TURNS)), overdue: Arc::default() }
+        LongResponses { permits: Arc::new(Semaphore::new(MAX_LONG_RESPONSES)), overdue: Arc::default() }
     }
 
-    /// Waits until there may be one more.
-    pub(crate) async fn turn(&self) -> LongResponse {
-        let permit = Arc::clone(&self.turns).acquire_owned().await.expect("the semaphore is never closed");
+    /// Waits for a permit and starts its timeout.
+    pub(crate) async fn acquire(&self) -> LongResponse {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
         let overdue = Arc::clone(&self.overdue);
-        let alarm = tokio::spawn(async move {
-            sleep(ANSWER_PATIENCE).await;
+        let timeout = tokio::spawn(async move {
+            sleep(RESPONSE_TIMEOUT).await;
             overdue.notify_one();
         });
-        LongResponse { _permit: permit, alarm: alarm.abort_handle() }
+        LongResponse { _permit: permit, timeout_task: timeout.abort_handle() }
     }
 
-    /// Until one of them has been waiting for too long.
-    pub(crate) async fn is_overdue(&self) {
+    /// Waits until a long response has not been read in time.
+    pub(crate) async fn wait_until_overdue(&self) {
         self.overdue.notified().await;
     }
 }
 
 impl Drop for LongResponse {
     fn drop(&mut self) {
-        self.alarm.abort();
+        self.timeout_task.abort();
     }
 }
 
@@ -70,24 +70,24 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     #[tokio::test(start_paused = true)]
-    async fn a_few_at_a_time_and_none_for_long() {
-        let backlog = LongResponses::new();
+    async fn permits_are_limited_and_time_out() {
+        let long_responses = LongResponses::new();
         let mut held = Vec::new();
-        for _ in 0..TURNS {
-            held.push(backlog.turn().await);
+        for _ in 0..MAX_LONG_RESPONSES {
+            held.push(long_responses.acquire().await);
         }
-        assert!(timeout(ANSWER_PATIENCE / 2, backlog.turn()).await.is_err(), "the next one waits");
+        assert!(timeout(RESPONSE_TIMEOUT / 2, long_responses.acquire()).await.is_err(), "the next one waits");
         held.pop();
-        let begun = Instant::now();
-        let last = backlog.turn().await;
-        assert!(begun.elapsed().is_zero());
+        let start = Instant::now();
+        let last = long_responses.acquire().await;
+        assert!(start.elapsed().is_zero());
         held.clear();
         assert!(
-            timeout(ANSWER_PATIENCE / 2, backlog.is_overdue()).await.is_err(),
-            "what is taken is in time"
+            timeout(RESPONSE_TIMEOUT / 2, long_responses.wait_until_overdue()).await.is_err(),
+            "a dropped permit does not time out"
         );
-        backlog.is_overdue().await;
-        assert_eq!(begun.elapsed(), ANSWER_PATIENCE);
+        long_responses.wait_until_overdue().await;
+        assert_eq!(start.elapsed(), RESPONSE_TIMEOUT);
         drop(last);
     }
 
@@ -96,41 +96,41 @@ mod tests {
         [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
     }
 
-    /// A batch of checks over HTTP/2, from a client that has room for so many bytes of the answer; after how many
-    /// seconds the connection ends, and how many bytes were answered.
-    async fn asked_with_room_for(window: u32) -> (u64, usize) {
+    /// Sends a batch of checks over HTTP/2 with a flow-control window of `window` bytes for the response. Returns the
+    /// seconds until the connection closed, and the bytes that were read.
+    async fn batch_with_window(window: u32) -> (u64, usize) {
         let (api, _) = api("default: {limit: 100000/h}", ApiOptions::default());
         let (stream, mut client) = duplex(1 << 20);
-        let (_phase, told) = watch::channel(ShutdownPhase::Open);
+        let (_phase, receiver) = watch::channel(ShutdownPhase::Running);
         let settings = [&[0, 4][..], &window.to_be_bytes()].concat();
         let path = "/v1/check/batch";
         let fields = [&[0x83, 0x86, 0x01, 1, b'a', 0x04, 15], path.as_bytes()].concat();
         let body = format!("{{\"checks\":[{}]}}", vec![r#"{"client_key":"a"}"#; 300].join(","));
-        let begun = Instant::now();
-        let asked = [
+        let start = Instant::now();
+        let request = [
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
             frame(4, 0, 0, &settings),
             frame(1, 4, 1, &fields),
             frame(0, 1, 1, body.as_bytes()),
         ];
-        client.write_all(&asked.concat()).await.unwrap();
+        client.write_all(&request.concat()).await.unwrap();
         let (http, mut read) = (Http::new(api, BodyPermits::default()), Vec::new());
         let ((), all) = tokio::join!(
-            http.attend(stream, Ipv4Addr::LOCALHOST.into(), told),
+            http.serve(stream, Ipv4Addr::LOCALHOST.into(), receiver),
             client.read_to_end(&mut read)
         );
         all.unwrap();
-        (begun.elapsed().as_secs(), read.len())
+        (start.elapsed().as_secs(), read.len())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_no_answer_is_given_up() {
+    async fn a_client_that_does_not_read_its_response_is_disconnected() {
         for window in [0, 1, 100, 20_000] {
-            let (seconds, bytes) = asked_with_room_for(window).await;
-            assert_eq!(seconds, 10, "with room for {window}");
+            let (seconds, bytes) = batch_with_window(window).await;
+            assert_eq!(seconds, 10, "window {window}");
             assert!(bytes < window as usize + 1000, "{bytes}");
         }
-        let (seconds, bytes) = asked_with_room_for(1 << 20).await;
-        assert!(seconds > 10 && bytes > 40_000, "who has taken it may stay: {seconds}, {bytes}");
+        let (seconds, bytes) = batch_with_window(1 << 20).await;
+        assert!(seconds > 10 && bytes > 40_000, "a client that read it stays connected: {seconds}, {bytes}");
     }
 }

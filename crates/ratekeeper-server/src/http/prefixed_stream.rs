@@ -1,22 +1,22 @@
-//! A stream some of whose bytes were read already, as if they had not been.
+//! A stream with bytes put back in front of it.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Gives `ahead` first, and then what `stream` gives. Writing goes straight to the stream.
+/// Reads `prefix` first, and then from `stream`. Writes go to the stream unchanged.
 #[derive(Debug)]
 pub(crate) struct PrefixedStream<S> {
-    ahead: Vec<u8>,
-    /// How much of what is ahead has been read.
-    read: usize,
+    prefix: Vec<u8>,
+    /// How much of the prefix has been read.
+    position: usize,
     stream: S,
 }
 
 impl<S> PrefixedStream<S> {
-    pub(crate) fn new(stream: S, ahead: Vec<u8>) -> PrefixedStream<S> {
-        PrefixedStream { ahead, read: 0, stream }
+    pub(crate) fn new(stream: S, prefix: Vec<u8>) -> PrefixedStream<S> {
+        PrefixedStream { prefix, position: 0, stream }
     }
 }
 
@@ -26,16 +26,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let rewind = &mut *self;
-        let ahead = &rewind.ahead[rewind.read..];
-        if ahead.is_empty() {
-            return Pin::new(&mut rewind.stream).poll_read(cx, buffer);
+        let this = &mut *self;
+        let unread = &this.prefix[this.position..];
+        if unread.is_empty() {
+            return Pin::new(&mut this.stream).poll_read(cx, buffer);
         }
-        let length = ahead.len().min(buffer.remaining());
-        buffer.put_slice(&ahead[..length]);
-        rewind.read += length;
-        if rewind.read == rewind.ahead.len() {
-            (rewind.ahead, rewind.read) = (Vec::new(), 0);
+        let length = unread.len().min(buffer.remaining());
+        buffer.put_slice(&unread[..length]);
+        this.position += length;
+        if this.position == this.prefix.len() {
+            (this.prefix, this.position) = (Vec::new(), 0);
         }
         Poll::Ready(Ok(()))
     }

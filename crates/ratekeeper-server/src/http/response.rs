@@ -1,10 +1,10 @@
-//! Answers on their way out.
+//! Response writers: one for the fast path, one for hyper.
 //!
-//! Whoever answers a request writes against [`ResponseWriter`], and need not know whether it leaves through the lane or through
-//! hyper. Both ways the client reads the same fields in the same order. The lane's [`H1Writer`] is bytes that are kept and
-//! filled again: a warm one allocates nothing.
+//! Handlers write to a [`ResponseWriter`] and need not know whether the fast path or hyper sends the response. Either
+//! way the client reads the same headers in the same order. The fast path's [`H1Writer`] reuses its buffer: a warm one
+//! allocates nothing.
 
-use super::HttpReply;
+use super::HttpResponse;
 use super::buffer_pool;
 use super::date::{DateLine, date_line};
 use super::response_body::HttpBody;
@@ -21,63 +21,63 @@ use tokio::io::AsyncWrite;
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const TEXT: &str = "text/plain";
 
-/// How much an outbox keeps for the next answers. Those to a whole batch of checks take less.
+/// The capacity that an [`H1Writer`] keeps for the next responses. Those to a full batch of checks take less.
 const KEPT_BYTES: usize = 32 * 1024;
 
-/// Takes answers, each begun, then given its fields, then ended. Length, date and what becomes of the connection are
-/// added by whoever sends it.
+/// Takes responses: for each, `begin`, then its headers, then one of the `end` methods. The writer adds
+/// `content-length`, `date` and `connection`.
 pub(crate) trait ResponseWriter {
-    /// Begins an answer with a body of this kind.
-    fn begin(&mut self, status: StatusCode, kind: &'static str);
+    /// Begins a response with a body of this content type.
+    fn begin(&mut self, status: StatusCode, content_type: &'static str);
 
-    /// Adds a field; its name is in lower case. A value that has control characters is left out with its field: it could
-    /// end the head and begin another answer.
-    fn field(&mut self, name: &'static str, value: &[u8]);
+    /// Adds a header; its name is in lower case. A header whose value has control characters is left out: it could end
+    /// the head and start another response.
+    fn header(&mut self, name: &'static str, value: &[u8]);
 
-    /// Adds fields as they go over the wire, `name: value` with CR and LF behind each, and names in lower case. They are
-    /// not looked at, so no part of them may come from a client.
-    fn lines(&mut self, lines: &[u8]);
+    /// Adds header lines as sent in HTTP/1: `name: value` and CRLF, names in lower case. They are not validated, so no
+    /// part of them may come from a client.
+    fn raw_headers(&mut self, lines: &[u8]);
 
-    /// Ends the answer.
+    /// Ends the response with a body.
     fn end(&mut self, body: &[u8]);
 
-    /// Ends the answer with a body that is always the same, and need not be copied.
+    /// Ends the response with a constant body, which need not be copied.
     fn end_static(&mut self, body: &'static [u8]);
 
-    /// Ends the answer with a body in JSON.
+    /// Ends the response with a JSON body.
     fn end_json(&mut self, body: &impl Serialize);
 }
 
-/// Answers to a batch of requests, as the bytes that a client of HTTP/1.1 reads.
+/// The responses to a batch of requests, as HTTP/1.1 bytes.
 #[derive(Debug, Default)]
 pub(super) struct H1Writer {
     bytes: Vec<u8>,
-    /// How much has been sent.
+    /// How many of the bytes have been sent.
     sent: usize,
-    /// Where a body is written when its length must be known first.
+    /// Scratch space for a JSON body, whose length must be known before it is written.
     body: Vec<u8>,
     date: Option<DateLine>,
-    /// How many answers are still to come.
-    missing: usize,
-    /// Whether the connection ends behind the last of them.
+    /// How many responses of the batch are still to be written.
+    unwritten: usize,
+    /// Whether the connection closes after the last of them.
     closes: bool,
-    /// Whether the answer that was begun may have a body at all.
+    /// Whether the status of the current response allows a body.
     has_body: bool,
 }
 
 impl H1Writer {
-    /// Makes ready for some answers, all of which are made `now`.
-    pub(super) fn open(&mut self, answers: usize, now: Micros, closes: bool) {
-        debug_assert!(self.bytes.is_empty() && self.missing == 0, "the last batch is answered and sent");
-        (self.missing, self.closes, self.date) = (answers, closes, Some(date_line(now)));
+    /// Starts a batch of responses, all dated `now`.
+    pub(super) fn start_batch(&mut self, responses: usize, now: Micros, closes: bool) {
+        debug_assert!(self.bytes.is_empty() && self.unwritten == 0, "the last batch is answered and sent");
+        (self.unwritten, self.closes, self.date) = (responses, closes, Some(date_line(now)));
     }
 
-    /// Makes room for a body, in a buffer that is larger than most if need be.
-    fn make_room(&mut self, body: usize) {
-        let least = self.bytes.len() + body;
-        if least > KEPT_BYTES
-            && self.bytes.capacity() < least
-            && let Some(mut larger) = buffer_pool::take(least)
+    /// Makes space for a body, with a pooled buffer if it is large.
+    fn reserve_body(&mut self, body_bytes: usize) {
+        let min_bytes = self.bytes.len() + body_bytes;
+        if min_bytes > KEPT_BYTES
+            && self.bytes.capacity() < min_bytes
+            && let Some(mut larger) = buffer_pool::take(min_bytes)
         {
             larger.clear();
             larger.extend_from_slice(&self.bytes);
@@ -85,13 +85,13 @@ impl H1Writer {
         }
     }
 
-    /// Sends everything.
+    /// Sends all responses.
     pub(super) fn poll_send<S: AsyncWrite + Unpin>(
         &mut self,
         stream: &mut S,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        debug_assert_eq!(self.missing, 0, "every request has its answer");
+        debug_assert_eq!(self.unwritten, 0, "every request has a response");
         while self.sent < self.bytes.len() {
             match ready!(Pin::new(&mut *stream).poll_write(cx, &self.bytes[self.sent..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -102,7 +102,7 @@ impl H1Writer {
         self.bytes.clear();
         self.sent = 0;
         if self.bytes.capacity() > KEPT_BYTES {
-            buffer_pool::give(std::mem::take(&mut self.bytes));
+            buffer_pool::put(std::mem::take(&mut self.bytes));
         }
         self.body.shrink_to(KEPT_BYTES);
         Poll::Ready(Ok(()))
@@ -110,23 +110,23 @@ impl H1Writer {
 }
 
 impl ResponseWriter for H1Writer {
-    fn begin(&mut self, status: StatusCode, kind: &'static str) {
-        debug_assert_ne!(self.missing, 0, "there is a request to answer");
+    fn begin(&mut self, status: StatusCode, content_type: &'static str) {
+        debug_assert_ne!(self.unwritten, 0, "there is a request to answer");
         self.has_body = may_have_body(status);
         match status {
             StatusCode::OK => self.bytes.extend_from_slice(b"HTTP/1.1 200 OK\r\ncontent-type: "),
             status => {
                 let reason = status.canonical_reason().unwrap_or("-");
                 write!(self.bytes, "HTTP/1.1 {} {reason}\r\ncontent-type: ", status.as_str())
-                    .expect("memory can be written to");
+                    .expect("writing to memory does not fail");
             }
         }
-        self.bytes.extend_from_slice(kind.as_bytes());
+        self.bytes.extend_from_slice(content_type.as_bytes());
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    fn field(&mut self, name: &'static str, value: &[u8]) {
-        if !is_clean(value) {
+    fn header(&mut self, name: &'static str, value: &[u8]) {
+        if !is_valid_header_value(value) {
             return;
         }
         for part in [name.as_bytes(), b": ", value, b"\r\n"] {
@@ -134,14 +134,14 @@ impl ResponseWriter for H1Writer {
         }
     }
 
-    fn lines(&mut self, lines: &[u8]) {
-        debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"), "the last line has its end");
+    fn raw_headers(&mut self, lines: &[u8]) {
+        debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"), "every line ends in CRLF");
         self.bytes.extend_from_slice(lines);
     }
 
     fn end(&mut self, body: &[u8]) {
-        self.missing = self.missing.saturating_sub(1);
-        if self.closes && self.missing == 0 {
+        self.unwritten = self.unwritten.saturating_sub(1);
+        if self.closes && self.unwritten == 0 {
             self.bytes.extend_from_slice(b"connection: close\r\n");
         }
         if self.has_body {
@@ -152,7 +152,7 @@ impl ResponseWriter for H1Writer {
         self.bytes.extend_from_slice(self.date.as_ref().map_or(&[], |line| &line[..]));
         self.bytes.extend_from_slice(b"\r\n");
         if self.has_body {
-            self.make_room(body.len());
+            self.reserve_body(body.len());
             self.bytes.extend_from_slice(body);
         }
     }
@@ -164,22 +164,22 @@ impl ResponseWriter for H1Writer {
     fn end_json(&mut self, body: &impl Serialize) {
         let mut bytes = std::mem::take(&mut self.body);
         bytes.clear();
-        serde_json::to_writer(&mut bytes, body).expect("numbers and text can be written to memory");
+        serde_json::to_writer(&mut bytes, body).expect("numbers and text serialize to memory");
         self.end(&bytes);
         self.body = bytes;
     }
 }
 
-/// One answer for hyper to send, in whichever version it speaks.
+/// One response for hyper to send, over HTTP/1 or HTTP/2.
 #[derive(Debug, Default)]
-pub(super) struct HyperWriter(HttpReply);
+pub(super) struct HyperWriter(HttpResponse);
 
 impl HyperWriter {
-    pub(super) fn into_reply(self) -> HttpReply {
+    pub(super) fn into_response(self) -> HttpResponse {
         self.0
     }
 
-    fn add(&mut self, name: HeaderName, value: &[u8]) {
+    fn append(&mut self, name: HeaderName, value: &[u8]) {
         if let Ok(value) = HeaderValue::from_bytes(value) {
             self.0.headers_mut().append(name, value);
         }
@@ -187,22 +187,23 @@ impl HyperWriter {
 }
 
 impl ResponseWriter for HyperWriter {
-    fn begin(&mut self, status: StatusCode, kind: &'static str) {
+    fn begin(&mut self, status: StatusCode, content_type: &'static str) {
         *self.0.status_mut() = status;
-        *self.0.headers_mut() = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+        *self.0.headers_mut() =
+            HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
     }
 
-    fn field(&mut self, name: &'static str, value: &[u8]) {
-        if is_clean(value) {
-            self.add(HeaderName::from_static(name), value);
+    fn header(&mut self, name: &'static str, value: &[u8]) {
+        if is_valid_header_value(value) {
+            self.append(HeaderName::from_static(name), value);
         }
     }
 
-    fn lines(&mut self, lines: &[u8]) {
+    fn raw_headers(&mut self, lines: &[u8]) {
         for line in lines.split(|byte| *byte == b'\n') {
             let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
             if let Ok(name) = HeaderName::from_lowercase(&line[..colon]) {
-                self.add(name, line[colon + 1..].trim_ascii());
+                self.append(name, line[colon + 1..].trim_ascii());
             }
         }
     }
@@ -220,9 +221,9 @@ impl ResponseWriter for HyperWriter {
     }
 
     fn end_json(&mut self, body: &impl Serialize) {
-        // A check's answer fits; an error grows it once.
+        // The response to a check fits; an error grows it once.
         let mut bytes = Vec::with_capacity(128);
-        serde_json::to_writer(&mut bytes, body).expect("numbers and text can be written to memory");
+        serde_json::to_writer(&mut bytes, body).expect("numbers and text serialize to memory");
         if may_have_body(self.0.status()) {
             *self.0.body_mut() = HttpBody::new(bytes.into());
         }
@@ -233,11 +234,11 @@ fn may_have_body(status: StatusCode) -> bool {
     !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
-fn is_clean(value: &[u8]) -> bool {
+fn is_valid_header_value(value: &[u8]) -> bool {
     value.iter().all(|byte| !byte.is_ascii_control())
 }
 
-/// Writes a number in digits, without the detour of a format.
+/// Writes a number in decimal, without the cost of `format!`.
 fn push_number(bytes: &mut Vec<u8>, number: usize) {
     let mut digits = [0; 20];
     let mut at = digits.len();
@@ -263,16 +264,16 @@ mod tests {
 
     fn write(out: &mut impl ResponseWriter) {
         out.begin(StatusCode::TOO_MANY_REQUESTS, JSON);
-        out.field("retry-after", b"36");
-        out.field("x-split", b"a\r\nset-cookie: b");
-        out.lines(b"ratelimit-policy: \"per-key\";q=100\r\nx-twice: a\r\nx-twice: b\r\n");
+        out.header("retry-after", b"36");
+        out.header("x-split", b"a\r\nset-cookie: b");
+        out.raw_headers(b"ratelimit-policy: \"per-key\";q=100\r\nx-twice: a\r\nx-twice: b\r\n");
         out.end_json(&"no");
     }
 
     #[test]
-    fn an_outbox_holds_what_goes_over_the_wire() {
+    fn the_h1_writer_writes_responses_as_sent() {
         let mut out = H1Writer::default();
-        out.open(2, NOW, true);
+        out.start_batch(2, NOW, true);
         write(&mut out);
         out.begin(StatusCode::NO_CONTENT, TEXT);
         out.end(b"not sent");
@@ -285,13 +286,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_draft_has_the_same_fields_and_leaves_the_rest_to_hyper() {
-        let mut draft = HyperWriter::default();
-        write(&mut draft);
-        let reply = draft.into_reply();
-        assert_eq!(reply.status(), 429);
-        assert!(!reply.headers().contains_key(DATE));
-        let fields: Vec<String> = reply
+    async fn the_hyper_writer_has_the_same_headers_and_leaves_the_rest_to_hyper() {
+        let mut writer = HyperWriter::default();
+        write(&mut writer);
+        let response = writer.into_response();
+        assert_eq!(response.status(), 429);
+        assert!(!response.headers().contains_key(DATE));
+        let headers: Vec<String> = response
             .headers()
             .iter()
             .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
@@ -303,12 +304,12 @@ mod tests {
             "x-twice: a",
             "x-twice: b",
         ];
-        assert_eq!(fields, expected);
-        assert_eq!(reply.into_body().collect().await.unwrap().to_bytes(), "\"no\"");
+        assert_eq!(headers, expected);
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "\"no\"");
     }
 
     #[test]
-    fn numbers_are_written_in_digits() {
+    fn numbers_are_written_in_decimal() {
         for number in [0, 9, 10, 1234567890, usize::MAX] {
             let mut bytes = Vec::new();
             push_number(&mut bytes, number);

@@ -1,7 +1,7 @@
-//! The body of an answer that hyper sends.
+//! The body of a response that hyper sends.
 //!
-//! It is given away piece by piece, the next when the client has room for it, and what is held for its sake is let go
-//! with the last: until then it counts as the client's, whom it keeps waiting.
+//! Hyper takes it frame by frame, as the client's flow-control window allows. The permits that a response holds are
+//! released after the last frame, so a client that reads slowly keeps its own permits busy.
 
 use super::body_permits::BodyPermit;
 use super::long_responses::LongResponse;
@@ -10,26 +10,27 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The most that is given away at once: what fits into a frame of HTTP/2.
-const PIECE_BYTES: usize = 16 * 1024;
+/// The most bytes of a frame: the default maximum of HTTP/2.
+const MAX_FRAME_BYTES: usize = 16 * 1024;
 
+/// A response body in memory, and the permits to hold until it is sent.
 #[derive(Debug, Default)]
 pub(super) struct HttpBody {
     bytes: Bytes,
-    _held: Option<HttpBodyHold>,
+    _guard: Option<SendGuard>,
 }
 
-/// What is held until an answer is sent: its turn, and the place of the body it answers if that was a large one.
-pub(super) type HttpBodyHold = (LongResponse, Option<BodyPermit>);
+/// The permits held until a response is sent: its long-response permit, and that of the request's body if it was large.
+pub(super) type SendGuard = (LongResponse, Option<BodyPermit>);
 
 impl HttpBody {
     pub(super) fn new(bytes: Bytes) -> HttpBody {
-        HttpBody { bytes, _held: None }
+        HttpBody { bytes, _guard: None }
     }
 
-    /// The same, and this is held until it is sent.
-    pub(super) fn holding(self, held: Option<HttpBodyHold>) -> HttpBody {
-        HttpBody { _held: held, ..self }
+    /// Holds `guard` until the body is sent.
+    pub(super) fn with_guard(self, guard: Option<SendGuard>) -> HttpBody {
+        HttpBody { _guard: guard, ..self }
     }
 }
 
@@ -43,8 +44,8 @@ impl Body for HttpBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let piece = match self.bytes.len() {
             0 => return Poll::Ready(None),
-            1..=PIECE_BYTES => std::mem::take(&mut self.bytes),
-            _ => self.bytes.split_to(PIECE_BYTES),
+            1..=MAX_FRAME_BYTES => std::mem::take(&mut self.bytes),
+            _ => self.bytes.split_to(MAX_FRAME_BYTES),
         };
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
@@ -64,18 +65,18 @@ mod tests {
     use http_body_util::BodyExt;
 
     #[tokio::test]
-    async fn it_is_given_away_in_pieces() {
-        for length in [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES] {
+    async fn a_body_is_split_into_frames() {
+        for length in [0, 1, MAX_FRAME_BYTES, MAX_FRAME_BYTES + 1, 5 * MAX_FRAME_BYTES] {
             let bytes: Vec<u8> = (0..=250).cycle().take(length).collect();
-            let mut load = HttpBody::new(bytes.clone().into());
-            assert_eq!(load.size_hint().exact(), Some(length as u64));
-            let mut given = Vec::new();
-            while let Some(Ok(frame)) = load.frame().await {
+            let mut body = HttpBody::new(bytes.clone().into());
+            assert_eq!(body.size_hint().exact(), Some(length as u64));
+            let mut sent = Vec::new();
+            while let Some(Ok(frame)) = body.frame().await {
                 let piece = frame.into_data().unwrap();
-                assert!((1..=PIECE_BYTES).contains(&piece.len()));
-                given.extend_from_slice(&piece);
+                assert!((1..=MAX_FRAME_BYTES).contains(&piece.len()));
+                sent.extend_from_slice(&piece);
             }
-            assert!(load.is_end_stream() && given == bytes, "{length}");
+            assert!(body.is_end_stream() && sent == bytes, "{length}");
         }
     }
 }

@@ -1,61 +1,67 @@
-//! What the server tells its connections.
+//! The shutdown signal from the server to its connections.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::sync::watch;
 use tokio::task::coop::has_budget_remaining;
 
-/// What the server tells all its connections. When it is gone itself, they leave at once.
+/// The phase that a server announces to its connections. If the server drops the sender, they close at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShutdownPhase {
-    /// Go on.
-    Open,
-    /// Finish what has begun, and leave.
+    /// Requests are served.
+    Running,
+    /// Connections finish the requests that have started, and close.
     Draining,
 }
 
-/// The server's orders to one connection.
+/// The shutdown signal as one connection sees it.
 pub(crate) struct ShutdownSignal {
     phase: watch::Receiver<ShutdownPhase>,
     is_draining: bool,
-    /// Waits for the next change. It is kept from request to request: to begin to wait takes a lock that all
-    /// connections share.
-    change: Pin<Box<dyn Future<Output = Option<watch::Receiver<ShutdownPhase>>> + Send>>,
-    /// Whom the next change will wake, if that is settled.
-    waits: Option<Waker>,
+    /// Waits for the next change. It is kept across requests: to start waiting takes a lock that all connections share.
+    next_phase: Pin<Box<dyn Future<Output = Option<watch::Receiver<ShutdownPhase>>> + Send>>,
+    /// The waker registered with `next_phase`. `None` if it must be polled again.
+    registered_waker: Option<Waker>,
 }
 
 impl ShutdownSignal {
     pub(crate) fn new(phase: watch::Receiver<ShutdownPhase>) -> ShutdownSignal {
-        ShutdownSignal { change: Box::pin(change(phase.clone())), phase, is_draining: false, waits: None }
+        ShutdownSignal {
+            next_phase: Box::pin(wait_for_change(phase.clone())),
+            phase,
+            is_draining: false,
+            registered_waker: None,
+        }
     }
 
-    /// Whether to finish what has begun and leave. It asks nobody but a counter, so a connection that is never idle, and
-    /// so never waits for orders, may ask as often as it likes.
+    /// Whether to finish started requests and close. It reads only a version counter, so a connection that is never
+    /// idle, and so never polls [`ShutdownSignal::poll_closed`], can call it after every batch.
     pub(crate) fn is_draining(&mut self) -> bool {
         if self.phase.has_changed().unwrap_or(true) {
-            self.waits = None;
+            self.registered_waker = None;
             self.is_draining = *self.phase.borrow_and_update() == ShutdownPhase::Draining;
         }
         self.is_draining
     }
 
-    /// Until the server is gone. It also wakes whoever polls when there is another phase.
-    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let waits = self.waits.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
-        if waits && self.phase.has_changed().is_ok_and(|has_changed| !has_changed) {
+    /// Ready once the server has dropped its sender. A change of phase also wakes the task.
+    pub(crate) fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let is_registered = self.registered_waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+        if is_registered && self.phase.has_changed().is_ok_and(|has_changed| !has_changed) {
             return Poll::Pending;
         }
-        // Without budget, tokio has a task come again before anything is settled.
-        self.waits = has_budget_remaining().then(|| cx.waker().clone());
-        while let Some(phase) = ready!(self.change.as_mut().poll(cx)) {
-            self.change = Box::pin(change(phase));
+        // Without coop budget, tokio returns `Pending` and reschedules the task without registering the waker.
+        self.registered_waker = has_budget_remaining().then(|| cx.waker().clone());
+        while let Some(phase) = ready!(self.next_phase.as_mut().poll(cx)) {
+            self.next_phase = Box::pin(wait_for_change(phase));
         }
         Poll::Ready(())
     }
 }
 
-/// Waits for another phase, and hands the receiver back; nothing if the server is gone.
-async fn change(mut phase: watch::Receiver<ShutdownPhase>) -> Option<watch::Receiver<ShutdownPhase>> {
+/// Waits for another phase and returns the receiver. Returns `None` if the server has dropped the sender.
+async fn wait_for_change(
+    mut phase: watch::Receiver<ShutdownPhase>,
+) -> Option<watch::Receiver<ShutdownPhase>> {
     phase.changed().await.is_ok().then_some(phase)
 }

@@ -1,7 +1,7 @@
-//! How long a connection is borne with.
+//! Idle and request timeouts of a connection.
 //!
-//! One timer for each connection, whatever it does: a timer for each request would cost more than many a request. It is
-//! the same patience before and after a connection has left the lane. Other protocols have their own, of the same kind.
+//! Each connection has one timer: a timer per request would cost more than many requests do. The same timer serves the
+//! fast path and then hyper. Other protocols use the same type with their own durations.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -9,98 +9,106 @@ use std::time::Duration;
 use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How long a body may take. It comes right behind its headers, so only a broken or hostile client takes long.
-pub(crate) const BODY_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a new connection may take until its first request has begun: its headers, or HTTP/2's preface, are in.
-pub(crate) const FIRST_PATIENCE: Duration = Duration::from_secs(15);
-/// How often a connection is looked at: if no request has begun since the last look, it is closed. Above the 60 seconds
-/// after which common load balancers drop an idle connection, so that it is them who close, and no request crosses
-/// with our closing.
-const PATIENCE: Duration = Duration::from_secs(75);
+/// How long a body may take. It follows its headers directly, so only a broken or hostile client takes long.
+pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a new connection may take to start its first request, that is, to send its headers or the HTTP/2 preface.
+pub(crate) const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often a connection is checked: it is closed if no request has started since the last check. Longer than the 60
+/// seconds after which common load balancers close an idle connection, so that they close first and no request is
+/// sent while we close.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(75);
 
-/// What patience was lost over.
+/// Which timeout a connection exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimedOut {
-    /// No request has begun for long.
-    Quiet,
-    /// Something that was expected did not happen in time: the body of a request that has begun did not arrive.
-    Late,
+    /// No request has started for too long.
+    Idle,
+    /// A deadline passed: for example, the body of a started request did not arrive in time.
+    Deadline,
 }
 
+/// The timer of one connection: an idle timeout, and at most one deadline.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     timer: Pin<Box<Sleep>>,
-    /// How often the connection is looked at.
-    pace: Duration,
-    /// Whom the timer will wake, if that is settled.
-    waits: Option<Waker>,
-    /// When the connection is looked at next.
-    look_at: Instant,
-    /// How many requests had begun at the last look.
-    seen: u64,
-    /// When that must have happened which is being waited for.
-    due: Option<Instant>,
+    /// How often the connection is checked for activity.
+    check_interval: Duration,
+    /// The waker registered with the timer. `None` if the timer must be polled again.
+    registered_waker: Option<Waker>,
+    next_check: Instant,
+    /// The number of requests that had started at the last check.
+    started_at_last_check: u64,
+    /// The deadline for what the connection waits for, if anything.
+    deadline: Option<Instant>,
 }
 
 impl IdleTimer {
-    /// Patience with a new connection that speaks HTTP.
+    /// The timer of a new HTTP connection.
     pub(super) fn new() -> IdleTimer {
-        IdleTimer::with(FIRST_PATIENCE, PATIENCE)
+        IdleTimer::with_intervals(FIRST_REQUEST_TIMEOUT, IDLE_CHECK_INTERVAL)
     }
 
-    /// Patience with a new connection: how long its first request may take, and how often it is looked at from then on.
-    pub(crate) fn with(first: Duration, pace: Duration) -> IdleTimer {
+    /// The timer of a new connection: its first request must start within `first`, and it is checked every
+    /// `check_interval` from then on.
+    pub(crate) fn with_intervals(first: Duration, check_interval: Duration) -> IdleTimer {
         let timer = Box::pin(sleep(first));
-        IdleTimer { look_at: timer.deadline(), timer, pace, waits: None, seen: 0, due: None }
-    }
-
-    /// Waits for a body from now on, unless it does already.
-    pub(super) fn expect_body(&mut self) {
-        self.expect(BODY_PATIENCE);
-    }
-
-    /// Waits for something from now on that must happen within a time, unless it does already.
-    pub(crate) fn expect(&mut self, within: Duration) {
-        if self.due.is_none() {
-            let due = Instant::now() + within;
-            self.due = Some(due);
-            self.waits = None;
-            self.timer.as_mut().reset(due.min(self.look_at));
+        IdleTimer {
+            next_check: timer.deadline(),
+            timer,
+            check_interval,
+            registered_waker: None,
+            started_at_last_check: 0,
+            deadline: None,
         }
     }
 
-    /// Waits for no body any more.
-    pub(super) fn expect_no_body(&mut self) {
-        self.expect_nothing();
+    /// Starts the timeout for a body, unless a deadline is set already.
+    pub(super) fn start_body_timeout(&mut self) {
+        self.start_deadline(BODY_TIMEOUT);
     }
 
-    /// Waits for nothing any more. The timer may go off for it all the same, and is then set for the next look.
-    pub(crate) fn expect_nothing(&mut self) {
-        self.due = None;
+    /// Sets a deadline `within` from now, unless one is set already.
+    pub(crate) fn start_deadline(&mut self, within: Duration) {
+        if self.deadline.is_none() {
+            let deadline = Instant::now() + within;
+            self.deadline = Some(deadline);
+            self.registered_waker = None;
+            self.timer.as_mut().reset(deadline.min(self.next_check));
+        }
     }
 
-    /// Until patience is lost. `begun` is how many requests have begun.
-    pub(crate) fn poll_lost(&mut self, begun: u64, cx: &mut Context<'_>) -> Poll<TimedOut> {
-        let waits = self.waits.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
-        if waits && !self.timer.is_elapsed() {
+    /// Clears the timeout for a body.
+    pub(super) fn clear_body_timeout(&mut self) {
+        self.clear_deadline();
+    }
+
+    /// Clears the deadline. The timer may still fire for it, and is then reset to the next check.
+    pub(crate) fn clear_deadline(&mut self) {
+        self.deadline = None;
+    }
+
+    /// Ready once a timeout is exceeded. `started` is the number of requests that have started.
+    pub(crate) fn poll_timed_out(&mut self, started: u64, cx: &mut Context<'_>) -> Poll<TimedOut> {
+        let is_registered = self.registered_waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+        if is_registered && !self.timer.is_elapsed() {
             return Poll::Pending;
         }
-        // Without budget, tokio has a task come again before anything is settled.
-        self.waits = has_budget_remaining().then(|| cx.waker().clone());
+        // Without coop budget, tokio returns `Pending` and reschedules the task without registering the waker.
+        self.registered_waker = has_budget_remaining().then(|| cx.waker().clone());
         loop {
             ready!(self.timer.as_mut().poll(cx));
             let now = Instant::now();
-            if self.due.is_some_and(|due| due <= now) {
-                return Poll::Ready(TimedOut::Late);
+            if self.deadline.is_some_and(|deadline| deadline <= now) {
+                return Poll::Ready(TimedOut::Deadline);
             }
-            if self.look_at <= now {
-                if begun == self.seen {
-                    return Poll::Ready(TimedOut::Quiet);
+            if self.next_check <= now {
+                if started == self.started_at_last_check {
+                    return Poll::Ready(TimedOut::Idle);
                 }
-                self.seen = begun;
-                self.look_at = now + self.pace;
+                self.started_at_last_check = started;
+                self.next_check = now + self.check_interval;
             }
-            let next = self.due.map_or(self.look_at, |due| due.min(self.look_at));
+            let next = self.deadline.map_or(self.next_check, |deadline| deadline.min(self.next_check));
             self.timer.as_mut().reset(next);
         }
     }

@@ -1,9 +1,9 @@
-//! A connection's bytes.
+//! Coalesces hyper's writes into one system call per poll.
 //!
-//! Whatever is written during one poll of a connection leaves together at the end of that poll: the answers to
-//! pipelined requests cost one system call, and an answer never waits for the next request. Hyper's own
-//! `pipeline_flush` does neither for sure: it holds answers back while half a request is in its buffer, lets them pile
-//! up for a client that does not read, and loses its answer to a head that can't be parsed.
+//! All bytes that hyper writes during one poll of a connection are sent together at the end of that poll: the responses
+//! to pipelined requests cost one system call, and a response never waits for the next request. Hyper's own
+//! `pipeline_flush` guarantees neither: it holds responses back while half a request is in its buffer, lets them pile
+//! up for a client that does not read, and loses its response to a head that can't be parsed.
 
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};
@@ -12,20 +12,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How much is held back at most, beyond a single write. What is more goes out at once, or waits until it can.
-const HELD_BYTES: usize = 16 * 1024;
+/// The most bytes that are buffered, beyond a single write. Further writes wait until the buffer is sent.
+const MAX_PENDING_BYTES: usize = 16 * 1024;
 
-/// A stream that sends what was written when [`WriteCoalescer::poll_send`] is called, or when too much has come together. A clone
-/// is the same wire: hyper holds one, and whoever polls hyper the other. They are polled by one task, so the lock is
-/// always free.
+/// A stream that buffers writes until [`WriteCoalescer::poll_send`] is called, or until the buffer is full.
+///
+/// Clones share the stream: hyper holds one, and the task that polls hyper the other. Only that task polls either, so
+/// the lock is never contended.
 #[derive(Debug)]
-pub(super) struct WriteCoalescer<S>(Arc<Mutex<HeldBack<S>>>);
+pub(super) struct WriteCoalescer<S>(Arc<Mutex<CoalescerState<S>>>);
 
 #[derive(Debug)]
-struct HeldBack<S> {
+struct CoalescerState<S> {
     stream: S,
-    held: Vec<u8>,
-    /// How much of what is held has been sent.
+    pending: Vec<u8>,
+    /// How much of the buffer has been sent.
     sent: usize,
 }
 
@@ -37,37 +38,34 @@ impl<S> Clone for WriteCoalescer<S> {
 
 impl<S: AsyncWrite + Unpin> WriteCoalescer<S> {
     pub(super) fn new(stream: S) -> WriteCoalescer<S> {
-        WriteCoalescer(Arc::new(Mutex::new(HeldBack { stream, held: Vec::new(), sent: 0 })))
+        WriteCoalescer(Arc::new(Mutex::new(CoalescerState { stream, pending: Vec::new(), sent: 0 })))
     }
 
-    /// Sends all that is held.
+    /// Sends all buffered bytes.
     pub(super) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.lock().poll_send(cx)
     }
 }
 
-impl<S: AsyncWrite + Unpin> HeldBack<S> {
+impl<S: AsyncWrite + Unpin> CoalescerState<S> {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.sent < self.held.len() {
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.held[self.sent..]))? {
+        while self.sent < self.pending.len() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.pending[self.sent..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 sent => self.sent += sent,
             }
         }
-        if !self.held.is_empty() {
+        if !self.pending.is_empty() {
             ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         }
-        self.held.clear();
+        self.pending.clear();
         self.sent = 0;
         Poll::Ready(Ok(()))
     }
 
-    /// Waits until more may be held.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.held.len() < HELD_BYTES {
-            true => Poll::Ready(Ok(())),
-            false => self.poll_send(cx),
-        }
+    /// Ready once the buffer may take another write.
+    fn poll_capacity(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.pending.len() < MAX_PENDING_BYTES { Poll::Ready(Ok(())) } else { self.poll_send(cx) }
     }
 }
 
@@ -91,28 +89,28 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteCoalescer<S> {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut line = self.0.lock();
-        ready!(line.poll_room(cx))?;
-        let before = line.held.len();
+        let mut state = self.0.lock();
+        ready!(state.poll_capacity(cx))?;
+        let before = state.pending.len();
         for piece in pieces {
-            line.held.extend_from_slice(piece);
+            state.pending.extend_from_slice(piece);
         }
-        Poll::Ready(Ok(line.held.len() - before))
+        Poll::Ready(Ok(state.pending.len() - before))
     }
 
     fn is_write_vectored(&self) -> bool {
         true
     }
 
-    /// Says yes and waits: the end of the poll is near.
+    /// Does nothing: the bytes are sent at the end of the poll.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut line = self.0.lock();
-        ready!(line.poll_send(cx))?;
-        Pin::new(&mut line.stream).poll_shutdown(cx)
+        let mut state = self.0.lock();
+        ready!(state.poll_send(cx))?;
+        Pin::new(&mut state.stream).poll_shutdown(cx)
     }
 }
 
@@ -123,45 +121,46 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
-    async fn wire_and_peer() -> (WriteCoalescer<TcpStream>, TcpStream) {
+    async fn coalescer_and_peer() -> (WriteCoalescer<TcpStream>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         (WriteCoalescer::new(listener.accept().await.unwrap().0), peer)
     }
 
     #[tokio::test]
-    async fn what_is_written_leaves_together_when_it_is_sent() {
-        let (mut wire, mut peer) = wire_and_peer().await;
-        wire.write_all(b"one, ").await.unwrap();
-        wire.flush().await.unwrap();
-        wire.write_all(b"two").await.unwrap();
-        assert_eq!(wire.0.lock().held, b"one, two");
-        poll_fn(|cx| wire.poll_send(cx)).await.unwrap();
+    async fn writes_are_sent_together() {
+        let (mut coalescer, mut peer) = coalescer_and_peer().await;
+        coalescer.write_all(b"one, ").await.unwrap();
+        coalescer.flush().await.unwrap();
+        coalescer.write_all(b"two").await.unwrap();
+        assert_eq!(coalescer.0.lock().pending, b"one, two");
+        poll_fn(|cx| coalescer.poll_send(cx)).await.unwrap();
         let mut read = [0; 16];
         assert_eq!(peer.read(&mut read).await.unwrap(), 8, "both in one segment");
-        wire.write_all(b", three").await.unwrap();
-        wire.shutdown().await.unwrap();
+        coalescer.write_all(b", three").await.unwrap();
+        coalescer.shutdown().await.unwrap();
         let mut rest = String::new();
         peer.read_to_string(&mut rest).await.unwrap();
-        assert_eq!(rest, ", three", "closing sends what is held");
+        assert_eq!(rest, ", three", "shutdown sends buffered bytes");
     }
 
     #[tokio::test]
-    async fn a_peer_that_does_not_read_fills_no_memory() {
-        let (mut wire, mut peer) = wire_and_peer().await;
+    async fn the_buffer_is_bounded_for_a_peer_that_does_not_read() {
+        let (mut coalescer, mut peer) = coalescer_and_peer().await;
         let piece: Vec<u8> = (0..=250).collect();
         let mut written = 0;
-        // Until the system's own buffers are full, and the wire's behind them.
+        // Until the socket buffers are full, and then the coalescer's.
         let fill = poll_fn(|cx| {
-            while let Poll::Ready(length) = Pin::new(&mut wire).poll_write(cx, &piece) {
+            while let Poll::Ready(length) = Pin::new(&mut coalescer).poll_write(cx, &piece) {
                 written += length.unwrap();
             }
             Poll::Ready(())
         });
         tokio::task::unconstrained(fill).await;
-        assert!(wire.0.lock().held.capacity() < 4 * HELD_BYTES);
+        assert!(coalescer.0.lock().pending.capacity() < 4 * MAX_PENDING_BYTES);
         let mut read = vec![0; written];
-        let (sent, received) = tokio::join!(poll_fn(|cx| wire.poll_send(cx)), peer.read_exact(&mut read));
+        let (sent, received) =
+            tokio::join!(poll_fn(|cx| coalescer.poll_send(cx)), peer.read_exact(&mut read));
         assert!(sent.is_ok() && received.is_ok());
         assert!(read.chunks(piece.len()).all(|chunk| chunk == piece), "nothing is lost or out of order");
     }

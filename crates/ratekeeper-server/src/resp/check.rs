@@ -1,30 +1,29 @@
-//! `RK.CHECK`: a request that is held to the rules.
+//! `RK.CHECK`: checks a request against the rules.
 
-use super::commands::is;
+use super::commands::is_word;
 use super::decode::Arguments;
 use super::error::CommandError;
-use super::reply::Shown;
-use super::throttle::{key, whole, wrong_arity};
+use super::reply::Printable;
+use super::throttle::{key, parse_integer, wrong_arity};
 use ratekeeper::rules::{Attribute, CheckRequest};
 use std::net::IpAddr;
 
-/// The most characters of an endpoint. This and the next three are as the HTTP API has them.
+/// The maximum length of an endpoint in characters. This and the next three bounds are those of the HTTP API.
 const MAX_ENDPOINT_CHARS: usize = 8192;
-/// The most characters of a method, a tier or an attribute's name.
+/// The maximum length of a method, a tier or an attribute's name in characters.
 const MAX_NAME_CHARS: usize = 128;
-/// The most characters of an attribute's value.
+/// The maximum length of an attribute's value in characters.
 const MAX_VALUE_CHARS: usize = 4096;
-/// The most attributes of a check.
+/// The maximum number of attributes of a check.
 const MAX_ATTRIBUTES: usize = 32;
 
-const USAGE: &str =
-    "[METHOD method] [IP address] [TIER tier] [ATTR name value] behind key, endpoint and cost";
+const USAGE: &str = "[METHOD method] [IP address] [TIER tier] [ATTR name value] after key, endpoint and cost";
 
-/// Reads a check, and has `use_it` look at the request that it stands for.
+/// Parses the arguments and passes the request to `visit`.
 #[inline]
 pub(super) fn with_request<'a, T>(
     args: Arguments<'a>,
-    use_it: impl FnOnce(&CheckRequest<'_>) -> T,
+    visit: impl FnOnce(&CheckRequest<'_>) -> T,
 ) -> Result<T, CommandError<'a>> {
     if args.len() < 3 {
         return Err(wrong_arity(args.name()));
@@ -43,20 +42,20 @@ pub(super) fn with_request<'a, T>(
     let key_bytes = args.get(1).unwrap_or_default();
     if args.len() == next {
         request.client_key = key(key_bytes)?;
-        return Ok(use_it(&request));
+        return Ok(visit(&request));
     }
     let mut attributes = [("", ""); MAX_ATTRIBUTES];
     let count = read_options(args, next, &mut request, &mut attributes)?;
-    let says_who = request.ip.is_some() || count > 0;
+    let has_client = request.ip.is_some() || count > 0;
     request.client_key = match key(key_bytes) {
-        Err(CommandError::NoKey) if says_who => "",
-        Err(CommandError::NoKey) => return Err(CommandError::Nobody),
+        Err(CommandError::EmptyKey) if has_client => "",
+        Err(CommandError::EmptyKey) => return Err(CommandError::NoClient),
         key => key?,
     };
-    Ok(use_it(&CheckRequest { attributes: &attributes[..count], ..request }))
+    Ok(visit(&CheckRequest { attributes: &attributes[..count], ..request }))
 }
 
-/// Reads what stands behind the cost, and gives how many attributes there are.
+/// Parses the options after the cost, and returns the number of attributes.
 fn read_options<'a>(
     args: Arguments<'a>,
     mut next: usize,
@@ -65,45 +64,49 @@ fn read_options<'a>(
 ) -> Result<usize, CommandError<'a>> {
     let mut count = 0;
     while let Some(word) = args.get(next) {
-        let value = args.get(next + 1).ok_or(CommandError::Syntax { near: Shown(word), usage: USAGE })?;
+        let value = args.get(next + 1).ok_or(CommandError::Syntax { near: Printable(word), usage: USAGE })?;
         next += 2;
-        if is(word, "method") {
+        if is_word(word, "method") {
             once("METHOD", request.method.is_empty())?;
             request.method = text("METHOD", Some(value), MAX_NAME_CHARS)?;
-        } else if is(word, "tier") {
+        } else if is_word(word, "tier") {
             once("TIER", request.tier.is_empty())?;
             request.tier = text("TIER", Some(value), MAX_NAME_CHARS)?;
-        } else if is(word, "ip") {
+        } else if is_word(word, "ip") {
             once("IP", request.ip.is_none())?;
             request.ip = Some(address(value)?);
-        } else if is(word, "attr") {
+        } else if is_word(word, "attr") {
             let name = text("ATTR name", Some(value), MAX_NAME_CHARS)?;
-            let value = args.get(next).ok_or(CommandError::Syntax { near: Shown(value), usage: USAGE })?;
+            let value =
+                args.get(next).ok_or(CommandError::Syntax { near: Printable(value), usage: USAGE })?;
             next += 1;
             if name.is_empty() {
-                return Err(CommandError::NoName);
+                return Err(CommandError::EmptyAttributeName);
             }
             if attributes[..count].iter().any(|(known, _)| *known == name) {
-                return Err(CommandError::AttributeTwice { name: Shown(name.as_bytes()) });
+                return Err(CommandError::RepeatedAttribute { name: Printable(name.as_bytes()) });
             }
-            let place =
+            let slot =
                 attributes.get_mut(count).ok_or(CommandError::TooManyAttributes { most: MAX_ATTRIBUTES })?;
-            *place = (name, text("ATTR value", Some(value), MAX_VALUE_CHARS)?);
+            *slot = (name, text("ATTR value", Some(value), MAX_VALUE_CHARS)?);
             count += 1;
         } else {
-            return Err(CommandError::Syntax { near: Shown(word), usage: USAGE });
+            return Err(CommandError::Syntax { near: Printable(word), usage: USAGE });
         }
     }
     Ok(count)
 }
 
 fn once(what: &'static str, is_first: bool) -> Result<(), CommandError<'static>> {
-    if is_first { Ok(()) } else { Err(CommandError::Twice { what }) }
+    if is_first { Ok(()) } else { Err(CommandError::Repeated { what }) }
 }
 
 fn cost(bytes: &[u8]) -> Result<u32, CommandError<'_>> {
-    let number =
-        whole(bytes).ok_or(CommandError::NotANumber { what: "cost", found: Shown(bytes), like: "1" })?;
+    let number = parse_integer(bytes).ok_or(CommandError::NotAnInteger {
+        what: "cost",
+        found: Printable(bytes),
+        like: "1",
+    })?;
     match number {
         ..0 => Err(CommandError::Negative { what: "cost", least: 0 }),
         0.. => {
@@ -114,21 +117,26 @@ fn cost(bytes: &[u8]) -> Result<u32, CommandError<'_>> {
 
 fn address(bytes: &[u8]) -> Result<IpAddr, CommandError<'_>> {
     let parsed = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
-    parsed.ok_or(CommandError::NoAddress { found: Shown(bytes) })
+    parsed.ok_or(CommandError::InvalidAddress { found: Printable(bytes) })
 }
 
-fn text<'a>(what: &'static str, bytes: Option<&'a [u8]>, most: usize) -> Result<&'a str, CommandError<'a>> {
-    let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| CommandError::NotText { what })?;
-    // It has no more characters than bytes, so nearly always there is nothing to count.
-    match text.len() <= most || text.chars().count() <= most {
-        true => Ok(text),
-        false => Err(CommandError::LongText { what, most }),
+fn text<'a>(
+    what: &'static str,
+    bytes: Option<&'a [u8]>,
+    max_chars: usize,
+) -> Result<&'a str, CommandError<'a>> {
+    let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| CommandError::NotUtf8 { what })?;
+    // Text has no more characters than bytes, so nearly always there is no need to count them.
+    if text.len() <= max_chars || text.chars().count() <= max_chars {
+        Ok(text)
+    } else {
+        Err(CommandError::TextTooLong { what, most: max_chars })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{check, list, office, told};
+    use super::super::testing::{check, encode_array, replies_to, test_shared};
     use super::*;
 
     const RULES: &str = "
@@ -144,7 +152,7 @@ deny: [foe]
 ";
 
     #[test]
-    fn rules_decide_and_the_limit_that_binds_is_told() {
+    fn rules_decide_and_the_reply_describes_the_deciding_limit() {
         check(
             RULES,
             None,
@@ -178,8 +186,8 @@ deny: [foe]
             "RK.CHECK => -ERR wrong number of arguments for 'rk.check' command: write RK.CHECK key endpoint [cost] \
                 [METHOD method] [IP address] [TIER tier] [ATTR name value]
              RK.CHECK a => -ERR wrong number of arguments...
-             RK.CHECK '' /x => -ERR key is empty: say whom to count for
-             RK.CHECK '' /x 1 METHOD GET => -ERR nobody is named: give a key, or IP, or ATTR
+             RK.CHECK '' /x => -ERR key is empty: write the client to count for
+             RK.CHECK '' /x 1 METHOD GET => -ERR no client is given: write a key, or IP, or ATTR
              RK.CHECK a /x -1 => -ERR cost is negative: write at least 0
              RK.CHECK a /x 1.5 => -ERR cost is not a whole number: '1.5': write digits, like 1
              RK.CHECK a /x 4294967296 => -ERR cost is too large: write at most 4294967295
@@ -192,7 +200,8 @@ deny: [foe]
              RK.CHECK a /x METHOD GET METHOD GET => -ERR METHOD is written twice: write it once
              RK.CHECK a /x TIER a TIER b => -ERR TIER is written twice: write it once
              RK.CHECK a /x IP 1.2.3.4 IP ::1 => -ERR IP is written twice: write it once
-             RK.CHECK a /x IP 1.2.3.4:80 => -ERR IP is no address: '1.2.3.4:80': write one like 192.0.2.7 or 2001:db8::1
+             RK.CHECK a /x IP 1.2.3.4:80 => -ERR IP is not an address: '1.2.3.4:80': write one like \
+                192.0.2.7 or 2001:db8::1
              RK.CHECK a /x ATTR b 1 ATTR b 2 => -ERR ATTR 'b' is written twice: each name has one value
              RK.CHECK a /x ATTR '' 1 => -ERR ATTR name is empty...
              RK.CHECK a /x => 0 100 99 -1 1",
@@ -200,22 +209,23 @@ deny: [foe]
     }
 
     #[test]
-    fn everything_has_a_bound() {
-        let (office, _) = office("default: {limit: 100/min}", None);
-        let check = |more: &[&[u8]]| told(&office, &list([&[&b"RK.CHECK"[..]], more].concat())).0;
+    fn every_argument_is_bounded() {
+        let (shared, _) = test_shared("default: {limit: 100/min}", None);
+        let check =
+            |more: &[&[u8]]| replies_to(&shared, &encode_array([&[&b"RK.CHECK"[..]], more].concat())).0;
         let long = "é".repeat(8193).into_bytes();
-        let said = check(&[b"a", &long]);
-        assert_eq!(said, "-ERR endpoint is too long: write at most 8192 characters\r\n");
-        let said = check(&[b"a", &long[..2 * 8192]]);
-        assert_eq!(said, "*5\r\n:0\r\n:100\r\n:99\r\n:-1\r\n:1\r\n");
+        let replies = check(&[b"a", &long]);
+        assert_eq!(replies, "-ERR endpoint is too long: write at most 8192 characters\r\n");
+        let replies = check(&[b"a", &long[..2 * 8192]]);
+        assert_eq!(replies, "*5\r\n:0\r\n:100\r\n:99\r\n:-1\r\n:1\r\n");
         for (option, most) in [("METHOD", 128), ("TIER", 128)] {
-            let said = check(&[b"a", b"/", option.as_bytes(), &long[..2 * most + 2]]);
-            assert_eq!(said, format!("-ERR {option} is too long: write at most {most} characters\r\n"));
+            let replies = check(&[b"a", b"/", option.as_bytes(), &long[..2 * most + 2]]);
+            assert_eq!(replies, format!("-ERR {option} is too long: write at most {most} characters\r\n"));
         }
-        let said = check(&[b"a", b"/", b"ATTR", &long[..258], b""]);
-        assert_eq!(said, "-ERR ATTR name is too long: write at most 128 characters\r\n");
-        let said = check(&[b"a", b"/", b"ATTR", b"b", &long[..2 * 4097]]);
-        assert_eq!(said, "-ERR ATTR value is too long: write at most 4096 characters\r\n");
+        let replies = check(&[b"a", b"/", b"ATTR", &long[..258], b""]);
+        assert_eq!(replies, "-ERR ATTR name is too long: write at most 128 characters\r\n");
+        let replies = check(&[b"a", b"/", b"ATTR", b"b", &long[..2 * 4097]]);
+        assert_eq!(replies, "-ERR ATTR value is too long: write at most 4096 characters\r\n");
         for bytes in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80"] {
             assert_eq!(
                 check(&[bytes, b"/"]),

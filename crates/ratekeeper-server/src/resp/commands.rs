@@ -1,11 +1,10 @@
-//! The commands there are.
+//! The table of supported commands.
 //!
-//! One table says what each is called and what it takes: commands are recognised by it, their arguments counted by it, and
-//! clients told by it what there is.
+//! Commands are found, their arguments counted, and the replies to `COMMAND` written from this one table.
 
 use super::decode::Arguments;
 
-/// A command.
+/// A supported command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Throttle,
@@ -16,7 +15,7 @@ pub(super) enum Command {
     Auth,
     Select,
     Client,
-    /// `COMMAND`: a list of what there is.
+    /// `COMMAND`, which lists the commands.
     List,
     Config,
     Info,
@@ -27,34 +26,34 @@ pub(super) enum Command {
     Quit,
 }
 
-/// What is known of a command.
+/// A row of the command table.
 #[derive(Debug)]
 pub(super) struct CommandEntry {
     pub(super) command: Command,
-    /// What it is called, in lower case.
+    /// The name in lower case.
     pub(super) name: &'static str,
-    /// How many arguments it takes with its name; if negative, at least so many.
+    /// The number of arguments with the name; if negative, the minimum number, as in Redis.
     pub(super) arity: i64,
-    /// What may come behind its name.
+    /// The arguments after the name.
     pub(super) arguments: &'static [Argument],
     pub(super) summary: &'static str,
-    /// Where its key is, if it has one.
+    /// The position of the key, or `None` if it has no key.
     pub(super) key: Option<i64>,
-    /// What clients are told of its nature, in Redis's words.
+    /// The flags in `COMMAND INFO`, as in Redis.
     pub(super) flags: &'static [&'static str],
 }
 
-/// What a command takes, as clients show it while somebody types.
+/// An argument in `COMMAND DOCS`, which clients show as a hint while the user types.
 #[derive(Debug)]
 pub(super) struct Argument {
     pub(super) name: &'static str,
     pub(super) kind: &'static str,
-    /// The word that stands before it.
+    /// The keyword before it.
     pub(super) token: Option<&'static str>,
     pub(super) is_optional: bool,
 }
 
-const fn needed(name: &'static str, kind: &'static str) -> Argument {
+const fn required(name: &'static str, kind: &'static str) -> Argument {
     Argument { name, kind, token: None, is_optional: false }
 }
 
@@ -62,12 +61,12 @@ const fn optional(name: &'static str, kind: &'static str) -> Argument {
     Argument { name, kind, token: None, is_optional: true }
 }
 
-const fn option(token: &'static str, name: &'static str) -> Argument {
+const fn keyword(token: &'static str, name: &'static str) -> Argument {
     Argument { name, kind: "string", token: Some(token), is_optional: true }
 }
 
 const CONNECTION: &[&str] = &["loading", "stale", "fast"];
-const OPEN: &[&str] = &["loading", "stale", "fast", "no_auth"];
+const NO_AUTH: &[&str] = &["loading", "stale", "fast", "no_auth"];
 const DECISION: &[&str] = &["write", "fast"];
 
 pub(super) static COMMANDS: [CommandEntry; 16] = [
@@ -76,13 +75,13 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         name: "cl.throttle",
         arity: -5,
         arguments: &[
-            needed("key", "key"),
-            needed("max_burst", "integer"),
-            needed("count_per_period", "integer"),
-            needed("period", "integer"),
+            required("key", "key"),
+            required("max_burst", "integer"),
+            required("count_per_period", "integer"),
+            required("period", "integer"),
             optional("quantity", "integer"),
         ],
-        summary: "Takes a quantity from a limit of its own, if as much is left, and says what is",
+        summary: "Takes a quantity from the limit given in the call, if enough is left, and returns what is left",
         key: Some(1),
         flags: DECISION,
     },
@@ -91,15 +90,15 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         name: "rk.check",
         arity: -3,
         arguments: &[
-            needed("key", "key"),
-            needed("endpoint", "string"),
+            required("key", "key"),
+            required("endpoint", "string"),
             optional("cost", "integer"),
-            option("METHOD", "method"),
-            option("IP", "address"),
-            option("TIER", "tier"),
-            option("ATTR", "name value"),
+            keyword("METHOD", "method"),
+            keyword("IP", "address"),
+            keyword("TIER", "tier"),
+            keyword("ATTR", "name value"),
         ],
-        summary: "Takes a cost from the limits that the rules hold a request to, and says what is left",
+        summary: "Takes a cost from the limits that the rules apply to a request, and returns what is left",
         key: Some(1),
         flags: DECISION,
     },
@@ -108,7 +107,7 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         name: "ping",
         arity: -1,
         arguments: &[optional("message", "string")],
-        summary: "Answers PONG, or the message",
+        summary: "Returns PONG, or the message",
         key: None,
         flags: CONNECTION,
     },
@@ -116,8 +115,8 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         command: Command::Echo,
         name: "echo",
         arity: 2,
-        arguments: &[needed("message", "string")],
-        summary: "Answers the message",
+        arguments: &[required("message", "string")],
+        summary: "Returns the message",
         key: None,
         flags: CONNECTION,
     },
@@ -127,28 +126,28 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         arity: -1,
         arguments: &[
             optional("protover", "integer"),
-            option("AUTH", "username password"),
-            option("SETNAME", "clientname"),
+            keyword("AUTH", "username password"),
+            keyword("SETNAME", "clientname"),
         ],
-        summary: "Chooses the version of the protocol, and says who answers",
+        summary: "Selects the protocol version, and describes the server",
         key: None,
-        flags: OPEN,
+        flags: NO_AUTH,
     },
     CommandEntry {
         command: Command::Auth,
         name: "auth",
         arity: -2,
-        arguments: &[optional("username", "string"), needed("password", "string")],
-        summary: "Shows the API token, where one is needed",
+        arguments: &[optional("username", "string"), required("password", "string")],
+        summary: "Authenticates with the API token, if one is required",
         key: None,
-        flags: OPEN,
+        flags: NO_AUTH,
     },
     CommandEntry {
         command: Command::Select,
         name: "select",
         arity: 2,
-        arguments: &[needed("index", "integer")],
-        summary: "Chooses a database, of which there is one: 0",
+        arguments: &[required("index", "integer")],
+        summary: "Selects a database; the only one is 0",
         key: None,
         flags: CONNECTION,
     },
@@ -156,8 +155,8 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         command: Command::Client,
         name: "client",
         arity: -2,
-        arguments: &[needed("subcommand", "string")],
-        summary: "Names this connection, or tells of it",
+        arguments: &[required("subcommand", "string")],
+        summary: "Names or describes this connection",
         key: None,
         flags: CONNECTION,
     },
@@ -166,7 +165,7 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         name: "command",
         arity: -1,
         arguments: &[optional("subcommand", "string")],
-        summary: "Tells which commands there are",
+        summary: "Describes the supported commands",
         key: None,
         flags: CONNECTION,
     },
@@ -174,8 +173,8 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         command: Command::Config,
         name: "config",
         arity: -2,
-        arguments: &[needed("subcommand", "string")],
-        summary: "Tells what clients of Redis ask for of its settings",
+        arguments: &[required("subcommand", "string")],
+        summary: "Returns the Redis settings that clients ask for",
         key: None,
         flags: CONNECTION,
     },
@@ -184,7 +183,7 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         name: "info",
         arity: -1,
         arguments: &[optional("section", "string")],
-        summary: "Tells of the server, as Redis would",
+        summary: "Describes the server, like Redis",
         key: None,
         flags: CONNECTION,
     },
@@ -193,7 +192,7 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         name: "multi",
         arity: 1,
         arguments: &[],
-        summary: "Has the commands that follow wait for EXEC",
+        summary: "Queues the following commands for EXEC",
         key: None,
         flags: CONNECTION,
     },
@@ -202,7 +201,7 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         name: "exec",
         arity: 1,
         arguments: &[],
-        summary: "Runs the commands since MULTI, one behind the other",
+        summary: "Runs the commands queued since MULTI, in order",
         key: None,
         flags: CONNECTION,
     },
@@ -211,7 +210,7 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         name: "discard",
         arity: 1,
         arguments: &[],
-        summary: "Forgets the commands since MULTI",
+        summary: "Discards the commands queued since MULTI",
         key: None,
         flags: CONNECTION,
     },
@@ -220,9 +219,9 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         name: "reset",
         arity: 1,
         arguments: &[],
-        summary: "Makes the connection as it was when it began",
+        summary: "Resets the connection to its initial state",
         key: None,
-        flags: OPEN,
+        flags: NO_AUTH,
     },
     CommandEntry {
         command: Command::Quit,
@@ -231,25 +230,25 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
         arguments: &[],
         summary: "Closes the connection",
         key: None,
-        flags: OPEN,
+        flags: NO_AUTH,
     },
 ];
 
 impl CommandEntry {
-    /// The command of this name, in either case.
+    /// Finds a command by name, ignoring case.
     #[inline]
     pub(super) fn find(name: &[u8]) -> Option<&'static CommandEntry> {
-        COMMANDS.iter().find(|entry| is(name, entry.name))
+        COMMANDS.iter().find(|entry| is_word(name, entry.name))
     }
 
-    /// Whether the command takes as many arguments.
+    /// Whether the number of arguments is valid.
     #[inline]
-    pub(super) fn takes(&self, args: Arguments<'_>) -> bool {
+    pub(super) fn accepts(&self, args: Arguments<'_>) -> bool {
         let count = i64::try_from(args.len()).unwrap_or(i64::MAX);
         if self.arity < 0 { count >= -self.arity } else { count == self.arity }
     }
 
-    /// How it is written.
+    /// The syntax of the command, for error messages.
     pub(super) fn usage(&self) -> String {
         let mut usage = self.name.to_ascii_uppercase();
         for Argument { name, token, is_optional, .. } in self.arguments {
@@ -261,9 +260,9 @@ impl CommandEntry {
     }
 }
 
-/// Whether a word that a client sent is this one, in either case.
+/// Whether a word is `known`, ignoring case.
 #[inline]
-pub(super) fn is(word: &[u8], known: &str) -> bool {
+pub(super) fn is_word(word: &[u8], known: &str) -> bool {
     word.len() == known.len() && word.eq_ignore_ascii_case(known.as_bytes())
 }
 
@@ -272,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_found_in_either_case_and_say_how_they_are_written() {
+    fn commands_are_found_in_either_case_and_their_usage_matches_their_arity() {
         for entry in &COMMANDS {
             assert_eq!(entry.name, entry.name.to_ascii_lowercase());
             for name in [entry.name.to_owned(), entry.name.to_ascii_uppercase()] {

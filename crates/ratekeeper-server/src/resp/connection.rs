@@ -1,7 +1,7 @@
-//! One connection: what comes is read, what is complete is answered at once, and all answers leave with one write.
+//! The loop of one connection: read, execute all complete commands, and send their replies with one write.
 //!
-//! Everything has a bound. A batch has at most [`MAX_BATCH`] commands, and no more than the buffer holds. While answers wait
-//! for a client to read them, it is not read from. How long a client may take is a matter of [`IdleTimer`].
+//! Everything is bounded. A batch has at most [`MAX_BATCH`] commands, and no more than the read buffer holds. While
+//! replies wait to be sent, nothing is read from the client. [`IdleTimer`] bounds how long a client may take.
 
 use super::decode::Decoder;
 use super::executor::{AfterCommands, Executor, ExecutorShared, MAX_BATCH};
@@ -17,159 +17,160 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 
-/// How long a new connection may take until its first command is in; where a token is needed, until it was shown. Clients
-/// greet a server as soon as they are connected.
-const FIRST_PATIENCE: Duration = Duration::from_secs(60);
-/// How often a connection is looked at: if no command came since the last look, it is closed. Clients of Redis keep idle
-/// connections for long, because Redis does not close them, and many find out only with the next command that one is
-/// gone. Those whose other end is gone are found out by the system sooner.
-const PATIENCE: Duration = Duration::from_secs(60 * 60);
-/// How long the rest of a command may take. It comes right behind its beginning.
-const REST_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a client may take to read what it was answered, which is some tens of kilobytes.
-const SEND_PATIENCE: Duration = Duration::from_secs(60);
-/// How long what a client still sends is taken in after the last answer, and how much of it. Else the system would have
-/// the answer overtaken by the news that nobody listens.
-const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
-const FAREWELL_BYTES: usize = 1 << 20;
+/// How long a new connection may take for its first command, or to authenticate if a token is required. Clients send
+/// their handshake as soon as they are connected.
+const FIRST_COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a connection is checked: if no command arrived since the last check, it is closed. Redis clients keep idle
+/// connections for long, because Redis does not close them by default, and many notice a closed one only with the next
+/// command. Dead peers are detected sooner, by TCP keepalive.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(60 * 60);
+/// How long the rest of a command may take. Clients send a command at once.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take to read its replies, which take some tens of kilobytes.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long, and how many bytes, the server keeps reading after the last reply. Closing with unread data would send a
+/// reset, which could discard the reply before the client reads it.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_LINGER_BYTES: usize = 1 << 20;
 
-/// How many batches of a client that never pauses are answered while the server stops.
-const LAST_BATCHES: u32 = 64;
+/// The maximum number of batches of a client that never pauses to execute while the server stops.
+const MAX_DRAIN_BATCHES: u32 = 64;
 
-/// How much a connection keeps for the next answers. Those to as many checks as are read at once take less.
-const KEPT_BYTES: usize = 16 * 1024;
+/// The capacity that a connection keeps for replies. The replies to one read buffer of checks take less.
+const KEPT_REPLY_BYTES: usize = 16 * 1024;
 
-/// The rest of a command did not come.
+/// The rest of a command did not arrive in time.
 struct CommandTimeout;
 
 impl fmt::Display for CommandTimeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the rest of a command did not come within {} seconds", REST_PATIENCE.as_secs())
+        write!(f, "the rest of a command did not arrive within {} seconds", COMMAND_TIMEOUT.as_secs())
     }
 }
 
-/// One connection.
+/// A RESP connection.
 pub(super) struct RespConnection<'o, C, S> {
     stream: C,
-    clerk: Executor<'o, S>,
+    executor: Executor<'o, S>,
     decoder: Decoder,
     buffer: ReadBuffer,
-    /// How much of what the clerk wrote was sent.
+    /// How many bytes of the replies were sent.
     sent: usize,
-    patience: IdleTimer,
-    orders: ShutdownSignal,
-    /// How many commands were answered since others could go.
-    streak: u64,
-    /// How many batches there may be until the client has to leave.
-    last_batches: u32,
+    idle_timer: IdleTimer,
+    shutdown: ShutdownSignal,
+    /// The number of commands executed since the task last yielded.
+    commands_since_yield: u64,
+    /// How many more batches are executed while the server stops.
+    drain_batches_left: u32,
 }
 
 impl<'o, C: AsyncRead + AsyncWrite + Unpin, S: Store> RespConnection<'o, C, S> {
     pub(super) fn new(
         stream: C,
-        office: &'o ExecutorShared<S>,
+        shared: &'o ExecutorShared<S>,
         peer: IpAddr,
         phase: watch::Receiver<ShutdownPhase>,
     ) -> RespConnection<'o, C, S> {
         RespConnection {
             stream,
-            clerk: Executor::new(office, peer),
+            executor: Executor::new(shared, peer),
             decoder: Decoder::default(),
             buffer: ReadBuffer::new(),
             sent: 0,
-            patience: IdleTimer::with(FIRST_PATIENCE, PATIENCE),
-            orders: ShutdownSignal::new(phase),
-            streak: 0,
-            last_batches: LAST_BATCHES,
+            idle_timer: IdleTimer::with_intervals(FIRST_COMMAND_TIMEOUT, IDLE_CHECK_INTERVAL),
+            shutdown: ShutdownSignal::new(phase),
+            commands_since_yield: 0,
+            drain_batches_left: MAX_DRAIN_BATCHES,
         }
     }
 
-    /// Answers commands until there is a reason not to.
-    pub(super) async fn hold(mut self) -> CloseReason {
+    /// Executes commands until the connection ends, and returns why it did.
+    pub(super) async fn run(mut self) -> CloseReason {
         loop {
-            let next = self.answer().await;
-            if let Err(ended) = self.send().await {
-                return ended;
+            let next = self.execute().await;
+            if let Err(reason) = self.send().await {
+                return reason;
             }
             match next {
                 AfterCommands::Close => return self.close().await,
-                AfterCommands::Batch | AfterCommands::Read if self.must_leave() => return self.close().await,
-                AfterCommands::Batch => {}
+                AfterCommands::More | AfterCommands::Read if self.must_close() => return self.close().await,
+                AfterCommands::More => {}
                 AfterCommands::Read => match self.read().await {
-                    // Half a command has no answer, and nobody waits for one.
+                    // An incomplete command gets no reply.
                     Ok(0) => return self.close().await,
                     Ok(_) => {}
-                    Err(CloseReason::Late) => return self.give_up().await,
-                    Err(ended) => return ended,
+                    Err(CloseReason::Timeout) => return self.close_timed_out().await,
+                    Err(reason) => return reason,
                 },
             }
-            self.let_others_go().await;
+            self.yield_if_busy().await;
         }
     }
 
-    /// Whether the server stops and the client has been answered: nobody waits for the rest of what never ends.
-    fn must_leave(&mut self) -> bool {
-        if !self.orders.is_draining() {
+    /// Whether to close because the server stops: all commands are answered, or the client never pauses.
+    fn must_close(&mut self) -> bool {
+        if !self.shutdown.is_draining() {
             return false;
         }
-        self.last_batches = self.last_batches.saturating_sub(1);
-        self.buffer.is_empty() || self.last_batches == 0
+        self.drain_batches_left = self.drain_batches_left.saturating_sub(1);
+        self.buffer.is_empty() || self.drain_batches_left == 0
     }
 
-    /// Answers all that is complete, and forgets it.
-    async fn answer(&mut self) -> AfterCommands {
-        let begun = self.clerk.begun;
-        let (answered, next) = self.clerk.answer(&mut self.decoder, self.buffer.filled()).await;
-        self.buffer.take(answered);
+    /// Executes all complete commands and removes them from the buffer.
+    async fn execute(&mut self) -> AfterCommands {
+        let begun = self.executor.command_count;
+        let (answered, next) = self.executor.execute(&mut self.decoder, self.buffer.filled()).await;
+        self.buffer.consume(answered);
         if answered > 0 {
-            self.patience.expect_nothing();
+            self.idle_timer.clear_deadline();
         }
-        self.streak += self.clerk.begun - begun;
+        self.commands_since_yield += self.executor.command_count - begun;
         next
     }
 
-    /// Reads more; gives how much, and 0 at the end.
+    /// Reads more. Returns the number of bytes read, 0 at the end of the stream or when the server stops.
     async fn read(&mut self) -> Result<usize, CloseReason> {
-        self.buffer.make_room();
-        match self.buffer.is_empty() {
-            true => self.decoder.shrink(),
-            false => self.patience.expect(REST_PATIENCE),
+        self.buffer.reserve();
+        if self.buffer.is_empty() {
+            self.decoder.shrink();
+        } else {
+            self.idle_timer.start_deadline(COMMAND_TIMEOUT);
         }
         poll_fn(|cx| match self.buffer.poll_fill(&mut self.stream, cx) {
-            Poll::Ready(read) => Poll::Ready(read.map_err(CloseReason::Broken)),
+            Poll::Ready(read) => Poll::Ready(read.map_err(CloseReason::Io)),
             Poll::Pending => {
-                let ended = self.poll_ended(cx);
-                // A command of which some has come is worth waiting for.
-                let leaves = self.buffer.is_empty() && self.orders.is_draining();
-                if leaves { Poll::Ready(Ok(0)) } else { ended.map(Err) }
+                let reason = self.poll_close_reason(cx);
+                // An incomplete command is still waited for.
+                let is_drained = self.buffer.is_empty() && self.shutdown.is_draining();
+                if is_drained { Poll::Ready(Ok(0)) } else { reason.map(Err) }
             }
         })
         .await
     }
 
-    /// Sends all that was answered.
+    /// Sends all replies.
     async fn send(&mut self) -> Result<(), CloseReason> {
-        if self.clerk.out.is_empty() {
+        if self.executor.out.is_empty() {
             return Ok(());
         }
         poll_fn(|cx| match self.poll_send(cx) {
-            Poll::Ready(sent) => Poll::Ready(sent.map_err(CloseReason::Broken)),
+            Poll::Ready(sent) => Poll::Ready(sent.map_err(CloseReason::Io)),
             Poll::Pending => {
-                self.patience.expect(SEND_PATIENCE);
-                self.poll_ended(cx).map(Err)
+                self.idle_timer.start_deadline(SEND_TIMEOUT);
+                self.poll_close_reason(cx).map(Err)
             }
         })
         .await?;
-        self.clerk.out.clear();
-        self.clerk.out.shrink_to(KEPT_BYTES);
+        self.executor.out.clear();
+        self.executor.out.shrink_to(KEPT_REPLY_BYTES);
         self.sent = 0;
-        self.patience.expect_nothing();
+        self.idle_timer.clear_deadline();
         Ok(())
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.sent < self.clerk.out.len() {
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.clerk.out[self.sent..]))? {
+        while self.sent < self.executor.out.len() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.executor.out[self.sent..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 sent => self.sent += sent,
             }
@@ -177,17 +178,17 @@ impl<'o, C: AsyncRead + AsyncWrite + Unpin, S: Store> RespConnection<'o, C, S> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    /// Steps back once much was answered in a row. A client that always has more to ask would otherwise keep its thread
-    /// until tokio takes it away.
-    async fn let_others_go(&mut self) {
-        if self.streak < MAX_BATCH as u64 {
+    /// Yields after [`MAX_BATCH`] commands in a row. A client that always has more to send would otherwise keep its
+    /// worker thread until tokio's cooperative budget ends.
+    async fn yield_if_busy(&mut self) {
+        if self.commands_since_yield < MAX_BATCH as u64 {
             return;
         }
-        self.streak = 0;
-        let mut has_stepped_back = false;
-        // Tokio's own way of saying this allocates.
+        self.commands_since_yield = 0;
+        let mut has_yielded = false;
+        // `tokio::task::yield_now` allocates.
         poll_fn(|cx| {
-            if std::mem::replace(&mut has_stepped_back, true) {
+            if std::mem::replace(&mut has_yielded, true) {
                 return Poll::Ready(());
             }
             cx.waker().wake_by_ref();
@@ -196,83 +197,83 @@ impl<'o, C: AsyncRead + AsyncWrite + Unpin, S: Store> RespConnection<'o, C, S> {
         .await;
     }
 
-    /// Tells a client that does not go on why it is left.
-    async fn give_up(mut self) -> CloseReason {
-        self.patience.expect_nothing();
-        self.clerk.refuse(&CommandTimeout);
+    /// Sends the timeout error and closes.
+    async fn close_timed_out(mut self) -> CloseReason {
+        self.idle_timer.clear_deadline();
+        self.executor.reply_protocol_error(&CommandTimeout);
         match self.send().await {
             Ok(()) => {
                 self.close().await;
-                CloseReason::Late
+                CloseReason::Timeout
             }
-            Err(ended) => ended,
+            Err(reason) => reason,
         }
     }
 
-    /// Tells the client that nothing more will come, and lets it finish.
+    /// Shuts down the write side, and reads on until the client closes or the linger timeout ends.
     async fn close(mut self) -> CloseReason {
-        self.patience.expect_nothing();
-        self.patience.expect(FAREWELL_PATIENCE);
-        let mut thrown_away = 0;
+        self.idle_timer.clear_deadline();
+        self.idle_timer.start_deadline(LINGER_TIMEOUT);
+        let mut discarded = 0;
         let mut is_shut = false;
         poll_fn(|cx| {
             if !is_shut {
                 match Pin::new(&mut self.stream).poll_shutdown(cx) {
                     Poll::Ready(Ok(())) => is_shut = true,
-                    Poll::Ready(Err(error)) => return Poll::Ready(CloseReason::Broken(error)),
-                    Poll::Pending => return self.poll_ended(cx),
+                    Poll::Ready(Err(error)) => return Poll::Ready(CloseReason::Io(error)),
+                    Poll::Pending => return self.poll_close_reason(cx),
                 }
             }
             loop {
-                let mut room = [0; 4096];
-                let mut room = ReadBuf::new(&mut room);
-                match Pin::new(&mut self.stream).poll_read(cx, &mut room) {
-                    Poll::Ready(Ok(())) if !room.filled().is_empty() && thrown_away < FAREWELL_BYTES => {
-                        thrown_away += room.filled().len();
+                let mut buffer = [0; 4096];
+                let mut buffer = ReadBuf::new(&mut buffer);
+                match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                    Poll::Ready(Ok(())) if !buffer.filled().is_empty() && discarded < MAX_LINGER_BYTES => {
+                        discarded += buffer.filled().len();
                     }
                     Poll::Ready(_) => return Poll::Ready(CloseReason::Done),
-                    Poll::Pending => return self.poll_ended(cx).map(|_| CloseReason::Done),
+                    Poll::Pending => return self.poll_close_reason(cx).map(|_| CloseReason::Done),
                 }
             }
         })
         .await
     }
 
-    /// Until there is no more reason to wait.
-    fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
-        if self.orders.poll_gone(cx).is_ready() {
-            return Poll::Ready(CloseReason::Gone);
+    /// Completes when the connection has to end: the server is gone, or a timeout is over.
+    fn poll_close_reason(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        if self.shutdown.poll_closed(cx).is_ready() {
+            return Poll::Ready(CloseReason::ServerStopped);
         }
-        self.patience.poll_lost(self.clerk.begun, cx).map(CloseReason::from)
+        self.idle_timer.poll_timed_out(self.executor.command_count, cx).map(CloseReason::from)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{office, words};
+    use super::super::testing::{encode_words, test_shared};
     use super::*;
     use std::net::Ipv4Addr;
 
-    /// A client that has sent all it will, and notes each write that it is sent.
-    struct Sent<'a> {
+    /// A client that has sent all its bytes, and records each write of the server.
+    struct RecordingClient<'a> {
         unread: &'a [u8],
         writes: &'a mut Vec<Vec<u8>>,
     }
 
-    impl AsyncRead for Sent<'_> {
+    impl AsyncRead for RecordingClient<'_> {
         fn poll_read(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
-            room: &mut ReadBuf<'_>,
+            buffer: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
-            let (now, later) = self.unread.split_at(self.unread.len().min(room.remaining()));
-            room.put_slice(now);
+            let (now, later) = self.unread.split_at(self.unread.len().min(buffer.remaining()));
+            buffer.put_slice(now);
             self.unread = later;
             Poll::Ready(Ok(()))
         }
     }
 
-    impl AsyncWrite for Sent<'_> {
+    impl AsyncWrite for RecordingClient<'_> {
         fn poll_write(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -293,14 +294,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_pipeline_is_answered_with_one_write() {
-        let (office, _) = office("default: {limit: 1/day}", None);
+        let (shared, _) = test_shared("default: {limit: 1/day}", None);
         let pipeline: Vec<u8> =
-            (0..64).flat_map(|number| words(&format!("CL.THROTTLE key{number} 15 30 60"))).collect();
+            (0..64).flat_map(|number| encode_words(&format!("CL.THROTTLE key{number} 15 30 60"))).collect();
         let mut writes = Vec::new();
-        let (_phase, told) = watch::channel(ShutdownPhase::Open);
-        let stream = Sent { unread: &pipeline, writes: &mut writes };
-        let ended = RespConnection::new(stream, &office, Ipv4Addr::LOCALHOST.into(), told).hold().await;
-        assert!(matches!(ended, CloseReason::Done), "{ended:?}");
+        let (_phase, phase) = watch::channel(ShutdownPhase::Running);
+        let stream = RecordingClient { unread: &pipeline, writes: &mut writes };
+        let reason = RespConnection::new(stream, &shared, Ipv4Addr::LOCALHOST.into(), phase).run().await;
+        assert!(matches!(reason, CloseReason::Done), "{reason:?}");
         let [replies] = &writes[..] else { panic!("{} writes", writes.len()) };
         assert_eq!(String::from_utf8_lossy(replies), "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n".repeat(64));
     }

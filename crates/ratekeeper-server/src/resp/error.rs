@@ -1,31 +1,31 @@
-//! Commands that can't be carried out, and what to write instead.
+//! Errors of commands, each with a remedy.
 //!
-//! Each is answered with an error, takes nothing, and leaves the connection as it was. The first word is for programs:
-//! clients know `NOAUTH`, `WRONGPASS`, `NOPROTO` and `EXECABORT`, and take everything else for `ERR`.
+//! An erroneous command takes nothing and does not change the connection. The first word of the message is for
+//! programs: clients know `NOAUTH`, `WRONGPASS`, `NOPROTO` and `EXECABORT`, and treat any other error as `ERR`.
 
 use super::commands::{COMMANDS, CommandEntry};
-use super::reply::Shown;
+use super::reply::Printable;
 use ratekeeper::{LimitError, MAX_KEY_BYTES};
 use std::fmt;
 
-/// Why a command can't be carried out.
+/// Why a command can't be executed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError<'a> {
-    #[error("ERR unknown command '{name}', this port has {AllCommands}")]
-    UnknownCommand { name: Shown<'a> },
+    #[error("ERR unknown command '{name}', supported commands: {AllCommands}")]
+    UnknownCommand { name: Printable<'a> },
     #[error("ERR wrong number of arguments for '{}' command: write {}", .0.name, .0.usage())]
-    Arity(&'static CommandEntry),
+    WrongArity(&'static CommandEntry),
     #[error("ERR unknown subcommand '{found}': {} has {known}", command.to_ascii_uppercase())]
-    UnknownSubcommand { command: &'static str, found: Shown<'a>, known: &'static str },
+    UnknownSubcommand { command: &'static str, found: Printable<'a>, known: &'static str },
     #[error("ERR syntax error near '{near}': write {usage}")]
-    Syntax { near: Shown<'a>, usage: &'static str },
+    Syntax { near: Printable<'a>, usage: &'static str },
     #[error("ERR {what} is written twice: write it once")]
-    Twice { what: &'static str },
+    Repeated { what: &'static str },
     #[error("ERR ATTR '{name}' is written twice: each name has one value")]
-    AttributeTwice { name: Shown<'a> },
+    RepeatedAttribute { name: Printable<'a> },
 
     #[error("ERR {what} is not a whole number: '{found}': write digits, like {like}")]
-    NotANumber { what: &'static str, found: Shown<'a>, like: &'static str },
+    NotAnInteger { what: &'static str, found: Printable<'a>, like: &'static str },
     #[error("ERR {what} is negative: write at least {least}")]
     Negative { what: &'static str, least: u32 },
     #[error("ERR zero rates are not supported: {what} is 0: write at least 1")]
@@ -35,22 +35,22 @@ pub(super) enum CommandError<'a> {
     #[error("ERR {0}")]
     Limit(LimitError),
 
-    #[error("ERR key is empty: say whom to count for")]
-    NoKey,
-    #[error("ERR nobody is named: give a key, or IP, or ATTR")]
-    Nobody,
+    #[error("ERR key is empty: write the client to count for")]
+    EmptyKey,
+    #[error("ERR no client is given: write a key, or IP, or ATTR")]
+    NoClient,
     #[error("ERR key has {bytes} bytes: write at most {MAX_KEY_BYTES}")]
-    LongKey { bytes: usize },
+    KeyTooLong { bytes: usize },
     #[error("ERR {what} is not UTF-8 text: send other bytes as hex or base64")]
-    NotText { what: &'static str },
+    NotUtf8 { what: &'static str },
     #[error("ERR {what} is too long: write at most {most} characters")]
-    LongText { what: &'static str, most: usize },
+    TextTooLong { what: &'static str, most: usize },
     #[error("ERR ATTR name is empty: write ATTR name value, like ATTR tenant acme")]
-    NoName,
+    EmptyAttributeName,
     #[error("ERR too many attributes: write at most {most}")]
     TooManyAttributes { most: usize },
-    #[error("ERR IP is no address: '{found}': write one like 192.0.2.7 or 2001:db8::1")]
-    NoAddress { found: Shown<'a> },
+    #[error("ERR IP is not an address: '{found}': write one like 192.0.2.7 or 2001:db8::1")]
+    InvalidAddress { found: Printable<'a> },
 
     #[error("NOAUTH Authentication required.")]
     NoAuth,
@@ -64,31 +64,31 @@ pub(super) enum CommandError<'a> {
     #[error(
         "ERR AUTH <password> called without any password configured: this server needs none, so send no AUTH"
     )]
-    NoPassword,
+    NoTokenConfigured,
     #[error("NOPROTO unsupported protocol version")]
     NoProto,
     #[error("ERR DB index is out of range: there is one database, 0")]
-    NoDatabase,
+    InvalidDatabase,
     #[error(
         "ERR Client names cannot contain spaces, newlines or special characters, and have at most {most} bytes"
     )]
-    BadName { most: usize },
+    InvalidName { most: usize },
     #[error("ERR CLIENT {what} is not supported: {instead}")]
-    NotForClients { what: &'static str, instead: &'static str },
+    UnsupportedClientOption { what: &'static str, instead: &'static str },
 
     #[error("ERR MULTI calls can not be nested")]
-    Nested,
+    NestedMulti,
     #[error("ERR {0} without MULTI")]
     NoMulti(&'static str),
-    #[error("ERR {} can't wait for EXEC: send it before MULTI", .0.name.to_ascii_uppercase())]
-    CannotWait(&'static CommandEntry),
-    #[error("ERR too much waits for EXEC: send fewer commands behind one MULTI, or none")]
-    TooMuchWaits,
+    #[error("ERR {} is not allowed in a transaction: send it before MULTI", .0.name.to_ascii_uppercase())]
+    NotInTransaction(&'static CommandEntry),
+    #[error("ERR too many commands queued for EXEC: send fewer after one MULTI, or use none")]
+    QueueFull,
     #[error("EXECABORT Transaction discarded because of previous errors.")]
     Aborted,
 }
 
-/// The names of all commands.
+/// Displays the names of all commands.
 struct AllCommands;
 
 impl fmt::Display for AllCommands {

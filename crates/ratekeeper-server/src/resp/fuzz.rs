@@ -1,38 +1,38 @@
-//! Whatever a client sends, it is answered, and the same however the bytes are cut.
+//! Fuzzes connections with arbitrary bytes: replies do not depend on how the bytes are split.
 
 use super::decode::Decoder;
 use super::executor::AfterCommands;
-use super::testing::{list, now, office, words};
+use super::testing::{encode_array, encode_words, poll_now, test_shared};
 
-/// All that a new connection answers to bytes that come in pieces, and whether it is closed then. A clock that stands still
-/// and a store of its own make it the same every time.
-fn told_in_pieces(bytes: &[u8], ends: impl IntoIterator<Item = usize>) -> (Vec<u8>, bool) {
-    let (office, _) = office("default: {limit: 5/h}", None);
-    let (mut clerk, mut decoder) = (office.clerk(), Decoder::default());
-    let (mut told, mut taken) = (Vec::new(), 0);
+/// All replies of a new connection to bytes that arrive in pieces, and whether it is closed then. A manual clock and a
+/// fresh store make it deterministic.
+fn replies_in_pieces(bytes: &[u8], ends: impl IntoIterator<Item = usize>) -> (Vec<u8>, bool) {
+    let (shared, _) = test_shared("default: {limit: 5/h}", None);
+    let (mut executor, mut decoder) = (shared.executor(), Decoder::default());
+    let (mut replies, mut taken) = (Vec::new(), 0);
     for end in ends.into_iter().chain([bytes.len()]) {
         loop {
-            let (length, next) = now(clerk.answer(&mut decoder, &bytes[taken..end.max(taken)]));
+            let (length, next) = poll_now(executor.execute(&mut decoder, &bytes[taken..end.max(taken)]));
             taken += length;
-            told.append(&mut clerk.out);
+            replies.append(&mut executor.out);
             match next {
-                AfterCommands::Batch => {}
+                AfterCommands::More => {}
                 AfterCommands::Read => break,
-                AfterCommands::Close => return (told, true),
+                AfterCommands::Close => return (replies, true),
             }
         }
     }
-    (told, false)
+    (replies, false)
 }
 
 #[track_caller]
 fn check(bytes: &[u8], choices: &[u16]) {
-    let whole = told_in_pieces(bytes, []);
+    let whole = replies_in_pieces(bytes, []);
     let mut ends: Vec<usize> =
         choices.iter().map(|choice| usize::from(*choice) % (bytes.len() + 1)).collect();
     ends.sort_unstable();
-    assert_eq!(told_in_pieces(bytes, ends), whole);
-    // Every line ends, and is one of those that there are.
+    assert_eq!(replies_in_pieces(bytes, ends), whole);
+    // The last reply is complete.
     let text = String::from_utf8_lossy(&whole.0);
     assert!(text.is_empty() || text.ends_with("\r\n"), "{text}");
 }
@@ -78,7 +78,7 @@ fn resp_conversations_of_commands_and_garbage() {
         "NONSENSE",
         "QUIT",
     ];
-    let mut pieces: Vec<Vec<u8>> = lines.iter().map(|line| words(line)).collect();
+    let mut pieces: Vec<Vec<u8>> = lines.iter().map(|line| encode_words(line)).collect();
     pieces.extend(
         [
             "CL.THROTTLE a 3 1 60\r\n",
@@ -93,7 +93,7 @@ fn resp_conversations_of_commands_and_garbage() {
         .map(Into::into),
     );
     pieces.extend(["*5\r\n", "$11\r\nCL.THROTTLE\r\n", "$1\r\na\r\n", "\0", "$", "*"].map(Into::into));
-    let with_key = |key: &[u8]| list([&b"CL.THROTTLE"[..], key, b"3", b"1", b"60"]);
+    let with_key = |key: &[u8]| encode_array([&b"CL.THROTTLE"[..], key, b"3", b"1", b"60"]);
     pieces.extend([with_key(b"\xff"), with_key(&[b'k'; 5000]), with_key(b"\r\n$1\r\n3\r\n")]);
     bolero::check!().with_type::<(Vec<u8>, Vec<u16>)>().for_each(
         |(chosen, choices): &(Vec<u8>, Vec<u16>)| {

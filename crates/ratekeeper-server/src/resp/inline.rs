@@ -1,20 +1,20 @@
-//! Commands on a line, as people type them.
+//! Inline commands, as people type them.
 //!
-//! Words are separated by blanks. A word in double quotes may have blanks in it and escapes (`\n`, `\r`, `\t`, `\b`, `\a`,
-//! `\xHH`, any other character for itself); in single quotes, only the quote itself is escaped. A quote that ends must be
-//! followed by a blank or by nothing.
+//! Words are separated by whitespace. A word in double quotes may contain whitespace and escapes (`\n`, `\r`, `\t`,
+//! `\b`,
+//! `\a`, `\xHH`; any other escaped character stands for itself). In single quotes, only the quote itself can be
+//! escaped. A closing quote must be followed by whitespace or the end of the line.
 
 use super::decode::{ArgumentSpan, position};
 
-/// A quote was not closed, or something stands right behind one.
+/// A quote is not closed, or directly followed by another character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnbalancedQuotes;
 
-/// Cuts a line into words, which are written to `text` with their quotes and escapes undone. It stops when it has one more
-/// than `most`.
+/// Splits a line into words, which are appended to `text` unquoted. Stops after one word more than `max_words`.
 pub(super) fn split(
     line: &[u8],
-    most: usize,
+    max_words: usize,
     text: &mut Vec<u8>,
     words: &mut Vec<ArgumentSpan>,
 ) -> Result<(), UnbalancedQuotes> {
@@ -22,23 +22,23 @@ pub(super) fn split(
     let mut rest = line;
     loop {
         rest = rest.trim_ascii_start();
-        if rest.is_empty() || words.len() > most {
+        if rest.is_empty() || words.len() > max_words {
             return Ok(());
         }
         let begin = position(text.len());
-        rest = word(rest, text)?;
+        rest = unquote_word(rest, text)?;
         words.push((begin, position(text.len())));
     }
 }
 
-/// Writes the word that the line begins with, and gives what is behind it.
-fn word<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], UnbalancedQuotes> {
+/// Appends the first word of the line to `text`, and returns the rest of the line.
+fn unquote_word<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], UnbalancedQuotes> {
     loop {
         line = match line {
             [] => return Ok(line),
             [blank, ..] if is_blank(*blank) => return Ok(line),
-            [b'"', rest @ ..] => return ended(double_quoted(rest, text)?),
-            [b'\'', rest @ ..] => return ended(single_quoted(rest, text)?),
+            [b'"', rest @ ..] => return after_quote(double_quoted(rest, text)?),
+            [b'\'', rest @ ..] => return after_quote(single_quoted(rest, text)?),
             [byte, rest @ ..] => {
                 text.push(*byte);
                 rest
@@ -47,8 +47,8 @@ fn word<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], Unbalanc
     }
 }
 
-/// Behind a closed quote there is a blank or nothing.
-fn ended(rest: &[u8]) -> Result<&[u8], UnbalancedQuotes> {
+/// Returns `rest` if a closing quote may be followed by it.
+fn after_quote(rest: &[u8]) -> Result<&[u8], UnbalancedQuotes> {
     match rest.first() {
         Some(byte) if !is_blank(*byte) => Err(UnbalancedQuotes),
         _ => Ok(rest),
@@ -61,7 +61,7 @@ fn double_quoted<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8],
             [] => return Err(UnbalancedQuotes),
             [b'"', rest @ ..] => return Ok(rest),
             [b'\\', b'x', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
-                text.push(digit(*high) << 4 | digit(*low));
+                text.push(hex_digit(*high) << 4 | hex_digit(*low));
                 rest
             }
             [b'\\', escaped, rest @ ..] => {
@@ -100,13 +100,13 @@ fn single_quoted<'a>(mut line: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8],
     }
 }
 
-/// What `trim_ascii` takes away.
+/// Whether `trim_ascii` removes the byte.
 fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace()
 }
 
 /// The value of a hexadecimal digit.
-fn digit(byte: u8) -> u8 {
+fn hex_digit(byte: u8) -> u8 {
     match byte {
         b'0'..=b'9' => byte - b'0',
         _ => (byte | 0x20) - b'a' + 10,

@@ -1,28 +1,27 @@
-//! What clients of Redis ask a server about itself before they do anything else.
+//! Replies to `HELLO`, `COMMAND`, `CONFIG GET` and `INFO`, which Redis clients send before other commands.
 
-use super::commands::{Argument, COMMANDS, CommandEntry, is};
+use super::commands::{Argument, COMMANDS, CommandEntry, is_word};
 use super::decode::Arguments;
 use super::error::CommandError;
-use super::reply::{ReplyWriter, Shown};
+use super::reply::{Printable, ReplyWriter};
 use std::fmt::Write as _;
 
-/// The version of Redis whose clients are told that all is as they know it. What they look for in it is which commands
-/// there are to greet a server with, and those are as they were then.
+/// The Redis version in `INFO`. Clients derive from it which handshake commands exist, and those of this version do.
 const REDIS_VERSION: &str = "7.2.0";
 
-/// What tools look for among the settings of Redis.
-const SETTINGS: [(&str, &str); 4] =
+/// The Redis settings that tools ask for.
+const REDIS_SETTINGS: [(&str, &str); 4] =
     [("appendonly", "no"), ("databases", "1"), ("save", ""), ("timeout", "0")];
 
-/// What a server knows of itself without looking far: everybody may ask, as often as they like.
+/// Facts for `INFO` that are cheap to get, since any client may ask as often as it likes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Introspection {
     pub(super) uptime_secs: u64,
-    /// All that there were on this port.
+    /// The number of connections accepted by the listener so far.
     pub(super) connections: u64,
 }
 
-/// The answer to `HELLO`, in the order that Redis has it.
+/// Writes the reply to `HELLO`, with the fields in the order of Redis.
 pub(super) fn hello(id: u64, reply: &mut ReplyWriter<'_>) {
     let text = |name: &str, value: &str, reply: &mut ReplyWriter<'_>| {
         reply.bulk(name.as_bytes());
@@ -41,41 +40,43 @@ pub(super) fn hello(id: u64, reply: &mut ReplyWriter<'_>) {
     reply.array(0);
 }
 
-/// The answer to `COMMAND` and its subcommands.
+/// Writes the reply to `COMMAND` and its subcommands.
 pub(super) fn commands<'a>(args: Arguments<'a>, reply: &mut ReplyWriter<'_>) -> Result<(), CommandError<'a>> {
     let Some(word) = args.get(1) else {
         reply.array(COMMANDS.len());
         COMMANDS.iter().for_each(|entry| entry_info(entry, reply));
         return Ok(());
     };
-    if is(word, "count") {
+    if is_word(word, "count") {
         reply.integer(i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX));
-    } else if is(word, "list") {
+    } else if is_word(word, "list") {
         reply.set(COMMANDS.len());
         COMMANDS.iter().for_each(|entry| reply.bulk(entry.name.as_bytes()));
-    } else if is(word, "info") && args.len() == 2 {
+    } else if is_word(word, "info") && args.len() == 2 {
         reply.array(COMMANDS.len());
         COMMANDS.iter().for_each(|entry| entry_info(entry, reply));
-    } else if is(word, "info") {
-        // Whoever asks for the same one a thousand times gets no more than for all of them.
-        let asked = args.from(2).take(COMMANDS.len());
-        reply.array(asked.clone().count());
-        asked.for_each(|name| match CommandEntry::find(name) {
+    } else if is_word(word, "info") {
+        // Asking for one command a thousand times must not give a longer reply than asking for all.
+        let requested = args.starting_at(2).take(COMMANDS.len());
+        reply.array(requested.clone().count());
+        requested.for_each(|name| match CommandEntry::find(name) {
             Some(entry) => entry_info(entry, reply),
             None => reply.null(),
         });
-    } else if is(word, "docs") {
-        let asked = |entry: &&CommandEntry| args.len() == 2 || args.from(2).any(|name| is(name, entry.name));
-        reply.map(COMMANDS.iter().filter(asked).count());
-        COMMANDS.iter().filter(asked).for_each(|entry| entry_docs(entry, reply));
+    } else if is_word(word, "docs") {
+        let requested = |entry: &&CommandEntry| {
+            args.len() == 2 || args.starting_at(2).any(|name| is_word(name, entry.name))
+        };
+        reply.map(COMMANDS.iter().filter(requested).count());
+        COMMANDS.iter().filter(requested).for_each(|entry| entry_docs(entry, reply));
     } else {
         let known = "COUNT, DOCS, INFO and LIST";
-        return Err(CommandError::UnknownSubcommand { command: "command", found: Shown(word), known });
+        return Err(CommandError::UnknownSubcommand { command: "command", found: Printable(word), known });
     }
     Ok(())
 }
 
-/// A command as `COMMAND INFO` has it since Redis 7: ten things, of which the last four are empty here.
+/// Writes a command in the format of `COMMAND INFO` since Redis 7: ten elements, of which the last four are empty here.
 fn entry_info(entry: &CommandEntry, reply: &mut ReplyWriter<'_>) {
     reply.array(10);
     reply.bulk(entry.name.as_bytes());
@@ -95,7 +96,7 @@ fn entry_info(entry: &CommandEntry, reply: &mut ReplyWriter<'_>) {
 fn entry_docs(entry: &CommandEntry, reply: &mut ReplyWriter<'_>) {
     reply.bulk(entry.name.as_bytes());
     reply.map(if entry.arguments.is_empty() { 3 } else { 4 });
-    // Those that are not Redis's own are listed as what they would be there.
+    // In Redis, the commands that are not its own would be those of a module.
     let group = if entry.key.is_some() { "module" } else { "connection" };
     for (name, value) in [("summary", entry.summary), ("since", "0.1.0"), ("group", group)] {
         reply.bulk(name.as_bytes());
@@ -124,14 +125,15 @@ fn argument_docs(argument: &Argument, reply: &mut ReplyWriter<'_>) {
     }
 }
 
-/// The answer to `CONFIG GET`.
+/// Writes the reply to `CONFIG GET`.
 pub(super) fn config<'a>(args: Arguments<'a>, reply: &mut ReplyWriter<'_>) -> Result<(), CommandError<'a>> {
     match (args.get(1), args.get(2)) {
-        (Some(word), Some(_)) if is(word, "get") => {
-            let asked =
-                |(name, _): &&(&str, &str)| args.from(2).any(|asked| asked == b"*" || is(asked, name));
-            reply.map(SETTINGS.iter().filter(asked).count());
-            for (name, value) in SETTINGS.iter().filter(asked) {
+        (Some(word), Some(_)) if is_word(word, "get") => {
+            let requested = |(name, _): &&(&str, &str)| {
+                args.starting_at(2).any(|requested| requested == b"*" || is_word(requested, name))
+            };
+            reply.map(REDIS_SETTINGS.iter().filter(requested).count());
+            for (name, value) in REDIS_SETTINGS.iter().filter(requested) {
                 reply.bulk(name.as_bytes());
                 reply.bulk(value.as_bytes());
             }
@@ -142,23 +144,25 @@ pub(super) fn config<'a>(args: Arguments<'a>, reply: &mut ReplyWriter<'_>) -> Re
                 "GET name; the server's own settings are in its file, see `ratekeeper serve --print-config`";
             Err(CommandError::UnknownSubcommand {
                 command: "config",
-                found: Shown(word.unwrap_or_default()),
+                found: Printable(word.unwrap_or_default()),
                 known,
             })
         }
     }
 }
 
-/// The answer to `INFO`: all of it, or the sections that are asked for.
-pub(super) fn info(args: Arguments<'_>, about: Introspection, reply: &mut ReplyWriter<'_>) {
+/// Writes the reply to `INFO`: all sections, or those in the arguments.
+pub(super) fn info(args: Arguments<'_>, introspection: Introspection, reply: &mut ReplyWriter<'_>) {
     let all = ["all", "default", "everything"];
-    let is_asked = |section: &str| {
+    let is_requested = |section: &str| {
         args.len() == 1
-            || args.from(1).any(|asked| is(asked, section) || all.iter().any(|all| is(asked, all)))
+            || args
+                .starting_at(1)
+                .any(|requested| is_word(requested, section) || all.iter().any(|all| is_word(requested, all)))
     };
     let mut text = String::new();
     let mut section = |name: &str, lines: &[(&str, &str)]| {
-        if is_asked(name) {
+        if is_requested(name) {
             let _ = write!(text, "{}# {name}\r\n", if text.is_empty() { "" } else { "\r\n" });
             for (field, value) in lines {
                 let _ = write!(text, "{field}:{value}\r\n");
@@ -167,7 +171,7 @@ pub(super) fn info(args: Arguments<'_>, about: Introspection, reply: &mut ReplyW
     };
     let process = u64::from(std::process::id());
     let [uptime, connections, process] =
-        [about.uptime_secs, about.connections, process].map(|number| number.to_string());
+        [introspection.uptime_secs, introspection.connections, process].map(|number| number.to_string());
     section(
         "Server",
         &[
@@ -178,7 +182,7 @@ pub(super) fn info(args: Arguments<'_>, about: Introspection, reply: &mut ReplyW
             ("uptime_in_seconds", &uptime),
         ],
     );
-    // Clients wait for as long as a server says that it is loading.
+    // Clients wait while a server reports that it is loading.
     section("Persistence", &[("loading", "0")]);
     section("Stats", &[("total_connections_received", &connections)]);
     section("Replication", &[("role", "master"), ("connected_slaves", "0")]);
@@ -188,13 +192,13 @@ pub(super) fn info(args: Arguments<'_>, about: Introspection, reply: &mut ReplyW
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{check, office, told};
+    use super::super::testing::{check, replies_to, test_shared};
     use super::*;
 
     const RULES: &str = "default: {limit: 100/min}";
 
     #[test]
-    fn tools_hear_what_they_ask_for_first() {
+    fn handshake_queries_of_tools_are_answered() {
         check(
             RULES,
             None,
@@ -208,7 +212,8 @@ mod tests {
              COMMAND NONSENSE => -ERR unknown subcommand 'NONSENSE': COMMAND has COUNT, DOCS, INFO and LIST
              COMMAND INFO get CL.THROTTLE => $-1 cl.throttle -5 +write +fast 1 1 1
              COMMAND INFO ping => ping -1 +loading +stale +fast 0 0 0
-             COMMAND DOCS echo => echo summary Answers the message since 0.1.0 group connection arguments name message type string
+             COMMAND DOCS echo => echo summary Returns the message since 0.1.0 group connection \
+                arguments name message type string
              COMMAND DOCS get =>
              INFO replication => # Replication role:master connected_slaves:0
              INFO persistence cluster => # Persistence loading:0 # Cluster cluster_enabled:0
@@ -221,29 +226,30 @@ mod tests {
     }
 
     #[test]
-    fn all_is_told_in_either_version() {
-        let (office, _) = office(RULES, None);
+    fn replies_are_complete_in_both_protocol_versions() {
+        let (shared, _) = test_shared(RULES, None);
         for greeting in ["HELLO 2\r\n", "HELLO 3\r\n"] {
-            let (said, _) = told(
-                &office,
+            let (replies, _) = replies_to(
+                &shared,
                 format!("{greeting}COMMAND\r\nCOMMAND DOCS\r\nINFO\r\nCOMMAND LIST\r\n").as_bytes(),
             );
             for entry in &COMMANDS {
-                assert_eq!(said.matches(&format!("\r\n{}\r\n", entry.name)).count(), 3, "{}", entry.name);
+                assert_eq!(replies.matches(&format!("\r\n{}\r\n", entry.name)).count(), 3, "{}", entry.name);
             }
             assert!(
-                said.contains("redis_version:7.2.0\r\nratekeeper_version:")
-                    && said.contains("\r\nloading:0\r\n"),
-                "{said}"
+                replies.contains("redis_version:7.2.0\r\nratekeeper_version:")
+                    && replies.contains("\r\nloading:0\r\n"),
+                "{replies}"
             );
         }
         assert!(
-            told(&office, b"HELLO 3\r\nINFO cluster\r\n")
+            replies_to(&shared, b"HELLO 3\r\nINFO cluster\r\n")
                 .0
                 .ends_with("=34\r\ntxt:# Cluster\r\ncluster_enabled:0\r\n\r\n")
         );
-        // No more for a small question than for a large one.
-        let (said, _) = told(&office, format!("COMMAND INFO{}\r\n", " ping".repeat(1000)).as_bytes());
-        assert!(said.starts_with("*16\r\n"));
+        // The reply is bounded.
+        let (replies, _) =
+            replies_to(&shared, format!("COMMAND INFO{}\r\n", " ping".repeat(1000)).as_bytes());
+        assert!(replies.starts_with("*16\r\n"));
     }
 }

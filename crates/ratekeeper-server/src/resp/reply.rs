@@ -1,12 +1,12 @@
-//! Replies as they go over the wire, in either version of the protocol.
+//! Encodes replies in RESP2 and RESP3.
 //!
-//! A client begins with the second version and may ask for the third, which has words for what the second writes as lists:
-//! maps, sets, and text with a kind. Integers, lists and errors are the same in both.
+//! A client begins with RESP2 and may select RESP3 with `HELLO`. RESP3 has its own types for maps, sets and verbatim
+//! strings, which RESP2 encodes as arrays and bulk strings. Integers, arrays and errors are the same in both.
 
 use std::fmt;
 use std::io::Write;
 
-/// The version of the protocol that a client speaks.
+/// The protocol version of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RespVersion {
     #[default]
@@ -23,7 +23,7 @@ impl RespVersion {
     }
 }
 
-/// Where replies are written, in the words that the client understands.
+/// Writes replies in the client's protocol version.
 #[derive(Debug)]
 pub(super) struct ReplyWriter<'a> {
     pub(super) out: &'a mut Vec<u8>,
@@ -32,10 +32,10 @@ pub(super) struct ReplyWriter<'a> {
 
 impl ReplyWriter<'_> {
     pub(super) fn integer(&mut self, number: i64) {
-        self.headed(b':', number);
+        self.prefixed_number(b':', number);
     }
 
-    /// A word or a few of our own.
+    /// Writes a simple string.
     pub(super) fn simple(&mut self, text: &'static str) {
         self.out.push(b'+');
         self.out.extend_from_slice(text.as_bytes());
@@ -46,19 +46,19 @@ impl ReplyWriter<'_> {
         self.out.extend_from_slice(b"+OK\r\n");
     }
 
-    /// Bytes of any kind.
+    /// Writes a bulk string.
     pub(super) fn bulk(&mut self, bytes: &[u8]) {
-        self.headed(b'$', length(bytes.len()));
+        self.prefixed_number(b'$', length(bytes.len()));
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Text that is meant for people to read as it is.
+    /// Writes text for people: a verbatim string in RESP3.
     pub(super) fn text(&mut self, text: &str) {
         match self.protocol {
             RespVersion::Resp2 => self.bulk(text.as_bytes()),
             RespVersion::Resp3 => {
-                self.headed(b'=', length(text.len() + 4));
+                self.prefixed_number(b'=', length(text.len() + 4));
                 self.out.extend_from_slice(b"txt:");
                 self.out.extend_from_slice(text.as_bytes());
                 self.out.extend_from_slice(b"\r\n");
@@ -73,34 +73,34 @@ impl ReplyWriter<'_> {
         });
     }
 
-    /// Begins a list of so many.
+    /// Begins an array of `count` elements.
     pub(super) fn array(&mut self, count: usize) {
-        self.headed(b'*', length(count));
+        self.prefixed_number(b'*', length(count));
     }
 
-    /// Begins a map of so many names, each with what it stands for.
+    /// Begins a map of `pairs` keys and values.
     pub(super) fn map(&mut self, pairs: usize) {
         match self.protocol {
             RespVersion::Resp2 => self.array(pairs * 2),
-            RespVersion::Resp3 => self.headed(b'%', length(pairs)),
+            RespVersion::Resp3 => self.prefixed_number(b'%', length(pairs)),
         }
     }
 
-    /// Begins a set of so many.
+    /// Begins a set of `count` elements.
     pub(super) fn set(&mut self, count: usize) {
         match self.protocol {
             RespVersion::Resp2 => self.array(count),
-            RespVersion::Resp3 => self.headed(b'~', length(count)),
+            RespVersion::Resp3 => self.prefixed_number(b'~', length(count)),
         }
     }
 
-    /// An error: a word in capitals that programs look at, and then what people read.
+    /// Writes an error: a code in capitals for programs, and a message for people.
     #[cold]
-    pub(super) fn error(&mut self, said: &impl fmt::Display) {
+    pub(super) fn error(&mut self, message: &impl fmt::Display) {
         self.out.push(b'-');
         let begin = self.out.len();
-        write!(self.out, "{said}").expect("memory can be written to");
-        // A line that a client has a say in could otherwise end early, and the rest be taken for another reply.
+        write!(self.out, "{message}").expect("writing to a Vec never fails");
+        // A line end in text from the client would end the reply early, and the rest would look like another reply.
         for byte in &mut self.out[begin..] {
             if byte.is_ascii_control() {
                 *byte = b'?';
@@ -110,29 +110,29 @@ impl ReplyWriter<'_> {
     }
 
     #[inline]
-    fn headed(&mut self, kind: u8, number: i64) {
+    fn prefixed_number(&mut self, kind: u8, number: i64) {
         self.out.push(kind);
         self.out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
 }
 
-/// A length as the protocol has it.
+/// Converts a length to a RESP integer.
 fn length(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
-/// What a client sent, fit to be shown: not too long, and nothing in it that is not meant to be seen.
+/// Displays bytes from a client in an error message: truncated, with unprintable bytes replaced.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown<'a>(pub(super) &'a [u8]);
+pub(super) struct Printable<'a>(pub(super) &'a [u8]);
 
-/// How many bytes are shown.
-const SHOWN: usize = 48;
+/// The maximum number of bytes displayed.
+const MAX_PRINTED_BYTES: usize = 48;
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shown(bytes) = self;
-        for byte in bytes.iter().take(SHOWN) {
+        let Printable(bytes) = self;
+        for byte in bytes.iter().take(MAX_PRINTED_BYTES) {
             let is_plain = byte.is_ascii_graphic() || *byte == b' ';
             f.write_str(if is_plain {
                 std::str::from_utf8(std::slice::from_ref(byte)).unwrap_or("?")
@@ -140,7 +140,7 @@ impl fmt::Display for Shown<'_> {
                 "?"
             })?;
         }
-        f.write_str(if bytes.len() > SHOWN { "..." } else { "" })
+        f.write_str(if bytes.len() > MAX_PRINTED_BYTES { "..." } else { "" })
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_say_the_same_in_their_own_words() {
+    fn both_versions_encode_the_same_reply() {
         let write = |reply: &mut ReplyWriter<'_>| {
             reply.map(1);
             reply.bulk(b"k\r\n");
@@ -178,11 +178,11 @@ mod tests {
 
     #[test]
     fn an_error_is_one_line_whatever_the_client_sent() {
-        let hostile = Shown(b"a\r\n+OK\r\n\xff\0\x7f");
-        let said =
+        let hostile = Printable(b"a\r\n+OK\r\n\xff\0\x7f");
+        let reply =
             written(RespVersion::Resp2, |reply| reply.error(&format_args!("ERR unknown '{hostile}'\r\n:1")));
-        assert_eq!(said, "-ERR unknown 'a??+OK?????'??:1\r\n");
+        assert_eq!(reply, "-ERR unknown 'a??+OK?????'??:1\r\n");
         let long = [b'x'; 1000];
-        assert_eq!(Shown(&long).to_string(), "x".repeat(48) + "...");
+        assert_eq!(Printable(&long).to_string(), "x".repeat(48) + "...");
     }
 }

@@ -1,34 +1,34 @@
-//! What one connection has said of itself: its version of the protocol, who it is, and what waits for `EXEC`.
+//! The session of one connection: protocol version, authentication, client name, and the transaction queue.
 
-use super::commands::{CommandEntry, is};
+use super::commands::{CommandEntry, is_word};
 use super::decode::Arguments;
 use super::error::CommandError;
-use super::reply::{ReplyWriter, RespVersion, Shown};
+use super::reply::{Printable, ReplyWriter, RespVersion};
 use crate::http::{BodyPermit, BodyPermits};
 use crate::token::Token;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-/// The most bytes of a connection's name, and of its library's.
+/// The maximum size of a client's name, and of its library's name and version.
 const MAX_NAME_BYTES: usize = 128;
-/// How many commands may wait for `EXEC`, and how many bytes of them, for anybody.
-const FEW_QUEUED: usize = 1000;
-const FEW_QUEUED_BYTES: usize = 64 * 1024;
-/// The same for those who find a place in the room for more.
-const MANY_QUEUED: usize = 10_000;
-const MANY_QUEUED_BYTES: usize = 1 << 20;
+/// The maximum number and size of queued commands without a permit.
+const MAX_QUEUED: usize = 1000;
+const MAX_QUEUED_BYTES: usize = 64 * 1024;
+/// The maximum number and size of queued commands with a permit for large bodies.
+const MAX_QUEUED_WITH_PERMIT: usize = 10_000;
+const MAX_QUEUED_BYTES_WITH_PERMIT: usize = 1 << 20;
 
 const CLIENT_SUBCOMMANDS: &str =
     "GETNAME, ID, INFO, LIST, NO-EVICT, NO-TOUCH, REPLY ON, SETINFO, SETNAME and TRACKING OFF";
 
-/// What is known of one connection.
+/// The state of one connection.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) protocol: RespVersion,
-    /// Whether it may ask: it has shown the token, or there is none.
-    pub(super) is_admitted: bool,
-    /// What waits for `EXEC`, if the client has said `MULTI`.
+    /// Whether the client has sent the token, or none is required.
+    pub(super) is_authenticated: bool,
+    /// The commands queued since `MULTI`; `None` outside of a transaction.
     pub(super) queue: Option<TransactionQueue>,
     peer: IpAddr,
     name: Box<[u8]>,
@@ -40,7 +40,7 @@ impl Session {
         Session {
             id,
             protocol: RespVersion::default(),
-            is_admitted: token.is_none(),
+            is_authenticated: token.is_none(),
             queue: None,
             peer,
             name: Box::default(),
@@ -48,42 +48,42 @@ impl Session {
         }
     }
 
-    /// Whether what it asks is decided at once.
+    /// Whether commands are executed at once: the client is authenticated and not in a transaction.
     #[inline]
-    pub(super) fn may_ask(&self) -> bool {
-        self.is_admitted && self.queue.is_none()
+    pub(super) fn executes_at_once(&self) -> bool {
+        self.is_authenticated && self.queue.is_none()
     }
 
-    /// Makes it as it was when it began.
+    /// Resets the session to its initial state. The library's name and version stay.
     pub(super) fn reset(&mut self, token: Option<&Token>) {
         let library = std::mem::take(&mut self.library);
         *self = Session { library, ..Session::new(self.id, self.peer, token) };
     }
 
-    /// `AUTH [username] token`. The user's name is not looked at.
+    /// `AUTH [username] token`. The username is ignored.
     pub(super) fn auth<'a>(
         &mut self,
         args: Arguments<'a>,
         token: Option<&Token>,
     ) -> Result<(), CommandError<'a>> {
         match (args.get(1), args.get(2), args.get(3)) {
-            (Some(secret), None, _) | (Some(_), Some(secret), None) => self.admit(secret, token),
-            _ => Err(CommandError::Arity(CommandEntry::find(b"auth").expect("it is in the table"))),
+            (Some(secret), None, _) | (Some(_), Some(secret), None) => self.authenticate(secret, token),
+            _ => Err(CommandError::WrongArity(CommandEntry::find(b"auth").expect("AUTH is in the table"))),
         }
     }
 
-    fn admit(&mut self, secret: &[u8], token: Option<&Token>) -> Result<(), CommandError<'static>> {
+    fn authenticate(&mut self, secret: &[u8], token: Option<&Token>) -> Result<(), CommandError<'static>> {
         match token {
-            None => Err(CommandError::NoPassword),
+            None => Err(CommandError::NoTokenConfigured),
             Some(token) if token.matches(secret) => {
-                self.is_admitted = true;
+                self.is_authenticated = true;
                 Ok(())
             }
             Some(_) => Err(CommandError::WrongPass),
         }
     }
 
-    /// `HELLO [version [AUTH username token] [SETNAME name]]`. If anything is wrong with it, nothing changes.
+    /// `HELLO [version [AUTH username token] [SETNAME name]]`. An error changes nothing.
     pub(super) fn hello<'a>(
         &mut self,
         args: Arguments<'a>,
@@ -98,24 +98,24 @@ impl Session {
         let (mut secret, mut name, mut at) = (None, None, 2);
         while let Some(word) = args.get(at) {
             match (args.get(at + 1), args.get(at + 2)) {
-                (Some(_), Some(password)) if is(word, "auth") => {
+                (Some(_), Some(password)) if is_word(word, "auth") => {
                     secret = Some(password);
                     at += 3;
                 }
-                (Some(given), _) if is(word, "setname") => {
+                (Some(given), _) if is_word(word, "setname") => {
                     name = Some(given);
                     at += 2;
                 }
                 _ => {
                     let usage = "HELLO [2|3 [AUTH username password] [SETNAME clientname]]";
-                    return Err(CommandError::Syntax { near: Shown(word), usage });
+                    return Err(CommandError::Syntax { near: Printable(word), usage });
                 }
             }
         }
-        let name = name.map(clean).transpose()?;
+        let name = name.map(validate_name).transpose()?;
         match secret {
-            Some(secret) => self.admit(secret, token)?,
-            None if !self.is_admitted => return Err(CommandError::NoAuthHello),
+            Some(secret) => self.authenticate(secret, token)?,
+            None if !self.is_authenticated => return Err(CommandError::NoAuthHello),
             None => {}
         }
         self.protocol = protocol;
@@ -133,54 +133,54 @@ impl Session {
     ) -> Result<(), CommandError<'a>> {
         let mut reply = ReplyWriter { out, protocol: self.protocol };
         let (word, first, second) = (args.get(1).unwrap_or_default(), args.get(2), args.get(3));
-        let unsupported = |what, instead| Err(CommandError::NotForClients { what, instead });
-        if is(word, "id") {
+        let unsupported = |what, instead| Err(CommandError::UnsupportedClientOption { what, instead });
+        if is_word(word, "id") {
             reply.integer(i64::try_from(self.id).unwrap_or(i64::MAX));
-        } else if is(word, "getname") && self.name.is_empty() {
+        } else if is_word(word, "getname") && self.name.is_empty() {
             reply.null();
-        } else if is(word, "getname") {
+        } else if is_word(word, "getname") {
             reply.bulk(&self.name);
-        } else if is(word, "info") || is(word, "list") {
-            reply.text(&self.line());
-        } else if let (true, Some(name), None) = (is(word, "setname"), first, second) {
-            self.name = clean(name)?.into();
+        } else if is_word(word, "info") || is_word(word, "list") {
+            reply.text(&self.client_list_line());
+        } else if let (true, Some(name), None) = (is_word(word, "setname"), first, second) {
+            self.name = validate_name(name)?.into();
             reply.ok();
-        } else if let (true, Some(which), Some(value)) = (is(word, "setinfo"), first, second) {
-            let place = match which {
-                which if is(which, "lib-name") => 0,
-                which if is(which, "lib-ver") => 1,
+        } else if let (true, Some(which), Some(value)) = (is_word(word, "setinfo"), first, second) {
+            let index = match which {
+                which if is_word(which, "lib-name") => 0,
+                which if is_word(which, "lib-ver") => 1,
                 which => {
                     let usage = "CLIENT SETINFO LIB-NAME name, or LIB-VER version";
-                    return Err(CommandError::Syntax { near: Shown(which), usage });
+                    return Err(CommandError::Syntax { near: Printable(which), usage });
                 }
             };
-            self.library[place] = clean(value)?.into();
+            self.library[index] = validate_name(value)?.into();
             reply.ok();
-        } else if is(word, "no-evict") || is(word, "no-touch") {
-            // Nothing of a client's is evicted or touched here, so either way is how it is.
+        } else if is_word(word, "no-evict") || is_word(word, "no-touch") {
+            // Nothing is evicted or touched for a client here, so both settings are no-ops.
             reply.ok();
-        } else if let (true, Some(mode), None) = (is(word, "reply"), first, second) {
-            if !is(mode, "on") {
+        } else if let (true, Some(mode), None) = (is_word(word, "reply"), first, second) {
+            if !is_word(mode, "on") {
                 return unsupported("REPLY OFF and SKIP", "every command is answered");
             }
             reply.ok();
-        } else if let (true, Some(mode)) = (is(word, "tracking"), first) {
-            if !is(mode, "off") {
+        } else if let (true, Some(mode)) = (is_word(word, "tracking"), first) {
+            if !is_word(mode, "off") {
                 return unsupported("TRACKING ON", "there is nothing to cache");
             }
             reply.ok();
         } else {
             return Err(CommandError::UnknownSubcommand {
                 command: "client",
-                found: Shown(word),
+                found: Printable(word),
                 known: CLIENT_SUBCOMMANDS,
             });
         }
         Ok(())
     }
 
-    /// This connection as `CLIENT LIST` has it. Others are nobody's business.
-    fn line(&self) -> String {
+    /// This connection in the format of `CLIENT LIST`. Other connections are never shown.
+    fn client_list_line(&self) -> String {
         let [library, version] = &self.library;
         let [name, library, version] =
             [&self.name, library, version].map(|bytes| String::from_utf8_lossy(bytes));
@@ -196,46 +196,46 @@ impl Session {
     }
 }
 
-/// A name that can stand in a list: bytes that can be seen, and not too many.
-fn clean(name: &[u8]) -> Result<&[u8], CommandError<'static>> {
+/// Validates a name: printable ASCII without spaces, and not too long.
+fn validate_name(name: &[u8]) -> Result<&[u8], CommandError<'static>> {
     let is_clean = name.len() <= MAX_NAME_BYTES && name.iter().all(u8::is_ascii_graphic);
-    if is_clean { Ok(name) } else { Err(CommandError::BadName { most: MAX_NAME_BYTES }) }
+    if is_clean { Ok(name) } else { Err(CommandError::InvalidName { most: MAX_NAME_BYTES }) }
 }
 
-/// Commands that wait for `EXEC`.
+/// The commands queued for `EXEC`.
 #[derive(Debug, Default)]
 pub(super) struct TransactionQueue {
-    /// The commands, one behind the other, as lists.
+    /// The encoded commands.
     pub(super) bytes: Vec<u8>,
     pub(super) count: usize,
-    /// Whether one of them could not be taken in: then none is carried out.
-    pub(super) is_spoiled: bool,
-    /// Held by those who have many.
-    place: Option<BodyPermit>,
+    /// Whether one of them could not be queued: then `EXEC` runs none.
+    pub(super) is_aborted: bool,
+    /// The permit of a large transaction.
+    permit: Option<BodyPermit>,
 }
 
 impl TransactionQueue {
-    /// Takes a command in.
+    /// Queues a command.
     pub(super) fn push(
         &mut self,
         args: Arguments<'_>,
-        room: &BodyPermits,
+        permits: &BodyPermits,
     ) -> Result<(), CommandError<'static>> {
-        let bytes = self.bytes.len() + args.from(0).map(|arg| arg.len() + 16).sum::<usize>();
-        if (self.count >= FEW_QUEUED || bytes > FEW_QUEUED_BYTES) && self.place.is_none() {
-            self.place = room.place();
+        let bytes = self.bytes.len() + args.starting_at(0).map(|arg| arg.len() + 16).sum::<usize>();
+        if (self.count >= MAX_QUEUED || bytes > MAX_QUEUED_BYTES) && self.permit.is_none() {
+            self.permit = permits.try_acquire();
         }
-        let (most, most_bytes) = match self.place {
-            Some(_) => (MANY_QUEUED, MANY_QUEUED_BYTES),
-            None => (FEW_QUEUED, FEW_QUEUED_BYTES),
+        let (max_count, max_bytes) = match self.permit {
+            Some(_) => (MAX_QUEUED_WITH_PERMIT, MAX_QUEUED_BYTES_WITH_PERMIT),
+            None => (MAX_QUEUED, MAX_QUEUED_BYTES),
         };
-        if self.count >= most || bytes > most_bytes {
-            return Err(CommandError::TooMuchWaits);
+        if self.count >= max_count || bytes > max_bytes {
+            return Err(CommandError::QueueFull);
         }
         let mut reply = ReplyWriter { out: &mut self.bytes, protocol: RespVersion::Resp2 };
-        // A command is written as a list of replies would be.
+        // A command has the same encoding as an array reply.
         reply.array(args.len());
-        args.from(0).for_each(|arg| reply.bulk(arg));
+        args.starting_at(0).for_each(|arg| reply.bulk(arg));
         self.count += 1;
         Ok(())
     }
@@ -243,14 +243,14 @@ impl TransactionQueue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{check, office, told, words};
+    use super::super::testing::{check, encode_words, replies_to, test_shared};
     use super::*;
 
     const RULES: &str = "default: {limit: 100/min}";
     const TOKEN: &str = "0123456789abcdef";
 
     #[test]
-    fn without_the_token_nothing_is_answered() {
+    fn without_the_token_commands_are_rejected() {
         check(
             RULES,
             Some(TOKEN),
@@ -279,20 +279,20 @@ mod tests {
              HELLO 2 AUTH default 0123456789abcdef => server ratekeeper version ...
              PING => +PONG",
         );
-        let (office, _) = office(RULES, Some(TOKEN));
-        assert_eq!(told(&office, b"QUIT\r\nPING\r\n"), ("+OK\r\n".to_owned(), true));
+        let (shared, _) = test_shared(RULES, Some(TOKEN));
+        assert_eq!(replies_to(&shared, b"QUIT\r\nPING\r\n"), ("+OK\r\n".to_owned(), true));
     }
 
     #[test]
-    fn a_token_that_nobody_asked_for_is_a_mistake_of_the_client() {
-        let said = "-ERR AUTH <password> called without any password configured...";
+    fn auth_without_a_configured_token_is_an_error() {
+        let error = "-ERR AUTH <password> called without any password configured...";
         let script =
-            ["AUTH x", "AUTH default x", "HELLO 3 AUTH default x"].map(|line| format!("{line} => {said}\n"));
+            ["AUTH x", "AUTH default x", "HELLO 3 AUTH default x"].map(|line| format!("{line} => {error}\n"));
         check(RULES, None, &script.concat());
     }
 
     #[test]
-    fn a_greeting_chooses_the_protocol_or_changes_nothing() {
+    fn hello_selects_the_protocol_or_changes_nothing() {
         let version = env!("CARGO_PKG_VERSION");
         let greeting = |proto| {
             format!(
@@ -322,13 +322,14 @@ mod tests {
                 greeting(2)
             ),
         );
-        let (office, _) = office(RULES, None);
-        let (said, _) = told(&office, b"HELLO 3\r\nCLIENT GETNAME\r\n");
-        assert!(said.starts_with("%7\r\n$6\r\nserver\r\n") && said.ends_with("\r\n*0\r\n_\r\n"), "{said}");
+        let (shared, _) = test_shared(RULES, None);
+        let (replies, _) = replies_to(&shared, b"HELLO 3\r\nCLIENT GETNAME\r\n");
+        let expected = replies.starts_with("%7\r\n$6\r\nserver\r\n") && replies.ends_with("\r\n*0\r\n_\r\n");
+        assert!(expected, "{replies}");
     }
 
     #[test]
-    fn what_libraries_say_of_themselves_is_taken_in() {
+    fn client_libraries_can_describe_themselves() {
         check(
             RULES,
             None,
@@ -338,7 +339,8 @@ mod tests {
              CLIENT SETNAME worker-7 => +OK
              CLIENT GETNAME => worker-7
              CLIENT ID => 1
-             CLIENT INFO => id=1 addr=127.0.0.1 name=worker-7 db=0 user=default lib-name=redis-py lib-ver=8.1.0 resp=2...
+             CLIENT INFO => id=1 addr=127.0.0.1 name=worker-7 db=0 user=default lib-name=redis-py \
+                lib-ver=8.1.0 resp=2...
              CLIENT LIST => id=1 addr=127.0.0.1 name=worker-7...
              CLIENT SETNAME '' => +OK
              CLIENT GETNAME => $-1
@@ -354,15 +356,15 @@ mod tests {
              SELECT 1 => -ERR DB index is out of range: there is one database, 0
              SELECT x => -ERR DB index is out of range...",
         );
-        let (office, _) = office(RULES, None);
+        let (shared, _) = test_shared(RULES, None);
         for name in ["a b", "a\\nb", "\\xff", &"x".repeat(129)] {
-            let said = told(&office, format!("CLIENT SETNAME \"{name}\"\r\n").as_bytes()).0;
-            assert!(said.starts_with("-ERR Client names cannot contain spaces"), "{name}: {said}");
+            let replies = replies_to(&shared, format!("CLIENT SETNAME \"{name}\"\r\n").as_bytes()).0;
+            assert!(replies.starts_with("-ERR Client names cannot contain spaces"), "{name}: {replies}");
         }
     }
 
     #[test]
-    fn what_waits_is_carried_out_together_or_not_at_all() {
+    fn a_transaction_runs_as_a_whole_or_not_at_all() {
         check(
             RULES,
             None,
@@ -387,7 +389,7 @@ mod tests {
              CL.THROTTLE b 1 1 60 => +QUEUED
              EXEC => -EXECABORT...
              MULTI => +OK
-             INFO => -ERR INFO can't wait for EXEC: send it before MULTI
+             INFO => -ERR INFO is not allowed in a transaction: send it before MULTI
              EXEC => -EXECABORT...
              MULTI => +OK
              NONSENSE => -ERR unknown command 'NONSENSE'...
@@ -402,37 +404,40 @@ mod tests {
              EXEC => -ERR EXEC without MULTI
              CL.THROTTLE b 1 1 60 => 0 2 1 -1 60",
         );
-        let (office, _) = office(RULES, None);
-        assert_eq!(told(&office, b"MULTI\r\nEXEC\r\n").0, "+OK\r\n*0\r\n");
-        assert_eq!(told(&office, b"MULTI\r\nQUIT\r\nPING\r\n"), ("+OK\r\n+OK\r\n".to_owned(), true));
+        let (shared, _) = test_shared(RULES, None);
+        assert_eq!(replies_to(&shared, b"MULTI\r\nEXEC\r\n").0, "+OK\r\n*0\r\n");
+        assert_eq!(replies_to(&shared, b"MULTI\r\nQUIT\r\nPING\r\n"), ("+OK\r\n+OK\r\n".to_owned(), true));
     }
 
     #[test]
-    fn not_everything_can_wait() {
-        let (office, _) = office(RULES, None);
+    fn the_transaction_queue_is_bounded() {
+        let (shared, _) = test_shared(RULES, None);
         let many = |count: usize| {
-            [b"MULTI\r\n".to_vec(), words("RK.CHECK a / 0").repeat(count), b"EXEC\r\n".to_vec()].concat()
+            [b"MULTI\r\n".to_vec(), encode_words("RK.CHECK a / 0").repeat(count), b"EXEC\r\n".to_vec()]
+                .concat()
         };
-        for (count, is_done) in [(FEW_QUEUED, true), (MANY_QUEUED, true), (MANY_QUEUED + 1, false)] {
-            let (said, _) = told(&office, &many(count));
-            assert_eq!(said.matches("+QUEUED").count(), count.min(MANY_QUEUED));
-            assert_eq!(said.matches("*5\r\n").count(), if is_done { count } else { 0 }, "{count}");
-            assert_eq!(said.contains("-ERR too much waits for EXEC"), !is_done);
+        for (count, is_done) in
+            [(MAX_QUEUED, true), (MAX_QUEUED_WITH_PERMIT, true), (MAX_QUEUED_WITH_PERMIT + 1, false)]
+        {
+            let (replies, _) = replies_to(&shared, &many(count));
+            assert_eq!(replies.matches("+QUEUED").count(), count.min(MAX_QUEUED_WITH_PERMIT));
+            assert_eq!(replies.matches("*5\r\n").count(), if is_done { count } else { 0 }, "{count}");
+            assert_eq!(replies.contains("-ERR too many commands queued for EXEC"), !is_done);
             assert_eq!(
-                said.ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"),
+                replies.ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"),
                 !is_done
             );
         }
-        // The places for more are all taken.
-        let places: Vec<_> = std::iter::from_fn(|| office.room.place()).collect();
-        assert!(told(&office, &many(FEW_QUEUED)).0.ends_with(":0\r\n"));
-        assert!(told(&office, &many(FEW_QUEUED + 1)).0.contains("-ERR too much waits"));
-        drop(places);
-        assert!(told(&office, &many(FEW_QUEUED + 1)).0.ends_with(":0\r\n"));
+        // All permits for large transactions are taken.
+        let permits: Vec<_> = std::iter::from_fn(|| shared.body_permits.try_acquire()).collect();
+        assert!(replies_to(&shared, &many(MAX_QUEUED)).0.ends_with(":0\r\n"));
+        assert!(replies_to(&shared, &many(MAX_QUEUED + 1)).0.contains("-ERR too many commands queued"));
+        drop(permits);
+        assert!(replies_to(&shared, &many(MAX_QUEUED + 1)).0.ends_with(":0\r\n"));
         let long = ["ECHO ", &"x".repeat(10_000)].concat();
-        let bytes = [b"MULTI\r\n".to_vec(), words(&long).repeat(200), b"EXEC\r\n".to_vec()].concat();
-        let (said, _) = told(&office, &bytes);
-        assert_eq!(said.matches("+QUEUED").count(), MANY_QUEUED_BYTES / 10_032);
-        assert!(said.ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
+        let bytes = [b"MULTI\r\n".to_vec(), encode_words(&long).repeat(200), b"EXEC\r\n".to_vec()].concat();
+        let (replies, _) = replies_to(&shared, &bytes);
+        assert_eq!(replies.matches("+QUEUED").count(), MAX_QUEUED_BYTES_WITH_PERMIT / 10_032);
+        assert!(replies.ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
     }
 }

@@ -1,32 +1,32 @@
-//! `CL.THROTTLE`: a limit that comes with each call, as redis-cell has it.
+//! `CL.THROTTLE`: a limit given in each call, as in redis-cell.
 //!
-//! A bucket of `max_burst + 1` units is refilled at `count_per_period` for each `period`. The same few limits come again
-//! and again, so each thread remembers the last ones it worked out. How many different ones are kept is up to the store, which
-//! drops those that were used least recently: nothing is kept here for each.
+//! A bucket of `max_burst + 1` units is refilled with `count_per_period` units per `period`. Calls use the same few
+//! limits again and again, so each thread caches the last ones it has built. The store bounds how many different limits
+//! are kept, and drops the least recently used.
 
 use super::commands::CommandEntry;
 use super::decode::Arguments;
 use super::error::CommandError;
-use super::reply::Shown;
+use super::reply::Printable;
 use ratekeeper::rules::{CheckRequest, Verb};
 use ratekeeper::{Algorithm, Limit, MAX_KEY_BYTES, Quota, Span};
 use std::cell::RefCell;
 
-/// The largest burst: a quantity above what fits can still be told from one that fits.
+/// The largest burst. It leaves room for a quantity above the capacity, which is denied.
 const MAX_BURST: u32 = u32::MAX - 2;
-/// How many limits a thread remembers.
-const REMEMBERED: usize = 64;
+/// The number of limits that a thread caches.
+const CACHED_LIMITS: usize = 64;
 
-/// What one call asks for.
+/// A parsed call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThrottleCall<'a> {
     pub(super) key: &'a str,
     pub(super) cost: u32,
     pub(super) verb: Verb,
-    pub(super) terms: ThrottleParams,
+    pub(super) params: ThrottleParams,
 }
 
-/// How much per how long, as a client writes it.
+/// The limit of a call, as the client writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ThrottleParams {
     burst: i64,
@@ -39,25 +39,25 @@ impl<'a> ThrottleCall<'a> {
     pub(super) fn read(args: Arguments<'a>) -> Result<ThrottleCall<'a>, CommandError<'a>> {
         let quantity = match args.len() {
             5 => 1,
-            6 => number("quantity", args, 5, "1")?,
+            6 => integer_argument("quantity", args, 5, "1")?,
             _ => return Err(wrong_arity(args.name())),
         };
-        let terms = ThrottleParams {
-            burst: number("max_burst", args, 2, "15")?,
-            count: number("count_per_period", args, 3, "30")?,
-            period: number("period", args, 4, "60")?,
+        let params = ThrottleParams {
+            burst: integer_argument("max_burst", args, 2, "15")?,
+            count: integer_argument("count_per_period", args, 3, "30")?,
+            period: integer_argument("period", args, 4, "60")?,
         };
-        // More than fits is more than fits; more than is out gives back all that is.
+        // A saturated check is denied anyway, and a saturated refund returns all that was taken.
         let cost = u32::try_from(quantity.unsigned_abs()).unwrap_or(u32::MAX);
         let verb = match quantity {
             ..0 => Verb::Refund,
             0 => Verb::Peek,
             1.. => Verb::Check,
         };
-        Ok(ThrottleCall { key: key(args.get(1).unwrap_or_default())?, cost, verb, terms })
+        Ok(ThrottleCall { key: key(args.get(1).unwrap_or_default())?, cost, verb, params })
     }
 
-    /// The request that it stands for.
+    /// The request to decide.
     #[inline]
     pub(super) fn request(&self) -> CheckRequest<'a> {
         CheckRequest { cost: self.cost, ..CheckRequest::new(self.key) }
@@ -65,27 +65,28 @@ impl<'a> ThrottleCall<'a> {
 }
 
 impl ThrottleParams {
-    /// Has `use_it` look at the limit that these are.
+    /// Passes the limit with these parameters to `visit`.
     #[inline]
-    pub(super) fn with_limit<T>(self, use_it: impl FnOnce(&Limit) -> T) -> Result<T, CommandError<'static>> {
+    pub(super) fn with_limit<T>(self, visit: impl FnOnce(&Limit) -> T) -> Result<T, CommandError<'static>> {
         thread_local! {
-            static LIMITS: RefCell<[Option<(ThrottleParams, Limit)>; REMEMBERED]> = const { RefCell::new([None; REMEMBERED]) };
+            static LIMITS: RefCell<[Option<(ThrottleParams, Limit)>; CACHED_LIMITS]> =
+                const { RefCell::new([None; CACHED_LIMITS]) };
         }
         LIMITS.with_borrow_mut(|limits| {
-            let place = &mut limits[self.place()];
-            let limit = match place {
-                Some((terms, limit)) if *terms == self => limit,
-                place => &mut place.insert((self, self.limit()?)).1,
+            let slot = &mut limits[self.cache_slot()];
+            let limit = match slot {
+                Some((params, limit)) if *params == self => limit,
+                slot => &mut slot.insert((self, self.limit()?)).1,
             };
-            Ok(use_it(limit))
+            Ok(visit(limit))
         })
     }
 
-    /// Where a thread remembers the limit.
-    fn place(self) -> usize {
+    /// The slot of the thread's cache.
+    fn cache_slot(self) -> usize {
         let ThrottleParams { burst, count, period } = self;
         let mixed = burst.wrapping_mul(31).wrapping_add(count).wrapping_mul(31).wrapping_add(period);
-        // The upper bits of such a product depend on all that went in.
+        // Fibonacci hashing: the upper bits of the product depend on all input bits.
         let spread = mixed.cast_unsigned().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         usize::try_from(spread).unwrap_or(0)
     }
@@ -108,48 +109,48 @@ impl ThrottleParams {
         let period = u64::try_from(self.period).ok().filter(|period| *period <= longest);
         let period = period.ok_or(()).map_err(most("period", longest))?;
         let count = self.count.unsigned_abs();
-        // A rate that is too large for its words may have smaller ones: 9 billion in 60 s are 150 million in 1 s.
+        // A count above `u32` may fit once the fraction is reduced: 9 billion in 60 s are 150 million in 1 s.
         let common = if count > u64::from(u32::MAX) { gcd(count, period) } else { 1 };
         let amount = u32::try_from(count / common).map_err(|_| ());
         let amount = amount.map_err(most("count_per_period", u32::MAX.into()))?;
         let quota =
             Quota::new(amount, Span::secs(period / common)).and_then(|quota| quota.with_burst(capacity));
-        let quota = quota.expect("none of its numbers is zero");
+        let quota = quota.expect("none of the numbers is zero");
         Limit::new(Algorithm::TokenBucket, quota).map_err(CommandError::Limit)
     }
 }
 
-/// A key as every edge has it: text, not empty, not too long.
+/// Parses a key: UTF-8 text that is neither empty nor too long, as on every listener.
 #[inline]
 pub(super) fn key(bytes: &[u8]) -> Result<&str, CommandError<'_>> {
     match bytes.len() {
-        0 => Err(CommandError::NoKey),
-        1..=MAX_KEY_BYTES => std::str::from_utf8(bytes).map_err(|_| CommandError::NotText { what: "key" }),
-        bytes => Err(CommandError::LongKey { bytes }),
+        0 => Err(CommandError::EmptyKey),
+        1..=MAX_KEY_BYTES => std::str::from_utf8(bytes).map_err(|_| CommandError::NotUtf8 { what: "key" }),
+        bytes => Err(CommandError::KeyTooLong { bytes }),
     }
 }
 
 #[cold]
 pub(super) fn wrong_arity<'a>(name: &[u8]) -> CommandError<'a> {
-    CommandError::Arity(CommandEntry::find(name).expect("it was recognised by its name"))
+    CommandError::WrongArity(CommandEntry::find(name).expect("the command was found by this name"))
 }
 
-/// The argument at `index` as a whole number; `like` is an example of one.
+/// Parses the argument at `index` as an integer; `like` is an example for the error message.
 #[inline]
-fn number<'a>(
+fn integer_argument<'a>(
     what: &'static str,
     args: Arguments<'a>,
     index: usize,
     like: &'static str,
 ) -> Result<i64, CommandError<'a>> {
     let bytes = args.get(index).unwrap_or_default();
-    whole(bytes).ok_or(CommandError::NotANumber { what, found: Shown(bytes), like })
+    parse_integer(bytes).ok_or(CommandError::NotAnInteger { what, found: Printable(bytes), like })
 }
 
-/// Reads a whole number, with a sign if it has one.
+/// Parses an integer with an optional sign.
 #[inline]
-pub(super) fn whole(bytes: &[u8]) -> Option<i64> {
-    // Nearly all numbers have few digits, which can't overflow.
+pub(super) fn parse_integer(bytes: &[u8]) -> Option<i64> {
+    // Fast path: up to 18 digits can't overflow.
     if let 1..=18 = bytes.len()
         && bytes.iter().all(u8::is_ascii_digit)
     {
@@ -164,7 +165,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{check, office, told, words};
+    use super::super::testing::{check, encode_words, replies_to, test_shared};
     use super::*;
 
     #[track_caller]
@@ -172,7 +173,7 @@ mod tests {
         check("default: {limit: 1/day}", None, script);
     }
 
-    /// What redis-cell itself answered to the same calls.
+    /// Replies recorded from redis-cell.
     #[test]
     fn replies_are_those_of_redis_cell() {
         throttle(
@@ -207,11 +208,11 @@ mod tests {
         );
     }
 
-    /// Where redis-cell fails or loses count.
+    /// Calls for which redis-cell fails or miscounts.
     #[test]
-    fn replies_differ_from_redis_cell_only_for_the_better() {
+    fn replies_differ_where_redis_cell_fails_or_miscounts() {
         throttle(
-            // It can't store more than a full bucket.
+            // A bucket never holds more than its capacity.
             "CL.THROTTLE n 4 5 60 3 => 0 5 2 -1 36
              CL.THROTTLE n 4 5 60 -10 => 0 5 5 -1 0
              CL.THROTTLE n 4 5 60 1 => 0 5 4 -1 12
@@ -264,13 +265,15 @@ mod tests {
              CL.THROTTLE k 1 9223372036854775807 60 => -ERR count_per_period is too large: write at most 4294967295
              CL.THROTTLE k 1 10 9007199255 => -ERR period is too large: write at most 9007199254
              CL.THROTTLE k 1000 1 86400000 => -ERR 1 per 1000 days burst 1001 would take 285 years to be full again...
-             CL.THROTTLE k 4294967290 4294967291 3000000000 => -ERR 4294967291 per 50000000min burst 4294967291 is too fine...
-             CL.THROTTLE '' 15 30 60 => -ERR key is empty: say whom to count for
+             CL.THROTTLE k 4294967290 4294967291 3000000000 => -ERR 4294967291 per 50000000min burst \
+                4294967291 is too fine...
+             CL.THROTTLE '' 15 30 60 => -ERR key is empty: write the client to count for
              CL.THROTTLE k 15 30 60 => 0 16 15 -1 2",
         );
-        let (office, _) = office("default: {limit: 1/day}", None);
+        let (shared, _) = test_shared("default: {limit: 1/day}", None);
         let key = |key: &[u8]| {
-            told(&office, &super::super::testing::list([b"CL.THROTTLE", key, b"1", b"1", b"1"])).0
+            replies_to(&shared, &super::super::testing::encode_array([b"CL.THROTTLE", key, b"1", b"1", b"1"]))
+                .0
         };
         assert_eq!(key(&[b'k'; 4097]), "-ERR key has 4097 bytes: write at most 4096\r\n");
         assert_eq!(key(&[b'k'; 4096]), "*5\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:1\r\n");
@@ -289,9 +292,9 @@ mod tests {
         );
     }
 
-    /// No rule binds it, not even a list; keys of rules and of calls are counted apart.
+    /// Neither rules nor access lists apply to `CL.THROTTLE`, and its keys are counted apart from those of rules.
     #[test]
-    fn a_limit_that_comes_with_its_call_is_nobody_elses() {
+    fn throttle_calls_are_independent_of_rules() {
         check(
             "{default: {limit: 2/h}, deny: [refused]}",
             None,
@@ -303,34 +306,36 @@ mod tests {
         );
     }
 
-    /// Trap: one client makes up so many parameter sets that every new one is an error until a restart.
+    /// A client that invents parameter sets must not use up a table, so that new sets fail until a restart.
     #[test]
-    fn however_many_parameter_sets_there_were_the_next_one_holds() {
-        let (office, _) = office("default: {limit: 1/day}", None);
-        assert!(told(&office, &words("CL.THROTTLE early 1 1 86400 2")).0.starts_with("*5\r\n:0\r\n"));
+    fn new_parameter_sets_work_however_many_there_were() {
+        let (shared, _) = test_shared("default: {limit: 1/day}", None);
+        assert!(
+            replies_to(&shared, &encode_words("CL.THROTTLE early 1 1 86400 2")).0.starts_with("*5\r\n:0\r\n")
+        );
         let sets = 150_000;
         for first in (0..sets).step_by(1000) {
             let mut calls = Vec::new();
             for burst in first..first + 1000 {
-                calls.extend(words(&format!("CL.THROTTLE a {burst} 1 1")));
+                calls.extend(encode_words(&format!("CL.THROTTLE a {burst} 1 1")));
             }
-            assert_eq!(told(&office, &calls).0.matches("*5\r\n").count(), 1000);
+            assert_eq!(replies_to(&shared, &calls).0.matches("*5\r\n").count(), 1000);
         }
-        let next = words("CL.THROTTLE b 2 1 3600").repeat(10);
-        assert_eq!(told(&office, &next).0.matches("*5\r\n:0\r\n").count(), 3);
-        let early = told(&office, &words("CL.THROTTLE early 1 1 86400")).0;
-        assert!(early.starts_with("*5\r\n:1\r\n"), "a set that comes back still counts: {early}");
+        let next = encode_words("CL.THROTTLE b 2 1 3600").repeat(10);
+        assert_eq!(replies_to(&shared, &next).0.matches("*5\r\n:0\r\n").count(), 3);
+        let early = replies_to(&shared, &encode_words("CL.THROTTLE early 1 1 86400")).0;
+        assert!(early.starts_with("*5\r\n:1\r\n"), "a set that is used again still counts: {early}");
     }
 
     #[test]
-    fn numbers_are_read_as_rust_reads_them() {
+    fn integers_are_parsed_like_rust_does() {
         for text in
             ["0", "7", "-7", "+7", "007", "999999999999999999", "9223372036854775807", "-9223372036854775808"]
         {
-            assert_eq!(whole(text.as_bytes()), text.parse().ok(), "{text}");
+            assert_eq!(parse_integer(text.as_bytes()), text.parse().ok(), "{text}");
         }
         for text in ["", "-", "+", " 1", "1 ", "1_0", "9223372036854775808", "é", "1\0"] {
-            assert_eq!(whole(text.as_bytes()), None, "{text}");
+            assert_eq!(parse_integer(text.as_bytes()), None, "{text}");
         }
     }
 }

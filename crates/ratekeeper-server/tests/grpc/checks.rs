@@ -1,13 +1,13 @@
-//! Our own service: the verbs, what they answer, and what they refuse to read.
+//! Ratekeeper's own service: its methods, their responses, and the requests they reject.
 
 use crate::generated::ratekeeper::v1::{CheckBatchRequest, CheckRequest, CheckResponse, Reason};
-use crate::server::{BEGINNING, Server, check};
+use crate::server::{GrpcTestServer, START_SECONDS, check};
 use ratekeeper_server::{ApiOptions, ServerSetup};
 use std::collections::HashMap;
 use tonic::{Code, Status};
 
-/// An answer of the only limit there is, of so many an hour.
-fn answer(
+/// The response for the only limit, `limit` per hour.
+fn expected(
     allowed: bool,
     remaining: u32,
     reset_at: u64,
@@ -27,28 +27,31 @@ fn answer(
 }
 
 #[tokio::test]
-async fn a_check_takes_a_peek_looks_a_refund_gives_back_and_a_reset_forgets() {
-    let server = Server::start("default: {limit: 3/h}").await;
+async fn check_peek_refund_and_reset() {
+    let server = GrpcTestServer::start("default: {limit: 3/h}").await;
     let mut client = server.client().await;
-    let third = |thirds: u64| BEGINNING + 1200 * thirds;
-    let said = client.check(check("alice")).await.unwrap().into_inner();
-    assert_eq!(said, answer(true, 2, third(1), None, 3));
+    let third = |thirds: u64| START_SECONDS + 1200 * thirds;
+    let response = client.check(check("alice")).await.unwrap().into_inner();
+    assert_eq!(response, expected(true, 2, third(1), None, 3));
     let two = CheckRequest { cost: Some(2), ..check("alice") };
-    assert_eq!(client.peek(two.clone()).await.unwrap().into_inner(), answer(true, 2, third(1), None, 3));
-    assert_eq!(client.check(two.clone()).await.unwrap().into_inner(), answer(true, 0, third(3), None, 3));
+    assert_eq!(client.peek(two.clone()).await.unwrap().into_inner(), expected(true, 2, third(1), None, 3));
+    assert_eq!(client.check(two.clone()).await.unwrap().into_inner(), expected(true, 0, third(3), None, 3));
     assert_eq!(
         client.check(check("alice")).await.unwrap().into_inner(),
-        answer(false, 0, third(3), Some(1200), 3)
+        expected(false, 0, third(3), Some(1200), 3)
     );
-    assert_eq!(client.refund(two).await.unwrap().into_inner(), answer(true, 2, third(1), None, 3));
-    assert_eq!(client.reset(check("alice")).await.unwrap().into_inner(), answer(true, 3, third(0), None, 3));
+    assert_eq!(client.refund(two).await.unwrap().into_inner(), expected(true, 2, third(1), None, 3));
+    assert_eq!(
+        client.reset(check("alice")).await.unwrap().into_inner(),
+        expected(true, 3, third(0), None, 3)
+    );
     let never = CheckRequest { cost: Some(4), ..check("alice") };
-    assert_eq!(client.check(never).await.unwrap().into_inner(), answer(false, 3, third(0), None, 3));
+    assert_eq!(client.check(never).await.unwrap().into_inner(), expected(false, 3, third(0), None, 3));
     let free = CheckRequest { cost: Some(0), ..check("alice") };
-    assert_eq!(client.check(free).await.unwrap().into_inner(), answer(true, 3, third(0), None, 3));
-    server.forward(60);
-    let said = client.check(check("alice")).await.unwrap().into_inner();
-    assert_eq!(said, answer(true, 2, third(1) + 60, None, 3));
+    assert_eq!(client.check(free).await.unwrap().into_inner(), expected(true, 3, third(0), None, 3));
+    server.advance(60);
+    let response = client.check(check("alice")).await.unwrap().into_inner();
+    assert_eq!(response, expected(true, 2, third(1) + 60, None, 3));
 }
 
 #[tokio::test]
@@ -60,9 +63,9 @@ tiers: {gold: 1000/h}
 deny: mallory
 allow: root
 ";
-    let server = Server::start(rules).await;
+    let server = GrpcTestServer::start(rules).await;
     let mut client = server.client().await;
-    let whole = CheckRequest {
+    let full = CheckRequest {
         client_key: "alice".to_owned(),
         endpoint: "/orders?page=2".to_owned(),
         method: "POST".to_owned(),
@@ -72,22 +75,22 @@ allow: root
         cost: None,
     };
     let mut ask = async |request: CheckRequest| {
-        let said = client.check(request).await.unwrap().into_inner();
-        (said.allowed, said.reason(), said.rule)
+        let response = client.check(request).await.unwrap().into_inner();
+        (response.allowed, response.reason(), response.rule)
     };
-    let bound = |allowed| (allowed, Reason::Limit, "all".to_owned());
-    assert_eq!(ask(whole.clone()).await, bound(true));
-    assert_eq!(ask(CheckRequest { client_key: String::new(), ..whole.clone() }).await, bound(false));
+    let matched = |allowed| (allowed, Reason::Limit, "all".to_owned());
+    assert_eq!(ask(full.clone()).await, matched(true));
+    assert_eq!(ask(CheckRequest { client_key: String::new(), ..full.clone() }).await, matched(false));
     let other = || "/other".to_owned();
     for request in [
-        CheckRequest { endpoint: other(), ..whole.clone() },
-        CheckRequest { method: other(), ..whole.clone() },
-        CheckRequest { tier: other(), ..whole.clone() },
-        CheckRequest { ip: "198.51.100.7".to_owned(), ..whole.clone() },
-        CheckRequest { attributes: HashMap::new(), ..whole.clone() },
+        CheckRequest { endpoint: other(), ..full.clone() },
+        CheckRequest { method: other(), ..full.clone() },
+        CheckRequest { tier: other(), ..full.clone() },
+        CheckRequest { ip: "198.51.100.7".to_owned(), ..full.clone() },
+        CheckRequest { attributes: HashMap::new(), ..full.clone() },
     ] {
         let (allowed, _, rule) = ask(request.clone()).await;
-        assert!(allowed && rule != "all", "{rule} binds {request:?}");
+        assert!(allowed && rule != "all", "{rule} matches {request:?}");
     }
     assert_eq!(ask(check("mallory")).await, (false, Reason::DenyList, String::new()));
     assert_eq!(ask(check("root")).await, (true, Reason::AllowList, String::new()));
@@ -95,45 +98,59 @@ allow: root
 
 #[tokio::test]
 async fn a_batch_is_decided_in_order() {
-    let server = Server::start("default: {limit: 3/h}").await;
+    let server = GrpcTestServer::start("default: {limit: 3/h}").await;
     let mut client = server.client().await;
     let checks = ["a", "b", "a", "a", "a"].map(check).to_vec();
-    let said = client.check_batch(CheckBatchRequest { checks }).await.unwrap().into_inner().results;
-    let said: Vec<_> = said.into_iter().map(|said| (said.allowed, said.remaining)).collect();
-    assert_eq!(said, [(true, Some(2)), (true, Some(2)), (true, Some(1)), (true, Some(0)), (false, Some(0))]);
+    let results = client.check_batch(CheckBatchRequest { checks }).await.unwrap().into_inner().results;
+    let results: Vec<_> = results.into_iter().map(|result| (result.allowed, result.remaining)).collect();
+    assert_eq!(
+        results,
+        [(true, Some(2)), (true, Some(2)), (true, Some(1)), (true, Some(0)), (false, Some(0))]
+    );
     assert_eq!(client.check_batch(CheckBatchRequest::default()).await.unwrap().into_inner().results, []);
 }
 
 #[tokio::test]
-async fn a_batch_with_a_flaw_takes_nothing() {
+async fn a_batch_with_an_invalid_check_takes_nothing() {
     for emergency in [false, true] {
         let api = ApiOptions { max_batch: 3, ..ApiOptions::default() };
-        let server = Server::start_with("default: {limit: 3/h}", |setup| ServerSetup { api, ..setup }).await;
+        let server =
+            GrpcTestServer::start_with("default: {limit: 3/h}", |setup| ServerSetup { api, ..setup }).await;
         if emergency {
             let limit =
                 ratekeeper::Limit::new(ratekeeper::Algorithm::TokenBucket, "3/h".parse().unwrap()).unwrap();
-            server.gate.emergency().switch_on(limit);
+            server.limiter.emergency().switch_on(limit);
         }
         let mut client = server.client().await;
-        let mut refused = async |checks: &[&str], said: &str| {
+        let mut assert_rejected = async |checks: &[&str], message: &str| {
             let checks = checks.iter().map(|key| check(key)).collect();
             let status = client.check_batch(CheckBatchRequest { checks }).await.unwrap_err();
-            assert_eq!((status.code(), status.message()), (Code::InvalidArgument, said));
+            assert_eq!((status.code(), status.message()), (Code::InvalidArgument, message));
         };
-        refused(&["a", "a", ""], "check 2: it does not say who asks: give client_key, or ip, or attributes")
-            .await;
-        refused(&["a"; 4], "there are more than 3 checks: send several batches").await;
-        let said = server.client().await.check(check("a")).await.unwrap().into_inner();
-        assert_eq!((said.allowed, said.remaining, said.rule.as_str()), (true, Some(2), "default"));
+        assert_rejected(
+            &["a", "a", ""],
+            "check 2: the check has no client: send client_key, ip or attributes",
+        )
+        .await;
+        assert_rejected(&["a"; 4], "there are more than 3 checks: send several batches").await;
+        let response = server.client().await.check(check("a")).await.unwrap().into_inner();
+        assert_eq!(
+            (response.allowed, response.remaining, response.rule.as_str()),
+            (true, Some(2), "default")
+        );
         let three = CheckBatchRequest { checks: vec![check("a"); 3] };
-        let said = server.client().await.check_batch(three).await.unwrap().into_inner().results;
-        assert_eq!(said.iter().filter(|said| said.allowed).count(), 2, "the emergency limit took once");
+        let results = server.client().await.check_batch(three).await.unwrap().into_inner().results;
+        assert_eq!(
+            results.iter().filter(|result| result.allowed).count(),
+            2,
+            "the emergency limit was charged once"
+        );
     }
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_refused_with_what_to_write() {
-    let server = Server::start("default: {limit: 3/h}").await;
+async fn invalid_requests_are_rejected_with_a_remedy() {
+    let server = GrpcTestServer::start("default: {limit: 3/h}").await;
     let mut client = server.client().await;
     let text = |length: usize| "é".repeat(length);
     let with = |attributes: Vec<(String, String)>| CheckRequest {
@@ -141,7 +158,7 @@ async fn what_cannot_be_read_is_refused_with_what_to_write() {
         ..check("a")
     };
     let cases = [
-        (CheckRequest::default(), "it does not say who asks: give client_key, or ip, or attributes"),
+        (CheckRequest::default(), "the check has no client: send client_key, ip or attributes"),
         (check(&"k".repeat(4097)), "client_key has 4097 bytes: send at most 4096"),
         (
             CheckRequest { endpoint: text(8193), ..check("a") },
@@ -164,9 +181,9 @@ async fn what_cannot_be_read_is_refused_with_what_to_write() {
             "there are more than 32 attributes: send those that rules use",
         ),
     ];
-    for (request, said) in cases {
+    for (request, message) in cases {
         let status = client.check(request).await.unwrap_err();
-        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, said));
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, message));
     }
     let longest = CheckRequest {
         endpoint: text(8192),
@@ -181,24 +198,20 @@ async fn what_cannot_be_read_is_refused_with_what_to_write() {
 }
 
 #[tokio::test]
-async fn who_has_no_token_is_turned_away() {
-    let server = Server::start_asking_for("0123456789abcdef").await;
+async fn requests_without_the_token_are_rejected() {
+    let server = GrpcTestServer::start_with_token("0123456789abcdef").await;
     let mut client = server.client().await;
     let mut ask = async |header: Option<&str>| {
         let mut request = tonic::Request::new(check("alice"));
         if let Some(header) = header {
             request.metadata_mut().insert("authorization", header.parse().unwrap());
         }
-        client.check(request).await.map(|said| said.into_inner().remaining.unwrap())
+        client.check(request).await.map(|response| response.into_inner().remaining.unwrap())
     };
     for header in [None, Some("Bearer wrong"), Some("0123456789abcdef"), Some("Bearer 0123456789abcdef0")] {
         let status: Status = ask(header).await.unwrap_err();
         assert_eq!(status.code(), Code::Unauthenticated);
         assert!(status.message().ends_with("authorization: Bearer TOKEN"), "{status}");
     }
-    assert_eq!(
-        ask(Some("Bearer 0123456789abcdef")).await.unwrap(),
-        4,
-        "and nothing was taken for the others"
-    );
+    assert_eq!(ask(Some("Bearer 0123456789abcdef")).await.unwrap(), 4, "rejected calls take nothing");
 }

@@ -1,4 +1,4 @@
-//! What is heard over gRPC while the store is away.
+//! gRPC responses while the store is down.
 
 use crate::alone::{self, RULES};
 use crate::generated::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -18,14 +18,14 @@ async fn start() -> Channel {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (http, grpc) = (None, Some(BoundSocket { listener, tls: None }));
-    let nowhere = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let setup = ServerSetup { http, grpc, ..ServerSetup::http(nowhere) };
-    tokio::spawn(serve(alone::gate(RULES), setup, mpsc::channel(1).1, pending()));
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let setup = ServerSetup { http, grpc, ..ServerSetup::http(unused) };
+    tokio::spawn(serve(alone::degraded_limiter(RULES), setup, mpsc::channel(1).1, pending()));
     Endpoint::new(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
 
 #[tokio::test]
-async fn our_own_service_says_why() {
+async fn ratekeepers_own_service_reports_the_reason() {
     let mut client = RateLimiterClient::new(start().await);
     let mut check = async |endpoint: &str| {
         let request = CheckRequest {
@@ -56,7 +56,7 @@ async fn our_own_service_says_why() {
 }
 
 #[tokio::test]
-async fn envoy_hears_a_code_and_headers() {
+async fn envoys_service_returns_a_code_and_headers() {
     let mut client = RateLimitServiceClient::new(start().await);
     let mut ask = async |path: &str| {
         let entry = |key: &str, value: &str| Entry { key: key.to_owned(), value: value.to_owned() };
@@ -65,8 +65,8 @@ async fn envoy_hears_a_code_and_headers() {
         let request = RateLimitRequest { domain: "edge".to_owned(), descriptors, hits_addend: 0 };
         client.should_rate_limit(request).await.unwrap().into_inner()
     };
-    let header = |said: &RateLimitResponse, name: &str| {
-        let found = said.response_headers_to_add.iter().find(|header| header.key == name);
+    let header = |response: &RateLimitResponse, name: &str| {
+        let found = response.response_headers_to_add.iter().find(|header| header.key == name);
         found.map(|header| header.value.clone())
     };
     let open = ask("/").await;
@@ -79,10 +79,10 @@ async fn envoy_hears_a_code_and_headers() {
     let local = ask("/orders").await;
     assert_eq!((local.overall_code(), local.statuses[0].limit_remaining), (Code::Ok, 0));
     assert_eq!(local.statuses[0].current_limit.as_ref().map(|limit| limit.requests_per_unit), Some(1));
-    let refused = ask("/orders").await;
-    assert_eq!(refused.overall_code(), Code::OverLimit);
-    assert!(refused.raw_body.starts_with(br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","#));
-    for said in [open, closed, local, refused] {
-        assert_eq!(header(&said, "x-ratelimit-policy").as_deref(), Some("degraded"));
+    let denied = ask("/orders").await;
+    assert_eq!(denied.overall_code(), Code::OverLimit);
+    assert!(denied.raw_body.starts_with(br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","#));
+    for response in [open, closed, local, denied] {
+        assert_eq!(header(&response, "x-ratelimit-policy").as_deref(), Some("degraded"));
     }
 }

@@ -1,6 +1,6 @@
-//! The gRPC port as clients meet it: every method, in process, by a clock that stands still.
+//! The gRPC listener as clients see it: every method, in process, with a manual clock.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "an unwrap in a test helper should fail the test")]
 
 #[path = "../support/alone.rs"]
 mod alone;

@@ -1,8 +1,8 @@
-//! How the port behaves: health, reflection, stopping, TLS, and clients that are idle, slow, or no gRPC clients at all.
+//! The gRPC listener around the calls: health, reflection, shutdown, TLS, and clients that are idle, slow or not gRPC.
 
 use crate::generated::ratekeeper::v1::rate_limiter_client::RateLimiterClient;
-use crate::raw::{Connection, call, framed};
-use crate::server::{Server, check};
+use crate::raw::{RawConnection, call_request, framed};
+use crate::server::{GrpcTestServer, check};
 use ratekeeper_server::tls::{ListenerTls, ListenerTlsFiles, authorities, client_config};
 use ratekeeper_server::{BoundSocket, ServerSetup};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -32,46 +32,49 @@ fn with_token<T>(message: T) -> Request<T> {
     request
 }
 
-fn service(name: &str) -> HealthCheckRequest {
+fn health_request(name: &str) -> HealthCheckRequest {
     HealthCheckRequest { service: name.to_owned() }
 }
 
 #[tokio::test]
-async fn health_is_told_without_a_token_until_the_server_stops() {
-    let mut server = Server::start_asking_for(TOKEN).await;
+async fn health_needs_no_token_and_changes_at_shutdown() {
+    let mut server = GrpcTestServer::start_with_token(TOKEN).await;
     let mut client = HealthClient::new(server.channel().await);
     for name in ["", "ratekeeper.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService"] {
-        let said = client.check(service(name)).await.unwrap().into_inner();
-        assert_eq!(said.status(), ServingStatus::Serving, "{name}");
+        let response = client.check(health_request(name)).await.unwrap().into_inner();
+        assert_eq!(response.status(), ServingStatus::Serving, "{name}");
     }
-    assert_eq!(client.check(service("nobody")).await.unwrap_err().code(), Code::NotFound);
-    let mut watch = client.watch(service("")).await.unwrap().into_inner();
+    assert_eq!(client.check(health_request("nobody")).await.unwrap_err().code(), Code::NotFound);
+    let mut watch = client.watch(health_request("")).await.unwrap().into_inner();
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     server.stop();
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
     assert_eq!(watch.message().await.unwrap_err().code(), Code::Unavailable);
-    timeout(Duration::from_secs(5), server.serving).await.expect("who watches holds nobody up").unwrap();
+    timeout(Duration::from_secs(5), server.serving)
+        .await
+        .expect("a health watch does not delay the shutdown")
+        .unwrap();
 }
 
 #[tokio::test]
-async fn while_load_balancers_look_elsewhere_calls_are_answered_and_health_says_no() {
+async fn during_the_drain_delay_calls_succeed_and_health_is_not_serving() {
     let drain_delay = Duration::from_millis(500);
-    let mut server = Server::start_with(RULES, |setup| ServerSetup { drain_delay, ..setup }).await;
+    let mut server = GrpcTestServer::start_with(RULES, |setup| ServerSetup { drain_delay, ..setup }).await;
     let mut health = HealthClient::new(server.channel().await);
     server.stop();
-    let mut watch = health.watch(service("")).await.unwrap().into_inner();
+    let mut watch = health.watch(health_request("")).await.unwrap().into_inner();
     while watch.message().await.unwrap().unwrap().status() != ServingStatus::NotServing {}
     assert!(server.client().await.check(check("late")).await.unwrap().into_inner().allowed);
     timeout(Duration::from_secs(5), server.serving).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn reflection_tells_of_all_services() {
+async fn reflection_lists_all_services() {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
     use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
     use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
     use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
-    let server = Server::start_asking_for(TOKEN).await;
+    let server = GrpcTestServer::start_with_token(TOKEN).await;
     let expected =
         ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health", "ratekeeper.v1.RateLimiter"];
     let questions = [
@@ -96,11 +99,11 @@ async fn reflection_tells_of_all_services() {
 }
 
 #[tokio::test]
-async fn reflection_speaks_its_older_version_too() {
+async fn reflection_supports_v1alpha() {
     use tonic_reflection::pb::v1alpha::ServerReflectionRequest;
     use tonic_reflection::pb::v1alpha::server_reflection_client::ServerReflectionClient;
     use tonic_reflection::pb::v1alpha::server_reflection_request::MessageRequest;
-    let server = Server::start_asking_for(TOKEN).await;
+    let server = GrpcTestServer::start_with_token(TOKEN).await;
     let question = ServerReflectionRequest {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
@@ -111,41 +114,47 @@ async fn reflection_speaks_its_older_version_too() {
 }
 
 #[tokio::test]
-async fn what_is_no_call_of_ours_is_told_so() {
-    let server = Server::start(RULES).await;
-    let mut connection = Connection::open(server.address).await;
+async fn unknown_methods_encodings_and_content_types_are_rejected() {
+    let server = GrpcTestServer::start(RULES).await;
+    let mut connection = RawConnection::open(server.address).await;
     let check = framed(b"\x0a\x01a");
-    let said = connection.ask(call("/ratekeeper.v1.RateLimiter/Chek", &[]), &[&check]).await;
-    assert_eq!(said.code, Some(12));
-    assert!(said.message.contains("/ratekeeper.v1.RateLimiter/Chek: there are ratekeeper.v1"), "{said:?}");
+    let response =
+        connection.make_call(call_request("/ratekeeper.v1.RateLimiter/Chek", &[]), &[&check]).await;
+    assert_eq!(response.code, Some(12));
+    assert!(
+        response.message.contains("/ratekeeper.v1.RateLimiter/Chek: there are ratekeeper.v1"),
+        "{response:?}"
+    );
     let path = "/ratekeeper.v1.RateLimiter/Check";
-    let said = connection.ask(call(path, &[("grpc-encoding", "gzip")]), &[&check]).await;
-    assert_eq!((said.code, said.header("grpc-accept-encoding")), (Some(12), Some("identity")));
+    let response = connection.make_call(call_request(path, &[("grpc-encoding", "gzip")]), &[&check]).await;
+    assert_eq!((response.code, response.header("grpc-accept-encoding")), (Some(12), Some("identity")));
     let flagged: Vec<u8> = [&[1], &check[1..]].concat();
-    assert_eq!(connection.ask(call(path, &[]), &[&flagged]).await.code, Some(12));
-    for kind in ["application/json", "application/grpc+json", "application/grpc-web", ""] {
-        let said = connection.ask(call(path, &[("content-type", kind)]), &[&check]).await;
-        assert_eq!((said.status, said.code), (415, None), "{kind:?}");
+    assert_eq!(connection.make_call(call_request(path, &[]), &[&flagged]).await.code, Some(12));
+    for content_type in ["application/json", "application/grpc+json", "application/grpc-web", ""] {
+        let response =
+            connection.make_call(call_request(path, &[("content-type", content_type)]), &[&check]).await;
+        assert_eq!((response.status, response.code), (415, None), "{content_type:?}");
     }
-    for kind in ["application/grpc", "application/grpc+proto", "application/grpc; a=b"] {
-        let said = connection.ask(call(path, &[("content-type", kind)]), &[&check]).await;
-        assert_eq!((said.status, said.code), (200, Some(0)), "{kind:?}");
+    for content_type in ["application/grpc", "application/grpc+proto", "application/grpc; a=b"] {
+        let response =
+            connection.make_call(call_request(path, &[("content-type", content_type)]), &[&check]).await;
+        assert_eq!((response.status, response.code), (200, Some(0)), "{content_type:?}");
     }
 }
 
 #[tokio::test]
-async fn messages_may_come_in_any_pieces_but_whole_and_alone() {
-    let server = Server::start(RULES).await;
-    let mut connection = Connection::open(server.address).await;
+async fn a_message_may_be_split_but_must_be_complete_and_single() {
+    let server = GrpcTestServer::start(RULES).await;
+    let mut connection = RawConnection::open(server.address).await;
     let check = framed(b"\x0a\x01a");
     let path = "/ratekeeper.v1.RateLimiter/Check";
     let bytes: Vec<&[u8]> = check.chunks(1).collect();
-    assert_eq!(connection.ask(call(path, &[]), &bytes).await.code, Some(0));
+    assert_eq!(connection.make_call(call_request(path, &[]), &bytes).await.code, Some(0));
     assert_eq!(
-        connection.ask(call(path, &[]), &[b"", &check[..3], b"", &check[3..], b""]).await.code,
+        connection.make_call(call_request(path, &[]), &[b"", &check[..3], b"", &check[3..], b""]).await.code,
         Some(0)
     );
-    for (pieces, said) in [
+    for (pieces, message) in [
         (&[][..], "there is no whole message: send one"),
         (&[&check[..4]], "there is no whole message: send one"),
         (&[&check[..7]], "there is no whole message: send one"),
@@ -153,50 +162,50 @@ async fn messages_may_come_in_any_pieces_but_whole_and_alone() {
         (&[&check, b"\0"], "there is more than one message: send one"),
         (&[b"\0\0\x01\0\x01"], "the message has 65537 bytes: send at most 65536"),
         (&[b"\0\xff\xff\xff\xff"], "the message has 4294967295 bytes: send at most 65536"),
-        (&[&framed(b"\x0a\x02a")], "it is not the message that this method takes, or a broken one"),
-        (&[&framed(b"\x08\x01")], "it is not the message that this method takes, or a broken one"),
+        (&[&framed(b"\x0a\x02a")], "the message is malformed, or not of the type that this method takes"),
+        (&[&framed(b"\x08\x01")], "the message is malformed, or not of the type that this method takes"),
         (&[&framed(b"\x0a\x01\xff")], "client_key is not UTF-8: send text"),
         (
             &[&framed(b"\x0a\x01a\x38\x80\x80\x80\x80\x10")],
             "cost is above 4294967295: send a whole number up to that",
         ),
     ] {
-        let answer = connection.ask(call(path, &[]), pieces).await;
-        assert_eq!((answer.code, &*answer.message), (Some(3), said));
+        let answer = connection.make_call(call_request(path, &[]), pieces).await;
+        assert_eq!((answer.code, &*answer.message), (Some(3), message));
     }
 }
 
 #[tokio::test]
-async fn text_that_is_not_utf_8_escapes_no_limit_of_envoys() {
-    let server = Server::start("rules: [{id: keys, key: api_key, limit: 2/h}]").await;
-    let mut connection = Connection::open(server.address).await;
-    // The domain `d`, and a descriptor of which the only entry is `api_key` with a byte that is no text.
+async fn non_utf_8_text_does_not_escape_an_envoy_limit() {
+    let server = GrpcTestServer::start("rules: [{id: keys, key: api_key, limit: 2/h}]").await;
+    let mut connection = RawConnection::open(server.address).await;
+    // The domain `d`, and a descriptor whose only entry is `api_key` with a byte that is not UTF-8.
     let entry = [&b"\x0a\x07api_key\x12\x01"[..], b"\xff"].concat();
     let entry = [&[0x0a, u8::try_from(entry.len()).unwrap()], &entry[..]].concat();
     let descriptor = [&[0x12, u8::try_from(entry.len()).unwrap()], &entry[..]].concat();
     let message = framed(&[&b"\x0a\x01d"[..], &descriptor].concat());
     let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     for expected in [b"\x08\x01", b"\x08\x01", b"\x08\x02"] {
-        let said = connection.ask(call(path, &[]), &[&message]).await;
-        assert_eq!((said.code, &said.body[5..7]), (Some(0), &expected[..]));
+        let response = connection.make_call(call_request(path, &[]), &[&message]).await;
+        assert_eq!((response.code, &response.body[5..7]), (Some(0), &expected[..]));
     }
 }
 
 #[tokio::test]
-async fn who_speaks_another_protocol_is_told_which() {
-    let server = Server::start(RULES).await;
+async fn an_http_1_client_is_told_that_the_port_speaks_grpc() {
+    let server = GrpcTestServer::start(RULES).await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"POST /check HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
-    let mut said = String::new();
-    stream.read_to_string(&mut said).await.unwrap();
-    let (head, body) = said.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 400 ") && body.starts_with("This port speaks gRPC"), "{said}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 400 ") && body.starts_with("This port speaks gRPC"), "{response}");
     assert!(head.ends_with(&format!("\r\nContent-Length: {}", body.len())), "{head}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_never_begins_is_closed() {
-    let server = Server::start(RULES).await;
+async fn a_connection_without_a_preface_is_closed() {
+    let server = GrpcTestServer::start(RULES).await;
     for begun in ["", "PRI * HTTP/2.0\r\n"] {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         let since = Instant::now();
@@ -207,14 +216,14 @@ async fn a_connection_that_never_begins_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_connection_is_kept_while_its_client_is_there() {
-    let server = Server::start(RULES).await;
+async fn an_idle_connection_is_kept_while_its_client_answers_pings() {
+    let server = GrpcTestServer::start(RULES).await;
     let mut client = server.client().await;
     assert!(client.check(check("a")).await.unwrap().into_inner().allowed);
     sleep(Duration::from_secs(24 * 3600)).await;
     assert!(client.check(check("a")).await.unwrap().into_inner().allowed);
 
-    // One that answers no pings is gone.
+    // A client that answers no pings is disconnected.
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let since = Instant::now();
@@ -223,72 +232,73 @@ async fn an_idle_connection_is_kept_while_its_client_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_does_not_come_is_not_waited_for() {
-    let server = Server::start(RULES).await;
-    let mut connection = Connection::open(server.address).await;
+async fn an_incomplete_message_times_out() {
+    let server = GrpcTestServer::start(RULES).await;
+    let mut connection = RawConnection::open(server.address).await;
     let since = Instant::now();
-    let mut begun = connection.begin(call("/ratekeeper.v1.RateLimiter/Check", &[])).await;
+    let mut begun = connection.start_call(call_request("/ratekeeper.v1.RateLimiter/Check", &[])).await;
     begun.send(b"\0\0\0\0", false);
-    let said = begun.answer().await;
-    assert_eq!((said.code, since.elapsed().as_secs()), (Some(4), 10), "{said:?}");
+    let response = begun.response().await;
+    assert_eq!((response.code, since.elapsed().as_secs()), (Some(4), 10), "{response:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_takes_no_answers_is_given_up() {
-    let server = Server::start(RULES).await;
-    // Its window has room for nothing.
+async fn a_client_that_reads_no_responses_is_disconnected() {
+    let server = GrpcTestServer::start(RULES).await;
+    // Its receive window is zero.
     let checks: Vec<u8> = (0..1000).flat_map(|_| framed(b"\x08\x01\x12\x03\x0a\x01a")).collect();
     let batch: Vec<u8> = framed(&b"\x0a\x03\x0a\x01a".repeat(2000));
     for (method, message) in [("CheckStream", &checks), ("CheckBatch", &batch)] {
-        let mut connection = Connection::open_with(server.address, 0).await;
+        let mut connection = RawConnection::open_with(server.address, 0).await;
         let since = Instant::now();
-        let mut begun = connection.begin(call(&format!("/ratekeeper.v1.RateLimiter/{method}"), &[])).await;
+        let mut begun =
+            connection.start_call(call_request(&format!("/ratekeeper.v1.RateLimiter/{method}"), &[])).await;
         begun.send(message, method == "CheckBatch");
-        let _ = connection.ended.await.unwrap();
+        let _ = connection.driver.await.unwrap();
         assert!((10..=20).contains(&since.elapsed().as_secs()), "{method} after {:?}", since.elapsed());
     }
 }
 
 #[tokio::test]
-async fn a_stop_finishes_what_has_begun_and_lets_nobody_else_in() {
-    let mut server = Server::start(RULES).await;
-    let mut connection = Connection::open(server.address).await;
+async fn a_shutdown_finishes_open_calls_and_accepts_no_connections() {
+    let mut server = GrpcTestServer::start(RULES).await;
+    let mut connection = RawConnection::open(server.address).await;
     let check = framed(b"\x0a\x01a");
     let path = "/ratekeeper.v1.RateLimiter/Check";
-    assert_eq!(connection.ask(call(path, &[]), &[&check]).await.code, Some(0));
-    let mut begun = connection.begin(call(path, &[])).await;
+    assert_eq!(connection.make_call(call_request(path, &[]), &[&check]).await.code, Some(0));
+    let mut begun = connection.start_call(call_request(path, &[])).await;
     begun.send(&check[..6], false);
-    // An answer to what came behind tells that the first has begun.
-    assert_eq!(connection.ask(call(path, &[]), &[&check]).await.code, Some(0));
+    // A response to a later call shows that the first one has begun.
+    assert_eq!(connection.make_call(call_request(path, &[]), &[&check]).await.code, Some(0));
     server.stop();
-    connection.until_going_away().await;
+    connection.until_goaway().await;
     assert!(TcpStream::connect(server.address).await.is_err());
     begun.send(&check[6..], true);
-    assert_eq!(begun.answer().await.code, Some(0));
-    connection.ended.await.unwrap().unwrap();
+    assert_eq!(begun.response().await.code, Some(0));
+    connection.driver.await.unwrap().unwrap();
     timeout(Duration::from_secs(5), server.serving).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn over_tls_clients_agree_on_http_2() {
+async fn tls_clients_negotiate_http_2() {
     let folder = tempfile::tempdir().unwrap();
-    let files = certify(folder.path());
+    let files = write_certificates(folder.path());
     let tls = Some(Arc::new(ListenerTls::load(&files).unwrap()));
-    let encrypted = |door: Option<BoundSocket>| door.map(|door| BoundSocket { tls, ..door });
+    let encrypted = |socket: Option<BoundSocket>| socket.map(|socket| BoundSocket { tls, ..socket });
     let server =
-        Server::start_with(RULES, |setup| ServerSetup { grpc: encrypted(setup.grpc), ..setup }).await;
+        GrpcTestServer::start_with(RULES, |setup| ServerSetup { grpc: encrypted(setup.grpc), ..setup }).await;
     let mut config = client_config(authorities(&folder.path().join("ca.crt")).unwrap(), None).unwrap();
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let connector = Secure(TlsConnector::from(Arc::new(config)));
+    let connector = TlsTestConnector(TlsConnector::from(Arc::new(config)));
     let endpoint = Endpoint::new(format!("https://{}", server.address)).unwrap();
     let mut client = RateLimiterClient::new(endpoint.connect_with_connector(connector).await.unwrap());
     assert!(client.check(check("a")).await.unwrap().into_inner().allowed);
-    // Without TLS it is nobody's port.
+    // Clients without TLS are rejected.
     assert!(server.client().await.check(check("a")).await.is_err());
 }
 
-/// An authority and a certificate of 127.0.0.1 that it has signed.
-fn certify(folder: &Path) -> ListenerTlsFiles {
+/// Writes a CA certificate, and a certificate for 127.0.0.1 that it signed.
+fn write_certificates(folder: &Path) -> ListenerTlsFiles {
     let mut params = CertificateParams::new([]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().unwrap();
@@ -302,15 +312,15 @@ fn certify(folder: &Path) -> ListenerTlsFiles {
     ListenerTlsFiles { cert, key: path, client_ca: None }
 }
 
-/// Connects over TLS.
-struct Secure(TlsConnector);
+/// A tonic connector that uses TLS.
+struct TlsTestConnector(TlsConnector);
 
-type Secured = hyper_util::rt::TokioIo<tokio_rustls::client::TlsStream<TcpStream>>;
+type TlsTestStream = hyper_util::rt::TokioIo<tokio_rustls::client::TlsStream<TcpStream>>;
 
-impl tonic::codegen::Service<Uri> for Secure {
-    type Response = Secured;
+impl tonic::codegen::Service<Uri> for TlsTestConnector {
+    type Response = TlsTestStream;
     type Error = std::io::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Secured, std::io::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<TlsTestStream, std::io::Error>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), std::io::Error>> {
         Poll::Ready(Ok(()))

@@ -1,4 +1,4 @@
-//! A client that decides itself which frames of HTTP/2 it sends, and when.
+//! A gRPC client on raw HTTP/2 frames, with full control over when each is sent.
 
 use h2::SendStream;
 use h2::client::{Builder, ResponseFuture, SendRequest};
@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-/// A message behind its length.
+/// A message with its gRPC length prefix.
 pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
     [&[0], &u32::try_from(message.len()).unwrap().to_be_bytes()[..], message].concat()
 }
 
-/// The head of a call, with further fields.
-pub(crate) fn call(path: &str, fields: &[(&str, &str)]) -> Request<()> {
+/// The headers of a call, with additional `fields`.
+pub(crate) fn call_request(path: &str, fields: &[(&str, &str)]) -> Request<()> {
     let mut call = Request::post(format!("http://a{path}")).header("te", "trailers");
     if fields.iter().all(|(name, _)| *name != "content-type") {
         call = call.header("content-type", "application/grpc");
@@ -22,37 +22,38 @@ pub(crate) fn call(path: &str, fields: &[(&str, &str)]) -> Request<()> {
     fields.iter().fold(call, |call, (name, value)| call.header(*name, *value)).body(()).unwrap()
 }
 
-/// What was answered to a call.
+/// The response to a call.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answer {
+pub(crate) struct GrpcResponse {
     pub(crate) status: u16,
-    /// The code of gRPC, if one was said.
+    /// The gRPC status code; `None` if the response has none.
     pub(crate) code: Option<u8>,
     pub(crate) message: String,
     pub(crate) body: Vec<u8>,
     headers: HeaderMap,
 }
 
-impl Answer {
+impl GrpcResponse {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 }
 
-/// A call that has begun.
-pub(crate) struct Begun {
+/// A call whose headers have been sent.
+pub(crate) struct OpenCall {
     pub(crate) body: SendStream<Bytes>,
-    answer: ResponseFuture,
+    response: ResponseFuture,
 }
 
-impl Begun {
+impl OpenCall {
     pub(crate) fn send(&mut self, bytes: &[u8], is_last: bool) {
         self.body.send_data(Bytes::copy_from_slice(bytes), is_last).unwrap();
     }
 
-    pub(crate) async fn answer(self) -> Answer {
-        let (head, mut body) = self.answer.await.unwrap().into_parts();
-        let mut answer = Answer { status: head.status.as_u16(), headers: head.headers, ..Answer::default() };
+    pub(crate) async fn response(self) -> GrpcResponse {
+        let (head, mut body) = self.response.await.unwrap().into_parts();
+        let mut answer =
+            GrpcResponse { status: head.status.as_u16(), headers: head.headers, ..GrpcResponse::default() };
         while let Some(piece) = body.data().await {
             let piece = piece.unwrap();
             body.flow_control().release_capacity(piece.len()).unwrap();
@@ -66,44 +67,44 @@ impl Begun {
     }
 }
 
-/// One connection.
-pub(crate) struct Connection {
+/// One HTTP/2 connection.
+pub(crate) struct RawConnection {
     requests: SendRequest<Bytes>,
-    pub(crate) ended: JoinHandle<Result<(), h2::Error>>,
+    pub(crate) driver: JoinHandle<Result<(), h2::Error>>,
 }
 
-impl Connection {
-    pub(crate) async fn open(address: SocketAddr) -> Connection {
-        Connection::open_with(address, 1 << 20).await
+impl RawConnection {
+    pub(crate) async fn open(address: SocketAddr) -> RawConnection {
+        RawConnection::open_with(address, 1 << 20).await
     }
 
-    /// One that has room for so many bytes of each answer.
-    pub(crate) async fn open_with(address: SocketAddr, window: u32) -> Connection {
+    /// Opens a connection with a receive window of `window` bytes per stream.
+    pub(crate) async fn open_with(address: SocketAddr, window: u32) -> RawConnection {
         let stream = TcpStream::connect(address).await.unwrap();
         let (requests, connection) =
             Builder::new().initial_window_size(window).handshake(stream).await.unwrap();
-        Connection { requests, ended: tokio::spawn(connection) }
+        RawConnection { requests, driver: tokio::spawn(connection) }
     }
 
-    /// Begins a call.
-    pub(crate) async fn begin(&mut self, call: Request<()>) -> Begun {
+    /// Sends the headers of a call.
+    pub(crate) async fn start_call(&mut self, call: Request<()>) -> OpenCall {
         let mut requests = self.requests.clone().ready().await.unwrap();
         let (answer, body) = requests.send_request(call, false).unwrap();
-        Begun { body, answer }
+        OpenCall { body, response: answer }
     }
 
-    /// Makes a call with these pieces of a body, each in a frame of its own.
-    pub(crate) async fn ask(&mut self, call: Request<()>, pieces: &[&[u8]]) -> Answer {
-        let mut begun = self.begin(call).await;
+    /// Makes a call with this body, each piece in its own DATA frame.
+    pub(crate) async fn make_call(&mut self, call: Request<()>, pieces: &[&[u8]]) -> GrpcResponse {
+        let mut begun = self.start_call(call).await;
         for piece in pieces {
             begun.send(piece, false);
         }
         begun.send(b"", true);
-        begun.answer().await
+        begun.response().await
     }
 
-    /// Until the server has said that it takes no more calls here.
-    pub(crate) async fn until_going_away(&mut self) {
+    /// Waits until the server has sent `GOAWAY`.
+    pub(crate) async fn until_goaway(&mut self) {
         while std::future::poll_fn(|cx| self.requests.poll_ready(cx)).await.is_ok() {
             tokio::task::yield_now().await;
         }

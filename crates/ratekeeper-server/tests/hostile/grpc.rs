@@ -1,11 +1,11 @@
-//! The gRPC port, spoken to by somebody who means harm.
+//! Hostile gRPC clients.
 
 use crate::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, PING, PREFACE, RST_STREAM,
-    SETTINGS, WINDOW_UPDATE, flood, frame, stream,
+    SETTINGS, WINDOW_UPDATE, flood, frame, stream_id,
 };
-use crate::siege::{RULES, siege};
-use crate::support::{TestGate, gate};
+use crate::siege::{RULES, under_attack};
+use crate::support::{TestLimiter, test_limiter};
 use h2::SendStream;
 use h2::client::SendRequest;
 use hyper::Request;
@@ -26,15 +26,15 @@ const STREAM: &str = "/ratekeeper.v1.RateLimiter/CheckStream";
 const ENVOY: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const METHODS: [&str; 4] = [CHECK, BATCH, STREAM, ENVOY];
 
-/// A server on threads of its own. They end with it.
-struct Port {
+/// A gRPC server on its own threads; dropping it ends them.
+struct GrpcTarget {
     address: SocketAddr,
-    gate: TestGate,
+    limiter: TestLimiter,
     threads: Option<Runtime>,
 }
 
-impl Port {
-    fn open() -> Port {
+impl GrpcTarget {
+    fn open() -> GrpcTarget {
         let threads = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let bind = || {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -42,15 +42,15 @@ impl Port {
             let _within = threads.enter();
             TcpListener::from_std(listener).unwrap()
         };
-        let (listener, gate) = (bind(), gate(RULES).0);
+        let (listener, limiter) = (bind(), test_limiter(RULES).0);
         let address = listener.local_addr().unwrap();
         let setup = ServerSetup {
             http: None,
             grpc: Some(BoundSocket { listener, tls: None }),
             ..ServerSetup::http(bind())
         };
-        threads.spawn(serve(gate.clone(), setup, mpsc::channel(1).1, pending()));
-        Port { address, gate, threads: Some(threads) }
+        threads.spawn(serve(limiter.clone(), setup, mpsc::channel(1).1, pending()));
+        GrpcTarget { address, limiter, threads: Some(threads) }
     }
 
     async fn connect(&self, window: u32) -> SendRequest<Bytes> {
@@ -62,21 +62,21 @@ impl Port {
         requests
     }
 
-    /// A connection that has only said that it will speak HTTP/2.
-    async fn greeted(&self) -> TcpStream {
+    /// A connection that has sent only the HTTP/2 preface and settings.
+    async fn connect_raw(&self) -> TcpStream {
         let mut connection = TcpStream::connect(self.address).await.unwrap();
         connection.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
         connection
     }
 
-    /// Somebody new who means no harm is answered promptly.
-    async fn answers(&self) {
-        let asked = async { ask(&mut self.connect(1 << 16).await, CHECK, &framed(b"\x0a\x01b")).await };
-        assert_eq!(timeout(Duration::from_secs(5), asked).await.unwrap(), Some(0));
+    /// Asserts that a new, well-behaved client gets a response promptly.
+    async fn assert_responsive(&self) {
+        let call = async { make_call(&mut self.connect(1 << 16).await, CHECK, &framed(b"\x0a\x01b")).await };
+        assert_eq!(timeout(Duration::from_secs(5), call).await.unwrap(), Some(0));
     }
 }
 
-impl Drop for Port {
+impl Drop for GrpcTarget {
     fn drop(&mut self) {
         if let Some(threads) = self.threads.take() {
             threads.shutdown_background();
@@ -88,23 +88,23 @@ fn framed(message: &[u8]) -> Vec<u8> {
     [&[0], &u32::try_from(message.len()).unwrap().to_be_bytes()[..], message].concat()
 }
 
-fn call(path: &str) -> Request<()> {
+fn call_request(path: &str) -> Request<()> {
     let call = Request::post(format!("http://a{path}")).header("te", "trailers");
     call.header("content-type", "application/grpc").body(()).unwrap()
 }
 
-async fn begin(
+async fn start_call(
     requests: &mut SendRequest<Bytes>,
     path: &str,
 ) -> (h2::client::ResponseFuture, SendStream<Bytes>) {
     poll_fn(|cx| requests.poll_ready(cx)).await.unwrap();
-    requests.send_request(call(path), false).unwrap()
+    requests.send_request(call_request(path), false).unwrap()
 }
 
-/// Makes a call, and gives the code that it was answered with; nothing if the stream was reset.
-async fn ask(requests: &mut SendRequest<Bytes>, path: &str, body: &[u8]) -> Option<u8> {
-    let (answer, mut to) = begin(requests, path).await;
-    // The server may have heard enough before all is sent.
+/// Makes a call and returns its gRPC status. Returns `None` if the stream was reset.
+async fn make_call(requests: &mut SendRequest<Bytes>, path: &str, body: &[u8]) -> Option<u8> {
+    let (answer, mut to) = start_call(requests, path).await;
+    // The server may reset the stream before everything is sent.
     let _ = to.send_data(Bytes::copy_from_slice(body), true);
     let (head, mut body) = answer.await.ok()?.into_parts();
     while let Some(piece) = body.data().await {
@@ -115,7 +115,7 @@ async fn ask(requests: &mut SendRequest<Bytes>, path: &str, body: &[u8]) -> Opti
     trailers.get("grpc-status")?.to_str().ok()?.parse().ok()
 }
 
-/// A field of text, bytes or a message.
+/// A length-delimited protobuf field: a string, bytes or a message.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2];
     let mut length = bytes.len();
@@ -128,13 +128,13 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     field
 }
 
-/// A message in which everything is a field of one number, within itself so many times.
+/// A message that nests the field `number` `depth` times.
 fn nested(number: u8, depth: usize) -> Vec<u8> {
     (0..depth).fold(b"victim".to_vec(), |message, _| field(number, &message))
 }
 
 #[test]
-fn messages_that_are_none() {
+fn invalid_messages() {
     let key = b"\x0a\x06victim";
     let with = |more: &[u8]| framed(&[key, more].concat());
     let bodies = [
@@ -169,33 +169,34 @@ fn messages_that_are_none() {
         [b"\0\x7f\xff\xff\xff".to_vec(), vec![0; 2_000_000]].concat(),
         framed(&vec![0x0a; 5_000_000]),
     ];
-    siege(RULES, 48, async |_| {
-        let port = Port::open();
+    under_attack(RULES, 48, async |_| {
+        let port = GrpcTarget::open();
         let mut requests = port.connect(1 << 20).await;
         for path in METHODS {
             for (index, body) in bodies.iter().enumerate() {
-                let code = timeout(Duration::from_secs(20), ask(&mut requests, path, body)).await.unwrap();
-                let is_well = match path {
-                    // A broken check is answered on the stream, a broken frame ends it.
+                let code =
+                    timeout(Duration::from_secs(20), make_call(&mut requests, path, body)).await.unwrap();
+                let is_expected = match path {
+                    // An invalid check is answered on the stream, an invalid frame ends it.
                     STREAM => matches!(code, Some(0 | 3 | 12)),
-                    // Nothing is a batch of nothing, and what nobody knows is skipped.
+                    // An empty message is an empty batch, and unknown fields are skipped.
                     BATCH => matches!(code, Some(0 | 3 | 12)),
                     _ => matches!(code, Some(3 | 12)),
                 };
-                assert!(is_well, "{path} {index}: {code:?}");
+                assert!(is_expected, "{path} {index}: {code:?}");
             }
         }
-        let victim = port
-            .gate
-            .ask(ratekeeper::rules::Verb::Peek, &ratekeeper::rules::CheckRequest::new("victim"))
+        let batch = port
+            .limiter
+            .decide_one(ratekeeper::rules::Verb::Peek, &ratekeeper::rules::CheckRequest::new("victim"))
             .await;
-        assert_eq!(victim.verdict(0).decision().remaining(), 1_000_000_000, "nothing was taken");
-        port.answers().await;
+        assert_eq!(batch.decision(0).decision().remaining(), 1_000_000_000, "the victim was charged");
+        port.assert_responsive().await;
     });
 }
 
 #[test]
-fn descriptors_beyond_all_bounds() {
+fn oversized_descriptors() {
     let entry = |name: &[u8], value: &[u8]| {
         let entry = [field(1, name), field(2, value)].concat();
         field(2, &field(1, &entry))
@@ -210,23 +211,23 @@ fn descriptors_beyond_all_bounds() {
         [domain, &entry(&[0xff; 200], &[0xff; 60_000]).repeat(65)].concat(),
         [&entry(b"a", b"b")[..]].concat(),
     ];
-    siege(RULES, 48, async |_| {
-        let port = Port::open();
+    under_attack(RULES, 48, async |_| {
+        let port = GrpcTarget::open();
         let mut requests = port.connect(1 << 20).await;
         for body in &bodies {
-            assert_eq!(ask(&mut requests, ENVOY, &framed(body)).await, Some(3));
+            assert_eq!(make_call(&mut requests, ENVOY, &framed(body)).await, Some(3));
         }
-        // As much as there may be, for as long as anybody likes.
+        // The largest valid request, a hundred times.
         let most = [domain, &entry(&[0xff; 50], &[0xff; 15_000]).repeat(64)].concat();
         for _ in 0..100 {
-            assert_eq!(ask(&mut requests, ENVOY, &framed(&most)).await, Some(0));
+            assert_eq!(make_call(&mut requests, ENVOY, &framed(&most)).await, Some(0));
         }
-        port.answers().await;
+        port.assert_responsive().await;
     });
 }
 
-/// The fields of a call, none of them compressed.
-fn fields(path: &str) -> Vec<u8> {
+/// The header block of a call, uncompressed.
+fn header_block(path: &str) -> Vec<u8> {
     let pairs =
         [(":method", "POST"), (":scheme", "http"), (":path", path), ("content-type", "application/grpc")];
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
@@ -234,38 +235,38 @@ fn fields(path: &str) -> Vec<u8> {
 }
 
 #[test]
-fn calls_that_are_reset_as_soon_as_they_are_made() {
-    siege(RULES, 48, async |_| {
-        let port = Port::open();
+fn calls_that_are_reset_at_once() {
+    under_attack(RULES, 48, async |_| {
+        let port = GrpcTarget::open();
         for path in METHODS {
-            let fields = fields(path);
+            let fields = header_block(path);
             let resets: Vec<u8> = (0..50_000)
                 .flat_map(|index| {
-                    let open = frame(HEADERS, END_HEADERS, stream(index), &fields);
-                    [open, frame(RST_STREAM, 0, stream(index), &8_u32.to_be_bytes())].concat()
+                    let open = frame(HEADERS, END_HEADERS, stream_id(index), &fields);
+                    [open, frame(RST_STREAM, 0, stream_id(index), &8_u32.to_be_bytes())].concat()
                 })
                 .collect();
-            let connection = port.greeted().await;
+            let connection = port.connect_raw().await;
             assert_eq!(
                 flood(connection, &resets, resets.len(), true).await,
                 Some(ENHANCE_YOUR_CALM),
                 "{path}"
             );
         }
-        port.answers().await;
+        port.assert_responsive().await;
     });
 }
 
 #[test]
-fn frames_that_are_broken_or_say_nothing() {
-    let open = frame(HEADERS, END_HEADERS, 1, &fields(STREAM));
+fn floods_of_invalid_or_empty_frames() {
+    let open = frame(HEADERS, END_HEADERS, 1, &header_block(STREAM));
     let floods = [
         frame(PING, 0, 0, b"12345678"),
         frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]),
         frame(WINDOW_UPDATE, 0, 1, &0x7fff_ffff_u32.to_be_bytes()),
         frame(DATA, 0, 1, &[]),
         frame(DATA, 8, 1, &[0; 1]),
-        // A message of nothing: each is answered, and each answer is longer.
+        // An empty message: each gets a response, and each response is longer than the request.
         frame(DATA, 0, 1, &[0; 5]),
         frame(DATA, 0, 1, &[0; 16_000]),
         frame(DATA, END_STREAM, 3, b"nobody opened it"),
@@ -274,28 +275,28 @@ fn frames_that_are_broken_or_say_nothing() {
         vec![0xff; 1000],
         vec![0; 1000],
     ];
-    siege(RULES, 64, async |_| {
-        let port = Port::open();
+    under_attack(RULES, 64, async |_| {
+        let port = GrpcTarget::open();
         for same in &floods {
             for reads in [true, false] {
-                let mut connection = port.greeted().await;
+                let mut connection = port.connect_raw().await;
                 connection.write_all(&open).await.unwrap();
-                // Some of it the server bears with, and some it ends the connection over: either will do.
+                // The server may tolerate the frames or end the connection: either is fine.
                 flood(connection, &same.repeat(1000), 8 << 20, reads).await;
             }
         }
-        port.answers().await;
+        port.assert_responsive().await;
     });
 }
 
-/// Sends checks for as long as the server takes them, and reads nothing.
-async fn pour(mut to: SendStream<Bytes>) {
+/// Sends checks for as long as the server accepts them, and reads nothing.
+async fn flood_checks(mut to: SendStream<Bytes>) {
     let checks = Bytes::from(framed(b"\x08\x01\x12\x03\x0a\x01a").repeat(1000));
     loop {
         to.reserve_capacity(checks.len());
         match poll_fn(|cx| to.poll_capacity(cx)).await {
-            Some(Ok(room)) => {
-                if to.send_data(checks.slice(..room.min(checks.len())), false).is_err() {
+            Some(Ok(capacity)) => {
+                if to.send_data(checks.slice(..capacity.min(checks.len())), false).is_err() {
                     return;
                 }
             }
@@ -306,40 +307,40 @@ async fn pour(mut to: SendStream<Bytes>) {
 
 #[test]
 fn streams_whose_clients_never_read() {
-    siege(RULES, 128, async |_| {
-        let port = Port::open();
-        let mut crowd = Vec::new();
+    under_attack(RULES, 128, async |_| {
+        let port = GrpcTarget::open();
+        let mut open = Vec::new();
         for connection in 0..32 {
-            // With room for nothing, for a little, for much: as long as nobody reads, it fills.
+            // Receive windows of zero, small and large: unread, each of them fills up.
             let mut requests = port.connect([0, 1000, 1 << 16][connection % 3]).await;
             for _ in 0..16 {
-                let (answer, to) = begin(&mut requests, STREAM).await;
-                crowd.push((answer, tokio::spawn(pour(to)), requests.clone()));
+                let (answer, to) = start_call(&mut requests, STREAM).await;
+                open.push((answer, tokio::spawn(flood_checks(to)), requests.clone()));
             }
         }
         for _ in 0..50 {
-            port.answers().await;
+            port.assert_responsive().await;
         }
-        drop(crowd);
+        drop(open);
     });
 }
 
 #[test]
-fn many_calls_with_half_a_message_each() {
-    siege(RULES, 64, async |_| {
-        let port = Port::open();
-        let mut crowd = Vec::new();
+fn many_calls_with_an_incomplete_message() {
+    under_attack(RULES, 64, async |_| {
+        let port = GrpcTarget::open();
+        let mut open = Vec::new();
         for _ in 0..16 {
             let mut requests = port.connect(1 << 16).await;
             for index in 0..100 {
-                let (answer, mut to) = begin(&mut requests, METHODS[index % 4]).await;
+                let (answer, mut to) = start_call(&mut requests, METHODS[index % 4]).await;
                 to.send_data([&b"\0\0\0\xff\xff"[..], &[b' '; 8000]].concat().into(), false).unwrap();
-                crowd.push((answer, to, requests.clone()));
+                open.push((answer, to, requests.clone()));
             }
         }
         for _ in 0..50 {
-            port.answers().await;
+            port.assert_responsive().await;
         }
-        drop(crowd);
+        drop(open);
     });
 }

@@ -1,72 +1,72 @@
-//! An account of answers, and what can be said for certain from it.
+//! The log of all answers, and bounds that follow from it for certain.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
-    /// It may go on.
+    /// The request was allowed.
     Allowed,
-    /// It may not.
+    /// The request was denied.
     Denied,
-    /// Nobody knows: there was no answer, or none that decides.
+    /// Unknown: there was no answer, or one without a decision.
     Failed,
 }
 
-/// One request and its answer. Times are since the clients began.
+/// One request and its answer. Times are since the start of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedAnswer {
-    /// Which of the targets was asked.
+    /// The index of the target.
     pub target: usize,
-    /// What it was about, of the endpoints.
+    /// The index of the endpoint.
     pub endpoint: usize,
-    /// For which of the keys.
+    /// The number of the key.
     pub key: u64,
-    /// When it should have been sent: sooner than it was, if the client was still busy with its last.
+    /// When the request should have been sent: earlier than it was, if the client still waited for an answer.
     pub due: Duration,
-    /// When it was sent: it was decided no sooner.
-    pub asked: Duration,
-    /// When the answer was there: it was decided no later.
+    /// When the request was sent. It was decided no earlier.
+    pub sent: Duration,
+    /// When the answer arrived. It was decided no later.
     pub answered: Duration,
-    /// What came of it.
-    pub verdict: AnswerKind,
-    /// Whether the answer said that it was given without the store.
+    /// The outcome.
+    pub kind: AnswerKind,
+    /// Whether the answer says that it was decided without the store.
     pub is_degraded: bool,
 }
 
 impl TimedAnswer {
-    /// How long whoever asked had to wait.
-    pub fn wait(&self) -> Duration {
+    /// The latency as the caller sees it: from when the request was due.
+    pub fn latency(&self) -> Duration {
         self.answered.saturating_sub(self.due)
     }
 }
 
-/// All answers of all clients, in the order in which they came.
+/// All answers of all clients, in order of arrival.
 #[derive(Clone, Debug)]
 pub struct AnswerLog {
     answers: Vec<TimedAnswer>,
     stalls: Vec<Range<Duration>>,
-    took: Duration,
+    elapsed: Duration,
 }
 
-/// Who waited too long.
+/// Answers that took too long, by cause.
 #[derive(Clone, Debug)]
 pub struct SlowAnswers {
-    /// Because of whoever was asked.
-    pub guilty: Vec<TimedAnswer>,
-    /// Because the machine stood still: without that, it would not have been too long.
-    pub excused: Vec<TimedAnswer>,
+    /// Too slow because of the server.
+    pub by_server: Vec<TimedAnswer>,
+    /// Too slow only because the machine stalled meanwhile.
+    pub by_stall: Vec<TimedAnswer>,
 }
 
 impl AnswerLog {
     pub(crate) fn new(
         mut answers: Vec<TimedAnswer>,
         stalls: Vec<Range<Duration>>,
-        took: Duration,
+        elapsed: Duration,
     ) -> AnswerLog {
         answers.sort_by_key(|answer| answer.answered);
-        AnswerLog { answers, stalls, took }
+        AnswerLog { answers, stalls, elapsed }
     }
 
     /// Every answer.
@@ -74,135 +74,135 @@ impl AnswerLog {
         &self.answers
     }
 
-    /// How long it took from the beginning to the end.
-    pub fn took(&self) -> Duration {
-        self.took
+    /// The duration of the load.
+    pub fn elapsed(&self) -> Duration {
+        self.elapsed
     }
 
-    /// How many were allowed.
+    /// The number of allowed requests.
     pub fn allowed(&self) -> usize {
         self.count(AnswerKind::Allowed)
     }
 
-    /// How many were denied.
+    /// The number of denied requests.
     pub fn denied(&self) -> usize {
         self.count(AnswerKind::Denied)
     }
 
-    /// How many have no answer that decides.
+    /// The number of requests without a decision.
     pub fn failed(&self) -> usize {
         self.count(AnswerKind::Failed)
     }
 
-    /// How many were given without the store.
+    /// The number of requests decided without the store.
     pub fn degraded(&self) -> usize {
         self.answers.iter().filter(|answer| answer.is_degraded).count()
     }
 
-    /// When the machine stood still, as far as it was watched: for a load with a rate.
+    /// When the machine stalled. Empty for a load without a rate, which has no stall watch.
     pub fn stalls(&self) -> &[Range<Duration>] {
         &self.stalls
     }
 
-    fn count(&self, verdict: AnswerKind) -> usize {
-        self.answers.iter().filter(|answer| answer.verdict == verdict).count()
+    fn count(&self, kind: AnswerKind) -> usize {
+        self.answers.iter().filter(|answer| answer.kind == kind).count()
     }
 
-    /// Only those for which this holds.
+    /// Only the answers for which `holds` is true.
     #[must_use]
-    pub fn only(&self, holds: impl Fn(&TimedAnswer) -> bool) -> AnswerLog {
+    pub fn filter(&self, holds: impl Fn(&TimedAnswer) -> bool) -> AnswerLog {
         let answers = self.answers.iter().filter(|answer| holds(answer)).copied().collect();
-        AnswerLog { answers, stalls: self.stalls.clone(), took: self.took }
+        AnswerLog { answers, stalls: self.stalls.clone(), elapsed: self.elapsed }
     }
 
-    /// Only those that one of the targets gave.
+    /// Only the answers of one target.
     #[must_use]
-    pub fn of(&self, target: usize) -> AnswerLog {
-        self.only(|answer| answer.target == target)
+    pub fn from_target(&self, target: usize) -> AnswerLog {
+        self.filter(|answer| answer.target == target)
     }
 
-    /// Only those about one of the endpoints.
+    /// Only the answers for one endpoint.
     #[must_use]
-    pub fn about(&self, endpoint: usize) -> AnswerLog {
-        self.only(|answer| answer.endpoint == endpoint)
+    pub fn for_endpoint(&self, endpoint: usize) -> AnswerLog {
+        self.filter(|answer| answer.endpoint == endpoint)
     }
 
-    /// Only those for one of the keys.
+    /// Only the answers for one key.
     #[must_use]
     pub fn for_key(&self, key: u64) -> AnswerLog {
-        self.only(|answer| answer.key == key)
+        self.filter(|answer| answer.key == key)
     }
 
-    /// Only those that were both asked for and answered in this time, and so were decided in it.
+    /// Only the requests that were both sent and answered in this time, and so were decided in it.
     #[must_use]
     pub fn during(&self, time: Range<Duration>) -> AnswerLog {
-        self.only(|answer| answer.asked >= time.start && answer.answered <= time.end)
+        self.filter(|answer| answer.sent >= time.start && answer.answered <= time.end)
     }
 
-    /// The most requests that were allowed for certain within any stretch of time of this length. A limit that this
-    /// exceeds was broken, however long answers took.
-    pub fn most_allowed_within(&self, span: Duration) -> usize {
+    /// The most requests that were certainly allowed within any interval of this length. A limit below it was exceeded,
+    /// however long answers took.
+    pub fn max_allowed_within(&self, span: Duration) -> usize {
         let allowed: Vec<_> =
-            self.answers.iter().filter(|answer| answer.verdict == AnswerKind::Allowed).collect();
-        // In the order of the answers, each has a place; from the last asked to the first, places fill up, and those
-        // filled up to where the stretch ends are the ones that lie in it.
+            self.answers.iter().filter(|answer| answer.kind == AnswerKind::Allowed).collect();
+        // Each answer has a rank by its arrival. Going from the request sent last to the one sent first, ranks are
+        // added to a Fenwick tree; those below the rank of the interval's end lie in the interval.
         let ends: Vec<_> = allowed.iter().map(|answer| answer.answered).collect();
         let mut places: Vec<_> = (0..allowed.len()).collect();
-        places.sort_by_key(|place| allowed[*place].asked);
+        places.sort_by_key(|place| allowed[*place].sent);
         let mut filled = PrefixCounts::new(allowed.len());
         let most = places.iter().rev().map(|place| {
             filled.add(*place);
-            let end = allowed[*place].asked + span;
-            filled.before(ends.partition_point(|answered| *answered <= end))
+            let end = allowed[*place].sent + span;
+            filled.count_below(ends.partition_point(|answered| *answered <= end))
         });
         most.max().unwrap_or(0)
     }
 
-    /// The longest time without an answer that decides, the time before the first and after the last counted.
-    pub fn longest_silence(&self) -> Duration {
-        let decided = self.answers.iter().filter(|answer| answer.verdict != AnswerKind::Failed);
+    /// The longest time without a decision, including the time before the first and after the last.
+    pub fn longest_gap(&self) -> Duration {
+        let decided = self.answers.iter().filter(|answer| answer.kind != AnswerKind::Failed);
         let (mut last, mut longest) = (Duration::ZERO, Duration::ZERO);
-        for at in decided.map(|answer| answer.answered).chain([self.took]) {
+        for at in decided.map(|answer| answer.answered).chain([self.elapsed]) {
             longest = longest.max(at.saturating_sub(last));
             last = at;
         }
         longest
     }
 
-    /// Who waited longer than this, and whose fault it was.
+    /// The answers slower than this, split by whether the server or a stall of the machine was the cause.
     pub fn slower_than(&self, bar: Duration) -> SlowAnswers {
-        let slow = self.answers.iter().filter(|answer| answer.wait() > bar);
-        let (guilty, excused) = slow.partition(|answer| answer.wait() - self.stood_still(answer) > bar);
-        SlowAnswers { guilty, excused }
+        let slow = self.answers.iter().filter(|answer| answer.latency() > bar);
+        let (guilty, excused) = slow.partition(|answer| answer.latency() - self.stalled_during(answer) > bar);
+        SlowAnswers { by_server: guilty, by_stall: excused }
     }
 
-    /// How long the machine stood still while a request waited.
-    fn stood_still(&self, answer: &TimedAnswer) -> Duration {
+    /// How long the machine was stalled while a request waited.
+    fn stalled_during(&self, answer: &TimedAnswer) -> Duration {
         let first = self.stalls.partition_point(|stall| stall.end <= answer.due);
         let during = self.stalls[first..].iter().take_while(|stall| stall.start < answer.answered);
         during.map(|stall| stall.end.min(answer.answered) - stall.start.max(answer.due)).sum()
     }
 
-    /// The time within which this share of all answers came, failed ones not counted: `latency(0.99)`.
+    /// The latency quantile of all decisions, without failed requests: `latency(0.99)`.
     pub fn latency(&self, share: f64) -> Duration {
-        let decided = self.answers.iter().filter(|answer| answer.verdict != AnswerKind::Failed);
-        let mut times: Vec<_> = decided.map(TimedAnswer::wait).collect();
+        let decided = self.answers.iter().filter(|answer| answer.kind != AnswerKind::Failed);
+        let mut times: Vec<_> = decided.map(TimedAnswer::latency).collect();
         times.sort_unstable();
-        // As far along the list as the share says, by the list's own measure so that no number is cut short.
-        let upto = times
+        // Compares ranks as floats of the same size, so that no integer conversion truncates.
+        let rank = times
             .iter()
             .zip(1_u32..)
-            .take_while(|(_, rank)| f64::from(*rank) <= share * count_of(&times))
+            .take_while(|(_, rank)| f64::from(*rank) <= share * len_as_f64(&times))
             .count();
-        times.get(upto.saturating_sub(1)).copied().unwrap_or_default()
+        times.get(rank.saturating_sub(1)).copied().unwrap_or_default()
     }
 }
 
-fn count_of(times: &[Duration]) -> f64 {
+fn len_as_f64(times: &[Duration]) -> f64 {
     f64::from(u32::try_from(times.len()).unwrap_or(u32::MAX))
 }
 
-/// Counts of places, in which a place is added and all before another are summed up in few steps.
+/// A Fenwick tree of counts by rank: adding a rank and counting all below another take logarithmic time.
 struct PrefixCounts(Vec<usize>);
 
 impl PrefixCounts {
@@ -218,8 +218,8 @@ impl PrefixCounts {
         }
     }
 
-    /// How many were added at places before this one.
-    fn before(&self, place: usize) -> usize {
+    /// How many of the added ranks are below this one.
+    fn count_below(&self, place: usize) -> usize {
         let (mut at, mut sum) = (place, 0);
         while at > 0 {
             sum += self.0[at];
@@ -234,15 +234,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn tally(times: &[(u64, u64)]) -> AnswerLog {
+    fn log_of(times: &[(u64, u64)]) -> AnswerLog {
         let answers = times.iter().map(|(asked, took)| TimedAnswer {
             target: 0,
             endpoint: 0,
             key: 0,
             due: Duration::from_millis(*asked),
-            asked: Duration::from_millis(*asked),
+            sent: Duration::from_millis(*asked),
             answered: Duration::from_millis(asked + took),
-            verdict: AnswerKind::Allowed,
+            kind: AnswerKind::Allowed,
             is_degraded: false,
         });
         AnswerLog::new(answers.collect(), Vec::new(), Duration::from_millis(1000))
@@ -250,33 +250,33 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_most_within_a_stretch_is_what_counting_gives(
+        fn most_allowed_within_equals_counting_every_interval(
             times in prop::collection::vec((0_u64..100, 0_u64..20), 0..40),
             span in 0_u64..60,
         ) {
-            let tally = tally(&times);
+            let log = log_of(&times);
             let span = Duration::from_millis(span);
-            let inside = |start: Duration| tally.during(start..start + span).allowed();
-            let slow = tally.answers().iter().map(|answer| inside(answer.asked)).max().unwrap_or(0);
-            prop_assert_eq!(tally.most_allowed_within(span), slow);
+            let inside = |start: Duration| log.during(start..start + span).allowed();
+            let slow = log.answers().iter().map(|answer| inside(answer.sent)).max().unwrap_or(0);
+            prop_assert_eq!(log.max_allowed_within(span), slow);
         }
     }
 
     #[test]
-    fn only_as_much_is_excused_as_the_machine_stood_still() {
-        let mut tally = tally(&[(0, 100), (200, 100), (400, 100), (600, 20)]);
+    fn only_stalled_time_is_excused() {
+        let mut log = log_of(&[(0, 100), (200, 100), (400, 100), (600, 20)]);
         let stall = |from, to| Duration::from_millis(from)..Duration::from_millis(to);
-        tally.stalls = vec![stall(90, 210), stall(420, 430), stall(440, 470), stall(600, 620)];
-        let SlowAnswers { guilty, excused } = tally.slower_than(Duration::from_millis(75));
-        assert_eq!(guilty, [tally.answers()[0], tally.answers()[1]]);
-        assert_eq!(excused, [tally.answers()[2]]);
+        log.stalls = vec![stall(90, 210), stall(420, 430), stall(440, 470), stall(600, 620)];
+        let SlowAnswers { by_server: guilty, by_stall: excused } = log.slower_than(Duration::from_millis(75));
+        assert_eq!(guilty, [log.answers()[0], log.answers()[1]]);
+        assert_eq!(excused, [log.answers()[2]]);
     }
 
     #[test]
-    fn silence_and_latency() {
-        let tally = tally(&[(0, 10), (100, 20), (700, 40)]);
-        assert_eq!(tally.longest_silence(), Duration::from_millis(620));
-        assert_eq!(tally.latency(0.5), Duration::from_millis(10));
-        assert_eq!(tally.latency(1.0), Duration::from_millis(40));
+    fn longest_gap_and_latency() {
+        let log = log_of(&[(0, 10), (100, 20), (700, 40)]);
+        assert_eq!(log.longest_gap(), Duration::from_millis(620));
+        assert_eq!(log.latency(0.5), Duration::from_millis(10));
+        assert_eq!(log.latency(1.0), Duration::from_millis(40));
     }
 }

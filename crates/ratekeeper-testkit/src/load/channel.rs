@@ -1,4 +1,4 @@
-//! A connection over which one client asks, in one of the languages.
+//! A connection of one client, over RESP or HTTP.
 
 use super::AnswerKind;
 use crate::servers::{RespClient, RespReply, connect};
@@ -6,19 +6,19 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Whom to ask, and in which language.
+/// A server to send requests to, and the protocol to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The RESP port, at this address.
+    /// The RESP listener at this address.
     Resp(String),
-    /// The HTTP port, at this address.
+    /// The HTTP listener at this address.
     Http(String),
 }
 
-/// What was said to one request.
+/// The reply to one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChannelReply {
-    pub(super) verdict: AnswerKind,
+    pub(super) kind: AnswerKind,
     pub(super) is_degraded: bool,
 }
 
@@ -29,15 +29,15 @@ pub(super) enum Channel {
 }
 
 impl Channel {
-    pub(super) fn open(target: &Target, patience: Duration) -> io::Result<Channel> {
+    pub(super) fn open(target: &Target, timeout: Duration) -> io::Result<Channel> {
         match target {
             Target::Resp(address) => {
-                RespClient::over_tcp(connect(address, patience)?, patience).map(Channel::Resp)
+                RespClient::from_tcp(connect(address, timeout)?, timeout).map(Channel::Resp)
             }
             Target::Http(address) => {
-                let stream = connect(address, patience)?;
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(patience))?;
+                let stream = connect(address, timeout)?;
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))?;
                 Ok(Channel::Http(BufReader::new(stream)))
             }
         }
@@ -50,7 +50,7 @@ impl Channel {
         }
     }
 
-    /// Reads one answer. One that is no decision is an error.
+    /// Reads one answer. A reply without a decision is an error.
     pub(super) fn read(&mut self) -> io::Result<ChannelReply> {
         match self {
             Channel::Resp(connection) => read_resp(&connection.read()?),
@@ -63,14 +63,15 @@ fn read_resp(reply: &RespReply) -> io::Result<ChannelReply> {
     if let Some(error) = reply.error() {
         return Err(io::Error::other(error.to_owned()));
     }
-    let verdict = match reply.array().first().map(RespReply::integer) {
+    let kind = match reply.array().first().map(RespReply::integer) {
         Some(0) => AnswerKind::Allowed,
         Some(1) => AnswerKind::Denied,
-        _ => return Err(io::Error::other(format!("{reply:?} is no decision"))),
+        _ => return Err(io::Error::other(format!("{reply:?} is not a decision"))),
     };
-    // No limit holds less than one unit. What a share decided can't be told from what the whole limit did.
+    // A limit below one unit marks a decision without a store. A decision by a node's share of the limit looks like any
+    // other.
     let is_degraded = matches!(reply.array().get(1), Some(RespReply::Integer(..1)));
-    Ok(ChannelReply { verdict, is_degraded })
+    Ok(ChannelReply { kind, is_degraded })
 }
 
 fn read_http(stream: &mut BufReader<TcpStream>) -> io::Result<ChannelReply> {
@@ -93,10 +94,10 @@ fn read_http(stream: &mut BufReader<TcpStream>) -> io::Result<ChannelReply> {
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
     let body = String::from_utf8_lossy(&body);
-    let verdict = match (body.contains(r#""allowed":true"#), body.contains(r#""allowed":false"#)) {
+    let kind = match (body.contains(r#""allowed":true"#), body.contains(r#""allowed":false"#)) {
         (true, false) => AnswerKind::Allowed,
         (false, true) => AnswerKind::Denied,
-        _ => return Err(io::Error::other(format!("{body:?} is no decision"))),
+        _ => return Err(io::Error::other(format!("{body:?} is not a decision"))),
     };
-    Ok(ChannelReply { verdict, is_degraded })
+    Ok(ChannelReply { kind, is_degraded })
 }

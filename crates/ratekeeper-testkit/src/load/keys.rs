@@ -1,42 +1,42 @@
-//! Which key a request is for.
+//! The distribution of requests over keys.
 
-use crate::dice::chance;
+use crate::random::random_f64;
 
-/// Any seed: that the keys are the same in every run is what matters.
+/// An arbitrary seed, fixed so that every run uses the same keys.
 const SEED: u64 = 1;
 
-/// Which of some keys a request is for.
+/// How the key of a request is chosen.
 #[derive(Clone, Debug)]
 pub(super) enum KeyChoice {
-    /// So many, which take turns.
-    InTurn(u64),
-    /// As often as their places among the most popular say: for each key the share of all requests up to it.
+    /// This many keys, in turn.
+    RoundRobin(u64),
+    /// A Zipf distribution: for each key, the cumulative share of requests up to it.
     Zipf(Vec<f64>),
 }
 
 impl KeyChoice {
-    /// So many keys, the second half as popular as the first, the third a third, as words and clients are.
+    /// `count` keys of which the second is half as popular as the first, the third a third, and so on.
     pub(super) fn zipf(count: u32) -> KeyChoice {
         let weights = (1..=count.max(1)).map(|place| 1.0 / f64::from(place));
-        let mut upto: Vec<f64> = weights
+        let mut cumulative: Vec<f64> = weights
             .scan(0.0, |sum, weight| {
                 *sum += weight;
                 Some(*sum)
             })
             .collect();
-        let all = upto.last().copied().unwrap_or(1.0);
-        upto.iter_mut().for_each(|sum| *sum /= all);
-        KeyChoice::Zipf(upto)
+        let total = cumulative.last().copied().unwrap_or(1.0);
+        cumulative.iter_mut().for_each(|sum| *sum /= total);
+        KeyChoice::Zipf(cumulative)
     }
 
     /// The key of the request with this number.
-    pub(super) fn pick(&self, number: u64) -> u64 {
+    pub(super) fn key_of(&self, number: u64) -> u64 {
         match self {
-            KeyChoice::InTurn(count) => number % count,
-            KeyChoice::Zipf(upto) => {
-                let chance = chance(SEED, number);
-                let place = upto.partition_point(|sum| *sum <= chance).min(upto.len() - 1);
-                u64::try_from(place).expect("there are as many keys as a u32 can count")
+            KeyChoice::RoundRobin(count) => number % count,
+            KeyChoice::Zipf(cumulative) => {
+                let chance = random_f64(SEED, number);
+                let place = cumulative.partition_point(|sum| *sum <= chance).min(cumulative.len() - 1);
+                u64::try_from(place).expect("a key's number fits in u64")
             }
         }
     }
@@ -47,11 +47,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_key_is_asked_for_twice_as_often_as_the_second() {
+    fn the_first_key_is_chosen_twice_as_often_as_the_second() {
         let keys = KeyChoice::zipf(1000);
         let mut counts = [0_u32; 1000];
         for number in 0..100_000 {
-            counts[usize::try_from(keys.pick(number)).unwrap()] += 1;
+            counts[usize::try_from(keys.key_of(number)).unwrap()] += 1;
         }
         assert!((12_500..14_200).contains(&counts[0]), "{}", counts[0]);
         assert!((6_000..7_300).contains(&counts[1]), "{}", counts[1]);

@@ -1,37 +1,37 @@
-//! The calendar, counted day by day: in universal time, and in Berlin, where clocks change twice a year.
+//! The calendar, counted day by day, in UTC and in Berlin, which has daylight saving time.
 
 use ratekeeper_core::{Micros, Span, Zone};
 
 const DAY: u64 = Span::DAY.get();
 const HOUR: u64 = Span::HOUR.get();
 
-/// When the day, week or month that `now` falls into ends.
-pub(super) fn end(now: Micros, per: Span, zone: Zone) -> Micros {
-    let day = (now.get() + ahead(zone, now.get())) / DAY;
+/// The end of the day, week or month that contains `now`.
+pub(super) fn period_end(now: Micros, per: Span, zone: Zone) -> Micros {
+    let day = (now.get() + utc_offset(zone, now.get())) / DAY;
     let end = match per {
         Span::DAY => day + 1,
         // The epoch was a Thursday.
         Span::WEEK => day + 7 - (day + 3) % 7,
-        _ => month_of(day).end,
+        _ => month_containing(day).end,
     };
-    // Clocks change in the small hours: an hour before midnight they show what they do at midnight.
+    // Clocks change in the small hours, so the offset an hour before midnight is the one at midnight.
     let midnight = end * DAY;
-    Micros::new(midnight - ahead(zone, midnight - HOUR))
+    Micros::new(midnight - utc_offset(zone, midnight - HOUR))
 }
 
-/// By how much the clocks of a zone are ahead of universal time at an instant.
-fn ahead(zone: Zone, at: u64) -> u64 {
+/// The offset of a zone from UTC at an instant.
+fn utc_offset(zone: Zone, at: u64) -> u64 {
     match zone.name() {
         "UTC" => 0,
-        "Europe/Berlin" if is_summer(at) => 2 * HOUR,
+        "Europe/Berlin" if is_daylight_saving(at) => 2 * HOUR,
         "Europe/Berlin" => HOUR,
-        other => panic!("the models know no calendar of {other}"),
+        other => panic!("the models have no calendar for {other}"),
     }
 }
 
-/// From the last Sunday in March to that in October, from one in the morning of universal time.
-fn is_summer(at: u64) -> bool {
-    let month = month_of(at / DAY);
+/// Whether Berlin has daylight saving time: from the last Sunday in March to the last in October, both at 01:00 UTC.
+fn is_daylight_saving(at: u64) -> bool {
+    let month = month_containing(at / DAY);
     // The epoch was a Thursday.
     let last_sunday = (0..month.end).rev().find(|day| (day + 4) % 7 == 0).unwrap_or(0);
     let change = last_sunday * DAY + HOUR;
@@ -42,14 +42,14 @@ fn is_summer(at: u64) -> bool {
     }
 }
 
-/// A month: which of its year, and the first day after it.
+/// A month: its number in the year, and the first day after it.
 struct Month {
     number: u64,
     end: u64,
 }
 
-/// The month that a day falls into, walking there from 1970.
-fn month_of(day: u64) -> Month {
+/// The month that contains a day, counting from 1970.
+fn month_containing(day: u64) -> Month {
     let mut end = 0;
     for year in 1970.. {
         let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
@@ -61,5 +61,5 @@ fn month_of(day: u64) -> Month {
             }
         }
     }
-    unreachable!("every day falls into a month")
+    unreachable!("every day is in a month")
 }

@@ -1,4 +1,4 @@
-//! The concurrency limit: a list of who is inside and until when.
+//! The concurrency limit: a list of the held permits, each with its units and its expiry.
 
 use super::AlgorithmModel;
 use ratekeeper_core::{Limit, Micros, PermitId};
@@ -6,22 +6,22 @@ use ratekeeper_core::{Limit, Micros, PermitId};
 #[derive(Clone)]
 pub(super) struct HeldPermits {
     limit: Limit,
-    inside: Vec<(PermitId, u32, Micros)>,
+    permits: Vec<(PermitId, u32, Micros)>,
 }
 
 impl HeldPermits {
     pub(super) fn new(limit: &Limit) -> HeldPermits {
-        HeldPermits { limit: *limit, inside: Vec::new() }
+        HeldPermits { limit: *limit, permits: Vec::new() }
     }
 
     fn used(&self, now: Micros) -> u64 {
-        self.inside.iter().filter(|(_, _, until)| *until > now).map(|(_, units, _)| u64::from(*units)).sum()
+        self.permits.iter().filter(|(_, _, until)| *until > now).map(|(_, units, _)| u64::from(*units)).sum()
     }
 }
 
 impl AlgorithmModel for HeldPermits {
-    fn settle(&mut self, now: Micros) {
-        self.inside.retain(|(_, _, until)| *until > now);
+    fn advance(&mut self, now: Micros) {
+        self.permits.retain(|(_, _, until)| *until > now);
     }
 
     fn free(&self, now: Micros) -> u64 {
@@ -34,19 +34,19 @@ impl AlgorithmModel for HeldPermits {
 
     fn take(&mut self, now: Micros, units: u32, permit: PermitId) {
         if units > 0 {
-            self.inside.push((permit, units, now.plus(self.limit.quota().per())));
+            self.permits.push((permit, units, now.plus(self.limit.quota().per())));
         }
     }
 
-    fn give(&mut self, _now: Micros, _units: u32, permit: PermitId) {
-        self.inside.retain(|(holder, _, _)| *holder != permit);
+    fn refund(&mut self, _now: Micros, _units: u32, permit: PermitId) {
+        self.permits.retain(|(holder, _, _)| *holder != permit);
     }
 
-    fn change(&mut self, limit: &Limit, _now: Micros) {
+    fn change_quota(&mut self, limit: &Limit, _now: Micros) {
         self.limit = *limit;
     }
 
-    fn copy(&self) -> Box<dyn AlgorithmModel> {
+    fn boxed_clone(&self) -> Box<dyn AlgorithmModel> {
         Box::new(self.clone())
     }
 }

@@ -1,39 +1,40 @@
-//! The sliding window counter: every unit with its window's number, weighed in wide integers.
+//! The sliding window counter: every unit with its window's number, weighted in wide integers.
 
 use super::AlgorithmModel;
-use ratekeeper_core::{Limit, MOST_BACK, Micros, PermitId};
+use ratekeeper_core::{Limit, MAX_CLOCK_STEP_BACK, Micros, PermitId};
 
 #[derive(Clone)]
-pub(super) struct Counters {
+pub(super) struct SlidingCounters {
     limit: Limit,
     tick: u128,
-    /// The window's number and the units of each grant.
+    /// The window number and the units of each grant.
     grants: Vec<(u128, u128)>,
-    /// The last window that something was noted in.
-    reached: u128,
+    /// The latest window with a grant or a refund.
+    last_window: u128,
 }
 
-impl Counters {
-    pub(super) fn new(limit: &Limit) -> Counters {
+impl SlidingCounters {
+    pub(super) fn new(limit: &Limit) -> SlidingCounters {
         let (amount, per) = (u128::from(limit.quota().amount()), u128::from(limit.quota().per().get()));
         let mut tick = 1;
         while amount * (per / tick) >= 1 << 53 {
             tick *= 10;
         }
-        Counters { limit: *limit, tick, grants: Vec::new(), reached: 0 }
+        SlidingCounters { limit: *limit, tick, grants: Vec::new(), last_window: 0 }
     }
 
-    fn window(&self) -> u128 {
+    fn window_ticks(&self) -> u128 {
         u128::from(self.limit.quota().per().get()) / self.tick
     }
 
-    /// The window's number and how far into it `now` is, but never before a window that was reached.
-    fn place(&self, now: Micros) -> (u128, u128) {
+    /// The window number and the ticks elapsed in it at `now`, but never before the latest window seen.
+    fn position(&self, now: Micros) -> (u128, u128) {
         let tick = u128::from(now.get()) / self.tick;
-        let (index, elapsed) = (tick / self.window(), tick % self.window());
-        match self.reached > index && !self.grants.is_empty() {
-            true => (self.reached, 0),
-            false => (index, elapsed),
+        let (index, elapsed) = (tick / self.window_ticks(), tick % self.window_ticks());
+        if self.last_window > index && !self.grants.is_empty() {
+            (self.last_window, 0)
+        } else {
+            (index, elapsed)
         }
     }
 
@@ -41,29 +42,29 @@ impl Counters {
         self.grants.iter().filter(|(window, _)| *window == index).map(|(_, units)| units).sum()
     }
 
-    /// What weighs at `now`, times the window.
-    fn weight(&self, now: Micros) -> u128 {
-        let (index, elapsed) = self.place(now);
+    /// The weighted units at `now`, times the window length in ticks.
+    fn scaled_weight(&self, now: Micros) -> u128 {
+        let (index, elapsed) = self.position(now);
         let previous = if index == 0 { 0 } else { self.count(index - 1) };
-        previous * (self.window() - elapsed) + self.count(index) * self.window()
+        previous * (self.window_ticks() - elapsed) + self.count(index) * self.window_ticks()
     }
 
     fn used(&self, now: Micros) -> u128 {
-        self.weight(now).div_ceil(self.window())
+        self.scaled_weight(now).div_ceil(self.window_ticks())
     }
 }
 
-impl AlgorithmModel for Counters {
-    /// If the clock was set back too far, what was counted counts in the window that it is in.
-    fn settle(&mut self, now: Micros) {
+impl AlgorithmModel for SlidingCounters {
+    /// If the clock stepped back too far, moves the counts to the current window.
+    fn advance(&mut self, now: Micros) {
         let tick = u128::from(now.get()) / self.tick;
-        let farthest = (u128::from(MOST_BACK.get()) / self.tick).max(1);
-        if !self.grants.is_empty() && self.reached * self.window() > tick + farthest {
-            let index = tick / self.window();
-            let shift = self.reached - index;
-            self.grants.retain(|(window, _)| *window + 1 >= self.reached);
+        let farthest = (u128::from(MAX_CLOCK_STEP_BACK.get()) / self.tick).max(1);
+        if !self.grants.is_empty() && self.last_window * self.window_ticks() > tick + farthest {
+            let index = tick / self.window_ticks();
+            let shift = self.last_window - index;
+            self.grants.retain(|(window, _)| *window + 1 >= self.last_window);
             self.grants.iter_mut().for_each(|(window, _)| *window -= shift);
-            self.reached = index;
+            self.last_window = index;
         }
     }
 
@@ -73,21 +74,21 @@ impl AlgorithmModel for Counters {
     }
 
     fn is_clean(&self, now: Micros) -> bool {
-        self.weight(now) == 0
+        self.scaled_weight(now) == 0
     }
 
     fn take(&mut self, now: Micros, units: u32, _permit: PermitId) {
         if units > 0 {
-            self.reached = self.place(now).0;
-            self.grants.push((self.reached, u128::from(units)));
+            self.last_window = self.position(now).0;
+            self.grants.push((self.last_window, u128::from(units)));
         }
     }
 
-    fn give(&mut self, now: Micros, units: u32, _permit: PermitId) {
-        let (index, _) = self.place(now);
+    fn refund(&mut self, now: Micros, units: u32, _permit: PermitId) {
+        let (index, _) = self.position(now);
         let mut units = u128::from(units);
         self.grants.retain(|(window, _)| window + 1 >= index);
-        self.reached = index;
+        self.last_window = index;
         for (_, taken) in self.grants.iter_mut().rev() {
             let back = units.min(*taken);
             *taken -= back;
@@ -96,24 +97,25 @@ impl AlgorithmModel for Counters {
         self.grants.retain(|(_, units)| *units > 0);
     }
 
-    fn change(&mut self, limit: &Limit, now: Micros) {
+    fn change_quota(&mut self, limit: &Limit, now: Micros) {
         let amount = u128::from(limit.quota().amount());
-        let (index, _) = self.place(now);
-        let before = std::mem::replace(self, Counters::new(limit));
-        if (self.window(), self.tick) == (before.window(), before.tick) {
+        let (index, _) = self.position(now);
+        let before = std::mem::replace(self, SlidingCounters::new(limit));
+        if (self.window_ticks(), self.tick) == (before.window_ticks(), before.tick) {
             let previous = if index == 0 { 0 } else { before.count(index - 1).min(amount) };
             self.grants = vec![(index.saturating_sub(1), previous), (index, before.count(index).min(amount))];
-            self.reached = index;
+            self.last_window = index;
             return;
         }
         let used = before.used(now).min(u128::from(before.limit.quota().amount())).min(amount);
-        let begun = u64::try_from(index * before.window() * before.tick).expect("an instant");
-        let (index, _) = self.place(Micros::new(begun).max(now));
+        let begun =
+            u64::try_from(index * before.window_ticks() * before.tick).expect("a window start fits in u64");
+        let (index, _) = self.position(Micros::new(begun).max(now));
         self.grants = vec![(index, used)];
-        self.reached = index;
+        self.last_window = index;
     }
 
-    fn copy(&self) -> Box<dyn AlgorithmModel> {
+    fn boxed_clone(&self) -> Box<dyn AlgorithmModel> {
         Box::new(self.clone())
     }
 }

@@ -1,13 +1,13 @@
-//! A proxy that a test can have behave as badly as a network does.
+//! A fault-injecting TCP proxy.
 //!
-//! It stands between a client and a server and passes bytes on, as its [`LinkFaults`] has it, which may change at any time and
-//! counts for connections that are open already. Each direction of a connection has a thread that reads and one that writes,
-//! with a short queue of chunks between them that says when each is due: so latency delays what passes and does not
-//! make it slower. A chunk is what one read gives, which for a client that waits for answers is one call or one batch.
+//! It forwards bytes between clients and a server subject to its [`LinkFaults`], which may change at any time and also
+//! apply to open connections. Each direction of a connection has a reader thread and a writer thread with a short queue
+//! of chunks between them. A chunk carries the time at which it is due, so latency delays data without reducing
+//! throughput. A chunk is the data of one read, which is one call or one batch for a client that waits for answers.
 
-use super::port::FreePort;
-use crate::dice;
-use crate::patience::{PATIENCE, fail, try_within};
+use super::port::ReservedPort;
+use crate::random;
+use crate::wait::{TEST_TIMEOUT, fail, try_wait_for};
 use parking_lot::{Condvar, Mutex};
 use socket2::SockRef;
 use std::collections::HashMap;
@@ -21,69 +21,69 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How many chunks are on their way at most, in each direction; then the sender has to wait.
-const MOST_CHUNKS: usize = 256;
-/// How often a thread that writes to somebody who does not read looks whether it should go on.
-const LOOK_UP: Duration = Duration::from_millis(20);
+/// The most chunks in flight in each direction; then the sender blocks.
+const MAX_QUEUED_CHUNKS: usize = 256;
+/// How often a blocked writer checks whether its connection was reset.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What the way between client and server is like. [`LinkFaults::FINE`] passes everything on at once.
+/// The faults of the link between clients and server. [`LinkFaults::NONE`] forwards everything at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkFaults {
-    /// How long each chunk takes, in each direction.
+    /// The delay of each chunk, in each direction.
     pub latency: Duration,
-    /// At most how much longer it takes, at random. Order is kept.
+    /// The largest additional delay, chosen at random. Order is kept.
     pub jitter: Duration,
-    /// How many bytes pass in a second, in each direction of each connection.
+    /// The bandwidth of each direction of each connection, in bytes per second.
     pub bytes_per_second: Option<u32>,
-    /// The share of new connections that are reset as soon as they are made: from 0.0 to 1.0.
+    /// The share of new connections that are reset once they are accepted, from 0.0 to 1.0.
     pub reset_connections: f64,
-    /// The share of a client's chunks that reset their connection instead of reaching the server.
+    /// The share of client chunks that reset their connection instead of reaching the server.
     pub reset_requests: f64,
-    /// The share of a server's chunks that reset their connection instead of reaching the client, who cannot know that
-    /// what it asked for was done.
+    /// The share of server chunks that reset their connection instead of reaching the client, which cannot know that
+    /// its request was executed.
     pub reset_replies: f64,
-    /// What is read and never passed on, on connections that stay open.
-    pub swallows: DroppedDirection,
-    /// Whether nothing is read any more: senders wait, and all of it arrives once this is over.
+    /// Which direction is read and dropped, on connections that stay open.
+    pub dropped: DroppedDirection,
+    /// Whether reading is paused: senders block, and all their data arrives after the pause.
     pub is_paused: bool,
 }
 
-/// What is lost without a word.
+/// Which direction is silently dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DroppedDirection {
-    /// Nothing.
-    Nothing,
-    /// What clients send: the server never hears of it.
+    /// Neither direction.
+    Neither,
+    /// Requests: the server never gets them.
     Requests,
-    /// What the server sends: it has done what the client asked for, and the client never hears of it.
+    /// Replies: the server executes a request, and the client never learns of it.
     Replies,
-    /// All of it, as when a firewall has forgotten the connection.
-    Everything,
+    /// Both directions, as when a firewall has forgotten the connection.
+    Both,
 }
 
 impl LinkFaults {
-    /// Nothing is lost and nothing is late.
-    pub const FINE: LinkFaults = LinkFaults {
+    /// No faults.
+    pub const NONE: LinkFaults = LinkFaults {
         latency: Duration::ZERO,
         jitter: Duration::ZERO,
         bytes_per_second: None,
         reset_connections: 0.0,
         reset_requests: 0.0,
         reset_replies: 0.0,
-        swallows: DroppedDirection::Nothing,
+        dropped: DroppedDirection::Neither,
         is_paused: false,
     };
 
-    fn swallows(&self, way: LinkDirection) -> bool {
-        match self.swallows {
-            DroppedDirection::Nothing => false,
+    fn drops(&self, way: LinkDirection) -> bool {
+        match self.dropped {
+            DroppedDirection::Neither => false,
             DroppedDirection::Requests => way == LinkDirection::Request,
             DroppedDirection::Replies => way == LinkDirection::Reply,
-            DroppedDirection::Everything => true,
+            DroppedDirection::Both => true,
         }
     }
 
-    fn resets(&self, way: LinkDirection) -> f64 {
+    fn reset_share(&self, way: LinkDirection) -> f64 {
         match way {
             LinkDirection::Request => self.reset_requests,
             LinkDirection::Reply => self.reset_replies,
@@ -91,145 +91,145 @@ impl LinkFaults {
     }
 }
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkDirection {
     Request,
     Reply,
 }
 
-/// A proxy on a port of its own, gone with all its connections when this is dropped.
+/// A proxy on its own port. Dropping it closes its port and all its connections.
 #[derive(Debug)]
 pub struct ChaosProxy {
     shared: Arc<ProxyShared>,
-    door: Option<JoinHandle<()>>,
+    accept_thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct ProxyShared {
-    port: FreePort,
+    port: ReservedPort,
     seed: u64,
-    drawn: AtomicU64,
+    random_count: AtomicU64,
     state: Mutex<ProxyState>,
     changed: Condvar,
-    links: Mutex<HashMap<u64, Arc<ProxiedConnection>>>,
-    taken: AtomicU64,
+    connections: Mutex<HashMap<u64, Arc<ProxiedConnection>>>,
+    accepted: AtomicU64,
 }
 
-/// What a test can change.
+/// The state that a test can change.
 #[derive(Debug)]
 struct ProxyState {
     target: String,
-    weather: LinkFaults,
-    door: AcceptMode,
+    faults: LinkFaults,
+    mode: AcceptMode,
     is_listening: bool,
 }
 
-/// Whether connections are taken.
+/// Whether the proxy accepts connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AcceptMode {
     Open,
     Closed,
-    Gone,
+    Stopped,
 }
 
 impl ChaosProxy {
-    /// A proxy for the server at this address, in fine weather.
-    pub fn to(address: &str) -> ChaosProxy {
-        ChaosProxy::seeded(address, RandomState::new().hash_one(address))
+    /// A proxy for the server at this address, without faults.
+    pub fn new(address: &str) -> ChaosProxy {
+        ChaosProxy::with_seed(address, RandomState::new().hash_one(address))
     }
 
-    /// The same, with a seed for all that is left to chance. A test that fails prints the seed it had.
-    pub fn seeded(address: &str, seed: u64) -> ChaosProxy {
+    /// A proxy with a fixed seed for its random faults. A failing test prints the seed.
+    pub fn with_seed(address: &str, seed: u64) -> ChaosProxy {
         let state = ProxyState {
             target: address.to_owned(),
-            weather: LinkFaults::FINE,
-            door: AcceptMode::Open,
+            faults: LinkFaults::NONE,
+            mode: AcceptMode::Open,
             is_listening: false,
         };
         let shared = Arc::new(ProxyShared {
-            port: FreePort::free(),
+            port: ReservedPort::reserve(),
             seed,
-            drawn: AtomicU64::new(0),
+            random_count: AtomicU64::new(0),
             state: Mutex::new(state),
             changed: Condvar::new(),
-            links: Mutex::new(HashMap::new()),
-            taken: AtomicU64::new(0),
+            connections: Mutex::new(HashMap::new()),
+            accepted: AtomicU64::new(0),
         });
-        let keeper = Arc::clone(&shared);
-        let door = thread::spawn(move || keeper.keep_door());
-        let proxy = ChaosProxy { shared, door: Some(door) };
-        proxy.await_door(true);
+        let accepting = Arc::clone(&shared);
+        let thread = thread::spawn(move || accepting.run_accept_loop());
+        let proxy = ChaosProxy { shared, accept_thread: Some(thread) };
+        proxy.wait_for_listening(true);
         proxy
     }
 
-    /// Where it listens: an address and a port.
+    /// The listening address, as `host:port`.
     pub fn address(&self) -> String {
         self.shared.address()
     }
 
-    /// Changes the weather, for open connections as well.
-    pub fn set_weather(&self, weather: LinkFaults) {
-        self.shared.state.lock().weather = weather;
+    /// Sets the faults, also for open connections.
+    pub fn set_faults(&self, faults: LinkFaults) {
+        self.shared.state.lock().faults = faults;
         self.shared.changed.notify_all();
     }
 
-    /// The weather as it is.
-    pub fn weather(&self) -> LinkFaults {
-        self.shared.state.lock().weather
+    /// The current faults.
+    pub fn faults(&self) -> LinkFaults {
+        self.shared.state.lock().faults
     }
 
-    /// Reads nothing any more until [`resume`](ChaosProxy::resume).
+    /// Pauses reading until [`resume`](ChaosProxy::resume).
     pub fn pause(&self) {
-        self.set_weather(LinkFaults { is_paused: true, ..self.weather() });
+        self.set_faults(LinkFaults { is_paused: true, ..self.faults() });
     }
 
-    /// Goes on after a pause.
+    /// Resumes reading after a pause.
     pub fn resume(&self) {
-        self.set_weather(LinkFaults { is_paused: false, ..self.weather() });
+        self.set_faults(LinkFaults { is_paused: false, ..self.faults() });
     }
 
-    /// Leads new connections to another server.
+    /// Forwards new connections to another server.
     pub fn set_target(&self, address: &str) {
         address.clone_into(&mut self.shared.state.lock().target);
     }
 
     /// Resets every open connection.
     pub fn reset_all(&self) {
-        for link in self.shared.links.lock().values() {
+        for link in self.shared.connections.lock().values() {
             link.reset();
         }
     }
 
-    /// Resets every open connection and refuses new ones, as a machine does on which nobody listens.
+    /// Resets every open connection and refuses new ones, as a host without a listener does.
     pub fn close(&self) {
-        self.shared.set_door(AcceptMode::Closed);
-        self.await_door(false);
+        self.shared.set_mode(AcceptMode::Closed);
+        self.wait_for_listening(false);
         self.reset_all();
     }
 
-    /// Takes connections again, on the same port.
+    /// Accepts connections again, on the same port.
     pub fn open(&self) {
-        self.shared.set_door(AcceptMode::Open);
-        self.await_door(true);
+        self.shared.set_mode(AcceptMode::Open);
+        self.wait_for_listening(true);
     }
 
-    /// How many connections are open.
+    /// The number of open connections.
     pub fn connections(&self) -> usize {
-        self.shared.links.lock().len()
+        self.shared.connections.lock().len()
     }
 
-    /// How many connections there have ever been, those that were reset at once not counted.
-    pub fn connections_ever(&self) -> u64 {
-        self.shared.taken.load(Ordering::Relaxed)
+    /// The number of connections so far, without those that were reset when accepted.
+    pub fn total_connections(&self) -> u64 {
+        self.shared.accepted.load(Ordering::Relaxed)
     }
 
-    fn await_door(&self, is_open: bool) {
+    fn wait_for_listening(&self, is_open: bool) {
         let mut state = self.shared.state.lock();
         while state.is_listening != is_open {
-            let waited = self.shared.changed.wait_for(&mut state, PATIENCE);
+            let waited = self.shared.changed.wait_for(&mut state, TEST_TIMEOUT);
             if waited.timed_out() {
-                fail("the proxy's port is somebody else's");
+                fail("another process has taken the proxy's port");
             }
         }
     }
@@ -237,14 +237,14 @@ impl ChaosProxy {
 
 impl Drop for ChaosProxy {
     fn drop(&mut self) {
-        self.shared.set_door(AcceptMode::Gone);
+        self.shared.set_mode(AcceptMode::Stopped);
         self.reset_all();
-        if let Some(door) = self.door.take() {
-            let _ = door.join();
+        if let Some(thread) = self.accept_thread.take() {
+            let _ = thread.join();
         }
         self.reset_all();
         if thread::panicking() {
-            let _ = writeln!(io::stderr(), "the proxy's seed was {}", self.shared.seed);
+            let _ = writeln!(io::stderr(), "chaos proxy seed: {}", self.shared.seed);
         }
     }
 }
@@ -254,30 +254,30 @@ impl ProxyShared {
         format!("127.0.0.1:{}", self.port.number())
     }
 
-    fn set_door(&self, door: AcceptMode) {
-        self.state.lock().door = door;
+    fn set_mode(&self, mode: AcceptMode) {
+        self.state.lock().mode = mode;
         self.changed.notify_all();
-        // Whoever waits for a connection hears of nothing else.
+        // Wakes the accept loop, which blocks in `accept`.
         let _ = TcpStream::connect(self.address());
     }
 
-    /// Listens for as long as the door is open.
-    fn keep_door(self: Arc<ProxyShared>) {
+    /// Accepts connections while the mode is [`AcceptMode::Open`].
+    fn run_accept_loop(self: Arc<ProxyShared>) {
         loop {
             let mut state = self.state.lock();
-            while state.door == AcceptMode::Closed {
+            while state.mode == AcceptMode::Closed {
                 self.changed.wait(&mut state);
             }
-            if state.door == AcceptMode::Gone {
+            if state.mode == AcceptMode::Stopped {
                 return;
             }
             drop(state);
             let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, self.port.number())).ok();
-            let Some(listener) = try_within(PATIENCE, bind) else {
+            let Some(listener) = try_wait_for(TEST_TIMEOUT, bind) else {
                 return;
             };
             self.set_listening(true);
-            self.take_connections(&listener);
+            self.accept_connections(&listener);
             drop(listener);
             self.set_listening(false);
         }
@@ -288,78 +288,78 @@ impl ProxyShared {
         self.changed.notify_all();
     }
 
-    fn take_connections(self: &Arc<ProxyShared>, listener: &TcpListener) {
+    fn accept_connections(self: &Arc<ProxyShared>, listener: &TcpListener) {
         while let Ok((client, _)) = listener.accept() {
-            let (door, weather) = {
+            let (mode, faults) = {
                 let state = self.state.lock();
-                (state.door, state.weather)
+                (state.mode, state.faults)
             };
-            if door != AcceptMode::Open {
+            if mode != AcceptMode::Open {
                 return;
             }
-            if self.happens(weather.reset_connections) {
+            if self.occurs(faults.reset_connections) {
                 reset_at_close(&client);
                 continue;
             }
             let shared = Arc::clone(self);
-            // On a thread of its own, because a server that is paused by a full queue takes no connection for a while.
-            thread::spawn(move || shared.lead(client));
+            // On its own thread: connecting to a server whose accept queue is full can block for a while.
+            thread::spawn(move || shared.forward(client));
         }
     }
 
-    /// Connects to the server, and passes on what is said until both sides have ended.
-    fn lead(self: Arc<ProxyShared>, client: TcpStream) {
+    /// Connects to the server, and forwards data until both sides have closed.
+    fn forward(self: Arc<ProxyShared>, client: TcpStream) {
         let target = self.state.lock().target.clone();
         let Ok(server) = TcpStream::connect(target) else {
             reset_at_close(&client);
             return;
         };
         for stream in [&client, &server] {
-            // Only a socket that has ended already refuses.
+            // These fail only on a closed socket.
             let _ = stream.set_nodelay(true);
-            let _ = stream.set_write_timeout(Some(LOOK_UP));
+            let _ = stream.set_write_timeout(Some(POLL_INTERVAL));
         }
-        let link = Arc::new(ProxiedConnection { client, server, is_over: AtomicBool::new(false) });
-        let number = self.taken.fetch_add(1, Ordering::Relaxed);
-        self.links.lock().insert(number, Arc::clone(&link));
-        if self.state.lock().door != AcceptMode::Open {
+        let link = Arc::new(ProxiedConnection { client, server, is_reset: AtomicBool::new(false) });
+        let number = self.accepted.fetch_add(1, Ordering::Relaxed);
+        self.connections.lock().insert(number, Arc::clone(&link));
+        if self.state.lock().mode != AcceptMode::Open {
             link.reset();
         }
         thread::scope(|scope| {
             for way in [LinkDirection::Request, LinkDirection::Reply] {
-                let (sender, receiver) = sync_channel(MOST_CHUNKS);
+                let (sender, receiver) = sync_channel(MAX_QUEUED_CHUNKS);
                 let (shared, link) = (&self, &link);
-                scope.spawn(move || shared.listen(link, way, &sender));
-                scope.spawn(move || shared.speak(link, way, &receiver));
+                scope.spawn(move || shared.read_chunks(link, way, &sender));
+                scope.spawn(move || shared.write_chunks(link, way, &receiver));
             }
         });
-        self.links.lock().remove(&number);
+        self.connections.lock().remove(&number);
     }
 
-    /// Reads what one side says.
-    fn listen(&self, link: &ProxiedConnection, way: LinkDirection, sender: &SyncSender<DelayedChunk>) {
-        let (mut from, _) = link.ends(way);
+    /// Reads the data of one direction, and queues it with its due time.
+    fn read_chunks(&self, link: &ProxiedConnection, way: LinkDirection, sender: &SyncSender<DelayedChunk>) {
+        let (mut from, _) = link.streams(way);
         let mut buffer = vec![0; 64 * 1024];
         let mut due = now();
         loop {
-            self.await_unpaused(link);
+            self.wait_while_paused(link);
             let length = match from.read(&mut buffer) {
                 Ok(0) => return,
                 Ok(length) => length,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return link.reset(),
             };
-            if link.is_over() {
+            if link.is_reset() {
                 return;
             }
-            let weather = self.state.lock().weather;
-            if weather.swallows(way) {
+            let faults = self.state.lock().faults;
+            if faults.drops(way) {
                 continue;
             }
-            if self.happens(weather.resets(way)) {
+            if self.occurs(faults.reset_share(way)) {
                 return link.reset();
             }
-            due = due.max(now() + weather.latency + weather.jitter.mul_f64(self.chance()));
+            due = due.max(now() + faults.latency + faults.jitter.mul_f64(self.next_random()));
             let bytes = buffer[..length].to_vec();
             if sender.send(DelayedChunk { due, bytes }).is_err() {
                 return;
@@ -367,30 +367,35 @@ impl ProxyShared {
         }
     }
 
-    /// Passes on what was read when it is due.
-    fn speak(&self, link: &ProxiedConnection, way: LinkDirection, receiver: &Receiver<DelayedChunk>) {
-        let (_, to) = link.ends(way);
+    /// Writes queued chunks when they are due.
+    fn write_chunks(&self, link: &ProxiedConnection, way: LinkDirection, receiver: &Receiver<DelayedChunk>) {
+        let (_, to) = link.streams(way);
         for chunk in receiver {
-            self.await_time(link, chunk.due);
-            self.await_unpaused(link);
-            if link.is_over() {
+            self.wait_until_due(link, chunk.due);
+            self.wait_while_paused(link);
+            if link.is_reset() {
                 return;
             }
-            if self.trickle(link, to, &chunk.bytes).is_err() {
+            if self.write_throttled(link, to, &chunk.bytes).is_err() {
                 return link.reset();
             }
         }
-        // The one who was heard has nothing more to say; the other may still have. A reset must not look like this.
-        if !link.is_over() {
+        // Forward the end of this direction; the other may still carry data. A reset must not look like an orderly end.
+        if !link.is_reset() {
             let _ = to.shutdown(Shutdown::Write);
         }
     }
 
-    /// Writes it all, as slowly as it has to be.
-    fn trickle(&self, link: &ProxiedConnection, mut to: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    /// Writes all bytes, at the configured bandwidth.
+    fn write_throttled(
+        &self,
+        link: &ProxiedConnection,
+        mut to: &TcpStream,
+        mut bytes: &[u8],
+    ) -> io::Result<()> {
         while !bytes.is_empty() {
-            let speed = self.state.lock().weather.bytes_per_second;
-            // Fifty times a second, or each byte for itself if there are fewer.
+            let speed = self.state.lock().faults.bytes_per_second;
+            // In pieces of a fiftieth of a second, but at least one byte each.
             let most = speed.map_or(bytes.len(), |speed| usize::try_from(speed / 50).unwrap_or(1).max(1));
             let piece = &bytes[..most.min(bytes.len())];
             match to.write(piece) {
@@ -398,75 +403,75 @@ impl ProxyShared {
                     bytes = &bytes[written..];
                     if let Some(speed) = speed {
                         let pieces = u32::try_from(written).unwrap_or(u32::MAX);
-                        self.await_time(link, now() + Duration::from_secs(1) * pieces / speed.max(1));
+                        self.wait_until_due(link, now() + Duration::from_secs(1) * pieces / speed.max(1));
                     }
                 }
-                Err(error) if is_timeout(&error) && !link.is_over() => {}
+                Err(error) if is_timeout(&error) && !link.is_reset() => {}
                 Err(error) => return Err(error),
             }
-            if link.is_over() {
+            if link.is_reset() {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
         }
         Ok(())
     }
 
-    fn await_time(&self, link: &ProxiedConnection, due: Instant) {
+    fn wait_until_due(&self, link: &ProxiedConnection, due: Instant) {
         let mut state = self.state.lock();
-        while !link.is_over() && now() < due {
-            // In short pieces, because a connection that is reset tells nobody.
-            self.changed.wait_until(&mut state, due.min(now() + LOOK_UP));
+        while !link.is_reset() && now() < due {
+            // In short waits, because a reset does not notify the condition variable.
+            self.changed.wait_until(&mut state, due.min(now() + POLL_INTERVAL));
         }
     }
 
-    fn await_unpaused(&self, link: &ProxiedConnection) {
+    fn wait_while_paused(&self, link: &ProxiedConnection) {
         let mut state = self.state.lock();
-        while state.weather.is_paused && !link.is_over() {
-            self.changed.wait_for(&mut state, LOOK_UP);
+        while state.faults.is_paused && !link.is_reset() {
+            self.changed.wait_for(&mut state, POLL_INTERVAL);
         }
     }
 
-    fn happens(&self, share: f64) -> bool {
-        share > 0.0 && self.chance() < share
+    fn occurs(&self, share: f64) -> bool {
+        share > 0.0 && self.next_random() < share
     }
 
-    /// A number from 0.0 to below 1.0, the next of those that follow from the seed.
-    fn chance(&self) -> f64 {
-        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        dice::chance(self.seed, drawn)
+    /// The next random number in `0.0..1.0` of the proxy's seed.
+    fn next_random(&self) -> f64 {
+        let drawn = self.random_count.fetch_add(1, Ordering::Relaxed);
+        random::random_f64(self.seed, drawn)
     }
 }
 
-/// Bytes on their way.
+/// Bytes in flight.
 struct DelayedChunk {
     due: Instant,
     bytes: Vec<u8>,
 }
 
-/// A client's connection and the server's that belongs to it.
+/// A client's connection, and the matching one to the server.
 #[derive(Debug)]
 struct ProxiedConnection {
     client: TcpStream,
     server: TcpStream,
-    is_over: AtomicBool,
+    is_reset: AtomicBool,
 }
 
 impl ProxiedConnection {
-    fn ends(&self, way: LinkDirection) -> (&TcpStream, &TcpStream) {
+    fn streams(&self, way: LinkDirection) -> (&TcpStream, &TcpStream) {
         match way {
             LinkDirection::Request => (&self.client, &self.server),
             LinkDirection::Reply => (&self.server, &self.client),
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Relaxed)
+    fn is_reset(&self) -> bool {
+        self.is_reset.load(Ordering::Relaxed)
     }
 
-    /// Ends both connections with a reset. Ending only what is read wakes who reads and sends nothing; the reset goes out when
-    /// the threads have let go of the sockets.
+    /// Closes both connections with a reset. Shutting down only the read side wakes blocked readers and sends nothing;
+    /// the reset goes out when the threads have dropped the sockets.
     fn reset(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_reset.store(true, Ordering::Relaxed);
         for stream in [&self.client, &self.server] {
             reset_at_close(stream);
             let _ = stream.shutdown(Shutdown::Read);
@@ -475,7 +480,7 @@ impl ProxiedConnection {
 }
 
 fn reset_at_close(stream: &TcpStream) {
-    // Only a socket that has ended already refuses.
+    // This fails only on a closed socket.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
@@ -483,7 +488,7 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
-#[expect(clippy::disallowed_methods, reason = "bytes are on their way in real time")]
+#[expect(clippy::disallowed_methods, reason = "real connections are delayed in real time")]
 fn now() -> Instant {
     Instant::now()
 }

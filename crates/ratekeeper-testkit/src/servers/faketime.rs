@@ -1,22 +1,22 @@
-//! A clock of its own for a server.
+//! A fake wall clock for a server, by libfaketime.
 //!
-//! libfaketime stands between a program and the system's clock, and reads from a file what to show each time it is asked: by
-//! how much to differ, or at which time to stand still. Only the time of day is changed: how long something takes stays true.
+//! libfaketime intercepts a program's clock calls, and reads from a file on each call what to return: an offset to the
+//! real clock, or a frozen time. Only the wall clock is faked; durations stay real.
 
 use super::program;
-use crate::patience::Must;
+use crate::wait::OrFail;
 use ratekeeper_core::Micros;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Where the file is: in memory, since it may be replaced thousands of times a second and disks are asked to be careful then.
-const MEMORY: &str = "/dev/shm";
+/// The folder of the clock file: in memory, since the file may be replaced thousands of times a second.
+const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Valkey 9 looks at the clock once a millisecond and in between at the processor's own counter, if the system says that
-/// this one is steady. So it is started where the system says nothing of the kind.
-const WITHOUT_COUNTER: &str = "mount --bind /dev/null /proc/cpuinfo && exec \"$@\"";
+/// Valkey 9 reads the clock once a millisecond, and the TSC in between if `/proc/cpuinfo` says that it is constant. So
+/// it is started with an empty `/proc/cpuinfo`.
+const HIDE_CPUINFO: &str = "mount --bind /dev/null /proc/cpuinfo && exec \"$@\"";
 
 /// The clock of one program.
 #[derive(Debug)]
@@ -26,63 +26,63 @@ pub(crate) struct FakeTime {
 }
 
 impl FakeTime {
-    /// So many seconds ahead of the machine's, or behind it if there is a minus.
+    /// A clock that is ahead of the machine's by this many seconds, or behind it if negative.
     pub(crate) fn new(ahead_seconds: f64) -> FakeTime {
-        let folder = tempfile::tempdir_in(MEMORY).must("cannot make a folder");
+        let folder = tempfile::tempdir_in(SHARED_MEMORY).or_fail("cannot create a temporary folder");
         let clock = FakeTime { file: folder.path().join("clock"), _folder: folder };
-        clock.set(ahead_seconds);
+        clock.set_offset(ahead_seconds);
         clock
     }
 
-    /// The program, ready for its arguments, with this clock.
+    /// A command for the program with this clock, ready for arguments.
     pub(crate) fn command(&self, program: &Path) -> Command {
-        self.complete(Command::new("env"), program)
+        self.preload(Command::new("env"), program)
     }
 
-    /// The same for one that would look at the processor's counter instead.
-    pub(crate) fn command_without_counter(&self, program: &Path) -> Command {
+    /// The same for a program that would read the TSC instead.
+    pub(crate) fn command_without_tsc(&self, program: &Path) -> Command {
         let mut command = Command::new("unshare");
-        command.args(["--map-root-user", "--mount", "sh", "-c", WITHOUT_COUNTER, "sh", "env"]);
-        self.complete(command, program)
+        command.args(["--map-root-user", "--mount", "sh", "-c", HIDE_CPUINFO, "sh", "env"]);
+        self.preload(command, program)
     }
 
-    fn complete(&self, mut command: Command, program: &Path) -> Command {
-        let library = program::library("RATEKEEPER_LIBFAKETIME", "libfaketimeMT.so.1");
-        // Debian's Redis allocates through jemalloc, which asks for the time before libfaketime is ready to tell it, and never
-        // starts. With the C library before it in the list, that one's own allocator is taken.
+    fn preload(&self, mut command: Command, program: &Path) -> Command {
+        let library = program::find_library("RATEKEEPER_LIBFAKETIME", "libfaketimeMT.so.1");
+        // Debian's Redis uses jemalloc, which asks for the time before libfaketime is initialised, and hangs. With libc
+        // before it in the list, libc's allocator is used.
         command.arg(format!("LD_PRELOAD={}:libc.so.6", library.display()));
         command.arg(format!("FAKETIME_TIMESTAMP_FILE={}", self.file.display()));
         command.args(["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1"]);
-        // A time to stand still at is written as seconds since the epoch, which are the same everywhere.
+        // A frozen time is written as seconds since the epoch, whatever the time zone.
         command.args(["FAKETIME_FMT=%s", "TZ=UTC"]).arg(program);
         command
     }
 
-    /// Removes what libfaketime leaves in shared memory for children of the program, which a server has none of; a killed one would
-    /// leave it there for good.
-    pub(crate) fn tidy(&self, process: u32) {
+    /// Removes the shared memory that libfaketime leaves for child processes. Servers have none, and a killed server
+    /// would never remove it.
+    pub(crate) fn remove_shared_memory(&self, process: u32) {
         for name in ["faketime_shm_", "sem.faketime_sem_"] {
-            // Some versions have none.
-            let _ = fs::remove_file(format!("{MEMORY}/{name}{process}"));
+            // Some versions create none.
+            let _ = fs::remove_file(format!("{SHARED_MEMORY}/{name}{process}"));
         }
     }
 
-    /// Has it go on, with a new difference.
-    pub(crate) fn set(&self, ahead_seconds: f64) {
+    /// Lets the clock run, with a new offset.
+    pub(crate) fn set_offset(&self, ahead_seconds: f64) {
         self.write(&format!("{ahead_seconds:+.6}\n"));
     }
 
-    /// Has it stand still.
-    pub(crate) fn stop(&self, at: Micros) {
+    /// Freezes the clock.
+    pub(crate) fn freeze(&self, at: Micros) {
         let (seconds, micros) = (at.get() / 1_000_000, at.get() % 1_000_000);
-        // Half a microsecond more, because it is read as a binary fraction and then cut short.
+        // Half a microsecond more, because libfaketime parses it as a binary fraction and truncates.
         self.write(&format!("{seconds}.{micros:06}5\n"));
     }
 
-    /// The file is replaced whole: half a number is never read.
+    /// Replaces the file atomically, so that a partial number is never read.
     fn write(&self, time: &str) {
         let new = self.file.with_extension("new");
-        fs::write(&new, time).must("cannot write a clock");
-        fs::rename(new, &self.file).must("cannot write a clock");
+        fs::write(&new, time).or_fail("cannot write the clock file");
+        fs::rename(new, &self.file).or_fail("cannot write the clock file");
     }
 }

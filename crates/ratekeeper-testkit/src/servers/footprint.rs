@@ -1,30 +1,32 @@
-//! What a process has taken of its machine.
+//! The resources that a process uses.
 
-use crate::patience::Must;
+use crate::wait::OrFail;
 use std::fs;
 
-/// What a process has taken of its machine, at one moment.
+/// The resources that a process uses at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    /// How many files and connections are open.
+    /// Open file descriptors, including connections.
     pub descriptors: usize,
-    /// How many threads there are.
+    /// Threads.
     pub threads: usize,
-    /// How much of its memory is in use, in KiB.
+    /// Resident memory, in KiB.
     pub memory_kib: usize,
 }
 
 impl Footprint {
-    /// Of the process with this number.
+    /// The resources of the process with this id.
     #[track_caller]
     pub(crate) fn of(process: u32) -> Footprint {
-        let descriptors =
-            fs::read_dir(format!("/proc/{process}/fd")).must("cannot see what a process has open").count();
-        let status = fs::read_to_string(format!("/proc/{process}/status")).must("cannot see a process");
+        let descriptors = fs::read_dir(format!("/proc/{process}/fd"))
+            .or_fail("cannot list a process's file descriptors")
+            .count();
+        let status =
+            fs::read_to_string(format!("/proc/{process}/status")).or_fail("cannot read a process's status");
         let number = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-            number.must(&format!("its status says no {name}"))
+            number.or_fail(&format!("/proc/{process}/status has no {name}"))
         };
         Footprint { descriptors, threads: number("Threads"), memory_kib: number("VmRSS") }
     }

@@ -1,15 +1,16 @@
-//! A network of its own, in which machines can be cut off from each other.
+//! A virtual network whose hosts can be disconnected from each other.
 //!
-//! A switch and every island are network namespaces, each held open by one process of ours, with a cable from each island to
-//! the switch and one from the machine itself. Closing an island's port at the switch loses what is sent in both directions
-//! without a word, as a broken cable does: no reset and no refusal. Two islands can also be parted from each other alone. When
-//! the processes end the kernel takes namespaces and cables away, so nothing is left behind by a test that was killed.
+//! The switch and every host are network namespaces, each held open by one child process. A veth pair connects each
+//! host, and the machine itself, to the bridge in the switch's namespace. Disabling a host's bridge port silently drops
+//! its traffic in both directions, as a broken cable does: no reset and no refused connection. Two hosts can also be
+//! isolated from each other alone. When the child processes end, the kernel removes namespaces and veth pairs, so a
+//! killed test leaves nothing behind.
 //!
-//! It takes root's rights, and `bridge`, `ip`, `nsenter` and `unshare`.
+//! It needs root's rights, and the programs `bridge`, `ip`, `nsenter` and `unshare`.
 
-use super::process::{ChildProcess, copy_settings};
+use super::process::{ChildProcess, copy_env_and_dir};
 use super::program;
-use crate::patience::{PATIENCE, try_within};
+use crate::wait::{TEST_TIMEOUT, try_wait_for};
 use std::collections::hash_map::RandomState;
 use std::fs;
 use std::hash::BuildHasher;
@@ -17,32 +18,32 @@ use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// How many networks to try before all are taken.
-const MOST_TRIES: u64 = 64;
+/// How many random subnets to try.
+const MAX_ATTEMPTS: u64 = 64;
 
-/// A switch, and a cable from the machine to it.
+/// A bridge in its own namespace, connected to the machine.
 #[derive(Debug)]
 pub struct Network {
     switch: Namespace,
-    /// The first three numbers of every address.
+    /// The first three octets of every address.
     prefix: String,
-    islands: u8,
+    hosts: u8,
 }
 
-/// A machine on the network, with an address of its own.
+/// A host on the network, with its own address.
 #[derive(Debug)]
 pub struct NetworkHost {
     namespace: Namespace,
     address: String,
     port: String,
-    switch: Inside,
+    switch: NamespaceHandle,
 }
 
 impl Network {
-    /// Lays a network.
+    /// Creates a network.
     ///
     /// # Errors
-    /// The machine does not allow it: it says what is missing.
+    /// If the machine does not allow it; the message says what is missing.
     pub fn new() -> Result<Network, String> {
         for name in ["bridge", "ip", "nsenter", "unshare"] {
             if program::on_path(name).is_none() {
@@ -50,193 +51,194 @@ impl Network {
             }
         }
         let switch = Namespace::new()?;
-        switch.inside.ip("link add name switch type bridge")?;
-        switch.inside.ip("link set switch up")?;
+        switch.handle.ip("link add name switch type bridge")?;
+        switch.handle.ip("link set switch up")?;
         let random = RandomState::new();
-        let (prefix, number) = (0..MOST_TRIES)
+        let (prefix, number) = (0..MAX_ATTEMPTS)
             .map(|attempt| random.hash_one(attempt))
-            // The two nets of addresses that are set aside for trying out networks.
+            // 198.18.0.0/15 is reserved for network tests (RFC 2544).
             .map(|chosen| (format!("198.{}.{}", 18 + chosen % 2, chosen / 2 % 256), chosen % 512))
             .find(|(prefix, _)| is_unused(prefix))
-            .ok_or("all networks for tests are taken")?;
-        let cable = format!("ratekeeper{number}");
-        ip(&format!("link add {cable} type veth peer name p0 netns {}", switch.inside.id))?;
-        ip(&format!("addr add {prefix}.1/24 dev {cable}"))?;
-        ip(&format!("link set {cable} up"))?;
-        switch.inside.plug_in("p0")?;
-        Ok(Network { switch, prefix, islands: 0 })
+            .ok_or("all subnets for tests are in use")?;
+        let link = format!("ratekeeper{number}");
+        ip(&format!("link add {link} type veth peer name p0 netns {}", switch.handle.pid))?;
+        ip(&format!("addr add {prefix}.1/24 dev {link}"))?;
+        ip(&format!("link set {link} up"))?;
+        switch.handle.attach_port("p0")?;
+        Ok(Network { switch, prefix, hosts: 0 })
     }
 
-    /// The machine's own address on the network.
+    /// The machine's address on the network.
     pub fn address(&self) -> String {
         format!("{}.1", self.prefix)
     }
 
-    /// Another machine.
+    /// Adds a host.
     ///
     /// # Errors
-    /// The system refuses.
-    pub fn island(&mut self) -> Result<NetworkHost, String> {
-        let number =
-            self.islands.checked_add(2).filter(|number| *number < 255).ok_or("the network is full")?;
-        self.islands += 1;
+    /// If `ip` fails.
+    pub fn add_host(&mut self) -> Result<NetworkHost, String> {
+        let number = self.hosts.checked_add(2).filter(|number| *number < 255).ok_or("the network is full")?;
+        self.hosts += 1;
         let namespace = Namespace::new()?;
         let (address, port) = (format!("{}.{number}", self.prefix), format!("p{number}"));
-        let (inside, switch) = (&namespace.inside, &self.switch.inside);
-        switch.ip(&format!("link add {port} type veth peer name eth0 netns {}", inside.id))?;
+        let (inside, switch) = (&namespace.handle, &self.switch.handle);
+        switch.ip(&format!("link add {port} type veth peer name eth0 netns {}", inside.pid))?;
         inside.ip(&format!("addr add {address}/24 dev eth0"))?;
         inside.ip("link set lo up")?;
         inside.ip("link set eth0 up")?;
-        switch.plug_in(&port)?;
+        switch.attach_port(&port)?;
         let switch = switch.clone();
         Ok(NetworkHost { namespace, address, port, switch })
     }
 }
 
 impl NetworkHost {
-    /// Its address, without a port. All ports are its own.
+    /// The address, without a port. All ports belong to the host.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// A command, to be run on this island.
+    /// A command that runs on this host.
     pub fn wrap(&self, command: &Command) -> Command {
-        self.namespace.inside.wrap(command)
+        self.namespace.handle.wrap(command)
     }
 
-    /// From where its programs see the network.
-    pub(crate) fn inside(&self) -> &Inside {
-        &self.namespace.inside
+    /// The namespace of its programs.
+    pub(crate) fn namespace_handle(&self) -> &NamespaceHandle {
+        &self.namespace.handle
     }
 
-    /// Cuts it off: what is sent to it and what it sends is lost.
+    /// Disconnects the host: what it sends and what is sent to it is lost.
     ///
     /// # Errors
-    /// The system refuses.
-    pub fn cut(&self) -> Result<(), String> {
+    /// If `bridge` fails.
+    pub fn disconnect(&self) -> Result<(), String> {
         self.switch.set_port(&self.port, "state", "0")
     }
 
-    /// Joins it to the others again.
+    /// Reconnects the host.
     ///
     /// # Errors
-    /// The system refuses.
-    pub fn join(&self) -> Result<(), String> {
+    /// If `bridge` fails.
+    pub fn reconnect(&self) -> Result<(), String> {
         self.switch.set_port(&self.port, "state", "3")
     }
 
-    /// Parts it from another island: what they send each other is lost, and all else arrives. So it is between any two
-    /// islands that were parted from others.
+    /// Isolates two hosts from each other: what they send each other is lost, and all other traffic passes. Any two
+    /// hosts that were isolated from others are also isolated from each other.
     ///
     /// # Errors
-    /// The system refuses.
-    pub fn part_from(&self, other: &NetworkHost) -> Result<(), String> {
+    /// If `bridge` fails.
+    pub fn isolate_from(&self, other: &NetworkHost) -> Result<(), String> {
         self.set_isolated(other, "on")
     }
 
-    /// Has the two reach each other again.
+    /// Ends the isolation of two hosts.
     ///
     /// # Errors
-    /// The system refuses.
-    pub fn meet(&self, other: &NetworkHost) -> Result<(), String> {
+    /// If `bridge` fails.
+    pub fn end_isolation_from(&self, other: &NetworkHost) -> Result<(), String> {
         self.set_isolated(other, "off")
     }
 
-    /// A port of the switch that is isolated passes nothing to others that are.
+    /// Sets the bridge's `isolated` flag on both ports: isolated ports do not forward to each other.
     fn set_isolated(&self, other: &NetworkHost, state: &str) -> Result<(), String> {
         self.switch.set_port(&self.port, "isolated", state)?;
         self.switch.set_port(&other.port, "isolated", state)
     }
 }
 
-/// A network namespace, for as long as a process of ours is in it.
+/// A network namespace, open while its child process runs.
 #[derive(Debug)]
 struct Namespace {
-    inside: Inside,
+    handle: NamespaceHandle,
     _process: ChildProcess,
     _folder: TempDir,
 }
 
 impl Namespace {
     fn new() -> Result<Namespace, String> {
-        let folder = tempfile::tempdir().map_err(|error| format!("cannot make a folder: {error}"))?;
+        let folder =
+            tempfile::tempdir().map_err(|error| format!("cannot create a temporary folder: {error}"))?;
         let mut command = Command::new("unshare");
         command.args(["--net", "sleep", "infinity"]);
         let mut process = ChildProcess::start(&command, &folder.path().join("log"));
-        let inside = Inside { id: process.id() };
-        let is_ready = try_within(PATIENCE, || match process.ended() {
+        let inside = NamespaceHandle { pid: process.pid() };
+        let is_ready = try_wait_for(TEST_TIMEOUT, || match process.exit_status() {
             Some(_) => Some(false),
-            None => inside.is_apart().then_some(true),
+            None => inside.is_separate().then_some(true),
         });
         match is_ready {
-            Some(true) => Ok(Namespace { inside, _process: process, _folder: folder }),
+            Some(true) => Ok(Namespace { handle: inside, _process: process, _folder: folder }),
             _ => Err(format!(
-                "cannot make a network of our own, which takes root's rights: {}",
+                "cannot create a network namespace, which needs root's rights: {}",
                 process.log().trim()
             )),
         }
     }
 }
 
-/// The way into a namespace: the process that holds it.
+/// A reference to a namespace, by the process that holds it open.
 #[derive(Clone, Debug)]
-pub(crate) struct Inside {
-    id: u32,
+pub(crate) struct NamespaceHandle {
+    pid: u32,
 }
 
-impl Inside {
-    /// A command, to be run in this namespace.
+impl NamespaceHandle {
+    /// A command that runs in this namespace.
     pub(crate) fn wrap(&self, command: &Command) -> Command {
         let mut wrapped = Command::new("nsenter");
         wrapped.arg(format!("--net={}", self.file().display())).arg("--");
         wrapped.arg(command.get_program()).args(command.get_args());
-        copy_settings(command, &mut wrapped);
+        copy_env_and_dir(command, &mut wrapped);
         wrapped
     }
 
     fn file(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/ns/net", self.id))
+        PathBuf::from(format!("/proc/{}/ns/net", self.pid))
     }
 
-    /// Whether the process has left the namespace in which it was started.
-    fn is_apart(&self) -> bool {
+    /// Whether the process has entered its new namespace.
+    fn is_separate(&self) -> bool {
         let ours = fs::read_link("/proc/self/ns/net");
         fs::read_link(self.file()).is_ok_and(|its| ours.is_ok_and(|ours| ours != its))
     }
 
-    /// Runs `ip` in it.
+    /// Runs `ip` in the namespace.
     fn ip(&self, arguments: &str) -> Result<(), String> {
-        perform(&mut self.wrap(Command::new("ip").args(arguments.split(' ')))).map(drop)
+        run(&mut self.wrap(Command::new("ip").args(arguments.split(' ')))).map(drop)
     }
 
-    /// Has a cable's end be a port of the switch that is in this namespace.
-    fn plug_in(&self, port: &str) -> Result<(), String> {
+    /// Attaches one end of a veth pair to the bridge in this namespace.
+    fn attach_port(&self, port: &str) -> Result<(), String> {
         self.ip(&format!("link set {port} master switch"))?;
         self.ip(&format!("link set {port} up"))
     }
 
-    /// Changes what a port of the switch passes: in the state 3 everything, in the state 0 nothing.
+    /// Sets an attribute of a bridge port. State 3 forwards everything, state 0 nothing.
     fn set_port(&self, port: &str, what: &str, value: &str) -> Result<(), String> {
         let mut command = Command::new("bridge");
-        perform(&mut self.wrap(command.args(["link", "set", "dev", port, what, value]))).map(drop)
+        run(&mut self.wrap(command.args(["link", "set", "dev", port, what, value]))).map(drop)
     }
 }
 
 fn ip(arguments: &str) -> Result<(), String> {
-    perform(Command::new("ip").args(arguments.split(' '))).map(drop)
+    run(Command::new("ip").args(arguments.split(' '))).map(drop)
 }
 
 fn is_unused(prefix: &str) -> bool {
     let mut command = Command::new("ip");
     command.args(["-4", "route", "show", &format!("{prefix}.0/24")]);
-    perform(&mut command).is_ok_and(|told| told.is_empty())
+    run(&mut command).is_ok_and(|routes| routes.is_empty())
 }
 
-/// Runs a command to its end, and gives what it said.
-fn perform(command: &mut Command) -> Result<String, String> {
+/// Runs a command to its end, and returns its standard output.
+fn run(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("cannot start {command:?}: {error}"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
     }
 }

@@ -1,24 +1,24 @@
-//! A Ratekeeper of its own process: one node of several that share a store.
+//! A Ratekeeper server in its own process: one of several nodes that share a store.
 
 use super::faketime::FakeTime;
 use super::footprint::Footprint;
-use super::network::{Inside, NetworkHost};
-use super::port::FreePort;
+use super::network::{NamespaceHandle, NetworkHost};
+use super::port::ReservedPort;
 use super::process::ChildProcess;
 use super::resp::connect;
-use crate::patience::{Must, PATIENCE, fail, within};
+use crate::wait::{OrFail, TEST_TIMEOUT, fail, wait_for};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use tempfile::TempDir;
 
-/// A running `ratekeeper serve` on ports of its own, killed when this is dropped.
+/// A running `ratekeeper serve` on reserved ports, killed when this is dropped.
 ///
-/// The ports are kept for it while it is down.
+/// The ports stay reserved while it is down.
 #[derive(Debug)]
 pub struct ServerNode {
-    // Before the folder, so that the server is gone before its files are.
+    // Declared before the folder, so that the server ends before its files are removed.
     process: ChildProcess,
     setup: NodeSetup,
     ports: NodePorts,
@@ -26,17 +26,17 @@ pub struct ServerNode {
     folder: TempDir,
 }
 
-/// How a node is to be started.
+/// The settings of a node to start.
 #[derive(Clone, Debug)]
 pub struct NodeSetup {
     program: PathBuf,
     arguments: Vec<String>,
-    clock: Option<f64>,
-    /// The address of its ports.
+    clock_offset: Option<f64>,
+    /// The address of its listeners.
     address: String,
-    /// None for this machine itself.
-    island: Option<Inside>,
-    /// Where its log goes instead of a file of its own.
+    /// `None` for this machine's own network.
+    namespace: Option<NamespaceHandle>,
+    /// The log file or device; `None` for a file in its folder.
     log_sink: Option<PathBuf>,
 }
 
@@ -48,164 +48,166 @@ impl NodeSetup {
         self
     }
 
-    /// Has the node's clock differ from the machine's by so many seconds; [`ServerNode::set_clock`] changes it.
+    /// The offset of the node's clock from the machine's, in seconds; [`ServerNode::set_clock`] changes it.
     #[must_use]
     pub fn clock(mut self, ahead_seconds: f64) -> NodeSetup {
-        self.clock = Some(ahead_seconds);
+        self.clock_offset = Some(ahead_seconds);
         self
     }
 
-    /// Runs on an island, at its address.
+    /// Runs on a host of a virtual network, at its address.
     #[must_use]
-    pub fn on(mut self, island: &NetworkHost) -> NodeSetup {
-        self.address = island.address().to_owned();
-        self.island = Some(island.inside().clone());
+    pub fn on_host(mut self, host: &NetworkHost) -> NodeSetup {
+        self.address = host.address().to_owned();
+        self.namespace = Some(host.namespace_handle().clone());
         self
     }
 
-    /// Has its log go to a device or a named pipe, from which [`ServerNode::log`] reads nothing.
+    /// Sends its log to a device or a named pipe; [`ServerNode::log`] is then empty.
     #[must_use]
     pub fn log_to(mut self, sink: &Path) -> NodeSetup {
         self.log_sink = Some(sink.to_owned());
         self
     }
 
-    /// Starts it, and waits until it has greeted. Settings of whoever runs the tests don't count.
+    /// Starts the node, and waits until it has printed its banner. `RATEKEEPER_*` variables of the test run are
+    /// ignored.
     pub fn start(self) -> ServerNode {
-        let folder = tempfile::tempdir().must("cannot make a folder");
+        let folder = tempfile::tempdir().or_fail("cannot create a temporary folder");
         let ports = NodePorts {
-            http: FreePort::free(),
-            grpc: FreePort::free(),
-            resp: FreePort::free(),
-            admin: FreePort::free(),
+            http: ReservedPort::reserve(),
+            grpc: ReservedPort::reserve(),
+            resp: ReservedPort::reserve(),
+            admin: ReservedPort::reserve(),
         };
-        let clock = self.clock.map(FakeTime::new);
+        let clock = self.clock_offset.map(FakeTime::new);
         let process = spawn(&self, &ports, clock.as_ref(), folder.path());
         let mut node = ServerNode { process, setup: self, ports, clock, folder };
-        node.await_greeting();
+        node.wait_for_banner();
         node
     }
 
-    fn place(&self, port: &FreePort) -> String {
+    fn address_of(&self, port: &ReservedPort) -> String {
         format!("{}:{}", self.address, port.number())
     }
 }
 
 #[derive(Debug)]
 struct NodePorts {
-    http: FreePort,
-    grpc: FreePort,
-    resp: FreePort,
-    admin: FreePort,
+    http: ReservedPort,
+    grpc: ReservedPort,
+    resp: ReservedPort,
+    admin: ReservedPort,
 }
 
 impl ServerNode {
-    /// Starts the program with these arguments after `serve`, and waits until it has greeted. Settings of whoever runs the
-    /// tests don't count.
+    /// Starts the program with these arguments after `serve`, and waits until it has printed its banner. `RATEKEEPER_*`
+    /// variables of the test run are ignored.
     pub fn start(program: &Path, arguments: &[&str]) -> ServerNode {
         ServerNode::setup(program).arguments(arguments).start()
     }
 
-    /// One with settings of its own.
+    /// Settings for a node, to be changed before it starts.
     pub fn setup(program: &Path) -> NodeSetup {
         NodeSetup {
             program: program.to_owned(),
             arguments: Vec::new(),
-            clock: None,
+            clock_offset: None,
             address: "127.0.0.1".to_owned(),
-            island: None,
+            namespace: None,
             log_sink: None,
         }
     }
 
-    /// Starts so many at once, all with the same arguments.
+    /// Starts `count` nodes with the same arguments.
     pub fn start_many(count: usize, program: &Path, arguments: &[&str]) -> Vec<ServerNode> {
         (0..count).map(|_| ServerNode::start(program, arguments)).collect()
     }
 
-    /// Where it speaks HTTP: an address and a port.
+    /// The address of the HTTP listener, as `host:port`.
     pub fn http(&self) -> String {
-        self.setup.place(&self.ports.http)
+        self.setup.address_of(&self.ports.http)
     }
 
-    /// Where it speaks gRPC.
+    /// The address of the gRPC listener.
     pub fn grpc(&self) -> String {
-        self.setup.place(&self.ports.grpc)
+        self.setup.address_of(&self.ports.grpc)
     }
 
-    /// Where it speaks RESP.
+    /// The address of the RESP listener.
     pub fn resp(&self) -> String {
-        self.setup.place(&self.ports.resp)
+        self.setup.address_of(&self.ports.resp)
     }
 
-    /// Its admin port.
+    /// The address of the admin listener.
     pub fn admin(&self) -> String {
-        self.setup.place(&self.ports.admin)
+        self.setup.address_of(&self.ports.admin)
     }
 
-    /// What opens the admin port, if that was made at the start.
-    pub fn token(&self) -> Option<String> {
-        let greeting = self.greeting();
-        greeting
+    /// The admin token generated at start, or `None`.
+    pub fn admin_token(&self) -> Option<String> {
+        let banner = self.banner();
+        banner
             .lines()
             .find_map(|line| line.split_once("not shown again: "))
             .map(|(_, token)| token.to_owned())
     }
 
-    /// What its HTTP port says to JSON that is posted to this path: the body of the answer.
+    /// Posts JSON to this path of the HTTP listener, and returns the body of the answer.
     #[track_caller]
     pub fn post(&self, path: &str, body: &str) -> String {
         let head = format!("POST {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
-        exchange(&self.http(), &head, body)
+        http_exchange(&self.http(), &head, body)
     }
 
-    /// What its admin port says to a `GET` of this path, with the token that was made at the start.
+    /// Gets a path of the admin listener with the token generated at start, and returns the body of the answer.
     #[track_caller]
-    pub fn told(&self, path: &str) -> String {
-        let token = self.token().unwrap_or_default();
-        exchange(&self.admin(), &format!("GET {path} HTTP/1.1\r\nAuthorization: Bearer {token}\r\n"), "")
+    pub fn admin_get(&self, path: &str) -> String {
+        let token = self.admin_token().unwrap_or_default();
+        http_exchange(&self.admin(), &format!("GET {path} HTTP/1.1\r\nAuthorization: Bearer {token}\r\n"), "")
     }
 
-    /// One of its metrics, by its name and labels as they are written: `ratekeeper_store_up{server="127.0.0.1:6379"}`.
+    /// The value of a metric, by name and labels as written: `ratekeeper_store_up{server="127.0.0.1:6379"}`. `None` if
+    /// absent.
     #[track_caller]
     pub fn metric(&self, name: &str) -> Option<f64> {
-        let told = self.told("/metrics");
-        told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+        let metrics = self.admin_get("/metrics");
+        metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
     }
 
-    /// What it has taken of the machine.
+    /// The resources that it uses.
     #[track_caller]
     pub fn footprint(&self) -> Footprint {
-        Footprint::of(self.id())
+        Footprint::of(self.pid())
     }
 
-    /// Has its clock differ from the machine's by so many seconds from now on; only for one that was started with a
-    /// [clock](NodeSetup::clock) of its own.
+    /// Sets the offset of its clock from the machine's, in seconds. Fails unless it was started with a
+    /// [clock](NodeSetup::clock).
     pub fn set_clock(&self, ahead_seconds: f64) {
-        self.clock.as_ref().must("it was started with the machine's clock").set(ahead_seconds);
+        self.clock.as_ref().or_fail("the node was started without a fake clock").set_offset(ahead_seconds);
     }
 
-    /// What it printed when it started.
-    pub fn greeting(&self) -> String {
-        fs::read_to_string(self.folder.path().join("greeting")).unwrap_or_default()
+    /// The banner: its standard output at start.
+    pub fn banner(&self) -> String {
+        fs::read_to_string(self.folder.path().join("banner")).unwrap_or_default()
     }
 
-    /// All that it has logged since it was first started.
+    /// Everything it has logged since its first start.
     pub fn log(&self) -> String {
         if self.setup.log_sink.is_some() { String::new() } else { self.process.log() }
     }
 
-    /// The number of its process.
-    pub fn id(&self) -> u32 {
-        self.process.id()
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
-    /// Stops it where it is, its connections open and unanswered.
+    /// Stops the process with SIGSTOP, its connections open and unanswered.
     pub fn pause(&self) {
         self.process.pause();
     }
 
-    /// Lets it go on.
+    /// Resumes the process.
     pub fn resume(&self) {
         self.process.resume();
     }
@@ -215,34 +217,34 @@ impl ServerNode {
         self.process.signal(name);
     }
 
-    /// Kills it, without a chance to say goodbye.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Asks it to end in order, and waits until it has.
+    /// Sends SIGTERM, and waits until the node has shut down.
     pub fn stop(&mut self) -> ExitStatus {
         self.process.stop()
     }
 
-    /// Starts it anew on the same ports, killing it first if it runs.
+    /// Restarts the node on the same ports, killing it first if it runs.
     pub fn restart(&mut self) {
         self.process.kill();
-        let _ = fs::remove_file(self.folder.path().join("greeting"));
+        let _ = fs::remove_file(self.folder.path().join("banner"));
         self.process = spawn(&self.setup, &self.ports, self.clock.as_ref(), self.folder.path());
-        self.await_greeting();
+        self.wait_for_banner();
     }
 
-    fn await_greeting(&mut self) {
-        within(PATIENCE, "a node greets", || {
-            if let Some(status) = self.process.ended() {
-                fail(&format!("a node ended with {status}:\n{}{}", self.greeting(), self.log()));
+    fn wait_for_banner(&mut self) {
+        wait_for(TEST_TIMEOUT, "a node prints its banner", || {
+            if let Some(status) = self.process.exit_status() {
+                fail(&format!("a node exited with {status}:\n{}{}", self.banner(), self.log()));
             }
-            // It prints this when all its ports are open.
-            self.greeting().lines().any(|line| line == "try it:").then_some(())
+            // The line is printed when all listeners are open.
+            self.banner().lines().any(|line| line == "try it:").then_some(())
         });
         if let Some(clock) = &self.clock {
-            clock.tidy(self.id());
+            clock.remove_shared_memory(self.pid());
         }
     }
 }
@@ -250,26 +252,26 @@ impl ServerNode {
 impl Drop for ServerNode {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let said = format!("the node at {} said:\n{}{}", self.http(), self.greeting(), self.log());
-            // Through the writer and not `eprintln!`, which only programs may use.
-            let _ = writeln!(io::stderr(), "{said}");
+            let output = format!("output of the node at {}:\n{}{}", self.http(), self.banner(), self.log());
+            // Not `eprintln!`, which the lints allow in programs only.
+            let _ = writeln!(io::stderr(), "{output}");
         }
     }
 }
 
-/// Sends a request over a connection of its own, and gives the body of the answer.
+/// Sends a request over a new connection, and returns the body of the answer.
 #[track_caller]
-fn exchange(address: &str, head: &str, body: &str) -> String {
-    let ask = || {
-        let mut stream = connect(address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+fn http_exchange(address: &str, head: &str, body: &str) -> String {
+    let send = || {
+        let mut stream = connect(address, TEST_TIMEOUT)?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         stream.write_all(format!("{head}Host: test\r\nConnection: close\r\n\r\n{body}").as_bytes())?;
-        let mut told = String::new();
-        stream.read_to_string(&mut told)?;
-        io::Result::Ok(told)
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        io::Result::Ok(answer)
     };
-    let told = ask().must("a node does not answer");
-    told.split_once("\r\n\r\n").must("an answer has a head and a body").1.to_owned()
+    let answer = send().or_fail("a node does not answer");
+    answer.split_once("\r\n\r\n").or_fail("the answer has no end of head").1.to_owned()
 }
 
 fn spawn(setup: &NodeSetup, ports: &NodePorts, clock: Option<&FakeTime>, folder: &Path) -> ChildProcess {
@@ -281,15 +283,15 @@ fn spawn(setup: &NodeSetup, ports: &NodePorts, clock: Option<&FakeTime>, folder:
         }
     }
     command.env_remove("RUST_LOG").current_dir(folder).arg("serve");
-    let places =
+    let listeners =
         [("HTTP", &ports.http), ("GRPC", &ports.grpc), ("RESP", &ports.resp), ("ADMIN", &ports.admin)];
-    for (name, port) in places {
-        command.env(format!("RATEKEEPER_{name}"), setup.place(port));
+    for (name, port) in listeners {
+        command.env(format!("RATEKEEPER_{name}"), setup.address_of(port));
     }
     command.args(&setup.arguments);
-    if let Some(island) = &setup.island {
-        command = island.wrap(&command);
+    if let Some(namespace) = &setup.namespace {
+        command = namespace.wrap(&command);
     }
     let log = setup.log_sink.clone().unwrap_or_else(|| folder.join("log"));
-    ChildProcess::start_apart(&command, &folder.join("greeting"), &log)
+    ChildProcess::start_with_stdout(&command, &folder.join("banner"), &log)
 }

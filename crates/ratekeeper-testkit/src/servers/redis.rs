@@ -1,15 +1,15 @@
 //! One Redis or Valkey server.
 //!
-//! The guard talks to its server through a socket in the server's own folder and as a user of its own. So it is heard
-//! whatever the network, the passwords and the certificates of the test are.
+//! The guard talks to its server over a Unix socket in the server's folder and as its own user, so it gets through
+//! whatever network, passwords and certificates the test configures.
 
 use super::faketime::FakeTime;
-use super::network::{Inside, NetworkHost};
-use super::port::FreePort;
+use super::network::{NamespaceHandle, NetworkHost};
+use super::port::ReservedPort;
 use super::process::ChildProcess;
 use super::program;
 use super::resp::{RespClient, RespReply};
-use crate::patience::{Must, PATIENCE, fail, within};
+use crate::wait::{OrFail, TEST_TIMEOUT, fail, wait_for};
 use ratekeeper_core::Micros;
 use std::fs;
 use std::io::{self, Write};
@@ -19,15 +19,15 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How the guard calls itself.
+/// The guard's user name.
 const USER: &str = "testkit";
-/// How many ports to try; one is enough unless somebody takes it in the wrong moment.
-const MOST_TRIES: usize = 8;
+/// How many ports to try; one is enough unless another process takes it at the wrong moment.
+const MAX_ATTEMPTS: usize = 8;
 
-/// How long an answer may take of a server that may well be paused.
-const GLANCE: Duration = Duration::from_millis(300);
+/// The timeout for the answer of a server that may be paused.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Whose server it is.
+/// The server program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Brand {
     /// `redis-server`.
@@ -37,13 +37,13 @@ pub enum Brand {
 }
 
 impl Brand {
-    /// All there are, for tests that try each.
+    /// All of them, for tests that run with each.
     pub const ALL: [Brand; 2] = [Brand::Redis, Brand::Valkey];
 
     fn program(self) -> PathBuf {
         match self {
-            Brand::Redis => program::find("RATEKEEPER_REDIS_SERVER", "redis-server"),
-            Brand::Valkey => program::find("RATEKEEPER_VALKEY_SERVER", "valkey-server"),
+            Brand::Redis => program::find_program("RATEKEEPER_REDIS_SERVER", "redis-server"),
+            Brand::Valkey => program::find_program("RATEKEEPER_VALKEY_SERVER", "valkey-server"),
         }
     }
 }
@@ -51,37 +51,37 @@ impl Brand {
 /// Certificates for a server, as PEM files.
 #[derive(Clone, Debug)]
 pub struct ServerCertificates {
-    /// Who signed the certificates that are trusted.
-    pub authority: PathBuf,
+    /// The CA certificate.
+    pub ca: PathBuf,
     /// The server's certificate.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The server's private key.
     pub key: PathBuf,
-    /// Whether a client must show a certificate, too.
-    pub asks_clients: bool,
+    /// Whether clients must present a certificate, too.
+    pub requires_client_certificate: bool,
 }
 
-/// How a server is to be started.
+/// The settings of a server to start.
 #[derive(Clone, Debug)]
 pub struct RedisSetup {
     brand: Brand,
-    lines: Vec<String>,
+    config: Vec<String>,
     password: Option<String>,
     tls: Option<ServerCertificates>,
-    clock: Option<f64>,
-    place: ServerPlace,
+    clock_offset: Option<f64>,
+    location: ServerLocation,
     kind: ServerKind,
 }
 
-/// Where on the network a server is.
+/// The network address of a server.
 #[derive(Clone, Debug)]
-struct ServerPlace {
+struct ServerLocation {
     address: String,
-    /// None for this machine itself.
-    island: Option<Inside>,
+    /// `None` for this machine's own network.
+    namespace: Option<NamespaceHandle>,
 }
 
-/// What a server is there for.
+/// The role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerKind {
     Data,
@@ -90,202 +90,204 @@ enum ServerKind {
 }
 
 impl RedisSetup {
-    /// A setting, as a line of `redis.conf` has it: `set("maxmemory", "10mb")`.
+    /// A `redis.conf` setting: `set("maxmemory", "10mb")`.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> RedisSetup {
-        self.lines.push(format!("{name} {value}"));
+        self.config.push(format!("{name} {value}"));
         self
     }
 
-    /// Another user, by its name and rules: `user("app", "on >secret ~* +@all")`.
+    /// An ACL user, by name and rules: `user("app", "on >secret ~* +@all")`.
     #[must_use]
     pub fn user(self, name: &str, rules: &str) -> RedisSetup {
         self.set("user", &format!("{name} {rules}"))
     }
 
-    /// What a client must know that gives no name.
+    /// The password of the default user.
     #[must_use]
     pub fn password(mut self, password: &str) -> RedisSetup {
         self.password = Some(password.to_owned());
         self.set("requirepass", password)
     }
 
-    /// Speaks TLS as well, on a port of its own: [`RedisServer::tls_address`]. The Valkey that tests have was
-    /// built without TLS and does not start so.
+    /// Also listens for TLS, on another port: [`RedisServer::tls_address`]. The Valkey that tests use is built without
+    /// TLS and does not start with this.
     #[must_use]
     pub fn tls(mut self, tls: &ServerCertificates) -> RedisSetup {
         self.tls = Some(tls.clone());
         self
     }
 
-    /// Has the server's clock differ from the machine's by so many seconds; [`RedisServer::set_clock`] changes it.
+    /// The offset of the server's clock from the machine's, in seconds; [`RedisServer::set_clock`] changes it.
     #[must_use]
     pub fn clock(mut self, ahead_seconds: f64) -> RedisSetup {
-        self.clock = Some(ahead_seconds);
+        self.clock_offset = Some(ahead_seconds);
         self
     }
 
-    /// Runs on an island, which can be cut off; the guard is heard by its server all the same.
+    /// Runs on a host of a virtual network, which can be disconnected; the guard still reaches its server.
     #[must_use]
-    pub fn on(mut self, island: &NetworkHost) -> RedisSetup {
-        self.place =
-            ServerPlace { address: island.address().to_owned(), island: Some(island.inside().clone()) };
+    pub fn on_host(mut self, host: &NetworkHost) -> RedisSetup {
+        self.location = ServerLocation {
+            address: host.address().to_owned(),
+            namespace: Some(host.namespace_handle().clone()),
+        };
         self
     }
 
-    /// A node of a cluster that is yet to be made.
+    /// A node of a cluster that is formed later.
     pub(crate) fn cluster_node(mut self) -> RedisSetup {
         self.kind = ServerKind::ClusterNode;
         self.set("cluster-enabled", "yes")
     }
 
-    /// One that watches others.
+    /// A Sentinel.
     pub(crate) fn sentinel(mut self) -> RedisSetup {
         self.kind = ServerKind::Sentinel;
         self
     }
 
-    /// Starts it, and waits until it answers.
+    /// Starts the server, and waits until it answers.
     pub fn start(self) -> RedisServer {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             match RedisServer::launch(self.clone()) {
                 Ok(server) => return server,
-                Err(Unstarted::PortTaken) => {}
-                Err(Unstarted::Broken(log)) => fail(&format!("{:?} did not start:\n{log}", self.brand)),
+                Err(StartError::PortTaken) => {}
+                Err(StartError::Exited(log)) => fail(&format!("{:?} did not start:\n{log}", self.brand)),
             }
         }
-        fail(&format!("{:?} found every port taken, {MOST_TRIES} times", self.brand))
+        fail(&format!("{:?} found every port in use, {MAX_ATTEMPTS} times", self.brand))
     }
 }
 
-/// Why a server is not there.
-enum Unstarted {
+/// Why a server did not start.
+enum StartError {
     PortTaken,
-    /// It said this.
-    Broken(String),
+    /// It exited with this log.
+    Exited(String),
 }
 
 /// A running server, killed when this is dropped.
 #[derive(Debug)]
 pub struct RedisServer {
-    // Before the folder, so that the server is gone before its files are.
+    // Declared before the folder, so that the server ends before its files are removed.
     process: ChildProcess,
     setup: RedisSetup,
-    port: FreePort,
-    bus: Option<FreePort>,
-    tls: Option<FreePort>,
+    port: ReservedPort,
+    bus: Option<ReservedPort>,
+    tls: Option<ReservedPort>,
     clock: Option<FakeTime>,
     folder: TempDir,
 }
 
 impl RedisServer {
-    /// A Redis as it comes, except that it writes nothing to disk.
+    /// Starts a Redis with default settings, except that it writes nothing to disk.
     pub fn start() -> RedisServer {
         RedisServer::setup(Brand::Redis).start()
     }
 
-    /// One with settings.
+    /// Settings for a server, to be changed before it starts.
     pub fn setup(brand: Brand) -> RedisSetup {
-        let place = ServerPlace { address: "127.0.0.1".to_owned(), island: None };
+        let place = ServerLocation { address: "127.0.0.1".to_owned(), namespace: None };
         RedisSetup {
             brand,
-            lines: Vec::new(),
+            config: Vec::new(),
             password: None,
             tls: None,
-            clock: None,
-            place,
+            clock_offset: None,
+            location: place,
             kind: ServerKind::Data,
         }
     }
 
-    fn launch(setup: RedisSetup) -> Result<RedisServer, Unstarted> {
-        let folder = tempfile::tempdir().must("cannot make a folder");
-        let port = FreePort::free();
-        let bus = (setup.kind == ServerKind::ClusterNode).then(FreePort::free);
-        let tls = setup.tls.is_some().then(FreePort::free);
-        let clock = setup.clock.map(FakeTime::new);
+    fn launch(setup: RedisSetup) -> Result<RedisServer, StartError> {
+        let folder = tempfile::tempdir().or_fail("cannot create a temporary folder");
+        let port = ReservedPort::reserve();
+        let bus = (setup.kind == ServerKind::ClusterNode).then(ReservedPort::reserve);
+        let tls = setup.tls.is_some().then(ReservedPort::reserve);
+        let clock = setup.clock_offset.map(FakeTime::new);
         let lines = configuration(&setup, folder.path(), &port, bus.as_ref(), tls.as_ref());
-        fs::write(folder.path().join("conf"), lines).must("cannot write the server's settings");
+        fs::write(folder.path().join("conf"), lines).or_fail("cannot write the server's configuration");
         let process = spawn(&setup, folder.path(), clock.as_ref());
         let mut server = RedisServer { process, setup, port, bus, tls, clock, folder };
-        server.await_answer()?;
+        server.wait_until_ready()?;
         Ok(server)
     }
 
-    /// Waits until it answers, or ends.
-    fn await_answer(&mut self) -> Result<(), Unstarted> {
-        within(PATIENCE, "a server answers or ends", || {
-            if self.process.ended().is_some() {
+    /// Waits until the server answers, or exits.
+    fn wait_until_ready(&mut self) -> Result<(), StartError> {
+        wait_for(TEST_TIMEOUT, "a server answers or exits", || {
+            if self.process.exit_status().is_some() {
                 let log = self.process.log();
                 let is_taken = log.contains("Address already in use");
-                return Some(Err(if is_taken { Unstarted::PortTaken } else { Unstarted::Broken(log) }));
+                return Some(Err(if is_taken { StartError::PortTaken } else { StartError::Exited(log) }));
             }
-            let answer = self.connect().and_then(|mut connection| connection.ask(&["PING"]));
+            let answer = self.connect().and_then(|mut connection| connection.call(&["PING"]));
             matches!(answer, Ok(RespReply::Simple(_))).then_some(Ok(()))
         })?;
         if let Some(clock) = &self.clock {
-            clock.tidy(self.id());
+            clock.remove_shared_memory(self.pid());
         }
         Ok(())
     }
 
-    /// Where it listens: an address and a port.
+    /// The listening address, as `host:port`.
     pub fn address(&self) -> String {
-        format!("{}:{}", self.setup.place.address, self.port())
+        format!("{}:{}", self.setup.location.address, self.port())
     }
 
-    /// Where it listens for TLS.
+    /// The address of the TLS listener.
     pub fn tls_address(&self) -> String {
-        let port = self.tls.as_ref().must("it was started without TLS").number();
-        format!("{}:{port}", self.setup.place.address)
+        let port = self.tls.as_ref().or_fail("the server was started without TLS").number();
+        format!("{}:{port}", self.setup.location.address)
     }
 
-    /// Where it is, as clients are told, with the password if it has one.
+    /// The store URL, with the password if it has one.
     pub fn url(&self) -> String {
         let password = self.setup.password.as_ref().map(|password| format!(":{password}@"));
         format!("redis://{}{}", password.unwrap_or_default(), self.address())
     }
 
-    /// Its port.
+    /// The port.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// The port through which the nodes of a cluster talk to each other.
+    /// The cluster bus port.
     pub(crate) fn bus_port(&self) -> u16 {
-        self.bus.as_ref().must("it is no node of a cluster").number()
+        self.bus.as_ref().or_fail("the server is not a cluster node").number()
     }
 
-    /// Whose it is.
+    /// The server program.
     pub fn brand(&self) -> Brand {
         self.setup.brand
     }
 
-    /// Where its files are.
+    /// The folder of its files.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The number of its process.
-    pub fn id(&self) -> u32 {
-        self.process.id()
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
-    /// A connection that may do anything, whatever the network, the passwords and the users are.
+    /// A connection with all rights, whatever the network, passwords and users of the test are.
     ///
     /// # Errors
-    /// It is not running.
+    /// If the server is not running.
     pub fn connect(&self) -> io::Result<RespClient> {
-        self.sign_in(RespClient::unix(&self.folder.path().join("socket"))?)
+        self.authenticate(RespClient::connect_unix(&self.folder.path().join("socket"))?)
     }
 
-    fn sign_in(&self, mut connection: RespClient) -> io::Result<RespClient> {
-        connection.ask(&["AUTH", USER, "any"])?;
+    fn authenticate(&self, mut connection: RespClient) -> io::Result<RespClient> {
+        connection.call(&["AUTH", USER, "any"])?;
         Ok(connection)
     }
 
-    /// Sends a command, and waits for its answer. A server that is down or paused fails the test; an error it tells is an
-    /// answer: see [`RespReply::done`].
+    /// Sends a command, and returns the reply. Fails the test if the server is down or paused; an error reply is
+    /// returned: see [`RespReply::expect_ok`].
     #[track_caller]
     pub fn command<A: AsRef<[u8]>>(&self, words: &[A]) -> RespReply {
         match self.try_command(words) {
@@ -294,103 +296,104 @@ impl RedisServer {
         }
     }
 
-    /// Sends a command, and waits for its answer.
+    /// Sends a command, and returns the reply.
     ///
     /// # Errors
-    /// The server is down, or paused for longer than [`PATIENCE`].
+    /// If the server is down, or paused for longer than [`TEST_TIMEOUT`](crate::TEST_TIMEOUT).
     pub fn try_command<A: AsRef<[u8]>>(&self, words: &[A]) -> io::Result<RespReply> {
-        self.connect()?.ask(words)
+        self.connect()?.call(words)
     }
 
-    /// Sends a command, and gives its answer if there is one soon.
-    pub fn glance<A: AsRef<[u8]>>(&self, words: &[A]) -> Option<RespReply> {
+    /// Sends a command with a short timeout. Returns `None` if there is no reply.
+    pub fn probe<A: AsRef<[u8]>>(&self, words: &[A]) -> Option<RespReply> {
         let connect = || {
-            let connection = RespClient::unix(&self.folder.path().join("socket"))?;
-            connection.set_patience(GLANCE)?;
-            self.sign_in(connection)
+            let connection = RespClient::connect_unix(&self.folder.path().join("socket"))?;
+            connection.set_timeout(PROBE_TIMEOUT)?;
+            self.authenticate(connection)
         };
-        connect().and_then(|mut connection| connection.ask(words)).ok()
+        connect().and_then(|mut connection| connection.call(words)).ok()
     }
 
-    /// Asks for what may be asked for twice: a server whose role changes ends the connections it has.
+    /// Sends an idempotent command until it is answered: a server whose role changes closes its connections.
     #[track_caller]
-    pub(crate) fn look<A: AsRef<[u8]>>(&self, words: &[A]) -> RespReply {
-        within(PATIENCE, &format!("{} answers", self.address()), || self.try_command(words).ok())
+    pub(crate) fn command_with_retry<A: AsRef<[u8]>>(&self, words: &[A]) -> RespReply {
+        wait_for(TEST_TIMEOUT, &format!("{} answers", self.address()), || self.try_command(words).ok())
     }
 
-    /// What it is now: `master` or `slave`.
+    /// The current role: `master` or `slave`.
     #[track_caller]
     pub fn role(&self) -> String {
-        self.look(&["ROLE"]).array().first().must("a role has a name").text()
+        self.command_with_retry(&["ROLE"]).array().first().or_fail("ROLE replied without a name").text()
     }
 
-    /// One line of `INFO`.
+    /// One field of `INFO`.
     #[track_caller]
     pub fn info(&self, name: &str) -> String {
-        self.look(&["INFO", "everything"]).field(name).must(&format!("INFO says no {name}"))
+        self.command_with_retry(&["INFO", "everything"]).field(name).or_fail(&format!("INFO has no {name}"))
     }
 
-    /// Stops it where it is: connections stay open, and new ones are taken by the kernel, but nothing is answered.
+    /// Stops the process with SIGSTOP: connections stay open and the kernel accepts new ones, but there are no replies.
     pub fn pause(&self) {
         self.process.pause();
     }
 
-    /// Lets it go on.
+    /// Resumes the process.
     pub fn resume(&self) {
         self.process.resume();
     }
 
-    /// Kills it, without a chance to say goodbye. Its port is kept for it.
+    /// Kills the process with SIGKILL. Its port stays reserved.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Asks it to end in order, and waits until it has. Its port is kept for it.
+    /// Sends SIGTERM, and waits until the server has shut down. Its port stays reserved.
     pub fn stop(&mut self) {
         self.process.stop();
     }
 
-    /// Whether it has not been killed or ended by itself.
+    /// Whether the process is running.
     pub fn is_running(&mut self) -> bool {
-        self.process.ended().is_none()
+        self.process.exit_status().is_none()
     }
 
-    /// Starts it anew on the same port, with what it has saved, killing it first if it runs.
+    /// Restarts the server on the same port, with its persisted data, killing it first if it runs.
     pub fn restart(&mut self) {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             self.process.kill();
-            // What the last one said would look as if this one said it.
+            // Otherwise the old process's log would be taken for the new one's.
             let _ = fs::rename(self.folder.path().join("log"), self.folder.path().join("log.before"));
             let _ = fs::remove_file(self.folder.path().join("socket"));
             self.process = spawn(&self.setup, self.folder.path(), self.clock.as_ref());
-            match self.await_answer() {
+            match self.wait_until_ready() {
                 Ok(()) => return,
-                // Somebody else's connection goes out from this very port, which passes.
-                Err(Unstarted::PortTaken) => {}
-                Err(Unstarted::Broken(log)) => fail(&format!("{:?} did not come back:\n{log}", self.brand())),
+                // An outgoing connection of another process uses this very port, which passes.
+                Err(StartError::PortTaken) => {}
+                Err(StartError::Exited(log)) => fail(&format!("{:?} did not restart:\n{log}", self.brand())),
             }
         }
-        fail(&format!("somebody else has taken port {}", self.port()))
+        fail(&format!("another process has taken port {}", self.port()))
     }
 
-    /// Has its clock differ from the machine's by so many seconds from now on; only for one that was started with a
-    /// [clock](RedisSetup::clock) of its own. Forth and back are both possible.
+    /// Sets the offset of its clock from the machine's, in seconds, forwards or backwards. Fails unless it was started
+    /// with a [clock](RedisSetup::clock).
     pub fn set_clock(&self, ahead_seconds: f64) {
-        self.clock.as_ref().must("it was started with the machine's clock").set(ahead_seconds);
+        self.clock.as_ref().or_fail("the server was started without a fake clock").set_offset(ahead_seconds);
     }
 
-    /// Has its clock stand still from now on at this very microsecond, forth or back; only for one that was started with a
-    /// [clock](RedisSetup::clock) of its own. What it times by that clock, like how long a client is blocked, lasts until it is set on.
-    pub fn stop_clock(&self, at: Micros) {
-        self.clock.as_ref().must("it was started with the machine's clock").stop(at);
+    /// Freezes its clock at this microsecond, forwards or backwards. Fails unless it was started with a
+    /// [clock](RedisSetup::clock). What the server times by that clock, like a blocked client's timeout, does not end
+    /// until the clock is set again.
+    pub fn freeze_clock(&self, at: Micros) {
+        self.clock.as_ref().or_fail("the server was started without a fake clock").freeze(at);
     }
 
-    /// All that it has logged since it was started.
+    /// Everything it has logged since it was started.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// Whether somebody listens on its port, which a server that is paused does, too.
+    /// Whether its port accepts connections, as that of a paused server does, too.
     pub fn is_listening(&self) -> bool {
         TcpStream::connect(self.address()).is_ok()
     }
@@ -399,9 +402,9 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let said = format!("{:?} at {} said:\n{}", self.brand(), self.address(), self.log());
-            // Through the writer and not `eprintln!`, which the test's own capture would need.
-            let _ = writeln!(io::stderr(), "{said}");
+            let output = format!("log of {:?} at {}:\n{}", self.brand(), self.address(), self.log());
+            // Not `eprintln!`, which the lints allow in programs only.
+            let _ = writeln!(io::stderr(), "{output}");
         }
     }
 }
@@ -411,10 +414,10 @@ fn spawn(setup: &RedisSetup, folder: &Path, clock: Option<&FakeTime>) -> ChildPr
     let mut command = match (clock, setup.brand) {
         (None, _) => Command::new(&program),
         (Some(clock), Brand::Redis) => clock.command(&program),
-        (Some(clock), Brand::Valkey) => clock.command_without_counter(&program),
+        (Some(clock), Brand::Valkey) => clock.command_without_tsc(&program),
     };
-    if let Some(island) = &setup.place.island {
-        command = island.wrap(&command);
+    if let Some(namespace) = &setup.location.namespace {
+        command = namespace.wrap(&command);
     }
     command.arg(folder.join("conf")).current_dir(folder);
     if setup.kind == ServerKind::Sentinel {
@@ -423,18 +426,18 @@ fn spawn(setup: &RedisSetup, folder: &Path, clock: Option<&FakeTime>) -> ChildPr
     ChildProcess::start(&command, &folder.join("log"))
 }
 
-/// What the server reads when it starts. Later lines win over earlier ones.
+/// The server's configuration file. Later lines override earlier ones.
 fn configuration(
     setup: &RedisSetup,
     folder: &Path,
-    port: &FreePort,
-    bus: Option<&FreePort>,
-    tls: Option<&FreePort>,
+    port: &ReservedPort,
+    bus: Option<&ReservedPort>,
+    tls: Option<&ReservedPort>,
 ) -> String {
     let folder = folder.display();
     let mut lines = vec![
-        format!("bind {}", setup.place.address),
-        // Who may do what is for the test to say.
+        format!("bind {}", setup.location.address),
+        // Access control is up to the test.
         "protected-mode no".to_owned(),
         format!("port {}", port.number()),
         format!("unixsocket {folder}/socket"),
@@ -445,17 +448,18 @@ fn configuration(
         lines.push("save \"\"".to_owned());
         lines.push("appendonly no".to_owned());
         lines.push("enable-debug-command yes".to_owned());
-        // A replica that asks for everything need not wait for others that might.
+        // A full resync starts at once instead of waiting for other replicas.
         lines.push("repl-diskless-sync-delay 0".to_owned());
     }
     lines.extend(bus.map(|bus| format!("cluster-port {}", bus.number())));
     if let (Some(port), Some(tls)) = (tls, &setup.tls) {
         lines.push(format!("tls-port {}", port.number()));
-        lines.push(format!("tls-ca-cert-file {}", tls.authority.display()));
+        lines.push(format!("tls-ca-cert-file {}", tls.ca.display()));
         lines.push(format!("tls-cert-file {}", tls.certificate.display()));
         lines.push(format!("tls-key-file {}", tls.key.display()));
-        lines.push(format!("tls-auth-clients {}", if tls.asks_clients { "yes" } else { "no" }));
+        lines
+            .push(format!("tls-auth-clients {}", if tls.requires_client_certificate { "yes" } else { "no" }));
     }
-    lines.extend(setup.lines.iter().cloned());
+    lines.extend(setup.config.iter().cloned());
     lines.join("\n") + "\n"
 }

@@ -1,8 +1,8 @@
-//! As much of the Redis protocol as it takes to tell a server what to do and to read what it says.
+//! A minimal blocking RESP2 client.
 //!
-//! It blocks, knows version 2 only, and shares no code with what is tested.
+//! It shares no code with the code under test.
 
-use crate::patience::{Must, PATIENCE, fail};
+use crate::wait::{OrFail, TEST_TIMEOUT, fail};
 use std::fmt::{self, Debug};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -10,25 +10,25 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a server answered.
+/// The reply of a server.
 #[derive(Clone, PartialEq, Eq)]
 pub enum RespReply {
-    /// A word like `OK`.
+    /// A simple string like `OK`.
     Simple(String),
-    /// An error, beginning with its kind.
+    /// An error, starting with its kind.
     Error(String),
-    /// A number.
+    /// An integer.
     Integer(i64),
-    /// A string, of text or not.
+    /// A bulk string.
     Bulk(Vec<u8>),
-    /// No value.
+    /// A null bulk string or array.
     Nil,
-    /// Several answers.
+    /// An array of replies.
     Array(Vec<RespReply>),
 }
 
 impl RespReply {
-    /// The number it is, or that it says. Anything else fails the test.
+    /// The integer, also if written as a string. Fails the test for any other reply.
     #[track_caller]
     pub fn integer(&self) -> i64 {
         match self {
@@ -37,11 +37,11 @@ impl RespReply {
             | RespReply::Error(_)
             | RespReply::Bulk(_)
             | RespReply::Nil
-            | RespReply::Array(_) => self.text().parse().must(&format!("{self:?} is no number")),
+            | RespReply::Array(_) => self.text().parse().or_fail(&format!("{self:?} is not a number")),
         }
     }
 
-    /// The text it is. Anything else fails the test.
+    /// The text. Fails the test for errors, nil and arrays.
     #[track_caller]
     pub fn text(&self) -> String {
         match self {
@@ -49,12 +49,12 @@ impl RespReply {
             RespReply::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             RespReply::Integer(number) => number.to_string(),
             RespReply::Error(_) | RespReply::Nil | RespReply::Array(_) => {
-                fail(&format!("{self:?} is no text"))
+                fail(&format!("{self:?} is not text"))
             }
         }
     }
 
-    /// Its parts. Anything but an array fails the test.
+    /// The elements of an array. Fails the test for any other reply.
     #[track_caller]
     pub fn array(&self) -> &[RespReply] {
         match self {
@@ -63,11 +63,11 @@ impl RespReply {
             | RespReply::Error(_)
             | RespReply::Integer(_)
             | RespReply::Bulk(_)
-            | RespReply::Nil => fail(&format!("{self:?} is no array")),
+            | RespReply::Nil => fail(&format!("{self:?} is not an array")),
         }
     }
 
-    /// The error it is, if it is one.
+    /// The error message, or `None` if it is not an error.
     pub fn error(&self) -> Option<&str> {
         match self {
             RespReply::Error(text) => Some(text),
@@ -79,16 +79,16 @@ impl RespReply {
         }
     }
 
-    /// The same, unless it is an error, which fails the test.
+    /// Returns the reply. Fails the test if it is an error.
     #[track_caller]
-    pub fn done(self) -> RespReply {
+    pub fn expect_ok(self) -> RespReply {
         match self.error() {
-            Some(error) => fail(&format!("the server said: {error}")),
+            Some(error) => fail(&format!("the server replied with an error: {error}")),
             None => self,
         }
     }
 
-    /// One line of the form `name:value`, as `INFO` and `CLUSTER INFO` have them.
+    /// The value of a line `name:value`, as in `INFO` and `CLUSTER INFO`; `None` if absent.
     #[track_caller]
     pub fn field(&self, name: &str) -> Option<String> {
         let text = self.text();
@@ -97,7 +97,7 @@ impl RespReply {
     }
 }
 
-/// Bytes are shown as text, with escapes for what is none.
+/// Shows bytes as text, with non-ASCII bytes escaped.
 impl Debug for RespReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -124,80 +124,80 @@ enum RespStream {
 }
 
 impl RespClient {
-    /// Connects to an address and a port.
+    /// Connects to `host:port`.
     ///
     /// # Errors
-    /// Nobody listens there, or nobody answers.
-    pub fn tcp(address: &str) -> io::Result<RespClient> {
-        RespClient::over(RespStream::Tcp(connect(address, PATIENCE)?))
+    /// If there is no listener, or it does not accept in time.
+    pub fn connect_tcp(address: &str) -> io::Result<RespClient> {
+        RespClient::from_stream(RespStream::Tcp(connect(address, TEST_TIMEOUT)?))
     }
 
-    /// Speaks through a connection that was made by somebody else.
-    pub(crate) fn over_tcp(stream: TcpStream, patience: Duration) -> io::Result<RespClient> {
-        let connection = RespClient::over(RespStream::Tcp(stream))?;
-        connection.set_patience(patience)?;
+    /// Uses an existing connection.
+    pub(crate) fn from_tcp(stream: TcpStream, timeout: Duration) -> io::Result<RespClient> {
+        let connection = RespClient::from_stream(RespStream::Tcp(stream))?;
+        connection.set_timeout(timeout)?;
         Ok(connection)
     }
 
-    /// Connects to a socket in the file system.
+    /// Connects to a Unix socket.
     ///
     /// # Errors
-    /// Nobody listens there.
-    pub fn unix(path: &Path) -> io::Result<RespClient> {
-        RespClient::over(RespStream::Unix(UnixStream::connect(path)?))
+    /// If there is no listener.
+    pub fn connect_unix(path: &Path) -> io::Result<RespClient> {
+        RespClient::from_stream(RespStream::Unix(UnixStream::connect(path)?))
     }
 
-    fn over(stream: RespStream) -> io::Result<RespClient> {
+    fn from_stream(stream: RespStream) -> io::Result<RespClient> {
         let connection = RespClient { stream: BufReader::new(stream) };
-        connection.set_patience(PATIENCE)?;
+        connection.set_timeout(TEST_TIMEOUT)?;
         Ok(connection)
     }
 
-    /// How long to wait for an answer before it counts as an error.
+    /// Sets the timeout for reads and writes.
     ///
     /// # Errors
-    /// The system refuses, as it does for no time at all.
-    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+    /// If the timeout is zero.
+    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self.stream.get_ref() {
             RespStream::Tcp(stream) => {
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(patience))
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))
             }
             RespStream::Unix(stream) => {
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(patience))
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))
             }
         }
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and returns the reply. An error reply is returned, too.
     ///
     /// # Errors
-    /// The connection breaks, or there is no answer in time. An error that the server tells is an answer.
-    pub fn ask<A: AsRef<[u8]>>(&mut self, words: &[A]) -> io::Result<RespReply> {
+    /// If the connection breaks, or the timeout passes.
+    pub fn call<A: AsRef<[u8]>>(&mut self, words: &[A]) -> io::Result<RespReply> {
         self.send(words)?;
         self.read()
     }
 
-    /// Sends a command, whose answer is to be [read](RespClient::read) later.
+    /// Sends a command whose reply is to be [read](RespClient::read) later.
     ///
     /// # Errors
-    /// The connection breaks.
+    /// If the connection breaks.
     pub fn send<A: AsRef<[u8]>>(&mut self, words: &[A]) -> io::Result<()> {
         self.stream.get_mut().write_all(&encode(words))
     }
 
-    /// Sends what was [encoded](encode) before.
+    /// Sends commands that are already [encoded](encode).
     pub(crate) fn send_encoded(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// Reads the next answer.
+    /// Reads the next reply.
     ///
     /// # Errors
-    /// The connection breaks, or there is no answer in time.
+    /// If the connection breaks, or the timeout passes.
     pub fn read(&mut self) -> io::Result<RespReply> {
-        let line = self.line()?;
+        let line = self.read_line()?;
         let (kind, rest) = line.split_at_checked(1).ok_or(io::ErrorKind::InvalidData)?;
         let number = || rest.parse::<i64>().map_err(io::Error::other);
         Ok(match kind {
@@ -205,18 +205,18 @@ impl RespClient {
             "-" => RespReply::Error(rest.to_owned()),
             ":" => RespReply::Integer(number()?),
             "$" => match usize::try_from(number()?) {
-                Ok(length) => RespReply::Bulk(self.bytes(length)?),
+                Ok(length) => RespReply::Bulk(self.read_bytes(length)?),
                 Err(_) => RespReply::Nil,
             },
             "*" => match usize::try_from(number()?) {
                 Ok(length) => RespReply::Array((0..length).map(|_| self.read()).collect::<io::Result<_>>()?),
                 Err(_) => RespReply::Nil,
             },
-            _ => return Err(io::Error::other(format!("{line:?} begins no answer"))),
+            _ => return Err(io::Error::other(format!("{line:?} does not start a reply"))),
         })
     }
 
-    fn line(&mut self) -> io::Result<String> {
+    fn read_line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         self.stream.read_until(b'\n', &mut line)?;
         match line.strip_suffix(b"\r\n") {
@@ -225,7 +225,7 @@ impl RespClient {
         }
     }
 
-    fn bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
+    fn read_bytes(&mut self, length: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; length + 2];
         self.stream.read_exact(&mut bytes)?;
         bytes.truncate(length);
@@ -255,15 +255,15 @@ impl Write for RespStream {
     }
 }
 
-/// A connection to an address and a port, made within this time and with no delay of its own.
-pub(crate) fn connect(address: &str, patience: Duration) -> io::Result<TcpStream> {
+/// Connects to `host:port` within the timeout, with `TCP_NODELAY`.
+pub(crate) fn connect(address: &str, timeout: Duration) -> io::Result<TcpStream> {
     let address = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
-    let stream = TcpStream::connect_timeout(&address, patience)?;
+    let stream = TcpStream::connect_timeout(&address, timeout)?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
 
-/// The bytes of a command.
+/// Encodes a command as an array of bulk strings.
 pub(crate) fn encode<A: AsRef<[u8]>>(words: &[A]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {

@@ -1,187 +1,195 @@
-//! Units of a lease that are set aside for a request while the store decides the rest of it.
+//! Claims: leased units that are set aside for a request while the store decides the rest of it.
 //!
-//! A request goes to the store if one of its limits has too few units here. Then the store is asked for what is missing
-//! only: units that this node was lent count as used there, and would be denied to the very node that has them. What is
-//! here is claimed meanwhile. It is neither spent nor free for others, is reported to the store as kept, and is spent if
-//! the store grants the rest, or else put back.
+//! A request goes to the store if one of its limits has too few leased units here. The store is then asked only
+//! for the missing units: units leased to this node count as used at the store, which would otherwise deny them
+//! to the very node that holds them. The units held here are claimed meanwhile. They are neither spent nor
+//! available to other requests, and are reported to the store as kept. They are spent if the store grants the
+//! rest, and put back otherwise.
 //!
-//! A unit that is claimed was paid for, and leaves the lease before its deadline. So the limit holds whatever the store
-//! says, and however long that takes.
+//! A claimed unit was granted by the store, and leaves the lease before its deadline. So the limit holds whatever
+//! the store decides, and however long that takes.
 
 use super::entry::EntryGuard;
 use super::{DetachedRenewal, Leases, SpendReceipt};
 use crate::memory::key_hash::KeyHash;
 use ratekeeper_core::{Limit, Micros, State};
 
-/// Units that are set aside. Each is [spent](Leases::commit) or [put back](Leases::release), once.
+/// Units that are set aside. Each claim is [spent](Leases::commit) or [put back](Leases::release) once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    pub(crate) tag: KeyHash,
+    pub(crate) hash: KeyHash,
     pub(crate) units: u32,
-    /// The lease that they are of; `None` if they have been reported as spent.
-    pub(super) lease: Option<u32>,
+    /// The lease of the units. `None` if they have already been reported as spent.
+    pub(super) lease_id: Option<u32>,
 }
 
 /// Why a claim is put back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReleaseReason {
-    /// The store gave no answer.
-    Unanswered,
+    /// The store gave no reply.
+    NoReply,
     /// Another limit of the request denied it.
     DeniedByOther,
-    /// The store had too little of the same limit.
+    /// The store had too few units under the same limit.
     Denied,
 }
 
 impl Leases {
-    /// Claims what there is of so many units, for a request that goes to the store in any case.
-    pub(super) fn claim(&self, tag: KeyHash, limit: &Limit, units: u32, now: Micros) -> Option<Claim> {
-        let mut shard = self.table.lock(tag);
-        let now = shard.clock.about(now);
-        let index = shard.find(tag)?;
-        let mut slot = shard.slot(index)?;
-        if self.book.holds(slot.hot.page, limit) { slot.claim(limit, tag, units, now) } else { None }
-    }
-
-    /// Claims what was spent a moment ago, for a request that goes to the store after all.
-    pub(super) fn claim_spent(&self, tag: KeyHash, units: u32, receipt: SpendReceipt) -> Claim {
-        let mut shard = self.table.lock(tag);
-        shard.tally.put_back(units);
-        let found = shard.find(tag);
-        match found.and_then(|index| shard.slot(index)) {
-            Some(mut slot) => slot.claim_spent(tag, units, receipt),
-            None => Claim { tag, units, lease: None },
+    /// Claims up to `units` units for a request that goes to the store anyway. `None` if there are no units to
+    /// claim.
+    pub(super) fn claim(&self, hash: KeyHash, limit: &Limit, units: u32, now: Micros) -> Option<Claim> {
+        let mut shard = self.table.lock(hash);
+        let now = shard.clock.read_stale(now);
+        let index = shard.find(hash)?;
+        let mut entry = shard.entry(index)?;
+        if self.limits.holds(entry.hot.limit_slot, limit) {
+            entry.claim(limit, hash, units, now)
+        } else {
+            None
         }
     }
 
-    /// Spends what was claimed. Gives the key's state as far as it is known then, and the store's time that goes with it.
-    pub(crate) fn commit(&self, claim: &Claim, limit: &Limit, now: Micros) -> Option<(Micros, State)> {
-        let mut shard = self.table.lock(claim.tag);
-        let now = shard.clock.about(now);
-        let found = shard.find(claim.tag);
-        let Some(mut slot) = found.and_then(|index| shard.slot(index)) else {
-            shard.tally.spent += u64::from(claim.units);
-            return None;
-        };
-        slot.commit(claim);
-        if self.book.holds(slot.hot.page, limit) { slot.known_state(limit, now) } else { None }
+    /// Turns a spend of a moment ago into a claim, for a request that has to go to the store after all.
+    pub(super) fn claim_spent(&self, hash: KeyHash, units: u32, receipt: SpendReceipt) -> Claim {
+        let mut shard = self.table.lock(hash);
+        shard.counters.uncount_spend(units);
+        let found = shard.find(hash);
+        match found.and_then(|index| shard.entry(index)) {
+            Some(mut entry) => entry.claim_spent(hash, units, receipt),
+            None => Claim { hash, units, lease_id: None },
+        }
     }
 
-    /// Puts back what was claimed. Gives the key's state, like [`Leases::commit`].
+    /// Spends a claim. Returns the key's state as far as it is known, with the store's time of that state.
+    pub(crate) fn commit(&self, claim: &Claim, limit: &Limit, now: Micros) -> Option<(Micros, State)> {
+        let mut shard = self.table.lock(claim.hash);
+        let now = shard.clock.read_stale(now);
+        let found = shard.find(claim.hash);
+        let Some(mut entry) = found.and_then(|index| shard.entry(index)) else {
+            shard.counters.spent += u64::from(claim.units);
+            return None;
+        };
+        entry.commit(claim);
+        if self.limits.holds(entry.hot.limit_slot, limit) { entry.known_state(limit, now) } else { None }
+    }
+
+    /// Puts a claim back. Returns the key's state, like [`Leases::commit`].
     ///
-    /// If the store had too little, what is here is too little as well. It is given back, so that there is enough in one place:
-    /// the order goes to `out`.
+    /// If the store had too few units, there are too few here as well. They are returned to the store, so that
+    /// enough units are in one place: the renewal is pushed to `out`.
     pub(crate) fn release(
         &self,
         claim: &Claim,
         limit: &Limit,
-        why: ReleaseReason,
+        reason: ReleaseReason,
         now: Micros,
         out: &mut Vec<DetachedRenewal>,
     ) -> Option<(Micros, State)> {
-        let mut shard = self.table.lock(claim.tag);
-        let now = shard.clock.about(now);
-        let found = shard.find(claim.tag);
-        let Some(mut slot) = found.and_then(|index| shard.slot(index)) else {
-            shard.tally.forfeited += u64::from(claim.units);
+        let mut shard = self.table.lock(claim.hash);
+        let now = shard.clock.read_stale(now);
+        let found = shard.find(claim.hash);
+        let Some(mut entry) = found.and_then(|index| shard.entry(index)) else {
+            shard.counters.expired += u64::from(claim.units);
             return None;
         };
-        slot.release(claim);
-        if !self.book.holds(slot.hot.page, limit) {
+        entry.release(claim);
+        if !self.limits.holds(entry.hot.limit_slot, limit) {
             return None;
         }
-        let known = slot.known_state(limit, now);
-        match why {
-            ReleaseReason::Unanswered => {}
-            ReleaseReason::DeniedByOther => slot.forget_draw(claim.units),
-            ReleaseReason::Denied => out.extend(slot.give_back_in_vain(limit, claim.tag, now)),
+        let known = entry.known_state(limit, now);
+        match reason {
+            ReleaseReason::NoReply => {}
+            ReleaseReason::DeniedByOther => entry.cancel_draw(claim.units),
+            ReleaseReason::Denied => out.extend(entry.return_insufficient(limit, claim.hash, now)),
         }
         known
     }
 
-    /// Puts back what was claimed for a request of which nothing is known any more.
-    pub(super) fn put_back_claim(&self, claim: &Claim) {
-        let mut shard = self.table.lock(claim.tag);
-        let found = shard.find(claim.tag);
-        if let Some(mut slot) = found.and_then(|index| shard.slot(index)) {
-            return slot.release(claim);
+    /// Puts back a claim of an abandoned request.
+    pub(super) fn cancel_claim(&self, claim: &Claim) {
+        let mut shard = self.table.lock(claim.hash);
+        let found = shard.find(claim.hash);
+        if let Some(mut entry) = found.and_then(|index| shard.entry(index)) {
+            return entry.release(claim);
         }
-        shard.tally.forfeited += u64::from(claim.units);
+        shard.counters.expired += u64::from(claim.units);
     }
 
-    /// How many units of a key may be spent here.
-    pub(super) fn unspent(&self, tag: KeyHash, limit: &Limit, now: Micros) -> u32 {
-        let mut shard = self.table.lock(tag);
-        let now = shard.clock.about(now);
-        let found = shard.find(tag);
-        let slot = found.and_then(|index| shard.slot(index));
-        slot.filter(|slot| self.book.holds(slot.hot.page, limit)).map_or(0, |slot| slot.unspent(now))
+    /// Unspent units of a key.
+    pub(super) fn unspent(&self, hash: KeyHash, limit: &Limit, now: Micros) -> u32 {
+        let mut shard = self.table.lock(hash);
+        let now = shard.clock.read_stale(now);
+        let found = shard.find(hash);
+        let entry = found.and_then(|index| shard.entry(index));
+        entry
+            .filter(|entry| self.limits.holds(entry.hot.limit_slot, limit))
+            .map_or(0, |entry| entry.unspent(now))
     }
 
-    /// Has a key asked for again at once, because units were given back to the store, or the key was reset there.
-    pub(crate) fn resume(&self, tag: KeyHash) {
-        let mut shard = self.table.lock(tag);
-        let found = shard.find(tag);
-        if let Some(mut slot) = found.and_then(|index| shard.slot(index)) {
-            slot.resume();
+    /// Stops denying draws of a key without asking the store, because units were refunded there or the key was
+    /// reset.
+    pub(crate) fn clear_denial(&self, hash: KeyHash) {
+        let mut shard = self.table.lock(hash);
+        let found = shard.find(hash);
+        if let Some(mut entry) = found.and_then(|index| shard.entry(index)) {
+            entry.clear_denial();
         }
     }
 }
 
 impl EntryGuard<'_> {
-    /// Sets aside what there is of so many units, for a request of which the store decides the rest. A request that can never
-    /// be granted is the store's alone, which says so.
-    pub(super) fn claim(&mut self, limit: &Limit, tag: KeyHash, units: u32, now: Micros) -> Option<Claim> {
+    /// Claims up to `units` units. A request that can never be granted claims nothing: the store denies it.
+    pub(super) fn claim(&mut self, limit: &Limit, hash: KeyHash, units: u32, now: Micros) -> Option<Claim> {
         let can_be_granted = units <= limit.capacity();
         let units = self.unspent(now).min(units);
         if units == 0 || !can_be_granted {
             return None;
         }
-        self.hot.hand -= units;
+        self.hot.unspent -= units;
         self.cold.claimed += units;
-        Some(Claim { tag, units, lease: Some(self.cold.lease) })
+        Some(Claim { hash, units, lease_id: Some(self.cold.lease_id) })
     }
 
-    /// Sets aside what was spent a moment ago: its request has to wait for the store after all.
-    pub(super) fn claim_spent(&mut self, tag: KeyHash, units: u32, receipt: SpendReceipt) -> Claim {
-        let is_known_as_spent = self.hot.serial != receipt.0;
-        if is_known_as_spent {
-            return Claim { tag, units, lease: None };
+    /// Turns a spend of a moment ago into a claim.
+    pub(super) fn claim_spent(&mut self, hash: KeyHash, units: u32, receipt: SpendReceipt) -> Claim {
+        let is_reported = self.hot.serial != receipt.0;
+        if is_reported {
+            return Claim { hash, units, lease_id: None };
         }
-        self.hot.spent = self.hot.spent.saturating_sub(units);
+        self.hot.unreported = self.hot.unreported.saturating_sub(units);
         self.cold.claimed += units;
-        Claim { tag, units, lease: Some(self.cold.lease) }
+        Claim { hash, units, lease_id: Some(self.cold.lease_id) }
     }
 
-    /// Spends what was claimed.
+    /// Spends a claim.
     pub(super) fn commit(&mut self, claim: &Claim) {
-        self.tally.spent += u64::from(claim.units);
-        if claim.lease == Some(self.cold.lease) {
+        self.counters.spent += u64::from(claim.units);
+        if claim.lease_id == Some(self.cold.lease_id) {
             self.cold.claimed = self.cold.claimed.saturating_sub(claim.units);
-            self.hot.spent = self.hot.spent.saturating_add(claim.units);
+            self.hot.unreported = self.hot.unreported.saturating_add(claim.units);
         }
     }
 
-    /// Puts back what was claimed, for a request that was denied. If the lease is over, it is forfeited.
+    /// Puts back a claim of a request that was denied. If the lease has ended, the units expire.
     pub(super) fn release(&mut self, claim: &Claim) {
-        if claim.lease == Some(self.cold.lease) {
+        if claim.lease_id == Some(self.cold.lease_id) {
             self.cold.claimed = self.cold.claimed.saturating_sub(claim.units);
-            self.hot.hand = self.hot.hand.saturating_add(claim.units);
+            self.hot.unspent = self.hot.unspent.saturating_add(claim.units);
         } else {
-            self.lose(claim.units);
+            self.count_expired(claim.units);
         }
     }
 
-    /// Gives back what is too little here, since the store had too little as well. With it the store has so much more than it
-    /// said.
-    pub(super) fn give_back_in_vain(
+    /// Returns the units of this lease, because both this node and the store have too few for a request. The
+    /// store then has that many more than it said.
+    pub(super) fn return_insufficient(
         &mut self,
         limit: &Limit,
-        tag: KeyHash,
+        hash: KeyHash,
         now: Micros,
     ) -> Option<DetachedRenewal> {
-        let errand = self.give_back(limit, tag, now)?;
-        self.cold.paused_left = self.cold.paused_left.saturating_add(errand.order.report.back);
-        Some(errand)
+        let renewal = self.return_units(limit, hash, now)?;
+        self.cold.denied_above = self.cold.denied_above.saturating_add(renewal.renewal.report.returned);
+        Some(renewal)
     }
 }

@@ -1,62 +1,62 @@
-//! What leases were good for, in numbers.
+//! Counters of lease activity, per shard and per key.
 
 use crate::health::LeaseCounts;
 
 impl LeaseCounts {
-    /// Adds what one shard has counted.
-    pub(super) fn add(&mut self, tally: &LeaseCounters, keys: usize) {
-        self.lent += tally.lent;
-        self.spent += tally.spent;
-        self.returned += tally.returned;
-        self.forfeited += tally.forfeited;
-        self.granted += tally.granted;
-        self.refused += tally.paused;
-        self.stale += tally.stale;
-        self.asked += tally.asks;
-        self.refills += tally.refills;
-        self.lost += tally.lost;
-        self.crowded += tally.crowded;
+    /// Adds the counters of one shard.
+    pub(super) fn add_shard(&mut self, shard: &LeaseCounters, keys: usize) {
+        self.lent += shard.lent;
+        self.spent += shard.spent;
+        self.returned += shard.returned;
+        self.expired += shard.expired;
+        self.granted += shard.granted;
+        self.denied += shard.denied;
+        self.denied_stale += shard.denied_stale;
+        self.misses += shard.misses;
+        self.renewals += shard.renewals;
+        self.unacknowledged += shard.unacknowledged;
+        self.table_full += shard.table_full;
         self.keys += keys;
     }
 }
 
-/// What one shard counts. It is changed under the shard's lock, so that counting takes no atomics.
+/// Counters of one shard. They are changed under the shard's lock, so they need no atomics.
 #[derive(Debug, Default)]
 pub(super) struct LeaseCounters {
     pub(super) granted: u64,
     pub(super) spent: u64,
     pub(super) lent: u64,
     pub(super) returned: u64,
-    pub(super) forfeited: u64,
-    pub(super) paused: u64,
-    pub(super) stale: u64,
-    pub(super) asks: u64,
-    pub(super) refills: u64,
-    pub(super) lost: u64,
-    pub(super) crowded: u64,
+    pub(super) expired: u64,
+    pub(super) denied: u64,
+    pub(super) denied_stale: u64,
+    pub(super) misses: u64,
+    pub(super) renewals: u64,
+    pub(super) unacknowledged: u64,
+    pub(super) table_full: u64,
 }
 
 impl LeaseCounters {
     #[inline]
-    pub(super) fn spend(&mut self, units: u32) {
+    pub(super) fn count_spend(&mut self, units: u32) {
         self.granted += 1;
         self.spent += u64::from(units);
     }
 
-    /// What was spent was put back.
-    pub(super) fn put_back(&mut self, units: u32) {
+    /// Uncounts a spend that was undone.
+    pub(super) fn uncount_spend(&mut self, units: u32) {
         self.granted = self.granted.saturating_sub(1);
         self.spent = self.spent.saturating_sub(u64::from(units));
     }
 }
 
-/// What became of one key's units and draws since it has a cell. Draws are counted up to 2^32, and then anew.
+/// Counters of one key since it has an entry. Counts of draws wrap around at 2^32.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KeyCounters {
     pub(super) lent: u64,
     pub(super) returned: u64,
-    pub(super) forfeited: u64,
-    pub(super) asked: u32,
-    pub(super) refused: u32,
-    pub(super) stale: u32,
+    pub(super) expired: u64,
+    pub(super) misses: u32,
+    pub(super) denied: u32,
+    pub(super) denied_stale: u32,
 }

@@ -1,608 +1,590 @@
-//! What is known of one key: what is in hand of it, and what was said of that.
+//! Per-key lease state: unspent units, and what has been reported to the store.
 //!
-//! A cell is in one of three phases. It is *free* to ask; it is *asked*, while an order is on its way, and goes on spending
-//! what it has said to keep; or its lease is *mute*, since an order got no answer. Whenever something is said or
-//! heard of its lease, its serial number changes, and what was given out under another number counts no more.
+//! An entry is in one of three phases. It is *ready* for a renewal. It is *renewing* while a renewal is in
+//! flight, and goes on spending the units that it reported as kept. Or its lease is *unacknowledged*, because a
+//! renewal got no reply. The serial number changes with each renewal and each reply, and receipts of another
+//! serial number are void.
 
+use super::cold_fields::{ColdFields, LeasePhase};
 use super::counters::{KeyCounters, LeaseCounters};
 use super::demand::{Demand, remaining};
 use super::hot::{HotFields, PackedHot};
 use super::policy::{self, PolicyInput, WindowView};
 use super::{
-    DetachedRenewal, KeyName, LONGEST_NAME, LeaseKey, LeaseRenewal, LeaseReply, SpendOutcome, SpendReceipt,
-    SpentUnits,
+    DetachedRenewal, KeyName, LeaseKey, LeaseRenewal, LeaseReply, MAX_STORED_KEY_BYTES, SpendOutcome,
+    SpendReceipt, SpentUnits,
 };
 use crate::health::KeyLease;
 use crate::memory::key_hash::KeyHash;
 use ratekeeper_core::{
-    Amount, DrawOutcome, DrawResult, Forecast, LeaseReport, LeaseRequest, Limit, LimitStatus, Micros, Retry,
-    Span, State, TERM,
+    Amount, DrawOutcome, DrawResult, Forecast, LEASE_TERM, LeaseReport, LeaseRequest, Limit, LimitStatus,
+    Micros, Retry, Span, State,
 };
 use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// By what part of its length a lease ends early, for clocks that run at different speeds, and by how much at least.
-const MARGIN_PART: u64 = 64;
-pub(super) const LEAST_MARGIN: Span = Span::millis(2);
-/// What is left of a lease for less than this is not worth beginning with.
-pub(super) const LEAST_USE: Span = Span::micros(500);
-/// For how long nothing has been drawn when what is in hand is given back.
-const IDLE: Span = Span::secs(5);
-/// Of how many equal parts of the capacity one must be in hand for that.
-const WORTH_GIVING: u64 = 64;
-/// How long before a lease ends it is renewed, if it is worth it: what lapses is missed for as long as it takes to come
-/// back. All leases of a term end together, so some are renewed earlier.
-const RENEWED: (Span, Span) = (Span::secs(3), Span::secs(13));
-/// A bucket is as good as full that lacks less than one of so many equal parts.
-const AS_GOOD_AS_FULL: u64 = 256;
-/// How long a key is remembered that holds nothing and is not drawn.
-const FORGOTTEN: Span = Span::secs(120);
+/// A lease ends early by this fraction of its length, because clocks may run at different speeds, but at least by
+/// [`MIN_MARGIN`].
+const MARGIN_DIVISOR: u64 = 64;
+pub(super) const MIN_MARGIN: Span = Span::millis(2);
+/// A lease that would last shorter than this is not used.
+pub(super) const MIN_USEFUL_LEASE: Span = Span::micros(500);
+/// A lease is returned if its key was not drawn for this long.
+const IDLE_TIMEOUT: Span = Span::secs(5);
+/// A lease is worth returning or renewing if it has more than this fraction of the limit's capacity.
+const SIGNIFICANT_DIVISOR: u64 = 64;
+/// How long before its deadline a lease is renewed, if that is worthwhile: units that expire are unavailable
+/// until they have been refilled. All leases of a term end together, so the renewals are spread over this range.
+const RENEW_BEFORE_DEADLINE: (Span, Span) = (Span::secs(3), Span::secs(13));
+/// A bucket counts as full if it lacks less than this fraction of its capacity.
+const FULL_TOLERANCE_DIVISOR: u64 = 256;
+/// An entry without a lease is removed if its key was not drawn for this long.
+const ENTRY_IDLE_TIMEOUT: Span = Span::secs(120);
 
-/// For how many draws of one key the store is asked within a moment. A key that is drawn a million times a second would else
-/// fill the way to the store whenever nothing is in hand, make it slower, and hold up all others. One that is drawn for the
-/// first time is known for what it is after some hundred draws.
-const MOST_ASKS: u32 = 1024;
-const MOMENT: Span = Span::millis(10);
-/// An answer that is older than another by less than this came late; by more, and the store's clock was set back.
-const LATEST: Span = Span::secs(2);
-/// The soonest that somebody is told to come back who is refused without asking.
-const SOONEST_RETRY: Span = Span::millis(1);
+/// The most draws of one key that go to the store within [`MISS_PERIOD`]. A key that is drawn a million times a
+/// second would otherwise fill the queue to the store whenever its lease is used up, and delay all other keys. A
+/// new key's demand is known after some hundred draws.
+const MAX_MISSES: u32 = 1024;
+/// The period over which misses are counted.
+const MISS_PERIOD: Span = Span::millis(10);
+/// A state that is older than the last one by less than this was sent by a delayed reply. If it is older by more,
+/// the store's clock was set back.
+const MAX_REPLY_DELAY: Span = Span::secs(2);
+/// The shortest `retry after` of a draw that is denied without asking the store.
+const MIN_RETRY_AFTER: Span = Span::millis(1);
 
-/// Where a key stands among others, from 0 to 255: a whim, so that not all do the same at once.
-fn whim(tag: KeyHash) -> u8 {
-    tag.mark.to_le_bytes()[0]
+/// Per-key jitter (0–255) that spreads renewals.
+fn jitter(hash: KeyHash) -> u8 {
+    hash.fingerprint.to_le_bytes()[0]
 }
 
-/// How long before its lease ends a key's is renewed.
-fn renewed(tag: KeyHash) -> Span {
-    let (latest, earliest) = (RENEWED.0.get(), RENEWED.1.get());
-    Span::micros(latest + (earliest - latest) * u64::from(whim(tag)) / u64::from(u8::MAX))
+/// How long before its deadline the lease of a key is renewed.
+fn renewal_lead(hash: KeyHash) -> Span {
+    let (latest, earliest) = (RENEW_BEFORE_DEADLINE.0.get(), RENEW_BEFORE_DEADLINE.1.get());
+    Span::micros(latest + (earliest - latest) * u64::from(jitter(hash)) / u64::from(u8::MAX))
 }
 
-/// What is needed now and then.
-#[derive(Debug)]
-pub(super) struct ColdFields {
-    demand: Demand,
-    /// The term that the lease is of.
-    term: u64,
-    /// Until when the key is refused without asking, unless for so few units.
-    paused_until: Micros,
-    pub(super) paused_left: u32,
-    phase: LeasePhase,
-    /// Units of the lease that are set aside for requests of which the store decides the rest.
-    pub(super) claimed: u32,
-    /// Names the lease: the serial number that it began with. What was claimed of another lease is not put back.
-    pub(super) lease: u32,
-    /// The store's time when it said something last; nothing if it has not.
-    seen_at: Option<Micros>,
-    /// Whether the store had too little when it was asked last.
-    is_scarce: bool,
-    /// How long its answers take.
-    trip: Span,
-    /// How many draws there had been when that was last found to have changed, and when.
-    watched: u32,
-    watched_at: Micros,
-    pub(super) name: Option<Arc<KeyName>>,
-    account: KeyCounters,
-    /// Draws for which the store was asked, since then, which is a moment ago at most.
-    asks: u32,
-    asks_since: Micros,
-    /// Whether what the store said last was not yet asked for by whoever decides without it.
-    is_news: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LeasePhase {
-    Free,
-    Asked,
-    Mute,
-}
-
-/// Why an order is made.
+/// Why a renewal is created.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RenewalCause {
     /// A draw goes to the store anyway.
     Draw,
-    /// Little is left in hand.
+    /// Few units are left.
     Low,
-    /// The lease ends soon.
-    Renewal,
+    /// The deadline is near.
+    Expiring,
 }
 
-impl ColdFields {
-    /// Whether an order is on its way.
-    pub(super) fn is_asked(&self) -> bool {
-        self.phase == LeasePhase::Asked
-    }
-
-    /// When the store was last asked, or the key came first.
-    pub(super) fn asked_at(&self) -> Micros {
-        self.demand.since()
-    }
-}
-
-impl Default for ColdFields {
-    fn default() -> ColdFields {
-        ColdFields {
-            demand: Demand::new(Micros::EPOCH),
-            term: 0,
-            paused_until: Micros::EPOCH,
-            paused_left: 0,
-            phase: LeasePhase::Free,
-            claimed: 0,
-            lease: 0,
-            seen_at: None,
-            is_scarce: false,
-            trip: Span::ZERO,
-            watched: 0,
-            watched_at: Micros::EPOCH,
-            name: None,
-            account: KeyCounters::default(),
-            asks: 0,
-            asks_since: Micros::EPOCH,
-            is_news: false,
-        }
-    }
-}
-
-/// A cell, and where what it does is counted. What is changed is written when this is dropped.
+/// A locked entry, with the counters of its shard. Writes the changed fields back when dropped.
 pub(super) struct EntryGuard<'a> {
     pub(super) hot: HotFields,
-    pub(super) line: &'a PackedHot,
+    pub(super) packed: &'a PackedHot,
     pub(super) cold: &'a mut ColdFields,
-    pub(super) tally: &'a mut LeaseCounters,
+    pub(super) counters: &'a mut LeaseCounters,
 }
 
 impl Drop for EntryGuard<'_> {
     fn drop(&mut self) {
-        self.hot.write(self.line);
+        self.hot.write(self.packed);
     }
 }
 
 impl EntryGuard<'_> {
-    /// Begins anew under the limit on that page.
-    pub(super) fn begin(&mut self, page: u32, now: Micros) {
-        self.hot = HotFields { page, serial: self.hot.serial.wrapping_add(1), ..HotFields::default() };
+    /// Resets the entry for the limit in this slot of the limit table.
+    pub(super) fn reset(&mut self, limit_slot: u32, now: Micros) {
+        self.hot = HotFields { limit_slot, serial: self.hot.serial.wrapping_add(1), ..HotFields::default() };
         *self.cold = ColdFields {
             demand: Demand::new(now),
-            watched_at: now,
-            asks_since: now,
+            active_at: now,
+            misses_since: now,
             name: self.cold.name.take(),
-            lease: self.hot.serial,
+            lease_id: self.hot.serial,
             ..ColdFields::default()
         };
     }
 
-    /// Something is said or heard of the lease.
-    fn turn(&mut self, phase: LeasePhase) {
+    /// Changes the phase, and the serial number with it.
+    fn set_phase(&mut self, phase: LeasePhase) {
         self.cold.phase = phase;
         self.hot.serial = self.hot.serial.wrapping_add(1);
     }
 
     /// Counts a draw that the store decides.
-    pub(super) fn count(&mut self, units: u32) {
-        self.hot.count(units);
+    pub(super) fn count_draw(&mut self, units: u32) {
+        self.hot.count_draw(units);
     }
 
-    /// Counts that the store is asked.
-    pub(super) fn ask(&mut self) {
-        self.tally.asks += 1;
-        self.cold.asks = self.cold.asks.saturating_add(1);
-        self.cold.account.asked = self.cold.account.asked.wrapping_add(1);
+    /// Counts a draw that is sent to the store.
+    pub(super) fn count_miss(&mut self) {
+        self.counters.misses += 1;
+        self.cold.misses = self.cold.misses.saturating_add(1);
+        self.cold.counters.misses = self.cold.counters.misses.wrapping_add(1);
     }
 
-    /// Whether the store is asked for more draws than it should be.
-    fn asks_too_much(&mut self, now: Micros) -> bool {
-        if now.since(self.cold.asks_since) >= MOMENT {
-            (self.cold.asks, self.cold.asks_since) = (0, now);
+    /// Whether too many draws of this key were sent to the store lately.
+    fn has_too_many_misses(&mut self, now: Micros) -> bool {
+        if now.since(self.cold.misses_since) >= MISS_PERIOD {
+            (self.cold.misses, self.cold.misses_since) = (0, now);
         }
-        self.cold.asks >= MOST_ASKS
+        self.cold.misses >= MAX_MISSES
     }
 
-    /// Forgets how often the store was asked: it is away, so nobody holds it up.
-    pub(super) fn forget_asks(&mut self) {
-        self.cold.asks = 0;
+    /// Resets the miss count, because a store that is down can't be overloaded.
+    pub(super) fn reset_misses(&mut self) {
+        self.cold.misses = 0;
     }
 
-    /// Counts units that can be neither spent nor given back.
-    pub(super) fn lose(&mut self, units: u32) {
-        self.tally.forfeited += u64::from(units);
-        self.cold.account.forfeited += u64::from(units);
+    /// Counts units that can be neither spent nor returned.
+    pub(super) fn count_expired(&mut self, units: u32) {
+        self.counters.expired += u64::from(units);
+        self.cold.counters.expired += u64::from(units);
     }
 
-    /// Takes from hand what there is, asks in time, and does not ask in vain.
+    /// Spends leased units if there are enough. Otherwise denies the draw, if the store is known to have too few
+    /// units left, or sends it to the store. Creates renewals in time.
     pub(super) fn spend(
         &mut self,
         limit: &Limit,
-        whose: &LeaseKey<'_>,
+        lease_key: &LeaseKey<'_>,
         units: u32,
         nodes: u32,
         now: Micros,
     ) -> SpendOutcome {
-        if now >= self.hot.ends && !self.cold.is_asked() {
-            self.forfeit();
+        if now >= self.hot.deadline && !self.cold.is_renewing() {
+            self.expire();
         }
-        if now < self.hot.ends && units <= self.hot.hand {
-            // The order comes first, so that what is spent here is not yet told of and can be put back.
-            let order = self.order(RenewalCause::Low, limit, whose, nodes, now);
-            self.tally.refills += u64::from(order.is_some());
-            self.tally.spend(units);
-            let outcome = self.hot.take(limit, units, now);
+        if now < self.hot.deadline && units <= self.hot.unspent {
+            // The renewal is created first, so that the units spent below are not part of its report and the
+            // spend can be undone.
+            let renewal = self.make_renewal(RenewalCause::Low, limit, lease_key, nodes, now);
+            self.counters.renewals += u64::from(renewal.is_some());
+            self.counters.count_spend(units);
+            let result = self.hot.spend(limit, units, now);
             return SpendOutcome::Spent(SpentUnits {
-                outcome,
+                result,
                 receipt: SpendReceipt(self.hot.serial),
-                order,
+                renewal,
             });
         }
-        self.hot.count(units);
-        // The store is asked for what is missing here only.
+        self.hot.count_draw(units);
+        // The store decides only about the units that are missing here.
         let missing = units - self.unspent(now).min(units);
-        // While the store is being asked for a key that is as good as empty, asking it in vain does not help.
-        let is_awaited = self.cold.is_asked() && self.cold.is_scarce;
-        if (is_awaited || now < self.cold.paused_until) && missing > self.cold.paused_left {
-            self.cold.demand.refuse(units);
-            return SpendOutcome::Paused(self.refuse(limit, units, now));
+        // While a renewal of an exhausted key is in flight, the store would most likely deny the draw.
+        let is_renewal_pending = self.cold.is_renewing() && self.cold.is_exhausted;
+        if (is_renewal_pending || now < self.cold.denied_until) && missing > self.cold.denied_above {
+            self.cold.demand.add_denied(units);
+            return SpendOutcome::Denied(self.deny(limit, units, now));
         }
-        if self.asks_too_much(now) {
-            // That says nothing of how much is left.
-            return SpendOutcome::Paused(self.refuse(limit, units, now));
+        if self.has_too_many_misses(now) {
+            // This says nothing about how many units are left, so it does not count as denied demand.
+            return SpendOutcome::Denied(self.deny(limit, units, now));
         }
-        self.ask();
-        let claim = self.claim(limit, whose.tag, units, now);
-        if self.cold.phase == LeasePhase::Mute {
-            // Too little is left of it, and no more can be had as long as it is held.
-            self.forfeit();
+        self.count_miss();
+        let claim = self.claim(limit, lease_key.hash, units, now);
+        if self.cold.phase == LeasePhase::Unacked {
+            // Too few units are left, and an unacknowledged lease can't be renewed.
+            self.expire();
         }
-        SpendOutcome::Ask { order: self.order(RenewalCause::Draw, limit, whose, nodes, now), claim }
+        SpendOutcome::Miss {
+            renewal: self.make_renewal(RenewalCause::Draw, limit, lease_key, nodes, now),
+            claim,
+        }
     }
 
     /// Units that may be spent now.
     pub(super) fn unspent(&self, now: Micros) -> u32 {
-        if now < self.hot.ends { self.hot.hand } else { 0 }
+        if now < self.hot.deadline { self.hot.unspent } else { 0 }
     }
 
-    /// Forgets a draw that this limit would have granted and another one denied: it is no demand for this one.
-    pub(super) fn forget_draw(&mut self, units: u32) {
-        self.cold.demand.forget(units);
+    /// Removes a draw that another limit denied from the demand for this one.
+    pub(super) fn cancel_draw(&mut self, units: u32) {
+        self.cold.demand.cancel_draw(units);
     }
 
-    /// The state of the key at the store's time, as far as it is known here: units that are unspent here are left. `None`
-    /// if the store has not told anything yet.
+    /// The key's state at the store's time, as far as it is known here: unspent units count as left. `None` if
+    /// the store has not sent a state yet.
     pub(super) fn known_state(&self, limit: &Limit, now: Micros) -> Option<(Micros, State)> {
-        self.cold.seen_at?;
+        self.cold.store_state_at?;
         let (at, unspent) = (self.hot.store_time(now), self.unspent(now));
-        Some((at, limit.give_unspent(self.hot.seen, at, unspent, self.hot.spent)))
+        Some((at, limit.refund_unspent(self.hot.store_state, at, unspent, self.hot.unreported)))
     }
 
-    /// Asks the store again at once: it is known to have more than it said.
-    pub(super) fn resume(&mut self) {
-        self.cold.is_scarce = false;
-        self.pause(Micros::EPOCH, 0);
+    /// Stops denying without asking the store, which is known to have more units than it said.
+    pub(super) fn clear_denial(&mut self) {
+        self.cold.is_exhausted = false;
+        self.deny_until(Micros::EPOCH, 0);
     }
 
-    /// An order, if there is anything to ask for or, where that costs nothing, to tell; and if none is on its way.
-    fn order(
+    /// Creates a renewal if there are units to request or, where a request is sent anyway, units to report.
+    /// Returns `None` if a renewal is in flight.
+    fn make_renewal(
         &mut self,
         cause: RenewalCause,
         limit: &Limit,
-        whose: &LeaseKey<'_>,
+        lease_key: &LeaseKey<'_>,
         nodes: u32,
         now: Micros,
     ) -> Option<LeaseRenewal> {
-        // Until the answer is there, or if there is nothing to be had, what is in hand is spent to the last.
-        self.hot.low = 0;
-        if self.cold.phase != LeasePhase::Free {
+        // Until there is a reply, or if the store has nothing left, all units may be spent.
+        self.hot.renew_below = 0;
+        if self.cold.phase != LeasePhase::Ready {
             return None;
         }
-        let wish = self.wish(limit, nodes, now);
-        let is_wished = wish != LeaseRequest::default();
-        let is_told = self.hot.is_lent(now) && cause != RenewalCause::Low;
-        if !is_wished && !is_told {
-            // There is enough in hand, or else nothing to be had.
-            self.hot.low = if self.cold.is_scarce { 0 } else { self.hot.hand / 2 };
+        let request = self.lease_request(limit, nodes, now);
+        let has_request = request != LeaseRequest::default();
+        let has_report = self.hot.has_lease(now) && cause != RenewalCause::Low;
+        if !has_request && !has_report {
+            // Either there are enough units, or the store has none left.
+            self.hot.renew_below = if self.cold.is_exhausted { 0 } else { self.hot.unspent / 2 };
             return None;
         }
-        if is_wished && self.cold.name.is_none() && whose.key.bytes().len() <= LONGEST_NAME {
-            self.cold.name = Some(Arc::new(KeyName { key: whose.key.to_key(), scope: whose.scope }));
+        if has_request && self.cold.name.is_none() && lease_key.key.bytes().len() <= MAX_STORED_KEY_BYTES {
+            self.cold.name = Some(Arc::new(KeyName { key: lease_key.key.to_key(), scope: lease_key.scope }));
         }
-        Some(self.tell(whose.tag, self.hot.hand, wish, now))
+        Some(self.start_renewal(lease_key.hash, self.hot.unspent, request, now))
     }
 
-    /// What to ask for beyond what is in hand; nothing if that is no unit.
-    fn wish(&mut self, limit: &Limit, nodes: u32, now: Micros) -> LeaseRequest {
-        self.cold.demand.count(self.hot.counts, policy::counted(limit), now);
+    /// The units to request beyond the unspent ones. Zero if there is nothing to request.
+    fn lease_request(&mut self, limit: &Limit, nodes: u32, now: Micros) -> LeaseRequest {
+        self.cold.demand.update(self.hot.draw_counters, policy::counted_units(limit), now);
         let at = self.hot.store_time(now);
-        let seen = self.cold.seen_at.map(|_| self.hot.seen);
-        self.cold.is_scarce &= !policy::is_over(limit, seen, at);
-        let view = PolicyInput {
-            left: self.left_by_now(limit, nodes, at),
-            window: WindowView::of(limit, seen, at, self.cold.trip),
-            is_scarce: self.cold.is_scarce,
+        let state = self.cold.store_state_at.map(|_| self.hot.store_state);
+        self.cold.is_exhausted &= !policy::is_window_over(limit, state, at);
+        let input = PolicyInput {
+            remaining: self.estimated_remaining(limit, nodes, at),
+            window: WindowView::of(limit, state, at, self.cold.round_trip),
+            is_exhausted: self.cold.is_exhausted,
             nodes,
         };
-        let wish = policy::wish(limit, &self.cold.demand, view);
-        let (soon, later) =
-            (wish.soon.saturating_sub(self.hot.hand), wish.later.saturating_sub(self.hot.hand));
-        if soon == 0 && later == 0 { LeaseRequest::default() } else { LeaseRequest { soon, later, ..wish } }
+        let request = policy::lease_request(limit, &self.cold.demand, input);
+        let (soon, later) = (
+            request.short_horizon.saturating_sub(self.hot.unspent),
+            request.long_horizon.saturating_sub(self.hot.unspent),
+        );
+        if soon == 0 && later == 0 {
+            LeaseRequest::default()
+        } else {
+            LeaseRequest { short_horizon: soon, long_horizon: later, ..request }
+        }
     }
 
-    /// How many units are left at the store, as far as one can tell: others draw too.
-    fn left_by_now(&self, limit: &Limit, nodes: u32, at: Micros) -> u32 {
-        let Some(seen_at) = self.cold.seen_at else { return limit.capacity() };
-        let drawn = self.cold.demand.everywhere(nodes) * policy::seconds(at.since(seen_at));
-        remaining(limit, self.hot.seen, at).saturating_sub(policy::units(drawn))
+    /// Estimated units left at the store: other nodes draw too.
+    fn estimated_remaining(&self, limit: &Limit, nodes: u32, at: Micros) -> u32 {
+        let Some(seen_at) = self.cold.store_state_at else { return limit.capacity() };
+        let drawn = self.cold.demand.global_rate(nodes) * policy::seconds(at.since(seen_at));
+        remaining(limit, self.hot.store_state, at).saturating_sub(policy::whole_units(drawn))
     }
 
-    /// Says of each unit of the lease that it is spent, kept or, beyond what is kept, given back; and that no more is to
-    /// be said until there is an answer.
-    fn tell(&mut self, tag: KeyHash, kept: u32, wish: LeaseRequest, now: Micros) -> LeaseRenewal {
-        let report = match now < self.hot.ends {
-            // What is claimed may be put back, so it is kept for now.
-            true => LeaseReport {
+    /// Creates a renewal, which reports each unit of the lease as spent, kept or returned. `kept` of the unspent
+    /// units are kept, the others are returned. Nothing more is reported until there is a reply.
+    fn start_renewal(
+        &mut self,
+        hash: KeyHash,
+        kept: u32,
+        request: LeaseRequest,
+        now: Micros,
+    ) -> LeaseRenewal {
+        let report = if now < self.hot.deadline {
+            // Claimed units may be put back, so they are reported as kept.
+            LeaseReport {
                 term: self.cold.term,
-                spent: self.hot.spent,
+                spent: self.hot.unreported,
                 kept: kept.saturating_add(self.cold.claimed),
-                back: self.hot.hand - kept,
-            },
-            false => LeaseReport::default(),
+                returned: self.hot.unspent - kept,
+            }
+        } else {
+            LeaseReport::default()
         };
-        self.hot.spent = 0;
-        self.hot.hand = if now < self.hot.ends { kept } else { 0 };
-        self.turn(LeasePhase::Asked);
-        LeaseRenewal { tag, report, wish, asked_at: now, serial: self.hot.serial }
+        self.hot.unreported = 0;
+        self.hot.unspent = if now < self.hot.deadline { kept } else { 0 };
+        self.set_phase(LeasePhase::Renewing);
+        LeaseRenewal { hash, report, request, created_at: now, serial: self.hot.serial }
     }
 
-    /// Takes over what the store has lent.
-    pub(super) fn settle(&mut self, limit: &Limit, order: &LeaseRenewal, told: &LeaseReply, now: Micros) {
-        self.turn(LeasePhase::Free);
-        self.tally.returned += u64::from(order.report.back);
-        self.cold.account.returned += u64::from(order.report.back);
-        self.cold.account.lent += u64::from(told.loan.units);
-        if !told.loan.is_known {
-            // What was kept had lapsed before the store heard of it, and what was spent of it meanwhile with it.
-            self.forfeit();
+    /// Applies the store's reply: takes over the granted units.
+    pub(super) fn apply_reply(
+        &mut self,
+        limit: &Limit,
+        renewal: &LeaseRenewal,
+        reply: &LeaseReply,
+        now: Micros,
+    ) {
+        self.set_phase(LeasePhase::Ready);
+        self.counters.returned += u64::from(renewal.report.returned);
+        self.cold.counters.returned += u64::from(renewal.report.returned);
+        self.cold.counters.lent += u64::from(reply.grant.units);
+        if !reply.grant.is_report_accepted {
+            // The kept units expired before the report reached the store, and with them those spent since.
+            self.expire();
         }
-        self.cold.trip = policy::smooth(self.cold.trip, now.since(order.asked_at));
-        let lasts = told.loan.until.since(told.at);
-        let margin = Span::micros(lasts.get() / MARGIN_PART).max(LEAST_MARGIN);
-        self.hot.ends = order.asked_at.plus(lasts).less(margin);
-        self.cold.term = told.loan.term;
-        self.hot.hand = self.hot.hand.saturating_add(told.loan.units);
-        if self.hot.ends < now.plus(LEAST_USE) {
-            self.forfeit();
+        self.cold.round_trip = policy::smooth_round_trip(self.cold.round_trip, now.since(renewal.created_at));
+        let duration = reply.grant.expires_at.since(reply.store_time);
+        let margin = Span::micros(duration.get() / MARGIN_DIVISOR).max(MIN_MARGIN);
+        self.hot.deadline = renewal.created_at.plus(duration).minus(margin);
+        self.cold.term = reply.grant.term;
+        self.hot.unspent = self.hot.unspent.saturating_add(reply.grant.units);
+        if self.hot.deadline < now.plus(MIN_USEFUL_LEASE) {
+            self.expire();
         }
-        let seen = match told.seen {
-            Some(seen) => seen,
+        let state = match reply.state {
+            Some(state) => state,
             None => {
-                self.cold.demand.add(told.loan.units);
-                limit.step(Some(self.hot.seen), told.at, Amount::exactly(told.loan.units)).state
+                self.cold.demand.add_grant(reply.grant.units);
+                limit
+                    .step(Some(self.hot.store_state), reply.store_time, Amount::exactly(reply.grant.units))
+                    .state
             }
         };
-        self.see(limit, seen, told.at, order.asked_at);
-        self.look_ahead(limit, order, told);
+        self.update_state(limit, state, reply.store_time, renewal.created_at);
+        self.plan_next_renewal(limit, renewal, reply);
     }
 
-    /// Decides when to ask next: when little is left in hand, or, if the store had less than is spent in a moment, after a
-    /// while.
-    fn look_ahead(&mut self, limit: &Limit, order: &LeaseRenewal, told: &LeaseReply) {
+    /// Decides when to request units next: when few are left or, if the store granted less than is needed until
+    /// then, after a back-off.
+    fn plan_next_renewal(&mut self, limit: &Limit, renewal: &LeaseRenewal, reply: &LeaseReply) {
         let demand = &self.cold.demand;
-        let window = WindowView::of(limit, Some(self.hot.seen), told.at, self.cold.trip);
-        let left = remaining(limit, self.hot.seen, told.at);
+        let window =
+            WindowView::of(limit, Some(self.hot.store_state), reply.store_time, self.cold.round_trip);
+        let left = remaining(limit, self.hot.store_state, reply.store_time);
         if left == 0
-            && let Some(pause) = policy::pause_when_used_up(limit, demand, window)
+            && let Some(backoff) = policy::backoff_when_used_up(limit, demand, window)
         {
-            (self.hot.low, self.cold.is_scarce) = (0, true);
-            return self.pause(order.asked_at.plus(pause), 0);
+            (self.hot.renew_below, self.cold.is_exhausted) = (0, true);
+            return self.deny_until(renewal.created_at.plus(backoff), 0);
         }
-        let pause = policy::pause(limit, demand, window)
-            .filter(|pause| policy::is_scarce(limit, demand, left, *pause, self.cold.is_scarce));
-        self.cold.is_scarce = pause.is_some();
-        let is_short = told.loan.units < order.wish.soon;
-        self.hot.low = match is_short && pause.is_some() {
-            true => 0,
-            false => policy::low(demand, self.hot.hand, self.cold.trip, whim(order.tag)),
+        let backoff = policy::backoff(limit, demand, window)
+            .filter(|backoff| policy::is_exhausted(limit, demand, left, *backoff, self.cold.is_exhausted));
+        self.cold.is_exhausted = backoff.is_some();
+        let is_short = reply.grant.units < renewal.request.short_horizon;
+        self.hot.renew_below = if is_short && backoff.is_some() {
+            0
+        } else {
+            policy::renew_threshold(demand, self.hot.unspent, self.cold.round_trip, jitter(renewal.hash))
         };
-        match pause {
-            Some(pause) if is_short => self.pause(order.asked_at.plus(pause), 0),
+        match backoff {
+            Some(backoff) if is_short => self.deny_until(renewal.created_at.plus(backoff), 0),
             Some(_) => {}
-            None => self.pause(Micros::EPOCH, 0),
+            None => self.deny_until(Micros::EPOCH, 0),
         }
     }
 
-    /// Refuses until then whoever wants more than so few.
-    fn pause(&mut self, until: Micros, but: u32) {
-        (self.cold.paused_until, self.cold.paused_left) = (until, but);
+    /// Denies draws that need more than `allowed` units from the store, until `until`.
+    fn deny_until(&mut self, until: Micros, allowed: u32) {
+        (self.cold.denied_until, self.cold.denied_above) = (until, allowed);
     }
 
-    /// Takes note of what the store said to a draw.
-    pub(super) fn note(&mut self, limit: &Limit, ask: Amount, outcome: &DrawResult, asked_at: Micros) {
-        let Some(seen) = outcome.state() else { return };
-        self.see(limit, seen, outcome.now(), asked_at);
-        if !outcome.is_refused() {
+    /// Records the store's decision about a draw.
+    pub(super) fn record_decision(
+        &mut self,
+        limit: &Limit,
+        amount: Amount,
+        result: &DrawResult,
+        sent_at: Micros,
+    ) {
+        let Some(state) = result.state() else { return };
+        self.update_state(limit, state, result.decided_at(), sent_at);
+        if !result.is_denied() {
             return;
         }
-        self.cold.demand.refuse(ask.at_least());
-        let window = WindowView::of(limit, Some(seen), outcome.now(), self.cold.trip);
-        let outlook = LimitStatus::new(limit, ask, *outcome).outlook();
-        if let Some(Retry::After(wait)) = outlook.retry
-            && let Some(pause) = policy::pause_until_due(limit, &self.cold.demand, window, wait)
+        self.cold.demand.add_denied(amount.at_least());
+        let window = WindowView::of(limit, Some(state), result.decided_at(), self.cold.round_trip);
+        let forecast = LimitStatus::new(limit, amount, *result).forecast();
+        if let Some(Retry::After(wait)) = forecast.retry
+            && let Some(backoff) = policy::backoff_until_retry(limit, &self.cold.demand, window, wait)
         {
-            self.cold.is_scarce = true;
-            self.pause(asked_at.plus(pause), outlook.remaining);
+            self.cold.is_exhausted = true;
+            self.deny_until(sent_at.plus(backoff), forecast.remaining);
         }
     }
 
-    /// Takes over what the store remembers, unless it has said something since: whoever asked for a draw hears of it after
-    /// what was lent with it is settled. Of what it said at the same time, what leaves less was said last.
-    fn see(&mut self, limit: &Limit, seen: State, at: Micros, asked_at: Micros) {
-        if let Some(before) = self.cold.seen_at {
+    /// Takes over the store's state, unless a newer one is known: the result of a draw arrives after the grant of
+    /// a renewal that was sent with it. Of two states with the same time, the one with fewer units left is the
+    /// newer one.
+    fn update_state(&mut self, limit: &Limit, state: State, at: Micros, sent_at: Micros) {
+        if let Some(before) = self.cold.store_state_at {
             let is_late = match at.cmp(&before) {
-                Ordering::Less => before.since(at) < LATEST,
-                Ordering::Equal => remaining(limit, seen, at) > remaining(limit, self.hot.seen, at),
+                Ordering::Less => before.since(at) < MAX_REPLY_DELAY,
+                Ordering::Equal => remaining(limit, state, at) > remaining(limit, self.hot.store_state, at),
                 Ordering::Greater => false,
             };
             if is_late {
                 return;
             }
             if before <= at {
-                self.cold.demand.learn(limit, (self.hot.seen, before), (seen, at));
+                self.cold.demand.observe_store(limit, (self.hot.store_state, before), (state, at));
             }
         }
-        self.cold.seen_at = Some(at);
-        self.cold.is_news = true;
-        self.hot.seen = seen;
-        self.hot.ahead = at.get().cast_signed() - asked_at.get().cast_signed();
+        self.cold.store_state_at = Some(at);
+        self.cold.has_new_state = true;
+        self.hot.store_state = state;
+        self.hot.store_offset = at.get().cast_signed() - sent_at.get().cast_signed();
     }
 
-    /// What a key hears that is refused without asking: to come back when the store will be asked again.
-    fn refuse(&mut self, limit: &Limit, units: u32, now: Micros) -> DrawResult {
+    /// The result of a draw that is denied without asking the store. It tells the client to retry when the store
+    /// will be asked again.
+    fn deny(&mut self, limit: &Limit, units: u32, now: Micros) -> DrawResult {
         let at = self.hot.store_time(now);
-        let known = self.known_state(limit, now).map_or(self.hot.seen, |(_, state)| state);
-        let refused = DrawResult::of_state(DrawOutcome::Refused, at, known);
-        let outlook = LimitStatus::new(limit, Amount::exactly(units), refused).outlook();
-        let retry = match outlook.retry {
+        let known_state = self.known_state(limit, now).map_or(self.hot.store_state, |(_, state)| state);
+        let denied = DrawResult::from_state(DrawOutcome::Denied, at, known_state);
+        let forecast = LimitStatus::new(limit, Amount::exactly(units), denied).forecast();
+        let retry = match forecast.retry {
             Some(Retry::After(wait)) => {
-                Some(Retry::After(wait.max(self.cold.paused_until.since(now)).max(SOONEST_RETRY)))
+                Some(Retry::After(wait.max(self.cold.denied_until.since(now)).max(MIN_RETRY_AFTER)))
             }
             retry => retry,
         };
-        let is_stale = outlook.remaining >= units;
-        self.tally.paused += 1;
-        self.tally.stale += u64::from(is_stale);
-        let account = &mut self.cold.account;
-        account.refused = account.refused.wrapping_add(1);
-        account.stale = account.stale.wrapping_add(u32::from(is_stale));
-        // What has come since is there, but not for so many.
-        let remaining = outlook.remaining.min(units.saturating_sub(1));
-        DrawResult::of_outlook(DrawOutcome::Refused, at, Forecast { remaining, retry, ..outlook })
+        let is_stale = forecast.remaining >= units;
+        self.counters.denied += 1;
+        self.counters.denied_stale += u64::from(is_stale);
+        let counters = &mut self.cold.counters;
+        counters.denied = counters.denied.wrapping_add(1);
+        counters.denied_stale = counters.denied_stale.wrapping_add(u32::from(is_stale));
+        // Refilled units are available, but too few for this draw.
+        let remaining = forecast.remaining.min(units.saturating_sub(1));
+        DrawResult::from_forecast(DrawOutcome::Denied, at, Forecast { remaining, retry, ..forecast })
     }
 
-    /// Has the lease spent until it ends, and never speaks of it again.
-    pub(super) fn fall_mute(&mut self) {
-        self.tally.lost += 1;
-        self.turn(LeasePhase::Mute);
+    /// Marks the lease as unacknowledged: it is spent until its deadline and never reported again.
+    pub(super) fn mark_unacked(&mut self) {
+        self.counters.unacknowledged += 1;
+        self.set_phase(LeasePhase::Unacked);
     }
 
-    /// Takes back an order that was not sent.
-    pub(super) fn take_back(&mut self, order: &LeaseRenewal) {
-        self.turn(LeasePhase::Free);
-        self.hot.spent = self.hot.spent.saturating_add(order.report.spent);
-        self.hot.hand = self.hot.hand.saturating_add(order.report.back);
-        self.hot.low = self.hot.hand / 2;
+    /// Cancels a renewal that was not sent.
+    pub(super) fn cancel_renewal(&mut self, renewal: &LeaseRenewal) {
+        self.set_phase(LeasePhase::Ready);
+        self.hot.unreported = self.hot.unreported.saturating_add(renewal.report.spent);
+        self.hot.unspent = self.hot.unspent.saturating_add(renewal.report.returned);
+        self.hot.renew_below = self.hot.unspent / 2;
     }
 
-    /// Puts back what was spent a moment ago.
-    pub(super) fn put_back(&mut self, units: u32) {
-        let units = units.min(self.hot.spent);
-        self.hot.spent -= units;
-        self.hot.hand = self.hot.hand.saturating_add(units);
+    /// Undoes a spend of a moment ago.
+    pub(super) fn undo_spend(&mut self, units: u32) {
+        let units = units.min(self.hot.unreported);
+        self.hot.unreported -= units;
+        self.hot.unspent = self.hot.unspent.saturating_add(units);
     }
 
-    /// Lets the lease lapse. What was said of it counts no more.
-    pub(super) fn forfeit(&mut self) {
-        self.lose(self.hot.hand);
-        (self.hot.hand, self.hot.spent, self.hot.low) = (0, 0, 0);
-        self.hot.ends = Micros::EPOCH;
-        self.turn(LeasePhase::Free);
-        (self.cold.claimed, self.cold.lease) = (0, self.hot.serial);
+    /// Ends the lease: unspent units expire, and earlier receipts and claims are void.
+    pub(super) fn expire(&mut self) {
+        self.count_expired(self.hot.unspent);
+        (self.hot.unspent, self.hot.unreported, self.hot.renew_below) = (0, 0, 0);
+        self.hot.deadline = Micros::EPOCH;
+        self.set_phase(LeasePhase::Ready);
+        (self.cold.claimed, self.cold.lease_id) = (0, self.hot.serial);
     }
 
-    /// Looks after a cell that perhaps nobody else does: what lies idle is given back, what ends soon is renewed.
+    /// Returns idle units, and renews a lease that ends soon: keys that are not drawn have no other occasion for
+    /// either.
     pub(super) fn sweep(
         &mut self,
         limit: &Limit,
-        tag: KeyHash,
+        hash: KeyHash,
         nodes: u32,
         now: Micros,
     ) -> Option<DetachedRenewal> {
-        if self.cold.is_asked() {
-            // Whoever took the order owes an answer. If it was dropped, the lease must not wait for ever.
-            if now.since(self.cold.asked_at()) > TERM {
-                self.fall_mute();
+        if self.cold.is_renewing() {
+            // The sender must report the result of the renewal. If it was dropped, the lease must not wait for
+            // ever.
+            if now.since(self.cold.last_request_at()) > LEASE_TERM {
+                self.mark_unacked();
             }
             return None;
         }
-        if now >= self.hot.ends {
-            self.forfeit();
+        if now >= self.hot.deadline {
+            self.expire();
             return None;
         }
-        if self.cold.watched != self.hot.counts.draws {
-            (self.cold.watched, self.cold.watched_at) = (self.hot.counts.draws, now);
+        if self.cold.swept_draws != self.hot.draw_counters.draws {
+            (self.cold.swept_draws, self.cold.active_at) = (self.hot.draw_counters.draws, now);
         }
-        let is_idle = now.since(self.cold.watched_at) >= IDLE;
-        let is_much = |units: u32| u64::from(units) * WORTH_GIVING > u64::from(limit.capacity());
-        if is_idle && is_much(self.hot.hand) {
-            return self.give_back(limit, tag, now);
+        let is_idle = now.since(self.cold.active_at) >= IDLE_TIMEOUT;
+        let is_significant =
+            |units: u32| u64::from(units) * SIGNIFICANT_DIVISOR > u64::from(limit.capacity());
+        if is_idle && is_significant(self.hot.unspent) {
+            return self.return_units(limit, hash, now);
         }
-        let is_ending = !policy::has_windows(limit) && self.hot.ends.since(now) < renewed(tag);
-        let lent = self.hot.hand.saturating_add(self.hot.spent);
-        let is_missed = is_much(lent) || self.hot.hand > 0 && self.is_in_demand(limit, lent, now);
-        if !is_ending || !is_missed {
-            return None;
-        }
-        let name = Arc::clone(self.cold.name.as_ref()?);
-        let whose = LeaseKey { tag, key: name.key.borrow(), scope: name.scope };
-        let order = self.order(RenewalCause::Renewal, limit, &whose, nodes, now)?;
-        Some(DetachedRenewal { order, limit: *limit, name: Arc::clone(&name) })
-    }
-
-    /// Whether a key is drawn faster than it refills, or has been: then what lapses of it is lost. A bucket that is as good as
-    /// full refills before anybody misses it.
-    fn is_in_demand(&self, limit: &Limit, lent: u32, now: Micros) -> bool {
-        let left = remaining(limit, self.hot.seen, self.hot.store_time(now)).saturating_add(lent);
-        u64::from(left) + u64::from(limit.capacity()) / AS_GOOD_AS_FULL < u64::from(limit.capacity())
-    }
-
-    /// Gives back all that is in hand, if it is known whose it is and may be spoken of.
-    pub(super) fn give_back(&mut self, limit: &Limit, tag: KeyHash, now: Micros) -> Option<DetachedRenewal> {
-        if self.cold.phase != LeasePhase::Free || !self.hot.is_lent(now) {
+        let is_ending = !policy::has_windows(limit) && self.hot.deadline.since(now) < renewal_lead(hash);
+        let leased = self.hot.unspent.saturating_add(self.hot.unreported);
+        let is_worth_renewing =
+            is_significant(leased) || self.hot.unspent > 0 && self.is_in_demand(limit, leased, now);
+        if !is_ending || !is_worth_renewing {
             return None;
         }
         let name = Arc::clone(self.cold.name.as_ref()?);
-        self.tally.refills += 1;
-        Some(DetachedRenewal { order: self.tell(tag, 0, LeaseRequest::default(), now), limit: *limit, name })
+        let lease_key = LeaseKey { hash, key: name.key.borrow(), scope: name.scope };
+        let renewal = self.make_renewal(RenewalCause::Expiring, limit, &lease_key, nodes, now)?;
+        Some(DetachedRenewal { renewal, limit: *limit, name: Arc::clone(&name) })
     }
 
-    /// Spends nothing more. What is in hand stays there only if an answer is awaited, with which it is given back.
+    /// Whether a key is or was drawn faster than it refills. Then units that expire are lost. A bucket that is
+    /// almost full refills before the units are needed.
+    fn is_in_demand(&self, limit: &Limit, leased: u32, now: Micros) -> bool {
+        let left = remaining(limit, self.hot.store_state, self.hot.store_time(now)).saturating_add(leased);
+        u64::from(left) + u64::from(limit.capacity()) / FULL_TOLERANCE_DIVISOR < u64::from(limit.capacity())
+    }
+
+    /// Creates a renewal that returns all unspent units. `None` if nothing is leased, the key's name is unknown, or
+    /// the lease is unacknowledged or being renewed.
+    pub(super) fn return_units(
+        &mut self,
+        limit: &Limit,
+        hash: KeyHash,
+        now: Micros,
+    ) -> Option<DetachedRenewal> {
+        if self.cold.phase != LeasePhase::Ready || !self.hot.has_lease(now) {
+            return None;
+        }
+        let name = Arc::clone(self.cold.name.as_ref()?);
+        self.counters.renewals += 1;
+        Some(DetachedRenewal {
+            renewal: self.start_renewal(hash, 0, LeaseRequest::default(), now),
+            limit: *limit,
+            name,
+        })
+    }
+
+    /// Stops spending. Unspent units expire unless a renewal is in flight: they are returned when its reply
+    /// arrives.
     pub(super) fn close(&mut self) {
-        match self.cold.is_asked() {
-            true => self.hot.ends = Micros::EPOCH,
-            false => self.forfeit(),
+        if self.cold.is_renewing() {
+            self.hot.deadline = Micros::EPOCH;
+        } else {
+            self.expire();
         }
     }
 
-    /// What the store said last, for whoever has to decide without it; nothing if it was asked for already, and has been
-    /// gone on from.
-    pub(super) fn news(&mut self) -> Option<State> {
-        std::mem::take(&mut self.cold.is_news).then_some(self.hot.seen)
+    /// Takes the store's last state for a local decision. `None` if it was already taken.
+    pub(super) fn take_new_state(&mut self) -> Option<State> {
+        std::mem::take(&mut self.cold.has_new_state).then_some(self.hot.store_state)
     }
 
-    /// How it stands, for people.
+    /// Describes the lease for the admin API.
     pub(super) fn describe(&self, now: Micros) -> KeyLease {
         let until = |end: Micros| (end > now).then(|| Duration::from_micros(end.since(now).get()));
-        let KeyCounters { lent, returned, forfeited, asked, refused, stale } = self.cold.account;
+        let KeyCounters { lent, returned, expired, misses, denied, denied_stale } = self.cold.counters;
         let claimed = u64::from(self.cold.claimed);
         KeyLease {
-            in_hand: self.unspent(now),
-            lasts: until(self.hot.ends).filter(|_| self.hot.is_lent(now)),
-            is_mute: self.cold.phase == LeasePhase::Mute,
-            paused: until(self.cold.paused_until),
-            per_second: self.cold.demand.here(),
+            unspent: self.unspent(now),
+            expires_in: until(self.hot.deadline).filter(|_| self.hot.has_lease(now)),
+            is_unacknowledged: self.cold.phase == LeasePhase::Unacked,
+            denied_for: until(self.cold.denied_until),
+            per_second: self.cold.demand.local_rate(),
             lent,
-            spent: lent.saturating_sub(returned + forfeited + u64::from(self.hot.hand) + claimed),
+            spent: lent.saturating_sub(returned + expired + u64::from(self.hot.unspent) + claimed),
             returned,
-            forfeited,
-            draws: self.hot.counts.draws,
-            asked,
-            refused,
-            stale,
+            expired,
+            draws: self.hot.draw_counters.draws,
+            misses,
+            denied,
+            denied_stale,
         }
     }
 
-    /// Whether nothing is lost if the cell is dropped.
-    pub(super) fn is_over(&self, now: Micros) -> bool {
-        let last = self.cold.watched_at.max(self.cold.asked_at());
-        !self.cold.is_asked() && !self.hot.is_lent(now) && now.since(last) > FORGOTTEN
+    /// Whether the entry can be removed without losing anything.
+    pub(super) fn is_removable(&self, now: Micros) -> bool {
+        let last = self.cold.active_at.max(self.cold.last_request_at());
+        !self.cold.is_renewing() && !self.hot.has_lease(now) && now.since(last) > ENTRY_IDLE_TIMEOUT
     }
 }

@@ -1,27 +1,29 @@
-//! Requests that are answered from leased units, in full or in part.
+//! Requests that are served from leases, in full or in part.
 //!
-//! A request is a group of draws. If each has enough units here, it is answered. Else it goes to the store as a whole, which
-//! decides it all or nothing, but each draw asks there for the units that are [missing](super::claim) here only: for
-//! none at all, where its limit has enough. Orders that leases make on the way go along.
+//! A request is a group of draws. If each draw has enough leased units, the request is decided here. Otherwise
+//! the whole request goes to the store, which decides it all or nothing. Each draw then asks the store only for
+//! the units that are [missing](super::claim) here: for none, if its limit has enough. Renewals that are due are
+//! sent with the request.
 
 use super::claim::ReleaseReason;
 use super::{Claim, DetachedRenewal, LeaseKey, LeaseRenewal, Leases, SpendOutcome};
 use crate::memory::key_hash::KeyHash;
 use ratekeeper_core::{Consistency, Draw, DrawOutcome, DrawResult, Draws, Forecast, MAX_DRAWS, Micros, Op};
 
-/// What a request that goes to the store takes along, and what waits here for its answer.
+/// What belongs to a request that goes to the store: renewals that are sent with it, and claims that wait for its
+/// decision.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRequest {
-    pub(crate) orders: Vec<DrawRenewal>,
+    pub(crate) renewals: Vec<DrawRenewal>,
     pub(crate) claims: Vec<DrawClaim>,
 }
 
-/// An order that goes along with a draw.
+/// A renewal that is sent with a draw.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DrawRenewal {
-    /// Which of its group's draws.
+    /// Index of the draw in its group.
     pub(crate) draw: usize,
-    pub(crate) order: LeaseRenewal,
+    pub(crate) renewal: LeaseRenewal,
 }
 
 /// Units of one draw that the store is not asked for.
@@ -29,15 +31,21 @@ pub(crate) struct DrawRenewal {
 pub(crate) struct DrawClaim {
     group: usize,
     draw: usize,
-    kind: GroupKind,
+    kind: ClaimKind,
 }
 
+/// How leased units count for a draw.
 #[derive(Clone, Copy, Debug)]
-enum GroupKind {
-    /// They are taken from here.
+enum ClaimKind {
+    /// Units that are claimed here.
     Take(Claim),
-    /// They are looked for, and there are so many here.
-    Look { units: u32, unspent: u32 },
+    /// A check of what could be taken, which takes nothing.
+    Peek {
+        /// By how many units the draw was reduced.
+        units: u32,
+        /// Leased units that are unspent here.
+        unspent: u32,
+    },
 }
 
 impl DrawClaim {
@@ -46,150 +54,152 @@ impl DrawClaim {
         self.group
     }
 
-    /// By how much the draw was lowered.
+    /// By how many units the draw was reduced.
     fn units(&self) -> u32 {
         match self.kind {
-            GroupKind::Take(claim) => claim.units,
-            GroupKind::Look { units, .. } => units,
+            ClaimKind::Take(claim) => claim.units,
+            ClaimKind::Peek { units, .. } => units,
         }
     }
 }
 
-/// Whether a draw may be answered from leased units.
+/// Whether a draw may be granted from leased units.
 pub(crate) fn is_leased(draw: &Draw) -> bool {
-    matches!(draw.act(), Op::Take(_)) && is_lendable(draw)
+    matches!(draw.op(), Op::Take(_)) && counts_leased_units(draw)
 }
 
-/// Whether leased units count for a draw: one that [is leased](is_leased), or looks at what one could take.
-pub(crate) fn is_lendable(draw: &Draw) -> bool {
-    let (Op::Take(ask) | Op::Look(ask)) = draw.act() else { return false };
-    draw.terms().consistency == Consistency::Leased
+/// Whether leased units count for a draw: it [is leased](is_leased), or checks what such a draw could take.
+pub(crate) fn counts_leased_units(draw: &Draw) -> bool {
+    let (Op::Take(ask) | Op::Peek(ask)) = draw.op() else { return false };
+    draw.options().consistency == Consistency::Leased
         && ask.at_least() == ask.at_most()
-        && draw.limit().can_lend()
+        && draw.limit().is_leasable()
 }
 
 impl Leases {
-    /// Answers a group of one draw, which [is leased](is_leased), if it can be. Else lowers it by what is claimed here, and
-    /// it is to be sent to the store. In both cases `out` has what is to be sent too.
+    /// Decides a group of one draw, which [is leased](is_leased), and returns `true` if the lease suffices.
+    /// Otherwise reduces the draw by the claimed units and returns `false`: it has to go to the store. In both
+    /// cases, renewals to send are added to `out`.
     #[inline]
-    pub(crate) fn spend_one(
+    pub(crate) fn spend_single(
         &self,
         draws: &mut Draws,
         group: usize,
-        tag: KeyHash,
+        hash: KeyHash,
         now: Micros,
         out: &mut PendingRequest,
     ) -> bool {
-        let (order, outcome) = match self.spend_draw(draws, &draws.group(group)[0], tag, now) {
-            SpendOutcome::Spent(spent) => (spent.order, Some(spent.outcome)),
-            SpendOutcome::Paused(outcome) => (None, Some(outcome)),
-            SpendOutcome::Ask { order, claim } => {
+        let (renewal, result) = match self.spend_draw(draws, &draws.group(group)[0], hash, now) {
+            SpendOutcome::Spent(spent) => (spent.renewal, Some(spent.result)),
+            SpendOutcome::Denied(result) => (None, Some(result)),
+            SpendOutcome::Miss { renewal, claim } => {
                 if let Some(claim) = claim {
-                    lower(draws, DrawClaim { group, draw: 0, kind: GroupKind::Take(claim) }, out);
+                    reduce_draw(draws, DrawClaim { group, draw: 0, kind: ClaimKind::Take(claim) }, out);
                 }
-                (order, None)
+                (renewal, None)
             }
         };
-        if let Some(order) = order {
-            out.orders.push(DrawRenewal { draw: 0, order });
+        if let Some(renewal) = renewal {
+            out.renewals.push(DrawRenewal { draw: 0, renewal });
         }
-        match outcome {
-            Some(outcome) => draws.group_mut(group)[0].settle(|_, _, _| outcome),
+        match result {
+            Some(result) => draws.group_mut(group)[0].decide_with(|_, _, _| result),
             None => return false,
         }
         true
     }
 
-    /// Like [`Leases::spend_one`], for a group of any draws.
-    pub(crate) fn spend_together(
+    /// Like [`Leases::spend_single`], for a group of any draws.
+    pub(crate) fn spend_group(
         &self,
         draws: &mut Draws,
         group: usize,
-        tags: &[KeyHash],
+        hashes: &[KeyHash],
         now: Micros,
         out: &mut PendingRequest,
     ) -> bool {
         let mut spends = [None; MAX_DRAWS];
-        let (mut must_ask, mut is_denied) = (false, false);
-        for (index, (draw, tag)) in draws.group(group).iter().zip(tags).enumerate() {
+        let (mut must_ask_store, mut is_denied) = (false, false);
+        for (index, (draw, hash)) in draws.group(group).iter().zip(hashes).enumerate() {
             if !is_leased(draw) {
-                must_ask = true;
+                must_ask_store = true;
                 continue;
             }
-            let spend = self.spend_draw(draws, draw, *tag, now);
-            let order = match spend {
-                SpendOutcome::Ask { order, .. } => {
-                    must_ask = true;
-                    order
+            let spend = self.spend_draw(draws, draw, *hash, now);
+            let renewal = match spend {
+                SpendOutcome::Miss { renewal, .. } => {
+                    must_ask_store = true;
+                    renewal
                 }
-                SpendOutcome::Spent(spent) => spent.order,
-                SpendOutcome::Paused(_) => {
+                SpendOutcome::Spent(spent) => spent.renewal,
+                SpendOutcome::Denied(_) => {
                     is_denied |= !draw.is_shadow();
                     None
                 }
             };
-            out.orders.extend(order.map(|order| DrawRenewal { draw: index, order }));
+            out.renewals.extend(renewal.map(|renewal| DrawRenewal { draw: index, renewal }));
             spends[index] = Some(spend);
         }
-        if must_ask {
-            self.claim_for(draws, group, tags, &spends, now, out);
+        if must_ask_store {
+            self.claim_group(draws, group, hashes, &spends, now, out);
             return false;
         }
-        for (index, spend) in spends.iter().enumerate().take(tags.len()) {
+        for (index, spend) in spends.iter().enumerate().take(hashes.len()) {
             let draw = &mut draws.group_mut(group)[index];
             match spend {
                 Some(SpendOutcome::Spent(spent)) => {
-                    draw.settle(|_, _, _| spent.outcome);
+                    draw.decide_with(|_, _, _| spent.result);
                     if is_denied {
-                        let units = draw.act().ask().at_least();
-                        self.put_back(tags[index], units, spent.receipt);
-                        let outcome = spared(draw, units);
-                        draw.settle(|_, _, _| outcome);
+                        let units = draw.op().amount().at_least();
+                        self.undo_spend(hashes[index], units, spent.receipt);
+                        let result = revoked_result(draw, units);
+                        draw.decide_with(|_, _, _| result);
                     }
                 }
-                Some(SpendOutcome::Paused(outcome)) => draw.settle(|_, _, _| *outcome),
-                Some(SpendOutcome::Ask { .. }) | None => {}
+                Some(SpendOutcome::Denied(result)) => draw.decide_with(|_, _, _| *result),
+                Some(SpendOutcome::Miss { .. }) | None => {}
             }
         }
         true
     }
 
-    /// Lowers the draws of a group that goes to the store by what there is here.
-    fn claim_for(
+    /// Reduces the draws of a group that goes to the store by the units that are leased here.
+    fn claim_group(
         &self,
         draws: &mut Draws,
         group: usize,
-        tags: &[KeyHash],
+        hashes: &[KeyHash],
         spends: &[Option<SpendOutcome>; MAX_DRAWS],
         now: Micros,
         out: &mut PendingRequest,
     ) {
-        for (index, (tag, spend)) in tags.iter().zip(spends).enumerate() {
+        for (index, (hash, spend)) in hashes.iter().zip(spends).enumerate() {
             let draw = &draws.group(group)[index];
-            let units = draw.act().ask().at_least();
+            let units = draw.op().amount().at_least();
             let kind = match spend {
                 Some(SpendOutcome::Spent(spent)) => {
-                    Some(GroupKind::Take(self.claim_spent(*tag, units, spent.receipt)))
+                    Some(ClaimKind::Take(self.claim_spent(*hash, units, spent.receipt)))
                 }
-                Some(SpendOutcome::Ask { claim, .. }) => claim.map(GroupKind::Take),
-                Some(SpendOutcome::Paused(_)) => {
-                    self.claim(*tag, draw.limit(), units, now).map(GroupKind::Take)
+                Some(SpendOutcome::Miss { claim, .. }) => claim.map(ClaimKind::Take),
+                Some(SpendOutcome::Denied(_)) => {
+                    self.claim(*hash, draw.limit(), units, now).map(ClaimKind::Take)
                 }
-                None if is_lendable(draw) => {
-                    let unspent = self.unspent(*tag, draw.limit(), now);
-                    (unspent > 0).then_some(GroupKind::Look { units: units.min(unspent), unspent })
+                None if counts_leased_units(draw) => {
+                    let unspent = self.unspent(*hash, draw.limit(), now);
+                    (unspent > 0).then_some(ClaimKind::Peek { units: units.min(unspent), unspent })
                 }
                 None => None,
             };
             if let Some(kind) = kind {
-                lower(draws, DrawClaim { group, draw: index, kind }, out);
+                reduce_draw(draws, DrawClaim { group, draw: index, kind }, out);
             }
         }
     }
 
-    /// Settles what was claimed for a group that the store has answered, or has not. From then on its draws are as they were
-    /// made, and those that the store answered say what is left there and here. Orders to be sent go to `out`.
-    pub(crate) fn resolve(
+    /// Resolves the claims of a group after the store's decision or failure. Restores the units of its draws, and
+    /// adds what is left here to the results of those that the store decided. Renewals to send are added to
+    /// `out`.
+    pub(crate) fn resolve_claims(
         &self,
         draws: &mut Draws,
         group: usize,
@@ -198,73 +208,72 @@ impl Leases {
         out: &mut Vec<DetachedRenewal>,
     ) {
         let is_failed = draws.group_failure(group).is_some();
-        let is_denied = draws.group(group).iter().any(Draw::stops);
+        let is_denied = draws.group(group).iter().any(Draw::denies_request);
         for claim in claims {
             let draw = &mut draws.group_mut(group)[claim.draw];
-            let units = draw.act().ask().at_least() + claim.units();
+            let units = draw.op().amount().at_least() + claim.units();
             draw.set_units(units);
-            let is_refused = draw.is_refused();
+            let is_draw_denied = draw.is_denied();
             let known = match &claim.kind {
-                GroupKind::Look { unspent, .. } => draw
-                    .outcome()
-                    .state()
-                    .map(|state| (draw.now(), draw.limit().give_unspent(state, draw.now(), *unspent, 0))),
-                GroupKind::Take(claim) if is_failed || is_denied || is_refused => {
-                    let why = match (is_failed, is_refused) {
-                        (true, _) => ReleaseReason::Unanswered,
+                ClaimKind::Peek { unspent, .. } => draw.result().state().map(|state| {
+                    (draw.decided_at(), draw.limit().refund_unspent(state, draw.decided_at(), *unspent, 0))
+                }),
+                ClaimKind::Take(claim) if is_failed || is_denied || is_draw_denied => {
+                    let reason = match (is_failed, is_draw_denied) {
+                        (true, _) => ReleaseReason::NoReply,
                         (false, true) => ReleaseReason::Denied,
                         (false, false) => ReleaseReason::DeniedByOther,
                     };
-                    self.release(claim, draw.limit(), why, now, out)
+                    self.release(claim, draw.limit(), reason, now, out)
                 }
-                GroupKind::Take(claim) => self.commit(claim, draw.limit(), now),
+                ClaimKind::Take(claim) => self.commit(claim, draw.limit(), now),
             };
             if is_failed {
                 continue;
             }
-            let answer = match draw.answer() {
+            let outcome = match draw.outcome() {
                 DrawOutcome::Granted(_) if !is_denied => DrawOutcome::Granted(units),
-                DrawOutcome::Granted(_) | DrawOutcome::Spared => DrawOutcome::Spared,
-                DrawOutcome::Refused => DrawOutcome::Refused,
+                DrawOutcome::Granted(_) | DrawOutcome::WouldGrant => DrawOutcome::WouldGrant,
+                DrawOutcome::Denied => DrawOutcome::Denied,
             };
-            let known = known.or_else(|| draw.outcome().state().map(|state| (draw.now(), state)));
+            let known = known.or_else(|| draw.result().state().map(|state| (draw.decided_at(), state)));
             if let Some((at, state)) = known {
-                draw.settle(|_, _, _| DrawResult::of_state(answer, at, state));
+                draw.decide_with(|_, _, _| DrawResult::from_state(outcome, at, state));
             }
         }
     }
 
-    /// Puts back what was claimed for requests that were given up.
-    pub(crate) fn abandon(&self, claims: &[DrawClaim]) {
+    /// Puts back the claims of abandoned requests.
+    pub(crate) fn cancel_claims(&self, claims: &[DrawClaim]) {
         for claim in claims {
-            if let GroupKind::Take(claim) = &claim.kind {
-                self.put_back_claim(claim);
+            if let ClaimKind::Take(claim) = &claim.kind {
+                self.cancel_claim(claim);
             }
         }
     }
 
     #[inline(always)]
-    fn spend_draw(&self, draws: &Draws, draw: &Draw, tag: KeyHash, now: Micros) -> SpendOutcome {
-        let whose = LeaseKey { tag, key: draws.key(draw), scope: draw.scope() };
-        self.spend(&whose, draw.limit(), draw.act().ask().at_least(), now)
+    fn spend_draw(&self, draws: &Draws, draw: &Draw, hash: KeyHash, now: Micros) -> SpendOutcome {
+        let lease_key = LeaseKey { hash, key: draws.key(draw), scope: draw.scope() };
+        self.spend(&lease_key, draw.limit(), draw.op().amount().at_least(), now)
     }
 }
 
-fn lower(draws: &mut Draws, claim: DrawClaim, out: &mut PendingRequest) {
+fn reduce_draw(draws: &mut Draws, claim: DrawClaim, out: &mut PendingRequest) {
     let draw = &mut draws.group_mut(claim.group)[claim.draw];
-    draw.set_units(draw.act().ask().at_least() - claim.units());
+    draw.set_units(draw.op().amount().at_least() - claim.units());
     out.claims.push(claim);
 }
 
-/// What a draw that was granted says once its units are given back.
-pub(crate) fn spared(draw: &Draw, units: u32) -> DrawResult {
-    let (limit, now) = (draw.limit(), draw.now());
-    match draw.outcome().state() {
-        Some(state) => DrawResult::of_state(DrawOutcome::Spared, now, limit.give(state, now, units)),
+/// The result of a granted draw after its units have been refunded.
+pub(crate) fn revoked_result(draw: &Draw, units: u32) -> DrawResult {
+    let (limit, now) = (draw.limit(), draw.decided_at());
+    match draw.result().state() {
+        Some(state) => DrawResult::from_state(DrawOutcome::WouldGrant, now, limit.refund(state, now, units)),
         None => {
-            let outlook = draw.outlook();
-            let remaining = outlook.remaining.saturating_add(units).min(limit.capacity());
-            DrawResult::of_outlook(DrawOutcome::Spared, now, Forecast { remaining, ..outlook })
+            let forecast = draw.forecast();
+            let remaining = forecast.remaining.saturating_add(units).min(limit.capacity());
+            DrawResult::from_forecast(DrawOutcome::WouldGrant, now, Forecast { remaining, ..forecast })
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What a draw from hand needs of a cell: a line of the cache.
+//! The fields of an entry that a draw from the lease needs, in one cache line.
 //!
-//! It lies in memory as words that are relaxed atomics, so that a batch may touch it before it takes the lock, and is read
-//! and written as a whole by whoever has the lock.
+//! In memory they are relaxed atomics, so that a batch can prefetch the line before it takes the lock. They are
+//! read and written as a whole by the thread that holds the lock.
 
 use super::demand::DrawCounters;
 use ratekeeper_core::{DrawOutcome, DrawResult, Limit, Micros, State};
@@ -9,131 +9,136 @@ use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Words of a line.
+/// Number of words in the cache line.
 const WORDS: usize = 8;
 
-/// What a draw from hand needs. In memory it is [a line](PackedHot) of the cache.
+/// The fields that a draw from the lease needs. In memory they are a [cache line](PackedHot).
 #[derive(Debug, Default)]
 pub(super) struct HotFields {
-    /// What the store said last, with all that is lent counted as taken.
-    pub(super) seen: State,
-    /// By how many microseconds the store's clock is ahead of this one, or a little less.
-    pub(super) ahead: i64,
-    /// When the lease ends.
-    pub(super) ends: Micros,
+    /// The state that the store last sent, with all leased units counted as taken.
+    pub(super) store_state: State,
+    /// How far the store's clock is ahead of this node's, in microseconds. It is never too small, and too large
+    /// by at most the time that the last request took to reach the store.
+    pub(super) store_offset: i64,
+    /// The deadline of the lease.
+    pub(super) deadline: Micros,
     /// Units that may be spent.
-    pub(super) hand: u32,
-    /// With how many in hand it is time to ask for more.
-    pub(super) low: u32,
-    /// Units of the lease that were spent and not told of.
-    pub(super) spent: u32,
-    /// The limit that they are of.
-    pub(super) page: u32,
-    pub(super) counts: DrawCounters,
-    /// Changes whenever something is said or heard of the lease. It is here because every draw is given it.
+    pub(super) unspent: u32,
+    /// A draw that leaves fewer unspent units than this triggers a renewal.
+    pub(super) renew_below: u32,
+    /// Units that were spent and not yet reported.
+    pub(super) unreported: u32,
+    /// The limit's slot in the limit table.
+    pub(super) limit_slot: u32,
+    pub(super) draw_counters: DrawCounters,
+    /// Serial number of the lease. It changes with each renewal and each reply. It is here because every draw
+    /// needs it for its receipt.
     pub(super) serial: u32,
 }
 
-/// What a draw from hand needs of a cell, as it lies in memory.
+/// [`HotFields`] as they are in memory.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct PackedHot([AtomicU64; WORDS]);
 
 impl PackedHot {
-    /// Reads it and forgets what it said, so that it is near when it is needed.
+    /// Loads the line into the cache.
     #[inline(always)]
-    pub(super) fn touch(&self) {
+    pub(super) fn prefetch(&self) {
         black_box(self.0[0].load(Relaxed));
     }
 }
 
 impl HotFields {
     #[inline(always)]
-    pub(super) fn read(line: &PackedHot) -> HotFields {
-        let word = |index: usize| line.0[index].load(Relaxed);
-        let ((hand, low), (spent, page), (draws, units)) =
-            (halves(word(4)), halves(word(5)), halves(word(6)));
+    pub(super) fn read(packed: &PackedHot) -> HotFields {
+        let word = |index: usize| packed.0[index].load(Relaxed);
+        let ((unspent, renew_below), (unreported, limit_slot), (draws, units)) =
+            (unpack_pair(word(4)), unpack_pair(word(5)), unpack_pair(word(6)));
         HotFields {
-            seen: State::new(word(0), word(1)),
-            ahead: word(2).cast_signed(),
-            ends: Micros::new(word(3)),
-            hand,
-            low,
-            spent,
-            page,
-            counts: DrawCounters { draws, units },
-            serial: halves(word(7)).0,
+            store_state: State::new(word(0), word(1)),
+            store_offset: word(2).cast_signed(),
+            deadline: Micros::new(word(3)),
+            unspent,
+            renew_below,
+            unreported,
+            limit_slot,
+            draw_counters: DrawCounters { draws, units },
+            serial: unpack_pair(word(7)).0,
         }
     }
 
-    /// Writes what has changed. What has not is left alone: other cores may have it in their caches.
-    pub(super) fn write(&self, line: &PackedHot) {
-        let (first, second) = self.seen.numbers();
-        let words = [first, second, self.ahead.cast_unsigned(), self.ends.get()];
-        for (word, value) in line.0.iter().zip(words.into_iter().chain(self.small())) {
+    /// Writes the words that have changed. The others are not written, because other cores may have the line in
+    /// their caches.
+    pub(super) fn write(&self, packed: &PackedHot) {
+        let (first, second) = self.store_state.numbers();
+        let words = [first, second, self.store_offset.cast_unsigned(), self.deadline.get()];
+        for (word, value) in packed.0.iter().zip(words.into_iter().chain(self.small_words())) {
             if word.load(Relaxed) != value {
                 word.store(value, Relaxed);
             }
         }
     }
 
-    /// Writes what a draw from hand changes.
+    /// Writes the words that a draw from the lease changes.
     #[inline(always)]
-    pub(super) fn write_taken(&self, line: &PackedHot) {
-        let [hand, spent, counts, _] = self.small();
-        line.0[4].store(hand, Relaxed);
-        line.0[5].store(spent, Relaxed);
-        line.0[6].store(counts, Relaxed);
+    pub(super) fn write_spent(&self, packed: &PackedHot) {
+        let [unspent, unreported, counters, _] = self.small_words();
+        packed.0[4].store(unspent, Relaxed);
+        packed.0[5].store(unreported, Relaxed);
+        packed.0[6].store(counters, Relaxed);
     }
 
-    /// The last four words: two small numbers each.
+    /// The last four words, each of two 32-bit fields.
     #[inline(always)]
-    fn small(&self) -> [u64; 4] {
+    fn small_words(&self) -> [u64; 4] {
         [
-            word(self.hand, self.low),
-            word(self.spent, self.page),
-            word(self.counts.draws, self.counts.units),
-            word(self.serial, 0),
+            pack_pair(self.unspent, self.renew_below),
+            pack_pair(self.unreported, self.limit_slot),
+            pack_pair(self.draw_counters.draws, self.draw_counters.units),
+            pack_pair(self.serial, 0),
         ]
     }
 
-    /// Whether there is something of a lease to spend or to tell.
-    pub(super) fn is_lent(&self, now: Micros) -> bool {
-        now < self.ends && (self.hand > 0 || self.spent > 0)
+    /// Whether there are units to spend or to report.
+    pub(super) fn has_lease(&self, now: Micros) -> bool {
+        now < self.deadline && (self.unspent > 0 || self.unreported > 0)
     }
 
-    /// Spends units that are in hand, and words what the limit says: all that is left at the store and here.
+    /// Spends units and returns the result for the client, which counts what is left at the store and in the
+    /// lease. The caller checks that there are enough units.
     #[inline(always)]
-    pub(super) fn take(&mut self, limit: &Limit, units: u32, now: Micros) -> DrawResult {
-        self.hand -= units;
-        self.spent += units;
-        self.count(units);
+    pub(super) fn spend(&mut self, limit: &Limit, units: u32, now: Micros) -> DrawResult {
+        self.unspent -= units;
+        self.unreported += units;
+        self.count_draw(units);
         let at = self.store_time(now);
-        let left = limit.give_unspent(self.seen, at, self.hand, self.spent);
-        DrawResult::of_state(DrawOutcome::Granted(units), at, left)
+        let left = limit.refund_unspent(self.store_state, at, self.unspent, self.unreported);
+        DrawResult::from_state(DrawOutcome::Granted(units), at, left)
     }
 
     #[inline(always)]
-    pub(super) fn count(&mut self, units: u32) {
-        self.counts.draws = self.counts.draws.wrapping_add(1);
-        self.counts.units = self.counts.units.wrapping_add(units);
+    pub(super) fn count_draw(&mut self, units: u32) {
+        self.draw_counters.draws = self.draw_counters.draws.wrapping_add(1);
+        self.draw_counters.units = self.draw_counters.units.wrapping_add(units);
     }
 
-    /// What the store's clock shows: never less, and more by the time that its last question took to get there.
+    /// The store's time: never too early, and late by at most the time that the last request took to reach the
+    /// store.
     #[inline(always)]
     pub(super) fn store_time(&self, now: Micros) -> Micros {
-        Micros::new(now.get().saturating_add_signed(self.ahead))
+        Micros::new(now.get().saturating_add_signed(self.store_offset))
     }
 }
 
-/// Two small numbers as one word, and back.
+/// Packs two 32-bit numbers into one word.
 #[inline(always)]
-fn word(low: u32, high: u32) -> u64 {
+fn pack_pair(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "a half has 32 bits")]
-fn halves(word: u64) -> (u32, u32) {
+fn unpack_pair(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
 }

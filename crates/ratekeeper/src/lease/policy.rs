@@ -1,262 +1,278 @@
-//! How much to take ahead, when to ask for more, and when not to ask at all.
+//! Lease sizing: how many units to request, when to renew, and when to back off.
 //!
-//! What is lent is missing elsewhere until it is spent. Under a bucket it does not flow back before it is told of, and
-//! what is left of it when a window ends is lost. All of that costs little while what is out is a small part of what is
-//! left. So a node takes what it needs for a stretch of time in which all nodes together draw no more than a part of what
-//! is left. Far from the limit that stretch is long, and quiet keys are answered from hand; near the limit it shrinks,
-//! until each draw is decided by the store. Past the limit there is hardly anything to be had: then a busy node asks once
-//! in a while, takes its part of what has come meanwhile, and refuses in between. Nothing is lost by that: what nobody
-//! asked for is still there.
+//! Leased units are unavailable to other nodes until they are spent. Leased units of a bucket are not refilled
+//! before they are reported, and leased units that are left when a window ends are lost. That costs little while
+//! the leased units are a small part of what is left. So a node requests units for a time in which all nodes
+//! together draw no more than a part of what is left. Far from the limit that time is long, and even quiet keys
+//! are served from leases. Near the limit it shrinks, until the store decides each draw. Beyond the limit there
+//! is hardly anything left: a busy node then requests units once per back-off, takes its share of what was
+//! refilled in the meantime, and denies in between. Nothing is lost by that, because refilled units stay at the
+//! store.
 //!
-//! [Windows](window) forgive less: what nobody has spent when one ends is lost. So a node takes less and asks more often as the
-//! end comes nearer. A sliding window that is drawn just as fast as it allows is the hardest: hardly anything is left to lend,
-//! and whoever is refused in vain does not come again within the window. There each draw is decided by the store, unless
-//! so many are refused anyway that others take their place.
+//! [Windows](window) are less forgiving: units that are not spent when a window ends are lost. So a node requests
+//! less, and more often, towards the end. A sliding window that is drawn exactly as fast as it allows is the
+//! hardest case: there is hardly anything left to lease, and a falsely denied request is not made up for within
+//! the window. There the store decides each draw, unless so many draws are denied anyway that others take the
+//! place of the falsely denied ones.
 
 mod window;
 
 use super::demand::Demand;
 use ratekeeper_core::{Algorithm, LeaseRequest, Limit, Span};
-pub(super) use window::{WindowView, counted, has_windows, is_over};
+pub(super) use window::{WindowView, counted_units, has_windows, is_window_over};
 
-/// The longest stretch for which units are taken ahead. Leases last for 30 to 60 seconds.
-const LONGEST: f32 = 45.0;
-/// How long before the hand is empty more is asked for: many times as long as an answer takes. But not with more than the first
-/// of these parts of it in hand, unless answers take so long that there would not be time for so many of them; and with the
-/// second at the latest, because a store that was held up for a moment should not be waited for.
-const AHEAD: f32 = 0.060;
-const LAST_PARTS: (u32, u32) = (8, 16);
-const TRIPS_AHEAD: f32 = 2.0;
-/// From how many units on they are much, and with what part of them in hand the first keys ask.
-const MUCH: u32 = 256;
-const EARLIEST: f32 = 0.25;
-/// Answers that take longer are not reckoned with.
-const LONGEST_TRIP: Span = Span::millis(50);
-/// Past the limit, a node asks once for so many draws, but not more or less often than this, and in any case so many times
-/// while the whole burst comes back: the fewer if most of what is drawn is refused.
-const DRAWS_A_PAUSE: f32 = 400.0;
-const PAUSES: (f32, f32) = (0.025, 1.0);
-const PAUSES_A_WINDOW: (f32, f32) = (8.0, 10.0);
-/// From how many draws on it is worth a pause.
-const WORTH_A_PAUSE: f32 = 2.0;
-/// The part of what is left that all nodes may have in hand: far from the limit, and near it. A bucket of `c` units that
-/// is drawn just as fast as it fills refuses 1 of `2 × c`, and if a part of it is out, as many as if it were smaller by
-/// that part. So a small one can't spare any; one of this size, or larger, can spare the whole part.
-const PARTS: (f32, f32) = (0.25, 0.125);
-const LARGE: f32 = 500.0;
-/// From which part of the limit on demand is near it.
-const NEAR: f32 = 0.8;
-/// With how much left, in terms of what comes in a pause, a key becomes scarce, if it can spare that, and how much it takes for
-/// it to be scarce no longer.
-const SCARCE: (f32, f32) = (0.5, 1.25);
+/// The longest time for which units are requested, in seconds. Leases last for 30 to 60 seconds.
+const MAX_HORIZON_SECONDS: f32 = 45.0;
+/// A lease is renewed when less than this many seconds of demand are left, which is many round trips.
+const RENEW_AHEAD_SECONDS: f32 = 0.060;
+/// The renewal threshold is at most the first fraction of the lease, unless [`RENEW_AHEAD_ROUND_TRIPS`] need more,
+/// and at least the second: a store that stalls for a moment should not be waited for.
+const RENEW_DIVISORS: (u32, u32) = (8, 16);
+const RENEW_AHEAD_ROUND_TRIPS: f32 = 2.0;
+/// Leases of at least this many units are renewed earlier by their jitter.
+const JITTER_MIN_UNITS: u32 = 256;
+/// The share of the lease at which the keys with the greatest jitter renew.
+const JITTER_MAX_SHARE: f32 = 0.25;
+/// Longer round trips count as this long.
+const MAX_ROUND_TRIP: Span = Span::millis(50);
+/// Beyond the limit, a node requests units once per this many draws.
+const DRAWS_PER_BACKOFF: f32 = 400.0;
+/// The shortest and the longest back-off, in seconds.
+const BACKOFF_SECONDS: (f32, f32) = (0.025, 1.0);
+/// At least this many back-offs fit into the time in which the whole burst is refilled: fewer if most draws are denied.
+const BACKOFFS_PER_WINDOW: (f32, f32) = (8.0, 10.0);
+/// A back-off must save at least this many requests to the store.
+const MIN_BACKOFF_DRAWS: f32 = 2.0;
+/// The share of what is left that all nodes together may lease, far from the limit and near it. A bucket of `c` units
+/// that is drawn exactly as fast as it refills denies 1 draw in `2 × c`. If a share of it is leased, it denies as many
+/// as if it were smaller by that share.
+const LEASED_SHARES: (f32, f32) = (0.25, 0.125);
+/// A limit of this many draws or more can spare the whole share, a smaller one proportionally less.
+const LARGE_LIMIT_DRAWS: f32 = 500.0;
+/// Demand is near the limit from this share of it on.
+const NEAR_LIMIT_SHARE: f32 = 0.8;
+/// A key becomes exhausted if less is left than the first share of what is refilled during a back-off, as far as
+/// its capacity can spare that. It stays exhausted below the second.
+const EXHAUSTED_SHARES: (f32, f32) = (0.5, 1.25);
 
-/// What is known of a key when it is decided how much to take.
+/// What lease sizing knows about a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PolicyInput {
-    /// How many units are left.
-    pub(super) left: u32,
-    /// The window, if there are windows.
+    /// Units left at the store.
+    pub(super) remaining: u32,
+    /// The current window. `None` for an algorithm without windows.
     pub(super) window: Option<WindowView>,
-    /// Whether the store had too little when it was asked last.
-    pub(super) is_scarce: bool,
+    /// Whether the store had too few units left at the last renewal.
+    pub(super) is_exhausted: bool,
     pub(super) nodes: u32,
 }
 
-/// For how many seconds units may be taken ahead.
+/// For how many seconds of demand units may be requested.
 #[derive(Clone, Copy, Debug)]
 struct Horizon {
-    /// As long as what is lent can be spent.
-    useful: f32,
-    /// As long as enough is left for all nodes.
-    stretch: f32,
-    /// As long as one would not ask again.
-    moment: f32,
+    /// As long as leased units can be spent.
+    usable: f32,
+    /// As long as all nodes together draw no more than a part of what is left.
+    fair: f32,
+    /// As long as a back-off.
+    backoff: f32,
 }
 
-/// What a node would like to have in hand.
-pub(super) fn wish(limit: &Limit, demand: &Demand, view: PolicyInput) -> LeaseRequest {
-    let useful = view.window.map_or(Some(LONGEST), |window| window.useful(limit));
-    let Some(useful) = useful else { return LeaseRequest::default() };
-    let here = demand.here();
-    let stretch = stretch(limit, demand, view, useful);
-    let lasts = if has_windows(limit) { useful * window::part(limit, demand) } else { useful };
-    let moment = pause_seconds(limit, demand).min(lasts);
-    if let Some(window) = view.window
-        && let Some(all) = all_of(window, limit, demand, view.is_scarce, Horizon { useful, stretch, moment })
+/// The units that a node should hold.
+pub(super) fn lease_request(limit: &Limit, demand: &Demand, input: PolicyInput) -> LeaseRequest {
+    let usable = input.window.map_or(Some(MAX_HORIZON_SECONDS), |window| window.usable_seconds(limit));
+    let Some(usable) = usable else { return LeaseRequest::default() };
+    let local_rate = demand.local_rate();
+    let fair = fair_seconds(limit, demand, input, usable);
+    let usable_share = if has_windows(limit) { usable * window::time_share(limit, demand) } else { usable };
+    let backoff = backoff_seconds(limit, demand).min(usable_share);
+    if let Some(window) = input.window
+        && let Some(seconds) =
+            full_demand_seconds(window, limit, demand, input.is_exhausted, Horizon { usable, fair, backoff })
     {
-        // It is gone in no time, and what nobody takes is lost with the window: so all that is left will do.
-        let all = draws(here * all, demand);
-        return LeaseRequest { soon: all, later: all, one_of: 1 };
+        // The units are spent almost at once, and units that no node takes are lost with the window: so the
+        // request may take all that is left.
+        let all = whole_draws(local_rate * seconds, demand);
+        return LeaseRequest { short_horizon: all, long_horizon: all, long_horizon_divisor: 1 };
     }
-    let soon = match (view.is_scarce, demand.is_mostly_refused()) {
-        // It is gone in no time.
-        (_, true) => here * moment,
-        (true, false) => (here * moment).min(float(limit.capacity()) * part(limit, demand, PARTS.1)),
-        // It is gone before the window ends.
-        (false, false) if window::is_short(limit) && window::is_busy(demand) => {
-            here * stretch.max(window::brief(limit, demand).min(lasts))
+    let soon = match (input.is_exhausted, demand.is_mostly_denied()) {
+        // The units are spent almost at once.
+        (_, true) => local_rate * backoff,
+        (true, false) => {
+            (local_rate * backoff).min(float(limit.capacity()) * spare_share(limit, demand, LEASED_SHARES.1))
         }
-        (false, false) => here * moment.min(stretch),
+        // The units are spent before the window ends.
+        (false, false) if window::is_short_window(limit) && window::is_busy(demand) => {
+            local_rate * fair.max(window::brief_seconds(limit, demand).min(usable_share))
+        }
+        (false, false) => local_rate * backoff.min(fair),
     };
     LeaseRequest {
-        soon: draws(soon, demand),
-        later: draws(here * stretch, demand),
-        one_of: view.nodes.saturating_mul(4),
+        short_horizon: whole_draws(soon, demand),
+        long_horizon: whole_draws(local_rate * fair, demand),
+        long_horizon_divisor: input.nodes.saturating_mul(4),
     }
 }
 
-/// As many whole draws as there are in so many units, in units.
-fn draws(wished: f32, demand: &Demand) -> u32 {
-    units((wished / demand.cost()).floor() * demand.cost())
+/// Rounds a number of units down to whole draws.
+fn whole_draws(wanted: f32, demand: &Demand) -> u32 {
+    whole_units((wanted / demand.mean_cost()).floor() * demand.mean_cost())
 }
 
-/// For how many seconds a node takes all that it needs, if much more is drawn than a window allows; none, if the store is to
-/// decide each draw.
-fn all_of(
+/// For how many seconds of demand a node requests all units that it needs, if demand is far above what a window
+/// allows. Zero if the store should decide each draw. `None` if demand is not that high.
+fn full_demand_seconds(
     window: WindowView,
     limit: &Limit,
     demand: &Demand,
-    is_scarce: bool,
-    reach: Horizon,
+    is_exhausted: bool,
+    horizon: Horizon,
 ) -> Option<f32> {
-    if is_scarce && demand.is_mostly_refused() {
-        return Some(reach.moment);
+    if is_exhausted && demand.is_mostly_denied() {
+        return Some(horizon.backoff);
     }
-    let all = match limit.law() {
-        // Everything is gone long before it ends.
-        Algorithm::FixedWindow(_) => reach.moment.max(reach.stretch),
-        // What comes while it is spent must be made up for too.
-        _ => pause(limit, demand, Some(window))
-            .map_or(0.0, |pause| window.until_asked(pause).min(reach.useful / 2.0)),
+    let all = match limit.algorithm() {
+        // All units are used long before the window ends.
+        Algorithm::FixedWindow(_) => horizon.backoff.max(horizon.fair),
+        // What is refilled in the meantime must be made up for too.
+        _ => backoff(limit, demand, Some(window))
+            .map_or(0.0, |backoff| window.until_next_reply(backoff).min(horizon.usable / 2.0)),
     };
     window::is_overdrawn(limit, demand).then_some(all)
 }
 
-/// For how many seconds to take ahead, if what is lent can be spent for so long.
-fn stretch(limit: &Limit, demand: &Demand, view: PolicyInput, useful: f32) -> f32 {
-    let everywhere = demand.everywhere(view.nodes);
-    let (left, useful) = (float(view.left), useful.min(LONGEST));
-    let will_do = match limit.law() {
-        Algorithm::FixedWindow(_) => everywhere * useful < NEAR * left,
-        _ => everywhere < NEAR * rate(limit),
+/// For how many seconds of demand to request units, if they can be spent for `usable` seconds.
+fn fair_seconds(limit: &Limit, demand: &Demand, input: PolicyInput, usable: f32) -> f32 {
+    let global_rate = demand.global_rate(input.nodes);
+    let (left, usable) = (float(input.remaining), usable.min(MAX_HORIZON_SECONDS));
+    let is_far_from_limit = match limit.algorithm() {
+        Algorithm::FixedWindow(_) => global_rate * usable < NEAR_LIMIT_SHARE * left,
+        _ => global_rate < NEAR_LIMIT_SHARE * refill_rate(limit),
     };
-    let (part, longest) = match (will_do, has_windows(limit)) {
-        (true, _) => (PARTS.0, useful),
-        (false, false) => (PARTS.1, useful),
-        (false, true) if window::is_short(limit) => {
-            (window::part(limit, demand), useful * window::part(limit, demand))
+    let (share, longest) = match (is_far_from_limit, has_windows(limit)) {
+        (true, _) => (LEASED_SHARES.0, usable),
+        (false, false) => (LEASED_SHARES.1, usable),
+        (false, true) if window::is_short_window(limit) => {
+            (window::time_share(limit, demand), usable * window::time_share(limit, demand))
         }
-        (false, true) => (PARTS.1, useful * window::part(limit, demand)),
+        (false, true) => (LEASED_SHARES.1, usable * window::time_share(limit, demand)),
     };
-    (self::part(limit, demand, part) * left / everywhere.max(f32::MIN_POSITIVE)).min(longest)
+    (self::spare_share(limit, demand, share) * left / global_rate.max(f32::MIN_POSITIVE)).min(longest)
 }
 
-/// The part that a limit can spare that has room for so many draws.
-fn part(limit: &Limit, demand: &Demand, part: f32) -> f32 {
-    part * (float(limit.capacity()) / demand.cost() / LARGE).min(1.0)
+/// The share that a limit of this capacity can spare.
+fn spare_share(limit: &Limit, demand: &Demand, share: f32) -> f32 {
+    share * (float(limit.capacity()) / demand.mean_cost() / LARGE_LIMIT_DRAWS).min(1.0)
 }
 
-/// How many units come back each second.
-fn rate(limit: &Limit) -> f32 {
+/// Units refilled per second.
+fn refill_rate(limit: &Limit) -> f32 {
     float(limit.capacity()) / seconds(limit.window())
 }
 
-/// With how little in hand it is time to ask for more. Keys that have much in hand ask the earlier the greater their `whim` is:
-/// those that were lent at once would else all ask at once again.
-pub(super) fn low(demand: &Demand, hand: u32, trip: Span, whim: u8) -> u32 {
-    let in_time = units(demand.here() * seconds(trip) * TRIPS_AHEAD).min(hand / 2);
-    let low = units(demand.here() * AHEAD).clamp(hand / LAST_PARTS.1, hand / LAST_PARTS.0).max(in_time);
-    if hand < MUCH {
-        low
+/// The number of unspent units below which a lease is renewed. Large leases are renewed earlier the greater their
+/// `jitter`: otherwise leases that were granted together would be renewed together.
+pub(super) fn renew_threshold(demand: &Demand, unspent: u32, round_trip: Span, jitter: u8) -> u32 {
+    let in_flight =
+        whole_units(demand.local_rate() * seconds(round_trip) * RENEW_AHEAD_ROUND_TRIPS).min(unspent / 2);
+    let threshold = whole_units(demand.local_rate() * RENEW_AHEAD_SECONDS)
+        .clamp(unspent / RENEW_DIVISORS.1, unspent / RENEW_DIVISORS.0)
+        .max(in_flight);
+    if unspent < JITTER_MIN_UNITS {
+        threshold
     } else {
-        low.max(units(float(hand) * EARLIEST * f32::from(whim) / f32::from(u8::MAX)))
+        threshold.max(whole_units(float(unspent) * JITTER_MAX_SHARE * f32::from(jitter) / f32::from(u8::MAX)))
     }
 }
 
-/// For how long not to ask for a key of which too little was left, if it is drawn so often that it is worth it.
-pub(super) fn pause(limit: &Limit, demand: &Demand, window: Option<WindowView>) -> Option<Span> {
-    let bearable = window.map_or(f32::INFINITY, |window| window.bearable(limit, demand));
-    let pause = pause_seconds(limit, demand).min(bearable);
-    (demand.draws_here() * pause >= WORTH_A_PAUSE).then(|| span(pause))
+/// How long not to request units of an exhausted key. `None` if it is drawn too seldom for a back-off to pay off.
+pub(super) fn backoff(limit: &Limit, demand: &Demand, window: Option<WindowView>) -> Option<Span> {
+    let max_backoff = window.map_or(f32::INFINITY, |window| window.max_backoff(limit, demand));
+    let backoff = backoff_seconds(limit, demand).min(max_backoff);
+    (demand.local_draw_rate() * backoff >= MIN_BACKOFF_DRAWS).then(|| span(backoff))
 }
 
-/// The same after a refusal that says when to come back. A fixed window has nothing before it ends, and everything then.
-pub(super) fn pause_until_due(
+/// The back-off after a denial that says when to retry. A fixed window has nothing left until it ends, and
+/// everything then.
+pub(super) fn backoff_until_retry(
     limit: &Limit,
     demand: &Demand,
     window: Option<WindowView>,
     wait: Span,
 ) -> Option<Span> {
-    match limit.law() {
-        Algorithm::FixedWindow(_) => pause_until_over(demand, wait),
-        _ => Some(wait.min(span(PAUSES.1)).max(pause(limit, demand, window)?)),
+    match limit.algorithm() {
+        Algorithm::FixedWindow(_) => backoff_until_window_end(demand, wait),
+        _ => Some(wait.min(span(BACKOFF_SECONDS.1)).max(backoff(limit, demand, window)?)),
     }
 }
 
-/// The same after a loan of the last units of a fixed window.
-pub(super) fn pause_when_used_up(limit: &Limit, demand: &Demand, window: Option<WindowView>) -> Option<Span> {
-    match limit.law() {
-        Algorithm::FixedWindow(_) => pause_until_over(demand, window?.lasts()),
+/// The back-off after a grant of the last units of a fixed window. `None` for other algorithms.
+pub(super) fn backoff_when_used_up(
+    limit: &Limit,
+    demand: &Demand,
+    window: Option<WindowView>,
+) -> Option<Span> {
+    match limit.algorithm() {
+        Algorithm::FixedWindow(_) => backoff_until_window_end(demand, window?.time_left()),
         _ => None,
     }
 }
 
-fn pause_until_over(demand: &Demand, lasts: Span) -> Option<Span> {
-    let pause = lasts.min(span(PAUSES.1));
-    (demand.draws_here() * seconds(pause) >= WORTH_A_PAUSE).then_some(pause)
+fn backoff_until_window_end(demand: &Demand, time_left: Span) -> Option<Span> {
+    let backoff = time_left.min(span(BACKOFF_SECONDS.1));
+    (demand.local_draw_rate() * seconds(backoff) >= MIN_BACKOFF_DRAWS).then_some(backoff)
 }
 
-/// Whether hardly more is left than comes back in a pause: what nodes that take turns leave each other. It is so for all nodes
-/// alike. If only those paused that the store has refused, the others would be lent what those leave, never be refused, and
-/// ask for nearly each draw.
-pub(super) fn is_scarce(limit: &Limit, demand: &Demand, left: u32, pause: Span, was_scarce: bool) -> bool {
-    let (left, comes) = (float(left), rate(limit) * seconds(pause));
-    let is_little = left < SCARCE.1 * comes + 1.0;
-    match limit.law() {
-        _ if was_scarce => is_little,
+/// Whether hardly more is left than is refilled during a back-off, which is what nodes that take turns leave each
+/// other. The answer is the same for all nodes. If only those nodes backed off that the store has denied, the
+/// others would be granted what those leave, never be denied, and send almost every draw to the store.
+pub(super) fn is_exhausted(
+    limit: &Limit,
+    demand: &Demand,
+    left: u32,
+    backoff: Span,
+    was_exhausted: bool,
+) -> bool {
+    let (left, refilled) = (float(left), refill_rate(limit) * seconds(backoff));
+    let is_low = left < EXHAUSTED_SHARES.1 * refilled + 1.0;
+    match limit.algorithm() {
+        _ if was_exhausted => is_low,
         Algorithm::FixedWindow(_) => false,
-        Algorithm::SlidingWindowCounter => is_little && window::is_overdrawn(limit, demand),
-        _ => left < part(limit, demand, SCARCE.0) * comes,
+        Algorithm::SlidingWindowCounter => is_low && window::is_overdrawn(limit, demand),
+        _ => left < spare_share(limit, demand, EXHAUSTED_SHARES.0) * refilled,
     }
 }
 
-fn pause_seconds(limit: &Limit, demand: &Demand) -> f32 {
-    let pause = (DRAWS_A_PAUSE / demand.draws_here().max(f32::MIN_POSITIVE)).clamp(PAUSES.0, PAUSES.1);
-    let pauses = if demand.is_mostly_refused() { PAUSES_A_WINDOW.0 } else { PAUSES_A_WINDOW.1 };
-    pause.min(seconds(limit.window()) / pauses)
+fn backoff_seconds(limit: &Limit, demand: &Demand) -> f32 {
+    let backoff = (DRAWS_PER_BACKOFF / demand.local_draw_rate().max(f32::MIN_POSITIVE))
+        .clamp(BACKOFF_SECONDS.0, BACKOFF_SECONDS.1);
+    let backoffs = if demand.is_mostly_denied() { BACKOFFS_PER_WINDOW.0 } else { BACKOFFS_PER_WINDOW.1 };
+    backoff.min(seconds(limit.window()) / backoffs)
 }
 
-/// How long answers take, after one that took so long: a slow one is believed at once, a quick one by and by.
-pub(super) fn smooth(before: Span, latest: Span) -> Span {
-    latest.max(Span::micros((3 * before.get() + latest.get()) / 4)).min(LONGEST_TRIP)
+/// Smooths the round-trip time: a slow reply counts at once, a fast one gradually.
+pub(super) fn smooth_round_trip(before: Span, latest: Span) -> Span {
+    latest.max(Span::micros((3 * before.get() + latest.get()) / 4)).min(MAX_ROUND_TRIP)
 }
 
 pub(super) fn seconds(span: Span) -> f32 {
-    #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
+    #[expect(clippy::cast_precision_loss, reason = "this is an estimate")]
     let micros = span.get() as f32;
     micros / 1e6
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a cast from a float stops at its bounds"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from a float saturates")]
 fn span(seconds: f32) -> Span {
     Span::micros((seconds * 1e6) as u64)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
+#[expect(clippy::cast_precision_loss, reason = "this is an estimate")]
 pub(super) fn float(units: u32) -> f32 {
     units as f32
 }
 
-/// Whole units; what is beyond all bounds is all there are.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a cast from a float stops at its bounds"
-)]
-pub(super) fn units(units: f32) -> u32 {
+/// Whole units, saturating at the bounds of `u32`.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from a float saturates")]
+pub(super) fn whole_units(units: f32) -> u32 {
     units as u32
 }

@@ -1,10 +1,10 @@
-//! Many nodes and one store, in one process and in a time of their own.
+//! A simulation of many nodes and one store, in one process and in simulated time.
 //!
-//! The nodes are [`Leases`](super::Leases) as they are shipped, and the store is made of the laws as they are. What is made
-//! up is what lies between them: who comes when, how long words take, which are lost, who stops or dies, how clocks run.
-//! A seed decides all of it, so whatever happens can be made to happen again. In [foul weather](faults) the limit has to
-//! hold, for every stretch of time; in [fair weather](tables) it is counted how many are refused who need not be, and how
-//! often the store is asked.
+//! The nodes are the shipped [`Leases`](super::Leases), and the store uses the shipped algorithms. Simulated is
+//! everything between them: arrivals of requests, message delays and losses, stalls, restarts and crashes, and
+//! clock errors. A seed determines all of it, so every run can be repeated. Under [faults](faults) the limit has
+//! to hold over every period of time. [Without faults](tables) the simulation measures how many requests are
+//! falsely denied, and how often the store is asked.
 
 mod bound;
 #[cfg(test)]

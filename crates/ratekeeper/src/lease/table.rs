@@ -1,14 +1,16 @@
-//! Where leases are kept: a bounded table of cells, in shards behind a lock each.
+//! The lease table: a bounded, sharded, 8-way set-associative table of entries.
 //!
-//! A shard is cut into sets of eight places, and a key belongs to one set. The marks of a set are one line of the cache,
-//! and what a draw from hand needs of a cell is another. A key that finds its set full of leases has to do without: it
-//! is asked for at the store. A shard takes its memory when its first key comes.
+//! Each shard has a lock and is divided into sets of eight slots. A key belongs to one set. The fingerprints of a
+//! set are one cache line, and the [hot fields](HotFields) of an entry are another. If all slots of its set hold
+//! leases, a new key is not leased and goes to the store. A shard allocates its memory when its first key is
+//! inserted.
 //!
-//! Both lines are relaxed atomics, not because they are shared without the lock (they are only ever changed under it), but
-//! so that a batch may touch what it will need before it takes the locks.
+//! Both cache lines are relaxed atomics, so that a batch can prefetch them before it takes the locks. They are
+//! only changed under the lock.
 
+use super::cold_fields::ColdFields;
 use super::counters::LeaseCounters;
-use super::entry::{ColdFields, EntryGuard};
+use super::entry::EntryGuard;
 use super::hot::{HotFields, PackedHot};
 use crate::memory::key_hash::KeyHash;
 use crate::memory::sync::{Mutex, MutexGuard};
@@ -19,158 +21,162 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Places of a set.
+/// Slots of a set.
 const WAYS: usize = 8;
-/// Places that a shard is made for: some tens of kilobytes, swept in some tens of microseconds.
-const PLACES: usize = 512;
-/// Even a small table has some shards, so that threads seldom wait for each other, unless it is tiny.
-const FEW_SHARDS: usize = 16;
+/// Target number of slots of a shard: some tens of kilobytes, swept in some tens of microseconds.
+const SLOTS_PER_SHARD: usize = 512;
+/// A small table has this many shards too, unless it is tiny, so that threads seldom contend for a lock.
+const MIN_SHARDS: usize = 16;
 
-/// A table of cells.
+/// A sharded table of entries.
 #[derive(Debug)]
 pub(super) struct LeaseTable {
     shards: Box<[LeaseShardLock]>,
     /// Sets of each shard.
-    sets: usize,
+    sets_per_shard: usize,
 }
 
-/// A shard's lock, on a cache line of its own, and what is touched without it.
+/// A shard's lock, on its own cache line, and the slots, which can be prefetched without the lock.
 #[derive(Debug)]
 #[repr(align(64))]
 struct LeaseShardLock {
-    places: OnceLock<ShardEntries>,
+    slots: OnceLock<ShardSlots>,
     shard: Mutex<LeaseShard>,
 }
 
-/// The places of a shard.
+/// The slots of a shard.
 #[derive(Debug)]
-struct ShardEntries {
-    sets: Box<[SetTags]>,
-    lines: Box<[PackedHot]>,
+struct ShardSlots {
+    sets: Box<[SetFingerprints]>,
+    hot_fields: Box<[PackedHot]>,
 }
 
-/// What stands in the places of a set, 0 where one is empty: a line of the cache.
+/// The fingerprints of a set, in one cache line. 0 is an empty slot.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct SetTags([AtomicU64; WAYS]);
+struct SetFingerprints([AtomicU64; WAYS]);
 
-/// What else there is of some cells.
+/// The part of a shard that is only accessed under the lock.
 #[derive(Debug, Default)]
 pub(super) struct LeaseShard {
     pub(super) clock: MonotonicClock,
-    /// Whether nothing is lent any more, because the node stops.
+    /// Whether the node is draining: no new lease is started.
     pub(super) is_closed: bool,
     cold: Vec<ColdFields>,
-    pub(super) tally: LeaseCounters,
+    pub(super) counters: LeaseCounters,
 }
 
 impl LeaseTable {
-    pub(super) fn new(cells: usize) -> LeaseTable {
-        let shards = (cells / PLACES).max((cells / (8 * WAYS)).min(FEW_SHARDS)).next_power_of_two();
-        let sets = cells.div_ceil(shards).div_ceil(WAYS).max(1);
-        let lane = |_| LeaseShardLock { places: OnceLock::new(), shard: Mutex::new(LeaseShard::default()) };
-        LeaseTable { shards: (0..shards).map(lane).collect(), sets }
+    pub(super) fn new(max_keys: usize) -> LeaseTable {
+        let shards =
+            (max_keys / SLOTS_PER_SHARD).max((max_keys / (8 * WAYS)).min(MIN_SHARDS)).next_power_of_two();
+        let sets_per_shard = max_keys.div_ceil(shards).div_ceil(WAYS).max(1);
+        let lock = |_| LeaseShardLock { slots: OnceLock::new(), shard: Mutex::new(LeaseShard::default()) };
+        LeaseTable { shards: (0..shards).map(lock).collect(), sets_per_shard }
     }
 
     pub(super) fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// How many cells there can be.
+    /// The maximum number of entries.
     pub(super) fn capacity(&self) -> usize {
-        self.shards.len() * self.sets * WAYS
+        self.shards.len() * self.sets_per_shard * WAYS
     }
 
-    /// Which shard a tag belongs to.
+    /// The shard of a key.
     #[inline(always)]
-    fn shard_of(&self, tag: KeyHash) -> usize {
+    fn shard_of(&self, hash: KeyHash) -> usize {
         // The number of shards is a power of two, so this is a mask.
-        usize::try_from(tag.spread & (self.shards.len() as u64 - 1)).unwrap_or(0)
+        usize::try_from(hash.shard_bits & (self.shards.len() as u64 - 1)).unwrap_or(0)
     }
 
-    /// Waits for the shard that a tag belongs to.
+    /// Locks the shard of a key.
     #[inline(always)]
-    pub(super) fn lock(&self, tag: KeyHash) -> LeaseShardGuard<'_> {
-        self.lock_at(self.shard_of(tag))
+    pub(super) fn lock(&self, hash: KeyHash) -> LeaseShardGuard<'_> {
+        self.lock_shard(self.shard_of(hash))
     }
 
-    /// Waits for a shard.
+    /// Locks a shard.
     #[inline(always)]
-    pub(super) fn lock_at(&self, index: usize) -> LeaseShardGuard<'_> {
-        let lane = &self.shards[index];
-        let shard = lane.shard.lock();
-        LeaseShardGuard { shard, lane, places: lane.places.get(), index, sets: self.sets }
+    pub(super) fn lock_shard(&self, index: usize) -> LeaseShardGuard<'_> {
+        let lock = &self.shards[index];
+        let shard = lock.shard.lock();
+        LeaseShardGuard { shard, lock, slots: lock.slots.get(), index, sets_per_shard: self.sets_per_shard }
     }
 
-    /// Reads what draws with these tags will need, and forgets what it said. The processor does not wait for the answers,
-    /// so that many touches in a row cost little more than one: first of all marks, then of the cells that they lead to.
-    /// A key that comes several times in a row is touched once. It is near already, and other threads may want to write to
-    /// it: touched each time, a batch on one key that two threads fight for took a third longer.
+    /// Prefetches the cache lines of these keys. The processor does not wait for the loads, so many of them in a
+    /// row cost little more than one: first all fingerprints, then the entries that they lead to.
+    ///
+    /// A key that occurs several times in a row is prefetched once. Its line is cached already, and other threads
+    /// may want to write to it: prefetching it each time made a batch on one key, contended by two threads, a
+    /// third slower.
     #[inline]
-    pub(super) fn touch(&self, tags: &[KeyHash]) {
-        let places = |tag: KeyHash| self.shards[self.shard_of(tag)].places.get();
-        for tag in changes(tags) {
-            if let Some(places) = places(tag) {
-                black_box(places.sets[set(tag, self.sets)].0[0].load(Relaxed));
+    pub(super) fn prefetch(&self, hashes: &[KeyHash]) {
+        let slots = |hash: KeyHash| self.shards[self.shard_of(hash)].slots.get();
+        for hash in dedup_runs(hashes) {
+            if let Some(slots) = slots(hash) {
+                black_box(slots.sets[set_index(hash, self.sets_per_shard)].0[0].load(Relaxed));
             }
         }
-        for tag in changes(tags) {
-            if let Some(places) = places(tag)
-                && let Some(index) = places.find(tag, self.sets)
+        for hash in dedup_runs(hashes) {
+            if let Some(slots) = slots(hash)
+                && let Some(index) = slots.find(hash, self.sets_per_shard)
             {
-                places.lines[index].touch();
+                slots.hot_fields[index].prefetch();
             }
         }
     }
 }
 
-/// Tags that differ from the one before.
+/// Hashes that differ from the one before.
 #[inline(always)]
-fn changes(tags: &[KeyHash]) -> impl Iterator<Item = KeyHash> {
+fn dedup_runs(hashes: &[KeyHash]) -> impl Iterator<Item = KeyHash> {
     let mut before = KeyHash::NONE;
-    tags.iter().copied().filter(move |tag| std::mem::replace(&mut before, *tag) != *tag)
+    hashes.iter().copied().filter(move |hash| std::mem::replace(&mut before, *hash) != *hash)
 }
 
-/// The set that a key belongs to, of so many.
+/// The index of the set of a key.
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "the set is below their number")]
-fn set(tag: KeyHash, sets: usize) -> usize {
-    ((u128::from(tag.mark) * sets as u128) >> 64) as usize
+#[expect(clippy::cast_possible_truncation, reason = "the index is below the number of sets")]
+fn set_index(hash: KeyHash, sets: usize) -> usize {
+    ((u128::from(hash.fingerprint) * sets as u128) >> 64) as usize
 }
 
-impl ShardEntries {
-    fn new(sets: usize) -> ShardEntries {
-        ShardEntries {
-            sets: (0..sets).map(|_| SetTags::default()).collect(),
-            lines: (0..sets * WAYS).map(|_| PackedHot::default()).collect(),
+impl ShardSlots {
+    fn new(sets: usize) -> ShardSlots {
+        ShardSlots {
+            sets: (0..sets).map(|_| SetFingerprints::default()).collect(),
+            hot_fields: (0..sets * WAYS).map(|_| PackedHot::default()).collect(),
         }
     }
 
-    /// Where a key's cell is.
+    /// The slot of a key.
     #[inline(always)]
-    fn find(&self, tag: KeyHash, sets: usize) -> Option<usize> {
-        let set = set(tag, sets);
-        let SetTags(marks) = &self.sets[set];
-        // All eight are compared, without a branch that could be guessed wrong.
-        let met =
-            (0..WAYS).fold(0_u32, |met, way| met | u32::from(marks[way].load(Relaxed) == tag.mark) << way);
-        if met == 0 { None } else { Some(set * WAYS + met.trailing_zeros() as usize) }
+    fn find(&self, hash: KeyHash, sets: usize) -> Option<usize> {
+        let set = set_index(hash, sets);
+        let SetFingerprints(fingerprints) = &self.sets[set];
+        // All eight are compared without branches, which could be mispredicted.
+        let matches = (0..WAYS).fold(0_u32, |matches, way| {
+            matches | u32::from(fingerprints[way].load(Relaxed) == hash.fingerprint) << way
+        });
+        if matches == 0 { None } else { Some(set * WAYS + matches.trailing_zeros() as usize) }
     }
 
-    fn mark(&self, index: usize) -> &AtomicU64 {
+    fn fingerprint(&self, index: usize) -> &AtomicU64 {
         &self.sets[index / WAYS].0[index % WAYS]
     }
 }
 
-/// A shard that this thread alone may change.
+/// A locked shard.
 #[derive(Debug)]
 pub(super) struct LeaseShardGuard<'a> {
     shard: MutexGuard<'a, LeaseShard>,
-    lane: &'a LeaseShardLock,
-    /// Nothing until the first key comes.
-    places: Option<&'a ShardEntries>,
+    lock: &'a LeaseShardLock,
+    /// `None` until the first key is inserted.
+    slots: Option<&'a ShardSlots>,
     index: usize,
-    sets: usize,
+    sets_per_shard: usize,
 }
 
 impl Deref for LeaseShardGuard<'_> {
@@ -190,74 +196,74 @@ impl DerefMut for LeaseShardGuard<'_> {
 }
 
 impl<'a> LeaseShardGuard<'a> {
-    /// Where a key's cell is.
+    /// The slot of a key.
     #[inline(always)]
-    pub(super) fn find(&self, tag: KeyHash) -> Option<usize> {
-        self.places?.find(tag, self.sets)
+    pub(super) fn find(&self, hash: KeyHash) -> Option<usize> {
+        self.slots?.find(hash, self.sets_per_shard)
     }
 
-    /// What a draw from hand needs of a cell.
+    /// The packed hot fields of a slot.
     #[inline(always)]
-    pub(super) fn line(&self, index: usize) -> Option<&'a PackedHot> {
-        self.places?.lines.get(index)
+    pub(super) fn packed_hot(&self, index: usize) -> Option<&'a PackedHot> {
+        self.slots?.hot_fields.get(index)
     }
 
-    /// A cell, and where what it does is counted.
-    pub(super) fn slot(&mut self, index: usize) -> Option<EntryGuard<'_>> {
-        let line = self.line(index)?;
+    /// The entry in a slot, with the shard's counters.
+    pub(super) fn entry(&mut self, index: usize) -> Option<EntryGuard<'_>> {
+        let packed = self.packed_hot(index)?;
         let shard = &mut *self.shard;
         Some(EntryGuard {
-            hot: HotFields::read(line),
-            line,
+            hot: HotFields::read(packed),
+            packed,
             cold: shard.cold.get_mut(index)?,
-            tally: &mut shard.tally,
+            counters: &mut shard.counters,
         })
     }
 
-    /// How many places there are by now.
-    pub(super) fn places(&self) -> usize {
-        self.places.map_or(0, |places| places.lines.len())
+    /// The number of allocated slots.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.map_or(0, |slots| slots.hot_fields.len())
     }
 
-    /// How many cells there are.
-    pub(super) fn cells(&self) -> usize {
-        let marks = self.places.iter().flat_map(|places| places.sets.iter()).flat_map(|set| &set.0);
-        marks.filter(|mark| mark.load(Relaxed) != 0).count()
+    /// The number of entries.
+    pub(super) fn entry_count(&self) -> usize {
+        let fingerprints = self.slots.iter().flat_map(|slots| slots.sets.iter()).flat_map(|set| &set.0);
+        fingerprints.filter(|fingerprint| fingerprint.load(Relaxed) != 0).count()
     }
 
-    /// Whose cell is in a place. Of what picks a shard, only that it picks this one is known.
-    pub(super) fn tag(&self, index: usize) -> Option<KeyHash> {
-        let mark = self.places?.mark(index).load(Relaxed);
-        (mark != 0).then_some(KeyHash { mark, spread: self.index as u64 })
+    /// The hash of the key in a slot. Of the part that selects the shard, only the shard's index is known.
+    pub(super) fn key_hash(&self, index: usize) -> Option<KeyHash> {
+        let fingerprint = self.slots?.fingerprint(index).load(Relaxed);
+        (fingerprint != 0).then_some(KeyHash { fingerprint, shard_bits: self.index as u64 })
     }
 
-    /// A place for a newcomer: an empty one, or that of the key that was asked for the longest ago among those that hold
-    /// no lease.
-    pub(super) fn make_room(&mut self, tag: KeyHash, now: Micros) -> Option<EntryGuard<'_>> {
-        let places = self.lane.places.get_or_init(|| ShardEntries::new(self.sets));
-        self.places = Some(places);
-        self.shard.cold.resize_with(places.lines.len(), ColdFields::default);
-        let set = set(tag, self.sets);
+    /// Inserts a key: into an empty slot of its set, or in place of the entry without a lease whose last renewal
+    /// was the longest ago. `None` if all entries of the set hold leases.
+    pub(super) fn insert(&mut self, hash: KeyHash, now: Micros) -> Option<EntryGuard<'_>> {
+        let slots = self.lock.slots.get_or_init(|| ShardSlots::new(self.sets_per_shard));
+        self.slots = Some(slots);
+        self.shard.cold.resize_with(slots.hot_fields.len(), ColdFields::default);
+        let set = set_index(hash, self.sets_per_shard);
         let first = set * WAYS;
-        let index = match places.sets[set].0.iter().position(|mark| mark.load(Relaxed) == 0) {
+        let index = match slots.sets[set].0.iter().position(|fingerprint| fingerprint.load(Relaxed) == 0) {
             Some(way) => first + way,
             None => (first..first + WAYS)
                 .filter(|index| {
-                    !self.shard.cold[*index].is_asked()
-                        && !HotFields::read(&places.lines[*index]).is_lent(now)
+                    !self.shard.cold[*index].is_renewing()
+                        && !HotFields::read(&slots.hot_fields[*index]).has_lease(now)
                 })
-                .min_by_key(|index| self.shard.cold[*index].asked_at())?,
+                .min_by_key(|index| self.shard.cold[*index].last_request_at())?,
         };
-        self.slot(index)?.forfeit();
+        self.entry(index)?.expire();
         self.remove(index);
-        places.mark(index).store(tag.mark, Relaxed);
-        self.slot(index)
+        slots.fingerprint(index).store(hash.fingerprint, Relaxed);
+        self.entry(index)
     }
 
-    /// Empties a place.
+    /// Empties a slot.
     pub(super) fn remove(&mut self, index: usize) {
-        if let Some(places) = self.places {
-            places.mark(index).store(0, Relaxed);
+        if let Some(slots) = self.slots {
+            slots.fingerprint(index).store(0, Relaxed);
             self.shard.cold[index].name = None;
         }
     }
@@ -265,50 +271,51 @@ impl<'a> LeaseShardGuard<'a> {
 
 /// A clock that never goes back.
 ///
-/// A lease must not last longer because somebody has set the clock back. The clock that it reads sees to that already: it goes
-/// back by half a millisecond each second at the most, which is far within what leases end too early anyway. What looks like
-/// more was read earlier, by a thread that was held up or by a batch that reads the clock once, and time stands still for
-/// it. Where the clock falls back by more than that can explain, this one goes on from where it was: by what was lost it runs
-/// ahead, so that every lease ends earlier by as much.
+/// A lease must not last longer because the system clock was set back. The clock that this one reads already
+/// limits that: it goes back by at most half a millisecond per second, far less than the margin by which leases
+/// end early. Larger steps of up to [`STEP_THRESHOLD`](MonotonicClock::STEP_THRESHOLD) are readings that were
+/// taken earlier, by a delayed thread or by a batch that reads the clock once: for them, time stands still. If
+/// the clock falls back by more, this one continues from its last value. From then on it runs ahead by the
+/// difference, so that every lease ends earlier by as much.
 #[derive(Debug, Default)]
 pub(super) struct MonotonicClock {
     latest: Micros,
-    lost: Span,
+    offset: Span,
 }
 
 impl MonotonicClock {
-    const STEP: Span = Span::millis(100);
+    const STEP_THRESHOLD: Span = Span::millis(100);
 
-    /// The time, when the clock has just been read.
+    /// The current time, given a reading taken just now.
     #[inline(always)]
     pub(super) fn read(&mut self, now: Micros) -> Micros {
         if now < self.latest {
-            return self.read_back(now);
+            return self.read_backwards(now);
         }
         self.latest = now;
-        now.plus(self.lost)
+        now.plus(self.offset)
     }
 
     #[cold]
-    fn read_back(&mut self, now: Micros) -> Micros {
+    fn read_backwards(&mut self, now: Micros) -> Micros {
         let back = self.latest.since(now);
-        if back > MonotonicClock::STEP {
-            self.lost = Span::micros(self.lost.get() + back.get());
+        if back > MonotonicClock::STEP_THRESHOLD {
+            self.offset = Span::micros(self.offset.get() + back.get());
             self.latest = now;
-            return now.plus(self.lost);
+            return now.plus(self.offset);
         }
-        self.latest.plus(self.lost)
+        self.latest.plus(self.offset)
     }
 
-    /// The time, when the clock was read a while ago.
-    pub(super) fn about(&mut self, now: Micros) -> Micros {
+    /// The current time, given a reading taken a while ago.
+    pub(super) fn read_stale(&mut self, now: Micros) -> Micros {
         self.latest = self.latest.max(now);
-        self.latest.plus(self.lost)
+        self.latest.plus(self.offset)
     }
 
-    /// What an earlier reading of the clock was in this time, at the most.
-    pub(super) fn past(&self, then: Micros) -> Micros {
-        then.min(self.latest).plus(self.lost)
+    /// An upper bound for an earlier reading in the time of this clock.
+    pub(super) fn convert_past(&self, then: Micros) -> Micros {
+        then.min(self.latest).plus(self.offset)
     }
 }
 
@@ -317,34 +324,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_falls_back_takes_time_away_and_never_lends_any() {
+    fn a_clock_set_back_never_extends_a_lease() {
         let at = |millis: u64| Micros::new(millis * 1_000);
         let mut clock = MonotonicClock::default();
         assert_eq!(clock.read(at(10_000)), at(10_000));
-        assert_eq!(clock.read(at(9_000)), at(10_000), "somebody has set it back");
-        assert_eq!(clock.read(at(9_010)), at(10_010), "and it goes on");
-        assert_eq!(clock.about(at(9_009)), at(10_010));
-        assert_eq!(clock.past(at(9_009)), at(10_009));
+        assert_eq!(clock.read(at(9_000)), at(10_000), "the clock was set back");
+        assert_eq!(clock.read(at(9_010)), at(10_010), "and runs on from there");
+        assert_eq!(clock.read_stale(at(9_009)), at(10_010));
+        assert_eq!(clock.convert_past(at(9_009)), at(10_009));
         assert_eq!(clock.read(at(1)), at(10_010));
         assert_eq!(clock.read(at(2)), at(10_011));
     }
 
     #[test]
-    fn threads_that_are_held_up_do_not_make_time_pass_faster() {
+    fn stale_readings_do_not_advance_the_clock() {
         let mut clock = MonotonicClock::default();
         for millis in (1_000..61_000).step_by(10) {
-            let (now, held_up) = (Micros::new(millis * 1_000), Micros::new((millis - 50) * 1_000));
+            let (now, stale) = (Micros::new(millis * 1_000), Micros::new((millis - 50) * 1_000));
             assert_eq!(clock.read(now), now);
-            assert_eq!(clock.read(held_up), now);
+            assert_eq!(clock.read(stale), now);
         }
     }
 
     #[test]
-    fn a_table_has_about_as_many_places_as_were_asked_for() {
-        for cells in [0, 1, 8, 100, 1_000, 4_096, 100_000, 1_000_000] {
-            let table = LeaseTable::new(cells);
+    fn a_table_has_about_the_requested_capacity() {
+        for max_keys in [0, 1, 8, 100, 1_000, 4_096, 100_000, 1_000_000] {
+            let table = LeaseTable::new(max_keys);
             let capacity = table.capacity();
-            assert!(capacity >= cells && capacity <= cells + 8 * table.shards(), "{cells}: {capacity}");
+            assert!(
+                capacity >= max_keys && capacity <= max_keys + 8 * table.shards(),
+                "{max_keys}: {capacity}"
+            );
         }
     }
 }

@@ -1,568 +1,575 @@
-//! The rules of a lease, one by one, with a store at hand that does what it is told.
+//! The rules of the lease protocol, one by one, against a store that the test controls.
 
-mod habits;
+mod renewal_policy;
 
 use super::claim::ReleaseReason;
 use super::{DetachedRenewal, LeaseKey, LeaseRenewal, LeaseReply, Leases, SpendOutcome, SpentUnits};
 use crate::memory::key_hash::KeyHash;
 use ratekeeper_core::{
-    Algorithm, Align, Amount, DrawOutcome, DrawResult, LeaseGrant, LeasedState, Limit, LimitStatus,
-    MAX_KEY_BYTES, Micros, Retry, Scope, Span, State, TERM, Zone,
+    Algorithm, Align, Amount, DrawOutcome, DrawResult, LEASE_TERM, LeaseGrant, LeasedState, Limit,
+    LimitStatus, MAX_KEY_BYTES, Micros, Retry, Scope, Span, State, Zone,
 };
 
-const TAG: KeyHash = KeyHash { mark: 7 << 60, spread: 0 };
-/// The store's clock is as far ahead of the node's.
-const AHEAD: Span = Span::secs(1_000);
+const HASH: KeyHash = KeyHash { fingerprint: 7 << 60, shard_bits: 0 };
+/// How far the store's clock is ahead of the node's.
+const STORE_AHEAD: Span = Span::secs(1_000);
 /// The middle of a term by the store's clock.
-const NOON: Micros = Micros::new(1_000_000 * TERM.get() + TERM.get() / 2 - AHEAD.get());
+const MID_TERM: Micros = Micros::new(1_000_000 * LEASE_TERM.get() + LEASE_TERM.get() / 2 - STORE_AHEAD.get());
 
 struct LeaseFixture {
     leases: Leases,
     limit: Limit,
-    held: LeasedState,
+    stored: LeasedState,
     now: Micros,
 }
 
-fn world(limit: &str) -> LeaseFixture {
-    let (law, quota) = limit.split_once(' ').unwrap();
-    let law = match law {
+fn fixture(limit: &str) -> LeaseFixture {
+    let (algorithm, quota) = limit.split_once(' ').unwrap();
+    let algorithm = match algorithm {
         "bucket" => Algorithm::TokenBucket,
-        "window" => Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
+        "window" => Algorithm::FixedWindow(Align::WallClock(Zone::UTC)),
         _ => Algorithm::SlidingWindowCounter,
     };
-    let limit = Limit::new(law, quota.parse().unwrap()).unwrap();
-    LeaseFixture { leases: Leases::new(64), limit, held: LeasedState::default(), now: NOON }
+    let limit = Limit::new(algorithm, quota.parse().unwrap()).unwrap();
+    LeaseFixture { leases: Leases::new(64), limit, stored: LeasedState::default(), now: MID_TERM }
 }
 
 impl LeaseFixture {
-    fn pass(&mut self, span: Span) {
+    fn advance(&mut self, span: Span) {
         self.now = self.now.plus(span);
     }
 
     fn spend(&self, units: u32) -> SpendOutcome {
-        self.spend_of(TAG, "somebody", units)
+        self.spend_key(HASH, "client", units)
     }
 
-    fn spend_of(&self, tag: KeyHash, key: &str, units: u32) -> SpendOutcome {
-        let whose = LeaseKey { tag, key: key.into(), scope: Scope(1) };
-        self.leases.spend(&whose, &self.limit, units, self.now)
+    fn spend_key(&self, hash: KeyHash, key: &str, units: u32) -> SpendOutcome {
+        let lease_key = LeaseKey { hash, key: key.into(), scope: Scope(1) };
+        self.leases.spend(&lease_key, &self.limit, units, self.now)
     }
 
-    /// Spends units if they are in hand, and asks nobody.
-    fn spent(&self, units: u32) -> Option<SpentUnits> {
+    /// Spends leased units if there are enough, and sends nothing to the store.
+    fn spend_leased(&self, units: u32) -> Option<SpentUnits> {
         match self.spend(units) {
             SpendOutcome::Spent(spent) => {
-                spent.order.inspect(|order| self.leases.settle_unsent(order));
+                spent.renewal.inspect(|renewal| self.leases.cancel_renewal(renewal));
                 Some(spent)
             }
-            SpendOutcome::Ask { order, claim } => {
-                order.inspect(|order| self.leases.settle_unsent(order));
-                claim.inspect(|claim| self.leases.put_back_claim(claim));
+            SpendOutcome::Miss { renewal, claim } => {
+                renewal.inspect(|renewal| self.leases.cancel_renewal(renewal));
+                claim.inspect(|claim| self.leases.cancel_claim(claim));
                 None
             }
-            SpendOutcome::Paused(_) => None,
+            SpendOutcome::Denied(_) => None,
         }
     }
 
-    fn ask(&self, units: u32) -> LeaseRenewal {
+    fn expect_renewal(&self, units: u32) -> LeaseRenewal {
         match self.spend(units) {
-            SpendOutcome::Ask { order: Some(order), claim } => {
-                claim.inspect(|claim| self.leases.put_back_claim(claim));
-                order
+            SpendOutcome::Miss { renewal: Some(renewal), claim } => {
+                claim.inspect(|claim| self.leases.cancel_claim(claim));
+                renewal
             }
-            other => panic!("it should have asked: {other:?}"),
+            other => panic!("expected a miss with a renewal: {other:?}"),
         }
     }
 
-    /// What the store does with an order when it arrives.
-    fn lend(&mut self, order: &LeaseRenewal) -> LeaseReply {
-        let at = self.now.plus(AHEAD);
-        let (held, loan) = self.limit.lend(self.held, at, order.report, order.wish);
-        self.held = held;
-        LeaseReply { loan, seen: Some(self.folded()), at }
+    /// Applies a renewal at the store.
+    fn store_reply(&mut self, renewal: &LeaseRenewal) -> LeaseReply {
+        let at = self.now.plus(STORE_AHEAD);
+        let (stored, grant) = self.limit.grant_lease(self.stored, at, renewal.report, renewal.request);
+        self.stored = stored;
+        LeaseReply { grant, state: Some(self.folded_state()), store_time: at }
     }
 
-    /// What the store says of a key: what is lent counts as taken.
-    fn folded(&self) -> State {
-        let free = Amount::between(0, self.lent());
-        self.limit.step(self.held.state, self.now.plus(AHEAD), free).state
+    /// The state that the store sends: leased units count as taken.
+    fn folded_state(&self) -> State {
+        let amount = Amount::between(0, self.lent_units());
+        self.limit.step(self.stored.state, self.now.plus(STORE_AHEAD), amount).state
     }
 
-    fn settle(&mut self, order: &LeaseRenewal) -> LeaseGrant {
-        let told = self.lend(order);
-        assert!(self.leases.settle(order, told, self.now).is_none());
-        told.loan
+    fn complete_renewal(&mut self, renewal: &LeaseRenewal) -> LeaseGrant {
+        let reply = self.store_reply(renewal);
+        assert!(self.leases.apply_reply(renewal, reply, self.now).is_none());
+        reply.grant
     }
 
-    /// Draws until something is in hand, and says how much.
-    fn lease(&mut self) -> u32 {
-        assert_eq!(self.spend(1), SpendOutcome::ASK, "nothing is known of a key that comes first");
-        let order = self.ask(1);
-        assert_eq!(order.report.units(), 0);
-        self.settle(&order).units
+    /// Draws until units are leased, and returns how many.
+    fn acquire_lease(&mut self) -> u32 {
+        assert_eq!(self.spend(1), SpendOutcome::MISS, "nothing is known about a new key");
+        let renewal = self.expect_renewal(1);
+        assert_eq!(renewal.report.total(), 0);
+        self.complete_renewal(&renewal).units
     }
 
-    /// The state of a key of which nothing is left.
-    fn full(&self) -> State {
+    /// The state of a key that has no units left.
+    fn used_up_state(&self) -> State {
         let all = Amount::exactly(self.limit.capacity());
-        self.limit.step(None, self.now.plus(AHEAD), all).state
+        self.limit.step(None, self.now.plus(STORE_AHEAD), all).state
     }
 
-    /// Spends one by one, and says how many there were.
+    /// Spends one unit after the other, and returns how many there were.
     fn spend_all(&self) -> u32 {
-        (0..).take_while(|_| self.spent(1).is_some()).last().map_or(0, |last| last + 1)
+        (0..).take_while(|_| self.spend_leased(1).is_some()).last().map_or(0, |last| last + 1)
     }
 
-    fn lent(&self) -> u32 {
-        self.held.lent.units()
+    fn lent_units(&self) -> u32 {
+        self.stored.lent.total()
     }
 }
 
 #[test]
-fn a_unit_is_spent_only_after_the_store_has_lent_it() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
+fn a_unit_is_spent_only_after_the_store_has_granted_it() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
     assert!(units > 10);
-    assert_eq!(world.spend_all(), units);
-    assert_eq!(world.lent(), units);
+    assert_eq!(fixture.spend_all(), units);
+    assert_eq!(fixture.lent_units(), units);
 }
 
 #[test]
-fn while_an_order_is_on_its_way_what_was_kept_is_spent_and_told_of_later() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    assert!(world.spent(units - 3).is_some());
-    let order = world.ask(5);
-    assert_eq!((order.report.spent, order.report.kept, order.report.back), (units - 3, 3, 0));
-    assert!(world.spent(2).is_some());
-    let SpendOutcome::Ask { order: None, claim: Some(claim) } = world.spend(5) else {
-        panic!("one order at a time")
+fn kept_units_are_spent_during_a_renewal_and_reported_later() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    assert!(fixture.spend_leased(units - 3).is_some());
+    let renewal = fixture.expect_renewal(5);
+    assert_eq!((renewal.report.spent, renewal.report.kept, renewal.report.returned), (units - 3, 3, 0));
+    assert!(fixture.spend_leased(2).is_some());
+    let SpendOutcome::Miss { renewal: None, claim: Some(claim) } = fixture.spend(5) else {
+        panic!("one renewal at a time")
     };
-    world.leases.put_back_claim(&claim);
-    let more = world.settle(&order).units;
-    assert_eq!(world.lent(), more + 3);
-    assert_eq!(world.spend_all(), more + 1);
-    assert_eq!(world.ask(1).report.spent, more + 3);
+    fixture.leases.cancel_claim(&claim);
+    let more = fixture.complete_renewal(&renewal).units;
+    assert_eq!(fixture.lent_units(), more + 3);
+    assert_eq!(fixture.spend_all(), more + 1);
+    assert_eq!(fixture.expect_renewal(1).report.spent, more + 3);
 }
 
 #[test]
-fn nothing_is_spent_at_the_deadline_which_counts_from_the_question() {
-    let mut world = world("bucket 60000/min");
-    world.spend(1);
-    let order = world.ask(1);
-    let asked_at = world.now;
-    world.pass(Span::secs(2));
-    let told = world.lend(&order);
-    world.pass(Span::secs(3));
-    world.leases.settle(&order, told, world.now);
-    let lasts = told.loan.until.since(told.at);
-    let ends = asked_at.plus(lasts).less(Span::micros(lasts.get() / 64));
-    world.now = ends.less(Span::micros(1));
-    assert!(world.spent(1).is_some());
-    world.now = ends;
-    assert!(world.spent(1).is_none());
-    assert_eq!(world.leases.counts().forfeited, u64::from(told.loan.units) - 1);
+fn nothing_is_spent_at_the_deadline_which_counts_from_the_renewal() {
+    let mut fixture = fixture("bucket 60000/min");
+    fixture.spend(1);
+    let renewal = fixture.expect_renewal(1);
+    let asked_at = fixture.now;
+    fixture.advance(Span::secs(2));
+    let reply = fixture.store_reply(&renewal);
+    fixture.advance(Span::secs(3));
+    fixture.leases.apply_reply(&renewal, reply, fixture.now);
+    let lasts = reply.grant.expires_at.since(reply.store_time);
+    let ends = asked_at.plus(lasts).minus(Span::micros(lasts.get() / 64));
+    fixture.now = ends.minus(Span::micros(1));
+    assert!(fixture.spend_leased(1).is_some());
+    fixture.now = ends;
+    assert!(fixture.spend_leased(1).is_none());
+    assert_eq!(fixture.leases.counts().expired, u64::from(reply.grant.units) - 1);
 }
 
 #[test]
-fn a_lease_that_is_over_is_not_told_of() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    assert!(world.spent(2).is_some());
-    world.pass(Span::secs(60));
-    assert_eq!(world.ask(1).report.units(), 0);
-    assert_eq!(world.leases.counts().forfeited, u64::from(units - 2));
+fn an_expired_lease_is_not_reported() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    assert!(fixture.spend_leased(2).is_some());
+    fixture.advance(Span::secs(60));
+    assert_eq!(fixture.expect_renewal(1).report.total(), 0);
+    assert_eq!(fixture.leases.counts().expired, u64::from(units - 2));
 }
 
 #[test]
-fn a_loan_that_comes_after_its_deadline_is_void() {
-    let mut world = world("bucket 60000/min");
-    world.spend(1);
-    let order = world.ask(1);
-    let told = world.lend(&order);
-    world.pass(Span::secs(60));
-    world.leases.settle(&order, told, world.now);
-    assert!(world.spent(1).is_none());
-    assert_eq!(world.leases.counts().forfeited, u64::from(told.loan.units));
+fn a_grant_that_arrives_after_its_deadline_is_void() {
+    let mut fixture = fixture("bucket 60000/min");
+    fixture.spend(1);
+    let renewal = fixture.expect_renewal(1);
+    let reply = fixture.store_reply(&renewal);
+    fixture.advance(Span::secs(60));
+    fixture.leases.apply_reply(&renewal, reply, fixture.now);
+    assert!(fixture.spend_leased(1).is_none());
+    assert_eq!(fixture.leases.counts().expired, u64::from(reply.grant.units));
 }
 
 #[test]
-fn what_was_kept_is_renewed_although_its_deadline_passed_on_the_way() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    world.pass(Span::secs(43));
-    let order = world.ask(units + 1);
-    let told = world.lend(&order);
-    assert!(told.loan.is_known);
-    world.pass(Span::secs(2));
-    assert_eq!(world.spend(1), SpendOutcome::ASK, "it does not know that yet");
-    world.leases.settle(&order, told, world.now);
-    assert_eq!(world.spend_all(), units + told.loan.units);
+fn kept_units_are_renewed_although_their_deadline_passed_in_flight() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    fixture.advance(Span::secs(43));
+    let renewal = fixture.expect_renewal(units + 1);
+    let reply = fixture.store_reply(&renewal);
+    assert!(reply.grant.is_report_accepted);
+    fixture.advance(Span::secs(2));
+    assert_eq!(fixture.spend(1), SpendOutcome::MISS, "the node does not know that yet");
+    fixture.leases.apply_reply(&renewal, reply, fixture.now);
+    assert_eq!(fixture.spend_all(), units + reply.grant.units);
 }
 
 #[test]
-fn what_was_kept_too_long_is_void() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    world.pass(Span::secs(40));
-    let order = world.ask(units + 1);
-    assert_eq!(order.report.kept, units);
-    // The question takes its time: the lease has lapsed when it arrives.
-    world.pass(Span::secs(10));
-    let loan = world.settle(&order);
-    assert!(!loan.is_known);
-    assert_eq!(world.spend_all(), loan.units);
-    assert_eq!(world.ask(1).report.spent, loan.units);
+fn units_kept_too_long_are_void() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    fixture.advance(Span::secs(40));
+    let renewal = fixture.expect_renewal(units + 1);
+    assert_eq!(renewal.report.kept, units);
+    // The renewal is delayed: the lease has expired when it arrives.
+    fixture.advance(Span::secs(10));
+    let grant = fixture.complete_renewal(&renewal);
+    assert!(!grant.is_report_accepted);
+    assert_eq!(fixture.spend_all(), grant.units);
+    assert_eq!(fixture.expect_renewal(1).report.spent, grant.units);
 }
 
 #[test]
-fn a_lease_without_an_answer_is_spent_and_never_spoken_of_again() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    assert!(world.spent(units - 5).is_some());
-    let order = world.ask(6);
-    assert_eq!(order.report.kept, 5);
-    let told = world.lend(&order);
-    world.leases.settle_lost(&order);
-    assert!(world.spent(2).is_some());
-    assert!(world.leases.settle(&order, told, world.now).is_none(), "an answer that comes after all is void");
+fn an_unacknowledged_lease_is_spent_and_never_reported_again() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    assert!(fixture.spend_leased(units - 5).is_some());
+    let renewal = fixture.expect_renewal(6);
+    assert_eq!(renewal.report.kept, 5);
+    let reply = fixture.store_reply(&renewal);
+    fixture.leases.mark_unacked(&renewal);
+    assert!(fixture.spend_leased(2).is_some());
+    assert!(fixture.leases.apply_reply(&renewal, reply, fixture.now).is_none(), "a late reply is ignored");
     let mut out = Vec::new();
-    world.pass(Span::secs(10));
-    world.leases.sweep(world.leases.shards(), world.now, &mut out);
-    assert!(out.is_empty(), "it is not given back either");
-    let order = world.ask(4);
-    assert_eq!(order.report.units(), 0, "what is left of it is too little, and is left to lapse");
-    let fresh = world.settle(&order).units;
-    assert_eq!(world.spend_all(), fresh);
-    assert_eq!(world.leases.counts().lost, 1);
+    fixture.advance(Span::secs(10));
+    fixture.leases.sweep(fixture.leases.shards(), fixture.now, &mut out);
+    assert!(out.is_empty(), "an unacknowledged lease is not returned either");
+    let renewal = fixture.expect_renewal(4);
+    assert_eq!(renewal.report.total(), 0, "the rest of the lease is too small and expires");
+    let fresh = fixture.complete_renewal(&renewal).units;
+    assert_eq!(fixture.spend_all(), fresh);
+    assert_eq!(fixture.leases.counts().unacknowledged, 1);
 }
 
 #[test]
-fn an_order_is_settled_once() {
-    let mut world = world("bucket 60000/min");
-    world.spend(1);
-    let order = world.ask(1);
-    let told = world.lend(&order);
-    world.leases.settle(&order, told, world.now);
-    world.leases.settle(&order, told, world.now);
-    world.leases.settle_unsent(&order);
-    world.leases.settle_lost(&order);
-    assert_eq!(world.spend_all(), told.loan.units);
-    assert_eq!(world.leases.counts().forfeited, u64::from(told.loan.units), "the second time");
-    assert!(world.ask(1).report.spent == told.loan.units, "it is not mute");
+fn a_renewal_is_completed_once() {
+    let mut fixture = fixture("bucket 60000/min");
+    fixture.spend(1);
+    let renewal = fixture.expect_renewal(1);
+    let reply = fixture.store_reply(&renewal);
+    fixture.leases.apply_reply(&renewal, reply, fixture.now);
+    fixture.leases.apply_reply(&renewal, reply, fixture.now);
+    fixture.leases.cancel_renewal(&renewal);
+    fixture.leases.mark_unacked(&renewal);
+    assert_eq!(fixture.spend_all(), reply.grant.units);
+    assert_eq!(fixture.leases.counts().expired, u64::from(reply.grant.units), "the second grant");
+    assert!(fixture.expect_renewal(1).report.spent == reply.grant.units, "the lease is acknowledged");
 }
 
 #[test]
-fn an_order_that_was_not_sent_was_not_made() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    assert!(world.spent(units - 5).is_some());
-    let order = world.ask(6);
-    assert!(world.spent(1).is_some());
-    world.leases.settle_unsent(&order);
-    let order = world.ask(6);
-    assert_eq!((order.report.spent, order.report.kept), (units - 4, 4));
+fn a_cancelled_renewal_has_no_effect() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    assert!(fixture.spend_leased(units - 5).is_some());
+    let renewal = fixture.expect_renewal(6);
+    assert!(fixture.spend_leased(1).is_some());
+    fixture.leases.cancel_renewal(&renewal);
+    let renewal = fixture.expect_renewal(6);
+    assert_eq!((renewal.report.spent, renewal.report.kept), (units - 4, 4));
 }
 
 #[test]
-fn what_is_put_back_can_be_spent_again() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    let spent = world.spent(units).unwrap();
-    world.leases.put_back(TAG, units, spent.receipt);
-    assert_eq!(world.spend_all(), units);
-    assert_eq!(world.leases.counts().spent, u64::from(units));
+fn an_undone_spend_can_be_spent_again() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    let spent = fixture.spend_leased(units).unwrap();
+    fixture.leases.undo_spend(HASH, units, spent.receipt);
+    assert_eq!(fixture.spend_all(), units);
+    assert_eq!(fixture.leases.counts().spent, u64::from(units));
 }
 
-/// What this node was lent counts as used at the store, which would deny it to the very node that has it.
+/// Units leased to this node count as used at the store, which would deny them to the very node that holds them.
 #[test]
-fn the_store_is_asked_for_what_is_missing_here_only() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    let SpendOutcome::Ask { order: Some(order), claim: Some(claim) } = world.spend(units + 7) else {
-        panic!("seven are missing")
+fn the_store_is_asked_only_for_the_missing_units() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    let SpendOutcome::Miss { renewal: Some(renewal), claim: Some(claim) } = fixture.spend(units + 7) else {
+        panic!("seven units are missing")
     };
     assert_eq!(claim.units, units);
-    assert!(world.spent(1).is_none(), "what is claimed is not spent by others");
-    assert_eq!((order.report.spent, order.report.kept, order.report.back), (0, units, 0), "nor given back");
-    let more = world.settle(&order).units;
-    world.leases.commit(&claim, &world.limit, world.now);
-    assert_eq!(world.spend_all(), more, "what was claimed is spent");
-    assert_eq!(world.ask(1).report.spent, units + more, "and told of");
+    assert!(fixture.spend_leased(1).is_none(), "claimed units are not spent by other requests");
+    assert_eq!(
+        (renewal.report.spent, renewal.report.kept, renewal.report.returned),
+        (0, units, 0),
+        "nor returned"
+    );
+    let more = fixture.complete_renewal(&renewal).units;
+    fixture.leases.commit(&claim, &fixture.limit, fixture.now);
+    assert_eq!(fixture.spend_all(), more, "the claimed units are spent");
+    assert_eq!(fixture.expect_renewal(1).report.spent, units + more, "and reported");
 }
 
 #[test]
-fn what_was_claimed_is_put_back_though_the_lease_was_spoken_of_meanwhile() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    let SpendOutcome::Ask { order: Some(order), claim: Some(claim) } = world.spend(units + 7) else {
-        panic!("seven are missing")
+fn a_claim_is_put_back_though_the_lease_was_renewed_meanwhile() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    let SpendOutcome::Miss { renewal: Some(renewal), claim: Some(claim) } = fixture.spend(units + 7) else {
+        panic!("seven units are missing")
     };
-    let more = world.settle(&order).units;
-    world.leases.put_back_claim(&claim);
-    assert_eq!(world.spend_all(), units + more);
-    assert_eq!(world.leases.counts().forfeited, 0);
+    let more = fixture.complete_renewal(&renewal).units;
+    fixture.leases.cancel_claim(&claim);
+    assert_eq!(fixture.spend_all(), units + more);
+    assert_eq!(fixture.leases.counts().expired, 0);
 }
 
-/// Several nodes may each have too little for a request, and together enough.
+/// Several nodes may each have too few units for a request, and together enough.
 #[test]
-fn what_was_claimed_in_vain_is_given_back_to_the_store() {
-    let mut world = world("window 10000/h");
-    let units = world.lease();
-    let SpendOutcome::Ask { order, claim: Some(claim) } = world.spend(units + 7) else {
-        panic!("seven are missing")
+fn a_claim_for_a_denied_request_is_returned_to_the_store() {
+    let mut fixture = fixture("window 10000/h");
+    let units = fixture.acquire_lease();
+    let SpendOutcome::Miss { renewal, claim: Some(claim) } = fixture.spend(units + 7) else {
+        panic!("seven units are missing")
     };
-    if let Some(order) = order {
-        world.settle(&order);
+    if let Some(renewal) = renewal {
+        fixture.complete_renewal(&renewal);
     }
-    let mut errands = Vec::new();
-    world.leases.release(&claim, &world.limit, ReleaseReason::Denied, world.now, &mut errands);
-    let back = errands.iter().map(|errand| errand.order.report.back).sum::<u32>();
-    assert!(errands.len() == 1 && back >= units, "{back} of {units}: {errands:?}");
-    assert!(world.spent(1).is_none(), "nothing is left here");
+    let mut renewals = Vec::new();
+    fixture.leases.release(&claim, &fixture.limit, ReleaseReason::Denied, fixture.now, &mut renewals);
+    let back = renewals.iter().map(|renewal| renewal.renewal.report.returned).sum::<u32>();
+    assert!(renewals.len() == 1 && back >= units, "{back} of {units}: {renewals:?}");
+    assert!(fixture.spend_leased(1).is_none(), "no unit is left here");
 }
 
 #[test]
-fn what_was_claimed_of_a_lease_that_is_over_is_forfeited() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    let SpendOutcome::Ask { order: Some(order), claim: Some(claim) } = world.spend(units + 7) else {
-        panic!("seven are missing")
+fn a_claim_on_an_expired_lease_expires() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    let SpendOutcome::Miss { renewal: Some(renewal), claim: Some(claim) } = fixture.spend(units + 7) else {
+        panic!("seven units are missing")
     };
-    world.leases.settle_unsent(&order);
-    world.pass(Span::secs(300));
-    assert!(world.spent(1).is_none(), "the lease is over");
-    world.leases.put_back_claim(&claim);
-    assert!(world.spent(1).is_none());
-    assert_eq!(world.leases.counts().forfeited, u64::from(units));
+    fixture.leases.cancel_renewal(&renewal);
+    fixture.advance(Span::secs(300));
+    assert!(fixture.spend_leased(1).is_none(), "the lease has expired");
+    fixture.leases.cancel_claim(&claim);
+    assert!(fixture.spend_leased(1).is_none());
+    assert_eq!(fixture.leases.counts().expired, u64::from(units));
 }
 
 #[test]
 fn a_request_that_can_never_be_granted_claims_nothing() {
-    let mut world = world("bucket 60000/min");
-    world.lease();
-    assert!(matches!(world.spend(60_001), SpendOutcome::Ask { claim: None, .. }));
+    let mut fixture = fixture("bucket 60000/min");
+    fixture.acquire_lease();
+    assert!(matches!(fixture.spend(60_001), SpendOutcome::Miss { claim: None, .. }));
 }
 
 #[test]
-fn a_key_of_which_units_came_back_is_asked_for_at_once() {
-    let mut world = world("window 1000/h");
-    let order = {
-        assert_eq!(world.spend(1), SpendOutcome::ASK);
-        world.ask(1)
+fn the_store_is_asked_at_once_after_a_refund() {
+    let mut fixture = fixture("window 1000/h");
+    let renewal = {
+        assert_eq!(fixture.spend(1), SpendOutcome::MISS);
+        fixture.expect_renewal(1)
     };
-    world.settle(&order);
-    let refused = DrawResult::of_state(DrawOutcome::Refused, world.now.plus(AHEAD), world.full());
-    while !matches!(world.spend(1), SpendOutcome::Paused(_)) {
-        world.leases.note(TAG, &world.limit, Amount::exactly(1), &refused, world.now);
+    fixture.complete_renewal(&renewal);
+    let denied =
+        DrawResult::from_state(DrawOutcome::Denied, fixture.now.plus(STORE_AHEAD), fixture.used_up_state());
+    while !matches!(fixture.spend(1), SpendOutcome::Denied(_)) {
+        fixture.leases.record_decision(HASH, &fixture.limit, Amount::exactly(1), &denied, fixture.now);
     }
-    world.leases.resume(TAG);
-    assert!(matches!(world.spend(1), SpendOutcome::Ask { .. }), "it is no longer refused without asking");
+    fixture.leases.clear_denial(HASH);
+    assert!(matches!(fixture.spend(1), SpendOutcome::Miss { .. }), "the store is asked again");
 }
 
 #[test]
-fn what_was_told_of_is_not_put_back() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    let spent = world.spent(units).unwrap();
-    let order = world.ask(1);
-    assert_eq!(order.report.spent, units);
-    world.leases.put_back(TAG, units, spent.receipt);
-    let more = world.settle(&order).units;
-    assert_eq!(world.spend_all(), more);
-    assert_eq!(world.leases.counts().forfeited, u64::from(units));
+fn a_reported_spend_is_not_undone() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    let spent = fixture.spend_leased(units).unwrap();
+    let renewal = fixture.expect_renewal(1);
+    assert_eq!(renewal.report.spent, units);
+    fixture.leases.undo_spend(HASH, units, spent.receipt);
+    let more = fixture.complete_renewal(&renewal).units;
+    assert_eq!(fixture.spend_all(), more);
+    assert_eq!(fixture.leases.counts().expired, u64::from(units));
 }
 
 #[test]
-fn what_had_the_next_order_made_can_be_put_back() {
-    let mut world = world("bucket 6000000/min");
-    let units = busy_lease(&mut world);
-    let order = loop {
-        let SpendOutcome::Spent(spent) = world.spend(1) else { panic!("it asks in time") };
-        if let Some(order) = spent.order {
-            world.leases.put_back(TAG, 1, spent.receipt);
-            break order;
+fn a_spend_that_triggered_a_renewal_can_be_undone() {
+    let mut fixture = fixture("bucket 6000000/min");
+    let units = busy_lease(&mut fixture);
+    let renewal = loop {
+        let SpendOutcome::Spent(spent) = fixture.spend(1) else { panic!("renewals are created in time") };
+        if let Some(renewal) = spent.renewal {
+            fixture.leases.undo_spend(HASH, 1, spent.receipt);
+            break renewal;
         }
     };
-    assert!(order.report.kept < units && order.wish.later > 0);
-    let more = world.settle(&order).units;
-    assert_eq!(world.spend_all(), order.report.kept + more);
+    assert!(renewal.report.kept < units && renewal.request.long_horizon > 0);
+    let more = fixture.complete_renewal(&renewal).units;
+    assert_eq!(fixture.spend_all(), renewal.report.kept + more);
 }
 
 /// Draws a key a thousand times a second for a while.
-fn keep_busy(world: &mut LeaseFixture) {
+fn keep_busy(fixture: &mut LeaseFixture) {
     for _ in 0..2_000 {
-        if let SpendOutcome::Ask { order: Some(order), .. }
-        | SpendOutcome::Spent(SpentUnits { order: Some(order), .. }) = world.spend(1)
+        if let SpendOutcome::Miss { renewal: Some(renewal), .. }
+        | SpendOutcome::Spent(SpentUnits { renewal: Some(renewal), .. }) = fixture.spend(1)
         {
-            world.settle(&order);
+            fixture.complete_renewal(&renewal);
         }
-        world.pass(Span::millis(1));
+        fixture.advance(Span::millis(1));
     }
 }
 
-/// A lease of a key that is drawn a thousand times a second.
-fn busy_lease(world: &mut LeaseFixture) -> u32 {
-    keep_busy(world);
-    let order = world.ask(1 << 20);
-    order.report.kept + world.settle(&order).units
+/// Leases units of a key that is drawn a thousand times a second.
+fn busy_lease(fixture: &mut LeaseFixture) -> u32 {
+    keep_busy(fixture);
+    let renewal = fixture.expect_renewal(1 << 20);
+    renewal.report.kept + fixture.complete_renewal(&renewal).units
 }
 
 #[test]
 fn another_quota_ends_the_lease() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    world.limit = Limit::new(Algorithm::TokenBucket, "50000/min".parse().unwrap()).unwrap();
-    let order = world.ask(1);
-    assert_eq!(order.report.units(), 0);
-    assert_eq!(world.leases.counts().forfeited, u64::from(units));
-    let more = world.settle(&order).units;
-    assert_eq!(world.spend_all(), more);
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    fixture.limit = Limit::new(Algorithm::TokenBucket, "50000/min".parse().unwrap()).unwrap();
+    let renewal = fixture.expect_renewal(1);
+    assert_eq!(renewal.report.total(), 0);
+    assert_eq!(fixture.leases.counts().expired, u64::from(units));
+    let more = fixture.complete_renewal(&renewal).units;
+    assert_eq!(fixture.spend_all(), more);
 }
 
 #[test]
-fn an_answer_under_another_quota_is_void() {
-    let mut world = world("bucket 60000/min");
-    world.spend(1);
-    let order = world.ask(1);
-    let told = world.lend(&order);
-    world.limit = Limit::new(Algorithm::TokenBucket, "50000/min".parse().unwrap()).unwrap();
-    world.spend(1);
-    world.leases.settle(&order, told, world.now);
-    assert!(!matches!(world.spend(1), SpendOutcome::Spent(_)));
+fn a_reply_under_another_quota_is_ignored() {
+    let mut fixture = fixture("bucket 60000/min");
+    fixture.spend(1);
+    let renewal = fixture.expect_renewal(1);
+    let reply = fixture.store_reply(&renewal);
+    fixture.limit = Limit::new(Algorithm::TokenBucket, "50000/min".parse().unwrap()).unwrap();
+    fixture.spend(1);
+    fixture.leases.apply_reply(&renewal, reply, fixture.now);
+    assert!(!matches!(fixture.spend(1), SpendOutcome::Spent(_)));
 }
 
 #[test]
-fn a_clock_that_is_set_back_lengthens_no_lease() {
-    let mut world = world("bucket 60000/min");
-    world.lease();
-    assert!(world.spent(1).is_some());
-    world.pass(Span::secs(20));
-    assert!(world.spent(1).is_some());
-    world.now = NOON;
-    assert!(world.spent(1).is_some(), "twenty of its 44 seconds have passed");
-    world.pass(Span::secs(24));
-    assert!(world.spent(1).is_some());
-    world.pass(Span::secs(1));
-    assert!(world.spent(1).is_none());
+fn a_clock_set_back_extends_no_lease() {
+    let mut fixture = fixture("bucket 60000/min");
+    fixture.acquire_lease();
+    assert!(fixture.spend_leased(1).is_some());
+    fixture.advance(Span::secs(20));
+    assert!(fixture.spend_leased(1).is_some());
+    fixture.now = MID_TERM;
+    assert!(fixture.spend_leased(1).is_some(), "twenty of its 44 seconds have passed");
+    fixture.advance(Span::secs(24));
+    assert!(fixture.spend_leased(1).is_some());
+    fixture.advance(Span::secs(1));
+    assert!(fixture.spend_leased(1).is_none());
 }
 
 #[test]
-fn a_draw_of_nothing_takes_nothing_and_makes_no_order() {
-    let mut world = world("bucket 60000/min");
-    assert_eq!(world.spend(0), SpendOutcome::ASK);
-    assert_eq!(world.leases.counts().keys, 0);
-    let units = world.lease();
+fn a_draw_of_zero_units_creates_no_renewal() {
+    let mut fixture = fixture("bucket 60000/min");
+    assert_eq!(fixture.spend(0), SpendOutcome::MISS);
+    assert_eq!(fixture.leases.counts().keys, 0);
+    let units = fixture.acquire_lease();
     for _ in 0..100 {
-        assert_eq!(world.spent(0).unwrap().outcome.answer(), DrawOutcome::Granted(0));
+        assert_eq!(fixture.spend_leased(0).unwrap().result.outcome(), DrawOutcome::Granted(0));
     }
-    assert_eq!(world.spend_all(), units);
-    assert!(world.spent(0).is_some(), "nothing can always be had");
-    world.pass(Span::secs(60));
-    assert_eq!(world.spend(0), SpendOutcome::ASK);
+    assert_eq!(fixture.spend_all(), units);
+    assert!(fixture.spend_leased(0).is_some(), "zero units can always be granted");
+    fixture.advance(Span::secs(60));
+    assert_eq!(fixture.spend(0), SpendOutcome::MISS);
 }
 
 #[test]
-fn the_largest_numbers_do_no_harm() {
-    let mut world = world("bucket 4294967295/min");
-    assert_eq!(world.spend(1 << 20), SpendOutcome::ASK);
-    let order = world.ask(1 << 20);
-    let units = world.settle(&order).units;
+fn the_largest_numbers_do_not_overflow() {
+    let mut fixture = fixture("bucket 4294967295/min");
+    assert_eq!(fixture.spend(1 << 20), SpendOutcome::MISS);
+    let renewal = fixture.expect_renewal(1 << 20);
+    let units = fixture.complete_renewal(&renewal).units;
     assert!(units > 1 << 20);
-    assert!(world.spent(u32::MAX).is_none());
-    assert!(world.spent(units).is_some());
-    world.leases.set_nodes(u32::MAX);
-    world.now = Micros::MAX;
-    assert!(world.spent(1).is_none());
+    assert!(fixture.spend_leased(u32::MAX).is_none());
+    assert!(fixture.spend_leased(units).is_some());
+    fixture.leases.set_node_count(u32::MAX);
+    fixture.now = Micros::MAX;
+    assert!(fixture.spend_leased(1).is_none());
 }
 
 #[test]
-fn a_node_that_stops_gives_everything_back_and_spends_no_more() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    assert!(world.spent(1).is_some());
+fn a_draining_node_returns_all_units_and_spends_no_more() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    assert!(fixture.spend_leased(1).is_some());
     let mut out = Vec::new();
-    world.leases.drain(world.now, &mut out);
-    assert!(world.spent(1).is_none() && world.spent(0).is_none());
-    let [DetachedRenewal { order, .. }] = &out[..] else { panic!("{out:?}") };
-    assert_eq!((order.report.spent, order.report.back), (1, units - 1));
-    world.settle(order);
-    assert_eq!(world.lent(), 0);
-    assert_eq!(world.spend(1), SpendOutcome::ASK);
+    fixture.leases.drain(fixture.now, &mut out);
+    assert!(fixture.spend_leased(1).is_none() && fixture.spend_leased(0).is_none());
+    let [DetachedRenewal { renewal, .. }] = &out[..] else { panic!("{out:?}") };
+    assert_eq!((renewal.report.spent, renewal.report.returned), (1, units - 1));
+    fixture.complete_renewal(renewal);
+    assert_eq!(fixture.lent_units(), 0);
+    assert_eq!(fixture.spend(1), SpendOutcome::MISS);
 }
 
 #[test]
-fn what_a_stopping_node_can_not_give_back_is_counted() {
+fn units_that_a_draining_node_cannot_return_are_counted() {
     for is_sent in [true, false] {
-        let mut world = world("bucket 60000/min");
-        let units = world.lease();
-        assert!(world.spent(1).is_some());
+        let mut fixture = fixture("bucket 60000/min");
+        let units = fixture.acquire_lease();
+        assert!(fixture.spend_leased(1).is_some());
         let mut out = Vec::new();
-        world.leases.drain(world.now, &mut out);
-        let [DetachedRenewal { order, .. }] = &out[..] else { panic!("{out:?}") };
-        match is_sent {
-            true => world.leases.settle_lost(order),
-            false => world.leases.settle_unsent(order),
+        fixture.leases.drain(fixture.now, &mut out);
+        let [DetachedRenewal { renewal, .. }] = &out[..] else { panic!("{out:?}") };
+        if is_sent {
+            fixture.leases.mark_unacked(renewal);
+        } else {
+            fixture.leases.cancel_renewal(renewal);
         }
-        assert_eq!(world.leases.counts().forfeited, u64::from(units - 1));
-        assert!(world.spent(1).is_none());
+        assert_eq!(fixture.leases.counts().expired, u64::from(units - 1));
+        assert!(fixture.spend_leased(1).is_none());
     }
 }
 
 #[test]
-fn what_a_stopping_node_is_being_lent_is_given_back_when_it_comes() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    assert!(world.spent(units - 1).is_some());
-    let order = world.ask(2);
+fn a_grant_that_reaches_a_draining_node_is_returned() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    assert!(fixture.spend_leased(units - 1).is_some());
+    let renewal = fixture.expect_renewal(2);
     let mut out = Vec::new();
-    world.leases.drain(world.now, &mut out);
-    assert!(out.is_empty() && world.spent(1).is_none());
-    let told = world.lend(&order);
-    let errand = world.leases.settle(&order, told, world.now).expect("it is given back");
-    assert_eq!(errand.order.report.back, told.loan.units + 1);
-    let told = world.lend(&errand.order);
-    assert!(world.leases.settle(&errand.order, told, world.now).is_none());
-    assert_eq!(world.lent(), 0);
+    fixture.leases.drain(fixture.now, &mut out);
+    assert!(out.is_empty() && fixture.spend_leased(1).is_none());
+    let reply = fixture.store_reply(&renewal);
+    let return_renewal =
+        fixture.leases.apply_reply(&renewal, reply, fixture.now).expect("the units are returned");
+    assert_eq!(return_renewal.renewal.report.returned, reply.grant.units + 1);
+    let reply = fixture.store_reply(&return_renewal.renewal);
+    assert!(fixture.leases.apply_reply(&return_renewal.renewal, reply, fixture.now).is_none());
+    assert_eq!(fixture.lent_units(), 0);
 }
 
 #[test]
-fn a_window_takes_its_leases_with_it() {
-    for law in ["window", "sliding"] {
-        let mut world = world(&format!("{law} 60000/min"));
-        let units = world.lease();
-        assert!(units > 10 && world.spent(1).is_some());
-        world.pass(Span::secs(60));
-        let order = world.ask(1);
-        assert_eq!(order.report.units(), 0, "{law}");
-        let fresh = world.settle(&order).units;
-        assert_eq!(world.spend_all(), fresh, "{law}");
+fn leases_end_with_their_window() {
+    for algorithm in ["window", "sliding"] {
+        let mut fixture = fixture(&format!("{algorithm} 60000/min"));
+        let units = fixture.acquire_lease();
+        assert!(units > 10 && fixture.spend_leased(1).is_some());
+        fixture.advance(Span::secs(60));
+        let renewal = fixture.expect_renewal(1);
+        assert_eq!(renewal.report.total(), 0, "{algorithm}");
+        let fresh = fixture.complete_renewal(&renewal).units;
+        assert_eq!(fixture.spend_all(), fresh, "{algorithm}");
     }
 }
 
 #[test]
-fn an_answer_from_hand_says_what_is_left_at_the_store_and_here() {
-    let mut world = world("bucket 60000/min");
-    let units = world.lease();
-    let left = |spent: SpentUnits, world: &LeaseFixture| {
-        LimitStatus::new(&world.limit, Amount::exactly(1), spent.outcome).remaining()
+fn a_result_from_the_lease_counts_what_is_left_at_the_store_and_here() {
+    let mut fixture = fixture("bucket 60000/min");
+    let units = fixture.acquire_lease();
+    let left = |spent: SpentUnits, fixture: &LeaseFixture| {
+        LimitStatus::new(&fixture.limit, Amount::exactly(1), spent.result).remaining()
     };
-    assert_eq!(left(world.spent(1).unwrap(), &world), 59_999);
-    assert_eq!(left(world.spent(units - 2).unwrap(), &world), 60_001 - units);
-    let told = world.spent(1).unwrap().outcome;
-    assert_eq!(told.now(), world.now.plus(AHEAD), "as of the store's time");
+    assert_eq!(left(fixture.spend_leased(1).unwrap(), &fixture), 59_999);
+    assert_eq!(left(fixture.spend_leased(units - 2).unwrap(), &fixture), 60_001 - units);
+    let reply = fixture.spend_leased(1).unwrap().result;
+    assert_eq!(reply.decided_at(), fixture.now.plus(STORE_AHEAD), "at the store's time");
 }
 
 #[test]
-fn an_answer_from_hand_promises_no_more_than_can_be_had() {
-    let mut world = world("bucket 60000/min");
-    world.lease();
-    // Long enough for all that was lent to flow back, if what is lent did.
-    world.pass(Span::millis(900));
+fn a_result_from_the_lease_promises_no_more_than_is_left() {
+    let mut fixture = fixture("bucket 60000/min");
+    fixture.acquire_lease();
+    // Long enough to refill all leased units, if leased units were refilled.
+    fixture.advance(Span::millis(900));
     for spent in 1..=5 {
-        let told = world.spent(1).expect("it is in hand");
+        let reply = fixture.spend_leased(1).expect("the unit is leased");
         assert_eq!(
-            LimitStatus::new(&world.limit, Amount::exactly(1), told.outcome).remaining(),
+            LimitStatus::new(&fixture.limit, Amount::exactly(1), reply.result).remaining(),
             60_000 - spent
         );
     }

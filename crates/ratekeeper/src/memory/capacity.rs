@@ -1,12 +1,12 @@
-//! How much a memory store may hold.
+//! The capacity of a memory store.
 
 use super::sketch::Sketch;
 use super::table::TableGeometry;
 
-/// How much a memory store may hold: so many keys, and perhaps so many bytes, whichever is reached first.
+/// The capacity of a memory store: a number of keys, and optionally of bytes, whichever is reached first.
 ///
-/// The cap is divided among the store's shards, and keys fall on them by chance: the fullest shard is full when the
-/// store as a whole has reached some 95 % of its cap.
+/// The capacity is divided among the store's shards, and keys are distributed by their hash: the fullest shard is full
+/// when the store as a whole has reached some 95 % of its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     keys: usize,
@@ -17,12 +17,12 @@ impl Capacity {
     /// A million keys, which take 30 MB.
     pub const DEFAULT: Capacity = Capacity::keys(1_000_000);
 
-    /// At most so many keys.
+    /// At most `keys` keys.
     pub const fn keys(keys: usize) -> Capacity {
         Capacity { keys, bytes: usize::MAX }
     }
 
-    /// And at most so many bytes for their table, and for the cells that keys share once it is full.
+    /// Also bounds the memory for the table and the sketch to `bytes`.
     pub const fn and_bytes(self, bytes: usize) -> Capacity {
         Capacity { bytes, ..self }
     }
@@ -30,22 +30,22 @@ impl Capacity {
     /// The largest table within both bounds.
     pub(super) fn geometry(self) -> Result<TableGeometry, CapacityError> {
         if self.keys == 0 {
-            return Err(CapacityError::NoKeys);
+            return Err(CapacityError::ZeroKeys);
         }
-        // A larger table than the address space is refused when it is asked for.
+        // A table larger than the address space fails later, when it is allocated.
         let mut keys = self.keys.min(usize::MAX >> 10);
         while bytes(&TableGeometry::for_keys(keys)) > self.bytes {
-            // A sixty-fourth less each time: the bound is met within 2 %.
+            // Shrinks by 1/64 each time, so the result is within 2 % of the bound.
             keys -= keys.div_ceil(64);
             if keys == 0 {
-                return Err(CapacityError::NoRoom { least: bytes(&TableGeometry::for_keys(1)) });
+                return Err(CapacityError::TooSmall { least: bytes(&TableGeometry::for_keys(1)) });
             }
         }
         Ok(TableGeometry::for_keys(keys))
     }
 }
 
-/// The most memory that a store of this geometry takes for states: in the table, and in the sketch.
+/// The maximum memory for states of a store with this geometry: the table and the sketch.
 pub(super) fn bytes(geometry: &TableGeometry) -> usize {
     geometry.bytes() + Sketch::bytes(Sketch::cells_for(geometry.shards * geometry.keys))
 }
@@ -56,25 +56,25 @@ impl Default for Capacity {
     }
 }
 
-/// Why a store of that cap can't be made.
+/// Why a [`Capacity`] is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CapacityError {
-    /// No keys at all.
-    #[error("a cap of 0 keys remembers nobody: allow at least 1 key; a million take 30 MB")]
-    NoKeys,
-    /// Too few bytes.
+    /// The capacity is 0 keys.
+    #[error("a capacity of 0 keys can't hold any state: allow at least 1 key; a million take 30 MB")]
+    ZeroKeys,
+    /// The bound in bytes is too small for one key.
     #[error(
-        "the cap in bytes leaves no room for a single key: allow at least {least} bytes; a million keys take 30 MB"
+        "the capacity in bytes is too small for a single key: allow at least {least} bytes; a million keys take 30 MB"
     )]
-    NoRoom {
-        /// The least that will do.
+    TooSmall {
+        /// The smallest valid bound.
         least: usize,
     },
-    /// Too many bytes.
-    #[error("the system won't lend {bytes} bytes for the table: allow fewer keys; a million take 30 MB")]
+    /// The table can't be allocated.
+    #[error("cannot allocate {bytes} bytes for the table: allow fewer keys; a million take 30 MB")]
     TooLarge {
-        /// What was asked for.
+        /// The size of the table.
         bytes: usize,
     },
 }
@@ -85,7 +85,7 @@ mod tests {
     use crate::{MemoryStore, SystemClock};
 
     #[test]
-    fn both_bounds_hold_and_little_is_wasted() {
+    fn geometry_stays_within_both_bounds_and_wastes_little() {
         for keys in [1, 2, 15, 16, 255, 1000, 4097, 100_000, 1_000_000, 10_000_000, 123_456_789] {
             let geometry = Capacity::keys(keys).geometry().unwrap();
             assert!(geometry.shards * geometry.keys <= keys, "{keys}: {geometry:?}");
@@ -98,14 +98,14 @@ mod tests {
         }
         assert!(Capacity::DEFAULT.geometry().unwrap().bytes() < 35_000_000);
         let large = super::bytes(&Capacity::keys(10_000_000).geometry().unwrap());
-        assert!(large < 340_000_000, "ten million keys take {large} bytes at the most");
+        assert!(large < 340_000_000, "ten million keys take up to {large} bytes");
     }
 
     #[test]
-    fn an_impossible_cap_says_what_is_possible() {
-        let store = |cap| MemoryStore::with(SystemClock::new(), cap).map(drop);
-        assert_eq!(store(Capacity::keys(0)), Err(CapacityError::NoKeys));
-        assert!(matches!(store(Capacity::keys(5).and_bytes(10)), Err(CapacityError::NoRoom { .. })));
+    fn an_invalid_capacity_is_rejected() {
+        let store = |capacity| MemoryStore::with(SystemClock::new(), capacity).map(drop);
+        assert_eq!(store(Capacity::keys(0)), Err(CapacityError::ZeroKeys));
+        assert!(matches!(store(Capacity::keys(5).and_bytes(10)), Err(CapacityError::TooSmall { .. })));
         assert!(matches!(store(Capacity::keys(usize::MAX)), Err(CapacityError::TooLarge { .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! Deciding draws under the lock.
+//! Decides draws under the shard lock.
 
 use super::MemoryStore;
 use super::entry::TableEntry;
@@ -10,46 +10,47 @@ use ratekeeper_core::{
     Micros, Op, PermitId, Retry, Scope, Span, State, Step,
 };
 
-/// When a request should come back that was denied because there was no room to count it. Nobody can tell when there
-/// will be.
-const NO_ROOM_WAIT: Span = Span::SECOND;
+/// The retry delay of a draw that was denied because it could not be counted. It is a guess: when memory will be free
+/// again is unknown.
+const UNCOUNTED_RETRY_AFTER: Span = Span::SECOND;
 
-/// What a draw is about.
+/// The key and the limit of one draw.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DrawTarget<'a> {
-    pub(super) tag: KeyHash,
+    pub(super) key_hash: KeyHash,
     pub(super) scope: Scope,
     pub(super) limit: &'a Limit,
-    /// What to answer if there is no room to count it.
+    /// How to answer if the draw can't be counted.
     pub(super) on_failure: FailureMode,
 }
 
-/// How to take a draw back if another limit of the same request refuses.
+/// How to undo a draw if another limit of the same request denies.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum UndoStep {
-    /// It took nothing; or it was counted in the sketch, out of which nothing is taken.
+    /// The draw took nothing, or it was counted in the sketch, from which nothing is ever removed.
     Nothing,
     Remove,
     Restore(TableEntry),
-    GiveBack(u32),
-    /// It could not be counted at all.
-    NotCounted,
+    ReturnUnits(u32),
+    /// The draw could not be counted at all.
+    Uncounted,
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Decides a request's draws all or nothing.
+    /// Decides the draws of a group, all or nothing.
     ///
-    /// Only those have a say, and are decided at all, that `has_a_say` picks. Returns `false` if one of them could not be counted.
-    pub(super) fn act_together(
+    /// Draws for which `is_included` is false are neither decided nor taken into account. Returns `false` if a draw
+    /// could not be counted.
+    pub(super) fn apply_all(
         &self,
         draws: &mut [Draw],
-        tags: &[KeyHash],
+        key_hashes: &[KeyHash],
         now: impl Fn(&Draw) -> Micros,
-        has_a_say: impl Fn(&Draw) -> bool,
+        is_included: impl Fn(&Draw) -> bool,
     ) -> bool {
         let mut order = [usize::MAX; MAX_DRAWS];
-        for (shard, tag) in order.iter_mut().zip(tags) {
-            *shard = self.table.shard_of(*tag);
+        for (shard, key_hash) in order.iter_mut().zip(key_hashes) {
+            *shard = self.table.shard_of(*key_hash);
         }
         order[..draws.len()].sort_unstable();
         let mut locks: [Option<ShardGuard<'_>>; MAX_DRAWS] = [const { None }; MAX_DRAWS];
@@ -61,243 +62,250 @@ impl<C: Clock> MemoryStore<C> {
                 locked += 1;
             }
         }
-        let lock_of = |tag: KeyHash| {
-            order[..locked].iter().position(|shard| *shard == self.table.shard_of(tag)).unwrap_or(0)
+        let guard_of = |key_hash: KeyHash| {
+            order[..locked].iter().position(|shard| *shard == self.table.shard_of(key_hash)).unwrap_or(0)
         };
 
         let mut undos = [UndoStep::Nothing; MAX_DRAWS];
-        let mut refused = false;
-        for (index, draw) in draws.iter_mut().enumerate().filter(|(_, draw)| has_a_say(draw)) {
-            let Some(shard) = &mut locks[lock_of(tags[index])] else { continue };
+        let mut is_denied = false;
+        for (index, draw) in draws.iter_mut().enumerate().filter(|(_, draw)| is_included(draw)) {
+            let Some(shard) = &mut locks[guard_of(key_hashes[index])] else { continue };
             let now = now(draw);
-            let (tag, scope, on_failure) = (tags[index], draw.scope(), draw.terms().on_failure);
-            // After a refusal the others are only looked at: the client learns all that stands in its way.
-            draw.settle(|limit, act, permit| {
-                let act = if refused { act.look() } else { act };
-                let subject = DrawTarget { tag, scope, limit, on_failure };
-                let (outcome, undo) = self.act(shard, &subject, act, permit, now);
+            let (key_hash, scope, on_failure) = (key_hashes[index], draw.scope(), draw.options().on_failure);
+            // After a denial the remaining draws are only peeked at, so that the client learns of every limit that
+            // denies it.
+            draw.decide_with(|limit, op, permit| {
+                let op = if is_denied { op.to_peek() } else { op };
+                let target = DrawTarget { key_hash, scope, limit, on_failure };
+                let (result, undo) = self.apply(shard, &target, op, permit, now);
                 undos[index] = undo;
-                outcome
+                result
             });
-            refused |= draw.stops();
+            is_denied |= draw.denies_request();
         }
-        if refused {
-            for (index, draw) in draws.iter().enumerate().rev().filter(|(_, draw)| has_a_say(draw)) {
-                if let Some(shard) = &mut locks[lock_of(tags[index])] {
-                    self.undo(shard, tags[index], draw, undos[index], now(draw));
+        if is_denied {
+            for (index, draw) in draws.iter().enumerate().rev().filter(|(_, draw)| is_included(draw)) {
+                if let Some(shard) = &mut locks[guard_of(key_hashes[index])] {
+                    self.undo(shard, key_hashes[index], draw, undos[index], now(draw));
                 }
             }
-            for (draw, tag) in draws.iter_mut().zip(tags).filter(|(draw, _)| has_a_say(draw)) {
-                if let (Some(shard), DrawOutcome::Granted(_) | DrawOutcome::Spared) =
-                    (&mut locks[lock_of(*tag)], draw.answer())
+            for (draw, key_hash) in draws.iter_mut().zip(key_hashes).filter(|(draw, _)| is_included(draw)) {
+                if let (Some(shard), DrawOutcome::Granted(_) | DrawOutcome::WouldGrant) =
+                    (&mut locks[guard_of(*key_hash)], draw.outcome())
                 {
                     let now = now(draw);
-                    let (scope, on_failure) = (draw.scope(), draw.terms().on_failure);
-                    draw.settle(|limit, act, permit| {
-                        let subject = DrawTarget { tag: *tag, scope, limit, on_failure };
-                        self.act(shard, &subject, act.look(), permit, now).0
+                    let (scope, on_failure) = (draw.scope(), draw.options().on_failure);
+                    draw.decide_with(|limit, op, permit| {
+                        let target = DrawTarget { key_hash: *key_hash, scope, limit, on_failure };
+                        self.apply(shard, &target, op.to_peek(), permit, now).0
                     });
                 }
             }
         }
-        !undos[..draws.len()].iter().any(|undo| matches!(undo, UndoStep::NotCounted))
+        !undos[..draws.len()].iter().any(|undo| matches!(undo, UndoStep::Uncounted))
     }
 
     /// Decides one draw.
-    pub(super) fn act(
+    pub(super) fn apply(
         &self,
         shard: &mut ShardGuard<'_>,
-        subject: &DrawTarget<'_>,
-        act: Op,
+        target: &DrawTarget<'_>,
+        op: Op,
         permit: PermitId,
         now: Micros,
     ) -> (DrawResult, UndoStep) {
-        match act {
-            act if subject.limit.keeps_roll() => self.act_on_roll(shard, subject, act, permit, now),
-            Op::Take(ask) => self.take(shard, subject, ask, now),
-            act => self.act_aside(shard, subject, act, now),
+        match op {
+            op if target.limit.uses_list_state() => self.apply_to_list(shard, target, op, permit, now),
+            Op::Take(amount) => self.take(shard, target, amount, now),
+            op => self.apply_other(shard, target, op, now),
         }
     }
 
-    /// Takes as much as the limit allows.
+    /// Takes from a limit whose state has a fixed size.
     fn take(
         &self,
         shard: &mut ShardGuard<'_>,
-        subject: &DrawTarget<'_>,
-        ask: Amount,
+        target: &DrawTarget<'_>,
+        amount: Amount,
         now: Micros,
     ) -> (DrawResult, UndoStep) {
-        let limit = subject.limit;
-        match shard.find(subject.tag.mark) {
-            SlotPosition::Here(slot) => {
+        let limit = target.limit;
+        match shard.find(target.key_hash.fingerprint) {
+            SlotPosition::Found(slot) => {
                 let entry = shard.entry(slot);
-                let (entry, state) = match self.seen_by(shard, subject, entry, now) {
-                    SeenEntry::Kept(entry, state) => (entry, state),
-                    SeenEntry::NoPage(state) => return self.take_in_sketch(subject, state, ask, now),
+                let (entry, state) = match self.view_entry(shard, target, entry, now) {
+                    EntryView::Writable(entry, state) => (entry, state),
+                    EntryView::ReadOnly(state) => return self.take_from_sketch(target, state, amount, now),
                 };
-                let step = limit.step(state, now, ask);
-                let after = if step.changed { step.state } else { entry.state };
-                shard.set(slot, TableEntry { state: after, refused: step.granted.is_none(), ..entry });
-                (DrawResult::of_state(step.answer(), now, step.state), UndoStep::Restore(entry))
+                let step = limit.step(state, now, amount);
+                let after = if step.needs_write { step.state } else { entry.state };
+                shard
+                    .set_entry(slot, TableEntry { state: after, is_denied: step.granted.is_none(), ..entry });
+                (DrawResult::from_state(step.outcome(), now, step.state), UndoStep::Restore(entry))
             }
-            SlotPosition::Before(slot) => self.take_first(shard, slot, subject, ask, now),
+            SlotPosition::InsertAt(slot) => self.take_new(shard, slot, target, amount, now),
         }
     }
 
-    /// Takes under a key that this very limit has written before; nothing if it has not.
+    /// Takes from a key whose state this very limit wrote. Returns `None` if another limit wrote it, or it is absent.
     #[inline(always)]
-    pub(super) fn take_again(
+    pub(super) fn take_in_place(
         &self,
         shard: &ShardGuard<'_>,
-        tag: KeyHash,
+        key_hash: KeyHash,
         limit: &Limit,
-        ask: Amount,
+        amount: Amount,
         now: Micros,
     ) -> Option<DrawResult> {
-        let SlotPosition::Here(slot) = shard.find(tag.mark) else { return None };
+        let SlotPosition::Found(slot) = shard.find(key_hash.fingerprint) else { return None };
         let entry = shard.entry(slot);
-        if !self.book.holds(entry.page, limit) {
+        if !self.limit_table.holds(entry.limit_slot, limit) {
             return None;
         }
-        let step = limit.step(Some(entry.state), now, ask);
-        let refused = step.granted.is_none();
-        // Where nothing changes, nothing is written: the cache line of a key that is hammered stays clean.
-        if step.changed {
-            shard.set(slot, TableEntry { state: step.state, refused, ..entry });
-        } else if refused != entry.refused {
-            shard.set(slot, TableEntry { refused, ..entry });
+        let step = limit.step(Some(entry.state), now, amount);
+        let is_denied = step.granted.is_none();
+        // An unchanged entry is not written, so that the cache line of a hot key that is being denied stays clean.
+        if step.needs_write {
+            shard.set_entry(slot, TableEntry { state: step.state, is_denied, ..entry });
+        } else if is_denied != entry.is_denied {
+            shard.set_entry(slot, TableEntry { is_denied, ..entry });
         }
-        Some(DrawResult::of_state(step.answer(), now, step.state))
+        Some(DrawResult::from_state(step.outcome(), now, step.state))
     }
 
-    /// An entry as the subject's limit sees it: as it is, or adopted if another limit wrote it.
+    /// An entry as the target's limit sees it: unchanged, or adopted if another limit wrote it.
     ///
-    /// What was adopted is kept even if the draw is refused: else the old rate would go on for as long as somebody
-    /// hammers. So is what counts from now on because the clock was set back.
-    fn seen_by(
+    /// The adopted state is stored even if the draw is denied; otherwise the old rate would apply for as long as the
+    /// client keeps sending requests. The same holds for a state that was rebased because the clock was set back.
+    fn view_entry(
         &self,
         shard: &mut ShardGuard<'_>,
-        subject: &DrawTarget<'_>,
+        target: &DrawTarget<'_>,
         entry: TableEntry,
         now: Micros,
-    ) -> SeenEntry {
-        let DrawTarget { tag, scope, limit, .. } = *subject;
-        if self.book.holds(entry.page, limit) {
-            let held = LeasedState { state: Some(entry.state), ..LeasedState::default() };
-            let state = limit.rebase(held, now).and_then(|held| held.state).unwrap_or(entry.state);
-            return SeenEntry::Kept(TableEntry { state, ..entry }, Some(state));
+    ) -> EntryView {
+        let DrawTarget { key_hash, scope, limit, .. } = *target;
+        if self.limit_table.holds(entry.limit_slot, limit) {
+            let leased = LeasedState { state: Some(entry.state), ..LeasedState::default() };
+            let state = limit.rebase(leased, now).and_then(|leased| leased.state).unwrap_or(entry.state);
+            return EntryView::Writable(TableEntry { state, ..entry }, Some(state));
         }
-        let before = self.book.limit(entry.page);
+        let before = self.limit_table.limit(entry.limit_slot);
         let bound = shard.geometry.keys;
-        let rolls = &mut shard.shard.rolls;
-        match self.book.intern(scope, limit, now) {
-            Some(page) => {
-                let state = before
-                    .and_then(|before| rolls.take_over(tag.mark, limit, entry.state, &before, bound, now));
-                SeenEntry::Kept(TableEntry { state: state.unwrap_or_default(), page, ..entry }, state)
+        let lists = &mut shard.shard.lists;
+        match self.limit_table.intern(scope, limit, now) {
+            Some(limit_slot) => {
+                let state = before.and_then(|before| {
+                    lists.adopt(key_hash.fingerprint, limit, entry.state, &before, bound, now)
+                });
+                EntryView::Writable(
+                    TableEntry { state: state.unwrap_or_default(), limit_slot, ..entry },
+                    state,
+                )
             }
-            None => SeenEntry::NoPage(
-                before.and_then(|before| rolls.look_over(tag.mark, limit, entry.state, &before, now)),
-            ),
+            None => EntryView::ReadOnly(before.and_then(|before| {
+                lists.peek_adopted(key_hash.fingerprint, limit, entry.state, &before, now)
+            })),
         }
     }
 
-    /// Takes under a key that was never seen, or moved to the sketch, or forgotten.
-    fn take_first(
+    /// Takes from a key that is not in the table: it is new, was moved to the sketch, or was evicted.
+    fn take_new(
         &self,
         shard: &mut ShardGuard<'_>,
         slot: usize,
-        subject: &DrawTarget<'_>,
-        ask: Amount,
+        target: &DrawTarget<'_>,
+        amount: Amount,
         now: Micros,
     ) -> (DrawResult, UndoStep) {
-        let DrawTarget { tag, scope, limit, .. } = *subject;
-        if let Some(left) = shard.shard.rolls.resume(tag.mark, limit, now) {
-            return self.take_resumed(shard, slot, subject, left, ask, now);
+        let DrawTarget { key_hash, scope, limit, .. } = *target;
+        if let Some(prior) = shard.shard.lists.take_prior(key_hash.fingerprint, limit, now) {
+            return self.take_with_prior(shard, slot, target, prior, amount, now);
         }
-        let before = self.sketch.estimate(scope, limit, tag.mark, now);
-        let step = step_shared(limit, before, now, ask);
-        if !step.changed {
+        let before = self.sketch.estimate(scope, limit, key_hash.fingerprint, now);
+        let step = step_shared(limit, before, now, amount);
+        if !step.needs_write {
             if before.is_some() {
-                self.tally.count_sketched(now);
+                self.counters.count_sketch_decision(now);
             }
-            return (DrawResult::of_state(step.answer(), now, step.state), UndoStep::Nothing);
+            return (DrawResult::from_state(step.outcome(), now, step.state), UndoStep::Nothing);
         }
-        match self.remember(shard, slot, subject, step.state, true, now) {
-            true => (DrawResult::of_state(step.answer(), now, step.state), UndoStep::Remove),
-            false => self.take_in_sketch(subject, before, ask, now),
+        if self.insert_state(shard, slot, target, step.state, true, now) {
+            (DrawResult::from_state(step.outcome(), now, step.state), UndoStep::Remove)
+        } else {
+            self.take_from_sketch(target, before, amount, now)
         }
     }
 
-    /// Takes under a key of which this limit `left` a state before others drew from it, and whose last state has drained,
-    /// moved or was forgotten.
+    /// Takes from a key for which this limit has a prior state, stored before other limits drew from the key. The key's
+    /// entry in the table has drained, was moved, or was evicted.
     #[cold]
-    fn take_resumed(
+    fn take_with_prior(
         &self,
         shard: &mut ShardGuard<'_>,
         slot: usize,
-        subject: &DrawTarget<'_>,
-        left: State,
-        ask: Amount,
+        target: &DrawTarget<'_>,
+        prior: State,
+        amount: Amount,
         now: Micros,
     ) -> (DrawResult, UndoStep) {
-        let DrawTarget { tag, scope, limit, .. } = *subject;
-        let counted = self.sketch.estimate(scope, limit, tag.mark, now);
-        let before = counted.map_or(left, |counted| limit.merge(left, counted, now));
-        let step = match counted {
-            Some(_) => step_shared(limit, Some(before), now, ask),
-            None => limit.step(Some(before), now, ask),
+        let DrawTarget { key_hash, scope, limit, .. } = *target;
+        let estimate = self.sketch.estimate(scope, limit, key_hash.fingerprint, now);
+        let before = estimate.map_or(prior, |estimate| limit.merge(prior, estimate, now));
+        let step = match estimate {
+            Some(_) => step_shared(limit, Some(before), now, amount),
+            None => limit.step(Some(before), now, amount),
         };
-        if counted.is_some() && !step.changed {
-            self.tally.count_sketched(now);
+        if estimate.is_some() && !step.needs_write {
+            self.counters.count_sketch_decision(now);
         }
-        // As when it is adopted, it is kept even if the draw is refused.
-        let after = if step.changed { step.state } else { before };
-        let is_kept = self.remember(shard, slot, subject, after, true, now);
-        match shard.find(tag.mark) {
-            SlotPosition::Here(slot) if is_kept => {
+        // As with an adopted state, it is stored even if the draw is denied.
+        let after = if step.needs_write { step.state } else { before };
+        let is_kept = self.insert_state(shard, slot, target, after, true, now);
+        match shard.find(key_hash.fingerprint) {
+            SlotPosition::Found(slot) if is_kept => {
                 let undo = UndoStep::Restore(TableEntry { state: before, ..shard.entry(slot) });
-                (DrawResult::of_state(step.answer(), now, step.state), undo)
+                (DrawResult::from_state(step.outcome(), now, step.state), undo)
             }
-            SlotPosition::Here(_) | SlotPosition::Before(_) => {
+            SlotPosition::Found(_) | SlotPosition::InsertAt(_) => {
                 let bound = shard.geometry.keys;
-                shard.shard.rolls.leave(tag.mark, limit, left, bound, now);
-                self.take_in_sketch(subject, Some(left), ask, now)
+                shard.shard.lists.restore_prior(key_hash.fingerprint, limit, prior, bound, now);
+                self.take_from_sketch(target, Some(prior), amount, now)
             }
         }
     }
 
-    /// Takes under a key for which the table has no room, and of which `known` is known.
+    /// Takes from the sketch, for a key that has no entry in the table. `known` is its state, if there is one.
     #[cold]
-    pub(super) fn take_in_sketch(
+    pub(super) fn take_from_sketch(
         &self,
-        subject: &DrawTarget<'_>,
+        target: &DrawTarget<'_>,
         known: Option<State>,
-        ask: Amount,
+        amount: Amount,
         now: Micros,
     ) -> (DrawResult, UndoStep) {
-        let DrawTarget { tag, scope, limit, .. } = *subject;
-        let counted = self.sketch.estimate(scope, limit, tag.mark, now);
-        let before = merged(limit, known, counted, now);
-        let step = step_shared(limit, before, now, ask);
-        if step.changed && !self.sketch.charge(scope, limit, tag.mark, step.state, now) {
-            return self.take_uncounted(subject, ask, now);
+        let DrawTarget { key_hash, scope, limit, .. } = *target;
+        let estimate = self.sketch.estimate(scope, limit, key_hash.fingerprint, now);
+        let before = merge_states(limit, known, estimate, now);
+        let step = step_shared(limit, before, now, amount);
+        if step.needs_write && !self.sketch.charge(scope, limit, key_hash.fingerprint, step.state, now) {
+            return self.take_uncounted(target, amount, now);
         }
-        self.tally.count_sketched(now);
-        (DrawResult::of_state(step.answer(), now, step.state), UndoStep::Nothing)
+        self.counters.count_sketch_decision(now);
+        (DrawResult::from_state(step.outcome(), now, step.state), UndoStep::Nothing)
     }
 
-    /// Answers a draw that can't be counted, as its terms say.
+    /// Answers a draw that can't be counted by its failure mode.
     #[cold]
     pub(super) fn take_uncounted(
         &self,
-        subject: &DrawTarget<'_>,
-        ask: Amount,
+        target: &DrawTarget<'_>,
+        amount: Amount,
         now: Micros,
     ) -> (DrawResult, UndoStep) {
-        self.tally.count_unremembered(now);
-        let limit = subject.limit;
-        let (answer, outlook) = match subject.on_failure {
+        self.counters.count_uncounted(now);
+        let limit = target.limit;
+        let (outcome, forecast) = match target.on_failure {
             FailureMode::Open => {
                 let full = Forecast {
                     remaining: limit.capacity(),
@@ -305,144 +313,157 @@ impl<C: Clock> MemoryStore<C> {
                     delay: Span::ZERO,
                     retry: None,
                 };
-                (DrawOutcome::Granted(ask.at_least()), full)
+                (DrawOutcome::Granted(amount.at_least()), full)
             }
-            // Local means that this node enforces the limit from memory, and it has none left.
+            // `Local` means that this node enforces the limit from memory, which is exhausted.
             FailureMode::Closed | FailureMode::Local => {
-                let retry = Some(Retry::After(NO_ROOM_WAIT));
+                let retry = Some(Retry::After(UNCOUNTED_RETRY_AFTER));
                 (
-                    DrawOutcome::Refused,
-                    Forecast { remaining: 0, reset: NO_ROOM_WAIT, delay: Span::ZERO, retry },
+                    DrawOutcome::Denied,
+                    Forecast { remaining: 0, reset: UNCOUNTED_RETRY_AFTER, delay: Span::ZERO, retry },
                 )
             }
         };
-        (DrawResult::of_outlook(answer, now, outlook), UndoStep::NotCounted)
+        (DrawResult::from_forecast(outcome, now, forecast), UndoStep::Uncounted)
     }
 
-    /// Puts the state of a key into the table; says whether there is room. If `may_move`, another state may be moved to the
-    /// sketch for it.
-    pub(super) fn remember(
+    /// Inserts the state of a key into the table. Returns `false` if there is no space for it. If `may_move`, another
+    /// state may be moved to the sketch to make space.
+    pub(super) fn insert_state(
         &self,
         shard: &mut ShardGuard<'_>,
         slot: usize,
-        subject: &DrawTarget<'_>,
+        target: &DrawTarget<'_>,
         state: State,
         may_move: bool,
         now: Micros,
     ) -> bool {
-        let mark = subject.tag.mark;
-        let Some(page) = self.book.intern(subject.scope, subject.limit, now) else { return false };
-        let entry = TableEntry { state, page, refused: false };
+        let fingerprint = target.key_hash.fingerprint;
+        let Some(limit_slot) = self.limit_table.intern(target.scope, target.limit, now) else { return false };
+        let entry = TableEntry { state, limit_slot, is_denied: false };
         if !shard.is_full() {
-            return shard.insert(slot, mark, entry);
+            return shard.insert(slot, fingerprint, entry);
         }
-        let made = self.make_room(shard, page, may_move, now);
-        match shard.find(mark) {
-            SlotPosition::Before(slot) if made => shard.insert(slot, mark, entry),
-            SlotPosition::Before(_) | SlotPosition::Here(_) => false,
+        let made = self.make_space(shard, limit_slot, may_move, now);
+        match shard.find(fingerprint) {
+            SlotPosition::InsertAt(slot) if made => shard.insert(slot, fingerprint, entry),
+            SlotPosition::InsertAt(_) | SlotPosition::Found(_) => false,
         }
     }
 
-    /// Looks, gives back or clears: everything but taking.
+    /// Applies an operation other than a take: peek, return or clear.
     #[cold]
-    fn act_aside(
+    fn apply_other(
         &self,
         shard: &mut ShardGuard<'_>,
-        subject: &DrawTarget<'_>,
-        act: Op,
+        target: &DrawTarget<'_>,
+        op: Op,
         now: Micros,
     ) -> (DrawResult, UndoStep) {
-        let DrawTarget { tag, scope, limit, .. } = *subject;
-        if act == Op::Clear {
-            shard.shard.rolls.clear_former(tag.mark);
-            if let SlotPosition::Here(slot) = shard.find(tag.mark) {
+        let DrawTarget { key_hash, scope, limit, .. } = *target;
+        if op == Op::Reset {
+            shard.shard.lists.clear_prior(key_hash.fingerprint);
+            if let SlotPosition::Found(slot) = shard.find(key_hash.fingerprint) {
                 shard.remove(slot);
-                return (self.looked(limit, None, Amount::PEEK, now), UndoStep::Nothing);
+                return (self.peek(limit, None, Amount::ZERO, now), UndoStep::Nothing);
             }
         }
         let mut known = None;
-        if let SlotPosition::Before(slot) = shard.find(tag.mark) {
-            let left = shard.shard.rolls.resume(tag.mark, limit, now);
-            let counted = self.sketch.estimate(scope, limit, tag.mark, now);
-            known = merged(limit, left, counted, now);
-            if let (Some(left), Some(known)) = (left, known)
-                && !self.remember(shard, slot, subject, known, false, now)
+        if let SlotPosition::InsertAt(slot) = shard.find(key_hash.fingerprint) {
+            let prior = shard.shard.lists.take_prior(key_hash.fingerprint, limit, now);
+            let estimate = self.sketch.estimate(scope, limit, key_hash.fingerprint, now);
+            known = merge_states(limit, prior, estimate, now);
+            if let (Some(prior), Some(known)) = (prior, known)
+                && !self.insert_state(shard, slot, target, known, false, now)
             {
                 let bound = shard.geometry.keys;
-                shard.shard.rolls.leave(tag.mark, limit, left, bound, now);
+                shard.shard.lists.restore_prior(key_hash.fingerprint, limit, prior, bound, now);
             }
         }
-        let SlotPosition::Here(slot) = shard.find(tag.mark) else {
-            // Nothing is given back to cells that others share, or cleared in them: they drain.
-            let ask = if let Op::Look(ask) = act { ask } else { Amount::PEEK };
-            return (self.looked(limit, known, ask, now), UndoStep::Nothing);
+        let SlotPosition::Found(slot) = shard.find(key_hash.fingerprint) else {
+            // Cells of the sketch are shared by several keys, so units are neither returned to them nor cleared. They
+            // drain.
+            let amount = if let Op::Peek(amount) = op { amount } else { Amount::ZERO };
+            return (self.peek(limit, known, amount, now), UndoStep::Nothing);
         };
         let before = shard.entry(slot);
-        let (entry, state) = match self.seen_by(shard, subject, before, now) {
-            SeenEntry::Kept(entry, state) => (entry, state),
-            SeenEntry::NoPage(state) => {
-                let ask = if let Op::Look(ask) = act { ask } else { Amount::PEEK };
-                return (self.looked(limit, state, ask, now), UndoStep::Nothing);
+        let (entry, state) = match self.view_entry(shard, target, before, now) {
+            EntryView::Writable(entry, state) => (entry, state),
+            EntryView::ReadOnly(state) => {
+                let amount = if let Op::Peek(amount) = op { amount } else { Amount::ZERO };
+                return (self.peek(limit, state, amount, now), UndoStep::Nothing);
             }
         };
         if entry != before {
-            shard.set(slot, entry);
+            shard.set_entry(slot, entry);
         }
-        let state = match act {
-            Op::Look(ask) | Op::Take(ask) => return (self.looked(limit, state, ask, now), UndoStep::Nothing),
-            Op::Clear => None,
-            Op::Give(units) => state.map(|state| limit.give(state, now, units)),
+        let state = match op {
+            Op::Peek(amount) | Op::Take(amount) => {
+                return (self.peek(limit, state, amount, now), UndoStep::Nothing);
+            }
+            Op::Reset => None,
+            Op::Refund(units) => state.map(|state| limit.refund(state, now, units)),
         };
         if let Some(state) = state {
-            shard.set(slot, TableEntry { state, refused: false, ..entry });
+            shard.set_entry(slot, TableEntry { state, is_denied: false, ..entry });
         }
-        (self.looked(limit, state, Amount::PEEK, now), UndoStep::Nothing)
+        (self.peek(limit, state, Amount::ZERO, now), UndoStep::Nothing)
     }
 
-    pub(super) fn looked(&self, limit: &Limit, state: Option<State>, ask: Amount, now: Micros) -> DrawResult {
-        let granted = limit.step(state, now, ask).granted;
-        let state = limit.step(state, now, Amount::PEEK).state;
-        DrawResult::of_state(granted.map_or(DrawOutcome::Refused, |_| DrawOutcome::Spared), now, state)
+    /// The result of a peek at a state.
+    pub(super) fn peek(
+        &self,
+        limit: &Limit,
+        state: Option<State>,
+        amount: Amount,
+        now: Micros,
+    ) -> DrawResult {
+        let granted = limit.step(state, now, amount).granted;
+        let state = limit.step(state, now, Amount::ZERO).state;
+        DrawResult::from_state(granted.map_or(DrawOutcome::Denied, |_| DrawOutcome::WouldGrant), now, state)
     }
 
-    /// Takes a draw back. What a limit that refused has noted stays.
-    fn undo(&self, shard: &mut ShardGuard<'_>, tag: KeyHash, draw: &Draw, undo: UndoStep, now: Micros) {
-        match (undo, shard.find(tag.mark)) {
-            (UndoStep::GiveBack(units), _) => {
-                let (scope, on_failure) = (draw.scope(), draw.terms().on_failure);
-                let subject = DrawTarget { tag, scope, limit: draw.limit(), on_failure };
-                let _ = self.act_on_roll(shard, &subject, Op::Give(units), draw.permit(), now);
+    /// Undoes a draw. State written by a limit that denied is kept.
+    fn undo(&self, shard: &mut ShardGuard<'_>, key_hash: KeyHash, draw: &Draw, undo: UndoStep, now: Micros) {
+        match (undo, shard.find(key_hash.fingerprint)) {
+            (UndoStep::ReturnUnits(units), _) => {
+                let (scope, on_failure) = (draw.scope(), draw.options().on_failure);
+                let target = DrawTarget { key_hash, scope, limit: draw.limit(), on_failure };
+                let _ = self.apply_to_list(shard, &target, Op::Refund(units), draw.permit(), now);
             }
-            (UndoStep::Restore(entry), SlotPosition::Here(slot)) if draw.answer() != DrawOutcome::Refused => {
-                shard.set(slot, entry);
+            (UndoStep::Restore(entry), SlotPosition::Found(slot))
+                if draw.outcome() != DrawOutcome::Denied =>
+            {
+                shard.set_entry(slot, entry);
             }
-            (UndoStep::Remove, SlotPosition::Here(slot)) => shard.remove(slot),
-            (UndoStep::Nothing | UndoStep::Restore(_) | UndoStep::Remove | UndoStep::NotCounted, _) => {}
+            (UndoStep::Remove, SlotPosition::Found(slot)) => shard.remove(slot),
+            (UndoStep::Nothing | UndoStep::Restore(_) | UndoStep::Remove | UndoStep::Uncounted, _) => {}
         }
     }
 }
 
-/// The state in which as much is used as in both.
-fn merged(limit: &Limit, one: Option<State>, other: Option<State>, now: Micros) -> Option<State> {
+/// Merges two optional states: the result has used as much as both.
+fn merge_states(limit: &Limit, one: Option<State>, other: Option<State>, now: Micros) -> Option<State> {
     match (one, other) {
         (Some(one), Some(other)) => Some(limit.merge(one, other, now)),
         (one, other) => one.or(other),
     }
 }
 
-/// A step from a state that other keys may have had a part in.
-fn step_shared(limit: &Limit, before: Option<State>, now: Micros, ask: Amount) -> Step {
-    let step = limit.step(before, now, ask);
-    match before.is_some() && step.changed {
-        true => Step { state: limit.prolong(step.state, now), ..step },
-        false => step,
+/// Steps from a state of the sketch, to which other keys may have contributed.
+fn step_shared(limit: &Limit, before: Option<State>, now: Micros, amount: Amount) -> Step {
+    let step = limit.step(before, now, amount);
+    if before.is_some() && step.needs_write {
+        Step { state: limit.extend_window(step.state, now), ..step }
+    } else {
+        step
     }
 }
 
 /// An entry as a limit sees it.
-enum SeenEntry {
-    /// As the limit would have written it, and its state if it has not drained.
-    Kept(TableEntry, Option<State>),
-    /// Only its state, since the limit has no page to keep it under.
-    NoPage(Option<State>),
+enum EntryView {
+    /// The entry as the limit would have written it, and its state unless it has drained.
+    Writable(TableEntry, Option<State>),
+    /// Only the state: the limit has no limit slot to store an entry under.
+    ReadOnly(Option<State>),
 }

@@ -1,15 +1,16 @@
-//! What a store elsewhere said, remembered here.
+//! A cache of the states that a shared store returned.
 //!
-//! A store that other processes share too is asked over a network. What it says of a key is kept, so that two things can
-//! be told without it. First, that a request is refused: others can only have taken more since, so what did not fit then
-//! and has not come back by now does not fit whatever they did. Second, where to go on while the store gives no answer.
+//! A shared store is reached over a network. The states in its replies are cached for two purposes. First, to deny a
+//! request locally: other nodes can only have taken more since, so units that did not fit then and have not refilled by
+//! now don't fit, whatever the other nodes did. Second, to continue from the last known state while the store is
+//! unreachable.
 //!
-//! Where units are lent to nodes, the store says how it stands as if they were owed. So it is now; and what is owed flows
-//! back from now on, what is lent only once it was spent or has lapsed. So whoever is refused by this memory would be refused
-//! there, unless a node gives back what it was lent. That is as with any other refund: whoever refuses from here does so
-//! only for a moment.
+//! Where units are leased to nodes, the store reports its state as if they were used. That is correct at that moment,
+//! but used units refill from then on, while leased units refill only once they were spent or have expired. So a
+//! request that this cache denies would be denied by the store too, unless a node returns leased units. That is no
+//! different from any other refund, and a denial from this cache applies only briefly.
 //!
-//! The states are those of the shared store, and so is the time that goes with them: this process's clock has no say.
+//! The cached states and their times are those of the shared store: this process's clock is not consulted.
 
 use super::MemoryStore;
 use super::decide::DrawTarget;
@@ -21,111 +22,122 @@ use ratekeeper_core::{
     State,
 };
 
-#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a store elsewhere is remembered"))]
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only states of a shared store are cached"))]
 impl<C: Clock> MemoryStore<C> {
-    /// Remembers what was said of the keys of a group; draws that stay on this node are remembered already.
+    /// Caches the states that the store returned for a group. Draws with local consistency are in the table already.
     ///
-    /// What is said may overtake what was said before it. An older state has less taken, and so refuses nobody whom the
-    /// newer one would not.
-    pub(crate) fn learn(&self, draws: &Draws, group: usize) {
-        for draw in draws.group(group).iter().filter(|draw| draw.terms().consistency != Consistency::Local) {
-            if let Some(state) = draw.outcome().state() {
-                let tag = self.tag(draws.key(draw), draw.scope(), draw.limit());
-                self.learn_one(
-                    &subject(tag, draw.scope(), draw.limit()),
+    /// Replies may arrive out of order. An older state has fewer units taken, so it denies nothing that the newer one
+    /// would not.
+    pub(crate) fn cache_replies(&self, draws: &Draws, group: usize) {
+        for draw in draws.group(group).iter().filter(|draw| draw.options().consistency != Consistency::Local)
+        {
+            if let Some(state) = draw.result().state() {
+                let key_hash = self.key_hash(draws.key(draw), draw.scope(), draw.limit());
+                self.cache_one(
+                    &draw_target(key_hash, draw.scope(), draw.limit()),
                     state,
-                    draw.now(),
-                    draw.is_refused(),
+                    draw.decided_at(),
+                    draw.is_denied(),
                 );
             }
         }
     }
 
-    /// Remembers what was said of a key by the store's time `now`, or before it.
-    pub(crate) fn learn_state(&self, tag: KeyHash, scope: Scope, limit: &Limit, state: State, now: Micros) {
-        self.learn_one(&subject(tag, scope, limit), state, now, false);
+    /// Caches a state that the store returned at its time `now` or before.
+    pub(crate) fn cache_state(
+        &self,
+        key_hash: KeyHash,
+        scope: Scope,
+        limit: &Limit,
+        state: State,
+        now: Micros,
+    ) {
+        self.cache_one(&draw_target(key_hash, scope, limit), state, now, false);
     }
 
-    fn learn_one(&self, subject: &DrawTarget<'_>, state: State, now: Micros, refused: bool) {
-        let DrawTarget { tag, limit, .. } = *subject;
-        let mut shard = self.table.lock(self.table.shard_of(tag));
-        let place = shard.find(tag.mark);
-        if limit.is_drained(state, now) {
-            if let SlotPosition::Here(slot) = place {
+    fn cache_one(&self, target: &DrawTarget<'_>, state: State, now: Micros, is_denied: bool) {
+        let DrawTarget { key_hash, limit, .. } = *target;
+        let mut shard = self.table.lock(self.table.shard_of(key_hash));
+        let position = shard.find(key_hash.fingerprint);
+        if limit.is_expired(state, now) {
+            if let SlotPosition::Found(slot) = position {
                 shard.remove(slot);
             }
             return;
         }
-        let Some(page) = self.book.intern(subject.scope, limit, now) else { return };
-        match place {
-            SlotPosition::Here(slot) => shard.set(slot, TableEntry { state, page, refused }),
-            SlotPosition::Before(slot) => {
-                // What the store knows anyway is not worth a place in the sketch.
-                self.remember(&mut shard, slot, subject, state, false, now);
+        let Some(limit_slot) = self.limit_table.intern(target.scope, limit, now) else { return };
+        match position {
+            SlotPosition::Found(slot) => shard.set_entry(slot, TableEntry { state, limit_slot, is_denied }),
+            SlotPosition::InsertAt(slot) => {
+                // The store has this state anyway, so it is not worth moving another one to the sketch.
+                self.insert_state(&mut shard, slot, target, state, false, now);
             }
         }
     }
 
-    /// Refuses a group if all its keys are known and one of its limits can't have room yet; else decides nothing.
+    /// Denies a group if the states of all its keys are cached and one of its limits can't have refilled enough.
+    /// Otherwise decides nothing and returns `false`.
     ///
-    /// `now` is not before the time of the store whose states are known here.
-    pub(crate) fn refuse_known(&self, draws: &mut Draws, group: usize, now: Micros) -> bool {
-        let mut outcomes = [None; MAX_DRAWS];
-        let mut is_refused = false;
-        for (draw, outcome) in draws.group(group).iter().zip(&mut outcomes) {
-            let Op::Take(ask) = draw.act() else { return false };
-            let Some(known) = self.known(draws.key(draw), draw.scope(), draw.limit()) else { return false };
-            // The store's clock was set back since: it counts from now on, and nobody here knows from when.
-            let held = LeasedState { state: Some(known), ..LeasedState::default() };
-            if draw.limit().rebase(held, now).is_some() {
+    /// `now` must not be earlier than the store's time of the cached states.
+    pub(crate) fn deny_from_cache(&self, draws: &mut Draws, group: usize, now: Micros) -> bool {
+        let mut results = [None; MAX_DRAWS];
+        let mut is_denied = false;
+        for (draw, result) in draws.group(group).iter().zip(&mut results) {
+            let Op::Take(amount) = draw.op() else { return false };
+            let Some(known) = self.cached_state(draws.key(draw), draw.scope(), draw.limit()) else {
+                return false;
+            };
+            // The store's clock was set back since. The store rebases the state, and its new time is not known here.
+            let leased = LeasedState { state: Some(known), ..LeasedState::default() };
+            if draw.limit().rebase(leased, now).is_some() {
                 return false;
             }
-            let looked = self.looked(draw.limit(), Some(known), ask, now);
-            is_refused |= !draw.is_shadow() && looked.is_refused();
-            *outcome = Some(looked);
+            let peeked = self.peek(draw.limit(), Some(known), amount, now);
+            is_denied |= !draw.is_shadow() && peeked.is_denied();
+            *result = Some(peeked);
         }
-        if is_refused {
-            for (draw, outcome) in draws.group_mut(group).iter_mut().zip(outcomes) {
-                draw.settle(|_, _, _| outcome.expect("every draw of the group was looked at"));
+        if is_denied {
+            for (draw, result) in draws.group_mut(group).iter_mut().zip(results) {
+                draw.decide_with(|_, _, _| result.expect("every draw of the group has a result"));
             }
         }
-        is_refused
+        is_denied
     }
 
-    /// Decides a group from here while the store gives no answer: those of its draws that `has_a_say` picks, all or
-    /// nothing among them, by what is known of their keys, each by the time that holds for it.
-    pub(crate) fn decide_here(
+    /// Decides a group locally while the store is unreachable: the draws for which `is_included` is true, all or
+    /// nothing among them, from the cached states, each at the time that `now` returns for it.
+    pub(crate) fn decide_locally(
         &self,
         draws: &mut Draws,
         group: usize,
         now: impl Fn(&Draw) -> Micros,
-        has_a_say: impl Fn(&Draw) -> bool,
+        is_included: impl Fn(&Draw) -> bool,
     ) {
-        let mut tags = [KeyHash::NONE; MAX_DRAWS];
-        let count = self.tag_group(draws, group, &mut tags);
-        // Whatever could not be counted is part of a group that has failed already.
-        self.act_together(draws.group_mut(group), &tags[..count], now, has_a_say);
+        let mut key_hashes = [KeyHash::NONE; MAX_DRAWS];
+        let count = self.hash_group(draws, group, &mut key_hashes);
+        // A draw that could not be counted is part of a group that has failed already.
+        self.apply_all(draws.group_mut(group), &key_hashes[..count], now, is_included);
     }
 
-    /// What stands for a key under a limit, here and wherever else this process remembers something of it.
+    /// The hash of a key under a limit, as used by this store and every other per-key table of the process.
     #[inline]
-    pub(crate) fn tag(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> KeyHash {
-        self.tagger.tag(key, limit).in_scope(scope)
+    pub(crate) fn key_hash(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> KeyHash {
+        self.key_hasher.key_hash(key, limit).in_scope(scope)
     }
 
-    /// The state of a key that this very limit has written.
-    fn known(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<State> {
-        if limit.keeps_roll() {
+    /// The cached state of a key, if this very limit wrote it.
+    fn cached_state(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<State> {
+        if limit.uses_list_state() {
             return None;
         }
-        let tag = self.tag(key, scope, limit);
-        let shard = self.table.lock(self.table.shard_of(tag));
-        let SlotPosition::Here(slot) = shard.find(tag.mark) else { return None };
+        let key_hash = self.key_hash(key, scope, limit);
+        let shard = self.table.lock(self.table.shard_of(key_hash));
+        let SlotPosition::Found(slot) = shard.find(key_hash.fingerprint) else { return None };
         let entry = shard.entry(slot);
-        self.book.holds(entry.page, limit).then_some(entry.state)
+        self.limit_table.holds(entry.limit_slot, limit).then_some(entry.state)
     }
 }
 
-fn subject(tag: KeyHash, scope: Scope, limit: &Limit) -> DrawTarget<'_> {
-    DrawTarget { tag, scope, limit, on_failure: FailureMode::Local }
+fn draw_target(key_hash: KeyHash, scope: Scope, limit: &Limit) -> DrawTarget<'_> {
+    DrawTarget { key_hash, scope, limit, on_failure: FailureMode::Local }
 }

@@ -1,52 +1,53 @@
-//! One shard: entries in the order of their marks, spread over its slots.
+//! One shard: entries ordered by fingerprint and spread over its slots.
 //!
-//! A mark is a random number, so its place in an ordered row can be guessed: a mark a third of the way through all
-//! marks belongs a third of the way into the row. An entry stands at that place, its *home*, or after it, pushed on by
-//! smaller marks before it. Looking one up starts at home and ends at the mark, at a larger one, or at a gap.
-//! Because the order never changes, rearranging a shard for more slots is one pass to the right and one to the left
-//! within the same memory.
+//! A fingerprint is a random number, so its position in an ordered array can be interpolated: a fingerprint a third of
+//! the way through the value range belongs a third of the way into the slots. An entry is stored in that *ideal slot*
+//! or after it, displaced by smaller fingerprints. A look-up starts at the ideal slot and ends at the fingerprint, at a
+//! larger one, or at an empty slot. Because the order never changes, rebuilding a shard for more slots takes one pass
+//! to the right and one to the left within the same memory.
 
 use super::entry::TableEntry;
 use super::list_states::ListStates;
-use super::table::{MARGIN, ShardGuard, home};
+use super::table::{OVERFLOW_SLOTS, ShardGuard, ideal_slot};
 
-/// What a shard knows of itself.
+/// The bookkeeping of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryShard {
-    /// Over how many slots the homes are spread.
-    pub(crate) spread: usize,
-    /// How many entries it has.
+    /// The number of slots that ideal slots are computed over.
+    pub(crate) span: usize,
+    /// The number of entries.
     pub(crate) keys: usize,
-    /// Where the search for something to drop goes on.
-    pub(crate) hand: usize,
-    /// The keys whose laws keep a roll. Boxed, so that a shard and its lock fit one cache line.
-    pub(crate) rolls: Box<ListStates>,
+    /// Where the next search for an entry to evict starts.
+    pub(crate) evict_cursor: usize,
+    /// States of algorithms that keep a list per key. Boxed so that a shard and its lock fit one cache line.
+    pub(crate) lists: Box<ListStates>,
 }
 
 impl MemoryShard {
-    /// Slots that so many keys are spread over when there are no more: 85 % full. A look-up then passes three
-    /// strangers on average.
-    pub(crate) fn homes_for(keys: usize) -> usize {
+    /// The smallest span for `keys` keys: 85 % full. A look-up then passes three other entries on average.
+    pub(crate) fn span_for(keys: usize) -> usize {
         keys + keys * 3 / 17 + 1
     }
 }
 
-/// Where a mark is, or where it would go.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotPosition {
-    Here(usize),
-    Before(usize),
+    /// The fingerprint is in this slot.
+    Found(usize),
+    /// The fingerprint is absent and would be inserted before this slot.
+    InsertAt(usize),
 }
 
 impl ShardGuard<'_> {
-    /// Looks a mark up.
+    /// Looks up a fingerprint.
     #[inline(always)]
-    pub(crate) fn find(&self, mark: u64) -> SlotPosition {
-        let mut slot = home(mark, self.shard.spread as u64);
+    pub(crate) fn find(&self, fingerprint: u64) -> SlotPosition {
+        let mut slot = ideal_slot(fingerprint, self.shard.span as u64);
         loop {
-            match self.mark(slot) {
-                found if found == mark => return SlotPosition::Here(slot),
-                found if found == 0 || found > mark => return SlotPosition::Before(slot),
+            match self.fingerprint(slot) {
+                found if found == fingerprint => return SlotPosition::Found(slot),
+                found if found == 0 || found > fingerprint => return SlotPosition::InsertAt(slot),
                 _ => slot += 1,
             }
         }
@@ -58,92 +59,98 @@ impl ShardGuard<'_> {
         TableEntry::unpack(self.words(slot))
     }
 
-    /// Changes the entry in a slot.
+    /// Overwrites the entry in a slot.
     #[inline(always)]
-    pub(crate) fn set(&self, slot: usize, entry: TableEntry) {
+    pub(crate) fn set_entry(&self, slot: usize, entry: TableEntry) {
         self.set_words(slot, entry.pack());
     }
 
-    /// Whether one more entry would make look-ups slow, or the shard too large.
+    /// Whether one more entry would make look-ups slow or exceed the capacity.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        MemoryShard::homes_for(self.shard.keys + 1) > self.shard.spread || self.is_at_cap()
+        MemoryShard::span_for(self.shard.keys + 1) > self.shard.span || self.is_at_capacity()
     }
 
-    /// Whether it has as many keys as it may.
-    pub(crate) fn is_at_cap(&self) -> bool {
+    /// Whether the shard has the maximum number of keys.
+    pub(crate) fn is_at_capacity(&self) -> bool {
         self.shard.keys >= self.geometry.keys
     }
 
-    /// Adds an entry before a slot that [`ShardGuard::find`] named; says whether there was a gap to push the others into.
-    pub(crate) fn insert(&mut self, slot: usize, mark: u64, entry: TableEntry) -> bool {
-        let Some(gap) = (slot..self.reach()).find(|slot| self.mark(*slot) == 0) else { return false };
+    /// Inserts an entry before a slot returned by [`ShardGuard::find`]. Returns `false` if there is no empty slot to
+    /// shift the following entries into.
+    pub(crate) fn insert(&mut self, slot: usize, fingerprint: u64, entry: TableEntry) -> bool {
+        let Some(gap) = (slot..self.occupied_end()).find(|slot| self.fingerprint(*slot) == 0) else {
+            return false;
+        };
         for to in (slot + 1..=gap).rev() {
-            self.copy(to - 1, to);
+            self.copy_slot(to - 1, to);
         }
-        self.set_mark(slot, mark);
-        self.set(slot, entry);
+        self.set_fingerprint(slot, fingerprint);
+        self.set_entry(slot, entry);
         self.shard.keys += 1;
         true
     }
 
-    /// Takes an entry out and lets those it had pushed on move back.
+    /// Removes an entry and moves the entries that it displaced back.
     pub(crate) fn remove(&mut self, slot: usize) {
         let mut hole = slot;
-        while self.mark(hole + 1) != 0 && home(self.mark(hole + 1), self.shard.spread as u64) <= hole {
-            self.copy(hole + 1, hole);
+        while self.fingerprint(hole + 1) != 0
+            && ideal_slot(self.fingerprint(hole + 1), self.shard.span as u64) <= hole
+        {
+            self.copy_slot(hole + 1, hole);
             hole += 1;
         }
-        self.set_mark(hole, 0);
+        self.set_fingerprint(hole, 0);
         self.shard.keys -= 1;
     }
 
-    /// Spreads the entries that pass `keep` over so many slots.
-    pub(crate) fn spread(&mut self, spread: usize, mut keep: impl FnMut(&TableEntry) -> bool) {
-        let reach = self.reach().max((spread + MARGIN).min(self.slots()));
+    /// Rebuilds the shard over `span` slots with the entries that pass `keep`.
+    pub(crate) fn rebuild(&mut self, span: usize, mut keep: impl FnMut(&TableEntry) -> bool) {
+        let end = self.occupied_end().max((span + OVERFLOW_SLOTS).min(self.slots()));
         let mut kept = 0;
-        for slot in 0..self.reach() {
-            if self.mark(slot) != 0 && keep(&self.entry(slot)) {
-                self.copy(slot, kept);
+        for slot in 0..self.occupied_end() {
+            if self.fingerprint(slot) != 0 && keep(&self.entry(slot)) {
+                self.copy_slot(slot, kept);
                 kept += 1;
             }
         }
-        self.set_spread(spread);
+        self.set_span(span);
         self.shard.keys = kept;
-        self.lay_out(kept, reach);
+        self.redistribute(kept, end);
     }
 
-    /// Moves the first `kept` entries to the end of the row, then each to its home or as near behind it as it can be.
-    fn lay_out(&mut self, kept: usize, reach: usize) {
+    /// Moves the first `kept` entries to the end of the range, then each to its ideal slot or the nearest free one
+    /// after it.
+    fn redistribute(&mut self, kept: usize, end: usize) {
         for from in (0..kept).rev() {
-            self.copy(from, reach - kept + from);
+            self.copy_slot(from, end - kept + from);
         }
         let mut free = 0;
-        for from in reach - kept..reach {
-            // An entry never moves to the right here, so none that is still to come is overwritten.
-            let to = home(self.mark(from), self.shard.spread as u64).max(free).min(from);
+        for from in end - kept..end {
+            // Entries only move left here, so an entry that is yet to be moved is never overwritten.
+            let to = ideal_slot(self.fingerprint(from), self.shard.span as u64).max(free).min(from);
             for slot in free..to {
-                self.set_mark(slot, 0);
+                self.set_fingerprint(slot, 0);
             }
-            self.copy(from, to);
+            self.copy_slot(from, to);
             free = to + 1;
         }
-        for slot in free..reach {
-            self.set_mark(slot, 0);
+        for slot in free..end {
+            self.set_fingerprint(slot, 0);
         }
     }
 
     /// The end of the slots that may hold an entry.
-    pub(crate) fn reach(&self) -> usize {
-        match self.shard.spread {
+    pub(crate) fn occupied_end(&self) -> usize {
+        match self.shard.span {
             0 => 0,
-            spread => (spread + MARGIN).min(self.slots()),
+            span => (span + OVERFLOW_SLOTS).min(self.slots()),
         }
     }
 
     #[inline]
-    fn copy(&self, from: usize, to: usize) {
+    fn copy_slot(&self, from: usize, to: usize) {
         self.set_words(to, self.words(from));
-        self.set_mark(to, self.mark(from));
+        self.set_fingerprint(to, self.fingerprint(from));
     }
 }

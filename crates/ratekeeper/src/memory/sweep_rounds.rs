@@ -1,8 +1,8 @@
-//! Visiting all shards in rounds, by whoever sweeps.
+//! Visits all shards in rounds, from any number of threads.
 
 use super::sync::Mutex;
 
-/// Which shard is visited next, and how many of this round were.
+/// The next shard to visit, and the number visited in this round.
 #[derive(Debug)]
 pub(crate) struct SweepRounds {
     progress: Mutex<SweepProgress>,
@@ -11,27 +11,28 @@ pub(crate) struct SweepRounds {
 
 #[derive(Debug)]
 struct SweepProgress {
-    begun: usize,
+    started: usize,
     done: usize,
 }
 
 impl SweepRounds {
     pub(crate) fn new(shards: usize) -> SweepRounds {
-        SweepRounds { progress: Mutex::new(SweepProgress { begun: 0, done: 0 }), shards }
+        SweepRounds { progress: Mutex::new(SweepProgress { started: 0, done: 0 }), shards }
     }
 
-    /// Has up to `visits` of the next shards visited, one after the other, and `end` called when all of a round have been. Several
-    /// threads may call this at the same time; each shard is visited once a round, and a round ends before the next begins.
-    pub(crate) fn go_on(&self, visits: usize, mut visit: impl FnMut(usize), mut end: impl FnMut()) {
+    /// Visits up to `visits` of the next shards, one after the other, and calls `end` when all shards of a round have
+    /// been visited. Several threads may call this at the same time: each shard is visited once per round, and a round
+    /// ends before the next begins.
+    pub(crate) fn advance(&self, visits: usize, mut visit: impl FnMut(usize), mut end: impl FnMut()) {
         for _ in 0..visits.min(self.shards) {
             let next = {
                 let mut progress = self.progress.lock();
-                // Another thread is still at the last ones of the round.
-                if progress.begun == self.shards {
+                // Other threads are still visiting the last shards of the round.
+                if progress.started == self.shards {
                     return;
                 }
-                progress.begun += 1;
-                progress.begun - 1
+                progress.started += 1;
+                progress.started - 1
             };
             visit(next);
             let is_over = {
@@ -41,7 +42,7 @@ impl SweepRounds {
             };
             if is_over {
                 end();
-                *self.progress.lock() = SweepProgress { begun: 0, done: 0 };
+                *self.progress.lock() = SweepProgress { started: 0, done: 0 };
             }
         }
     }

@@ -1,15 +1,15 @@
-//! The lock that guards a shard; under `--cfg shuttle`, one whose schedule a test chooses.
+//! The shard lock. Under `--cfg shuttle`, a mutex whose schedule the test controls.
 //!
-//! It is held for some ten nanoseconds at a time, so a waiter spins and lets the holder finish; releasing it is a plain
-//! store, where a lock that can park its waiters has to ask, atomically, whether there are any, which threads that fight
-//! for one key feel. A holder that was descheduled is waited for by yielding.
+//! It is a spin lock because it is held for some ten nanoseconds at a time. Unlocking is a plain store, whereas a lock
+//! that parks its waiters must check atomically whether there are any, which is measurable when threads contend for one
+//! key. A waiter yields to a holder that was descheduled.
 
 #[cfg(not(shuttle))]
 pub(crate) type Mutex<T> = spin::mutex::SpinMutex<T, SpinWait>;
 #[cfg(not(shuttle))]
 pub(crate) type MutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T, SpinWait>;
 
-/// How to wait for a shard: a few turns on the spot, then let somebody else run.
+/// Waits for a lock: spins a few turns, then yields the thread.
 #[cfg(not(shuttle))]
 #[derive(Debug)]
 pub(crate) struct SpinWait;
@@ -28,7 +28,7 @@ impl spin::RelaxStrategy for SpinWait {
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::MutexGuard;
 
-/// `shuttle`'s mutex with `parking_lot`'s face: no poison, since a failed schedule ends the test anyway.
+/// `shuttle`'s mutex with `parking_lot`'s API: no poisoning, since a failed schedule ends the test anyway.
 #[cfg(shuttle)]
 #[derive(Debug)]
 pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
@@ -40,6 +40,6 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().expect("no thread panicked while it held the lock")
+        self.0.lock().expect("no thread panics while it holds the lock")
     }
 }

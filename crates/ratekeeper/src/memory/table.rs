@@ -1,12 +1,12 @@
-//! The table: one stretch of words, cut into shards.
+//! The table of entries: one allocation of words, divided into shards.
 //!
-//! All slots are one allocation, sized for the cap and zeroed by the operating system, which lends real memory only
-//! for pages that are touched: a table for ten million keys that holds a thousand is small. A shard owns a fixed run
-//! of slots behind a lock and spreads its entries over a growing part of it, so nothing is ever reallocated or copied
-//! to a larger table, and memory grows with the keys.
+//! All slots are one allocation, sized for the capacity and zeroed by the operating system, which backs it with
+//! physical memory only where it is touched: a table for ten million keys that holds a thousand is small. A shard owns
+//! a fixed range of slots behind a lock and spreads its entries over a growing part of it. So nothing is ever
+//! reallocated or copied to a larger table, and memory grows with the keys.
 //!
-//! Words are relaxed atomics, not because they are shared without the lock (they are only ever changed under it), but
-//! so that a batch may touch the slots that it will need before it takes their locks.
+//! Words are relaxed atomics although they are changed only under the lock, so that a batch can prefetch the slots that
+//! it needs before it takes their locks.
 
 use super::key_hash::KeyHash;
 use super::shard::MemoryShard;
@@ -15,17 +15,17 @@ use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Words of a slot: the mark and the packed entry.
-pub(crate) const SLOT: usize = 3;
-/// Slots behind the last place that an entry may call home, for those that were pushed on. A run of entries reaches
-/// that far once in 10^16 shards at full load.
-pub(crate) const MARGIN: usize = 128;
-/// Keys that a shard is made for. Rearranging that many takes some tens of microseconds; more shards would waste memory
-/// on their margins.
-const KEYS_A_SHARD: usize = 4096;
-const MOST_SHARDS: usize = 1 << 16;
+/// Words per slot: the fingerprint and the packed entry.
+pub(crate) const SLOT_WORDS: usize = 3;
+/// Slots after the last ideal slot, for entries that were displaced. A run of entries reaches that far once in 10^16
+/// shards at full load.
+pub(crate) const OVERFLOW_SLOTS: usize = 128;
+/// Keys per shard. Rebuilding a shard of that size takes some tens of microseconds; more shards would waste memory on
+/// their overflow slots.
+const KEYS_PER_SHARD: usize = 4096;
+const MAX_SHARDS: usize = 1 << 16;
 
-/// A table for a bounded number of keys.
+/// A table of entries for a bounded number of keys.
 #[derive(Debug)]
 pub(crate) struct EntryTable {
     words: Box<[AtomicU64]>,
@@ -33,54 +33,54 @@ pub(crate) struct EntryTable {
     geometry: TableGeometry,
 }
 
-/// A shard's lock, on a cache line of its own, and how far its entries are spread.
+/// A shard's lock, on its own cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct ShardLock {
-    /// A copy of the shard's own number, for touching slots without the lock. It may be stale: then it misses.
-    spread: AtomicU64,
+    /// A copy of [`MemoryShard::span`] for prefetching without the lock. If it is stale, the prefetch misses.
+    span: AtomicU64,
     shard: Mutex<MemoryShard>,
 }
 
-/// How many shards there are, and how large.
+/// The number and the size of the shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TableGeometry {
     pub(crate) shards: usize,
-    /// The most keys of one shard.
+    /// The maximum number of keys per shard.
     pub(crate) keys: usize,
-    /// The most places of one shard that an entry may call home.
-    pub(crate) homes: usize,
+    /// The maximum [span](MemoryShard::span) of a shard.
+    pub(crate) max_span: usize,
 }
 
 impl TableGeometry {
-    /// A geometry for at most so many keys.
+    /// The geometry for at most `keys` keys.
     pub(crate) fn for_keys(keys: usize) -> TableGeometry {
-        let shards = (keys / KEYS_A_SHARD).next_power_of_two().min(MOST_SHARDS);
-        // A small table still gets some shards, so that threads seldom wait for each other.
+        let shards = (keys / KEYS_PER_SHARD).next_power_of_two().min(MAX_SHARDS);
+        // A small table still gets several shards, so that threads seldom contend.
         let shards = shards.max((keys / 256).min(16)).next_power_of_two();
         let keys = (keys / shards).max(1);
-        TableGeometry { shards, keys, homes: MemoryShard::homes_for(keys) }
+        TableGeometry { shards, keys, max_span: MemoryShard::span_for(keys) }
     }
 
-    /// Slots of one shard.
+    /// Slots per shard.
     fn slots(&self) -> usize {
-        self.homes + MARGIN
+        self.max_span + OVERFLOW_SLOTS
     }
 
-    /// Memory that the table takes when every page of it is in use.
+    /// The table's size in bytes once all of it has been touched.
     pub(crate) fn bytes(&self) -> usize {
-        self.shards * (self.slots() * SLOT * size_of::<u64>() + size_of::<ShardLock>())
+        self.shards * (self.slots() * SLOT_WORDS * size_of::<u64>() + size_of::<ShardLock>())
     }
 }
 
 impl EntryTable {
-    /// A table of that geometry; nothing if the system won't lend so much address space.
+    /// Creates a table. Returns `None` if the address space can't be allocated.
     pub(crate) fn new(geometry: TableGeometry) -> Option<EntryTable> {
-        let words = geometry.shards.checked_mul(geometry.slots())?.checked_mul(SLOT)?;
-        let lane = |_| ShardLock { spread: AtomicU64::new(0), shard: Mutex::new(MemoryShard::default()) };
+        let words = geometry.shards.checked_mul(geometry.slots())?.checked_mul(SLOT_WORDS)?;
+        let lock = |_| ShardLock { span: AtomicU64::new(0), shard: Mutex::new(MemoryShard::default()) };
         Some(EntryTable {
             words: bytemuck::allocation::try_zeroed_slice_box(words).ok()?,
-            shards: (0..geometry.shards).map(lane).collect(),
+            shards: (0..geometry.shards).map(lock).collect(),
             geometry,
         })
     }
@@ -89,88 +89,86 @@ impl EntryTable {
         self.geometry
     }
 
-    /// Which shard a tag belongs to.
+    /// The shard of a key.
     #[inline(always)]
-    pub(crate) fn shard_of(&self, tag: KeyHash) -> usize {
+    pub(crate) fn shard_of(&self, key_hash: KeyHash) -> usize {
         // The number of shards is a power of two, so this is a mask.
-        usize::try_from(tag.spread & (self.shards.len() as u64 - 1)).unwrap_or(0)
+        usize::try_from(key_hash.shard_bits & (self.shards.len() as u64 - 1)).unwrap_or(0)
     }
 
-    /// Waits for a shard.
+    /// Locks a shard.
     #[inline(always)]
     pub(crate) fn lock(&self, shard: usize) -> ShardGuard<'_> {
-        let lane = &self.shards[shard];
-        let slots = self.geometry.slots() * SLOT;
+        let lock = &self.shards[shard];
+        let slots = self.geometry.slots() * SLOT_WORDS;
         ShardGuard {
             words: &self.words[shard * slots..][..slots],
-            lane,
-            shard: lane.shard.lock(),
+            lock,
+            shard: lock.shard.lock(),
             geometry: &self.geometry,
         }
     }
 
-    /// Reads the slot that a tag calls home and forgets what it said. The processor does not wait for the answer, so
-    /// that several touches in a row cost little more than one, and the slots are near when they are needed.
+    /// Prefetches the ideal slot of a key: reads it and discards the value. The CPU does not wait for the load, so
+    /// several prefetches in a row cost little more than one.
     #[inline(always)]
-    pub(crate) fn touch(&self, tag: KeyHash) {
-        let shard = self.shard_of(tag);
-        let home = home(tag.mark, self.shards[shard].spread.load(Relaxed));
-        if let Some(word) = self.words.get((shard * self.geometry.slots() + home) * SLOT) {
+    pub(crate) fn prefetch(&self, key_hash: KeyHash) {
+        let shard = self.shard_of(key_hash);
+        let slot = ideal_slot(key_hash.fingerprint, self.shards[shard].span.load(Relaxed));
+        if let Some(word) = self.words.get((shard * self.geometry.slots() + slot) * SLOT_WORDS) {
             black_box(word.load(Relaxed));
         }
     }
 }
 
-/// Where a mark belongs in a shard that is spread over so many slots. Larger marks never belong before smaller ones.
+/// The ideal slot of a fingerprint in a shard of `span` slots. It is monotonic: a larger fingerprint never has a
+/// smaller ideal slot.
 #[inline(always)]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the place is below `spread`, which is a number of slots"
-)]
-pub(crate) fn home(mark: u64, spread: u64) -> usize {
-    let place = (u128::from(mark) * u128::from(spread)) >> 64;
-    place as usize
+#[expect(clippy::cast_possible_truncation, reason = "the slot is below `span`, which is a number of slots")]
+pub(crate) fn ideal_slot(fingerprint: u64, span: u64) -> usize {
+    let slot = (u128::from(fingerprint) * u128::from(span)) >> 64;
+    slot as usize
 }
 
-/// A shard that this thread alone may change.
+/// Exclusive access to a locked shard.
 pub(crate) struct ShardGuard<'a> {
     words: &'a [AtomicU64],
-    lane: &'a ShardLock,
+    lock: &'a ShardLock,
     pub(crate) shard: MutexGuard<'a, MemoryShard>,
     pub(crate) geometry: &'a TableGeometry,
 }
 
 impl ShardGuard<'_> {
-    /// How many slots there are.
+    /// The number of slots.
     pub(crate) fn slots(&self) -> usize {
-        self.words.len() / SLOT
+        self.words.len() / SLOT_WORDS
     }
 
-    /// The mark in a slot; 0 if the slot is empty or there is no such slot.
+    /// The fingerprint in a slot, or 0 if the slot is empty or out of range.
     #[inline(always)]
-    pub(crate) fn mark(&self, slot: usize) -> u64 {
-        self.words.get(slot * SLOT).map_or(0, |word| word.load(Relaxed))
+    pub(crate) fn fingerprint(&self, slot: usize) -> u64 {
+        self.words.get(slot * SLOT_WORDS).map_or(0, |word| word.load(Relaxed))
     }
 
     /// The packed entry in a slot.
     #[inline(always)]
     pub(crate) fn words(&self, slot: usize) -> [u64; 2] {
-        [self.words[slot * SLOT + 1].load(Relaxed), self.words[slot * SLOT + 2].load(Relaxed)]
+        [self.words[slot * SLOT_WORDS + 1].load(Relaxed), self.words[slot * SLOT_WORDS + 2].load(Relaxed)]
     }
 
     #[inline(always)]
-    pub(crate) fn set_mark(&self, slot: usize, mark: u64) {
-        self.words[slot * SLOT].store(mark, Relaxed);
+    pub(crate) fn set_fingerprint(&self, slot: usize, fingerprint: u64) {
+        self.words[slot * SLOT_WORDS].store(fingerprint, Relaxed);
     }
 
     #[inline(always)]
     pub(crate) fn set_words(&self, slot: usize, words: [u64; 2]) {
-        self.words[slot * SLOT + 1].store(words[0], Relaxed);
-        self.words[slot * SLOT + 2].store(words[1], Relaxed);
+        self.words[slot * SLOT_WORDS + 1].store(words[0], Relaxed);
+        self.words[slot * SLOT_WORDS + 2].store(words[1], Relaxed);
     }
 
-    pub(crate) fn set_spread(&mut self, spread: usize) {
-        self.shard.spread = spread;
-        self.lane.spread.store(spread as u64, Relaxed);
+    pub(crate) fn set_span(&mut self, span: usize) {
+        self.shard.span = span;
+        self.lock.span.store(span as u64, Relaxed);
     }
 }

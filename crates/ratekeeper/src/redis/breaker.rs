@@ -1,55 +1,55 @@
-//! When a server is left alone.
+//! The circuit breaker of one server.
 //!
-//! Closed, it lets calls pass and takes note of how they end. After several failures in a row, or when too large a
-//! share of the recent calls failed, it opens: calls fail at once and the server is left in peace. It is then probed,
-//! by one task and never by a client's request, after a pause that doubles up to two seconds. Once as many probes in a
-//! row as it takes to have every connection warm have gone well, it closes. It never reads a clock: every instant is
-//! handed in.
+//! Closed, it lets calls pass and records their results. After several consecutive failures, or when too large a
+//! share of the recent calls failed, it opens: calls fail fast and the server gets no load. One task then probes the
+//! server, never a client's request, with a back-off that doubles up to two seconds. The breaker closes after one
+//! successful probe per connection in a row, so that every connection is warm. It never reads a clock: the caller
+//! passes every instant.
 
 use crate::health::BreakerState;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// This many failures in a row open it.
-const FAILURES_IN_A_ROW: u32 = 5;
-/// It looks back this many seconds.
+/// Consecutive failures that open the breaker.
+const CONSECUTIVE_FAILURES: u32 = 5;
+/// Length of the window over which the failure rate is measured.
 const WINDOW_SECS: usize = 10;
-/// The fewest calls in the window that say anything about a share.
-const FEWEST_CALLS: u32 = 20;
-/// The pause before the first probe, and the longest there is.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// Calls needed in the window before the failure rate counts.
+const MIN_CALLS: u32 = 20;
+/// Back-off before the first probe, and its maximum.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// When a server is left alone: a state machine to which time is handed in.
+/// Circuit breaker of one server: a state machine that gets the time passed in.
 #[derive(Debug)]
 pub(super) struct Breaker {
     state: BreakerPhase,
-    /// How many probes in a row must go well.
-    probes: u32,
-    /// When it was made: what seconds are counted from.
+    /// Consecutive successful probes that close the breaker.
+    probes_to_close: u32,
+    /// Creation time, from which seconds are counted.
     origin: Instant,
-    /// When it last closed. Calls that began before say nothing about the server as it is now.
+    /// When the breaker last closed. Calls that began before that say nothing about the current server.
     closed_at: Instant,
-    failures_in_a_row: u32,
+    consecutive_failures: u32,
     recent: [SecondStats; WINDOW_SECS],
-    dice: u64,
+    rng: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BreakerPhase {
     Closed,
-    /// Nobody calls until the probe at this instant; so many pauses have passed already.
+    /// Calls fail fast. The next probe is due at `probe_at`.
     Open {
         probe_at: Instant,
-        pauses: u32,
+        failed_probes: u32,
     },
-    /// So many probes in a row have gone well.
+    /// Probing: `successes` probes in a row have succeeded.
     HalfOpen {
-        gone_well: u32,
-        pauses: u32,
+        successes: u32,
+        failed_probes: u32,
     },
 }
 
-/// How the calls of one second ended.
+/// Call results of one second.
 #[derive(Clone, Copy, Debug, Default)]
 struct SecondStats {
     number: u64,
@@ -57,31 +57,32 @@ struct SecondStats {
     failures: u32,
 }
 
-/// That the state changed between letting calls pass and not, which is worth a line in a log.
+/// A transition between closed and not closed, which is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BreakerChange {
-    /// It opened.
+    /// Calls fail fast from now on.
     Opened,
-    /// It closed.
+    /// Calls pass again.
     Closed,
 }
 
 impl Breaker {
-    /// A breaker that is open, and whose first probe is due: nothing is known of the server yet. It closes after
-    /// `probes` good ones. `seed` makes its pauses unlike those of others.
+    /// Creates an open breaker whose first probe is due at once, because nothing is known of the server yet.
+    ///
+    /// It closes after `probes` successful probes. `seed` gives it a jitter of its own.
     pub(super) fn new(probes: u32, now: Instant, seed: u64) -> Breaker {
         Breaker {
-            state: BreakerPhase::Open { probe_at: now, pauses: 0 },
-            probes: probes.max(1),
+            state: BreakerPhase::Open { probe_at: now, failed_probes: 0 },
+            probes_to_close: probes.max(1),
             origin: now,
             closed_at: now,
-            failures_in_a_row: 0,
+            consecutive_failures: 0,
             recent: [SecondStats::default(); WINDOW_SECS],
-            dice: seed | 1,
+            rng: seed | 1,
         }
     }
 
-    /// In which state it is.
+    /// The current state.
     pub(super) fn state(&self) -> BreakerState {
         match self.state {
             BreakerPhase::Closed => BreakerState::Closed,
@@ -90,7 +91,7 @@ impl Breaker {
         }
     }
 
-    /// When it wants to be probed; nothing while calls pass.
+    /// When the next probe is due. Returns `None` while the breaker is closed.
     pub(super) fn probe_at(&self, now: Instant) -> Option<Instant> {
         match self.state {
             BreakerPhase::Closed => None,
@@ -99,20 +100,26 @@ impl Breaker {
         }
     }
 
-    /// Notes how a call that began at `began` ended.
-    pub(super) fn note_call(&mut self, began: Instant, now: Instant, is_good: bool) -> Option<BreakerChange> {
+    /// Records the result of a call that began at `began`.
+    pub(super) fn record_call(
+        &mut self,
+        began: Instant,
+        now: Instant,
+        is_success: bool,
+    ) -> Option<BreakerChange> {
         if self.state != BreakerPhase::Closed || began < self.closed_at {
             return None;
         }
-        let second = self.second(now);
+        let second = self.stats_at(now);
         second.calls += 1;
-        second.failures += u32::from(!is_good);
-        self.failures_in_a_row = if is_good { 0 } else { self.failures_in_a_row.saturating_add(1) };
-        let is_bad = self.failures_in_a_row >= FAILURES_IN_A_ROW || (!is_good && self.has_bad_share(now));
-        if is_bad { self.trip(now) } else { None }
+        second.failures += u32::from(!is_success);
+        self.consecutive_failures = if is_success { 0 } else { self.consecutive_failures.saturating_add(1) };
+        let should_open = self.consecutive_failures >= CONSECUTIVE_FAILURES
+            || (!is_success && self.is_failure_rate_high(now));
+        if should_open { self.trip(now) } else { None }
     }
 
-    /// Opens it at once, because the server is known to be away.
+    /// Opens the breaker at once, because the server is known to be down.
     pub(super) fn trip(&mut self, now: Instant) -> Option<BreakerChange> {
         if self.state != BreakerPhase::Closed {
             return None;
@@ -121,72 +128,73 @@ impl Breaker {
         Some(BreakerChange::Opened)
     }
 
-    /// Notes that a probe went well. The last of those it takes lets calls pass again.
-    pub(super) fn note_good_probe(&mut self, now: Instant) -> Option<BreakerChange> {
-        let (gone_well, pauses) = match self.state {
+    /// Records a successful probe. The last one needed closes the breaker.
+    pub(super) fn record_probe_success(&mut self, now: Instant) -> Option<BreakerChange> {
+        let (successes, failed_probes) = match self.state {
             BreakerPhase::Closed => return None,
-            BreakerPhase::Open { pauses, .. } => (1, pauses),
-            BreakerPhase::HalfOpen { gone_well, pauses } => (gone_well + 1, pauses),
+            BreakerPhase::Open { failed_probes, .. } => (1, failed_probes),
+            BreakerPhase::HalfOpen { successes, failed_probes } => (successes + 1, failed_probes),
         };
-        if gone_well < self.probes {
-            self.state = BreakerPhase::HalfOpen { gone_well, pauses };
+        if successes < self.probes_to_close {
+            self.state = BreakerPhase::HalfOpen { successes, failed_probes };
             return None;
         }
         self.state = BreakerPhase::Closed;
         self.closed_at = now;
-        self.failures_in_a_row = 0;
+        self.consecutive_failures = 0;
         self.recent = [SecondStats::default(); WINDOW_SECS];
         Some(BreakerChange::Closed)
     }
 
-    /// Notes that a probe failed: the next comes after a longer pause.
-    pub(super) fn note_bad_probe(&mut self, now: Instant) {
+    /// Records a failed probe: the next one comes after a longer back-off.
+    pub(super) fn record_probe_failure(&mut self, now: Instant) {
         match self.state {
             BreakerPhase::Closed => {}
-            BreakerPhase::Open { pauses, .. } | BreakerPhase::HalfOpen { pauses, .. } => {
-                self.open(now, pauses.saturating_add(1));
+            BreakerPhase::Open { failed_probes, .. } | BreakerPhase::HalfOpen { failed_probes, .. } => {
+                self.open(now, failed_probes.saturating_add(1));
             }
         }
     }
 
-    fn open(&mut self, now: Instant, pauses: u32) {
-        let (first, longest) = PAUSE;
-        let pause = first.saturating_mul(1 << pauses.min(16)).min(longest);
-        // Between half and the whole of it: nodes that lost a server together don't all come back together.
-        let pause = pause / 2 + (pause / 2).mul_f64(self.roll());
-        self.state = BreakerPhase::Open { probe_at: now + pause, pauses };
+    fn open(&mut self, now: Instant, failed_probes: u32) {
+        let (first, longest) = BACKOFF;
+        let backoff = first.saturating_mul(1 << failed_probes.min(16)).min(longest);
+        // Jitter between half and all of the back-off: nodes that lost a server together don't all return together.
+        let backoff = backoff / 2 + (backoff / 2).mul_f64(self.random_fraction());
+        self.state = BreakerPhase::Open { probe_at: now + backoff, failed_probes };
     }
 
-    fn second(&mut self, now: Instant) -> &mut SecondStats {
+    fn stats_at(&mut self, now: Instant) -> &mut SecondStats {
         let number = now.saturating_duration_since(self.origin).as_secs();
-        let second = &mut self.recent[place(number)];
+        let second = &mut self.recent[ring_index(number)];
         if second.number != number {
             *second = SecondStats { number, ..SecondStats::default() };
         }
         second
     }
 
-    /// Whether half of the recent calls failed.
-    fn has_bad_share(&self, now: Instant) -> bool {
+    /// Whether at least half of the recent calls failed.
+    fn is_failure_rate_high(&self, now: Instant) -> bool {
         let number = now.saturating_duration_since(self.origin).as_secs();
         let recent =
             self.recent.iter().filter(|second| number - second.number.min(number) < WINDOW_SECS as u64);
         let (calls, failures) = recent
             .fold((0, 0), |(calls, failures), second| (calls + second.calls, failures + second.failures));
-        calls >= FEWEST_CALLS && failures * 2 >= calls
+        calls >= MIN_CALLS && failures * 2 >= calls
     }
 
-    /// A number from 0 up to 1, by xorshift.
-    fn roll(&mut self) -> f64 {
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 7;
-        self.dice ^= self.dice << 17;
-        f64::from(u32::try_from(self.dice >> 32).expect("half of 64 bits are 32")) / f64::from(u32::MAX)
+    /// A pseudo-random number between 0 and 1, by xorshift.
+    fn random_fraction(&mut self) -> f64 {
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 7;
+        self.rng ^= self.rng << 17;
+        f64::from(u32::try_from(self.rng >> 32).expect("the upper half of a u64 fits a u32"))
+            / f64::from(u32::MAX)
     }
 }
 
-fn place(number: u64) -> usize {
-    usize::try_from(number % WINDOW_SECS as u64).expect("it is below ten")
+fn ring_index(number: u64) -> usize {
+    usize::try_from(number % WINDOW_SECS as u64).expect("the index is below WINDOW_SECS")
 }
 
 #[cfg(test)]
@@ -198,71 +206,71 @@ mod tests {
 
     fn closed(now: Instant) -> Breaker {
         let mut breaker = Breaker::new(1, now, 7);
-        assert_eq!(breaker.note_good_probe(now), Some(BreakerChange::Closed));
+        assert_eq!(breaker.record_probe_success(now), Some(BreakerChange::Closed));
         breaker
     }
 
     #[test]
-    fn a_new_breaker_lets_nobody_pass_until_its_probes_have_gone_well() {
+    fn a_new_breaker_closes_only_after_its_probes_succeeded() {
         let now = Instant::now();
         let mut breaker = Breaker::new(2, now, 1);
         assert_eq!((breaker.state(), breaker.probe_at(now)), (BreakerState::Open, Some(now)));
-        assert_eq!(breaker.note_good_probe(now), None);
+        assert_eq!(breaker.record_probe_success(now), None);
         assert_eq!(breaker.state(), BreakerState::HalfOpen);
-        assert_eq!(breaker.note_good_probe(now), Some(BreakerChange::Closed));
+        assert_eq!(breaker.record_probe_success(now), Some(BreakerChange::Closed));
         assert_eq!((breaker.state(), breaker.probe_at(now)), (BreakerState::Closed, None));
     }
 
     #[test]
-    fn five_failures_in_a_row_open_it_and_one_success_between_them_does_not() {
+    fn five_consecutive_failures_open_it_and_a_success_resets_the_count() {
         let now = Instant::now();
         let mut breaker = closed(now);
-        for is_good in [false, false, false, false, true, false, false, false, false] {
-            assert_eq!(breaker.note_call(now, now, is_good), None);
+        for is_success in [false, false, false, false, true, false, false, false, false] {
+            assert_eq!(breaker.record_call(now, now, is_success), None);
         }
-        assert_eq!(breaker.note_call(now, now, false), Some(BreakerChange::Opened));
-        assert_eq!(breaker.note_call(now, now, false), None);
+        assert_eq!(breaker.record_call(now, now, false), Some(BreakerChange::Opened));
+        assert_eq!(breaker.record_call(now, now, false), None);
     }
 
     #[test]
-    fn half_of_the_recent_calls_failing_opens_it_and_old_failures_are_forgotten() {
+    fn it_opens_when_half_of_the_recent_calls_fail_and_forgets_old_failures() {
         let now = Instant::now();
         let mut breaker = closed(now);
         let alternate = |breaker: &mut Breaker, now: Instant, calls: u32| {
-            (0..calls).filter_map(|call| breaker.note_call(now, now, call % 2 == 0)).next()
+            (0..calls).filter_map(|call| breaker.record_call(now, now, call % 2 == 0)).next()
         };
         assert_eq!(alternate(&mut breaker, now, 18), None);
-        // Eleven seconds on those are no longer recent.
+        // Eleven seconds later those calls have left the window.
         let later = now + Duration::from_secs(11);
         assert_eq!(alternate(&mut breaker, later, 18), None);
         assert_eq!(alternate(&mut breaker, later, 2), Some(BreakerChange::Opened));
     }
 
     #[test]
-    fn what_began_before_it_closed_says_nothing_about_the_server_now() {
+    fn calls_that_began_before_it_closed_are_ignored() {
         let now = Instant::now();
         let mut breaker = closed(now + TICK);
         for _ in 0..100 {
-            assert_eq!(breaker.note_call(now, now + TICK, false), None);
+            assert_eq!(breaker.record_call(now, now + TICK, false), None);
         }
         assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]
-    fn pauses_grow_from_a_tenth_of_a_second_to_two_and_begin_anew_after_recovery() {
+    fn backoff_grows_from_100_ms_to_2_s_and_restarts_after_recovery() {
         let mut now = Instant::now();
         let mut breaker = closed(now);
         breaker.trip(now);
-        for pause in [100, 200, 400, 800, 1600, 2000, 2000] {
-            let probe_at = breaker.probe_at(now).expect("it is open");
-            let pause = Duration::from_millis(pause);
-            assert!((pause / 2..=pause).contains(&(probe_at - now)), "{:?}", probe_at - now);
+        for backoff in [100, 200, 400, 800, 1600, 2000, 2000] {
+            let probe_at = breaker.probe_at(now).expect("the breaker is open");
+            let backoff = Duration::from_millis(backoff);
+            assert!((backoff / 2..=backoff).contains(&(probe_at - now)), "{:?}", probe_at - now);
             now = probe_at;
-            breaker.note_bad_probe(now);
+            breaker.record_probe_failure(now);
         }
-        assert_eq!(breaker.note_good_probe(now), Some(BreakerChange::Closed));
+        assert_eq!(breaker.record_probe_success(now), Some(BreakerChange::Closed));
         breaker.trip(now);
-        assert!(breaker.probe_at(now).expect("it is open") - now <= Duration::from_millis(100));
+        assert!(breaker.probe_at(now).expect("the breaker is open") - now <= Duration::from_millis(100));
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -285,53 +293,53 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_never_sticks_and_tells_every_change_once(events in events(), probes in 1_u32..4, seed: u64) {
+        fn it_never_sticks_and_reports_every_transition_once(events in events(), probes in 1_u32..4, seed: u64) {
             let mut now = Instant::now();
             let mut breaker = Breaker::new(probes, now, seed);
-            let mut passes = false;
-            let mut good_probes = 0;
+            let mut is_closed = false;
+            let mut probe_successes = 0;
             for event in events {
                 let change = match event {
-                    BreakerEvent::Call(is_good) => breaker.note_call(now, now, is_good),
+                    BreakerEvent::Call(is_success) => breaker.record_call(now, now, is_success),
                     BreakerEvent::Trip => breaker.trip(now),
                     BreakerEvent::Pass(millis) => {
                         now += Duration::from_millis(millis.into());
                         None
                     }
                     BreakerEvent::Probe(true) => {
-                        good_probes += 1;
-                        breaker.note_good_probe(now)
+                        probe_successes += 1;
+                        breaker.record_probe_success(now)
                     }
                     BreakerEvent::Probe(false) => {
-                        breaker.note_bad_probe(now);
+                        breaker.record_probe_failure(now);
                         None
                     }
                 };
                 match change {
                     Some(BreakerChange::Opened) => {
-                        prop_assert!(passes);
-                        passes = false;
+                        prop_assert!(is_closed);
+                        is_closed = false;
                     }
                     Some(BreakerChange::Closed) => {
-                        prop_assert!(!passes && good_probes >= probes);
-                        passes = true;
+                        prop_assert!(!is_closed && probe_successes >= probes);
+                        is_closed = true;
                     }
                     None => {}
                 }
-                if passes || matches!(event, BreakerEvent::Probe(false)) {
-                    good_probes = 0;
+                if is_closed || matches!(event, BreakerEvent::Probe(false)) {
+                    probe_successes = 0;
                 }
-                prop_assert_eq!(breaker.state() == BreakerState::Closed, passes);
-                // However it came to be open, a probe is due within two seconds.
+                prop_assert_eq!(breaker.state() == BreakerState::Closed, is_closed);
+                // While it is not closed, a probe is always due within two seconds.
                 let probe_at = breaker.probe_at(now);
-                prop_assert_eq!(probe_at.is_none(), passes);
+                prop_assert_eq!(probe_at.is_none(), is_closed);
                 if let Some(probe_at) = probe_at {
-                    prop_assert!(probe_at <= now + PAUSE.1);
+                    prop_assert!(probe_at <= now + BACKOFF.1);
                 }
             }
-            // As many good probes as it takes always close it.
+            // Enough successful probes always close it.
             for _ in 0..probes {
-                breaker.note_good_probe(now);
+                breaker.record_probe_success(now);
             }
             prop_assert_eq!(breaker.state(), BreakerState::Closed);
         }

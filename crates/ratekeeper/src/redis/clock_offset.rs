@@ -1,79 +1,81 @@
-//! How a server's clock stands to this node's.
+//! The offset between a server's clock and this node's.
 //!
-//! A reply that carries the server's time was stamped after the call was sent and before its answer came. So the
-//! server's clock, at the sending, showed no more than the stamp: the least `stamp - sending` of the last calls bounds
-//! the server's clock from above. Whoever denies from memory needs that bound, since it never denies what is due. The
-//! middle of the quickest call says how far the node's wall clock is off, which nobody's answer depends on; it is told
-//! so that people can mend it. Instants are handed in.
+//! A reply that carries the server's time was stamped after the call was sent and before the reply arrived. When the
+//! call was sent, the server's clock therefore showed at most the stamp: the minimum of `stamp - sent` over the
+//! recent calls bounds the server's clock from above. Denials from memory rely on that bound, so that they never deny
+//! a unit that is already due. The midpoint of the fastest call estimates how far the node's wall clock is off. No
+//! decision depends on that estimate; it is reported so that operators can fix the clock. The caller passes every
+//! instant.
 
 use ratekeeper_core::Micros;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long calls are looked back at, at least; at most it is twice that.
+/// Calls are remembered for one to two windows.
 const WINDOW: Duration = Duration::from_secs(10);
-/// How far clocks may part by running at different speeds, in parts of a million: what a time daemon may turn one by,
-/// for both of them.
-const PARTING_PPM: u64 = 1_000;
-/// From where on clocks that differ are worth a warning, and below what they are well again, in microseconds.
-const ALARM_MICROS: (u64, u64) = (500_000, 400_000);
-/// By how much the estimate may be off beyond what the calls' length explains before it is given up, in microseconds.
-const DOUBT_MICROS: u64 = 10_000;
+/// Maximum drift rate between two clocks, in parts per million: the largest slew of a time daemon, on both sides.
+const MAX_DRIFT_PPM: u64 = 1_000;
+/// Drift above which to warn, and below which the warning is cleared, in microseconds.
+const DRIFT_ALARM_MICROS: (u64, u64) = (500_000, 400_000);
+/// How much two estimates may differ beyond what their round trips explain before the older is dropped, in
+/// microseconds.
+const ESTIMATE_TOLERANCE_MICROS: u64 = 10_000;
 
-/// How a server's clock stands to this node's.
+/// The offset between a server's clock and this node's.
 #[derive(Debug)]
 pub(super) struct ClockOffset {
     origin: Instant,
-    /// When the current stretch began.
-    begun: Instant,
+    /// When the current window began.
+    window_start: Instant,
     current: OffsetWindow,
     previous: OffsetWindow,
     is_alarmed: bool,
 }
 
-/// What was learnt in one stretch of time.
+/// The measurements of one window.
 #[derive(Clone, Copy, Debug, Default)]
 struct OffsetWindow {
-    /// What the server's clock showed at the origin, at most, and when that was found.
+    /// Upper bound of the server's clock at the origin, and when it was measured.
     ceiling: Option<(i64, Instant)>,
-    guess: Option<OffsetEstimate>,
+    estimate: Option<OffsetEstimate>,
 }
 
-/// By how much the server's clock is ahead of the node's wall clock, from one call.
+/// How far the server's clock is ahead of the node's wall clock, estimated from one call.
 #[derive(Clone, Copy, Debug)]
 struct OffsetEstimate {
     ahead_micros: i64,
-    /// How long the call took: the guess may be off by half of it.
-    length_micros: u64,
+    /// Duration of the call: the estimate may be off by half of it.
+    round_trip_micros: u64,
 }
 
-/// That clocks have begun or ceased to differ by too much, in microseconds.
+/// The drift has crossed a threshold; the values are microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DriftChange {
-    /// They differ too much.
-    Alarming(i64),
-    /// They are close enough again.
-    Over(i64),
+    /// The clocks differ too much.
+    Exceeded(i64),
+    /// The clocks are close enough again.
+    Cleared(i64),
 }
 
 impl ClockOffset {
-    /// Nothing is known yet.
+    /// Creates an offset without measurements.
     pub(super) fn new(now: Instant) -> ClockOffset {
         let (current, previous) = (OffsetWindow::default(), OffsetWindow::default());
-        ClockOffset { origin: now, begun: now, current, previous, is_alarmed: false }
+        ClockOffset { origin: now, window_start: now, current, previous, is_alarmed: false }
     }
 
-    /// Learns from a call: when it was sent, when its answer came, what the node's wall clock showed then, and what
-    /// the server's clock showed in between.
-    pub(super) fn note(
+    /// Records a call: when it was sent, when its reply arrived, the node's wall clock at that moment, and the server's
+    /// time in the reply.
+    pub(super) fn record(
         &mut self,
         sent: Instant,
         received: Instant,
         wall: Micros,
         store: Micros,
     ) -> Option<DriftChange> {
-        self.turn(received);
-        // The server's clock shows at least the stamp by now. If it should show less, somebody has set it forward.
+        self.rotate_windows(received);
+        // The server's clock shows at least the stamp by now. A bound below the stamp means that the clock was set
+        // forward.
         if self.ceiling(received).is_some_and(|ceiling| ceiling < store) {
             self.current = OffsetWindow::default();
             self.previous = OffsetWindow::default();
@@ -84,61 +86,62 @@ impl ClockOffset {
         }
         let length_micros = micros(received.saturating_duration_since(sent));
         let ahead_micros = signed(store.get()) - (signed(wall.get()) - signed(length_micros / 2));
-        self.take_guess(OffsetEstimate { ahead_micros, length_micros });
-        self.alarm()
+        self.add_estimate(OffsetEstimate { ahead_micros, round_trip_micros: length_micros });
+        self.check_drift()
     }
 
-    /// The most that the server's clock can show now, if it has not been set meanwhile.
+    /// Upper bound of the server's clock now, unless it has been set since the last call. Returns `None` before the
+    /// first call.
     pub(super) fn ceiling(&self, now: Instant) -> Option<Micros> {
         let ceilings = [self.current.ceiling, self.previous.ceiling].into_iter().flatten();
         let most = ceilings.map(|(offset, found)| {
-            let parting = micros(now.saturating_duration_since(found)) * PARTING_PPM / 1_000_000;
-            offset + self.since_origin(now) + signed(parting)
+            let drift = micros(now.saturating_duration_since(found)) * MAX_DRIFT_PPM / 1_000_000;
+            offset + self.since_origin(now) + signed(drift)
         });
         most.min().map(|most| Micros::new(u64::try_from(most).unwrap_or(0)))
     }
 
-    /// By how many microseconds the server's clock is ahead of the node's wall clock.
+    /// How many microseconds the server's clock is ahead of the node's wall clock.
     pub(super) fn drift_micros(&self) -> Option<i64> {
-        let guesses = [self.current.guess, self.previous.guess].into_iter().flatten();
-        guesses.min_by_key(|guess| guess.length_micros).map(|guess| guess.ahead_micros)
+        let estimates = [self.current.estimate, self.previous.estimate].into_iter().flatten();
+        estimates.min_by_key(|estimate| estimate.round_trip_micros).map(|estimate| estimate.ahead_micros)
     }
 
-    /// Forgets the stretch before the last one.
-    fn turn(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.begun);
+    /// Starts a new window if the current one is over, and drops the one before the previous.
+    fn rotate_windows(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.window_start);
         if passed < WINDOW {
             return;
         }
         self.previous = if passed < 2 * WINDOW { self.current } else { OffsetWindow::default() };
         self.current = OffsetWindow::default();
-        self.begun = now;
+        self.window_start = now;
     }
 
-    fn take_guess(&mut self, new: OffsetEstimate) {
+    fn add_estimate(&mut self, new: OffsetEstimate) {
         let differs = |old: &OffsetEstimate| {
-            let explained = (old.length_micros + new.length_micros) / 2 + DOUBT_MICROS;
+            let explained = (old.round_trip_micros + new.round_trip_micros) / 2 + ESTIMATE_TOLERANCE_MICROS;
             old.ahead_micros.abs_diff(new.ahead_micros) > explained
         };
-        for stretch in [&mut self.current, &mut self.previous] {
-            stretch.guess = stretch.guess.filter(|old| !differs(old));
+        for window in [&mut self.current, &mut self.previous] {
+            window.estimate = window.estimate.filter(|old| !differs(old));
         }
-        if self.current.guess.is_none_or(|old| new.length_micros <= old.length_micros) {
-            self.current.guess = Some(new);
+        if self.current.estimate.is_none_or(|old| new.round_trip_micros <= old.round_trip_micros) {
+            self.current.estimate = Some(new);
         }
     }
 
-    fn alarm(&mut self) -> Option<DriftChange> {
+    fn check_drift(&mut self) -> Option<DriftChange> {
         let drift = self.drift_micros()?;
-        let (alarming, well) = ALARM_MICROS;
+        let (raise, clear) = DRIFT_ALARM_MICROS;
         match self.is_alarmed {
-            false if drift.unsigned_abs() > alarming => {
+            false if drift.unsigned_abs() > raise => {
                 self.is_alarmed = true;
-                Some(DriftChange::Alarming(drift))
+                Some(DriftChange::Exceeded(drift))
             }
-            true if drift.unsigned_abs() < well => {
+            true if drift.unsigned_abs() < clear => {
                 self.is_alarmed = false;
-                Some(DriftChange::Over(drift))
+                Some(DriftChange::Cleared(drift))
             }
             _ => None,
         }
@@ -167,7 +170,8 @@ mod tests {
 
     const START: u64 = 1_700_000_000_000_000;
 
-    /// A world with a true time: the node's monotonic clock shows it, the server's is ahead of it, the wall clock too.
+    /// Simulated clocks: the node's monotonic clock shows the true time; the server's and the wall clock are ahead of
+    /// it.
     struct OffsetFixture {
         origin: Instant,
         server_ahead: i64,
@@ -179,78 +183,78 @@ mod tests {
             self.origin + Duration::from_micros(micros)
         }
 
-        fn shown(ahead: i64, micros: u64) -> Micros {
+        fn clock_at(ahead: i64, micros: u64) -> Micros {
             Micros::new(START.saturating_add_signed(ahead) + micros)
         }
 
-        fn call(&self, skew: &mut ClockOffset, sent: u64, there: u64, back: u64) -> Option<DriftChange> {
-            let (stamped, received) = (sent + there, sent + there + back);
-            let store = OffsetFixture::shown(self.server_ahead, stamped);
-            skew.note(
+        fn call(&self, offset: &mut ClockOffset, sent: u64, request: u64, reply: u64) -> Option<DriftChange> {
+            let (stamped, received) = (sent + request, sent + request + reply);
+            let store = OffsetFixture::clock_at(self.server_ahead, stamped);
+            offset.record(
                 self.at(sent),
                 self.at(received),
-                OffsetFixture::shown(self.wall_ahead, received),
+                OffsetFixture::clock_at(self.wall_ahead, received),
                 store,
             )
         }
     }
 
-    fn world(server_ahead: i64, wall_ahead: i64) -> (OffsetFixture, ClockOffset) {
+    fn fixture(server_ahead: i64, wall_ahead: i64) -> (OffsetFixture, ClockOffset) {
         let origin = Instant::now();
         (OffsetFixture { origin, server_ahead, wall_ahead }, ClockOffset::new(origin))
     }
 
     #[test]
-    fn the_quickest_way_there_is_the_tightest_bound() {
-        let (world, mut skew) = world(0, 0);
-        assert_eq!(skew.ceiling(world.at(0)), None);
-        world.call(&mut skew, 0, 900, 100);
-        assert_eq!(skew.ceiling(world.at(1_000)), Some(OffsetFixture::shown(0, 1_901)));
-        world.call(&mut skew, 2_000, 50, 5_000);
-        assert_eq!(skew.ceiling(world.at(10_000)), Some(OffsetFixture::shown(0, 10_050 + 8)));
+    fn the_fastest_request_gives_the_tightest_bound() {
+        let (clocks, mut offset) = fixture(0, 0);
+        assert_eq!(offset.ceiling(clocks.at(0)), None);
+        clocks.call(&mut offset, 0, 900, 100);
+        assert_eq!(offset.ceiling(clocks.at(1_000)), Some(OffsetFixture::clock_at(0, 1_901)));
+        clocks.call(&mut offset, 2_000, 50, 5_000);
+        assert_eq!(offset.ceiling(clocks.at(10_000)), Some(OffsetFixture::clock_at(0, 10_050 + 8)));
     }
 
     #[test]
-    fn a_server_set_forward_is_believed_at_the_next_reply() {
-        let (mut world, mut skew) = world(0, 0);
-        world.call(&mut skew, 0, 100, 100);
-        world.server_ahead = 3_600_000_000;
-        world.call(&mut skew, 1_000_000, 100, 100);
-        let truth = OffsetFixture::shown(world.server_ahead, 2_000_000);
-        let ceiling = skew.ceiling(world.at(2_000_000)).expect("it has seen a reply");
+    fn a_server_clock_set_forward_is_adopted_at_the_next_reply() {
+        let (mut clocks, mut offset) = fixture(0, 0);
+        clocks.call(&mut offset, 0, 100, 100);
+        clocks.server_ahead = 3_600_000_000;
+        clocks.call(&mut offset, 1_000_000, 100, 100);
+        let truth = OffsetFixture::clock_at(clocks.server_ahead, 2_000_000);
+        let ceiling = offset.ceiling(clocks.at(2_000_000)).expect("a reply was recorded");
         assert!(ceiling >= truth && ceiling.get() < truth.get() + 5_000);
     }
 
     #[test]
-    fn one_warning_when_clocks_differ_and_one_word_when_it_is_over() {
-        let (mut world, mut skew) = world(2_000_000, 0);
-        assert_eq!(world.call(&mut skew, 0, 100, 100), Some(DriftChange::Alarming(2_000_000)));
-        assert_eq!(world.call(&mut skew, 1_000, 100, 100), None);
-        world.wall_ahead = 1_550_000;
-        assert_eq!(world.call(&mut skew, 2_000, 100, 100), None);
-        world.wall_ahead = 2_000_000;
-        assert_eq!(world.call(&mut skew, 3_000, 100, 100), Some(DriftChange::Over(0)));
-        assert_eq!(world.call(&mut skew, 4_000, 100, 100), None);
+    fn drift_is_reported_once_when_it_begins_and_once_when_it_ends() {
+        let (mut clocks, mut offset) = fixture(2_000_000, 0);
+        assert_eq!(clocks.call(&mut offset, 0, 100, 100), Some(DriftChange::Exceeded(2_000_000)));
+        assert_eq!(clocks.call(&mut offset, 1_000, 100, 100), None);
+        clocks.wall_ahead = 1_550_000;
+        assert_eq!(clocks.call(&mut offset, 2_000, 100, 100), None);
+        clocks.wall_ahead = 2_000_000;
+        assert_eq!(clocks.call(&mut offset, 3_000, 100, 100), Some(DriftChange::Cleared(0)));
+        assert_eq!(clocks.call(&mut offset, 4_000, 100, 100), None);
     }
 
     proptest! {
         #[test]
-        fn the_bound_holds_and_the_estimate_is_near(
+        fn the_bound_holds_and_the_estimate_is_close(
             server_ahead in -10_000_000_i64..10_000_000,
             wall_ahead in -10_000_000_i64..10_000_000,
             calls in proptest::collection::vec((0_u64..3_000_000, 1_u64..50_000, 1_u64..50_000), 1..60),
         ) {
-            let (world, mut skew) = world(server_ahead, wall_ahead);
+            let (clocks, mut offset) = fixture(server_ahead, wall_ahead);
             let mut now = 0;
-            for (pause, there, back) in calls {
+            for (pause, request, reply) in calls {
                 now += pause;
-                world.call(&mut skew, now, there, back);
-                now += there + back;
-                let truth = OffsetFixture::shown(server_ahead, now);
-                let ceiling = skew.ceiling(world.at(now)).expect("it has seen a reply");
+                clocks.call(&mut offset, now, request, reply);
+                now += request + reply;
+                let truth = OffsetFixture::clock_at(server_ahead, now);
+                let ceiling = offset.ceiling(clocks.at(now)).expect("a reply was recorded");
                 prop_assert!(ceiling >= truth, "{ceiling:?} < {truth:?}");
-                let drift = skew.drift_micros().expect("it has seen a reply");
-                prop_assert!(drift.abs_diff(server_ahead - wall_ahead) <= (there + back) / 2 + 1);
+                let drift = offset.drift_micros().expect("a reply was recorded");
+                prop_assert!(drift.abs_diff(server_ahead - wall_ahead) <= (request + reply) / 2 + 1);
             }
         }
     }

@@ -1,8 +1,9 @@
-//! Requests that are alike travel as one.
+//! Coalescing of equal requests.
 //!
-//! Of the draws that wait for a server, many may be the same: a hot key is asked for by every connection. Such requests
-//! make one group of the call, which the script decides for all of them at once, just as if they had come one behind the
-//! other. To keep it so, a request joins those before it only if nothing else has touched its keys since.
+//! Many of the draws that wait for a server may be equal: every connection asks for a hot key. Equal requests
+//! become one group of the call, which the script decides for all of them at once, with the same results as one
+//! after the other. To keep it so, a request joins earlier ones only if no other request has touched its keys
+//! since.
 
 use super::script_call::{Readopt, ScriptCall};
 use foldhash::quality::RandomState;
@@ -10,63 +11,64 @@ use ratekeeper_core::{Draw, Draws};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
-/// Groups that are alike, of which one goes on the way.
+/// Equal groups, of which one is sent.
 #[derive(Debug)]
 pub(super) struct CoalescedGroup {
     /// The first of them.
     pub(super) first: usize,
     last: usize,
-    /// How many they are.
+    /// How many groups these are.
     pub(super) times: u32,
-    /// The slot of their keys, in a Cluster.
+    /// The Cluster slot of their keys.
     pub(super) slot: u16,
-    /// Whether they travel apart from all others: some keys of their slot are on another server already.
-    pub(super) is_apart: bool,
-    /// What was in their way, if they are sent again.
-    pub(super) again: Option<Readopt>,
+    /// Whether the group is sent in its own call, because some keys of its slot have moved to another server.
+    pub(super) is_isolated: bool,
+    /// What to send along if the script could not decide the group the first time.
+    pub(super) retry: Option<Readopt>,
 }
 
-/// Finds those that are alike. It is kept and used again.
+/// Finds equal groups. Its buffers are reused.
 #[derive(Debug, Default)]
 pub(super) struct Coalescer {
-    /// For each key, by its hash, the bundle that touched it last. Keys whose hashes meet only travel apart.
-    touched: HashMap<u64, usize, RandomState>,
-    random: RandomState,
-    /// For each group, the next one of its bundle, or itself.
+    /// For each key, by its hash, the coalesced group that touched it last. A hash collision only prevents
+    /// coalescing.
+    last_touched_by: HashMap<u64, usize, RandomState>,
+    hasher: RandomState,
+    /// For each group, the next one of its coalesced group, or itself.
     next: Vec<usize>,
 }
 
 impl Coalescer {
-    /// Bundles all groups of a buffer, each in the slot that stands for it.
-    pub(super) fn bind(&mut self, draws: &Draws, slots: &[u16], bundles: &mut Vec<CoalescedGroup>) {
-        self.touched.clear();
+    /// Coalesces all groups of a buffer. `slots` has the Cluster slot of each group.
+    pub(super) fn coalesce(&mut self, draws: &Draws, slots: &[u16], coalesced: &mut Vec<CoalescedGroup>) {
+        self.last_touched_by.clear();
         self.next.clear();
         self.next.extend(0..draws.len());
-        bundles.clear();
+        coalesced.clear();
         for (group, slot) in slots.iter().enumerate() {
-            if let Some(bundle) = self.alike(draws, group, bundles) {
-                let bundle = &mut bundles[bundle];
-                self.next[bundle.last] = group;
-                (bundle.last, bundle.times) = (group, bundle.times + 1);
+            if let Some(joined) = self.find_equal(draws, group, coalesced) {
+                let joined = &mut coalesced[joined];
+                self.next[joined.last] = group;
+                (joined.last, joined.times) = (group, joined.times + 1);
                 continue;
             }
             for draw in draws.group(group) {
-                self.touched.insert(self.hash(draws, draw), bundles.len());
+                self.last_touched_by.insert(self.hash(draws, draw), coalesced.len());
             }
-            bundles.push(CoalescedGroup {
+            coalesced.push(CoalescedGroup {
                 first: group,
                 last: group,
                 times: 1,
                 slot: *slot,
-                is_apart: false,
-                again: None,
+                is_isolated: false,
+                retry: None,
             });
         }
     }
 
-    /// The groups of a bundle, in the order in which they came.
-    pub(super) fn members(&self, bundle: &CoalescedGroup) -> impl Iterator<Item = usize> + use<'_> {
-        let mut at = Some(bundle.first);
+    /// The members of a coalesced group, in order of arrival.
+    pub(super) fn members(&self, coalesced: &CoalescedGroup) -> impl Iterator<Item = usize> + use<'_> {
+        let mut at = Some(coalesced.first);
         std::iter::from_fn(move || {
             let group = at?;
             at = Some(self.next[group]).filter(|next| *next != group);
@@ -74,28 +76,30 @@ impl Coalescer {
         })
     }
 
-    /// The bundle that a group may join: it touched all its keys last, and is for the same.
-    fn alike(&self, draws: &Draws, group: usize, bundles: &[CoalescedGroup]) -> Option<usize> {
-        let mut touched = draws.group(group).iter().map(|draw| self.touched.get(&self.hash(draws, draw)));
-        let bundle = *touched.next()??;
-        let is_last = touched.all(|other| other == Some(&bundle));
-        let is_same = || same(draws, group, bundles[bundle].first) && ScriptCall::may_repeat(draws, group);
-        (is_last && is_same()).then_some(bundle)
+    /// The coalesced group that a group may join: it was the last to touch all its keys, and is equal.
+    fn find_equal(&self, draws: &Draws, group: usize, coalesced: &[CoalescedGroup]) -> Option<usize> {
+        let mut touched =
+            draws.group(group).iter().map(|draw| self.last_touched_by.get(&self.hash(draws, draw)));
+        let candidate = *touched.next()??;
+        let is_last = touched.all(|other| other == Some(&candidate));
+        let is_same =
+            || is_equal(draws, group, coalesced[candidate].first) && ScriptCall::can_coalesce(draws, group);
+        (is_last && is_same()).then_some(candidate)
     }
 
     fn hash(&self, draws: &Draws, draw: &Draw) -> u64 {
         let key = draws.key(draw);
-        self.random.hash_one((key.bytes(), draw.scope().0, draw.limit().family()))
+        self.hasher.hash_one((key.bytes(), draw.scope().0, draw.limit().family()))
     }
 }
 
-/// Whether two groups want the very same.
-fn same(draws: &Draws, one: usize, other: usize) -> bool {
+/// Whether two groups are equal.
+fn is_equal(draws: &Draws, one: usize, other: usize) -> bool {
     let (one, other) = (draws.group(one), draws.group(other));
     let same = |(one, other): (&Draw, &Draw)| {
         one.scope() == other.scope()
             && one.limit() == other.limit()
-            && one.act() == other.act()
+            && one.op() == other.op()
             && one.is_shadow() == other.is_shadow()
             && draws.key(one) == draws.key(other)
     };

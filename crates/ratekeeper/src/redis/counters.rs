@@ -1,4 +1,4 @@
-//! What a store did, counted.
+//! Counters of a store.
 
 use crate::health::{LeaseCounts, StoreCounts};
 use std::sync::atomic::AtomicU64;
@@ -6,19 +6,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What a store did, counted as it does it.
+/// Counters of a store.
 #[derive(Debug, Default)]
 pub(super) struct StoreCounters {
-    loads: AtomicU64,
+    batches: AtomicU64,
     groups: AtomicU64,
     coalesced: AtomicU64,
-    pub(super) known: AtomicU64,
-    pub(super) local: AtomicU64,
-    /// When a request last got no answer, in microseconds since `origin`, and one more; 0 if that never was. While a server
-    /// is away every request passes here, so it takes no lock.
-    missed: AtomicU64,
-    /// For how many microseconds some requests were answered without the store.
-    away: AtomicU64,
+    pub(super) denied_from_memory: AtomicU64,
+    pub(super) decided_locally: AtomicU64,
+    /// When a request last got no reply, in microseconds since `origin`, plus one. 0 if that never happened.
+    /// While a server is down every request writes it, so it takes no lock.
+    failed_at: AtomicU64,
+    /// For how many microseconds some requests were decided without the store.
+    degraded_micros: AtomicU64,
     origin: CountersOrigin,
 }
 
@@ -33,41 +33,41 @@ impl Default for CountersOrigin {
 }
 
 impl StoreCounters {
-    pub(super) fn note_load(&self, groups: usize, bundles: usize) {
-        self.loads.fetch_add(1, Relaxed);
+    pub(super) fn record_batch(&self, groups: usize, coalesced_groups: usize) {
+        self.batches.fetch_add(1, Relaxed);
         self.groups.fetch_add(groups as u64, Relaxed);
-        self.coalesced.fetch_add(groups.saturating_sub(bundles) as u64, Relaxed);
+        self.coalesced.fetch_add(groups.saturating_sub(coalesced_groups) as u64, Relaxed);
     }
 
-    /// Notes that a request got no answer.
-    pub(super) fn note_miss(&self) {
-        self.missed.store(self.micros() + 1, Relaxed);
+    /// Records that a request got no reply.
+    pub(super) fn record_failure(&self) {
+        self.failed_at.store(self.micros() + 1, Relaxed);
     }
 
-    /// How long ago that was last so.
-    pub(super) fn last_miss(&self) -> Option<Duration> {
-        let missed = self.missed.load(Relaxed).checked_sub(1)?;
-        Some(Duration::from_micros(self.micros().saturating_sub(missed)))
+    /// How long ago a request last got no reply. `None` if that never happened.
+    pub(super) fn last_failure(&self) -> Option<Duration> {
+        let failed_at = self.failed_at.load(Relaxed).checked_sub(1)?;
+        Some(Duration::from_micros(self.micros().saturating_sub(failed_at)))
     }
 
-    /// Notes for how long some requests were answered without the store.
-    pub(super) fn note_away(&self, time: Duration) {
-        self.away.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    /// Adds a time in which some requests were decided without the store.
+    pub(super) fn add_degraded_time(&self, time: Duration) {
+        self.degraded_micros.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
     fn micros(&self) -> u64 {
         u64::try_from(self.origin.0.elapsed().as_micros()).unwrap_or(u64::MAX - 1)
     }
 
-    pub(super) fn read(&self, leases: LeaseCounts) -> StoreCounts {
+    pub(super) fn snapshot(&self, leases: LeaseCounts) -> StoreCounts {
         let read = |count: &AtomicU64| count.load(Relaxed);
         StoreCounts {
-            batches: read(&self.loads),
+            batches: read(&self.batches),
             requests: read(&self.groups),
             coalesced: read(&self.coalesced),
-            denied_from_memory: read(&self.known),
-            local: read(&self.local),
-            away: Duration::from_micros(read(&self.away)),
+            denied_from_memory: read(&self.denied_from_memory),
+            decided_locally: read(&self.decided_locally),
+            degraded_time: Duration::from_micros(read(&self.degraded_micros)),
             leases,
         }
     }
@@ -79,14 +79,14 @@ mod tests {
     use tokio::time::advance;
 
     #[tokio::test(start_paused = true)]
-    async fn a_miss_is_no_longer_ago_than_it_is() {
-        let tally = StoreCounters::default();
-        assert_eq!(tally.last_miss(), None);
+    async fn the_age_of_the_last_failure_is_exact() {
+        let counters = StoreCounters::default();
+        assert_eq!(counters.last_failure(), None);
         advance(Duration::from_micros(600)).await;
-        tally.note_miss();
-        // It happened in one millisecond and is looked at in another, a thousand later.
+        counters.record_failure();
+        // The failure and the query are in different milliseconds, a thousand apart.
         let almost_a_second = Duration::from_micros(999_600);
         advance(almost_a_second).await;
-        assert_eq!(tally.last_miss(), Some(almost_a_second));
+        assert_eq!(counters.last_failure(), Some(almost_a_second));
     }
 }

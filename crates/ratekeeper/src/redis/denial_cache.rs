@@ -1,8 +1,8 @@
-//! Which keys were found empty a moment ago.
+//! Keys that were denied a moment ago.
 //!
-//! A key that the store has just refused is likely to be asked for again at once. That it is still empty can be worked
-//! out from what is remembered of it, exactly, but for one thing: another node may have given something back, or have
-//! cleared it. So the memory is trusted for a second only, and then the store is asked once more.
+//! A key that the store has just denied is likely to be requested again at once. The cached state shows exactly
+//! whether it is still exhausted, with one exception: another node may have returned units or reset the key. So
+//! the cached state is trusted for one second only, and then the store is asked again.
 
 use foldhash::quality::RandomState;
 use std::hash::{BuildHasher, Hash};
@@ -10,75 +10,75 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::time::{Duration, Instant};
 
-/// How many keys there are notes of: one of two that share a place is forgotten.
-const PLACES: usize = 1 << 14;
-/// For how long a note holds, in milliseconds.
-const HOLDS_MILLIS: u64 = 1000;
+/// Number of slots. Of two keys that share a slot, the older one is dropped.
+const SLOTS: usize = 1 << 14;
+/// How long an entry is valid, in milliseconds.
+const TTL_MILLIS: u64 = 1000;
 
-/// Notes of keys that were found empty.
+/// Keys that were denied a moment ago.
 #[derive(Debug)]
 pub(super) struct DenialCache {
-    random: RandomState,
+    hasher: RandomState,
     origin: Instant,
-    /// The upper half of a key's hash, and when it was noted, in milliseconds.
-    places: Box<[AtomicU64]>,
+    /// The upper half of a key's hash, and the time of the denial in milliseconds.
+    slots: Box<[AtomicU64]>,
 }
 
 impl DenialCache {
     pub(super) fn new() -> DenialCache {
-        let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
-        // Time begins a while ago, so that nothing seems to have been noted at its beginning.
+        let slots = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        // The origin is in the past, so that empty slots are not taken for denials at the origin.
         let now = Instant::now();
-        let origin = now.checked_sub(Duration::from_millis(2 * HOLDS_MILLIS)).unwrap_or(now);
-        DenialCache { random: RandomState::default(), origin, places }
+        let origin = now.checked_sub(Duration::from_millis(2 * TTL_MILLIS)).unwrap_or(now);
+        DenialCache { hasher: RandomState::default(), origin, slots }
     }
 
-    /// What stands for something in these notes.
-    pub(super) fn hash(&self, what: impl Hash) -> u64 {
-        self.random.hash_one(what)
+    /// The hash of a key in this cache.
+    pub(super) fn hash(&self, key: impl Hash) -> u64 {
+        self.hasher.hash_one(key)
     }
 
-    /// Notes that it was found empty now.
-    pub(super) fn note(&self, hash: u64, now: Instant) {
-        self.place(hash).store(hash & UPPER | self.millis(now), Relaxed);
+    /// Records that the key was denied now.
+    pub(super) fn insert(&self, hash: u64, now: Instant) {
+        self.slot(hash).store(hash & HIGH_BITS | self.millis(now), Relaxed);
     }
 
-    /// Whether it was found empty less than a second ago.
-    pub(super) fn is_fresh(&self, hash: u64, now: Instant) -> bool {
-        let noted = self.place(hash).load(Relaxed);
-        let age = self.millis(now).wrapping_sub(noted) & LOWER;
-        noted & UPPER == hash & UPPER && age < HOLDS_MILLIS
+    /// Whether the key was denied less than a second ago.
+    pub(super) fn contains(&self, hash: u64, now: Instant) -> bool {
+        let entry = self.slot(hash).load(Relaxed);
+        let age = self.millis(now).wrapping_sub(entry) & LOW_BITS;
+        entry & HIGH_BITS == hash & HIGH_BITS && age < TTL_MILLIS
     }
 
-    fn place(&self, hash: u64) -> &AtomicU64 {
-        let place = usize::try_from(hash & LOWER).unwrap_or(0) % PLACES;
-        &self.places[place]
+    fn slot(&self, hash: u64) -> &AtomicU64 {
+        let slot = usize::try_from(hash & LOW_BITS).unwrap_or(0) % SLOTS;
+        &self.slots[slot]
     }
 
-    /// Milliseconds since the beginning, in 32 bits: they come round in seven weeks.
+    /// Milliseconds since the origin, in 32 bits: they wrap around after seven weeks.
     fn millis(&self, now: Instant) -> u64 {
         let millis = now.saturating_duration_since(self.origin).as_millis();
-        u64::try_from(millis).unwrap_or(0) & LOWER
+        u64::try_from(millis).unwrap_or(0) & LOW_BITS
     }
 }
 
-const LOWER: u64 = 0xffff_ffff;
-const UPPER: u64 = !LOWER;
+const LOW_BITS: u64 = 0xffff_ffff;
+const HIGH_BITS: u64 = !LOW_BITS;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_note_holds_for_a_second() {
-        let notes = DenialCache::new();
-        let (hash, other) = (notes.hash("a"), notes.hash("b"));
-        assert!(!notes.is_fresh(hash, Instant::now()));
-        notes.note(hash, Instant::now());
-        assert!(notes.is_fresh(hash, Instant::now()) && !notes.is_fresh(other, Instant::now()));
+    async fn an_entry_is_valid_for_a_second() {
+        let cache = DenialCache::new();
+        let (hash, other) = (cache.hash("a"), cache.hash("b"));
+        assert!(!cache.contains(hash, Instant::now()));
+        cache.insert(hash, Instant::now());
+        assert!(cache.contains(hash, Instant::now()) && !cache.contains(other, Instant::now()));
         tokio::time::advance(Duration::from_millis(999)).await;
-        assert!(notes.is_fresh(hash, Instant::now()));
+        assert!(cache.contains(hash, Instant::now()));
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(!notes.is_fresh(hash, Instant::now()));
+        assert!(!cache.contains(hash, Instant::now()));
     }
 }

@@ -1,6 +1,6 @@
-//! A server that is asked where the others are: a listed node of a Cluster, or a sentinel.
+//! A server that is queried for the topology: a Cluster node listed in the URL, or a sentinel.
 //!
-//! As long as nobody has said where state is kept, these are the only servers there are to tell of.
+//! Until the topology is known, these are the only servers that a health report can list.
 
 use super::node::{Connector, Diagnosis, ServerFailure};
 use super::url::ServerAddress;
@@ -8,7 +8,7 @@ use crate::duration_histogram::DurationHistogram;
 use crate::health::{BreakerState, ServerReport, StoreErrorCause, StoreErrorCounts, StoreFailureCounts};
 use parking_lot::Mutex;
 
-/// A server that is asked where the others are.
+/// A server that is queried for the addresses of the other servers.
 pub(super) struct DiscoveryServer {
     server: ServerAddress,
     state: Mutex<DiscoveryState>,
@@ -16,8 +16,8 @@ pub(super) struct DiscoveryServer {
 
 #[derive(Default)]
 struct DiscoveryState {
-    /// Why it said nothing when it was last asked.
-    trouble: Option<ServerFailure>,
+    /// Why the last query failed. `None` if it succeeded.
+    failure: Option<ServerFailure>,
     errors: [u64; StoreErrorCause::ALL.len()],
     diagnosis: Diagnosis,
 }
@@ -31,27 +31,27 @@ impl DiscoveryServer {
         &self.server
     }
 
-    /// Notes that it said what it was asked for.
-    pub(super) fn note_answer(&self) {
-        self.state.lock().trouble = None;
+    /// Records a successful query.
+    pub(super) fn record_success(&self) {
+        self.state.lock().failure = None;
     }
 
-    /// Notes that it did not. Gives what is wrong if that is another cause than the last time.
-    pub(super) async fn note_failure(
+    /// Records a failed query. Returns the diagnosed failure if its cause differs from the last one.
+    pub(super) async fn record_failure(
         &self,
-        dialer: &Connector,
+        connector: &Connector,
         found: ServerFailure,
     ) -> Option<ServerFailure> {
         let mut diagnosis = std::mem::take(&mut self.state.lock().diagnosis);
-        let trouble = diagnosis.find(dialer, &self.server, found).await;
+        let failure = diagnosis.diagnose(connector, &self.server, found).await;
         let mut state = self.state.lock();
         state.diagnosis = diagnosis;
-        state.errors[trouble.cause as usize] += 1;
-        let before = state.trouble.replace(trouble.clone());
-        before.is_none_or(|before| before.cause != trouble.cause).then_some(trouble)
+        state.errors[failure.cause as usize] += 1;
+        let before = state.failure.replace(failure.clone());
+        before.is_none_or(|before| before.cause != failure.cause).then_some(failure)
     }
 
-    /// How it is doing, as a server that is not asked for decisions.
+    /// Health report of the server, as one that decides no requests.
     pub(super) fn report(&self) -> ServerReport {
         let state = self.state.lock();
         ServerReport {
@@ -59,16 +59,16 @@ impl DiscoveryServer {
             software: None,
             replicas: 0,
             breaker: BreakerState::Open,
-            trouble: state.trouble.as_ref().map(|trouble| trouble.words.clone()),
-            cause: state.trouble.as_ref().map(|trouble| trouble.cause),
-            takes_writes: true,
+            problem: state.failure.as_ref().map(|failure| failure.message.clone()),
+            cause: state.failure.as_ref().map(|failure| failure.cause),
+            accepts_writes: true,
             has_script: false,
             eviction_policy: None,
-            may_forget: false,
-            drift: None,
-            calls: DurationHistogram::default(),
+            may_evict: false,
+            clock_drift: None,
+            latency: DurationHistogram::default(),
             failures: StoreFailureCounts::default(),
-            errors: StoreErrorCounts::count(|cause| state.errors[cause as usize]),
+            errors: StoreErrorCounts::from_fn(|cause| state.errors[cause as usize]),
             reconnects: 0,
             script_loads: 0,
         }

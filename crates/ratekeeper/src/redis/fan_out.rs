@@ -1,8 +1,9 @@
-//! What is to be asked of which server.
+//! Fan-out of one call to several servers.
 //!
-//! The keys of one client are on one server, so nearly every group is asked of one. Where its keys are on several, each
-//! is asked for its part at the same time, and what some of them granted is given back if another refuses: others may
-//! find that little less for as long as it takes. Draws that their rule keeps to this node are decided here, first.
+//! The keys of one client are on one server, so nearly every group goes to one. If its keys are on several
+//! servers, each server is asked for its part at the same time, and units that some of them granted are refunded
+//! if another denies. Until then, other requests may find that many units fewer. Draws that their rule keeps on
+//! this node are decided here first.
 
 use super::batcher::{Batcher, PendingReply, SubRequest};
 use ratekeeper_core::{Draw, DrawOutcome, Draws, Op, PermitId, StoreFailure};
@@ -11,105 +12,108 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// How long after the deadline it is still waited for word of what was decided before it.
-const GRACE: Duration = Duration::from_millis(2);
+/// How long after the deadline to wait for a reply that was decided before it.
+const REPLY_GRACE: Duration = Duration::from_millis(2);
 
-/// What is to be asked of one server.
+/// The parts of a call that go to one server.
 #[derive(Debug)]
 pub(super) struct ServerRequest {
-    lane: Arc<Batcher>,
+    batcher: Arc<Batcher>,
     parts: Vec<SubRequest>,
-    ticket: Option<Result<PendingReply, StoreFailure>>,
+    pending: Option<Result<PendingReply, StoreFailure>>,
 }
 
-/// What is to be asked of all servers, on behalf of one call.
+/// The parts of one call, by server.
 #[derive(Debug, Default)]
 pub(super) struct FanOut {
-    errands: Vec<ServerRequest>,
-    /// Parts for which there is no server to ask.
-    lost: Vec<(usize, StoreFailure)>,
-    /// The groups that are asked of several, or in part of this node.
+    requests: Vec<ServerRequest>,
+    /// Groups with a part that no server can decide.
+    failed: Vec<(usize, StoreFailure)>,
+    /// Groups that are decided by several servers, or partly on this node.
     split: Vec<usize>,
-    /// All groups that are asked of somebody, in order; and those with which something is ordered.
+    /// Groups that are sent to a server, in order.
     groups: Vec<usize>,
-    ordered: Vec<usize>,
+    /// Groups that carry renewals, in order.
+    renewed: Vec<usize>,
 }
 
 impl FanOut {
-    /// The groups that are asked of somebody.
+    /// The groups that are sent to a server.
     pub(super) fn groups(&self) -> &[usize] {
         &self.groups
     }
 
-    /// Has a part of a group asked of a server.
-    pub(super) fn add(&mut self, lane: &Arc<Batcher>, part: SubRequest) {
-        self.enter(part.group);
-        if !part.wanted.is_empty() {
-            self.ordered.push(part.group);
+    /// Adds a part of a group, to be sent to a server.
+    pub(super) fn add(&mut self, batcher: &Arc<Batcher>, part: SubRequest) {
+        self.add_group(part.group);
+        if !part.renewals.is_empty() {
+            self.renewed.push(part.group);
         }
-        match self.errands.iter_mut().find(|errand| Arc::ptr_eq(&errand.lane, lane)) {
-            Some(errand) => errand.parts.push(part),
-            None => {
-                self.errands.push(ServerRequest { lane: Arc::clone(lane), parts: vec![part], ticket: None })
-            }
+        match self.requests.iter_mut().find(|request| Arc::ptr_eq(&request.batcher, batcher)) {
+            Some(request) => request.parts.push(part),
+            None => self.requests.push(ServerRequest {
+                batcher: Arc::clone(batcher),
+                parts: vec![part],
+                pending: None,
+            }),
         }
     }
 
-    /// Notes that a group has a part for which there is no server to ask.
-    pub(super) fn lose(&mut self, group: usize, failure: StoreFailure) {
-        self.enter(group);
-        self.lost.push((group, failure));
+    /// Records that no server can decide a part of a group.
+    pub(super) fn fail(&mut self, group: usize, failure: StoreFailure) {
+        self.add_group(group);
+        self.failed.push((group, failure));
     }
 
-    fn enter(&mut self, group: usize) {
+    fn add_group(&mut self, group: usize) {
         if self.groups.last() != Some(&group) {
             self.groups.push(group);
         }
     }
 
-    /// Whether something was ordered along with a group.
-    pub(super) fn is_ordered(&self, group: usize) -> bool {
-        self.ordered.binary_search(&group).is_ok()
+    /// Whether renewals are sent with a group.
+    pub(super) fn has_renewal(&self, group: usize) -> bool {
+        self.renewed.binary_search(&group).is_ok()
     }
 
-    /// Notes that a group is decided in several places.
+    /// Records that a group is decided in several places.
     pub(super) fn split(&mut self, group: usize) {
         self.split.push(group);
     }
 
-    /// Asks all servers at once and notes in each draw what was decided; or in its group, that it got no answer.
+    /// Sends all parts at once, and records the results in the draws, or the failure in their group.
     pub(super) async fn run(&mut self, draws: &mut Draws, deadline: Instant) {
-        for errand in &mut self.errands {
-            errand.ticket = Some(errand.lane.submit(draws, &errand.parts, deadline));
+        for request in &mut self.requests {
+            request.pending = Some(request.batcher.submit(draws, &request.parts, deadline));
         }
-        for errand in &mut self.errands {
-            let ticket = errand.ticket.take().unwrap_or(Err(StoreFailure::Unreachable));
-            let decided = wait(ticket, deadline).await;
-            for (index, part) in errand.parts.iter().enumerate() {
+        for request in &mut self.requests {
+            let pending = request.pending.take().unwrap_or(Err(StoreFailure::Unreachable));
+            let decided = await_reply(pending, deadline).await;
+            for (index, part) in request.parts.iter().enumerate() {
                 match &decided {
-                    Ok((decided, first)) => take_over(draws, part, decided, first + index),
-                    Err(failure) => draws.fail(part.group, *failure),
+                    Ok((decided, first)) => copy_results(draws, part, decided, first + index),
+                    Err(failure) => draws.fail_group(part.group, *failure),
                 }
             }
         }
-        for (group, failure) in self.lost.drain(..) {
-            draws.fail(group, failure);
+        for (group, failure) in self.failed.drain(..) {
+            draws.fail_group(group, failure);
         }
     }
 
-    /// Gives back what was granted of groups that were refused elsewhere, or got no answer there. Gives the parts of
-    /// those that were decided on this node, which are given back there.
-    pub(super) fn give_back(&self, draws: &Draws, deadline: Instant) -> Vec<usize> {
+    /// Refunds the units that were granted to groups that were denied or failed elsewhere. Returns those groups:
+    /// the caller refunds what was granted on this node.
+    pub(super) fn refund_granted(&self, draws: &Draws, deadline: Instant) -> Vec<usize> {
         let mut undone = Vec::new();
         for group in self.split.iter().copied() {
-            let is_refused = draws.group(group).iter().any(Draw::stops);
-            if !is_refused && draws.group_failure(group).is_none() {
+            let is_denied = draws.group(group).iter().any(Draw::denies_request);
+            if !is_denied && draws.group_failure(group).is_none() {
                 continue;
             }
             undone.push(group);
-            for errand in &self.errands {
-                for part in errand.parts.iter().filter(|part| part.group == group) {
-                    errand.return_units(draws, part, deadline);
+            for request in &self.requests {
+                for part in request.parts.iter().filter(|part| part.group == group) {
+                    request.refund(draws, part, deadline);
                 }
             }
         }
@@ -118,69 +122,69 @@ impl FanOut {
 }
 
 impl ServerRequest {
-    /// Has granted units given back, without waiting for it.
-    fn return_units(&self, draws: &Draws, part: &SubRequest, deadline: Instant) {
-        let mut gifts = Draws::new();
+    /// Refunds granted units, without waiting for the reply.
+    fn refund(&self, draws: &Draws, part: &SubRequest, deadline: Instant) {
+        let mut refunds = Draws::new();
         let group = draws.group(part.group);
         let picked = |index: usize| part.picks.as_ref().is_none_or(|picks| picks.contains(&index));
         for (_, draw) in group.iter().enumerate().filter(|(index, _)| picked(*index)) {
-            if let DrawOutcome::Granted(units @ 1..) = draw.answer() {
-                gifts.push(draws.key(draw), draw.scope(), *draw.limit(), Op::Give(units), draw.permit());
+            if let DrawOutcome::Granted(units @ 1..) = draw.outcome() {
+                refunds.push(draws.key(draw), draw.scope(), *draw.limit(), Op::Refund(units), draw.permit());
             }
         }
-        if !gifts.is_empty() {
-            // If it can't be given back, it is lost to the client for as long as it takes to come back by itself.
-            let _ = self.lane.submit(&gifts, &[SubRequest::whole(0, part.slot)], deadline);
+        if !refunds.is_empty() {
+            // If this fails, the client lacks the units until they are refilled.
+            let _ = self.batcher.submit(&refunds, &[SubRequest::whole(0, part.slot)], deadline);
         }
     }
 }
 
-/// Asks one server for one part of a group, which may be all of it.
-pub(super) async fn ask_one(lane: &Batcher, draws: &mut Draws, part: &SubRequest, deadline: Instant) {
-    let ticket = lane.submit(draws, slice::from_ref(part), deadline);
-    match wait(ticket, deadline).await {
-        Ok((decided, first)) => take_over(draws, part, &decided, first),
-        Err(failure) => draws.fail(part.group, failure),
+/// Sends a group, or a part of it, to one server, and records the result.
+pub(super) async fn request_one(batcher: &Batcher, draws: &mut Draws, part: &SubRequest, deadline: Instant) {
+    let pending = batcher.submit(draws, slice::from_ref(part), deadline);
+    match await_reply(pending, deadline).await {
+        Ok((decided, first)) => copy_results(draws, part, &decided, first),
+        Err(failure) => draws.fail_group(part.group, failure),
     }
 }
 
-/// Waits for all that travelled together, and which group of it is the first that was asked for.
-async fn wait(
-    ticket: Result<PendingReply, StoreFailure>,
+/// Waits for a batch, and returns its draws with the index of the first group that was submitted.
+async fn await_reply(
+    pending: Result<PendingReply, StoreFailure>,
     deadline: Instant,
 ) -> Result<(Arc<Draws>, usize), StoreFailure> {
-    let PendingReply { decided, first } = ticket?;
-    match timeout_at(deadline + GRACE, decided).await {
+    let PendingReply { decided, first_group: first } = pending?;
+    match timeout_at(deadline + REPLY_GRACE, decided).await {
         Ok(Ok(decided)) => Ok((decided, first)),
         Ok(Err(_)) => Err(StoreFailure::Unreachable),
         Err(_) => Err(StoreFailure::Timeout),
     }
 }
 
-/// Has a part of a group be as it was decided in another buffer.
-fn take_over(draws: &mut Draws, part: &SubRequest, decided: &Draws, group: usize) {
+/// Copies the results of a part of a group from another buffer.
+fn copy_results(draws: &mut Draws, part: &SubRequest, decided: &Draws, group: usize) {
     if let Some(failure) = decided.group_failure(group) {
-        draws.fail(part.group, failure);
+        draws.fail_group(part.group, failure);
         return;
     }
     let (own, decided) = (draws.group_mut(part.group), decided.group(group));
     match &part.picks {
         None => {
             for (draw, decided) in own.iter_mut().zip(decided) {
-                draw.settle_as(decided);
+                draw.copy_decision(decided);
             }
         }
         Some(picks) => {
             for (index, decided) in picks.iter().zip(decided) {
-                own[*index].settle_as(decided);
+                own[*index].copy_decision(decided);
             }
         }
     }
 }
 
-/// Has a permit's places given back, without waiting for it.
-pub(super) fn release(lane: &Batcher, draws: &Draws, slot: u16, deadline: Instant) {
-    debug_assert!(draws.all().iter().all(|draw| draw.permit() != PermitId::default()), "a permit has a name");
-    // If the word is lost, the permit lapses by itself.
-    let _ = lane.submit(draws, &[SubRequest::whole(0, slot)], deadline);
+/// Releases a permit, without waiting for the reply.
+pub(super) fn release_permit(batcher: &Batcher, draws: &Draws, slot: u16, deadline: Instant) {
+    debug_assert!(draws.all().iter().all(|draw| draw.permit() != PermitId::default()), "a permit has an ID");
+    // If the message is lost, the permit expires.
+    let _ = batcher.submit(draws, &[SubRequest::whole(0, slot)], deadline);
 }

@@ -1,8 +1,8 @@
-//! How many nodes share the store.
+//! Counts the nodes that share the store.
 //!
-//! Once a second each node writes itself into a sorted set in the store, by the store's clock, drops those that have
-//! not done so for five seconds, and reads how many are left. While the store is away, the last count stands: that is
-//! when a node needs it, to enforce its share of each limit by itself.
+//! Once a second each node adds itself to a sorted set in the store, scored by the store's clock, removes the nodes
+//! that have not done so for five seconds, and reads the number of members. While the store is down, the last count
+//! remains in use: a node then needs it to enforce its own share of each limit.
 
 use super::server_set::ServerSet;
 use ::redis::{Cmd, Value, cmd};
@@ -15,17 +15,18 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often a node shows that it lives.
-const BEAT: Duration = Duration::from_secs(1);
-/// How long the store may take for it.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// After how long without a sign a node is taken for dead.
-const LAPSE_MILLIS: u64 = 5_000;
-/// What the key's slot is found by.
-const TAG: &str = "rk1:nodes";
-/// The set of nodes. No client's key looks like it, since those have a brace behind their colon.
-const KEY: &str = "{rk1:nodes}";
-/// Text rather than a digest: once a second is too seldom to care, and no server has to know it before.
+/// Time between two heartbeats.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of one heartbeat.
+const TIMEOUT: Duration = Duration::from_millis(500);
+/// Time without a heartbeat after which a node counts as dead.
+const NODE_EXPIRY_MS: u64 = 5_000;
+/// Hash tag of the key, which determines its slot or shard.
+const NODES_HASH_TAG: &str = "rk1:nodes";
+/// Key of the sorted set of nodes. It can't collide with a client's key, which has a brace after its colon.
+const NODES_KEY: &str = "{rk1:nodes}";
+/// Sent as text with `EVAL` rather than by digest: one call a second is cheap, and the script never has to be loaded
+/// first.
 const SCRIPT: &str = "\
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -34,37 +35,39 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
 redis.call('PEXPIRE', KEYS[1], ARGV[2] * 2)
 return redis.call('ZCARD', KEYS[1])";
 
-/// Shows the other nodes that this one lives, and counts them.
+/// Announces this node to the others that share the store, and counts them.
 #[derive(Debug)]
 pub struct Heartbeat {
-    fleet: Arc<ServerSet>,
-    name: String,
-    live: Arc<AtomicU32>,
+    servers: Arc<ServerSet>,
+    node_name: String,
+    live_nodes: Arc<AtomicU32>,
     task: AbortHandle,
 }
 
 impl Heartbeat {
-    /// Begins to show that this node lives, under a name that no other node has.
-    pub fn start(fleet: Arc<ServerSet>) -> Heartbeat {
+    /// Starts the heartbeat under a random, unique node name.
+    pub fn start(servers: Arc<ServerSet>) -> Heartbeat {
         let random = RandomState::new();
-        let name = format!("{:016x}{:016x}", random.hash_one(1), random.hash_one(std::process::id()));
-        let live = Arc::new(AtomicU32::new(1));
-        let task = tokio::spawn(beat(Arc::clone(&fleet), name.clone(), Arc::clone(&live))).abort_handle();
-        Heartbeat { fleet, name, live, task }
+        let node_name = format!("{:016x}{:016x}", random.hash_one(1), random.hash_one(std::process::id()));
+        let live_nodes = Arc::new(AtomicU32::new(1));
+        let task =
+            tokio::spawn(heartbeat_loop(Arc::clone(&servers), node_name.clone(), Arc::clone(&live_nodes)))
+                .abort_handle();
+        Heartbeat { servers, node_name, live_nodes, task }
     }
 
-    /// How many nodes share the store, this one among them: as of late, or as of when the store was last there.
-    pub fn live(&self) -> u32 {
-        self.live.load(Relaxed).max(1)
+    /// The number of nodes that share the store, this one included, as of the last successful heartbeat.
+    pub fn live_nodes(&self) -> u32 {
+        self.live_nodes.load(Relaxed).max(1)
     }
 
-    /// Takes this node out of the count, for it is about to stop. If the store does not hear it, it lapses by itself.
+    /// Removes this node from the count before it stops. If the call fails, the entry expires.
     pub async fn leave(&self) {
         self.task.abort();
         let mut leave = cmd("ZREM");
-        leave.arg(KEY).arg(&self.name);
-        // Nothing is left to be done about a failure.
-        let _ = ask(&self.fleet, leave).await;
+        leave.arg(NODES_KEY).arg(&self.node_name);
+        // On failure the entry expires after five seconds.
+        let _ = execute(&self.servers, leave).await;
     }
 }
 
@@ -74,22 +77,22 @@ impl Drop for Heartbeat {
     }
 }
 
-async fn beat(fleet: Arc<ServerSet>, name: String, live: Arc<AtomicU32>) {
-    let mut beats = interval(BEAT);
-    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+async fn heartbeat_loop(servers: Arc<ServerSet>, name: String, live: Arc<AtomicU32>) {
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        beats.tick().await;
-        let mut sign = cmd("EVAL");
-        sign.arg(SCRIPT).arg(1).arg(KEY).arg(&name).arg(LAPSE_MILLIS);
-        // Whatever else it is, the store's state is told of elsewhere, and the last count stands.
-        if let Ok(Value::Int(count)) = ask(&fleet, sign).await {
+        ticks.tick().await;
+        let mut heartbeat = cmd("EVAL");
+        heartbeat.arg(SCRIPT).arg(1).arg(NODES_KEY).arg(&name).arg(NODE_EXPIRY_MS);
+        // On failure the last count remains. Store failures are reported elsewhere.
+        if let Ok(Value::Int(count)) = execute(&servers, heartbeat).await {
             live.store(u32::try_from(count).unwrap_or(u32::MAX), Relaxed);
         }
     }
 }
 
-async fn ask(fleet: &ServerSet, command: Cmd) -> Result<Value, StoreFailure> {
-    let node = fleet.route(TAG.as_bytes())?.node;
-    let mut results = fleet.ask(&node, vec![command], Instant::now() + PATIENCE).await;
+async fn execute(servers: &ServerSet, command: Cmd) -> Result<Value, StoreFailure> {
+    let node = servers.route(NODES_HASH_TAG.as_bytes())?.node;
+    let mut results = servers.execute(&node, vec![command], Instant::now() + TIMEOUT).await;
     results.pop().unwrap_or(Err(StoreFailure::Unreachable))
 }

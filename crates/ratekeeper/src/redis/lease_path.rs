@@ -1,60 +1,63 @@
-//! Requests that are answered from what this node was lent, and what becomes of that.
+//! The lease fast path: requests that are served from leases, and the background work that leases need.
 //!
-//! A request that leased units don't [answer](crate::lease::Leases::spend_together) goes to the server. It asks there for what is
-//! missing here, and what the leases want is told along with it. What is claimed here meanwhile is put back if the request
-//! is given up ([`CallClaims`]).
+//! A request that leased units don't [cover](crate::lease::Leases::spend_group) goes to the server. It asks there
+//! only for the units that are missing here, and carries renewals of its leases. Units that are claimed here
+//! meanwhile are put back if the request is abandoned ([`CallClaims`]).
 
 use super::router::Router;
 use super::store::RedisStore;
-use crate::health::LATELY;
+use crate::health::RECENT_FAILURE;
 use crate::lease::{
-    DetachedRenewal, DrawClaim, DrawRenewal, KeyName, LeaseRenewal, PendingRequest, is_leased, is_lendable,
+    DetachedRenewal, DrawClaim, DrawRenewal, KeyName, LeaseRenewal, PendingRequest, counts_leased_units,
+    is_leased,
 };
-use crate::memory::AHEAD;
+use crate::memory::PREFETCH_DRAWS;
 use crate::memory::key_hash::KeyHash;
 use ratekeeper_core::{Clock, Draw, Draws, MAX_DRAWS, Micros, Op};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, interval, timeout_at};
 
-/// How often what lies idle is looked for, and in how many steps all of it is looked at.
-const SWEEP: Duration = Duration::from_millis(100);
-const STEPS: usize = 10;
-/// How long a node that stops waits for everything to be given back.
-const FAREWELL: Duration = Duration::from_secs(2);
-/// How many keys are given back at a time: fewer than there is room for on the way to a server, and so few
-/// that it answers in time.
-const GIVEN_AT_ONCE: usize = 1024;
+/// Interval of the sweep steps.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Number of steps in which all leases are swept.
+const SWEEP_STEPS: usize = 10;
+/// How long a stopping node waits for its leases to be returned.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many leases are returned at a time: fewer than fit into the queue to a server, and few enough for it to
+/// reply in time.
+const RETURN_BATCH: usize = 1024;
 
-/// What is claimed for the groups of one call. What has not been resolved when this is dropped is put back: the request was
-/// given up.
+/// The claims of the groups of one call. Claims that are not resolved when this is dropped are put back, because
+/// the request was abandoned.
 #[derive(Debug)]
 pub(super) struct CallClaims<'a> {
-    post: &'a Router,
+    router: &'a Router,
     claims: Vec<DrawClaim>,
 }
 
 impl<'a> CallClaims<'a> {
-    pub(super) fn new(post: &'a Router, claims: Vec<DrawClaim>) -> CallClaims<'a> {
-        CallClaims { post, claims }
+    pub(super) fn new(router: &'a Router, claims: Vec<DrawClaim>) -> CallClaims<'a> {
+        CallClaims { router, claims }
     }
 
-    /// Adds those of further groups.
+    /// Adds the claims of further groups.
     pub(super) fn extend(&mut self, claims: Vec<DrawClaim>) {
         self.claims.extend(claims);
     }
 
-    /// Settles those of a group that was answered, or was not. Says whether units were given back to the server for it.
+    /// Resolves the claims of a group after the store's decision or failure. Returns whether units were returned
+    /// to the server for it.
     pub(super) fn resolve(&mut self, draws: &mut Draws, group: usize) -> bool {
         if self.claims.is_empty() {
             return false;
         }
         let claims: Vec<_> = self.claims.extract_if(.., |claim| claim.group() == group).collect();
-        let mut errands = Vec::new();
-        self.post.leases.resolve(draws, group, &claims, self.post.clock.now(), &mut errands);
-        let has_returned = !errands.is_empty();
-        for errand in errands {
-            self.post.send(errand);
+        let mut renewals = Vec::new();
+        self.router.leases.resolve_claims(draws, group, &claims, self.router.clock.now(), &mut renewals);
+        let has_returned = !renewals.is_empty();
+        for renewal in renewals {
+            self.router.send_renewal(renewal);
         }
         has_returned
     }
@@ -63,51 +66,61 @@ impl<'a> CallClaims<'a> {
 impl Drop for CallClaims<'_> {
     fn drop(&mut self) {
         if !self.claims.is_empty() {
-            self.post.leases.abandon(&self.claims);
+            self.router.leases.cancel_claims(&self.claims);
         }
     }
 }
 
 impl RedisStore {
-    /// Answers groups from leased units, from the first on, and says how many. Collects what goes along with the next.
+    /// Decides groups from leases, starting with the first, and returns how many were decided. Collects the
+    /// renewals and claims of the next one.
     ///
-    /// What many of them need is touched before the first is decided, so that a batch waits for memory together and not one
-    /// by one.
+    /// The memory that many groups need is prefetched before the first is decided, so that a batch waits for
+    /// memory once.
     #[inline]
-    pub(super) fn spend_all(&self, draws: &mut Draws, now: Micros, out: &mut PendingRequest) -> usize {
+    pub(super) fn spend_leading_groups(
+        &self,
+        draws: &mut Draws,
+        now: Micros,
+        out: &mut PendingRequest,
+    ) -> usize {
         match draws.len() {
-            1 => usize::from(self.spend(draws, 0, now, out)),
+            1 => usize::from(self.spend_group(draws, 0, now, out)),
             _ => self.spend_batch(draws, now, out),
         }
     }
 
     fn spend_batch(&self, draws: &mut Draws, now: Micros, out: &mut PendingRequest) -> usize {
-        let mut tags = [KeyHash::NONE; AHEAD + MAX_DRAWS];
+        let mut hashes = [KeyHash::NONE; PREFETCH_DRAWS + MAX_DRAWS];
         let mut first = 0;
         loop {
-            let (mut end, mut tagged) = (first, 0);
-            while end < draws.len() && tagged < AHEAD && draws.group(end).iter().any(is_lendable) {
-                tagged += self.memory.tag_group(draws, end, &mut tags[tagged..]);
+            let (mut end, mut hashed) = (first, 0);
+            while end < draws.len()
+                && hashed < PREFETCH_DRAWS
+                && draws.group(end).iter().any(counts_leased_units)
+            {
+                hashed += self.memory.hash_group(draws, end, &mut hashes[hashed..]);
                 end += 1;
             }
             if end == first {
                 return first;
             }
-            let mut tags = &tags[..tagged];
-            self.post.leases.touch(tags);
+            let mut hashes = &hashes[..hashed];
+            self.router.leases.prefetch(hashes);
             for group in first..end {
-                let (own, others) = tags.split_at(draws.group(group).len());
-                if !self.spend_tagged(draws, group, own, now, out) {
+                let (own, others) = hashes.split_at(draws.group(group).len());
+                if !self.spend_hashed(draws, group, own, now, out) {
                     return group;
                 }
-                tags = others;
+                hashes = others;
             }
             first = end;
         }
     }
 
-    /// Answers a group from leased units, if all of it can be. Else collects what goes along with it.
-    pub(super) fn spend(
+    /// Decides a group from leases, and returns `true` if they suffice. Otherwise collects its renewals and
+    /// claims.
+    pub(super) fn spend_group(
         &self,
         draws: &mut Draws,
         group: usize,
@@ -116,106 +129,117 @@ impl RedisStore {
     ) -> bool {
         match draws.group(group) {
             [draw] if is_leased(draw) => {
-                let tag = self.memory.tag(draws.key(draw), draw.scope(), draw.limit());
-                self.spend_tagged(draws, group, &[tag], now, out)
+                let hash = self.memory.key_hash(draws.key(draw), draw.scope(), draw.limit());
+                self.spend_hashed(draws, group, &[hash], now, out)
             }
             all => {
-                all.iter().any(is_lendable) && {
-                    let mut tags = [KeyHash::NONE; MAX_DRAWS];
-                    let tagged = self.memory.tag_group(draws, group, &mut tags);
-                    self.spend_tagged(draws, group, &tags[..tagged], now, out)
+                all.iter().any(counts_leased_units) && {
+                    let mut hashes = [KeyHash::NONE; MAX_DRAWS];
+                    let hashed = self.memory.hash_group(draws, group, &mut hashes);
+                    self.spend_hashed(draws, group, &hashes[..hashed], now, out)
                 }
             }
         }
     }
 
     #[inline]
-    fn spend_tagged(
+    fn spend_hashed(
         &self,
         draws: &mut Draws,
         group: usize,
-        tags: &[KeyHash],
+        hashes: &[KeyHash],
         now: Micros,
         out: &mut PendingRequest,
     ) -> bool {
-        let leases = &self.post.leases;
-        let is_answered = match tags {
-            [tag] if is_leased(&draws.group(group)[0]) => leases.spend_one(draws, group, *tag, now, out),
-            tags => leases.spend_together(draws, group, tags, now, out),
+        let leases = &self.router.leases;
+        let is_decided = match hashes {
+            [hash] if is_leased(&draws.group(group)[0]) => leases.spend_single(draws, group, *hash, now, out),
+            hashes => leases.spend_group(draws, group, hashes, now, out),
         };
-        if is_answered {
-            for DrawRenewal { draw, order } in out.orders.drain(..) {
-                self.send_alone(draws, &draws.group(group)[draw], order);
+        if is_decided {
+            for DrawRenewal { draw, renewal } in out.renewals.drain(..) {
+                self.send_renewal(draws, &draws.group(group)[draw], renewal);
             }
         }
-        is_answered
+        is_decided
     }
 
-    /// Sends an order for the key of a draw that was answered from hand.
-    fn send_alone(&self, draws: &Draws, draw: &Draw, order: LeaseRenewal) {
-        let name = self.post.leases.name(order.tag);
+    /// Sends a renewal for the key of a draw that was granted from the lease.
+    fn send_renewal(&self, draws: &Draws, draw: &Draw, renewal: LeaseRenewal) {
+        let name = self.router.leases.key_name(renewal.hash);
         let name =
             name.unwrap_or_else(|| Arc::new(KeyName { key: draws.key(draw).to_key(), scope: draw.scope() }));
-        self.post.send(DetachedRenewal { order, limit: *draw.limit(), name });
+        self.router.send_renewal(DetachedRenewal { renewal, limit: *draw.limit(), name });
     }
 
-    /// Takes back orders that were not sent.
-    pub(super) fn take_back(&self, wanted: &[DrawRenewal]) {
-        for DrawRenewal { order, .. } in wanted {
-            self.post.leases.settle_unsent(order);
+    /// Cancels renewals that were not sent.
+    pub(super) fn cancel_renewals(&self, renewals: &[DrawRenewal]) {
+        for DrawRenewal { renewal, .. } in renewals {
+            self.router.leases.cancel_renewal(renewal);
         }
     }
 
-    /// Notes what a server said to draws for which nothing was ordered.
-    pub(super) fn note_answers(&self, draws: &Draws, group: usize, asked_at: Micros) {
+    /// Records a server's decisions about draws that were sent without a renewal.
+    pub(super) fn record_decisions(&self, draws: &Draws, group: usize, sent_at: Micros) {
         for draw in draws.group(group).iter().filter(|draw| is_leased(draw)) {
-            let tag = self.memory.tag(draws.key(draw), draw.scope(), draw.limit());
-            self.post.leases.note(tag, draw.limit(), draw.act().ask(), draw.outcome(), asked_at);
+            let hash = self.memory.key_hash(draws.key(draw), draw.scope(), draw.limit());
+            self.router.leases.record_decision(
+                hash,
+                draw.limit(),
+                draw.op().amount(),
+                draw.result(),
+                sent_at,
+            );
         }
     }
 
-    /// Notes that a server has units of a key again, because some were given back or the key was reset.
-    pub(super) fn note_returns(&self, draws: &Draws, group: usize) {
-        let is_return = |draw: &&Draw| matches!(draw.act(), Op::Give(_) | Op::Clear);
+    /// Records that a server has more units of a key, because some were refunded or the key was reset.
+    pub(super) fn record_refunds(&self, draws: &Draws, group: usize) {
+        let is_return = |draw: &&Draw| matches!(draw.op(), Op::Refund(_) | Op::Reset);
         for draw in draws.group(group).iter().filter(is_return) {
-            self.post.leases.resume(self.memory.tag(draws.key(draw), draw.scope(), draw.limit()));
+            self.router.leases.clear_denial(self.memory.key_hash(
+                draws.key(draw),
+                draw.scope(),
+                draw.limit(),
+            ));
         }
     }
 }
 
 impl Router {
-    /// Looks after leases for ever, and counts for how long the store is away: `nodes` says how many share it.
-    pub(super) async fn look_after_leases(&self, nodes: impl Fn() -> u32) {
-        let (mut ticks, mut errands) = (interval(SWEEP), Vec::new());
-        let mut seen = Instant::now();
-        let shards = self.leases.shards().div_ceil(STEPS);
+    /// Maintains the leases and measures the time of store outages, for ever. `nodes` returns the number of nodes
+    /// that share the store.
+    pub(super) async fn maintain_leases(&self, nodes: impl Fn() -> u32) {
+        let (mut ticks, mut renewals) = (interval(SWEEP_INTERVAL), Vec::new());
+        let mut last_tick = Instant::now();
+        let shards = self.leases.shards().div_ceil(SWEEP_STEPS);
         loop {
             ticks.tick().await;
-            let before = std::mem::replace(&mut seen, Instant::now());
-            let is_up = self.fleet.is_up();
-            self.leases.set_away(!is_up);
-            if !is_up || self.tally.last_miss().is_some_and(|ago| ago < LATELY) {
-                self.tally.note_away(seen.duration_since(before));
+            let before = std::mem::replace(&mut last_tick, Instant::now());
+            let is_up = self.servers.is_up();
+            self.leases.set_store_down(!is_up);
+            if !is_up || self.counters.last_failure().is_some_and(|ago| ago < RECENT_FAILURE) {
+                self.counters.add_degraded_time(last_tick.duration_since(before));
             }
-            self.leases.set_nodes(nodes());
-            self.leases.sweep(shards, self.clock.now(), &mut errands);
-            for errand in errands.drain(..) {
-                self.send(errand);
+            self.leases.set_node_count(nodes());
+            self.leases.sweep(shards, self.clock.now(), &mut renewals);
+            for renewal in renewals.drain(..) {
+                self.send_renewal(renewal);
             }
         }
     }
 
-    /// Gives back everything, and spends nothing more. It waits until the servers have heard of it, but not for ever.
-    pub(super) async fn give_back_all(&self) {
-        let mut errands = Vec::new();
-        self.leases.drain(self.clock.now(), &mut errands);
-        let (deadline, mut errands) = (Instant::now() + FAREWELL, errands.into_iter());
-        while errands.len() > 0 {
-            let some = errands.by_ref().take(GIVEN_AT_ONCE);
-            let tickets: Vec<_> = some.filter_map(|errand| self.send(errand)).collect();
-            for ticket in tickets {
-                // Whether it arrived or was lost, there is nothing more to do for it.
-                let _ = timeout_at(deadline, ticket.decided).await;
+    /// Returns all leases and stops spending. Waits for the servers' replies, up to a timeout.
+    pub(super) async fn return_all_leases(&self) {
+        let mut renewals = Vec::new();
+        self.leases.drain(self.clock.now(), &mut renewals);
+        let (deadline, mut renewals) = (Instant::now() + RETURN_TIMEOUT, renewals.into_iter());
+        while renewals.len() > 0 {
+            let chunk = renewals.by_ref().take(RETURN_BATCH);
+            let replies: Vec<_> = chunk.filter_map(|renewal| self.send_renewal(renewal)).collect();
+            for reply in replies {
+                // Delivered or lost, there is nothing more to do.
+                let _ = timeout_at(deadline, reply.decided).await;
             }
         }
     }

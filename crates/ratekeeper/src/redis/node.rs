@@ -1,12 +1,12 @@
-//! One server: its connections, its breaker, and what is known of it.
+//! One store server: its connections, its circuit breaker and its health.
 //!
-//! A call is a batch of commands that is written at once over one of a few shared connections, and ends at its deadline
-//! whatever the server does. It is never sent twice: an answer that did not come may have been a charge. The exception
-//! is a command that the server says it did not run, because it does not know the script: the script is loaded, once
-//! for all who wait for it, and the command sent again within the same deadline.
+//! A call is a batch of commands, written in one go over one of a few shared connections. It ends at its deadline,
+//! whatever the server does. A call is never retried: if its reply was lost, the server may still have charged the
+//! client. The exception is a command that the server did not run because it does not know the script (`NOSCRIPT`):
+//! the script is loaded once for all waiting callers, and the command is sent again within the same deadline.
 //!
-//! Clients' calls never wait for a connection to be made. A task of the server's own keeps connections warm, watches
-//! over them, and probes a server that is away; until that is back, calls fail at once.
+//! Client calls never wait for a connection to be established. A supervisor task per server keeps the connections warm,
+//! checks them, and probes the server while it is down; meanwhile calls fail fast.
 
 mod call_counters;
 mod connection;
@@ -28,9 +28,9 @@ pub(super) use failure::{LoginContext, ServerFailure};
 
 use super::breaker::{Breaker, BreakerChange};
 use super::clock_offset::{ClockOffset, DriftChange};
-use super::cluster::slot::key_in;
+use super::cluster::slot::probe_key_in;
 use super::url::ServerAddress;
-use crate::health::{BreakerState, LATELY, StoreErrorCause};
+use crate::health::{BreakerState, RECENT_FAILURE, StoreErrorCause};
 use ::redis::{Cmd, Value, cmd};
 use arc_swap::ArcSwap;
 use call_counters::CallCounters;
@@ -49,263 +49,259 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
-/// A call that was given less time than this says little about a server or a connection: it is not held against them.
-const FAIR_DEADLINE: Duration = Duration::from_millis(10);
-/// How often errors that a server answers with are told of, at most.
-const TELL_REFUSALS: Duration = Duration::from_secs(10);
+/// A timeout shorter than this says little about a server or a connection, and does not count as their failure.
+const MIN_FAIR_TIMEOUT: Duration = Duration::from_millis(10);
+/// Minimum time between two log lines about errors that a server replied with.
+const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a server is used for, and within what bounds.
+/// How servers are connected to and used, and within what bounds.
 #[derive(Clone)]
 pub(super) struct ServerOptions {
-    pub(super) dialer: Connector,
-    /// Loaded where it is missing.
+    pub(super) connector: Connector,
+    /// The script that commands call; loaded on servers that do not have it.
     pub(super) script: &'static str,
-    /// What servers know it by.
+    /// SHA-1 digest of the script, as used by `EVALSHA`.
     pub(super) digest: String,
-    /// How many connections are kept.
-    pub(super) links: usize,
-    /// The most commands in flight at once.
-    pub(super) in_flight: usize,
+    /// Number of connections to keep open.
+    pub(super) connections: usize,
+    /// Maximum number of commands in flight.
+    pub(super) max_in_flight: usize,
     pub(super) role: RoleCheck,
     pub(super) clock: Arc<dyn Clock>,
 }
 
-/// Whether a server has to be a master.
+/// How to verify a server's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RoleCheck {
-    /// It may be either, since in a Cluster a replica sends calls on to its master; but it must not say that the cluster is
-    /// down.
+    /// Master or replica, since a Cluster replica redirects calls to its master; but the server must not report that
+    /// the cluster is down.
     Cluster,
-    /// It must not say that it is a replica.
+    /// The server must not report that it is a replica.
     NoReplica,
-    /// It must say that it is a master, again and again: behind Sentinel that may change at any time.
+    /// The server must report that it is a master. This is checked repeatedly, since a failover can happen at any time.
     Master,
 }
 
-/// One server.
+/// One store server.
 pub struct RedisNode {
     core: Arc<NodeCore>,
-    keeper: AbortHandle,
+    supervisor: AbortHandle,
 }
 
-/// What a server and the task that keeps its connections share.
+/// State shared between a node and its supervisor task.
 struct NodeCore {
     server: ServerAddress,
-    terms: ServerOptions,
-    links: ArcSwap<Vec<Arc<RedisConnection>>>,
-    turn: AtomicUsize,
+    options: ServerOptions,
+    connections: ArcSwap<Vec<Arc<RedisConnection>>>,
+    next_connection: AtomicUsize,
     in_flight: AtomicUsize,
-    breaker: Mutex<Breaker>,
+    breaker_state: Mutex<Breaker>,
     phase: watch::Sender<NodePhase>,
-    /// How long the most patient call waited of those that timed out since the server was last away.
-    too_slow_ms: AtomicU64,
-    /// Wakes the keeper.
-    wake: Notify,
-    /// Held while the script is loaded.
-    loading: tokio::sync::Mutex<()>,
-    meter: CallCounters,
-    skew: Mutex<ClockOffset>,
-    facts: Mutex<Option<ServerInfo>>,
-    /// Why it is away.
-    trouble: Mutex<Option<ServerFailure>>,
-    shortcoming: Mutex<ServerWarning>,
-    refusal: Mutex<Option<LastError>>,
-    /// The key that the script is called with to find out whether it would run: in a Cluster one of a slot that the server
-    /// has.
+    /// The longest timeout among the calls that timed out since the server was last down.
+    longest_timeout_ms: AtomicU64,
+    /// Wakes the supervisor task.
+    wake_supervisor: Notify,
+    /// Held while the script is being loaded, so that it is loaded once for all callers.
+    script_load_lock: tokio::sync::Mutex<()>,
+    counters: CallCounters,
+    clock_offset: Mutex<ClockOffset>,
+    info: Mutex<Option<ServerInfo>>,
+    /// Why the server is down.
+    failure: Mutex<Option<ServerFailure>>,
+    warning: Mutex<ServerWarning>,
+    last_error: Mutex<Option<LastError>>,
+    /// The key with which the script is probed, and in a Cluster its slot, which this server serves.
     probe_key: Mutex<(Option<u16>, Vec<u8>)>,
 }
 
-/// The key that scripts are tried with, where any will do.
-const PROBE_KEY: &[u8] = b"rk1:{probe}";
+/// The key with which the script is probed outside of a Cluster.
+const DEFAULT_PROBE_KEY: &[u8] = b"rk1:{probe}";
 
-/// Whether a server can be called.
+/// Connection phase of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePhase {
-    /// Nobody has tried yet.
+    /// The first connection attempt has not finished yet.
     New,
-    /// Its connections are warm.
+    /// Connected: calls pass.
     Up,
-    /// It is away. It is tried again and again.
+    /// Down: calls fail fast, and the server is probed.
     Down,
-    /// It is not to be called any more: another has taken its place.
+    /// Out of use: another server has replaced it, and it is never called again.
     Retired,
 }
 
-/// What became of one command.
+/// The outcome of one command.
 #[derive(Debug)]
 pub(super) enum CommandOutcome {
+    /// The reply of the server that the command was sent to.
     Value(Value),
-    /// The answer of another server than the one that was asked.
-    Elsewhere(Value),
+    /// The reply of another server, to which the command was redirected.
+    Redirected(Value),
     Failed(StoreFailure),
-    /// It did not run: its slot is elsewhere now.
+    /// Not run: its slot has moved to another server.
     Moved(String),
-    /// It did not run: its slot is on its way elsewhere.
+    /// Not run: its slot is being migrated, and its keys are on another server already.
     Ask(String),
-    /// It did not run: its slot is on its way elsewhere, and some of its keys are there already. A command for fewer keys
-    /// may run.
-    Torn,
+    /// Not run: its slot is being migrated, and only some of its keys have moved. A command with fewer keys may run.
+    TryAgain,
 }
 
 impl RedisNode {
-    /// A server that is not yet connected to, and a task that sets out to do so.
-    pub(super) fn start(server: ServerAddress, terms: ServerOptions) -> RedisNode {
+    /// Creates a node that is not connected yet, and starts the supervisor task that connects it.
+    pub(super) fn start(server: ServerAddress, options: ServerOptions) -> RedisNode {
         let now = Instant::now();
         let seed = RandomState::new().hash_one(&server);
-        let probes = u32::try_from(terms.links).unwrap_or(u32::MAX);
+        let probes = u32::try_from(options.connections).unwrap_or(u32::MAX);
         let core = Arc::new(NodeCore {
             server,
-            terms,
-            links: ArcSwap::default(),
-            turn: AtomicUsize::new(0),
+            options,
+            connections: ArcSwap::default(),
+            next_connection: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
-            breaker: Mutex::new(Breaker::new(probes, now, seed)),
+            breaker_state: Mutex::new(Breaker::new(probes, now, seed)),
             phase: watch::Sender::new(NodePhase::New),
-            too_slow_ms: AtomicU64::new(0),
-            wake: Notify::new(),
-            loading: tokio::sync::Mutex::new(()),
-            meter: CallCounters::default(),
-            skew: Mutex::new(ClockOffset::new(now)),
-            facts: Mutex::new(None),
-            trouble: Mutex::new(None),
-            shortcoming: Mutex::default(),
-            refusal: Mutex::new(None),
-            probe_key: Mutex::new((None, PROBE_KEY.to_vec())),
+            longest_timeout_ms: AtomicU64::new(0),
+            wake_supervisor: Notify::new(),
+            script_load_lock: tokio::sync::Mutex::new(()),
+            counters: CallCounters::default(),
+            clock_offset: Mutex::new(ClockOffset::new(now)),
+            info: Mutex::new(None),
+            failure: Mutex::new(None),
+            warning: Mutex::default(),
+            last_error: Mutex::new(None),
+            probe_key: Mutex::new((None, DEFAULT_PROBE_KEY.to_vec())),
         });
-        let keeper = tokio::spawn(supervisor::keep(Arc::clone(&core))).abort_handle();
-        RedisNode { core, keeper }
+        let supervisor = tokio::spawn(supervisor::supervise(Arc::clone(&core))).abort_handle();
+        RedisNode { core, supervisor }
     }
 
-    /// Where it is.
+    /// The address of the server.
     pub fn server(&self) -> &ServerAddress {
         &self.core.server
     }
 
-    /// Whether it can be called.
+    /// The current connection phase.
     pub fn phase(&self) -> NodePhase {
         *self.core.phase.borrow()
     }
 
-    /// Tells whenever that changes.
-    pub fn phases(&self) -> watch::Receiver<NodePhase> {
+    /// A receiver that is notified of each phase change.
+    pub fn phase_changes(&self) -> watch::Receiver<NodePhase> {
         self.core.phase.subscribe()
     }
 
-    /// In which state its breaker is.
+    /// The state of the circuit breaker.
     pub fn breaker(&self) -> BreakerState {
-        self.core.breaker.lock().state()
+        self.core.breaker_state.lock().state()
     }
 
-    /// What was counted of its calls.
+    /// Counters of the calls so far.
     pub fn counts(&self) -> CallCounts {
-        self.core.meter.read()
+        self.core.counters.snapshot()
     }
 
-    /// What it says of itself, once it has been asked.
-    pub fn facts(&self) -> Option<ServerInfo> {
-        self.core.facts.lock().clone()
+    /// The server's `INFO`. Returns `None` until it has been read.
+    pub fn info(&self) -> Option<ServerInfo> {
+        self.core.info.lock().clone()
     }
 
-    /// Why it is away; if it is there, why it takes no writes or lacks rights, or which error it answered with within the
-    /// last second.
-    pub(super) fn find_trouble(&self) -> Option<ServerFailure> {
+    /// Why the server is down; or, if it is up, why it rejects writes or which permissions are missing, or the error
+    /// that it replied with in the last second. Returns `None` if the server is healthy.
+    pub(super) fn failure(&self) -> Option<ServerFailure> {
         if self.phase() != NodePhase::Up {
-            return self.core.trouble.lock().clone();
+            return self.core.failure.lock().clone();
         }
-        if let Some(trouble) = &self.core.shortcoming.lock().trouble {
-            return Some(trouble.clone());
+        if let Some(failure) = &self.core.warning.lock().failure {
+            return Some(failure.clone());
         }
-        let refusal = self.core.refusal.lock();
-        refusal
-            .as_ref()
-            .filter(|refusal| refusal.at.elapsed() < LATELY)
-            .map(|refusal| refusal.trouble.clone())
+        let last_error = self.core.last_error.lock();
+        last_error.as_ref().filter(|last| last.at.elapsed() < RECENT_FAILURE).map(|last| last.failure.clone())
     }
 
-    /// The same, in words.
-    pub fn trouble(&self) -> Option<String> {
-        self.find_trouble().map(|trouble| trouble.words)
+    /// The message of the current failure, with its remedy. Returns `None` if the server is healthy.
+    pub fn failure_message(&self) -> Option<String> {
+        self.failure().map(|failure| failure.message)
     }
 
-    /// Whether it takes writes, as far as is known.
+    /// Whether the server accepts writes, as far as is known.
     pub fn takes_writes(&self) -> bool {
-        let shortcoming = self.core.shortcoming.lock();
-        shortcoming.trouble.as_ref().is_none_or(|trouble| !trouble.cause.stops_writes_only())
+        let warning = self.core.warning.lock();
+        warning.failure.as_ref().is_none_or(|failure| !failure.cause.blocks_writes_only())
     }
 
-    /// Notes that requests were not decided because their writes were refused, with this error code.
-    pub(super) fn note_unwritten(&self, code: &str, requests: u32) {
-        self.core.note_unwritten(code, requests);
+    /// Records that `requests` requests were not decided because the server rejected their writes with this error code.
+    pub(super) fn record_rejected_writes(&self, code: &str, requests: u32) {
+        self.core.record_rejected_writes(code, requests);
     }
 
-    /// Has the script be tried with a key of this slot, which the server has.
+    /// Makes the supervisor probe the script with a key of this slot, which the server serves.
     pub(super) fn set_probe_slot(&self, slot: u16) {
         let mut probe_key = self.core.probe_key.lock();
         if probe_key.0 != Some(slot) {
-            *probe_key = (Some(slot), key_in(slot));
+            *probe_key = (Some(slot), probe_key_in(slot));
         }
     }
 
-    /// How many connections were made beyond those that it began with.
+    /// The number of connections established beyond the initial ones.
     pub fn reconnects(&self) -> u64 {
-        self.counts().connects.saturating_sub(self.core.terms.links as u64)
+        self.counts().connects.saturating_sub(self.core.options.connections as u64)
     }
 
-    /// How many connections are warm, and how many commands in flight.
+    /// The number of open connections, and of commands in flight.
     pub fn load(&self) -> (usize, usize) {
-        (self.core.links.load().len(), self.core.in_flight.load(Relaxed))
+        (self.core.connections.load().len(), self.core.in_flight.load(Relaxed))
     }
 
-    /// Learns how its clock stands from a reply that carries its time.
-    pub fn note_time(&self, sent: Instant, received: Instant, time: Micros) {
-        self.core.note_time(sent, received, time);
+    /// Updates the clock offset from a reply that carries the server's time.
+    pub fn record_server_time(&self, sent: Instant, received: Instant, time: Micros) {
+        self.core.record_server_time(sent, received, time);
     }
 
-    /// The most that its clock can show now: nothing that is due later than that is due yet.
+    /// Upper bound of the server's clock now: units that are due after it are certainly not due yet.
     pub fn clock_ceiling(&self, now: Instant) -> Option<Micros> {
-        self.core.skew.lock().ceiling(now)
+        self.core.clock_offset.lock().ceiling(now)
     }
 
-    /// By how many microseconds its clock is ahead of this node's wall clock.
+    /// How many microseconds the server's clock is ahead of this node's wall clock.
     pub fn drift_micros(&self) -> Option<i64> {
-        self.core.skew.lock().drift_micros()
+        self.core.clock_offset.lock().drift_micros()
     }
 
-    pub(super) async fn exchange(&self, batch: &CommandBatch, deadline: Instant) -> Vec<CommandOutcome> {
-        self.core.exchange(batch, deadline).await
+    pub(super) async fn call(&self, batch: &CommandBatch, deadline: Instant) -> Vec<CommandOutcome> {
+        self.core.call(batch, deadline).await
     }
 
-    /// Lets go of it for good: calls that are still meant for it fail.
+    /// Takes the server out of use for good: further calls to it fail.
     pub(super) fn retire(&self) {
         self.core.phase.send_replace(NodePhase::Retired);
-        self.core.links.store(Arc::default());
-        self.keeper.abort();
+        self.core.connections.store(Arc::default());
+        self.supervisor.abort();
     }
 
-    /// A connection that is warm.
-    pub(super) fn link(&self) -> Option<Arc<RedisConnection>> {
-        self.core.pick()
+    /// An open connection. Returns `None` if the server is not up.
+    pub(super) fn connection(&self) -> Option<Arc<RedisConnection>> {
+        self.core.pick_connection()
     }
 }
 
 impl Drop for RedisNode {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.supervisor.abort();
     }
 }
 
 impl fmt::Debug for RedisNode {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Node({}, {:?})", self.core.server, self.phase())
+        write!(out, "RedisNode({}, {:?})", self.core.server, self.phase())
     }
 }
 
 impl CommandOutcome {
-    pub(super) fn settle(self) -> Result<Value, StoreFailure> {
+    pub(super) fn into_result(self) -> Result<Value, StoreFailure> {
         match self {
-            CommandOutcome::Value(value) | CommandOutcome::Elsewhere(value) => Ok(value),
+            CommandOutcome::Value(value) | CommandOutcome::Redirected(value) => Ok(value),
             CommandOutcome::Failed(failure) => Err(failure),
-            CommandOutcome::Moved(_) | CommandOutcome::Ask(_) | CommandOutcome::Torn => {
+            CommandOutcome::Moved(_) | CommandOutcome::Ask(_) | CommandOutcome::TryAgain => {
                 Err(StoreFailure::Unreachable)
             }
         }
@@ -313,90 +309,95 @@ impl CommandOutcome {
 }
 
 impl NodeCore {
-    async fn exchange(&self, batch: &CommandBatch, deadline: Instant) -> Vec<CommandOutcome> {
+    async fn call(&self, batch: &CommandBatch, deadline: Instant) -> Vec<CommandOutcome> {
         if batch.len() == 0 {
             return Vec::new();
         }
-        let Some(_place) = self.enter(batch.len()) else { return self.fail(batch.len(), StoreFailure::Busy) };
-        self.wait_until_tried(deadline).await;
-        let Some(link) = self.pick() else { return self.fail(batch.len(), StoreFailure::Unreachable) };
-        // Counted before it is sent, so that a load during the call is not taken for one that came before.
-        let loads = self.meter.script_loads.load(Relaxed);
-        let mut answers = match self.send(&link, batch, deadline).await {
-            Ok(answers) => answers,
-            Err(failure) => return self.fail(batch.len(), failure),
+        let Some(_permit) = self.try_acquire(batch.len()) else {
+            return self.fail_all(batch.len(), StoreFailure::Busy);
         };
-        let is_unknown = |(index, answer): (usize, &CommandReply)| {
-            matches!(answer, CommandReply::NoScript).then_some(index)
+        self.wait_for_first_attempt(deadline).await;
+        let Some(connection) = self.pick_connection() else {
+            return self.fail_all(batch.len(), StoreFailure::Unreachable);
         };
-        let unknown: Vec<usize> = answers.iter().enumerate().filter_map(is_unknown).collect();
+        // Read before sending: a load that happens during the call must not be mistaken for an earlier one.
+        let loads = self.counters.script_loads.load(Relaxed);
+        let mut replies = match self.send(&connection, batch, deadline).await {
+            Ok(replies) => replies,
+            Err(failure) => return self.fail_all(batch.len(), failure),
+        };
+        let is_unknown =
+            |(index, reply): (usize, &CommandReply)| matches!(reply, CommandReply::NoScript).then_some(index);
+        let unknown: Vec<usize> = replies.iter().enumerate().filter_map(is_unknown).collect();
         if !unknown.is_empty() {
-            let again = self.load_and_send(&link, &batch.select(&unknown), loads, deadline).await;
-            for (index, answer) in unknown.into_iter().zip(again) {
-                answers[index] = answer;
+            let resent =
+                self.load_script_and_resend(&connection, &batch.select(&unknown), loads, deadline).await;
+            for (index, reply) in unknown.into_iter().zip(resent) {
+                replies[index] = reply;
             }
         }
-        answers.into_iter().map(|reply| self.settle(reply)).collect()
+        replies.into_iter().map(|reply| self.to_outcome(reply)).collect()
     }
 
-    /// Waits for the first try to connect, and no longer: a server that was away stays so for now.
-    async fn wait_until_tried(&self, deadline: Instant) {
+    /// Waits for the first connection attempt only. Once a server is down, calls fail fast.
+    async fn wait_for_first_attempt(&self, deadline: Instant) {
         if *self.phase.borrow() == NodePhase::New {
             let mut phases = self.phase.subscribe();
-            // Whether it ends by a change or by the deadline, what follows looks for itself.
+            // The result does not matter: the caller checks the phase again.
             let _ = timeout_at(deadline, phases.wait_for(|phase| *phase != NodePhase::New)).await;
         }
     }
 
-    /// A connection, in turns, if the server is there.
-    fn pick(&self) -> Option<Arc<RedisConnection>> {
+    /// The next open connection, round robin. Returns `None` if the server is not up.
+    fn pick_connection(&self) -> Option<Arc<RedisConnection>> {
         if *self.phase.borrow() != NodePhase::Up {
             return None;
         }
-        let links = self.links.load();
-        let turn = self.turn.fetch_add(1, Relaxed);
-        let mut links_in_turn = (0..links.len()).map(|step| &links[(turn.wrapping_add(step)) % links.len()]);
-        links_in_turn.find(|link| !link.is_closed()).cloned()
+        let connections = self.connections.load();
+        let turn = self.next_connection.fetch_add(1, Relaxed);
+        let mut in_turn =
+            (0..connections.len()).map(|step| &connections[(turn.wrapping_add(step)) % connections.len()]);
+        in_turn.find(|connection| !connection.is_closed()).cloned()
     }
 
     async fn send(
         &self,
-        link: &Arc<RedisConnection>,
+        connection: &Arc<RedisConnection>,
         batch: &CommandBatch,
         deadline: Instant,
     ) -> Result<Vec<CommandReply>, StoreFailure> {
         let began = Instant::now();
-        // It would be sent at the first look, and looked at no more.
+        // `timeout_at` polls the call once before it checks the deadline, which would send it.
         if began >= deadline {
             return Err(StoreFailure::Timeout);
         }
-        self.meter.calls.fetch_add(1, Relaxed);
-        self.meter.commands.fetch_add(batch.len() as u64, Relaxed);
-        let answer = timeout_at(deadline, link.send(batch)).await;
+        self.counters.calls.fetch_add(1, Relaxed);
+        self.counters.commands.fetch_add(batch.len() as u64, Relaxed);
+        let reply = timeout_at(deadline, connection.send(batch)).await;
         let now = Instant::now();
-        match answer {
+        match reply {
             Ok(Ok(values)) if values.len() == batch.len() => {
-                link.note_answer();
-                self.meter.note_latency(now - began);
-                let replies: Vec<CommandReply> = values.into_iter().map(CommandReply::read).collect();
-                self.note_call(began, now, !replies.iter().any(CommandReply::is_of_ailing_server));
+                connection.record_reply();
+                self.counters.record_latency(now - began);
+                let replies: Vec<CommandReply> = values.into_iter().map(CommandReply::parse).collect();
+                self.record_call(began, now, !replies.iter().any(CommandReply::is_server_failure));
                 Ok(replies)
             }
             Ok(_) => {
-                // However many calls were on a connection when it broke, it broke once.
-                if link.close() {
-                    self.note_call(began, now, false);
+                // A broken connection counts as one failure, however many calls were on it.
+                if connection.mark_closed() {
+                    self.record_call(began, now, false);
                 }
-                self.wake.notify_one();
+                self.wake_supervisor.notify_one();
                 Err(StoreFailure::Unreachable)
             }
             Err(_) => {
-                if deadline - began >= FAIR_DEADLINE {
-                    let patience = (deadline - began).as_micros().div_ceil(1000);
-                    self.too_slow_ms.fetch_max(u64::try_from(patience).unwrap_or(u64::MAX), Relaxed);
-                    self.note_call(began, now, false);
-                    if link.note_silence() {
-                        self.give_up(link);
+                if deadline - began >= MIN_FAIR_TIMEOUT {
+                    let timeout_ms = (deadline - began).as_micros().div_ceil(1000);
+                    self.longest_timeout_ms.fetch_max(u64::try_from(timeout_ms).unwrap_or(u64::MAX), Relaxed);
+                    self.record_call(began, now, false);
+                    if connection.record_timeout() {
+                        self.drop_connection(connection);
                     }
                 }
                 Err(StoreFailure::Timeout)
@@ -404,170 +405,175 @@ impl NodeCore {
         }
     }
 
-    /// Loads the script, unless somebody has since the call was sent, and sends what did not run again.
-    async fn load_and_send(
+    /// Loads the script, unless it has been loaded since the call was sent, and resends the commands that did not run.
+    async fn load_script_and_resend(
         &self,
-        link: &Arc<RedisConnection>,
+        connection: &Arc<RedisConnection>,
         batch: &CommandBatch,
         loads: u64,
         deadline: Instant,
     ) -> Vec<CommandReply> {
         let failed =
             |failure: StoreFailure| (0..batch.len()).map(|_| CommandReply::Failed(failure)).collect();
-        match timeout_at(deadline, self.load_script(link, loads)).await {
+        match timeout_at(deadline, self.load_script(connection, loads)).await {
             Ok(Ok(())) => {}
             Ok(Err(failure)) => return failed(failure),
             Err(_) => return failed(StoreFailure::Timeout),
         }
-        self.send(link, batch, deadline).await.unwrap_or_else(failed)
+        self.send(connection, batch, deadline).await.unwrap_or_else(failed)
     }
 
-    async fn load_script(&self, link: &Arc<RedisConnection>, loads: u64) -> Result<(), StoreFailure> {
-        let _loading = self.loading.lock().await;
-        if self.meter.script_loads.load(Relaxed) != loads {
+    async fn load_script(&self, connection: &Arc<RedisConnection>, loads: u64) -> Result<(), StoreFailure> {
+        let _loading = self.script_load_lock.lock().await;
+        if self.counters.script_loads.load(Relaxed) != loads {
             return Ok(());
         }
-        let load = CommandBatch::new([load_command(self.terms.script)]);
-        let values = link.send(&load).await.map_err(|_| StoreFailure::Unreachable)?;
+        let load = CommandBatch::new([script_load_command(self.options.script)]);
+        let values = connection.send(&load).await.map_err(|_| StoreFailure::Unreachable)?;
         match values.into_iter().next() {
             Some(Value::ServerError(error)) => {
-                self.note_error(&error);
-                Err(StoreFailure::Refused)
+                self.record_error(&error);
+                Err(StoreFailure::StoreError)
             }
             _ => {
-                self.meter.script_loads.fetch_add(1, Relaxed);
+                self.counters.script_loads.fetch_add(1, Relaxed);
                 Ok(())
             }
         }
     }
 
-    fn settle(&self, reply: CommandReply) -> CommandOutcome {
+    fn to_outcome(&self, reply: CommandReply) -> CommandOutcome {
         match reply {
             CommandReply::Value(value) => CommandOutcome::Value(value),
             CommandReply::Moved(to) => {
-                self.meter.redirects.fetch_add(1, Relaxed);
+                self.counters.redirects.fetch_add(1, Relaxed);
                 CommandOutcome::Moved(to)
             }
             CommandReply::Ask(to) => {
-                self.meter.redirects.fetch_add(1, Relaxed);
+                self.counters.redirects.fetch_add(1, Relaxed);
                 CommandOutcome::Ask(to)
             }
-            CommandReply::Torn => {
-                self.meter.redirects.fetch_add(1, Relaxed);
-                CommandOutcome::Torn
+            CommandReply::TryAgain => {
+                self.counters.redirects.fetch_add(1, Relaxed);
+                CommandOutcome::TryAgain
             }
             CommandReply::Failed(failure) => {
-                self.meter.note_failures(failure, 1);
+                self.counters.record_failures(failure, 1);
                 CommandOutcome::Failed(failure)
             }
             CommandReply::NoScript => {
-                self.meter.note_failures(StoreFailure::Refused, 1);
-                CommandOutcome::Failed(StoreFailure::Refused)
+                self.counters.record_failures(StoreFailure::StoreError, 1);
+                CommandOutcome::Failed(StoreFailure::StoreError)
             }
-            CommandReply::Unfit(error) => {
-                // It was fit when the connection was made. Whatever else was sent to it fails with it.
-                let trouble = self.asker().explain(&error);
-                self.meter.note_errors(trouble.cause, 1);
-                self.go_down(trouble);
-                self.meter.note_failures(StoreFailure::Unreachable, 1);
+            CommandReply::ServerUnusable(error) => {
+                // The server was usable when the connection was made. All other calls to it fail as well.
+                let failure = self.login_context().explain(&error);
+                self.counters.record_errors(failure.cause, 1);
+                self.trip_breaker(failure);
+                self.counters.record_failures(StoreFailure::Unreachable, 1);
                 CommandOutcome::Failed(StoreFailure::Unreachable)
             }
             CommandReply::Error(error, failure) => {
-                self.note_error(&error);
-                self.meter.note_failures(failure, 1);
+                self.record_error(&error);
+                self.counters.record_failures(failure, 1);
                 CommandOutcome::Failed(failure)
             }
         }
     }
 
-    fn fail(&self, commands: usize, failure: StoreFailure) -> Vec<CommandOutcome> {
-        self.meter.note_failures(failure, commands);
+    fn fail_all(&self, commands: usize, failure: StoreFailure) -> Vec<CommandOutcome> {
+        self.counters.record_failures(failure, commands);
         (0..commands).map(|_| CommandOutcome::Failed(failure)).collect()
     }
 
-    /// Makes room for commands in flight, if there is any.
-    fn enter(&self, commands: usize) -> Option<InFlightPermit<'_>> {
+    /// Acquires an in-flight permit for `commands` commands. Returns `None` if too many are in flight.
+    fn try_acquire(&self, commands: usize) -> Option<InFlightPermit<'_>> {
         let before = self.in_flight.fetch_add(commands, Relaxed);
-        let place = InFlightPermit { in_flight: &self.in_flight, commands };
-        // A batch larger than all the room there is may go alone.
-        (before == 0 || before + commands <= self.terms.in_flight).then_some(place)
+        let permit = InFlightPermit { in_flight: &self.in_flight, commands };
+        // A batch larger than the maximum may go alone.
+        (before == 0 || before + commands <= self.options.max_in_flight).then_some(permit)
     }
 
-    fn note_call(&self, began: Instant, now: Instant, is_good: bool) {
-        let change = self.breaker.lock().note_call(began, now, is_good);
+    fn record_call(&self, began: Instant, now: Instant, is_good: bool) {
+        let change = self.breaker_state.lock().record_call(began, now, is_good);
         if change == Some(BreakerChange::Opened) {
-            let is_slow = self.too_slow_ms.load(Relaxed) > 0;
+            let is_slow = self.longest_timeout_ms.load(Relaxed) > 0;
             let cause = if is_slow { StoreErrorCause::Timeout } else { StoreErrorCause::Unreachable };
-            self.leave(ServerFailure::new(cause, "calls to it fail"));
+            self.disconnect(ServerFailure::new(cause, "too many calls failed"));
         }
     }
 
-    /// Opens the breaker because the server is known to be away.
-    fn go_down(&self, trouble: ServerFailure) {
-        let change = self.breaker.lock().trip(Instant::now());
+    /// Opens the breaker because the server is known to be down.
+    fn trip_breaker(&self, failure: ServerFailure) {
+        let change = self.breaker_state.lock().trip(Instant::now());
         if change == Some(BreakerChange::Opened) {
-            self.leave(trouble);
+            self.disconnect(failure);
         }
     }
 
-    /// Lets go of all connections, tells of it, and has the keeper begin to probe.
-    fn leave(&self, trouble: ServerFailure) {
-        self.links.store(Arc::default());
-        let why = trouble.words.clone();
-        // Before the phase, so that whoever sees that it is away can say why.
-        *self.trouble.lock() = Some(trouble);
-        if !self.enter_phase(NodePhase::Down) {
+    /// Drops all connections, logs that the server is down, and makes the supervisor start probing.
+    fn disconnect(&self, failure: ServerFailure) {
+        self.connections.store(Arc::default());
+        let message = failure.message.clone();
+        // Set before the phase, so that a reader that sees the server down also sees the cause.
+        *self.failure.lock() = Some(failure);
+        if !self.set_phase(NodePhase::Down) {
             return;
         }
-        warn!(server = %self.server, "store server is away: {why}");
-        self.wake.notify_one();
+        warn!(server = %self.server, "store server down: {message}");
+        self.wake_supervisor.notify_one();
     }
 
-    /// Notes a change, and says whether it is one. A server that has been retired stays so.
-    fn enter_phase(&self, phase: NodePhase) -> bool {
+    /// Sets the phase, and returns whether it changed. A retired server stays retired.
+    fn set_phase(&self, phase: NodePhase) -> bool {
         self.phase.send_if_modified(|current| {
-            let is_news = *current != phase && *current != NodePhase::Retired;
-            if is_news {
+            let is_change = *current != phase && *current != NodePhase::Retired;
+            if is_change {
                 *current = phase;
             }
-            is_news
+            is_change
         })
     }
 
-    fn give_up(&self, link: &Arc<RedisConnection>) {
-        self.links
-            .rcu(|links| links.iter().filter(|other| !Arc::ptr_eq(other, link)).cloned().collect::<Vec<_>>());
-        self.wake.notify_one();
+    fn drop_connection(&self, connection: &Arc<RedisConnection>) {
+        self.connections.rcu(|connections| {
+            connections.iter().filter(|other| !Arc::ptr_eq(other, connection)).cloned().collect::<Vec<_>>()
+        });
+        self.wake_supervisor.notify_one();
     }
 
-    fn asker(&self) -> &LoginContext {
-        self.terms.dialer.asker()
+    fn login_context(&self) -> &LoginContext {
+        self.options.connector.login_context()
     }
 
-    fn note_time(&self, sent: Instant, received: Instant, time: Micros) {
-        let wall = self.terms.clock.now();
-        let change = self.skew.lock().note(sent, received, wall, time);
+    fn record_server_time(&self, sent: Instant, received: Instant, time: Micros) {
+        let wall = self.options.clock.now();
+        let change = self.clock_offset.lock().record(sent, received, wall, time);
         match change {
-            Some(DriftChange::Alarming(drift)) => {
+            Some(DriftChange::Exceeded(drift)) => {
                 let millis = drift / 1_000;
-                warn!(server = %self.server, millis, "this machine's clock and the store's differ: set one of them right");
+                warn!(
+                    server = %self.server,
+                    millis,
+                    "clock drift between this machine and the store server: synchronize their clocks"
+                );
             }
-            Some(DriftChange::Over(drift)) => {
+            Some(DriftChange::Cleared(drift)) => {
                 let millis = drift / 1_000;
-                info!(server = %self.server, millis, "this machine's clock and the store's agree again");
+                info!(server = %self.server, millis, "clock drift between this machine and the store server is over");
             }
             None => {}
         }
     }
 }
 
-fn load_command(script: &str) -> Cmd {
+fn script_load_command(script: &str) -> Cmd {
     let mut load = cmd("SCRIPT");
     load.arg("LOAD").arg(script);
     load
 }
 
-/// Room for commands in flight, until it is dropped.
+/// Permit for commands in flight; released on drop.
 struct InFlightPermit<'a> {
     in_flight: &'a AtomicUsize,
     commands: usize,

@@ -1,22 +1,21 @@
-//! The script and the laws, held together.
+//! Parity tests of the Lua script and the algorithms in Rust.
 //!
-//! Random requests run through the laws in Rust and through the very script, in a Lua of our own whose clock the test
-//! sets: the answers must be the same, and so must every byte that is kept, and for how long.
+//! Random requests run through the algorithms in Rust and through the real script, in an embedded Lua whose clock the
+//! test controls. The decisions must be equal, and so must every stored byte and its time to live.
 
 mod embedded;
 mod fake;
-mod lent;
-mod orders;
+mod leases;
+mod pitfalls;
+mod renewals;
 mod servers;
 mod suite;
-mod traps;
 mod twin;
 mod unwritable;
 
 use super::script_call::{GroupResult, Readopt, RenewalResult, ScriptCall};
-use embedded::Embedded;
+use embedded::EmbeddedLua;
 use fake::FakeValueKind;
-use orders::{Ledger, RandomRenewal};
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::sample::select;
@@ -25,7 +24,8 @@ use ratekeeper_core::{
     Algorithm, Align, Amount, DrawOptions, DrawResult, Draws, Leak, Limit, LogSize, Micros, Op, PermitId,
     Scope, Span, Zone,
 };
-use ratekeeper_testkit::EngineReply as Told;
+use ratekeeper_testkit::EngineReply;
+use renewals::{GrantedTerms, RandomRenewal};
 use std::collections::HashMap;
 use twin::Twin;
 
@@ -38,27 +38,27 @@ const KEYS: [&str; 2] = ["a", "b"];
 struct RandomDraw {
     key: usize,
     limit: usize,
-    act: Op,
+    op: Op,
     permit: u64,
     is_shadow: bool,
 }
 
-/// Some requests that travel together, after the clock has moved.
+/// Requests of one script call, after the clock has moved.
 #[derive(Clone, Debug)]
 struct RandomTurn {
     forward: u64,
     back: u64,
-    /// Each with how often it is made at once.
+    /// Draws of each group, and how many equal requests it stands for.
     groups: Vec<(Vec<RandomDraw>, u32)>,
-    /// What nodes say of units that they were lent, and wish to be lent.
-    orders: Vec<RandomRenewal>,
+    /// Lease reports and requests of nodes.
+    renewals: Vec<RandomRenewal>,
 }
 
-/// Per law two limits of different quotas; a change of rules is a draw from the other one.
+/// Two limits with different quotas per algorithm; a draw from the other one simulates a change of rules.
 fn limits() -> Vec<Limit> {
-    let limit = |law, quota: &str| Limit::new(law, quota.parse().unwrap()).unwrap();
+    let limit = |algorithm, quota: &str| Limit::new(algorithm, quota.parse().unwrap()).unwrap();
     let berlin = "Europe/Berlin".parse().unwrap();
-    let wall = Algorithm::FixedWindow(Align::Wall(Zone::UTC));
+    let wall = Algorithm::FixedWindow(Align::WallClock(Zone::UTC));
     vec![
         limit(Algorithm::TokenBucket, "10/s burst 4"),
         limit(Algorithm::TokenBucket, "7/s burst 9"),
@@ -66,11 +66,11 @@ fn limits() -> Vec<Limit> {
         limit(Algorithm::LeakyBucket(Leak::Queue), "11/s burst 5"),
         limit(Algorithm::FixedWindow(Align::FirstHit), "5/s"),
         limit(wall, "9 per 2s"),
-        limit(Algorithm::FixedWindow(Align::Wall(berlin)), "12/day"),
+        limit(Algorithm::FixedWindow(Align::WallClock(berlin)), "12/day"),
         limit(Algorithm::SlidingWindowCounter, "6/s"),
         limit(Algorithm::SlidingWindowCounter, "300 per 700ms"),
-        limit(Algorithm::SlidingWindowLog(LogSize::Modest), "7/s"),
-        limit(Algorithm::SlidingWindowLog(LogSize::Modest), "30 per 300ms"),
+        limit(Algorithm::SlidingWindowLog(LogSize::Standard), "7/s"),
+        limit(Algorithm::SlidingWindowLog(LogSize::Standard), "30 per 300ms"),
         limit(Algorithm::Concurrency, "8/s"),
         limit(Algorithm::Concurrency, "5 per 200ms"),
         limit(Algorithm::TokenBucket, "4294967295/month burst 100"),
@@ -79,214 +79,214 @@ fn limits() -> Vec<Limit> {
     ]
 }
 
-/// Those of which units are lent, and a queue that may take one over: what is lent matters for a minute, and keys meet often.
+/// Limits that can lend units, and a queue that may adopt their state. Leases matter for a minute, and keys are
+/// shared often.
 fn lending_limits() -> Vec<Limit> {
-    let limit = |law, quota: &str| Limit::new(law, quota.parse().unwrap()).unwrap();
+    let limit = |algorithm, quota: &str| Limit::new(algorithm, quota.parse().unwrap()).unwrap();
     vec![
         limit(Algorithm::TokenBucket, "100/min"),
         limit(Algorithm::TokenBucket, "10/s burst 40"),
-        // Ticks of a tenth of a second, and of 100 seconds, which is more than a term.
+        // Ticks of a tenth of a second, and of 100 seconds, which is longer than a lease term.
         limit(Algorithm::TokenBucket, "4294967295/month burst 4000000000"),
         limit(Algorithm::TokenBucket, "4294967291/year"),
         limit(Algorithm::LeakyBucket(Leak::Meter), "1/s burst 30"),
         limit(Algorithm::LeakyBucket(Leak::Queue), "11/s burst 5"),
         limit(Algorithm::FixedWindow(Align::FirstHit), "50/min"),
-        limit(Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "12/day"),
+        limit(Algorithm::FixedWindow(Align::WallClock(Zone::UTC)), "12/day"),
         limit(Algorithm::SlidingWindowCounter, "60/min"),
     ]
 }
 
 fn turns(limits: &[Limit], steps: ClockSteps) -> impl Strategy<Value = Vec<RandomTurn>> {
     let units = prop_oneof![8 => 0..4_u32, 1 => 4..40_u32, 1 => Just(u32::MAX)];
-    let ask = (units.clone(), 0..12_u32, 0..3_000_000_u64).prop_map(|(units, more, patience)| match more {
+    let amount = (units.clone(), 0..12_u32, 0..3_000_000_u64).prop_map(|(units, kind, wait)| match kind {
         0 => Amount::between(units, units.saturating_add(5)),
-        1 => Amount::exactly(units).within(Span::micros(patience)),
-        2 => Amount::between(units / 2, units).within(Span::micros(patience / 10)),
+        1 => Amount::exactly(units).with_max_delay(Span::micros(wait)),
+        2 => Amount::between(units / 2, units).with_max_delay(Span::micros(wait / 10)),
         _ => Amount::exactly(units),
     });
-    let act = prop_oneof![
-        12 => ask.clone().prop_map(Op::Take),
-        2 => ask.prop_map(Op::Look),
-        2 => units.prop_map(Op::Give),
-        1 => Just(Op::Clear),
+    let op = prop_oneof![
+        12 => amount.clone().prop_map(Op::Take),
+        2 => amount.prop_map(Op::Peek),
+        2 => units.prop_map(Op::Refund),
+        1 => Just(Op::Reset),
     ];
-    let wish = (0..2_usize, 0..limits.len(), act, 0..5_u64, proptest::bool::weighted(0.15));
-    let wish = wish.prop_map(|(key, limit, act, permit, is_shadow)| RandomDraw {
-        key,
-        limit,
-        act,
-        permit,
-        is_shadow,
-    });
-    let group = (vec(wish, 1..4), prop_oneof![4 => Just(1_u32), 1 => 2..7_u32]);
-    let second = match steps {
+    let draw = (0..2_usize, 0..limits.len(), op, 0..5_u64, proptest::bool::weighted(0.15));
+    let draw =
+        draw.prop_map(|(key, limit, op, permit, is_shadow)| RandomDraw { key, limit, op, permit, is_shadow });
+    let group = (vec(draw, 1..4), prop_oneof![4 => Just(1_u32), 1 => 2..7_u32]);
+    let unit = match steps {
         ClockSteps::Seconds => 1_000_000_u64,
-        ClockSteps::Terms => 15_000_000,
+        ClockSteps::LeaseTerms => 15_000_000,
     };
     let forward = prop_oneof![
-        3 => Just(0_u64), 4 => 0..second * 3 / 10, 2 => 0..second * 3,
+        3 => Just(0_u64), 4 => 0..unit * 3 / 10, 2 => 0..unit * 3,
         1 => select(vec![1_000_000_u64, 30_000_000, 86_400_000_000]),
     ];
-    let back = prop_oneof![9 => Just(0_u64), 1 => 0..second * 5 / 2];
-    let turn = (forward, back, vec(group, 1..6), orders::orders(limits));
-    let turn = turn.prop_map(|(forward, back, groups, orders)| RandomTurn { forward, back, groups, orders });
+    let back = prop_oneof![9 => Just(0_u64), 1 => 0..unit * 5 / 2];
+    let turn = (forward, back, vec(group, 1..6), renewals::random_renewals(limits));
+    let turn =
+        turn.prop_map(|(forward, back, groups, renewals)| RandomTurn { forward, back, groups, renewals });
     vec(turn, 1..25)
 }
 
-/// How far the clock moves from one turn to the next.
+/// How far the clock moves between two turns.
 #[derive(Clone, Copy)]
 enum ClockSteps {
-    /// So far that the limits of a second refill.
+    /// Far enough to refill limits per second.
     Seconds,
-    /// So far that leases lapse.
-    Terms,
+    /// Far enough for leases to expire.
+    LeaseTerms,
 }
 
-/// Adds a request's draws. A group is of one kind, and no key is under two quotas of a law in the same turn: `bound` has
-/// the limit that each key and family is under.
-fn fill(
+/// Adds a request's draws. All draws of a group have the same operation, and a key has only one quota per algorithm
+/// in the same turn: `bound` maps each key and algorithm family to its limit.
+fn push_group(
     draws: &mut Draws,
     group: &[RandomDraw],
     limits: &[Limit],
     bound: &mut HashMap<(usize, usize), Limit>,
 ) {
-    draws.begin();
-    let is_take = matches!(group[0].act, Op::Take(_));
-    for wish in group {
-        let limit = limits[wish.limit];
-        let is_own_kind = std::mem::discriminant(&group[0].act) == std::mem::discriminant(&wish.act);
-        if *bound.entry((wish.key, limit.family())).or_insert(limit) == limit && is_own_kind {
-            draws.push(KEYS[wish.key].into(), Scope(0), limit, wish.act, PermitId(wish.permit));
-            draws.set_terms(DrawOptions { is_shadow: wish.is_shadow && is_take, ..DrawOptions::default() });
+    draws.begin_group();
+    let is_take = matches!(group[0].op, Op::Take(_));
+    for draw in group {
+        let limit = limits[draw.limit];
+        let is_same_op = std::mem::discriminant(&group[0].op) == std::mem::discriminant(&draw.op);
+        if *bound.entry((draw.key, limit.family())).or_insert(limit) == limit && is_same_op {
+            draws.push(KEYS[draw.key].into(), Scope(0), limit, draw.op, PermitId(draw.permit));
+            draws.set_options(DrawOptions { is_shadow: draw.is_shadow && is_take, ..DrawOptions::default() });
         }
     }
 }
 
-/// What an outcome says to a client: a drained state and none say the same.
-fn told(limit: &Limit, ask: Amount, outcome: DrawResult) -> Told {
-    Told::from(&ratekeeper_core::LimitStatus::new(limit, ask, outcome))
+/// The client-visible reply of a result: a drained state and no state give the same reply.
+fn reply_to(limit: &Limit, amount: Amount, outcome: DrawResult) -> EngineReply {
+    EngineReply::from(&ratekeeper_core::LimitStatus::new(limit, amount, outcome))
 }
 
-/// A group that was decided.
-struct SettledGroup {
+/// A decided group.
+struct GroupDecisions {
     group: usize,
-    /// When Rust saw what another limit had written, if that was in the way.
-    seen: Option<Micros>,
-    /// What each of its requests was told.
+    /// When Rust read the state that another limit had written. `None` if there was none to adopt.
+    adopted_at: Option<Micros>,
+    /// The draws of each of its requests, with their results.
     requests: Vec<Draws>,
 }
 
-/// Sends groups through the script until all are decided. Says in which order they were.
-fn settle(
+/// Runs groups through the script until all are decided. Returns them in the order of their decisions.
+fn run_until_decided(
     engine: &mut impl FnMut(&ScriptCall) -> Vec<u8>,
     draws: &Draws,
     times: &[u32],
     guess: Micros,
-) -> Vec<SettledGroup> {
-    settle_beside(engine, draws, times, guess, |_| ()).0
+) -> Vec<GroupDecisions> {
+    run_with_renewals(engine, draws, times, guess, |_| ()).0
 }
 
-/// The same with orders, which `order` adds to the first call. Says as well when that was, and what became of them.
-fn settle_beside(
+/// Like [`run_until_decided`], with renewals, which `add_renewals` adds to the first call. Also returns the time of
+/// that call and the result of each renewal.
+fn run_with_renewals(
     engine: &mut impl FnMut(&ScriptCall) -> Vec<u8>,
     draws: &Draws,
     times: &[u32],
     mut guess: Micros,
-    order: impl FnOnce(&mut ScriptCall),
-) -> (Vec<SettledGroup>, Micros, Vec<RenewalResult>) {
-    let (mut settled, mut first, mut order) = (Vec::new(), None, Some(order));
+    add_renewals: impl FnOnce(&mut ScriptCall),
+) -> (Vec<GroupDecisions>, Micros, Vec<RenewalResult>) {
+    let (mut decided_groups, mut first, mut add_renewals) = (Vec::new(), None, Some(add_renewals));
     let mut waiting: Vec<(usize, Option<Readopt>)> = (0..draws.len()).map(|group| (group, None)).collect();
-    let mut parcel = ScriptCall::new();
+    let mut call = ScriptCall::new();
     for _ in 0..4 {
-        parcel.start(guess);
-        for (group, again) in &waiting {
-            match again {
-                None => parcel.add(draws, *group, times[*group]),
-                Some(again) => parcel.add_again(draws, *group, times[*group], again),
+        call.reset(guess);
+        for (group, readopt) in &waiting {
+            match readopt {
+                None => call.push(draws, *group, times[*group]),
+                Some(readopt) => call.push_retry(draws, *group, times[*group], readopt),
             }
         }
-        if let Some(order) = order.take() {
-            order(&mut parcel);
+        if let Some(add_renewals) = add_renewals.take() {
+            add_renewals(&mut call);
         }
-        let bytes = engine(&parcel);
-        let mut reply = parcel.read(&bytes).unwrap();
+        let bytes = engine(&call);
+        let mut reply = call.read_reply(&bytes).unwrap();
         guess = reply.now();
-        let mut left = Vec::new();
-        for ((group, again), fate) in waiting.iter().zip(reply.by_ref()) {
-            match fate.unwrap() {
+        let mut undecided = Vec::new();
+        for ((group, readopt), result) in waiting.iter().zip(reply.by_ref()) {
+            match result.unwrap() {
                 GroupResult::Decided(decided) => {
                     assert_eq!(decided.times(), times[*group]);
                     let requests = (0..times[*group]).map(|request| {
                         let mut own = draws.clone();
-                        decided.settle(request, own.group_mut(*group));
+                        decided.apply(request, own.group_mut(*group));
                         own
                     });
-                    let seen = again.as_ref().map(Readopt::now);
-                    settled.push(SettledGroup { group: *group, seen, requests: requests.collect() });
+                    let adopted_at = readopt.as_ref().map(Readopt::now);
+                    decided_groups.push(GroupDecisions {
+                        group: *group,
+                        adopted_at,
+                        requests: requests.collect(),
+                    });
                 }
-                GroupResult::Again(again) => left.push((*group, Some(again))),
-                GroupResult::Broken => panic!("group {group} is broken"),
-                GroupResult::Unwritten(code) => panic!("group {group} can't be written: {code}"),
+                GroupResult::Retry(readopt) => undecided.push((*group, Some(readopt))),
+                GroupResult::Broken => panic!("the state of group {group} is unreadable"),
+                GroupResult::Unwritten(code) => panic!("the write of group {group} was rejected: {code}"),
             }
         }
-        let loans = reply.loans().map(Result::unwrap).collect::<Vec<_>>();
-        let (now, loans) = first.get_or_insert((guess, loans));
-        waiting = left;
+        let renewals = reply.renewal_results().map(Result::unwrap).collect::<Vec<_>>();
+        let (now, renewals) = first.get_or_insert((guess, renewals));
+        waiting = undecided;
         if waiting.is_empty() {
-            return (settled, *now, std::mem::take(loans));
+            return (decided_groups, *now, std::mem::take(renewals));
         }
     }
-    panic!("{waiting:?} still wait");
+    panic!("{waiting:?} are still undecided");
 }
 
-/// Puts the counts of a log's beginning to nought: they may begin at any number, but must go on from there.
-fn normalized(data: &FakeValueKind) -> FakeValueKind {
+/// Sets the running counts of a log's entries to zero: they may start at any number, but must be consecutive.
+fn normalize_log(data: &FakeValueKind) -> FakeValueKind {
     let FakeValueKind::List(list) = data else { return data.clone() };
     let number = |bytes: &[u8]| bytes.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
     let mut list = list.clone();
     let mut expected = None;
     for entry in list.iter_mut().skip(1) {
         let (before, run) = (number(&entry[7..14]), number(&entry[14..]));
-        assert!(
-            expected.is_none_or(|expected| expected == before),
-            "the counts of a log go on without a gap"
-        );
+        assert!(expected.is_none_or(|expected| expected == before), "the counts of a log are consecutive");
         expected = Some(before + run);
         entry[7..14].fill(0);
     }
     FakeValueKind::List(list)
 }
 
-/// Fills a buffer with a turn's requests, and says how often each is made.
-fn fill_turn(draws: &mut Draws, turn: &RandomTurn, limits: &[Limit]) -> Vec<u32> {
+/// Fills a buffer with a turn's requests, and returns how many equal requests each group stands for.
+fn push_turn(draws: &mut Draws, turn: &RandomTurn, limits: &[Limit]) -> Vec<u32> {
     draws.clear();
     let (mut times, mut bound) = (Vec::new(), HashMap::new());
-    for (group, wanted) in &turn.groups {
-        fill(draws, group, limits, &mut bound);
-        // A group has at least one draw.
+    for (group, repeats) in &turn.groups {
+        push_group(draws, group, limits, &mut bound);
+        // A group needs at least one draw.
         if draws.group(draws.len() - 1).is_empty() {
             draws.push("c".into(), Scope(9), limits[0], Op::Take(Amount::exactly(1)), PermitId(0));
         }
-        times.push(if ScriptCall::may_repeat(draws, draws.len() - 1) { *wanted } else { 1 });
+        times.push(if ScriptCall::can_coalesce(draws, draws.len() - 1) { *repeats } else { 1 });
     }
     times
 }
 
-/// Compares what a turn's requests were told with what they should have been, in the order in which they were decided.
-fn compare(twin: &mut Twin, draws: &Draws, settled: &[SettledGroup]) -> Result<(), TestCaseError> {
-    for SettledGroup { group, seen, requests } in settled {
-        let now = requests[0].group(*group)[0].now();
+/// Compares the results of a turn's requests with those of the twin, in the order of their decisions.
+fn compare(twin: &mut Twin, draws: &Draws, decided_groups: &[GroupDecisions]) -> Result<(), TestCaseError> {
+    for GroupDecisions { group, adopted_at, requests } in decided_groups {
+        let now = requests[0].group(*group)[0].decided_at();
         for (request, own) in requests.iter().enumerate() {
-            let expected = twin.decide(draws, *group, seen.unwrap_or(now), now);
+            let expected = twin.decide(draws, *group, adopted_at.unwrap_or(now), now);
             for (draw, expected) in own.group(*group).iter().zip(expected) {
-                let (limit, ask) = (draw.limit(), draw.act().ask());
-                let (said, expected) = (told(limit, ask, *draw.outcome()), told(limit, ask, expected));
-                if said != expected || draw.now() != now {
+                let (limit, amount) = (draw.limit(), draw.op().amount());
+                let (actual, expected) =
+                    (reply_to(limit, amount, *draw.result()), reply_to(limit, amount, expected));
+                if actual != expected || draw.decided_at() != now {
                     return Err(TestCaseError::fail(format!(
-                        "request {request} of {} of group {group} at {now:?}: {limit} {:?}\n  script {said:?}\n  twin   \
-                         {expected:?}",
+                        "request {request} of {} of group {group} at {now:?}: {limit} {:?}\n  script {actual:?}\n  \
+                         twin   {expected:?}",
                         requests.len(),
-                        draw.act(),
+                        draw.op(),
                     )));
                 }
             }
@@ -295,22 +295,24 @@ fn compare(twin: &mut Twin, draws: &Draws, settled: &[SettledGroup]) -> Result<(
     Ok(())
 }
 
-/// The same with orders: reports are taken note of before the first call's draws, and units are lent after them.
-fn compare_beside(
+/// Like [`compare`], with renewals: reports are applied before the draws of the first call, and units are lent after
+/// them.
+fn compare_with_renewals(
     twin: &mut Twin,
     draws: &Draws,
-    settled: &[SettledGroup],
+    decided_groups: &[GroupDecisions],
     now: Micros,
-    orders: &[orders::SentRandomRenewal],
-    loans: &[RenewalResult],
+    renewals: &[renewals::SentRandomRenewal],
+    results: &[RenewalResult],
 ) -> Result<(), TestCaseError> {
-    let (first, others) = settled.split_at(settled.partition_point(|settled| settled.seen.is_none()));
-    let noted: Vec<_> = orders.iter().map(|order| twin.note(order, now)).collect();
+    let (first, others) =
+        decided_groups.split_at(decided_groups.partition_point(|group| group.adopted_at.is_none()));
+    let reported: Vec<_> = renewals.iter().map(|renewal| twin.apply_report(renewal, now)).collect();
     compare(twin, draws, first)?;
-    for ((order, noted), loan) in orders.iter().zip(noted).zip(loans) {
-        let expected = twin.lend(order, noted, now);
-        if *loan != expected {
-            let difference = format!("{order:?} at {now:?}\n  script {loan:?}\n  twin   {expected:?}");
+    for ((renewal, reported), result) in renewals.iter().zip(reported).zip(results) {
+        let expected = twin.grant(renewal, reported, now);
+        if *result != expected {
+            let difference = format!("{renewal:?} at {now:?}\n  script {result:?}\n  twin   {expected:?}");
             return Err(TestCaseError::fail(difference));
         }
     }
@@ -318,28 +320,28 @@ fn compare_beside(
 }
 
 fn run_turns(turns: &[RandomTurn], limits: &[Limit]) -> Result<(), TestCaseError> {
-    let engine = Embedded::new(Some(0));
+    let engine = EmbeddedLua::new(Some(0));
     let (mut twin, mut now, mut draws) = (Twin::default(), START, Draws::new());
-    let mut ledger = Ledger::default();
+    let mut ledger = GrantedTerms::default();
     for turn in turns {
-        now = now.plus(Span::micros(turn.forward)).less(Span::micros(turn.back));
-        let times = fill_turn(&mut draws, turn, limits);
-        twin.forget_lapsed(now);
-        let orders = ledger.word(&turn.orders, limits);
-        let (settled, at, loans) = settle_beside(
-            &mut |parcel: &ScriptCall| engine.run(parcel, now.get()),
+        now = now.plus(Span::micros(turn.forward)).minus(Span::micros(turn.back));
+        let times = push_turn(&mut draws, turn, limits);
+        twin.remove_expired(now);
+        let renewals = ledger.with_terms(&turn.renewals, limits);
+        let (decided_groups, at, results) = run_with_renewals(
+            &mut |call: &ScriptCall| engine.run(call, now.get()),
             &draws,
             &times,
             now,
-            |parcel| orders::add(&orders, parcel),
+            |call| renewals::add_all(&renewals, call),
         );
-        compare_beside(&mut twin, &draws, &settled, at, &orders, &loans)?;
-        ledger.note(&turn.orders, &loans);
+        compare_with_renewals(&mut twin, &draws, &decided_groups, at, &renewals, &results)?;
+        ledger.record(&turn.renewals, &results);
         let mut fake = engine.fake.borrow().clone();
-        for kept in fake.kept.values_mut() {
-            kept.data = normalized(&kept.data);
+        for value in fake.values.values_mut() {
+            value.data = normalize_log(&value.data);
         }
-        if let Some(difference) = twin.differs_from(&fake) {
+        if let Some(difference) = twin.difference(&fake) {
             return Err(TestCaseError::fail(format!("after {turn:?} at {now:?}: {difference}")));
         }
     }
@@ -347,16 +349,16 @@ fn run_turns(turns: &[RandomTurn], limits: &[Limit]) -> Result<(), TestCaseError
 }
 
 #[test]
-fn the_script_equals_the_laws_under_all_of_them_at_once() {
-    try_turns(&limits(), ClockSteps::Seconds);
+fn the_script_equals_all_algorithms_at_once() {
+    check_random_turns(&limits(), ClockSteps::Seconds);
 }
 
 #[test]
-fn the_script_equals_the_laws_where_units_are_lent() {
-    try_turns(&lending_limits(), ClockSteps::Terms);
+fn the_script_equals_the_algorithms_that_lend_units() {
+    check_random_turns(&lending_limits(), ClockSteps::LeaseTerms);
 }
 
-fn try_turns(limits: &[Limit], steps: ClockSteps) {
+fn check_random_turns(limits: &[Limit], steps: ClockSteps) {
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
     if let Err(error) = runner.run(&turns(limits, steps), |turns| run_turns(&turns, limits)) {
         panic!("{error}");

@@ -1,4 +1,4 @@
-//! How the store is doing, for whoever runs it.
+//! Health reports of the store, for the admin API and metrics.
 
 use super::ServerInfo;
 use super::node::{NodePhase, RedisNode};
@@ -10,36 +10,36 @@ use std::time::Duration;
 
 impl StoreHealth for RedisStore {
     fn health(&self) -> Option<StoreReport> {
-        let ServerSetReport { url, topology, servers, uncovered_slots, .. } = self.describe();
+        let ServerSetReport { url, topology, server_reports: servers, uncovered_slots, .. } = self.describe();
         Some(StoreReport {
             address: url,
             topology,
             servers,
             uncovered_slots,
-            last_miss: self.last_miss(),
+            last_failure: self.last_failure(),
             live_nodes: self.live_nodes(),
             counts: self.counts(),
         })
     }
 
-    fn lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
-        let tag = self.memory.tag(key, scope, limit);
-        self.post.leases.describe(tag, limit, self.post.clock.now())
+    fn key_lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
+        let hash = self.memory.key_hash(key, scope, limit);
+        self.router.leases.describe(hash, limit, self.router.clock.now())
     }
 }
 
-/// How one server is doing.
-pub(super) fn of_server(node: &RedisNode) -> ServerReport {
-    let (phase, facts, counts) = (node.phase(), node.facts(), node.counts());
-    let trouble = node.find_trouble();
-    let eviction = facts.as_ref().map(|facts| facts.eviction.clone());
+/// The report of one server.
+pub(super) fn server_report(node: &RedisNode) -> ServerReport {
+    let (phase, info, counts) = (node.phase(), node.info(), node.counts());
+    let failure = node.failure();
+    let eviction = info.as_ref().map(|info| info.eviction_policy.clone());
     ServerReport {
         address: node.server().to_string(),
-        software: facts.as_ref().map(|facts| format!("{} {}", facts.kind, facts.version)),
-        replicas: facts.as_ref().map_or(0, |facts| facts.replicas),
+        software: info.as_ref().map(|info| format!("{} {}", info.kind, info.version)),
+        replicas: info.as_ref().map_or(0, |info| info.replicas),
         breaker: match (phase, node.breaker()) {
             (NodePhase::Up, breaker) => breaker,
-            // One that was never there is as good as one that is left alone.
+            // A server that was never connected is reported like one whose breaker is open.
             (NodePhase::New | NodePhase::Down | NodePhase::Retired, BreakerState::HalfOpen) => {
                 BreakerState::HalfOpen
             }
@@ -48,17 +48,17 @@ pub(super) fn of_server(node: &RedisNode) -> ServerReport {
                 BreakerState::Closed | BreakerState::Open,
             ) => BreakerState::Open,
         },
-        cause: trouble.as_ref().map(|trouble| trouble.cause),
-        trouble: trouble.map(|trouble| trouble.words),
-        takes_writes: node.takes_writes(),
+        cause: failure.as_ref().map(|failure| failure.cause),
+        problem: failure.map(|failure| failure.message),
+        accepts_writes: node.takes_writes(),
         has_script: phase == NodePhase::Up,
         eviction_policy: eviction.filter(|policy| !policy.is_empty()),
-        may_forget: facts.as_ref().is_some_and(ServerInfo::can_drop_limits),
-        drift: node.drift_micros().map(|micros| {
+        may_evict: info.as_ref().is_some_and(ServerInfo::may_evict),
+        clock_drift: node.drift_micros().map(|micros| {
             let by = Duration::from_micros(micros.unsigned_abs());
             if micros < 0 { ClockDrift::Behind(by) } else { ClockDrift::Ahead(by) }
         }),
-        calls: counts.latency,
+        latency: counts.latency,
         failures: counts.failures,
         errors: counts.errors,
         reconnects: node.reconnects(),

@@ -1,4 +1,4 @@
-//! The way to the servers: for each key, the lane to the server that has it.
+//! Routes each key to the batcher of its server.
 
 use super::batcher::{Batcher, PendingReply};
 use super::counters::StoreCounters;
@@ -14,106 +14,108 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-/// The way to all servers.
+/// The batchers of all servers, and what they share.
 #[derive(Debug)]
 pub(super) struct Router {
-    pub(super) fleet: Arc<ServerSet>,
-    /// What this node was lent.
+    pub(super) servers: Arc<ServerSet>,
+    /// The leases of this node.
     pub(super) leases: Arc<Leases>,
     pub(super) clock: Arc<SystemClock>,
-    pub(super) tally: Arc<StoreCounters>,
-    /// How long somebody waits for an answer who does not say.
-    pub(super) patience: Duration,
+    pub(super) counters: Arc<StoreCounters>,
+    /// The timeout of draws without their own.
+    pub(super) timeout: Duration,
     /// Whether keys are spread over several servers.
     pub(super) is_spread: bool,
-    /// Where everything runs that nobody waits for.
+    /// Where background tasks run.
     runtime: Handle,
-    /// One for each server that was asked yet.
-    lanes: RwLock<Vec<Arc<Batcher>>>,
+    /// One for each server that has been used.
+    batchers: RwLock<Vec<Arc<Batcher>>>,
 }
 
 impl Router {
-    /// Its couriers will run on the tokio runtime that this is called on.
+    /// The batchers' workers will run on the current tokio runtime.
     pub(super) fn new(
-        fleet: Arc<ServerSet>,
+        servers: Arc<ServerSet>,
         leases: Leases,
         clock: Arc<SystemClock>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Router {
         Router {
-            is_spread: fleet.is_spread(),
-            fleet,
+            is_spread: servers.is_distributed(),
+            servers,
             leases: Arc::new(leases),
             clock,
-            tally: Arc::default(),
-            patience,
+            counters: Arc::default(),
+            timeout,
             runtime: Handle::current(),
-            lanes: RwLock::default(),
+            batchers: RwLock::default(),
         }
     }
 
-    /// Where a key is: its lane and slot.
-    pub(super) fn place(
+    /// The batcher and the Cluster slot of a key.
+    pub(super) fn route(
         &self,
         key: KeyRef<'_>,
         scope: Scope,
         limit: &Limit,
     ) -> Result<(Arc<Batcher>, u16), StoreFailure> {
         let mut name = Vec::new();
-        let tag = match self.is_spread {
-            false => &[][..],
-            true => {
-                stored_key::write(key, scope, limit.family(), &mut name);
-                stored_key::tag(&name)
-            }
+        let hash_tag = if self.is_spread {
+            stored_key::write(key, scope, limit.family(), &mut name);
+            stored_key::hash_tag(&name)
+        } else {
+            &[][..]
         };
-        let route = self.fleet.route(tag)?;
-        // Who is known to be away is not asked: that would fail too, only later.
+        let route = self.servers.route(hash_tag)?;
+        // A server that is known to be down is not asked: that would fail too, only later.
         match route.node.phase() {
             NodePhase::Down | NodePhase::Retired => Err(StoreFailure::Unreachable),
-            _ => Ok((self.lane(&route.node), route.slot)),
+            _ => Ok((self.batcher(&route.node), route.slot)),
         }
     }
 
-    /// Sends an order by itself. Who waits for the ticket waits for it to be settled; nothing, if it could not be sent.
-    pub(super) fn send(&self, errand: DetachedRenewal) -> Option<PendingReply> {
-        let DetachedRenewal { name, limit, .. } = &errand;
-        match self.place(name.key.borrow(), name.scope, limit) {
-            Ok((lane, slot)) => lane.order(errand, slot, Instant::now() + self.patience).ok(),
+    /// Sends a renewal on its own. The returned reply completes when the renewal's result has been applied.
+    /// `None` if it could not be sent.
+    pub(super) fn send_renewal(&self, renewal: DetachedRenewal) -> Option<PendingReply> {
+        let DetachedRenewal { name, limit, .. } = &renewal;
+        match self.route(name.key.borrow(), name.scope, limit) {
+            Ok((batcher, slot)) => batcher.submit_renewal(renewal, slot, Instant::now() + self.timeout).ok(),
             Err(_) => {
-                self.leases.settle_unsent(&errand.order);
+                self.leases.cancel_renewal(&renewal.renewal);
                 None
             }
         }
     }
 
-    /// The lane to a server.
-    fn lane(&self, node: &Arc<RedisNode>) -> Arc<Batcher> {
-        let find = |lanes: &[Arc<Batcher>]| lanes.iter().find(|lane| Arc::ptr_eq(lane.node(), node)).cloned();
-        if let Some(lane) = find(&self.lanes.read()) {
-            return lane;
+    /// The batcher of a server.
+    fn batcher(&self, node: &Arc<RedisNode>) -> Arc<Batcher> {
+        let find = |batchers: &[Arc<Batcher>]| {
+            batchers.iter().find(|batcher| Arc::ptr_eq(batcher.node(), node)).cloned()
+        };
+        if let Some(batcher) = find(&self.batchers.read()) {
+            return batcher;
         }
-        let known = self.fleet.nodes();
-        let mut lanes = self.lanes.write();
-        if let Some(lane) = find(&lanes) {
-            return lane;
+        let known = self.servers.nodes();
+        let mut batchers = self.batchers.write();
+        if let Some(batcher) = find(&batchers) {
+            return batcher;
         }
-        lanes.retain(|lane| {
-            let is_known = known.iter().any(|node| Arc::ptr_eq(lane.node(), node));
+        batchers.retain(|batcher| {
+            let is_known = known.iter().any(|node| Arc::ptr_eq(batcher.node(), node));
             if !is_known {
-                lane.close();
+                batcher.close();
             }
             is_known
         });
-        let lane = Batcher::start(self, Arc::clone(node), self.runtime.clone());
-        lanes.push(Arc::clone(&lane));
-        lane
+        let batcher = Batcher::start(self, Arc::clone(node), self.runtime.clone());
+        batchers.push(Arc::clone(&batcher));
+        batcher
     }
 
-    /// Ends all lanes: what waits is still carried.
+    /// Closes all batchers. Queued batches are still sent.
     pub(super) fn close(&self) {
-        for lane in &*self.lanes.read() {
-            lane.close();
+        for batcher in &*self.batchers.read() {
+            batcher.close();
         }
     }
 }

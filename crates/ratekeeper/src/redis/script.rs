@@ -1,11 +1,11 @@
-//! The script that decides draws inside the store, and the name that a server knows it by.
+//! The script that decides draws inside the store, and its digest.
 
 use std::sync::LazyLock;
 
-/// The script's text.
+/// The source text of the script.
 pub(crate) const SOURCE: &str = include_str!("draw.lua");
 
-/// The digest that `EVALSHA` calls the script by, in hexadecimal digits.
+/// The SHA-1 digest that `EVALSHA` calls the script by, in hexadecimal.
 pub(crate) fn digest() -> &'static str {
     static DIGEST: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SOURCE).digest().to_string());
     &DIGEST

@@ -1,14 +1,14 @@
-//! Draws on their way to the store and back.
+//! Encodes draws as calls of the script, and decodes its replies.
 //!
-//! A [`ScriptCall`] is filled with groups of draws and written as one call of the script (`draw.lua`), which decides them in
-//! order, as if they had come one after the other, each all or nothing. The same parcel then reads the [`ScriptReply`]. It is
-//! made to be kept: once warm, filling it allocates nothing.
+//! A [`ScriptCall`] is filled with groups of draws and written as one call of the script (`draw.lua`), which
+//! decides them in order, as if they had come one after the other, each all or nothing. The same `ScriptCall`
+//! then reads the [`ScriptReply`]. It is reused: once warm, filling it allocates nothing.
 //!
-//! A limit's numbers travel once, however many draws are made from it, and so does a key's name. Whoever fills a parcel
-//! bounds it: the server does nothing else while it decides one.
+//! A limit's numbers are sent once per call, however many draws use it, and so is a key's name. The caller bounds
+//! the size of a call: the server does nothing else while it decides one.
 //!
-//! Beside its groups a parcel carries *orders*: what this node says of units that it was lent, and wishes to be lent. What
-//! is given back may be drawn by the groups of the same parcel, and what they draw comes before what is lent.
+//! Beside its groups a call carries *renewals*: reports on units that were leased to this node, and requests for
+//! more. Returned units may be drawn by the groups of the same call, and draws take precedence over leases.
 
 mod keys;
 mod limits;
@@ -29,18 +29,19 @@ use ratekeeper_core::{Draw, Draws, LeasedState, Limit, LimitParams, Micros, Op, 
 use renewals::CallRenewals;
 use std::ops::Range;
 
-/// How a draw begins: flags, key, limit and units, in this order. What the flags announce follows.
+/// Flags of an encoded draw. A draw starts with flags, key, limit and units, in this order. The fields that the
+/// flags announce follow.
 mod flag {
-    /// It is the last draw of its group. The lowest two bits are the act.
+    /// The last draw of its group. The lowest two bits are the operation.
     pub(super) const LAST: u8 = 4;
     pub(super) const SHADOW: u8 = 8;
-    /// The most units of use, and the longest wait worth having.
+    /// The most units to take, and the longest delay to accept.
     pub(super) const RANGE: u8 = 16;
     /// The permit, of eight bytes.
     pub(super) const PERMIT: u8 = 32;
-    /// What was found under the key, and what to take it for.
+    /// The value that was found under the key, and the value to replace it with.
     pub(super) const ADOPTED: u8 = 64;
-    /// How many requests of this kind there are.
+    /// The number of equal requests.
     pub(super) const TIMES: u8 = 128;
 }
 
@@ -50,15 +51,15 @@ pub(crate) struct ScriptCall {
     keys: CallKeys,
     limits: CallLimits,
     records: Vec<u8>,
-    /// For each draw, where in `limits` its limit is.
-    drawn_from: Vec<usize>,
+    /// For each draw, the index of its limit in `limits`.
+    draw_limits: Vec<usize>,
     groups: Vec<CallGroup>,
-    orders: CallRenewals,
-    /// What an adopted state looks like, while it is being written.
+    renewals: CallRenewals,
+    /// Buffer for an adopted state.
     adopted: Vec<u8>,
 }
 
-/// One request's draws, or those of several requests that are all alike.
+/// The draws of one request, or of several equal requests.
 #[derive(Clone, Debug)]
 struct CallGroup {
     draws: Range<usize>,
@@ -66,81 +67,82 @@ struct CallGroup {
 }
 
 impl ScriptCall {
-    /// The most draws that one can carry.
-    pub(crate) const MOST_DRAWS: usize = 8192;
+    /// The most draws of a call.
+    pub(crate) const MAX_DRAWS: usize = 8192;
 
-    /// An empty one. It allocates when it is first filled.
+    /// An empty call. It allocates when it is first filled.
     pub(crate) fn new() -> ScriptCall {
         ScriptCall::default()
     }
 
-    /// Empties it and keeps its memory. `now` is about what the store's clock will say: where the calendar decides when
-    /// a window ends, the ends around that time travel along.
-    pub(crate) fn start(&mut self, now: Micros) {
+    /// Empties the call and keeps its memory. `now` is an estimate of the store's clock: for calendar windows,
+    /// the window ends around that time are sent along.
+    pub(crate) fn reset(&mut self, now: Micros) {
         self.keys.clear();
-        self.limits.start(now);
+        self.limits.reset(now);
         self.records.clear();
-        self.drawn_from.clear();
+        self.draw_limits.clear();
         self.groups.clear();
-        self.orders.clear();
+        self.renewals.clear();
     }
 
-    /// How many draws its groups have together.
+    /// The number of draws of all groups.
     pub(crate) fn draw_count(&self) -> usize {
-        self.drawn_from.len()
+        self.draw_limits.len()
     }
 
-    /// Whether several requests that make this very group may travel as one: it takes exact amounts, nobody's patience
-    /// ends, no permits tell them apart, and all its keys differ.
-    pub(crate) fn may_repeat(draws: &Draws, group: usize) -> bool {
+    /// Whether several requests with this group may be coalesced: it takes exact amounts, has no bound on its
+    /// delay, takes no permits, and all its keys differ.
+    pub(crate) fn can_coalesce(draws: &Draws, group: usize) -> bool {
         let group = draws.group(group);
-        let is_exact = |draw: &Draw| match draw.act() {
-            Op::Take(ask) => {
-                let is_patient = !is_queue(draw.limit()) || ask.patience() == Span::MAX;
-                ask.at_least() == ask.at_most() && is_patient
+        let is_exact = |draw: &Draw| match draw.op() {
+            Op::Take(amount) => {
+                let has_unbounded_delay = !is_queue(draw.limit()) || amount.max_delay() == Span::MAX;
+                amount.at_least() == amount.at_most() && has_unbounded_delay
             }
-            Op::Look(_) | Op::Give(_) | Op::Clear => false,
+            Op::Peek(_) | Op::Refund(_) | Op::Reset => false,
         };
-        let meets = |one: &Draw, other: &Draw| {
+        let is_same_key = |one: &Draw, other: &Draw| {
             one.scope() == other.scope()
                 && one.limit().family() == other.limit().family()
                 && draws.key(one) == draws.key(other)
         };
         group.iter().enumerate().all(|(index, draw)| {
             is_exact(draw)
-                && !matches!(draw.limit().figures(), LimitParams::Concurrency { .. })
-                && !group[..index].iter().any(|other| meets(draw, other))
+                && !matches!(draw.limit().params(), LimitParams::Concurrency { .. })
+                && !group[..index].iter().any(|other| is_same_key(draw, other))
         })
     }
 
-    /// Adds a group, on behalf of so many requests: more than one only if they [may repeat](ScriptCall::may_repeat) it.
+    /// Adds a group on behalf of `times` requests: more than one only if they [can be
+    /// coalesced](ScriptCall::can_coalesce).
     ///
     /// # Panics
-    /// If it carries [`ScriptCall::MOST_DRAWS`] already, or if there is no such group.
-    pub(crate) fn add(&mut self, draws: &Draws, group: usize, times: u32) {
-        self.add_group(draws, group, times, None);
+    /// If the call has [`ScriptCall::MAX_DRAWS`] draws already, or if there is no such group.
+    pub(crate) fn push(&mut self, draws: &Draws, group: usize, times: u32) {
+        self.push_draws(draws, group, times, None);
     }
 
-    /// Adds a group again that could not be decided as it was sent, with what Rust made of what was in its way.
+    /// Adds a group that the script could not decide at first, with the states that Rust has converted for it.
     ///
     /// # Panics
-    /// If it carries [`ScriptCall::MOST_DRAWS`] already, or if there is no such group.
-    pub(crate) fn add_again(&mut self, draws: &Draws, group: usize, times: u32, again: &Readopt) {
-        self.add_group(draws, group, times, Some(again));
+    /// If the call has [`ScriptCall::MAX_DRAWS`] draws already, or if there is no such group.
+    pub(crate) fn push_retry(&mut self, draws: &Draws, group: usize, times: u32, retry: &Readopt) {
+        self.push_draws(draws, group, times, Some(retry));
     }
 
-    fn add_group(&mut self, draws: &Draws, group: usize, times: u32, again: Option<&Readopt>) {
+    fn push_draws(&mut self, draws: &Draws, group: usize, times: u32, retry: Option<&Readopt>) {
         debug_assert!(
-            times == 1 || ScriptCall::may_repeat(draws, group),
-            "requests that differ travel apart"
+            times == 1 || ScriptCall::can_coalesce(draws, group),
+            "only equal requests are coalesced"
         );
-        let (first, group) = (self.drawn_from.len(), draws.group(group));
-        assert!(first + group.len() <= ScriptCall::MOST_DRAWS, "whoever fills a parcel bounds it");
+        let (first, group) = (self.draw_limits.len(), draws.group(group));
+        assert!(first + group.len() <= ScriptCall::MAX_DRAWS, "the caller bounds the size of a call");
         for (index, draw) in group.iter().enumerate() {
-            let (place, number) = self.limits.place(draw.limit());
-            self.drawn_from.push(place);
-            let key = self.keys.place(draws.key(draw), draw.scope(), draw.limit());
-            let found = again.and_then(|again| again.found(index));
+            let (limit_index, number) = self.limits.intern(draw.limit());
+            self.draw_limits.push(limit_index);
+            let key = self.keys.intern(draws.key(draw), draw.scope(), draw.limit());
+            let found = retry.and_then(|retry| retry.found(index));
             let mut flags = 0;
             if index + 1 == group.len() {
                 flags |= flag::LAST;
@@ -148,13 +150,13 @@ impl ScriptCall {
             if index == 0 && times != 1 {
                 flags |= flag::TIMES;
             }
-            self.write_draw(draw, flags, key, number, found.map(|found| (found, again.map(Readopt::now))));
+            self.write_draw(draw, flags, key, number, found.map(|found| (found, retry.map(Readopt::now))));
             if index == 0 && times != 1 {
                 self.records.extend_from_slice(&times.to_be_bytes());
             }
         }
-        self.limits.count_strings(self.keys.strings());
-        self.groups.push(CallGroup { draws: first..self.drawn_from.len(), times });
+        self.limits.set_string_count(self.keys.strings());
+        self.groups.push(CallGroup { draws: first..self.draw_limits.len(), times });
     }
 
     fn write_draw(
@@ -165,16 +167,16 @@ impl ScriptCall {
         limit: u16,
         found: Option<(&[u8], Option<Micros>)>,
     ) {
-        let (act, units) = match draw.act() {
-            Op::Take(ask) => (0, ask.at_least()),
-            Op::Look(ask) => (1, ask.at_least()),
-            Op::Give(units) => (2, units),
-            Op::Clear => (3, 0),
+        let (op, units) = match draw.op() {
+            Op::Take(amount) => (0, amount.at_least()),
+            Op::Peek(amount) => (1, amount.at_least()),
+            Op::Refund(units) => (2, units),
+            Op::Reset => (3, 0),
         };
-        let ask = draw.act().ask();
-        let patience = if is_queue(draw.limit()) { ask.patience() } else { Span::MAX };
-        let has_range = act < 2 && (ask.at_most() != ask.at_least() || patience != Span::MAX);
-        let has_permit = matches!(draw.limit().figures(), LimitParams::Concurrency { .. });
+        let amount = draw.op().amount();
+        let max_delay = if is_queue(draw.limit()) { amount.max_delay() } else { Span::MAX };
+        let has_range = op < 2 && (amount.at_most() != amount.at_least() || max_delay != Span::MAX);
+        let has_permit = matches!(draw.limit().params(), LimitParams::Concurrency { .. });
         for (is_set, bit) in [
             (draw.is_shadow(), flag::SHADOW),
             (has_range, flag::RANGE),
@@ -183,13 +185,13 @@ impl ScriptCall {
         ] {
             flags |= if is_set { bit } else { 0 };
         }
-        self.records.push(flags | act);
+        self.records.push(flags | op);
         self.records.extend_from_slice(&key.to_be_bytes());
         self.records.extend_from_slice(&limit.to_be_bytes());
         self.records.extend_from_slice(&units.to_be_bytes());
         if has_range {
-            self.records.extend_from_slice(&ask.at_most().to_be_bytes());
-            self.records.extend_from_slice(&patience.get().to_be_bytes()[1..]);
+            self.records.extend_from_slice(&amount.at_most().to_be_bytes());
+            self.records.extend_from_slice(&max_delay.get().to_be_bytes()[1..]);
         }
         if has_permit {
             self.records.extend_from_slice(&draw.permit().0.to_be_bytes());
@@ -197,18 +199,18 @@ impl ScriptCall {
         if let Some((found, now)) = found {
             self.adopted.clear();
             adopt(draw.limit(), found, now.unwrap_or(Micros::EPOCH), &mut self.adopted);
-            push_text(found, &mut self.records);
-            push_text(&self.adopted, &mut self.records);
+            push_bytes(found, &mut self.records);
+            push_bytes(&self.adopted, &mut self.records);
         }
     }
 
-    /// How many words it is written in, and how many bytes those have together, about.
-    pub(crate) fn size(&self) -> (usize, usize) {
+    /// The number of arguments of the encoded call, and their approximate size in bytes.
+    pub(crate) fn size_hint(&self) -> (usize, usize) {
         let bytes = self.arguments().map(<[u8]>::len).sum::<usize>();
         (self.keys.len() + 6, self.keys.bytes() + bytes + 64)
     }
 
-    /// Writes it as a call of the script.
+    /// Writes the call as a command.
     pub(crate) fn write(&self, call: &mut redis::Cmd) {
         call.arg("EVALSHA").arg(script::digest()).arg(self.keys.len());
         for key in self.keys.iter() {
@@ -219,68 +221,69 @@ impl ScriptCall {
         }
     }
 
-    /// The script's arguments: of orders there is only one if there are any.
+    /// The script's arguments. The one for renewals is omitted if there are none.
     pub(crate) fn arguments(&self) -> impl Iterator<Item = &[u8]> {
-        let orders = Some(self.orders.bytes()).filter(|orders| !orders.is_empty());
-        [self.limits.bytes(), &self.records].into_iter().chain(orders)
+        let renewals = Some(self.renewals.bytes()).filter(|renewals| !renewals.is_empty());
+        [self.limits.bytes(), &self.records].into_iter().chain(renewals)
     }
 
-    /// Reads what the script answered to it.
+    /// Reads the script's reply.
     ///
     /// # Errors
-    /// If that is no answer of the script.
-    pub(crate) fn read<'a>(&'a self, reply: &'a [u8]) -> Result<ScriptReply<'a>, ScriptReplyError> {
+    /// If the reply is not one of the script.
+    pub(crate) fn read_reply<'a>(&'a self, reply: &'a [u8]) -> Result<ScriptReply<'a>, ScriptReplyError> {
         ScriptReply::new(self, reply)
     }
 }
 
-/// What tests look at.
+/// Accessors for tests.
 #[cfg(test)]
 impl ScriptCall {
-    /// How many groups it carries.
-    pub(crate) fn len(&self) -> usize {
+    /// The number of groups.
+    pub(crate) fn group_count(&self) -> usize {
         self.groups.len()
     }
 
-    /// How many keys its groups have together.
+    /// The number of distinct keys.
     pub(crate) fn key_count(&self) -> usize {
         self.keys.len()
     }
 
-    /// The part of the first key's name that says which server of several it is on.
-    pub(crate) fn tag(&self) -> &[u8] {
-        self.keys.iter().next().map_or(&[], super::stored_key::tag)
+    /// The Cluster hash tag of the first key.
+    pub(crate) fn hash_tag(&self) -> &[u8] {
+        self.keys.iter().next().map_or(&[], super::stored_key::hash_tag)
     }
 
-    /// The names of its keys, in the order in which the script is given them.
+    /// The names of the keys, in the order of the script's `KEYS`.
     pub(crate) fn key_names(&self) -> impl Iterator<Item = &[u8]> {
         self.keys.iter()
     }
 }
 
 fn is_queue(limit: &Limit) -> bool {
-    matches!(limit.figures(), LimitParams::Bucket { is_queue: true, .. })
+    matches!(limit.params(), LimitParams::Bucket { is_queue: true, .. })
 }
 
-/// Writes what a limit makes of a value that another one wrote, which stays behind it until that has drained: nothing if all
-/// of it had, or can't be read. What is lent stays lent, because others may be spending it.
+/// Writes the value that a limit derives from one written under another limit, whose state is kept beside it
+/// until it has drained. Writes nothing if all of it had drained or is unreadable. Leased units stay leased,
+/// because other nodes may be spending them.
 fn adopt(limit: &Limit, found: &[u8], now: Micros, adopted: &mut Vec<u8>) {
-    let Some(StoredValue { limit: before, mut held, mut former, .. }) = StoredValue::read(found, now) else {
+    let Some(StoredValue { limit: before, mut leased, mut prior, .. }) = StoredValue::read(found, now) else {
         return;
     };
     if before != *limit {
-        held = limit.take_over(held, &before, &mut former, now);
+        leased = limit.adopt_with_prior(leased, &before, &mut prior, now);
     }
-    if limit.drains_in(held, now) == Span::ZERO {
-        held = LeasedState::default();
+    if limit.expires_in(leased, now) == Span::ZERO {
+        leased = LeasedState::default();
     }
-    // The script writes from when on it is void; nothing is void at once.
-    let void = if held == LeasedState::default() { Micros::EPOCH } else { Micros::MAX };
-    StoredValue { limit: *limit, held, void, former }.write(now, adopted);
+    // The script writes the time from which the state is void. An empty state is void at once.
+    let void_from = if leased == LeasedState::default() { Micros::EPOCH } else { Micros::MAX };
+    StoredValue { limit: *limit, leased, void_from, prior }.write(now, adopted);
 }
 
-/// Writes bytes behind their number, which fits a byte: no state is longer.
-fn push_text(bytes: &[u8], to: &mut Vec<u8>) {
-    to.push(u8::try_from(bytes.len()).expect("the script tells only of values below 256 bytes"));
+/// Writes a length byte and the bytes. No state is longer than 255 bytes.
+fn push_bytes(bytes: &[u8], to: &mut Vec<u8>) {
+    to.push(u8::try_from(bytes.len()).expect("the script reports only values below 256 bytes"));
     to.extend_from_slice(bytes);
 }

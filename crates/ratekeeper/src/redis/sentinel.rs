@@ -1,10 +1,9 @@
-//! Sentinel: who the master is now.
+//! Redis Sentinel: discovers the current master and follows failovers.
 //!
-//! Every sentinel is asked once a second and tells by itself when a master is replaced. The word of the latest election
-//! counts; an older one counts only if more than half of the sentinels give it, so that one of them coming back with an
-//! old memory can't lead calls to a master that was deposed. The node of a deposed master is retired at once: calls
-//! that are still meant for it fail. Every connection to a master begins with the question whether it is one, and goes
-//! on asking.
+//! Every sentinel is polled once a second, and pushes a message when the master is switched. The reply with the
+//! latest epoch wins. A reply with an older epoch wins only if more than half of the sentinels give it, so a sentinel
+//! that returns with outdated state can't direct calls to a deposed master. The node of a deposed master is retired
+//! at once: further calls to it fail. The role of the master is checked on every new connection and then repeatedly.
 
 use super::discovery::DiscoveryServer;
 use super::node::{
@@ -22,72 +21,73 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-/// How often each sentinel is asked.
-const POLL: Duration = Duration::from_secs(1);
-/// How long a sentinel may take to answer.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// How long after a failure a sentinel is spoken to again.
-const PAUSE: Duration = Duration::from_millis(500);
-/// How old a sentinel's word may be to count in a majority.
-const FRESH: Duration = Duration::from_secs(3);
+/// Interval between two polls of a sentinel.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of a command to a sentinel.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
+/// Delay before reconnecting to a sentinel after a failure.
+const RECONNECT_DELAY: Duration = Duration::from_millis(500);
+/// Maximum age of a sentinel's vote to count in a majority.
+const MAX_VOTE_AGE: Duration = Duration::from_secs(3);
 
-/// A master that sentinels watch.
+/// The master that a set of sentinels monitors.
 pub(super) struct SentinelMaster {
-    shared: Arc<SentinelInner>,
+    inner: Arc<SentinelInner>,
     tasks: Vec<AbortHandle>,
 }
 
 struct SentinelInner {
-    terms: ServerOptions,
-    /// What the sentinels call the master.
-    name: String,
+    options: ServerOptions,
+    /// The name of the master, as configured in the sentinels.
+    master_name: String,
     sentinels: Vec<DiscoveryServer>,
     node: ArcSwapOption<RedisNode>,
-    words: Mutex<SentinelVotes>,
-    is_known: watch::Sender<bool>,
+    votes: Mutex<SentinelVotes>,
+    has_master: watch::Sender<bool>,
 }
 
 impl SentinelMaster {
     pub(super) fn start(
-        sentinels: Vec<ServerAddress>,
+        sentinel_status: Vec<ServerAddress>,
         name: String,
-        dialer: &Connector,
-        terms: ServerOptions,
+        connector: &Connector,
+        options: ServerOptions,
     ) -> SentinelMaster {
-        let shared = Arc::new(SentinelInner {
-            terms,
-            name,
-            words: Mutex::new(SentinelVotes::new(sentinels.len())),
-            sentinels: sentinels.into_iter().map(DiscoveryServer::new).collect(),
+        let inner = Arc::new(SentinelInner {
+            options,
+            master_name: name,
+            votes: Mutex::new(SentinelVotes::new(sentinel_status.len())),
+            sentinels: sentinel_status.into_iter().map(DiscoveryServer::new).collect(),
             node: ArcSwapOption::empty(),
-            is_known: watch::Sender::new(false),
+            has_master: watch::Sender::new(false),
         });
-        let follow = |index| tokio::spawn(follow(Arc::clone(&shared), index, dialer.clone())).abort_handle();
-        let tasks = (0..shared.sentinels.len()).map(follow).collect();
-        SentinelMaster { shared, tasks }
+        let watch =
+            |index| tokio::spawn(watch_sentinel(Arc::clone(&inner), index, connector.clone())).abort_handle();
+        let tasks = (0..inner.sentinels.len()).map(watch).collect();
+        SentinelMaster { inner, tasks }
     }
 
-    /// The master, as far as is known.
+    /// The current master. Returns `None` until one is known.
     pub(super) fn node(&self) -> Option<Arc<RedisNode>> {
-        self.shared.node.load_full()
+        self.inner.node.load_full()
     }
 
     /// Waits until a master is known.
-    pub(super) async fn wait_until_known(&self) {
-        // It can't end otherwise: the sender lives as long as this.
-        let _ = self.shared.is_known.subscribe().wait_for(|is_known| *is_known).await;
+    pub(super) async fn wait_for_master(&self) {
+        // Cannot fail: the sender lives as long as `self`.
+        let _ = self.inner.has_master.subscribe().wait_for(|is_known| *is_known).await;
     }
 
-    /// The sentinels, and whether each has answered of late.
+    /// The sentinels, and whether each has replied recently.
     pub(super) fn sentinels(&self) -> Vec<(ServerAddress, bool)> {
-        let (now, words) = (Instant::now(), self.shared.words.lock());
-        let servers = self.shared.sentinels.iter().map(|sentinel| sentinel.server().clone());
-        servers.zip(words.fresh(now).map(|word| word.is_some())).collect()
+        let (now, votes) = (Instant::now(), self.inner.votes.lock());
+        let servers = self.inner.sentinels.iter().map(|sentinel| sentinel.server().clone());
+        servers.zip(votes.fresh_votes(now).map(|vote| vote.is_some())).collect()
     }
 
-    /// The sentinels.
-    pub(super) fn contacts(&self) -> &[DiscoveryServer] {
-        &self.shared.sentinels
+    /// The sentinels, as servers of a health report.
+    pub(super) fn discovery_servers(&self) -> &[DiscoveryServer] {
+        &self.inner.sentinels
     }
 }
 
@@ -99,167 +99,173 @@ impl Drop for SentinelMaster {
     }
 }
 
-/// Follows what one sentinel says for ever.
-async fn follow(shared: Arc<SentinelInner>, index: usize, dialer: Connector) {
-    let mut is_there = None;
+/// Polls one sentinel forever, and reconnects to it after failures.
+async fn watch_sentinel(inner: Arc<SentinelInner>, index: usize, connector: Connector) {
+    // `None` before the first attempt.
+    let mut is_connected = None;
     loop {
-        let found = shared.listen(index, &dialer, &mut is_there).await;
-        let sentinel = &shared.sentinels[index];
-        if let Some(trouble) = sentinel.note_failure(&dialer, found).await {
+        let found = inner.poll(index, &connector, &mut is_connected).await;
+        let sentinel = &inner.sentinels[index];
+        if let Some(failure) = sentinel.record_failure(&connector, found).await {
             let server = sentinel.server();
-            match is_there {
-                Some(false) => warn!(sentinel = %server, "sentinel can't be used: {trouble}"),
-                _ => warn!(sentinel = %server, "sentinel is away: {trouble}"),
+            match is_connected {
+                Some(false) => warn!(sentinel = %server, "sentinel unusable: {failure}"),
+                _ => warn!(sentinel = %server, "sentinel down: {failure}"),
             }
-            is_there = Some(false);
+            is_connected = Some(false);
         }
-        sleep(PAUSE).await;
+        sleep(RECONNECT_DELAY).await;
     }
 }
 
 impl SentinelInner {
-    /// Listens to one sentinel as long as it can be heard, and says why that ended.
-    async fn listen(&self, index: usize, dialer: &Connector, is_there: &mut Option<bool>) -> ServerFailure {
-        let news = Arc::new(Notify::new());
-        let (on_news, on_close) = (Arc::clone(&news), Arc::clone(&news));
+    /// Polls one sentinel until it fails, and returns the failure.
+    async fn poll(
+        &self,
+        index: usize,
+        connector: &Connector,
+        is_connected: &mut Option<bool>,
+    ) -> ServerFailure {
+        let wake = Arc::new(Notify::new());
+        let (on_message, on_close) = (Arc::clone(&wake), Arc::clone(&wake));
         let on_push = move |push: PushInfo| {
             if push.kind == PushKind::Message {
-                on_news.notify_one();
+                on_message.notify_one();
             }
             Ok::<(), std::convert::Infallible>(())
         };
-        let dialed = dialer
-            .dial_for_news(self.sentinels[index].server(), on_push, move || on_close.notify_one())
+        let connected = connector
+            .connect_with_pushes(self.sentinels[index].server(), on_push, move || on_close.notify_one())
             .await;
-        let link = match dialed {
-            Ok(link) => link,
-            Err(trouble) => return trouble,
+        let connection = match connected {
+            Ok(connection) => connection,
+            Err(failure) => return failure,
         };
-        let mut connection = link.connection();
-        match timeout(PATIENCE, connection.subscribe("+switch-master")).await {
+        let mut handle = connection.handle();
+        match timeout(REPLY_TIMEOUT, handle.subscribe("+switch-master")).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return dialer.asker().explain_connect(&error),
-            Err(_) => return ServerFailure::too_slow(PATIENCE),
+            Ok(Err(error)) => return connector.login_context().explain_connection_error(&error),
+            Err(_) => return ServerFailure::timeout(REPLY_TIMEOUT),
         }
         loop {
-            match self.ask(&link, dialer.asker()).await {
-                Ok((server, epoch)) => self.hear(index, server, epoch),
-                Err(trouble) => return trouble,
+            match self.query_master(&connection, connector.login_context()).await {
+                Ok((server, epoch)) => self.apply_vote(index, server, epoch),
+                Err(failure) => return failure,
             }
-            self.sentinels[index].note_answer();
-            if *is_there != Some(true) {
-                info!(sentinel = %self.sentinels[index].server(), "sentinel is there");
-                *is_there = Some(true);
+            self.sentinels[index].record_success();
+            if *is_connected != Some(true) {
+                info!(sentinel = %self.sentinels[index].server(), "connected to sentinel");
+                *is_connected = Some(true);
             }
-            // Whether there is news or time passed, it is asked again.
-            let _ = timeout(POLL, news.notified()).await;
+            // Poll again on a push message or at the next interval.
+            let _ = timeout(POLL_INTERVAL, wake.notified()).await;
         }
     }
 
-    /// Asks who the master is, and since which election.
-    async fn ask(
+    /// Queries the address of the master and the epoch of its election.
+    async fn query_master(
         &self,
-        link: &RedisConnection,
-        asker: &LoginContext,
+        connection: &RedisConnection,
+        login: &LoginContext,
     ) -> Result<(ServerAddress, u64), ServerFailure> {
-        let questions = ["MASTER", "GET-MASTER-ADDR-BY-NAME"].map(|question| {
+        let commands = ["MASTER", "GET-MASTER-ADDR-BY-NAME"].map(|subcommand| {
             let mut command = cmd("SENTINEL");
-            command.arg(question).arg(&self.name);
+            command.arg(subcommand).arg(&self.master_name);
             command
         });
-        let answer = timeout(PATIENCE, link.send(&CommandBatch::new(questions))).await;
-        let answer = answer.map_err(|_| ServerFailure::too_slow(PATIENCE))?;
-        let values = answer.map_err(|error| asker.explain_connect(&error))?;
-        let unreadable =
-            || ServerFailure::new(StoreErrorCause::Other, "what it says of the master can't be read");
+        let reply = timeout(REPLY_TIMEOUT, connection.send(&CommandBatch::new(commands))).await;
+        let reply = reply.map_err(|_| ServerFailure::timeout(REPLY_TIMEOUT))?;
+        let values = reply.map_err(|error| login.explain_connection_error(&error))?;
+        let unreadable = || ServerFailure::new(StoreErrorCause::Other, "unreadable reply to SENTINEL MASTER");
         match values.as_slice() {
             [Value::ServerError(error), _] => {
                 let details = error.details().unwrap_or_default();
-                Err(match asker.explain(error) {
-                    trouble if trouble.cause == StoreErrorCause::Unsupported => asker.not_a_sentinel(),
-                    _ if details.starts_with("No such master") => asker.no_such_master(&self.name),
-                    trouble => trouble,
+                Err(match login.explain(error) {
+                    failure if failure.cause == StoreErrorCause::Unsupported => login.not_a_sentinel(),
+                    _ if details.starts_with("No such master") => login.unknown_master(&self.master_name),
+                    failure => failure,
                 })
             }
-            [master, address] => read_master(master, address).ok_or_else(unreadable),
+            [master, address] => parse_master(master, address).ok_or_else(unreadable),
             _ => Err(unreadable()),
         }
     }
 
-    fn hear(&self, index: usize, server: ServerAddress, epoch: u64) {
-        // Held until the node is there, so that two sentinels' words are acted upon one after the other.
-        let mut words = self.words.lock();
-        let Some(server) = words.hear(index, server, epoch, Instant::now()) else { return };
-        info!(master = %server, epoch, "store's master is known");
-        let node = RedisNode::start(server, self.terms.clone());
+    fn apply_vote(&self, index: usize, server: ServerAddress, epoch: u64) {
+        // Held until the node is swapped, so that two sentinels' votes are applied one after the other.
+        let mut votes = self.votes.lock();
+        let Some(server) = votes.record(index, server, epoch, Instant::now()) else { return };
+        info!(master = %server, epoch, "store master selected");
+        let node = RedisNode::start(server, self.options.clone());
         if let Some(deposed) = self.node.swap(Some(Arc::new(node))) {
             deposed.retire();
         }
-        self.is_known.send_replace(true);
+        self.has_master.send_replace(true);
     }
 }
 
-/// What each sentinel said last, and what is believed.
+/// The last vote of each sentinel, and the master currently trusted.
 #[derive(Debug)]
 struct SentinelVotes {
-    said: Vec<Option<(ServerAddress, u64, Instant)>>,
-    believed: Option<(ServerAddress, u64)>,
+    votes: Vec<Option<(ServerAddress, u64, Instant)>>,
+    current: Option<(ServerAddress, u64)>,
 }
 
 impl SentinelVotes {
     fn new(sentinels: usize) -> SentinelVotes {
-        SentinelVotes { said: vec![None; sentinels], believed: None }
+        SentinelVotes { votes: vec![None; sentinels], current: None }
     }
 
-    /// Hears what one sentinel says, and gives the new master if there is one.
-    fn hear(
+    /// Records the vote of a sentinel. Returns the new master if the vote changes it.
+    fn record(
         &mut self,
         index: usize,
         server: ServerAddress,
         epoch: u64,
         now: Instant,
     ) -> Option<ServerAddress> {
-        self.said[index] = Some((server.clone(), epoch, now));
-        let is_believed = match &self.believed {
+        self.votes[index] = Some((server.clone(), epoch, now));
+        let is_accepted = match &self.current {
             None => true,
             Some((_, latest)) if epoch > *latest => true,
-            Some((believed, latest)) => {
-                // Elections may have begun anew; but as long as somebody still names the one of the latest, it is the
-                // others who have not heard of it.
+            Some((current, latest)) => {
+                // Epochs may have restarted. But while a sentinel still names the master of the latest epoch, the
+                // others have merely not learnt of it yet.
                 let is_named =
-                    self.fresh(now).flatten().any(|(named, epoch)| named == believed && epoch >= latest);
-                *believed != server && !is_named && self.has_majority(&server, now)
+                    self.fresh_votes(now).flatten().any(|(named, epoch)| named == current && epoch >= latest);
+                *current != server && !is_named && self.has_majority(&server, now)
             }
         };
-        if !is_believed {
+        if !is_accepted {
             return None;
         }
-        let is_news = self.believed.as_ref().is_none_or(|(believed, _)| *believed != server);
-        self.believed = Some((server.clone(), epoch));
-        is_news.then_some(server)
+        let is_new = self.current.as_ref().is_none_or(|(current, _)| *current != server);
+        self.current = Some((server.clone(), epoch));
+        is_new.then_some(server)
     }
 
     fn has_majority(&self, server: &ServerAddress, now: Instant) -> bool {
-        let agree = self.fresh(now).flatten().filter(|(said, _)| *said == server).count();
-        agree * 2 > self.said.len()
+        let agree = self.fresh_votes(now).flatten().filter(|(named, _)| *named == server).count();
+        agree * 2 > self.votes.len()
     }
 
-    /// What each sentinel has said of late.
-    fn fresh(&self, now: Instant) -> impl Iterator<Item = Option<(&ServerAddress, &u64)>> {
-        let is_fresh = move |at: Instant| now.saturating_duration_since(at) <= FRESH;
-        self.said.iter().map(move |said| match said {
+    /// The vote of each sentinel. `None` if it has none, or if it is too old.
+    fn fresh_votes(&self, now: Instant) -> impl Iterator<Item = Option<(&ServerAddress, &u64)>> {
+        let is_fresh = move |at: Instant| now.saturating_duration_since(at) <= MAX_VOTE_AGE;
+        self.votes.iter().map(move |vote| match vote {
             Some((server, epoch, at)) if is_fresh(*at) => Some((server, epoch)),
             _ => None,
         })
     }
 }
 
-/// Reads where the master is, and since which election: from names and values, and from the address alone.
+/// Parses the master's address and epoch from the replies to `SENTINEL MASTER` and `SENTINEL GET-MASTER-ADDR-BY-NAME`.
 ///
-/// A sentinel that leads a failover counts the new election as soon as the new master is one, but gives the old one among
-/// names and values until the last replica follows the new one, which may take minutes. What it gives clients who ask for
-/// the address alone is the new one at once. So that is what counts; the election comes first, and so is never newer.
-fn read_master(master: &Value, address: &Value) -> Option<(ServerAddress, u64)> {
+/// During a failover, the leading sentinel counts the new epoch as soon as the new master is promoted. But its reply
+/// to `SENTINEL MASTER` names the old master until the last replica follows the new one, which may take minutes,
+/// while `SENTINEL GET-MASTER-ADDR-BY-NAME` names the new master at once. So the latter decides. The epoch is queried
+/// first, so it is never newer than the address.
+fn parse_master(master: &Value, address: &Value) -> Option<(ServerAddress, u64)> {
     let fields: Vec<(String, String)> = match master {
         Value::Map(fields) => fields.iter().filter_map(|(name, value)| text(name).zip(text(value))).collect(),
         Value::Array(parts) => {
@@ -270,7 +276,7 @@ fn read_master(master: &Value, address: &Value) -> Option<(ServerAddress, u64)> 
     let field = |name: &str| fields.iter().find(|(field, _)| field == name).map(|(_, value)| value.clone());
     let (host, port) = match address {
         Value::Array(parts) => (text(parts.first()?)?, text(parts.get(1)?)?),
-        // Somebody may have allowed the one question and not the other.
+        // The user may have the permission for one of the commands only.
         _ => (field("ip")?, field("port")?),
     };
     Some((ServerAddress::Tcp { host, port: port.parse().ok()? }, field("config-epoch")?.parse().ok()?))
@@ -293,45 +299,45 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_election_counts_and_an_old_memory_does_not() {
+    fn the_latest_epoch_wins_over_outdated_votes() {
         let now = Instant::now();
-        let mut words = SentinelVotes::new(3);
-        assert_eq!(words.hear(0, server(1), 0, now), Some(server(1)));
-        assert_eq!(words.hear(1, server(1), 0, now), None);
-        assert_eq!(words.hear(1, server(2), 1, now), Some(server(2)));
-        // The others have not heard yet, and one of them comes back with what it knew.
-        assert_eq!(words.hear(0, server(1), 0, now), None);
-        assert_eq!(words.hear(0, server(2), 1, now), None);
-        assert_eq!(words.hear(2, server(1), 0, now), None);
-        assert_eq!(words.hear(2, server(2), 1, now), None);
+        let mut votes = SentinelVotes::new(3);
+        assert_eq!(votes.record(0, server(1), 0, now), Some(server(1)));
+        assert_eq!(votes.record(1, server(1), 0, now), None);
+        assert_eq!(votes.record(1, server(2), 1, now), Some(server(2)));
+        // The others have not learnt of it yet, and one of them returns with outdated state.
+        assert_eq!(votes.record(0, server(1), 0, now), None);
+        assert_eq!(votes.record(0, server(2), 1, now), None);
+        assert_eq!(votes.record(2, server(1), 0, now), None);
+        assert_eq!(votes.record(2, server(2), 1, now), None);
     }
 
     #[test]
-    fn two_who_have_not_heard_of_the_latest_election_do_not_outvote_the_one_who_has() {
+    fn two_outdated_sentinels_do_not_outvote_the_one_with_the_latest_epoch() {
         let now = Instant::now();
-        let mut words = SentinelVotes::new(3);
-        words.hear(1, server(1), 0, now);
-        assert_eq!(words.hear(2, server(2), 1, now), Some(server(2)));
-        // It was away and comes back before anybody has told it; the other hears of everything late.
-        assert_eq!(words.hear(0, server(1), 0, now), None);
-        assert_eq!(words.hear(1, server(1), 0, now), None);
+        let mut votes = SentinelVotes::new(3);
+        votes.record(1, server(1), 0, now);
+        assert_eq!(votes.record(2, server(2), 1, now), Some(server(2)));
+        // One sentinel was down and returns before it is updated; the other is updated late.
+        assert_eq!(votes.record(0, server(1), 0, now), None);
+        assert_eq!(votes.record(1, server(1), 0, now), None);
     }
 
     #[test]
-    fn a_majority_is_believed_even_if_elections_begin_anew() {
+    fn a_majority_wins_even_if_epochs_restart() {
         let now = Instant::now();
-        let mut words = SentinelVotes::new(3);
-        words.hear(0, server(1), 9, now);
-        assert_eq!(words.hear(0, server(2), 0, now), None);
-        assert_eq!(words.hear(1, server(2), 0, now), Some(server(2)));
-        // Words that are too old are no part of one.
-        let later = now + 2 * FRESH;
-        assert_eq!(words.hear(0, server(3), 0, later), None);
-        assert_eq!(words.hear(1, server(3), 0, later + 2 * FRESH), None);
+        let mut votes = SentinelVotes::new(3);
+        votes.record(0, server(1), 9, now);
+        assert_eq!(votes.record(0, server(2), 0, now), None);
+        assert_eq!(votes.record(1, server(2), 0, now), Some(server(2)));
+        // Votes that are too old don't count.
+        let later = now + 2 * MAX_VOTE_AGE;
+        assert_eq!(votes.record(0, server(3), 0, later), None);
+        assert_eq!(votes.record(1, server(3), 0, later + 2 * MAX_VOTE_AGE), None);
     }
 
     #[test]
-    fn the_answer_of_a_sentinel_is_read_in_either_protocol() {
+    fn a_sentinel_reply_is_parsed_in_either_protocol() {
         let bulk = |text: &str| Value::BulkString(text.into());
         let pairs = [("name", "m"), ("ip", "10.0.0.1"), ("port", "7000"), ("config-epoch", "4")];
         let map = Value::Map(pairs.map(|(name, value)| (bulk(name), bulk(value))).into());
@@ -339,19 +345,19 @@ mod tests {
         let address = Value::Array(vec![bulk("10.0.0.1"), bulk("7000")]);
         let expected = Some((ServerAddress::Tcp { host: "10.0.0.1".into(), port: 7000 }, 4));
         for master in [&map, &array] {
-            assert_eq!(read_master(master, &address), expected);
-            assert_eq!(read_master(master, &Value::Nil), expected);
+            assert_eq!(parse_master(master, &address), expected);
+            assert_eq!(parse_master(master, &Value::Nil), expected);
         }
-        assert_eq!(read_master(&Value::Nil, &address), None);
+        assert_eq!(parse_master(&Value::Nil, &address), None);
     }
 
     #[test]
-    fn a_sentinel_that_still_has_replicas_to_turn_tells_of_the_new_master() {
+    fn a_sentinel_in_the_middle_of_a_failover_names_the_new_master() {
         let bulk = |text: &str| Value::BulkString(text.into());
         let pairs = [("ip", "10.0.0.1"), ("port", "7000"), ("config-epoch", "1")];
         let master = Value::Map(pairs.map(|(name, value)| (bulk(name), bulk(value))).into());
         let address = Value::Array(vec![bulk("10.0.0.2"), bulk("7001")]);
         let promoted = ServerAddress::Tcp { host: "10.0.0.2".into(), port: 7001 };
-        assert_eq!(read_master(&master, &address), Some((promoted, 1)));
+        assert_eq!(parse_master(&master, &address), Some((promoted, 1)));
     }
 }

@@ -1,8 +1,8 @@
-//! All servers of a store: which of them a key is on, and how to ask it.
+//! All servers of a store: routes keys to them and sends them commands.
 //!
-//! However the servers stand together, the face is the same: a tag is routed to a node, and commands for one node are
-//! asked of it within a deadline, with one result for each. What a server sends on elsewhere is followed here. Nothing
-//! here fails because a server is away: the fleet starts without it and goes on trying.
+//! The interface is the same for every topology: a hash tag is routed to a node, and commands are sent to a node with
+//! a deadline and one result for each. Redirects are followed here. A server that is down is no error: the set starts
+//! without it and keeps trying to connect.
 
 use super::cluster::{self, RedisCluster};
 use super::discovery::DiscoveryServer;
@@ -29,109 +29,122 @@ pub struct ServerSet {
 }
 
 enum ServerLayout {
-    One(Arc<RedisNode>),
+    Standalone(Arc<RedisNode>),
     Sentinel(SentinelMaster),
     Cluster(RedisCluster),
     Sharded { nodes: Vec<Arc<RedisNode>>, shards: ServerShards },
 }
 
-/// What a fleet's servers are used for, and within what bounds.
+/// How the servers of a [`ServerSet`] are used, and within what bounds.
 #[derive(Clone)]
 pub struct ServerSetOptions {
-    /// The script that commands call by its digest; it is loaded where it is missing. To find out whether a server would run
-    /// it, it is called once a second on each connection with a key and no arguments. It should then change nothing, and
-    /// return two texts: which commands the user may not run, and the error that a write would be refused with. An error of
-    /// the script itself is taken for nothing wrong.
+    /// The script that commands call by its digest; it is loaded on servers that do not have it.
+    ///
+    /// To probe whether a server would run it, the script is called once a second on each connection with a key and
+    /// no arguments. It should then change nothing and return two strings: the commands that the user may not run,
+    /// and the error with which a write would be rejected. An error of the script itself is ignored.
     pub script: &'static str,
-    /// How many connections are kept to each server.
-    pub links: usize,
-    /// The most commands in flight to each server at once.
-    pub in_flight: usize,
-    /// This node's wall clock, which servers' clocks are compared with.
+    /// Number of connections to each server.
+    pub connections: usize,
+    /// Maximum number of commands in flight to each server.
+    pub max_in_flight: usize,
+    /// This node's wall clock, with which the servers' clocks are compared.
     pub clock: Arc<dyn Clock>,
 }
 
 impl ServerSetOptions {
-    /// Two connections and at most 1024 commands in flight to each server.
+    /// Options for a script, with two connections and at most 1024 commands in flight per server.
     pub fn new(script: &'static str) -> ServerSetOptions {
-        ServerSetOptions { script, links: 2, in_flight: 1024, clock: Arc::new(SystemClock::new()) }
+        ServerSetOptions { script, connections: 2, max_in_flight: 1024, clock: Arc::new(SystemClock::new()) }
     }
 }
 
 impl fmt::Debug for ServerSetOptions {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ServerSetOptions { links, in_flight, .. } = self;
-        out.debug_struct("FleetOptions")
-            .field("links", links)
-            .field("in_flight", in_flight)
+        let ServerSetOptions { connections, max_in_flight, .. } = self;
+        out.debug_struct("ServerSetOptions")
+            .field("connections", connections)
+            .field("max_in_flight", max_in_flight)
             .finish_non_exhaustive()
     }
 }
 
-/// Where a tag is.
+/// The server that a hash tag is routed to.
 #[derive(Clone, Debug)]
 pub struct ServerRoute {
-    /// The server that has it.
+    /// The server.
     pub node: Arc<RedisNode>,
-    /// Its slot in a Cluster, in which all keys of a command must be; 0 elsewhere, where they need not.
+    /// The slot in a Cluster, which all keys of a command must share. Always 0 in other topologies, where keys need not
+    /// share a slot.
     pub slot: u16,
 }
 
 impl ServerSet {
-    /// Sets out to connect to a store, on the tokio runtime that this is called on.
+    /// Starts to connect to a store, on the current tokio runtime.
     ///
     /// # Errors
-    /// If the files that TLS needs are of no use. That a server is away is no error.
+    /// If the TLS files are missing or invalid. A server that is down is no error.
     pub fn connect(url: &RedisUrl, options: ServerSetOptions) -> Result<ServerSet, StoreTlsError> {
-        let dialer = Connector::new(&url.login, url.db, url.tls.as_ref(), url.form.topology())?;
-        let ServerSetOptions { script, links, in_flight, clock } = options;
-        let role = match url.form.topology() {
+        let connector = Connector::new(&url.credentials, url.db, url.tls.as_ref(), url.topology.kind())?;
+        let ServerSetOptions { script, connections, max_in_flight, clock } = options;
+        let role = match url.topology.kind() {
             Topology::Standalone | Topology::Sharded => RoleCheck::NoReplica,
             Topology::Sentinel => RoleCheck::Master,
             Topology::Cluster => RoleCheck::Cluster,
         };
         let digest = sha1_smol::Sha1::from(script).digest().to_string();
-        let terms = ServerOptions { dialer, script, digest, links: links.max(1), in_flight, role, clock };
-        let start = |server: &ServerAddress| Arc::new(RedisNode::start(server.clone(), terms.clone()));
-        let layout = match &url.form {
-            UrlTopology::Standalone => ServerLayout::One(start(&url.servers[0])),
+        let server_options = ServerOptions {
+            connector,
+            script,
+            digest,
+            connections: connections.max(1),
+            max_in_flight,
+            role,
+            clock,
+        };
+        let start =
+            |server: &ServerAddress| Arc::new(RedisNode::start(server.clone(), server_options.clone()));
+        let layout = match &url.topology {
+            UrlTopology::Standalone => ServerLayout::Standalone(start(&url.servers[0])),
             UrlTopology::Sharded => ServerLayout::Sharded {
                 nodes: url.servers.iter().map(start).collect(),
                 shards: ServerShards::new(&url.servers),
             },
-            UrlTopology::Cluster => ServerLayout::Cluster(RedisCluster::start(url.servers.clone(), terms)),
-            UrlTopology::Sentinel { master, login } => {
-                let dialer = Connector::for_news(login, url.tls.as_ref())?;
+            UrlTopology::Cluster => {
+                ServerLayout::Cluster(RedisCluster::start(url.servers.clone(), server_options))
+            }
+            UrlTopology::Sentinel { master, credentials } => {
+                let connector = Connector::for_sentinels(credentials, url.tls.as_ref())?;
                 ServerLayout::Sentinel(SentinelMaster::start(
                     url.servers.clone(),
                     master.clone(),
-                    &dialer,
-                    terms,
+                    &connector,
+                    server_options,
                 ))
             }
         };
         Ok(ServerSet { url: url.clone(), layout })
     }
 
-    /// Waits until it is known where everything is and every server has been tried, but no longer than `patience`.
-    /// Says whether all of them are there.
-    pub async fn ready(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    /// Waits until the topology is known and a connection to every server has been attempted, for at most `timeout`.
+    /// Returns whether all servers are up.
+    pub async fn wait_until_ready(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         let known = async {
             match &self.layout {
-                ServerLayout::One(_) | ServerLayout::Sharded { .. } => {}
-                ServerLayout::Sentinel(sentinel) => sentinel.wait_until_known().await,
-                ServerLayout::Cluster(cluster) => cluster.wait_until_known().await,
+                ServerLayout::Standalone(_) | ServerLayout::Sharded { .. } => {}
+                ServerLayout::Sentinel(sentinel) => sentinel.wait_for_master().await,
+                ServerLayout::Cluster(cluster) => cluster.wait_for_topology().await,
             }
             for node in self.nodes() {
-                // A node whose task has ended is not waited for.
-                let _ = node.phases().wait_for(|phase| *phase != NodePhase::New).await;
+                // An error means that the node's task has ended.
+                let _ = node.phase_changes().wait_for(|phase| *phase != NodePhase::New).await;
             }
         };
         timeout_at(deadline, known).await.is_ok() && self.is_up()
     }
 
-    /// Whether all servers are there, as far as they are known.
+    /// Whether all known servers are up, and cover all slots of a Cluster.
     pub fn is_up(&self) -> bool {
         let nodes = self.nodes();
         self.uncovered_slots() == 0
@@ -139,23 +152,23 @@ impl ServerSet {
             && nodes.iter().all(|node| node.phase() == NodePhase::Up)
     }
 
-    /// Whether keys are spread over several servers.
-    pub fn is_spread(&self) -> bool {
+    /// Whether keys are distributed over several servers.
+    pub fn is_distributed(&self) -> bool {
         match &self.layout {
-            ServerLayout::One(_) | ServerLayout::Sentinel(_) => false,
+            ServerLayout::Standalone(_) | ServerLayout::Sentinel(_) => false,
             ServerLayout::Cluster(_) | ServerLayout::Sharded { .. } => true,
         }
     }
 
-    /// Where a tag is.
+    /// The server that serves a hash tag.
     ///
     /// # Errors
-    /// If it is not known yet who has it.
+    /// If no server is known to serve it.
     pub fn route(&self, tag: &[u8]) -> Result<ServerRoute, StoreFailure> {
         let (node, slot) = match &self.layout {
-            ServerLayout::One(node) => (Some(Arc::clone(node)), 0),
+            ServerLayout::Standalone(node) => (Some(Arc::clone(node)), 0),
             ServerLayout::Sentinel(sentinel) => (sentinel.node(), 0),
-            ServerLayout::Sharded { nodes, shards } => (nodes.get(shards.place(tag)).cloned(), 0),
+            ServerLayout::Sharded { nodes, shards } => (nodes.get(shards.index_of(tag)).cloned(), 0),
             ServerLayout::Cluster(cluster) => {
                 let slot = cluster::slot::slot(tag);
                 (cluster.node(slot), slot)
@@ -164,22 +177,22 @@ impl ServerSet {
         node.map(|node| ServerRoute { node, slot }).ok_or(StoreFailure::Unreachable)
     }
 
-    /// Sends commands to a server at once and gives each one's result, in their order, all by the deadline.
+    /// Sends commands to a server in one write, and returns their results in order, by the deadline at the latest.
     ///
-    /// A command is sent a second time only if the server said that it did not run: because the script was missing, or
-    /// because its slot is elsewhere.
-    pub async fn ask(
+    /// A command is resent only if the server reported that it did not run: because the script was missing, or
+    /// because its slot has moved.
+    pub async fn execute(
         &self,
         node: &RedisNode,
         commands: Vec<Cmd>,
         deadline: Instant,
     ) -> Vec<Result<Value, StoreFailure>> {
-        let answers = self.exchange(node, commands, deadline).await;
-        answers.into_iter().map(CommandOutcome::settle).collect()
+        let outcomes = self.call(node, commands, deadline).await;
+        outcomes.into_iter().map(CommandOutcome::into_result).collect()
     }
 
-    /// The same, for those who can do something about a command that did not run.
-    pub(super) async fn exchange(
+    /// Like [`ServerSet::execute`], but returns outcomes that tell why a command did not run.
+    pub(super) async fn call(
         &self,
         node: &RedisNode,
         commands: Vec<Cmd>,
@@ -187,76 +200,78 @@ impl ServerSet {
     ) -> Vec<CommandOutcome> {
         let batch = CommandBatch::new(commands);
         match &self.layout {
-            ServerLayout::Cluster(cluster) => cluster.ask(node, &batch, deadline).await,
-            ServerLayout::One(_) | ServerLayout::Sentinel(_) | ServerLayout::Sharded { .. } => {
-                node.exchange(&batch, deadline).await
+            ServerLayout::Cluster(cluster) => cluster.call(node, &batch, deadline).await,
+            ServerLayout::Standalone(_) | ServerLayout::Sentinel(_) | ServerLayout::Sharded { .. } => {
+                node.call(&batch, deadline).await
             }
         }
     }
 
-    /// The servers that keep state, as far as they are known.
+    /// The known servers that hold state.
     pub fn nodes(&self) -> Vec<Arc<RedisNode>> {
         match &self.layout {
-            ServerLayout::One(node) => vec![Arc::clone(node)],
+            ServerLayout::Standalone(node) => vec![Arc::clone(node)],
             ServerLayout::Sentinel(sentinel) => sentinel.node().into_iter().collect(),
             ServerLayout::Sharded { nodes, .. } => nodes.clone(),
             ServerLayout::Cluster(cluster) => cluster.nodes(),
         }
     }
 
-    /// How everything stands: for logs and for people.
-    pub fn describe(&self) -> ServerSetReport {
+    /// A report of the topology and the health of each server.
+    pub fn report(&self) -> ServerSetReport {
         let sentinels = match &self.layout {
             ServerLayout::Sentinel(sentinel) => sentinel.sentinels(),
-            ServerLayout::One(_) | ServerLayout::Cluster(_) | ServerLayout::Sharded { .. } => Vec::new(),
+            ServerLayout::Standalone(_) | ServerLayout::Cluster(_) | ServerLayout::Sharded { .. } => {
+                Vec::new()
+            }
         };
-        let named = sentinels.into_iter().map(|(server, is_there)| (server.to_string(), is_there));
+        let sentinels = sentinels.into_iter().map(|(server, is_up)| (server.to_string(), is_up));
         ServerSetReport {
             url: self.url.to_string(),
-            topology: self.url.form.topology(),
-            servers: self.servers(),
-            sentinels: named.collect(),
+            topology: self.url.topology.kind(),
+            server_reports: self.servers(),
+            sentinels: sentinels.collect(),
             uncovered_slots: self.uncovered_slots(),
         }
     }
 
-    /// How servers are doing: those that keep state, or, as long as none is known, those that are asked where they are.
+    /// Health reports of the servers that hold state; while none is known, of those that are queried for the topology.
     fn servers(&self) -> Vec<ServerReport> {
         let nodes = self.nodes();
-        let contacts = match &self.layout {
-            ServerLayout::Sentinel(sentinel) if nodes.is_empty() => sentinel.contacts(),
-            ServerLayout::Cluster(cluster) if nodes.is_empty() => cluster.contacts(),
-            _ => return nodes.iter().map(|node| report::of_server(node)).collect(),
+        let discovery_servers = match &self.layout {
+            ServerLayout::Sentinel(sentinel) if nodes.is_empty() => sentinel.discovery_servers(),
+            ServerLayout::Cluster(cluster) if nodes.is_empty() => cluster.discovery_servers(),
+            _ => return nodes.iter().map(|node| report::server_report(node)).collect(),
         };
-        contacts.iter().map(DiscoveryServer::report).collect()
+        discovery_servers.iter().map(DiscoveryServer::report).collect()
     }
 
     fn uncovered_slots(&self) -> usize {
         match &self.layout {
-            ServerLayout::Cluster(cluster) => cluster.uncovered(),
-            ServerLayout::One(_) | ServerLayout::Sentinel(_) | ServerLayout::Sharded { .. } => 0,
+            ServerLayout::Cluster(cluster) => cluster.uncovered_slots(),
+            ServerLayout::Standalone(_) | ServerLayout::Sentinel(_) | ServerLayout::Sharded { .. } => 0,
         }
     }
 }
 
 impl fmt::Debug for ServerSet {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Fleet({}, {:?})", self.url, self.nodes())
+        write!(out, "ServerSet({}, {:?})", self.url, self.nodes())
     }
 }
 
-/// How a store's servers stand.
+/// The topology of a store, and the health of its servers.
 #[derive(Clone, Debug)]
 pub struct ServerSetReport {
     /// The store's URL, without passwords.
     pub url: String,
-    /// How its servers belong together.
+    /// The topology of its servers.
     pub topology: Topology,
-    /// The servers that keep state; behind Sentinel the master alone. As long as none is known, the sentinels, or the listed
-    /// nodes of the Cluster.
-    pub servers: Vec<ServerReport>,
-    /// The sentinels, and whether each has answered of late.
+    /// The servers that hold state; with Sentinel only the master. While none is known, the sentinels, or the Cluster
+    /// nodes listed in the URL.
+    pub server_reports: Vec<ServerReport>,
+    /// The sentinels, and whether each has replied recently.
     pub sentinels: Vec<(String, bool)>,
-    /// How many of a Cluster's slots nobody has.
+    /// The number of Cluster slots without a server.
     pub uncovered_slots: usize,
 }

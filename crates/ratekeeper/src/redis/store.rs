@@ -1,8 +1,9 @@
-//! The store itself: what is asked of the servers, what is known without them, and what holds while they are away.
+//! The store: which draws go to the servers, which are decided without them, and what applies while they are
+//! down.
 
 use super::batcher::{Batcher, SubRequest};
 use super::denial_cache::DenialCache;
-use super::fan_out::{FanOut, ask_one, release};
+use super::fan_out::{FanOut, release_permit, request_one};
 use super::heartbeat::Heartbeat;
 use super::lease_path::CallClaims;
 use super::node::StoreTlsError;
@@ -12,7 +13,7 @@ use super::url::RedisUrl;
 use super::{script, stored_key};
 use crate::clock::SystemClock;
 use crate::health::StoreCounts;
-use crate::lease::{DrawRenewal, Leases, PendingRequest, spared};
+use crate::lease::{DrawRenewal, Leases, PendingRequest, revoked_result};
 use crate::memory::{Capacity, CapacityError, MemoryStore};
 use crate::store::Store;
 use ratekeeper_core::{
@@ -25,187 +26,195 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// How a [`RedisStore`] is to be.
+/// Options of a [`RedisStore`].
 #[derive(Clone, Debug)]
 pub struct RedisOptions {
-    /// How long a draw may wait for an answer, unless its rule says otherwise.
-    pub patience: Duration,
-    /// How much may be remembered here of what the servers said.
-    pub cap: Capacity,
-    /// Of how many keys units may be taken ahead. Each takes some 250 bytes and its name, once it is drawn.
-    pub leases: usize,
+    /// How long a draw waits for a reply, unless its rule says otherwise.
+    pub timeout: Duration,
+    /// Memory for states that the servers sent.
+    pub capacity: Capacity,
+    /// The most keys of which units are leased. Each takes some 250 bytes and its name, once it is drawn.
+    pub max_leased_keys: usize,
 }
 
 impl Default for RedisOptions {
-    /// 50 milliseconds, as much as a memory store remembers, and leases of 2^18 keys.
+    /// A timeout of 50 milliseconds, the default capacity of a memory store, and leases of 2^18 keys.
     fn default() -> RedisOptions {
-        RedisOptions { patience: Duration::from_millis(50), cap: Capacity::DEFAULT, leases: 1 << 18 }
+        RedisOptions {
+            timeout: Duration::from_millis(50),
+            capacity: Capacity::DEFAULT,
+            max_leased_keys: 1 << 18,
+        }
     }
 }
 
-/// Why a store can't be set up.
+/// Why a store can't be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedisError {
-    /// The files that TLS needs are of no use.
+    /// The TLS files can't be used.
     #[error(transparent)]
-    Trust(#[from] StoreTlsError),
-    /// The cap can't be kept.
+    Tls(#[from] StoreTlsError),
+    /// The capacity is invalid.
     #[error(transparent)]
-    Cap(#[from] CapacityError),
+    Capacity(#[from] CapacityError),
 }
 
 /// State on Redis or Valkey, shared by all nodes.
 ///
-/// Draws are decided on the servers, by their clock, so that all nodes give the same answer. Three things are told without
-/// them: of leased draws, what this node was lent ahead, and that there was nothing left a moment ago; that a key is
-/// empty, when it was found so a moment ago and its next unit is not due yet; and, while they are away, what the draws'
-/// terms say is to hold then.
+/// The servers decide draws, by their clock, so that all nodes give the same answer. Three kinds of draws are
+/// decided without them: leased draws that this node's lease covers, or whose key was exhausted a moment ago;
+/// draws of a key that was denied a moment ago and whose next unit is not due yet; and, while the servers are
+/// down, draws whose options say what applies then.
 ///
-/// Of the groups of one call, those come last that have to be asked for twice: where another quota has written the state,
-/// and where the servers' clock is days from where it was thought to be.
+/// Of the groups of one call, those are decided last that need a second attempt: their state was written under
+/// another quota, or the server's clock is days off from the estimate.
 #[derive(Debug)]
 pub struct RedisStore {
-    pub(super) post: Arc<Router>,
-    /// What the servers said of keys, and the states of those draws that stay on this node.
+    pub(super) router: Arc<Router>,
+    /// States that the servers sent, and the states of draws that are decided on this node.
     pub(super) memory: MemoryStore,
-    notes: DenialCache,
+    denials: DenialCache,
     heartbeat: Arc<Heartbeat>,
-    /// Looks after leases.
-    caretaker: AbortHandle,
+    /// The task that maintains the leases.
+    lease_task: AbortHandle,
 }
 
 impl RedisStore {
-    /// Sets out to connect to a store, on the tokio runtime that this is called on. Until it is connected, and whenever
-    /// it is not, draws are answered as their terms say.
+    /// Starts connecting to a store, on the current tokio runtime. Until it is connected, and whenever the
+    /// connection is lost, draws are decided as their options say.
     ///
     /// # Errors
-    /// If the files that TLS needs are of no use, or the cap can't be kept. That a server is away is no error.
+    /// If the TLS files can't be used, or the capacity is invalid. An unreachable server is not an error.
     pub fn connect(url: &RedisUrl, options: &RedisOptions) -> Result<RedisStore, RedisError> {
-        let fleet = Arc::new(ServerSet::connect(url, ServerSetOptions::new(script::SOURCE))?);
-        let memory = MemoryStore::with(SystemClock::new(), options.cap)?;
-        let heartbeat = Arc::new(Heartbeat::start(Arc::clone(&fleet)));
+        let servers = Arc::new(ServerSet::connect(url, ServerSetOptions::new(script::SOURCE))?);
+        let memory = MemoryStore::with(SystemClock::new(), options.capacity)?;
+        let heartbeat = Arc::new(Heartbeat::start(Arc::clone(&servers)));
         let clock = Arc::new(SystemClock::new());
-        let post = Arc::new(Router::new(fleet, Leases::new(options.leases), clock, options.patience));
-        let caretaker = {
-            let (post, heartbeat) = (Arc::clone(&post), Arc::clone(&heartbeat));
-            tokio::spawn(async move { post.look_after_leases(|| heartbeat.live()).await }).abort_handle()
+        let router =
+            Arc::new(Router::new(servers, Leases::new(options.max_leased_keys), clock, options.timeout));
+        let lease_task = {
+            let (router, heartbeat) = (Arc::clone(&router), Arc::clone(&heartbeat));
+            tokio::spawn(async move { router.maintain_leases(|| heartbeat.live_nodes()).await })
+                .abort_handle()
         };
-        Ok(RedisStore { post, memory, notes: DenialCache::new(), heartbeat, caretaker })
+        Ok(RedisStore { router, memory, denials: DenialCache::new(), heartbeat, lease_task })
     }
 
-    /// Waits until every server has been tried, but no longer than `patience`. Says whether all of them are there.
-    pub async fn ready(&self, patience: Duration) -> bool {
-        self.post.fleet.ready(patience).await
+    /// Waits until a connection to every server has been tried, but no longer than `timeout`. Returns whether all
+    /// servers are up.
+    pub async fn ready(&self, timeout: Duration) -> bool {
+        self.router.servers.wait_until_ready(timeout).await
     }
 
-    /// Whether all servers are there.
+    /// Whether all servers are up.
     pub fn is_up(&self) -> bool {
-        self.post.fleet.is_up()
+        self.router.servers.is_up()
     }
 
-    /// How the servers stand: for logs and for people.
+    /// The state of the servers, for logs and the admin API.
     pub fn describe(&self) -> ServerSetReport {
-        self.post.fleet.describe()
+        self.router.servers.report()
     }
 
-    /// What it did so far.
+    /// What the store has done so far.
     pub fn counts(&self) -> StoreCounts {
-        self.post.tally.read(self.post.leases.counts())
+        self.router.counters.snapshot(self.router.leases.counts())
     }
 
-    pub(super) fn last_miss(&self) -> Option<Duration> {
-        self.post.tally.last_miss()
+    pub(super) fn last_failure(&self) -> Option<Duration> {
+        self.router.counters.last_failure()
     }
 
-    /// How many nodes share the store, this one among them.
+    /// The number of nodes that share the store, including this one.
     pub fn live_nodes(&self) -> u32 {
-        self.heartbeat.live()
+        self.heartbeat.live_nodes()
     }
 
-    /// What it remembers here of what the servers said: to be swept, and counted.
+    /// The cache of states that the servers sent, to be swept and counted.
     pub fn memory(&self) -> &MemoryStore {
         &self.memory
     }
 
-    /// Gives back what this node was lent, and takes it out of the fleet's count. It goes on answering.
+    /// Returns all leases, and removes this node from the count of live nodes. The store goes on answering.
     pub async fn leave(&self) {
-        self.post.give_back_all().await;
+        self.router.return_all_leases().await;
         self.heartbeat.leave().await;
     }
 
-    /// Decides a group that hands have not, if it needs no server, else sorts it by the servers that have its keys.
-    fn sort(
+    /// Routes a group that leases did not decide: decides it if it needs no server, and otherwise adds its parts
+    /// to the fan-out.
+    fn route_group(
         &self,
         draws: &mut Draws,
         group: usize,
-        wanted: Vec<DrawRenewal>,
+        renewals: Vec<DrawRenewal>,
         claims: &mut CallClaims<'_>,
         call: &StoreCall,
-        errands: &mut FanOut,
+        fan_out: &mut FanOut,
     ) {
-        match self.way(draws, group, call) {
-            GroupRoute::Whole(lane, slot) => {
-                return errands.add(&lane, SubRequest { wanted, ..SubRequest::whole(group, slot) });
+        match self.find_route(draws, group, call) {
+            GroupRoute::Whole(batcher, slot) => {
+                return fan_out.add(&batcher, SubRequest { renewals, ..SubRequest::whole(group, slot) });
             }
             GroupRoute::Decided => {
                 claims.resolve(draws, group);
             }
-            GroupRoute::Lost(failure) => errands.lose(group, failure),
-            GroupRoute::Mixed => self.sort_mixed(draws, group, errands),
+            GroupRoute::Failed(failure) => fan_out.fail(group, failure),
+            GroupRoute::Mixed => self.route_mixed(draws, group, fan_out),
         }
-        self.take_back(&wanted);
+        self.cancel_renewals(&renewals);
     }
 
-    /// Decides a group if it needs no server, else says where it is decided.
-    fn way(&self, draws: &mut Draws, group: usize, call: &StoreCall) -> GroupRoute {
-        if draws.group(group).iter().any(is_here) {
+    /// Decides a group if it needs no server, and otherwise returns where it is decided.
+    fn find_route(&self, draws: &mut Draws, group: usize, call: &StoreCall) -> GroupRoute {
+        if draws.group(group).iter().any(is_local_draw) {
             return GroupRoute::Mixed;
         }
         let first = &draws.group(group)[0];
-        let place = self.post.place(draws.key(first), first.scope(), first.limit());
-        let (lane, slot) = match place {
-            Ok(place) => place,
-            Err(failure) => return GroupRoute::Lost(failure),
+        let route = self.router.route(draws.key(first), first.scope(), first.limit());
+        let (batcher, slot) = match route {
+            Ok(route) => route,
+            Err(failure) => return GroupRoute::Failed(failure),
         };
-        let is_whole = !self.post.is_spread || self.all_at(draws, group, &lane, slot);
+        let is_whole = !self.router.is_spread || self.are_all_at(draws, group, &batcher, slot);
         if !is_whole {
             return GroupRoute::Mixed;
         }
-        if call.may_know
-            && self.notes.is_fresh(self.hash(draws, group), call.began)
-            && let Some(latest) = lane.node().clock_ceiling(call.began)
-            && self.memory.refuse_known(draws, group, latest)
+        if call.may_use_denials
+            && self.denials.contains(self.denial_hash(draws, group), call.started_at)
+            && let Some(latest) = batcher.node().clock_ceiling(call.started_at)
+            && self.memory.deny_from_cache(draws, group, latest)
         {
-            self.post.tally.known.fetch_add(1, Relaxed);
+            self.router.counters.denied_from_memory.fetch_add(1, Relaxed);
             return GroupRoute::Decided;
         }
-        GroupRoute::Whole(lane, slot)
+        GroupRoute::Whole(batcher, slot)
     }
 
-    fn all_at(&self, draws: &Draws, group: usize, lane: &Arc<Batcher>, slot: u16) -> bool {
+    fn are_all_at(&self, draws: &Draws, group: usize, batcher: &Arc<Batcher>, slot: u16) -> bool {
         draws.group(group).iter().skip(1).all(|draw| {
-            let place = self.post.place(draws.key(draw), draw.scope(), draw.limit());
-            place.is_ok_and(|(other, at)| Arc::ptr_eq(&other, lane) && at == slot)
+            let route = self.router.route(draws.key(draw), draw.scope(), draw.limit());
+            route.is_ok_and(|(other, at)| Arc::ptr_eq(&other, batcher) && at == slot)
         })
     }
 
-    /// Sorts a group whose draws are decided in several places. What is decided on this node is decided now.
-    fn sort_mixed(&self, draws: &mut Draws, group: usize, errands: &mut FanOut) {
-        let now = self.post.clock.now();
-        self.memory.decide_here(draws, group, |_| now, is_here);
+    /// Routes a group whose draws are decided in several places. Those of this node are decided now.
+    fn route_mixed(&self, draws: &mut Draws, group: usize, fan_out: &mut FanOut) {
+        let now = self.router.clock.now();
+        self.memory.decide_locally(draws, group, |_| now, is_local_draw);
         let mut parts: Vec<(Arc<Batcher>, u16, Vec<usize>)> = Vec::new();
-        for (index, draw) in draws.group(group).iter().enumerate().filter(|(_, draw)| !is_here(draw)) {
-            match self.post.place(draws.key(draw), draw.scope(), draw.limit()) {
+        for (index, draw) in draws.group(group).iter().enumerate().filter(|(_, draw)| !is_local_draw(draw)) {
+            match self.router.route(draws.key(draw), draw.scope(), draw.limit()) {
                 Err(failure) => {
-                    // What was granted here is given back, and decided anew with the rest.
-                    errands.split(group);
-                    return errands.lose(group, failure);
+                    // Units granted here are refunded, and decided again with the rest.
+                    fan_out.split(group);
+                    return fan_out.fail(group, failure);
                 }
-                Ok((lane, slot)) => {
-                    match parts.iter_mut().find(|part| Arc::ptr_eq(&part.0, &lane) && part.1 == slot) {
+                Ok((batcher, slot)) => {
+                    match parts.iter_mut().find(|part| Arc::ptr_eq(&part.0, &batcher) && part.1 == slot) {
                         Some(part) => part.2.push(index),
-                        None => parts.push((lane, slot, vec![index])),
+                        None => parts.push((batcher, slot, vec![index])),
                     }
                 }
             }
@@ -213,174 +222,180 @@ impl RedisStore {
         if parts.is_empty() {
             return;
         }
-        errands.split(group);
-        let is_look = draws.group(group).iter().any(Draw::stops);
-        for (lane, slot, picks) in parts {
-            errands.add(
-                &lane,
-                SubRequest { picks: Some(picks.into()), is_look, ..SubRequest::whole(group, slot) },
+        fan_out.split(group);
+        let is_look = draws.group(group).iter().any(Draw::denies_request);
+        for (batcher, slot, picks) in parts {
+            fan_out.add(
+                &batcher,
+                SubRequest { picks: Some(picks.into()), is_peek: is_look, ..SubRequest::whole(group, slot) },
             );
         }
     }
 
-    /// Gives back what this node granted of a group that was refused elsewhere, and has none of its draws stand for
-    /// granted: what the servers granted is on its way back.
-    fn give_back_here(&self, draws: &mut Draws, group: usize) {
-        let mut gifts = Draws::new();
-        for draw in draws.group(group).iter().filter(|draw| is_here(draw)) {
-            if let DrawOutcome::Granted(units @ 1..) = draw.answer() {
-                gifts.push(draws.key(draw), draw.scope(), *draw.limit(), Op::Give(units), draw.permit());
+    /// Refunds what this node granted to a group that was denied elsewhere, and revokes all grants of the group:
+    /// the units that the servers granted are being refunded.
+    fn refund_local(&self, draws: &mut Draws, group: usize) {
+        let mut refunds = Draws::new();
+        for draw in draws.group(group).iter().filter(|draw| is_local_draw(draw)) {
+            if let DrawOutcome::Granted(units @ 1..) = draw.outcome() {
+                refunds.push(draws.key(draw), draw.scope(), *draw.limit(), Op::Refund(units), draw.permit());
             }
         }
-        self.memory.draw_now(&mut gifts);
+        self.memory.draw_now(&mut refunds);
         for draw in draws.group_mut(group) {
-            if let DrawOutcome::Granted(units) = draw.answer() {
-                let outcome = spared(draw, units);
-                draw.settle(|_, _, _| outcome);
+            if let DrawOutcome::Granted(units) = draw.outcome() {
+                let result = revoked_result(draw, units);
+                draw.decide_with(|_, _, _| result);
             }
         }
     }
 
-    /// What stands for a group in the notes: its first key will do, since what is known of all is looked at anyway.
-    fn hash(&self, draws: &Draws, group: usize) -> u64 {
+    /// The hash of a group in the denial cache. Its first key suffices, because the cached states of all keys are
+    /// checked anyway.
+    fn denial_hash(&self, draws: &Draws, group: usize) -> u64 {
         let draw = &draws.group(group)[0];
-        self.notes.hash((draws.key(draw).bytes(), draw.scope().0))
+        self.denials.hash((draws.key(draw).bytes(), draw.scope().0))
     }
 
-    /// Remembers what was decided, and has the rest answered as the terms say. What was ordered has been noted already.
-    fn conclude(
+    /// Caches the server's decision, or decides as the draws' options say if there is none. Draws that were sent
+    /// with a renewal have been recorded already.
+    fn finish_group(
         &self,
         draws: &mut Draws,
         group: usize,
-        is_ordered: bool,
+        has_renewal: bool,
         claims: &mut CallClaims<'_>,
         call: &StoreCall,
     ) {
         match draws.group_failure(group) {
             None => {
-                self.memory.learn(draws, group);
-                if !is_ordered {
-                    self.note_answers(draws, group, call.asked_at);
+                self.memory.cache_replies(draws, group);
+                if !has_renewal {
+                    self.record_decisions(draws, group, call.sent_at);
                 }
-                self.note_returns(draws, group);
+                self.record_refunds(draws, group);
                 let has_returned = claims.resolve(draws, group);
-                // What was given back may do for the next request, so nobody is denied by what was said before that.
-                if draws.group(group).iter().any(Draw::stops) && !has_returned {
-                    self.notes.note(self.hash(draws, group), call.began);
+                // The returned units may suffice for the next request, so an earlier denial must not apply to it.
+                if draws.group(group).iter().any(Draw::denies_request) && !has_returned {
+                    self.denials.insert(self.denial_hash(draws, group), call.started_at);
                 }
             }
             Some(_) => {
                 claims.resolve(draws, group);
-                self.fall_back(draws, group);
+                self.decide_locally(draws, group);
             }
         }
     }
 
-    /// Has a group that got no answer decided by what this node knows, as far as its draws' terms say so: each is held to
-    /// this node's share of its limit.
-    fn fall_back(&self, draws: &mut Draws, group: usize) {
-        self.post.tally.note_miss();
+    /// Decides a group that got no reply on this node, as far as its draws' options say so: each draw gets this
+    /// node's share of its limit.
+    fn decide_locally(&self, draws: &mut Draws, group: usize) {
+        self.router.counters.record_failure();
         let is_closed = |draw: &Draw| {
-            !draw.is_shadow() && !is_here(draw) && draw.terms().on_failure == FailureMode::Closed
+            !draw.is_shadow() && !is_local_draw(draw) && draw.options().on_failure == FailureMode::Closed
         };
         if draws.group(group).iter().any(is_closed) {
             return;
         }
-        let is_local = |draw: &Draw| is_here(draw) || draw.terms().on_failure == FailureMode::Local;
-        self.recall(draws, group);
-        let (nodes, mut is_shared) = (self.heartbeat.live(), false);
-        for draw in draws.group_mut(group).iter_mut().filter(|draw| !is_here(draw) && is_local(draw)) {
-            draw.divide(nodes);
-            is_shared = true;
+        let is_decided_locally =
+            |draw: &Draw| is_local_draw(draw) || draw.options().on_failure == FailureMode::Local;
+        self.cache_leased_states(draws, group);
+        let (nodes, mut has_local) = (self.heartbeat.live_nodes(), false);
+        for draw in
+            draws.group_mut(group).iter_mut().filter(|draw| !is_local_draw(draw) && is_decided_locally(draw))
+        {
+            draw.use_share(nodes);
+            has_local = true;
         }
-        let (here, elsewhere) = (self.post.clock.now(), self.latest(draws, group));
-        let now = |draw: &Draw| if is_here(draw) { here } else { elsewhere };
-        self.memory.decide_here(draws, group, now, is_local);
-        self.post.tally.local.fetch_add(u64::from(is_shared), Relaxed);
+        let (here, elsewhere) = (self.router.clock.now(), self.server_time(draws, group));
+        let now = |draw: &Draw| if is_local_draw(draw) { here } else { elsewhere };
+        self.memory.decide_locally(draws, group, now, is_decided_locally);
+        self.router.counters.decided_locally.fetch_add(u64::from(has_local), Relaxed);
     }
 
-    /// Remembers of leased keys what was said when units were lent: memory heard of those only that were asked for one by
-    /// one.
-    fn recall(&self, draws: &Draws, group: usize) {
-        for draw in draws.group(group).iter().filter(|draw| !is_here(draw)) {
+    /// Caches the states that the servers sent with lease grants. Only the results of draws have been cached
+    /// before.
+    fn cache_leased_states(&self, draws: &Draws, group: usize) {
+        for draw in draws.group(group).iter().filter(|draw| !is_local_draw(draw)) {
             let (key, scope, limit) = (draws.key(draw), draw.scope(), draw.limit());
-            let tag = self.memory.tag(key, scope, limit);
-            if let Some(state) = self.post.leases.news(tag, limit) {
-                self.memory.learn_state(tag, scope, limit, state, self.latest(draws, group));
+            let hash = self.memory.key_hash(key, scope, limit);
+            if let Some(state) = self.router.leases.take_new_state(hash, limit) {
+                self.memory.cache_state(hash, scope, limit, state, self.server_time(draws, group));
             }
         }
     }
 
-    /// The time of the server that a group's first key is on, as far as it is known.
-    fn latest(&self, draws: &Draws, group: usize) -> Micros {
+    /// The estimated time of the server that has the group's first key.
+    fn server_time(&self, draws: &Draws, group: usize) -> Micros {
         let first = &draws.group(group)[0];
         let mut name = Vec::new();
         stored_key::write(draws.key(first), first.scope(), first.limit().family(), &mut name);
-        let route = self.post.fleet.route(stored_key::tag(&name)).ok();
+        let route = self.router.servers.route(stored_key::hash_tag(&name)).ok();
         let ceiling = route.and_then(|route| route.node.clock_ceiling(Instant::now()));
-        ceiling.unwrap_or_else(|| self.post.clock.now())
+        ceiling.unwrap_or_else(|| self.router.clock.now())
     }
 
-    /// How long a call may take: as long as the least patient of the draws that are asked of a server.
-    fn patience(&self, draws: &Draws) -> Duration {
-        let asked = draws.all().iter().filter(|draw| !is_here(draw));
-        let patience = |draw: &Draw| match draw.terms().deadline {
+    /// The timeout of a call: the shortest of the draws that are sent to a server.
+    fn call_timeout(&self, draws: &Draws) -> Duration {
+        let sent = draws.all().iter().filter(|draw| !is_local_draw(draw));
+        let timeout = |draw: &Draw| match draw.options().timeout_ms {
             Some(millis) => Duration::from_millis(u64::from(millis.get())),
-            None => self.post.patience,
+            None => self.router.timeout,
         };
-        asked.map(patience).min().unwrap_or(self.post.patience)
+        sent.map(timeout).min().unwrap_or(self.router.timeout)
     }
 }
 
-/// One call of a store.
+/// One call of the store.
 #[derive(Debug)]
 struct StoreCall {
-    began: Instant,
-    /// The same by this node's clock.
-    asked_at: Micros,
-    /// Whether what is known of keys may be gone by.
-    may_know: bool,
+    started_at: Instant,
+    /// `began` by this node's clock.
+    sent_at: Micros,
+    /// Whether cached denials apply.
+    may_use_denials: bool,
 }
 
 /// Where a group is decided.
 enum GroupRoute {
-    /// Here: it has been.
+    /// It has been decided here.
     Decided,
     /// By one server.
     Whole(Arc<Batcher>, u16),
     /// In several places.
     Mixed,
-    /// Nowhere.
-    Lost(StoreFailure),
+    /// By no server.
+    Failed(StoreFailure),
 }
 
-/// Whether a draw's rule keeps it to this node.
-fn is_here(draw: &Draw) -> bool {
-    draw.terms().consistency == Consistency::Local
+/// Whether a draw's rule keeps it on this node.
+fn is_local_draw(draw: &Draw) -> bool {
+    draw.options().consistency == Consistency::Local
 }
 
 impl RedisStore {
-    /// Decides the only group there is, which is what most calls are. If one server does, it takes no list of errands.
-    async fn draw_one(
+    /// Decides a call of one group, the most frequent kind. If one server decides it, this needs no fan-out.
+    async fn draw_single(
         &self,
         draws: &mut Draws,
-        wanted: Vec<DrawRenewal>,
+        renewals: Vec<DrawRenewal>,
         mut claims: CallClaims<'_>,
         call: &StoreCall,
     ) {
-        let is_ordered = !wanted.is_empty();
-        let way = self.way(draws, 0, call);
-        if let GroupRoute::Whole(lane, slot) = way {
-            let deadline = call.began + self.patience(draws);
-            ask_one(&lane, draws, &SubRequest { wanted, ..SubRequest::whole(0, slot) }, deadline).await;
-            return self.conclude(draws, 0, is_ordered, &mut claims, call);
+        let has_renewal = !renewals.is_empty();
+        let route = self.find_route(draws, 0, call);
+        if let GroupRoute::Whole(batcher, slot) = route {
+            let deadline = call.started_at + self.call_timeout(draws);
+            request_one(&batcher, draws, &SubRequest { renewals, ..SubRequest::whole(0, slot) }, deadline)
+                .await;
+            return self.finish_group(draws, 0, has_renewal, &mut claims, call);
         }
-        self.take_back(&wanted);
-        match way {
+        self.cancel_renewals(&renewals);
+        match route {
             GroupRoute::Mixed => self.draw_many(draws, 0, Vec::new(), claims, call).await,
-            GroupRoute::Lost(failure) => {
-                draws.fail(0, failure);
-                self.conclude(draws, 0, false, &mut claims, call);
+            GroupRoute::Failed(failure) => {
+                draws.fail_group(0, failure);
+                self.finish_group(draws, 0, false, &mut claims, call);
             }
             GroupRoute::Decided | GroupRoute::Whole(..) => {
                 claims.resolve(draws, 0);
@@ -388,72 +403,73 @@ impl RedisStore {
         }
     }
 
-    /// Decides all groups from the first on that leases have not answered, with which something is wanted and claimed.
+    /// Decides all groups from `first` on, which leases did not decide; `renewals` and `claims` are those of the
+    /// first.
     async fn draw_many(
         &self,
         draws: &mut Draws,
         first: usize,
-        wanted: Vec<DrawRenewal>,
+        renewals: Vec<DrawRenewal>,
         mut claims: CallClaims<'_>,
         call: &StoreCall,
     ) {
-        let mut errands = FanOut::default();
-        self.sort(draws, first, wanted, &mut claims, call, &mut errands);
+        let mut fan_out = FanOut::default();
+        self.route_group(draws, first, renewals, &mut claims, call, &mut fan_out);
         for group in first + 1..draws.len() {
             let mut out = PendingRequest::default();
-            if !self.spend(draws, group, call.asked_at, &mut out) {
+            if !self.spend_group(draws, group, call.sent_at, &mut out) {
                 claims.extend(out.claims);
-                self.sort(draws, group, out.orders, &mut claims, call, &mut errands);
+                self.route_group(draws, group, out.renewals, &mut claims, call, &mut fan_out);
             }
         }
-        if errands.groups().is_empty() {
+        if fan_out.groups().is_empty() {
             return;
         }
-        errands.run(draws, call.began + self.patience(draws)).await;
+        fan_out.run(draws, call.started_at + self.call_timeout(draws)).await;
         // The deadline may have passed because of another server.
-        for group in errands.give_back(draws, Instant::now() + self.post.patience) {
-            self.give_back_here(draws, group);
+        for group in fan_out.refund_granted(draws, Instant::now() + self.router.timeout) {
+            self.refund_local(draws, group);
         }
-        for group in errands.groups() {
-            self.conclude(draws, *group, errands.is_ordered(*group), &mut claims, call);
+        for group in fan_out.groups() {
+            self.finish_group(draws, *group, fan_out.has_renewal(*group), &mut claims, call);
         }
     }
 }
 
 impl Store for RedisStore {
     async fn draw(&self, draws: &mut Draws) {
-        let asked_at = self.post.clock.now();
-        // It takes no memory as long as it is empty, and it is as long as leases have enough.
+        let sent_at = self.router.clock.now();
+        // An empty `PendingRequest` takes no memory, and it stays empty while leases suffice.
         let mut out = PendingRequest::default();
-        let spent = self.spend_all(draws, asked_at, &mut out);
+        let spent = self.spend_leading_groups(draws, sent_at, &mut out);
         if spent == draws.len() {
             return;
         }
-        let claims = CallClaims::new(&self.post, out.claims);
-        // Behind one that gives something back, nobody is refused by what is known from before.
-        let may_know = draws.len() == 1
-            || draws.all().iter().all(|draw| matches!(draw.act(), Op::Take(_) | Op::Look(_)));
-        let call = StoreCall { began: Instant::now(), asked_at, may_know };
+        let claims = CallClaims::new(&self.router, out.claims);
+        // Cached denials do not apply after a draw that refunds units.
+        let may_use_denials =
+            draws.len() == 1 || draws.all().iter().all(|draw| matches!(draw.op(), Op::Take(_) | Op::Peek(_)));
+        let call = StoreCall { started_at: Instant::now(), sent_at, may_use_denials };
         match draws.len() {
-            1 => self.draw_one(draws, out.orders, claims, &call).await,
-            _ => self.draw_many(draws, spent, out.orders, claims, &call).await,
+            1 => self.draw_single(draws, out.renewals, claims, &call).await,
+            _ => self.draw_many(draws, spent, out.renewals, claims, &call).await,
         }
     }
 
     fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId) {
         let mut draws = Draws::new();
-        draws.push(key, scope, *limit, Op::Give(u32::MAX), permit);
-        // It may have been granted here while the server was away.
+        draws.push(key, scope, *limit, Op::Refund(u32::MAX), permit);
+        // The permit may have been granted here while the server was down.
         self.memory.release(key, scope, limit, permit);
-        if let Ok((lane, slot)) = self.post.place(key, scope, limit) {
-            release(&lane, &draws, slot, Instant::now() + self.post.patience);
+        if let Ok((batcher, slot)) = self.router.route(key, scope, limit) {
+            release_permit(&batcher, &draws, slot, Instant::now() + self.router.timeout);
         }
     }
 }
 
 impl Drop for RedisStore {
     fn drop(&mut self) {
-        self.caretaker.abort();
-        self.post.close();
+        self.lease_task.abort();
+        self.router.close();
     }
 }

@@ -1,24 +1,25 @@
-//! What a key is called in the shared store.
+//! Names of keys in the shared store.
 //!
-//! `rk1:{user:42}:/v1/orders:b` is the bucket of the key of the parts `user:42` and `/v1/orders`: the version of the
-//! format, the first part in braces, the other parts, and last a letter for the law's family, followed by the scope if
-//! there are several. All that is kept for a client shares the braces, and so a slot of a cluster or a shard. What could
-//! be taken for the form itself is escaped, so that no two keys meet, whatever clients call themselves.
+//! `rk1:{user:42}:/v1/orders:b` is the bucket of the key with the parts `user:42` and `/v1/orders`: the version of
+//! the format, the first part in braces, the other parts, and a letter for the algorithm family, followed by the
+//! scope unless it is the default one. All state of a client shares the hash tag in braces, and thus a slot of a
+//! Cluster or a shard. Characters of the format itself are escaped, so that two keys never collide, whatever names
+//! clients choose.
 
 use ratekeeper_core::{Algorithm, KeyRef, Scope};
 
-/// A letter for each law family.
-const LETTERS: [u8; Algorithm::FAMILIES] = *b"blfsgc";
+/// The letter of each algorithm family.
+const FAMILY_LETTERS: [u8; Algorithm::FAMILIES] = *b"blfsgc";
 
-/// The digits of a scope: those of URLs in base 64.
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// The digits of a scope: the URL-safe base64 alphabet.
+const SCOPE_DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Writes the name under which a key's state of a law family in a scope is stored.
+/// Appends the name under which a key's state is stored, for an algorithm family and a scope.
 pub(crate) fn write(key: KeyRef<'_>, scope: Scope, family: usize, name: &mut Vec<u8>) {
     name.extend_from_slice(b"rk1:{");
     for (index, part) in key.parts().enumerate() {
         match index {
-            // An empty tag is no tag, and no escape is without its digits.
+            // Redis ignores an empty hash tag. A lone `%` can't collide, since an escape always has digits.
             0 if part.is_empty() => name.push(b'%'),
             0 => escape(part, |byte| byte == b':', name),
             _ => {
@@ -30,29 +31,30 @@ pub(crate) fn write(key: KeyRef<'_>, scope: Scope, family: usize, name: &mut Vec
             }
         }
     }
-    if !key.has_several_parts() {
+    if !key.is_composite() {
         name.push(b'}');
     }
-    name.extend_from_slice(&[b':', LETTERS[family]]);
+    name.extend_from_slice(&[b':', FAMILY_LETTERS[family]]);
     write_scope(scope, name);
 }
 
-/// The part of a stored name that a cluster and a sharded store hash.
-pub(crate) fn tag(name: &[u8]) -> &[u8] {
+/// The hash tag of a stored name: the part that a Cluster and a sharded store hash.
+pub(crate) fn hash_tag(name: &[u8]) -> &[u8] {
     let start = name.iter().position(|byte| *byte == b'{').map_or(0, |open| open + 1);
     let end = name[start..].iter().position(|byte| *byte == b'}').map_or(name.len(), |close| start + close);
     &name[start..end]
 }
 
-/// Writes a part so that it holds nothing of the form around it. Within the braces a `:` is as good as any other byte.
+/// Appends a part, and percent-encodes the bytes that belong to the format. Bytes for which `is_plain` holds stay as
+/// they are, like `:` within the braces.
 fn escape(part: &str, is_plain: impl Fn(u8) -> bool, name: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let is_form = |byte: u8| {
+    let is_reserved = |byte: u8| {
         matches!(byte, b':' | b'%' | b'{' | b'}' | b' ' | b'\0'..=b'\x1f' | b'\x7f') && !is_plain(byte)
     };
     let mut rest = part.as_bytes();
-    // Hardly any part holds such a byte.
-    while let Some(length) = rest.iter().position(|byte| is_form(*byte)) {
+    // Hardly any part needs escaping, so plain runs are copied as a whole.
+    while let Some(length) = rest.iter().position(|byte| is_reserved(*byte)) {
         let byte = rest[length];
         name.extend_from_slice(&rest[..length]);
         name.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
@@ -61,11 +63,11 @@ fn escape(part: &str, is_plain: impl Fn(u8) -> bool, name: &mut Vec<u8>) {
     name.extend_from_slice(rest);
 }
 
-/// Writes a scope's digits, the highest first; none for the usual scope.
+/// Appends a scope's digits, the most significant first; none for the default scope.
 fn write_scope(scope: Scope, name: &mut Vec<u8>) {
     let digits = (u64::BITS - scope.0.leading_zeros()).div_ceil(6);
     for digit in (0..digits).rev() {
-        name.push(DIGITS[(scope.0 >> (6 * digit) & 63) as usize]);
+        name.push(SCOPE_DIGITS[(scope.0 >> (6 * digit) & 63) as usize]);
     }
 }
 
@@ -83,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn names_can_be_read() {
+    fn names_are_readable() {
         assert_eq!(name(&["user:42"], 0, 0), "rk1:{user:42}:b");
         assert_eq!(name(&["user:42", "/v1/orders"], 0, 3), "rk1:{user:42}:/v1/orders:s");
         assert_eq!(name(&["a", "b:c", "{d}"], 1, 5), "rk1:{a}:b%3Ac:%7Bd%7D:cB");
@@ -92,18 +94,19 @@ mod tests {
     }
 
     #[test]
-    fn the_tag_is_the_first_part_and_never_empty() {
+    fn the_hash_tag_is_the_first_part_and_never_empty() {
         for (parts, expected) in [
             (vec!["user:42"], "user:42"),
             (vec!["a", "{b}"], "a"),
             (vec!["", "x"], "%"),
             (vec!["}{", "x"], "%7D%7B"),
         ] {
-            assert_eq!(tag(name(&parts, 7, 0).as_bytes()), expected.as_bytes());
+            assert_eq!(hash_tag(name(&parts, 7, 0).as_bytes()), expected.as_bytes());
         }
     }
 
-    /// Few letters, most of them those that the form is made of: whatever can meet does so here.
+    /// Keys over a small alphabet, mostly of characters of the format, so that any possible collision is likely to
+    /// occur.
     fn keys() -> impl Strategy<Value = (Vec<String>, u64, usize)> {
         let part = proptest::collection::vec(proptest::sample::select(&b"ab:%{}B3 A"[..]), 0..4)
             .prop_map(|bytes| String::from_utf8(bytes).unwrap());
@@ -113,7 +116,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn different_keys_never_meet(one in keys(), other in keys()) {
+        fn different_keys_never_collide(one in keys(), other in keys()) {
             let written = |(parts, scope, family): &(Vec<String>, u64, usize)| {
                 name(&parts.iter().map(String::as_str).collect::<Vec<_>>(), *scope, *family)
             };
@@ -121,7 +124,7 @@ mod tests {
         }
 
         #[test]
-        fn a_name_tells_its_key(key in keys()) {
+        fn a_key_can_be_recovered_from_its_name(key in keys()) {
             let (parts, scope, family) = &key;
             let written = name(&parts.iter().map(String::as_str).collect::<Vec<_>>(), *scope, *family);
             let (first, rest) = written.strip_prefix("rk1:{").unwrap().split_once('}').unwrap();
@@ -131,9 +134,9 @@ mod tests {
             let mut read = vec![if first == "%" { String::new() } else { unescape(first) }];
             read.extend(rest.split(':').skip(1).map(unescape));
             prop_assert_eq!(&read, parts);
-            prop_assert_eq!(last.as_bytes()[0], LETTERS[*family]);
+            prop_assert_eq!(last.as_bytes()[0], FAMILY_LETTERS[*family]);
             let number = last.bytes().skip(1).fold(0_u64, |number, digit| {
-                number << 6 | DIGITS.iter().position(|other| *other == digit).unwrap() as u64
+                number << 6 | SCOPE_DIGITS.iter().position(|other| *other == digit).unwrap() as u64
             });
             prop_assert_eq!(number, *scope);
         }

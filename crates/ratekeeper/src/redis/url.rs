@@ -1,8 +1,8 @@
-//! Where a store is, as people write it.
+//! The URL of a store.
 //!
-//! A URL says how servers stand together (alone, behind Sentinel, as a Cluster, side by side), where they are, and how
-//! to log in. It is read once, at the edge; every mistake says what to write instead. Passwords are never shown: not by
-//! `Display`, not by `Debug`, not in an error.
+//! A URL names the topology (one server, Sentinel, Cluster, sharded), the servers and the credentials. It is parsed
+//! once, at the edge, and every error says what to write instead. Passwords are never shown: not by `Display`, not by
+//! `Debug`, and not in errors.
 
 mod error;
 mod parts;
@@ -17,10 +17,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The most servers that a URL may list.
+/// Maximum number of servers in a URL.
 pub const MAX_SERVERS: usize = 64;
 
-/// Where state is kept: in this process, or on servers.
+/// The location of a store: this process, or servers.
 ///
 /// ```
 /// use ratekeeper::redis::StoreUrl;
@@ -32,48 +32,48 @@ pub const MAX_SERVERS: usize = 64;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// In this process.
+    /// The memory of this process.
     Memory,
-    /// On Redis or Valkey.
+    /// Redis or Valkey servers.
     Redis(Box<RedisUrl>),
 }
 
-/// Redis or Valkey servers: where they are, how they stand together, and how to log in.
+/// The URL of a store on Redis or Valkey: topology, servers and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// How they stand together, and what it takes to find them.
-    pub form: UrlTopology,
-    /// The servers that are listed: of a Cluster some of its nodes, behind Sentinel the sentinels.
+    /// The topology, with the settings to discover it.
+    pub topology: UrlTopology,
+    /// The listed servers: for a Cluster some of its nodes, with Sentinel the sentinels.
     pub servers: Vec<ServerAddress>,
-    /// How to log in to servers that keep state.
-    pub login: Credentials,
-    /// The number of the database.
+    /// Credentials for the servers that hold state.
+    pub credentials: Credentials,
+    /// Database number.
     pub db: u32,
-    /// The files that TLS needs, if it is to be spoken.
+    /// TLS files. `None` to connect without TLS.
     pub tls: Option<StoreTlsFiles>,
 }
 
-/// How servers stand together, with what it takes to find them: a [`Topology`] as a URL says it.
+/// A [`Topology`] as written in a URL, with the settings to discover it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UrlTopology {
     /// One server.
     Standalone,
-    /// A master that sentinels watch, and its replicas.
+    /// A master and its replicas, monitored by sentinels.
     Sentinel {
-        /// What the sentinels call the master.
+        /// Name of the master, as configured in the sentinels.
         master: String,
-        /// How to log in to the sentinels.
-        login: Credentials,
+        /// Credentials for the sentinels.
+        credentials: Credentials,
     },
     /// Redis Cluster.
     Cluster,
-    /// Servers that know nothing of each other; each key is on one of them.
+    /// Independent servers; each key is on one of them.
     Sharded,
 }
 
 impl UrlTopology {
-    /// How the servers belong together, and nothing else.
-    pub const fn topology(&self) -> Topology {
+    /// The topology without its settings.
+    pub const fn kind(&self) -> Topology {
         match self {
             UrlTopology::Standalone => Topology::Standalone,
             UrlTopology::Sentinel { .. } => Topology::Sentinel,
@@ -83,17 +83,17 @@ impl UrlTopology {
     }
 }
 
-/// One server's address.
+/// The address of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ServerAddress {
-    /// Over TCP.
+    /// A TCP address.
     Tcp {
-        /// A name or an address, without brackets.
+        /// Host name or IP address, without brackets.
         host: String,
-        /// The port.
+        /// Port number.
         port: u16,
     },
-    /// A socket on this machine.
+    /// The path of a Unix domain socket.
     Unix(PathBuf),
 }
 
@@ -107,21 +107,21 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// How to log in. Without a password nobody logs in.
+/// User and password of a login. Without a password, no authentication takes place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
-    /// The user; without one it is `default`.
+    /// User name. `None` means the user `default`.
     pub user: Option<String>,
-    /// The password.
+    /// Password.
     pub password: Option<SecretText>,
 }
 
-/// Text that is never shown.
+/// Secret text that `Debug` does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretText(String);
 
 impl SecretText {
-    /// Keeps a text from being shown.
+    /// Wraps a secret text.
     pub fn new(text: impl Into<String>) -> SecretText {
         SecretText(text.into())
     }
@@ -138,12 +138,12 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// The files that TLS needs, all in PEM.
+/// The files for TLS connections, all in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreTlsFiles {
-    /// The authorities that may sign a server's certificate; if left out, those that the machine trusts.
+    /// Certificate authorities that may sign a server's certificate. `None` means those that the machine trusts.
     pub ca: Option<PathBuf>,
-    /// This side's certificate and its key, for servers that ask for one.
+    /// Client certificate and its key, for servers that require one.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -162,7 +162,7 @@ impl FromStr for RedisUrl {
     type Err = StoreUrlError;
 
     fn from_str(text: &str) -> Result<RedisUrl, StoreUrlError> {
-        UrlParts::split(text)?.read()
+        UrlParts::split(text)?.parse()
     }
 }
 
@@ -175,12 +175,12 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// As it would be written, with `***` for each password.
+/// Formats the URL with `***` for each password.
 impl fmt::Display for RedisUrl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_unix = matches!(self.servers.first(), Some(ServerAddress::Unix(_)));
         out.write_str(if self.tls.is_some() { "rediss" } else { "redis" })?;
-        match self.form.topology() {
+        match self.topology.kind() {
             Topology::Standalone if is_unix => out.write_str("+unix")?,
             Topology::Standalone => {}
             topology @ (Topology::Sentinel | Topology::Cluster | Topology::Sharded) => {
@@ -188,7 +188,7 @@ impl fmt::Display for RedisUrl {
             }
         }
         out.write_str("://")?;
-        let Credentials { user, password } = &self.login;
+        let Credentials { user, password } = &self.credentials;
         if let Some(user) = user {
             parts::escape(user, out)?;
         }
@@ -205,7 +205,7 @@ impl fmt::Display for RedisUrl {
                 ServerAddress::Unix(path) => parts::escape_path(path, out)?,
             }
         }
-        if let UrlTopology::Sentinel { master, .. } = &self.form {
+        if let UrlTopology::Sentinel { master, .. } = &self.topology {
             out.write_str("/")?;
             parts::escape(master, out)?;
         }
@@ -220,24 +220,24 @@ impl fmt::Display for RedisUrl {
 
 impl RedisUrl {
     fn write_query(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut marks = ["?"].into_iter().chain(std::iter::repeat("&"));
-        let mut mark = || marks.next().unwrap_or_default();
+        let mut separators = ["?"].into_iter().chain(std::iter::repeat("&"));
+        let mut separator = || separators.next().unwrap_or_default();
         if let Some(StoreTlsFiles { ca, identity }) = &self.tls {
             let (cert, key) = (identity.as_ref().map(|pair| &pair.0), identity.as_ref().map(|pair| &pair.1));
             for (name, path) in [("ca", ca.as_ref()), ("cert", cert), ("key", key)] {
                 if let Some(path) = path {
-                    write!(out, "{}{name}=", mark())?;
+                    write!(out, "{}{name}=", separator())?;
                     parts::escape_path(path, out)?;
                 }
             }
         }
-        if let UrlTopology::Sentinel { login: Credentials { user, password }, .. } = &self.form {
+        if let UrlTopology::Sentinel { credentials: Credentials { user, password }, .. } = &self.topology {
             if let Some(user) = user {
-                write!(out, "{}sentinel_user=", mark())?;
+                write!(out, "{}sentinel_user=", separator())?;
                 parts::escape(user, out)?;
             }
             if password.is_some() {
-                write!(out, "{}sentinel_password=***", mark())?;
+                write!(out, "{}sentinel_password=***", separator())?;
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Requests that are decided together.
+//! A batch of requests that are decided together.
 
 use super::counters::DecisionCounters;
 use super::decision::{AppliedLimit, Policy, Reason, RuleDecision};
@@ -11,61 +11,64 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 thread_local! {
-    /// A used docket for each thread: its buffers are warm, and the rules that it knows are nearly always those in
-    /// force. Connections that wait hold none, so that old rules can go.
-    static SPARE: RefCell<Option<Box<BatchBuffers>>> = const { RefCell::new(None) };
+    /// Batch buffers to reuse, one per thread: they are allocated already, and their rules are nearly always those in
+    /// force. Idle connections hold no batch, so old rules can be freed.
+    static SPARE_BUFFERS: RefCell<Option<Box<BatchBuffers>>> = const { RefCell::new(None) };
 }
 
-/// Requests that are decided together, all under the same rules.
+/// A batch of requests that are decided together, under the same version of the rules.
 ///
-/// [`RuleLimiter::begin`](super::RuleLimiter::begin) gives one, [`RuleLimiter::add`](super::RuleLimiter::add) fills it, and once
-/// [`RuleLimiter::settle`](super::RuleLimiter::settle) is through, each request has its [`verdict`](CheckBatch::verdict).
+/// [`RuleLimiter::begin`](super::RuleLimiter::begin) creates a batch, [`RuleLimiter::add`](super::RuleLimiter::add)
+/// adds requests, and after [`RuleLimiter::decide`](super::RuleLimiter::decide) each request has its
+/// [`decision`](CheckBatch::decision).
 #[derive(Debug)]
 pub struct CheckBatch {
-    /// Always there until the docket is dropped.
+    /// `Some` until the batch is dropped.
     inner: Option<Box<BatchBuffers>>,
 }
 
+/// The contents of a batch, reused by the thread's next one.
 #[derive(Debug)]
 pub(super) struct BatchBuffers {
     pub(super) installed: Arc<InstalledRules>,
     pub(super) plan: DrawPlan,
-    /// For each request.
+    /// One entry per request.
     pub(super) entries: Vec<BatchEntry>,
-    /// What the emergency limit refused, and perhaps nothing, while requests are parts of a single one.
-    whole: Option<Option<Decision>>,
-    /// When it began, if this one is timed.
-    pub(super) begun: Option<quanta::Instant>,
+    /// Within an atomic group, the emergency limit's denial of the whole group, or `Some(None)` if it allowed it.
+    /// `None` outside of a group.
+    group_denial: Option<Option<Decision>>,
+    /// When the batch began, if its latency is sampled.
+    pub(super) started_at: Option<quanta::Instant>,
 }
 
-/// A request on the docket.
+/// A request of a batch.
 #[derive(Clone, Debug)]
 pub(super) struct BatchEntry {
     pub(super) verb: Verb,
-    /// What the emergency limit said, if it refused.
+    /// The emergency limit's decision, if it denied the request.
     pub(super) emergency: Option<Box<Decision>>,
     pub(super) notes: RequestNotes,
 }
 
 impl CheckBatch {
-    pub(super) fn begin(current: &ArcSwap<InstalledRules>, meters: &DecisionCounters) -> CheckBatch {
-        let spare = SPARE.take();
-        let in_force = current.load();
-        let begun = meters.is_timed().then(quanta::Instant::now);
+    pub(super) fn begin(current: &ArcSwap<InstalledRules>, counters: &DecisionCounters) -> CheckBatch {
+        let spare = SPARE_BUFFERS.take();
+        let current_rules = current.load();
+        let started_at = counters.should_sample().then(quanta::Instant::now);
         let inner = match spare {
             Some(mut inner) => {
-                if !Arc::ptr_eq(&inner.installed, &in_force) {
-                    inner.installed = Arc::clone(&in_force);
+                if !Arc::ptr_eq(&inner.installed, &current_rules) {
+                    inner.installed = Arc::clone(&current_rules);
                 }
-                inner.begun = begun;
+                inner.started_at = started_at;
                 inner
             }
             None => Box::new(BatchBuffers {
-                installed: Arc::clone(&in_force),
+                installed: Arc::clone(&current_rules),
                 plan: DrawPlan::new(),
                 entries: Vec::new(),
-                whole: None,
-                begun,
+                group_denial: None,
+                started_at,
             }),
         };
         CheckBatch { inner: Some(inner) }
@@ -73,12 +76,12 @@ impl CheckBatch {
 
     #[inline]
     pub(super) fn inner(&self) -> &BatchBuffers {
-        self.inner.as_ref().expect("it is there until the docket is dropped")
+        self.inner.as_ref().expect("the buffers exist until the batch is dropped")
     }
 
     #[inline]
     fn inner_mut(&mut self) -> &mut BatchBuffers {
-        self.inner.as_mut().expect("it is there until the docket is dropped")
+        self.inner.as_mut().expect("the buffers exist until the batch is dropped")
     }
 
     #[inline]
@@ -89,29 +92,29 @@ impl CheckBatch {
         clock: &dyn Clock,
         emergency: &EmergencyLimit,
     ) -> RequestNotes {
-        self.enter(verb, request, emergency, |inner| {
+        self.push_request(verb, request, emergency, |inner| {
             inner.plan.add(&inner.installed.rules, verb, request, || clock.now())
         })
     }
 
     #[inline]
-    pub(super) fn add_stated(
+    pub(super) fn add_inline(
         &mut self,
-        stated: InlineLimit,
+        inline: InlineLimit,
         limit: &Limit,
         verb: Verb,
         request: &CheckRequest<'_>,
         emergency: &EmergencyLimit,
     ) {
-        self.enter(verb, request, emergency, |inner| {
-            inner.plan.add_stated(&inner.installed.rules, stated, limit, verb, request);
+        self.push_request(verb, request, emergency, |inner| {
+            inner.plan.add_inline(&inner.installed.rules, inline, limit, verb, request);
             RequestNotes::default()
         });
     }
 
-    /// Has `plan` add a request, unless the emergency limit refuses it.
+    /// Adds a request with `plan`, unless the emergency limit denies it.
     #[inline]
-    fn enter(
+    fn push_request(
         &mut self,
         verb: Verb,
         request: &CheckRequest<'_>,
@@ -119,123 +122,124 @@ impl CheckBatch {
         plan: impl FnOnce(&mut BatchBuffers) -> RequestNotes,
     ) -> RequestNotes {
         let inner = self.inner_mut();
-        let refused = match inner.whole {
-            Some(refused) => refused.filter(|_| verb == Verb::Check),
-            None if emergency.is_on() => emergency.refuse(verb, request),
+        let denial = match inner.group_denial {
+            Some(denial) => denial.filter(|_| verb == Verb::Check),
+            None if emergency.is_on() => emergency.deny(verb, request),
             None => None,
         };
-        let notes = match refused {
+        let notes = match denial {
             Some(_) => {
-                inner.plan.add_refused();
+                inner.plan.add_denied();
                 RequestNotes::default()
             }
             None => plan(inner),
         };
-        inner.entries.push(BatchEntry { verb, emergency: refused.map(Box::new), notes });
+        inner.entries.push(BatchEntry { verb, emergency: denial.map(Box::new), notes });
         notes
     }
 
-    /// From now until [`CheckBatch::part`], requests are decided together: all of them take, or none does.
+    /// Begins a group of requests that are decided together: all of them take, or none does. The group ends with
+    /// [`CheckBatch::end_atomic_group`].
     ///
-    /// One that is denied without a limit, by a list or in an emergency, takes nothing anyway and keeps the others from
-    /// nothing: whoever joins requests looks for it with [`CheckBatch::is_denied`].
-    pub fn join(&mut self) {
-        self.inner_mut().plan.join();
+    /// A request that is denied without a limit, by a list or by the emergency limit, takes nothing and does not affect
+    /// the others: the caller detects it with [`CheckBatch::is_denied_outright`].
+    pub fn begin_atomic_group(&mut self) {
+        self.inner_mut().plan.begin_atomic_group();
     }
 
-    pub(super) fn join_as(&mut self, who: &CheckRequest<'_>, emergency: &EmergencyLimit) {
-        let refused = if emergency.is_on() { emergency.refuse(Verb::Check, who) } else { None };
-        self.inner_mut().whole = Some(refused);
-        self.join();
+    pub(super) fn begin_atomic_group_for(&mut self, request: &CheckRequest<'_>, emergency: &EmergencyLimit) {
+        let denial = if emergency.is_on() { emergency.deny(Verb::Check, request) } else { None };
+        self.inner_mut().group_denial = Some(denial);
+        self.begin_atomic_group();
     }
 
-    /// From now on, each request is decided by itself again.
-    pub fn part(&mut self) {
+    /// Ends the group: further requests are decided individually.
+    pub fn end_atomic_group(&mut self) {
         let inner = self.inner_mut();
-        inner.plan.part();
-        inner.whole = None;
+        inner.plan.end_atomic_group();
+        inner.group_denial = None;
     }
 
-    /// Whether a request is denied whatever its limits say.
+    /// Whether a request is denied regardless of its limits.
     ///
     /// # Panics
-    /// If there is no such request.
-    pub fn is_denied(&self, index: usize) -> bool {
-        self.inner().plan.cases()[index].is_denied()
+    /// If `index` is out of range.
+    pub fn is_denied_outright(&self, index: usize) -> bool {
+        self.inner().plan.resolutions()[index].is_denied()
     }
 
     pub(super) fn draws_mut(&mut self) -> &mut Draws {
         self.inner_mut().plan.draws_mut()
     }
 
-    pub(super) fn is_settled(&self) -> bool {
-        self.inner().plan.is_settled()
+    pub(super) fn is_decided(&self) -> bool {
+        self.inner().plan.is_decided()
     }
 
-    /// Takes requests off it again, from the one at `len` on: they were not meant. Only before it is settled.
-    pub fn cut(&mut self, len: usize) {
+    /// Removes the requests from index `len` on. Must be called before the batch is decided.
+    pub fn truncate(&mut self, len: usize) {
         let inner = self.inner_mut();
-        inner.plan.cut(len);
+        inner.plan.truncate(len);
         inner.entries.truncate(len);
     }
 
-    /// How many requests are on it.
+    /// The number of requests.
     pub fn len(&self) -> usize {
         self.inner().entries.len()
     }
 
-    /// Whether none is.
+    /// Whether the batch has no requests.
     pub fn is_empty(&self) -> bool {
         self.inner().entries.is_empty()
     }
 
-    /// What was decided about a request, counted from 0 in the order in which they were added.
+    /// The decision of a request. Requests are numbered from 0 in the order in which they were added.
     ///
     /// # Panics
-    /// If there is no such request.
+    /// If `index` is out of range.
     #[inline]
-    pub fn verdict(&self, index: usize) -> RuleDecision<'_> {
+    pub fn decision(&self, index: usize) -> RuleDecision<'_> {
         let inner = self.inner();
-        let case = inner.plan.cases()[index];
-        match case {
+        let resolution = inner.plan.resolutions()[index];
+        match resolution {
             Resolution::Allowed => RuleDecision::new(true, Reason::AllowList),
             Resolution::Denied => match &inner.entries[index].emergency {
                 Some(decision) => RuleDecision::emergency(decision),
                 None => RuleDecision::new(false, Reason::DenyList),
             },
             Resolution::UnknownTier => RuleDecision::new(false, Reason::UnknownTier),
-            Resolution::Missing { rule } => RuleDecision::missing(rule, inner.installed.rules.rules()),
-            Resolution::Unbound => RuleDecision::new(true, Reason::NoRule),
-            Resolution::Bound { .. } => {
-                let (draws, bound) = inner.plan.bound(case);
+            Resolution::MissingKey { rule } => RuleDecision::missing(rule, inner.installed.rules.rules()),
+            Resolution::Unlimited => RuleDecision::new(true, Reason::NoRule),
+            Resolution::Limited { .. } => {
+                let (draws, sources) = inner.plan.draws_of(resolution);
                 let rules = inner.installed.rules.rules();
-                match inner.plan.failure(case) {
-                    None => RuleDecision::of(draws, bound, rules),
-                    Some(_) => RuleDecision::without_store(draws, bound, rules),
+                match inner.plan.failure(resolution) {
+                    None => RuleDecision::from_draws(draws, sources, rules),
+                    Some(_) => RuleDecision::degraded(draws, sources, rules),
                 }
             }
         }
     }
 
-    /// What was decided about each request, in order.
-    pub fn verdicts(&self) -> impl ExactSizeIterator<Item = RuleDecision<'_>> {
-        (0..self.len()).map(|index| self.verdict(index))
+    /// The decisions of all requests, in order.
+    pub fn decisions(&self) -> impl ExactSizeIterator<Item = RuleDecision<'_>> {
+        (0..self.len()).map(|index| self.decision(index))
     }
 
-    /// The rules that all of it is held to.
+    /// The rules that the batch is decided by.
     pub fn rules(&self) -> &RuleSet {
         &self.inner().installed.rules
     }
 
-    /// The limits that a request is held to, shadows too; also before it is settled.
+    /// The limits that apply to a request, shadow rules included. May be called before the batch is decided.
     ///
     /// # Panics
-    /// If there is no such request.
-    pub fn held_to(&self, index: usize) -> impl Iterator<Item = AppliedLimit<'_>> {
+    /// If `index` is out of range.
+    pub fn applied_limits(&self, index: usize) -> impl Iterator<Item = AppliedLimit<'_>> {
         let inner = self.inner();
-        let (draws, bound) = inner.plan.bound(inner.plan.cases()[index]);
-        draws.iter().zip(bound).map(|(draw, bound)| AppliedLimit {
-            policy: Policy::of(draw, *bound, inner.installed.rules.rules()),
+        let (draws, sources) = inner.plan.draws_of(inner.plan.resolutions()[index]);
+        draws.iter().zip(sources).map(|(draw, source)| AppliedLimit {
+            policy: Policy::of(draw, *source, inner.installed.rules.rules()),
             is_decided: draw.is_decided(),
             is_shadow: draw.is_shadow(),
             key: inner.plan.draws().key(draw),
@@ -243,9 +247,9 @@ impl CheckBatch {
         })
     }
 
-    /// Where the decisions of a rule are counted.
-    pub(super) fn meter(&self, position: u32) -> &RuleCounters {
-        &self.inner().installed.meters[position as usize]
+    /// The counters of a rule.
+    pub(super) fn rule_counters(&self, position: u32) -> &RuleCounters {
+        &self.inner().installed.counters[position as usize]
     }
 }
 
@@ -254,9 +258,9 @@ impl Drop for CheckBatch {
         if let Some(mut inner) = self.inner.take() {
             inner.plan.clear();
             inner.entries.clear();
-            inner.whole = None;
-            // A thread that is ending has no use for it.
-            let _ = SPARE.try_with(|spare| spare.replace(Some(inner)));
+            inner.group_denial = None;
+            // Fails if the thread is exiting, which has no use for the buffers.
+            let _ = SPARE_BUFFERS.try_with(|spare| spare.replace(Some(inner)));
         }
     }
 }

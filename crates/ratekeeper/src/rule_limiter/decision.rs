@@ -1,131 +1,140 @@
-//! What was decided about a request by rules, and why.
+//! The decision of a request, and its reason.
 
 use ratekeeper_core::{
     Consistency, Decision, Draw, FailureMode, Forecast, KeyRef, Limit, LimitStatus, Micros, Scope,
 };
 use ratekeeper_rules::{DrawSource, Rule};
 
-/// What a limit goes by that came with its request.
-const STATED: &str = "stated";
+/// The name of an inline limit in output.
+const INLINE_LIMIT_NAME: &str = "stated";
 
-/// What was decided about a request by rules, and why.
+/// The decision of a request under rules, and its reason.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleDecision<'d> {
     is_allowed: bool,
-    cause: Reason,
-    /// Which of the draws binds.
+    reason: Reason,
+    /// The index of the binding draw.
     binding: Option<usize>,
-    /// What the emergency limit said, if it refused.
+    /// The emergency limit's decision, if it denied the request.
     emergency: Option<&'d Decision>,
     draws: &'d [Draw],
-    bound: &'d [DrawSource],
+    sources: &'d [DrawSource],
     rules: &'d [Rule],
-    /// The position of the rule that decided where no limit did.
-    by: Option<u32>,
+    /// The index of the deciding rule, if no limit decided.
+    deciding_rule: Option<u32>,
 }
 
-/// Why a request was decided as it was.
+/// The reason for a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A limit of a rule said so.
+    /// A limit decided.
     Limit,
-    /// No rule binds it.
+    /// No rule applies.
     NoRule,
     /// The client is on the allow list.
     AllowList,
     /// The client is on the deny list.
     DenyList,
-    /// It states a tier that the rule file does not name, and the file refuses those.
+    /// The request has a tier that the rule file does not name, and the file denies such requests.
     UnknownTier,
-    /// It lacks something that a rule counts by, and the rule refuses those.
+    /// The request lacks a value that a rule counts by, and the rule denies such requests.
     Missing,
-    /// The emergency limit refused it.
+    /// The emergency limit denied the request.
     Emergency,
-    /// The store gave no answer, and the rule says what to do then.
+    /// The store failed, and the rule's failure mode decided.
     Degraded,
 }
 
-/// One limit that a request had to pass, and what it said.
+/// One limit that a request had to pass, and its status.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy<'d> {
-    /// The rule it belongs to; nothing if it came with the request.
+    /// The rule of the limit, or `None` for an inline limit.
     pub rule: Option<&'d Rule>,
-    /// What the limit goes by.
+    /// The name of the limit.
     pub name: &'d str,
     /// The limit.
     pub limit: &'d Limit,
-    /// What it said.
-    pub reading: LimitStatus,
+    /// The status of the limit after the decision.
+    pub status: LimitStatus,
 }
 
-/// A limit that a request is held to, and whose units it counts.
+/// A limit that applies to a request, and the key that it counts.
 #[derive(Clone, Copy, Debug)]
 pub struct AppliedLimit<'d> {
-    /// The limit, and what it said if it is decided.
+    /// The limit, and its status if it is decided.
     pub policy: Policy<'d>,
-    /// Whether it is.
+    /// Whether the limit is decided.
     pub is_decided: bool,
-    /// Whether it refuses nobody.
+    /// Whether the limit belongs to a shadow rule, which never denies.
     pub is_shadow: bool,
-    /// The key that it counts by.
+    /// The key that the limit counts by.
     pub key: KeyRef<'d>,
-    /// Which limit of which rule it is, for the store.
+    /// The limit's scope in the store: identifies the limit and its rule.
     pub scope: Scope,
 }
 
-/// What the limit that binds says.
+/// The binding limit of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct BindingLimit<'d> {
     /// The limit.
     pub limit: &'d Limit,
-    /// The store's time when it was asked.
+    /// The store's time of the decision.
     pub now: Micros,
-    /// What it says is to come.
-    pub outlook: Forecast,
+    /// Remaining units, reset and retry times.
+    pub forecast: Forecast,
 }
 
 impl<'d> RuleDecision<'d> {
     #[inline]
-    pub(super) fn new(is_allowed: bool, cause: Reason) -> RuleDecision<'d> {
-        let (draws, bound, rules) = (&[][..], &[][..], &[][..]);
-        RuleDecision { is_allowed, cause, binding: None, emergency: None, draws, bound, rules, by: None }
+    pub(super) fn new(is_allowed: bool, reason: Reason) -> RuleDecision<'d> {
+        let (draws, sources, rules) = (&[][..], &[][..], &[][..]);
+        RuleDecision {
+            is_allowed,
+            reason,
+            binding: None,
+            emergency: None,
+            draws,
+            sources,
+            rules,
+            deciding_rule: None,
+        }
     }
 
-    /// A request that lacks something that this rule counts by.
+    /// The decision of a request that lacks a value that this rule counts by.
     pub(super) fn missing(rule: u32, rules: &'d [Rule]) -> RuleDecision<'d> {
-        RuleDecision { rules, by: Some(rule), ..RuleDecision::new(false, Reason::Missing) }
+        RuleDecision { rules, deciding_rule: Some(rule), ..RuleDecision::new(false, Reason::Missing) }
     }
 
-    /// What holds if the store gave no answer: a limit that fails closed refuses; of those that this node enforces from
-    /// memory, the one that binds speaks; the others let pass.
-    pub(super) fn without_store(
+    /// The decision when the store failed. A limit that fails closed denies. Of the limits that this node enforces from
+    /// memory, the binding one decides. All others allow.
+    pub(super) fn degraded(
         draws: &'d [Draw],
-        bound: &'d [DrawSource],
+        sources: &'d [DrawSource],
         rules: &'d [Rule],
     ) -> RuleDecision<'d> {
-        // What one server granted does not stand if another gave no answer.
+        // Units granted by one server do not count if another server failed.
         let is_closed = |draw: &Draw| {
-            let terms = draw.terms();
-            terms.on_failure == FailureMode::Closed && terms.consistency != Consistency::Local
+            let options = draw.options();
+            options.on_failure == FailureMode::Closed && options.consistency != Consistency::Local
         };
         let closed = draws.iter().position(|draw| !draw.is_shadow() && is_closed(draw));
         let binding = match closed {
             Some(_) => None,
-            None => Decision::weigh_decided(draws),
+            None => Decision::binding_among_decided(draws),
         };
         let first = closed.or_else(|| draws.iter().position(|draw| !draw.is_shadow()));
-        let by = first.map(|index| bound[index].rule);
-        let is_allowed = closed.is_none() && binding.is_none_or(|index| !draws[index].stops());
+        let deciding_rule = first.map(|index| sources[index].rule);
+        let is_allowed = closed.is_none() && binding.is_none_or(|index| !draws[index].denies_request());
         RuleDecision {
             is_allowed,
-            // Shadows alone bind nobody, with the store or without it.
-            cause: if first.is_some() { Reason::Degraded } else { Reason::NoRule },
+            // Shadow rules alone never bind, with or without the store.
+            reason: if first.is_some() { Reason::Degraded } else { Reason::NoRule },
             binding,
             emergency: None,
             draws,
-            bound,
+            sources,
             rules,
-            by,
+            deciding_rule,
         }
     }
 
@@ -137,112 +146,125 @@ impl<'d> RuleDecision<'d> {
     }
 
     #[inline]
-    pub(super) fn of(draws: &'d [Draw], bound: &'d [DrawSource], rules: &'d [Rule]) -> RuleDecision<'d> {
-        let (is_allowed, binding) = Decision::weigh(draws);
-        let cause = if binding.is_some() { Reason::Limit } else { Reason::NoRule };
-        RuleDecision { is_allowed, cause, binding, emergency: None, draws, bound, rules, by: None }
+    pub(super) fn from_draws(
+        draws: &'d [Draw],
+        sources: &'d [DrawSource],
+        rules: &'d [Rule],
+    ) -> RuleDecision<'d> {
+        let (is_allowed, binding) = Decision::evaluate(draws);
+        let reason = if binding.is_some() { Reason::Limit } else { Reason::NoRule };
+        RuleDecision {
+            is_allowed,
+            reason,
+            binding,
+            emergency: None,
+            draws,
+            sources,
+            rules,
+            deciding_rule: None,
+        }
     }
 
-    /// Whether the request may go on.
+    /// Whether the request is allowed.
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.is_allowed
     }
 
-    /// What the client hears.
+    /// The decision as reported to the client.
     pub fn decision(&self) -> Decision {
         match (self.emergency, self.binding, self.is_allowed) {
             (Some(decision), ..) => *decision,
-            // Beside what this node decided by itself there may be limits of which nothing is known.
-            (None, Some(binding), _) if self.cause == Reason::Degraded => {
-                Decision::of(&self.draws[binding..=binding])
+            // Besides the limits that this node decided, there may be limits whose state is unknown.
+            (None, Some(binding), _) if self.reason == Reason::Degraded => {
+                Decision::from_group(&self.draws[binding..=binding])
             }
-            (None, Some(_), _) => Decision::of(self.draws),
+            (None, Some(_), _) => Decision::from_group(self.draws),
             (None, None, true) => Decision::UNLIMITED,
-            (None, None, false) => Decision::REFUSED,
+            (None, None, false) => Decision::DENIED,
         }
     }
 
-    /// What the limit that binds says; nothing if none does.
+    /// The binding limit. Returns `None` if no limit applies.
     #[inline]
     pub fn binding(&self) -> Option<BindingLimit<'d>> {
-        if let Some(reading) = self.emergency.and_then(Decision::reading) {
+        if let Some(status) = self.emergency.and_then(Decision::status) {
             return Some(BindingLimit {
-                limit: reading.limit(),
-                now: reading.now(),
-                outlook: reading.outlook(),
+                limit: status.limit(),
+                now: status.decided_at(),
+                forecast: status.forecast(),
             });
         }
         let draw = &self.draws[self.binding?];
-        Some(BindingLimit { limit: draw.limit(), now: draw.now(), outlook: draw.outlook() })
+        Some(BindingLimit { limit: draw.limit(), now: draw.decided_at(), forecast: draw.forecast() })
     }
 
-    /// Why.
+    /// The reason for the decision.
     #[inline]
-    pub fn cause(&self) -> Reason {
-        self.cause
+    pub fn reason(&self) -> Reason {
+        self.reason
     }
 
-    /// The rule that binds.
+    /// The rule of the binding limit, or the rule that decided without one. Returns `None` if no rule decided.
     pub fn rule(&self) -> Option<&'d Rule> {
-        self.position().and_then(|position| self.rules.get(position as usize))
+        self.rule_index().and_then(|position| self.rules.get(position as usize))
     }
 
-    /// What the limit that binds goes by.
+    /// The name of the binding limit. Returns `None` if no limit applies.
     pub fn limit_name(&self) -> Option<&'d str> {
-        if self.cause == Reason::Emergency {
+        if self.reason == Reason::Emergency {
             return Some("emergency");
         }
-        let bound = self.bound.get(self.binding?)?;
-        Some(name(self.rules.get(bound.rule as usize), *bound))
+        let source = self.sources.get(self.binding?)?;
+        Some(name(self.rules.get(source.rule as usize), *source))
     }
 
-    /// The limits that it had to pass, without shadows.
+    /// The limits that the request had to pass, without shadow rules.
     pub fn policies(&self) -> impl Iterator<Item = Policy<'d>> + use<'d> {
         let (rules, is_degraded, is_closed) =
-            (self.rules, self.cause == Reason::Degraded, self.binding.is_none());
-        // Without the store only what this node knows by itself has a say, and nothing if a limit fails closed.
-        let has_a_say =
+            (self.rules, self.reason == Reason::Degraded, self.binding.is_none());
+        // Without the store, only limits that this node decided are reported, and none if a limit fails closed.
+        let is_shown =
             move |draw: &Draw| !draw.is_shadow() && (!is_degraded || !is_closed && draw.is_decided());
-        let enforced = self.draws.iter().zip(self.bound).filter(move |(draw, _)| has_a_say(draw));
-        enforced.map(move |(draw, bound)| Policy::of(draw, *bound, rules))
+        let enforced = self.draws.iter().zip(self.sources).filter(move |(draw, _)| is_shown(draw));
+        enforced.map(move |(draw, source)| Policy::of(draw, *source, rules))
     }
 
-    /// Whether it was held to a limit of its own, whatever the rules say.
-    pub fn is_stated(&self) -> bool {
-        self.bound.first().is_some_and(|bound| bound.rule == DrawSource::STATED)
+    /// Whether the request was subject to an inline limit instead of the rules.
+    pub fn is_inline(&self) -> bool {
+        self.sources.first().is_some_and(|source| source.rule == DrawSource::INLINE)
     }
 
-    /// The position of the rule that binds.
-    pub(super) fn position(&self) -> Option<u32> {
+    /// The index of the rule that [`RuleDecision::rule`] returns.
+    pub(super) fn rule_index(&self) -> Option<u32> {
         match self.binding {
-            Some(binding) => self.bound.get(binding).map(|bound| bound.rule),
-            None => self.by,
+            Some(binding) => self.sources.get(binding).map(|source| source.rule),
+            None => self.deciding_rule,
         }
     }
 
-    /// The positions of the shadow rules that would have refused it.
-    pub(super) fn shadows(&self) -> impl Iterator<Item = u32> {
-        let refused =
-            self.draws.iter().zip(self.bound).filter(|(draw, _)| draw.is_shadow() && draw.is_refused());
-        refused.map(|(_, bound)| bound.rule)
+    /// The indices of the shadow rules that would have denied the request.
+    pub(super) fn denying_shadows(&self) -> impl Iterator<Item = u32> {
+        let denied =
+            self.draws.iter().zip(self.sources).filter(|(draw, _)| draw.is_shadow() && draw.is_denied());
+        denied.map(|(_, source)| source.rule)
     }
 
-    /// Whether any draw is a shadow.
+    /// Whether any draw belongs to a shadow rule.
     pub(super) fn has_shadows(&self) -> bool {
         self.draws.iter().any(Draw::is_shadow)
     }
 }
 
 impl<'d> Policy<'d> {
-    pub(super) fn of(draw: &'d Draw, bound: DrawSource, rules: &'d [Rule]) -> Policy<'d> {
-        let rule = rules.get(bound.rule as usize);
-        Policy { rule, name: name(rule, bound), limit: draw.limit(), reading: draw.reading() }
+    pub(super) fn of(draw: &'d Draw, source: DrawSource, rules: &'d [Rule]) -> Policy<'d> {
+        let rule = rules.get(source.rule as usize);
+        Policy { rule, name: name(rule, source), limit: draw.limit(), status: draw.status() }
     }
 }
 
-/// What a limit goes by.
+/// The name of a limit.
 #[inline]
-fn name(rule: Option<&Rule>, bound: DrawSource) -> &str {
-    rule.map_or(STATED, |rule| rule.limit_name(bound.limit as usize))
+fn name(rule: Option<&Rule>, source: DrawSource) -> &str {
+    rule.map_or(INLINE_LIMIT_NAME, |rule| rule.limit_name(source.limit as usize))
 }

@@ -1,6 +1,6 @@
-//! Cluster: slots are followed wherever they go, and a dead node takes only its own with it.
+//! Redis Cluster: the client follows slots as they move, and a dead node affects only its own slots.
 
-use super::{AMPLE, add, connected, eventually, number, take, until_answered};
+use super::{AMPLE_TIMEOUT, add, connected, eventually, integer, take, until_success};
 use ratekeeper::StoreFailure;
 use ratekeeper::redis::{NodePhase, ServerSet};
 use ratekeeper_testkit::servers::{Brand, TestCluster};
@@ -8,52 +8,52 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-fn redirects(fleet: &ServerSet) -> u64 {
-    fleet.nodes().iter().map(|node| node.counts().redirects).sum()
+fn redirects(server_set: &ServerSet) -> u64 {
+    server_set.nodes().iter().map(|node| node.counts().redirects).sum()
 }
 
-fn place(fleet: &ServerSet, key: &str) -> String {
-    fleet.route(key.as_bytes()).unwrap().node.server().to_string()
+fn server_of_key(server_set: &ServerSet, key: &str) -> String {
+    server_set.route(key.as_bytes()).unwrap().node.server().to_string()
 }
 
-/// Keys of which each begin-as-master node has some.
+/// Enough keys for every initial master to own some.
 fn keys() -> Vec<String> {
     (0..60).map(|key| format!("user:{key}")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_where_the_cluster_says() {
+async fn keys_are_routed_by_the_clusters_slot_map() {
     for brand in Brand::ALL {
         let cluster = TestCluster::setup(brand).start();
-        let fleet = connected(&cluster.url()).await;
+        let server_set = connected(&cluster.url()).await;
         for key in keys() {
-            let route = fleet.route(key.as_bytes()).unwrap();
+            let route = server_set.route(key.as_bytes()).unwrap();
             assert_eq!(route.slot, cluster.slot(&key));
-            assert_eq!(take(&fleet, &key, AMPLE).await, Ok(1));
+            assert_eq!(take(&server_set, &key, AMPLE_TIMEOUT).await, Ok(1));
         }
-        assert_eq!(redirects(&fleet), 0);
-        let description = fleet.describe();
-        assert_eq!((description.servers.len(), description.uncovered_slots), (3, 0));
+        assert_eq!(redirects(&server_set), 0);
+        let description = server_set.report();
+        assert_eq!((description.server_reports.len(), description.uncovered_slots), (3, 0));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_moves_is_followed_and_nothing_runs_twice() {
+async fn a_migrating_slot_is_followed_and_no_command_runs_twice() {
     let mut cluster = TestCluster::start();
-    let fleet = connected(&cluster.url()).await;
+    let server_set = connected(&cluster.url()).await;
     let added = cluster.add_node();
     let slot = cluster.slot("{user}");
     let [known, new] = ["{user}:known", "{user}:new"];
     let ask = async |key: &str| {
-        let node = fleet.route(b"user").unwrap().node;
-        let mut results = fleet.ask(&node, vec![add(key, 1)], Instant::now() + AMPLE).await;
-        results.remove(0).map(|value| number(&value))
+        let node = server_set.route(b"user").unwrap().node;
+        let mut results = server_set.execute(&node, vec![add(key, 1)], Instant::now() + AMPLE_TIMEOUT).await;
+        results.remove(0).map(|value| integer(&value))
     };
     assert_eq!(ask(known).await, Ok(1));
 
-    // On its way, what the old node has is there, and what it has not is asked of the new one.
+    // While the slot migrates, the old node answers for keys it still has, and redirects the others to the new node.
     let from = cluster.begin_move(slot, added);
-    assert_eq!((ask(known).await, redirects(&fleet)), (Ok(2), 0));
+    assert_eq!((ask(known).await, redirects(&server_set)), (Ok(2), 0));
     assert_eq!(ask(new).await, Ok(1));
     assert_eq!(
         cluster.nodes()[added].command(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]).integer(),
@@ -62,173 +62,174 @@ async fn a_slot_that_moves_is_followed_and_nothing_runs_twice() {
     cluster.move_keys(slot, from, added);
     assert_eq!((ask(known).await, ask(new).await), (Ok(3), Ok(2)));
     cluster.end_move(slot, from, added);
-    // Moved for good: the first call is sent on, and soon none is.
+    // After the migration the first call is redirected, and soon none is.
     assert_eq!((ask(known).await, ask(new).await), (Ok(4), Ok(3)));
     let to = cluster.nodes()[added].address();
-    eventually("the new node is found", async {
-        while place(&fleet, "user") != to {
+    eventually("the new node is routed to", async {
+        while server_of_key(&server_set, "user") != to {
             assert!(ask("{user}:probe").await.is_ok());
         }
     })
     .await;
-    let before = redirects(&fleet);
-    assert_eq!((ask(known).await, redirects(&fleet)), (Ok(5), before));
+    let before = redirects(&server_set);
+    assert_eq!((ask(known).await, redirects(&server_set)), (Ok(5), before));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_move_under_load_without_a_lost_or_doubled_unit() {
     let mut cluster = TestCluster::setup(Brand::Redis).without_replicas().start();
-    let fleet = Arc::new(connected(&cluster.url()).await);
+    let server_set = Arc::new(connected(&cluster.url()).await);
     let added = cluster.add_node();
     let keys = keys();
     let slots: Vec<u16> = keys.iter().map(|key| cluster.slot(key)).collect();
     let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let load = {
-        let (fleet, keys, is_over) = (Arc::clone(&fleet), keys.clone(), Arc::clone(&is_over));
+        let (server_set, keys, is_over) = (Arc::clone(&server_set), keys.clone(), Arc::clone(&is_over));
         tokio::spawn(async move {
             let mut taken = vec![0_i64; keys.len()];
-            let mut refused = 0;
+            let mut unreachable = 0;
             while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                 for (key, taken) in keys.iter().zip(&mut taken) {
-                    match take(&fleet, key, AMPLE).await {
+                    match take(&server_set, key, AMPLE_TIMEOUT).await {
                         Ok(number) => {
                             *taken += 1;
                             assert_eq!(number, *taken, "{key}");
                         }
-                        Err(StoreFailure::Unreachable) => refused += 1,
+                        Err(StoreFailure::Unreachable) => unreachable += 1,
                         Err(other) => panic!("{key}: {other}"),
                     }
                 }
             }
-            (taken, refused)
+            (taken, unreachable)
         })
     };
     for slot in slots {
         cluster.move_slots(slot..slot + 1, added);
     }
     is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-    let (taken, refused) = load.await.unwrap();
+    let (taken, unreachable) = load.await.unwrap();
     assert!(taken.iter().all(|taken| *taken > 0));
-    assert_eq!(refused, 0, "{} were taken", taken.iter().sum::<i64>());
+    assert_eq!(unreachable, 0, "{} units were taken", taken.iter().sum::<i64>());
     for (key, taken) in keys.iter().zip(taken) {
         assert_eq!(cluster.nodes()[added].command(&["GET", key]).integer(), taken, "{key}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_master_fails_its_slots_alone_until_its_replica_takes_over() {
+async fn a_killed_master_fails_only_its_slots_until_its_replica_takes_over() {
     let mut cluster = TestCluster::start();
-    let fleet = Arc::new(connected(&cluster.url()).await);
+    let server_set = Arc::new(connected(&cluster.url()).await);
     let keys = keys();
     for key in &keys {
-        take(&fleet, key, AMPLE).await.unwrap();
+        take(&server_set, key, AMPLE_TIMEOUT).await.unwrap();
     }
     let victim = keys[0].clone();
-    let dead = place(&fleet, &victim);
-    let others: Vec<String> = keys.into_iter().filter(|key| place(&fleet, key) != dead).collect();
+    let dead = server_of_key(&server_set, &victim);
+    let others: Vec<String> =
+        keys.into_iter().filter(|key| server_of_key(&server_set, key) != dead).collect();
     let slot = cluster.slot(&victim);
     let owner = cluster.kill_owner(slot);
     assert_eq!(cluster.nodes()[owner].address(), dead);
     let killed = Instant::now();
-    // Nobody else notices, all the while that it takes.
+    // Calls to the other slots succeed throughout.
     let others = {
-        let (fleet, others) = (Arc::clone(&fleet), others.clone());
+        let (server_set, others) = (Arc::clone(&server_set), others.clone());
         tokio::spawn(async move {
             loop {
                 for key in &others {
-                    let result = take(&fleet, key, AMPLE).await;
+                    let result = take(&server_set, key, AMPLE_TIMEOUT).await;
                     assert!(result.is_ok(), "{key}: {result:?}");
                 }
             }
         })
     };
-    assert!(until_answered(&fleet, &victim).await >= 1);
+    assert!(until_success(&server_set, &victim).await >= 1);
     let took = killed.elapsed();
     assert!(took < Duration::from_secs(10), "{took:?}");
     assert!(!others.is_finished());
     others.abort();
     assert!(others.await.unwrap_err().is_cancelled());
-    let replica = cluster.await_other_owner(slot, owner);
+    let replica = cluster.wait_for_other_owner(slot, owner);
     let promoted = cluster.nodes()[replica].address();
-    eventually("the promoted replica is found", async {
-        while place(&fleet, &victim) != promoted {
+    eventually("the promoted replica is routed to", async {
+        while server_of_key(&server_set, &victim) != promoted {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
     .await;
-    // What comes back is a replica, and gets nothing.
+    // The old master comes back as a replica, and receives no calls.
     cluster.node(owner).restart();
     for _ in 0..50 {
-        take(&fleet, &victim, AMPLE).await.unwrap();
+        take(&server_set, &victim, AMPLE_TIMEOUT).await.unwrap();
     }
     let calls = cluster.nodes()[owner].command(&["INFO", "commandstats"]).field("cmdstat_evalsha");
-    let is_of_replication = |calls: String| calls.contains("calls=0");
-    assert!(calls.is_none_or(is_of_replication));
+    let has_no_calls = |calls: String| calls.contains("calls=0");
+    assert!(calls.is_none_or(has_no_calls));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_promoted_replica_is_found_soon_even_if_nobody_calls() {
+async fn a_promoted_replica_is_found_soon_even_without_calls() {
     let mut cluster = TestCluster::start();
-    let fleet = connected(&cluster.url()).await;
+    let server_set = connected(&cluster.url()).await;
     let key = "user:1";
     let owner = cluster.kill_owner(cluster.slot(key));
-    let replica = cluster.await_other_owner(cluster.slot(key), owner);
-    let (agreed, promoted) = (Instant::now(), cluster.nodes()[replica].address());
-    eventually("the promoted replica is found", async {
-        while place(&fleet, key) != promoted {
+    let replica = cluster.wait_for_other_owner(cluster.slot(key), owner);
+    let (agreed_at, promoted) = (Instant::now(), cluster.nodes()[replica].address());
+    eventually("the promoted replica is routed to", async {
+        while server_of_key(&server_set, key) != promoted {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
     .await;
-    let took = agreed.elapsed();
-    assert!(took < Duration::from_secs(1), "{took:?} after all nodes had agreed");
+    let took = agreed_at.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?} after all nodes had agreed on the new owner");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_is_down_is_away() {
-    let whole =
+async fn a_cluster_that_reports_down_counts_as_down() {
+    let setup =
         TestCluster::setup(Brand::Redis).without_replicas().set("cluster-require-full-coverage", "yes");
-    let mut cluster = whole.start();
-    let fleet = connected(&cluster.url()).await;
+    let mut cluster = setup.start();
+    let server_set = connected(&cluster.url()).await;
     let killed = cluster.kill_owner(0);
     let lost = cluster.nodes()[killed].address();
-    let nodes = fleet.nodes();
+    let nodes = server_set.nodes();
     for node in nodes.iter().filter(|node| node.server().to_string() != lost) {
-        // It runs, and says that it serves nobody, whether somebody calls or not.
-        super::until(node, NodePhase::Down).await;
-        let trouble = node.trouble().unwrap_or_default();
-        assert!(trouble.contains("cluster is down"), "{trouble}");
+        // The node runs, and reports that the cluster is down even without calls.
+        super::until_phase(node, NodePhase::Down).await;
+        let error = node.failure_message().unwrap_or_default();
+        assert!(error.contains("cluster is down"), "{error}");
     }
     cluster.node(killed).restart();
     for node in &nodes {
-        super::until(node, NodePhase::Up).await;
+        super::until_phase(node, NodePhase::Up).await;
     }
     for key in keys() {
-        assert_eq!(until_answered(&fleet, &key).await, 1);
+        assert_eq!(until_success(&server_set, &key).await, 1);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failover_in_order_is_noticed_by_nobody() {
+async fn a_manual_failover_fails_no_call() {
     let cluster = TestCluster::setup(Brand::Valkey).start();
-    let fleet = Arc::new(connected(&cluster.url()).await);
+    let server_set = Arc::new(connected(&cluster.url()).await);
     let key = "user:1";
     let owner = cluster.owner(cluster.slot(key));
     let load = {
-        let fleet = Arc::clone(&fleet);
+        let server_set = Arc::clone(&server_set);
         tokio::spawn(async move {
             let mut taken = 0;
             loop {
                 taken += 1;
-                assert_eq!(take(&fleet, key, AMPLE).await, Ok(taken));
+                assert_eq!(take(&server_set, key, AMPLE_TIMEOUT).await, Ok(taken));
             }
         })
     };
-    // Behind the three masters are their replicas.
+    // The replicas follow the three masters in the node list.
     cluster.fail_over_to(owner + 3);
     let promoted = cluster.nodes()[owner + 3].address();
-    eventually("the promoted replica is found", async {
-        while place(&fleet, key) != promoted {
+    eventually("the promoted replica is routed to", async {
+        while server_of_key(&server_set, key) != promoted {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
@@ -238,27 +239,27 @@ async fn a_failover_in_order_is_noticed_by_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_is_set_up_anew_is_believed_though_it_counts_elections_from_the_start() {
+async fn a_recreated_cluster_is_accepted_although_its_epochs_restart() {
     let cluster = TestCluster::setup(Brand::Redis).without_replicas().start();
     for node in cluster.nodes() {
-        node.command(&["CLUSTER", "BUMPEPOCH"]).done();
+        node.command(&["CLUSTER", "BUMPEPOCH"]).expect_ok();
     }
-    let fleet = connected(&cluster.url()).await;
+    let server_set = connected(&cluster.url()).await;
     for node in cluster.nodes() {
-        node.command(&["CLUSTER", "RESET", "HARD"]).done();
+        node.command(&["CLUSTER", "RESET", "HARD"]).expect_ok();
     }
-    // One node for all slots, one that meets it, and one that is left over.
-    let anew = &cluster.nodes()[2];
-    anew.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).done();
-    let bus = anew.command(&["CONFIG", "GET", "cluster-port"]).array()[1].text();
+    // One node owns all slots, one joins it, and one stays outside.
+    let owner = &cluster.nodes()[2];
+    owner.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).expect_ok();
+    let bus = owner.command(&["CONFIG", "GET", "cluster-port"]).array()[1].text();
     let other = &cluster.nodes()[1];
-    other.command(&["CLUSTER", "MEET", "127.0.0.1", &anew.port().to_string(), &bus]).done();
-    eventually("the new node has all keys", async {
-        while fleet.nodes().len() > 1 || place(&fleet, "user") != anew.address() {
-            let _ = take(&fleet, "user", AMPLE).await;
+    other.command(&["CLUSTER", "MEET", "127.0.0.1", &owner.port().to_string(), &bus]).expect_ok();
+    eventually("the new node is routed to for all keys", async {
+        while server_set.nodes().len() > 1 || server_of_key(&server_set, "user") != owner.address() {
+            let _ = take(&server_set, "user", AMPLE_TIMEOUT).await;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
     .await;
-    assert!(until_answered(&fleet, "user").await >= 1);
+    assert!(until_success(&server_set, "user").await >= 1);
 }

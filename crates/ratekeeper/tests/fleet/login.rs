@@ -1,6 +1,6 @@
-//! Passwords, users and certificates.
+//! Authentication: passwords, ACL users and TLS certificates.
 
-use super::{AMPLE, connect, connected, only, take};
+use super::{AMPLE_TIMEOUT, connect, connected, only_node, take};
 use ratekeeper::redis::{ServerSet, ServerSetOptions, StoreUrl};
 use ratekeeper_testkit::servers::{Brand, RedisServer, ServerCertificates};
 use rcgen::{
@@ -10,21 +10,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// All that a user has to be allowed.
-const RULES: &str = "on >s3cret/@ resetkeys ~* resetchannels -@all +evalsha +script|load +incrby +time +role \
+/// The ACL rules that these tests' commands need.
+const ACL_RULES: &str = "on >s3cret/@ resetkeys ~* resetchannels -@all +evalsha +script|load +incrby +time +role \
                      +client|setname +info";
 
-/// The files of an authority, of a server that it vouches for, and of a client.
-struct Files {
+/// PEM files of a CA, and of a server and a client whose certificates it signed.
+struct TlsFiles {
     folder: TempDir,
 }
 
-impl Files {
-    fn new() -> Files {
+impl TlsFiles {
+    fn new() -> TlsFiles {
         let folder = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // With the name that the others have, they would be taken to have signed themselves.
+        // With the same name as the others, their certificates would look self-signed.
         params.distinguished_name.push(DnType::CommonName, "authority");
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
@@ -38,7 +38,7 @@ impl Files {
             write(&format!("{name}.pem"), params.signed_by(&key, &authority).unwrap().pem());
             write(&format!("{name}.key"), key.serialize_pem());
         }
-        Files { folder }
+        TlsFiles { folder }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -47,73 +47,76 @@ impl Files {
 
     fn tls(&self, asks_clients: bool) -> ServerCertificates {
         ServerCertificates {
-            authority: self.path("ca.pem"),
+            ca: self.path("ca.pem"),
             certificate: self.path("server.pem"),
             key: self.path("server.key"),
-            asks_clients,
+            requires_client_certificate: asks_clients,
         }
     }
 }
 
-async fn trouble(url: &str) -> String {
-    let fleet = connect(url);
-    assert!(!fleet.ready(AMPLE).await, "{url}");
-    only(&fleet).trouble().unwrap()
+async fn connection_error(url: &str) -> String {
+    let server_set = connect(url);
+    assert!(!server_set.wait_until_ready(AMPLE_TIMEOUT).await, "{url}");
+    only_node(&server_set).failure_message().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_needs_few_rights() {
+async fn a_user_needs_few_permissions() {
     for brand in Brand::ALL {
-        let server = RedisServer::setup(brand).user("default", "off").user("gate", RULES).start();
-        let fleet = connected(&format!("redis://gate:s3cret%2F%40@{}", server.address())).await;
-        assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
-        let said = trouble(&format!("redis://gate:wr0ng@{}", server.address())).await;
-        assert!(said.contains("does not accept the user gate") && !said.contains("wr0ng"), "{said}");
+        let server = RedisServer::setup(brand).user("default", "off").user("gate", ACL_RULES).start();
+        let server_set = connected(&format!("redis://gate:s3cret%2F%40@{}", server.address())).await;
+        assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Ok(1));
+        let error = connection_error(&format!("redis://gate:wr0ng@{}", server.address())).await;
+        assert!(error.contains("authentication failed for user gate") && !error.contains("wr0ng"), "{error}");
     }
 }
 
-/// With Redis alone: the Valkey that tests have was built without TLS.
+/// Redis only: the Valkey that the tests use was built without TLS.
 #[tokio::test(flavor = "multi_thread")]
-async fn both_sides_show_their_certificates() {
-    let files = Files::new();
+async fn mutual_tls() {
+    let files = TlsFiles::new();
     let [ca, cert, key] =
         ["ca.pem", "client.pem", "client.key"].map(|name| files.path(name).display().to_string());
     let server = RedisServer::setup(Brand::Redis).tls(&files.tls(true)).password("s3cret").start();
     let url = |query: String| format!("rediss://:s3cret@{}?{query}", server.tls_address());
-    let fleet = connected(&url(format!("ca={ca}&cert={cert}&key={key}"))).await;
-    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
-    // Without the client's certificate, without the right authority, without TLS.
-    trouble(&url(format!("ca={ca}"))).await;
-    let said = trouble(&url(format!("ca={cert}&cert={cert}&key={key}"))).await;
-    assert!(said.contains("TLS"), "{said}");
-    let said = trouble(&format!("redis://:s3cret@{}", server.tls_address())).await;
-    assert!(said.contains("it speaks TLS on this port: write rediss:// instead of redis://"), "{said}");
-    let said = trouble(&format!("rediss://:s3cret@{}?ca={ca}", server.address())).await;
-    assert!(said.contains("write redis:// instead of rediss://") && !said.contains("s3cret"), "{said}");
+    let server_set = connected(&url(format!("ca={ca}&cert={cert}&key={key}"))).await;
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Ok(1));
+    // Without the client certificate, with the wrong CA, and without TLS.
+    connection_error(&url(format!("ca={ca}"))).await;
+    let error = connection_error(&url(format!("ca={cert}&cert={cert}&key={key}"))).await;
+    assert!(error.contains("TLS"), "{error}");
+    let error = connection_error(&format!("redis://:s3cret@{}", server.tls_address())).await;
+    assert!(
+        error.contains("the server expects TLS on this port: write rediss:// instead of redis://"),
+        "{error}"
+    );
+    let error = connection_error(&format!("rediss://:s3cret@{}?ca={ca}", server.address())).await;
+    assert!(error.contains("write redis:// instead of rediss://") && !error.contains("s3cret"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_alone_is_the_default_users() {
+async fn a_password_without_a_user_is_the_default_users() {
     let server = RedisServer::setup(Brand::Redis).password("s3cret").start();
-    let fleet = connected(&server.url()).await;
-    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
-    let said = trouble(&format!("redis://{}", server.address())).await;
-    assert!(said.contains("NOAUTH") || said.contains("uthentication"), "{said}");
+    let server_set = connected(&server.url()).await;
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Ok(1));
+    let error = connection_error(&format!("redis://{}", server.address())).await;
+    assert!(error.contains("NOAUTH") || error.contains("uthentication"), "{error}");
 }
 
 #[test]
-fn files_that_are_of_no_use_are_named() {
+fn errors_name_unusable_tls_files() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
-    let refuse = |query: String| {
+    let connect_error = |query: String| {
         let StoreUrl::Redis(url) = format!("rediss://h?{query}").parse().unwrap() else { unreachable!() };
         ServerSet::connect(&url, ServerSetOptions::new("")).unwrap_err().to_string()
     };
-    let files = Files::new();
+    let files = TlsFiles::new();
     let show = |path: &Path| path.display().to_string();
     let (key, cert) = (show(&files.path("server.key")), show(&files.path("client.pem")));
-    assert!(refuse("ca=/nowhere/ca.pem".into()).contains("/nowhere/ca.pem"));
-    assert!(refuse(format!("ca={key}")).contains("there is none in it"));
-    let said = refuse(format!("ca={cert}&cert={cert}&key={key}"));
-    assert!(said.contains("certificate and key"), "{said}");
+    assert!(connect_error("ca=/nowhere/ca.pem".into()).contains("/nowhere/ca.pem"));
+    assert!(connect_error(format!("ca={key}")).contains("it contains no certificate"));
+    let error = connect_error(format!("ca={cert}&cert={cert}&key={key}"));
+    assert!(error.contains("certificate and key"), "{error}");
 }

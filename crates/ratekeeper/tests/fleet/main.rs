@@ -1,7 +1,7 @@
-//! The servers of a store, real ones: however they stand together and whatever happens to them, calls end by their
-//! deadline, nothing runs twice, and all is well again by itself.
+//! `ServerSet` against real servers in every topology: whatever fails, calls end by their deadline, no command runs
+//! twice, and the client recovers without intervention.
 
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+#![expect(clippy::unwrap_used, reason = "an unwrap in a test helper should fail the test")]
 
 mod cluster;
 mod login;
@@ -18,14 +18,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// Stands for the script that decides draws.
+/// A stand-in for the script that decides draws.
 const SCRIPT: &str = "return redis.call('INCRBY', KEYS[1], ARGV[1])";
-/// What servers know it by.
+/// The SHA1 digest of `SCRIPT`.
 const DIGEST: &str = "8cd00688c05c46bde4a2e60658ef20a2e5c0b248";
-/// A deadline that only a machine with too much to do comes near.
-const AMPLE: Duration = Duration::from_secs(5);
-/// How long anything may take that a test waits for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A deadline that only an overloaded machine could miss.
+const AMPLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Upper bound on every wait in these tests.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn connect(url: &str) -> ServerSet {
     connect_with(url, |options| options)
@@ -33,70 +33,70 @@ fn connect(url: &str) -> ServerSet {
 
 fn connect_with(url: &str, change: impl FnOnce(ServerSetOptions) -> ServerSetOptions) -> ServerSet {
     let url: StoreUrl = url.parse().unwrap();
-    let StoreUrl::Redis(url) = url else { panic!("{url} is no server") };
+    let StoreUrl::Redis(url) = url else { panic!("{url} is not a Redis URL") };
     ServerSet::connect(&url, change(ServerSetOptions::new(SCRIPT))).unwrap()
 }
 
-/// A fleet whose servers are all there.
+/// Connects, and waits until all servers are up.
 async fn connected(url: &str) -> ServerSet {
-    let fleet = connect(url);
-    assert!(fleet.ready(PATIENCE).await, "{:?}", fleet.describe());
-    fleet
+    let server_set = connect(url);
+    assert!(server_set.wait_until_ready(TEST_TIMEOUT).await, "{:?}", server_set.report());
+    server_set
 }
 
-/// The script's call: adds to a key.
+/// An `EVALSHA` call of `SCRIPT`, which adds `units` to a key.
 fn add(key: &str, units: u32) -> Cmd {
     let mut command = cmd("EVALSHA");
     command.arg(DIGEST).arg(1).arg(key).arg(units);
     command
 }
 
-/// Adds one to a key, whose tag is the key itself.
-async fn take(fleet: &ServerSet, key: &str, patience: Duration) -> Result<i64, StoreFailure> {
-    let node = fleet.route(key.as_bytes())?.node;
-    let mut results = fleet.ask(&node, vec![add(key, 1)], Instant::now() + patience).await;
+/// Adds one to a key. The key itself selects the server.
+async fn take(server_set: &ServerSet, key: &str, timeout: Duration) -> Result<i64, StoreFailure> {
+    let node = server_set.route(key.as_bytes())?.node;
+    let mut results = server_set.execute(&node, vec![add(key, 1)], Instant::now() + timeout).await;
     assert_eq!(results.len(), 1);
-    results.remove(0).map(|value| number(&value))
+    results.remove(0).map(|value| integer(&value))
 }
 
-fn number(value: &Value) -> i64 {
+fn integer(value: &Value) -> i64 {
     match value {
         Value::Int(number) => *number,
-        other => panic!("{other:?} is no number"),
+        other => panic!("{other:?} is not an integer"),
     }
 }
 
-/// Waits for something that has to come true.
+/// Waits for `future`, and panics if it takes too long.
 async fn eventually<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match timeout(PATIENCE, future).await {
+    match timeout(TEST_TIMEOUT, future).await {
         Ok(value) => value,
-        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
+        Err(_) => panic!("timed out after {TEST_TIMEOUT:?}: {what}"),
     }
 }
 
-async fn until(node: &RedisNode, phase: NodePhase) {
-    let mut phases = node.phases();
+async fn until_phase(node: &RedisNode, phase: NodePhase) {
+    let mut phases = node.phase_changes();
     let reached =
         eventually(&format!("{node:?} becomes {phase:?}"), phases.wait_for(|is| *is == phase)).await;
     drop(reached.unwrap());
 }
 
-/// Tries again and again until a call is answered, and gives the answer.
-async fn until_answered(fleet: &ServerSet, key: &str) -> i64 {
+/// Retries until a call succeeds, and returns its result.
+async fn until_success(server_set: &ServerSet, key: &str) -> i64 {
     let tries = async {
         loop {
-            match take(fleet, key, Duration::from_millis(200)).await {
+            match take(server_set, key, Duration::from_millis(200)).await {
                 Ok(number) => return number,
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         }
     };
-    eventually("a call is answered", tries).await
+    eventually("a call succeeds", tries).await
 }
 
-/// The only server.
-fn only(fleet: &ServerSet) -> Arc<RedisNode> {
-    let mut nodes = fleet.nodes();
+/// The only server of the set.
+fn only_node(server_set: &ServerSet) -> Arc<RedisNode> {
+    let mut nodes = server_set.nodes();
     assert_eq!(nodes.len(), 1);
     nodes.remove(0)
 }

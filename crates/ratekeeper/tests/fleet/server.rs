@@ -1,8 +1,8 @@
-//! One server: deadlines, kills, pauses, lost scripts and lost connections.
+//! A single server: deadlines, kills, pauses, lost scripts and lost connections.
 
 use super::{
-    AMPLE, SCRIPT, add, connect, connect_with, connected, eventually, only, take, until, until_answered,
-    wall_clock,
+    AMPLE_TIMEOUT, SCRIPT, add, connect, connect_with, connected, eventually, only_node, take, until_phase,
+    until_success, wall_clock,
 };
 use ratekeeper::BreakerState;
 use ratekeeper::StoreFailure;
@@ -18,31 +18,32 @@ use tokio::time::Instant;
 async fn each_command_has_its_own_result() {
     for brand in Brand::ALL {
         let server = RedisServer::setup(brand).start();
-        let fleet = connected(&server.url()).await;
-        server.command(&["SET", "text", "no number"]).done();
+        let server_set = connected(&server.url()).await;
+        server.command(&["SET", "text", "no number"]).expect_ok();
         let commands = vec![add("a", 1), add("text", 1), add("b", 7), add("a", 2)];
-        let results = fleet.ask(&only(&fleet), commands, Instant::now() + AMPLE).await;
+        let results =
+            server_set.execute(&only_node(&server_set), commands, Instant::now() + AMPLE_TIMEOUT).await;
         assert_eq!(
             results,
-            [Ok(Value::Int(1)), Err(StoreFailure::Refused), Ok(Value::Int(7)), Ok(Value::Int(3))]
+            [Ok(Value::Int(1)), Err(StoreFailure::StoreError), Ok(Value::Int(7)), Ok(Value::Int(3))]
         );
-        let (node, counts) = (only(&fleet), only(&fleet).counts());
-        assert_eq!((counts.calls, counts.commands, counts.failures.refused), (1, 4, 1));
+        let (node, counts) = (only_node(&server_set), only_node(&server_set).counts());
+        assert_eq!((counts.calls, counts.commands, counts.failures.error), (1, 4, 1));
         assert_eq!(counts.latency.count(), 1);
-        // What one command is refused for says nothing against the server.
+        // An error reply to one command does not affect the server's health.
         assert_eq!((node.phase(), node.breaker()), (NodePhase::Up, BreakerState::Closed));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_says_what_it_is() {
+async fn server_info_is_read() {
     let server =
         RedisServer::setup(Brand::Valkey).set("maxmemory", "100mb").set("maxmemory-policy", "allkeys-lru");
     let server = server.start();
-    let fleet = connected(&server.url()).await;
-    let facts = eventually("it is asked about itself", async {
+    let server_set = connected(&server.url()).await;
+    let facts = eventually("the server's INFO is read", async {
         loop {
-            if let Some(facts) = only(&fleet).facts() {
+            if let Some(facts) = only_node(&server_set).info() {
                 return facts;
             }
             tokio::task::yield_now().await;
@@ -51,100 +52,100 @@ async fn a_server_says_what_it_is() {
     let facts = facts.await;
     assert_eq!((facts.kind.as_str(), facts.role.as_str(), facts.replicas), ("valkey", "master", 0));
     assert_eq!(facts.version, server.info("valkey_version"));
-    assert!(facts.can_drop_limits());
+    assert!(facts.may_evict());
     assert!(server.command(&["CLIENT", "LIST"]).text().contains("name=ratekeeper"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_fails_at_once_and_is_found_when_it_is_back() {
+async fn a_killed_server_fails_fast_and_is_used_again_after_a_restart() {
     let mut server = RedisServer::start();
-    let fleet = connected(&server.url()).await;
-    let node = only(&fleet);
-    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
+    let server_set = connected(&server.url()).await;
+    let node = only_node(&server_set);
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Ok(1));
     server.kill();
-    until(&node, NodePhase::Down).await;
+    until_phase(&node, NodePhase::Down).await;
     let began = Instant::now();
     for _ in 0..100 {
-        assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Unreachable));
+        assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Err(StoreFailure::Unreachable));
     }
-    assert!(began.elapsed() < AMPLE, "{:?} for a hundred", began.elapsed());
+    assert!(began.elapsed() < AMPLE_TIMEOUT, "{:?} for a hundred calls", began.elapsed());
     assert_ne!(node.breaker(), BreakerState::Closed);
-    assert!(node.trouble().is_some());
+    assert!(node.failure_message().is_some());
     server.restart();
-    until(&node, NodePhase::Up).await;
-    // It has forgotten the script, which was there again before calls were let in.
+    until_phase(&node, NodePhase::Up).await;
+    // The restarted server lost the script, which was reloaded before calls were admitted.
     let loads = node.counts().script_loads;
-    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
-    assert_eq!((node.counts().script_loads, node.trouble()), (loads, None));
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Ok(1));
+    assert_eq!((node.counts().script_loads, node.failure_message()), (loads, None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_away_at_the_start_is_found_later() {
+async fn a_store_that_is_down_at_startup_is_connected_later() {
     let mut server = RedisServer::start();
     server.kill();
-    let fleet = connect(&server.url());
-    assert!(!fleet.ready(AMPLE).await);
-    assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Unreachable));
+    let server_set = connect(&server.url());
+    assert!(!server_set.wait_until_ready(AMPLE_TIMEOUT).await);
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Err(StoreFailure::Unreachable));
     server.restart();
-    assert_eq!(until_answered(&fleet, "a").await, 1);
+    assert_eq!(until_success(&server_set, "a").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_server_costs_no_call_more_than_its_deadline_and_few_calls_that() {
+async fn a_paused_server_costs_few_calls_their_deadline_and_none_more() {
     let server = RedisServer::start();
-    let fleet = Arc::new(connected(&server.url()).await);
-    let node = only(&fleet);
+    let server_set = Arc::new(connected(&server.url()).await);
+    let node = only_node(&server_set);
     server.pause();
-    let patience = Duration::from_millis(100);
+    let timeout = Duration::from_millis(100);
     let mut calls = JoinSet::new();
     for _ in 0..40 {
-        let fleet = Arc::clone(&fleet);
+        let server_set = Arc::clone(&server_set);
         calls.spawn(async move {
             let began = Instant::now();
-            (take(&fleet, "a", patience).await, began.elapsed())
+            (take(&server_set, "a", timeout).await, began.elapsed())
         });
     }
     for (result, took) in calls.join_all().await {
         assert!(matches!(result, Err(StoreFailure::Timeout | StoreFailure::Unreachable)), "{result:?}");
-        // Ten times what it should be, on a machine that has much to do.
-        assert!(took < 10 * patience, "{took:?}");
+        // Ten times the deadline, to allow for a busy machine.
+        assert!(took < 10 * timeout, "{took:?}");
     }
-    // Those were failures enough: from now on nobody waits.
-    until(&node, NodePhase::Down).await;
+    // Those failures opened the breaker: from now on calls fail at once.
+    until_phase(&node, NodePhase::Down).await;
     let timeouts = node.counts().failures.timeout;
     for _ in 0..100 {
-        assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Unreachable));
+        assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Err(StoreFailure::Unreachable));
     }
     assert_eq!((node.counts().failures.timeout, node.load()), (timeouts, (0, 0)));
     server.resume();
-    until(&node, NodePhase::Up).await;
-    assert!(take(&fleet, "a", AMPLE).await.is_ok());
+    until_phase(&node, NodePhase::Up).await;
+    assert!(take(&server_set, "a", AMPLE_TIMEOUT).await.is_ok());
     assert_eq!(node.load(), (2, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_falls_silent_is_noticed_though_nobody_calls() {
+async fn a_silent_server_is_detected_without_calls() {
     let server = RedisServer::start();
-    let fleet = connected(&server.url()).await;
+    let server_set = connected(&server.url()).await;
     server.pause();
-    until(&only(&fleet), NodePhase::Down).await;
+    until_phase(&only_node(&server_set), NodePhase::Down).await;
     server.resume();
-    until(&only(&fleet), NodePhase::Up).await;
+    until_phase(&only_node(&server_set), NodePhase::Up).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_script_is_loaded_once_for_all_who_miss_it() {
+async fn a_lost_script_is_loaded_once_for_all_concurrent_calls() {
     for brand in Brand::ALL {
         let server = RedisServer::setup(brand).start();
-        let fleet = Arc::new(connected(&server.url()).await);
-        let node = only(&fleet);
+        let server_set = Arc::new(connected(&server.url()).await);
+        let node = only_node(&server_set);
         for round in 1..=3 {
             let loads = node.counts().script_loads;
-            server.command(&["SCRIPT", "FLUSH"]).done();
+            server.command(&["SCRIPT", "FLUSH"]).expect_ok();
             let mut calls = JoinSet::new();
             for _ in 0..50 {
-                let fleet = Arc::clone(&fleet);
-                calls.spawn(async move { take(&fleet, "a", AMPLE).await.unwrap() });
+                let server_set = Arc::clone(&server_set);
+                calls.spawn(async move { take(&server_set, "a", AMPLE_TIMEOUT).await.unwrap() });
             }
             let mut numbers = calls.join_all().await;
             numbers.sort_unstable();
@@ -152,11 +153,12 @@ async fn a_lost_script_is_loaded_once_for_all_who_miss_it() {
             assert_eq!(numbers, (first + 1..=first + 50).collect::<Vec<_>>());
             assert_eq!(node.counts().script_loads, loads + 1, "{}", server.info("cmdstat_script|load"));
         }
-        // What did not run is sent again, and nothing else is.
-        server.command(&["SCRIPT", "FLUSH"]).done();
+        // Only the command that did not run is resent.
+        server.command(&["SCRIPT", "FLUSH"]).expect_ok();
         let mut plain = cmd("INCRBY");
         plain.arg("a").arg(1);
-        let results = fleet.ask(&node, vec![plain, add("a", 1)], Instant::now() + AMPLE).await;
+        let results =
+            server_set.execute(&node, vec![plain, add("a", 1)], Instant::now() + AMPLE_TIMEOUT).await;
         assert_eq!(results, [Ok(Value::Int(151)), Ok(Value::Int(152))]);
     }
 }
@@ -164,140 +166,144 @@ async fn a_lost_script_is_loaded_once_for_all_who_miss_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_connections_are_replaced_before_the_next_call() {
     let server = RedisServer::start();
-    let fleet = connected(&server.url()).await;
-    let node = only(&fleet);
+    let server_set = connected(&server.url()).await;
+    let node = only_node(&server_set);
     for round in 1..=5 {
         let connects = node.counts().connects;
-        server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).done();
+        server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).expect_ok();
         eventually("both connections are replaced", async {
             while node.counts().connects < connects + 2 || node.load().0 < 2 {
                 tokio::task::yield_now().await;
             }
         })
         .await;
-        // Nobody had called, so nobody was told.
-        assert_eq!(take(&fleet, "a", AMPLE).await, Ok(round));
+        // No call was in flight, so none failed.
+        assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Ok(round));
     }
     assert_eq!((node.phase(), node.counts().failures.unreachable), (NodePhase::Up, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_that_is_lost_is_not_asked_for_again() {
+async fn a_call_with_a_lost_reply_is_not_retried() {
     let server = RedisServer::start();
-    let proxy = ChaosProxy::to(&server.address());
-    let fleet = connected(&format!("redis://{}", proxy.address())).await;
-    proxy.set_weather(LinkFaults { swallows: DroppedDirection::Replies, ..LinkFaults::FINE });
-    assert_eq!(take(&fleet, "a", Duration::from_millis(200)).await, Err(StoreFailure::Timeout));
-    proxy.set_weather(LinkFaults::FINE);
+    let proxy = ChaosProxy::new(&server.address());
+    let server_set = connected(&format!("redis://{}", proxy.address())).await;
+    proxy.set_faults(LinkFaults { dropped: DroppedDirection::Replies, ..LinkFaults::NONE });
+    assert_eq!(take(&server_set, "a", Duration::from_millis(200)).await, Err(StoreFailure::Timeout));
+    proxy.set_faults(LinkFaults::NONE);
     assert_eq!(server.command(&["GET", "a"]).integer(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_lead_nowhere_are_given_up() {
+async fn dead_connections_are_replaced() {
     let server = RedisServer::start();
-    let proxy = ChaosProxy::to(&server.address());
-    let fleet = connected(&format!("redis://{}", proxy.address())).await;
-    let (node, connects) = (only(&fleet), only(&fleet).counts().connects);
-    proxy.set_weather(LinkFaults { swallows: DroppedDirection::Everything, ..LinkFaults::FINE });
-    let patience = Duration::from_millis(100);
+    let proxy = ChaosProxy::new(&server.address());
+    let server_set = connected(&format!("redis://{}", proxy.address())).await;
+    let (node, connects) = (only_node(&server_set), only_node(&server_set).counts().connects);
+    proxy.set_faults(LinkFaults { dropped: DroppedDirection::Both, ..LinkFaults::NONE });
+    let timeout = Duration::from_millis(100);
     while node.phase() == NodePhase::Up {
-        assert!(take(&fleet, "a", patience).await.is_err());
+        assert!(take(&server_set, "a", timeout).await.is_err());
     }
-    assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Unreachable));
-    proxy.set_weather(LinkFaults::FINE);
-    until(&node, NodePhase::Up).await;
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Err(StoreFailure::Unreachable));
+    proxy.set_faults(LinkFaults::NONE);
+    until_phase(&node, NodePhase::Up).await;
     assert!(node.counts().connects > connects);
-    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Ok(1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_too_slow_is_called_when_it_is_quick_and_no_sooner() {
+async fn a_slow_server_is_called_again_only_once_it_is_fast() {
     let server = RedisServer::start();
-    let proxy = ChaosProxy::to(&server.address());
-    let fleet = connected(&format!("redis://{}", proxy.address())).await;
-    let node = only(&fleet);
-    proxy.set_weather(LinkFaults { latency: Duration::from_millis(100), ..LinkFaults::FINE });
+    let proxy = ChaosProxy::new(&server.address());
+    let server_set = connected(&format!("redis://{}", proxy.address())).await;
+    let node = only_node(&server_set);
+    proxy.set_faults(LinkFaults { latency: Duration::from_millis(100), ..LinkFaults::NONE });
     while node.phase() == NodePhase::Up {
-        assert!(take(&fleet, "a", Duration::from_millis(50)).await.is_err());
+        assert!(take(&server_set, "a", Duration::from_millis(50)).await.is_err());
     }
-    // Several times it is tried, and found there.
+    // It is probed several times, and connects each time, but is too slow.
     let connects = node.counts().connects;
-    eventually("it is tried again", async {
+    eventually("it is probed again", async {
         while node.counts().connects < connects + 6 {
             assert_eq!(node.phase(), NodePhase::Down);
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     })
     .await;
-    assert_eq!(node.trouble().as_deref(), Some("it doesn't answer within 50 ms"));
-    proxy.set_weather(LinkFaults::FINE);
-    until(&node, NodePhase::Up).await;
-    assert!(take(&fleet, "a", AMPLE).await.is_ok());
+    assert_eq!(node.failure_message().as_deref(), Some("no reply within 50 ms"));
+    proxy.set_faults(LinkFaults::NONE);
+    until_phase(&node, NodePhase::Up).await;
+    assert!(take(&server_set, "a", AMPLE_TIMEOUT).await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_whose_time_is_over_is_not_sent() {
+async fn a_call_past_its_deadline_is_not_sent() {
     let server = RedisServer::start();
-    let fleet = connected(&server.url()).await;
+    let server_set = connected(&server.url()).await;
     for _ in 0..100 {
-        assert_eq!(take(&fleet, "a", Duration::ZERO).await, Err(StoreFailure::Timeout));
+        assert_eq!(take(&server_set, "a", Duration::ZERO).await, Err(StoreFailure::Timeout));
     }
-    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
-    assert_eq!((only(&fleet).phase(), only(&fleet).counts().failures.timeout), (NodePhase::Up, 100));
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Ok(1));
+    assert_eq!(
+        (only_node(&server_set).phase(), only_node(&server_set).counts().failures.timeout),
+        (NodePhase::Up, 100)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_break_under_load_charge_nobody_twice() {
+async fn connections_that_break_under_load_charge_no_unit_twice() {
     let server = RedisServer::start();
-    let proxy = ChaosProxy::to(&server.address());
-    let fleet = Arc::new(connected(&format!("redis://{}", proxy.address())).await);
-    proxy.set_weather(LinkFaults { reset_requests: 0.02, reset_replies: 0.02, ..LinkFaults::FINE });
+    let proxy = ChaosProxy::new(&server.address());
+    let server_set = Arc::new(connected(&format!("redis://{}", proxy.address())).await);
+    proxy.set_faults(LinkFaults { reset_requests: 0.02, reset_replies: 0.02, ..LinkFaults::NONE });
     let mut clients = JoinSet::new();
     for _ in 0..8 {
-        let fleet = Arc::clone(&fleet);
+        let server_set = Arc::clone(&server_set);
         clients.spawn(async move {
-            let (mut charged, mut unsure) = (0, 0);
+            let (mut charged, mut unacked) = (0, 0);
             for _ in 0..200 {
-                match take(&fleet, "a", AMPLE).await {
+                match take(&server_set, "a", AMPLE_TIMEOUT).await {
                     Ok(_) => charged += 1,
                     Err(StoreFailure::Unreachable | StoreFailure::Timeout) => {
-                        unsure += 1;
-                        // A server that seems away fails at once, and two hundred times that says nothing.
+                        unacked += 1;
+                        // With the breaker open, calls fail at once; without a sleep the loop would end first.
                         tokio::time::sleep(Duration::from_millis(2)).await;
                     }
                     Err(other) => panic!("{other}"),
                 }
             }
-            (charged, unsure)
+            (charged, unacked)
         });
     }
     let counts = clients.join_all().await;
-    let (charged, unsure) =
-        counts.into_iter().fold((0, 0), |(all, others), (charged, unsure)| (all + charged, others + unsure));
+    let (charged, unacked) = counts
+        .into_iter()
+        .fold((0, 0), |(all, others), (charged, unacked)| (all + charged, others + unacked));
     let found = server.command(&["GET", "a"]).integer();
-    assert!((charged..=charged + unsure).contains(&found), "{charged} <= {found} <= {charged} + {unsure}");
-    assert!(charged > 0 && unsure > 0, "{charged} were answered, {unsure} not");
-    proxy.set_weather(LinkFaults::FINE);
-    until_answered(&fleet, "a").await;
+    assert!((charged..=charged + unacked).contains(&found), "{charged} <= {found} <= {charged} + {unacked}");
+    assert!(charged > 0 && unacked > 0, "{charged} calls succeeded, {unacked} failed");
+    proxy.set_faults(LinkFaults::NONE);
+    until_success(&server_set, "a").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_much_at_once_is_turned_away() {
+async fn calls_beyond_the_in_flight_limit_fail_as_busy() {
     let server = RedisServer::start();
-    let fleet = connect_with(&server.url(), |options| ratekeeper::redis::ServerSetOptions {
-        in_flight: 10,
+    let server_set = connect_with(&server.url(), |options| ratekeeper::redis::ServerSetOptions {
+        max_in_flight: 10,
         ..options
     });
-    let fleet = Arc::new(fleet);
-    assert!(fleet.ready(AMPLE).await);
+    let server_set = Arc::new(server_set);
+    assert!(server_set.wait_until_ready(AMPLE_TIMEOUT).await);
     server.pause();
-    let node = only(&fleet);
+    let node = only_node(&server_set);
     let waiting = {
-        let (fleet, node) = (Arc::clone(&fleet), Arc::clone(&node));
+        let (server_set, node) = (Arc::clone(&server_set), Arc::clone(&node));
         let commands = (0..10).map(|_| add("a", 1)).collect();
-        tokio::spawn(
-            async move { fleet.ask(&node, commands, Instant::now() + Duration::from_millis(400)).await },
-        )
+        tokio::spawn(async move {
+            server_set.execute(&node, commands, Instant::now() + Duration::from_millis(400)).await
+        })
     };
     eventually("ten are in flight", async {
         while node.load().1 < 10 {
@@ -305,37 +311,37 @@ async fn what_is_too_much_at_once_is_turned_away() {
         }
     })
     .await;
-    assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Busy));
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Err(StoreFailure::Busy));
     assert_eq!(waiting.await.unwrap(), vec![Err(StoreFailure::Timeout); 10]);
     assert_eq!((node.counts().failures.busy, node.load().1), (1, 0));
     server.resume();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_is_not_written_to_and_says_so() {
+async fn a_replica_is_reported_and_not_written_to() {
     let master = RedisServer::start();
     let replica =
         RedisServer::setup(Brand::Redis).set("replicaof", &format!("127.0.0.1 {}", master.port())).start();
-    let fleet = connect(&replica.url());
-    assert!(!fleet.ready(AMPLE).await);
-    assert!(only(&fleet).trouble().unwrap().contains("replica"));
-    replica.command(&["REPLICAOF", "NO", "ONE"]).done();
-    until(&only(&fleet), NodePhase::Up).await;
-    // A master that becomes one under our hands is left at the first word.
-    replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).done();
-    assert_eq!(take(&fleet, "a", AMPLE).await, Err(StoreFailure::Unreachable));
-    until(&only(&fleet), NodePhase::Down).await;
+    let server_set = connect(&replica.url());
+    assert!(!server_set.wait_until_ready(AMPLE_TIMEOUT).await);
+    assert!(only_node(&server_set).failure_message().unwrap().contains("replica"));
+    replica.command(&["REPLICAOF", "NO", "ONE"]).expect_ok();
+    until_phase(&only_node(&server_set), NodePhase::Up).await;
+    // A master that becomes a replica while in use is abandoned at its first error reply.
+    replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).expect_ok();
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Err(StoreFailure::Unreachable));
+    until_phase(&only_node(&server_set), NodePhase::Down).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clock_that_differs_is_known_and_bounded() {
+async fn a_clock_offset_is_measured_and_bounded() {
     let server = RedisServer::setup(Brand::Redis).clock(7.0).start();
     let clock = Arc::new(wall_clock());
     let wall = Arc::clone(&clock);
-    let fleet =
+    let server_set =
         connect_with(&server.url(), |options| ratekeeper::redis::ServerSetOptions { clock: wall, ..options });
-    assert!(fleet.ready(AMPLE).await);
-    let node = only(&fleet);
+    assert!(server_set.wait_until_ready(AMPLE_TIMEOUT).await);
+    let node = only_node(&server_set);
     let drift = node.drift_micros().unwrap();
     assert!((6_000_000..8_500_000).contains(&drift), "{drift}");
     let time = server.command(&["TIME"]);
@@ -345,16 +351,16 @@ async fn a_clock_that_differs_is_known_and_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_script_has_the_digest_that_commands_call_it_by() {
+async fn the_script_digest_matches() {
     let server = RedisServer::start();
     assert_eq!(server.command(&["SCRIPT", "LOAD", SCRIPT]).text(), super::DIGEST);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_socket_is_a_server_too() {
+async fn unix_sockets_are_supported() {
     let server = RedisServer::setup(Brand::Redis).user("default", "on nopass ~* +@all").start();
     let socket = server.folder().join("socket");
-    let fleet = connected(&format!("redis+unix://{}?db=3", socket.display())).await;
-    assert_eq!(take(&fleet, "a", AMPLE).await, Ok(1));
+    let server_set = connected(&format!("redis+unix://{}?db=3", socket.display())).await;
+    assert_eq!(take(&server_set, "a", AMPLE_TIMEOUT).await, Ok(1));
     assert!(server.info("db3").starts_with("keys=1"));
 }

@@ -1,4 +1,4 @@
-//! What is told without asking a server.
+//! Denials from the cache of remote states, without a call to the server.
 
 use crate::{connected, limit, limit_of, take};
 use ratekeeper::{
@@ -8,125 +8,129 @@ use ratekeeper::{
 use ratekeeper_testkit::servers::{Brand, RedisServer};
 use ratekeeper_testkit::{EngineReply, KeyEngine, Model};
 
-fn calls(server: &RedisServer) -> u64 {
+fn evalsha_calls(server: &RedisServer) -> u64 {
     let stats = server.info("cmdstat_evalsha");
     let calls = stats.split(',').find_map(|field| field.strip_prefix("calls=")).unwrap_or("0");
     calls.parse().unwrap()
 }
 
 #[tokio::test]
-async fn a_key_known_to_be_empty_costs_the_server_nothing() {
+async fn a_key_known_to_be_exhausted_is_denied_without_a_call() {
     let server = RedisServer::start();
     let store = connected(&server.url()).await;
     let keys = [("a", limit("2/h")), ("a", limit("100/h"))];
-    assert_eq!(take(&keys, 2).told_by(&store).await, (true, 0));
-    assert_eq!(take(&keys, 1).told_by(&store).await, (false, 0));
-    let before = calls(&server);
+    assert_eq!(take(&keys, 2).check(&store).await, (true, 0));
+    assert_eq!(take(&keys, 1).check(&store).await, (false, 0));
+    let before = evalsha_calls(&server);
     for _ in 0..1000 {
-        let said = take(&keys, 1).by(&store).await;
-        assert!(said.all()[0].is_refused() && !said.all()[1].is_refused());
-        assert_eq!(said.all()[1].reading().remaining(), 98, "what the other limit has left is known too");
-        let wait = said.all()[0].reading().retry();
+        let draws = take(&keys, 1).draw_from(&store).await;
+        assert!(draws.all()[0].is_denied() && !draws.all()[1].is_denied());
+        assert_eq!(
+            draws.all()[1].status().remaining(),
+            98,
+            "the other limit's remaining units are cached too"
+        );
+        let wait = draws.all()[0].status().retry();
         assert!(
             matches!(wait, Some(ratekeeper::Retry::After(wait)) if wait.get() <= 1_800_000_000),
             "{wait:?}"
         );
     }
-    // Where a thousand checks take longer than a second, the server is asked once more.
-    assert!(calls(&server) - before <= 2, "{} calls", calls(&server) - before);
+    // If the thousand checks take longer than a second, the server is called once more.
+    assert!(evalsha_calls(&server) - before <= 2, "{} calls", evalsha_calls(&server) - before);
     assert!(store.counts().denied_from_memory >= 998, "{:?}", store.counts());
 }
 
 #[tokio::test]
-async fn a_key_is_asked_for_again_as_soon_as_its_next_unit_is_due() {
+async fn the_server_is_called_again_as_soon_as_the_next_unit_is_due() {
     let server = RedisServer::start();
     let store = connected(&server.url()).await;
     let keys = [("a", limit("20/s burst 1"))];
     let mut admitted = 0;
     let begun = tokio::time::Instant::now();
     while admitted < 10 {
-        admitted += u32::from(take(&keys, 1).told_by(&store).await.0);
+        admitted += u32::from(take(&keys, 1).check(&store).await.0);
     }
     let took = begun.elapsed();
-    // Nine waits of 50 ms; who polls without pause is never late by more than a call.
+    // Nine waits of 50 ms; a caller that polls continuously is late by at most one call.
     assert!(took.as_millis() >= 450, "{took:?}");
     assert!(store.counts().denied_from_memory > store.counts().requests, "{:?}", store.counts());
 }
 
 #[tokio::test]
-async fn what_another_node_gives_back_is_seen_within_a_second() {
+async fn a_reset_by_another_node_is_seen_within_a_second() {
     let server = RedisServer::start();
     let (one, other) = (connected(&server.url()).await, connected(&server.url()).await);
     let keys = [("a", limit("1/h"))];
-    assert!(take(&keys, 1).told_by(&one).await.0);
-    assert!(!take(&keys, 1).told_by(&one).await.0);
-    let clear = crate::Asked { act: Op::Clear, ..take(&keys, 1) };
-    clear.by(&other).await;
+    assert!(take(&keys, 1).check(&one).await.0);
+    assert!(!take(&keys, 1).check(&one).await.0);
+    let clear = crate::TestRequest { op: Op::Reset, ..take(&keys, 1) };
+    clear.draw_from(&other).await;
     let begun = tokio::time::Instant::now();
-    while !take(&keys, 1).told_by(&one).await.0 {
-        assert!(begun.elapsed().as_secs() < 20, "it was never seen");
+    while !take(&keys, 1).check(&one).await.0 {
+        assert!(begun.elapsed().as_secs() < 20, "the reset was never seen");
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn what_the_same_call_gives_back_is_there_for_those_behind_it() {
+async fn a_refund_is_available_to_later_requests_of_the_same_call() {
     let server = RedisServer::start();
     let store = connected(&server.url()).await;
     let keys = [("a", limit("1/h"))];
-    assert!(take(&keys, 1).told_by(&store).await.0);
-    assert!(!take(&keys, 1).told_by(&store).await.0);
+    assert!(take(&keys, 1).check(&store).await.0);
+    assert!(!take(&keys, 1).check(&store).await.0);
     let mut draws = ratekeeper::Draws::new();
-    crate::Asked { act: Op::Give(1), ..take(&keys, 1) }.push(&mut draws);
+    crate::TestRequest { op: Op::Refund(1), ..take(&keys, 1) }.push(&mut draws);
     take(&keys, 1).push(&mut draws);
     ratekeeper::Store::draw(&store, &mut draws).await;
-    assert!(crate::told(&draws, 1).0, "it had been refused a moment before");
+    assert!(crate::group_result(&draws, 1).0, "the refund in the same call was not seen");
 }
 
-/// Whether a server or the memory gave it, each answer is the law's at the time that it carries.
+/// Every decision, from the server or from the cache, is the algorithm's at the time of the decision.
 #[tokio::test]
-async fn what_is_denied_from_memory_is_what_the_law_says_then() {
+async fn denials_from_memory_match_the_algorithm() {
     let server = RedisServer::start();
     let store = connected(&server.url()).await;
-    for (law, quota) in [
+    for (algorithm, quota) in [
         (Algorithm::TokenBucket, "200/s burst 4"),
         (Algorithm::LeakyBucket(Leak::Meter), "300/s burst 3"),
         (Algorithm::LeakyBucket(Leak::Queue), "150/s burst 5"),
         (Algorithm::FixedWindow(Align::FirstHit), "5 per 20ms"),
-        (Algorithm::FixedWindow(Align::Wall(Zone::UTC)), "5 per 20ms"),
+        (Algorithm::FixedWindow(Align::WallClock(Zone::UTC)), "5 per 20ms"),
         (Algorithm::SlidingWindowCounter, "6 per 20ms"),
     ] {
-        let limit = limit_of(law, quota);
+        let limit = limit_of(algorithm, quota);
         let (mut model, mut draws, before) = (Model::new(&limit), Draws::new(), store.counts());
-        let key = format!("{law:?}");
+        let key = format!("{algorithm:?}");
         for turn in 0..500 {
-            let act = Op::Take(Amount::exactly(1 + turn % 3));
+            let op = Op::Take(Amount::exactly(1 + turn % 3));
             draws.clear();
-            draws.push(KeyRef::from(&key), Scope(0), limit, act, PermitId::default());
-            draws.set_terms(DrawOptions::EXACT);
+            draws.push(KeyRef::from(&key), Scope(0), limit, op, PermitId::default());
+            draws.set_options(DrawOptions::EXACT);
             store.draw(&mut draws).await;
-            assert_eq!(draws.failure(0..1), None);
-            let (said, now) = (EngineReply::from(&draws.all()[0]), draws.all()[0].now());
-            assert_eq!(said, model.act(now, &limit, act, PermitId::default()), "{limit} at {now:?}");
+            assert_eq!(draws.failure_in(0..1), None);
+            let (reply, now) = (EngineReply::from(&draws.all()[0]), draws.all()[0].decided_at());
+            assert_eq!(reply, model.apply(now, &limit, op, PermitId::default()), "{limit} at {now:?}");
         }
-        let known = store.counts().denied_from_memory - before.denied_from_memory;
-        assert!(known > 0, "{limit}: none was denied from memory");
+        let from_memory = store.counts().denied_from_memory - before.denied_from_memory;
+        assert!(from_memory > 0, "{limit}: no draw was denied from memory");
     }
 }
 
-/// The one thing that memory can't know: that somebody has set the server's clock forward.
+/// The cache cannot know that the server's clock was set forward.
 #[tokio::test]
-async fn a_server_that_is_set_forward_is_believed_within_a_second() {
+async fn a_server_clock_set_forward_is_seen_within_a_second() {
     let server = RedisServer::setup(Brand::Redis).clock(0.0).start();
     let store = connected(&server.url()).await;
     let (keys, start) = ([("a", limit("1/h"))], Micros::new(1_700_000_000_000_000));
-    server.stop_clock(start);
-    assert!(take(&keys, 1).told_by(&store).await.0);
-    assert!(!take(&keys, 1).told_by(&store).await.0);
-    server.stop_clock(start.plus(Span::HOUR));
+    server.freeze_clock(start);
+    assert!(take(&keys, 1).check(&store).await.0);
+    assert!(!take(&keys, 1).check(&store).await.0);
+    server.freeze_clock(start.plus(Span::HOUR));
     let begun = tokio::time::Instant::now();
-    while !take(&keys, 1).told_by(&store).await.0 {
-        assert!(begun.elapsed().as_secs() < 20, "it was never believed");
+    while !take(&keys, 1).check(&store).await.0 {
+        assert!(begun.elapsed().as_secs() < 20, "the new time was never seen");
         tokio::task::yield_now().await;
     }
 }

@@ -1,6 +1,6 @@
-//! Units that nodes take ahead: few questions, and never more than the limit.
+//! Leases: nodes take units in advance, make few store calls, and never exceed the limit together.
 
-use crate::{Asked, connect, connected, limit, limit_of, take};
+use crate::{TestRequest, connect, connected, limit, limit_of, take};
 use ratekeeper::redis::RedisStore;
 use ratekeeper::{
     Algorithm, Align, Amount, Consistency, DrawOptions, DrawOutcome, Draws, FailureMode, Leak, Limit, Op,
@@ -17,19 +17,19 @@ use tokio::task::JoinSet;
 
 const LEASED: DrawOptions = DrawOptions { consistency: Consistency::Leased, ..DrawOptions::EXACT };
 
-fn look<'a>(keys: &'a [(&'a str, Limit)], units: u32) -> Asked<'a> {
-    Asked { act: Op::Look(Amount::exactly(units)), ..take(keys, units).leased() }
+fn peek<'a>(keys: &'a [(&'a str, Limit)], units: u32) -> TestRequest<'a> {
+    TestRequest { op: Op::Peek(Amount::exactly(units)), ..take(keys, units).leased() }
 }
 
-/// How many units tasks of several nodes get of a key that all of them want, each asking so often.
-async fn hammer(nodes: &[Arc<RedisStore>], limit: Limit, tasks: u32, times: u32) -> u32 {
+/// Runs `tasks` tasks, spread over the nodes, that each draw one hot key `times` times. Returns the units granted.
+async fn draw_concurrently(nodes: &[Arc<RedisStore>], limit: Limit, tasks: u32, times: u32) -> u32 {
     let granted = Arc::new(AtomicU32::new(0));
     let mut set = JoinSet::new();
     for task in 0..tasks {
         let (store, granted) = (Arc::clone(&nodes[task as usize % nodes.len()]), Arc::clone(&granted));
         set.spawn(async move {
             for _ in 0..times {
-                let (is_granted, _) = take(&[("hot", limit)], 1).leased().told_by(&*store).await;
+                let (is_granted, _) = take(&[("hot", limit)], 1).leased().check(&*store).await;
                 granted.fetch_add(u32::from(is_granted), Relaxed);
                 tokio::task::yield_now().await;
             }
@@ -39,38 +39,39 @@ async fn hammer(nodes: &[Arc<RedisStore>], limit: Limit, tasks: u32, times: u32)
     granted.load(Relaxed)
 }
 
-/// Draws a key until units are in hand, and says how many were drawn.
-async fn draw_until_some_is_in_hand(store: &RedisStore, keys: &[(&str, Limit)]) -> u32 {
+/// Draws a key until its lease has unspent units. Returns the number of units drawn.
+async fn draw_until_leased(store: &RedisStore, keys: &[(&str, Limit)]) -> u32 {
     for drawn in 1..5_000 {
-        assert!(take(keys, 1).leased().within(5000).told_by(store).await.0);
+        assert!(take(keys, 1).leased().within_ms(5000).check(store).await.0);
         let leases = store.counts().leases;
         if drawn >= 100 && leases.lent > leases.spent + 10 {
             return drawn;
         }
     }
-    panic!("nothing is lent: {:?}", store.counts());
+    panic!("no units were lent: {:?}", store.counts());
 }
 
 #[tokio::test]
-async fn a_busy_key_is_answered_from_hand() {
+async fn a_busy_key_is_decided_from_its_lease() {
     let server = RedisServer::start();
     let store = connected(&server.url()).await;
     let keys = [("a", limit("1000000/h"))];
     for left in (990_000..1_000_000).rev() {
-        let (is_granted, told) = take(&keys, 1).leased().told_by(&store).await;
-        // A few come back meanwhile.
-        assert!(is_granted && told >= left && told <= left + 30_000, "{told} of {left}");
+        let (is_granted, remaining) = take(&keys, 1).leased().check(&store).await;
+        // The bucket refills a little meanwhile.
+        let expected = left..=left + 30_000;
+        assert!(is_granted && expected.contains(&remaining), "{remaining} remaining, expected {expected:?}");
     }
     let counts = store.counts();
     assert!(counts.leases.granted > 9_800, "{counts:?}");
-    assert!(counts.requests + counts.leases.refills < 200, "{counts:?}");
+    assert!(counts.requests + counts.leases.renewals < 200, "{counts:?}");
     assert!(counts.leases.spent <= counts.leases.lent, "{counts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_get_together_what_there_is_and_no_more() {
-    let wall = Algorithm::FixedWindow(Align::Wall(Zone::UTC));
-    for law in
+async fn nodes_together_get_the_whole_limit_and_no_more() {
+    let wall = Algorithm::FixedWindow(Align::WallClock(Zone::UTC));
+    for algorithm in
         [Algorithm::TokenBucket, Algorithm::LeakyBucket(Leak::Meter), wall, Algorithm::SlidingWindowCounter]
     {
         let server = RedisServer::start();
@@ -78,48 +79,48 @@ async fn nodes_get_together_what_there_is_and_no_more() {
         for _ in 0..3 {
             nodes.push(Arc::new(connected(&server.url()).await));
         }
-        let quota = if law == wall || law == Algorithm::SlidingWindowCounter {
+        let quota = if algorithm == wall || algorithm == Algorithm::SlidingWindowCounter {
             "2000/month"
         } else {
             "20/h burst 2000"
         };
-        let limit = limit_of(law, quota);
-        let mut granted = hammer(&nodes, limit, 24, 150).await;
+        let limit = limit_of(algorithm, quota);
+        let mut granted = draw_concurrently(&nodes, limit, 24, 150).await;
         let leases: Vec<_> = nodes.iter().map(|node| node.counts().leases).collect();
-        assert!(granted >= 1_800, "{law:?}: {granted} were granted, {leases:?}");
-        // A node whose tasks were done first may have units left.
+        assert!(granted >= 1_800, "{algorithm:?}: {granted} were granted, {leases:?}");
+        // A node whose tasks finished first may have unspent units.
         for node in &nodes {
             node.leave().await;
         }
         // Those that were denied remember it for up to a second, so a new node asks for what was returned.
         let last = connected(&server.url()).await;
-        while take(&[("hot", limit)], 1).told_by(&last).await.0 {
+        while take(&[("hot", limit)], 1).check(&last).await.0 {
             granted += 1;
         }
-        assert!((2_000..=2_001).contains(&granted), "{law:?}: {granted} were granted, {leases:?}");
-        assert!(leases.iter().map(|leases| leases.granted).sum::<u64>() > 200, "{law:?}: {leases:?}");
+        assert!((2_000..=2_001).contains(&granted), "{algorithm:?}: {granted} were granted, {leases:?}");
+        assert!(leases.iter().map(|leases| leases.granted).sum::<u64>() > 200, "{algorithm:?}: {leases:?}");
     }
 }
 
 #[tokio::test]
-async fn what_a_node_has_left_is_given_back_when_it_leaves() {
+async fn unspent_units_are_returned_when_a_node_leaves() {
     let server = RedisServer::start();
     let (one, other) = (connected(&server.url()).await, connected(&server.url()).await);
     let keys = [("a", limit("20/h burst 10000"))];
-    let taken = draw_until_some_is_in_hand(&one, &keys).await;
-    let (_, seen) = take(&keys, 0).told_by(&other).await;
-    assert!(seen < 10_000 - taken, "what is in hand is missing elsewhere: {seen}");
+    let taken = draw_until_leased(&one, &keys).await;
+    let (_, seen) = take(&keys, 0).check(&other).await;
+    assert!(seen < 10_000 - taken, "unspent units are not available to other nodes: {seen}");
     one.leave().await;
-    let (_, seen) = take(&keys, 0).told_by(&other).await;
-    assert!((10_000 - taken..10_005 - taken).contains(&seen), "what was not spent is there: {seen}");
-    assert!(take(&keys, 1).leased().told_by(&one).await.0, "and the node goes on, one by one");
+    let (_, seen) = take(&keys, 0).check(&other).await;
+    assert!((10_000 - taken..10_005 - taken).contains(&seen), "unspent units were returned: {seen}");
+    assert!(take(&keys, 1).leased().check(&one).await.0, "the node goes on without leases");
     let leases = one.counts().leases;
-    assert_eq!(leases.lent, leases.spent + leases.returned + leases.forfeited, "{leases:?}");
+    assert_eq!(leases.lent, leases.spent + leases.returned + leases.expired, "{leases:?}");
 }
 
-/// More keys than there is room for on the way to a server.
+/// More keys than fit into the queue to a server.
 #[tokio::test]
-async fn a_node_that_leaves_gives_back_what_it_has_of_very_many_keys() {
+async fn a_leaving_node_returns_the_leases_of_many_keys() {
     let server = RedisServer::start();
     let store = connected(&server.url()).await;
     let names: Vec<String> = (0..12_000).map(|number| format!("client {number}")).collect();
@@ -130,14 +131,14 @@ async fn a_node_that_leaves_gives_back_what_it_has_of_very_many_keys() {
                 take(&[(name, limit("1000/h burst 100000"))], 1).leased().push(&mut draws);
             }
             store.draw(&mut draws).await;
-            assert_eq!(draws.failure(0..draws.all().len()), None);
+            assert_eq!(draws.failure_in(0..draws.all().len()), None);
         }
     }
     let before = store.counts().leases;
-    assert!(before.lent - before.spent > 12_000, "something is in hand of each: {before:?}");
+    assert!(before.lent - before.spent > 12_000, "every key has unspent units: {before:?}");
     store.leave().await;
     let after = store.counts().leases;
-    assert_eq!(after.lent, after.spent + after.returned, "nothing is lost: {before:?}, {after:?}");
+    assert_eq!(after.lent, after.spent + after.returned, "no unit is lost: {before:?}, {after:?}");
 }
 
 #[tokio::test]
@@ -148,54 +149,54 @@ async fn several_limits_are_all_or_nothing_whether_leased_or_not() {
     let both = [("a", wide), ("a", narrow)];
     let mut granted = 0;
     for _ in 0..200 {
-        granted += u32::from(take(&both, 1).leased().told_by(&store).await.0);
+        granted += u32::from(take(&both, 1).leased().check(&store).await.0);
     }
-    assert_eq!(granted, 60, "as many as the narrow one has");
-    // The wide one has lost no more than those.
+    assert_eq!(granted, 60, "as many as the narrow limit has");
+    // The wide limit was charged for no more than those.
     store.leave().await;
-    let (_, left) = take(&both[..1], 0).told_by(&store).await;
+    let (_, left) = take(&both[..1], 0).check(&store).await;
     assert!((4_940..4_943).contains(&left), "{left} are left");
 }
 
-/// What this node was lent counts as used at the server, and must not be missed by the node that has it.
+/// The server counts this node's lease as used, so the node must count its own unspent units as available.
 #[tokio::test]
-async fn a_check_counts_what_its_own_node_holds() {
+async fn a_check_counts_its_own_nodes_unspent_units() {
     let server = RedisServer::start();
     let store = connected(&server.url()).await;
     let keys = [("a", limit("1/h burst 10000"))];
-    let drawn = draw_until_some_is_in_hand(&store, &keys).await;
+    let drawn = draw_until_leased(&store, &keys).await;
     let leases = store.counts().leases;
     assert!(leases.lent > leases.spent, "{leases:?}");
-    let (_, left) = look(&keys, 0).told_by(&store).await;
-    assert_eq!(left, 10_000 - drawn, "a peek says what a check would be granted here");
-    let (is_granted, told) = take(&keys, 10_001 - drawn).leased().told_by(&store).await;
-    assert!(!is_granted && told == 10_000 - drawn, "one unit too many: {told} are left");
-    let (is_granted, told) = take(&keys, 10_000 - drawn).leased().told_by(&store).await;
-    assert!(is_granted && told == 0, "{told} are left, {:?}", store.counts().leases);
+    let (_, left) = peek(&keys, 0).check(&store).await;
+    assert_eq!(left, 10_000 - drawn, "a peek reports what a check on this node would be granted");
+    let (is_granted, remaining) = take(&keys, 10_001 - drawn).leased().check(&store).await;
+    assert!(!is_granted && remaining == 10_000 - drawn, "one unit too many: {remaining} are left");
+    let (is_granted, remaining) = take(&keys, 10_000 - drawn).leased().check(&store).await;
+    assert!(is_granted && remaining == 0, "{remaining} are left, {:?}", store.counts().leases);
 }
 
-/// The narrow limit is leased, the wide one never is: each request of both goes to the server.
+/// The narrow limit is leased, the wide one never is: each request with both limits goes to the server.
 #[tokio::test]
-async fn several_limits_of_which_one_is_asked_for_leave_nothing_of_the_other() {
+async fn requests_with_one_leased_limit_never_charge_the_other_when_denied() {
     let server = RedisServer::start();
     let nodes = [connected(&server.url()).await, connected(&server.url()).await];
     let (narrow, wide) = (limit("1/h burst 3000"), limit("1/h burst 100000"));
     let mut granted = 0;
     for node in &nodes {
-        granted += draw_until_some_is_in_hand(node, &[("a", narrow)]).await;
+        granted += draw_until_leased(node, &[("a", narrow)]).await;
     }
     let mut draws = Draws::new();
     let mut denied_in_a_row = 0;
     for turn in 0.. {
         draws.clear();
-        draws.begin();
-        for (scope, limit, terms) in [(0, narrow, LEASED), (1, wide, DrawOptions::EXACT)] {
+        draws.begin_group();
+        for (scope, limit, options) in [(0, narrow, LEASED), (1, wide, DrawOptions::EXACT)] {
             draws.push("a".into(), Scope(scope), limit, Op::Take(Amount::exactly(1)), PermitId::default());
-            draws.set_terms(terms);
+            draws.set_options(options);
         }
         nodes[turn % 2].draw(&mut draws).await;
-        assert_eq!(draws.failure(0..2), None);
-        let is_granted = !draws.all().iter().any(ratekeeper::Draw::stops);
+        assert_eq!(draws.failure_in(0..2), None);
+        let is_granted = !draws.all().iter().any(ratekeeper::Draw::denies_request);
         granted += u32::from(is_granted);
         denied_in_a_row = if is_granted { 0 } else { denied_in_a_row + 1 };
         if denied_in_a_row == 4 {
@@ -204,122 +205,122 @@ async fn several_limits_of_which_one_is_asked_for_leave_nothing_of_the_other() {
     }
     let leases: Vec<_> = nodes.iter().map(|node| node.counts().leases).collect();
     assert!((3_000..=3_001).contains(&granted), "{granted} were granted, {leases:?}");
-    let looked = take(&[("b", narrow), ("a", wide)], 0).by(&nodes[0]).await;
-    let left = looked.all()[1].reading().remaining();
-    assert!(left >= 100_000 - granted, "{left}: who was denied took nothing of the wide one");
+    let peeked = take(&[("b", narrow), ("a", wide)], 0).draw_from(&nodes[0]).await;
+    let left = peeked.all()[1].status().remaining();
+    assert!(left >= 100_000 - granted, "{left}: denied requests take nothing from the wide limit");
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_takes_nothing_of_what_is_here() {
+async fn a_cancelled_request_takes_nothing_from_the_lease() {
     let server = RedisServer::start();
     let store = connected(&server.url()).await;
     let keys = [("a", limit("1/h burst 10000"))];
-    let drawn = draw_until_some_is_in_hand(&store, &keys).await;
+    let drawn = draw_until_leased(&store, &keys).await;
     let before = store.counts().leases;
     let mut draws = Draws::new();
     take(&keys, 10_001 - drawn).leased().push(&mut draws);
     {
         let mut drawing = pin!(store.draw(&mut draws));
         let polled = drawing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(polled.is_pending(), "it goes to the server");
+        assert!(polled.is_pending(), "the draw goes to the server");
     }
     let after = store.counts().leases;
-    assert_eq!((after.spent, after.forfeited), (before.spent, before.forfeited));
-    let (is_granted, _) = take(&keys, 1).leased().told_by(&store).await;
-    assert!(is_granted && store.counts().leases.granted == before.granted + 1, "it is still here");
+    assert_eq!((after.spent, after.expired), (before.spent, before.expired));
+    let (is_granted, _) = take(&keys, 1).leased().check(&store).await;
+    assert!(is_granted && store.counts().leases.granted == before.granted + 1, "the lease is kept");
 }
 
 #[tokio::test]
-async fn after_a_refund_or_a_reset_nobody_is_denied_without_asking() {
+async fn after_a_refund_or_reset_the_store_is_asked_again() {
     let server = RedisServer::start();
-    for act in [Op::Give(5), Op::Clear] {
+    for op in [Op::Refund(5), Op::Reset] {
         let store = connected(&server.url()).await;
-        let keys = [(if act == Op::Clear { "reset" } else { "refunded" }, limit("1/h burst 40"))];
-        let before = store.counts().leases.refused;
-        // Until it is denied without asking.
-        while store.counts().leases.refused == before {
-            take(&keys, 1).leased().told_by(&store).await;
+        let keys = [(if op == Op::Reset { "reset" } else { "refunded" }, limit("1/h burst 40"))];
+        let before = store.counts().leases.denied;
+        // Until it is denied without a store call.
+        while store.counts().leases.denied == before {
+            take(&keys, 1).leased().check(&store).await;
         }
-        let asked = Asked { act, ..take(&keys, 0).leased() };
-        let (_, left) = asked.told_by(&store).await;
-        assert!(left >= 5, "{act:?} left {left}");
-        let (is_granted, _) = take(&keys, 1).leased().told_by(&store).await;
-        assert!(is_granted, "{act:?}");
+        let request = TestRequest { op, ..take(&keys, 0).leased() };
+        let (_, left) = request.check(&store).await;
+        assert!(left >= 5, "{op:?} left {left}");
+        let (is_granted, _) = take(&keys, 1).leased().check(&store).await;
+        assert!(is_granted, "{op:?}");
     }
 }
 
 #[tokio::test]
-async fn what_is_in_hand_is_spent_while_the_server_is_away() {
+async fn unspent_units_are_spent_while_the_server_is_down() {
     let mut server = RedisServer::start();
     let store = connect(&server.url(), Duration::from_millis(50));
-    assert!(store.ready(crate::PATIENCE).await);
+    assert!(store.ready(crate::TEST_TIMEOUT).await);
     let keys = [("a", limit("20/h burst 10000"))];
-    draw_until_some_is_in_hand(&store, &keys).await;
+    draw_until_leased(&store, &keys).await;
     server.kill();
     let leases = store.counts().leases;
-    let in_hand = leases.lent - leases.spent;
-    let mut from_hand = 0;
+    let unspent = leases.lent - leases.spent;
+    let mut from_lease = 0;
     loop {
-        let said = take(&keys, 1).leased().on_failure(FailureMode::Closed).by(&store).await;
-        match said.failure(0..1) {
-            None => from_hand += 1,
+        let draws = take(&keys, 1).leased().on_failure(FailureMode::Closed).draw_from(&store).await;
+        match draws.failure_in(0..1) {
+            None => from_lease += 1,
             Some(StoreFailure::Unreachable | StoreFailure::Timeout) => break,
             Some(other) => panic!("{other:?}"),
         }
     }
-    // What was on its way from the server when it was killed may still have come.
-    assert!(in_hand > 0 && from_hand >= in_hand, "{from_hand} of {in_hand}");
-    let said = take(&keys, 1).leased().on_failure(FailureMode::Local).by(&store).await;
-    assert!(said.all()[0].is_decided(), "then the rule says what holds");
+    // Units in flight from the server when it was killed may still have arrived.
+    assert!(unspent > 0 && from_lease >= unspent, "{from_lease} of {unspent}");
+    let draws = take(&keys, 1).leased().on_failure(FailureMode::Local).draw_from(&store).await;
+    assert!(draws.all()[0].is_decided(), "then the failure mode decides");
 }
 
-/// What a node knows of a leased key it knows from what it was lent.
+/// While the server is down, a node decides a leased key from the state that came with its grants.
 #[tokio::test]
-async fn who_goes_on_without_the_server_counts_what_was_lent() {
+async fn local_decisions_without_the_server_count_lent_units() {
     let mut server = RedisServer::start();
     let store = connect(&server.url(), Duration::from_millis(50));
-    assert!(store.ready(crate::PATIENCE).await);
+    assert!(store.ready(crate::TEST_TIMEOUT).await);
     let keys = [("a", limit("20/h burst 10000"))];
     let mut granted = 0;
     for _ in 0..6_000 {
-        granted += u32::from(take(&keys, 1).leased().within(5000).told_by(&store).await.0);
+        granted += u32::from(take(&keys, 1).leased().within_ms(5000).check(&store).await.0);
     }
-    let asked = store.counts().requests;
-    assert!(granted == 6_000 && asked < 600, "{granted} were granted, {asked} asked for");
+    let requests = store.counts().requests;
+    assert!(granted == 6_000 && requests < 600, "{granted} were granted, {requests} store requests");
     server.kill();
     for _ in 0..12_000 {
-        let said = take(&keys, 1).leased().on_failure(FailureMode::Local).by(&store).await;
-        granted += u32::from(said.all()[0].answer() == DrawOutcome::Granted(1));
+        let draws = take(&keys, 1).leased().on_failure(FailureMode::Local).draw_from(&store).await;
+        granted += u32::from(draws.all()[0].outcome() == DrawOutcome::Granted(1));
     }
-    // What was on its way when the server was killed is lost.
+    // Units in flight when the server was killed are lost.
     assert!((7_000..=10_001).contains(&granted), "{granted} were granted, {:?}", store.counts());
 }
 
 #[tokio::test]
-async fn a_batch_is_answered_from_hand_too() {
+async fn a_batch_is_decided_from_leases_too() {
     let server = RedisServer::start();
-    answers_a_batch_from_hand(&connected(&server.url()).await).await;
+    decides_batches_from_leases(&connected(&server.url()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_lends_as_one_server_does() {
     let cluster = TestCluster::start();
     let nodes = [Arc::new(connected(&cluster.url()).await), Arc::new(connected(&cluster.url()).await)];
-    answers_a_batch_from_hand(&nodes[0]).await;
+    decides_batches_from_leases(&nodes[0]).await;
     let keys = limit("20/h burst 2000");
-    let mut granted = hammer(&nodes, keys, 16, 120).await;
+    let mut granted = draw_concurrently(&nodes, keys, 16, 120).await;
     assert!(granted > 1_700, "{granted} were granted");
-    // What is in some node's hand is not lost.
+    // Unspent units of the nodes are not lost.
     for node in &nodes {
         node.leave().await;
     }
-    while take(&[("hot", keys)], 1).told_by(&*nodes[0]).await.0 {
+    while take(&[("hot", keys)], 1).check(&*nodes[0]).await.0 {
         granted += 1;
     }
     assert!((1_998..=2_001).contains(&granted), "{granted} were granted, {:?}", nodes[0].counts());
 }
 
-async fn answers_a_batch_from_hand(store: &RedisStore) {
+async fn decides_batches_from_leases(store: &RedisStore) {
     let before = store.counts();
     let names: Vec<String> = (0..50).map(|number| format!("client {number}")).collect();
     for _ in 0..40 {
@@ -328,42 +329,42 @@ async fn answers_a_batch_from_hand(store: &RedisStore) {
             take(&[(name, limit("1000/h burst 100000"))], 1).leased().push(&mut draws);
         }
         store.draw(&mut draws).await;
-        assert_eq!(draws.failure(0..draws.all().len()), None);
+        assert_eq!(draws.failure_in(0..draws.all().len()), None);
     }
     let after = store.counts();
     assert!(after.requests - before.requests < 400, "{before:?}, {after:?}");
     for name in &names {
-        let (_, left) = take(&[(name, limit("1000/h burst 100000"))], 0).leased().told_by(store).await;
+        let (_, left) = take(&[(name, limit("1000/h burst 100000"))], 0).leased().check(store).await;
         assert!(left <= 99_960, "{name} has {left}");
     }
 }
 
 #[tokio::test]
-async fn what_is_answered_from_hand_allocates_nothing() {
+async fn decisions_from_leases_allocate_nothing() {
     let server = RedisServer::start();
     let store = connected(&server.url()).await;
     let [wide, wider, widest] = ["1000000/h", "2000000/h", "3000000/h"].map(limit);
     let alone = [("a client", wide)];
     let several = [("another client", wide), ("another client", wider), ("another client", widest)];
-    let empty = [("an empty one", limit("1/h burst 10"))];
-    let one_empty = [("a third client", wide), ("a third client", limit("1/h burst 10"))];
+    let exhausted = [("an exhausted client", limit("1/h burst 10"))];
+    let one_exhausted = [("a third client", wide), ("a third client", limit("1/h burst 10"))];
     let names: Vec<String> = (0..40).map(|number| format!("client {number}")).collect();
     let many: Vec<_> = names.iter().map(|name| [(name.as_str(), wide)]).collect();
-    for requests in [vec![&alone[..]], vec![&several], vec![&empty], vec![&one_empty]] {
+    for requests in [vec![&alone[..]], vec![&several], vec![&exhausted], vec![&one_exhausted]] {
         check_allocations(&store, &requests).await;
     }
     check_allocations(&store, &many.iter().map(|keys| &keys[..]).collect::<Vec<_>>()).await;
     let leases = store.counts().leases;
-    assert!(leases.granted > 10_000 && leases.refused > 1_000, "{leases:?}");
+    assert!(leases.granted > 10_000 && leases.denied > 1_000, "{leases:?}");
 }
 
-/// Makes the same requests again and again, in one call, and sees that those take no memory that ask the store nothing.
+/// Repeats the same requests in one call, and asserts that calls decided without the store allocate nothing.
 async fn check_allocations(store: &RedisStore, requests: &[&[(&str, Limit)]]) {
-    let asked: Vec<Asked<'_>> = requests.iter().map(|keys| take(keys, 1).leased()).collect();
-    let (mut draws, mut from_hand) = (Draws::new(), 0);
+    let repeated: Vec<TestRequest<'_>> = requests.iter().map(|keys| take(keys, 1).leased()).collect();
+    let (mut draws, mut from_lease) = (Draws::new(), 0);
     for _ in 0..2_000 {
         draws.clear();
-        asked.iter().for_each(|asked| asked.push(&mut draws));
+        repeated.iter().for_each(|request| request.push(&mut draws));
         let before = store.counts().leases;
         let mut drawing = pin!(store.draw(&mut draws));
         let mut is_ready = false;
@@ -374,12 +375,12 @@ async fn check_allocations(store: &RedisStore, requests: &[&[(&str, Limit)]]) {
             drawing.await;
         }
         let after = store.counts().leases;
-        if (after.asked, after.refills) == (before.asked, before.refills) {
+        if (after.misses, after.renewals) == (before.misses, before.renewals) {
             assert_eq!(taken.count_total, 0, "{:?}", requests[0]);
-            from_hand += 1;
+            from_lease += 1;
         }
-        // What was ordered is carried meanwhile.
+        // Let the worker send pending renewals.
         tokio::task::yield_now().await;
     }
-    assert!(from_hand > 1_500, "{:?} were answered from hand {from_hand} times", requests[0]);
+    assert!(from_lease > 1_500, "{:?}: {from_lease} calls were decided from leases", requests[0]);
 }

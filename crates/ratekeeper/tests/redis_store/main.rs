@@ -1,5 +1,6 @@
-//! State on real servers: one answer for all nodes, and an answer whatever happens to the servers.
-#![expect(clippy::unwrap_used, reason = "what a test's helpers unwrap fails the test, as it should")]
+//! `RedisStore` against real servers: all nodes share one state, and every draw is decided whatever happens to the
+//! servers.
+#![expect(clippy::unwrap_used, reason = "an unwrap in a test helper should fail the test")]
 
 mod known;
 mod leased;
@@ -18,86 +19,86 @@ use ratekeeper::{
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-/// How long anything may take that a test waits for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Upper bound on every wait in these tests.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn limit(text: &str) -> Limit {
     limit_of(Algorithm::TokenBucket, text)
 }
 
-fn limit_of(law: Algorithm, text: &str) -> Limit {
-    Limit::new(law, text.parse().unwrap()).unwrap()
+fn limit_of(algorithm: Algorithm, text: &str) -> Limit {
+    Limit::new(algorithm, text.parse().unwrap()).unwrap()
 }
 
-/// A store that gives up on a server only when a busy machine would.
+/// A connected store with a timeout long enough for a busy machine.
 async fn connected(url: &str) -> RedisStore {
     let store = connect(url, Duration::from_secs(5));
-    assert!(store.ready(PATIENCE).await, "{:?}", store.describe());
+    assert!(store.ready(TEST_TIMEOUT).await, "{:?}", store.describe());
     store
 }
 
 fn connect(url: &str, patience: Duration) -> RedisStore {
-    let StoreUrl::Redis(url) = url.parse::<StoreUrl>().unwrap() else { panic!("{url} is no server") };
-    RedisStore::connect(&url, &RedisOptions { patience, ..RedisOptions::default() }).unwrap()
+    let StoreUrl::Redis(url) = url.parse::<StoreUrl>().unwrap() else { panic!("{url} is not a Redis URL") };
+    RedisStore::connect(&url, &RedisOptions { timeout: patience, ..RedisOptions::default() }).unwrap()
 }
 
-/// One request: its key and limits, and how much it takes.
-struct Asked<'a> {
+/// One request: its keys and limits, the operation and the options.
+struct TestRequest<'a> {
     keys: &'a [(&'a str, Limit)],
-    act: Op,
-    terms: DrawOptions,
+    op: Op,
+    options: DrawOptions,
 }
 
-fn take<'a>(keys: &'a [(&'a str, Limit)], units: u32) -> Asked<'a> {
-    Asked { keys, act: Op::Take(Amount::exactly(units)), terms: DrawOptions::EXACT }
+fn take<'a>(keys: &'a [(&'a str, Limit)], units: u32) -> TestRequest<'a> {
+    TestRequest { keys, op: Op::Take(Amount::exactly(units)), options: DrawOptions::EXACT }
 }
 
-impl Asked<'_> {
+impl TestRequest<'_> {
     fn on_failure(mut self, mode: FailureMode) -> Self {
-        self.terms.on_failure = mode;
+        self.options.on_failure = mode;
         self
     }
 
-    fn stays_here(mut self) -> Self {
-        self.terms.consistency = Consistency::Local;
+    fn local(mut self) -> Self {
+        self.options.consistency = Consistency::Local;
         self
     }
 
     fn leased(mut self) -> Self {
-        self.terms.consistency = Consistency::Leased;
+        self.options.consistency = Consistency::Leased;
         self
     }
 
-    fn within(mut self, millis: u16) -> Self {
-        self.terms.deadline = NonZeroU16::new(millis);
+    fn within_ms(mut self, millis: u16) -> Self {
+        self.options.timeout_ms = NonZeroU16::new(millis);
         self
     }
 
     fn push(&self, draws: &mut Draws) {
-        draws.begin();
+        draws.begin_group();
         for (scope, (key, limit)) in (0..).zip(self.keys) {
-            draws.push(KeyRef::from(*key), Scope(scope), *limit, self.act, PermitId::default());
-            draws.set_terms(self.terms);
+            draws.push(KeyRef::from(*key), Scope(scope), *limit, self.op, PermitId::default());
+            draws.set_options(self.options);
         }
     }
 
-    /// Has it decided by itself.
-    async fn by(&self, store: &impl Store) -> Draws {
+    /// Decides this request alone.
+    async fn draw_from(&self, store: &impl Store) -> Draws {
         let mut draws = Draws::new();
         self.push(&mut draws);
         store.draw(&mut draws).await;
         draws
     }
 
-    /// Whether it may go on, and how much is left of its first limit.
-    async fn told_by(&self, store: &impl Store) -> (bool, u32) {
-        let draws = self.by(store).await;
-        assert_eq!(draws.failure(0..draws.all().len()), None);
-        told(&draws, 0)
+    /// Whether the request is allowed, and the remaining units of its first limit. Panics on a store failure.
+    async fn check(&self, store: &impl Store) -> (bool, u32) {
+        let draws = self.draw_from(store).await;
+        assert_eq!(draws.failure_in(0..draws.all().len()), None);
+        group_result(&draws, 0)
     }
 }
 
-fn told(draws: &Draws, group: usize) -> (bool, u32) {
+fn group_result(draws: &Draws, group: usize) -> (bool, u32) {
     let group = draws.group(group);
-    (!group.iter().any(ratekeeper::Draw::stops), group[0].reading().remaining())
+    (!group.iter().any(ratekeeper::Draw::denies_request), group[0].status().remaining())
 }

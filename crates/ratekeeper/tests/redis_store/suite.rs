@@ -1,7 +1,7 @@
-//! The store on real servers, however they stand together, under the suite that every engine passes.
+//! `RedisStore` on real servers, in every topology, under the suite that every engine must pass.
 //!
-//! The servers' clocks stand still at the very microsecond that the suite says, so their answers can be told to the letter,
-//! and what lapses there lapses as it should.
+//! The servers' clocks are fixed at the microsecond that the suite sets, so replies are compared exactly and keys
+//! expire as they should.
 
 use crate::connected;
 use ratekeeper::redis::RedisStore;
@@ -12,76 +12,76 @@ use ratekeeper_testkit::{Engine, EngineReply};
 use std::cell::Cell;
 use tokio::runtime::{Builder, Runtime};
 
-/// Servers keep what has drained for a second more, so a clock that falls back by less finds everything as it was.
-const BACK: Span = Span::micros(999_999);
+/// Servers keep drained states for one more second, so a clock step back by less finds every state intact.
+const MAX_STEP_BACK: Span = Span::micros(999_999);
 
-/// A store, and the servers that it is on.
-struct Stage<'a> {
+/// A store and its servers.
+struct StoreUnderTest<'a> {
     servers: &'a [RedisServer],
     store: RedisStore,
     runtime: Runtime,
     engines: Cell<u32>,
 }
 
-impl<'a> Stage<'a> {
-    fn new(url: &str, servers: &'a [RedisServer]) -> Stage<'a> {
+impl<'a> StoreUnderTest<'a> {
+    fn new(url: &str, servers: &'a [RedisServer]) -> StoreUnderTest<'a> {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let store = runtime.block_on(connected(url));
-        Stage { servers, store, runtime, engines: Cell::new(0) }
+        StoreUnderTest { servers, store, runtime, engines: Cell::new(0) }
     }
 
-    /// An engine that has seen nobody yet.
-    fn engine(&self) -> Fresh<'_> {
+    /// An engine without any state.
+    fn engine(&self) -> FreshEngine<'_> {
         self.engines.set(self.engines.get() + 1);
-        Fresh { stage: self, prefix: format!("engine {}", self.engines.get()) }
+        FreshEngine { store_under_test: self, prefix: format!("engine {}", self.engines.get()) }
     }
 
-    fn passes_the_suite(&self) {
+    fn check_suite(&self) {
         suite::check_scenarios(|| self.engine());
-        for (_, law) in suite::laws() {
-            suite::check_traces(law, BACK, SuiteCases::Few, |_| self.engine());
+        for (_, algorithm) in suite::all_algorithms() {
+            suite::check_traces(algorithm, MAX_STEP_BACK, SuiteCases::Few, |_| self.engine());
         }
         suite::check_requests(SuiteCases::Few, || self.engine());
     }
 }
 
-/// A store that has seen nobody yet: its keys are its own, and all in one slot of a Cluster.
-struct Fresh<'a> {
-    stage: &'a Stage<'a>,
+/// An engine without any state: its keys have a unique prefix, which puts them into one cluster slot.
+struct FreshEngine<'a> {
+    store_under_test: &'a StoreUnderTest<'a>,
     prefix: String,
 }
 
-impl Engine for Fresh<'_> {
+impl Engine for FreshEngine<'_> {
     fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<EngineReply> {
-        let Stage { servers, store, runtime, .. } = self.stage;
-        servers.iter().for_each(|server| server.stop_clock(now));
+        let StoreUnderTest { servers, store, runtime, .. } = self.store_under_test;
+        servers.iter().for_each(|server| server.freeze_clock(now));
         if draws.len() > 1 {
-            // Requests of one call are decided in order, but for those whose calendar does not say where the server's clock is,
-            // which come last. No node is so far off that was answered a moment ago.
-            runtime.block_on(store.draw(&mut self.own(draws, Op::look)));
+            // Requests of one call are decided in order, except those on a calendar window whose position the node
+            // cannot tell from the server's clock, which come last. A reply just before pins that clock.
+            runtime.block_on(store.draw(&mut self.with_own_keys(draws, Op::to_peek)));
         }
-        // A key that was found empty is denied from memory until its next unit can be due, and no clock goes forward as fast
-        // as these. So what is remembered is forgotten.
-        store.memory().draw_now(&mut self.own(draws, |_| Op::Clear));
-        let mut own = self.own(draws, |act| act);
+        // An exhausted key is denied from memory until its next unit can be due, and no real clock jumps ahead like the
+        // suite's. So the cached states are dropped.
+        store.memory().draw_now(&mut self.with_own_keys(draws, |_| Op::Reset));
+        let mut own = self.with_own_keys(draws, |op| op);
         runtime.block_on(store.draw(&mut own));
-        assert_eq!(own.failure(0..own.all().len()), None);
-        assert!(own.all().iter().all(|draw| draw.now() == now), "decided at another time than {now:?}");
-        EngineReply::all(&own)
+        assert_eq!(own.failure_in(0..own.all().len()), None);
+        assert!(own.all().iter().all(|draw| draw.decided_at() == now), "not decided at {now:?}");
+        EngineReply::from_draws(&own)
     }
 }
 
-impl Fresh<'_> {
-    /// The same draws under keys of its own.
-    fn own(&self, draws: &Draws, act: impl Fn(Op) -> Op) -> Draws {
+impl FreshEngine<'_> {
+    /// The same draws under this engine's keys.
+    fn with_own_keys(&self, draws: &Draws, map_op: impl Fn(Op) -> Op) -> Draws {
         let mut own = Draws::new();
         for group in 0..draws.len() {
-            own.begin();
+            own.begin_group();
             for draw in draws.group(group) {
                 let key = draws.key(draw);
                 let parts = [self.prefix.as_str()].into_iter().chain(key.parts());
-                own.push_parts(parts, draw.scope(), *draw.limit(), act(draw.act()), draw.permit());
-                own.set_terms(draw.terms());
+                own.push_parts(parts, draw.scope(), *draw.limit(), map_op(draw.op()), draw.permit());
+                own.set_options(draw.options());
             }
         }
         own
@@ -90,23 +90,24 @@ impl Fresh<'_> {
 
 fn one_server(brand: Brand) {
     let server = [RedisServer::setup(brand).clock(0.0).start()];
-    Stage::new(&server[0].url(), &server).passes_the_suite();
+    StoreUnderTest::new(&server[0].url(), &server).check_suite();
 }
 
 fn sentinels(brand: Brand) {
     let setup = Sentinels::setup(brand).replicas(1).clock(0.0);
-    // Sentinels give servers up by the machine's clock, and have no reason to; master and replica each other by their own.
-    let fleet = setup.down_after_ms(60_000).set("repl-timeout", "2147483647").start();
-    Stage::new(&fleet.url(), fleet.servers()).passes_the_suite();
+    // Sentinels time servers out by the machine's clock, so never here; master and replica time each other out by the
+    // fixed clocks, hence the long timeout.
+    let sentinels = setup.down_after_ms(60_000).set("repl-timeout", "2147483647").start();
+    StoreUnderTest::new(&sentinels.url(), sentinels.servers()).check_suite();
 }
 
 fn cluster(brand: Brand) {
     let cluster = TestCluster::setup(brand).without_replicas().clock(0.0).start();
     for node in cluster.nodes() {
-        // Nodes give each other up by their clocks: centuries may pass here.
-        node.command(&["CONFIG", "SET", "cluster-node-timeout", "9000000000000"]).done();
+        // Nodes time each other out by the fixed clocks, which may jump by centuries.
+        node.command(&["CONFIG", "SET", "cluster-node-timeout", "9000000000000"]).expect_ok();
     }
-    Stage::new(&cluster.url(), cluster.nodes()).passes_the_suite();
+    StoreUnderTest::new(&cluster.url(), cluster.nodes()).check_suite();
 }
 
 #[test]

@@ -1,18 +1,19 @@
-//! Which descriptor goes before which, as a list of which the first match counts.
+//! Turns a tree of descriptors into a list of which the first match decides.
 //!
-//! Following the tree of a file is the same as trying its paths one by one, narrow entries before wide ones, but for one
-//! thing: ratelimit never turns back. Where a narrow entry leads nowhere, a wide one beside it is not tried. So behind
-//! what is below a narrow entry stand *cuts*: for each limit below a wide one, that what the narrow entry matches passes.
+//! Following the tree of a file is the same as trying its paths one by one, specific entries before wide ones, except
+//! that ratelimit never backtracks: if a specific entry leads to no limit, a wider one beside it is not tried. So
+//! *pass* items follow the limits below a specific entry: for each limit below a wider one, an item that lets the
+//! descriptors of the specific entry pass.
 
 use super::super::{ImportPlace, ImportReports};
 use super::key_groups::EnvoyKeyGroup;
 use super::{EntryValues, EnvoyEntry, EnvoyRateLimit};
 use crate::diagnostic::quoted;
-use crate::read::MOST_RULES;
+use crate::read::MAX_RULES;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 
-/// A path of entries and what becomes of the descriptors that match it and nothing before it.
+/// A path of entries, and what to do with descriptors that match it and no item before it.
 #[derive(Debug)]
 pub(super) struct EnvoyItem<'d> {
     pub(super) domain: &'d str,
@@ -22,22 +23,22 @@ pub(super) struct EnvoyItem<'d> {
 
 #[derive(Debug)]
 pub(super) enum EnvoyItemKind<'d> {
-    /// They are held to a limit, or may be unlimited.
+    /// Apply a limit, which may be unlimited.
     Limit(&'d EnvoyRateLimit),
-    /// They pass, and must not meet what is behind it on this track.
-    Cut(EnvoyKeyGroup),
+    /// Let them pass the later limits of this key group.
+    Pass(EnvoyKeyGroup),
 }
 
-/// Puts entries in the order in which they are tried, and leaves out those that never are.
+/// Sorts entries in the order in which ratelimit tries them, and drops those that it never reaches.
 pub(super) fn sort(entries: &mut Vec<EnvoyEntry>, reports: &mut ImportReports) {
     let mut keys: HashMap<String, usize> = HashMap::new();
     for (index, entry) in entries.iter().enumerate() {
         keys.entry(entry.key.clone()).or_insert(index);
     }
-    // Entries of one key stay together, where the first of them is.
+    // Entries with the same key stay together, at the position of the first of them.
     entries.sort_by_key(|entry| (keys[&entry.key], rank(&entry.value)));
-    drop_repeated(entries, reports);
-    drop_unreached(entries, reports);
+    drop_duplicates(entries, reports);
+    drop_unreachable(entries, reports);
     for entry in entries {
         sort(&mut entry.children, reports);
     }
@@ -46,56 +47,57 @@ pub(super) fn sort(entries: &mut Vec<EnvoyEntry>, reports: &mut ImportReports) {
 fn rank(value: &EntryValues) -> u8 {
     match value {
         EntryValues::Exact(_) => 0,
-        EntryValues::Start(_) => 1,
+        EntryValues::Prefix(_) => 1,
         EntryValues::Any => 2,
     }
 }
 
-/// ratelimit refuses a file in which an entry is there twice.
-fn drop_repeated(entries: &mut Vec<EnvoyEntry>, reports: &mut ImportReports) {
+/// ratelimit rejects a file with duplicate entries.
+fn drop_duplicates(entries: &mut Vec<EnvoyEntry>, reports: &mut ImportReports) {
     let mut known: HashMap<(String, EntryValues), ImportPlace> = HashMap::new();
     entries.retain(|entry| match known.entry((entry.key.clone(), entry.value.clone())) {
         Slot::Vacant(slot) => {
-            slot.insert(entry.spot);
+            slot.insert(entry.place);
             true
         }
         Slot::Occupied(first) => {
-            let said = format!(
-                "{} is there twice, first in line {}, which ratelimit refuses: this one is left out, with all that is \
+            let message = format!(
+                "{} appears twice, first in line {}, which ratelimit rejects: this one is left out, with everything \
                  below it",
-                entry.in_words(),
-                first.get().place.line
+                entry.describe(),
+                first.get().position.line
             );
-            reports.error(entry.spot, said);
+            reports.error(entry.place, message);
             false
         }
     });
 }
 
-/// Of entries with a `*`, the first that matches is taken: one that is as wide as a later one hides it.
-fn drop_unreached(entries: &mut Vec<EnvoyEntry>, reports: &mut ImportReports) {
+/// Of entries with a `*`, ratelimit takes the first match, so an entry hides later ones that it covers.
+fn drop_unreachable(entries: &mut Vec<EnvoyEntry>, reports: &mut ImportReports) {
     let mut wild: Vec<(String, EntryValues, ImportPlace)> = Vec::new();
     entries.retain(|entry| {
         if let EntryValues::Exact(_) = entry.value {
             return true;
         }
-        let hider = wild.iter().find(|(key, value, _)| *key == entry.key && value.covers(&entry.value));
-        if let Some((_, _, spot)) = hider {
-            let said = format!(
-                "{} is left out, with all that is below it: the one in line {} comes first and matches all of its values, \
-                 in ratelimit too",
-                entry.in_words(),
-                spot.place.line
+        let hidden_by = wild.iter().find(|(key, value, _)| *key == entry.key && value.covers(&entry.value));
+        if let Some((_, _, place)) = hidden_by {
+            let message = format!(
+                "{} is left out, with everything below it: the one in line {} comes first and matches all of its \
+                 values, as in ratelimit",
+                entry.describe(),
+                place.position.line
             );
-            reports.warn(entry.spot, said);
+            reports.warn(entry.place, message);
             return false;
         }
-        wild.push((entry.key.clone(), entry.value.clone(), entry.spot));
+        wild.push((entry.key.clone(), entry.value.clone(), entry.place));
         true
     });
 }
 
-/// Adds the paths of a domain, which has been sorted. It stops soon after there are too many.
+/// Appends the items of a domain, whose entries are sorted. It stops soon after there are more than a file may
+/// have.
 pub(super) fn flatten<'d>(domain: &'d str, entries: &'d [EnvoyEntry], items: &mut Vec<EnvoyItem<'d>>) {
     descend(domain, &mut Vec::new(), entries, items);
 }
@@ -106,14 +108,14 @@ fn descend<'d>(
     entries: &'d [EnvoyEntry],
     items: &mut Vec<EnvoyItem<'d>>,
 ) {
-    // What is below each entry that an earlier one might keep from being tried.
+    // The limits below each wildcard entry, which an earlier entry may keep from being tried.
     let below: Vec<(usize, Vec<LimitedEntry<'d>>)> = (0..)
         .zip(entries)
         .filter(|(_, entry)| !matches!(entry.value, EntryValues::Exact(_)))
-        .map(|(index, entry)| (index, limited(path, entry)))
+        .map(|(index, entry)| (index, limits_below(path, entry)))
         .collect();
     for (index, entry) in entries.iter().enumerate() {
-        if items.len() > MOST_RULES {
+        if items.len() > MAX_RULES {
             return;
         }
         let start = items.len();
@@ -125,63 +127,63 @@ fn descend<'d>(
         for (other, limited) in &below {
             let wider = &entries[*other];
             if *other > index && wider.key == entry.key && wider.value.overlaps(&entry.value) {
-                limited.iter().for_each(|limited| cut(domain, path, limited, start, items));
+                limited.iter().for_each(|limited| push_pass(domain, path, limited, start, items));
             }
         }
         path.pop();
     }
 }
 
-/// A limit below an entry.
+/// A limit at or below an entry.
 struct LimitedEntry<'d> {
-    /// The entries that lead to it.
+    /// The entries from there to the limit.
     tail: Vec<&'d EnvoyEntry>,
-    track: EnvoyKeyGroup,
+    group: EnvoyKeyGroup,
 }
 
-/// All limits below an entry that a path leads to, its own included.
-fn limited<'d>(path: &[&'d EnvoyEntry], entry: &'d EnvoyEntry) -> Vec<LimitedEntry<'d>> {
+/// All limits at and below an entry; `path` leads to it.
+fn limits_below<'d>(path: &[&'d EnvoyEntry], entry: &'d EnvoyEntry) -> Vec<LimitedEntry<'d>> {
     let mut found = Vec::new();
     let mut path: Vec<_> = path.iter().copied().chain([entry]).collect();
     let above = path.len();
-    gather(&mut path, above, &mut found);
+    collect_limits(&mut path, above, &mut found);
     found
 }
 
-fn gather<'d>(path: &mut Vec<&'d EnvoyEntry>, above: usize, found: &mut Vec<LimitedEntry<'d>>) {
+fn collect_limits<'d>(path: &mut Vec<&'d EnvoyEntry>, above: usize, found: &mut Vec<LimitedEntry<'d>>) {
     let Some(entry) = path.last().copied() else { return };
     if let Some(EnvoyRateLimit { quota: Some(_), .. }) = entry.limit {
-        found.push(LimitedEntry { tail: path[above..].to_vec(), track: EnvoyKeyGroup::of(path) });
+        found.push(LimitedEntry { tail: path[above..].to_vec(), group: EnvoyKeyGroup::of(path) });
     }
     for child in &entry.children {
         path.push(child);
-        gather(path, above, found);
+        collect_limits(path, above, found);
         path.pop();
     }
 }
 
-/// Keeps what `path` matches from a limit that a wider entry leads to, unless what is below the path, from `start` on,
-/// says otherwise.
-fn cut<'d>(
+/// Appends an item that lets descriptors of `path` pass a limit of a wider entry, unless the items below the path, from
+/// `start` on, already decide them.
+fn push_pass<'d>(
     domain: &'d str,
     path: &[&'d EnvoyEntry],
     limited: &LimitedEntry<'d>,
     start: usize,
     items: &mut Vec<EnvoyItem<'d>>,
 ) {
-    let is_broken = path.last().is_some_and(|entry| entry.is_broken);
-    if limited.tail.is_empty() && is_broken || items.len() > MOST_RULES {
+    let is_broken = path.last().is_some_and(|entry| entry.has_invalid_limit);
+    if limited.tail.is_empty() && is_broken || items.len() > MAX_RULES {
         return;
     }
     let path: Vec<_> = path.iter().chain(&limited.tail).copied().collect();
-    // Where a cut on another track covers this one, the limit that it was made for lets pass on this track what it
-    // binds, and with that all that either cut is for.
+    // If a pass item of another key group covers this path, the limit that it was added for gets an unlimited rule in
+    // this group, which lets all descriptors of both items pass.
     if !items[start..].iter().any(|item| covers(&item.path, &path)) {
-        items.push(EnvoyItem { domain, path, kind: EnvoyItemKind::Cut(limited.track.clone()) });
+        items.push(EnvoyItem { domain, path, kind: EnvoyItemKind::Pass(limited.group.clone()) });
     }
 }
 
-/// Whether all descriptors that match the other path match this one.
+/// Whether all descriptors that match the path `other` match `own`.
 fn covers(own: &[&EnvoyEntry], other: &[&EnvoyEntry]) -> bool {
     let covers =
         |(own, other): (&&EnvoyEntry, &&EnvoyEntry)| own.key == other.key && own.value.covers(&other.value);
@@ -205,27 +207,27 @@ impl EntryValues {
         match (self, other) {
             (EntryValues::Any, _) => true,
             (EntryValues::Exact(own), EntryValues::Exact(other)) => own == other,
-            (EntryValues::Start(own), EntryValues::Exact(other) | EntryValues::Start(other)) => {
+            (EntryValues::Prefix(own), EntryValues::Exact(other) | EntryValues::Prefix(other)) => {
                 other.starts_with(own)
             }
-            (EntryValues::Start(own), EntryValues::Any) => own.is_empty(),
+            (EntryValues::Prefix(own), EntryValues::Any) => own.is_empty(),
             (EntryValues::Exact(_), _) => false,
         }
     }
 
-    /// Of two that overlap, one is always the wider.
+    /// If two overlap, one covers the other.
     fn overlaps(&self, other: &EntryValues) -> bool {
         self.covers(other) || other.covers(self)
     }
 }
 
 impl EnvoyEntry {
-    /// What it is in messages.
-    fn in_words(&self) -> String {
+    /// The entry's description in messages.
+    fn describe(&self) -> String {
         let key = quoted(&self.key);
         match &self.value {
             EntryValues::Exact(value) => format!("the key {key} with the value {}", quoted(value)),
-            EntryValues::Start(start) => {
+            EntryValues::Prefix(start) => {
                 format!("the key {key} with the value {}", quoted(&format!("{start}*")))
             }
             EntryValues::Any => format!("the key {key} without a value"),

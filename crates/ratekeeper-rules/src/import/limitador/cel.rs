@@ -1,53 +1,54 @@
-//! As much of CEL as rules can say: that an entry has a value.
+//! Parses the part of CEL that rules can express: comparisons of entries with values.
 //!
-//! An entry is written `descriptors[0].name` or `descriptors[0]["name"]`, and in older files by its name alone, which may
-//! have dots in it.
+//! An entry is written `descriptors[0].name` or `descriptors[0]["name"]`. In older files it is just its name, which may
+//! contain dots.
 
-/// What an entry is compared with.
+/// The name of an entry and the value that it is compared with.
 type Equality = (String, String);
 
-/// The entries and values of a condition: one equality, or several joined by `&&`.
+/// Parses a condition: one equality, or several joined by `&&`.
 ///
 /// # Errors
-/// Why it can't be translated.
+/// The reason why it can't be translated.
 pub(super) fn equalities(text: &str) -> Result<Vec<Equality>, String> {
     let mut tokens = CelTokens::new(text)?;
     let mut equalities = vec![equality(&mut tokens)?];
-    while tokens.take(&CelToken::And) {
+    while tokens.take_if(&CelToken::And) {
         equalities.push(equality(&mut tokens)?);
     }
-    tokens.end().map_err(|()| only_equality())?;
+    tokens.expect_end().map_err(|()| unsupported_condition())?;
     Ok(equalities)
 }
 
-/// The entry that a variable stands for.
+/// Parses a variable, and returns the name of its entry.
 ///
 /// # Errors
-/// Why it can't be translated.
+/// The reason why it can't be translated.
 pub(super) fn entry(text: &str) -> Result<String, String> {
     let mut tokens = CelTokens::new(text)?;
-    let only_entry = || "only an entry by its name can be counted by, like descriptors[0].user_id".to_owned();
+    let only_entry = || "a rule can count only by an entry, like descriptors[0].user_id".to_owned();
     match operand(&mut tokens)? {
-        Some(Operand::Entry(name)) if tokens.end().is_ok() => Ok(name),
+        Some(Operand::Entry(name)) if tokens.expect_end().is_ok() => Ok(name),
         _ => Err(only_entry()),
     }
 }
 
-fn only_equality() -> String {
-    "rules can only ask for an entry to have a value, like descriptors[0].method == \"GET\", and for several by &&".to_owned()
+fn unsupported_condition() -> String {
+    "rules can only compare entries with values, like descriptors[0].method == \"GET\", joined by &&"
+        .to_owned()
 }
 
 fn equality(tokens: &mut CelTokens) -> Result<Equality, String> {
     let first = operand(tokens)?;
-    let is_equality = tokens.take(&CelToken::Equal);
+    let is_equality = tokens.take_if(&CelToken::Equal);
     let second = if is_equality { operand(tokens)? } else { None };
     match (first, second) {
         (Some(Operand::Entry(name)), Some(Operand::Text(value)))
         | (Some(Operand::Text(value)), Some(Operand::Entry(name))) => Ok((name, value)),
         (Some(Operand::Entry(_)), None) if is_equality => {
-            Err("what an entry is compared with must be a text in quotes, like == \"GET\"".to_owned())
+            Err("an entry must be compared with a string in quotes, like == \"GET\"".to_owned())
         }
-        _ => Err(only_equality()),
+        _ => Err(unsupported_condition()),
     }
 }
 
@@ -61,37 +62,37 @@ fn operand(tokens: &mut CelTokens) -> Result<Option<Operand>, String> {
         return Ok(Some(Operand::Text(text)));
     }
     let Some(root) = tokens.word() else { return Ok(None) };
-    if root == "descriptors" && tokens.take(&CelToken::Open) {
-        return of_descriptor(tokens).map(Some);
+    if root == "descriptors" && tokens.take_if(&CelToken::Open) {
+        return descriptor_entry(tokens).map(Some);
     }
     let mut name = root.clone();
-    while tokens.take(&CelToken::Dot) {
-        let Some(word) = tokens.word() else { return Err(only_equality()) };
+    while tokens.take_if(&CelToken::Dot) {
+        let Some(word) = tokens.word() else { return Err(unsupported_condition()) };
         name.push('.');
         name.push_str(&word);
     }
     match root.as_str() {
         "limit" if name == "limit.name" || name == "limit.id" => {
-            Err("it asks for the limit's own name, which is no entry".to_owned())
+            Err("it uses the limit's own name, which is not an entry".to_owned())
         }
         "true" | "false" | "null" => Ok(None),
         _ => Ok(Some(Operand::Entry(name))),
     }
 }
 
-/// What stands behind `descriptors[`.
-fn of_descriptor(tokens: &mut CelTokens) -> Result<Operand, String> {
+/// Parses an entry after `descriptors[`.
+fn descriptor_entry(tokens: &mut CelTokens) -> Result<Operand, String> {
     let index = tokens.number();
-    if index.is_none() || !tokens.take(&CelToken::Close) {
-        return Err(only_equality());
+    if index.is_none() || !tokens.take_if(&CelToken::Close) {
+        return Err(unsupported_condition());
     }
     if index.as_deref() != Some("0") {
         return Err("a rule sees one descriptor at a time, as descriptors[0]".to_owned());
     }
-    let name = if tokens.take(&CelToken::Dot) {
+    let name = if tokens.take_if(&CelToken::Dot) {
         tokens.word()
-    } else if tokens.take(&CelToken::Open) {
-        tokens.text().filter(|_| tokens.take(&CelToken::Close))
+    } else if tokens.take_if(&CelToken::Open) {
+        tokens.text().filter(|_| tokens.take_if(&CelToken::Close))
     } else {
         None
     };
@@ -109,11 +110,11 @@ enum CelToken {
     Close,
     Equal,
     And,
-    /// Something of CEL that rules can't say.
+    /// Any other CEL token, which rules can't express.
     Other,
 }
 
-/// The tokens of an expression, last first.
+/// The tokens of an expression, in reverse order, so that the next one is popped off the end.
 struct CelTokens(Vec<CelToken>);
 
 impl CelTokens {
@@ -122,11 +123,11 @@ impl CelTokens {
         let mut rest = text.trim_start();
         while let Some(first) = rest.chars().next() {
             let (token, length) = match first {
-                '"' | '\'' => literal(rest, first)?,
+                '"' | '\'' => string_token(rest, first)?,
                 'a'..='z' | 'A'..='Z' | '_' => {
-                    run(rest, |c| c.is_ascii_alphanumeric() || c == '_', CelToken::Word)
+                    token_while(rest, |c| c.is_ascii_alphanumeric() || c == '_', CelToken::Word)
                 }
-                '0'..='9' => run(rest, |c| c.is_ascii_digit(), CelToken::Number),
+                '0'..='9' => token_while(rest, |c| c.is_ascii_digit(), CelToken::Number),
                 '.' => (CelToken::Dot, 1),
                 '[' => (CelToken::Open, 1),
                 ']' => (CelToken::Close, 1),
@@ -141,7 +142,7 @@ impl CelTokens {
         Ok(CelTokens(tokens))
     }
 
-    fn take(&mut self, token: &CelToken) -> bool {
+    fn take_if(&mut self, token: &CelToken) -> bool {
         let is_next = self.0.last() == Some(token);
         if is_next {
             self.0.pop();
@@ -161,7 +162,7 @@ impl CelTokens {
         self.0.pop_if(|token| matches!(token, CelToken::Text(_))).map(CelToken::into_text)
     }
 
-    fn end(&self) -> Result<(), ()> {
+    fn expect_end(&self) -> Result<(), ()> {
         if self.0.is_empty() { Ok(()) } else { Err(()) }
     }
 }
@@ -175,15 +176,19 @@ impl CelToken {
     }
 }
 
-fn run(rest: &str, belongs: impl Fn(char) -> bool, token: fn(String) -> CelToken) -> (CelToken, usize) {
+fn token_while(
+    rest: &str,
+    belongs: impl Fn(char) -> bool,
+    token: fn(String) -> CelToken,
+) -> (CelToken, usize) {
     let length = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
     (token(rest[..length].to_owned()), length)
 }
 
-/// A text in quotes.
-fn literal(rest: &str, quote: char) -> Result<(CelToken, usize), String> {
+/// Parses a string in quotes, and returns its length in `rest`.
+fn string_token(rest: &str, quote: char) -> Result<(CelToken, usize), String> {
     if rest.starts_with("\"\"\"") || rest.starts_with("'''") {
-        return Err("a text in three quotes is not read".to_owned());
+        return Err("strings in triple quotes are not supported".to_owned());
     }
     let mut text = String::new();
     let mut letters = rest.char_indices().skip(1);
@@ -193,9 +198,7 @@ fn literal(rest: &str, quote: char) -> Result<(CelToken, usize), String> {
             '\\' => match letters.next() {
                 Some((_, escaped @ ('\\' | '"' | '\'' | '`' | '?'))) => text.push(escaped),
                 _ => {
-                    return Err(
-                        "of escapes in a text only those of quotes and backslashes are read".to_owned()
-                    );
+                    return Err("only escapes of quotes and backslashes are supported in strings".to_owned());
                 }
             },
             letter => text.push(letter),
@@ -209,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_may_be_asked_for_in_several_ways() {
+    fn all_notations_of_an_entry_are_parsed() {
         let check = |text: &str, expected: &[(&str, &str)]| {
             let expected: Vec<_> =
                 expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -226,28 +229,28 @@ mod tests {
     }
 
     #[test]
-    fn what_rules_cannot_say_is_told() {
-        let refused = |text: &str, part: &str| {
-            let said = equalities(text).unwrap_err();
-            assert!(said.contains(part), "{text}: {said}");
+    fn unsupported_conditions_are_reported() {
+        let rejected = |text: &str, part: &str| {
+            let message = equalities(text).unwrap_err();
+            assert!(message.contains(part), "{text}: {message}");
         };
-        refused("descriptors[1].method == 'GET'", "one descriptor at a time");
-        refused("descriptors[0].method != 'GET'", "only ask");
-        refused("descriptors[0].path.startsWith('/a')", "only ask");
-        refused("a == 'x' || b == 'y'", "only ask");
-        refused("!(a == 'x')", "only ask");
-        refused("a == b", "only ask");
-        refused("'a' == 'a'", "only ask");
-        refused("a == 5", "in quotes");
-        refused("a == ", "in quotes");
-        refused("req_method == GET", "only ask");
-        refused("limit.name == 'x'", "limit's own name");
-        refused("descriptors[0] == 'x'", "name is missing");
-        refused("a == 'x", "never closed");
-        refused("a == 'x\\n'", "escapes");
-        refused("a == '''x'''", "three quotes");
-        refused("", "only ask");
-        refused("true", "only ask");
+        rejected("descriptors[1].method == 'GET'", "one descriptor at a time");
+        rejected("descriptors[0].method != 'GET'", "only compare");
+        rejected("descriptors[0].path.startsWith('/a')", "only compare");
+        rejected("a == 'x' || b == 'y'", "only compare");
+        rejected("!(a == 'x')", "only compare");
+        rejected("a == b", "only compare");
+        rejected("'a' == 'a'", "only compare");
+        rejected("a == 5", "in quotes");
+        rejected("a == ", "in quotes");
+        rejected("req_method == GET", "only compare");
+        rejected("limit.name == 'x'", "limit's own name");
+        rejected("descriptors[0] == 'x'", "name is missing");
+        rejected("a == 'x", "never closed");
+        rejected("a == 'x\\n'", "escapes");
+        rejected("a == '''x'''", "triple quotes");
+        rejected("", "only compare");
+        rejected("true", "only compare");
         for text in ["a + b", "descriptors[0].a == 'x'", "'a'", "size(a)", "descriptors[0].a.b", "é"] {
             assert!(entry(text).is_err(), "{text}");
         }

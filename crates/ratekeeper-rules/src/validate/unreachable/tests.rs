@@ -1,4 +1,4 @@
-//! What is told of hidden rules is true, and all of it is found, whatever the rules.
+//! Random rules: every reported rule is in fact hidden, and every hidden rule is reported.
 
 use super::*;
 use crate::spec::{At, Position};
@@ -53,7 +53,7 @@ fn when() -> impl Strategy<Value = MatchSpec> {
         (domain, descriptor),
     );
     parts.prop_map(|(api_key, path, methods, tiers, rule_tier, ip, attributes, (domain, descriptor))| {
-        // A rule for one tier that matches others binds nobody, and is refused when it is read.
+        // A rule for one tier that matches only others applies to nothing, and the parser rejects it.
         let rule_tier = rule_tier.filter(|tier| tiers.is_empty() || tiers.contains(tier));
         MatchSpec { api_key, path, methods, tiers, rule_tier, ip, attributes, domain, descriptor }
     })
@@ -78,8 +78,8 @@ fn rule(index: usize, when: MatchSpec) -> RuleSpec {
     }
 }
 
-/// A path, a key, a method, a tier, an address, what every attribute but `z` is, and a descriptor: its domain and
-/// entries as a URL's query would have them.
+/// Path, key, method, tier, address, the value of every attribute but `z`, and the descriptor: its domain and entries,
+/// written like a URL with a query.
 type RandomRequest = [&'static str; 7];
 
 fn requests() -> impl Iterator<Item = RandomRequest> {
@@ -102,8 +102,8 @@ fn requests() -> impl Iterator<Item = RandomRequest> {
     })
 }
 
-/// Whether a rule binds a request, as plainly as it can be written.
-fn binds(when: &MatchSpec, [path, key, method, tier, ip, value, descriptor]: RandomRequest) -> bool {
+/// Whether a rule applies to a request: a reference implementation, as simple as possible.
+fn applies_to(when: &MatchSpec, [path, key, method, tier, ip, value, descriptor]: RandomRequest) -> bool {
     let (domain, entries) = descriptor.split_once('?').unzip();
     let entries: Vec<_> = entries.iter().flat_map(|all| all.split('&')).collect();
     let is_entry = |((name, value), entry): (&(String, Pattern), &&str)| match entry.split_once('=') {
@@ -129,34 +129,34 @@ fn binds(when: &MatchSpec, [path, key, method, tier, ip, value, descriptor]: Ran
 
 proptest! {
     #[test]
-    fn what_a_hidden_rule_binds_its_hider_binds(conditions in prop::collection::vec(when(), 12)) {
+    fn a_hiding_rule_applies_to_every_request_of_the_hidden_rule(conditions in prop::collection::vec(when(), 12)) {
         let rules: Vec<_> = conditions.into_iter().map(|when| rule(0, when)).collect();
         let universal = Universal::new();
         let covers = |a: &RuleSpec, b: &RuleSpec| RuleView::of(a, None, &universal).covers(&RuleView::of(b, None, &universal));
-        // Each rule is held against each request once, not once for every other rule.
-        let bound: Vec<Vec<bool>> =
-            rules.iter().map(|rule| requests().map(|request| binds(&rule.when, request)).collect()).collect();
+        // Evaluate each rule against each request once, not once per pair of rules.
+        let applies: Vec<Vec<bool>> =
+            rules.iter().map(|rule| requests().map(|request| applies_to(&rule.when, request)).collect()).collect();
         for (hider, hidden) in (0..rules.len()).flat_map(|a| (0..rules.len()).map(move |b| (a, b))) {
             if hider == hidden || !covers(&rules[hider], &rules[hidden]) {
                 continue;
             }
             for (index, request) in requests().enumerate() {
-                let is_kept = !bound[hidden][index] || bound[hider][index];
+                let is_covered = !applies[hidden][index] || applies[hider][index];
                 let (hider, hidden) = (&rules[hider].when, &rules[hidden].when);
-                prop_assert!(is_kept, "{hider:?} hides {hidden:?}, but not for {request:?}");
+                prop_assert!(is_covered, "{hider:?} hides {hidden:?}, but not for {request:?}");
             }
         }
     }
 
     #[test]
-    fn what_is_looked_up_is_what_comparing_all_finds(conditions in prop::collection::vec(when(), 0..24)) {
+    fn the_index_finds_what_comparing_all_pairs_finds(conditions in prop::collection::vec(when(), 0..24)) {
         let rules = conditions.into_iter().enumerate().map(|(index, when)| rule(index, when)).collect();
         let spec = FileSpec { rules, ..FileSpec::default() };
-        let mut complaints = Diagnostics::default();
-        check(&spec, &[], &mut complaints);
-        let found: Vec<_> = complaints.finish().into_iter().map(|complaint| {
-            let hider = complaint.said.split('"').nth(1).unwrap().to_owned();
-            (complaint.place.line, hider)
+        let mut diagnostics = Diagnostics::default();
+        check(&spec, &[], &mut diagnostics);
+        let found: Vec<_> = diagnostics.finish().into_iter().map(|diagnostic| {
+            let hider = diagnostic.message.split('"').nth(1).unwrap().to_owned();
+            (diagnostic.place.line, hider)
         }).collect();
 
         let universal = Universal::new();

@@ -1,10 +1,10 @@
-//! Where the key of a client is found in a request that a proxy asks about.
+//! The client's key in a forward-auth request.
 //!
-//! `header:x-api-key,query:api_key,ip` is a list in order of preference. What is there twice is refused: whoever is behind
-//! the proxy might read the other one. A key that names an address is never what a client wrote, so nobody can spend
-//! somebody else's units by sending that address as a key.
+//! `header:x-api-key,query:api_key,ip` is a list of sources in order of preference. A source that appears twice in a
+//! request is rejected: the server behind the proxy might use the other one. Keys for addresses have a prefix that
+//! clients may not send, so no client can spend another's units by sending that address as its key.
 
-use super::escape::{decoded, is_name};
+use super::escape::{is_token, percent_decode};
 use crate::http::{HttpError, RequestHead};
 use ratekeeper::MAX_KEY_BYTES;
 use std::borrow::Cow;
@@ -13,16 +13,16 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-/// What keys that stand for an address begin with.
-const OF_ADDRESS: &str = "ip:";
-/// Of an IPv6 address, the network counts: its other half is the client's to choose.
+/// The prefix of keys that are derived from an address.
+const ADDRESS_PREFIX: &str = "ip:";
+/// The prefix length that identifies an IPv6 client: it chooses the other half of its address itself.
 const NETWORK_BITS: u32 = 64;
-/// The most sources in a list: there are no more places where keys are usually sent.
+/// The most sources in a list: more than there are usual places for keys.
 const MOST_SOURCES: usize = 8;
-/// An address with its prefixes has at most 45 bytes.
-const MOST_BRIEF_BYTES: usize = 52;
-/// The most bytes of a header's or a parameter's name.
-const MOST_NAME_BYTES: usize = 128;
+/// The capacity of an [`InlineText`]. An address key has at most 45 bytes.
+const MAX_INLINE_BYTES: usize = 52;
+/// The most bytes of a header or parameter name.
+const MAX_NAME_BYTES: usize = 128;
 
 /// Where to look for a client's key, in order of preference.
 ///
@@ -37,7 +37,7 @@ const MOST_NAME_BYTES: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySources(String);
 
-/// The client's address.
+/// The client's address only.
 impl Default for KeySources {
     fn default() -> KeySources {
         KeySources("ip".to_owned())
@@ -55,7 +55,7 @@ impl FromStr for KeySources {
 
     fn from_str(text: &str) -> Result<KeySources, KeySourcesError> {
         let mut parts = Vec::new();
-        for (part, source) in sources(text) {
+        for (part, source) in parse_sources(text) {
             source?;
             parts.push(part);
         }
@@ -69,25 +69,25 @@ impl KeySources {
     }
 }
 
-/// Why a list says nothing, and what to write instead.
+/// Why a list of key sources is invalid, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeySourcesError {
-    /// A part of it is no place where a key could be.
-    #[error("{found:?} is no place for a key: write header:NAME, query:NAME or ip, with commas between them")]
+    /// An entry is not a key source.
+    #[error("{found:?} is not a key source: write header:NAME, query:NAME or ip, with commas between them")]
     Unknown {
-        /// That part, or its beginning.
+        /// The entry, or its beginning.
         found: String,
     },
-    /// It goes on for too long.
-    #[error("there are more than {MOST_SOURCES} places for a key: keep those that are used")]
+    /// The list is too long.
+    #[error("more than {MOST_SOURCES} key sources: keep those that are used")]
     TooMany,
 }
 
-/// The parts of a list, each with where it says to look.
-fn sources(list: &str) -> impl Iterator<Item = (&str, Result<KeySource<'_>, KeySourcesError>)> {
+/// The entries of a list, each with its parsed source.
+fn parse_sources(list: &str) -> impl Iterator<Item = (&str, Result<KeySource<'_>, KeySourcesError>)> {
     list.split(',').map(str::trim).enumerate().map(|(index, part)| {
-        let source = match KeySource::read(part) {
+        let source = match KeySource::parse(part) {
             _ if index == MOST_SOURCES => Err(KeySourcesError::TooMany),
             None => Err(KeySourcesError::Unknown { found: part.chars().take(64).collect() }),
             Some(source) => Ok(source),
@@ -96,24 +96,24 @@ fn sources(list: &str) -> impl Iterator<Item = (&str, Result<KeySource<'_>, KeyS
     })
 }
 
-/// One place where a key may be.
+/// One source of a key.
 #[derive(Clone, Copy, Debug)]
 enum KeySource<'a> {
     Header(&'a str),
-    /// A parameter of what the client asked for.
+    /// A query parameter of the client's request.
     Query(&'a str),
-    /// The address itself.
+    /// The client's address.
     Ip,
 }
 
 impl<'a> KeySource<'a> {
-    fn read(text: &'a str) -> Option<KeySource<'a>> {
-        let fits = |name: &&str| (1..=MOST_NAME_BYTES).contains(&name.len());
+    fn parse(text: &'a str) -> Option<KeySource<'a>> {
+        let fits = |name: &&str| (1..=MAX_NAME_BYTES).contains(&name.len());
         if text == "ip" {
             return Some(KeySource::Ip);
         }
         match text.split_once(':')? {
-            ("header", name) => Some(name).filter(fits).filter(|name| is_name(name)).map(KeySource::Header),
+            ("header", name) => Some(name).filter(fits).filter(|name| is_token(name)).map(KeySource::Header),
             ("query", name) => Some(name).filter(fits).map(KeySource::Query),
             _ => None,
         }
@@ -123,34 +123,35 @@ impl<'a> KeySource<'a> {
 /// A client's key, as rules see it.
 #[derive(Debug)]
 pub(super) enum ForwardKey<'a> {
-    /// There is none.
-    Nobody,
-    /// What the client sent. It may well be a secret.
+    /// No source has a key.
+    Missing,
+    /// The key that the client sent, which may be a secret.
     Sent(Cow<'a, str>),
-    /// What stands for its address.
+    /// A key derived from its address.
     Address(InlineText),
 }
 
 impl<'a> ForwardKey<'a> {
-    /// Looks in all places of a list. `query` is that of what the client asked for.
+    /// Finds the key in the first source of the list that has one. `query` is that of the client's request.
     pub(super) fn find(
         list: &str,
         head: &RequestHead<'a>,
         query: Option<&'a [u8]>,
         address: IpAddr,
     ) -> Result<ForwardKey<'a>, HttpError> {
-        let mut key = ForwardKey::Nobody;
-        // Those behind the one that is used are read too: a mistake is one for every client.
-        for (_, source) in sources(list) {
-            let source = source.map_err(|error| HttpError::unclear(format_args!("key: {error}")))?;
-            if let ForwardKey::Nobody = key {
+        let mut key = ForwardKey::Missing;
+        // Sources after the one that is used are parsed too, so that a mistake in the list shows for every client.
+        for (_, source) in parse_sources(list) {
+            let source =
+                source.map_err(|error| HttpError::invalid_forward_auth(format_args!("key: {error}")))?;
+            if let ForwardKey::Missing = key {
                 key = match source {
                     KeySource::Header(name) => {
-                        in_header(head, name)?.map_or(ForwardKey::Nobody, ForwardKey::Sent)
+                        key_from_header(head, name)?.map_or(ForwardKey::Missing, ForwardKey::Sent)
                     }
-                    KeySource::Query(name) => in_query(query.unwrap_or_default(), name)?
-                        .map_or(ForwardKey::Nobody, ForwardKey::Sent),
-                    KeySource::Ip => ForwardKey::Address(of_address(address)),
+                    KeySource::Query(name) => key_from_query(query.unwrap_or_default(), name)?
+                        .map_or(ForwardKey::Missing, ForwardKey::Sent),
+                    KeySource::Ip => ForwardKey::Address(address_key(address)),
                 };
             }
         }
@@ -159,101 +160,98 @@ impl<'a> ForwardKey<'a> {
 
     pub(super) fn as_str(&self) -> &str {
         match self {
-            ForwardKey::Nobody => "",
+            ForwardKey::Missing => "",
             ForwardKey::Sent(key) => key,
             ForwardKey::Address(key) => key.as_str(),
         }
     }
 }
 
-fn in_header<'a>(head: &RequestHead<'a>, name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
-    let mut values = head.values(name);
+fn key_from_header<'a>(head: &RequestHead<'a>, name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
+    let mut values = head.header_values(name);
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(HttpError::unclear(format_args!(
-            "the header {name} is there twice, and may mean two clients"
+        return Err(HttpError::invalid_forward_auth(format_args!(
+            "the header {name} is sent twice, so the client is ambiguous"
         )));
     }
-    let value = match name.eq_ignore_ascii_case("authorization") {
-        true => credentials(value),
-        false => value,
-    };
-    usable(Cow::Borrowed(value), name)
+    let value = if name.eq_ignore_ascii_case("authorization") { credentials(value) } else { value };
+    validate_key(Cow::Borrowed(value), name)
 }
 
-/// What stands behind the scheme of an `Authorization`. Clients may spell the scheme as they like.
+/// The credentials after the scheme of an `Authorization` header. Clients may spell the scheme in any case.
 fn credentials(value: &[u8]) -> &[u8] {
     match value.iter().position(|byte| *byte == b' ') {
-        Some(blank) => value[blank..].trim_ascii_start(),
+        Some(space) => value[space..].trim_ascii_start(),
         None => value,
     }
 }
 
-fn in_query<'a>(query: &'a [u8], name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
+fn key_from_query<'a>(query: &'a [u8], name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
     let mut found = None;
     for pair in query.split(|byte| *byte == b'&') {
         let (known, value) = match pair.iter().position(|byte| *byte == b'=') {
             Some(at) => (&pair[..at], &pair[at + 1..]),
             None => (pair, &[][..]),
         };
-        // Whoever is behind the proxy undoes the escapes, so nobody may hide a key by writing them.
-        if *decoded(known) == *name.as_bytes() && found.replace(value).is_some() {
-            return Err(HttpError::unclear(format_args!(
-                "the parameter {name} is there twice, and may mean two clients"
+        // The server behind the proxy decodes escapes, so a client can't hide a key by escaping its name.
+        if *percent_decode(known) == *name.as_bytes() && found.replace(value).is_some() {
+            return Err(HttpError::invalid_forward_auth(format_args!(
+                "the parameter {name} is sent twice, so the client is ambiguous"
             )));
         }
     }
-    found.map_or(Ok(None), |value| usable(decoded(value), name))
+    found.map_or(Ok(None), |value| validate_key(percent_decode(value), name))
 }
 
-/// A key that is there can be counted by, or the request is refused.
-fn usable<'a>(value: Cow<'a, [u8]>, name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
+/// Validates a key. Returns `None` if it is empty.
+fn validate_key<'a>(value: Cow<'a, [u8]>, name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
     let text = match value {
         Cow::Borrowed(bytes) => str::from_utf8(bytes).ok().map(Cow::Borrowed),
         Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
     };
     match text {
-        None => Err(HttpError::unclear(format_args!("the key in {name} is no text"))),
+        None => Err(HttpError::invalid_forward_auth(format_args!("the key in {name} is not UTF-8"))),
         Some(text) if text.is_empty() => Ok(None),
-        Some(text) if text.len() > MAX_KEY_BYTES => {
-            Err(HttpError::unclear(format_args!("the key in {name} has more than {MAX_KEY_BYTES} bytes")))
-        }
-        Some(text) if text.starts_with(OF_ADDRESS) => Err(HttpError::unclear(format_args!(
-            "the key in {name} begins with {OF_ADDRESS}, as only addresses do"
+        Some(text) if text.len() > MAX_KEY_BYTES => Err(HttpError::invalid_forward_auth(format_args!(
+            "the key in {name} has more than {MAX_KEY_BYTES} bytes"
+        ))),
+        Some(text) if text.starts_with(ADDRESS_PREFIX) => Err(HttpError::invalid_forward_auth(format_args!(
+            "the key in {name} begins with {ADDRESS_PREFIX}, which is reserved for addresses"
         ))),
         Some(text) => Ok(Some(text)),
     }
 }
 
-/// `ip:192.0.2.7`, or the network of an IPv6 address: `ip:2001:db8:1:2::/64`.
-fn of_address(address: IpAddr) -> InlineText {
+/// The key of an address: `ip:192.0.2.7`, or the network of an IPv6 address, `ip:2001:db8:1:2::/64`.
+fn address_key(address: IpAddr) -> InlineText {
     match address.to_canonical() {
-        IpAddr::V4(address) => InlineText::new(format_args!("{OF_ADDRESS}{address}")),
+        IpAddr::V4(address) => InlineText::new(format_args!("{ADDRESS_PREFIX}{address}")),
         IpAddr::V6(address) => {
             let network = Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - NETWORK_BITS)));
-            InlineText::new(format_args!("{OF_ADDRESS}{network}/{NETWORK_BITS}"))
+            InlineText::new(format_args!("{ADDRESS_PREFIX}{network}/{NETWORK_BITS}"))
         }
     }
 }
 
-/// Text so short that it needs no memory of its own.
+/// A short string without a heap allocation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InlineText {
-    bytes: [u8; MOST_BRIEF_BYTES],
+    bytes: [u8; MAX_INLINE_BYTES],
     length: usize,
 }
 
 impl InlineText {
     fn new(text: fmt::Arguments<'_>) -> InlineText {
-        let mut bytes = [0; MOST_BRIEF_BYTES];
+        let mut bytes = [0; MAX_INLINE_BYTES];
         let mut rest = &mut bytes[..];
-        rest.write_fmt(text).expect("it has at most as many bytes");
-        let length = MOST_BRIEF_BYTES - rest.len();
+        rest.write_fmt(text).expect("an address key fits");
+        let length = MAX_INLINE_BYTES - rest.len();
         InlineText { bytes, length }
     }
 
     pub(super) fn as_str(&self) -> &str {
-        str::from_utf8(&self.bytes[..self.length]).expect("it was written as text")
+        str::from_utf8(&self.bytes[..self.length]).expect("it was written as UTF-8")
     }
 }
 
@@ -262,8 +260,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_key_that_no_client_can_write() {
-        let key = |text: &str| of_address(text.parse().unwrap()).as_str().to_owned();
+    fn address_keys_are_reserved() {
+        let key = |text: &str| address_key(text.parse().unwrap()).as_str().to_owned();
         assert_eq!(key("192.0.2.7"), "ip:192.0.2.7");
         assert_eq!(key("::ffff:192.0.2.7"), "ip:192.0.2.7");
         assert_eq!(key("2001:db8:1:2:3:4:5:6"), "ip:2001:db8:1:2::/64");
@@ -273,13 +271,14 @@ mod tests {
             "the longest network"
         );
         assert_eq!(key("::1"), "ip:::/64");
-        let forged = usable(Cow::Borrowed(b"ip:192.0.2.7"), "x-api-key").unwrap_err();
+        let forged = validate_key(Cow::Borrowed(b"ip:192.0.2.7"), "x-api-key").unwrap_err();
         assert!(forged.to_string().contains("begins with ip:"), "{forged}");
     }
 
     #[test]
-    fn a_key_in_a_query_is_found_however_it_is_spelled() {
-        let found = |query: &str| in_query(query.as_bytes(), "api_key").map(|key| key.map(Cow::into_owned));
+    fn a_key_in_a_query_is_decoded() {
+        let found =
+            |query: &str| key_from_query(query.as_bytes(), "api_key").map(|key| key.map(Cow::into_owned));
         let is = |query: &str, key: &str| assert_eq!(found(query).unwrap().as_deref(), Some(key), "{query}");
         is("api_key=abc", "abc");
         is("a=b&api_key=abc&c", "abc");
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_what_stands_behind_the_scheme() {
+    fn credentials_follow_the_scheme() {
         for (value, key) in
             [("Bearer abc", "abc"), ("bearer   abc", "abc"), ("abc", "abc"), ("Basic a=", "a=")]
         {
@@ -305,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_sources_says_what_is_wrong_with_it() {
+    fn an_invalid_list_of_sources_is_reported() {
         for good in ["ip", "header:x-api-key", " header:X-Key , query:api_key ,ip"] {
             assert!(good.parse::<KeySources>().is_ok(), "{good}");
         }
         for bad in ["", "ip,", "header:", "header:x y", "header:é", "query:", "cookie:a", "x-api-key", "ip:1"]
         {
-            let said = bad.parse::<KeySources>().unwrap_err().to_string();
-            assert!(said.contains("is no place for a key: write header:NAME"), "{bad}: {said}");
+            let error = bad.parse::<KeySources>().unwrap_err().to_string();
+            assert!(error.contains("is not a key source: write header:NAME"), "{bad}: {error}");
         }
         assert_eq!(["ip"; 9].join(",").parse::<KeySources>(), Err(KeySourcesError::TooMany));
     }

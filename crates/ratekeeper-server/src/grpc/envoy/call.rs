@@ -1,4 +1,4 @@
-//! What Envoy asks.
+//! Decodes a `RateLimitRequest`.
 
 use super::super::check::InvalidCheck;
 use super::super::message::{FieldValue, MessageFields};
@@ -8,85 +8,88 @@ use ratekeeper::{Limit, Quota};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The most descriptors of a call: many times as many as anybody configures.
+/// The maximum number of descriptors of a call: far more than any configuration has.
 const MAX_DESCRIPTORS: usize = 64;
-/// The most entries of a descriptor.
+/// The maximum number of entries of a descriptor.
 const MAX_ENTRIES: usize = 32;
-/// The most bytes of a domain or of an entry's name, which somebody has configured.
+/// The maximum size of a domain or of an entry's name, which an operator has configured.
 const MAX_NAME_BYTES: usize = 256;
-/// The most bytes of an entry's value, which may be a header of a stranger's. More than Envoy takes in by default with all
-/// headers of a request (60 KiB): what is refused here is an error, and Envoy may let the stranger pass for it.
+/// The maximum size of an entry's value, which may be a header that a client has sent. More than Envoy accepts by
+/// default for all headers of a request (60 KiB): a longer value is an error, and Envoy may let the request pass
+/// because of it.
 const MAX_VALUE_BYTES: usize = 65_535;
 
-/// A call: a domain, and what it asks.
+/// A decoded call: a domain and its descriptors.
 #[derive(Debug)]
 pub(super) struct EnvoyCall<'a> {
     domain: Cow<'a, str>,
-    /// The names and values of all descriptors.
+    /// The entries of all descriptors, as names and values.
     entries: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    pub(super) asked: Vec<EnvoyDescriptor>,
+    pub(super) descriptors: Vec<EnvoyDescriptor>,
 }
 
-/// A descriptor.
+/// One descriptor of a call.
 #[derive(Debug)]
 pub(super) struct EnvoyDescriptor {
-    /// Which of all entries are its own.
+    /// The range of its entries in [`EnvoyCall::entries`].
     entries: Range<usize>,
-    pub(super) hold: DescriptorLimit,
+    pub(super) limit: DescriptorLimit,
     pub(super) verb: Verb,
     cost: u32,
-    /// The cost that it comes with.
+    /// Its own `hits_addend`, if it has one.
     hits: Option<u64>,
     is_negative: bool,
-    /// Its position on the docket: first all that is decided together, then what is given back. Nothing if no store is asked.
-    pub(super) place: Option<usize>,
+    /// Its position in the batch: first the descriptors that are decided together, then the refunds. `None` if it is
+    /// not in the batch, because its limit is zero.
+    pub(super) batch_index: Option<usize>,
 }
 
-/// What a descriptor is held to.
+/// The limit that applies to a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DescriptorLimit {
-    /// The rules.
+    /// Those of the matching rules.
     Rules,
-    /// A limit that it came with.
-    Stated(Limit),
-    /// A limit of nothing at all that it came with.
-    Closed,
+    /// A limit in the descriptor itself.
+    Inline(Limit),
+    /// A limit of zero in the descriptor itself.
+    Zero,
 }
 
 impl<'a> EnvoyCall<'a> {
     pub(super) fn read(message: &'a [u8]) -> Result<EnvoyCall<'a>, InvalidCheck> {
-        let mut call = EnvoyCall { domain: Cow::Borrowed(""), entries: Vec::new(), asked: Vec::new() };
+        let mut call = EnvoyCall { domain: Cow::Borrowed(""), entries: Vec::new(), descriptors: Vec::new() };
         let (mut fields, mut hits) = (MessageFields::of(message), 0);
         while let Some((number, value)) = fields.next()? {
             match number {
-                1 => call.domain = named("the domain", value)?,
+                1 => call.domain = bounded_name("the domain", value)?,
                 2 => {
-                    let index = call.asked.len();
+                    let index = call.descriptors.len();
                     if index == MAX_DESCRIPTORS {
-                        let said = format!("there are more than {MAX_DESCRIPTORS} descriptors: send fewer");
-                        return Err(InvalidCheck::new(said));
+                        let message =
+                            format!("there are more than {MAX_DESCRIPTORS} descriptors: send fewer");
+                        return Err(InvalidCheck::new(message));
                     }
-                    call.take_descriptor(value.fields()?).map_err(|flaw| flaw.about("descriptor", index))?;
+                    call.add_descriptor(value.fields()?).map_err(|error| error.at("descriptor", index))?;
                 }
                 3 => hits = value.number()?,
                 _ => {}
             }
         }
-        call.complete(hits)
+        call.validate(hits)
     }
 
-    fn take_descriptor(&mut self, mut fields: MessageFields<'a>) -> Result<(), InvalidCheck> {
+    fn add_descriptor(&mut self, mut fields: MessageFields<'a>) -> Result<(), InvalidCheck> {
         let first = self.entries.len();
-        let (mut hold, mut hits, mut is_negative) = (DescriptorLimit::Rules, None, false);
+        let (mut limit, mut hits, mut is_negative) = (DescriptorLimit::Rules, None, false);
         while let Some((number, value)) = fields.next()? {
             match number {
                 1 if self.entries.len() - first == MAX_ENTRIES => {
-                    let said = format!("it has more than {MAX_ENTRIES} entries: send fewer");
-                    return Err(InvalidCheck::new(said));
+                    let message = format!("it has more than {MAX_ENTRIES} entries: send fewer");
+                    return Err(InvalidCheck::new(message));
                 }
                 1 => self.entries.push(entry(value.fields()?)?),
-                2 => hold = stated(value.fields()?)?,
-                3 => hits = Some(wrapped(value.fields()?)?),
+                2 => limit = inline_limit(value.fields()?)?,
+                3 => hits = Some(uint64_value(value.fields()?)?),
                 4 => is_negative = value.number()? != 0,
                 _ => {}
             }
@@ -95,72 +98,75 @@ impl<'a> EnvoyCall<'a> {
         if entries.is_empty() {
             return Err(InvalidCheck::new("it has no entries: send at least one"));
         }
-        self.asked.push(EnvoyDescriptor {
+        self.descriptors.push(EnvoyDescriptor {
             entries,
-            hold,
+            limit,
             verb: Verb::Check,
             cost: 1,
             hits,
             is_negative,
-            place: None,
+            batch_index: None,
         });
         Ok(())
     }
 
-    /// Works out what is to be done, now that everything is there.
-    fn complete(mut self, hits: u64) -> Result<EnvoyCall<'a>, InvalidCheck> {
+    /// Validates the call and works out each descriptor's operation, cost and position, once all fields are read.
+    fn validate(mut self, hits: u64) -> Result<EnvoyCall<'a>, InvalidCheck> {
         if self.domain.is_empty() {
             return Err(InvalidCheck::new("there is no domain: set it in Envoy's rate limit filter"));
         }
-        if self.asked.is_empty() {
+        if self.descriptors.is_empty() {
             return Err(InvalidCheck::new("there are no descriptors: send at least one"));
         }
-        for (index, asked) in self.asked.iter_mut().enumerate() {
-            let cost = asked.hits.unwrap_or(hits.max(1));
-            asked.cost = u32::try_from(cost).map_err(|_| {
+        for (index, descriptor) in self.descriptors.iter_mut().enumerate() {
+            let cost = descriptor.hits.unwrap_or(hits.max(1));
+            descriptor.cost = u32::try_from(cost).map_err(|_| {
                 InvalidCheck::new("hits_addend is above 4294967295: send a whole number up to that")
-                    .about("descriptor", index)
+                    .at("descriptor", index)
             })?;
-            (asked.verb, asked.cost) = match (asked.is_negative, asked.cost) {
+            (descriptor.verb, descriptor.cost) = match (descriptor.is_negative, descriptor.cost) {
                 (true, cost) => (Verb::Refund, cost),
-                // Whether anything is left at all.
+                // Zero hits ask whether at least one unit is left.
                 (false, 0) => (Verb::Peek, 1),
                 (false, cost) => (Verb::Check, cost),
             };
         }
-        let mut places = 0..;
-        let is_open = |asked: &&mut EnvoyDescriptor| !matches!(asked.hold, DescriptorLimit::Closed);
-        let is_refund = |asked: &&mut EnvoyDescriptor| asked.verb == Verb::Refund;
-        for asked in self.asked.iter_mut().filter(is_open).filter(|asked| !is_refund(asked)) {
-            asked.place = places.next();
+        let mut indexes = 0..;
+        let is_open = |descriptor: &&mut EnvoyDescriptor| !matches!(descriptor.limit, DescriptorLimit::Zero);
+        let is_refund = |descriptor: &&mut EnvoyDescriptor| descriptor.verb == Verb::Refund;
+        for descriptor in
+            self.descriptors.iter_mut().filter(is_open).filter(|descriptor| !is_refund(descriptor))
+        {
+            descriptor.batch_index = indexes.next();
         }
-        for asked in self.asked.iter_mut().filter(is_open).filter(is_refund) {
-            asked.place = places.next();
+        for descriptor in self.descriptors.iter_mut().filter(is_open).filter(is_refund) {
+            descriptor.batch_index = indexes.next();
         }
         Ok(self)
     }
 
-    /// Names and values as rules see them.
+    /// All entries as attributes.
     pub(super) fn attributes(&self) -> Vec<Attribute<'_>> {
         self.entries.iter().map(|(name, value)| (&**name, &**value)).collect()
     }
 
-    /// The request that a descriptor stands for.
+    /// The request for a descriptor.
     pub(super) fn request<'r>(
         &'r self,
-        asked: &EnvoyDescriptor,
+        of: &EnvoyDescriptor,
         attributes: &'r [Attribute<'r>],
     ) -> CheckRequest<'r> {
-        let entries = &attributes[asked.entries.clone()];
+        let entries = &attributes[of.entries.clone()];
         let descriptor = Some(Descriptor { domain: &self.domain, entries });
-        CheckRequest { attributes: entries, descriptor, cost: asked.cost, ..CheckRequest::new("") }
-            .told_by(entries)
+        CheckRequest { attributes: entries, descriptor, cost: of.cost, ..CheckRequest::new("") }
+            .with_known_entries(entries)
     }
 
-    /// The request that the call as a whole stands for: whatever its descriptors tell.
-    pub(super) fn whole<'r>(&'r self, attributes: &'r [Attribute<'r>]) -> CheckRequest<'r> {
-        let cost = self.asked.iter().filter(|asked| asked.verb == Verb::Check).map(|asked| asked.cost).max();
-        CheckRequest { cost: cost.unwrap_or(0), ..CheckRequest::new("") }.told_by(attributes)
+    /// The request for the call as a whole, with the attributes of all descriptors.
+    pub(super) fn whole_request<'r>(&'r self, attributes: &'r [Attribute<'r>]) -> CheckRequest<'r> {
+        let checks = self.descriptors.iter().filter(|descriptor| descriptor.verb == Verb::Check);
+        let cost = checks.map(|descriptor| descriptor.cost).max();
+        CheckRequest { cost: cost.unwrap_or(0), ..CheckRequest::new("") }.with_known_entries(attributes)
     }
 }
 
@@ -168,60 +174,62 @@ fn entry<'a>(mut fields: MessageFields<'a>) -> Result<(Cow<'a, str>, Cow<'a, str
     let (mut name, mut text) = (Cow::Borrowed(""), Cow::Borrowed(""));
     while let Some((number, value)) = fields.next()? {
         match number {
-            1 => name = named("the name of an entry", value)?,
-            2 => text = bounded("an entry", value, MAX_VALUE_BYTES)?,
+            1 => name = bounded_name("the name of an entry", value)?,
+            2 => text = bounded_text("an entry", value, MAX_VALUE_BYTES)?,
             _ => {}
         }
     }
-    match name.is_empty() {
-        false => Ok((name, text)),
-        true => Err(InvalidCheck::new("an entry has no name: send one")),
-    }
+    if name.is_empty() { Err(InvalidCheck::new("an entry has no name: send one")) } else { Ok((name, text)) }
 }
 
-/// A limit that a descriptor comes with.
-fn stated(mut fields: MessageFields<'_>) -> Result<DescriptorLimit, InvalidCheck> {
-    let (mut amount, mut number_of_unit) = (0, 0);
+/// Decodes the limit in a descriptor.
+fn inline_limit(mut fields: MessageFields<'_>) -> Result<DescriptorLimit, InvalidCheck> {
+    let (mut amount, mut unit_number) = (0, 0);
     while let Some((number, value)) = fields.next()? {
         match number {
             1 => amount = value.number()?,
-            2 => number_of_unit = value.number()?,
+            2 => unit_number = value.number()?,
             _ => {}
         }
     }
-    let period = unit::period(number_of_unit).ok_or_else(|| {
+    let period = unit::period(unit_number).ok_or_else(|| {
         InvalidCheck::new("the limit has no unit: send SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR")
     })?;
     let Ok(amount) = u32::try_from(amount) else {
         return Err(InvalidCheck::new("the limit is above 4294967295: send a whole number up to that"));
     };
     match Quota::new(amount, period) {
-        Ok(quota) => unit::stated(quota)
-            .map(DescriptorLimit::Stated)
+        Ok(quota) => unit::wall_clock_window(quota)
+            .map(DescriptorLimit::Inline)
             .map_err(|error| InvalidCheck::new(error.to_string())),
-        Err(_) => Ok(DescriptorLimit::Closed),
+        Err(_) => Ok(DescriptorLimit::Zero),
     }
 }
 
-/// A number in a message of its own, as protobuf has it where 0 is not the same as none.
-fn wrapped(mut fields: MessageFields<'_>) -> Result<u64, InvalidCheck> {
-    let mut wrapped = 0;
+/// Decodes a `UInt64Value`, the wrapper that tells 0 from an absent number.
+fn uint64_value(mut fields: MessageFields<'_>) -> Result<u64, InvalidCheck> {
+    let mut number_value = 0;
     while let Some((number, value)) = fields.next()? {
         if number == 1 {
-            wrapped = value.number()?;
+            number_value = value.number()?;
         }
     }
-    Ok(wrapped)
+    Ok(number_value)
 }
 
-fn named<'a>(what: &str, value: FieldValue<'a>) -> Result<Cow<'a, str>, InvalidCheck> {
-    bounded(what, value, MAX_NAME_BYTES)
+fn bounded_name<'a>(what: &str, value: FieldValue<'a>) -> Result<Cow<'a, str>, InvalidCheck> {
+    bounded_text(what, value, MAX_NAME_BYTES)
 }
 
-fn bounded<'a>(what: &str, value: FieldValue<'a>, most: usize) -> Result<Cow<'a, str>, InvalidCheck> {
+fn bounded_text<'a>(
+    what: &str,
+    value: FieldValue<'a>,
+    max_bytes: usize,
+) -> Result<Cow<'a, str>, InvalidCheck> {
     let length = value.bytes()?.len();
-    match length <= most {
-        true => Ok(value.text()?),
-        false => Err(InvalidCheck::new(format!("{what} has {length} bytes: send at most {most}"))),
+    if length <= max_bytes {
+        Ok(value.text()?)
+    } else {
+        Err(InvalidCheck::new(format!("{what} has {length} bytes: send at most {max_bytes}")))
     }
 }

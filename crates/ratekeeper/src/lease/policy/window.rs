@@ -1,63 +1,67 @@
-//! What is different with windows: they end, and what is in hand then is lost, and so is what has come by then and nobody
-//! asked for.
+//! Lease sizing for windows, which end: units that are leased and unspent then are lost, and so are units that
+//! became available and were not requested.
 //!
-//! Where so much more is drawn than there is that a good part is refused, those who are refused now make up for those who were
-//! refused a moment ago in vain, as long as enough of them come before the window ends. So a busy node asks once in a
-//! while, as with buckets, but the more often the nearer the end is, and in the last moments each draw is decided by the store.
+//! If demand is so high that a good part of the draws is denied, draws that are denied later make up for those
+//! that were falsely denied earlier, as long as enough of them come before the window ends. So a busy node backs
+//! off as it does for buckets, but less the nearer the end is. In the last moments the store decides each draw.
 
 use super::super::demand::Demand;
-use super::super::entry::{LEAST_MARGIN, LEAST_USE};
+use super::super::entry::{MIN_MARGIN, MIN_USEFUL_LEASE};
 use super::{float, seconds, span};
 use ratekeeper_core::{Algorithm, Limit, Micros, Span, State};
 
-/// A window of this length is spent or over in no time.
-const SHORT: Span = Span::secs(10);
-/// From how many draws a second on a window's key costs the store enough for that to matter more than the last unit.
-const BUSY: f32 = 800.0;
-/// Near the limit, a node takes for this part of what is left of a window, in time, and if it is short in units too; for the
-/// greater part if there are so many units that chance makes a greater difference. The last part, which is too short to be
-/// taken ahead for, comes after a few such steps. What is in one node's hand is missing at the others, but in a short window
-/// not for long.
-const PARTS: (f32, f32) = (0.5, 0.65);
-/// What is taken for this part of a short window of many units is hardly missed even if little is left.
-const BRIEF: f32 = 0.06;
-const MANY: f32 = 10_000.0;
-/// By chance a window of `c` units that is drawn as fast as it allows refuses about `0.4 / √c` of what is drawn; this over the
-/// root is surely more than chance. What is refused is counted over so many units at least.
-const CHANCE: f32 = 2.5;
-const COUNTED: f32 = 1_000.0;
-/// What share of some draws is refused varies by chance: by this over the root of their number, mostly.
-const VARIES: f32 = 0.5;
-/// The part of those who will be refused that may have to make up for those refused in vain.
-const MADE_UP: f32 = 0.9;
-/// How many trips of a question and its answer before the window ends everything must have been made up for.
-const TRIPS: f32 = 3.0;
-/// If most are refused, the part of what is left of a window for which not to ask.
-const PAUSE: f32 = 0.25;
-/// What comes in this part of a window, for each time that it is granted, is hardly missed.
-const HARDLY_MISSED: f32 = 0.000_5;
+/// A window shorter than this is used up or over almost at once.
+const SHORT_WINDOW: Span = Span::secs(10);
+/// From this many draws per second on, the load that the key of a window puts on the store matters more than the
+/// last unit.
+const BUSY_DRAWS_PER_SECOND: f32 = 800.0;
+/// Near the limit, a node requests units for this share of the time left in a window and, if the window is short,
+/// of the units left: the greater share applies to windows of so many units that random variation makes a greater
+/// difference. The remainder, which is too short to request units for, is reached after a few such steps. Units
+/// leased to one node are unavailable to the others, but in a short window not for long.
+const TIME_SHARES: (f32, f32) = (0.5, 0.65);
+/// Units for this share of a short window with many units can be spared even if few are left.
+const BRIEF_SHARE: f32 = 0.06;
+/// From this many draws per window on, a window has many units.
+const MANY_DRAWS: f32 = 10_000.0;
+/// A window of `c` units that is drawn exactly as fast as it allows denies about `0.4 / √c` of the draws by random
+/// variation. This divided by the square root is certainly more than random variation.
+const NOISE_FACTOR: f32 = 2.5;
+/// The share of denied units is measured over at least this many units.
+const MIN_COUNTED_UNITS: f32 = 1_000.0;
+/// The share of denied draws among some draws varies randomly, mostly by this divided by the square root of their
+/// number.
+const DEVIATION_FACTOR: f32 = 0.5;
+/// The share of the draws still to be denied that may have to make up for false denials.
+const RECOVERABLE_SHARE: f32 = 0.9;
+/// False denials must be made up for this many round trips before the window ends.
+const RECOVERY_ROUND_TRIPS: f32 = 3.0;
+/// If most draws are denied, the share of the time left in a window to back off.
+const BACKOFF_SHARE: f32 = 0.25;
+/// What becomes available in this share of a window, relative to the share of granted draws, can be spared.
+const NEGLIGIBLE_SHARE: f32 = 0.000_5;
 
-/// How a window stands when the store hears of it.
+/// A window at the time when a request reaches the store.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::lease) struct WindowView {
-    /// For how many seconds it lasts.
-    lasts: f32,
-    /// How many seconds it takes to ask the store.
-    trip: f32,
+    /// Seconds until the window ends.
+    time_left: f32,
+    /// Round-trip time to the store, in seconds.
+    round_trip: f32,
 }
 
 impl WindowView {
-    /// The window that a state is of at the store's time `at`, where answers take so long; nothing if the law has none.
+    /// The window of a state at the store's time `at`. `None` if the algorithm has no windows.
     pub(in crate::lease) fn of(
         limit: &Limit,
-        seen: Option<State>,
+        state: Option<State>,
         at: Micros,
-        trip: Span,
+        round_trip: Span,
     ) -> Option<WindowView> {
-        let lasts = match limit.law() {
+        let time_left = match limit.algorithm() {
             Algorithm::FixedWindow(_) => {
-                let ends = seen.map(|seen| Micros::new(limit.parts_of(seen)[0])).filter(|ends| *ends > at);
-                ends.or_else(|| limit.window_end(at))?.since(at)
+                let end = state.map(|state| Micros::new(limit.state_parts(state)[0])).filter(|end| *end > at);
+                end.or_else(|| limit.window_end(at))?.since(at)
             }
             Algorithm::SlidingWindowCounter => {
                 let per = limit.quota().per().get();
@@ -65,92 +69,98 @@ impl WindowView {
             }
             _ => return None,
         };
-        Some(WindowView { lasts: seconds(lasts), trip: seconds(trip) })
+        Some(WindowView { time_left: seconds(time_left), round_trip: seconds(round_trip) })
     }
 
-    /// For how many seconds what is asked for now can be spent; nothing if that is not worth it. It comes when the answer has
-    /// come, and ends before the window does. Of a window that has just begun it is not sure that it has.
-    pub(super) fn useful(self, limit: &Limit) -> Option<f32> {
-        let is_sure = seconds(limit.window()) - self.lasts >= self.trip / 2.0;
-        let useful = self.lasts - self.trip - seconds(LEAST_MARGIN);
-        (is_sure && useful >= seconds(LEAST_USE)).then_some(useful)
+    /// For how many seconds units requested now can be spent. `None` if that is not worthwhile. They arrive with
+    /// the reply, and end before the window does. A window that has just begun by this estimate may not have
+    /// begun at the store yet.
+    pub(super) fn usable_seconds(self, limit: &Limit) -> Option<f32> {
+        let is_sure = seconds(limit.window()) - self.time_left >= self.round_trip / 2.0;
+        let usable = self.time_left - self.round_trip - seconds(MIN_MARGIN);
+        (is_sure && usable >= seconds(MIN_USEFUL_LEASE)).then_some(usable)
     }
 
-    /// For how long it lasts.
-    pub(super) fn lasts(self) -> Span {
-        span(self.lasts)
+    /// Time until the window ends.
+    pub(super) fn time_left(self) -> Span {
+        span(self.time_left)
     }
 
-    /// How many seconds pass before there is another answer, if so long nobody asks.
-    pub(super) fn until_asked(self, pause: Span) -> f32 {
-        seconds(pause) + self.trip
+    /// Seconds until the next reply after a back-off.
+    pub(super) fn until_next_reply(self, backoff: Span) -> f32 {
+        seconds(backoff) + self.round_trip
     }
 
-    /// For how many seconds it need not be asked for. What comes meanwhile is still there afterwards, but lost unless it is
-    /// spent before the window ends: so a part of those who will be refused until then has to make up for it.
-    pub(super) fn bearable(self, limit: &Limit, demand: &Demand) -> f32 {
-        let refused = demand.refused_share();
-        let hardly = HARDLY_MISSED * seconds(limit.window()) / (1.0 - refused) - self.trip;
-        if demand.is_mostly_refused() {
-            return hardly.max(PAUSE * self.lasts);
+    /// The longest tolerable back-off, in seconds. Units that become available meanwhile are still there
+    /// afterwards, but they are lost unless they are spent before the window ends: so a part of the draws still
+    /// to be denied has to make up for them.
+    pub(super) fn max_backoff(self, limit: &Limit, demand: &Demand) -> f32 {
+        let denied = demand.denied_share();
+        let negligible = NEGLIGIBLE_SHARE * seconds(limit.window()) / (1.0 - denied) - self.round_trip;
+        if demand.is_mostly_denied() {
+            return negligible.max(BACKOFF_SHARE * self.time_left);
         }
         if !is_overdrawn(limit, demand) {
             return 0.0;
         }
-        let surely = refused - chance(limit, demand) - VARIES / (demand.draws_here() * self.lasts).sqrt();
-        // In the last moments neither is left, and two negatives must not make a pause.
-        let (surely, until_late) = (surely.max(0.0), (self.lasts - TRIPS * self.trip).max(0.0));
-        hardly.max(surely * MADE_UP * until_late - self.trip)
+        let certain = denied
+            - noise(limit, demand)
+            - DEVIATION_FACTOR / (demand.local_draw_rate() * self.time_left).sqrt();
+        // In the last moments neither is left, and two negative numbers must not make a back-off.
+        let (certain, recovery_time) =
+            (certain.max(0.0), (self.time_left - RECOVERY_ROUND_TRIPS * self.round_trip).max(0.0));
+        negligible.max(certain * RECOVERABLE_SHARE * recovery_time - self.round_trip)
     }
 }
 
-/// Whether what a state says of a fixed window is over by then, so that nothing is known of how much is left.
-pub(in crate::lease) fn is_over(limit: &Limit, seen: Option<State>, at: Micros) -> bool {
-    matches!(limit.law(), Algorithm::FixedWindow(_))
-        && seen.is_some_and(|seen| Micros::new(limit.parts_of(seen)[0]) <= at)
+/// Whether the fixed window of a state has ended, so that nothing is known about the current one.
+pub(in crate::lease) fn is_window_over(limit: &Limit, state: Option<State>, at: Micros) -> bool {
+    matches!(limit.algorithm(), Algorithm::FixedWindow(_))
+        && state.is_some_and(|state| Micros::new(limit.state_parts(state)[0]) <= at)
 }
 
-/// Whether so much more is drawn of a busy key than its short window allows that it can't be chance.
+/// Whether the demand for a busy key exceeds its short window by more than random variation explains.
 pub(super) fn is_overdrawn(limit: &Limit, demand: &Demand) -> bool {
-    is_short(limit) && is_busy(demand) && demand.refused_share() > chance(limit, demand)
+    is_short_window(limit) && is_busy(demand) && demand.denied_share() > noise(limit, demand)
 }
 
-fn chance(limit: &Limit, demand: &Demand) -> f32 {
-    CHANCE / (float(limit.capacity()) / demand.cost()).sqrt()
+fn noise(limit: &Limit, demand: &Demand) -> f32 {
+    NOISE_FACTOR / (float(limit.capacity()) / demand.mean_cost()).sqrt()
 }
 
-/// Whether a window's key is drawn so often that asking the store matters more than the last unit.
+/// Whether the key of a window is drawn so often that the load on the store matters more than the last unit.
 pub(super) fn is_busy(demand: &Demand) -> bool {
-    demand.draws_here() > BUSY
+    demand.local_draw_rate() > BUSY_DRAWS_PER_SECOND
 }
 
-/// How many units make up what is known of how many are refused: those of a window, which is now full and now not.
-pub(in crate::lease) fn counted(limit: &Limit) -> f32 {
-    if has_windows(limit) { float(limit.capacity()).max(COUNTED) } else { COUNTED }
+/// Over how many units the share of denied units is measured: at least over a whole window, which is alternately
+/// full and not.
+pub(in crate::lease) fn counted_units(limit: &Limit) -> f32 {
+    if has_windows(limit) { float(limit.capacity()).max(MIN_COUNTED_UNITS) } else { MIN_COUNTED_UNITS }
 }
 
-/// The part of what is left of a window for which to take ahead near the limit.
-pub(super) fn part(limit: &Limit, demand: &Demand) -> f32 {
-    PARTS.0 + (PARTS.1 - PARTS.0) * share_of_many(limit, demand)
+/// The share of the time left in a window for which to request units near the limit.
+pub(super) fn time_share(limit: &Limit, demand: &Demand) -> f32 {
+    TIME_SHARES.0 + (TIME_SHARES.1 - TIME_SHARES.0) * many_draws_share(limit, demand)
 }
 
-/// For how many seconds a window can spare units though little is left.
-pub(super) fn brief(limit: &Limit, demand: &Demand) -> f32 {
-    BRIEF * seconds(limit.window()) * share_of_many(limit, demand)
+/// For how many seconds a window can spare units though few are left.
+pub(super) fn brief_seconds(limit: &Limit, demand: &Demand) -> f32 {
+    BRIEF_SHARE * seconds(limit.window()) * many_draws_share(limit, demand)
 }
 
-fn share_of_many(limit: &Limit, demand: &Demand) -> f32 {
-    (float(limit.capacity()) / demand.cost() / MANY).min(1.0)
+fn many_draws_share(limit: &Limit, demand: &Demand) -> f32 {
+    (float(limit.capacity()) / demand.mean_cost() / MANY_DRAWS).min(1.0)
 }
 
-/// Whether what is lent lapses with a window, so that it can't be renewed.
+/// Whether leases end with a window, so that they can't be extended.
 pub(in crate::lease) fn has_windows(limit: &Limit) -> bool {
-    matches!(limit.law(), Algorithm::FixedWindow(_) | Algorithm::SlidingWindowCounter)
+    matches!(limit.algorithm(), Algorithm::FixedWindow(_) | Algorithm::SlidingWindowCounter)
 }
 
-/// Whether what is in hand is spent or lapses in no time.
-pub(super) fn is_short(limit: &Limit) -> bool {
-    has_windows(limit) && limit.window() < SHORT
+/// Whether leased units are spent or expire almost at once.
+pub(super) fn is_short_window(limit: &Limit) -> bool {
+    has_windows(limit) && limit.window() < SHORT_WINDOW
 }
 
 #[cfg(test)]
@@ -158,13 +168,13 @@ mod tests {
     use super::super::super::demand::DrawCounters;
     use super::*;
 
-    /// A key that is drawn 1350 times a second, of which a third is refused.
+    /// A key that is drawn 1350 times a second, of which a third is denied.
     fn demand() -> Demand {
         let mut demand = Demand::new(Micros::EPOCH);
         for second in 1..=20_u32 {
             let drawn = 1_350 * second;
-            demand.refuse(450);
-            demand.count(
+            demand.add_denied(450);
+            demand.update(
                 DrawCounters { draws: drawn, units: drawn },
                 2_000.0,
                 Micros::new(u64::from(second) * 1_000_000),
@@ -174,15 +184,15 @@ mod tests {
     }
 
     #[test]
-    fn the_nearer_its_end_is_the_more_often_a_window_is_asked_for() {
+    fn back_offs_get_shorter_towards_the_end_of_a_window() {
         let limit = Limit::new(Algorithm::SlidingWindowCounter, "1000/s".parse().unwrap()).unwrap();
         let demand = demand();
         assert!(is_overdrawn(&limit, &demand));
-        let pauses = [1.0, 0.1, 0.03, 0.005, 0.001, 1e-4, 1e-6, 0.0].map(|lasts| {
-            let pause = WindowView { lasts, trip: 0.001 }.bearable(&limit, &demand);
-            assert!(pause < lasts.max(1e-9) / 3.0, "{pause} s of {lasts} s");
-            pause
+        let backoffs = [1.0, 0.1, 0.03, 0.005, 0.001, 1e-4, 1e-6, 0.0].map(|time_left| {
+            let backoff = WindowView { time_left, round_trip: 0.001 }.max_backoff(&limit, &demand);
+            assert!(backoff < time_left.max(1e-9) / 3.0, "{backoff} s of {time_left} s");
+            backoff
         });
-        assert!(pauses[0] > 0.1 && pauses.is_sorted_by(|before, after| before >= after), "{pauses:?}");
+        assert!(backoffs[0] > 0.1 && backoffs.is_sorted_by(|before, after| before >= after), "{backoffs:?}");
     }
 }

@@ -1,32 +1,32 @@
-//! Whether a limit holds, for every stretch of time.
+//! Checks that a limit holds over every period of time.
 //!
-//! Everything that is admitted is fed to a measure in the order of time. That of a bucket is a bucket: if it never
-//! overflows, there is no stretch with more than the burst and what flows back in it. A fixed window is counted as it
-//! is, and so is a sliding one.
+//! All admitted units are fed to a reference in the order of time. For a bucket the reference is a bucket: if it
+//! never overflows, no period has more units than the burst and what is refilled in it. A fixed window and a
+//! sliding window are counted as they are.
 
 use ratekeeper_core::{Limit, LimitParams, Micros};
 
-/// What was admitted of a key, as far as it still matters.
+/// Reference count of the units admitted for a key.
 #[derive(Debug)]
 pub(super) struct AdmissionBound {
-    figures: LimitParams,
+    params: LimitParams,
     at: u64,
-    /// Of a bucket, parts that have not flowed back; else units of this window.
+    /// For a bucket, parts that have not been refilled. Otherwise units of the current window.
     level: u64,
-    /// Units of the window before.
-    before: u64,
+    /// Units of the previous window.
+    previous: u64,
 }
 
 impl AdmissionBound {
     pub(super) fn new(limit: &Limit) -> AdmissionBound {
-        AdmissionBound { figures: limit.figures(), at: 0, level: 0, before: 0 }
+        AdmissionBound { params: limit.params(), at: 0, level: 0, previous: 0 }
     }
 
-    /// Takes note of units that are admitted at the store's time `now`, and says by how much that is too much, in
+    /// Counts units that are admitted at the store's time `now`. Returns by how much they exceed the limit, in
     /// thousandths of a unit.
     pub(super) fn admit(&mut self, units: u32, now: Micros) -> u64 {
         let units = u64::from(units);
-        match self.figures {
+        match self.params {
             LimitParams::Bucket { unit, refill, capacity, .. } => {
                 self.level = self.level.saturating_sub((now.get() - self.at).saturating_mul(refill));
                 self.at = now.get();
@@ -34,25 +34,25 @@ impl AdmissionBound {
                 self.level.saturating_sub(capacity) * 1_000 / unit
             }
             LimitParams::FixedWindow { amount, per, .. } => {
-                self.turn(now.get() / per.get());
+                self.enter_window(now.get() / per.get());
                 self.level += units;
                 self.level.saturating_sub(u64::from(amount)) * 1_000
             }
             LimitParams::SlidingWindow { amount, window, tick } => {
                 let window = window * u64::from(tick);
-                self.turn(now.get() / window);
+                self.enter_window(now.get() / window);
                 self.level += units;
-                let fading = self.before * (window - now.get() % window) * 1_000 / window;
+                let fading = self.previous * (window - now.get() % window) * 1_000 / window;
                 (self.level * 1_000 + fading).saturating_sub(u64::from(amount) * 1_000)
             }
             LimitParams::SlidingLog { .. } | LimitParams::Concurrency { .. } => 0,
         }
     }
 
-    /// Takes out units that were counted at the store's time `at`, and were not admitted after all.
-    pub(super) fn forgive(&mut self, units: u32, at: Micros) {
+    /// Removes units that were counted at the store's time `at` and were not admitted after all.
+    pub(super) fn retract(&mut self, units: u32, at: Micros) {
         let units = u64::from(units);
-        let window = match self.figures {
+        let window = match self.params {
             LimitParams::Bucket { unit, .. } => {
                 self.level = self.level.saturating_sub(units * unit);
                 return;
@@ -64,13 +64,13 @@ impl AdmissionBound {
         if window == self.at {
             self.level = self.level.saturating_sub(units);
         } else if window + 1 == self.at {
-            self.before = self.before.saturating_sub(units);
+            self.previous = self.previous.saturating_sub(units);
         }
     }
 
-    fn turn(&mut self, window: u64) {
+    fn enter_window(&mut self, window: u64) {
         if window != self.at {
-            self.before = if window == self.at + 1 { self.level } else { 0 };
+            self.previous = if window == self.at + 1 { self.level } else { 0 };
             (self.at, self.level) = (window, 0);
         }
     }
@@ -82,13 +82,13 @@ mod tests {
     use ratekeeper_core::{Algorithm, Align, Zone};
 
     #[test]
-    fn a_bound_is_met_by_the_law_and_passed_by_one_unit_more() {
-        for law in [
+    fn the_algorithm_meets_the_bound_and_one_more_unit_exceeds_it() {
+        for algorithm in [
             Algorithm::TokenBucket,
-            Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
+            Algorithm::FixedWindow(Align::WallClock(Zone::UTC)),
             Algorithm::SlidingWindowCounter,
         ] {
-            let limit = Limit::new(law, "50/s".parse().unwrap()).unwrap();
+            let limit = Limit::new(algorithm, "50/s".parse().unwrap()).unwrap();
             let (mut bound, mut state) = (AdmissionBound::new(&limit), None);
             for millis in 0..10_000_u64 {
                 let now = Micros::new(1_000_000_000_000 + millis * 1_000);

@@ -1,82 +1,85 @@
-//! A node: its leases, its clock, and whether it is up.
+//! A simulated node: its leases, its clock, and whether it is stalled.
 
 use super::super::Leases;
 use super::rng::SimRng;
 use crate::memory::key_hash::KeyHash;
 use ratekeeper_core::Micros;
 
-/// A node. Dead ones start anew at once, with nothing.
+/// A simulated node. After a crash it restarts at once, without its leases.
 #[derive(Debug)]
 pub(super) struct SimNode {
     pub(super) leases: Leases,
-    /// How often it has started. What was meant for an earlier one is not for this.
-    pub(super) life: u32,
-    /// Until when it does nothing, though time passes.
-    pub(super) stands_until: u64,
+    /// The number of restarts. Replies to an earlier incarnation are dropped.
+    pub(super) incarnation: u32,
+    /// Until when the node does nothing although time passes.
+    pub(super) stalled_until: u64,
     clock: SimClock,
-    cells: usize,
-    fleet: u32,
-    /// What it counted in earlier lives.
-    past: (u64, u64),
+    max_keys: usize,
+    node_count: u32,
+    /// Counts of earlier incarnations: lease misses, and draws granted from leases.
+    past_counts: (u64, u64),
 }
 
-/// A clock that shows something else than it should, and runs a little fast or slow.
+/// A clock with an offset and a drift.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SimClock {
     offset: u64,
-    /// By how many millionths it is slow; fast, if that is below nothing.
-    slow: f64,
+    /// The fraction by which the clock is slow; fast if negative.
+    drift: f64,
 }
 
 impl SimClock {
-    /// One that is off by up to a day, and slow by at most so much.
-    pub(super) fn wrong(dice: &mut SimRng, slow: f64) -> SimClock {
-        SimClock { offset: dice.below(86_400_000_000) as u64, slow: dice.between(-slow, slow) }
+    /// A clock that is off by up to a day and drifts by at most `max_drift`.
+    pub(super) fn random(rng: &mut SimRng, max_drift: f64) -> SimClock {
+        SimClock { offset: rng.below(86_400_000_000) as u64, drift: rng.uniform(-max_drift, max_drift) }
     }
 
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
-        reason = "a world lasts for minutes"
+        reason = "a simulation lasts for minutes"
     )]
     fn read(&self, begin: u64, now: u64) -> Micros {
-        let elapsed = (now - begin) as f64 * (1.0 - self.slow);
+        let elapsed = (now - begin) as f64 * (1.0 - self.drift);
         Micros::new(begin + self.offset + elapsed as u64)
     }
 }
 
 impl SimNode {
-    pub(super) fn new(cells: usize, fleet: u32, clock: SimClock) -> SimNode {
-        let leases = Leases::new(cells);
-        leases.set_nodes(fleet);
-        SimNode { leases, life: 0, stands_until: 0, clock, cells, fleet, past: (0, 0) }
+    pub(super) fn new(max_keys: usize, node_count: u32, clock: SimClock) -> SimNode {
+        let leases = Leases::new(max_keys);
+        leases.set_node_count(node_count);
+        SimNode { leases, incarnation: 0, stalled_until: 0, clock, max_keys, node_count, past_counts: (0, 0) }
     }
 
-    /// What its clock shows.
+    /// Reads the node's clock.
     pub(super) fn read_clock(&self, begin: u64, now: u64) -> Micros {
         self.clock.read(begin, now)
     }
 
-    /// Starts anew. What it had, nobody has.
+    /// Restarts the node. Its leases are lost.
     pub(super) fn restart(&mut self, clock: SimClock) {
         let counts = self.leases.counts();
-        self.past = (self.past.0 + counts.asked, self.past.1 + counts.granted);
-        self.leases = Leases::new(self.cells);
-        self.leases.set_nodes(self.fleet);
-        self.life += 1;
+        self.past_counts = (self.past_counts.0 + counts.misses, self.past_counts.1 + counts.granted);
+        self.leases = Leases::new(self.max_keys);
+        self.leases.set_node_count(self.node_count);
+        self.incarnation += 1;
         self.clock = clock;
     }
 
-    /// Draws that were granted from hand, in all lives.
+    /// Draws granted from leases, in all incarnations.
     #[cfg(test)]
-    pub(super) fn granted(&self) -> u64 {
-        self.past.1 + self.leases.counts().granted
+    pub(super) fn draws_from_leases(&self) -> u64 {
+        self.past_counts.1 + self.leases.counts().granted
     }
 }
 
-/// What stands for a key under one of its limits, by its number.
-pub(super) fn tag(number: usize) -> KeyHash {
-    let mixed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    KeyHash { mark: mixed.max(1), spread: mixed.rotate_left(32).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20 }
+/// The hash of a key under one of its limits, by their index.
+pub(super) fn key_hash(index: usize) -> KeyHash {
+    let mixed = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    KeyHash {
+        fingerprint: mixed.max(1),
+        shard_bits: mixed.rotate_left(32).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20,
+    }
 }

@@ -1,6 +1,6 @@
-//! Chance that a seed decides.
+//! A seeded random number generator.
 
-/// A row of numbers that look like chance.
+/// A SplitMix64 generator.
 #[derive(Clone, Debug)]
 pub(super) struct SimRng(u64);
 
@@ -16,39 +16,39 @@ impl SimRng {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0.0 to below 1.0.
-    pub(super) fn part(&mut self) -> f64 {
+    /// Uniform in `0.0..1.0`.
+    pub(super) fn fraction(&mut self) -> f64 {
         f64::from(u32::try_from(self.next() >> 32).unwrap_or(0)) / 2f64.powi(32)
     }
 
-    /// From `least` to below `end`.
-    pub(super) fn between(&mut self, least: f64, end: f64) -> f64 {
-        least + self.part() * (end - least)
+    /// Uniform in `least..end`.
+    pub(super) fn uniform(&mut self, least: f64, end: f64) -> f64 {
+        least + self.fraction() * (end - least)
     }
 
-    /// From `least` to below `end`; both may be many times each other, and every scale is as likely.
-    pub(super) fn scale(&mut self, least: f64, end: f64) -> f64 {
-        least * (end / least).powf(self.part())
+    /// Log-uniform in `least..end`: every order of magnitude is equally likely.
+    pub(super) fn log_uniform(&mut self, least: f64, end: f64) -> f64 {
+        least * (end / least).powf(self.fraction())
     }
 
-    /// Whether something happens that does so with this chance.
+    /// Returns `true` with this probability.
     pub(super) fn happens(&mut self, chance: f64) -> bool {
-        self.part() < chance
+        self.fraction() < chance
     }
 
-    /// How long until something happens that does so every so often, on the whole.
-    pub(super) fn wait(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.part()).ln()
+    /// Exponentially distributed with this mean: the time until the next of independent events.
+    pub(super) fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.fraction()).ln()
     }
 
-    /// One of several.
+    /// Picks an element.
     #[cfg(test)]
     pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    /// A whole number below another.
-    #[expect(clippy::cast_possible_truncation, reason = "it is below a number of that type")]
+    /// Uniform in `0..end`.
+    #[expect(clippy::cast_possible_truncation, reason = "the result is below a `usize`")]
     pub(super) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }

@@ -1,218 +1,222 @@
-//! All of it together, one event after the other.
+//! The discrete-event simulation of nodes, store and network.
 
 use super::super::{DetachedRenewal, DrawClaim, LeaseRenewal, PendingRequest};
 use super::bound::AdmissionBound;
-use super::node::{SimClock, SimNode, tag};
+use super::node::{SimClock, SimNode, key_hash};
 use super::rng::SimRng;
 use super::store::{SimReply, SimStore};
 use crate::memory::key_hash::KeyHash;
 use ratekeeper_core::{
-    Amount, Consistency, Draw as LimitDraw, DrawOptions, Draws, Limit, Micros, Op, PermitId, Scope, TERM,
+    Amount, Consistency, Draw as LimitDraw, DrawOptions, Draws, LEASE_TERM, Limit, Micros, Op, PermitId,
+    Scope,
 };
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// How many limits a request may be held to.
-pub(super) const MOST_LIMITS: usize = 3;
-/// Something for each limit.
-pub(super) type PerLimit<T> = [T; MOST_LIMITS];
+/// The most limits of a request.
+pub(super) const MAX_LIMITS: usize = 3;
+/// A value for each limit.
+pub(super) type PerLimit<T> = [T; MAX_LIMITS];
 
-/// When every world begins: late enough for all that matters to have happened after 0.
-const BEGIN: u64 = 1_000_003 * TERM.get() + 7_654_321;
+/// When every simulation starts: late enough that no time underflows.
+const START: u64 = 1_000_003 * LEASE_TERM.get() + 7_654_321;
 const SECOND: u64 = 1_000_000;
 
-/// What may go wrong, and how long words take. Times are in seconds, and `INFINITY` is never.
+/// Faults and message delays. Times are in seconds; `INFINITY` means never.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FaultPlan {
-    /// How long a word takes, between these.
-    pub(super) trip: (f64, f64),
-    /// How likely it is lost, and how likely so late that nobody waits for it.
+    /// Range of the delay of a message.
+    pub(super) delay: (f64, f64),
+    /// Probability that a message is lost.
     pub(super) loss: f64,
+    /// Probability that a message is so late that the node may have stopped waiting.
     pub(super) late: f64,
-    /// How likely an order can't be sent.
+    /// Probability that a renewal can't be sent.
     pub(super) unsent: f64,
-    /// How often, on the whole, each node stands still for a while, dies, or stops in good order.
+    /// Mean time between stalls of each node.
     pub(super) stall: f64,
-    pub(super) death: f64,
+    /// Mean time between crashes of each node.
+    pub(super) crash: f64,
+    /// Mean time between orderly shutdowns of each node.
     pub(super) stop: f64,
-    /// How often the store is away for a moment. It forgets nothing.
+    /// Mean time between short outages of the store. It keeps its state.
     pub(super) outage: f64,
-    /// How slow or fast nodes' clocks run, at most.
+    /// The largest drift of the nodes' clocks.
     pub(super) drift: f64,
-    /// How long a node waits for an answer.
-    pub(super) patience: f64,
+    /// How long a node waits for a reply.
+    pub(super) timeout: f64,
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong, and the store is a millisecond away.
-    pub(super) const FAIR: FaultPlan = FaultPlan {
-        trip: (0.000_4, 0.000_6),
+    /// No faults, and a round trip of about a millisecond.
+    pub(super) const NO_FAULTS: FaultPlan = FaultPlan {
+        delay: (0.000_4, 0.000_6),
         loss: 0.0,
         late: 0.0,
         unsent: 0.0,
         stall: f64::INFINITY,
-        death: f64::INFINITY,
+        crash: f64::INFINITY,
         stop: f64::INFINITY,
         outage: f64::INFINITY,
         drift: 0.0,
-        patience: f64::INFINITY,
+        timeout: f64::INFINITY,
     };
 }
 
-/// Nodes, a store, and what is on its way between them.
+/// Nodes, a store, and messages in flight between them.
 #[derive(Debug)]
 pub(super) struct Simulation {
     pub(super) now: u64,
     pub(super) nodes: Vec<SimNode>,
-    pub(super) dice: SimRng,
+    pub(super) rng: SimRng,
     pub(super) counts: Vec<NodeCounts>,
-    /// By how many thousandths of a unit the limit was passed, at most.
+    /// The largest excess over the limit, in thousandths of a unit.
     pub(super) excess: u64,
-    /// Whether nodes are lent units. If not, each draw is decided by the store.
-    pub(super) is_lent: bool,
+    /// Whether nodes lease units. If not, the store decides each draw.
+    pub(super) is_leasing: bool,
     limits: Vec<Limit>,
     store: SimStore,
-    away_until: u64,
-    weather: FaultPlan,
-    /// For each key and limit, by their number.
+    outage_until: u64,
+    faults: FaultPlan,
+    /// For each key and limit, by their index.
     bounds: Vec<AdmissionBound>,
     events: BinaryHeap<Reverse<SimEvent>>,
-    made: u64,
-    /// Questions that somebody waits for.
-    waiting: HashMap<u64, PendingDraw>,
-    errands: Vec<DetachedRenewal>,
-    /// Kept, to be filled again.
+    last_id: u64,
+    /// Requests that wait for a reply.
+    pending: HashMap<u64, PendingDraw>,
+    renewals: Vec<DetachedRenewal>,
+    /// Buffers that are reused.
     draws: Draws,
     out: PendingRequest,
 }
 
-/// A question that somebody waits for, and what is claimed meanwhile.
+/// A request that waits for a reply, and what is claimed for it.
 #[derive(Debug)]
 struct PendingDraw {
-    question: SimRequest,
+    request: SimRequest,
     claimed: Option<ClaimedRequest>,
 }
 
-/// A request that is lowered by what is claimed for it.
+/// A request that was reduced by the claimed units.
 #[derive(Debug)]
 struct ClaimedRequest {
     draws: Draws,
     claims: Vec<DrawClaim>,
-    /// For each limit, how many units, and when.
+    /// For each limit, the claimed units, and when they were claimed.
     units: PerLimit<u32>,
     at: Micros,
 }
 
-/// What came of the requests at a node.
+/// Counts of the requests at a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NodeCounts {
     pub(super) requests: u64,
     pub(super) admitted: u64,
-    /// Those that were refused here and admitted by whoever sees everything.
-    pub(super) wronged: u64,
-    /// Those that the store was asked for.
-    pub(super) asked: u64,
-    /// Orders that went alone.
-    pub(super) orders: u64,
+    /// Units that were denied here and admitted by the oracle, which sees all requests at once.
+    pub(super) falsely_denied: u64,
+    /// Requests that went to the store.
+    pub(super) store_requests: u64,
+    /// Renewals that were sent on their own.
+    pub(super) renewals: u64,
 }
 
-/// What somebody asks of a node.
+/// A request of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SimDraw {
     pub(super) key: usize,
     pub(super) units: u32,
-    /// Whether it would be admitted if all that nodes know were known in one place.
-    pub(super) is_due: bool,
+    /// Whether the oracle admits it.
+    pub(super) is_admissible: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct SimRequest {
-    number: u64,
+    id: u64,
     node: usize,
-    life: u32,
+    incarnation: u32,
     key: usize,
     draw: Option<SimDraw>,
-    /// What the request takes from each limit.
+    /// The units that the store is asked for, for each limit.
     units: PerLimit<u32>,
-    orders: PerLimit<Option<LeaseRenewal>>,
+    renewals: PerLimit<Option<LeaseRenewal>>,
     /// By the node's clock.
-    asked_at: Micros,
+    sent_at: Micros,
 }
 
 #[derive(Debug)]
 struct SimEvent {
     at: u64,
-    number: u64,
-    what: SimEventKind,
+    id: u64,
+    kind: SimEventKind,
 }
 
 #[derive(Clone, Debug)]
 enum SimEventKind {
     Request { node: usize, draw: SimDraw },
-    Arrives(Box<SimRequest>),
-    Answered(Box<(SimRequest, SimReply)>),
-    GivenUp { node: usize, number: u64 },
+    RequestArrives(Box<SimRequest>),
+    ReplyArrives(Box<(SimRequest, SimReply)>),
+    TimedOut { node: usize, number: u64 },
     Sweep(usize),
     Stall(usize),
-    Death(usize),
+    Crash(usize),
     Stop(usize),
     Outage,
 }
 
 impl Simulation {
-    /// A world that begins, in which each request is held to all of the limits.
+    /// Creates a simulation in which all limits apply to each request.
     pub(super) fn new(
         limits: &[Limit],
         keys: usize,
         nodes: usize,
-        weather: FaultPlan,
+        faults: FaultPlan,
         seed: u64,
     ) -> Simulation {
-        let mut dice = SimRng::new(seed);
-        let fleet = u32::try_from(nodes).unwrap_or(u32::MAX);
-        let cells = (keys * limits.len()).next_multiple_of(8) * 2;
-        let node = |_| SimNode::new(cells, fleet, SimClock::wrong(&mut dice, weather.drift));
-        let mut world = Simulation {
-            now: BEGIN,
+        let mut rng = SimRng::new(seed);
+        let node_count = u32::try_from(nodes).unwrap_or(u32::MAX);
+        let max_keys = (keys * limits.len()).next_multiple_of(8) * 2;
+        let node = |_| SimNode::new(max_keys, node_count, SimClock::random(&mut rng, faults.drift));
+        let mut simulation = Simulation {
+            now: START,
             nodes: (0..nodes).map(node).collect(),
-            dice,
+            rng,
             counts: vec![NodeCounts::default(); nodes],
             excess: 0,
-            is_lent: true,
+            is_leasing: true,
             limits: limits.to_vec(),
             store: SimStore::new(limits, keys),
-            away_until: 0,
-            weather,
+            outage_until: 0,
+            faults,
             bounds: (0..keys).flat_map(|_| limits.iter().map(AdmissionBound::new)).collect(),
             events: BinaryHeap::new(),
-            made: 0,
-            waiting: HashMap::new(),
-            errands: Vec::new(),
+            last_id: 0,
+            pending: HashMap::new(),
+            renewals: Vec::new(),
             draws: Draws::new(),
             out: PendingRequest::default(),
         };
         for node in 0..nodes {
-            let first = world.now + world.dice.below(1_000_000) as u64;
-            world.schedule(first, SimEventKind::Sweep(node));
-            world.expect(weather.stall, SimEventKind::Stall(node));
-            world.expect(weather.death, SimEventKind::Death(node));
-            world.expect(weather.stop, SimEventKind::Stop(node));
+            let first = simulation.now + simulation.rng.below(1_000_000) as u64;
+            simulation.schedule(first, SimEventKind::Sweep(node));
+            simulation.schedule_random(faults.stall, SimEventKind::Stall(node));
+            simulation.schedule_random(faults.crash, SimEventKind::Crash(node));
+            simulation.schedule_random(faults.stop, SimEventKind::Stop(node));
         }
-        world.expect(weather.outage, SimEventKind::Outage);
-        world
+        simulation.schedule_random(faults.outage, SimEventKind::Outage);
+        simulation
     }
 
-    /// Lets everything happen up to then.
+    /// Processes all events up to this time.
     pub(super) fn run_until(&mut self, then: u64) {
         while self.events.peek().is_some_and(|event| event.0.at <= then) {
             let Some(Reverse(event)) = self.events.pop() else { break };
             self.now = self.now.max(event.at);
-            self.happen(event.what);
+            self.handle_event(event.kind);
         }
         self.now = self.now.max(then);
     }
 
-    /// Somebody draws at a node, now.
+    /// A client sends a request to a node, now.
     pub(super) fn request(&mut self, node: usize, draw: SimDraw) {
         self.counts[node].requests += u64::from(draw.units);
         if self.is_postponed(node, &SimEventKind::Request { node, draw }) {
@@ -223,56 +227,57 @@ impl Simulation {
 
     fn serve(&mut self, node: usize, draw: SimDraw) {
         let SimDraw { key, units, .. } = draw;
-        let mut wanted = [0; MOST_LIMITS];
-        wanted[..self.limits.len()].fill(units);
-        if !self.is_lent {
-            return self.send(node, key, Some((draw, wanted)), [None; MOST_LIMITS], None);
+        let mut requested = [0; MAX_LIMITS];
+        requested[..self.limits.len()].fill(units);
+        if !self.is_leasing {
+            return self.send(node, key, Some((draw, requested)), [None; MAX_LIMITS], None);
         }
         let mut draws = std::mem::take(&mut self.draws);
         let mut out = std::mem::take(&mut self.out);
         draws.clear();
-        self.push(&mut draws, key, units);
-        let clock = self.clock(node);
+        self.push_draws(&mut draws, key, units);
+        let clock = self.node_time(node);
         let is_answered = self.spend(node, key, &mut draws, clock, &mut out);
-        let mut orders = [None; MOST_LIMITS];
-        for wanted in out.orders.drain(..) {
-            orders[wanted.draw] = Some(wanted.order);
+        let mut renewals = [None; MAX_LIMITS];
+        for renewal in out.renewals.drain(..) {
+            renewals[renewal.draw] = Some(renewal.renewal);
         }
         if is_answered {
-            for (index, order) in orders.into_iter().enumerate().filter(|(_, order)| order.is_some()) {
-                let mut alone = [None; MOST_LIMITS];
-                alone[index] = order;
+            for (index, renewal) in renewals.into_iter().enumerate().filter(|(_, renewal)| renewal.is_some())
+            {
+                let mut alone = [None; MAX_LIMITS];
+                alone[index] = renewal;
                 self.send(node, key, None, alone, None);
             }
-            if draws.group(0).iter().any(LimitDraw::stops) {
-                self.refuse(node, draw);
+            if draws.group(0).iter().any(LimitDraw::denies_request) {
+                self.deny(node, draw);
             } else {
-                self.admit(node, key, units, wanted);
+                self.admit(node, key, units, requested);
             }
         } else {
             let claims = std::mem::take(&mut out.claims);
-            let mut claimed = [0; MOST_LIMITS];
+            let mut claimed = [0; MAX_LIMITS];
             for (index, draw) in draws.group(0).iter().enumerate() {
-                let lowered = draw.act().ask().at_least();
-                (claimed[index], wanted[index]) = (wanted[index] - lowered, lowered);
+                let reduced = draw.op().amount().at_least();
+                (claimed[index], requested[index]) = (requested[index] - reduced, reduced);
             }
             let claimed = (!claims.is_empty()).then(|| {
-                let at = self.count(key, claimed);
+                let at = self.count_admitted(key, claimed);
                 ClaimedRequest { draws: draws.clone(), claims, units: claimed, at }
             });
-            self.send(node, key, Some((draw, wanted)), orders, claimed);
+            self.send(node, key, Some((draw, requested)), renewals, claimed);
         }
         (self.draws, self.out) = (draws, out);
     }
 
-    /// Makes a request's draws.
-    fn push(&self, draws: &mut Draws, key: usize, units: u32) {
-        let terms = DrawOptions { consistency: Consistency::Leased, ..DrawOptions::default() };
+    /// Creates the draws of a request.
+    fn push_draws(&self, draws: &mut Draws, key: usize, units: u32) {
+        let options = DrawOptions { consistency: Consistency::Leased, ..DrawOptions::default() };
         for (index, limit) in self.limits.iter().enumerate() {
-            let act = Op::Take(Amount::exactly(units));
-            let scope = Scope(self.number(key, index) as u64);
-            draws.push("k".into(), scope, *limit, act, PermitId::default());
-            draws.set_terms(terms);
+            let op = Op::Take(Amount::exactly(units));
+            let scope = Scope(self.key_index(key, index) as u64);
+            draws.push("k".into(), scope, *limit, op, PermitId::default());
+            draws.set_options(options);
         }
     }
 
@@ -281,287 +286,289 @@ impl Simulation {
         node: usize,
         key: usize,
         draws: &mut Draws,
-        clock: Micros,
+        now: Micros,
         out: &mut PendingRequest,
     ) -> bool {
-        let mut tags = [KeyHash::NONE; MOST_LIMITS];
+        let mut hashes = [KeyHash::NONE; MAX_LIMITS];
         let leases = &self.nodes[node].leases;
-        for (index, place) in tags.iter_mut().enumerate().take(self.limits.len()) {
-            *place = tag(self.number(key, index));
+        for (index, slot) in hashes.iter_mut().enumerate().take(self.limits.len()) {
+            *slot = key_hash(self.key_index(key, index));
         }
-        match &tags[..self.limits.len()] {
-            [tag] => leases.spend_one(draws, 0, *tag, clock, out),
-            tags => leases.spend_together(draws, 0, tags, clock, out),
+        match &hashes[..self.limits.len()] {
+            [hash] => leases.spend_single(draws, 0, *hash, now, out),
+            hashes => leases.spend_group(draws, 0, hashes, now, out),
         }
     }
 
-    /// The number of a key under one of its limits.
-    fn number(&self, key: usize, limit: usize) -> usize {
+    /// The index of a key under one of its limits.
+    fn key_index(&self, key: usize, limit: usize) -> usize {
         key * self.limits.len() + limit
     }
 
-    fn admit(&mut self, node: usize, key: usize, units: u32, of_each: PerLimit<u32>) {
+    fn admit(&mut self, node: usize, key: usize, units: u32, units_per_limit: PerLimit<u32>) {
         self.counts[node].admitted += u64::from(units);
-        self.count(key, of_each);
+        self.count_admitted(key, units_per_limit);
     }
 
     /// Counts units as admitted now.
-    fn count(&mut self, key: usize, of_each: PerLimit<u32>) -> Micros {
+    fn count_admitted(&mut self, key: usize, units_per_limit: PerLimit<u32>) -> Micros {
         let now = Micros::new(self.now);
-        for (index, units) in of_each.into_iter().enumerate().filter(|(_, units)| *units > 0) {
-            let number = self.number(key, index);
+        for (index, units) in units_per_limit.into_iter().enumerate().filter(|(_, units)| *units > 0) {
+            let number = self.key_index(key, index);
             self.excess = self.excess.max(self.bounds[number].admit(units, now));
         }
         now
     }
 
-    /// Takes out what was counted as admitted, and was put back.
-    fn forgive(&mut self, key: usize, claimed: &ClaimedRequest) {
+    /// Removes claimed units that were counted as admitted and were put back.
+    fn retract(&mut self, key: usize, claimed: &ClaimedRequest) {
         for (index, units) in claimed.units.into_iter().enumerate().filter(|(_, units)| *units > 0) {
-            let number = self.number(key, index);
-            self.bounds[number].forgive(units, claimed.at);
+            let number = self.key_index(key, index);
+            self.bounds[number].retract(units, claimed.at);
         }
     }
 
-    fn refuse(&mut self, node: usize, draw: SimDraw) {
-        self.counts[node].wronged += if draw.is_due { u64::from(draw.units) } else { 0 };
+    fn deny(&mut self, node: usize, draw: SimDraw) {
+        self.counts[node].falsely_denied += if draw.is_admissible { u64::from(draw.units) } else { 0 };
     }
 
     fn send(
         &mut self,
         node: usize,
         key: usize,
-        request: Option<(SimDraw, PerLimit<u32>)>,
-        orders: PerLimit<Option<LeaseRenewal>>,
+        draw_units: Option<(SimDraw, PerLimit<u32>)>,
+        renewals: PerLimit<Option<LeaseRenewal>>,
         claimed: Option<ClaimedRequest>,
     ) {
-        let orders = orders.map(|order| {
-            order.filter(|order| {
-                let is_sent = !self.dice.happens(self.weather.unsent);
+        let renewals = renewals.map(|renewal| {
+            renewal.filter(|renewal| {
+                let is_sent = !self.rng.happens(self.faults.unsent);
                 if !is_sent {
-                    self.nodes[node].leases.settle_unsent(order);
+                    self.nodes[node].leases.cancel_renewal(renewal);
                 }
                 is_sent
             })
         });
-        let has_orders = orders.iter().any(Option::is_some);
-        match request {
-            Some(_) => self.counts[node].asked += 1,
-            None if has_orders => self.counts[node].orders += 1,
+        let has_renewals = renewals.iter().any(Option::is_some);
+        match draw_units {
+            Some(_) => self.counts[node].store_requests += 1,
+            None if has_renewals => self.counts[node].renewals += 1,
             None => return,
         }
-        let (life, asked_at) = (self.nodes[node].life, self.clock(node));
+        let (incarnation, sent_at) = (self.nodes[node].incarnation, self.node_time(node));
         let (draw, units) =
-            (request.map(|(draw, _)| draw), request.map_or([0; MOST_LIMITS], |(_, units)| units));
-        self.made += 1;
-        let question = SimRequest { number: self.made, node, life, key, draw, units, orders, asked_at };
-        self.waiting.insert(question.number, PendingDraw { question, claimed });
-        if self.weather.patience.is_finite() {
-            let given_up = self.now + micros(self.weather.patience);
-            self.schedule(given_up, SimEventKind::GivenUp { node, number: question.number });
+            (draw_units.map(|(draw, _)| draw), draw_units.map_or([0; MAX_LIMITS], |(_, units)| units));
+        self.last_id += 1;
+        let request = SimRequest { id: self.last_id, node, incarnation, key, draw, units, renewals, sent_at };
+        self.pending.insert(request.id, PendingDraw { request, claimed });
+        if self.faults.timeout.is_finite() {
+            let timeout = self.now + micros(self.faults.timeout);
+            self.schedule(timeout, SimEventKind::TimedOut { node, number: request.id });
         }
-        self.carry(SimEventKind::Arrives(Box::new(question)));
+        self.transmit(SimEventKind::RequestArrives(Box::new(request)));
     }
 
-    /// Sends a word on its way, unless it is lost.
-    fn carry(&mut self, what: SimEventKind) {
-        if self.dice.happens(self.weather.loss) {
+    /// Sends a message, unless it is lost.
+    fn transmit(&mut self, kind: SimEventKind) {
+        if self.rng.happens(self.faults.loss) {
             return;
         }
-        let (least, most) = self.weather.trip;
-        let trip = match self.dice.happens(self.weather.late) {
-            true => self.dice.scale(most, 90.0),
-            false => self.dice.between(least, most),
+        let (least, most) = self.faults.delay;
+        let delay = if self.rng.happens(self.faults.late) {
+            self.rng.log_uniform(most, 90.0)
+        } else {
+            self.rng.uniform(least, most)
         };
-        self.schedule(self.now + micros(trip), what);
+        self.schedule(self.now + micros(delay), kind);
     }
 
-    fn happen(&mut self, what: SimEventKind) {
-        match what {
+    fn handle_event(&mut self, kind: SimEventKind) {
+        match kind {
             SimEventKind::Request { node, draw } => {
-                if !self.is_postponed(node, &what) {
+                if !self.is_postponed(node, &kind) {
                     self.serve(node, draw);
                 }
             }
-            SimEventKind::Arrives(question) => self.arrive(&question),
-            SimEventKind::Answered(ref both) => {
-                let (question, answer) = &**both;
-                if !self.is_postponed(question.node, &what) {
-                    self.hear(question, answer);
+            SimEventKind::RequestArrives(request) => self.handle_request(&request),
+            SimEventKind::ReplyArrives(ref both) => {
+                let (request, reply) = &**both;
+                if !self.is_postponed(request.node, &kind) {
+                    self.handle_reply(request, reply);
                 }
             }
-            SimEventKind::GivenUp { node, number } => {
-                if !self.is_postponed(node, &what) {
-                    self.give_up(number);
+            SimEventKind::TimedOut { node, number } => {
+                if !self.is_postponed(node, &kind) {
+                    self.time_out(number);
                 }
             }
             SimEventKind::Sweep(node) => {
-                if !self.is_postponed(node, &what) {
+                if !self.is_postponed(node, &kind) {
                     self.sweep(node);
-                    self.schedule(self.now + SECOND, what);
+                    self.schedule(self.now + SECOND, kind);
                 }
             }
             SimEventKind::Stall(node) => {
-                let pause = self.dice.scale(0.001, 100.0);
-                self.nodes[node].stands_until = self.now + micros(pause);
-                self.expect(self.weather.stall, what);
+                let duration = self.rng.log_uniform(0.001, 100.0);
+                self.nodes[node].stalled_until = self.now + micros(duration);
+                self.schedule_random(self.faults.stall, kind);
             }
-            SimEventKind::Death(node) => {
-                self.die(node);
-                self.expect(self.weather.death, what);
+            SimEventKind::Crash(node) => {
+                self.crash(node);
+                self.schedule_random(self.faults.crash, kind);
             }
             SimEventKind::Stop(node) => self.stop(node),
             SimEventKind::Outage => {
-                self.away_until = self.now + micros(self.dice.scale(0.01, 60.0));
-                self.expect(self.weather.outage, what);
+                self.outage_until = self.now + micros(self.rng.log_uniform(0.01, 60.0));
+                self.schedule_random(self.faults.outage, kind);
             }
         }
     }
 
-    fn arrive(&mut self, question: &SimRequest) {
-        if self.now < self.away_until {
+    fn handle_request(&mut self, request: &SimRequest) {
+        if self.now < self.outage_until {
             return;
         }
         let now = Micros::new(self.now);
-        let units = question.draw.map(|_| question.units);
-        let answer = self.store.answer(question.key, units, &question.orders, now);
-        // Whether or not anybody hears of it, it is taken: the most that can have been admitted is counted.
-        if let Some(draw) = question.draw {
-            if answer.is_granted(self.limits.len()) {
-                self.admit(question.node, draw.key, draw.units, question.units);
+        let units = request.draw.map(|_| request.units);
+        let reply = self.store.handle(request.key, units, &request.renewals, now);
+        // The units are taken whether or not the reply arrives: this counts the most that can have been admitted.
+        if let Some(draw) = request.draw {
+            if reply.is_granted(self.limits.len()) {
+                self.admit(request.node, draw.key, draw.units, request.units);
             } else {
-                self.refuse(question.node, draw);
+                self.deny(request.node, draw);
             }
         }
-        self.carry(SimEventKind::Answered(Box::new((*question, answer))));
+        self.transmit(SimEventKind::ReplyArrives(Box::new((*request, reply))));
     }
 
-    fn hear(&mut self, question: &SimRequest, answer: &SimReply) {
-        let node = question.node;
-        let Some(waiting) = self.waiting.remove(&question.number) else { return };
-        if self.nodes[node].life != question.life {
+    fn handle_reply(&mut self, request: &SimRequest, reply: &SimReply) {
+        let node = request.node;
+        let Some(pending) = self.pending.remove(&request.id) else { return };
+        if self.nodes[node].incarnation != request.incarnation {
             return;
         }
-        let clock = self.clock(node);
+        let clock = self.node_time(node);
         let leases = &self.nodes[node].leases;
-        let mut errands = Vec::new();
+        let mut renewals = Vec::new();
         for (index, limit) in self.limits.iter().enumerate() {
-            let number = self.number(question.key, index);
-            if let Some(outcomes) = &answer.outcomes {
-                let ask = Amount::exactly(question.units[index]);
-                leases.note(tag(number), limit, ask, &outcomes[index], question.asked_at);
+            let number = self.key_index(request.key, index);
+            if let Some(results) = &reply.results {
+                let amount = Amount::exactly(request.units[index]);
+                leases.record_decision(key_hash(number), limit, amount, &results[index], request.sent_at);
             }
-            if let (Some(order), Some(told)) = (&question.orders[index], answer.told[index]) {
-                errands.extend(leases.settle(order, told, clock));
-            }
-        }
-        if let (Some(mut claimed), Some(outcomes)) = (waiting.claimed, &answer.outcomes) {
-            for (draw, outcome) in claimed.draws.group_mut(0).iter_mut().zip(outcomes) {
-                draw.settle(|_, _, _| *outcome);
-            }
-            leases.resolve(&mut claimed.draws, 0, &claimed.claims, clock, &mut errands);
-            if !answer.is_granted(self.limits.len()) {
-                self.forgive(question.key, &claimed);
+            if let (Some(renewal), Some(lease_reply)) = (&request.renewals[index], reply.lease_replies[index])
+            {
+                renewals.extend(leases.apply_reply(renewal, lease_reply, clock));
             }
         }
-        for errand in errands {
-            self.run_errand(node, &errand);
+        if let (Some(mut claimed), Some(results)) = (pending.claimed, &reply.results) {
+            for (draw, result) in claimed.draws.group_mut(0).iter_mut().zip(results) {
+                draw.decide_with(|_, _, _| *result);
+            }
+            leases.resolve_claims(&mut claimed.draws, 0, &claimed.claims, clock, &mut renewals);
+            if !reply.is_granted(self.limits.len()) {
+                self.retract(request.key, &claimed);
+            }
+        }
+        for renewal in renewals {
+            self.send_renewal(node, &renewal);
         }
     }
 
-    fn give_up(&mut self, number: u64) {
-        let Some(PendingDraw { question, claimed }) = self.waiting.remove(&number) else { return };
-        let node = &self.nodes[question.node];
-        if node.life != question.life {
+    fn time_out(&mut self, number: u64) {
+        let Some(PendingDraw { request, claimed }) = self.pending.remove(&number) else { return };
+        let node = &self.nodes[request.node];
+        if node.incarnation != request.incarnation {
             return;
         }
-        for order in question.orders.iter().flatten() {
-            node.leases.settle_lost(order);
+        for renewal in request.renewals.iter().flatten() {
+            node.leases.mark_unacked(renewal);
         }
         if let Some(claimed) = claimed {
-            node.leases.abandon(&claimed.claims);
-            self.forgive(question.key, &claimed);
+            node.leases.cancel_claims(&claimed.claims);
+            self.retract(request.key, &claimed);
         }
     }
 
     fn sweep(&mut self, node: usize) {
-        let clock = self.clock(node);
-        let mut errands = std::mem::take(&mut self.errands);
+        let clock = self.node_time(node);
+        let mut renewals = std::mem::take(&mut self.renewals);
         let leases = &self.nodes[node].leases;
-        leases.sweep(leases.shards(), clock, &mut errands);
-        for errand in errands.drain(..) {
-            self.run_errand(node, &errand);
+        leases.sweep(leases.shards(), clock, &mut renewals);
+        for renewal in renewals.drain(..) {
+            self.send_renewal(node, &renewal);
         }
-        self.errands = errands;
+        self.renewals = renewals;
     }
 
-    /// Gives everything back, and is gone soon after.
+    /// Returns all leased units, and crashes soon after.
     fn stop(&mut self, node: usize) {
-        let clock = self.clock(node);
-        let mut errands = Vec::new();
-        self.nodes[node].leases.drain(clock, &mut errands);
-        for errand in &errands {
-            self.run_errand(node, errand);
+        let clock = self.node_time(node);
+        let mut renewals = Vec::new();
+        self.nodes[node].leases.drain(clock, &mut renewals);
+        for renewal in &renewals {
+            self.send_renewal(node, renewal);
         }
-        self.schedule(self.now + SECOND / 5, SimEventKind::Death(node));
-        self.expect(self.weather.stop, SimEventKind::Stop(node));
+        self.schedule(self.now + SECOND / 5, SimEventKind::Crash(node));
+        self.schedule_random(self.faults.stop, SimEventKind::Stop(node));
     }
 
-    fn run_errand(&mut self, node: usize, errand: &DetachedRenewal) {
-        let number = usize::try_from(errand.name.scope.0).unwrap_or(0);
+    fn send_renewal(&mut self, node: usize, renewal: &DetachedRenewal) {
+        let number = usize::try_from(renewal.name.scope.0).unwrap_or(0);
         let (key, limit) = (number / self.limits.len(), number % self.limits.len());
-        let mut orders = [None; MOST_LIMITS];
-        orders[limit] = Some(errand.order);
-        self.send(node, key, None, orders, None);
+        let mut renewals = [None; MAX_LIMITS];
+        renewals[limit] = Some(renewal.renewal);
+        self.send(node, key, None, renewals, None);
     }
 
-    fn die(&mut self, node: usize) {
-        let clock = SimClock::wrong(&mut self.dice, self.weather.drift);
+    fn crash(&mut self, node: usize) {
+        let clock = SimClock::random(&mut self.rng, self.faults.drift);
         self.nodes[node].restart(clock);
-        self.nodes[node].stands_until = 0;
+        self.nodes[node].stalled_until = 0;
     }
 
-    fn clock(&self, node: usize) -> Micros {
-        self.nodes[node].read_clock(BEGIN, self.now)
+    fn node_time(&self, node: usize) -> Micros {
+        self.nodes[node].read_clock(START, self.now)
     }
 
-    /// Whether a node stands still; then it happens when it goes on.
-    fn is_postponed(&mut self, node: usize, what: &SimEventKind) -> bool {
-        let until = self.nodes[node].stands_until;
+    /// Whether a node is stalled. If so, the event is postponed until the stall ends.
+    fn is_postponed(&mut self, node: usize, kind: &SimEventKind) -> bool {
+        let until = self.nodes[node].stalled_until;
         if self.now < until {
-            self.schedule(until, what.clone());
+            self.schedule(until, kind.clone());
             return true;
         }
         false
     }
 
-    fn expect(&mut self, mean: f64, what: SimEventKind) {
+    fn schedule_random(&mut self, mean: f64, kind: SimEventKind) {
         if mean.is_finite() {
-            let wait = self.dice.wait(mean);
-            self.schedule(self.now + micros(wait), what);
+            let wait = self.rng.exponential(mean);
+            self.schedule(self.now + micros(wait), kind);
         }
     }
 
-    fn schedule(&mut self, at: u64, what: SimEventKind) {
-        self.made += 1;
-        self.events.push(Reverse(SimEvent { at, number: self.made, what }));
+    fn schedule(&mut self, at: u64, kind: SimEventKind) {
+        self.last_id += 1;
+        self.events.push(Reverse(SimEvent { at, id: self.last_id, kind }));
     }
 }
 
-/// Seconds in whole microseconds.
+/// Converts seconds to whole microseconds.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "spans are short, and not below nothing"
+    reason = "durations are short and not negative"
 )]
 pub(super) fn micros(seconds: f64) -> u64 {
     (seconds * 1e6) as u64
 }
 
-/// Earlier events first, and of those at the same time the one that was made first.
+/// Earlier events first. Events at the same time are ordered by creation.
 impl Ord for SimEvent {
     fn cmp(&self, other: &SimEvent) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
+        (self.at, self.id).cmp(&(other.at, other.id))
     }
 }
 

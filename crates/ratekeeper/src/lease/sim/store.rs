@@ -1,29 +1,29 @@
-//! The store: what is remembered of each key under each of its limits, by the laws.
+//! The simulated store: the state of each key under each of its limits.
 
 use super::super::{LeaseRenewal, LeaseReply};
-use super::simulation::{MOST_LIMITS, PerLimit};
+use super::simulation::{MAX_LIMITS, PerLimit};
 use ratekeeper_core::{Amount, DrawResult, LeaseReport, LeaseRequest, LeasedState, Limit, Micros, State};
 
-/// What a store remembers.
+/// The simulated store.
 #[derive(Debug)]
 pub(super) struct SimStore {
     limits: Vec<Limit>,
     keys: Vec<PerLimit<LeasedState>>,
 }
 
-/// What a store says of each limit.
+/// The store's reply, for each limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SimReply {
-    /// To a request; `None` if there was none.
-    pub(super) outcomes: Option<PerLimit<DrawResult>>,
-    /// To orders.
-    pub(super) told: PerLimit<Option<LeaseReply>>,
+    /// The results of the request's draws. `None` if there were none.
+    pub(super) results: Option<PerLimit<DrawResult>>,
+    /// The replies to renewals.
+    pub(super) lease_replies: PerLimit<Option<LeaseReply>>,
 }
 
 impl SimReply {
-    /// Whether a request was granted.
+    /// Whether the request was granted.
     pub(super) fn is_granted(&self, limits: usize) -> bool {
-        self.outcomes.is_some_and(|outcomes| !outcomes[..limits].iter().any(DrawResult::is_refused))
+        self.results.is_some_and(|results| !results[..limits].iter().any(DrawResult::is_denied))
     }
 }
 
@@ -32,63 +32,66 @@ impl SimStore {
         SimStore { limits: limits.to_vec(), keys: vec![PerLimit::default(); keys] }
     }
 
-    /// Hears what orders tell, then decides the request all or nothing, then lends: what is given back can be drawn, and who
-    /// draws now comes before who may draw later.
-    pub(super) fn answer(
+    /// Applies the reports of renewals, then decides the request all or nothing, then grants leases: returned
+    /// units can be drawn at once, and draws take precedence over leases.
+    pub(super) fn handle(
         &mut self,
         key: usize,
         units: Option<PerLimit<u32>>,
-        orders: &PerLimit<Option<LeaseRenewal>>,
+        renewals: &PerLimit<Option<LeaseRenewal>>,
         now: Micros,
     ) -> SimReply {
-        let held = &mut self.keys[key];
-        let mut heard = [None; MOST_LIMITS];
+        let stored = &mut self.keys[key];
+        let mut known = [None; MAX_LIMITS];
         for (index, limit) in self.limits.iter().enumerate() {
-            if let Some(order) = orders[index] {
-                let (after, loan) = limit.lend(held[index], now, order.report, LeaseRequest::default());
-                (held[index], heard[index]) = (after, Some(loan.is_known));
+            if let Some(renewal) = renewals[index] {
+                let (after, grant) =
+                    limit.grant_lease(stored[index], now, renewal.report, LeaseRequest::default());
+                (stored[index], known[index]) = (after, Some(grant.is_report_accepted));
             }
         }
-        let outcomes = units.map(|units| decide(&self.limits, held, units, now));
-        let mut told = [None; MOST_LIMITS];
+        let results = units.map(|units| decide(&self.limits, stored, units, now));
+        let mut lease_replies = [None; MAX_LIMITS];
         for (index, limit) in self.limits.iter().enumerate() {
-            if let (Some(order), Some(is_known)) = (orders[index], heard[index]) {
-                let (after, mut loan) = limit.lend(held[index], now, LeaseReport::default(), order.wish);
-                held[index] = after;
-                loan.is_known = is_known;
-                told[index] = Some(LeaseReply { loan, seen: Some(folded(limit, after, now)), at: now });
+            if let (Some(renewal), Some(is_known)) = (renewals[index], known[index]) {
+                let (after, mut grant) =
+                    limit.grant_lease(stored[index], now, LeaseReport::default(), renewal.request);
+                stored[index] = after;
+                grant.is_report_accepted = is_known;
+                lease_replies[index] =
+                    Some(LeaseReply { grant, state: Some(folded_state(limit, after, now)), store_time: now });
             }
         }
-        SimReply { outcomes, told }
+        SimReply { results, lease_replies }
     }
 }
 
 fn decide(
     limits: &[Limit],
-    held: &mut PerLimit<LeasedState>,
+    stored: &mut PerLimit<LeasedState>,
     units: PerLimit<u32>,
     now: Micros,
 ) -> PerLimit<DrawResult> {
-    let mut after = *held;
-    let mut answers = [ratekeeper_core::DrawOutcome::Spared; MOST_LIMITS];
+    let mut after = *stored;
+    let mut outcomes = [ratekeeper_core::DrawOutcome::WouldGrant; MAX_LIMITS];
     for (index, limit) in limits.iter().enumerate() {
-        let (step, lent) = limit.step_beside(held[index], now, Amount::exactly(units[index]));
-        if step.changed {
+        let (step, lent) = limit.step_leased(stored[index], now, Amount::exactly(units[index]));
+        if step.needs_write {
             after[index] = LeasedState { state: Some(step.state), lent };
         }
-        answers[index] = step.answer();
+        outcomes[index] = step.outcome();
     }
-    if !answers.contains(&ratekeeper_core::DrawOutcome::Refused) {
-        *held = after;
+    if !outcomes.contains(&ratekeeper_core::DrawOutcome::Denied) {
+        *stored = after;
     }
-    let outcome = |index: usize| match limits.get(index) {
-        Some(limit) => DrawResult::of_state(answers[index], now, folded(limit, held[index], now)),
-        None => DrawResult::of_state(answers[index], now, State::default()),
+    let result = |index: usize| match limits.get(index) {
+        Some(limit) => DrawResult::from_state(outcomes[index], now, folded_state(limit, stored[index], now)),
+        None => DrawResult::from_state(outcomes[index], now, State::default()),
     };
-    std::array::from_fn(outcome)
+    std::array::from_fn(result)
 }
 
-/// A key's state, with what is lent of it counted as taken.
-fn folded(limit: &Limit, held: LeasedState, now: Micros) -> State {
-    limit.step(held.state, now, Amount::between(0, held.lent.units())).state
+/// A key's state with its leased units counted as taken.
+fn folded_state(limit: &Limit, stored: LeasedState, now: Micros) -> State {
+    limit.step(stored.state, now, Amount::between(0, stored.lent.total())).state
 }

@@ -1,6 +1,6 @@
-//! Which node has which slot.
+//! The slot map of a Cluster, and the topology replies it is built from.
 
-use super::endpoint;
+use super::resolve_endpoint;
 use super::slot::SLOTS;
 use crate::redis::node::RedisNode;
 use crate::redis::url::ServerAddress;
@@ -8,23 +8,23 @@ use ::redis::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Stands for nobody.
-const NOBODY: u16 = u16::MAX;
+/// Owner index of a slot without a node.
+const UNASSIGNED: u16 = u16::MAX;
 
-/// Which node has which slot.
+/// The slot map: which node serves which slot.
 pub(super) struct SlotMap {
     epoch: u64,
     nodes: Vec<Arc<RedisNode>>,
-    /// For each slot the index of its node.
+    /// The index into `nodes` for each slot.
     owners: Box<[u16]>,
 }
 
 impl SlotMap {
     pub(super) fn empty() -> SlotMap {
-        SlotMap { epoch: 0, nodes: Vec::new(), owners: vec![NOBODY; SLOTS].into() }
+        SlotMap { epoch: 0, nodes: Vec::new(), owners: vec![UNASSIGNED; SLOTS].into() }
     }
 
-    /// The election after which it was so.
+    /// The cluster's epoch when the map was read.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -34,29 +34,31 @@ impl SlotMap {
         self.nodes.get(usize::from(owner)).cloned()
     }
 
-    /// The nodes that have slots.
+    /// The nodes that serve slots.
     pub(super) fn nodes(&self) -> &[Arc<RedisNode>] {
         &self.nodes
     }
 
-    pub(super) fn uncovered(&self) -> usize {
-        self.owners.iter().filter(|owner| **owner == NOBODY).count()
+    pub(super) fn uncovered_slots(&self) -> usize {
+        self.owners.iter().filter(|owner| **owner == UNASSIGNED).count()
     }
 }
 
-/// What a node said of the cluster.
+/// The cluster topology as one node reports it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TopologyReply {
     pub(super) epoch: u64,
-    /// Whether it takes commands: one that is cut off from the others does not.
-    is_ok: bool,
-    /// First slot, last slot, and who has them.
+    /// Whether the node accepts commands. A node that is cut off from the others does not.
+    accepts_commands: bool,
+    /// First slot, last slot, and their master.
     ranges: Vec<(u16, u16, ServerAddress)>,
 }
 
 impl TopologyReply {
-    /// Reads the answers to `CLUSTER INFO` and `CLUSTER SLOTS` of the node at `asked`.
-    pub(super) fn read(info: &str, slots: &Value, asked: &ServerAddress) -> Option<TopologyReply> {
+    /// Parses the replies to `CLUSTER INFO` and `CLUSTER SLOTS` of the node at `asked`.
+    ///
+    /// Returns `None` if the epoch or the list of slots is missing.
+    pub(super) fn parse(info: &str, slots: &Value, asked: &ServerAddress) -> Option<TopologyReply> {
         let field = |name: &str| {
             let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
             fields.find(|(field, _)| *field == name).map(|(_, value)| value)
@@ -64,9 +66,9 @@ impl TopologyReply {
         let epoch = field("cluster_current_epoch")?.parse().ok()?;
         let is_ok = field("cluster_state") == Some("ok");
         let Value::Array(entries) = slots else { return None };
-        // More ranges than slots is nonsense, and so is a range that can't be read: the rest still holds.
-        let ranges = entries.iter().take(SLOTS).filter_map(|entry| read_range(entry, asked)).collect();
-        Some(TopologyReply { epoch, is_ok, ranges })
+        // Skip excess ranges and ranges that can't be parsed, and keep the others.
+        let ranges = entries.iter().take(SLOTS).filter_map(|entry| parse_range(entry, asked)).collect();
+        Some(TopologyReply { epoch, accepts_commands: is_ok, ranges })
     }
 
     pub(super) fn masters(&self) -> Vec<&ServerAddress> {
@@ -76,7 +78,7 @@ impl TopologyReply {
         masters
     }
 
-    /// Each master, with one of its slots.
+    /// Each master with its first slot.
     pub(super) fn first_slots(&self) -> impl Iterator<Item = (&ServerAddress, u16)> {
         let mut ranges: Vec<_> = self.ranges.iter().map(|(first, _, master)| (master, *first)).collect();
         ranges.sort();
@@ -84,15 +86,15 @@ impl TopologyReply {
         ranges.into_iter()
     }
 
-    /// The map, with these nodes for servers.
-    pub(super) fn map(&self, nodes: &HashMap<ServerAddress, Arc<RedisNode>>) -> SlotMap {
+    /// The slot map, with these nodes as the masters.
+    pub(super) fn slot_map(&self, nodes: &HashMap<ServerAddress, Arc<RedisNode>>) -> SlotMap {
         let mut map = SlotMap { epoch: self.epoch, ..SlotMap::empty() };
         let mut indices: HashMap<&ServerAddress, u16> = HashMap::new();
         for (first, last, server) in &self.ranges {
             let Some(node) = nodes.get(server) else { continue };
             let index = *indices.entry(server).or_insert_with(|| {
                 map.nodes.push(Arc::clone(node));
-                u16::try_from(map.nodes.len() - 1).unwrap_or(NOBODY)
+                u16::try_from(map.nodes.len() - 1).unwrap_or(UNASSIGNED)
             });
             map.owners[usize::from(*first)..=usize::from(*last)].fill(index);
         }
@@ -100,37 +102,40 @@ impl TopologyReply {
     }
 }
 
-/// Whether what is known is out of date though it is from the latest election anybody knew of: a cluster that was set up
-/// anew begins to count elections anew, and so would be believed by nobody.
+/// Detects that the known topology is stale although its epoch is the highest.
+///
+/// A cluster that was set up anew restarts its epochs, and would otherwise never be accepted.
 #[derive(Default)]
 pub(super) struct StaleTopology {
-    /// The election that all named when last asked.
-    named: Option<u64>,
+    /// The epoch on which all nodes agreed in the last refresh.
+    agreed_epoch: Option<u64>,
 }
 
 impl StaleTopology {
-    /// Takes the word of a node that knows what is known, or more.
-    pub(super) fn dispel(&mut self, word: TopologyReply) -> Option<TopologyReply> {
-        self.named = None;
-        Some(word)
+    /// Accepts a reply whose epoch is at least the known one.
+    pub(super) fn accept(&mut self, reply: TopologyReply) -> Option<TopologyReply> {
+        self.agreed_epoch = None;
+        Some(reply)
     }
 
-    /// Hears nodes that all know less than is known. Those that take commands are believed if they name the same election,
-    /// twice in a row: one that missed an election hears of it from the others before that, or takes no commands.
-    pub(super) fn weigh(&mut self, words: Vec<TopologyReply>) -> Option<TopologyReply> {
-        let before = self.named.take();
-        let mut well = words.into_iter().filter(|word| word.is_ok);
-        let word = well.next()?;
-        if well.any(|other| other.epoch != word.epoch) {
+    /// Considers replies whose epochs are all lower than the known one.
+    ///
+    /// Nodes that accept commands are trusted if all of them report the same epoch in two refreshes in a row. A node
+    /// that missed an election either learns of it from the others before that, or does not accept commands.
+    pub(super) fn consider(&mut self, replies: Vec<TopologyReply>) -> Option<TopologyReply> {
+        let before = self.agreed_epoch.take();
+        let mut usable = replies.into_iter().filter(|reply| reply.accepts_commands);
+        let reply = usable.next()?;
+        if usable.any(|other| other.epoch != reply.epoch) {
             return None;
         }
-        self.named = Some(word.epoch);
-        (before == self.named).then_some(word)
+        self.agreed_epoch = Some(reply.epoch);
+        (before == self.agreed_epoch).then_some(reply)
     }
 }
 
-/// Reads a range: first slot, last slot, its master, its replicas.
-fn read_range(entry: &Value, asked: &ServerAddress) -> Option<(u16, u16, ServerAddress)> {
+/// Parses a range: first slot, last slot, its master, its replicas.
+fn parse_range(entry: &Value, asked: &ServerAddress) -> Option<(u16, u16, ServerAddress)> {
     let Value::Array(parts) = entry else { return None };
     let slot = |part: &Value| match part {
         Value::Int(slot) => u16::try_from(*slot).ok().filter(|slot| usize::from(*slot) < SLOTS),
@@ -144,14 +149,14 @@ fn read_range(entry: &Value, asked: &ServerAddress) -> Option<(u16, u16, ServerA
         _ => return None,
     };
     let Value::Int(port) = master.get(1)? else { return None };
-    let server = endpoint(host, u16::try_from(*port).ok()?, asked)?;
+    let server = resolve_endpoint(host, u16::try_from(*port).ok()?, asked)?;
     (first <= last).then_some((first, last, server))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redis::cluster::read_endpoint;
+    use crate::redis::cluster::parse_endpoint;
 
     fn tcp(host: &str, port: u16) -> ServerAddress {
         ServerAddress::Tcp { host: host.into(), port }
@@ -163,55 +168,55 @@ mod tests {
 
     fn read(ranges: Vec<Value>) -> TopologyReply {
         let info = "cluster_state:ok\r\ncluster_current_epoch:7\r\n";
-        TopologyReply::read(info, &Value::Array(ranges), &tcp("asked", 1)).expect("it has an epoch")
+        TopologyReply::parse(info, &Value::Array(ranges), &tcp("asked", 1)).expect("the reply has an epoch")
     }
 
     #[test]
-    fn a_node_without_a_name_is_on_the_host_that_was_asked() {
-        let word = read(vec![
+    fn a_node_without_a_name_is_on_the_queried_host() {
+        let reply = read(vec![
             range(0, 99, Value::BulkString(b"10.0.0.1".into()), 7000),
             range(100, 199, Value::BulkString(Vec::new()), 7001),
             range(200, 299, Value::Nil, 7002),
         ]);
-        assert_eq!(word.epoch, 7);
-        assert_eq!(word.masters(), [&tcp("10.0.0.1", 7000), &tcp("asked", 7001), &tcp("asked", 7002)]);
+        assert_eq!(reply.epoch, 7);
+        assert_eq!(reply.masters(), [&tcp("10.0.0.1", 7000), &tcp("asked", 7001), &tcp("asked", 7002)]);
     }
 
-    fn word(epoch: u64, is_ok: bool) -> TopologyReply {
-        TopologyReply { epoch, is_ok, ranges: Vec::new() }
+    fn reply(epoch: u64, is_ok: bool) -> TopologyReply {
+        TopologyReply { epoch, accepts_commands: is_ok, ranges: Vec::new() }
     }
 
     #[test]
-    fn who_has_missed_an_election_is_not_believed_unless_all_have_again_and_again() {
-        let mut doubt = StaleTopology::default();
-        let mut weigh = |words: &[(u64, bool)]| {
-            let words = words.iter().map(|(epoch, is_ok)| word(*epoch, *is_ok)).collect();
-            doubt.weigh(words).map(|word| word.epoch)
+    fn a_lower_epoch_is_accepted_only_if_all_nodes_report_it_twice() {
+        let mut stale = StaleTopology::default();
+        let mut consider = |replies: &[(u64, bool)]| {
+            let replies = replies.iter().map(|(epoch, is_ok)| reply(*epoch, *is_ok)).collect();
+            stale.consider(replies).map(|reply| reply.epoch)
         };
-        assert_eq!(weigh(&[]), None);
-        // Set up anew: all agree, and go on doing so, but for one that is left over.
+        assert_eq!(consider(&[]), None);
+        // A cluster that was set up anew: all nodes agree, and keep agreeing, except for a leftover one that is down.
         let anew = [(3, true), (0, false), (3, true)];
-        assert_eq!((weigh(&anew), weigh(&anew)), (None, Some(3)));
-        // Each of these stands in the way, and what was heard before counts no more.
+        assert_eq!((consider(&anew), consider(&anew)), (None, Some(3)));
+        // Each of these replies breaks the agreement and discards the previous one.
         for other in [&[(3, true), (2, true)][..], &[(3, false)], &[(4, true)], &[]] {
-            weigh(&[(9, true)]);
-            assert_eq!(weigh(&[(3, true)]), None);
-            assert_eq!(weigh(other), None, "{other:?}");
-            assert_eq!(weigh(&[(3, true)]), None, "{other:?}");
+            consider(&[(9, true)]);
+            assert_eq!(consider(&[(3, true)]), None);
+            assert_eq!(consider(other), None, "{other:?}");
+            assert_eq!(consider(&[(3, true)]), None, "{other:?}");
         }
-        // One that comes back from the dead and is cut off.
+        // A dead master that returns and is cut off from the others.
         for _ in 0..5 {
-            assert_eq!(weigh(&[(3, false)]), None);
+            assert_eq!(consider(&[(3, false)]), None);
         }
-        doubt.weigh(vec![word(3, true)]);
-        assert_eq!(doubt.dispel(word(7, true)).map(|word| word.epoch), Some(7));
-        assert_eq!(doubt.weigh(vec![word(3, true)]), None);
+        stale.consider(vec![reply(3, true)]);
+        assert_eq!(stale.accept(reply(7, true)).map(|reply| reply.epoch), Some(7));
+        assert_eq!(stale.consider(vec![reply(3, true)]), None);
     }
 
     #[test]
-    fn nonsense_is_left_out() {
+    fn invalid_ranges_are_skipped() {
         let name = || Value::BulkString(b"h".into());
-        let word = read(vec![
+        let reply = read(vec![
             range(5, 4, name(), 1),
             range(-1, 4, name(), 1),
             range(0, 16_384, name(), 1),
@@ -219,18 +224,18 @@ mod tests {
             range(0, 1, Value::Int(3), 1),
             Value::Nil,
         ]);
-        assert!(word.masters().is_empty());
-        assert_eq!(TopologyReply::read("", &Value::Array(Vec::new()), &tcp("h", 1)), None);
-        assert_eq!(TopologyReply::read("cluster_current_epoch:1", &Value::Nil, &tcp("h", 1)), None);
+        assert!(reply.masters().is_empty());
+        assert_eq!(TopologyReply::parse("", &Value::Array(Vec::new()), &tcp("h", 1)), None);
+        assert_eq!(TopologyReply::parse("cluster_current_epoch:1", &Value::Nil, &tcp("h", 1)), None);
     }
 
     #[test]
-    fn redirections_are_read_as_servers_write_them() {
+    fn redirect_targets_are_parsed_as_servers_write_them() {
         let asked = tcp("asked", 1);
-        assert_eq!(read_endpoint("10.0.0.1:7000", &asked), Some(tcp("10.0.0.1", 7000)));
-        assert_eq!(read_endpoint("fe80::1:7000", &asked), Some(tcp("fe80::1", 7000)));
-        assert_eq!(read_endpoint(":7000", &asked), Some(tcp("asked", 7000)));
-        assert_eq!(read_endpoint("?:7000", &asked), Some(tcp("asked", 7000)));
-        assert_eq!(read_endpoint("nonsense", &asked), None);
+        assert_eq!(parse_endpoint("10.0.0.1:7000", &asked), Some(tcp("10.0.0.1", 7000)));
+        assert_eq!(parse_endpoint("fe80::1:7000", &asked), Some(tcp("fe80::1", 7000)));
+        assert_eq!(parse_endpoint(":7000", &asked), Some(tcp("asked", 7000)));
+        assert_eq!(parse_endpoint("?:7000", &asked), Some(tcp("asked", 7000)));
+        assert_eq!(parse_endpoint("nonsense", &asked), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What is counted of a server's calls.
+//! Counters of the calls to one server.
 
 use crate::duration_histogram::{DURATION_BOUNDS_MICROS, DurationHistogram};
 use crate::health::{StoreErrorCause, StoreErrorCounts, StoreFailureCounts};
@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// What is counted of a server's calls.
+/// Counters of the calls to one server.
 #[derive(Debug, Default)]
 pub(in crate::redis) struct CallCounters {
     pub(super) calls: AtomicU64,
@@ -18,55 +18,55 @@ pub(in crate::redis) struct CallCounters {
     timeouts: AtomicU64,
     unreachable: AtomicU64,
     busy: AtomicU64,
-    refused: AtomicU64,
+    error_replies: AtomicU64,
     errors: [AtomicU64; StoreErrorCause::ALL.len()],
     buckets: [AtomicU64; DURATION_BOUNDS_MICROS.len() + 1],
     sum_nanos: AtomicU64,
 }
 
-/// What was counted of a server's calls so far.
+/// A snapshot of a server's call counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts {
-    /// Batches that were sent.
+    /// Batches sent.
     pub calls: u64,
     /// Commands in them.
     pub commands: u64,
-    /// Commands without an answer, by what went wrong.
+    /// Commands that failed, by kind of failure.
     pub failures: StoreFailureCounts,
-    /// Errors that the server answered with, and attempts to use it that failed, by cause.
+    /// Error replies, and failed attempts to connect to the server, by cause.
     pub errors: StoreErrorCounts,
-    /// Connections that were made, the first ones among them.
+    /// Connections established, including the initial ones.
     pub connects: u64,
-    /// How often the script was loaded.
+    /// Times that the script was loaded.
     pub script_loads: u64,
-    /// Commands that the server sent on to another.
+    /// Commands that the server redirected to another one.
     pub redirects: u64,
-    /// How long answered batches took.
+    /// Latency of batches that got a reply.
     pub latency: DurationHistogram,
 }
 
 impl CallCounters {
-    pub(super) fn note_latency(&self, span: Duration) {
+    pub(super) fn record_latency(&self, span: Duration) {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[DurationHistogram::bucket(nanos)].fetch_add(1, Relaxed);
         self.sum_nanos.fetch_add(nanos, Relaxed);
     }
 
-    pub(super) fn note_failures(&self, failure: StoreFailure, commands: usize) {
+    pub(super) fn record_failures(&self, failure: StoreFailure, commands: usize) {
         let counter = match failure {
             StoreFailure::Timeout => &self.timeouts,
             StoreFailure::Busy => &self.busy,
-            StoreFailure::Refused => &self.refused,
+            StoreFailure::StoreError => &self.error_replies,
             _ => &self.unreachable,
         };
         counter.fetch_add(commands as u64, Relaxed);
     }
 
-    pub(super) fn note_errors(&self, cause: StoreErrorCause, count: usize) {
+    pub(super) fn record_errors(&self, cause: StoreErrorCause, count: usize) {
         self.errors[cause as usize].fetch_add(count as u64, Relaxed);
     }
 
-    pub(super) fn read(&self) -> CallCounts {
+    pub(super) fn snapshot(&self) -> CallCounts {
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         CallCounts {
             calls: read(&self.calls),
@@ -75,9 +75,9 @@ impl CallCounters {
                 timeout: read(&self.timeouts),
                 unreachable: read(&self.unreachable),
                 busy: read(&self.busy),
-                refused: read(&self.refused),
+                error: read(&self.error_replies),
             },
-            errors: StoreErrorCounts::count(|cause| read(&self.errors[cause as usize])),
+            errors: StoreErrorCounts::from_fn(|cause| read(&self.errors[cause as usize])),
             connects: read(&self.connects),
             script_loads: read(&self.script_loads),
             redirects: read(&self.redirects),

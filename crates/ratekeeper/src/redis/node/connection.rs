@@ -1,7 +1,7 @@
-//! One connection, shared by all calls.
+//! One multiplexed connection, shared by all calls.
 //!
-//! Calls are written as they come and answered in order. The connection ends when the last of those who hold it lets
-//! go, so a connection that is given up takes its unanswered calls with it, but no earlier than their deadlines.
+//! Calls are written as they arrive and answered in order. The connection closes when its last reference is dropped, so
+//! dropping a connection also fails its pending calls, but no earlier than their deadlines.
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, Pipeline, RedisResult, Value};
@@ -11,20 +11,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use tokio::task::AbortHandle;
 
-/// This many calls in a row without an answer, and a connection is given up: its queue must not grow.
-const SILENCES_IN_A_ROW: u32 = 3;
+/// Consecutive timeouts after which a connection is dropped, so that its queue can't grow.
+const MAX_CONSECUTIVE_TIMEOUTS: u32 = 3;
 
-/// One connection.
+/// One multiplexed connection to a server.
 pub(in crate::redis) struct RedisConnection {
-    connection: MultiplexedConnection,
+    inner: MultiplexedConnection,
     driver: AbortHandle,
     is_closed: Arc<AtomicBool>,
-    silences: AtomicU32,
+    consecutive_timeouts: AtomicU32,
 }
 
 impl RedisConnection {
     pub(super) fn new(
-        connection: MultiplexedConnection,
+        inner: MultiplexedConnection,
         driver: impl Future<Output = ()> + Send + 'static,
         on_close: impl FnOnce() + Send + 'static,
     ) -> RedisConnection {
@@ -35,17 +35,22 @@ impl RedisConnection {
             closed.store(true, Relaxed);
             on_close();
         });
-        RedisConnection { connection, driver: driver.abort_handle(), is_closed, silences: AtomicU32::new(0) }
+        RedisConnection {
+            inner,
+            driver: driver.abort_handle(),
+            is_closed,
+            consecutive_timeouts: AtomicU32::new(0),
+        }
     }
 
-    /// A handle on the connection itself.
-    pub(in crate::redis) fn connection(&self) -> MultiplexedConnection {
-        self.connection.clone()
+    /// A handle to the underlying connection of the client library.
+    pub(in crate::redis) fn handle(&self) -> MultiplexedConnection {
+        self.inner.clone()
     }
 
-    /// Sends commands at once, and gives each one's answer, errors of the server among them.
+    /// Sends commands in one write, and returns the reply to each, error replies included.
     pub(in crate::redis) async fn send(&self, batch: &CommandBatch) -> RedisResult<Vec<Value>> {
-        let mut connection = self.connection.clone();
+        let mut connection = self.inner.clone();
         let mut values = connection.send_packed_commands(&batch.pipeline, 0, batch.pipeline.len()).await?;
         if batch.is_asking {
             values = values.into_iter().skip(1).step_by(2).collect();
@@ -57,18 +62,18 @@ impl RedisConnection {
         self.is_closed.load(Relaxed)
     }
 
-    /// Notes that it is broken, and says whether that is news.
-    pub(super) fn close(&self) -> bool {
+    /// Marks the connection as closed. Returns whether it was open before.
+    pub(super) fn mark_closed(&self) -> bool {
         !self.is_closed.swap(true, Relaxed)
     }
 
-    pub(super) fn note_answer(&self) {
-        self.silences.store(0, Relaxed);
+    pub(super) fn record_reply(&self) {
+        self.consecutive_timeouts.store(0, Relaxed);
     }
 
-    /// Notes that a call got no answer in time, and says whether the connection is to be given up.
-    pub(super) fn note_silence(&self) -> bool {
-        self.silences.fetch_add(1, Relaxed) + 1 >= SILENCES_IN_A_ROW
+    /// Records that a call timed out. Returns whether the connection should be dropped.
+    pub(super) fn record_timeout(&self) -> bool {
+        self.consecutive_timeouts.fetch_add(1, Relaxed) + 1 >= MAX_CONSECUTIVE_TIMEOUTS
     }
 }
 
@@ -78,7 +83,7 @@ impl Drop for RedisConnection {
     }
 }
 
-/// Commands that are written at once.
+/// Commands that are sent in one write.
 pub(in crate::redis) struct CommandBatch {
     pipeline: Pipeline,
     is_asking: bool,
@@ -93,8 +98,8 @@ impl CommandBatch {
         CommandBatch { pipeline, is_asking: false }
     }
 
-    /// The same for a Cluster's node that is taking over a slot: each command is preceded by `ASKING`.
-    pub(in crate::redis) fn asking(commands: impl IntoIterator<Item = Cmd>) -> CommandBatch {
+    /// A batch for the target of a slot migration: each command is preceded by `ASKING`.
+    pub(in crate::redis) fn with_asking(commands: impl IntoIterator<Item = Cmd>) -> CommandBatch {
         let mut pipeline = Pipeline::new();
         for command in commands {
             pipeline.cmd("ASKING");
@@ -103,15 +108,15 @@ impl CommandBatch {
         CommandBatch { pipeline, is_asking: true }
     }
 
-    /// How many commands there are, `ASKING` not counted.
+    /// The number of commands, not counting `ASKING`.
     pub(in crate::redis) fn len(&self) -> usize {
         self.pipeline.len() / if self.is_asking { 2 } else { 1 }
     }
 
-    /// A copy of some of the commands, to be sent again.
+    /// A batch with copies of some of the commands, to send them again.
     pub(in crate::redis) fn select(&self, indices: &[usize]) -> CommandBatch {
         let commands = self.commands(indices);
-        if self.is_asking { CommandBatch::asking(commands) } else { CommandBatch::new(commands) }
+        if self.is_asking { CommandBatch::with_asking(commands) } else { CommandBatch::new(commands) }
     }
 
     /// Copies of some of the commands.

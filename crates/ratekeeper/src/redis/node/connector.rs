@@ -1,4 +1,4 @@
-//! How a connection to a server is made: the socket, TLS, and logging in.
+//! Establishes connections to a server: the socket, TLS and authentication.
 
 use super::connection::RedisConnection;
 use super::failure::{LoginContext, ServerFailure};
@@ -16,31 +16,31 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{self, pki_types::ServerName};
 
-/// How long it may take until a server has answered the first words.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How long it may take to find out whether a port speaks TLS.
-const TLS_PROBE: Duration = Duration::from_millis(500);
-/// After how long of silence the kernel looks whether a server is still there, and how often.
+/// Timeout for connecting, the TLS handshake and authentication together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout for finding out whether a port expects TLS.
+const TLS_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// TCP keepalive: idle time before the first probe, and the interval between probes.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(1));
-/// How long what was sent may stay without the other kernel's word that it came.
+/// `TCP_USER_TIMEOUT`: how long sent data may stay unacknowledged.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many batches may wait to be written. What may be in flight is bounded before that.
-const WAITING_BATCHES: usize = 1024;
-/// How much is gathered before it is written.
-const WRITE_BYTES: usize = 64 * 1024;
+/// Batches that may wait to be written. The in-flight permits are the tighter bound.
+const MAX_QUEUED_BATCHES: usize = 1024;
+/// Bytes buffered before they are written.
+const WRITE_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Makes connections: knows how to log in, and whom to trust.
+/// Establishes connections, with credentials and TLS settings.
 #[derive(Clone)]
 pub(in crate::redis) struct Connector {
-    login: RedisConnectionInfo,
+    connection_info: RedisConnectionInfo,
     tls: Option<TlsConnector>,
-    asker: LoginContext,
+    login_context: LoginContext,
 }
 
 impl Connector {
-    /// Reads the files that TLS needs.
+    /// Creates a connector, and reads the TLS files.
     pub(in crate::redis) fn new(
-        login: &Credentials,
+        credentials: &Credentials,
         db: u32,
         tls: Option<&StoreTlsFiles>,
         topology: Topology,
@@ -48,41 +48,43 @@ impl Connector {
         let mut info = RedisConnectionInfo::default()
             .set_db(i64::from(db))
             .set_lib_name(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-        if let Some(user) = &login.user {
+        if let Some(user) = &credentials.user {
             info = info.set_username(user);
         }
-        if let Some(password) = &login.password {
+        if let Some(password) = &credentials.password {
             info = info.set_password(password.reveal());
         }
-        let asker = LoginContext::new(login.user.as_deref(), topology, tls.is_some());
-        Ok(Connector { login: info, tls: tls.map(tls::connector).transpose()?, asker })
+        let login_context = LoginContext::new(credentials.user.as_deref(), topology, tls.is_some());
+        Ok(Connector { connection_info: info, tls: tls.map(tls::connector).transpose()?, login_context })
     }
 
-    /// The same servers' neighbours, who want to be told of news and know users of their own.
-    pub(in crate::redis) fn for_news(
-        login: &Credentials,
+    /// A connector for sentinels: RESP3 for push messages, and the sentinels' own credentials.
+    pub(in crate::redis) fn for_sentinels(
+        credentials: &Credentials,
         tls: Option<&StoreTlsFiles>,
     ) -> Result<Connector, StoreTlsError> {
-        let mut dialer = Connector::new(login, 0, tls, Topology::Sentinel)?;
-        dialer.login = dialer.login.set_protocol(ProtocolVersion::RESP3);
-        dialer.asker = dialer.asker.of_sentinels();
-        Ok(dialer)
+        let mut connector = Connector::new(credentials, 0, tls, Topology::Sentinel)?;
+        connector.connection_info = connector.connection_info.set_protocol(ProtocolVersion::RESP3);
+        connector.login_context = connector.login_context.for_sentinels();
+        Ok(connector)
     }
 
-    /// As whom it asks, which advice depends on.
-    pub(in crate::redis) fn asker(&self) -> &LoginContext {
-        &self.asker
+    /// User, topology and scheme, on which the advice in error messages depends.
+    pub(in crate::redis) fn login_context(&self) -> &LoginContext {
+        &self.login_context
     }
 
-    /// Finds out whether a server can't be used because only one side speaks TLS. An attempt to connect alone does not tell:
-    /// either side waits, or ends the connection, when it can't read the other. Neither a password nor a certificate is sent.
+    /// Finds out whether a connection failed because only one side uses TLS. Returns `None` if that is not the cause.
+    ///
+    /// The failed attempt alone does not tell: each side either waits or closes the connection when it can't parse the
+    /// other. The probe sends neither a password nor a certificate.
     async fn find_tls_mismatch(
         &self,
         server: &ServerAddress,
-        trouble: &ServerFailure,
+        failure: &ServerFailure,
     ) -> Option<ServerFailure> {
         let ServerAddress::Tcp { host, port } = server else { return None };
-        let is_likely = match trouble.cause {
+        let is_likely = match failure.cause {
             StoreErrorCause::Tls | StoreErrorCause::Timeout => self.tls.is_some(),
             StoreErrorCause::Unreachable => true,
             _ => false,
@@ -92,49 +94,51 @@ impl Connector {
         }
         let probe = async {
             match self.tls {
-                Some(_) => speaks_plainly(host, *port).await,
+                Some(_) => speaks_plaintext(host, *port).await,
                 None => speaks_tls(host, *port).await,
             }
         };
-        let is_mismatch = timeout(TLS_PROBE, probe).await.is_ok_and(|answer| answer.unwrap_or(false));
-        is_mismatch.then(|| self.asker.tls_mismatch())
+        let is_mismatch = timeout(TLS_PROBE_TIMEOUT, probe).await.is_ok_and(|result| result.unwrap_or(false));
+        is_mismatch.then(|| self.login_context.tls_mismatch())
     }
 
-    /// Connects and logs in. `on_close` is called when the connection ends, however it does.
-    pub(in crate::redis) async fn dial(
+    /// Connects and authenticates. `on_close` is called when the connection closes, for whatever reason.
+    pub(in crate::redis) async fn connect(
         &self,
         server: &ServerAddress,
         on_close: impl FnOnce() + Send + 'static,
     ) -> Result<RedisConnection, ServerFailure> {
-        self.dial_with(server, config(), on_close).await
+        self.connect_with_config(server, config(), on_close).await
     }
 
-    /// The same, and what the server says unasked goes to `news`.
-    pub(in crate::redis) async fn dial_for_news(
+    /// Like [`Connector::connect`], and forwards push messages of the server to `pushes`.
+    pub(in crate::redis) async fn connect_with_pushes(
         &self,
         server: &ServerAddress,
-        news: impl AsyncPushSender,
+        pushes: impl AsyncPushSender,
         on_close: impl FnOnce() + Send + 'static,
     ) -> Result<RedisConnection, ServerFailure> {
-        self.dial_with(server, config().set_push_sender(news), on_close).await
+        self.connect_with_config(server, config().set_push_sender(pushes), on_close).await
     }
 
-    async fn dial_with(
+    async fn connect_with_config(
         &self,
         server: &ServerAddress,
         config: AsyncConnectionConfig,
         on_close: impl FnOnce() + Send + 'static,
     ) -> Result<RedisConnection, ServerFailure> {
         let connect = async {
-            let stream = self.reach(server).await?;
-            let connected = MultiplexedConnection::new_with_config(&self.login, stream, config).await;
-            let (connection, driver) = connected.map_err(|error| self.asker.explain_connect(&error))?;
+            let stream = self.open_stream(server).await?;
+            let connected =
+                MultiplexedConnection::new_with_config(&self.connection_info, stream, config).await;
+            let (connection, driver) =
+                connected.map_err(|error| self.login_context.explain_connection_error(&error))?;
             Ok(RedisConnection::new(connection, driver, on_close))
         };
-        timeout(PATIENCE, connect).await.unwrap_or(Err(ServerFailure::too_slow(PATIENCE)))
+        timeout(CONNECT_TIMEOUT, connect).await.unwrap_or(Err(ServerFailure::timeout(CONNECT_TIMEOUT)))
     }
 
-    async fn reach(&self, server: &ServerAddress) -> Result<Box<dyn RedisStream>, ServerFailure> {
+    async fn open_stream(&self, server: &ServerAddress) -> Result<Box<dyn RedisStream>, ServerFailure> {
         let unreachable = |error: io::Error| ServerFailure::unreachable(&error);
         let (host, port) = match server {
             ServerAddress::Unix(path) => {
@@ -143,52 +147,52 @@ impl Connector {
             ServerAddress::Tcp { host, port } => (host.as_str(), *port),
         };
         let stream = TcpStream::connect((host, port)).await.map_err(unreachable)?;
-        tune(&stream).map_err(unreachable)?;
+        set_socket_options(&stream).map_err(unreachable)?;
         let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
         let name = ServerName::try_from(host.to_owned());
-        let name = name.map_err(|error| ServerFailure::of_tls(&io::Error::other(error)))?;
-        Ok(Box::new(tls.connect(name, stream).await.map_err(|error| ServerFailure::of_tls(&error))?))
+        let name = name.map_err(|error| ServerFailure::tls(&io::Error::other(error)))?;
+        Ok(Box::new(tls.connect(name, stream).await.map_err(|error| ServerFailure::tls(&error))?))
     }
 }
 
-/// Whether a server answers to a command that is not encrypted.
-async fn speaks_plainly(host: &str, port: u16) -> io::Result<bool> {
+/// Whether a server replies to a plaintext command.
+async fn speaks_plaintext(host: &str, port: u16) -> io::Result<bool> {
     let mut stream = TcpStream::connect((host, port)).await?;
     stream.write_all(b"PING\r\n").await?;
-    // `+PONG`, or an error: a server that speaks TLS ends the connection, or sends an alert, which begins with 21.
+    // `+PONG` or an error. A TLS server closes the connection or sends an alert, whose first byte is 21.
     Ok(matches!(stream.read_u8().await?, b'+' | b'-'))
 }
 
-/// Whether a server answers to the beginning of a TLS handshake. It goes no further: nobody is trusted.
+/// Whether a server replies to the start of a TLS handshake. The handshake never completes, since no root is trusted.
 async fn speaks_tls(host: &str, port: u16) -> io::Result<bool> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let stream = TcpStream::connect((host, port)).await?;
-    let connector = tls::connector_that_trusts_nobody().map_err(io::Error::other)?;
+    let connector = tls::untrusting_connector().map_err(io::Error::other)?;
     let Err(error) = connector.connect(name, stream).await else { return Ok(true) };
     let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
-    // What can't be read is no TLS; whatever else is wrong with it came in records of it.
+    // An invalid message is not TLS; any other error arrived in TLS records.
     Ok(error.is_some_and(|error| !matches!(error, rustls::Error::InvalidMessage(_))))
 }
 
-/// What an attempt to use a server ran into, and what that turned out to mean: the same failure is looked into once.
+/// The last failure and its diagnosis, cached so that the same failure is probed only once.
 #[derive(Default)]
 pub(in crate::redis) struct Diagnosis(Option<(ServerFailure, ServerFailure)>);
 
 impl Diagnosis {
-    /// What is behind a failed attempt.
-    pub(in crate::redis) async fn find(
+    /// Diagnoses a failed connection attempt: a TLS mismatch if one is found, else the failure itself.
+    pub(in crate::redis) async fn diagnose(
         &mut self,
-        dialer: &Connector,
+        connector: &Connector,
         server: &ServerAddress,
         found: ServerFailure,
     ) -> ServerFailure {
-        if let Some((_, meaning)) = self.0.as_ref().filter(|(known, _)| *known == found) {
-            return meaning.clone();
+        if let Some((_, diagnosis)) = self.0.as_ref().filter(|(known, _)| *known == found) {
+            return diagnosis.clone();
         }
-        let mismatch = dialer.find_tls_mismatch(server, &found).await;
-        let meaning = mismatch.unwrap_or_else(|| found.clone());
-        self.0 = Some((found, meaning.clone()));
-        meaning
+        let mismatch = connector.find_tls_mismatch(server, &found).await;
+        let diagnosis = mismatch.unwrap_or_else(|| found.clone());
+        self.0 = Some((found, diagnosis.clone()));
+        diagnosis
     }
 }
 
@@ -197,13 +201,13 @@ trait RedisStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> RedisStream for S {}
 
 fn config() -> AsyncConnectionConfig {
-    // Every call brings a deadline of its own.
+    // Every call has its own deadline.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-    config.set_pipeline_buffer_size(WAITING_BATCHES).set_write_backpressure_boundary(WRITE_BYTES)
+    config.set_pipeline_buffer_size(MAX_QUEUED_BATCHES).set_write_backpressure_boundary(WRITE_BUFFER_BYTES)
 }
 
-/// Small batches leave at once, and a server that is gone without a word is noticed.
-fn tune(stream: &TcpStream) -> io::Result<()> {
+/// Sends small batches at once, and detects servers that vanished without closing the connection.
+fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     let (time, interval) = KEEPALIVE;

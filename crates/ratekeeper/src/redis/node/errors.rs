@@ -1,83 +1,86 @@
-//! Errors that a server answers with: what is remembered of them, and what the log tells.
+//! Error replies of a server: the last one is remembered, and logging is rate-limited.
 
-use super::failure::write_refusal;
-use super::{LoginContext, NodeCore, ServerFailure, TELL_REFUSALS};
+use super::failure::write_error_cause;
+use super::{ERROR_LOG_INTERVAL, LoginContext, NodeCore, ServerFailure};
 use crate::health::StoreErrorCause;
 use ::redis::ServerError;
 use ratekeeper_core::StoreFailure;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-/// An error that a server answered with.
+/// The last error that a server replied with.
 pub(super) struct LastError {
-    pub(super) trouble: ServerFailure,
+    pub(super) failure: ServerFailure,
     pub(super) at: Instant,
-    /// When one was last told of.
-    told: Instant,
+    /// When an error was last logged.
+    logged_at: Instant,
 }
 
-/// What is wrong with a server that can be used all the same, because it still answers some requests: it takes no writes, or
-/// the user may not run commands that only some laws need.
+/// A failure of a server that stays in use because it still answers some requests: it rejects writes, or the user may
+/// not run commands that only some algorithms need.
 #[derive(Default)]
 pub(super) struct ServerWarning {
-    pub(super) trouble: Option<ServerFailure>,
-    /// When the log last told that there is one, and whether it has told since that it is over.
-    told: Option<Instant>,
-    is_told: bool,
+    pub(super) failure: Option<ServerFailure>,
+    /// When a warning was last logged.
+    logged_at: Option<Instant>,
+    /// Whether a warning was logged whose end has not been logged yet.
+    is_logged: bool,
 }
 
 impl NodeCore {
-    /// Notes an error that a server answered with, and tells of it, though not of every request.
-    pub(super) fn note_error(&self, error: &ServerError) {
-        let (trouble, at) = (self.asker().explain(error), Instant::now());
-        self.meter.note_errors(trouble.cause, 1);
-        if matches!(trouble.cause, StoreErrorCause::Permission | StoreErrorCause::Unsupported) {
-            // It may be about this command alone, or about all of them: the keeper finds out.
-            self.wake.notify_one();
+    /// Records an error reply, and logs it, at most once per interval.
+    pub(super) fn record_error(&self, error: &ServerError) {
+        let (failure, at) = (self.login_context().explain(error), Instant::now());
+        self.counters.record_errors(failure.cause, 1);
+        if matches!(failure.cause, StoreErrorCause::Permission | StoreErrorCause::Unsupported) {
+            // The error may concern this command only, or all of them: the supervisor finds out.
+            self.wake_supervisor.notify_one();
         }
-        if trouble.cause.stops_writes_only() {
-            self.note_shortcoming(Some(trouble.clone()));
+        if failure.cause.blocks_writes_only() {
+            self.set_warning(Some(failure.clone()));
         }
-        let mut last = self.refusal.lock();
-        let told = last.as_ref().map(|last| last.told);
-        let told = told.filter(|told| at.saturating_duration_since(*told) < TELL_REFUSALS);
-        if told.is_none() && !trouble.cause.stops_writes_only() {
-            warn!(server = %self.server, "store server answers with errors: {trouble}");
+        let mut last = self.last_error.lock();
+        let logged_at = last.as_ref().map(|last| last.logged_at);
+        let logged_at =
+            logged_at.filter(|logged_at| at.saturating_duration_since(*logged_at) < ERROR_LOG_INTERVAL);
+        if logged_at.is_none() && !failure.cause.blocks_writes_only() {
+            warn!(server = %self.server, "store server returned an error: {failure}");
         }
-        *last = Some(LastError { trouble, at, told: told.unwrap_or(at) });
+        *last = Some(LastError { failure, at, logged_at: logged_at.unwrap_or(at) });
     }
 
-    pub(super) fn note_unwritten(&self, code: &str, requests: u32) {
-        let cause = write_refusal(code).unwrap_or(StoreErrorCause::Other);
-        self.meter.note_errors(cause, requests as usize);
-        self.meter.note_failures(StoreFailure::Refused, requests as usize);
-        self.note_shortcoming(Some(LoginContext::no_writes(cause, code)));
+    pub(super) fn record_rejected_writes(&self, code: &str, requests: u32) {
+        let cause = write_error_cause(code).unwrap_or(StoreErrorCause::Other);
+        self.counters.record_errors(cause, requests as usize);
+        self.counters.record_failures(StoreFailure::StoreError, requests as usize);
+        self.set_warning(Some(LoginContext::writes_rejected(cause, code)));
     }
 
-    /// Notes what is wrong with a server that can be used all the same; nothing if nothing is. The log tells of a change, but
-    /// not of one back and forth.
-    pub(super) fn note_shortcoming(&self, trouble: Option<ServerFailure>) {
-        let mut shortcoming = self.shortcoming.lock();
-        let cause = |trouble: &Option<ServerFailure>| trouble.as_ref().map(|trouble| trouble.cause);
-        if cause(&shortcoming.trouble) == cause(&trouble) {
+    /// Sets the failure of a server that stays in use; `None` if there is none. Changes are logged, but a server that
+    /// keeps changing back and forth is not logged every time.
+    pub(super) fn set_warning(&self, failure: Option<ServerFailure>) {
+        let mut warning = self.warning.lock();
+        let cause = |failure: &Option<ServerFailure>| failure.as_ref().map(|failure| failure.cause);
+        if cause(&warning.failure) == cause(&failure) {
             return;
         }
         let now = Instant::now();
-        match &trouble {
-            Some(trouble) => {
-                let is_recent = |told: Instant| now.saturating_duration_since(told) < TELL_REFUSALS;
-                if !shortcoming.told.is_some_and(is_recent) {
-                    warn!(server = %self.server, "store server refuses some requests: {trouble}");
-                    shortcoming.told = Some(now);
-                    shortcoming.is_told = true;
+        match &failure {
+            Some(failure) => {
+                let is_recent =
+                    |logged_at: Instant| now.saturating_duration_since(logged_at) < ERROR_LOG_INTERVAL;
+                if !warning.logged_at.is_some_and(is_recent) {
+                    warn!(server = %self.server, "store server degraded: {failure}");
+                    warning.logged_at = Some(now);
+                    warning.is_logged = true;
                 }
             }
-            None if shortcoming.is_told => {
-                info!(server = %self.server, "store server refuses nothing any more");
-                shortcoming.is_told = false;
+            None if warning.is_logged => {
+                info!(server = %self.server, "store server no longer degraded");
+                warning.is_logged = false;
             }
             None => {}
         }
-        shortcoming.trouble = trouble;
+        warning.failure = failure;
     }
 }

@@ -1,7 +1,7 @@
-//! What is wrong with a server: a cause for metrics, and words for the person who has to put it right.
+//! Failures of a server: a cause for metrics, and a message with the remedy for the operator.
 //!
-//! Errors of servers are told apart here and nowhere else. Words say what is wrong and what to do about it. They hold what
-//! the server said, which never repeats a password.
+//! This is the only place that classifies errors of servers. A message says what is wrong and what to do about it. It
+//! may quote the server's error, which never contains a password.
 
 use crate::health::{StoreErrorCause, Topology};
 use ::redis::{ErrorKind, RedisError, ServerError};
@@ -9,48 +9,48 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// What is wrong with a server.
+/// Why a server can't be used, or can be used only in part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::redis) struct ServerFailure {
     pub(in crate::redis) cause: StoreErrorCause,
-    pub(in crate::redis) words: String,
+    pub(in crate::redis) message: String,
 }
 
 impl ServerFailure {
-    pub(in crate::redis) fn new(cause: StoreErrorCause, words: impl Into<String>) -> ServerFailure {
-        ServerFailure { cause, words: words.into() }
+    pub(in crate::redis) fn new(cause: StoreErrorCause, message: impl Into<String>) -> ServerFailure {
+        ServerFailure { cause, message: message.into() }
     }
 
     pub(in crate::redis) fn unreachable(error: &io::Error) -> ServerFailure {
-        ServerFailure::new(StoreErrorCause::Unreachable, format!("it can't be reached: {error}"))
+        ServerFailure::new(StoreErrorCause::Unreachable, format!("cannot connect: {error}"))
     }
 
-    pub(in crate::redis) fn too_slow(patience: Duration) -> ServerFailure {
-        let words = format!("it doesn't answer within {} ms", patience.as_millis());
-        ServerFailure::new(StoreErrorCause::Timeout, words)
+    pub(in crate::redis) fn timeout(timeout: Duration) -> ServerFailure {
+        let message = format!("no reply within {} ms", timeout.as_millis());
+        ServerFailure::new(StoreErrorCause::Timeout, message)
     }
 
-    pub(in crate::redis) fn of_tls(error: &io::Error) -> ServerFailure {
-        ServerFailure::new(StoreErrorCause::Tls, format!("TLS with it fails: {error}"))
+    pub(in crate::redis) fn tls(error: &io::Error) -> ServerFailure {
+        ServerFailure::new(StoreErrorCause::Tls, format!("TLS handshake failed: {error}"))
     }
 
-    pub(in crate::redis) fn replica(said: Option<&str>) -> ServerFailure {
-        let said = said.map(|said| format!(" ({said})")).unwrap_or_default();
-        let words = format!("it is a replica, and takes no writes{said}: name its master in the URL");
-        ServerFailure::new(StoreErrorCause::Replica, words)
+    pub(in crate::redis) fn replica(error: Option<&str>) -> ServerFailure {
+        let quote = error.map(|error| format!(" ({error})")).unwrap_or_default();
+        let message = format!("the server is a read-only replica{quote}: name its master in the URL");
+        ServerFailure::new(StoreErrorCause::Replica, message)
     }
 }
 
 impl fmt::Display for ServerFailure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.words)
+        out.write_str(&self.message)
     }
 }
 
-/// Which cause an error has that a server answered with.
+/// The cause of an error reply.
 pub(in crate::redis) fn cause(error: &ServerError) -> StoreErrorCause {
     let details = error.details().unwrap_or_default();
-    // Before Redis 7 what a script ran into comes wrapped into an error of the script.
+    // Before Redis 7, an error inside a script is wrapped in an error of the script.
     let code = if details.contains("-READONLY ") { "READONLY" } else { error.code() };
     match code {
         "NOAUTH" | "WRONGPASS" => StoreErrorCause::Password,
@@ -59,11 +59,11 @@ pub(in crate::redis) fn cause(error: &ServerError) -> StoreErrorCause {
         "CLUSTERDOWN" => StoreErrorCause::ClusterDown,
         "LOADING" | "MASTERDOWN" => StoreErrorCause::Loading,
         "BUSY" => StoreErrorCause::Busy,
-        code => match write_refusal(code) {
+        code => match write_error_cause(code) {
             Some(cause) => cause,
             None if details.starts_with("unknown command") => StoreErrorCause::Unsupported,
             None if details.contains("cluster support disabled") => StoreErrorCause::Topology,
-            // What a script may not do: in the words of Redis 7.0, and of later servers.
+            // Missing permissions inside a script, as worded by Redis 7.0 and by later servers.
             None if details.starts_with("The user executing the script can't")
                 || details.starts_with("ACL failure in script") =>
             {
@@ -74,8 +74,8 @@ pub(in crate::redis) fn cause(error: &ServerError) -> StoreErrorCause {
     }
 }
 
-/// Which cause an error code stands for that refuses writes and nothing else.
-pub(in crate::redis) fn write_refusal(code: &str) -> Option<StoreErrorCause> {
+/// The cause of an error code that rejects writes only. Returns `None` for any other code.
+pub(in crate::redis) fn write_error_cause(code: &str) -> Option<StoreErrorCause> {
     match code {
         "OOM" => Some(StoreErrorCause::OutOfMemory),
         "MISCONF" => Some(StoreErrorCause::Persistence),
@@ -84,35 +84,35 @@ pub(in crate::redis) fn write_refusal(code: &str) -> Option<StoreErrorCause> {
     }
 }
 
-/// What a server said, in its own words.
-pub(in crate::redis) fn words(error: &ServerError) -> String {
-    // Where in a script it happened is of no use to anybody.
+/// The text of an error reply.
+pub(in crate::redis) fn error_text(error: &ServerError) -> String {
+    // Drop the position in the script, which does not help an operator.
     let details = error.details().unwrap_or_default();
     let details = details.split_once(" script: ").map_or(details, |(details, _)| details);
     format!("{} {details}", error.code())
 }
 
-/// As whom servers are asked, and as what: advice depends on it.
+/// User, topology and scheme of the connections, on which the advice in messages depends.
 #[derive(Clone, Debug)]
 pub(in crate::redis) struct LoginContext {
     user: String,
     topology: Topology,
     is_tls: bool,
-    /// Whether sentinels are asked, who know users of their own.
-    asks_sentinels: bool,
+    /// Whether the connections go to sentinels, which have their own users.
+    is_for_sentinels: bool,
 }
 
 impl LoginContext {
     pub(super) fn new(user: Option<&str>, topology: Topology, is_tls: bool) -> LoginContext {
-        LoginContext { user: user.unwrap_or("default").to_owned(), topology, is_tls, asks_sentinels: false }
+        LoginContext { user: user.unwrap_or("default").to_owned(), topology, is_tls, is_for_sentinels: false }
     }
 
-    /// The same for sentinels.
-    pub(super) fn of_sentinels(self) -> LoginContext {
-        LoginContext { asks_sentinels: true, ..self }
+    /// The same context for connections to sentinels.
+    pub(super) fn for_sentinels(self) -> LoginContext {
+        LoginContext { is_for_sentinels: true, ..self }
     }
 
-    /// How the URL begins, or would begin otherwise.
+    /// The URL scheme of a topology, with or without TLS.
     fn scheme(topology: Topology, is_tls: bool) -> String {
         let tls = if is_tls { "s" } else { "" };
         match topology {
@@ -125,104 +125,103 @@ impl LoginContext {
         LoginContext::scheme(self.topology, self.is_tls)
     }
 
-    fn write_instead(&self, topology: Topology, is_tls: bool) -> String {
+    fn scheme_advice(&self, topology: Topology, is_tls: bool) -> String {
         format!("write {} instead of {}", LoginContext::scheme(topology, is_tls), self.own_scheme())
     }
 
-    /// What an error means that a server answered with.
+    /// Explains an error reply.
     pub(in crate::redis) fn explain(&self, error: &ServerError) -> ServerFailure {
-        let (cause, said) = (cause(error), words(error));
-        let words = match cause {
-            StoreErrorCause::Password if error.code() == "NOAUTH" => return self.no_password(&said),
+        let (cause, text) = (cause(error), error_text(error));
+        let message = match cause {
+            StoreErrorCause::Password if error.code() == "NOAUTH" => return self.password_required(&text),
             StoreErrorCause::Password => return self.wrong_password(),
-            StoreErrorCause::Permission => return self.explain_permission(&said),
+            StoreErrorCause::Permission => return self.explain_permission(&text),
             StoreErrorCause::Topology => return self.not_a_cluster(),
-            StoreErrorCause::Replica => return ServerFailure::replica(Some(&said)),
+            StoreErrorCause::Replica => return ServerFailure::replica(Some(&text)),
             StoreErrorCause::Unsupported => format!(
-                "it does not know a command ({said}): it has to be Redis 7 or Valkey, with scripts, and no proxy before it"
+                "unknown command ({text}): Redis 7 or Valkey with scripting is required, without a proxy in between"
             ),
-            StoreErrorCause::Loading => format!("it is not ready yet ({said})"),
-            StoreErrorCause::Busy => format!("it is busy with a script ({said}): see SCRIPT KILL"),
+            StoreErrorCause::Loading => format!("the server is not ready yet ({text})"),
+            StoreErrorCause::Busy => format!("the server is busy running a script ({text}): see SCRIPT KILL"),
             StoreErrorCause::OutOfMemory | StoreErrorCause::Persistence | StoreErrorCause::Replicas => {
-                return LoginContext::no_writes(cause, &said);
+                return LoginContext::writes_rejected(cause, &text);
             }
-            _ => said,
+            _ => text,
         };
-        ServerFailure::new(cause, words)
+        ServerFailure::new(cause, message)
     }
 
-    /// Why a server takes no writes, and nothing else.
-    pub(in crate::redis) fn no_writes(cause: StoreErrorCause, said: &str) -> ServerFailure {
-        let words = match cause {
+    /// A failure of a server that rejects writes only.
+    pub(in crate::redis) fn writes_rejected(cause: StoreErrorCause, text: &str) -> ServerFailure {
+        let message = match cause {
             StoreErrorCause::OutOfMemory => {
-                format!("it takes no writes, because its memory is full ({said}): raise maxmemory")
+                format!("writes rejected, memory is full ({text}): raise maxmemory")
             }
             StoreErrorCause::Persistence => format!(
-                "it takes no writes, because it can't save to disk ({said}): see its log, and free space on its disk"
+                "writes rejected, the server can't save to disk ({text}): see its log, and free space on its disk"
             ),
             _ => format!(
-                "it takes no writes, because too few replicas follow it ({said}): see its replicas, or \
-                 min-replicas-to-write"
+                "writes rejected, too few replicas ({text}): check the replicas, or min-replicas-to-write"
             ),
         };
-        ServerFailure::new(cause, words)
+        ServerFailure::new(cause, message)
     }
 
-    /// What an error means that ended an attempt to connect.
-    pub(in crate::redis) fn explain_connect(&self, error: &RedisError) -> ServerFailure {
+    /// Explains an error that ended a connection or an attempt to connect.
+    pub(in crate::redis) fn explain_connection_error(&self, error: &RedisError) -> ServerFailure {
         match (error.kind(), error.code()) {
             (ErrorKind::AuthenticationFailed, _) | (_, Some("WRONGPASS")) => self.wrong_password(),
-            (_, Some("NOAUTH")) => self.no_password("NOAUTH"),
+            (_, Some("NOAUTH")) => self.password_required("NOAUTH"),
             (_, Some("NOPERM")) => self.explain_permission(&error.to_string()),
             (ErrorKind::Io, _) => {
-                ServerFailure::new(StoreErrorCause::Unreachable, format!("the connection ends: {error}"))
+                ServerFailure::new(StoreErrorCause::Unreachable, format!("connection closed: {error}"))
             }
             _ if error.is_timeout() => ServerFailure::new(StoreErrorCause::Timeout, error.to_string()),
-            _ => ServerFailure::new(StoreErrorCause::Other, format!("it refuses: {error}")),
+            _ => ServerFailure::new(StoreErrorCause::Other, format!("connection rejected: {error}")),
         }
     }
 
-    fn no_password(&self, said: &str) -> ServerFailure {
+    fn password_required(&self, text: &str) -> ServerFailure {
         let (scheme, parameter) = (self.own_scheme(), "sentinel_password");
-        let words = match self.asks_sentinels {
-            true => {
-                format!("it wants a password ({said}): put it into the URL, {scheme}…?{parameter}=PASSWORD")
-            }
-            false => format!("it wants a password ({said}): put it into the URL, {scheme}USER:PASSWORD@HOST"),
+        let message = if self.is_for_sentinels {
+            format!("password required ({text}): put it into the URL, {scheme}…?{parameter}=PASSWORD")
+        } else {
+            format!("password required ({text}): put it into the URL, {scheme}USER:PASSWORD@HOST")
         };
-        ServerFailure::new(StoreErrorCause::Password, words)
+        ServerFailure::new(StoreErrorCause::Password, message)
     }
 
     fn wrong_password(&self) -> ServerFailure {
         let (user, scheme) = (&self.user, self.own_scheme());
-        let words = format!(
-            "it does not accept the user {user} with the password in the URL: write the right ones, \
+        let message = format!(
+            "authentication failed for user {user}: correct the user or the password in the URL, \
              {scheme}USER:PASSWORD@HOST, with %40 for @ and so on"
         );
-        ServerFailure::new(StoreErrorCause::Password, words)
+        ServerFailure::new(StoreErrorCause::Password, message)
     }
 
     /// `NOPERM this user has no permissions to run the 'evalsha' command`.
-    fn explain_permission(&self, said: &str) -> ServerFailure {
-        match said.split('\'').nth(1).filter(|_| said.contains("run the '")) {
-            Some(command) => self.may_not_run([command]),
-            None if said.contains("key") => {
+    fn explain_permission(&self, text: &str) -> ServerFailure {
+        match text.split('\'').nth(1).filter(|_| text.contains("run the '")) {
+            Some(command) => self.missing_permissions([command]),
+            None if text.contains("key") => {
                 let user = &self.user;
-                let words = format!(
-                    "user {user} may not access its keys ({said}): on the server, ACL SETUSER {user} ~rk1:* ~{{rk1:nodes}}"
+                let message = format!(
+                    "user {user} may not access the keys ({text}): run ACL SETUSER {user} ~rk1:* ~{{rk1:nodes}} on the \
+                     server"
                 );
-                ServerFailure::new(StoreErrorCause::Permission, words)
+                ServerFailure::new(StoreErrorCause::Permission, message)
             }
             None => {
-                let words =
-                    format!("user {} has too few rights ({said}): docs/stores.md lists them", self.user);
-                ServerFailure::new(StoreErrorCause::Permission, words)
+                let message =
+                    format!("user {} lacks permissions ({text}): docs/stores.md lists them", self.user);
+                ServerFailure::new(StoreErrorCause::Permission, message)
             }
         }
     }
 
-    /// Which commands the user lacks, and how to allow them.
-    pub(in crate::redis) fn may_not_run<'a>(
+    /// The user lacks permissions for these commands.
+    pub(in crate::redis) fn missing_permissions<'a>(
         &self,
         commands: impl IntoIterator<Item = &'a str>,
     ) -> ServerFailure {
@@ -234,49 +233,53 @@ impl LoginContext {
             .collect::<Vec<_>>()
             .join(" ");
         let user = &self.user;
-        let words = format!("user {user} may not run {names}: on the server, ACL SETUSER {user} {rights}");
-        ServerFailure::new(StoreErrorCause::Permission, words)
+        let message =
+            format!("user {user} may not run {names}: run ACL SETUSER {user} {rights} on the server");
+        ServerFailure::new(StoreErrorCause::Permission, message)
     }
 
     pub(in crate::redis) fn not_a_cluster(&self) -> ServerFailure {
-        let advice = self.write_instead(Topology::Standalone, self.is_tls);
+        let advice = self.scheme_advice(Topology::Standalone, self.is_tls);
         ServerFailure::new(
             StoreErrorCause::Topology,
-            format!("it is not a Cluster (cluster_enabled:0): {advice}"),
+            format!("the server is not a Cluster (cluster_enabled:0): {advice}"),
         )
     }
 
-    pub(in crate::redis) fn is_a_cluster(&self) -> ServerFailure {
-        let advice = self.write_instead(Topology::Cluster, self.is_tls);
-        ServerFailure::new(StoreErrorCause::Topology, format!("it belongs to a Cluster: {advice}"))
+    pub(in crate::redis) fn unexpected_cluster(&self) -> ServerFailure {
+        let advice = self.scheme_advice(Topology::Cluster, self.is_tls);
+        ServerFailure::new(StoreErrorCause::Topology, format!("the server belongs to a Cluster: {advice}"))
     }
 
     pub(in crate::redis) fn not_a_sentinel(&self) -> ServerFailure {
-        let advice = self.write_instead(Topology::Standalone, self.is_tls);
-        let words = format!("it is no Sentinel: name the sentinels, mostly on port 26379, or {advice}");
-        ServerFailure::new(StoreErrorCause::Topology, words)
+        let advice = self.scheme_advice(Topology::Standalone, self.is_tls);
+        let message =
+            format!("the server is not a Sentinel: name the sentinels, usually on port 26379, or {advice}");
+        ServerFailure::new(StoreErrorCause::Topology, message)
     }
 
-    pub(in crate::redis) fn is_a_sentinel(&self) -> ServerFailure {
-        let advice = self.write_instead(Topology::Sentinel, self.is_tls);
-        let words =
-            format!("it is a Sentinel: {advice}, and behind the sentinels /NAME, their name of the master");
-        ServerFailure::new(StoreErrorCause::Topology, words)
+    pub(in crate::redis) fn unexpected_sentinel(&self) -> ServerFailure {
+        let advice = self.scheme_advice(Topology::Sentinel, self.is_tls);
+        let message = format!(
+            "the server is a Sentinel: {advice}, and append /NAME, the sentinels' name for the master"
+        );
+        ServerFailure::new(StoreErrorCause::Topology, message)
     }
 
-    pub(in crate::redis) fn no_such_master(&self, name: &str) -> ServerFailure {
-        let words = format!("it knows no master called {name}: write the name that `SENTINEL MASTERS` lists");
-        ServerFailure::new(StoreErrorCause::Topology, words)
+    pub(in crate::redis) fn unknown_master(&self, name: &str) -> ServerFailure {
+        let message = format!("unknown master {name}: use a name that `SENTINEL MASTERS` lists");
+        ServerFailure::new(StoreErrorCause::Topology, message)
     }
 
-    /// TLS is spoken by one side only.
+    /// Only one side uses TLS.
     pub(super) fn tls_mismatch(&self) -> ServerFailure {
-        let advice = self.write_instead(self.topology, !self.is_tls);
-        let words = match self.is_tls {
-            true => format!("it does not speak TLS on this port: {advice}"),
-            false => format!("it speaks TLS on this port: {advice}"),
+        let advice = self.scheme_advice(self.topology, !self.is_tls);
+        let message = if self.is_tls {
+            format!("the server does not use TLS on this port: {advice}")
+        } else {
+            format!("the server expects TLS on this port: {advice}")
         };
-        ServerFailure::new(StoreErrorCause::TlsMismatch, words)
+        ServerFailure::new(StoreErrorCause::TlsMismatch, message)
     }
 }
 
@@ -293,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_has_its_cause_whatever_server_says_it() {
+    fn each_error_has_its_cause_on_every_server() {
         for (line, expected) in [
             ("NOAUTH Authentication required.", StoreErrorCause::Password),
             ("WRONGPASS invalid username-password pair", StoreErrorCause::Password),
@@ -324,29 +327,29 @@ mod tests {
     }
 
     #[test]
-    fn words_name_the_remedy() {
+    fn messages_name_the_remedy() {
         let plain = LoginContext::new(Some("gate"), Topology::Standalone, false);
         let cluster = LoginContext::new(None, Topology::Cluster, true);
-        let noperm = |line: &str| plain.explain(&error(line)).words;
-        for (said, remedy) in [
-            (plain.explain(&error("NOAUTH x")).words, "redis://USER:PASSWORD@HOST"),
+        let noperm = |line: &str| plain.explain(&error(line)).message;
+        for (message, remedy) in [
+            (plain.explain(&error("NOAUTH x")).message, "redis://USER:PASSWORD@HOST"),
             (
                 noperm("NOPERM User gate has no permissions to run the 'evalsha' command"),
                 "ACL SETUSER gate +evalsha",
             ),
             (noperm("NOPERM No permissions to access a key"), "ACL SETUSER gate ~rk1:*"),
             (
-                plain.may_not_run(["PSETEX", "DEL"]).words,
-                "may not run PSETEX, DEL: on the server, ACL SETUSER gate +psetex +del",
+                plain.missing_permissions(["PSETEX", "DEL"]).message,
+                "may not run PSETEX, DEL: run ACL SETUSER gate +psetex +del on the server",
             ),
-            (plain.tls_mismatch().words, "write rediss:// instead of redis://"),
-            (cluster.tls_mismatch().words, "write redis+cluster:// instead of rediss+cluster://"),
-            (cluster.not_a_cluster().words, "write rediss:// instead of rediss+cluster://"),
-            (plain.is_a_cluster().words, "write redis+cluster:// instead of redis://"),
-            (plain.explain(&error("OOM x")).words, "raise maxmemory"),
-            (plain.explain(&error("READONLY x")).words, "name its master"),
+            (plain.tls_mismatch().message, "write rediss:// instead of redis://"),
+            (cluster.tls_mismatch().message, "write redis+cluster:// instead of rediss+cluster://"),
+            (cluster.not_a_cluster().message, "write rediss:// instead of rediss+cluster://"),
+            (plain.unexpected_cluster().message, "write redis+cluster:// instead of redis://"),
+            (plain.explain(&error("OOM x")).message, "raise maxmemory"),
+            (plain.explain(&error("READONLY x")).message, "name its master"),
         ] {
-            assert!(said.contains(remedy), "{said:?} lacks {remedy:?}");
+            assert!(message.contains(remedy), "{message:?} lacks {remedy:?}");
         }
     }
 }

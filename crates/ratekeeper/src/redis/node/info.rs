@@ -1,30 +1,30 @@
-//! What a server says of itself.
+//! A server's `INFO`: software, role, replicas and eviction policy.
 
 use ::redis::Value;
 
-/// What a server says of itself in `INFO`.
+/// The fields of a server's `INFO` that matter here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerInfo {
     /// `redis` or `valkey`.
     pub kind: String,
-    /// Its version.
+    /// Version of the software.
     pub version: String,
-    /// `standalone`, `cluster` or `sentinel`, in its own words.
+    /// `standalone`, `cluster` or `sentinel`, as the server reports it.
     pub mode: String,
-    /// `master` or `slave`, in its own words.
+    /// `master` or `slave`, as the server reports it.
     pub role: String,
-    /// How many replicas follow it.
+    /// Number of connected replicas.
     pub replicas: u32,
-    /// How many bytes it may use; 0 is no bound.
+    /// `maxmemory` in bytes; 0 means unlimited.
     pub max_memory: u64,
-    /// What it drops when that is used up, in its own words.
-    pub eviction: String,
+    /// `maxmemory-policy`, as the server reports it.
+    pub eviction_policy: String,
 }
 
 impl ServerInfo {
-    /// Reads the answers to `INFO` of several sections.
-    pub(super) fn read(answers: &[Value]) -> Option<ServerInfo> {
-        let text: String = answers.iter().filter_map(text).collect::<Vec<_>>().join("\n");
+    /// Parses the replies to `INFO` of several sections. Returns `None` if there is no version.
+    pub(super) fn parse(replies: &[Value]) -> Option<ServerInfo> {
+        let text: String = replies.iter().filter_map(text).collect::<Vec<_>>().join("\n");
         let field = |name: &str| {
             let mut fields = text.lines().filter_map(|line| line.trim_end().split_once(':'));
             fields.find(|(field, _)| *field == name).map(|(_, value)| value.to_owned())
@@ -41,13 +41,13 @@ impl ServerInfo {
             role: field("role").unwrap_or_default(),
             replicas: number("connected_slaves").and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
             max_memory: number("maxmemory").unwrap_or(0),
-            eviction: field("maxmemory_policy").unwrap_or_default(),
+            eviction_policy: field("maxmemory_policy").unwrap_or_default(),
         })
     }
 
-    /// Whether it may drop limits to make room: then a client that was denied starts anew.
-    pub fn can_drop_limits(&self) -> bool {
-        self.max_memory > 0 && !self.eviction.is_empty() && self.eviction != "noeviction"
+    /// Whether the server may evict limit state when its memory is full, which resets clients that were denied.
+    pub fn may_evict(&self) -> bool {
+        self.max_memory > 0 && !self.eviction_policy.is_empty() && self.eviction_policy != "noeviction"
     }
 }
 
@@ -64,29 +64,28 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> ServerInfo {
-        ServerInfo::read(&[Value::BulkString(text.into())]).expect("it has a version")
+        ServerInfo::parse(&[Value::BulkString(text.into())]).expect("the reply has a version")
     }
 
     #[test]
-    fn a_server_is_known_by_what_it_calls_itself() {
+    fn redis_and_valkey_are_told_apart() {
         let redis = read("# Server\r\nredis_version:7.0.15\r\nrole:master\r\nconnected_slaves:2\r\n");
         assert_eq!((redis.kind.as_str(), redis.version.as_str(), redis.replicas), ("redis", "7.0.15", 2));
         let valkey = read("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.0.1\r\n");
         assert_eq!((valkey.kind.as_str(), valkey.version.as_str()), ("valkey", "9.0.1"));
-        assert_eq!(ServerInfo::read(&[Value::Nil]), None);
+        assert_eq!(ServerInfo::parse(&[Value::Nil]), None);
     }
 
     #[test]
-    fn limits_can_be_dropped_only_where_memory_is_bounded_and_something_may_go() {
-        for (max_memory, policy, can) in [
+    fn state_may_be_evicted_only_with_bounded_memory_and_an_evicting_policy() {
+        for (max_memory, policy, may_evict) in [
             (0, "allkeys-lru", false),
             (1, "noeviction", false),
             (1, "volatile-ttl", true),
             (1, "allkeys-lfu", true),
         ] {
-            let facts =
-                read(&format!("redis_version:7\nmaxmemory:{max_memory}\nmaxmemory_policy:{policy}\n"));
-            assert_eq!(facts.can_drop_limits(), can, "{max_memory} {policy}");
+            let info = read(&format!("redis_version:7\nmaxmemory:{max_memory}\nmaxmemory_policy:{policy}\n"));
+            assert_eq!(info.may_evict(), may_evict, "{max_memory} {policy}");
         }
     }
 }

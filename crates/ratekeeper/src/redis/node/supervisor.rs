@@ -1,13 +1,14 @@
-//! The task that keeps a server's connections.
+//! The supervisor task of a server's connections.
 //!
-//! While the server is there, it replaces connections as soon as they end, and once a second asks each for the time and has
-//! it try the script, so that a server which has gone quiet or refuses the script is noticed even if nobody calls. While the server is away, it probes: each probe
-//! is a connection that is made, greeted and kept, and when all are warm, calls are let in.
+//! While the server is up, the task replaces connections as soon as they close. Once a second it also reads the time
+//! and probes the script on each connection, so that a server that hangs or rejects the script is noticed even
+//! without calls. While the server is down, the task probes it: each probe establishes a connection, sets it up and
+//! keeps it. The breaker closes when all connections are open.
 
 use super::connection::{CommandBatch, RedisConnection};
 use super::connector::Diagnosis;
-use super::failure::{LoginContext, ServerFailure, cause, words, write_refusal};
-use super::{NodeCore, NodePhase, RoleCheck, ServerInfo, load_command};
+use super::failure::{LoginContext, ServerFailure, cause, error_text, write_error_cause};
+use super::{NodeCore, NodePhase, RoleCheck, ServerInfo, script_load_command};
 use crate::health::StoreErrorCause;
 use crate::redis::breaker::BreakerChange;
 use ::redis::{Cmd, ServerError, ServerErrorKind, Value, cmd};
@@ -18,65 +19,66 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-/// How often connections are looked after.
-const WATCH: Duration = Duration::from_secs(1);
-/// How soon after each other, at the soonest: connections that end as soon as they are made are not made all the time.
-const PACE: Duration = Duration::from_millis(50);
-/// How long a server may take to say what time it is.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// What a node of a Cluster says when it takes no commands.
-const DOWN: &[u8] = b"cluster_state:fail";
-/// What that means.
-const CLUSTER_DOWN: &str = "it says that its cluster is down: most masters are away, or one is and \
+/// Interval between two connection checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum time between two checks, so that connections that close at once are not re-established in a tight loop.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Timeout of the supervisor's own commands.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
+/// The line of `CLUSTER INFO` on a node that does not accept commands.
+const CLUSTER_STATE_FAIL: &[u8] = b"cluster_state:fail";
+/// The failure message for such a node.
+const CLUSTER_DOWN_MESSAGE: &str = "the cluster is down: most masters are down, or one is and \
                             cluster-require-full-coverage is yes";
-/// How often a server is asked about itself.
-const ASK_FACTS: Duration = Duration::from_secs(30);
-/// Commands that every law needs. Without one of the others, some laws still work.
-const NEEDED: [&str; 4] = ["TIME", "MGET", "PSETEX", "DEL"];
+/// Interval between two reads of `INFO`.
+const INFO_INTERVAL: Duration = Duration::from_secs(30);
+/// Commands that every algorithm needs. Without one of the others, some algorithms still work.
+const REQUIRED_COMMANDS: [&str; 4] = ["TIME", "MGET", "PSETEX", "DEL"];
 
-/// Keeps a server's connections for ever.
-pub(super) async fn keep(core: Arc<NodeCore>) {
-    let (mut asked_facts, mut tended) = (Instant::now(), Instant::now());
+/// Supervises a server's connections forever.
+pub(super) async fn supervise(core: Arc<NodeCore>) {
+    let (mut info_read, mut checked) = (Instant::now(), Instant::now());
     let mut diagnosis = Diagnosis::default();
     loop {
-        let probe_at = core.breaker.lock().probe_at(Instant::now());
+        let probe_at = core.breaker_state.lock().probe_at(Instant::now());
         if let Some(probe_at) = probe_at {
             sleep_until(probe_at).await;
             probe(&core, &mut diagnosis).await;
             continue;
         }
-        if asked_facts.elapsed() >= ASK_FACTS {
-            asked_facts = Instant::now();
-            ask_facts(&core).await;
+        if info_read.elapsed() >= INFO_INTERVAL {
+            info_read = Instant::now();
+            refresh_info(&core).await;
         }
-        // Whether something happened or time passed, everything is looked after.
-        let _ = timeout(WATCH, core.wake.notified()).await;
-        sleep_until(tended + PACE).await;
-        tend(&core).await;
-        tended = Instant::now();
+        // Check the connections both on a wake-up and at each interval.
+        let _ = timeout(CHECK_INTERVAL, core.wake_supervisor.notified()).await;
+        sleep_until(checked + MIN_CHECK_INTERVAL).await;
+        maintain_connections(&core).await;
+        checked = Instant::now();
     }
 }
 
-/// Makes all connections, one after the other, and lets calls in once they are warm.
+/// Tries to establish all connections and to close the breaker.
 async fn probe(core: &Arc<NodeCore>, diagnosis: &mut Diagnosis) {
-    let Err(found) = come_up(core).await else {
+    let Err(found) = connect_all(core).await else {
         *diagnosis = Diagnosis::default();
         return;
     };
-    core.breaker.lock().note_bad_probe(Instant::now());
-    let trouble = diagnosis.find(&core.terms.dialer, &core.server, found).await;
-    core.meter.note_errors(trouble.cause, 1);
-    let before = core.trouble.lock().replace(trouble.clone());
-    // Only the first try can find it away: later ones find it still away, unless somebody has to put something else right.
-    if core.enter_phase(NodePhase::Down) {
-        warn!(server = %core.server, "store server is away: {trouble}");
-    } else if before.is_some_and(|before| before.cause != trouble.cause) && has_remedy(trouble.cause) {
-        warn!(server = %core.server, "store server can't be used: {trouble}");
+    core.breaker_state.lock().record_probe_failure(Instant::now());
+    let failure = diagnosis.diagnose(&core.options.connector, &core.server, found).await;
+    core.counters.record_errors(failure.cause, 1);
+    let before = core.failure.lock().replace(failure.clone());
+    // Logged for the first failed attempt. Later ones are logged only if the cause changes to one that needs the
+    // operator.
+    if core.set_phase(NodePhase::Down) {
+        warn!(server = %core.server, "store server down: {failure}");
+    } else if before.is_some_and(|before| before.cause != failure.cause) && needs_operator(failure.cause) {
+        warn!(server = %core.server, "store server unusable: {failure}");
     }
 }
 
-/// Whether it stays wrong until somebody changes the URL or the server.
-fn has_remedy(cause: StoreErrorCause) -> bool {
+/// Whether the failure persists until an operator changes the URL or the server.
+fn needs_operator(cause: StoreErrorCause) -> bool {
     matches!(
         cause,
         StoreErrorCause::TlsMismatch
@@ -89,67 +91,72 @@ fn has_remedy(cause: StoreErrorCause) -> bool {
     )
 }
 
-async fn come_up(core: &Arc<NodeCore>) -> Result<(), ServerFailure> {
-    let mut links = Vec::new();
-    while links.len() < core.terms.links {
-        let link = connect(core, links.is_empty()).await?;
-        links.push(Arc::new(link));
-        if links.len() < core.terms.links {
-            core.breaker.lock().note_good_probe(Instant::now());
+async fn connect_all(core: &Arc<NodeCore>) -> Result<(), ServerFailure> {
+    let mut connections = Vec::new();
+    while connections.len() < core.options.connections {
+        let connection = connect(core, connections.is_empty()).await?;
+        connections.push(Arc::new(connection));
+        if connections.len() < core.options.connections {
+            core.breaker_state.lock().record_probe_success(Instant::now());
         }
     }
-    be_quick(core, &links[0]).await?;
-    core.links.store(Arc::new(links));
-    if core.breaker.lock().note_good_probe(Instant::now()) == Some(BreakerChange::Closed) {
-        core.too_slow_ms.store(0, Relaxed);
-        *core.trouble.lock() = None;
-        if core.enter_phase(NodePhase::Up) {
-            info!(server = %core.server, "store server is there");
+    check_latency(core, &connections[0]).await?;
+    core.connections.store(Arc::new(connections));
+    if core.breaker_state.lock().record_probe_success(Instant::now()) == Some(BreakerChange::Closed) {
+        core.longest_timeout_ms.store(0, Relaxed);
+        *core.failure.lock() = None;
+        if core.set_phase(NodePhase::Up) {
+            info!(server = %core.server, "connected to store server");
         }
     }
     Ok(())
 }
 
-/// Asks a server that was too slow to be as quick as it was not: who calls it before that waits in vain, and all is as it
-/// was before.
-async fn be_quick(core: &NodeCore, link: &RedisConnection) -> Result<(), ServerFailure> {
-    let patience = Duration::from_millis(core.too_slow_ms.load(Relaxed));
-    if patience.is_zero() {
+/// After a timeout, requires one reply within the failed timeout before the breaker closes. Otherwise the next calls
+/// would time out again.
+async fn check_latency(core: &NodeCore, connection: &RedisConnection) -> Result<(), ServerFailure> {
+    let failed_timeout = Duration::from_millis(core.longest_timeout_ms.load(Relaxed));
+    if failed_timeout.is_zero() {
         return Ok(());
     }
-    match timeout(patience, link.send(&CommandBatch::new([cmd("TIME")]))).await {
-        Ok(answer) => answer.map(drop).map_err(|error| core.asker().explain_connect(&error)),
-        Err(_) => Err(ServerFailure::too_slow(patience)),
+    match timeout(failed_timeout, connection.send(&CommandBatch::new([cmd("TIME")]))).await {
+        Ok(reply) => reply.map(drop).map_err(|error| core.login_context().explain_connection_error(&error)),
+        Err(_) => Err(ServerFailure::timeout(failed_timeout)),
     }
 }
 
-/// Replaces connections that have ended, and asks the others for the time.
-async fn tend(core: &Arc<NodeCore>) {
+/// Checks the open connections, and replaces those that have closed.
+async fn maintain_connections(core: &Arc<NodeCore>) {
     if *core.phase.borrow() != NodePhase::Up {
         return;
     }
-    core.links.rcu(|links| links.iter().filter(|link| !link.is_closed()).cloned().collect::<Vec<_>>());
-    for link in core.links.load_full().iter() {
-        if let Err(trouble) = watch(core, link).await {
-            // A connection that ended by itself is replaced below; one that is silent stands for the server.
-            if !link.is_closed() {
-                core.meter.note_errors(trouble.cause, 1);
-                core.go_down(trouble);
+    core.connections.rcu(|connections| {
+        connections.iter().filter(|connection| !connection.is_closed()).cloned().collect::<Vec<_>>()
+    });
+    for connection in core.connections.load_full().iter() {
+        if let Err(failure) = check_connection(core, connection).await {
+            // A connection that closed is replaced below; one that hangs means that the server does.
+            if !connection.is_closed() {
+                core.counters.record_errors(failure.cause, 1);
+                core.trip_breaker(failure);
                 return;
             }
         }
     }
-    for _ in core.links.load().len()..core.terms.links {
+    for _ in core.connections.load().len()..core.options.connections {
         match connect(core, false).await {
-            Ok(link) => {
-                let link = Arc::new(link);
-                core.links.rcu(|links| links.iter().chain([&link]).cloned().collect::<Vec<_>>());
+            Ok(connection) => {
+                let new = Arc::new(connection);
+                core.connections
+                    .rcu(|connections| connections.iter().chain([&new]).cloned().collect::<Vec<_>>());
             }
-            Err(trouble) => {
-                core.meter.note_errors(trouble.cause, 1);
-                // Others may be warm still; but what this one is refused for, they will be too.
-                if has_remedy(trouble.cause) || core.links.load().iter().all(|link| link.is_closed()) {
-                    core.go_down(trouble);
+            Err(failure) => {
+                core.counters.record_errors(failure.cause, 1);
+                // Other connections may still be open, but a cause that needs the operator will hit them too.
+                if needs_operator(failure.cause)
+                    || core.connections.load().iter().all(|other| other.is_closed())
+                {
+                    core.trip_breaker(failure);
                 }
                 return;
             }
@@ -157,130 +164,130 @@ async fn tend(core: &Arc<NodeCore>) {
     }
 }
 
-async fn watch(core: &Arc<NodeCore>, link: &RedisConnection) -> Result<(), ServerFailure> {
-    let mut questions = vec![cmd("TIME"), probe_command(core)];
-    // Of one that nobody else makes a replica, its connections tell when somebody does.
-    if core.terms.role != RoleCheck::NoReplica {
-        questions.push(role_command(core));
+async fn check_connection(core: &Arc<NodeCore>, connection: &RedisConnection) -> Result<(), ServerFailure> {
+    let mut commands = vec![cmd("TIME"), script_probe_command(core)];
+    // No Sentinel or Cluster demotes a standalone server. If an operator does, the script probe fails with READONLY.
+    if core.options.role != RoleCheck::NoReplica {
+        commands.push(role_command(core));
     }
-    let batch = CommandBatch::new(questions);
+    let batch = CommandBatch::new(commands);
     let sent = Instant::now();
-    let answer = timeout(PATIENCE, link.send(&batch)).await;
-    let values = answer.map_err(|_| ServerFailure::too_slow(PATIENCE))?.map_err(|error| {
-        // Whoever waits for an answer may hear of a connection's end before it is noted.
-        link.close();
-        core.asker().explain_connect(&error)
+    let reply = timeout(REPLY_TIMEOUT, connection.send(&batch)).await;
+    let values = reply.map_err(|_| ServerFailure::timeout(REPLY_TIMEOUT))?.map_err(|error| {
+        // The pending call can fail before the connection is marked as closed.
+        connection.mark_closed();
+        core.login_context().explain_connection_error(&error)
     })?;
-    if let Some(time) = values.first().and_then(read_time) {
-        core.note_time(sent, Instant::now(), time);
+    if let Some(time) = values.first().and_then(parse_time) {
+        core.record_server_time(sent, Instant::now(), time);
     }
     values.get(2).map_or(Ok(()), |role| check_role(core, role))?;
-    values.get(1).map_or(Ok(()), |tried| check_script(core, tried))
+    values.get(1).map_or(Ok(()), |probe| check_script_probe(core, probe))
 }
 
-/// Makes a connection and says what it is for. The first one also brings the script, and asks the server about itself.
+/// Establishes and sets up a connection. The first one also loads the script and reads `INFO`.
 async fn connect(core: &Arc<NodeCore>, is_first: bool) -> Result<RedisConnection, ServerFailure> {
-    let keeper = Arc::downgrade(core);
+    let weak = Arc::downgrade(core);
     let on_close = move || {
-        if let Some(core) = keeper.upgrade() {
-            core.wake.notify_one();
+        if let Some(core) = weak.upgrade() {
+            core.wake_supervisor.notify_one();
         }
     };
-    let link = core.terms.dialer.dial(&core.server, on_close).await?;
-    core.meter.connects.fetch_add(1, Relaxed);
+    let connection = core.options.connector.connect(&core.server, on_close).await?;
+    core.counters.connects.fetch_add(1, Relaxed);
     let mut name = cmd("CLIENT");
     name.arg("SETNAME").arg(env!("CARGO_PKG_NAME"));
-    let mut greeting = vec![name, cmd("TIME"), role_command(core)];
+    let mut setup = vec![name, cmd("TIME"), role_command(core)];
     if is_first {
-        greeting.extend(facts_commands());
+        setup.extend(info_commands());
     }
     let sent = Instant::now();
-    let values = ask(core, &link, greeting).await?;
-    // A server may keep names and times to itself; whether it is a master is asked of it where that matters.
+    let values = send(core, &connection, setup).await?;
+    // `CLIENT SETNAME` and `TIME` may fail, for lack of permissions. The role is checked where it matters.
     match values.get(1) {
         Some(Value::ServerError(error)) if cause(error) == StoreErrorCause::Password => {
-            return Err(core.asker().explain(error));
+            return Err(core.login_context().explain(error));
         }
         time => {
-            if let Some(time) = time.and_then(read_time) {
-                core.note_time(sent, Instant::now(), time);
+            if let Some(time) = time.and_then(parse_time) {
+                core.record_server_time(sent, Instant::now(), time);
             }
         }
     }
     if is_first {
-        note_facts(core, values.get(3..).unwrap_or_default());
+        record_info(core, values.get(3..).unwrap_or_default());
         check_mode(core)?;
     }
     values.get(2).map_or(Ok(()), |role| check_role(core, role))?;
-    // Only now: a server ends the connection of somebody who is not logged in and sends as much as the script.
-    let load = is_first.then(|| load_command(core.terms.script));
-    let values = ask(core, &link, load.into_iter().chain([probe_command(core)])).await?;
+    // Sent only now: a server closes an unauthenticated connection that sends as much data as the script.
+    let load = is_first.then(|| script_load_command(core.options.script));
+    let values = send(core, &connection, load.into_iter().chain([script_probe_command(core)])).await?;
     if is_first {
         match values.first() {
-            Some(Value::ServerError(error)) => return Err(core.asker().explain(error)),
-            _ => core.meter.script_loads.fetch_add(1, Relaxed),
+            Some(Value::ServerError(error)) => return Err(core.login_context().explain(error)),
+            _ => core.counters.script_loads.fetch_add(1, Relaxed),
         };
     }
-    values.last().map_or(Ok(()), |tried| check_script(core, tried))?;
-    Ok(link)
+    values.last().map_or(Ok(()), |probe| check_script_probe(core, probe))?;
+    Ok(connection)
 }
 
-/// Asks over a connection that is being made.
-async fn ask(
+/// Sends commands over a connection that is being set up.
+async fn send(
     core: &NodeCore,
-    link: &RedisConnection,
+    connection: &RedisConnection,
     commands: impl IntoIterator<Item = Cmd>,
 ) -> Result<Vec<Value>, ServerFailure> {
-    let answer = timeout(PATIENCE, link.send(&CommandBatch::new(commands))).await;
-    let answer = answer.map_err(|_| ServerFailure::too_slow(PATIENCE))?;
-    answer.map_err(|error| core.asker().explain_connect(&error))
+    let reply = timeout(REPLY_TIMEOUT, connection.send(&CommandBatch::new(commands))).await;
+    let reply = reply.map_err(|_| ServerFailure::timeout(REPLY_TIMEOUT))?;
+    reply.map_err(|error| core.login_context().explain_connection_error(&error))
 }
 
-/// Calls the script as checks do, but without arguments: it then says whether it would run.
-fn probe_command(core: &NodeCore) -> Cmd {
+/// Calls the script as checks do, but without arguments: it then reports whether it would run.
+fn script_probe_command(core: &NodeCore) -> Cmd {
     let mut probe = cmd("EVALSHA");
-    probe.arg(core.terms.digest.as_str()).arg(1).arg(core.probe_key.lock().1.as_slice());
+    probe.arg(core.options.digest.as_str()).arg(1).arg(core.probe_key.lock().1.as_slice());
     probe
 }
 
-/// Reads what the script says when it is tried: which commands the user may not run, and what a write was refused for.
-fn check_script(core: &NodeCore, tried: &Value) -> Result<(), ServerFailure> {
-    let parts = match tried {
-        Value::ServerError(error) => return check_script_error(core, error),
+/// Evaluates the script's reply to a probe: the commands that the user may not run, and the error of a write.
+fn check_script_probe(core: &NodeCore, probe: &Value) -> Result<(), ServerFailure> {
+    let parts = match probe {
+        Value::ServerError(error) => return check_script_probe_error(core, error),
         Value::Array(parts) => parts,
-        // Another script, which knows nothing of this.
+        // Another script, which does not support probes.
         _ => return Ok(()),
     };
     let text = |index: usize| match parts.get(index) {
         Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
         _ => String::new(),
     };
-    let (missing, refused) = (text(0), text(1));
+    let (missing, write_error) = (text(0), text(1));
     let missing: Vec<&str> = missing.split_ascii_whitespace().collect();
-    if missing.iter().any(|command| NEEDED.contains(command)) {
-        return Err(core.asker().may_not_run(missing));
+    if missing.iter().any(|command| REQUIRED_COMMANDS.contains(command)) {
+        return Err(core.login_context().missing_permissions(missing));
     }
-    let code = refused.split(' ').next().unwrap_or_default();
+    let code = write_error.split(' ').next().unwrap_or_default();
     if code == "READONLY" {
-        return Err(ServerFailure::replica(Some(&refused)));
+        return Err(ServerFailure::replica(Some(&write_error)));
     }
-    let shortcoming = match write_refusal(code) {
+    let warning = match write_error_cause(code) {
         Some(cause) => {
-            core.meter.note_errors(cause, 1);
-            Some(LoginContext::no_writes(cause, &refused))
+            core.counters.record_errors(cause, 1);
+            Some(LoginContext::writes_rejected(cause, &write_error))
         }
         None if missing.is_empty() => None,
-        None => Some(core.asker().may_not_run(missing)),
+        None => Some(core.login_context().missing_permissions(missing)),
     };
-    core.note_shortcoming(shortcoming);
+    core.set_warning(warning);
     Ok(())
 }
 
-fn check_script_error(core: &NodeCore, error: &ServerError) -> Result<(), ServerFailure> {
-    match (error.kind(), core.terms.role) {
-        // Whoever calls it loads it.
+fn check_script_probe_error(core: &NodeCore, error: &ServerError) -> Result<(), ServerFailure> {
+    match (error.kind(), core.options.role) {
+        // The next call loads it.
         (Some(ServerErrorKind::NoScript), _) => Ok(()),
-        // In a Cluster, slots move.
+        // In a Cluster, slots may move at any time.
         (
             Some(
                 ServerErrorKind::Moved
@@ -291,25 +298,29 @@ fn check_script_error(core: &NodeCore, error: &ServerError) -> Result<(), Server
             ),
             RoleCheck::Cluster,
         ) => Ok(()),
-        (Some(ServerErrorKind::Moved | ServerErrorKind::ClusterDown), _) => Err(core.asker().is_a_cluster()),
-        // An error of the script itself: checks tell.
+        (Some(ServerErrorKind::Moved | ServerErrorKind::ClusterDown), _) => {
+            Err(core.login_context().unexpected_cluster())
+        }
+        // An error of the script itself: calls report it.
         _ if cause(error) == StoreErrorCause::Other => Ok(()),
-        _ => Err(core.asker().explain(error)),
+        _ => Err(core.login_context().explain(error)),
     }
 }
 
-/// Whether a server is what the URL says, as far as it says what it is.
+/// Checks that the server's mode, if it reports one, matches the URL.
 fn check_mode(core: &NodeCore) -> Result<(), ServerFailure> {
-    let facts = core.facts.lock();
-    match (facts.as_ref().map(|facts| facts.mode.as_str()), core.terms.role) {
-        (Some("sentinel"), _) => Err(core.asker().is_a_sentinel()),
-        (Some("cluster"), RoleCheck::NoReplica | RoleCheck::Master) => Err(core.asker().is_a_cluster()),
+    let info = core.info.lock();
+    match (info.as_ref().map(|info| info.mode.as_str()), core.options.role) {
+        (Some("sentinel"), _) => Err(core.login_context().unexpected_sentinel()),
+        (Some("cluster"), RoleCheck::NoReplica | RoleCheck::Master) => {
+            Err(core.login_context().unexpected_cluster())
+        }
         _ => Ok(()),
     }
 }
 
 fn role_command(core: &NodeCore) -> Cmd {
-    match core.terms.role {
+    match core.options.role {
         RoleCheck::NoReplica | RoleCheck::Master => cmd("ROLE"),
         RoleCheck::Cluster => {
             let mut info = cmd("CLUSTER");
@@ -320,37 +331,39 @@ fn role_command(core: &NodeCore) -> Cmd {
 }
 
 fn check_role(core: &NodeCore, role: &Value) -> Result<(), ServerFailure> {
-    match (core.terms.role, role) {
+    match (core.options.role, role) {
         (RoleCheck::Cluster, Value::BulkString(info)) => {
-            match info.windows(DOWN.len()).any(|words| words == DOWN) {
-                true => Err(ServerFailure::new(StoreErrorCause::ClusterDown, CLUSTER_DOWN)),
-                false => Ok(()),
+            if info.windows(CLUSTER_STATE_FAIL.len()).any(|window| window == CLUSTER_STATE_FAIL) {
+                Err(ServerFailure::new(StoreErrorCause::ClusterDown, CLUSTER_DOWN_MESSAGE))
+            } else {
+                Ok(())
             }
         }
         (RoleCheck::Cluster, Value::ServerError(error)) if cause(error) == StoreErrorCause::Topology => {
-            Err(core.asker().not_a_cluster())
+            Err(core.login_context().not_a_cluster())
         }
-        // It may not be asked.
+        // The user may lack the permission for `CLUSTER INFO`.
         (RoleCheck::Cluster, _) => Ok(()),
         (RoleCheck::Master, Value::ServerError(error)) => match cause(error) {
             StoreErrorCause::Permission => {
-                let trouble = core.asker().may_not_run(["ROLE"]);
-                let words = format!("{trouble}, which has to be known behind Sentinel ({})", words(error));
-                Err(ServerFailure { words, ..trouble })
+                let failure = core.login_context().missing_permissions(["ROLE"]);
+                let message =
+                    format!("{failure}; with Sentinel the role has to be known ({})", error_text(error));
+                Err(ServerFailure { message, ..failure })
             }
-            _ => Err(core.asker().explain(error)),
+            _ => Err(core.login_context().explain(error)),
         },
         (RoleCheck::NoReplica | RoleCheck::Master, Value::Array(parts)) => match parts.first() {
             Some(Value::BulkString(role)) if role == b"slave" => Err(ServerFailure::replica(None)),
             _ => Ok(()),
         },
-        // A proxy may not know the question.
+        // A proxy may not support `ROLE`.
         (RoleCheck::NoReplica | RoleCheck::Master, _) => Ok(()),
     }
 }
 
-/// Reads seconds and microseconds.
-fn read_time(value: &Value) -> Option<Micros> {
+/// Parses the reply to `TIME`: seconds and microseconds.
+fn parse_time(value: &Value) -> Option<Micros> {
     let Value::Array(parts) = value else { return None };
     let number = |part: &Value| match part {
         Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
@@ -361,14 +374,15 @@ fn read_time(value: &Value) -> Option<Micros> {
     Some(Micros::new(seconds.saturating_mul(1_000_000).saturating_add(micros)))
 }
 
-async fn ask_facts(core: &NodeCore) {
-    let Some(link) = core.pick() else { return };
-    if let Ok(Ok(values)) = timeout(PATIENCE, link.send(&CommandBatch::new(facts_commands()))).await {
-        note_facts(core, &values);
+async fn refresh_info(core: &NodeCore) {
+    let Some(connection) = core.pick_connection() else { return };
+    if let Ok(Ok(values)) = timeout(REPLY_TIMEOUT, connection.send(&CommandBatch::new(info_commands()))).await
+    {
+        record_info(core, &values);
     }
 }
 
-fn facts_commands() -> impl Iterator<Item = Cmd> {
+fn info_commands() -> impl Iterator<Item = Cmd> {
     ["server", "replication", "memory"].into_iter().map(|section| {
         let mut info = cmd("INFO");
         info.arg(section);
@@ -376,18 +390,18 @@ fn facts_commands() -> impl Iterator<Item = Cmd> {
     })
 }
 
-/// Notes what a server says of itself. One that may not be asked stays unknown, which nothing depends on.
-fn note_facts(core: &NodeCore, answers: &[Value]) {
-    let Some(facts) = ServerInfo::read(answers) else { return };
-    let mut known = core.facts.lock();
-    let could = known.as_ref().is_some_and(ServerInfo::can_drop_limits);
-    if facts.can_drop_limits() && !could {
-        let policy = &facts.eviction;
+/// Records the server's `INFO`. Without the permission for it the fields stay unknown, and nothing depends on them.
+fn record_info(core: &NodeCore, replies: &[Value]) {
+    let Some(info) = ServerInfo::parse(replies) else { return };
+    let mut known = core.info.lock();
+    let was_evicting = known.as_ref().is_some_and(ServerInfo::may_evict);
+    if info.may_evict() && !was_evicting {
+        let policy = &info.eviction_policy;
         warn!(
             server = %core.server,
-            "store server drops limits when its memory is full ({policy}), and who was denied starts afresh: set \
+            "store server evicts limit state when its memory is full ({policy}), which resets denied clients: set \
              maxmemory-policy to noeviction"
         );
     }
-    *known = Some(facts);
+    *known = Some(info);
 }

@@ -1,4 +1,4 @@
-//! The very script in a Lua of our own, whose clock the test sets.
+//! The real script in an embedded Lua, whose clock the test controls.
 
 use super::fake::{FakeData, FakeReply, SharedFake};
 use crate::redis::script;
@@ -7,59 +7,60 @@ use mlua::{Function, Lua, Result, Table, Value, Variadic};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Lua 5.1 with the script in it and what Redis lends to scripts.
+/// Lua 5.1 with the script and the API that Redis offers to scripts.
 #[derive(Debug)]
-pub(super) struct Embedded {
+pub(super) struct EmbeddedLua {
     lua: Lua,
     script: Function,
     pub(super) fake: SharedFake,
 }
 
-impl Embedded {
-    pub(super) fn new(grace_ms: Option<u64>) -> Embedded {
+impl EmbeddedLua {
+    pub(super) fn new(grace_ms: Option<u64>) -> EmbeddedLua {
         let lua = Lua::new();
         let fake: SharedFake = Rc::new(RefCell::new(FakeData { grace_ms, ..FakeData::default() }));
-        lend(&lua, &fake).expect("Lua takes what it is lent");
+        install_redis_api(&lua, &fake).expect("the Redis API can be installed");
         let script =
-            lua.load(script::SOURCE).set_name("draw.lua").into_function().expect("the script can be read");
-        // Like a server, which lets no script make or read a variable that it did not declare.
+            lua.load(script::SOURCE).set_name("draw.lua").into_function().expect("the script compiles");
+        // Like a server, forbid scripts to read or create global variables.
         lua.load(
             "setmetatable(_G, {__index = function(_, name) error('no variable ' .. name, 2) end,
              __newindex = function(_, name) error('undeclared variable ' .. name, 2) end})",
         )
         .exec()
-        .expect("Lua can be told to be strict");
-        Embedded { lua, script, fake }
+        .expect("the metatable can be set");
+        EmbeddedLua { lua, script, fake }
     }
 
-    /// Runs the script on a parcel.
-    pub(super) fn run(&self, parcel: &ScriptCall, now_micros: u64) -> Vec<u8> {
+    /// Runs the script on a call.
+    pub(super) fn run(&self, call: &ScriptCall, now_micros: u64) -> Vec<u8> {
         {
             let mut fake = self.fake.borrow_mut();
             fake.now_micros = now_micros;
-            fake.forget_lapsed();
+            fake.remove_expired();
             fake.has_written = false;
         }
         let texts = |texts: &mut dyn Iterator<Item = &[u8]>| {
             self.lua.create_sequence_from(texts.map(|text| self.lua.create_string(text).unwrap())).unwrap()
         };
-        self.lua.globals().raw_set("KEYS", texts(&mut parcel.key_names())).unwrap();
-        self.lua.globals().raw_set("ARGV", texts(&mut parcel.arguments())).unwrap();
+        self.lua.globals().raw_set("KEYS", texts(&mut call.key_names())).unwrap();
+        self.lua.globals().raw_set("ARGV", texts(&mut call.arguments())).unwrap();
         let reply: mlua::String = self.script.call(()).unwrap_or_else(|error| panic!("{error}"));
         reply.as_bytes().to_vec()
     }
 }
 
-fn lend(lua: &Lua, fake: &SharedFake) -> Result<()> {
+/// Installs the `redis` and `struct` tables.
+fn install_redis_api(lua: &Lua, fake: &SharedFake) -> Result<()> {
     let redis = lua.create_table()?;
     for (name, raises) in [("call", true), ("pcall", false)] {
         let fake = Rc::clone(fake);
         let call = lua.create_function(move |lua, args: Variadic<Value>| {
-            let command: Vec<Vec<u8>> = args.iter().map(argument).collect();
+            let command: Vec<Vec<u8>> = args.iter().map(argument_bytes).collect();
             match fake.borrow_mut().call(&command) {
                 FakeReply::WrongType if raises => Err(mlua::Error::runtime("WRONGTYPE")),
-                FakeReply::Refused(refusal) if raises => Err(mlua::Error::runtime(refusal)),
-                said => answer(lua, said),
+                FakeReply::Error(error) if raises => Err(mlua::Error::runtime(error)),
+                reply => reply_to_lua(lua, reply),
             }
         })?;
         redis.set(name, call)?;
@@ -71,58 +72,58 @@ fn lend(lua: &Lua, fake: &SharedFake) -> Result<()> {
     lua.globals().set("struct", library)
 }
 
-fn argument(value: &Value) -> Vec<u8> {
+fn argument_bytes(value: &Value) -> Vec<u8> {
     match value {
         Value::String(text) => text.as_bytes().to_vec(),
-        number => format!("{:.0}", whole(number)).into_bytes(),
+        number => format!("{:.0}", exact_integer(number)).into_bytes(),
     }
 }
 
-/// A number that a server may take for an integer.
-fn whole(value: &Value) -> f64 {
+/// The value of a Lua number, which must be an exact integer.
+fn exact_integer(value: &Value) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "Lua has no other numbers")]
     let number = match value {
         Value::Integer(number) => *number as f64,
         Value::Number(number) => *number,
-        other => panic!("{other:?} is no number"),
+        other => panic!("{other:?} is not a number"),
     };
     assert!(number.fract() == 0.0 && number.abs() <= 9_007_199_254_740_992.0, "{number} is not exact");
     number
 }
 
-fn answer(lua: &Lua, said: FakeReply) -> Result<Value> {
-    Ok(match said {
+fn reply_to_lua(lua: &Lua, reply: FakeReply) -> Result<Value> {
+    Ok(match reply {
         FakeReply::Nil => Value::Boolean(false),
         #[expect(clippy::cast_precision_loss, reason = "Lua has no other numbers")]
         FakeReply::Number(number) => Value::Number(number as f64),
         FakeReply::Text(text) => Value::String(lua.create_string(text)?),
-        FakeReply::Many(many) => {
+        FakeReply::Array(replies) => {
             let table: Table = lua.create_table()?;
-            for (index, said) in many.into_iter().enumerate() {
-                table.raw_set(index + 1, answer(lua, said)?)?;
+            for (index, reply) in replies.into_iter().enumerate() {
+                table.raw_set(index + 1, reply_to_lua(lua, reply)?)?;
             }
             Value::Table(table)
         }
         FakeReply::Ok => Value::Table(lua.create_table_from([("ok", "OK")])?),
         FakeReply::WrongType => Value::Table(lua.create_table_from([("err", "WRONGTYPE")])?),
-        FakeReply::Refused(refusal) => Value::Table(lua.create_table_from([("err", refusal)])?),
+        FakeReply::Error(error) => Value::Table(lua.create_table_from([("err", error)])?),
     })
 }
 
-/// One item of a form: its letter and its size.
-fn items(form: &[u8]) -> Vec<(u8, usize)> {
+/// The items of a `struct` format: letter and size of each.
+fn format_items(format: &[u8]) -> Vec<(u8, usize)> {
     let mut items = Vec::new();
-    assert_eq!(form[0], b'>', "the script writes the highest byte first");
-    let mut rest = &form[1..];
-    while let Some((letter, behind)) = rest.split_first() {
-        let digits = behind.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let size = std::str::from_utf8(&behind[..digits]).unwrap().parse().ok();
-        rest = &behind[digits..];
+    assert_eq!(format[0], b'>', "the script uses big-endian formats");
+    let mut rest = &format[1..];
+    while let Some((letter, tail)) = rest.split_first() {
+        let digits = tail.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let size = std::str::from_utf8(&tail[..digits]).unwrap().parse().ok();
+        rest = &tail[digits..];
         items.push(match letter {
             b'B' => (b'I', 1),
             b'H' => (b'I', 2),
-            b'I' | b'c' => (*letter, size.expect("the script says how long")),
-            _ => panic!("the script uses the form {letter}"),
+            b'I' | b'c' => (*letter, size.expect("the script gives a size")),
+            _ => panic!("the script uses the unsupported format {letter}"),
         });
     }
     items
@@ -131,20 +132,20 @@ fn items(form: &[u8]) -> Vec<(u8, usize)> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "it was found to be whole and is not negative"
+    reason = "the number was checked to be whole and not negative"
 )]
 fn pack(lua: &Lua, args: &[Value]) -> Result<mlua::String> {
     let mut packed = Vec::new();
-    let form = argument(&args[0]);
-    let items = items(&form);
-    assert_eq!(items.len(), args.len() - 1, "{form:?}");
+    let format = argument_bytes(&args[0]);
+    let items = format_items(&format);
+    assert_eq!(items.len(), args.len() - 1, "{format:?}");
     for ((letter, size), value) in items.into_iter().zip(&args[1..]) {
         if letter == b'c' {
-            let text = argument(value);
+            let text = argument_bytes(value);
             assert!(text.len() >= size);
             packed.extend_from_slice(&text[..size]);
         } else {
-            let number = whole(value);
+            let number = exact_integer(value);
             assert!(
                 number >= 0.0 && number < 256_f64.powi(i32::try_from(size).unwrap()),
                 "{number} in {size} bytes"
@@ -159,15 +160,15 @@ fn pack(lua: &Lua, args: &[Value]) -> Result<mlua::String> {
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     clippy::cast_precision_loss,
-    reason = "lengths and places are small, and Lua has no other numbers"
+    reason = "lengths and positions are small, and Lua has no other numbers"
 )]
 fn unpack(lua: &Lua, args: &[Value]) -> Result<Variadic<Value>> {
-    let (form, data) = (argument(&args[0]), argument(&args[1]));
-    let mut at = args.get(2).map_or(0, |place| whole(place) as usize - 1);
+    let (format, data) = (argument_bytes(&args[0]), argument_bytes(&args[1]));
+    let mut at = args.get(2).map_or(0, |position| exact_integer(position) as usize - 1);
     let mut values = Vec::new();
-    for (letter, mut size) in items(&form) {
+    for (letter, mut size) in format_items(&format) {
         if letter == b'c' && size == 0 {
-            size = whole(&values.pop().expect("a length comes first")) as usize;
+            size = exact_integer(&values.pop().expect("the length comes before the string")) as usize;
         }
         let bytes = data.get(at..at + size).unwrap_or_else(|| panic!("data string too short"));
         at += size;

@@ -1,84 +1,84 @@
-//! The few commands that the script calls, over maps in memory and a clock that the test sets.
+//! A fake Redis: the few commands that the script calls, on a map in memory, with a clock that the test controls.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// What a server keeps, and the time there.
+/// The keys and the clock of a fake server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FakeData {
     pub(super) now_micros: u64,
-    /// For how many milliseconds a key whose time is up stays; nothing if for ever.
+    /// How many milliseconds an expired key stays. `None` means forever.
     pub(super) grace_ms: Option<u64>,
-    pub(super) kept: BTreeMap<Vec<u8>, FakeValue>,
-    /// The error that writes are refused with, if they are.
-    pub(super) refuses: Option<&'static str>,
-    /// Whether the script has written something.
+    pub(super) values: BTreeMap<Vec<u8>, FakeValue>,
+    /// The error with which writes are rejected. `None` if they are accepted.
+    pub(super) write_error: Option<&'static str>,
+    /// Whether the current call has written anything.
     pub(super) has_written: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct FakeValue {
     pub(super) data: FakeValueKind,
-    pub(super) lapses_ms: Option<u64>,
+    pub(super) expires_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum FakeValueKind {
     Text(Vec<u8>),
     List(VecDeque<Vec<u8>>),
-    /// By score, then by member.
+    /// Score and member, sorted.
     Sorted(Vec<(u64, Vec<u8>)>),
 }
 
-/// What a command answers.
+/// The reply to a command.
 pub(super) enum FakeReply {
     Nil,
     Number(i64),
     Text(Vec<u8>),
-    Many(Vec<FakeReply>),
+    Array(Vec<FakeReply>),
     Ok,
     WrongType,
-    Refused(&'static str),
+    Error(&'static str),
 }
 
 pub(super) type SharedFake = Rc<RefCell<FakeData>>;
 
 impl FakeData {
-    /// Drops what has lapsed, as a server does when it is asked for it.
-    pub(super) fn forget_lapsed(&mut self) {
+    /// Removes expired keys, as a server does on access.
+    pub(super) fn remove_expired(&mut self) {
         let now_ms = self.now_micros / 1000;
         if let Some(grace_ms) = self.grace_ms {
-            self.kept.retain(|_, kept| kept.lapses_ms.is_none_or(|at| now_ms <= at + grace_ms));
+            self.values.retain(|_, value| value.expires_ms.is_none_or(|at| now_ms <= at + grace_ms));
         }
     }
 
     pub(super) fn call(&mut self, command: &[Vec<u8>]) -> FakeReply {
         let name = String::from_utf8(command[0].to_ascii_uppercase()).unwrap();
         let args = &command[1..];
-        if let Some(refusal) = self.refuse(&name) {
-            return FakeReply::Refused(refusal);
+        if let Some(error) = self.check_write(&name) {
+            return FakeReply::Error(error);
         }
         match name.as_str() {
             "TIME" => {
                 let text = |number: u64| FakeReply::Text(number.to_string().into_bytes());
-                FakeReply::Many(vec![text(self.now_micros / 1_000_000), text(self.now_micros % 1_000_000)])
+                FakeReply::Array(vec![text(self.now_micros / 1_000_000), text(self.now_micros % 1_000_000)])
             }
-            "MGET" => FakeReply::Many(args.iter().map(|key| self.text(key)).collect()),
+            "MGET" => FakeReply::Array(args.iter().map(|key| self.text(key)).collect()),
             "PSETEX" => {
                 let lapses_ms = Some(self.now_micros / 1000 + number(&args[1]));
-                assert!(number(&args[1]) > 0, "a server takes no such time to live");
-                self.kept.insert(
+                assert!(number(&args[1]) > 0, "a server rejects a time to live of zero");
+                self.values.insert(
                     args[0].clone(),
-                    FakeValue { data: FakeValueKind::Text(args[2].clone()), lapses_ms },
+                    FakeValue { data: FakeValueKind::Text(args[2].clone()), expires_ms: lapses_ms },
                 );
                 FakeReply::Ok
             }
-            "DEL" => FakeReply::Number(i64::from(self.kept.remove(&args[0]).is_some())),
+            "DEL" => FakeReply::Number(i64::from(self.values.remove(&args[0]).is_some())),
             "PEXPIRE" => {
                 let at = self.now_micros / 1000 + number(&args[1]);
-                let kept = self.kept.get_mut(&args[0]).expect("it was just written");
-                kept.lapses_ms = Some(at);
+                let value = self.values.get_mut(&args[0]).expect("the key exists");
+                value.expires_ms = Some(at);
                 FakeReply::Number(1)
             }
             name if name.starts_with('Z') => self.call_sorted(name, args),
@@ -86,38 +86,38 @@ impl FakeData {
         }
     }
 
-    /// Refuses a write as servers do: without memory only what could grow, and only as the first write of a script.
-    fn refuse(&mut self, name: &str) -> Option<&'static str> {
+    /// The error for a rejected write, as servers return it: `OOM` only for commands that may grow memory, and only
+    /// for the first write of a script.
+    fn check_write(&mut self, name: &str) -> Option<&'static str> {
         let may_grow = matches!(name, "PSETEX" | "LSET" | "RPUSH" | "ZADD");
         let is_write = may_grow || matches!(name, "DEL" | "PEXPIRE" | "LTRIM" | "ZREM");
-        let refusal = self.refuses.filter(|refusal| match refusal.starts_with("OOM") {
-            true => may_grow && !self.has_written,
-            false => is_write,
-        });
-        self.has_written |= is_write && refusal.is_none();
-        refusal
+        let error = self
+            .write_error
+            .filter(|error| if error.starts_with("OOM") { may_grow && !self.has_written } else { is_write });
+        self.has_written |= is_write && error.is_none();
+        error
     }
 
     fn text(&self, key: &[u8]) -> FakeReply {
-        match self.kept.get(key).map(|kept| &kept.data) {
+        match self.values.get(key).map(|value| &value.data) {
             Some(FakeValueKind::Text(text)) => FakeReply::Text(text.clone()),
             _ => FakeReply::Nil,
         }
     }
 
     fn call_list(&mut self, name: &str, args: &[Vec<u8>]) -> FakeReply {
-        let is_new = !self.kept.contains_key(&args[0]);
-        let mut spare = VecDeque::new();
-        let list = match self.kept.get_mut(&args[0]).map(|kept| &mut kept.data) {
+        let is_new = !self.values.contains_key(&args[0]);
+        let mut missing = VecDeque::new();
+        let list = match self.values.get_mut(&args[0]).map(|value| &mut value.data) {
             None if name == "RPUSH" => {
-                let kept = FakeValue { data: FakeValueKind::List(VecDeque::new()), lapses_ms: None };
-                let FakeValueKind::List(list) = &mut self.kept.entry(args[0].clone()).or_insert(kept).data
+                let empty = FakeValue { data: FakeValueKind::List(VecDeque::new()), expires_ms: None };
+                let FakeValueKind::List(list) = &mut self.values.entry(args[0].clone()).or_insert(empty).data
                 else {
                     unreachable!()
                 };
                 list
             }
-            None => &mut spare,
+            None => &mut missing,
             Some(FakeValueKind::List(list)) => list,
             Some(_) => return FakeReply::WrongType,
         };
@@ -126,7 +126,7 @@ impl FakeData {
             let length = i64::try_from(length).unwrap();
             usize::try_from(if index < 0 { (length + index).max(0) } else { index }).unwrap()
         };
-        let said = match name {
+        let reply = match name {
             "LLEN" => FakeReply::Number(i64::try_from(list.len()).unwrap()),
             "LINDEX" => list
                 .get(index(&args[1], list.len()))
@@ -134,7 +134,7 @@ impl FakeData {
             "LRANGE" => {
                 let (from, to) = (index(&args[1], list.len()), index(&args[2], list.len()));
                 let range = list.iter().skip(from).take((to + 1).saturating_sub(from));
-                FakeReply::Many(range.map(|entry| FakeReply::Text(entry.clone())).collect())
+                FakeReply::Array(range.map(|entry| FakeReply::Text(entry.clone())).collect())
             }
             "LTRIM" => {
                 let (from, to) = (index(&args[1], list.len()), index(&args[2], list.len()));
@@ -144,28 +144,28 @@ impl FakeData {
             }
             "LSET" => {
                 let at = index(&args[1], list.len());
-                *list.get_mut(at).expect("the entry is there") = args[2].clone();
+                *list.get_mut(at).expect("the entry exists") = args[2].clone();
                 FakeReply::Ok
             }
             "RPUSH" => {
                 list.extend(args[1..].iter().cloned());
                 FakeReply::Number(i64::try_from(list.len()).unwrap())
             }
-            name => panic!("the script called {name}"),
+            name => panic!("the script called the unsupported command {name}"),
         };
         if list.is_empty() && !is_new {
-            self.kept.remove(&args[0]);
+            self.values.remove(&args[0]);
         }
-        said
+        reply
     }
 
     fn call_sorted(&mut self, name: &str, args: &[Vec<u8>]) -> FakeReply {
-        let mut set = match self.kept.get(&args[0]) {
+        let mut set = match self.values.get(&args[0]) {
             None => Vec::new(),
             Some(FakeValue { data: FakeValueKind::Sorted(set), .. }) => set.clone(),
             Some(_) => return FakeReply::WrongType,
         };
-        let said =
+        let reply =
             match name {
                 "ZCARD" => FakeReply::Number(i64::try_from(set.len()).unwrap()),
                 "ZSCORE" => match set.iter().find(|(_, member)| *member == args[1]) {
@@ -219,18 +219,18 @@ impl FakeData {
                             .take(usize::try_from(count).unwrap())
                             .collect();
                     }
-                    FakeReply::Many(found.into_iter().map(FakeReply::Text).collect())
+                    FakeReply::Array(found.into_iter().map(FakeReply::Text).collect())
                 }
-                name => panic!("the script called {name}"),
+                name => panic!("the script called the unsupported command {name}"),
             };
         set.sort();
         if set.is_empty() {
-            self.kept.remove(&args[0]);
+            self.values.remove(&args[0]);
         } else {
-            let kept = FakeValue { data: FakeValueKind::Sorted(Vec::new()), lapses_ms: None };
-            self.kept.entry(args[0].clone()).or_insert(kept).data = FakeValueKind::Sorted(set);
+            let empty = FakeValue { data: FakeValueKind::Sorted(Vec::new()), expires_ms: None };
+            self.values.entry(args[0].clone()).or_insert(empty).data = FakeValueKind::Sorted(set);
         }
-        said
+        reply
     }
 }
 

@@ -1,7 +1,7 @@
-//! What the script should do, in Rust: the laws themselves around a map, one request after the other.
+//! The Rust twin of the script: the algorithms of the core crate on a map, one request after the other.
 
 use super::fake::{FakeData, FakeValueKind};
-use super::orders::SentRandomRenewal;
+use super::renewals::SentRandomRenewal;
 use crate::redis::script_call::{GrantedLease, RenewalResult, StoredValue};
 use crate::redis::stored_key;
 use ratekeeper_core::{
@@ -10,52 +10,53 @@ use ratekeeper_core::{
 };
 use std::collections::BTreeMap;
 
-/// For how long a state is kept after it has drained.
+/// How long a state is kept after it has drained.
 const SLACK_MS: u64 = 1000;
 
+/// The Rust twin of the script, with the values it stores.
 #[derive(Debug, Default)]
 pub(super) struct Twin {
-    kept: BTreeMap<Vec<u8>, TwinValue>,
+    values: BTreeMap<Vec<u8>, TwinValue>,
 }
 
 #[derive(Clone, Debug)]
 struct TwinValue {
     limit: Limit,
-    memory: TwinMemory,
-    /// What other quotas have left of the key, and when that was worked out.
-    former: (PriorStates, Micros),
-    /// From when on the state itself is void, beside what others have left.
-    void: Micros,
-    lapses_ms: u64,
+    state: TwinState,
+    /// States of the key under other quotas, and when they were computed.
+    prior: (PriorStates, Micros),
+    /// When the state itself becomes void, even if states under other quotas keep the value alive.
+    void_from: Micros,
+    expires_ms: u64,
 }
 
 #[derive(Clone, Debug)]
-enum TwinMemory {
+enum TwinState {
     State(LeasedState),
-    Roll(ListState),
+    List(ListState),
 }
 
-/// How to take back what one draw took.
+/// How to undo one draw.
 enum TwinUndo {
     Nothing,
     Restore(Box<Option<TwinValue>>),
     Give(u32),
 }
 
-/// The name of a draw's key.
-pub(super) fn name_of(draws: &Draws, draw: &Draw) -> Vec<u8> {
+/// The name of a draw's key in the store.
+pub(super) fn key_name(draws: &Draws, draw: &Draw) -> Vec<u8> {
     let mut name = Vec::new();
     stored_key::write(draws.key(draw), draw.scope(), draw.limit().family(), &mut name);
     name
 }
 
 impl Twin {
-    /// Forgets what a server has forgotten by now.
-    pub(super) fn forget_lapsed(&mut self, now: Micros) {
-        self.kept.retain(|_, kept| now.get() / 1000 <= kept.lapses_ms);
+    /// Removes the values that a server has expired by now.
+    pub(super) fn remove_expired(&mut self, now: Micros) {
+        self.values.retain(|_, value| now.get() / 1000 <= value.expires_ms);
     }
 
-    /// Decides a request. What another limit wrote is taken for what it was when it was `seen`.
+    /// Decides a request. A state that another limit wrote is adopted as of `seen`.
     pub(super) fn decide(
         &mut self,
         draws: &Draws,
@@ -64,281 +65,295 @@ impl Twin {
         now: Micros,
     ) -> Vec<DrawResult> {
         let group = draws.group(group);
-        let names: Vec<_> = group.iter().map(|draw| name_of(draws, draw)).collect();
+        let names: Vec<_> = group.iter().map(|draw| key_name(draws, draw)).collect();
         for (draw, name) in group.iter().zip(&names) {
             self.adopt(name, draw.limit(), seen, now);
             self.rebase(name, draw.limit(), now);
         }
-        let (mut outcomes, mut undos, mut is_refused) = (Vec::new(), Vec::new(), false);
+        let (mut outcomes, mut undos, mut is_denied) = (Vec::new(), Vec::new(), false);
         for (draw, name) in group.iter().zip(&names) {
-            let act = if is_refused { draw.act().look() } else { draw.act() };
-            let (outcome, undo) = self.act(name, draw.limit(), act, draw.permit(), now);
-            is_refused |= outcome.is_refused() && !draw.is_shadow();
+            let op = if is_denied { draw.op().to_peek() } else { draw.op() };
+            let (outcome, undo) = self.apply(name, draw.limit(), op, draw.permit(), now);
+            is_denied |= outcome.is_denied() && !draw.is_shadow();
             outcomes.push(outcome);
             undos.push(undo);
         }
-        if is_refused {
+        if is_denied {
             for ((draw, name), undo) in group.iter().zip(&names).zip(undos).rev() {
                 match undo {
                     TwinUndo::Nothing => {}
-                    TwinUndo::Restore(kept) => match *kept {
-                        Some(kept) => drop(self.kept.insert(name.clone(), kept)),
-                        None => drop(self.kept.remove(name)),
+                    TwinUndo::Restore(value) => match *value {
+                        Some(value) => drop(self.values.insert(name.clone(), value)),
+                        None => drop(self.values.remove(name)),
                     },
                     TwinUndo::Give(units) => {
-                        self.act(name, draw.limit(), Op::Give(units), draw.permit(), now);
+                        self.apply(name, draw.limit(), Op::Refund(units), draw.permit(), now);
                     }
                 }
             }
             for ((draw, name), outcome) in group.iter().zip(&names).zip(&mut outcomes) {
-                if !outcome.is_refused() {
-                    *outcome = self.act(name, draw.limit(), draw.act().look(), draw.permit(), now).0;
+                if !outcome.is_denied() {
+                    *outcome = self.apply(name, draw.limit(), draw.op().to_peek(), draw.permit(), now).0;
                 }
             }
         }
         outcomes
     }
 
-    /// Sees a state with the eyes of another limit than the one that wrote it.
+    /// Adopts a state that another limit wrote.
     fn adopt(&mut self, name: &[u8], limit: &Limit, seen: Micros, now: Micros) {
-        let Some(kept) = self.kept.get(name).cloned() else { return };
-        let Some(held) = kept.held(seen) else { return };
-        let TwinValue { limit: before, former: (mut former, _), .. } = kept;
+        let Some(value) = self.values.get(name).cloned() else { return };
+        let Some(held) = value.leased_state(seen) else { return };
+        let TwinValue { limit: before, prior: (mut prior, _), .. } = value;
         if before != *limit {
-            let held = limit.take_over(held, &before, &mut former, seen);
-            match (limit.drains_in(held, seen), former.is_empty()) {
-                (Span::ZERO, true) => drop(self.kept.remove(name)),
-                (Span::ZERO, false) => self.set(name, limit, LeasedState::default(), (former, seen), now),
-                // It is kept as it was worked out, even if it has drained on the way.
-                _ => self.set(name, limit, held, (former, seen), now),
+            let held = limit.adopt_with_prior(held, &before, &mut prior, seen);
+            match (limit.expires_in(held, seen), prior.is_empty()) {
+                (Span::ZERO, true) => drop(self.values.remove(name)),
+                (Span::ZERO, false) => self.insert(name, limit, LeasedState::default(), (prior, seen), now),
+                // Stored as computed, even if it has drained in the meantime.
+                _ => self.insert(name, limit, held, (prior, seen), now),
             }
         }
     }
 
-    /// Counts from now on what was kept before the clock was set back.
+    /// Rebases a state that was written before the clock was set back: it counts from now.
     fn rebase(&mut self, name: &[u8], limit: &Limit, now: Micros) {
         if let Some(held) = self.held(name, limit, now).and_then(|held| limit.rebase(held, now)) {
-            self.keep(name, limit, held, now);
+            self.store(name, limit, held, now);
         }
     }
 
-    /// Keeps a state, beside what other quotas have left of the key and has not drained long ago.
-    fn keep(&mut self, name: &[u8], limit: &Limit, held: LeasedState, now: Micros) {
-        let former = match self.kept.get(name) {
-            Some(kept) if kept.limit == *limit => kept.former.clone(),
+    /// Stores a state, with those under other quotas that have not drained long ago.
+    fn store(&mut self, name: &[u8], limit: &Limit, held: LeasedState, now: Micros) {
+        let prior = match self.values.get(name) {
+            Some(value) if value.limit == *limit => value.prior.clone(),
             _ => Default::default(),
         };
-        let is_live = former.0.until(former.1).plus(Span::millis(SLACK_MS)) > now;
-        let former = if is_live { former } else { Default::default() };
-        match (limit.drains_in(held, now), former.0.is_empty()) {
-            (Span::ZERO, true) => drop(self.kept.remove(name)),
-            (Span::ZERO, false) => self.set(name, limit, LeasedState::default(), former, now),
-            _ => self.set(name, limit, held, former, now),
+        let is_live = prior.0.expires_at(prior.1).plus(Span::millis(SLACK_MS)) > now;
+        let prior = if is_live { prior } else { Default::default() };
+        match (limit.expires_in(held, now), prior.0.is_empty()) {
+            (Span::ZERO, true) => drop(self.values.remove(name)),
+            (Span::ZERO, false) => self.insert(name, limit, LeasedState::default(), prior, now),
+            _ => self.insert(name, limit, held, prior, now),
         }
     }
 
-    fn set(
+    fn insert(
         &mut self,
         name: &[u8],
         limit: &Limit,
-        held: LeasedState,
-        former: (PriorStates, Micros),
+        leased_state: LeasedState,
+        prior: (PriorStates, Micros),
         now: Micros,
     ) {
-        let own = held.state.map(|_| now.plus(limit.drains_in(held, now)));
-        let others = (!former.0.is_empty()).then(|| former.0.until(former.1));
-        let lapse = |drained: Micros| match drained.since(now) {
-            // Up to a second ago, so that some of the slack is gone.
+        let own = leased_state.state.map(|_| now.plus(limit.expires_in(leased_state, now)));
+        let others = (!prior.0.is_empty()).then(|| prior.0.expires_at(prior.1));
+        let ttl_ms = |drained: Micros| match drained.since(now) {
+            // Drained up to a second ago, so that part of the slack is over.
             Span::ZERO => SLACK_MS - now.since(drained).get() / 1000,
             drains => drains.get().div_ceil(1000) + SLACK_MS,
         };
-        let void = own.map_or(Micros::EPOCH, |own| now.plus(Span::millis(lapse(own))));
-        let lapses_ms = now.get() / 1000 + own.into_iter().chain(others).map(lapse).max().unwrap_or(0);
-        let kept = TwinValue { limit: *limit, memory: TwinMemory::State(held), former, void, lapses_ms };
-        self.kept.insert(name.to_vec(), kept);
+        let void = own.map_or(Micros::EPOCH, |own| now.plus(Span::millis(ttl_ms(own))));
+        let expires_ms = now.get() / 1000 + own.into_iter().chain(others).map(ttl_ms).max().unwrap_or(0);
+        let value = TwinValue {
+            limit: *limit,
+            state: TwinState::State(leased_state),
+            prior,
+            void_from: void,
+            expires_ms,
+        };
+        self.values.insert(name.to_vec(), value);
     }
 
-    /// What is kept of a key; nothing if another limit wrote it.
+    /// The state of a key. Returns `None` if another limit wrote it.
     fn held(&self, name: &[u8], limit: &Limit, now: Micros) -> Option<LeasedState> {
-        match self.kept.get(name) {
+        match self.values.get(name) {
             None => Some(LeasedState::default()),
-            Some(kept) if kept.limit == *limit => kept.held(now),
+            Some(value) if value.limit == *limit => value.leased_state(now),
             Some(_) => None,
         }
     }
 
-    /// Takes note of an order's report, unless another limit stands in the way.
-    pub(super) fn note(&mut self, order: &SentRandomRenewal, now: Micros) -> Option<LeaseGrant> {
-        self.rebase(&order.name(), &order.limit, now);
-        let held = self.held(&order.name(), &order.limit, now)?;
-        Some(self.settle_order(order, held, order.report, LeaseRequest::default(), now))
+    /// Applies the report of a renewal. Returns `None` if another limit wrote the state.
+    pub(super) fn apply_report(&mut self, renewal: &SentRandomRenewal, now: Micros) -> Option<LeaseGrant> {
+        self.rebase(&renewal.name(), &renewal.limit, now);
+        let held = self.held(&renewal.name(), &renewal.limit, now)?;
+        Some(self.apply_renewal(renewal, held, renewal.report, LeaseRequest::default(), now))
     }
 
-    /// Lends what an order whose report was `noted` wishes for, unless another limit has come in the way since.
-    pub(super) fn lend(
+    /// Grants the request of a renewal whose report was applied with the result `reported`, unless another limit has
+    /// written the state since.
+    pub(super) fn grant(
         &mut self,
-        order: &SentRandomRenewal,
-        noted: Option<LeaseGrant>,
+        renewal: &SentRandomRenewal,
+        reported: Option<LeaseGrant>,
         now: Micros,
     ) -> RenewalResult {
-        let Some(noted) = noted else { return RenewalResult::Stuck };
-        let loan = match self.held(&order.name(), &order.limit, now) {
-            Some(held) => self.settle_order(order, held, LeaseReport::default(), order.wish, now),
-            None => noted,
+        let Some(reported) = reported else { return RenewalResult::Stuck };
+        let grant = match self.held(&renewal.name(), &renewal.limit, now) {
+            Some(held) => self.apply_renewal(renewal, held, LeaseReport::default(), renewal.request, now),
+            None => reported,
         };
-        let seen = self.held(&order.name(), &order.limit, now).map(|held| {
-            let (step, lent) = order.limit.step_beside(held, now, Amount::PEEK);
-            folded(&order.limit, step.state, lent)
+        let seen = self.held(&renewal.name(), &renewal.limit, now).map(|held| {
+            let (step, lent) = renewal.limit.step_leased(held, now, Amount::ZERO);
+            with_lent_as_debt(&renewal.limit, step.state, lent)
         });
-        RenewalResult::Loaned(GrantedLease {
-            units: loan.units,
-            term: loan.term,
-            left: loan.until.since(now),
-            is_known: noted.is_known,
-            seen,
+        RenewalResult::Granted(GrantedLease {
+            units: grant.units,
+            term: grant.term,
+            time_left: grant.expires_at.since(now),
+            is_report_accepted: reported.is_report_accepted,
+            state: seen,
         })
     }
 
-    /// What changes nothing writes nothing.
-    fn settle_order(
+    /// Applies a report and a request, and stores the state only if it changes.
+    fn apply_renewal(
         &mut self,
-        order: &SentRandomRenewal,
+        renewal: &SentRandomRenewal,
         held: LeasedState,
         report: LeaseReport,
-        wish: LeaseRequest,
+        request: LeaseRequest,
         now: Micros,
     ) -> LeaseGrant {
-        let (aged, _) = order.limit.lend(held, now, LeaseReport::default(), LeaseRequest::default());
-        let (after, loan) = order.limit.lend(held, now, report, wish);
+        let (aged, _) = renewal.limit.grant_lease(held, now, LeaseReport::default(), LeaseRequest::default());
+        let (after, grant) = renewal.limit.grant_lease(held, now, report, request);
         if after != aged {
-            self.keep(&order.name(), &order.limit, after, now);
+            self.store(&renewal.name(), &renewal.limit, after, now);
         }
-        loan
+        grant
     }
 
-    fn act(
+    fn apply(
         &mut self,
         name: &[u8],
         limit: &Limit,
-        act: Op,
+        op: Op,
         permit: PermitId,
         now: Micros,
     ) -> (DrawResult, TwinUndo) {
-        if limit.keeps_roll() {
-            return self.act_on_roll(name, limit, act, permit, now);
+        if limit.uses_list_state() {
+            return self.apply_to_list(name, limit, op, permit, now);
         }
-        let before = self.kept.get(name).cloned();
-        let held = before.as_ref().and_then(|kept| kept.held(now)).unwrap_or_default();
-        let looked = |held, ask| {
-            let granted = limit.step_beside(held, now, ask).0.granted;
-            let (step, lent) = limit.step_beside(held, now, Amount::PEEK);
-            let answer = granted.map_or(DrawOutcome::Refused, |_| DrawOutcome::Spared);
-            DrawResult::of_state(answer, now, folded(limit, step.state, lent))
+        let before = self.values.get(name).cloned();
+        let held = before.as_ref().and_then(|value| value.leased_state(now)).unwrap_or_default();
+        let peek = |held, amount| {
+            let granted = limit.step_leased(held, now, amount).0.granted;
+            let (step, lent) = limit.step_leased(held, now, Amount::ZERO);
+            let answer = granted.map_or(DrawOutcome::Denied, |_| DrawOutcome::WouldGrant);
+            DrawResult::from_state(answer, now, with_lent_as_debt(limit, step.state, lent))
         };
-        match act {
-            Op::Take(ask) => {
-                let (step, lent) = limit.step_beside(held, now, ask);
-                let outcome = DrawResult::of_state(step.answer(), now, folded(limit, step.state, lent));
-                if !step.changed {
+        match op {
+            Op::Take(amount) => {
+                let (step, lent) = limit.step_leased(held, now, amount);
+                let outcome =
+                    DrawResult::from_state(step.outcome(), now, with_lent_as_debt(limit, step.state, lent));
+                if !step.needs_write {
                     return (outcome, TwinUndo::Nothing);
                 }
-                self.keep(name, limit, LeasedState { state: Some(step.state), lent }, now);
+                self.store(name, limit, LeasedState { state: Some(step.state), lent }, now);
                 (outcome, TwinUndo::Restore(Box::new(before)))
             }
-            Op::Look(ask) => (looked(held, ask), TwinUndo::Nothing),
-            Op::Give(_) | Op::Clear => {
-                let units = if let Op::Give(units) = act { units } else { u32::MAX };
-                if act != Op::Clear && held.state.is_none() {
-                    return (looked(held, Amount::PEEK), TwinUndo::Nothing);
+            Op::Peek(amount) => (peek(held, amount), TwinUndo::Nothing),
+            Op::Refund(_) | Op::Reset => {
+                let units = if let Op::Refund(units) = op { units } else { u32::MAX };
+                if op != Op::Reset && held.state.is_none() {
+                    return (peek(held, Amount::ZERO), TwinUndo::Nothing);
                 }
-                let given = limit.give_beside(held, now, units);
-                if let (Op::Clear, Some(kept)) = (act, self.kept.get_mut(name)) {
-                    kept.former = Default::default();
+                let after = limit.refund_leased(held, now, units);
+                if let (Op::Reset, Some(value)) = (op, self.values.get_mut(name)) {
+                    value.prior = Default::default();
                 }
-                self.keep(name, limit, given, now);
-                (looked(given, Amount::PEEK), TwinUndo::Nothing)
+                self.store(name, limit, after, now);
+                (peek(after, Amount::ZERO), TwinUndo::Nothing)
             }
         }
     }
 
-    fn act_on_roll(
+    fn apply_to_list(
         &mut self,
         name: &[u8],
         limit: &Limit,
-        act: Op,
+        op: Op,
         permit: PermitId,
         now: Micros,
     ) -> (DrawResult, TwinUndo) {
-        let mut roll = match self.kept.remove(name) {
-            Some(TwinValue { limit: before, memory: TwinMemory::Roll(mut roll), .. }) => {
-                limit.take_over_roll(&mut roll, &before, now);
-                roll
+        let mut list = match self.values.remove(name) {
+            Some(TwinValue { limit: before, state: TwinState::List(mut list), .. }) => {
+                limit.adopt_list(&mut list, &before, now);
+                list
             }
-            _ => limit.new_roll(),
+            _ => limit.new_list(),
         };
-        limit.drain_roll(&mut roll, now);
+        limit.expire_list(&mut list, now);
         let mut undo = TwinUndo::Nothing;
-        let outcome = match act {
-            Op::Take(ask) => {
-                let granted = limit.step_roll(&mut roll, now, ask, permit);
+        let outcome = match op {
+            Op::Take(amount) => {
+                let granted = limit.step_list(&mut list, now, amount, permit);
                 if let Some(units) = granted.filter(|units| *units > 0) {
                     undo = TwinUndo::Give(units);
                 }
-                limit.read_roll(&roll, now, ask, granted.map_or(DrawOutcome::Refused, DrawOutcome::Granted))
+                limit.list_result(
+                    &list,
+                    now,
+                    amount,
+                    granted.map_or(DrawOutcome::Denied, DrawOutcome::Granted),
+                )
             }
-            Op::Look(ask) => limit.look_roll(&roll, now, ask),
-            Op::Give(units) => {
-                limit.give_roll(&mut roll, units, permit);
-                limit.drain_roll(&mut roll, now);
-                limit.look_roll(&roll, now, Amount::PEEK)
+            Op::Peek(amount) => limit.peek_list(&list, now, amount),
+            Op::Refund(units) => {
+                limit.refund_list(&mut list, units, permit);
+                limit.expire_list(&mut list, now);
+                limit.peek_list(&list, now, Amount::ZERO)
             }
-            Op::Clear => {
-                roll = limit.new_roll();
-                limit.look_roll(&roll, now, Amount::PEEK)
+            Op::Reset => {
+                list = limit.new_list();
+                limit.peek_list(&list, now, Amount::ZERO)
             }
         };
-        if roll.entries() > 0 {
-            let kept = TwinValue {
+        if list.entries() > 0 {
+            let value = TwinValue {
                 limit: *limit,
-                memory: TwinMemory::Roll(roll),
-                former: Default::default(),
-                void: Micros::MAX,
-                lapses_ms: u64::MAX,
+                state: TwinState::List(list),
+                prior: Default::default(),
+                void_from: Micros::MAX,
+                expires_ms: u64::MAX,
             };
-            self.kept.insert(name.to_vec(), kept);
+            self.values.insert(name.to_vec(), value);
         }
         (outcome, undo)
     }
 
-    /// What it keeps: under which name, what, and when it has drained or a little later.
-    pub(super) fn kept(&self) -> impl Iterator<Item = (&[u8], FakeValueKind, u64)> {
-        self.kept.iter().map(|(name, kept)| (&name[..], kept.data(), kept.lapses_ms))
+    /// The stored values: name, content, and expiry time, which is when it has drained or a little later.
+    pub(super) fn stored_values(&self) -> impl Iterator<Item = (&[u8], FakeValueKind, u64)> {
+        self.values.iter().map(|(name, value)| (&name[..], value.encode(), value.expires_ms))
     }
 
-    /// Says where a server keeps something else, or for another time.
-    pub(super) fn differs_from(&mut self, fake: &FakeData) -> Option<String> {
-        if self.kept.keys().ne(fake.kept.keys()) {
-            let (ours, theirs): (Vec<_>, Vec<_>) = (self.kept.keys().collect(), fake.kept.keys().collect());
-            return Some(format!("keys: {ours:?} are kept here, {theirs:?} there"));
+    /// Describes the first difference from a server's values or expiry times. Returns `None` if there is none.
+    pub(super) fn difference(&mut self, fake: &FakeData) -> Option<String> {
+        if self.values.keys().ne(fake.values.keys()) {
+            let (ours, theirs): (Vec<_>, Vec<_>) =
+                (self.values.keys().collect(), fake.values.keys().collect());
+            return Some(format!("keys: the twin has {ours:?}, the server {theirs:?}"));
         }
-        for ((name, kept), there) in self.kept.iter_mut().zip(fake.kept.values()) {
-            let lapses_ms = there.lapses_ms.expect("everything has a time to live");
-            let data = match &kept.memory {
-                TwinMemory::State(_) => kept.data(),
-                TwinMemory::Roll(roll) => {
-                    // A list may live a little longer than what is on it, and goes with what is there.
-                    let drained = drained_ms(&kept.limit, roll, fake.now_micros);
-                    if lapses_ms < drained {
-                        return Some(format!("{name:?} lapses at {lapses_ms}, but drains at {drained}"));
+        for ((name, value), stored) in self.values.iter_mut().zip(fake.values.values()) {
+            let expires_ms = stored.expires_ms.expect("every key has a time to live");
+            let data = match &value.state {
+                TwinState::State(_) => value.encode(),
+                TwinState::List(list) => {
+                    // A list may outlive its entries a little, so take over the expiry time of the server.
+                    let drained = drained_ms(&value.limit, list, fake.now_micros);
+                    if expires_ms < drained {
+                        return Some(format!("{name:?} expires at {expires_ms}, but drains at {drained}"));
                     }
-                    kept.lapses_ms = lapses_ms;
-                    kept.data()
+                    value.expires_ms = expires_ms;
+                    value.encode()
                 }
             };
-            if there.data != data || lapses_ms != kept.lapses_ms {
+            if stored.data != data || expires_ms != value.expires_ms {
                 return Some(format!(
-                    "{name:?} under {}\n  there {there:?}\n  here {data:?} until {}",
-                    kept.limit, kept.lapses_ms
+                    "{name:?} under {}\n  server {stored:?}\n  twin   {data:?} until {}",
+                    value.limit, value.expires_ms
                 ));
             }
         }
@@ -346,77 +361,79 @@ impl Twin {
     }
 }
 
-/// The state in which all that is lent is owed.
-fn folded(limit: &Limit, state: State, lent: LentUnits) -> State {
-    let LimitParams::Bucket { unit, .. } = limit.figures() else { return state };
-    let [owed, at, _] = limit.parts_of(state);
-    State::new(owed + u64::from(lent.units()) * unit, at)
+/// The state with all lent units counted as debt.
+fn with_lent_as_debt(limit: &Limit, state: State, lent: LentUnits) -> State {
+    let LimitParams::Bucket { unit, .. } = limit.params() else { return state };
+    let [owed, at, _] = limit.state_parts(state);
+    State::new(owed + u64::from(lent.total()) * unit, at)
 }
 
-/// When nothing on the roll will matter any more; at the beginning of time if nothing does.
-fn drained_ms(limit: &Limit, roll: &ListState, now_micros: u64) -> u64 {
+/// When the list has drained, in milliseconds; 0 if it already has.
+fn drained_ms(limit: &Limit, list: &ListState, now_micros: u64) -> u64 {
     let now = Micros::new(now_micros);
-    let outcome = limit.look_roll(roll, now, Amount::PEEK);
-    match LimitStatus::new(limit, Amount::PEEK, outcome).reset().get() {
+    let outcome = limit.peek_list(list, now, Amount::ZERO);
+    match LimitStatus::new(limit, Amount::ZERO, outcome).reset().get() {
         0 => 0,
         reset => (now_micros + reset).div_ceil(1000),
     }
 }
 
 impl TwinValue {
-    /// The state, if it is one.
-    fn held(&self, now: Micros) -> Option<LeasedState> {
-        match &self.memory {
-            TwinMemory::State(_) if !self.former.0.is_empty() && self.void <= now => {
+    /// The state. Returns `None` for a list.
+    fn leased_state(&self, now: Micros) -> Option<LeasedState> {
+        match &self.state {
+            TwinState::State(_) if !self.prior.0.is_empty() && self.void_from <= now => {
                 Some(LeasedState::default())
             }
-            TwinMemory::State(held) => Some(*held),
-            TwinMemory::Roll(_) => None,
+            TwinState::State(held) => Some(*held),
+            TwinState::List(_) => None,
         }
     }
 
-    /// What a server keeps of it, byte for byte.
-    fn data(&self) -> FakeValueKind {
-        match &self.memory {
-            TwinMemory::State(held) => {
+    /// The value as a server stores it, byte for byte.
+    fn encode(&self) -> FakeValueKind {
+        match &self.state {
+            TwinState::State(held) => {
                 let mut value = Vec::new();
-                let (former, seen) = self.former.clone();
-                StoredValue { limit: self.limit, held: *held, void: self.void, former }
+                let (prior, seen) = self.prior.clone();
+                StoredValue { limit: self.limit, leased: *held, void_from: self.void_from, prior }
                     .write(seen, &mut value);
                 FakeValueKind::Text(value)
             }
-            TwinMemory::Roll(ListState::Log(log)) => {
+            TwinState::List(ListState::Log(log)) => {
                 let mut list = std::collections::VecDeque::new();
-                let mut head = bytes(self.limit.quota().per().get(), 7);
-                if let Some(earlier) = log.earlier() {
-                    head.extend(bytes(earlier.per.get(), 7));
-                    head.extend(bytes(u64::from(earlier.units), 4));
-                    head.extend(bytes(earlier.until.get(), 7));
+                let mut head = be_bytes(self.limit.quota().per().get(), 7);
+                if let Some(earlier) = log.prior_retention() {
+                    head.extend(be_bytes(earlier.per.get(), 7));
+                    head.extend(be_bytes(u64::from(earlier.units), 4));
+                    head.extend(be_bytes(earlier.until.get(), 7));
                 }
                 list.push_back(head);
                 for (at, run) in log.runs() {
-                    // How many came before is any number, as long as it goes on; the test sets it.
-                    list.push_back([bytes(at.get(), 7), bytes(0, 7), bytes(u64::from(run), 4)].concat());
+                    // The running count may start at any number; the test normalizes it to zero.
+                    list.push_back(
+                        [be_bytes(at.get(), 7), be_bytes(0, 7), be_bytes(u64::from(run), 4)].concat(),
+                    );
                 }
                 FakeValueKind::List(list)
             }
-            TwinMemory::Roll(ListState::Holders(holders)) => {
+            TwinState::List(ListState::Holders(holders)) => {
                 let mut set = Vec::new();
                 let mut used = 0;
-                for (permit, units, lapses) in holders.holds() {
+                for (permit, units, expires) in holders.holds() {
                     used += u64::from(units);
-                    let (permit, lapse, units) =
-                        (permit.0.to_be_bytes(), bytes(lapses.get(), 7), bytes(u64::from(units), 4));
+                    let (permit, expiry, units) =
+                        (permit.0.to_be_bytes(), be_bytes(expires.get(), 7), be_bytes(u64::from(units), 4));
                     let mut number = 0_u8;
-                    let (by_lapse, by_permit) = loop {
-                        let by_lapse = [b"L", &lapse[..], &permit, &units, &[number]].concat();
-                        let by_permit = [b"P", &permit[..], &[number], &lapse, &units].concat();
-                        if !set.contains(&(0, by_lapse.clone())) {
-                            break (by_lapse, by_permit);
+                    let (by_expiry, by_permit) = loop {
+                        let by_expiry = [b"L", &expiry[..], &permit, &units, &[number]].concat();
+                        let by_permit = [b"P", &permit[..], &[number], &expiry, &units].concat();
+                        if !set.contains(&(0, by_expiry.clone())) {
+                            break (by_expiry, by_permit);
                         }
                         number += 1;
                     };
-                    set.extend([(0, by_lapse), (0, by_permit)]);
+                    set.extend([(0, by_expiry), (0, by_permit)]);
                 }
                 set.push((used, b"u".to_vec()));
                 set.sort();
@@ -426,6 +443,6 @@ impl TwinValue {
     }
 }
 
-fn bytes(number: u64, width: usize) -> Vec<u8> {
+fn be_bytes(number: u64, width: usize) -> Vec<u8> {
     number.to_be_bytes()[8 - width..].to_vec()
 }

@@ -1,8 +1,8 @@
-//! A server that takes no writes: who need not be written gets the server's answer, everybody else is told, and nothing is
-//! done by half.
+//! A server that rejects writes: requests that need no write are still decided, the others are reported as unwritten,
+//! and none is applied in part.
 
-use super::embedded::Embedded;
-use super::{ClockSteps, RandomTurn, START, fill_turn, limits, told, turns};
+use super::embedded::EmbeddedLua;
+use super::{ClockSteps, RandomTurn, START, limits, push_turn, reply_to, turns};
 use crate::redis::script_call::{GroupResult, ScriptCall};
 use proptest::prelude::{Strategy, any};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -15,62 +15,65 @@ const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const MISCONF: &str =
     "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist";
 
-/// What became of a group.
+/// The result of a group.
 #[derive(Debug, PartialEq)]
 enum UnwritableOutcome {
-    /// What each of its requests was told, and whether one was granted units.
+    /// The replies to its requests, and whether one was granted units.
     Decided(Vec<String>, bool),
     Unwritten(String),
     Other,
 }
 
-/// Sends groups in one call, and says what became of each.
+/// Sends groups in one call, and returns the result of each.
 fn send(
-    engine: &Embedded,
+    engine: &EmbeddedLua,
     draws: &Draws,
     groups: &[usize],
     times: &[u32],
     now: Micros,
 ) -> Vec<UnwritableOutcome> {
-    let mut parcel = ScriptCall::new();
-    parcel.start(now);
+    let mut call = ScriptCall::new();
+    call.reset(now);
     for group in groups {
-        parcel.add(draws, *group, times[*group]);
+        call.push(draws, *group, times[*group]);
     }
-    let bytes = engine.run(&parcel, now.get());
-    let mut reply = parcel.read(&bytes).unwrap();
-    let became = groups.iter().zip(reply.by_ref()).map(|(group, fate)| match fate.unwrap() {
+    let bytes = engine.run(&call, now.get());
+    let mut reply = call.read_reply(&bytes).unwrap();
+    let results = groups.iter().zip(reply.by_ref()).map(|(group, result)| match result.unwrap() {
         GroupResult::Decided(decided) => {
-            let (mut said, mut has_granted) = (Vec::new(), false);
+            let (mut replies, mut has_granted) = (Vec::new(), false);
             for request in 0..times[*group] {
                 let mut own = draws.clone();
-                decided.settle(request, own.group_mut(*group));
+                decided.apply(request, own.group_mut(*group));
                 let group = own.group(*group);
-                has_granted |= group.iter().any(|draw| matches!(draw.answer(), DrawOutcome::Granted(1..)));
-                said.extend(
-                    group
-                        .iter()
-                        .map(|draw| format!("{:?}", told(draw.limit(), draw.act().ask(), *draw.outcome()))),
+                has_granted |= group.iter().any(|draw| matches!(draw.outcome(), DrawOutcome::Granted(1..)));
+                replies.extend(
+                    group.iter().map(|draw| {
+                        format!("{:?}", reply_to(draw.limit(), draw.op().amount(), *draw.result()))
+                    }),
                 );
             }
-            UnwritableOutcome::Decided(said, has_granted)
+            UnwritableOutcome::Decided(replies, has_granted)
         }
         GroupResult::Unwritten(code) => UnwritableOutcome::Unwritten(code.to_owned()),
-        GroupResult::Again(_) | GroupResult::Broken => UnwritableOutcome::Other,
+        GroupResult::Retry(_) | GroupResult::Broken => UnwritableOutcome::Other,
     });
-    became.collect()
+    results.collect()
 }
 
-/// Whether it may be told something else: it names a list or set twice, of which the second draw does not see what the first
-/// would take, gives back what nobody has, or takes places: with writes, those of the same permit are given back with it.
-fn may_be_cautious(draws: &Draws, group: usize) -> bool {
+/// Whether the result of a group may differ from that with writes.
+///
+/// That is so if it draws twice from a list or set, since the second draw does not see what the first would take; if it
+/// returns units that are not held; or if it takes permits: with writes, a release also returns the others of the same
+/// permit.
+fn may_differ_without_writes(draws: &Draws, group: usize) -> bool {
     let group = draws.group(group);
     let gives = |draw: &Draw| {
-        matches!(draw.act(), Op::Give(_) | Op::Clear)
-            || matches!(draw.limit().figures(), LimitParams::Concurrency { .. })
+        matches!(draw.op(), Op::Refund(_) | Op::Reset)
+            || matches!(draw.limit().params(), LimitParams::Concurrency { .. })
     };
     let is_same = |one: &Draw, other: &Draw| {
-        one.limit().keeps_roll() && one.limit() == other.limit() && draws.key(one) == draws.key(other)
+        one.limit().uses_list_state() && one.limit() == other.limit() && draws.key(one) == draws.key(other)
     };
     group
         .iter()
@@ -78,186 +81,191 @@ fn may_be_cautious(draws: &Draws, group: usize) -> bool {
         .any(|(index, draw)| gives(draw) || group[..index].iter().any(|other| is_same(draw, other)))
 }
 
-/// Every other turn finds a server that takes no writes. What it says must be what the same server would say to each group
-/// alone if it took them, unless that would have changed something; and nothing may have changed.
-fn check(turns: &[(RandomTurn, bool)], limits: &[Limit], refusal: &'static str) -> Result<(), TestCaseError> {
-    let (engine, copy) = (Embedded::new(Some(0)), Embedded::new(Some(0)));
+/// In some turns the server rejects writes. The result of each group must then be the one that the group would get
+/// alone with writes, unless that would change the store; and the store must not change.
+fn check(turns: &[(RandomTurn, bool)], limits: &[Limit], error: &'static str) -> Result<(), TestCaseError> {
+    let (engine, copy) = (EmbeddedLua::new(Some(0)), EmbeddedLua::new(Some(0)));
     let (mut now, mut draws) = (START, Draws::new());
-    for (turn, is_refused) in turns {
-        now = now.plus(Span::micros(turn.forward)).less(Span::micros(turn.back));
-        let times = fill_turn(&mut draws, turn, limits);
+    for (turn, rejects_writes) in turns {
+        now = now.plus(Span::micros(turn.forward)).minus(Span::micros(turn.back));
+        let times = push_turn(&mut draws, turn, limits);
         let groups: Vec<usize> = (0..draws.len()).collect();
-        if !is_refused {
+        if !rejects_writes {
             send(&engine, &draws, &groups, &times, now);
             continue;
         }
         engine.fake.borrow_mut().now_micros = now.get();
-        engine.fake.borrow_mut().forget_lapsed();
+        engine.fake.borrow_mut().remove_expired();
         let before = engine.fake.borrow().clone();
-        engine.fake.borrow_mut().refuses = Some(refusal);
-        let became = send(&engine, &draws, &groups, &times, now);
-        engine.fake.borrow_mut().refuses = None;
+        engine.fake.borrow_mut().write_error = Some(error);
+        let results = send(&engine, &draws, &groups, &times, now);
+        engine.fake.borrow_mut().write_error = None;
         let fail = |text: String| Err(TestCaseError::fail(format!("{text}\n{turn:?} at {now:?}")));
-        // Without memory, units of lists and sets can be given back all the same.
-        if engine.fake.borrow().kept != before.kept && refusal == MISCONF {
-            return fail("something was written".to_owned());
+        // Without memory, units of lists and sets can still be returned.
+        if engine.fake.borrow().values != before.values && error == MISCONF {
+            return fail("the store changed".to_owned());
         }
-        if refusal == OOM && engine.fake.borrow().has_written {
+        if error == OOM && engine.fake.borrow().has_written {
             continue;
         }
-        for (group, became) in groups.iter().zip(became) {
+        for (group, result) in groups.iter().zip(results) {
             *copy.fake.borrow_mut() = before.clone();
             let alone = send(&copy, &draws, &[*group], &times, now).remove(0);
-            let is_changed = copy.fake.borrow().kept != before.kept;
-            let is_right = match (&became, &alone) {
+            let is_changed = copy.fake.borrow().values != before.values;
+            let is_right = match (&result, &alone) {
                 (UnwritableOutcome::Unwritten(code), _) => {
-                    refusal.starts_with(code.as_str()) && (is_changed || may_be_cautious(&draws, *group))
+                    error.starts_with(code.as_str())
+                        && (is_changed || may_differ_without_writes(&draws, *group))
                 }
-                (UnwritableOutcome::Decided(_, is_granted), _) if may_be_cautious(&draws, *group) => {
+                (UnwritableOutcome::Decided(_, is_granted), _)
+                    if may_differ_without_writes(&draws, *group) =>
+                {
                     !is_granted
                 }
                 (_, UnwritableOutcome::Decided(_, true)) => false,
-                (became, alone) => became == alone,
+                (result, alone) => result == alone,
             };
             if !is_right {
-                return fail(format!("group {group}: {became:?}, and with writes {alone:?}"));
+                return fail(format!("group {group}: {result:?}, but with writes {alone:?}"));
             }
         }
     }
     Ok(())
 }
 
-fn try_turns(refusal: &'static str) {
+fn check_random_turns_without_writes(write_error: &'static str) {
     let limits = limits();
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::default() });
-    // Terms are so long that the clock is also set back too far to be waited for.
-    for steps in [ClockSteps::Seconds, ClockSteps::Terms] {
+    // With steps of lease terms, the clock is also set back further than the script waits for.
+    for steps in [ClockSteps::Seconds, ClockSteps::LeaseTerms] {
         let turns = turns(&limits, steps).prop_flat_map(|turns| {
             let count = turns.len();
             proptest::collection::vec(any::<bool>(), count)
-                .prop_map(move |refused| turns.clone().into_iter().zip(refused).collect::<Vec<_>>())
+                .prop_map(move |rejects| turns.clone().into_iter().zip(rejects).collect::<Vec<_>>())
         });
-        if let Err(error) = runner.run(&turns, |turns| check(&turns, &limits, refusal)) {
+        if let Err(error) = runner.run(&turns, |turns| check(&turns, &limits, write_error)) {
             panic!("{error}");
         }
     }
 }
 
 #[test]
-fn a_server_that_takes_no_writes_answers_whom_it_need_not_write() {
-    try_turns(MISCONF);
+fn a_server_that_rejects_writes_decides_requests_that_need_none() {
+    check_random_turns_without_writes(MISCONF);
 }
 
 #[test]
-fn a_server_without_memory_answers_whom_it_need_not_write() {
-    try_turns(OOM);
+fn a_server_without_memory_decides_requests_that_need_no_write() {
+    check_random_turns_without_writes(OOM);
 }
 
-fn limit(law: Algorithm, quota: &str) -> Limit {
-    Limit::new(law, quota.parse().unwrap()).unwrap()
+fn limit(algorithm: Algorithm, quota: &str) -> Limit {
+    Limit::new(algorithm, quota.parse().unwrap()).unwrap()
 }
 
 #[test]
-fn a_request_that_one_limit_denies_needs_no_write_of_the_others() {
-    for law in [Algorithm::TokenBucket, Algorithm::SlidingWindowLog(LogSize::Modest)] {
-        let (engine, many, one) = (Embedded::new(Some(0)), limit(law, "100/h"), limit(law, "1/h"));
+fn a_request_denied_by_one_limit_needs_no_write_for_the_others() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::SlidingWindowLog(LogSize::Standard)] {
+        let (engine, many, one) =
+            (EmbeddedLua::new(Some(0)), limit(algorithm, "100/h"), limit(algorithm, "1/h"));
         let mut draws = Draws::new();
-        draws.begin();
+        draws.begin_group();
         for (scope, limit) in [(0, many), (1, one)] {
             draws.push("k".into(), Scope(scope), limit, Op::Take(Amount::exactly(1)), PermitId(0));
         }
         let first = send(&engine, &draws, &[0], &[1], START);
         assert!(matches!(first[0], UnwritableOutcome::Decided(_, true)), "{first:?}");
-        engine.fake.borrow_mut().refuses = Some(OOM);
+        engine.fake.borrow_mut().write_error = Some(OOM);
         let denied = send(&engine, &draws, &[0], &[1], START);
         assert!(matches!(denied[0], UnwritableOutcome::Decided(_, false)), "{denied:?}");
     }
 }
 
-fn ask(engine: &Embedded, limit: Limit, act: Op, now: Micros) -> UnwritableOutcome {
+fn apply_one(engine: &EmbeddedLua, limit: Limit, op: Op, now: Micros) -> UnwritableOutcome {
     let mut draws = Draws::new();
-    draws.push("k".into(), Scope(0), limit, act, PermitId(0));
+    draws.push("k".into(), Scope(0), limit, op, PermitId(0));
     send(engine, &draws, &[0], &[1], now).remove(0)
 }
 
-/// A log is neither moved nor aged where nothing can be written, and is read as if it were.
+/// Without writes, a log is neither rebased nor trimmed, but is read as if it were.
 #[test]
-fn a_log_of_a_time_far_ahead_is_read_as_if_it_were_moved() {
-    let log = limit(Algorithm::SlidingWindowLog(LogSize::Modest), "2/min");
-    let (engine, copy) = (Embedded::new(None), Embedded::new(None));
+fn a_log_from_the_far_future_is_read_as_if_it_were_rebased() {
+    let log = limit(Algorithm::SlidingWindowLog(LogSize::Standard), "2/min");
+    let (engine, copy) = (EmbeddedLua::new(None), EmbeddedLua::new(None));
     for seconds in [0, 30] {
-        let took = ask(&engine, log, Op::Take(Amount::exactly(1)), START.plus(Span::secs(seconds)));
+        let took = apply_one(&engine, log, Op::Take(Amount::exactly(1)), START.plus(Span::secs(seconds)));
         assert!(matches!(took, UnwritableOutcome::Decided(_, true)), "{took:?}");
     }
-    // The newest unit is then of this instant, and the other of half a minute ago.
-    let now = START.less(Span::HOUR);
+    // After rebasing, the newest unit is from now, and the other from half a minute ago.
+    let now = START.minus(Span::HOUR);
     *copy.fake.borrow_mut() = engine.fake.borrow().clone();
-    engine.fake.borrow_mut().refuses = Some(MISCONF);
-    for act in [Op::Take(Amount::exactly(1)), Op::Look(Amount::exactly(2)), Op::Look(Amount::exactly(0))] {
-        let told = ask(&engine, log, act, now);
-        assert!(matches!(told, UnwritableOutcome::Decided(_, false)), "{told:?}");
-        assert_eq!(told, ask(&copy, log, act, now), "{act:?}");
+    engine.fake.borrow_mut().write_error = Some(MISCONF);
+    for op in [Op::Take(Amount::exactly(1)), Op::Peek(Amount::exactly(2)), Op::Peek(Amount::exactly(0))] {
+        let reply = apply_one(&engine, log, op, now);
+        assert!(matches!(reply, UnwritableOutcome::Decided(_, false)), "{reply:?}");
+        assert_eq!(reply, apply_one(&copy, log, op, now), "{op:?}");
     }
     let later = now.plus(Span::secs(31));
-    let told = ask(&engine, log, Op::Take(Amount::exactly(1)), later);
+    let reply = apply_one(&engine, log, Op::Take(Amount::exactly(1)), later);
     assert!(
-        matches!(told, UnwritableOutcome::Decided(_, false)),
-        "it counts from now on until it is moved: {told:?}"
+        matches!(reply, UnwritableOutcome::Decided(_, false)),
+        "it counts from now until it is rebased: {reply:?}"
     );
 }
 
-/// Trap: a key of which only another quota has used something has no state under the current one, and yet there is something
-/// to clear.
+/// Pitfall: a key used only under another quota has no state under the current one, but still has something to clear.
 #[test]
-fn what_another_quota_has_left_is_not_cleared_by_a_server_that_takes_no_writes() {
+fn prior_states_are_not_cleared_without_writes() {
     let (hourly, quick) =
         (limit(Algorithm::TokenBucket, "5/h"), limit(Algorithm::TokenBucket, "100/s burst 100"));
-    let engine = Embedded::new(Some(0));
+    let engine = EmbeddedLua::new(Some(0));
     let take = |limit, now| {
         let mut draws = Draws::new();
         draws.push("k".into(), Scope(0), limit, Op::Take(Amount::exactly(5)), PermitId(0));
-        let mut run = |parcel: &ScriptCall| engine.run(parcel, now);
-        super::settle(&mut run, &draws, &[1], Micros::new(now)).remove(0).requests.remove(0).all()[0].answer()
+        let mut run = |call: &ScriptCall| engine.run(call, now);
+        super::run_until_decided(&mut run, &draws, &[1], Micros::new(now)).remove(0).requests.remove(0).all()
+            [0]
+        .outcome()
     };
     assert_eq!(take(hourly, START.get()), DrawOutcome::Granted(5));
-    assert_eq!(take(quick, START.get()), DrawOutcome::Refused, "nothing is left to carry over");
-    // By then the quick one has drained.
+    assert_eq!(take(quick, START.get()), DrawOutcome::Denied, "nothing is left to adopt");
+    // By then the state of the quick limit has drained.
     let now = START.plus(Span::secs(60));
-    engine.fake.borrow_mut().refuses = Some(MISCONF);
-    let told = ask(&engine, quick, Op::Clear, now);
-    assert_eq!(told, UnwritableOutcome::Unwritten("MISCONF".to_owned()));
-    engine.fake.borrow_mut().refuses = None;
+    engine.fake.borrow_mut().write_error = Some(MISCONF);
+    let reply = apply_one(&engine, quick, Op::Reset, now);
+    assert_eq!(reply, UnwritableOutcome::Unwritten("MISCONF".to_owned()));
+    engine.fake.borrow_mut().write_error = None;
     let before = engine.fake.borrow().clone();
-    assert_eq!(take(hourly, now.get()), DrawOutcome::Refused);
+    assert_eq!(take(hourly, now.get()), DrawOutcome::Denied);
     *engine.fake.borrow_mut() = before;
-    assert!(matches!(ask(&engine, quick, Op::Clear, now), UnwritableOutcome::Decided(..)));
+    assert!(matches!(apply_one(&engine, quick, Op::Reset, now), UnwritableOutcome::Decided(..)));
     assert_eq!(take(hourly, now.get()), DrawOutcome::Granted(5));
 }
 
-/// A permit that is given back makes room, which a server without memory is glad of.
+/// A release frees memory, so a server without memory accepts it.
 #[test]
-fn a_permit_can_be_given_back_to_a_server_without_memory() {
-    let (engine, places) = (Embedded::new(Some(0)), limit(Algorithm::Concurrency, "2/min"));
-    let ask = |act, permit| {
+fn a_permit_can_be_released_on_a_server_without_memory() {
+    let (engine, permits) = (EmbeddedLua::new(Some(0)), limit(Algorithm::Concurrency, "2/min"));
+    let ask = |op, permit| {
         let mut draws = Draws::new();
-        draws.push("k".into(), Scope(0), places, act, PermitId(permit));
+        draws.push("k".into(), Scope(0), permits, op, PermitId(permit));
         send(&engine, &draws, &[0], &[1], START).remove(0)
     };
     for permit in [1, 2] {
         assert!(matches!(ask(Op::Take(Amount::exactly(1)), permit), UnwritableOutcome::Decided(_, true)));
     }
-    engine.fake.borrow_mut().refuses = Some(OOM);
-    assert!(matches!(ask(Op::Give(1), 1), UnwritableOutcome::Decided(..)));
+    engine.fake.borrow_mut().write_error = Some(OOM);
+    assert!(matches!(ask(Op::Refund(1), 1), UnwritableOutcome::Decided(..)));
     assert!(
         matches!(ask(Op::Take(Amount::exactly(1)), 3), UnwritableOutcome::Unwritten(code) if code == "OOM")
     );
-    engine.fake.borrow_mut().refuses = None;
+    engine.fake.borrow_mut().write_error = None;
     assert!(
         matches!(ask(Op::Take(Amount::exactly(1)), 3), UnwritableOutcome::Decided(_, true)),
-        "a place was free"
+        "one permit was free"
     );
     assert!(
         matches!(ask(Op::Take(Amount::exactly(1)), 4), UnwritableOutcome::Decided(_, false)),
-        "and no other"
+        "and only one"
     );
 }

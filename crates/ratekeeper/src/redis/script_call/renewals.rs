@@ -1,33 +1,34 @@
-//! Orders on their way to the store, and the loans that come back.
+//! Encoding of renewals and decoding of the grants.
 //!
-//! An order is about one key under one limit: a report of what was lent of it before, and a wish for more.
+//! A renewal is about one key under one limit: a report on the units that were leased of it, and a request for
+//! more.
 
 use super::ScriptCall;
 use super::reply::{ScriptReplyError, read_byte, read_number, read_units};
 use super::value::Codec;
 use ratekeeper_core::{Amount, KeyRef, LeaseReport, LeaseRequest, Limit, Micros, Scope, Span, State};
 
-/// The orders of a parcel, as the script reads them.
+/// The encoded renewals of a call.
 #[derive(Debug, Default)]
 pub(super) struct CallRenewals {
     bytes: Vec<u8>,
-    /// For each order, where in the parcel's limits its limit is.
-    of: Vec<usize>,
+    /// For each renewal, the index of its limit in the call.
+    limit_indices: Vec<usize>,
 }
 
 impl CallRenewals {
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
-        self.of.clear();
+        self.limit_indices.clear();
     }
 
     pub(super) fn len(&self) -> usize {
-        self.of.len()
+        self.limit_indices.len()
     }
 
-    /// Where the limits are that the orders are under, in order.
-    pub(super) fn of(&self) -> &[usize] {
-        &self.of
+    /// The indices of the renewals' limits, in order.
+    pub(super) fn limit_indices(&self) -> &[usize] {
+        &self.limit_indices
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -36,63 +37,73 @@ impl CallRenewals {
 }
 
 impl ScriptCall {
-    /// Adds an order. Reports are taken note of before anything is drawn, and units are lent after everything was.
+    /// Adds a renewal. Reports are applied before the draws are decided, and leases are granted afterwards.
     ///
     /// # Panics
-    /// If it carries [`ScriptCall::MOST_DRAWS`] already, orders included, or if the limit [can't](Limit::can_lend) lend.
-    pub(crate) fn lend(
+    /// If the call has [`ScriptCall::MAX_DRAWS`] draws and renewals already, or if the limit
+    /// [can't](Limit::is_leasable) be leased.
+    pub(crate) fn push_renewal(
         &mut self,
         key: KeyRef<'_>,
         scope: Scope,
         limit: &Limit,
         report: LeaseReport,
-        wish: LeaseRequest,
+        request: LeaseRequest,
     ) {
         assert!(
-            self.drawn_from.len() + self.orders.len() < ScriptCall::MOST_DRAWS,
-            "whoever fills a parcel bounds it"
+            self.draw_limits.len() + self.renewals.len() < ScriptCall::MAX_DRAWS,
+            "the caller bounds the size of a call"
         );
-        assert!(limit.can_lend(), "{limit} lends nothing");
-        let (place, number) = self.limits.place(limit);
-        self.orders.of.push(place);
-        let key = self.keys.place(key, scope, limit);
-        self.limits.count_strings(self.keys.strings());
-        let bytes = &mut self.orders.bytes;
+        assert!(limit.is_leasable(), "{limit} can't be leased");
+        let (index, number) = self.limits.intern(limit);
+        self.renewals.limit_indices.push(index);
+        let key = self.keys.intern(key, scope, limit);
+        self.limits.set_string_count(self.keys.strings());
+        let bytes = &mut self.renewals.bytes;
         bytes.extend_from_slice(&key.to_be_bytes());
         bytes.extend_from_slice(&number.to_be_bytes());
         bytes.extend_from_slice(&report.term.to_be_bytes()[1..]);
-        for units in [report.spent, report.kept, report.back, wish.soon, wish.later, wish.one_of] {
+        for units in [
+            report.spent,
+            report.kept,
+            report.returned,
+            request.short_horizon,
+            request.long_horizon,
+            request.long_horizon_divisor,
+        ] {
             bytes.extend_from_slice(&units.to_be_bytes());
         }
     }
 }
 
-/// What became of an order.
+/// The result of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenewalResult {
-    /// The report was taken note of, and this was lent.
-    Loaned(GrantedLease),
-    /// Nothing was reported or lent: what is stored was written by another quota, or can't be read, or the store's clock
-    /// is in no window of the calendar that was sent along.
+    /// The report was applied, and this was granted.
+    Granted(GrantedLease),
+    /// Nothing was applied: the state was written under another quota or is unreadable, or the store's clock is
+    /// in no calendar window that was sent along.
     Stuck,
 }
 
-/// What was lent, which may be nothing.
+/// The granted units, which may be none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GrantedLease {
-    /// How many units more.
+    /// Additional units.
     pub(crate) units: u32,
-    /// The term that these, and those that were kept, are lent in.
+    /// The term of these units and of the kept ones.
     pub(crate) term: u64,
-    /// How long after the store answered they lapse.
-    pub(crate) left: Span,
-    /// Whether what the report was about had not lapsed before. If it had, what was kept is gone.
-    pub(crate) is_known: bool,
-    /// What the store remembers after that, with all that is lent counted as taken; nothing if it could not be said.
-    pub(crate) seen: Option<State>,
+    /// How long after the store's reply they expire.
+    pub(crate) time_left: Span,
+    /// Whether the reported lease had not expired before. If it had, the kept units are gone.
+    pub(crate) is_report_accepted: bool,
+    /// The key's state after the renewal, with all leased units counted as taken. `None` if the store did not
+    /// send it.
+    pub(crate) state: Option<State>,
 }
 
-/// What the script's answers to orders begin with: whether what was reported is known, and what is told of the state.
+/// Codes of the script's results for renewals: whether the reported lease was known, and whether the state
+/// follows.
 const STUCK: u8 = 0;
 const KNOWN: u8 = 2;
 const SHOWN: u8 = 4;
@@ -109,9 +120,9 @@ impl RenewalResult {
             return Ok(RenewalResult::Stuck);
         }
         let (units, term) = (read_units(rest)?, read_number(rest, 7)?);
-        let left = Micros::new(read_number(rest, 7)?).since(now);
-        let at_rest = |state| codec.limit().step(state, now, Amount::PEEK).state;
-        let seen = match code & (SHOWN | ABSENT) {
+        let time_left = Micros::new(read_number(rest, 7)?).since(now);
+        let at_rest = |state| codec.limit().step(state, now, Amount::ZERO).state;
+        let state = match code & (SHOWN | ABSENT) {
             SHOWN => {
                 let value = rest.split_off(..codec.length()).ok_or(ScriptReplyError)?;
                 Some(at_rest(Some(codec.read(value, now).ok_or(ScriptReplyError)?)))
@@ -119,6 +130,12 @@ impl RenewalResult {
             ABSENT => Some(at_rest(None)),
             _ => None,
         };
-        Ok(RenewalResult::Loaned(GrantedLease { units, term, left, is_known: code & KNOWN != 0, seen }))
+        Ok(RenewalResult::Granted(GrantedLease {
+            units,
+            term,
+            time_left,
+            is_report_accepted: code & KNOWN != 0,
+            state,
+        }))
     }
 }

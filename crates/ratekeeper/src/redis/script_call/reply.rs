@@ -1,4 +1,4 @@
-//! What the script answered.
+//! Decoding of the script's reply.
 
 use super::renewals::RenewalResult;
 use super::value::Codec;
@@ -7,40 +7,42 @@ use ratekeeper_core::{
     Amount, Draw, DrawOutcome, DrawResult, Forecast, Limit, Micros, Op, Retry, Span, State,
 };
 
-/// What the script answered to a parcel: what became of each of its groups, in order.
+/// The script's reply to a call: an iterator over the results of its groups, in order.
 #[derive(Debug)]
 pub(crate) struct ScriptReply<'a> {
-    parcel: &'a ScriptCall,
+    call: &'a ScriptCall,
     now: Micros,
     rest: &'a [u8],
-    groups: usize,
+    next_group: usize,
 }
 
-/// What became of a group.
+/// The result of a group.
 #[derive(Debug)]
 pub(crate) enum GroupResult<'a> {
     /// It was decided.
     Decided(DecidedGroup<'a>),
-    /// It was left alone, because something was in its way that Rust must look at first.
-    Again(Readopt),
-    /// It was left alone, because what is stored under one of its keys can't be read, or two limits of different quotas
-    /// claim the same key.
+    /// It was not decided, because a state has to be converted in Rust first, or because the store's clock is
+    /// outside the calendar windows that were sent along.
+    Retry(Readopt),
+    /// It was not decided, because the value under one of its keys is unreadable, or because limits of different
+    /// quotas use the same key.
     Broken,
-    /// It was left alone, because the server does not take what would have to be written for it, and said so with this
-    /// error code.
+    /// It was not decided, because the server rejected the write with this error code.
     Unwritten(&'a str),
 }
 
-/// A reply that the script can't have given.
+/// A reply that is not one of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the store's answer can't be read: another program may have loaded a script under the same name")]
+#[error(
+    "invalid reply from the script: another program may have loaded a different script under the same name"
+)]
 pub(crate) struct ScriptReplyError;
 
 impl<'a> ScriptReply<'a> {
-    pub(super) fn new(parcel: &'a ScriptCall, bytes: &'a [u8]) -> Result<ScriptReply<'a>, ScriptReplyError> {
+    pub(super) fn new(call: &'a ScriptCall, bytes: &'a [u8]) -> Result<ScriptReply<'a>, ScriptReplyError> {
         let mut rest = bytes;
         let now = Micros::new(read_number(&mut rest, 7)?);
-        Ok(ScriptReply { parcel, now, rest, groups: 0 })
+        Ok(ScriptReply { call, now, rest, next_group: 0 })
     }
 
     /// The store's time when it decided.
@@ -48,20 +50,22 @@ impl<'a> ScriptReply<'a> {
         self.now
     }
 
-    /// What became of each order, in order, to be read once. What became of the groups must be read before, and is
-    /// passed over if it was not.
-    pub(crate) fn loans(&mut self) -> impl Iterator<Item = Result<RenewalResult, ScriptReplyError>> {
+    /// The results of the renewals, in order. They can be read once. They follow the results of the groups, which
+    /// are skipped if they were not read.
+    pub(crate) fn renewal_results(
+        &mut self,
+    ) -> impl Iterator<Item = Result<RenewalResult, ScriptReplyError>> {
         self.by_ref().for_each(drop);
-        self.parcel.orders.of().iter().map(|place| {
-            let lending = RenewalResult::read(&mut self.rest, self.parcel.limits.codec(*place), self.now);
-            if lending.is_err() {
+        self.call.renewals.limit_indices().iter().map(|limit_index| {
+            let result = RenewalResult::read(&mut self.rest, self.call.limits.codec(*limit_index), self.now);
+            if result.is_err() {
                 self.rest = &[];
             }
-            lending
+            result
         })
     }
 
-    fn read_fate(&mut self, group: &'a CallGroup) -> Result<GroupResult<'a>, ScriptReplyError> {
+    fn read_group(&mut self, group: &'a CallGroup) -> Result<GroupResult<'a>, ScriptReplyError> {
         match self.rest.first() {
             Some(&code::STUCK) => self.read_stuck(),
             Some(&code::UNWRITTEN) => self.read_unwritten(),
@@ -80,18 +84,18 @@ impl<'a> ScriptReply<'a> {
         group: &'a CallGroup,
         granted: u32,
     ) -> Result<GroupResult<'a>, ScriptReplyError> {
-        let parcel = self.parcel;
-        let mut places = parcel.drawn_from[group.draws.clone()].iter();
+        let call = self.call;
+        let mut limit_indices = call.draw_limits[group.draws.clone()].iter();
         let mut read = |rest: &mut &'a [u8]| {
-            places
+            limit_indices
                 .next()
-                .map(|place| ScriptDraw::read(rest, parcel.limits.codec(*place), self.now))
+                .map(|limit_index| ScriptDraw::read(rest, call.limits.codec(*limit_index), self.now))
                 .transpose()
         };
         let first = read(&mut self.rest)?.ok_or(ScriptReplyError)?;
         let others = self.rest;
         while read(&mut self.rest)?.is_some() {}
-        Ok(GroupResult::Decided(DecidedGroup { parcel, group, now: self.now, granted, first, others }))
+        Ok(GroupResult::Decided(DecidedGroup { call, group, now: self.now, granted, first, others }))
     }
 
     fn read_unwritten(&mut self) -> Result<GroupResult<'a>, ScriptReplyError> {
@@ -102,7 +106,7 @@ impl<'a> ScriptReply<'a> {
     }
 
     fn read_stuck(&mut self) -> Result<GroupResult<'a>, ScriptReplyError> {
-        let mut again = Readopt { now: self.now, found: Vec::new() };
+        let mut retry = Readopt { now: self.now, found: Vec::new() };
         let mut is_broken = false;
         let count = self.rest.get(1).copied().ok_or(ScriptReplyError)?;
         self.rest = &self.rest[2..];
@@ -112,14 +116,14 @@ impl<'a> ScriptReply<'a> {
                 code::STALE => {
                     let length = usize::from(read_byte(&mut self.rest)?);
                     let found = self.rest.split_off(..length).ok_or(ScriptReplyError)?;
-                    again.found.push((usize::from(draw), found.into()));
+                    retry.found.push((usize::from(draw), found.into()));
                 }
                 code::OUTSIDE => {}
                 code::BROKEN => is_broken = true,
                 _ => return Err(ScriptReplyError),
             }
         }
-        Ok(if is_broken { GroupResult::Broken } else { GroupResult::Again(again) })
+        Ok(if is_broken { GroupResult::Broken } else { GroupResult::Retry(retry) })
     }
 }
 
@@ -127,22 +131,22 @@ impl<'a> Iterator for ScriptReply<'a> {
     type Item = Result<GroupResult<'a>, ScriptReplyError>;
 
     fn next(&mut self) -> Option<Result<GroupResult<'a>, ScriptReplyError>> {
-        let group = self.parcel.groups.get(self.groups)?;
-        self.groups += 1;
-        let fate = self.read_fate(group);
-        if fate.is_err() {
-            // Where one answer can't be read, nobody knows where the next begins.
+        let group = self.call.groups.get(self.next_group)?;
+        self.next_group += 1;
+        let result = self.read_group(group);
+        if result.is_err() {
+            // Where one result is unreadable, the start of the next is unknown.
             self.rest = &[];
         }
-        Some(fate)
+        Some(result)
     }
 }
 
-/// A group that must be sent once more. Nothing was taken for it.
+/// Data for sending a group again. Nothing was taken for it.
 ///
-/// Either another limit wrote one of its states: what this limit makes of it is worked out here and sent along. Or the
-/// store's clock is in no window that was sent along: the parcel that it is added to must be
-/// [started](ScriptCall::start) by that clock.
+/// Either another limit wrote one of its states: Rust converts it, and sends the result along. Or the store's
+/// clock is in no calendar window that was sent along: the call that the group is added to must be
+/// [reset](ScriptCall::reset) with that clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Readopt {
     now: Micros,
@@ -150,12 +154,12 @@ pub(crate) struct Readopt {
 }
 
 impl Readopt {
-    /// The store's time when it was left alone.
+    /// The store's time when the group was not decided.
     pub(crate) fn now(&self) -> Micros {
         self.now
     }
 
-    /// What was found under the key of one of its draws.
+    /// The value that was found under the key of a draw.
     pub(super) fn found(&self, draw: usize) -> Option<&[u8]> {
         self.found.iter().find(|(index, _)| *index == draw).map(|(_, found)| &**found)
     }
@@ -164,44 +168,44 @@ impl Readopt {
 /// A group that was decided.
 #[derive(Debug)]
 pub(crate) struct DecidedGroup<'a> {
-    parcel: &'a ScriptCall,
+    call: &'a ScriptCall,
     group: &'a CallGroup,
     now: Micros,
     granted: u32,
-    /// What was said of its first draw; most groups have no other.
+    /// The result of its first draw; most groups have no other.
     first: ScriptDraw,
-    /// The same of the others, which has been read once and so can be read again.
+    /// The encoded results of the other draws. They were decoded once, so they are valid.
     others: &'a [u8],
 }
 
 impl DecidedGroup<'_> {
-    /// How many requests it was for.
+    /// The number of requests of the group.
     #[cfg(test)]
     pub(crate) fn times(&self) -> u32 {
         self.group.times
     }
 
-    /// Notes in a request's draws what was decided. Where the group stood for several, `request` counts them from 0, in
-    /// the order in which they are served.
-    pub(crate) fn settle(&self, request: u32, draws: &mut [Draw]) {
+    /// Records the results in the draws of a request. If the group was coalesced, `request` is the index of the
+    /// request in order of arrival, from 0.
+    pub(crate) fn apply(&self, request: u32, draws: &mut [Draw]) {
         let mut rest = self.others;
-        for (index, (draw, place)) in
-            draws.iter_mut().zip(&self.parcel.drawn_from[self.group.draws.clone()]).enumerate()
+        for (index, (draw, limit_index)) in
+            draws.iter_mut().zip(&self.call.draw_limits[self.group.draws.clone()]).enumerate()
         {
-            let said = match index {
+            let script_draw = match index {
                 0 => Ok(self.first),
-                _ => ScriptDraw::read(&mut rest, self.parcel.limits.codec(*place), self.now),
+                _ => ScriptDraw::read(&mut rest, self.call.limits.codec(*limit_index), self.now),
             };
-            let Ok(said) = said else { return };
-            draw.settle(|limit, act, _| match self.group.times {
-                1 => said.outcome(limit, act.ask(), self.now),
-                _ => said.outcome_of(request, self.granted, limit, act, self.now),
+            let Ok(script_draw) = script_draw else { return };
+            draw.decide_with(|limit, op, _| match self.group.times {
+                1 => script_draw.result(limit, op.amount(), self.now),
+                _ => script_draw.request_result(request, self.granted, limit, op, self.now),
             });
         }
     }
 }
 
-// What the script's answers begin with.
+// Codes of the script's results.
 mod code {
     pub(super) const ANSWER: u8 = 3;
     pub(super) const GRANTED: u8 = 0;
@@ -216,19 +220,22 @@ mod code {
     pub(super) const BROKEN: u8 = 2;
 }
 
-/// What the script said of one draw.
+/// The script's result for one draw.
 #[derive(Clone, Copy, Debug)]
 struct ScriptDraw {
-    answer: u8,
-    /// The units granted, where they are not those asked for; the requests granted, where there were several.
+    /// [`code::GRANTED`], [`code::SPARED`] or denied.
+    outcome_code: u8,
+    /// The granted units, if they differ from those requested. For a coalesced group, the number of granted
+    /// requests.
     count: Option<u32>,
-    memory: ScriptState,
+    state: ScriptState,
 }
 
+/// What the script sends about a key's state.
 #[derive(Clone, Copy, Debug)]
 enum ScriptState {
     State(Option<State>),
-    Roll { remaining: u32, reset: Span, wait: Retry },
+    List { remaining: u32, reset: Span, wait: Retry },
 }
 
 impl ScriptDraw {
@@ -238,7 +245,7 @@ impl ScriptDraw {
             return Err(ScriptReplyError);
         }
         let count = if code & code::COUNTED != 0 { Some(read_units(rest)?) } else { None };
-        let memory = match (codec.limit().keeps_roll(), code & code::ABSENT != 0) {
+        let state = match (codec.limit().uses_list_state(), code & code::ABSENT != 0) {
             (false, true) => ScriptState::State(None),
             (false, false) => {
                 let value = rest.split_off(..codec.length()).ok_or(ScriptReplyError)?;
@@ -250,60 +257,66 @@ impl ScriptDraw {
                     wait if wait > Span::MAX.get() => Retry::Never,
                     wait => Retry::After(Span::micros(wait)),
                 };
-                ScriptState::Roll { remaining, reset, wait }
+                ScriptState::List { remaining, reset, wait }
             }
         };
-        Ok(ScriptDraw { answer: code & code::ANSWER, count, memory })
+        Ok(ScriptDraw { outcome_code: code & code::ANSWER, count, state })
     }
 
-    /// What a request was told that was the only one of its kind.
-    fn outcome(&self, limit: &Limit, ask: Amount, now: Micros) -> DrawResult {
-        let answer = match self.answer {
-            code::GRANTED => DrawOutcome::Granted(self.count.unwrap_or(ask.at_least())),
-            code::SPARED => DrawOutcome::Spared,
-            _ => DrawOutcome::Refused,
+    /// The result for a request that was not coalesced.
+    fn result(&self, limit: &Limit, amount: Amount, now: Micros) -> DrawResult {
+        let outcome = match self.outcome_code {
+            code::GRANTED => DrawOutcome::Granted(self.count.unwrap_or(amount.at_least())),
+            code::SPARED => DrawOutcome::WouldGrant,
+            _ => DrawOutcome::Denied,
         };
-        match self.memory {
-            ScriptState::State(state) => at_rest(limit, state, answer, now),
-            ScriptState::Roll { remaining, reset, wait } => told(answer, now, remaining, reset, wait),
+        match self.state {
+            ScriptState::State(state) => state_result(limit, state, outcome, now),
+            ScriptState::List { remaining, reset, wait } => list_result(outcome, now, remaining, reset, wait),
         }
     }
 
-    /// What one of several requests was told. Those before the last that was granted saw less taken.
-    fn outcome_of(&self, request: u32, granted: u32, limit: &Limit, act: Op, now: Micros) -> DrawResult {
-        let (units, served) = (act.ask().at_least(), self.count.unwrap_or(0).min(granted));
+    /// The result for one of several coalesced requests. For those before the last granted one, fewer units were
+    /// taken.
+    fn request_result(&self, request: u32, granted: u32, limit: &Limit, op: Op, now: Micros) -> DrawResult {
+        let (units, served) = (op.amount().at_least(), self.count.unwrap_or(0).min(granted));
         let taken_since = served.saturating_sub(request.saturating_add(1)).saturating_mul(units);
         let is_granted = request < served;
-        match self.memory {
+        match self.state {
             ScriptState::State(state) if is_granted => {
-                let before = state.map(|state| limit.give(state, now, taken_since));
-                at_rest(limit, before, DrawOutcome::Granted(units), now)
+                let before = state.map(|state| limit.refund(state, now, taken_since));
+                state_result(limit, before, DrawOutcome::Granted(units), now)
             }
             ScriptState::State(state) => {
-                let fits = limit.step(state, now, act.ask()).granted.is_some();
-                at_rest(limit, state, if fits { DrawOutcome::Spared } else { DrawOutcome::Refused }, now)
+                let fits = limit.step(state, now, op.amount()).granted.is_some();
+                state_result(
+                    limit,
+                    state,
+                    if fits { DrawOutcome::WouldGrant } else { DrawOutcome::Denied },
+                    now,
+                )
             }
-            ScriptState::Roll { remaining, reset, wait } => {
-                let answer = match (is_granted, units <= remaining) {
+            ScriptState::List { remaining, reset, wait } => {
+                let outcome = match (is_granted, units <= remaining) {
                     (true, _) => DrawOutcome::Granted(units),
-                    (false, true) => DrawOutcome::Spared,
-                    (false, false) => DrawOutcome::Refused,
+                    (false, true) => DrawOutcome::WouldGrant,
+                    (false, false) => DrawOutcome::Denied,
                 };
                 let taken_since = if is_granted { taken_since } else { 0 };
-                told(answer, now, remaining.saturating_add(taken_since), reset, wait)
+                list_result(outcome, now, remaining.saturating_add(taken_since), reset, wait)
             }
         }
     }
 }
 
-/// An answer and the state as it stands now: the store may have told of it as it was written.
-fn at_rest(limit: &Limit, state: Option<State>, answer: DrawOutcome, now: Micros) -> DrawResult {
-    DrawResult::of_state(answer, now, limit.step(state, now, Amount::PEEK).state)
+/// A result with the state as of now: the script may have sent it as it was written.
+fn state_result(limit: &Limit, state: Option<State>, outcome: DrawOutcome, now: Micros) -> DrawResult {
+    DrawResult::from_state(outcome, now, limit.step(state, now, Amount::ZERO).state)
 }
 
-fn told(answer: DrawOutcome, now: Micros, remaining: u32, reset: Span, wait: Retry) -> DrawResult {
-    let retry = (answer == DrawOutcome::Refused).then_some(wait);
-    DrawResult::of_outlook(answer, now, Forecast { remaining, reset, delay: Span::ZERO, retry })
+fn list_result(outcome: DrawOutcome, now: Micros, remaining: u32, reset: Span, wait: Retry) -> DrawResult {
+    let retry = (outcome == DrawOutcome::Denied).then_some(wait);
+    DrawResult::from_forecast(outcome, now, Forecast { remaining, reset, delay: Span::ZERO, retry })
 }
 
 pub(super) fn read_byte(rest: &mut &[u8]) -> Result<u8, ScriptReplyError> {

@@ -1,35 +1,38 @@
-//! A key's state as bytes: which limit wrote it, then its numbers.
+//! Encoding of a key's state: the limit that wrote it, then its numbers.
 //!
-//! The limit comes first and in full, so that whoever finds the state under another limit can tell what it meant. The
-//! numbers follow, each in as many bytes as the limit allows it to need. Of the time since which a bucket owes, only the
-//! low bytes are kept, because the time now tells the others: a state that could be mistaken for a later one has lapsed
-//! long before. So the usual states have 12 bytes, which is as much as a server keeps in its smallest piece but one.
+//! The limit comes first and in full, so that a node that finds the state under another limit can interpret it.
+//! The numbers follow, each in as many bytes as the limit allows it to need. Of the time since which a bucket
+//! owes, only the low bytes are stored, because the current time determines the others: a state that could be
+//! mistaken for a later one has expired long before. So the usual states have 12 bytes, which fit the
+//! second-smallest allocation of a server.
 //!
-//! Behind a bucket's state stands what is lent of it, older and recent, in four bytes each; if nothing is, nothing does.
+//! A bucket's state is followed by its leased units, older and recent, in four bytes each; they are omitted if
+//! nothing is leased.
 //!
-//! Last comes what other quotas have left of the key, if any has: when all of that will have drained, from when on the own
-//! state is void, and then each state, written as it would be alone, behind its length and when it will have drained. A
-//! time that was cut short can't be read after that. Before all this a bucket always tells what is lent.
+//! The states that other quotas have left under the key come last, if there are any: when all of them will have
+//! drained, from when on the own state is void, and then each state, encoded as it would be alone, after its
+//! length and the time when it will have drained. A truncated time can't be reconstructed after that. Before
+//! these, a bucket always has its leased units.
 
 use ratekeeper_core::{
     Algorithm, Align, Leak, LeasedState, LentUnits, Limit, LimitParams, Micros, PriorStates, Quota, Span,
     State, Zone,
 };
 
-/// The longest value there is: the script tells of its length in one byte.
-const LONGEST: usize = 255;
+/// The longest value: the script sends its length in one byte.
+const MAX_VALUE_BYTES: usize = 255;
 
-/// By how much a server's clock may be set back or forth before the time in a state is read wrongly.
-const CLOCK_STEP: Span = Span::micros(2 * Span::DAY.get());
+/// How far a server's clock may be set back or forward before the time in a state is misread.
+const MAX_CLOCK_STEP: Span = Span::micros(2 * Span::DAY.get());
 
-/// How the states of one limit are written.
+/// Encodes and decodes the states of one limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Codec {
     limit: Limit,
     prefix: Vec<u8>,
-    /// How many bytes each number of a state takes.
+    /// The size of each number of a state in bytes.
     widths: [usize; 3],
-    /// If the second number is a time that may be cut short, the length of its unit in microseconds.
+    /// If the second number is a time that may be truncated, its unit in microseconds.
     tick: Option<u64>,
 }
 
@@ -37,10 +40,10 @@ impl Codec {
     pub(crate) fn new(limit: &Limit) -> Codec {
         let mut prefix = Vec::new();
         write_limit(limit, &mut prefix);
-        let (mut widths, mut tick) = (limit.part_bytes(), None);
-        if let LimitParams::Bucket { refill, capacity, tick: micros, .. } = limit.figures() {
-            let ticks = capacity.div_ceil(refill) + CLOCK_STEP.get() / u64::from(micros);
-            // As far again into the future, where a clock that was set back finds it.
+        let (mut widths, mut tick) = (limit.state_part_bytes(), None);
+        if let LimitParams::Bucket { refill, capacity, tick: micros, .. } = limit.params() {
+            let ticks = capacity.div_ceil(refill) + MAX_CLOCK_STEP.get() / u64::from(micros);
+            // As far again into the future, for a clock that was set back.
             let bits = u64::BITS - (2 * ticks).leading_zeros();
             widths[1] = widths[1].min(bits.div_ceil(8) as usize);
             tick = Some(u64::from(micros));
@@ -52,17 +55,17 @@ impl Codec {
         &self.limit
     }
 
-    /// What every state of the limit begins with.
+    /// The start of every state of the limit.
     pub(crate) fn prefix(&self) -> &[u8] {
         &self.prefix
     }
 
-    /// How long every state of the limit is.
+    /// The size of every state of the limit.
     pub(crate) fn length(&self) -> usize {
         self.prefix.len() + self.widths.iter().sum::<usize>()
     }
 
-    /// How long the limit's own part of a value is that has so many bytes: what other quotas have left stands behind it.
+    /// The size of the limit's own part in a value of `length` bytes: the states of other quotas follow it.
     fn own_length(&self, length: usize) -> usize {
         let own = self.length();
         match self.tick {
@@ -71,13 +74,13 @@ impl Codec {
         }
     }
 
-    /// How many bytes of the time are kept, if they may be fewer than it has.
+    /// How many bytes of the time are stored, if it may be truncated.
     pub(crate) fn time_bytes(&self) -> usize {
         self.tick.map_or(7, |_| self.widths[1])
     }
 
-    /// The form of a state, as the script's `struct` reads it.
-    pub(crate) fn form(&self) -> String {
+    /// The format of a state for the script's `struct` library.
+    pub(crate) fn format(&self) -> String {
         let numbers = self.widths.iter().filter(|width| **width > 0).map(|width| format!("I{width}"));
         format!(">c{}{}", self.prefix.len(), numbers.collect::<String>())
     }
@@ -85,22 +88,22 @@ impl Codec {
     /// Writes a state.
     pub(crate) fn write(&self, state: State, value: &mut Vec<u8>) {
         value.extend_from_slice(&self.prefix);
-        for (number, width) in self.limit.parts_of(state).into_iter().zip(self.widths) {
+        for (number, width) in self.limit.state_parts(state).into_iter().zip(self.widths) {
             value.extend_from_slice(&number.to_be_bytes()[8 - width..]);
         }
     }
 
-    /// Writes a state, and what is lent beside it.
-    pub(crate) fn write_held(&self, held: LeasedState, value: &mut Vec<u8>) {
-        self.write(held.state.unwrap_or_default(), value);
-        if held.lent.units() > 0 {
-            value.extend_from_slice(&held.lent.older.to_be_bytes());
-            value.extend_from_slice(&held.lent.recent.to_be_bytes());
+    /// Writes a state and its leased units.
+    pub(crate) fn write_leased(&self, leased: LeasedState, value: &mut Vec<u8>) {
+        self.write(leased.state.unwrap_or_default(), value);
+        if leased.lent.total() > 0 {
+            value.extend_from_slice(&leased.lent.older.to_be_bytes());
+            value.extend_from_slice(&leased.lent.recent.to_be_bytes());
         }
     }
 
-    /// Reads a state that this limit wrote, and what is lent beside it, about `now`; nothing if it did not.
-    pub(crate) fn read_held(&self, value: &[u8], now: Micros) -> Option<LeasedState> {
+    /// Reads a state and its leased units, near `now`. `None` if this limit did not write it.
+    pub(crate) fn read_leased(&self, value: &[u8], now: Micros) -> Option<LeasedState> {
         let (state, lent) = value.split_at_checked(self.length())?;
         let state = self.read(state, now)?;
         let &[a, b, c, d, e, f, g, h] = lent else {
@@ -108,14 +111,14 @@ impl Codec {
         };
         let lent =
             LentUnits { older: u32::from_be_bytes([a, b, c, d]), recent: u32::from_be_bytes([e, f, g, h]) };
-        let LimitParams::Bucket { unit, capacity, .. } = self.limit.figures() else { return None };
-        let [owed, ..] = self.limit.parts_of(state);
+        let LimitParams::Bucket { unit, capacity, .. } = self.limit.params() else { return None };
+        let [owed, ..] = self.limit.state_parts(state);
         let units = u64::from(lent.older) + u64::from(lent.recent);
         let fits = units <= (capacity - owed) / unit;
         fits.then_some(LeasedState { state: Some(state), lent })
     }
 
-    /// Reads a state that this limit wrote, about `now`; nothing if it did not.
+    /// Reads a state, near `now`. `None` if this limit did not write it.
     pub(crate) fn read(&self, value: &[u8], now: Micros) -> Option<State> {
         let mut rest = value.strip_prefix(&self.prefix[..]).filter(|_| value.len() == self.length())?;
         let mut parts = [0_u64; 3];
@@ -127,83 +130,91 @@ impl Codec {
         if let Some(tick) = self.tick {
             parts[1] = nearest(parts[1], 8 * self.widths[1], now.get() / tick);
         }
-        self.limit.state_of(parts)
+        self.limit.state_from_parts(parts)
     }
 }
 
 /// The number nearest to `near` that has these low bits.
 fn nearest(low: u64, bits: usize, near: u64) -> u64 {
     let span = 1_u64 << bits;
-    // Below zero there is no time, and `low` is below `span`.
+    // There is no time below zero, and `low` is below `span`.
     low + (near + span / 2).saturating_sub(low) / span * span
 }
 
-/// A value, read in full.
+/// A decoded value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredValue {
     /// The limit that wrote it.
     pub(crate) limit: Limit,
-    /// What it wrote.
-    pub(crate) held: LeasedState,
-    /// From when on that is void, if it stands beside what others have left. Alone it would have lapsed.
-    pub(crate) void: Micros,
-    /// What other quotas have left of the key.
-    pub(crate) former: PriorStates,
+    /// The limit's own state.
+    pub(crate) leased: LeasedState,
+    /// From when on the own state is void, if the value has states of other quotas. A value without them expires
+    /// instead.
+    pub(crate) void_from: Micros,
+    /// The states that other quotas have left under the key.
+    pub(crate) prior: PriorStates,
 }
 
 impl StoredValue {
-    /// Reads a value, about `now`; nothing if no limit wrote it.
+    /// Reads a value, near `now`. `None` if no limit wrote it.
     pub(crate) fn read(value: &[u8], now: Micros) -> Option<StoredValue> {
         let limit = read_limit(&mut { value })?;
         let codec = Codec::new(&limit);
         let (own, mut rest) = value.split_at_checked(codec.own_length(value.len()))?;
-        let mut former = PriorStates::default();
+        let mut prior = PriorStates::default();
         if rest.is_empty() {
-            return Some(StoredValue { limit, held: codec.read_held(own, now)?, void: Micros::MAX, former });
+            return Some(StoredValue {
+                limit,
+                leased: codec.read_leased(own, now)?,
+                void_from: Micros::MAX,
+                prior,
+            });
         }
-        let (_, void) = (read_time(&mut rest)?, read_time(&mut rest)?);
-        let held = if void > now { codec.read_held(own, now)? } else { LeasedState::default() };
+        let (_, void_from) = (read_time(&mut rest)?, read_time(&mut rest)?);
+        let leased = if void_from > now { codec.read_leased(own, now)? } else { LeasedState::default() };
         while let Some(length) = rest.split_off_first() {
             let drained = read_time(&mut rest)?;
             let value = rest.split_off(..usize::from(*length))?;
             if drained > now {
                 let limit = read_limit(&mut { value })?;
-                former.push(limit, Codec::new(&limit).read_held(value, now)?, now);
+                prior.push(limit, Codec::new(&limit).read_leased(value, now)?, now);
             }
         }
-        Some(StoredValue { limit, held, void, former })
+        Some(StoredValue { limit, leased, void_from, prior })
     }
 
-    /// Writes it, at `now`: nothing if it is empty. What no longer fits is left out, first what drains first.
+    /// Writes the value at `now`. Writes nothing if it is empty. Prior states that don't fit are dropped,
+    /// starting with those that drain first.
     pub(crate) fn write(mut self, now: Micros, value: &mut Vec<u8>) {
         let codec = Codec::new(&self.limit);
         let start = value.len();
         loop {
             value.truncate(start);
-            codec.write_held(self.held, value);
-            if !self.former.is_empty() {
+            codec.write_leased(self.leased, value);
+            if !self.prior.is_empty() {
                 value.resize(start + codec.own_length(usize::MAX), 0);
-                self.write_former(now, value);
+                self.write_prior(now, value);
             }
-            if value.len() - start <= LONGEST || self.former.is_empty() {
+            if value.len() - start <= MAX_VALUE_BYTES || self.prior.is_empty() {
                 break;
             }
-            self.former.drop_first(now);
+            self.prior.drop_soonest_expiring(now);
         }
-        if self.former.is_empty() && self.held == LeasedState::default() {
+        if self.prior.is_empty() && self.leased == LeasedState::default() {
             value.truncate(start);
         }
     }
 
-    fn write_former(&self, now: Micros, value: &mut Vec<u8>) {
-        write_time(self.former.until(now), value);
-        write_time(self.void, value);
-        for (limit, held) in self.former.iter() {
-            let place = value.len();
+    fn write_prior(&self, now: Micros, value: &mut Vec<u8>) {
+        write_time(self.prior.expires_at(now), value);
+        write_time(self.void_from, value);
+        for (limit, leased) in self.prior.iter() {
+            let length_at = value.len();
             value.push(0);
-            write_time(now.plus(limit.drains_in(*held, now)), value);
-            Codec::new(limit).write_held(*held, value);
-            value[place] = u8::try_from(value.len() - place - 8).expect("a state is below 100 bytes");
+            write_time(now.plus(limit.expires_in(*leased, now)), value);
+            Codec::new(limit).write_leased(*leased, value);
+            value[length_at] =
+                u8::try_from(value.len() - length_at - 8).expect("a state is shorter than 100 bytes");
         }
     }
 }
@@ -217,7 +228,7 @@ fn read_time(bytes: &mut &[u8]) -> Option<Micros> {
     Some(Micros::new(time.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))))
 }
 
-// What a value's first byte has in its upper half.
+// The upper half of a value's first byte.
 const TOKENS: u8 = 0;
 const METER: u8 = 1;
 const QUEUE: u8 = 2;
@@ -225,23 +236,23 @@ const FIRST_HIT: u8 = 3;
 const WALL: u8 = 4;
 const WALL_IN_ZONE: u8 = 5;
 const SLIDING: u8 = 6;
-/// Laws that keep no such state. Their limits are written only to be told apart.
-const ROLL: u8 = 7;
-/// Added to one of the first three, if the quota says what its burst is.
+/// Algorithms with a list state. Their limits are encoded only to be told apart.
+const LIST: u8 = 7;
+/// Added to one of the first three if the quota has an explicit burst.
 const BURST: u8 = 8;
 
-/// Writes which limit it is. Most periods are a few digits and many zeros, and are written so.
+/// Encodes a limit. Most periods are a few digits followed by zeros, and are encoded so.
 fn write_limit(limit: &Limit, bytes: &mut Vec<u8>) {
-    let (law, quota) = (limit.law(), limit.quota());
-    let kind = match law {
+    let (algorithm, quota) = (limit.algorithm(), limit.quota());
+    let kind = match algorithm {
         Algorithm::TokenBucket => TOKENS,
         Algorithm::LeakyBucket(Leak::Meter) => METER,
         Algorithm::LeakyBucket(Leak::Queue) => QUEUE,
         Algorithm::FixedWindow(Align::FirstHit) => FIRST_HIT,
-        Algorithm::FixedWindow(Align::Wall(Zone::UTC)) => WALL,
-        Algorithm::FixedWindow(Align::Wall(_)) => WALL_IN_ZONE,
+        Algorithm::FixedWindow(Align::WallClock(Zone::UTC)) => WALL,
+        Algorithm::FixedWindow(Align::WallClock(_)) => WALL_IN_ZONE,
         Algorithm::SlidingWindowCounter => SLIDING,
-        Algorithm::SlidingWindowLog(_) | Algorithm::Concurrency => ROLL,
+        Algorithm::SlidingWindowLog(_) | Algorithm::Concurrency => LIST,
     };
     let (mut digits, mut zeros) = (quota.per().get(), 0_u8);
     while zeros < 15 && digits.is_multiple_of(10) {
@@ -254,16 +265,16 @@ fn write_limit(limit: &Limit, bytes: &mut Vec<u8>) {
     if let Some(burst) = quota.burst() {
         write_number(u64::from(burst), bytes);
     }
-    if let Algorithm::FixedWindow(Align::Wall(zone)) = law
+    if let Algorithm::FixedWindow(Align::WallClock(zone)) = algorithm
         && kind == WALL_IN_ZONE
     {
-        // By its name: a zone's number is another one in every edition of the time zones.
+        // By its name: the index of a zone changes with every edition of the time zone database.
         write_number(zone.name().len() as u64, bytes);
         bytes.extend_from_slice(zone.name().as_bytes());
     }
 }
 
-/// Reads what [`write_limit`] wrote, and moves on behind it.
+/// Decodes what [`write_limit`] wrote, and advances past it.
 fn read_limit(bytes: &mut &[u8]) -> Option<Limit> {
     let first = *bytes.split_off_first()?;
     let (kind, has_burst, zeros) = (first >> 4 & !BURST, first >> 4 & BURST != 0, first & 15);
@@ -273,24 +284,24 @@ fn read_limit(bytes: &mut &[u8]) -> Option<Limit> {
     if has_burst {
         quota = quota.with_burst(u32::try_from(read_number(bytes)?).ok()?).ok()?;
     }
-    let law = match kind {
+    let algorithm = match kind {
         TOKENS => Algorithm::TokenBucket,
         METER => Algorithm::LeakyBucket(Leak::Meter),
         QUEUE => Algorithm::LeakyBucket(Leak::Queue),
         FIRST_HIT => Algorithm::FixedWindow(Align::FirstHit),
-        WALL => Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
+        WALL => Algorithm::FixedWindow(Align::WallClock(Zone::UTC)),
         WALL_IN_ZONE => {
             let length = usize::try_from(read_number(bytes)?).ok()?;
             let name = std::str::from_utf8(bytes.split_off(..length)?).ok()?;
-            Algorithm::FixedWindow(Align::Wall(name.parse().ok()?))
+            Algorithm::FixedWindow(Align::WallClock(name.parse().ok()?))
         }
         SLIDING => Algorithm::SlidingWindowCounter,
         _ => return None,
     };
-    Limit::new(law, quota).ok()
+    Limit::new(algorithm, quota).ok()
 }
 
-/// Seven bits a byte, the lowest first; all but the last byte have the eighth set.
+/// LEB128: seven bits per byte, the lowest first; all bytes but the last have the eighth bit set.
 fn write_number(mut number: u64, bytes: &mut Vec<u8>) {
     loop {
         let [low, ..] = (number & 0x7f).to_le_bytes();
@@ -321,43 +332,43 @@ mod tests {
 
     const NOW: Micros = Micros::new(1_700_000_000_123_457);
 
-    /// The limit that wrote a value, and what it wrote.
+    /// The limit that wrote a value, and the state it wrote.
     fn decode(value: &[u8], now: Micros) -> Option<(Limit, LeasedState)> {
         let stored = StoredValue::read(value, now)?;
-        assert!(stored.former.is_empty());
-        Some((stored.limit, stored.held))
+        assert!(stored.prior.is_empty());
+        Some((stored.limit, stored.leased))
     }
 
-    fn laws() -> Vec<Algorithm> {
+    fn algorithms() -> Vec<Algorithm> {
         let berlin = "Europe/Berlin".parse().unwrap();
         vec![
             Algorithm::TokenBucket,
             Algorithm::LeakyBucket(Leak::Meter),
             Algorithm::LeakyBucket(Leak::Queue),
             Algorithm::FixedWindow(Align::FirstHit),
-            Algorithm::FixedWindow(Align::Wall(Zone::UTC)),
-            Algorithm::FixedWindow(Align::Wall(berlin)),
+            Algorithm::FixedWindow(Align::WallClock(Zone::UTC)),
+            Algorithm::FixedWindow(Align::WallClock(berlin)),
             Algorithm::SlidingWindowCounter,
         ]
     }
 
     #[test]
-    fn a_value_tells_who_wrote_it_and_what() {
+    fn a_value_round_trips_with_its_limit() {
         let quotas =
             ["1/s", "100/min", "5000/day", "10000000/s", "999983 per 7s", "3 per 100us", "4294967295/month"];
         let mut seen = 0;
-        for law in laws() {
+        for algorithm in algorithms() {
             for quota in quotas {
                 for burst in [None, Some(1), Some(4000)] {
                     let quota: Quota = quota.parse().unwrap();
                     let quota = burst.map_or(quota, |burst| quota.with_burst(burst).unwrap());
-                    let Ok(limit) = Limit::new(law, quota) else { continue };
+                    let Ok(limit) = Limit::new(algorithm, quota) else { continue };
                     for units in [1, limit.capacity()] {
                         let state = limit.step(None, NOW, Amount::exactly(units)).state;
                         let (codec, mut value) = (Codec::new(&limit), Vec::new());
                         codec.write(state, &mut value);
-                        let held = LeasedState { state: Some(state), lent: LentUnits::default() };
-                        assert_eq!(decode(&value, NOW), Some((limit, held)), "{limit}");
+                        let leased = LeasedState { state: Some(state), lent: LentUnits::default() };
+                        assert_eq!(decode(&value, NOW), Some((limit, leased)), "{limit}");
                         assert_eq!((value.len(), codec.read(&value, NOW)), (codec.length(), Some(state)));
                         for cut in 0..value.len() {
                             assert_eq!(decode(&value[..cut], NOW), None);
@@ -371,42 +382,43 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wrote_is_read_as_nothing() {
+    fn a_value_that_no_limit_wrote_is_rejected() {
         let limit = Limit::new(Algorithm::TokenBucket, "10/s burst 3".parse().unwrap()).unwrap();
         let (codec, mut value) = (Codec::new(&limit), Vec::new());
         codec.write(limit.step(None, NOW, Amount::exactly(3)).state, &mut value);
         let owed = codec.prefix().len();
         value[owed] = 0xff;
-        assert_eq!(decode(&value, NOW), None, "more is owed than may be");
+        assert_eq!(decode(&value, NOW), None, "more is owed than the limit allows");
         assert_eq!(decode(b"hello, world", NOW), None);
         assert_eq!(decode(&[0xff; 40], NOW), None);
     }
 
     #[test]
-    fn what_is_lent_stands_behind_the_state() {
+    fn leased_units_follow_the_state() {
         let limit = Limit::new(Algorithm::TokenBucket, "10/s burst 8".parse().unwrap()).unwrap();
         let (codec, mut value) = (Codec::new(&limit), Vec::new());
         let state = Some(limit.step(None, NOW, Amount::exactly(3)).state);
-        let held = LeasedState { state, lent: LentUnits { older: 1, recent: 4 } };
-        codec.write_held(held, &mut value);
-        assert_eq!((value.len(), decode(&value, NOW)), (codec.length() + 8, Some((limit, held))));
+        let leased = LeasedState { state, lent: LentUnits { older: 1, recent: 4 } };
+        codec.write_leased(leased, &mut value);
+        assert_eq!((value.len(), decode(&value, NOW)), (codec.length() + 8, Some((limit, leased))));
         for cut in 1..8 {
-            assert_eq!(decode(&value[..value.len() - cut], NOW), None, "it is cut short");
+            assert_eq!(decode(&value[..value.len() - cut], NOW), None, "truncated");
         }
         *value.last_mut().unwrap() += 1;
-        assert_eq!(decode(&value, NOW), None, "more is owed and lent than may be");
+        assert_eq!(decode(&value, NOW), None, "more is owed and leased than the limit allows");
 
         let window = Limit::new(Algorithm::FixedWindow(Align::FirstHit), "8/s".parse().unwrap()).unwrap();
         let (codec, mut value) = (Codec::new(&window), Vec::new());
         codec.write(window.step(None, NOW, Amount::exactly(3)).state, &mut value);
         value.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 1]);
-        assert_eq!(decode(&value, NOW), None, "a window has nothing behind it");
+        assert_eq!(decode(&value, NOW), None, "a window has no leased units");
     }
 
     #[test]
     fn the_usual_states_are_small() {
-        let length =
-            |law, quota: &str| Codec::new(&Limit::new(law, quota.parse().unwrap()).unwrap()).length();
+        let length = |algorithm, quota: &str| {
+            Codec::new(&Limit::new(algorithm, quota.parse().unwrap()).unwrap()).length()
+        };
         assert_eq!(length(Algorithm::TokenBucket, "100/min"), 3 + 4 + 5);
         assert_eq!(length(Algorithm::TokenBucket, "1000/s"), 4 + 3 + 5);
         assert_eq!(length(Algorithm::TokenBucket, "5000/h burst 200"), 6 + 4 + 5);
@@ -415,16 +427,16 @@ mod tests {
         assert_eq!(length(Algorithm::FixedWindow(Align::FirstHit), "10/s"), 3 + 7 + 1);
     }
 
-    /// A state is read as it was written for as long as it can matter, and for days of a clock set wrongly.
+    /// A state is read as it was written for as long as it matters, and with a clock that is days off.
     #[test]
-    fn a_time_that_was_cut_short_is_read_in_full() {
+    fn a_truncated_time_is_reconstructed() {
         for quota in ["1/s", "100/min", "10000000/s", "7 per 90s burst 3", "1/month", "3/year burst 40"] {
             let limit = Limit::new(Algorithm::TokenBucket, quota.parse().unwrap()).unwrap();
             let (codec, mut value) = (Codec::new(&limit), Vec::new());
             let state = limit.step(None, NOW, Amount::exactly(limit.capacity())).state;
             codec.write(state, &mut value);
-            let longest = Span::micros(limit.ttl().get() + CLOCK_STEP.get() - 1);
-            for now in [NOW, NOW.plus(longest), NOW.less(longest), NOW.less(CLOCK_STEP)] {
+            let longest = Span::micros(limit.ttl().get() + MAX_CLOCK_STEP.get() - 1);
+            for now in [NOW, NOW.plus(longest), NOW.minus(longest), NOW.minus(MAX_CLOCK_STEP)] {
                 assert_eq!(codec.read(&value, now), Some(state), "{quota} at {now:?}");
             }
         }

@@ -1,4 +1,4 @@
-//! The parts of a store's URL, and what they mean together.
+//! Splits a store's URL into parts, and parses them.
 
 use super::{
     Credentials, MAX_SERVERS, RedisUrl, SecretText, ServerAddress, StoreTlsFiles, StoreUrlError, UrlTopology,
@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
-/// What may stand behind `?`, in one form of a URL or another.
-const FIELDS: [&str; 6] = ["ca", "cert", "key", "db", "sentinel_user", "sentinel_password"];
+/// All query parameters; each scheme takes some of them.
+const QUERY_PARAMETERS: [&str; 6] = ["ca", "cert", "key", "db", "sentinel_user", "sentinel_password"];
 
-/// A URL taken apart, with nothing undone yet.
+/// The parts of a URL, still percent-encoded.
 pub(super) struct UrlParts<'a> {
     kind: UrlKind,
     has_tls: bool,
-    login: &'a str,
-    servers: &'a str,
-    /// Without its first slash.
+    userinfo: &'a str,
+    servers_text: &'a str,
+    /// Without the leading slash.
     path: &'a str,
-    fields: Vec<(&'a str, &'a str)>,
+    parameters: Vec<(&'a str, &'a str)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,12 +33,12 @@ enum UrlKind {
 
 impl<'a> UrlParts<'a> {
     pub(super) fn split(text: &'a str) -> Result<UrlParts<'a>, StoreUrlError> {
-        let (scheme, rest) = text.split_once("://").ok_or(StoreUrlError::Scheme)?;
+        let (scheme, rest) = text.split_once("://").ok_or(StoreUrlError::UnknownScheme)?;
         let (family, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
         let has_tls = match family {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
-            _ => return Err(StoreUrlError::Scheme),
+            _ => return Err(StoreUrlError::UnknownScheme),
         };
         let kind = match kind {
             "" if !scheme.contains('+') => UrlKind::Standalone,
@@ -46,58 +46,58 @@ impl<'a> UrlParts<'a> {
             "sentinel" => UrlKind::Sentinel,
             "cluster" => UrlKind::Cluster,
             "sharded" => UrlKind::Sharded,
-            _ => return Err(StoreUrlError::Scheme),
+            _ => return Err(StoreUrlError::UnknownScheme),
         };
         if rest.contains('#') {
-            return Err(StoreUrlError::Unescaped);
+            return Err(StoreUrlError::UnescapedCharacter);
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        // A password with a bare slash, or one with a question mark, would leave its end behind as path or query.
+        // The rest of a password with an unescaped slash or question mark would end up in the path or query.
         if path.contains('@') || (query.contains('@') && !authority.contains('@')) {
-            return Err(StoreUrlError::Unescaped);
+            return Err(StoreUrlError::UnescapedCharacter);
         }
-        let (login, servers) = authority.rsplit_once('@').unwrap_or(("", authority));
-        if login.contains('@') {
-            return Err(StoreUrlError::Unescaped);
+        let (userinfo, servers) = authority.rsplit_once('@').unwrap_or(("", authority));
+        if userinfo.contains('@') {
+            return Err(StoreUrlError::UnescapedCharacter);
         }
         let fields = query.split('&').filter(|field| !field.is_empty());
         let fields = fields.map(|field| field.split_once('=').unwrap_or((field, ""))).collect();
-        Ok(UrlParts { kind, has_tls, login, servers, path, fields })
+        Ok(UrlParts { kind, has_tls, userinfo, servers_text: servers, path, parameters: fields })
     }
 
-    pub(super) fn read(mut self) -> Result<RedisUrl, StoreUrlError> {
-        let login = read_login(self.login)?;
-        let servers = self.servers()?;
-        let (form, db) = self.form()?;
-        let tls = self.tls()?;
-        if let Some((name, _)) = self.fields.first() {
-            let known = FIELDS.into_iter().find(|field| field == name);
-            return Err(StoreUrlError::BadField(known, self.meaningful()));
+    pub(super) fn parse(mut self) -> Result<RedisUrl, StoreUrlError> {
+        let credentials = parse_credentials(self.userinfo)?;
+        let servers = self.parse_servers()?;
+        let (topology, db) = self.parse_topology()?;
+        let tls = self.parse_tls()?;
+        if let Some((name, _)) = self.parameters.first() {
+            let known = QUERY_PARAMETERS.into_iter().find(|field| field == name);
+            return Err(StoreUrlError::UnknownParameter(known, self.parameter_advice()));
         }
-        Ok(RedisUrl { form, servers, login, db, tls })
+        Ok(RedisUrl { topology, servers, credentials, db, tls })
     }
 
-    fn servers(&self) -> Result<Vec<ServerAddress>, StoreUrlError> {
+    fn parse_servers(&self) -> Result<Vec<ServerAddress>, StoreUrlError> {
         if self.kind == UrlKind::Unix {
             let path = format!("/{}", unescape(self.path)?);
-            let is_path = self.servers.is_empty() && path.len() > 1;
+            let is_path = self.servers_text.is_empty() && path.len() > 1;
             return if is_path {
                 Ok(vec![ServerAddress::Unix(path.into())])
             } else {
                 Err(StoreUrlError::NoSocket)
             };
         }
-        if self.servers.is_empty() {
+        if self.servers_text.is_empty() {
             return Err(StoreUrlError::NoServer);
         }
         let default_port = if self.kind == UrlKind::Sentinel { SENTINEL_PORT } else { REDIS_PORT };
         let mut servers = Vec::new();
-        for text in self.servers.split(',') {
-            let server = read_server(text, default_port);
+        for text in self.servers_text.split(',') {
+            let server = parse_server(text, default_port);
             let server = server.ok_or(StoreUrlError::BadServer(servers.len() + 1))?;
             if servers.contains(&server) {
-                return Err(StoreUrlError::Twice(server.to_string()));
+                return Err(StoreUrlError::DuplicateServer(server.to_string()));
             }
             if servers.len() == MAX_SERVERS {
                 return Err(StoreUrlError::TooManyServers);
@@ -105,22 +105,22 @@ impl<'a> UrlParts<'a> {
             servers.push(server);
         }
         match self.kind {
-            UrlKind::Standalone if servers.len() > 1 => Err(StoreUrlError::ManyServers),
+            UrlKind::Standalone if servers.len() > 1 => Err(StoreUrlError::MultipleServers),
             UrlKind::Standalone | UrlKind::Unix | UrlKind::Sentinel | UrlKind::Cluster | UrlKind::Sharded => {
                 Ok(servers)
             }
         }
     }
 
-    fn form(&mut self) -> Result<(UrlTopology, u32), StoreUrlError> {
+    fn parse_topology(&mut self) -> Result<(UrlTopology, u32), StoreUrlError> {
         match self.kind {
-            UrlKind::Standalone => Ok((UrlTopology::Standalone, read_db(self.path)?)),
-            UrlKind::Sharded => Ok((UrlTopology::Sharded, read_db(self.path)?)),
+            UrlKind::Standalone => Ok((UrlTopology::Standalone, parse_db(self.path)?)),
+            UrlKind::Sharded => Ok((UrlTopology::Sharded, parse_db(self.path)?)),
             UrlKind::Unix => {
-                let db = self.field("db")?.unwrap_or_default();
-                Ok((UrlTopology::Standalone, read_db(&db)?))
+                let db = self.take_parameter("db")?.unwrap_or_default();
+                Ok((UrlTopology::Standalone, parse_db(&db)?))
             }
-            UrlKind::Cluster => match read_db(self.path)? {
+            UrlKind::Cluster => match parse_db(self.path)? {
                 0 => Ok((UrlTopology::Cluster, 0)),
                 _ => Err(StoreUrlError::ClusterDb),
             },
@@ -130,74 +130,75 @@ impl<'a> UrlParts<'a> {
                 if master.is_empty() {
                     return Err(StoreUrlError::NoMaster);
                 }
-                let (user, password) = (self.field("sentinel_user")?, self.field("sentinel_password")?);
-                let login = Credentials { user, password: password.map(SecretText) };
-                Ok((UrlTopology::Sentinel { master, login }, read_db(db)?))
+                let (user, password) =
+                    (self.take_parameter("sentinel_user")?, self.take_parameter("sentinel_password")?);
+                let credentials = Credentials { user, password: password.map(SecretText) };
+                Ok((UrlTopology::Sentinel { master, credentials }, parse_db(db)?))
             }
         }
     }
 
-    fn tls(&mut self) -> Result<Option<StoreTlsFiles>, StoreUrlError> {
+    fn parse_tls(&mut self) -> Result<Option<StoreTlsFiles>, StoreUrlError> {
         if !self.has_tls {
             return Ok(None);
         }
         if self.kind == UrlKind::Unix {
             return Err(StoreUrlError::UnixTls);
         }
-        let mut file = |name| Ok::<_, StoreUrlError>(self.field(name)?.map(PathBuf::from));
+        let mut file = |name| Ok::<_, StoreUrlError>(self.take_parameter(name)?.map(PathBuf::from));
         let (ca, cert, key) = (file("ca")?, file("cert")?, file("key")?);
         let identity = match (cert, key) {
             (Some(cert), Some(key)) => Some((cert, key)),
             (None, None) => None,
-            (Some(_), None) | (None, Some(_)) => return Err(StoreUrlError::HalfIdentity),
+            (Some(_), None) | (None, Some(_)) => return Err(StoreUrlError::IncompleteIdentity),
         };
         Ok(Some(StoreTlsFiles { ca, identity }))
     }
 
-    /// Takes a field out of those behind `?`.
-    fn field(&mut self, name: &str) -> Result<Option<String>, StoreUrlError> {
-        let Some(at) = self.fields.iter().position(|(field, _)| *field == name) else { return Ok(None) };
-        let (_, value) = self.fields.remove(at);
-        if value.is_empty() || self.fields.iter().any(|(field, _)| *field == name) {
-            return Err(StoreUrlError::BadValue(name.to_owned()));
+    /// Removes a query parameter and returns its value. Returns `None` if it is not given.
+    fn take_parameter(&mut self, name: &str) -> Result<Option<String>, StoreUrlError> {
+        let Some(at) = self.parameters.iter().position(|(field, _)| *field == name) else { return Ok(None) };
+        let (_, value) = self.parameters.remove(at);
+        if value.is_empty() || self.parameters.iter().any(|(field, _)| *field == name) {
+            return Err(StoreUrlError::BadParameterValue(name.to_owned()));
         }
         unescape(value).map(Some)
     }
 
-    /// What may stand behind `?` here.
-    fn meaningful(&self) -> &'static str {
+    /// Advice on the query parameters that this URL takes.
+    fn parameter_advice(&self) -> &'static str {
         match (self.kind, self.has_tls) {
-            (UrlKind::Unix, _) => "it may have ?db=NUMBER",
+            (UrlKind::Unix, _) => "it takes ?db=NUMBER",
             (UrlKind::Sentinel, false) => {
-                "it may have ?sentinel_user=…&sentinel_password=…, and ca, cert and key belong to rediss+sentinel://"
+                "it takes ?sentinel_user=…&sentinel_password=…, and ca, cert and key belong to rediss+sentinel://"
             }
             (UrlKind::Sentinel, true) => {
-                "it may have ?sentinel_user=…&sentinel_password=…&ca=FILE&cert=FILE&key=FILE"
+                "it takes ?sentinel_user=…&sentinel_password=…&ca=FILE&cert=FILE&key=FILE"
             }
             (UrlKind::Standalone | UrlKind::Cluster | UrlKind::Sharded, true) => {
-                "it may have ?ca=FILE&cert=FILE&key=FILE"
+                "it takes ?ca=FILE&cert=FILE&key=FILE"
             }
             (UrlKind::Standalone | UrlKind::Cluster | UrlKind::Sharded, false) => {
-                "leave it out; ca, cert and key belong to TLS, so write rediss in place of redis for them"
+                "leave it out; ca, cert and key require TLS, so write rediss instead of redis for them"
             }
         }
     }
 }
 
-fn read_login(text: &str) -> Result<Credentials, StoreUrlError> {
+fn parse_credentials(text: &str) -> Result<Credentials, StoreUrlError> {
     if text.is_empty() {
         return Ok(Credentials::default());
     }
-    // A user without a password is one that needs none, and any password would do.
+    // A user without a password is one with `nopass`, which accepts any password.
     let (user, password) = text.split_once(':').unwrap_or((text, ""));
     if password.contains(':') {
-        return Err(StoreUrlError::Unescaped);
+        return Err(StoreUrlError::UnescapedCharacter);
     }
     let user = Some(unescape(user)?).filter(|user| !user.is_empty());
     Ok(Credentials { user, password: Some(SecretText(unescape(password)?)) })
 }
 
-fn read_db(text: &str) -> Result<u32, StoreUrlError> {
+fn parse_db(text: &str) -> Result<u32, StoreUrlError> {
     let text = text.strip_suffix('/').unwrap_or(text);
     if text.contains('/') {
         return Err(StoreUrlError::BadPath);
@@ -210,8 +211,8 @@ fn read_db(text: &str) -> Result<u32, StoreUrlError> {
     db.ok_or(StoreUrlError::BadDb)
 }
 
-/// Reads `host`, `host:port`, `[address]` or `[address]:port`.
-fn read_server(text: &str, default_port: u16) -> Option<ServerAddress> {
+/// Parses `host`, `host:port`, `[address]` or `[address]:port`. Returns `None` if it is invalid.
+fn parse_server(text: &str, default_port: u16) -> Option<ServerAddress> {
     let (host, port) = match text.strip_prefix('[') {
         Some(bracketed) => {
             let (host, rest) = bracketed.split_once(']')?;
@@ -253,22 +254,23 @@ fn unescape(text: &str) -> Result<String, StoreUrlError> {
     String::from_utf8(plain).map_err(|_| StoreUrlError::BadEscape)
 }
 
-/// Writes what [`unescape`] reads, with everything escaped that could be taken for a separator.
+/// Percent-encodes text for [`unescape`], including every possible separator.
 pub(super) fn escape(text: &str, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-    escape_all_but(b"", text, out)
+    escape_except(b"", text, out)
 }
 
-/// The same for a file, whose slashes separate nothing else.
+/// Like [`escape`] for a path, whose slashes are kept.
 pub(super) fn escape_path(path: &Path, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-    escape_all_but(b"/", &path.to_string_lossy(), out)
+    escape_except(b"/", &path.to_string_lossy(), out)
 }
 
-fn escape_all_but(kept: &[u8], text: &str, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn escape_except(kept: &[u8], text: &str, out: &mut fmt::Formatter<'_>) -> fmt::Result {
     for byte in text.bytes() {
         let is_plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte);
-        match is_plain {
-            true => write!(out, "{}", char::from(byte))?,
-            false => write!(out, "%{byte:02X}")?,
+        if is_plain {
+            write!(out, "{}", char::from(byte))?;
+        } else {
+            write!(out, "%{byte:02X}")?;
         }
     }
     Ok(())

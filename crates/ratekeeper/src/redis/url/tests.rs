@@ -1,4 +1,4 @@
-//! What a store's URL may say, and what each mistake is told.
+//! Valid store URLs, and the message for each kind of error.
 
 use super::{Credentials, RedisUrl, SecretText, ServerAddress, StoreUrl, StoreUrlError, UrlTopology};
 use proptest::prelude::*;
@@ -10,19 +10,20 @@ fn read(text: &str) -> RedisUrl {
     }
 }
 
-/// Says that a URL is read, and shown again as `shown`.
+/// Checks that a URL is valid and displayed as `shown`.
 fn check(text: &str, shown: &str) {
     let url: StoreUrl = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
     assert_eq!(url.to_string(), shown, "{text}");
 }
 
-fn refuse(text: &str, part_of_advice: &str) {
+/// Checks that a URL is invalid and that the message contains this advice.
+fn check_invalid(text: &str, part_of_advice: &str) {
     let error = text.parse::<StoreUrl>().expect_err(text).to_string();
     assert!(error.contains(part_of_advice), "{text}: {error}");
 }
 
 #[test]
-fn every_form_is_read_and_shown_without_its_password() {
+fn every_scheme_is_parsed_and_displayed_without_its_password() {
     check("memory", "memory");
     check("redis://localhost", "redis://localhost:6379");
     check("redis://localhost/", "redis://localhost:6379");
@@ -48,17 +49,17 @@ fn every_form_is_read_and_shown_without_its_password() {
 }
 
 #[test]
-fn escapes_are_undone_where_they_are_meant() {
+fn percent_escapes_are_decoded() {
     let url = read("redis://a%3Ab:p%40%2F%3F%23%25%C3%A9@h");
-    let login = Credentials { user: Some("a:b".into()), password: Some(SecretText::new("p@/?#%é")) };
-    assert_eq!(url.login, login);
+    let credentials = Credentials { user: Some("a:b".into()), password: Some(SecretText::new("p@/?#%é")) };
+    assert_eq!(url.credentials, credentials);
     let url = read("redis+sentinel://h/my%2Fmaster?sentinel_password=a%26b");
-    let login = Credentials { user: None, password: Some(SecretText::new("a&b")) };
-    assert_eq!(url.form, UrlTopology::Sentinel { master: "my/master".into(), login });
+    let credentials = Credentials { user: None, password: Some(SecretText::new("a&b")) };
+    assert_eq!(url.topology, UrlTopology::Sentinel { master: "my/master".into(), credentials });
 }
 
 #[test]
-fn servers_are_read_as_they_are_written() {
+fn servers_are_parsed_with_their_default_port() {
     let tcp = |host: &str, port| ServerAddress::Tcp { host: host.into(), port };
     assert_eq!(
         read("redis+sharded://a,b:1,[fe80::1]:2").servers,
@@ -67,47 +68,47 @@ fn servers_are_read_as_they_are_written() {
 }
 
 #[test]
-fn every_mistake_says_what_to_write_instead() {
-    refuse("", "redis://host:port");
-    refuse("localhost:6379", "redis://host:port");
-    refuse("http://localhost", "redis://host:port");
-    refuse("redis+://h", "redis://host:port");
-    refuse("redis+magic://h", "redis+cluster://");
-    refuse("redis://", "names no server");
-    refuse("redis:///2", "names no server");
-    refuse("redis://a,b", "redis+cluster://");
-    refuse("redis+cluster://a,,b", "host:port");
-    refuse("redis+cluster://a,a:6379", "twice");
-    refuse("redis://h:99999", "host:port");
-    refuse("redis://h:0", "host:port");
-    refuse("redis://h:+1", "host:port");
-    refuse("redis://::1", "brackets");
-    refuse("redis://[::1", "brackets");
-    refuse("redis://[nonsense]:1", "brackets");
-    refuse("redis://h/one", "/0");
-    refuse("redis://h/-1", "/0");
-    refuse("redis://h/1/2", "database alone");
-    refuse("redis+cluster://h/1", "only database 0");
-    refuse("redis+sentinel://h", "mastername");
-    refuse("redis+sentinel://h/", "mastername");
-    refuse("redis://h?ca=x", "ca behind ?");
-    refuse("redis://h?ca=x", "rediss");
-    refuse("rediss://h?verify=no", "?ca=FILE");
-    refuse("redis+sentinel://h/m?sentinel_password=a&b", "%26 for &");
-    refuse("redis://me:secret", "@host:port");
-    refuse("redis+cluster://a,b:c", "server 2 of");
-    refuse("rediss://h?ca=", "ca=");
-    refuse("rediss://h?ca=a&ca=b", "once");
-    refuse("rediss://h?cert=a", "&key=FILE");
-    refuse("rediss+unix:///s", "redis+unix://");
-    refuse("redis+unix://", "redis+unix:///path");
-    refuse("redis://u:p%zz@h", "%25");
-    refuse("redis://u:p%ff@h", "%25");
-    refuse("redis://u:p@q@h", "%40");
-    refuse("redis://u:p/q@h", "%2F");
-    refuse("redis://u:p?q@h", "%3F");
-    refuse("redis://u:p#q@h", "%23");
-    refuse("redis://u:p:q@h", "%3A");
+fn every_error_says_what_to_write_instead() {
+    check_invalid("", "redis://host:port");
+    check_invalid("localhost:6379", "redis://host:port");
+    check_invalid("http://localhost", "redis://host:port");
+    check_invalid("redis+://h", "redis://host:port");
+    check_invalid("redis+magic://h", "redis+cluster://");
+    check_invalid("redis://", "names no server");
+    check_invalid("redis:///2", "names no server");
+    check_invalid("redis://a,b", "redis+cluster://");
+    check_invalid("redis+cluster://a,,b", "host:port");
+    check_invalid("redis+cluster://a,a:6379", "twice");
+    check_invalid("redis://h:99999", "host:port");
+    check_invalid("redis://h:0", "host:port");
+    check_invalid("redis://h:+1", "host:port");
+    check_invalid("redis://::1", "brackets");
+    check_invalid("redis://[::1", "brackets");
+    check_invalid("redis://[nonsense]:1", "brackets");
+    check_invalid("redis://h/one", "/0");
+    check_invalid("redis://h/-1", "/0");
+    check_invalid("redis://h/1/2", "only the number of a database");
+    check_invalid("redis+cluster://h/1", "only database 0");
+    check_invalid("redis+sentinel://h", "mastername");
+    check_invalid("redis+sentinel://h/", "mastername");
+    check_invalid("redis://h?ca=x", "ca is not allowed after ?");
+    check_invalid("redis://h?ca=x", "rediss");
+    check_invalid("rediss://h?verify=no", "?ca=FILE");
+    check_invalid("redis+sentinel://h/m?sentinel_password=a&b", "%26 for &");
+    check_invalid("redis://me:secret", "@host:port");
+    check_invalid("redis+cluster://a,b:c", "server 2 of");
+    check_invalid("rediss://h?ca=", "ca=");
+    check_invalid("rediss://h?ca=a&ca=b", "once");
+    check_invalid("rediss://h?cert=a", "&key=FILE");
+    check_invalid("rediss+unix:///s", "redis+unix://");
+    check_invalid("redis+unix://", "redis+unix:///path");
+    check_invalid("redis://u:p%zz@h", "%25");
+    check_invalid("redis://u:p%ff@h", "%25");
+    check_invalid("redis://u:p@q@h", "%40");
+    check_invalid("redis://u:p/q@h", "%2F");
+    check_invalid("redis://u:p?q@h", "%3F");
+    check_invalid("redis://u:p#q@h", "%23");
+    check_invalid("redis://u:p:q@h", "%3A");
     let many: Vec<String> = (0..=super::MAX_SERVERS).map(|port| format!("h:{}", port + 1)).collect();
     assert_eq!(
         format!("redis+cluster://{}", many.join(",")).parse::<StoreUrl>(),
@@ -123,19 +124,19 @@ fn a_password_is_never_shown() {
         "redis://u:hunter2@h:bad",
         "redis://u:hunter2@h/bad",
         "redis://u:hunter2/@h",
-        // Without a host.
+        // The host is missing.
         "redis://u:hunter2",
         "redis://:hunter2",
         "redis://u:hunter2/0",
         "redis+cluster://a,u:hunter2",
         "redis://u:1/hunter2",
         "redis://u:1/hunter2/2",
-        // Without an escape.
+        // An escape is missing.
         "redis+sentinel://h/m?sentinel_password=a&hunter2",
         "redis+sentinel://h/m?sentinel_password=a&hunter2=b",
         "rediss://h?hunter2",
     ];
-    // A password that is written as a user's name is one that can't be told from it.
+    // A password in the place of the user name can't be recognized.
     for text in texts {
         let shown = match text.parse::<StoreUrl>() {
             Ok(url) => format!("{url} {url:?}"),
@@ -147,18 +148,21 @@ fn a_password_is_never_shown() {
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "(redis|rediss)?(\\+(cluster|sentinel|unix|sharded))?(://)?[ -~é]{0,40}") {
+    fn any_text_is_parsed_or_rejected(
+        text in "(redis|rediss)?(\\+(cluster|sentinel|unix|sharded))?(://)?[ -~é]{0,40}",
+    ) {
         if let Ok(url) = text.parse::<StoreUrl>() {
-            // What is shown is a URL again, of the same store.
-            let again: StoreUrl = url.to_string().parse().map_err(|error| TestCaseError::fail(format!("{url}: {error}")))?;
-            prop_assert_eq!(again.to_string(), url.to_string());
+            // The displayed text is a URL of the same store.
+            let parsed = url.to_string().parse::<StoreUrl>();
+            let parsed = parsed.map_err(|error| TestCaseError::fail(format!("{url}: {error}")))?;
+            prop_assert_eq!(parsed.to_string(), url.to_string());
         }
     }
 
     #[test]
-    fn every_login_can_be_written(user in "[^\\x00]{1,12}", password in "[^\\x00]{0,12}") {
+    fn any_credentials_can_be_escaped(user in "[^\\x00]{1,12}", password in "[^\\x00]{0,12}") {
         let escaped = |text: &str| text.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>();
         let url = read(&format!("redis://{}:{}@h", escaped(&user), escaped(&password)));
-        prop_assert_eq!(url.login, Credentials { user: Some(user), password: Some(SecretText::new(password)) });
+        prop_assert_eq!(url.credentials, Credentials { user: Some(user), password: Some(SecretText::new(password)) });
     }
 }

@@ -1,47 +1,48 @@
-//! Reading what nearly all clients send, quickly.
+//! A fast JSON parser for the checks that nearly all clients send.
 //!
-//! It knows one way to write a check: an object of fields in any order, text without escapes, a cost in digits. Of
-//! anything else it says nothing at all, and the whole body is read again by the book, which also finds the words for
-//! what is wrong. What it does read, the other reads alike: a test holds the two together.
+//! It accepts only one form of check: an object with fields in any order, strings without escapes, and a cost in
+//! digits. For anything else it returns `None`, and the whole body is parsed again with serde, which also reports
+//! errors. What it accepts, serde parses to the same request: tests compare the two.
 
 use super::body::MAX_ENDPOINT_CHARS;
 use ratekeeper::MAX_KEY_BYTES;
 use ratekeeper::rules::CheckRequest;
 
-/// Reads a body that is a single check.
+/// Parses the body of a single check. Returns `None` if serde has to parse it.
 #[inline]
 pub(crate) fn check(body: &[u8]) -> Option<CheckRequest<'_>> {
     let mut cursor = Cursor::new(body)?;
     let check = cursor.check()?;
-    cursor.space();
-    cursor.is_done().then_some(check)
+    cursor.skip_whitespace();
+    cursor.is_at_end().then_some(check)
 }
 
-/// Reads a body that is a batch, and hands over each check. On `None`, some may have been handed over in vain.
+/// Parses the body of a batch, calls `on_check` with each check, and returns their number. Returns `None` if serde has
+/// to parse it; `on_check` may have been called already.
 pub(crate) fn batch<'a>(
     body: &'a [u8],
-    most: usize,
-    mut take: impl FnMut(&CheckRequest<'a>),
+    max_checks: usize,
+    mut on_check: impl FnMut(&CheckRequest<'a>),
 ) -> Option<usize> {
     let mut cursor = Cursor::new(body)?;
-    cursor.space();
-    cursor.byte(b'{')?;
-    cursor.space();
+    cursor.skip_whitespace();
+    cursor.expect(b'{')?;
+    cursor.skip_whitespace();
     if cursor.text()? != "checks" {
         return None;
     }
-    cursor.colon()?;
-    cursor.byte(b'[')?;
-    cursor.space();
+    cursor.skip_colon()?;
+    cursor.expect(b'[')?;
+    cursor.skip_whitespace();
     let mut count = 0;
     if cursor.peek() != Some(b']') {
         loop {
-            take(&cursor.check()?);
+            on_check(&cursor.check()?);
             count += 1;
-            if count > most {
+            if count > max_checks {
                 return None;
             }
-            cursor.space();
+            cursor.skip_whitespace();
             match cursor.next()? {
                 b',' => {}
                 b']' => break,
@@ -51,40 +52,40 @@ pub(crate) fn batch<'a>(
     } else {
         cursor.next();
     }
-    cursor.space();
-    cursor.byte(b'}')?;
-    cursor.space();
-    cursor.is_done().then_some(count)
+    cursor.skip_whitespace();
+    cursor.expect(b'}')?;
+    cursor.skip_whitespace();
+    cursor.is_at_end().then_some(count)
 }
 
 struct Cursor<'a> {
-    text: &'a str,
+    string: &'a str,
     at: usize,
 }
 
 impl<'a> Cursor<'a> {
     fn new(body: &'a [u8]) -> Option<Cursor<'a>> {
-        std::str::from_utf8(body).ok().map(|text| Cursor { text, at: 0 })
+        std::str::from_utf8(body).ok().map(|text| Cursor { string: text, at: 0 })
     }
 
     #[inline]
     fn check(&mut self) -> Option<CheckRequest<'a>> {
         let (mut client_key, mut endpoint, mut cost) = (None, None, None);
-        self.space();
-        self.byte(b'{')?;
-        self.space();
+        self.skip_whitespace();
+        self.expect(b'{')?;
+        self.skip_whitespace();
         loop {
             let field = self.text()?;
-            self.colon()?;
+            self.skip_colon()?;
             let is_first = match field {
-                "client_key" => client_key.replace(self.bounded(1, MAX_KEY_BYTES)?).is_none(),
-                "endpoint" => endpoint.replace(self.bounded(0, MAX_ENDPOINT_CHARS)?).is_none(),
+                "client_key" => client_key.replace(self.bounded_string(1, MAX_KEY_BYTES)?).is_none(),
+                "endpoint" => endpoint.replace(self.bounded_string(0, MAX_ENDPOINT_CHARS)?).is_none(),
                 "cost" => cost.replace(self.number()?).is_none(),
                 _ => return None,
             };
-            self.space();
+            self.skip_whitespace();
             match (is_first, self.next()?) {
-                (true, b',') => self.space(),
+                (true, b',') => self.skip_whitespace(),
                 (true, b'}') => {
                     return Some(CheckRequest {
                         endpoint: endpoint.unwrap_or_default(),
@@ -99,7 +100,7 @@ impl<'a> Cursor<'a> {
 
     #[inline]
     fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
+        self.string.as_bytes().get(self.at).copied()
     }
 
     #[inline]
@@ -110,42 +111,42 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    fn byte(&mut self, expected: u8) -> Option<()> {
+    fn expect(&mut self, expected: u8) -> Option<()> {
         (self.next()? == expected).then_some(())
     }
 
     #[inline]
-    fn space(&mut self) {
+    fn skip_whitespace(&mut self) {
         while let Some(b' ' | b'\t' | b'\r' | b'\n') = self.peek() {
             self.at += 1;
         }
     }
 
     #[inline]
-    fn colon(&mut self) -> Option<()> {
-        self.space();
-        self.byte(b':')?;
-        self.space();
+    fn skip_colon(&mut self) -> Option<()> {
+        self.skip_whitespace();
+        self.expect(b':')?;
+        self.skip_whitespace();
         Some(())
     }
 
-    /// Text in quotes without escapes.
+    /// Parses a string without escapes.
     #[inline]
     fn text(&mut self) -> Option<&'a str> {
-        self.byte(b'"')?;
+        self.expect(b'"')?;
         let begin = self.at;
-        let end = begin + plain_bytes(&self.text.as_bytes()[begin..]);
+        let end = begin + unescaped_length(&self.string.as_bytes()[begin..]);
         self.at = end;
-        self.byte(b'"')?;
-        self.text.get(begin..end)
+        self.expect(b'"')?;
+        self.string.get(begin..end)
     }
 
     #[inline]
-    fn bounded(&mut self, least: usize, most: usize) -> Option<&'a str> {
-        self.text().filter(|text| (least..=most).contains(&text.len()))
+    fn bounded_string(&mut self, min_bytes: usize, max_bytes: usize) -> Option<&'a str> {
+        self.text().filter(|text| (min_bytes..=max_bytes).contains(&text.len()))
     }
 
-    /// A whole number as JSON has it: no sign, no zero in front.
+    /// Parses a whole number as in JSON: no sign, and no leading zeros.
     #[inline]
     fn number(&mut self) -> Option<u32> {
         let begin = self.at;
@@ -157,26 +158,26 @@ impl<'a> Cursor<'a> {
         let is_plain = match self.at - begin {
             0 => false,
             1 => true,
-            _ => self.text.as_bytes()[begin] != b'0',
+            _ => self.string.as_bytes()[begin] != b'0',
         };
-        // What follows must end it: `1.5` and `1e3` are other numbers.
+        // The next byte must end the number: `1.5` and `1e3` are other numbers.
         let has_ended = matches!(self.peek(), Some(b',' | b'}' | b' ' | b'\t' | b'\r' | b'\n'));
         (is_plain && has_ended).then_some(number)
     }
 
-    fn is_done(&self) -> bool {
-        self.at == self.text.len()
+    fn is_at_end(&self) -> bool {
+        self.at == self.string.len()
     }
 }
 
-/// How many bytes come before the first quote, backslash or control character.
+/// The number of bytes before the first quote, backslash or control character.
 #[inline]
-fn plain_bytes(bytes: &[u8]) -> usize {
+fn unescaped_length(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::MAX / 0xff;
     let (words, rest) = bytes.as_chunks::<8>();
     for (index, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // The top bit of every byte that is zero. Bytes above one may be marked in vain, but the first mark is true.
+        // Sets the top bit of every zero byte. Bytes above a zero byte may be marked too, but the lowest mark is right.
         let zeros = |word: u64| word.wrapping_sub(ONES) & !word;
         let controls = word.wrapping_sub(0x20 * ONES) & !word;
         let marks =
@@ -201,49 +202,53 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_told_apart_wherever_it_stands() {
+    fn every_byte_is_classified_at_every_position() {
         for (byte, at) in (0..=u8::MAX).flat_map(|byte| (0..20).map(move |at| (byte, at))) {
-            // 0x01 above a mark, and 0x7f and 0x80 beside one, are where the sums could carry.
+            // 0x01 above a mark, and 0x7f and 0x80 next to one, are where the subtraction could carry.
             for others in [b'a', 0x21, 0x23, 0x5b, 0x5d, 0x7f, 0x80, 0xff] {
                 let mut bytes = [others; 20];
                 bytes[at] = byte;
                 let is_plain = !matches!(byte, b'"' | b'\\' | 0..=0x1f);
-                assert_eq!(plain_bytes(&bytes), if is_plain { 20 } else { at }, "{byte} at {at} of {others}");
+                assert_eq!(
+                    unescaped_length(&bytes),
+                    if is_plain { 20 } else { at },
+                    "{byte} at {at} of {others}"
+                );
             }
         }
     }
 
-    fn by_the_book(body: &[u8]) -> Option<String> {
+    fn with_serde(body: &[u8]) -> Option<String> {
         let check: CheckBody<'_> = serde_json::from_slice(body).ok()?;
         Some(check.with_request(shown))
     }
 
-    fn batch_by_the_book(body: &[u8], most: usize) -> Option<Vec<String>> {
-        let mut read = Vec::new();
-        let take = |check: CheckBody<'_>| {
-            read.push(check.with_request(shown));
+    fn batch_with_serde(body: &[u8], max_checks: usize) -> Option<Vec<String>> {
+        let mut checks = Vec::new();
+        let on_check = |check: CheckBody<'_>| {
+            checks.push(check.with_request(shown));
             Ok(())
         };
         let mut json = serde_json::Deserializer::from_slice(body);
-        BatchBody { most, take }.deserialize(&mut json).ok()?;
+        BatchBody { max_checks, on_check }.deserialize(&mut json).ok()?;
         json.end().ok()?;
-        Some(read)
+        Some(checks)
     }
 
-    /// Whatever is read quickly is read alike by the book. What is not may be anything.
+    /// Asserts that serde parses whatever the fast parser accepts, to the same requests.
     fn agree(body: &[u8]) {
         if let Some(check) = check(body) {
-            assert_eq!(Some(shown(&check)), by_the_book(body), "{}", String::from_utf8_lossy(body));
+            assert_eq!(Some(shown(&check)), with_serde(body), "{}", String::from_utf8_lossy(body));
         }
-        let mut read = Vec::new();
-        let quick = batch(body, 3, |request| read.push(shown(request)));
-        if quick.is_some() {
-            assert_eq!(Some(read), batch_by_the_book(body, 3), "{}", String::from_utf8_lossy(body));
+        let mut checks = Vec::new();
+        let count = batch(body, 3, |request| checks.push(shown(request)));
+        if count.is_some() {
+            assert_eq!(Some(checks), batch_with_serde(body, 3), "{}", String::from_utf8_lossy(body));
         }
     }
 
     #[test]
-    fn what_is_usual_is_read_quickly() {
+    fn usual_bodies_are_accepted() {
         for body in [
             r#"{"client_key":"alice"}"#,
             r#" { "cost" : 0 , "endpoint" : "" , "client_key" : "café" } "#,
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unusual_is_left_to_the_book() {
+    fn unusual_bodies_are_left_to_serde() {
         for body in [
             "",
             "{}",
@@ -297,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quick_way_and_the_book_agree_on_whatever_is_sent() {
+    fn the_fast_parser_and_serde_agree_on_any_bytes() {
         bolero::check!().with_type::<(Vec<u8>, u8, u8)>().for_each(|(noise, at, with)| {
             agree(noise);
             let good =

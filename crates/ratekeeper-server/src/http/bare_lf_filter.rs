@@ -1,88 +1,89 @@
-//! A stream of HTTP/1 whose heads may end their lines in CR and LF alone.
+//! An HTTP/1 stream that makes hyper reject heads with a bare LF.
 //!
-//! Hyper's parser takes a bare LF for the end of a line. Not every proxy does, and two readings of where a field ends are what
-//! request smuggling is made of. So a bare LF in a head is replaced by a NUL on its way to hyper, which no head may have: hyper
-//! answers with 400 and closes.
+//! Hyper's parser accepts a bare LF as a line end. Not every proxy does, and two readings of where a header ends allow
+//! request smuggling. So a bare LF in a head is replaced by a NUL, which no head may contain: hyper answers with 400
+//! and closes the connection.
 //!
-//! Where heads begin follows from the lengths of the bodies between them. Should that be misjudged, hyper still frames
-//! requests by itself: all that can happen is that an LF in a body becomes a NUL, or one in a head is let through.
+//! The start of each head follows from the lengths of the bodies before it. If that is misjudged, hyper still frames
+//! the requests itself: at worst, an LF in a body becomes a NUL, or a bare LF in a head passes.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// How much of a line is looked at: the two fields that say how long a body is, and a length of any size that is allowed.
-const LINE_BYTES: usize = 64;
+/// How much of a line is kept: enough for the two headers that frame a body, with any valid length.
+const KEPT_LINE_BYTES: usize = 64;
 
-/// Reads from `stream`, and spoils heads that have a bare LF. Writing goes straight to the stream.
+/// Reads from `stream`, and replaces a bare LF in a head by a NUL. Writes go to the stream unchanged.
 #[derive(Debug)]
-pub(super) struct LineEnds<S> {
+pub(super) struct BareLfFilter<S> {
     stream: S,
     scan: Scan,
 }
 
-impl<S> LineEnds<S> {
-    pub(super) fn new(stream: S) -> LineEnds<S> {
-        LineEnds { stream, scan: Scan::default() }
+impl<S> BareLfFilter<S> {
+    pub(super) fn new(stream: S) -> BareLfFilter<S> {
+        BareLfFilter { stream, scan: Scan::default() }
     }
 }
 
-/// Where in a connection the next byte is.
+/// The state of the scan: where in the connection the next byte is.
 #[derive(Debug, Default)]
 struct Scan {
-    place: ScanPosition,
+    position: ScanPosition,
     line: ScanLine,
-    /// What the head so far says of its body.
+    /// The body framing that the head has announced so far.
     body: ScanBody,
     has_request_line: bool,
 }
 
+/// The part of the message that the next byte belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ScanPosition {
     #[default]
     Head,
-    /// So many bytes are left of a body.
+    /// A body with this many bytes left.
     Body(u64),
     ChunkSize,
-    /// So many bytes are left of a chunk and its line end.
+    /// A chunk with this many bytes left, including its CRLF.
     Chunk(u64),
     Trailers,
-    /// Nothing is looked at any more: it is HTTP/2, or hyper will refuse it.
-    Elsewhere,
+    /// No longer scanned: the connection is HTTP/2, or hyper will reject it.
+    Unscanned,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ScanBody {
     #[default]
-    Nothing,
+    Empty,
     Length(u64),
-    Chunks,
+    Chunked,
 }
 
-/// The beginning of the line that is being read, and its last byte.
+/// The first bytes of the current line, and its last byte.
 #[derive(Debug)]
 struct ScanLine {
-    bytes: [u8; LINE_BYTES],
+    bytes: [u8; KEPT_LINE_BYTES],
     length: usize,
     last: u8,
 }
 
 impl Default for ScanLine {
     fn default() -> ScanLine {
-        ScanLine { bytes: [0; LINE_BYTES], length: 0, last: 0 }
+        ScanLine { bytes: [0; KEPT_LINE_BYTES], length: 0, last: 0 }
     }
 }
 
 impl ScanLine {
     fn push(&mut self, bytes: &[u8]) {
-        let count = bytes.len().min(LINE_BYTES - self.length);
+        let count = bytes.len().min(KEPT_LINE_BYTES - self.length);
         self.bytes[self.length..self.length + count].copy_from_slice(&bytes[..count]);
         self.length += count;
         self.last = bytes.last().copied().unwrap_or(self.last);
     }
 
-    /// What it begins with, without CR.
+    /// The first bytes, without a trailing CR.
     fn text(&self) -> &[u8] {
         let bytes = &self.bytes[..self.length];
         bytes.strip_suffix(b"\r").unwrap_or(bytes)
@@ -94,11 +95,11 @@ impl ScanLine {
 }
 
 impl Scan {
-    /// Looks at the next bytes of the connection, and spoils the first bare LF in a head.
-    fn pass(&mut self, mut bytes: &mut [u8]) {
+    /// Scans the next bytes of the connection, and replaces the first bare LF in a head.
+    fn filter(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
-            let passed = match self.place {
-                ScanPosition::Elsewhere => return,
+            let passed = match self.position {
+                ScanPosition::Unscanned => return,
                 ScanPosition::Body(left) | ScanPosition::Chunk(left) => self.skip(left, bytes.len()),
                 ScanPosition::Head | ScanPosition::ChunkSize | ScanPosition::Trailers => {
                     self.read_line(bytes)
@@ -108,11 +109,11 @@ impl Scan {
         }
     }
 
-    /// Passes over bytes of a body. Returns how many.
-    fn skip(&mut self, left: u64, come: usize) -> usize {
-        let passed = usize::try_from(left).unwrap_or(usize::MAX).min(come);
+    /// Skips body bytes, at most `available`. Returns how many.
+    fn skip(&mut self, left: u64, available: usize) -> usize {
+        let passed = usize::try_from(left).unwrap_or(usize::MAX).min(available);
         let left = left - passed as u64;
-        self.place = match (self.place, left) {
+        self.position = match (self.position, left) {
             (ScanPosition::Chunk(_), 0) => ScanPosition::ChunkSize,
             (_, 0) => ScanPosition::Head,
             (ScanPosition::Chunk(_), left) => ScanPosition::Chunk(left),
@@ -121,7 +122,7 @@ impl Scan {
         passed
     }
 
-    /// Passes over a line, or what has come of one. Returns how many bytes.
+    /// Scans to the end of a line, or of `bytes`. Returns the number of bytes scanned.
     fn read_line(&mut self, bytes: &mut [u8]) -> usize {
         let Some(end) = memchr::memchr(b'\n', bytes) else {
             self.line.push(bytes);
@@ -130,7 +131,7 @@ impl Scan {
         self.line.push(&bytes[..end]);
         if self.line.last != b'\r' {
             bytes[end] = 0;
-            self.place = ScanPosition::Elsewhere;
+            self.position = ScanPosition::Unscanned;
         } else {
             self.end_line();
             self.line.clear();
@@ -140,49 +141,49 @@ impl Scan {
 
     fn end_line(&mut self) {
         let line = self.line.text();
-        match self.place {
+        match self.position {
             ScanPosition::Head if line.is_empty() && self.has_request_line => {
-                self.place = match self.body {
-                    ScanBody::Nothing | ScanBody::Length(0) => ScanPosition::Head,
+                self.position = match self.body {
+                    ScanBody::Empty | ScanBody::Length(0) => ScanPosition::Head,
                     ScanBody::Length(length) => ScanPosition::Body(length),
-                    ScanBody::Chunks => ScanPosition::ChunkSize,
+                    ScanBody::Chunked => ScanPosition::ChunkSize,
                 };
-                (self.body, self.has_request_line) = (ScanBody::Nothing, false);
+                (self.body, self.has_request_line) = (ScanBody::Empty, false);
             }
-            // Empty lines ahead of a request are passed over, as hyper does.
+            // Empty lines before a request are skipped, as hyper does.
             ScanPosition::Head if line.is_empty() => {}
             ScanPosition::Head if !self.has_request_line => {
                 self.has_request_line = true;
                 if line.starts_with(b"PRI ") {
-                    self.place = ScanPosition::Elsewhere;
+                    self.position = ScanPosition::Unscanned;
                 }
             }
-            ScanPosition::Head => self.body = self.body.after(line),
+            ScanPosition::Head => self.body = self.body.with_header(line),
             ScanPosition::ChunkSize => {
-                self.place = match chunk_size(line) {
-                    None => ScanPosition::Elsewhere,
+                self.position = match chunk_size(line) {
+                    None => ScanPosition::Unscanned,
                     Some(0) => ScanPosition::Trailers,
                     Some(size) => ScanPosition::Chunk(size.saturating_add(2)),
                 };
             }
-            ScanPosition::Trailers if line.is_empty() => self.place = ScanPosition::Head,
+            ScanPosition::Trailers if line.is_empty() => self.position = ScanPosition::Head,
             ScanPosition::Trailers
             | ScanPosition::Body(_)
             | ScanPosition::Chunk(_)
-            | ScanPosition::Elsewhere => {}
+            | ScanPosition::Unscanned => {}
         }
     }
 }
 
 impl ScanBody {
-    /// What is known after another field.
-    fn after(self, field: &[u8]) -> ScanBody {
-        let Some(colon) = field.iter().position(|byte| *byte == b':') else { return self };
-        let (name, value) = (&field[..colon], field[colon + 1..].trim_ascii());
+    /// The body framing after another header line.
+    fn with_header(self, line: &[u8]) -> ScanBody {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { return self };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            return ScanBody::Chunks;
+            return ScanBody::Chunked;
         }
-        let is_length = name.eq_ignore_ascii_case(b"content-length") && self != ScanBody::Chunks;
+        let is_length = name.eq_ignore_ascii_case(b"content-length") && self != ScanBody::Chunked;
         let length = str::from_utf8(value).ok().and_then(|value| value.parse().ok());
         length.filter(|_| is_length).map_or(self, ScanBody::Length)
     }
@@ -193,7 +194,7 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
     u64::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for LineEnds<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for BareLfFilter<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -201,12 +202,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for LineEnds<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        self.scan.pass(&mut buffer.filled_mut()[before..]);
+        self.scan.filter(&mut buffer.filled_mut()[before..]);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for LineEnds<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for BareLfFilter<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -236,15 +237,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LineEnds<S> {
 mod tests {
     use super::*;
 
-    /// What hyper gets of `text`, however it is cut.
+    /// Asserts that hyper reads `expected` for `text`, wherever it is split.
     #[track_caller]
     fn check(text: &str, expected: &str) {
         for cut in 0..=text.len() {
             let mut bytes = text.as_bytes().to_vec();
             let mut scan = Scan::default();
             let (first, rest) = bytes.split_at_mut(cut);
-            scan.pass(first);
-            scan.pass(rest);
+            scan.filter(first);
+            scan.filter(rest);
             assert_eq!(String::from_utf8_lossy(&bytes), expected, "cut at {cut}");
         }
     }
@@ -252,7 +253,7 @@ mod tests {
     const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
     #[test]
-    fn bodies_may_have_any_line_end() {
+    fn line_ends_in_bodies_are_unchanged() {
         let text = [
             "\r\n",
             GET,
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_lf_in_a_head_is_spoiled_wherever_the_head_is() {
+    fn a_bare_lf_in_any_head_is_replaced() {
         let heads = [
             "\nGET / HTTP/1.1\r\n",
             "GET / HTTP/1.1\nHost: a\r\n\r\n",
@@ -281,8 +282,8 @@ mod tests {
             for head in heads {
                 let at = head.char_indices().find(|(at, byte)| *byte == '\n' && !head[..*at].ends_with('\r'));
                 let (at, _) = at.unwrap();
-                let spoiled = format!("{before}{}\0{}", &head[..at], &head[at + 1..]);
-                check(&format!("{before}{head}"), &spoiled);
+                let replaced = format!("{before}{}\0{}", &head[..at], &head[at + 1..]);
+                check(&format!("{before}{head}"), &replaced);
             }
         }
     }
