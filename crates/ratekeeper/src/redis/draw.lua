@@ -1,34 +1,41 @@
--- Decides a parcel: many requests in one call, in order, each all or nothing, by this server's clock.
+-- Decides many requests in one call, in order, each all or nothing, by this server's clock.
 --
--- Only what must be atomic is here. The steps are those of ratekeeper-core (law/bucket.rs, law/fixed_window.rs,
--- law/sliding_window.rs, law/sliding_log.rs, law/concurrency.rs), bit for bit: every number is an integer below 2^53.
--- What the answers mean, and what becomes of a state when its quota has changed, is worked out in Rust.
+-- Only what must be atomic is here. The steps are those of ratekeeper-core (algorithm/bucket.rs,
+-- algorithm/fixed_window.rs, algorithm/sliding_window.rs, algorithm/sliding_log.rs, algorithm/concurrency.rs),
+-- bit for bit: every number is an integer below 2^53. Each function names its Rust twin, and the tests in
+-- redis/parity.rs compare both. Rust interprets the results, and converts a state when its quota has changed.
 --
--- KEYS: first those whose state is a string, then, counted from the end, those whose state is a list or a sorted set.
--- ARGV[1]: how many keys are strings, then the limits. ARGV[2]: the draws. ARGV[3], if it is there: what nodes say of
--- units that they were lent, and wish to be lent. wire.rs writes all three and reads the reply.
+-- KEYS: first those with a string state, then, counted from the end, those with a list or a sorted set.
+-- ARGV[1]: the number of keys with a string state, then the limits. ARGV[2]: the draws. ARGV[3], optional:
+-- renewals, which are reports on leased units and requests for more. script_call.rs encodes all three and decodes
+-- the reply.
 --
--- The commonest request, one draw of some units from one bucket, is decided in the loop below; whatever else comes is
--- handed to functions that are only made when they are needed, because the whole script runs anew with every call.
+-- The most frequent request, one draw of some units from one bucket, is decided in the loop at the end.
+-- Everything else is decided by functions that are only created when they are needed, because the whole script
+-- runs anew with every call.
 --
--- A server may take no writes, for want of memory, say (OOM, MISCONF, NOREPLICAS). Then the first write of a call is refused,
--- before anything has changed, and the call is decided once more, writing nothing: who would have to be written is told so
--- (UNWRITTEN), and everybody else gets an answer. Once a write was taken, a server takes all others of the same call.
+-- A server may reject writes, for example when it is out of memory (OOM, MISCONF, NOREPLICAS). Then the first
+-- write of a call is rejected, before anything has changed, and the call is decided once more without writing:
+-- requests that would have to write get the code UNWRITTEN, and all others are decided. Once a write has
+-- succeeded, the server accepts all others of the same call.
 --
--- Called with a key and no arguments, it changes nothing, and says whether it would run: which commands the user lacks, and
--- what a write would be refused with. wire.rs and node/keeper.rs name the same commands and codes.
+-- Called with a key and no arguments, the script changes nothing and reports whether it could run: which commands
+-- the user may not run, and the error that a write would get. node/supervisor.rs and node/failure.rs have the
+-- same commands and error codes.
 --
--- What a draw costs, in instructions of Redis 7.0.15 (callgrind; distinct keys, all granted): 79 k alone, 29 k of 16 in a
--- call, 26 k of 64; a plain script that does one GCRA check with GET and SET PX takes 59 k, a token bucket in a hash 73 k.
--- Of the 26 k, 14 k are PSETEX, which is 5 % cheaper than SET PX. GET key by key instead of MGET costs 2.7 k more.
+-- Cost of a draw in instructions of Redis 7.0.15 (callgrind; distinct keys, all granted): 79 k alone, 29 k with
+-- 16 in a call, 26 k with 64. A plain script that does one GCRA check with GET and SET PX takes 59 k, a token
+-- bucket in a hash 73 k. Of the 26 k, 14 k are PSETEX, which is 5 % cheaper than SET PX. GET for each key instead
+-- of MGET costs 2.7 k more.
 
 local read, write, call = struct.unpack, struct.pack, redis.call
 local ceil, floor = math.ceil, math.floor
 
--- A drained state says the same as none, so a state may lapse once it has drained. It is kept for this many
--- milliseconds more, so that a clock set back by a moment finds it still there.
+-- A drained state is equivalent to none, so a state may expire once it has drained. It is kept for this many
+-- milliseconds longer, so that it is still there if the clock is set back by a moment.
 local SLACK = 1000
--- By how many microseconds the clock may be set back before a state is counted from now on: MOST_BACK of ratekeeper-core.
+-- By how many microseconds the clock may be set back before a state is rebased to the current time:
+-- MAX_CLOCK_STEP_BACK of ratekeeper-core.
 local MOST_BACK = 5000000
 
 if not ARGV[1] then
@@ -40,7 +47,7 @@ if not ARGV[1] then
       missing[#missing + 1] = command
     end
   end
-  -- It changes nothing, since there is nothing under the key, and is refused where a write would be.
+  -- This changes nothing, because the key does not exist, and is rejected if a write would be.
   local said = redis.acl_check_cmd('ZADD') and redis.pcall('ZADD', KEYS[1], 'XX', 0, '')
   return {table.concat(missing, ' '), type(said) == 'table' and said.err or ''}
 end
@@ -52,18 +59,18 @@ local blob = ARGV[1]
 local strings, at_limit = read('>H', blob)
 local limits = {}
 while at_limit <= #blob do
-  local law, length, time_bytes, form, prefix, ends, a, b, c, d, tick, next_limit =
+  local algorithm, length, time_bytes, form, prefix, ends, a, b, c, d, tick, next_limit =
     read('>BBBBc0Bc0Bc0I7I7I7I4I4', blob, at_limit)
   at_limit = next_limit
   limits[#limits + 1] = {
-    law = law, length = length, span = 256 ^ time_bytes, form = form, prefix = prefix, ends = ends,
+    algorithm = algorithm, length = length, span = 256 ^ time_bytes, form = form, prefix = prefix, ends = ends,
     a = a, b = b, c = c, d = d, tick = tick,
   }
 end
 
--- The states as this call has left them so far, and in how many milliseconds each that was changed may lapse.
+-- The values as this call has left them so far, and the TTL in milliseconds of each that was changed.
 local values, lapses = {}, {}
--- What other quotas have left of a key, once somebody had to look: see `part` below.
+-- The states that other quotas have left under a key, once they had to be separated: see `part` below.
 local former
 if strings > 0 then
   values = call('MGET', unpack(KEYS, 1, strings))
@@ -72,23 +79,23 @@ end
 local records = ARGV[2]
 local reply, said = {write('>I7', now), '', ''}, 1
 
--- Whether this call has written something; and the code of the error that its first write was refused with, if it was.
+-- Whether this call has written something, and the code of the error that rejected its first write, if any.
 local has_written, unwritable = false, nil
 
--- The code of an error, if it says that the server takes no writes, and nothing else.
+-- Returns the code of an error that says that the server rejects writes, and nil for any other error.
 local function find_refusal(err)
   local code = string.match(err, '^%-?(%u+)')
   return (code == 'OOM' or code == 'MISCONF' or code == 'NOREPLICAS') and code or nil
 end
 
--- Makes the laws whose states are strings, and returns what makes the two functions that go by them: the one that
--- decides groups of any kind, and the one that deals with leases.
-local function make_laws()
+-- Creates the algorithms with a string state. Returns the constructors of the two functions that use them: one
+-- decides groups of any kind, the other handles leases.
+local function make_algorithms()
   local STALE, OUTSIDE, BROKEN = 0, 1, 2
   local BUCKET, FIXED, SLIDING = 0, 1, 2
   local FIRST_HIT, MULTIPLES = 0, 1
   local MOST = 2 ^ 53 - 1
-  -- How many microseconds a term of a bucket's leases has: see lease.rs of ratekeeper-core.
+  -- Length of a lease term of a bucket in microseconds: LEASE_TERM of ratekeeper-core.
   local TERM = 30000000
   local char, sub, min, max = string.char, string.sub, math.min, math.max
 
@@ -97,14 +104,15 @@ local function make_laws()
     reply[said] = text
   end
 
+  -- The TTL in milliseconds of a state that has drained at this time.
   local function lapse_in(drained)
     return max(1, ceil((drained - now) / 1000) + SLACK)
   end
 
   former = former or {}
 
-  -- Writes to a list or a sorted set. If that is the first write of the call and the server takes none, the group is left
-  -- alone from there on, with `unwritable` saying why. Any other error ends the call.
+  -- Writes to a list or a sorted set. If that is the first write of the call and the server rejects it, this
+  -- aborts the group and sets `unwritable` to the error code. Any other error aborts the call.
   local function put(...)
     if has_written then
       return call(...)
@@ -119,21 +127,21 @@ local function make_laws()
     return answer
   end
 
-  -- Whether a value was written by this very limit. A bucket of which units are lent has eight bytes more, and what
-  -- other quotas have left stands behind that.
+  -- Whether a value was written under this very limit. The value of a bucket with leased units has eight bytes
+  -- more, and the states of other quotas follow that.
   local function is_own(limit, value)
     return #value >= limit.length and sub(value, 1, #limit.prefix) == limit.prefix
   end
 
-  -- Takes what other quotas have left of a key off its value, to be put back when that is written. It is of no
-  -- concern here but for when all of it has drained; Rust reads it when one of those quotas is drawn from again. A bucket
-  -- that has something behind it always tells what is lent of it.
+  -- Separates the states of other quotas from a key's value, to be appended again when that is written. Here only
+  -- the time when all of them have drained matters; Rust decodes them when one of those quotas is used again. The
+  -- value of a bucket with such states always has its leased units. Twin of StoredValue::read.
   local function part(limit, key)
     local value = values[key]
     if not value or former[key] or not is_own(limit, value) then
       return
     end
-    local ends = limit.length + (limit.law == BUCKET and 8 or 0)
+    local ends = limit.length + (limit.algorithm == BUCKET and 8 or 0)
     if #value <= ends then
       return
     end
@@ -141,11 +149,11 @@ local function make_laws()
     if drained + SLACK * 1000 > now then
       former[key] = {limit = limit, own = sub(value, 1, ends), drained = drained, void = void, rest = sub(value, rest)}
     end
-    local is_lent = limit.law == BUCKET and sub(value, limit.length + 1, ends) ~= string.rep('\0', 8)
+    local is_lent = limit.algorithm == BUCKET and sub(value, limit.length + 1, ends) ~= string.rep('\0', 8)
     values[key] = void > now and sub(value, 1, is_lent and ends or limit.length)
   end
 
-  -- What a key's value is with what other quotas have left of it.
+  -- A key's value with the states of other quotas. Twin of StoredValue::write.
   local function whole(key)
     local value, left = values[key], former[key]
     if not left then
@@ -155,51 +163,54 @@ local function make_laws()
     if not lapse then
       return left.own .. write('>I7I7', left.drained, left.void) .. left.rest
     end
-    -- Alone it would lapse then.
+    -- Without the other states, the value would expire at this time.
     local void = value and now + lapse * 1000 or 0
     value = value or limit.prefix .. string.rep('\0', limit.length - #limit.prefix)
-    if limit.law == BUCKET and #value == limit.length then
+    if limit.algorithm == BUCKET and #value == limit.length then
       value = value .. string.rep('\0', 8)
     end
     return value .. write('>I7I7', left.drained, void) .. left.rest
   end
   former.whole = whole
 
-  -- Laws whose state is a string. `age` reads it as it stands now, `room` says how many units fit, `take` grants
-  -- some of them or, with nothing, refuses; `give` gives some back. The last two return the new value, or false for
-  -- none, and when it may lapse.
-  local laws = {}
+  -- Algorithms with a string state. `age` decodes the state as of now, `room` returns how many units fit, `take`
+  -- grants some units or returns nil to deny, and `give` returns some. The last two return the new value, or
+  -- false for none, and its TTL.
+  local algorithms = {}
 
-  -- Twin of Bucket. a: parts of a unit, b: parts that a tick pays back, c: the most parts owed, d: the burst.
+  -- Twin of Bucket. a: parts of a unit, b: parts refilled per tick, c: the most parts that may be owed, d: the
+  -- burst.
   local bucket = {}
-  laws[BUCKET] = bucket
+  algorithms[BUCKET] = bucket
 
-  -- How many ticks a term has.
+  -- The number of ticks of a term. Twin of Bucket::term_ticks.
   function bucket.term(limit)
     return max(1, floor(TERM / limit.tick))
   end
 
-  -- The debt at the end of its term, when what was lent in the term before lapses.
+  -- The debt at the end of its term, when the units leased in the term before expire. Twin of a step in
+  -- Bucket::age_leased.
   function bucket.end_term(limit, owed, at, older, recent)
     local term = bucket.term(limit)
     local ends = (floor(at / term) + 1) * term
     return max(0, owed - (ends - at) * limit.b) + older * limit.a, ends, recent, 0
   end
 
-  -- Twin of Tick::is_ahead.
+  -- Twin of Tick::is_too_far_ahead.
   function bucket.is_ahead(limit, at)
     local instant = limit.tick == 1 and now or floor(now / limit.tick)
     return at - instant > max(1, floor(MOST_BACK / limit.tick))
   end
 
-  -- Whether the clock was set back far behind the time of a value.
+  -- Whether the clock was set back far behind the time of a value. Twin of Bucket::needs_rebase.
   function bucket.is_early(limit, value)
     local instant = limit.tick == 1 and now or floor(now / limit.tick)
     local _, owed, at = read(limit.form, value)
     return (owed > 0 or #value > limit.length) and bucket.is_ahead(limit, at + floor((instant - at) / limit.span + 0.5) * limit.span)
   end
 
-  -- What is owed, since when, and what is lent: in the term before, and in that of the time.
+  -- The debt, since when, and the leased units: of the previous term, and of the term of that time. Twin of
+  -- Bucket::age_leased.
   function bucket.age(limit, value)
     local instant = limit.tick == 1 and now or floor(now / limit.tick)
     if not value then
@@ -207,7 +218,7 @@ local function make_laws()
     end
     local _, owed, at = read(limit.form, value)
     local older, recent = 0, 0
-    -- Of the time only the low bytes were kept: the nearest that has them is meant.
+    -- Only the low bytes of the time are stored: the nearest time that has them is meant.
     at = at + floor((instant - at) / limit.span + 0.5) * limit.span
     if #value > limit.length then
       older, recent = read('>I4I4', value, limit.length + 1)
@@ -217,18 +228,18 @@ local function make_laws()
       end
     end
     if instant >= at then
-      -- Past what is owed the product may be rounded, but never to below it.
+      -- Beyond the debt the product may be rounded, but never to below it.
       return max(0, owed - (instant - at) * limit.b), instant, older, recent
     end
     if bucket.is_ahead(limit, at) then
-      -- The clock was set back too far to be waited for: what is owed is paid back from now on, and terms begin again.
+      -- The clock was set back too far to wait for it: the debt is repaid from now on, and terms start again.
       return owed, instant, 0, older + recent
     end
-    -- The clock stepped back: that may pause the refill but never lends time, and no term begins again.
+    -- The clock stepped back: that may pause the refill but never adds units, and no term starts again.
     return owed, owed + older + recent == 0 and instant or at, older, recent
   end
 
-  -- When all that is lent has lapsed and all that is owed is paid.
+  -- When all leased units have expired and the debt is repaid. Twin of Bucket::expires_in.
   function bucket.drained(limit, owed, at, older, recent)
     while older + recent > 0 do
       owed, at, older, recent = bucket.end_term(limit, owed, at, older, recent)
@@ -236,6 +247,7 @@ local function make_laws()
     return (at + ceil(owed / limit.b)) * limit.tick
   end
 
+  -- The value and its TTL; false if the state is empty. Twin of Codec::write_leased.
   function bucket.keep(limit, owed, at, older, recent)
     if owed + older + recent == 0 then
       return false, 0
@@ -247,30 +259,33 @@ local function make_laws()
     return value, lapse_in(bucket.drained(limit, owed, at, older, recent))
   end
 
+  -- The TTL of a value.
   function bucket.lapse(limit, value)
     return lapse_in(bucket.drained(limit, bucket.age(limit, value)))
   end
 
-  -- The value as if all that is lent were owed: who asks for room need not know why there is none.
+  -- The value with the leased units counted as owed: a client that asks what is left need not know why it is not.
   function bucket.fold(limit, value)
     local owed, at, older, recent = bucket.age(limit, value)
     return write(limit.form, limit.prefix, owed + (older + recent) * limit.a, at % limit.span)
   end
 
+  -- How many units fit beside the debt and the leased units.
   function bucket.room(limit, value)
     local owed, _, older, recent = bucket.age(limit, value)
     return floor((limit.c - owed) / limit.a) - older - recent
   end
 
-  function bucket.take(limit, value, least, most, patience)
+  -- Twin of Bucket::step_leased.
+  function bucket.take(limit, value, least, most, max_delay)
     local owed, at, older, recent = bucket.age(limit, value)
     local room = limit.c - owed - (older + recent) * limit.a
     if least > limit.d or least * limit.a > room then
       return nil
     end
-    -- Only a queue is ever given a patience that ends.
-    if least > 0 and patience < MOST and owed > 0
-      and min(MOST, (at + ceil(owed / limit.b)) * limit.tick) - now > patience then
+    -- Only a queue is given a bounded wait.
+    if least > 0 and max_delay < MOST and owed > 0
+      and min(MOST, (at + ceil(owed / limit.b)) * limit.tick) - now > max_delay then
       return nil
     end
     local granted = least
@@ -283,35 +298,39 @@ local function make_laws()
     return granted, bucket.keep(limit, owed + granted * limit.a, at, older, recent)
   end
 
-  -- What is lent stays lent, whatever is given back: those who have it go on spending it.
+  -- Leased units stay leased, whatever is returned: the nodes that hold them go on spending them. Twin of
+  -- Bucket::refund_leased.
   function bucket.give(limit, value, units)
     local owed, at, older, recent = bucket.age(limit, value)
     return bucket.keep(limit, max(0, owed - units * limit.a), at, older, recent)
   end
 
-  -- Twin of FixedWindow. a: the amount, b: the period, c: where windows begin, d: by how many seconds they may be longer.
+  -- Twin of FixedWindow. a: the amount, b: the period, c: where windows start, d: by how many seconds they may be
+  -- longer.
   local fixed = {}
-  laws[FIXED] = fixed
+  algorithms[FIXED] = fixed
 
+  -- The end of the window and the units used in it. Twin of FixedWindow::age.
   function fixed.age(limit, value)
     if not value then
       return 0, 0
     end
     local _, ends, used = read(limit.form, value)
     if fixed.is_early(limit, value) then
-      -- The clock was set back too far to be waited for: what was used is used of the window that it is in.
+      -- The clock was set back too far to wait for it: the used units count in the window of the current time.
       return fixed.next_end(limit), min(used, limit.a)
     end
     return ends, now < ends and min(used, limit.a) or 0
   end
 
-  -- Whether the clock was set back far behind the window of a value.
+  -- Whether the clock was set back far behind the window of a value. Twin of FixedWindow::needs_rebase.
   function fixed.is_early(limit, value)
     local _, ends, used = read(limit.form, value)
     return used > 0 and ends - now > limit.b + limit.d * 1000000 + MOST_BACK
   end
 
-  -- When the window ends that the time falls into; nothing if the calendar that came along does not say.
+  -- The end of the current window, or nil if the calendar windows that were sent along do not contain the current
+  -- time. Twin of FixedWindow::window_end.
   function fixed.next_end(limit)
     if limit.c == FIRST_HIT then
       return min(MOST, now + limit.b)
@@ -331,6 +350,7 @@ local function make_laws()
     return nil
   end
 
+  -- The value and its TTL; false if the state is empty. Twin of Codec::write.
   function fixed.keep(limit, ends, used)
     if used == 0 then
       return false, 0
@@ -347,6 +367,7 @@ local function make_laws()
     return limit.a - used
   end
 
+  -- Twin of FixedWindow::step.
   function fixed.take(limit, value, least, most)
     local ends, used = fixed.age(limit, value)
     if least > limit.a - used then
@@ -362,6 +383,7 @@ local function make_laws()
     return granted, fixed.keep(limit, ends, used + granted)
   end
 
+  -- Twin of FixedWindow::refund.
   function fixed.give(limit, value, units)
     local ends, used = fixed.age(limit, value)
     return fixed.keep(limit, ends, max(0, used - units))
@@ -369,8 +391,10 @@ local function make_laws()
 
   -- Twin of SlidingWindow. a: the amount, b: the window's length in ticks.
   local sliding = {}
-  laws[SLIDING] = sliding
+  algorithms[SLIDING] = sliding
 
+  -- The window's index, the units of the previous and the current window, and the elapsed ticks.
+  -- Twin of SlidingWindow::age.
   function sliding.age(limit, value)
     local instant = limit.tick == 1 and now or floor(now / limit.tick)
     local index = floor(instant / limit.b)
@@ -386,23 +410,25 @@ local function make_laws()
     elseif reached < index or previous + current == 0 then
       return index, 0, 0, elapsed
     elseif bucket.is_ahead(limit, reached * limit.b) then
-      -- The clock was set back too far to be waited for: the counts are those of the window that it is in.
+      -- The clock was set back too far to wait for it: the counts are those of the current window.
       return index, previous, current, elapsed
     end
-    -- The clock stepped back: the window that was reached stays, as it was at its very beginning.
+    -- The clock stepped back: the window that was reached stays, as it was at its very start.
     return reached, previous, current, 0
   end
 
-  -- Whether the clock was set back far behind the windows of a value.
+  -- Whether the clock was set back far behind the windows of a value. Twin of SlidingWindow::needs_rebase.
   function sliding.is_early(limit, value)
     local _, reached, previous, current = read(limit.form, value)
     return previous + current > 0 and bucket.is_ahead(limit, reached * limit.b)
   end
 
+  -- Twin of SlidingWindow::remaining.
   function sliding.fits(limit, previous, current, elapsed)
     return max(0, limit.a - current - ceil(previous * (limit.b - elapsed) / limit.b))
   end
 
+  -- The value and its TTL; false if the state is empty. Twin of Codec::write.
   function sliding.keep(limit, index, previous, current)
     if previous + current == 0 then
       return false, 0
@@ -421,6 +447,7 @@ local function make_laws()
     return sliding.fits(limit, previous, current, elapsed)
   end
 
+  -- Twin of SlidingWindow::step.
   function sliding.take(limit, value, least, most)
     local index, previous, current, elapsed = sliding.age(limit, value)
     local room = sliding.fits(limit, previous, current, elapsed)
@@ -434,32 +461,33 @@ local function make_laws()
     return granted, sliding.keep(limit, index, previous, current + granted)
   end
 
+  -- Twin of SlidingWindow::refund.
   function sliding.give(limit, value, units)
     local index, previous, current = sliding.age(limit, value)
     local rest = max(0, units - current)
     return sliding.keep(limit, index, max(0, previous - rest), max(0, current - units))
   end
 
-  -- What stands in the way of reading a key's value under a limit; if nothing does, it can be read from here on. What was
-  -- stored before the clock was set back is then counted from now on, even if the draw is refused: else nothing would be paid
-  -- back for as long as somebody hammers.
+  -- Returns why a key's value can't be used under a limit, or false if it can. In the latter case, a state from
+  -- before the clock was set back is rebased to the current time, even if the draw is then denied: otherwise
+  -- nothing would be refilled for as long as a client keeps sending requests. Twin of Limit::rebase.
   local function trouble(limit, key)
     part(limit, key)
     local value, left = values[key], former[key]
     if value and not is_own(limit, value) or left and left.limit.prefix ~= limit.prefix then
       return #whole(key) < 256 and STALE or BROKEN
-    elseif limit.law == FIXED and not fixed.next_end(limit) then
+    elseif limit.algorithm == FIXED and not fixed.next_end(limit) then
       return OUTSIDE
     end
-    local law = laws[limit.law]
-    if value and law.is_early(limit, value) then
-      values[key], lapses[key] = law.keep(limit, law.age(limit, value))
+    local algorithm = algorithms[limit.algorithm]
+    if value and algorithm.is_early(limit, value) then
+      values[key], lapses[key] = algorithm.keep(limit, algorithm.age(limit, value))
     end
     return false
   end
 
-  -- Makes the function that decides a group of any kind: it is given where the group's draws begin, and returns where
-  -- those of the next do.
+  -- Creates the function that decides a group of any kind. It takes the position of the group's first draw and
+  -- returns that of the next group.
   local function make_decide()
     local TAKE, LOOK, GIVE, CLEAR = 0, 1, 2, 3
     local GRANTED, SPARED, REFUSED = 0, 1, 2
@@ -468,25 +496,26 @@ local function make_laws()
     local LOG, PLACES = 3, 4
     local NEVER = 2 ^ 53
 
-    -- Laws whose state is a list or a sorted set: `open` forgets what no longer counts and says what is there, or
-    -- nothing if it can't be read. They write at once, and what a refused request took is given back.
+    -- Algorithms with a list or a sorted set: `open` drops what no longer counts and returns what is there, or
+    -- nil if it is unreadable. They write at once, and units of a denied request are returned.
     local rolls = {}
 
-    -- Twin of SlidingLog. a: the amount, b: the period. The list begins with the period that its units were last aged
-    -- under and, if quotas of longer periods drew before, what is kept for them: for how long, how many units of the newest
-    -- at least, and until when. Then comes one entry for each microsecond in which units were admitted: when, how many were
-    -- admitted before, and how many then. So any stretch of it is counted by its two ends. `first` is the place of the first
-    -- that is in sight.
+    -- Twin of SlidingLog. a: the amount, b: the period. The first element of the list has the period under which
+    -- it was last aged and, if quotas of longer periods were used before, what is retained for them: for how
+    -- long, how many units of the newest at least, and until when. Then comes one entry for each microsecond in
+    -- which units were admitted: the time, how many units were admitted before, and how many then. So the units
+    -- of any range are the difference of its two ends. `first` is the index of the first entry within the period.
     local log = {}
     rolls[LOG] = log
 
-    -- An entry, as if it had been admitted so much earlier.
+    -- An entry, with its time shifted back by `back`.
     function log.entry(key, index, back)
       local at, before, run = read('>I7I7I4', call('LINDEX', key, index))
       return max(0, at - back), before, run
     end
 
-    -- The first of the entries from `from` to `to` for which `holds`; it does for all that follow, and for the last.
+    -- Binary search for the first of the entries from `from` to `to` for which `holds`. It holds for all that
+    -- follow, and for the last.
     function log.first(key, from, to, back, holds)
       while from < to do
         local middle = floor((from + to) / 2)
@@ -499,7 +528,8 @@ local function make_laws()
       return from
     end
 
-    -- Has all units admitted so much earlier: the clock was set back too far to be waited for.
+    -- Shifts all entries back in time, because the clock was set back too far to wait for it. Twin of
+    -- Log::effective_now.
     function log.move(limit, key, back)
       local list = call('LRANGE', key, 0, -1)
       local drained = now + read('>I7', list[1])
@@ -520,8 +550,8 @@ local function make_laws()
       return log.open(limit, key)
     end
 
-    -- If nothing can be written, the list stays as it is: places are those in it, with what is forgotten, and `back` is by
-    -- how much its units would be moved.
+    -- If nothing can be written, the list stays as it is: indices then include dropped entries, and `back` is how
+    -- far its entries would be shifted. Twin of SlidingLog::age and SlidingLog::adopt.
     function log.open(limit, key)
       local ends = redis.pcall('LRANGE', key, 0, 1)
       if ends.err then
@@ -552,7 +582,7 @@ local function make_laws()
           kept_for, enough, till = 0, 0, 0
         end
       end
-      -- The first entry that is in sight under a period, and how many units came before it.
+      -- The first entry within a period, and how many units came before it.
       local function first_under(per)
         if oldest + per > reached then
           local _, base = read('>I7I7', ends[2])
@@ -564,15 +594,18 @@ local function make_laws()
         local _, base = log.entry(key, first, back)
         return first, base
       end
-      -- The first entry that is kept for an earlier quota. Units of this instant may yet be given back, because another
-      -- limit of the same request refuses, and so are not counted.
+      -- The first entry that is retained for an earlier quota. Units of this instant are not counted, because
+      -- they may yet be returned if another limit of the same request denies.
       local settled = newest == reached and before or total
       local function first_kept(first)
-        return kept_for == 0 and first or min(first, log.first(key, 1, length - 1, back, function(at, before, run)
+        -- Units may have been refunded since `till` was set, so that even the newest has expired before it.
+        local has_expired = kept_for == 0 or newest + kept_for <= reached
+        return has_expired and first or min(first, log.first(key, 1, length - 1, back, function(at, before, run)
           return at + kept_for > reached and settled - before - run < enough
         end))
       end
-      -- What is out of sight of the quota before is forgotten, even if this one would see it.
+      -- Entries outside the period of the previous quota are dropped, even if they are within the period of this
+      -- one.
       local forgotten = 1
       if aged_under ~= limit.b then
         local first, base = first_under(aged_under)
@@ -580,7 +613,7 @@ local function make_laws()
         if base < total then
           kept_for, enough, till = max(kept_for, aged_under), max(enough, total - base), max(till, newest + aged_under)
         end
-        -- A quota that sees farther keeps all that the others need.
+        -- A quota with a longer period retains all that the others need.
         if kept_for <= limit.b then
           kept_for, enough, till = 0, 0, 0
         end
@@ -625,6 +658,7 @@ local function make_laws()
       return max(0, limit.a - open.used)
     end
 
+    -- Twin of SlidingLog::take.
     function log.add(limit, key, open, units)
       local at = max(now, open.newest)
       if open.length > 0 and open.newest == at then
@@ -641,7 +675,7 @@ local function make_laws()
       put('PEXPIRE', key, lapse_in(max(at + limit.b, open.till)))
     end
 
-    -- What is only kept for another quota is not to be given back.
+    -- Entries that are only retained for another quota are not returned. Twin of Log::refund.
     function log.give(limit, key, open, units)
       if open.used == 0 or units == 0 then
         return
@@ -663,7 +697,8 @@ local function make_laws()
       put('PEXPIRE', key, lapse_in(max(at - open.back + limit.b, open.till)))
     end
 
-    -- What is left, when everything is back and, if it is refused, when to come back.
+    -- What is left, when everything is available again and, for a denied draw, when to retry. Twin of
+    -- SlidingLog::forecast.
     function log.outlook(limit, key, open, least, is_refused)
       local reset, wait = 0, NEVER
       if open.length > 0 then
@@ -680,13 +715,14 @@ local function make_laws()
       return write('>I4I7I7', log.room(limit, open), reset, wait)
     end
 
-    -- Twin of Concurrency. a: the amount, b: after how long a permit lapses. Every hold is in the sorted set twice,
-    -- both times with the score 0 and so in the order of bytes: as `L`, lapse, permit, units, number to find the next
-    -- to lapse, and as `P`, permit, number, lapse, units to find what a permit holds. `u` has the sum of units for its
-    -- score.
+    -- Twin of Concurrency. a: the amount, b: the TTL of a permit. Every hold is in the sorted set twice, both
+    -- times with the score 0 and so in byte order: as `L`, expiry, permit, units, number to find the next to
+    -- expire, and as `P`, permit, number, expiry, units to find the holds of a permit. The score of `u` is the
+    -- sum of all units.
     local places = {}
     rolls[PLACES] = places
 
+    -- Twin of Concurrency::age.
     function places.open(_, key)
       local score = redis.pcall('ZSCORE', key, 'u')
       if type(score) == 'table' then
@@ -705,18 +741,18 @@ local function make_laws()
           used, lapsed = used - places.remove(key, hold), true
         end
         if unwritable then
-          -- What was not removed is passed over.
+          -- Skip the holds that were not removed.
           from = from + 100
         end
       until #found < 100
       if lapsed and not unwritable then
         places.count(key, used)
       end
-      -- Where nothing can be written, what has lapsed is kept, and counted in the sum that is.
+      -- If nothing can be written, expired holds are kept, and the stored sum includes them.
       return {used = used, kept = unwritable and kept or used}
     end
 
-    -- Removes a hold, given as it stands in the order of lapses, and says how many units it had.
+    -- Removes a hold, given as its `L` member, and returns its units.
     function places.remove(key, hold)
       local lapse, permit, units, number = read('>c7c8I4B', hold, 2)
       if not unwritable then
@@ -725,6 +761,7 @@ local function make_laws()
       return units
     end
 
+    -- Writes the sum of units.
     function places.count(key, used)
       if used > 0 then
         put('ZADD', key, used, 'u')
@@ -735,11 +772,13 @@ local function make_laws()
 
     places.room = log.room
 
+    -- When the last permit expires.
     function places.last(key)
       local last = call('ZREVRANGEBYLEX', key, '(M', '[L', 'LIMIT', 0, 1)[1]
       return last and read('>I7', last, 2)
     end
 
+    -- Twin of Concurrency::take.
     function places.add(limit, key, open, units, permit)
       local lapse, number, added = write('>I7', min(MOST, now + limit.b)), -1, 0
       repeat
@@ -752,6 +791,7 @@ local function make_laws()
       put('PEXPIRE', key, lapse_in(places.last(key)))
     end
 
+    -- Twin of Holders::release.
     function places.give(_, key, open, _, permit)
       local held = call('ZRANGEBYLEX', key, '[P' .. permit, '(P' .. permit .. '\255')
       if #held == 0 then
@@ -766,6 +806,7 @@ local function make_laws()
       places.count(key, used)
     end
 
+    -- Twin of Concurrency::forecast.
     function places.outlook(limit, key, open, least, is_refused)
       local reset, wait = 0, NEVER
       if open.used > 0 then
@@ -777,18 +818,18 @@ local function make_laws()
       return write('>I4I7I7', places.room(limit, open), reset, wait)
     end
 
-    -- How long until so many permits have lapsed that no more than `room` units are held.
+    -- How long until so many permits have expired that at most `room` units are held. Twin of Concurrency::retry.
     function places.wait(key, used, room)
       local from = 0
       if not unwritable and call('ZCARD', key) == 2 * used + 1 then
-        -- Every hold is of one unit, so that the one to wait for is known by its rank.
+        -- Every hold has one unit, so the one to wait for is known by its rank.
         from, used = used - room - 1, room + 1
       end
       repeat
         local found = call('ZRANGEBYLEX', key, '[L', '(M', 'LIMIT', from, 100)
         for _, hold in ipairs(found) do
           local lapse, _, units = read('>I7c8I4', hold, 2)
-          -- What has lapsed is not counted, and may be there if nothing can be written.
+          -- Expired holds are not counted. They may still be there if nothing can be written.
           if lapse > now then
             used = used - units
           end
@@ -801,16 +842,17 @@ local function make_laws()
       return 0
     end
 
+    -- Decodes a draw. Twin of ScriptCall::write_draw.
     local function parse(pos)
       local draw = {}
       local flags, key, number, units
       flags, key, number, units, pos = read('>BHHI4', records, pos)
       local limit = limits[number]
       draw.act, draw.key, draw.limit = flags % 4, key, limit
-      draw.least, draw.most, draw.patience = units, units, MOST
+      draw.least, draw.most, draw.max_delay = units, units, MOST
       draw.is_last, draw.is_shadow = flags % 8 >= 4, flags % 16 >= 8
       if flags % 32 >= 16 then
-        draw.most, draw.patience, pos = read('>I4I7', records, pos)
+        draw.most, draw.max_delay, pos = read('>I4I7', records, pos)
       end
       if flags % 64 >= 32 then
         draw.permit, pos = read('>c8', records, pos)
@@ -821,24 +863,26 @@ local function make_laws()
       if flags >= 128 then
         draw.times, pos = read('>I4', records, pos)
       end
-      draw.law, draw.roll = laws[limit.law], rolls[limit.law]
+      draw.algorithm, draw.roll = algorithms[limit.algorithm], rolls[limit.algorithm]
       if draw.roll then
         draw.key = KEYS[#KEYS + 1 - key]
       end
       return draw, pos
     end
 
-    -- Takes what another limit left, if it still is what Rust was told, to be what Rust made of it. That is kept even
-    -- if the draw is then refused: else the old rate would go on for as long as somebody hammers.
+    -- Replaces the value that another limit left by what Rust has converted it to, if it has not changed since.
+    -- That is kept even if the draw is then denied: otherwise the old rate would apply for as long as a client
+    -- keeps sending requests. Twin of `adopt` in script_call.rs.
     local function adopt(draw)
       local key = draw.key
       if draw.found and whole(key) == draw.found then
         values[key], former[key] = draw.adopted ~= '' and draw.adopted, nil
         part(draw.limit, key)
-        lapses[key] = values[key] and draw.law.lapse(draw.limit, values[key]) or 0
+        lapses[key] = values[key] and draw.algorithm.lapse(draw.limit, values[key]) or 0
       end
     end
 
+    -- Sets the state, or the forecast, to send for a draw.
     local function look(draw)
       if draw.roll then
         draw.open = draw.roll.open(draw.limit, draw.key)
@@ -850,19 +894,21 @@ local function make_laws()
       end
     end
 
+    -- Changes a value, and remembers it for `undo`.
     local function set(draw, value, lapse)
       draw.before, draw.before_lapse, draw.is_changed = values[draw.key], lapses[draw.key], true
       values[draw.key], lapses[draw.key] = value, lapse
     end
 
-    -- Decides a draw of a law whose state is a string; nothing if another limit has written it within this group.
+    -- Applies a draw of an algorithm with a string state. Returns nil if another limit has written the value
+    -- within this group. Twin of Limit::step_leased and Limit::refund_leased.
     local function act_on_string(draw, act)
-      local limit, law, value, left = draw.limit, draw.law, values[draw.key], former[draw.key]
+      local limit, algorithm, value, left = draw.limit, draw.algorithm, values[draw.key], former[draw.key]
       if value and not is_own(limit, value) or left and left.limit.prefix ~= limit.prefix then
         return nil
       end
       if act == TAKE or act == LOOK then
-        local granted, after, lapse = law.take(limit, value, draw.least, draw.most, draw.patience)
+        local granted, after, lapse = algorithm.take(limit, value, draw.least, draw.most, draw.max_delay)
         if not granted then
           return REFUSED
         elseif act == LOOK then
@@ -873,8 +919,8 @@ local function make_laws()
         draw.granted = granted
         return GRANTED
       elseif act == CLEAR or value then
-        -- Clearing is giving back more than anybody can have taken.
-        values[draw.key], lapses[draw.key] = law.give(limit, value, act == CLEAR and MOST or draw.least)
+        -- A reset returns more units than can have been taken.
+        values[draw.key], lapses[draw.key] = algorithm.give(limit, value, act == CLEAR and MOST or draw.least)
         if act == CLEAR then
           former[draw.key] = nil
         end
@@ -882,6 +928,7 @@ local function make_laws()
       return SPARED
     end
 
+    -- Applies a draw of an algorithm with a list or a sorted set. Twin of Limit::step_list and Limit::refund_list.
     local function act_on_roll(draw, act)
       local limit, key, roll = draw.limit, draw.key, draw.roll
       local open = roll.open(limit, key)
@@ -901,10 +948,10 @@ local function make_laws()
         end
         return GRANTED
       elseif unwritable and not (unwritable == 'OOM' and draw.is_alone) then
-        -- To clear a list also drops what is kept in it for other quotas.
+        -- Resetting a list also drops what is retained in it for other quotas.
         draw.is_changed = open.used > 0 or act == CLEAR and draw.roll == log and open.length > 0
       elseif act == CLEAR then
-        -- Without memory to spare, what makes a list or set smaller can be written all the same.
+        -- Without free memory, commands that make a list or set smaller are still accepted.
         put('DEL', key)
       else
         roll.give(limit, key, open, draw.least, draw.permit)
@@ -912,6 +959,7 @@ local function make_laws()
       return SPARED
     end
 
+    -- Undoes the changes of a denied request.
     local function undo(draws)
       for index = #draws, 1, -1 do
         local draw = draws[index]
@@ -923,7 +971,7 @@ local function make_laws()
       end
     end
 
-    -- Says that a group was left alone because the server does not take what would have to be written for it.
+    -- Replies that a group was not decided because the server rejects the writes that it needs.
     local function say_unwritten()
       say(char(UNWRITTEN, #unwritable) .. unwritable)
     end
@@ -939,7 +987,7 @@ local function make_laws()
       return false
     end
 
-    -- Decides one request.
+    -- Decides one request. Twin of MemoryStore::apply_all.
     local function decide_one(draws)
       local is_refused = false
       if unwritable then
@@ -950,7 +998,7 @@ local function make_laws()
       end
       for _, draw in ipairs(draws) do
         local act = draw.act
-        -- After a refusal the others are only looked at: the client learns all that stands in its way.
+        -- After a denial the other draws only check what is left: the client learns all limits that deny it.
         if is_refused then
           if act >= GIVE then
             draw.least = 0
@@ -1002,12 +1050,12 @@ local function make_laws()
       end
     end
 
-    -- Decides so many requests that are all alike and whose draws all have keys of their own.
+    -- Decides several equal requests whose draws all have different keys.
     local function decide_many(draws, times)
       local granted = times
       for _, draw in ipairs(draws) do
         local room = draw.roll and draw.roll.room(draw.limit, draw.open)
-          or draw.law and draw.law.room(draw.limit, values[draw.key])
+          or draw.algorithm and draw.algorithm.room(draw.limit, values[draw.key])
         draw.fits = draw.least == 0 and times or min(times, floor(room / draw.least))
         if not draw.is_shadow then
           granted = min(granted, draw.fits)
@@ -1026,10 +1074,10 @@ local function make_laws()
         if units > 0 and draw.roll then
           draw.roll.add(draw.limit, draw.key, draw.open, units)
         elseif units > 0 then
-          local _, value, lapse = draw.law.take(draw.limit, values[draw.key], units, units, MOST)
+          local _, value, lapse = draw.algorithm.take(draw.limit, values[draw.key], units, units, MOST)
           set(draw, value, lapse)
         end
-        -- A log says when there will be room for one more, if there is none now.
+        -- A list says when one more unit will fit, if none does now.
         if draw.roll then
           draw.open = draw.roll.open(draw.limit, draw.key)
           draw.answer = draw.least > draw.roll.room(draw.limit, draw.open) and REFUSED
@@ -1041,7 +1089,7 @@ local function make_laws()
     end
 
     local function decide_group(draws, troubles)
-      -- Lists and sets are opened last, because that ages them: a group that is left alone leaves everything as it is.
+      -- Lists and sets are opened last, because that drops entries: a group that is not decided changes nothing.
       if #troubles == 0 then
         for index, draw in ipairs(draws) do
           draw.open = draw.roll and draw.roll.open(draw.limit, draw.key)
@@ -1059,7 +1107,7 @@ local function make_laws()
       end
     end
 
-    -- Returns nothing if the group's first write was the first of the call, and was refused.
+    -- Returns nil if the group's first write was the first of the call, and was rejected.
     return function(pos)
       local draws, troubles, draw, has_roll = {}, {}, nil, false
       repeat
@@ -1067,7 +1115,7 @@ local function make_laws()
         draws[#draws + 1] = draw
         local kind = nil
         has_roll = has_roll or draw.roll
-        if draw.law then
+        if draw.algorithm then
           adopt(draw)
           kind = trouble(draw.limit, draw.key)
         end
@@ -1096,19 +1144,19 @@ local function make_laws()
     end
   end
 
-  -- Makes the function that deals with leases: first it takes note of all reports, then it lends to all who wish. What
-  -- is given back can be drawn in the same call, and what is drawn comes before what is lent.
+  -- Creates the function that handles leases: first all reports are applied, then all requests are granted.
+  -- Returned units can be drawn in the same call, and draws take precedence over leases.
   local function make_lend()
     local STUCK, UNKNOWN, KNOWN, SHOWN, ABSENT = 0, 1, 2, 4, 8
     local NO_REPORT, NO_WISH = {term = 0, spent = 0, kept = 0, back = 0}, {soon = 0, later = 0, one_of = 1}
 
-    -- Twin of Wish::of.
+    -- Twin of LeaseRequest::grant_from.
     local function part_of(wish, left)
       return max(min(wish.soon, floor(left / 2)), min(wish.later, floor(left / max(1, wish.one_of))))
     end
 
-    -- Twins of Bucket::lend, FixedWindow::lend and SlidingWindow::lend: they take note of a report, lend what is wished
-    -- for, and return the loan, the new value and when that may lapse.
+    -- Twins of Bucket::grant_lease, FixedWindow::grant_lease and SlidingWindow::grant_lease. They apply a report,
+    -- grant a request, and return the grant, the new value and its TTL.
     local lenders = {}
 
     lenders[BUCKET] = function(limit, value, report, wish)
@@ -1116,7 +1164,7 @@ local function make_laws()
       local length = bucket.term(limit)
       local term, older_before, recent_before = floor(at / length), older, recent
       local is_recent, is_older = report.term == term, report.term == term - 1
-      -- More than was lent can't be reported; if a node does, the most that it can do is to be believed less.
+      -- A node can't report more units than were leased. If it does, the excess is ignored.
       local known = is_recent and recent or is_older and older or 0
       local spent = min(report.spent, known)
       local back = min(report.back, known - spent)
@@ -1136,7 +1184,7 @@ local function make_laws()
       return loan, bucket.keep(limit, owed, at, older, recent)
     end
 
-    -- What is lent is used, until the window ends.
+    -- Leased units count as used until the window ends.
     lenders[FIXED] = function(limit, value, report, wish)
       local ends, before = fixed.age(limit, value)
       local is_known = before > 0 and report.term == ends
@@ -1153,7 +1201,7 @@ local function make_laws()
       return loan, fixed.keep(limit, ends, used)
     end
 
-    -- What is lent counts as used in this window, and lapses when it ends.
+    -- Leased units count as used in this window, and expire when it ends.
     lenders[SLIDING] = function(limit, value, report, wish)
       local index, previous, before, elapsed = sliding.age(limit, value)
       local is_known = report.term == index
@@ -1172,9 +1220,10 @@ local function make_laws()
 
     local orders = {}
 
+    -- Applies a report and grants a request for a key. Twin of Limit::grant_lease.
     local function settle(order, report, wish)
       local key, limit = order.key, order.limit
-      local loan, value, lapse = lenders[limit.law](limit, values[key], report, wish)
+      local loan, value, lapse = lenders[limit.algorithm](limit, values[key], report, wish)
       if loan.is_changed then
         values[key], lapses[key] = value, lapse
       end
@@ -1198,7 +1247,7 @@ local function make_laws()
         local noted = order.noted
         if noted then
           local loan, code, shown = noted, noted.is_known and KNOWN or UNKNOWN, nil
-          -- Unless another quota has taken the key over since.
+          -- Unless another quota has taken over the key since.
           if not trouble(order.limit, order.key) then
             loan, shown = settle(order, NO_REPORT, order.wish), values[order.key]
             code = code + (shown and SHOWN or ABSENT)
@@ -1220,7 +1269,7 @@ end
 
 local make_decide, make_lend, decide, lend
 if ARGV[3] then
-  make_decide, make_lend = make_laws()
+  make_decide, make_lend = make_algorithms()
   lend = make_lend()
 end
 
@@ -1230,14 +1279,14 @@ while pos <= size do
   local flags, key, number, units, next_pos = read('>BHHI4', records, pos)
   if number ~= loaded then
     local limit = limits[number]
-    loaded, is_bucket, form, prefix, length = number, limit.law == 0, limit.form, limit.prefix, limit.length
+    loaded, is_bucket, form, prefix, length = number, limit.algorithm == 0, limit.form, limit.prefix, limit.length
     span = limit.span
     unit, refill, capacity, burst, tick = limit.a, limit.b, limit.c, limit.d, limit.tick
     instant = is_bucket and (tick == 1 and now or floor(now / tick))
   end
   local value = values[key]
   local owed, at, written_by = 0, instant, prefix
-  -- A request of one draw that takes some units, without more ado, from a bucket: see `bucket` above.
+  -- A request of one draw that takes some units from a bucket, without options: see `bucket` above.
   local is_plain = flags == 4 and is_bucket and not (former and former[key])
   if is_plain and value then
     if #value == length then
@@ -1270,7 +1319,7 @@ while pos <= size do
     said, pos = said + 2, next_pos
   else
     if not decide then
-      make_decide = make_decide or make_laws()
+      make_decide = make_decide or make_algorithms()
       decide = make_decide()
     end
     pos = decide(pos)
@@ -1298,7 +1347,7 @@ for key = 1, strings do
     else
       answer = put('DEL', KEYS[key])
     end
-    -- The first write tells whether the server takes any.
+    -- The first write shows whether the server accepts writes.
     if put ~= call then
       put = call
       if type(answer) == 'table' and answer.err then
@@ -1312,13 +1361,13 @@ for key = 1, strings do
 end
 
 if unwritable then
-  -- Nothing was written: everything is decided once more, the long way, which now writes nothing.
+  -- Nothing was written: everything is decided once more by the general functions, which now write nothing.
   lapses, former, said, pos = {}, {}, 1, 1
   if strings > 0 then
     values = call('MGET', unpack(KEYS, 1, strings))
   end
   if not make_decide then
-    make_decide, make_lend = make_laws()
+    make_decide, make_lend = make_algorithms()
   end
   decide, lend = decide or make_decide(), ARGV[3] and make_lend()
   while pos <= size do
