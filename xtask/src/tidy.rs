@@ -1,8 +1,12 @@
-//! House rules that no compiler checks.
+//! Rules of the project that no compiler checks.
 //!
-//! Every file git knows of, or would add, is read as text and held against the rules below; all that is wrong is
-//! printed, as `file:line: what`, before the step fails. What the rules forbid is spelled here in two halves,
-//! so that this file keeps them too.
+//! Every file that git tracks or would add is read. Each violation is printed as `file:line: what`, and then the step
+//! fails. Text that a rule forbids is written here in two halves, so that this file keeps the rule too.
+
+mod module_graph;
+mod source;
+mod type_names;
+mod words;
 
 use std::{
     fs,
@@ -11,33 +15,43 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use source::Source;
 
-/// Folders that exist on somebody's machine only.
+/// Folders of one machine.
 const MACHINE_PATHS: [&str; 2] = [concat!("/ro", "ot/"), concat!("/wo", "rk/")];
 
-/// What stands for work not done, or for a test not run.
+/// Marks of unfinished work and of tests that do not run.
 const UNFINISHED: [&str; 3] =
     [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("#[", "ignore")];
 
-/// Longer than this, a file most often holds a second noun.
-const MOST_LINES: usize = 600;
+/// A longer file most often defines a second noun.
+const MAX_LINES: usize = 600;
 
-/// Where a package may come from. Any other line tells of a mirror, or of code nobody published.
+/// A README that is read to its end.
+const MAX_README_BYTES: usize = 6_000;
+
+/// Where a package may come from. Any other line names a mirror, or code that was never published.
 const LOCKED_SOURCE: &str = r#"source = "registry+https://github.com/rust-lang/crates.io-index""#;
 
 /// Checks every file, and fails if any breaks a rule.
 pub(crate) fn check() -> Result<()> {
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
+    let mut sources = Vec::new();
     for path in files()? {
-        // What is not UTF-8 is no text: an image or a captured packet.
+        // A file that is not UTF-8 is an image or a captured packet.
         if let Ok(text) = String::from_utf8(fs::read(&path)?) {
-            complaints.extend(complaints_about(&path, &text));
+            violations.extend(violations_in(&path, &text));
+        }
+        if source::is_source(&path) {
+            sources.push(Source::read(&path)?);
         }
     }
-    for complaint in &complaints {
-        println!("{complaint}");
+    violations.extend(type_names::check(&sources));
+    violations.extend(module_graph::check(&sources));
+    for violation in &violations {
+        println!("{violation}");
     }
-    ensure!(complaints.is_empty(), "{} places break a house rule", complaints.len());
+    ensure!(violations.is_empty(), "{} violations", violations.len());
     Ok(())
 }
 
@@ -45,41 +59,50 @@ pub(crate) fn check() -> Result<()> {
 fn files() -> Result<Vec<PathBuf>> {
     let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let output = Command::new("git").args(list).output().context("cannot start git")?;
-    ensure!(output.status.success(), "git lists no files: {}", String::from_utf8_lossy(&output.stderr));
-    let names = String::from_utf8(output.stdout).context("a file's name is not UTF-8")?;
-    // A file removed but not yet committed is still listed.
+    ensure!(output.status.success(), "git ls-files failed: {}", String::from_utf8_lossy(&output.stderr));
+    let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
+    // A file that is removed but not yet committed is still listed.
     Ok(names.split_terminator('\0').map(PathBuf::from).filter(|path| path.is_file()).collect())
 }
 
-fn complaints_about(path: &Path, text: &str) -> Vec<String> {
+fn violations_in(path: &Path, text: &str) -> Vec<String> {
     let is_rust = path.extension().is_some_and(|extension| extension == "rs");
     let is_lock = path.file_name().is_some_and(|name| name == "Cargo.lock");
+    let has_words = words::applies_to(path);
     let mut found = Vec::new();
+    if path == Path::new("README.md") && text.len() > MAX_README_BYTES {
+        found.push(format!("README.md: has {} bytes, at most {MAX_README_BYTES} are allowed", text.len()));
+    }
     for (number, line) in (1..).zip(text.lines()) {
-        let mut complain = |what: &str| found.push(format!("{}:{number}: {what}", path.display()));
+        let mut report = |what: &str| found.push(format!("{}:{number}: {what}", path.display()));
         if MACHINE_PATHS.iter().any(|start| begins_path(line, start)) {
-            complain("names a folder of one machine");
+            report("names a folder of one machine");
         }
         if is_rust && UNFINISHED.iter().any(|mark| line.contains(mark)) {
-            complain("leaves work open or a test unrun");
+            report("leaves work unfinished or a test unrun");
         }
         if is_rust && number == 1 && !line.starts_with("//!") {
-            complain("does not begin by saying what the file is for");
+            report("does not begin by saying what the file is for");
         }
-        if is_rust && number == MOST_LINES + 1 {
-            complain("is past 600 lines: is there a second noun inside?");
+        if is_rust && number == MAX_LINES + 1 {
+            report("has more than 600 lines: does it define a second noun?");
         }
         if is_lock && line.starts_with("source = ") && line != LOCKED_SOURCE {
-            complain("locks a package from somewhere else than the registry");
+            report("locks a package that is not from the registry");
+        }
+        if has_words {
+            for (word, better) in words::retired_in(line) {
+                report(&format!("says {word:?}: write {better}"));
+            }
         }
     }
     found
 }
 
-/// Whether a path in `line` begins with `start`; the same folder name further down a path or address is no match.
+/// Whether a path in `line` begins with `start`. The same folder further down a path or in an address is no match.
 fn begins_path(line: &str, start: &str) -> bool {
-    let goes_on = |before: &str| before.ends_with(|c: char| c.is_alphanumeric() || "._-~}".contains(c));
-    line.match_indices(start).any(|(at, _)| !goes_on(&line[..at]))
+    let continues = |before: &str| before.ends_with(|c: char| c.is_alphanumeric() || "._-~}".contains(c));
+    line.match_indices(start).any(|(at, _)| !continues(&line[..at]))
 }
 
 #[cfg(test)]
@@ -88,7 +111,7 @@ mod tests {
 
     #[track_caller]
     fn check(path: &str, text: &str, expected: &[&str]) {
-        assert_eq!(complaints_about(Path::new(path), text), expected);
+        assert_eq!(violations_in(Path::new(path), text), expected);
     }
 
     #[test]
@@ -99,9 +122,9 @@ mod tests {
     }
 
     #[test]
-    fn open_work_is_found_in_rust_only() {
+    fn unfinished_work_is_found_in_rust_only() {
         let text = format!("//! A file.\nfn f() {{ {}) }}\n", UNFINISHED[0]);
-        check("a.rs", &text, &["a.rs:2: leaves work open or a test unrun"]);
+        check("a.rs", &text, &["a.rs:2: leaves work unfinished or a test unrun"]);
         check("a.md", &text, &[]);
     }
 
@@ -113,9 +136,17 @@ mod tests {
 
     #[test]
     fn long_files_are_found_at_the_first_line_too_many() {
-        let text = "//! A file.\n".repeat(MOST_LINES);
+        let text = "//! A file.\n".repeat(MAX_LINES);
         check("a.rs", &text, &[]);
-        check("a.rs", &(text + "\n"), &["a.rs:601: is past 600 lines: is there a second noun inside?"]);
+        check("a.rs", &(text + "\n"), &["a.rs:601: has more than 600 lines: does it define a second noun?"]);
+    }
+
+    #[test]
+    fn a_long_readme_is_found() {
+        check("README.md", &"a".repeat(MAX_README_BYTES), &[]);
+        let long = "a".repeat(MAX_README_BYTES + 1);
+        check("README.md", &long, &["README.md: has 6001 bytes, at most 6000 are allowed"]);
+        check("docs/README.md", &long, &[]);
     }
 
     #[test]
@@ -124,7 +155,7 @@ mod tests {
         check(
             "bench/Cargo.lock",
             "source = \"registry+https://mirror.example/index\"",
-            &["bench/Cargo.lock:1: locks a package from somewhere else than the registry"],
+            &["bench/Cargo.lock:1: locks a package that is not from the registry"],
         );
     }
 }
