@@ -86,7 +86,7 @@ http {
     question = "        proxy_pass http://ratekeeper"
     opened = [
         (question, "        error_page 502 504 = @open;\n"),
-        ("    # auth_request knows", "    location @open {\n        return 204;\n    }\n"),
+        ("    # auth_request passes on", "    location @open {\n        return 204;\n    }\n"),
     ]
     token = [(question, f"        proxy_set_header X-Ratekeeper-Token {TOKEN};\n")]
 
