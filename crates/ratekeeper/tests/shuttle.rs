@@ -63,7 +63,7 @@ fn requests_over_several_keys_never_deadlock_and_never_take_partially() {
         let store = store(40_000);
         let (bucket, log) = (
             limit(Algorithm::TokenBucket, "4/day"),
-            limit(Algorithm::SlidingWindowLog(LogSize::Modest), "3/day"),
+            limit(Algorithm::SlidingWindowLog(LogSize::Standard), "3/day"),
         );
         // The same keys in opposite order, and one key twice.
         let orders: [&[(&str, Limit)]; 3] = [
@@ -82,7 +82,7 @@ fn requests_over_several_keys_never_deadlock_and_never_take_partially() {
         let granted: Vec<usize> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         let left = |key: &str, limit: Limit| {
             let mut draws = Draws::new();
-            draws.push(key.into(), Scope(0), limit, Op::Peek(Amount::PEEK), PermitId(0));
+            draws.push(key.into(), Scope(0), limit, Op::Peek(Amount::ZERO), PermitId(0));
             store.draw_now(&mut draws);
             draws.all()[0].status().remaining() as usize
         };
