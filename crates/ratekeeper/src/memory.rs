@@ -241,7 +241,8 @@ impl<C: Clock> MemoryStore<C> {
                 let mut is_counted = true;
                 draw.decide_with(|limit, op, permit| {
                     // Nearly every draw takes from a state that its own limit wrote. With this shortcut a draw costs
-                    // 0.7 times as much (`bench lease`, the rows of the memory store with one key).
+                    // 0.7 times as much with one key, and about the same with 1000 random keys
+                    // (bench/runs/2026-11-18-interleaved-7e73fdc-6fc990f-954dd7c.txt).
                     if let Op::Take(amount) = op
                         && let Some(result) = self.take_in_place(&shard, *key_hash, limit, amount, now)
                     {
