@@ -4,14 +4,13 @@
 //! error names the package, which has a similar name on other systems.
 
 use std::{
-    env,
     path::PathBuf,
     process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result};
 
-use crate::tool::run;
+use crate::tool::{on_path, run};
 
 /// The path of a program, whose package is installed if it is missing.
 pub(crate) fn program(name: &str, package: &str) -> Result<PathBuf> {
@@ -34,10 +33,4 @@ pub(crate) fn install(packages: &[&str]) -> Result<()> {
     apt(&["update", "-qq"])
         .and_then(|()| apt(&[&["install", "-y", "-qq", "--no-install-recommends"], packages].concat()))
         .with_context(|| format!("cannot install {names}: install it by hand"))
-}
-
-/// The path of a program on the `PATH`, or `None`.
-pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH")?;
-    env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }

@@ -13,8 +13,6 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::debian::on_path;
-
 /// The cargo that runs this task, without progress output under CI.
 pub(crate) fn cargo() -> Command {
     let program = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
@@ -27,6 +25,12 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {name}"))?;
     ensure!(status.success(), "{name} exited with {status}");
     Ok(())
+}
+
+/// The path of a program on the `PATH`, or `None`.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
 /// A hash of texts, so that a folder made from other texts is not reused.

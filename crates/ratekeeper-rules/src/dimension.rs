@@ -1,6 +1,6 @@
 //! The dimensions of a rule's key.
 
-use crate::spec::MAX_ID_BYTES;
+use crate::bounds::MAX_ID_BYTES;
 use std::fmt;
 
 /// A dimension of a rule's key: a property that requests are counted by.

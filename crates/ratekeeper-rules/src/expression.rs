@@ -6,7 +6,7 @@
 //! expressions and rule sets there are.
 
 use crate::path::PathStyle;
-use crate::pattern::{PathPattern, PathPatternError};
+use crate::path_pattern_error::PathPatternError;
 use parking_lot::Mutex;
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::nfa::thompson::backtrack::{self, BoundedBacktracker};
@@ -141,9 +141,7 @@ pub(crate) struct ExpressionMemory {
 }
 
 impl ExpressionMemory {
-    pub(crate) fn add(&mut self, pattern: &PathPattern) {
-        let (PathPattern::Glob { regex, .. } | PathPattern::Regex { regex, .. }) = pattern else { return };
-        let Some(expression) = regex.tail() else { return };
+    pub(crate) fn add(&mut self, expression: &Arc<Expression>) {
         let address = Arc::as_ptr(expression).addr();
         if self.counted.insert(address, Arc::clone(expression)).is_none() {
             self.bytes += expression.memory_usage();

@@ -9,8 +9,8 @@ mod envoy;
 mod fields;
 mod limitador;
 
+use crate::bounds::MAX_RULES;
 use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
-use crate::read::MAX_RULES;
 use crate::spec::Position;
 use ratekeeper_core::{Micros, Quota, Span};
 

@@ -9,6 +9,7 @@
 
 mod access_lists;
 mod address;
+pub mod bounds;
 mod descriptor;
 mod descriptor_index;
 mod diagnostic;
@@ -21,6 +22,7 @@ mod import;
 mod index;
 mod literal_index;
 mod path;
+mod path_pattern_error;
 mod pattern;
 mod prefixed_regex;
 mod prefixes;
@@ -31,6 +33,7 @@ mod schema;
 mod set;
 pub mod spec;
 mod template_index;
+mod tier_names;
 mod validate;
 mod yaml;
 
@@ -43,7 +46,8 @@ pub use draw_plan::{DrawPlan, DrawSource, InlineLimit, RequestNotes, Resolution,
 pub use explain::{Explanation, ListName, RuleExplanation};
 pub use import::{Import, ImportOutcome, ImportSource, import};
 pub use path::{PathStyle, normalise};
-pub use pattern::{PathPattern, PathPatternError, Pattern};
+pub use path_pattern_error::PathPatternError;
+pub use pattern::{PathPattern, Pattern};
 pub use prefixed_regex::PrefixedRegex;
 pub use read::{ParsedFile, read};
 pub use request::{Attribute, CheckRequest, Descriptor};

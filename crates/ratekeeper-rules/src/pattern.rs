@@ -1,8 +1,11 @@
 //! Patterns for client keys and paths.
 
+use crate::expression::Expression;
 use crate::path::{PathStyle, normalise, unescape};
+use crate::path_pattern_error::PathPatternError;
 use crate::prefixed_regex::PrefixedRegex;
 use std::fmt;
+use std::sync::Arc;
 
 /// A text in which `*` matches any sequence of characters, including none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -157,6 +160,14 @@ impl PathPattern {
         }
     }
 
+    /// The compiled expression that it matches with, which other patterns may share. Returns `None` if it needs none.
+    pub(crate) fn expression(&self) -> Option<&Arc<Expression>> {
+        match self {
+            PathPattern::Glob { regex, .. } | PathPattern::Regex { regex, .. } => regex.tail(),
+            PathPattern::Exact(_) | PathPattern::Template { .. } => None,
+        }
+    }
+
     /// Whether it matches every path that `other` matches. Returns `false` if that can't be proven.
     pub fn covers(&self, other: &PathPattern) -> bool {
         match (self, other) {
@@ -267,46 +278,6 @@ fn parse_glob(text: &str, style: PathStyle) -> Result<PathPattern, PathPatternEr
     expression.push('$');
     let regex = PrefixedRegex::new(&expression, style)?;
     Ok(PathPattern::Glob { text: text.into(), regex })
-}
-
-/// Why a text is not a valid path pattern, and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PathPatternError {
-    /// A name in braces is invalid.
-    #[error(
-        "a name in braces has letters, digits, _, - and . only: write it like /users/{{id}}, or {{*rest}} at the end"
-    )]
-    InvalidName,
-    /// Braces cover only a part of a segment.
-    #[error(
-        "a name in braces stands for a whole segment: write /files/{{name}}, or use path_regex for a part of one"
-    )]
-    PartialSegment,
-    /// `{*rest}` is not at the end.
-    #[error(
-        "{{*name}} stands for all that follows, so it must be the last segment: write {{name}} for one segment"
-    )]
-    RestNotLast,
-    /// The text has both braces and stars.
-    #[error(
-        "a path has names in braces or stars, not both: write /users/{{id}}/files/{{file}}, or /users/*/files/*"
-    )]
-    TemplateAndGlob,
-    /// The text has empty or dot segments.
-    #[error("paths are compared without . and .. and empty segments: leave them out")]
-    DotSegments,
-    /// The regular expression is invalid.
-    #[error("cannot read the regular expression: {message}")]
-    InvalidRegex {
-        /// The message of the regex parser.
-        message: String,
-    },
-    /// The compiled expression takes too much memory.
-    #[error(
-        "the regular expression takes over 1 MB when it is compiled: use smaller counts in {{}}, or several rules"
-    )]
-    RegexTooLarge,
 }
 
 #[cfg(test)]

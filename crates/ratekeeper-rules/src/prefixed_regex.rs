@@ -6,7 +6,7 @@
 
 use crate::expression::Expression;
 use crate::path::PathStyle;
-use crate::pattern::PathPatternError;
+use crate::path_pattern_error::PathPatternError;
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Hir, HirKind, Look};
 use std::sync::Arc;

@@ -12,20 +12,17 @@ mod path;
 mod rule;
 mod value;
 
-use crate::diagnostic::{Diagnostic, Diagnostics, Severity, closest_name, quoted};
+use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
 use crate::expression::ExpressionMemory;
 use crate::path::PathStyle;
 use crate::pattern::PathPattern;
 use crate::spec::{FileSpec, Position};
+use crate::tier_names::TierNames;
 use crate::validate;
 use crate::{diagnostic, yaml};
-pub(crate) use descriptor::MAX_ENTRIES;
 use fields::FieldItem;
-pub(crate) use fields::MAX_TEXT_BYTES;
-pub(crate) use file::{CONTENT_FIELDS, MAX_RULES};
 use ratekeeper_core::Micros;
-pub(crate) use rule::MAX_DIMENSIONS;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// The result of parsing a rule file: the spec, and the diagnostics.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,37 +138,5 @@ impl<'n> RuleReader<'n> {
             self.diagnostics
                 .warn(place, format!("{what} has expired (its valid_until is in the past): leave it out"));
         }
-    }
-}
-
-/// The tier names that a file defines.
-#[derive(Debug)]
-pub(crate) struct TierNames<'n> {
-    /// In file order.
-    names: Vec<&'n str>,
-    known: HashSet<&'n str>,
-}
-
-impl<'n> TierNames<'n> {
-    pub(crate) fn new(names: Vec<&'n str>) -> TierNames<'n> {
-        TierNames { known: names.iter().copied().collect(), names }
-    }
-
-    /// The error for an undefined name. Returns `None` if the name is defined.
-    pub(crate) fn error_for(&self, name: &str) -> Option<String> {
-        /// The most names that a message lists.
-        const SHOWN: usize = 10;
-        /// The most names that are searched for a similar one.
-        const SEARCHED: usize = 1_000;
-        if self.known.contains(name) {
-            return None;
-        }
-        let shown = quoted(name);
-        if let Some(near) = closest_name(name, self.names.iter().copied().take(SEARCHED)) {
-            return Some(format!("there is no tier {shown}: did you mean {near}?"));
-        }
-        let listed = self.names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
-        let more = if self.names.len() > SHOWN { ", …" } else { "" };
-        Some(format!("there is no tier {shown}: add it to tiers, or write one of {listed}{more}"))
     }
 }

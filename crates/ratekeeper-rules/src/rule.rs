@@ -257,8 +257,10 @@ pub(crate) const MISSING_LABEL: &str = "missing";
 
 /// The numbers of a key's dimensions as text, so that writing one does not allocate.
 const DIMENSION_NUMBERS: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
-const _: () =
-    assert!(DIMENSION_NUMBERS.len() >= crate::read::MAX_DIMENSIONS, "every dimension of a key has a number");
+const _: () = assert!(
+    DIMENSION_NUMBERS.len() >= crate::bounds::MAX_DIMENSIONS,
+    "every dimension of a key has a number"
+);
 
 /// Whether a rule for `tier` matches a client of tier `own`. A rule with a key pattern also matches clients whose
 /// tier is not known, since the pattern implies it.

@@ -6,10 +6,10 @@
 pub(crate) mod field;
 pub(crate) mod table;
 
-use crate::read::MAX_ENTRIES;
+use crate::bounds::MAX_DESCRIPTOR_ENTRIES;
 use field::{Field, FieldForm, FieldTable};
 use serde_json::{Map, Value, json};
-use table::{FILE, TABLES};
+use table::{CONTENT_FIELDS, FILE, TABLES};
 
 /// The JSON Schema (draft 2020-12) of rule files. Editors use it to complete fields, show their descriptions, and mark
 /// errors.
@@ -22,7 +22,7 @@ pub fn schema() -> Value {
     let mut schema = object_schema(&FILE);
     let tables = TABLES.iter().skip(1).map(|table| (def_name(table).to_owned(), object_schema(table)));
     let defs: Map<_, _> = tables.chain([("quota".to_owned(), quota_schema())]).collect();
-    let any_of: Vec<_> = crate::read::CONTENT_FIELDS
+    let any_of: Vec<_> = CONTENT_FIELDS
         .iter()
         .filter_map(|name| FILE.position(name))
         .flat_map(|index| FILE.fields[index].names())
@@ -161,9 +161,9 @@ fn descriptor_schema() -> Value {
         "type": "array",
         "items": {"anyOf": [name, pair]},
         "minItems": 1,
-        "maxItems": MAX_ENTRIES,
+        "maxItems": MAX_DESCRIPTOR_ENTRIES,
     });
-    pair["maxProperties"] = json!(MAX_ENTRIES);
+    pair["maxProperties"] = json!(MAX_DESCRIPTOR_ENTRIES);
     json!({"anyOf": [name, list, pair]})
 }
 

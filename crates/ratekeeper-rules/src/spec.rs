@@ -12,12 +12,6 @@ pub use ratekeeper_core::{Consistency, FailureMode};
 use ratekeeper_core::{Limit, Micros};
 use std::num::NonZeroU16;
 
-/// The maximum length of a rule's id and of an attribute's name, in bytes.
-pub(crate) const MAX_ID_BYTES: usize = 64;
-
-/// The maximum `store_timeout`, in milliseconds. It is short because requests wait for the store.
-pub const MAX_TIMEOUT_MS: u16 = 1_000;
-
 /// A position in a file, with both numbers counted from 1. Line 0 means that there is no position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
@@ -79,7 +73,10 @@ impl FileSpec {
     /// The number of distinct regular expressions in the rules, and their compiled size in bytes.
     pub fn regex_usage(&self) -> (usize, usize) {
         let mut all = ExpressionMemory::default();
-        self.rules.iter().filter_map(|rule| rule.when.path.as_ref()).for_each(|path| all.add(path));
+        self.rules
+            .iter()
+            .filter_map(|rule| rule.when.path.as_ref()?.expression())
+            .for_each(|expression| all.add(expression));
         (all.len(), all.bytes())
     }
 }
@@ -110,7 +107,7 @@ pub struct RuleSpec {
     pub on_store_failure: Option<FailureMode>,
     /// How exactly it is enforced across nodes.
     pub consistency: Option<Consistency>,
-    /// How long to wait for the store, at most [`MAX_TIMEOUT_MS`].
+    /// How long to wait for the store, at most [`MAX_TIMEOUT_MS`](crate::bounds::MAX_TIMEOUT_MS).
     pub store_timeout_ms: Option<NonZeroU16>,
 }
 

@@ -7,8 +7,9 @@ mod unreachable;
 
 use crate::diagnostic::{Diagnostic, Diagnostics, quoted};
 use crate::expression::ExpressionMemory;
-use crate::read::TierNames;
+use crate::pattern::PathPattern;
 use crate::spec::{Consistency, FileSpec, Mode, RuleSpec};
+use crate::tier_names::TierNames;
 use ratekeeper_core::Algorithm;
 use std::collections::HashMap;
 
@@ -91,7 +92,7 @@ fn check_leases(spec: &FileSpec, diagnostics: &mut Diagnostics) {
 fn check_expression_size(spec: &FileSpec, diagnostics: &mut Diagnostics) {
     let mut all = ExpressionMemory::default();
     for rule in &spec.rules {
-        rule.when.path.iter().for_each(|path| all.add(path));
+        rule.when.path.iter().filter_map(PathPattern::expression).for_each(|expression| all.add(expression));
         if all.exceeds_limit() {
             diagnostics.error(rule.id.place, ExpressionMemory::limit_error());
             return;

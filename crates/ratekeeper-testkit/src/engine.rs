@@ -1,11 +1,17 @@
 //! The interface that all implementations of the limits have in common in tests.
 
-use ratekeeper_core::{Draw, DrawOutcome, Draws, LimitStatus, Micros, Retry, Span};
+use ratekeeper_core::{Draw, DrawOutcome, Draws, Limit, LimitStatus, Micros, Op, PermitId, Retry, Span};
 
 /// Anything that decides requests as a store does: in order, and each all or nothing.
 pub trait Engine {
     /// Decides every group at `now`, and returns the reply to each draw.
     fn decide(&mut self, now: Micros, draws: &Draws) -> Vec<EngineReply>;
+}
+
+/// Decides the draws of one key under one limit, whose quota may change.
+pub trait KeyEngine {
+    /// Decides one draw at `now`.
+    fn apply(&mut self, now: Micros, limit: &Limit, op: Op, permit: PermitId) -> EngineReply;
 }
 
 /// The reply to one draw.

@@ -6,8 +6,9 @@
 //! real algorithms on one state. The same [`suite`] of scenarios, traces and requests runs through all of them and
 //! expects the same replies. The [`servers`] are for tests that cross a network.
 
+mod algorithms;
 mod engine;
-mod key_engine;
+mod key_engines;
 pub mod load;
 mod model;
 mod random;
@@ -20,8 +21,8 @@ pub mod suite;
 mod trace;
 mod wait;
 
-pub use engine::{Engine, EngineReply};
-pub use key_engine::{KeyEngine, KeyEngines};
+pub use engine::{Engine, EngineReply, KeyEngine};
+pub use key_engines::KeyEngines;
 pub use model::Model;
 pub use random::{random_f64, random_index};
 pub use single_key_store::SingleKeyStore;

@@ -10,8 +10,7 @@ mod log;
 mod sliding;
 mod window;
 
-use crate::engine::EngineReply;
-use crate::key_engine::KeyEngine;
+use crate::engine::{EngineReply, KeyEngine};
 use ratekeeper_core::{Algorithm, Amount, DrawOutcome, Limit, Micros, Op, PermitId, Retry, Span};
 
 /// The model of one algorithm.

@@ -1,8 +1,8 @@
 //! Random requests over several limits, biased towards edge cases.
 
+use crate::algorithms::all_algorithms;
 use crate::engine::Engine;
-use crate::key_engine::KeyEngines;
-use crate::suite;
+use crate::key_engines::KeyEngines;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use proptest::test_runner::TestCaseError;
@@ -10,7 +10,7 @@ use ratekeeper_core::{Amount, DrawOptions, Draws, Key, Limit, Micros, Op, Permit
 
 /// The time of the first call: in 2023, at an odd microsecond.
 const FIRST_CALL: Micros = Micros::new(1_700_000_000_123_457);
-/// One quota for each of [`suite::all_algorithms`].
+/// One quota for each of [`all_algorithms`].
 const QUOTAS: [&str; 9] =
     ["10/s burst 4", "20/s burst 3", "11/s burst 5", "9 per 2s", "12/day", "5/s", "6/s", "7/s", "8/s"];
 
@@ -129,5 +129,5 @@ fn limits() -> Vec<Limit> {
         Limit::new(algorithm, quota.parse().expect("the quota is valid"))
             .expect("the algorithm accepts the quota")
     };
-    suite::all_algorithms().into_iter().zip(QUOTAS).map(limit).collect()
+    all_algorithms().into_iter().zip(QUOTAS).map(limit).collect()
 }

@@ -265,7 +265,7 @@ fn describe(op: Op, reply: EngineReply) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key_engine::KeyEngines;
+    use crate::key_engines::KeyEngines;
 
     fn check(text: &str) {
         let scenarios = Scenario::parse("some.txt", text);

@@ -1,7 +1,6 @@
 //! The algorithms themselves around one state: the smallest possible store.
 
-use crate::engine::EngineReply;
-use crate::key_engine::KeyEngine;
+use crate::engine::{EngineReply, KeyEngine};
 use ratekeeper_core::{
     Amount, DrawOutcome, DrawResult, LeasedState, Limit, LimitStatus, ListState, Micros, Op, PermitId,
     PriorStates, State,

@@ -1,7 +1,7 @@
 //! Traces: random sequences of operations on one key, biased towards edge cases.
 
-use crate::engine::Engine;
-use crate::key_engine::KeyEngine;
+use crate::engine::{Engine, KeyEngine};
+
 use crate::model::Model;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};

@@ -1,8 +1,8 @@
 //! Draft rules, and how they are written to a rule file.
 
+use crate::bounds::MAX_ID_BYTES;
 use crate::diagnostic::quoted;
 use crate::dimension::Dimension;
-use crate::spec::MAX_ID_BYTES;
 use ratekeeper_core::Quota;
 use std::collections::HashSet;
 use std::fmt::Write as _;

@@ -4,16 +4,17 @@
 //! At each level it takes the entry with the exact value, else one whose value ends with `*`, else the one without a
 //! value. It never backtracks: if the entry it took leads to no limit, the request is not limited, even if a less
 //! specific entry beside it would have limited it. [`precedence`] turns the tree into a list of which the first match
-//! decides the same; [`key_groups`] makes rules of the list that keep separate counts separate.
+//! decides the same; [`rules`] makes rules of the list that keep separate counts separate.
 
-mod key_groups;
+mod key_group;
 mod precedence;
+mod rules;
 
 use super::draft::DraftRule;
 use super::fields::ImportFields;
 use super::{ImportPlace, ImportReports, quota};
+use crate::bounds::MAX_TEXT_BYTES;
 use crate::diagnostic::quoted;
-use crate::read::MAX_TEXT_BYTES;
 use crate::yaml::{self, YamlNode, YamlValue};
 use ratekeeper_core::{Algorithm, Align, Limit, Quota, Span, Zone};
 
@@ -105,7 +106,7 @@ pub(super) fn translate(texts: &[&str], reports: &mut ImportReports) -> Vec<Draf
     for domain in &domains {
         precedence::flatten(&domain.name, &domain.entries, &mut items);
     }
-    key_groups::rules(&items, reports)
+    rules::rules(&items, reports)
 }
 
 /// Reads a document into `domains`. Several documents may belong to one domain.

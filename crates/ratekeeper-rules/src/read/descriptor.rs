@@ -2,13 +2,11 @@
 
 use super::RuleReader;
 use super::fields::FieldItem;
+use crate::bounds::MAX_DESCRIPTOR_ENTRIES;
 use crate::diagnostic::quoted;
 use crate::pattern::Pattern;
 use crate::yaml::{YamlNode, YamlValue};
 use std::collections::HashMap;
-
-/// The maximum number of entries in a descriptor. Proxies send two or three.
-pub(crate) const MAX_ENTRIES: usize = 16;
 
 impl<'n> RuleReader<'n> {
     /// The entries to match, in order. Invalid entries are reported and left out.
@@ -24,9 +22,9 @@ impl<'n> RuleReader<'n> {
             YamlValue::Map(pairs) => self.entries_of_map(item, pairs),
             YamlValue::Scalar { .. } | YamlValue::Broken => self.entry(item).into_iter().collect(),
         };
-        if entries.len() > MAX_ENTRIES {
+        if entries.len() > MAX_DESCRIPTOR_ENTRIES {
             let message = format!(
-                "a descriptor can have at most {MAX_ENTRIES} entries, not {}: use match.attributes to match only some \
+                "a descriptor can have at most {MAX_DESCRIPTOR_ENTRIES} entries, not {}: use match.attributes to match only some \
                  of them",
                 entries.len()
             );

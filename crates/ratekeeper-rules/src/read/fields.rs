@@ -3,6 +3,7 @@
 //! Every field of the map must be known, appear once, and have a value. Debug assertions check that the code asks only
 //! for fields of the table, and for all of them.
 
+use crate::bounds::MAX_TEXT_BYTES;
 use crate::diagnostic::{Diagnostics, closest_name, quoted};
 use crate::schema::field::{Field, FieldForm, FieldTable};
 use crate::schema::table::{FILE, TABLES};
@@ -10,9 +11,6 @@ use crate::spec::{At, Position};
 use crate::yaml::{YamlNode, YamlValue};
 use std::cell::Cell;
 use std::collections::HashMap;
-
-/// The maximum length of a name or a value, in bytes.
-pub(crate) const MAX_TEXT_BYTES: usize = 4096;
 
 /// The valid fields of a map.
 #[derive(Debug)]

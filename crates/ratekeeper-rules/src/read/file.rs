@@ -2,21 +2,16 @@
 
 use super::fields::{FieldItem, FieldReader};
 use super::limits::LimitFields;
-use super::{FileDraft, RuleReader, TierNames};
+use super::{FileDraft, RuleReader};
+use crate::bounds::MAX_RULES;
 use crate::diagnostic::quoted;
 use crate::dimension::Dimension;
 use crate::path::PathStyle;
 use crate::schema::field::FieldTable;
-use crate::schema::table::{CLIENT, DEFAULT, FILE, PATHS, TIER};
+use crate::schema::table::{CLIENT, CONTENT_FIELDS, DEFAULT, FILE, PATHS, TIER};
 use crate::spec::{At, ClientSpec, FallbackSpec, FileSpec, ListEntry, Mode, RuleSpec, TierSpec, UnknownTier};
+use crate::tier_names::TierNames;
 use crate::yaml::{YamlNode, YamlValue};
-
-/// The maximum number of rules in a file.
-pub(crate) const MAX_RULES: usize = 100_000;
-
-/// A file must have at least one of these fields; without them it would limit nothing.
-pub(crate) const CONTENT_FIELDS: [&str; 6] =
-    ["rules", "default", "tiers", "clients", "whitelist", "blacklist"];
 
 /// The error for a file that has no rules and no limits.
 pub(super) fn no_rules_error() -> String {

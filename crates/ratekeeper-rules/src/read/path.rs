@@ -9,7 +9,8 @@ use crate::address::{Cidr, CidrError};
 use crate::diagnostic::quoted;
 use crate::expression::ExpressionMemory;
 use crate::path::PathStyle;
-use crate::pattern::{PathPattern, PathPatternError, Pattern, is_name};
+use crate::path_pattern_error::PathPatternError;
+use crate::pattern::{PathPattern, Pattern, is_name};
 use crate::spec::{At, ListEntry};
 
 impl<'n> RuleReader<'n> {
@@ -87,7 +88,7 @@ impl<'n> RuleReader<'n> {
         }
         match read(text, self.style) {
             Ok(pattern) => {
-                self.expressions.add(&pattern);
+                pattern.expression().into_iter().for_each(|expression| self.expressions.add(expression));
                 if self.expressions.exceeds_limit() {
                     self.diagnostics.error(item.place(), ExpressionMemory::limit_error());
                 }

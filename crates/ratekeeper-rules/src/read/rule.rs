@@ -3,20 +3,17 @@
 use super::RuleReader;
 use super::fields::{FieldItem, FieldReader};
 use super::limits::LimitFields;
+use crate::bounds::{MAX_DIMENSIONS, MAX_ID_BYTES};
 use crate::diagnostic::{closest_name, quoted};
 use crate::dimension::Dimension;
 use crate::pattern::Pattern;
 use crate::schema::table::{MATCH, RULE};
 use crate::spec::{
-    At, Consistency, FailureMode, MAX_ID_BYTES, MatchSpec, MissingKey, Mode, OverrideSpec, Position, RuleSpec,
+    At, Consistency, FailureMode, MatchSpec, MissingKey, Mode, OverrideSpec, Position, RuleSpec,
 };
 use crate::yaml::YamlNode;
 use ratekeeper_core::Algorithm;
 use std::num::NonZeroU16;
-
-/// The maximum number of names in a key. Together with the parts that stores add, they stay below the maximum number of
-/// key parts.
-pub(crate) const MAX_DIMENSIONS: usize = 8;
 
 impl<'n> RuleReader<'n> {
     /// Reads a rule. The flag is `true` if it has no errors.

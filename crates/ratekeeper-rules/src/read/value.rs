@@ -3,9 +3,9 @@
 //! Numbers are parsed digit by digit, never as floats, so that 1.67 is exactly 167 hundredths.
 
 use super::fields::FieldItem;
+use crate::bounds::MAX_TIMEOUT_MS;
 use crate::diagnostic::{Diagnostics, closest_name, quoted};
 use crate::schema::field::FieldForm;
-use crate::spec::MAX_TIMEOUT_MS;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;

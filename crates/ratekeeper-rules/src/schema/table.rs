@@ -6,6 +6,10 @@
 use super::field::{Field, FieldForm, FieldTable, field};
 use ratekeeper_core::Limit;
 
+/// A file must have at least one of these fields; without them it would limit nothing.
+pub(crate) const CONTENT_FIELDS: [&str; 6] =
+    ["rules", "default", "tiers", "clients", "whitelist", "blacklist"];
+
 /// The values of `algorithm`.
 pub(crate) const ALGORITHMS: [&str; 5] =
     ["token_bucket", "leaky_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log"];

@@ -6,10 +6,10 @@
 //! descriptors of the specific entry pass.
 
 use super::super::{ImportPlace, ImportReports};
-use super::key_groups::EnvoyKeyGroup;
+use super::key_group::EnvoyKeyGroup;
 use super::{EntryValues, EnvoyEntry, EnvoyRateLimit};
+use crate::bounds::MAX_RULES;
 use crate::diagnostic::quoted;
-use crate::read::MAX_RULES;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 

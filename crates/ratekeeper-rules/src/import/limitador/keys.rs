@@ -8,7 +8,7 @@
 use super::super::ImportReports;
 use super::super::draft::key_name_error;
 use super::LimitadorGroup;
-use crate::read::MAX_DIMENSIONS;
+use crate::bounds::MAX_DIMENSIONS;
 use ratekeeper_core::MAX_DRAWS;
 
 /// The most entries of the conditions that are tried as additions to the key, in all combinations.

@@ -1,16 +1,10 @@
-//! The state of one key under one limit, and an engine made of many of them.
+//! An engine made of many key engines.
 
-use crate::engine::{Engine, EngineReply};
+use crate::engine::{Engine, EngineReply, KeyEngine};
 use crate::model::Model;
 use crate::single_key_store::SingleKeyStore;
-use ratekeeper_core::{Amount, Draw, DrawOutcome, Draws, Key, Limit, Micros, Op, PermitId, Scope};
+use ratekeeper_core::{Amount, Draw, DrawOutcome, Draws, Key, Limit, Micros, Op, Scope};
 use std::collections::HashMap;
-
-/// Decides the draws of one key under one limit, whose quota may change.
-pub trait KeyEngine {
-    /// Decides one draw at `now`.
-    fn apply(&mut self, now: Micros, limit: &Limit, op: Op, permit: PermitId) -> EngineReply;
-}
 
 /// An engine that follows the contract of stores to the letter: a key engine per key, scope and algorithm family, and a
 /// copy of all of them to roll back to when a request is denied.
