@@ -200,16 +200,29 @@ fn display_width(letter: char) -> usize {
     }
 }
 
-/// Collects diagnostics.
+/// Collects the diagnostics about one file: at most 1 000 are kept, and the others are counted.
+///
+/// ```
+/// use ratekeeper_rules::{Diagnostics, report, yaml};
+///
+/// let text = "http: 127.0.0.1:8080\nhttps: yes";
+/// let mut diagnostics = Diagnostics::default();
+/// let root = yaml::parse(text, &mut diagnostics).expect("it is valid YAML");
+/// let yaml::YamlValue::Map(fields) = &root.value else { panic!("it is a map") };
+/// diagnostics.error(fields[1].0.place, "there is no such field: leave it out");
+/// let shown = report("f.yaml", text, &diagnostics.finish());
+/// assert!(shown.starts_with("f.yaml:2:1: error: there is no such field"));
+/// ```
 #[derive(Debug, Default)]
-pub(crate) struct Diagnostics {
+pub struct Diagnostics {
     kept: Vec<Diagnostic>,
     errors: usize,
     dropped: usize,
 }
 
 impl Diagnostics {
-    pub(crate) fn error(&mut self, place: Position, message: impl Into<String>) {
+    /// Adds an error at a position.
+    pub fn error(&mut self, place: Position, message: impl Into<String>) {
         self.errors += 1;
         self.push(Severity::Error, place, message.into());
     }
@@ -219,7 +232,8 @@ impl Diagnostics {
         self.errors += 1;
     }
 
-    pub(crate) fn warn(&mut self, place: Position, message: impl Into<String>) {
+    /// Adds a warning at a position.
+    pub fn warn(&mut self, place: Position, message: impl Into<String>) {
         self.push(Severity::Warning, place, message.into());
     }
 
@@ -232,12 +246,12 @@ impl Diagnostics {
     }
 
     /// The number of errors so far. If it has grown after a part was read, that part has errors.
-    pub(crate) fn errors(&self) -> usize {
+    pub fn errors(&self) -> usize {
         self.errors
     }
 
     /// The collected diagnostics, sorted by position, and a last one with the number of dropped ones, if any.
-    pub(crate) fn finish(mut self) -> Vec<Diagnostic> {
+    pub fn finish(mut self) -> Vec<Diagnostic> {
         self.kept.sort_by_key(|diagnostic| (diagnostic.place, diagnostic.severity));
         // An alias repeats the value that it refers to, and thus its errors.
         self.kept.dedup();
@@ -251,7 +265,7 @@ impl Diagnostics {
 }
 
 /// Quotes a text from the file for use in a message, and shortens it if it is long.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     const SHOWN: usize = 40;
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{:?}", format!("{}…", &text[..end])),

@@ -34,7 +34,7 @@ pub enum Dimension {
 
 impl Dimension {
     /// The names that a key does not take for attributes.
-    pub(crate) const BUILT_IN_NAMES: [&str; 11] = [
+    pub const BUILT_IN_NAMES: [&str; 11] = [
         "api_key",
         "client_key",
         "client",
@@ -49,7 +49,7 @@ impl Dimension {
     ];
 
     /// Whether a rule may use this name for an attribute.
-    pub(crate) fn is_attribute_name(name: &str) -> bool {
+    pub fn is_attribute_name(name: &str) -> bool {
         let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
         name.len() <= MAX_ID_BYTES && name.bytes().all(is_known)
     }

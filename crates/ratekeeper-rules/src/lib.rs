@@ -2,8 +2,7 @@
 //!
 //! A *rule* says which requests its limits apply to. Rules are written in YAML ([`spec`]); [`read`](read()) reports all
 //! errors at once, each with its position and a suggested fix. A valid file compiles into a [`RuleSet`], which resolves
-//! a [`CheckRequest`] into draws for a store; resolving never fails. [`import`](import()) translates the rules of other
-//! limiters.
+//! a [`CheckRequest`] into draws for a store; resolving never fails.
 //!
 //! This crate does no I/O and reads no clock.
 
@@ -18,7 +17,6 @@ mod dimension;
 mod draw_plan;
 mod explain;
 mod expression;
-mod import;
 mod index;
 mod literal_index;
 mod path;
@@ -35,16 +33,15 @@ pub mod spec;
 mod template_index;
 mod tier_names;
 mod validate;
-mod yaml;
+pub mod yaml;
 
 pub use address::{Cidr, CidrError};
 pub use descriptor::DescriptorMismatch;
-pub use diagnostic::{Diagnostic, Severity, report, report_json};
+pub use diagnostic::{Diagnostic, Diagnostics, Severity, quoted, report, report_json};
 pub use diff::diff;
 pub use dimension::Dimension;
 pub use draw_plan::{DrawPlan, DrawSource, InlineLimit, RequestNotes, Resolution, Verb};
 pub use explain::{Explanation, ListName, RuleExplanation};
-pub use import::{Import, ImportOutcome, ImportSource, import};
 pub use path::{PathStyle, normalise};
 pub use path_pattern_error::PathPatternError;
 pub use pattern::{PathPattern, Pattern};

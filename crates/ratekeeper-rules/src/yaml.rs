@@ -19,16 +19,23 @@ const MAX_LEVELS: usize = 32;
 
 /// A YAML value and its position in the file.
 #[derive(Clone, Debug)]
-pub(crate) struct YamlNode<'t> {
-    pub(crate) place: Position,
-    pub(crate) value: YamlValue<'t>,
+pub struct YamlNode<'t> {
+    /// Where the value begins.
+    pub place: Position,
+    /// The value.
+    pub value: YamlValue<'t>,
 }
 
 /// The content of a [`YamlNode`].
 #[derive(Clone, Debug)]
-pub(crate) enum YamlValue<'t> {
+pub enum YamlValue<'t> {
     /// A single value. A plain one (without quotes) may be a number, a boolean, or null.
-    Scalar { text: Cow<'t, str>, is_plain: bool },
+    Scalar {
+        /// The text, without quotes and escapes.
+        text: Cow<'t, str>,
+        /// Whether it was written without quotes.
+        is_plain: bool,
+    },
     /// A sequence.
     List(Vec<YamlNode<'t>>),
     /// Names and values, in file order; a name may appear twice.
@@ -39,13 +46,13 @@ pub(crate) enum YamlValue<'t> {
 
 impl<'t> YamlNode<'t> {
     /// Whether the value is empty or null.
-    pub(crate) fn is_null(&self) -> bool {
+    pub fn is_null(&self) -> bool {
         let YamlValue::Scalar { text, is_plain: true } = &self.value else { return false };
         matches!(&**text, "" | "~" | "null" | "Null" | "NULL")
     }
 
     /// The text of a single value. Returns `None` for null, lists and maps.
-    pub(crate) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         match &self.value {
             YamlValue::Scalar { text, .. } if !self.is_null() => Some(text),
             _ => None,
@@ -53,7 +60,7 @@ impl<'t> YamlNode<'t> {
     }
 
     /// The text of a single value without quotes. Returns `None` for any other value.
-    pub(crate) fn plain(&self) -> Option<&str> {
+    pub fn plain(&self) -> Option<&str> {
         match &self.value {
             YamlValue::Scalar { is_plain: true, .. } => self.text(),
             _ => None,
@@ -61,7 +68,7 @@ impl<'t> YamlNode<'t> {
     }
 
     /// The kind of the value, for use in messages.
-    pub(crate) fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match &self.value {
             YamlValue::Scalar { .. } if self.is_null() => "an empty value",
             YamlValue::Scalar { .. } | YamlValue::Broken => "a single value",
@@ -98,12 +105,12 @@ impl<'t> YamlNode<'t> {
 }
 
 /// Parses a file that has at most one document. Returns `None` if the file is empty, or invalid, which is reported.
-pub(crate) fn parse<'t>(text: &'t str, diagnostics: &mut Diagnostics) -> Option<YamlNode<'t>> {
+pub fn parse<'t>(text: &'t str, diagnostics: &mut Diagnostics) -> Option<YamlNode<'t>> {
     build(text, 1, diagnostics)?.pop()
 }
 
 /// Parses all documents of a file. Returns `None` if one is invalid, which is reported.
-pub(crate) fn parse_all<'t>(text: &'t str, diagnostics: &mut Diagnostics) -> Option<Vec<YamlNode<'t>>> {
+pub fn parse_all<'t>(text: &'t str, diagnostics: &mut Diagnostics) -> Option<Vec<YamlNode<'t>>> {
     build(text, usize::MAX, diagnostics)
 }
 

@@ -5,7 +5,8 @@
 use super::{EXIT_ERROR, OutputFormat, count_of, display_name, print_text, read_text};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use ratekeeper::rules::{Diagnostic, ImportOutcome, ImportSource, Severity, import, report, report_json};
+use ratekeeper::rules::{Diagnostic, Severity, report, report_json};
+use ratekeeper_import::{ImportOutcome, ImportSource, import};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Imports the rules of other limiters.
+//! Translates the rules of other rate limiters to Ratekeeper's rule files.
 //!
 //! Translated rules apply the same limits to the same requests, with the same counting keys. Anything that can't be
 //! translated is reported with its position and the reason, never dropped silently; a difference that changes no
@@ -9,10 +9,10 @@ mod envoy;
 mod fields;
 mod limitador;
 
-use crate::bounds::MAX_RULES;
-use crate::diagnostic::{Diagnostic, Diagnostics, Severity};
-use crate::spec::Position;
 use ratekeeper_core::{Micros, Quota, Span};
+use ratekeeper_rules::bounds::MAX_RULES;
+use ratekeeper_rules::spec::Position;
+use ratekeeper_rules::{Diagnostic, Diagnostics, Severity};
 
 /// The limiter whose rules are imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub enum ImportOutcome {
 /// Translates the rules of another limiter from one or more files, given as pairs of name and text.
 ///
 /// ```
-/// use ratekeeper_rules::{ImportOutcome, ImportSource, import};
+/// use ratekeeper_import::{ImportOutcome, ImportSource, import};
 ///
 /// let text = "
 /// domain: edge
@@ -126,7 +126,7 @@ impl ImportReports {
 
     /// Validates the translated rules like any other rule file, so that errors show up at import and not at first use.
     fn validate_result(&mut self, text: &str) {
-        let parsed = crate::read(text, Micros::EPOCH);
+        let parsed = ratekeeper_rules::read(text, Micros::EPOCH);
         for diagnostic in parsed.diagnostics.iter().filter(|found| found.severity == Severity::Error) {
             let Position { line, column } = diagnostic.place;
             let message = format!(

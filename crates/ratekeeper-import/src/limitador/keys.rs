@@ -5,11 +5,11 @@
 //! get different keys. Limits that never match the same request may have the same key, which keeps down the number of
 //! limits that a request could have to pass.
 
-use super::super::ImportReports;
-use super::super::draft::key_name_error;
 use super::LimitadorGroup;
-use crate::bounds::MAX_DIMENSIONS;
+use crate::ImportReports;
+use crate::draft::key_name_error;
 use ratekeeper_core::MAX_DRAWS;
+use ratekeeper_rules::bounds::MAX_DIMENSIONS;
 
 /// The most entries of the conditions that are tried as additions to the key, in all combinations.
 const MAX_ADDITIONS: usize = 6;

@@ -10,10 +10,10 @@ mod keys;
 use super::draft::{DraftRule, RuleIds, attribute_name_error, key_name_error};
 use super::fields::ImportFields;
 use super::{ImportPlace, ImportReports, quota};
-use crate::bounds::MAX_TEXT_BYTES;
-use crate::diagnostic::quoted;
-use crate::yaml::{self, YamlNode, YamlValue};
 use ratekeeper_core::{Algorithm, Align, Limit, Quota, Span};
+use ratekeeper_rules::bounds::MAX_TEXT_BYTES;
+use ratekeeper_rules::quoted;
+use ratekeeper_rules::yaml::{self, YamlNode, YamlValue};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The comment above the rules.

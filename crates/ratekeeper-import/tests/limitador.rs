@@ -4,9 +4,8 @@
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use ratekeeper_core::{Algorithm, Align, Micros};
-use ratekeeper_rules::{
-    CheckRequest, Descriptor, DrawPlan, ImportOutcome, ImportSource, RuleSet, Verb, import, read,
-};
+use ratekeeper_import::{ImportOutcome, ImportSource, import};
+use ratekeeper_rules::{CheckRequest, Descriptor, DrawPlan, RuleSet, Verb, read};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

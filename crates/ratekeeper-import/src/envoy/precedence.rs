@@ -5,11 +5,11 @@
 //! *pass* items follow the limits below a specific entry: for each limit below a wider one, an item that lets the
 //! descriptors of the specific entry pass.
 
-use super::super::{ImportPlace, ImportReports};
 use super::key_group::EnvoyKeyGroup;
 use super::{EntryValues, EnvoyEntry, EnvoyRateLimit};
-use crate::bounds::MAX_RULES;
-use crate::diagnostic::quoted;
+use crate::{ImportPlace, ImportReports};
+use ratekeeper_rules::bounds::MAX_RULES;
+use ratekeeper_rules::quoted;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 

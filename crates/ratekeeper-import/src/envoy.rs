@@ -13,10 +13,10 @@ mod rules;
 use super::draft::DraftRule;
 use super::fields::ImportFields;
 use super::{ImportPlace, ImportReports, quota};
-use crate::bounds::MAX_TEXT_BYTES;
-use crate::diagnostic::quoted;
-use crate::yaml::{self, YamlNode, YamlValue};
 use ratekeeper_core::{Algorithm, Align, Limit, Quota, Span, Zone};
+use ratekeeper_rules::bounds::MAX_TEXT_BYTES;
+use ratekeeper_rules::quoted;
+use ratekeeper_rules::yaml::{self, YamlNode, YamlValue};
 
 /// The comment above the rules.
 pub(super) const HEADER: &str = "\

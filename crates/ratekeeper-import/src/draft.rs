@@ -1,9 +1,9 @@
 //! Draft rules, and how they are written to a rule file.
 
-use crate::bounds::MAX_ID_BYTES;
-use crate::diagnostic::quoted;
-use crate::dimension::Dimension;
 use ratekeeper_core::Quota;
+use ratekeeper_rules::Dimension;
+use ratekeeper_rules::bounds::MAX_ID_BYTES;
+use ratekeeper_rules::quoted;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
@@ -242,10 +242,13 @@ mod tests {
                 ..DraftRule::default()
             };
             let written = write(&[&text], "of FILE", &[rule]);
-            let spec = crate::read(&written, ratekeeper_core::Micros::EPOCH)
+            let spec = ratekeeper_rules::read(&written, ratekeeper_core::Micros::EPOCH)
                 .spec
                 .unwrap_or_else(|| panic!("{written}"));
-            assert_eq!(spec.rules[0].when.domain.as_ref().map(crate::Pattern::as_str), Some(text.as_str()));
+            assert_eq!(
+                spec.rules[0].when.domain.as_ref().map(ratekeeper_rules::Pattern::as_str),
+                Some(text.as_str())
+            );
         }
     }
 
@@ -265,11 +268,11 @@ mod tests {
             };
             for rule in [rule.clone(), DraftRule { description: Some("x".repeat(200)), domain: value.repeat(10), ..rule }] {
                 let text = write(&[&value], "of FILE", std::slice::from_ref(&rule));
-                let parsed = crate::read(&text, ratekeeper_core::Micros::EPOCH);
+                let parsed = ratekeeper_rules::read(&text, ratekeeper_core::Micros::EPOCH);
                 let report = parsed.report("", &text);
                 let Some(spec) = parsed.spec else { return Err(TestCaseError::fail(format!("{text}\n{report}"))) };
                 let when = &spec.rules[0].when;
-                prop_assert_eq!(when.domain.as_ref().map(crate::Pattern::as_str), Some(rule.domain.as_str()));
+                prop_assert_eq!(when.domain.as_ref().map(ratekeeper_rules::Pattern::as_str), Some(rule.domain.as_str()));
                 prop_assert_eq!((&when.descriptor[0].0, when.descriptor[0].1.as_str()), (&name, value.as_str()));
                 prop_assert!(when.descriptor[1].0 == name && when.descriptor[1].1.is_any());
                 prop_assert_eq!(when.attributes[0].1[0].as_str(), value.as_str());

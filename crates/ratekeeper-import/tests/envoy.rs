@@ -8,9 +8,8 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 use ratekeeper_core::{Algorithm, Micros};
-use ratekeeper_rules::{
-    CheckRequest, Descriptor, DrawPlan, ImportOutcome, ImportSource, RuleSet, Verb, import, read,
-};
+use ratekeeper_import::{ImportOutcome, ImportSource, import};
+use ratekeeper_rules::{CheckRequest, Descriptor, DrawPlan, RuleSet, Verb, read};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 

@@ -5,7 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 use ratekeeper_core::Micros;
-use ratekeeper_rules::{ImportOutcome, ImportSource, Severity, import, read, report};
+use ratekeeper_import::{ImportOutcome, ImportSource, import};
+use ratekeeper_rules::{Severity, read, report};
 use std::fs;
 use std::path::{Path, PathBuf};
 

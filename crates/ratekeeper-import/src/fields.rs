@@ -1,8 +1,8 @@
 //! Typed access to the fields of maps in files of other limiters.
 
 use super::{ImportPlace, ImportReports};
-use crate::diagnostic::quoted;
-use crate::yaml::{YamlNode, YamlValue};
+use ratekeeper_rules::quoted;
+use ratekeeper_rules::yaml::{YamlNode, YamlValue};
 use std::collections::HashMap;
 
 /// The fields of a map.

@@ -5,11 +5,11 @@
 //! that is limited in one group must pass in the others: there, an unlimited rule takes its place, wherever a later
 //! rule of that group might apply to the same descriptors.
 
-use super::super::ImportReports;
-use super::super::draft::{DraftRule, RuleIds};
 use super::key_group::{EnvoyKeyGroup, sharing_error};
 use super::precedence::{EnvoyItem, EnvoyItemKind};
 use super::{EntryValues, EnvoyEntry, EnvoyRateLimit};
+use crate::ImportReports;
+use crate::draft::{DraftRule, RuleIds};
 use ratekeeper_core::MAX_DRAWS;
 use std::collections::HashMap;
 

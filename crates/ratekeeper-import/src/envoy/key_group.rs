@@ -1,8 +1,8 @@
 //! The key group that a limit of ratelimit belongs to: what it counts by, and whether it is in shadow.
 
-use super::super::draft::key_name_error;
 use super::{EntryValues, EnvoyEntry};
-use crate::bounds::MAX_DIMENSIONS;
+use crate::draft::key_name_error;
+use ratekeeper_rules::bounds::MAX_DIMENSIONS;
 
 /// A key group of the imported rules: of its rules, only the first match applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
