@@ -23,7 +23,6 @@ const KNOWN_CYCLES: [&str; 18] = [
     "ratekeeper: redis::batcher, redis::fan_out, redis::heartbeat, redis::lease_path, redis::report, redis::router, redis::server_set, redis::store",
     "ratekeeper: redis::cluster, redis::discovery, redis::node",
     "ratekeeper: redis::script_call::renewals, redis::script_call::reply",
-    "ratekeeper: rule_limiter::batch, rule_limiter::counters",
     "ratekeeper-core: algorithm, limit, status",
     "ratekeeper-rules: dimension, spec",
     "ratekeeper-rules: expression, pattern, prefixed_regex",
