@@ -20,6 +20,55 @@ pub struct Decision {
     status: Option<LimitStatus>,
 }
 
+/// The binding draw of a request, and the forecast of its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BindingDraw {
+    /// The position of the draw in its group.
+    pub index: usize,
+    /// The forecast. Its delay is the longest of all limits of the request.
+    pub forecast: Forecast,
+}
+
+impl BindingDraw {
+    /// Returns the binding draw of a group, or `None` if all its draws are shadows. Computes the forecast of each limit
+    /// once.
+    #[inline]
+    pub fn among(group: &[Draw]) -> Option<BindingDraw> {
+        match group {
+            [draw] if !draw.is_shadow() => Some(BindingDraw { index: 0, forecast: draw.forecast() }),
+            group => BindingDraw::find(group, |_| true),
+        }
+    }
+
+    /// Returns the binding draw among those that were decided, for a group that the store answered only in part.
+    pub fn among_decided(group: &[Draw]) -> Option<BindingDraw> {
+        BindingDraw::find(group, Draw::is_decided)
+    }
+
+    fn find(group: &[Draw], is_candidate: impl Fn(&Draw) -> bool) -> Option<BindingDraw> {
+        let is_allowed = !group.iter().any(Draw::denies_request);
+        let mut binding: Option<BindingDraw> = None;
+        let mut delay = Span::ZERO;
+        for (index, draw) in
+            group.iter().enumerate().filter(|(_, draw)| !draw.is_shadow() && is_candidate(draw))
+        {
+            let forecast = draw.forecast();
+            delay = delay.max(forecast.delay);
+            // On a tie the first one binds, so that the limit written first is the one reported.
+            let binds = binding.is_none_or(|BindingDraw { forecast: other, .. }| {
+                if is_allowed { forecast.remaining < other.remaining } else { forecast.retry > other.retry }
+            });
+            if binds {
+                binding = Some(BindingDraw { index, forecast });
+            }
+        }
+        binding.map(|BindingDraw { index, forecast }| BindingDraw {
+            index,
+            forecast: Forecast { delay, ..forecast },
+        })
+    }
+}
+
 impl Decision {
     /// The request is allowed because no limit applies to it.
     pub const UNLIMITED: Decision = Decision { allowed: true, delay: Span::ZERO, index: 0, status: None };
@@ -36,49 +85,21 @@ impl Decision {
 
     /// Returns the decision on a request from all of its draws. Shadow draws have no influence.
     pub fn from_group(group: &[Draw]) -> Decision {
-        let (allowed, binding) = Decision::evaluate(group);
-        let Some(index) = binding else { return Decision::UNLIMITED };
-        let delays = group.iter().filter(|draw| !draw.is_shadow()).map(|draw| draw.forecast().delay);
-        // A single draw needs no delay here: `Decision::delay` reads it from the status.
-        let delay = if group.len() > 1 { delays.max().unwrap_or(Span::ZERO) } else { Span::ZERO };
-        Decision { allowed, delay, index, status: Some(group[index].status()) }
-    }
-
-    /// Returns whether the request is allowed and the index of its binding draw, or `None` if all its draws are
-    /// shadows.
-    #[inline]
-    pub fn evaluate(group: &[Draw]) -> (bool, Option<usize>) {
         match group {
-            [draw] if !draw.is_shadow() => (!draw.denies_request(), Some(0)),
-            group => Decision::evaluate_several(group),
+            // A single limit computes its forecast only if it is asked for.
+            [draw] if !draw.is_shadow() => Decision {
+                allowed: !draw.denies_request(),
+                delay: Span::ZERO,
+                index: 0,
+                status: Some(draw.status()),
+            },
+            group => BindingDraw::among(group).map_or(Decision::UNLIMITED, |binding| Decision {
+                allowed: !group.iter().any(Draw::denies_request),
+                delay: binding.forecast.delay,
+                index: binding.index,
+                status: Some(group[binding.index].status()),
+            }),
         }
-    }
-
-    /// Returns the binding draw among those that were decided, for a group that the store answered only in part.
-    pub fn binding_among_decided(group: &[Draw]) -> Option<usize> {
-        Decision::find_binding(group, Draw::is_decided)
-    }
-
-    fn evaluate_several(group: &[Draw]) -> (bool, Option<usize>) {
-        (!group.iter().any(Draw::denies_request), Decision::find_binding(group, |_| true))
-    }
-
-    fn find_binding(group: &[Draw], is_candidate: impl Fn(&Draw) -> bool) -> Option<usize> {
-        let allowed = !group.iter().any(Draw::denies_request);
-        let mut binding: Option<(usize, Forecast)> = None;
-        for (index, draw) in
-            group.iter().enumerate().filter(|(_, draw)| !draw.is_shadow() && is_candidate(draw))
-        {
-            let forecast = draw.forecast();
-            // On a tie the first one binds, so that the limit written first is the one reported.
-            let binds = binding.is_none_or(|(_, other)| {
-                if allowed { forecast.remaining < other.remaining } else { forecast.retry > other.retry }
-            });
-            if binds {
-                binding = Some((index, forecast));
-            }
-        }
-        binding.map(|(index, _)| index)
     }
 
     /// Returns whether the request is allowed, possibly after a [`delay`](Decision::delay).

@@ -39,7 +39,7 @@ mod time;
 pub use algorithm::{
     Algorithm, Align, Holders, Leak, ListState, Log, LogSize, PriorRetention, Zone, ZoneError,
 };
-pub use decision::Decision;
+pub use decision::{BindingDraw, Decision};
 pub use draw::{Draw, Draws, MAX_DRAWS, StoreFailure};
 pub use draw_options::{Consistency, DrawOptions, FailureMode};
 pub use key::{Key, KeyError, KeyRef, MAX_KEY_BYTES, MAX_KEY_PARTS, Scope};
@@ -50,5 +50,7 @@ pub use params::{LimitParams, WindowStart};
 pub use prior_states::PriorStates;
 pub use quota::{Quota, QuotaError};
 pub use state::State;
+#[cfg(feature = "forecast-count")]
+pub use status::forecast_count;
 pub use status::{DrawOutcome, DrawResult, Forecast, LimitStatus, Retry};
 pub use time::{Clock, MAX_CLOCK_STEP_BACK, Micros, Span};

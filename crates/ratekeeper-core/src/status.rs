@@ -154,6 +154,8 @@ impl DrawResult {
     }
 
     pub(crate) fn forecast(&self, limit: &Limit, amount: Amount) -> Forecast {
+        #[cfg(feature = "forecast-count")]
+        FORECASTS.with(|count| count.set(count.get() + 1));
         if self.code & DrawResult::HAS_FORECAST == 0 {
             return limit.forecast(
                 State::new(self.first, self.second),
@@ -204,6 +206,17 @@ impl DrawResult {
     pub fn decided_at(&self) -> Micros {
         self.decided_at
     }
+}
+
+#[cfg(feature = "forecast-count")]
+thread_local! {
+    static FORECASTS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Returns how many forecasts this thread has evaluated.
+#[cfg(feature = "forecast-count")]
+pub fn forecast_count() -> u64 {
+    FORECASTS.with(std::cell::Cell::get)
 }
 
 /// What a limit predicts after a draw, if no other draw is made.

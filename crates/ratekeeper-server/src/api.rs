@@ -14,10 +14,9 @@ mod headers;
 mod openapi;
 
 pub(crate) use body::{MAX_ATTRIBUTES, MAX_ENDPOINT_CHARS, MAX_NAME_CHARS, MAX_VALUE_CHARS};
-pub(crate) use decision_json::reason_name;
 pub(crate) use denial::DenialFormat;
 pub use forward::{ForwardOptions, KeySources, KeySourcesError};
-pub(crate) use headers::{FAIL_CLOSED_RETRY_SECS, WireNumbers, fails_closed, write as write_fields};
+pub(crate) use headers::{FAIL_CLOSED_RETRY_SECS, WireNumbers, fails_closed, for_each_header};
 pub use headers::{RateLimitHeaders, ResetForm};
 
 use crate::cross_site::AllowedOrigins;
@@ -120,7 +119,6 @@ struct QueuedBatch {
 #[derive(Debug, Default)]
 struct Scratch {
     pending: Vec<PendingCall>,
-    headers: Vec<u8>,
     body: Vec<u8>,
 }
 
@@ -221,11 +219,9 @@ impl<S: Store> Api<S> {
         call: &HttpCall<'_, ApiRoute>,
         batch: &CheckBatch,
         pending: &PendingCall,
-        scratch: (&mut Vec<u8>, &mut Vec<u8>),
+        body: &mut Vec<u8>,
         out: &mut impl ResponseWriter,
     ) {
-        let (headers, body) = scratch;
-        headers.clear();
         body.clear();
         match pending {
             PendingCall::Error(error) => error.write(out),
@@ -233,15 +229,16 @@ impl<S: Store> Api<S> {
             PendingCall::Single(index, deny_status) => {
                 let decision = batch.decision(*index);
                 let numbers = WireNumbers::from_decision(&decision);
-                headers::write(self.options.headers, &decision, &numbers, headers);
-                if decision.is_allowed() || *deny_status == StatusCode::OK {
+                let is_cacheable = if decision.is_allowed() || *deny_status == StatusCode::OK {
                     match call.route {
                         ApiRoute::Short => decision_json::write_short(&decision, &numbers, body),
-                        // A proxy reads only the headers, and a cache might store the response to a GET.
-                        ApiRoute::ForwardAuth => headers.extend_from_slice(b"cache-control: no-store\r\n"),
+                        // A proxy reads only the headers.
+                        ApiRoute::ForwardAuth => {}
                         _ => decision_json::write_full(&decision, &numbers, body),
                     }
                     out.begin(StatusCode::OK, if call.route == ApiRoute::ForwardAuth { TEXT } else { JSON });
+                    // A cache might store the response to a GET.
+                    call.route != ApiRoute::ForwardAuth
                 } else {
                     let format = DenialFormat::from_accept(call.head.header("accept"));
                     let status = match *deny_status {
@@ -253,9 +250,14 @@ impl<S: Store> Api<S> {
                     };
                     format.write(&decision, &numbers, status.as_u16(), body);
                     out.begin(status, format.content_type());
-                    headers.extend_from_slice(b"cache-control: no-store\r\n");
+                    false
+                };
+                for_each_header(self.options.headers, &decision, &numbers, |name, value| {
+                    out.header(name, value);
+                });
+                if !is_cacheable {
+                    out.header("cache-control", b"no-store");
                 }
-                out.raw_headers(headers);
                 out.end(body);
                 if !decision.is_allowed() && call.route.verb() == Verb::Check {
                     self.log_denial(call, &decision);
@@ -368,10 +370,9 @@ impl<S: Store> Handler for Api<S> {
             self.limiter.decide(&mut batch).await;
         }
         for (call, pending) in calls.zip(&scratch.pending) {
-            self.write_response(&call, &batch, pending, (&mut scratch.headers, &mut scratch.body), out);
+            self.write_response(&call, &batch, pending, &mut scratch.body, out);
         }
         scratch.pending.clear();
-        scratch.headers.shrink_to(KEPT_BYTES);
         scratch.body.shrink_to(KEPT_BYTES);
         SCRATCH.replace(scratch);
     }
@@ -523,7 +524,7 @@ pub(crate) mod testing {
         pub(crate) async fn left(&self, client_key: &str) -> u32 {
             let batch =
                 self.limiter.decide_one(Verb::Peek, &ratekeeper::rules::CheckRequest::new(client_key)).await;
-            batch.decision(0).decision().remaining()
+            batch.decision(0).remaining()
         }
     }
 }

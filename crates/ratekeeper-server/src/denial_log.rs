@@ -4,7 +4,7 @@
 //! other denials are counted and reported in one line when the second ends.
 
 use ratekeeper::rules::{CheckRequest, Rule};
-use ratekeeper::{Clock, Micros, RuleDecision};
+use ratekeeper::{Clock, Micros, Retry, RuleDecision};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -77,9 +77,12 @@ impl DenialLog {
         if self.max_per_second == 0 {
             return;
         }
-        let now = decision.binding().map_or_else(|| clock.now(), |binding| binding.now);
-        if self.take_line(now) {
-            let outcome = decision.decision();
+        let binding = decision.binding();
+        if self.take_line(binding.map_or_else(|| clock.now(), |binding| binding.now)) {
+            let retry_after_ms = match binding.and_then(|binding| binding.forecast.retry) {
+                Some(Retry::After(wait)) => Some(wait.get() / 1_000),
+                Some(Retry::Never) | None => None,
+            };
             tracing::info!(
                 target: "ratekeeper::denied",
                 key = abbreviated(request.client_key),
@@ -87,9 +90,9 @@ impl DenialLog {
                 ip = request.ip.map(tracing::field::display),
                 cost = request.cost,
                 rule = decision.rule().map(Rule::id),
-                limit = outcome.limit().map(tracing::field::display),
-                retry_after_ms = outcome.retry_after().map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
-                reason = crate::api::reason_name(decision.reason()),
+                limit = binding.map(|binding| tracing::field::display(*binding.limit)),
+                retry_after_ms,
+                reason = decision.reason().name(),
                 "denied"
             );
         }

@@ -1,6 +1,6 @@
 //! `POST /v1/explain`: which rules and limits apply to a request now, how much of each is left, and this node's lease.
 
-use crate::api::{parse_check, reason_name};
+use crate::api::parse_check;
 use crate::http::HttpError;
 use ratekeeper::rules::Verb;
 use ratekeeper::{AppliedLimit, KeyLease, Retry, RuleLimiter, Span, Store, StoreHealth};
@@ -72,12 +72,7 @@ pub(crate) async fn explain<S: Store + StoreHealth>(
         limit.add_decision(&applied);
     }
     let decision = batch.decision(0);
-    Ok(ExplainAnswer {
-        allowed: decision.is_allowed(),
-        reason: reason_name(decision.reason()),
-        limits,
-        rules,
-    })
+    Ok(ExplainAnswer { allowed: decision.is_allowed(), reason: decision.reason().name(), limits, rules })
 }
 
 impl ExplainedLimit {

@@ -131,7 +131,7 @@ impl<S: Store> RuleLimiter<S> {
 
     /// Begins a batch under the rules in force.
     pub fn begin(&self) -> CheckBatch {
-        CheckBatch::begin(&self.inner.current, &self.inner.counters)
+        CheckBatch::begin(&self.inner.current, self.inner.counters.should_sample())
     }
 
     /// Adds a request to a batch.
@@ -174,6 +174,7 @@ impl<S: Store> RuleLimiter<S> {
         if !batch.is_decided() {
             self.inner.store.draw(batch.draws_mut()).await;
         }
+        batch.decide();
         self.inner.counters.record(batch);
     }
 

@@ -55,7 +55,7 @@ async fn check<S: Store>(limiter: &RuleLimiter<S>, request: &CheckRequest<'_>) -
     let batch = limiter.decide_one(Verb::Check, request).await;
     let decision = batch.decision(0);
     let by = decision.limit_name().map_or_else(|| format!("{:?}", decision.reason()), str::to_owned);
-    (decision.is_allowed(), decision.decision().remaining(), by)
+    (decision.is_allowed(), decision.remaining(), by)
 }
 
 fn decided(allowed: bool, remaining: u32, by: &str) -> (bool, u32, String) {
@@ -315,7 +315,7 @@ async fn without_a_store_each_node_enforces_its_share() {
     let binding = decision.binding().unwrap();
     assert_eq!((binding.limit.capacity(), binding.limit.share_count()), (2, 3));
     assert_eq!(
-        decision.decision().limit(),
+        decision.binding().map(|binding| binding.limit),
         Some(binding.limit),
         "the decision reports the only limit whose state is known"
     );
@@ -421,7 +421,7 @@ async fn an_inline_limit_applies_whatever_the_rules_say() {
         limiter.decide(&mut batch).await;
         let decision = batch.decision(0);
         assert!(decision.is_inline() && decision.rule().is_none());
-        (decision.is_allowed(), decision.decision().remaining())
+        (decision.is_allowed(), decision.remaining())
     };
     let alice = CheckRequest { cost: 4, ..CheckRequest::new("alice") };
     assert_eq!(ask(InlineLimit::Key, &alice).await, (true, 1));
@@ -459,8 +459,7 @@ async fn joined_requests_take_together_or_not_at_all() {
         batch.end_atomic_group();
         limiter.add(&mut batch, Verb::Check, &CheckRequest::new("behind"));
         limiter.decide(&mut batch).await;
-        let decisions =
-            batch.decisions().map(|decision| (decision.is_allowed(), decision.decision().remaining()));
+        let decisions = batch.decisions().map(|decision| (decision.is_allowed(), decision.remaining()));
         decisions.collect::<Vec<_>>()
     };
     assert_eq!(ask(&["a", "b"]).await, [(true, 2), (true, 2), (true, 2), (true, 2)]);

@@ -48,7 +48,7 @@ pub(crate) fn write_full(decision: &RuleDecision<'_>, numbers: &WireNumbers, out
         None => out.extend_from_slice(b"null"),
     }
     out.extend_from_slice(b",\"reason\":\"");
-    out.extend_from_slice(reason_name(decision.reason()).as_bytes());
+    out.extend_from_slice(decision.reason().name().as_bytes());
     out.extend_from_slice(b"\"}");
 }
 
@@ -57,19 +57,5 @@ fn write_retry_after(numbers: &WireNumbers, out: &mut Vec<u8>) {
     match numbers.retry_after {
         Some(seconds) => write_digits(out, seconds),
         None => out.extend_from_slice(b"null"),
-    }
-}
-
-/// The name of a reason in responses and logs.
-pub(crate) fn reason_name(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Limit => "limit",
-        Reason::NoRule => "no_rule",
-        Reason::AllowList => "allow_list",
-        Reason::DenyList => "deny_list",
-        Reason::Emergency => "emergency",
-        Reason::Degraded => "degraded",
-        Reason::UnknownTier => "unknown_tier",
-        Reason::Missing => "missing",
     }
 }

@@ -1,9 +1,8 @@
 //! The body of a denial with an error status.
 
-use super::decision_json::reason_name;
 use super::headers::{WireNumbers, fails_closed};
 use jiff::Timestamp;
-use ratekeeper::{Reason, RuleDecision};
+use ratekeeper::{DrawOutcome, Reason, RuleDecision};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -172,7 +171,7 @@ impl<'a> ProblemDetails<'a> {
                 "Request cannot be satisfied as assigned quota has been exceeded",
             ),
         };
-        let violated = decision.policies().filter(|policy| policy.status.retry().is_some());
+        let violated = decision.policies().filter(|policy| policy.status.outcome() == DrawOutcome::Denied);
         let mut violated_policies: Vec<_> = violated.map(|policy| policy.name).collect();
         if decision.reason() == Reason::Emergency {
             violated_policies.extend(decision.limit_name());
@@ -182,7 +181,7 @@ impl<'a> ProblemDetails<'a> {
             title,
             status,
             detail,
-            reason: reason_name(decision.reason()),
+            reason: decision.reason().name(),
             violated_policies,
             retry_after: numbers.retry_after,
         }

@@ -3,6 +3,9 @@
 //! It accepts only one form of check: an object with fields in any order, strings without escapes, and a cost in
 //! digits. For anything else it returns `None`, and the whole body is parsed again with serde, which also reports
 //! errors. What it accepts, serde parses to the same request: tests compare the two.
+//!
+//! Batches of 1000 checks: 4.24 M checks/s with it, 2.99 M with serde alone, 1.42 times as many; single checks gain 2 %
+//! (`bench/runs/2026-11-18-twin-http-json-resp-9dee667.txt`).
 
 use super::body::MAX_ENDPOINT_CHARS;
 use ratekeeper::MAX_KEY_BYTES;

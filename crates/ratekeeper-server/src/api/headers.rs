@@ -1,6 +1,8 @@
 //! The rate limit headers of a response.
 
 use ratekeeper::{BindingLimit, Reason, Retry, RuleDecision};
+use std::cell::RefCell;
+use std::fmt;
 use std::io::Write;
 
 /// Which rate limit headers a response has.
@@ -82,83 +84,90 @@ impl WireNumbers {
     }
 }
 
-/// Writes the headers of a decision as HTTP/1 header lines.
-pub(crate) fn write(
+thread_local! {
+    /// Space for the value of a header. Each thread keeps one, so that a warm server allocates nothing.
+    static VALUE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `put` with the name and the value of each rate limit header of a decision, in the order in which they are sent.
+/// Names are in lower case; no part of a value comes from a client.
+pub(crate) fn for_each_header(
     profile: RateLimitHeaders,
     decision: &RuleDecision<'_>,
     numbers: &WireNumbers,
-    out: &mut Vec<u8>,
+    mut put: impl FnMut(&'static str, &[u8]),
 ) {
     if decision.reason() == Reason::Degraded && profile != RateLimitHeaders::NONE {
-        write_header(out, "x-ratelimit-policy", format_args!("degraded"));
+        put("x-ratelimit-policy", b"degraded");
         if numbers.remaining.is_none() && profile.legacy.is_some() {
-            write_header(out, "x-ratelimit-remaining", format_args!("-1"));
+            put("x-ratelimit-remaining", b"-1");
         }
     }
     if let (Some((limit, window)), Some(remaining)) = (numbers.limit, numbers.remaining) {
         let reset = numbers.reset_after;
         if let Some(form) = profile.legacy {
-            write_number_header(out, b"x-ratelimit-limit: ", limit.into());
-            write_number_header(out, b"x-ratelimit-remaining: ", remaining.into());
+            put_number("x-ratelimit-limit", limit.into(), &mut put);
+            put_number("x-ratelimit-remaining", remaining.into(), &mut put);
             let reset = if form == ResetForm::Epoch { numbers.reset_at } else { reset };
-            write_number_header(out, b"x-ratelimit-reset: ", reset);
+            put_number("x-ratelimit-reset", reset, &mut put);
         }
+        let mut value = VALUE.take();
         if profile.ietf {
-            write_policies(decision, out);
-            // Seconds until a denied client may retry, or else until the limit is fully reset. `Retry-After` is never
-            // sooner.
-            let wait = numbers.retry_after.unwrap_or(reset);
+            value.clear();
+            write_policies(decision, &mut value);
+            if !value.is_empty() {
+                put("ratelimit-policy", &value);
+            }
             if let Some(name) = decision.limit_name() {
-                out.extend_from_slice(b"ratelimit: \"");
-                out.extend_from_slice(name.as_bytes());
-                out.extend_from_slice(b"\";r=");
-                write_digits(out, remaining.into());
-                write_number_header(out, b";t=", wait);
+                value.clear();
+                value.push(b'"');
+                value.extend_from_slice(name.as_bytes());
+                value.extend_from_slice(b"\";r=");
+                write_digits(&mut value, remaining.into());
+                value.extend_from_slice(b";t=");
+                // Seconds until a denied client may retry, or else until the limit is fully reset. `Retry-After` is
+                // never sooner.
+                write_digits(&mut value, numbers.retry_after.unwrap_or(reset));
+                put("ratelimit", &value);
             }
         }
+        let mut put_text = |name, text: fmt::Arguments<'_>| {
+            value.clear();
+            value.write_fmt(text).expect("writing to memory does not fail");
+            put(name, &value);
+        };
         if profile.draft_7 {
-            let text = format_args!("limit={limit}, remaining={remaining}, reset={reset}");
-            write_header(out, "ratelimit", text);
+            put_text("ratelimit", format_args!("limit={limit}, remaining={remaining}, reset={reset}"));
         }
         if profile.draft_6 {
-            write_number_header(out, b"ratelimit-limit: ", limit.into());
-            write_number_header(out, b"ratelimit-remaining: ", remaining.into());
-            write_number_header(out, b"ratelimit-reset: ", reset);
+            put_text("ratelimit-limit", format_args!("{limit}"));
+            put_text("ratelimit-remaining", format_args!("{remaining}"));
+            put_text("ratelimit-reset", format_args!("{reset}"));
         }
         if (profile.draft_7 || profile.draft_6) && !profile.ietf {
-            write_header(out, "ratelimit-policy", format_args!("{limit};w={window}"));
+            put_text("ratelimit-policy", format_args!("{limit};w={window}"));
         }
+        VALUE.replace(value);
     }
     if let Some(seconds) = numbers.retry_after {
-        write_number_header(out, b"retry-after: ", seconds);
+        put_number("retry-after", seconds, &mut put);
     }
 }
 
-/// Writes `RateLimit-Policy: "name";q=100;w=60, ...`: every limit that the request had to pass.
+/// Writes `"name";q=100;w=60, ...`: every limit that the request had to pass.
 fn write_policies(decision: &RuleDecision<'_>, out: &mut Vec<u8>) {
-    let mut lead: &[u8] = b"ratelimit-policy: \"";
     for policy in decision.policies() {
-        out.extend_from_slice(lead);
+        out.extend_from_slice(if out.is_empty() { &b"\""[..] } else { b", \"" });
         out.extend_from_slice(policy.name.as_bytes());
         out.extend_from_slice(b"\";q=");
         write_digits(out, policy.limit.capacity().into());
         out.extend_from_slice(b";w=");
         write_digits(out, policy.limit.window().secs_ceil().max(1));
-        lead = b", \"";
-    }
-    if lead.starts_with(b",") {
-        out.extend_from_slice(b"\r\n");
     }
 }
 
-fn write_header(out: &mut Vec<u8>, name: &str, value: std::fmt::Arguments<'_>) {
-    write!(out, "{name}: {value}\r\n").expect("writing to memory does not fail");
-}
-
-fn write_number_header(out: &mut Vec<u8>, name: &[u8], value: u64) {
-    out.extend_from_slice(name);
-    write_digits(out, value);
-    out.extend_from_slice(b"\r\n");
+fn put_number(name: &'static str, value: u64, put: &mut impl FnMut(&'static str, &[u8])) {
+    put(name, itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Writes a number in decimal.

@@ -200,5 +200,21 @@ fn every_stream_message_is_answered_once_until_one_is_malformed() {
     });
     let batch = runtime
         .block_on(shared.limiter.decide_one(Verb::Peek, &ratekeeper::rules::CheckRequest::new("untouched")));
-    assert_eq!(batch.decision(0).decision().remaining(), 20);
+    assert_eq!(batch.decision(0).remaining(), 20);
+}
+
+#[test]
+fn each_limit_is_evaluated_at_most_once_per_envoy_call() {
+    let (runtime, shared) = (Builder::new_current_thread().build().unwrap(), shared());
+    // The domain `edge` and two descriptors `a: b`, which take from the same limit of 7 a minute.
+    let call = b"\x0a\x04edge\x12\x08\x0a\x06\x0a\x01a\x12\x01b\x12\x08\x0a\x06\x0a\x01a\x12\x01b";
+    let mut over = 0;
+    for _ in 0..5 {
+        let before = ratekeeper_core::forecast_count();
+        let answer = runtime.block_on(envoy::should_rate_limit(&shared, call)).unwrap();
+        assert_eq!(ratekeeper_core::forecast_count() - before, 2);
+        let (answer, _) = frame::split(&answer, 1 << 20).unwrap().unwrap();
+        over += i32::from(RateLimitResponse::decode(answer).unwrap().overall_code() == Code::OverLimit);
+    }
+    assert!(over > 0 && over < 5);
 }

@@ -38,12 +38,16 @@ struct TestConnection {
 }
 
 async fn connect(side: Side) -> TestConnection {
+    connect_to(side, "default: {limit: 100000/h}", ApiOptions::default()).await
+}
+
+async fn connect_to(side: Side, rules: &str, options: ApiOptions) -> TestConnection {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     client.set_nodelay(true).unwrap();
     let (stream, _) = listener.accept().await.unwrap();
     stream.set_nodelay(true).unwrap();
-    let (api, _) = api("default: {limit: 100000/h}", ApiOptions::default());
+    let (api, _) = api(rules, options);
     let (phase, receiver) = watch::channel(ShutdownPhase::Running);
     spawn_server(side, Arc::clone(&api), stream, receiver);
     TestConnection { client, phase, api }
@@ -544,5 +548,20 @@ async fn connections_close_when_the_server_stops() {
         drop(std::mem::replace(&mut connection.phase, never));
         let_server_run().await;
         assert!(connection.read().await.is_closed, "after {begin:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_limit_is_evaluated_at_most_once_per_request() {
+    for side in [Side::FastPath, Side::Hyper] {
+        let options =
+            ApiOptions { deny_status: hyper::StatusCode::TOO_MANY_REQUESTS, ..ApiOptions::default() };
+        let mut connection = connect_to(side, "rules: [{id: both, limits: [2/min, 3/h]}]", options).await;
+        let before = ratekeeper_core::forecast_count();
+        connection.send(CHECK.repeat(2)).await;
+        connection.send(CHECK.replacen("Host", "Accept: application/problem+json\r\nHost", 1)).await;
+        connection.send(CHECK).await;
+        assert_eq!(connection.read().await.statuses(), "200 200 429 429");
+        assert_eq!(ratekeeper_core::forecast_count() - before, 4 * 2);
     }
 }

@@ -6,6 +6,9 @@
 //! plain, or that the handler does not admit, ends the fast path for this connection: all unanswered bytes go to hyper
 //! unchanged, for good. A request is answered here or handed over, never both.
 //!
+//! Requests of one check on 64 connections: 148 k/s with the fast path, 123 k/s with hyper alone, 1.21 times as many
+//! (`bench/runs/2026-11-18-twin-http-json-resp-9dee667.txt`).
+//!
 //! Everything is bounded. A batch has at most [`MAX_BATCH`] requests, and no more than fit into the buffer. While
 //! responses wait for the client to read them, nothing is read from it. [`IdleTimer`] bounds the time that a client may
 //! take.

@@ -34,10 +34,6 @@ pub(crate) trait ResponseWriter {
     /// the head and start another response.
     fn header(&mut self, name: &'static str, value: &[u8]);
 
-    /// Adds header lines as sent in HTTP/1: `name: value` and CRLF, names in lower case. They are not validated, so no
-    /// part of them may come from a client.
-    fn raw_headers(&mut self, lines: &[u8]);
-
     /// Ends the response with a body.
     fn end(&mut self, body: &[u8]);
 
@@ -134,11 +130,6 @@ impl ResponseWriter for H1Writer {
         }
     }
 
-    fn raw_headers(&mut self, lines: &[u8]) {
-        debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"), "every line ends in CRLF");
-        self.bytes.extend_from_slice(lines);
-    }
-
     fn end(&mut self, body: &[u8]) {
         self.unwritten = self.unwritten.saturating_sub(1);
         if self.closes && self.unwritten == 0 {
@@ -146,7 +137,7 @@ impl ResponseWriter for H1Writer {
         }
         if self.has_body {
             self.bytes.extend_from_slice(b"content-length: ");
-            push_number(&mut self.bytes, body.len());
+            self.bytes.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
             self.bytes.extend_from_slice(b"\r\n");
         }
         self.bytes.extend_from_slice(self.date.as_ref().map_or(&[], |line| &line[..]));
@@ -178,12 +169,6 @@ impl HyperWriter {
     pub(super) fn into_response(self) -> HttpResponse {
         self.0
     }
-
-    fn append(&mut self, name: HeaderName, value: &[u8]) {
-        if let Ok(value) = HeaderValue::from_bytes(value) {
-            self.0.headers_mut().append(name, value);
-        }
-    }
 }
 
 impl ResponseWriter for HyperWriter {
@@ -194,17 +179,10 @@ impl ResponseWriter for HyperWriter {
     }
 
     fn header(&mut self, name: &'static str, value: &[u8]) {
-        if is_valid_header_value(value) {
-            self.append(HeaderName::from_static(name), value);
-        }
-    }
-
-    fn raw_headers(&mut self, lines: &[u8]) {
-        for line in lines.split(|byte| *byte == b'\n') {
-            let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
-            if let Ok(name) = HeaderName::from_lowercase(&line[..colon]) {
-                self.append(name, line[colon + 1..].trim_ascii());
-            }
+        if is_valid_header_value(value)
+            && let Ok(value) = HeaderValue::from_bytes(value)
+        {
+            self.0.headers_mut().append(HeaderName::from_static(name), value);
         }
     }
 
@@ -235,23 +213,8 @@ fn may_have_body(status: StatusCode) -> bool {
 }
 
 fn is_valid_header_value(value: &[u8]) -> bool {
-    value.iter().all(|byte| !byte.is_ascii_control())
-}
-
-/// Writes a number in decimal, without the cost of `format!`.
-fn push_number(bytes: &mut Vec<u8>, number: usize) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut rest = number;
-    loop {
-        at -= 1;
-        digits[at] = b'0' + u8::try_from(rest % 10).expect("a digit");
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    bytes.extend_from_slice(&digits[at..]);
+    // No early exit, so that the compiler can compare many bytes at a time.
+    !value.iter().fold(false, |is_invalid, byte| is_invalid | byte.is_ascii_control())
 }
 
 #[cfg(test)]
@@ -266,7 +229,9 @@ mod tests {
         out.begin(StatusCode::TOO_MANY_REQUESTS, JSON);
         out.header("retry-after", b"36");
         out.header("x-split", b"a\r\nset-cookie: b");
-        out.raw_headers(b"ratelimit-policy: \"per-key\";q=100\r\nx-twice: a\r\nx-twice: b\r\n");
+        out.header("ratelimit-policy", b"\"per-key\";q=100");
+        out.header("x-twice", b"a");
+        out.header("x-twice", b"b");
         out.end_json(&"no");
     }
 
@@ -306,14 +271,5 @@ mod tests {
         ];
         assert_eq!(headers, expected);
         assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "\"no\"");
-    }
-
-    #[test]
-    fn numbers_are_written_in_decimal() {
-        for number in [0, 9, 10, 1234567890, usize::MAX] {
-            let mut bytes = Vec::new();
-            push_number(&mut bytes, number);
-            assert_eq!(bytes, number.to_string().into_bytes());
-        }
     }
 }

@@ -542,4 +542,14 @@ mod tests {
             counts.rules.iter().find(|(id, _)| id == "default").map(|(_, rule)| (rule.allowed, rule.denied));
         assert_eq!(rule, Some((2, 3)));
     }
+
+    #[test]
+    fn each_limit_is_evaluated_at_most_once_per_command() {
+        let (shared, _) = test_shared("rules: [{id: both, limits: [2/min, 3/h]}]", None);
+        let command = encode_words("RK.CHECK a /x");
+        let before = ratekeeper_core::forecast_count();
+        let (replies, _) = replies_to(&shared, &command.repeat(4));
+        assert_eq!(replies.matches("*5\r\n:1\r\n").count(), 2, "two of four are denied: {replies}");
+        assert_eq!(ratekeeper_core::forecast_count() - before, 4 * 2);
+    }
 }

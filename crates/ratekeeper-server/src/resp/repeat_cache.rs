@@ -3,6 +3,9 @@
 //! A program usually calls with one limit or a few for many keys, so only the key differs between calls. The bytes
 //! around the key are cached with the limit they mean, and a command that begins and ends with the same bytes is not
 //! parsed again. Any other command is parsed as usual, so the cache never changes the result.
+//!
+//! Pipelines of 64 commands: 4.12 M commands/s with it, 3.33 M without, 1.24 times as many
+//! (`bench/runs/2026-11-18-twin-http-json-resp-9dee667.txt`).
 
 use super::decode::Arguments;
 use super::throttle::ThrottleCall;

@@ -1,9 +1,8 @@
 //! A batch of requests that are decided together.
 
-use super::counters::DecisionCounters;
-use super::decision::{AppliedLimit, Policy, Reason, RuleDecision};
+use super::InstalledRules;
+use super::decision::{AppliedLimit, DecisionRecord, Policy, Reason, RuleDecision};
 use super::emergency::EmergencyLimit;
-use super::{InstalledRules, RuleCounters};
 use arc_swap::ArcSwap;
 use ratekeeper_core::{Clock, Decision, Draws, Limit};
 use ratekeeper_rules::{CheckRequest, DrawPlan, InlineLimit, RequestNotes, Resolution, RuleSet, Verb};
@@ -29,16 +28,16 @@ pub struct CheckBatch {
 
 /// The contents of a batch, reused by the thread's next one.
 #[derive(Debug)]
-pub(super) struct BatchBuffers {
-    pub(super) installed: Arc<InstalledRules>,
-    pub(super) plan: DrawPlan,
+struct BatchBuffers {
+    installed: Arc<InstalledRules>,
+    plan: DrawPlan,
     /// One entry per request.
-    pub(super) entries: Vec<BatchEntry>,
+    entries: Vec<BatchEntry>,
     /// Within an atomic group, the emergency limit's denial of the whole group, or `Some(None)` if it allowed it.
     /// `None` outside of a group.
     group_denial: Option<Option<Decision>>,
     /// When the batch began, if its latency is sampled.
-    pub(super) started_at: Option<quanta::Instant>,
+    started_at: Option<quanta::Instant>,
 }
 
 /// A request of a batch.
@@ -46,15 +45,18 @@ pub(super) struct BatchBuffers {
 pub(super) struct BatchEntry {
     pub(super) verb: Verb,
     /// The emergency limit's decision, if it denied the request.
-    pub(super) emergency: Option<Box<Decision>>,
+    emergency: Option<Box<Decision>>,
     pub(super) notes: RequestNotes,
+    /// Its decision, once the batch is decided.
+    record: Option<DecisionRecord>,
 }
 
 impl CheckBatch {
-    pub(super) fn begin(current: &ArcSwap<InstalledRules>, counters: &DecisionCounters) -> CheckBatch {
+    /// Begins a batch under the current rules. If `is_sampled`, its latency is measured.
+    pub(super) fn begin(current: &ArcSwap<InstalledRules>, is_sampled: bool) -> CheckBatch {
         let spare = SPARE_BUFFERS.take();
         let current_rules = current.load();
-        let started_at = counters.should_sample().then(quanta::Instant::now);
+        let started_at = is_sampled.then(quanta::Instant::now);
         let inner = match spare {
             Some(mut inner) => {
                 if !Arc::ptr_eq(&inner.installed, &current_rules) {
@@ -75,7 +77,7 @@ impl CheckBatch {
     }
 
     #[inline]
-    pub(super) fn inner(&self) -> &BatchBuffers {
+    fn inner(&self) -> &BatchBuffers {
         self.inner.as_ref().expect("the buffers exist until the batch is dropped")
     }
 
@@ -134,7 +136,7 @@ impl CheckBatch {
             }
             None => plan(inner),
         };
-        inner.entries.push(BatchEntry { verb, emergency: denial.map(Box::new), notes });
+        inner.entries.push(BatchEntry { verb, emergency: denial.map(Box::new), notes, record: None });
         notes
     }
 
@@ -193,32 +195,41 @@ impl CheckBatch {
         self.inner().entries.is_empty()
     }
 
+    /// Computes the decision of each request from its decided draws, once: afterwards decisions are only read.
+    #[inline]
+    pub(super) fn decide(&mut self) {
+        let BatchBuffers { plan, entries, .. } = self.inner_mut();
+        for (entry, resolution) in entries.iter_mut().zip(plan.resolutions()) {
+            let record = match (*resolution, &entry.emergency) {
+                (Resolution::Allowed, _) => DecisionRecord::without_limit(true, Reason::AllowList),
+                (Resolution::Denied, Some(denial)) => DecisionRecord::emergency(denial),
+                (Resolution::Denied, None) => DecisionRecord::without_limit(false, Reason::DenyList),
+                (Resolution::UnknownTier, _) => DecisionRecord::without_limit(false, Reason::UnknownTier),
+                (Resolution::MissingKey { rule }, _) => DecisionRecord::missing(rule),
+                (Resolution::Unlimited, _) => DecisionRecord::without_limit(true, Reason::NoRule),
+                (resolution @ Resolution::Limited { .. }, _) => {
+                    let (draws, sources) = plan.draws_of(resolution);
+                    match plan.failure(resolution) {
+                        None => DecisionRecord::from_draws(draws),
+                        Some(_) => DecisionRecord::degraded(draws, sources),
+                    }
+                }
+            };
+            entry.record = Some(record);
+        }
+    }
+
     /// The decision of a request. Requests are numbered from 0 in the order in which they were added.
     ///
     /// # Panics
-    /// If `index` is out of range.
+    /// If `index` is out of range, or the batch is not decided.
     #[inline]
     pub fn decision(&self, index: usize) -> RuleDecision<'_> {
-        let inner = self.inner();
-        let resolution = inner.plan.resolutions()[index];
-        match resolution {
-            Resolution::Allowed => RuleDecision::new(true, Reason::AllowList),
-            Resolution::Denied => match &inner.entries[index].emergency {
-                Some(decision) => RuleDecision::emergency(decision),
-                None => RuleDecision::new(false, Reason::DenyList),
-            },
-            Resolution::UnknownTier => RuleDecision::new(false, Reason::UnknownTier),
-            Resolution::MissingKey { rule } => RuleDecision::missing(rule, inner.installed.rules.rules()),
-            Resolution::Unlimited => RuleDecision::new(true, Reason::NoRule),
-            Resolution::Limited { .. } => {
-                let (draws, sources) = inner.plan.draws_of(resolution);
-                let rules = inner.installed.rules.rules();
-                match inner.plan.failure(resolution) {
-                    None => RuleDecision::from_draws(draws, sources, rules),
-                    Some(_) => RuleDecision::degraded(draws, sources, rules),
-                }
-            }
-        }
+        let BatchBuffers { installed, plan, entries, .. } = self.inner();
+        let entry = &entries[index];
+        let record = entry.record.as_ref().expect("decisions are read after the batch is decided");
+        let (draws, sources) = plan.draws_of(plan.resolutions()[index]);
+        RuleDecision::new(record, entry.emergency.as_deref(), draws, sources, installed.rules.rules())
     }
 
     /// The decisions of all requests, in order.
@@ -247,9 +258,19 @@ impl CheckBatch {
         })
     }
 
-    /// The counters of a rule.
-    pub(super) fn rule_counters(&self, position: u32) -> &RuleCounters {
-        &self.inner().installed.counters[position as usize]
+    /// The rules that the batch is decided by, with their counters.
+    pub(super) fn installed(&self) -> &InstalledRules {
+        &self.inner().installed
+    }
+
+    /// The requests, in order.
+    pub(super) fn entries(&self) -> &[BatchEntry] {
+        &self.inner().entries
+    }
+
+    /// When the batch began, if its latency is sampled.
+    pub(super) fn started_at(&self) -> Option<quanta::Instant> {
+        self.inner().started_at
     }
 }
 

@@ -170,8 +170,8 @@ impl DecisionCounters {
     /// Counts the decisions of a batch. This is the only place that does.
     #[inline]
     pub(super) fn record(&self, batch: &CheckBatch) {
-        let inner = batch.inner();
-        for (index, entry) in inner.entries.iter().enumerate() {
+        let rule_counters = |rule: u32| &batch.installed().counters[rule as usize];
+        for (index, entry) in batch.entries().iter().enumerate() {
             if entry.verb != Verb::Check {
                 continue;
             }
@@ -185,7 +185,7 @@ impl DecisionCounters {
                     };
                     match decision.rule_index() {
                         Some(DrawSource::INLINE) => self.inline.increment(event),
-                        Some(rule) => batch.rule_counters(rule).increment(event),
+                        Some(rule) => rule_counters(rule).increment(event),
                         None => self.without_rule.increment(NO_RULE),
                     }
                 }
@@ -197,7 +197,7 @@ impl DecisionCounters {
                 Reason::Missing => {
                     self.anomalies.increment(MISSING_DENIED);
                     if let Some(rule) = decision.rule_index() {
-                        batch.rule_counters(rule).increment(DENIED);
+                        rule_counters(rule).increment(DENIED);
                     }
                 }
             }
@@ -206,11 +206,11 @@ impl DecisionCounters {
             }
             if decision.has_shadows() {
                 for rule in decision.denying_shadows() {
-                    batch.rule_counters(rule).increment(SHADOW_DENIED);
+                    rule_counters(rule).increment(SHADOW_DENIED);
                 }
             }
         }
-        if let Some(started_at) = inner.started_at {
+        if let Some(started_at) = batch.started_at() {
             self.record_latency(started_at.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
         }
     }

@@ -1,7 +1,8 @@
 //! The decision of a request, and its reason.
 
 use ratekeeper_core::{
-    Consistency, Decision, Draw, FailureMode, Forecast, KeyRef, Limit, LimitStatus, Micros, Scope,
+    BindingDraw, Consistency, Decision, Draw, FailureMode, Forecast, KeyRef, Limit, LimitStatus, Micros,
+    Scope,
 };
 use ratekeeper_rules::{DrawSource, Rule};
 
@@ -9,17 +10,27 @@ use ratekeeper_rules::{DrawSource, Rule};
 const INLINE_LIMIT_NAME: &str = "stated";
 
 /// The decision of a request under rules, and its reason.
+///
+/// It was computed once, when its batch was decided; all methods only read it.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleDecision<'d> {
-    is_allowed: bool,
-    reason: Reason,
-    /// The index of the binding draw.
-    binding: Option<usize>,
+    record: &'d DecisionRecord,
     /// The emergency limit's decision, if it denied the request.
     emergency: Option<&'d Decision>,
     draws: &'d [Draw],
     sources: &'d [DrawSource],
     rules: &'d [Rule],
+}
+
+/// The decision of a request as plain data, which a batch keeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DecisionRecord {
+    is_allowed: bool,
+    reason: Reason,
+    /// The index of the binding draw.
+    binding: Option<usize>,
+    /// The forecast of the binding draw, or of the emergency limit.
+    forecast: Option<Forecast>,
     /// The index of the deciding rule, if no limit decided.
     deciding_rule: Option<u32>,
 }
@@ -43,6 +54,22 @@ pub enum Reason {
     Emergency,
     /// The store failed, and the rule's failure mode decided.
     Degraded,
+}
+
+impl Reason {
+    /// The name of the reason in responses and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Limit => "limit",
+            Reason::NoRule => "no_rule",
+            Reason::AllowList => "allow_list",
+            Reason::DenyList => "deny_list",
+            Reason::Emergency => "emergency",
+            Reason::Degraded => "degraded",
+            Reason::UnknownTier => "unknown_tier",
+            Reason::Missing => "missing",
+        }
+    }
 }
 
 /// One limit that a request had to pass, and its status.
@@ -84,34 +111,43 @@ pub struct BindingLimit<'d> {
     pub forecast: Forecast,
 }
 
-impl<'d> RuleDecision<'d> {
+impl DecisionRecord {
+    /// A decision that no limit made.
     #[inline]
-    pub(super) fn new(is_allowed: bool, reason: Reason) -> RuleDecision<'d> {
-        let (draws, sources, rules) = (&[][..], &[][..], &[][..]);
-        RuleDecision {
-            is_allowed,
-            reason,
-            binding: None,
-            emergency: None,
-            draws,
-            sources,
-            rules,
-            deciding_rule: None,
-        }
+    pub(super) fn without_limit(is_allowed: bool, reason: Reason) -> DecisionRecord {
+        DecisionRecord { is_allowed, reason, binding: None, forecast: None, deciding_rule: None }
     }
 
     /// The decision of a request that lacks a value that this rule counts by.
-    pub(super) fn missing(rule: u32, rules: &'d [Rule]) -> RuleDecision<'d> {
-        RuleDecision { rules, deciding_rule: Some(rule), ..RuleDecision::new(false, Reason::Missing) }
+    pub(super) fn missing(rule: u32) -> DecisionRecord {
+        DecisionRecord { deciding_rule: Some(rule), ..DecisionRecord::without_limit(false, Reason::Missing) }
+    }
+
+    /// The decision of the emergency limit.
+    pub(super) fn emergency(decision: &Decision) -> DecisionRecord {
+        DecisionRecord {
+            forecast: decision.status().map(LimitStatus::forecast),
+            ..DecisionRecord::without_limit(decision.is_allowed(), Reason::Emergency)
+        }
+    }
+
+    /// The decision of the store.
+    #[inline]
+    pub(super) fn from_draws(draws: &[Draw]) -> DecisionRecord {
+        let is_allowed = !draws.iter().any(Draw::denies_request);
+        match BindingDraw::among(draws) {
+            Some(binding) => DecisionRecord {
+                binding: Some(binding.index),
+                forecast: Some(binding.forecast),
+                ..DecisionRecord::without_limit(is_allowed, Reason::Limit)
+            },
+            None => DecisionRecord::without_limit(is_allowed, Reason::NoRule),
+        }
     }
 
     /// The decision when the store failed. A limit that fails closed denies. Of the limits that this node enforces from
     /// memory, the binding one decides. All others allow.
-    pub(super) fn degraded(
-        draws: &'d [Draw],
-        sources: &'d [DrawSource],
-        rules: &'d [Rule],
-    ) -> RuleDecision<'d> {
+    pub(super) fn degraded(draws: &[Draw], sources: &[DrawSource]) -> DecisionRecord {
         // Units granted by one server do not count if another server failed.
         let is_closed = |draw: &Draw| {
             let options = draw.options();
@@ -120,89 +156,60 @@ impl<'d> RuleDecision<'d> {
         let closed = draws.iter().position(|draw| !draw.is_shadow() && is_closed(draw));
         let binding = match closed {
             Some(_) => None,
-            None => Decision::binding_among_decided(draws),
+            None => BindingDraw::among_decided(draws),
         };
         let first = closed.or_else(|| draws.iter().position(|draw| !draw.is_shadow()));
-        let deciding_rule = first.map(|index| sources[index].rule);
-        let is_allowed = closed.is_none() && binding.is_none_or(|index| !draws[index].denies_request());
-        RuleDecision {
-            is_allowed,
+        DecisionRecord {
+            is_allowed: closed.is_none()
+                && binding.is_none_or(|binding| !draws[binding.index].denies_request()),
             // Shadow rules alone never bind, with or without the store.
             reason: if first.is_some() { Reason::Degraded } else { Reason::NoRule },
-            binding,
-            emergency: None,
-            draws,
-            sources,
-            rules,
-            deciding_rule,
+            binding: binding.map(|binding| binding.index),
+            forecast: binding.map(|binding| binding.forecast),
+            deciding_rule: first.map(|index| sources[index].rule),
         }
     }
+}
 
-    pub(super) fn emergency(decision: &'d Decision) -> RuleDecision<'d> {
-        RuleDecision {
-            emergency: Some(decision),
-            ..RuleDecision::new(decision.is_allowed(), Reason::Emergency)
-        }
-    }
-
+impl<'d> RuleDecision<'d> {
     #[inline]
-    pub(super) fn from_draws(
+    pub(super) fn new(
+        record: &'d DecisionRecord,
+        emergency: Option<&'d Decision>,
         draws: &'d [Draw],
         sources: &'d [DrawSource],
         rules: &'d [Rule],
     ) -> RuleDecision<'d> {
-        let (is_allowed, binding) = Decision::evaluate(draws);
-        let reason = if binding.is_some() { Reason::Limit } else { Reason::NoRule };
-        RuleDecision {
-            is_allowed,
-            reason,
-            binding,
-            emergency: None,
-            draws,
-            sources,
-            rules,
-            deciding_rule: None,
-        }
+        RuleDecision { record, emergency, draws, sources, rules }
     }
 
     /// Whether the request is allowed.
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.is_allowed
-    }
-
-    /// The decision as reported to the client.
-    pub fn decision(&self) -> Decision {
-        match (self.emergency, self.binding, self.is_allowed) {
-            (Some(decision), ..) => *decision,
-            // Besides the limits that this node decided, there may be limits whose state is unknown.
-            (None, Some(binding), _) if self.reason == Reason::Degraded => {
-                Decision::from_group(&self.draws[binding..=binding])
-            }
-            (None, Some(_), _) => Decision::from_group(self.draws),
-            (None, None, true) => Decision::UNLIMITED,
-            (None, None, false) => Decision::DENIED,
-        }
-    }
-
-    /// The binding limit. Returns `None` if no limit applies.
-    #[inline]
-    pub fn binding(&self) -> Option<BindingLimit<'d>> {
-        if let Some(status) = self.emergency.and_then(Decision::status) {
-            return Some(BindingLimit {
-                limit: status.limit(),
-                now: status.decided_at(),
-                forecast: status.forecast(),
-            });
-        }
-        let draw = &self.draws[self.binding?];
-        Some(BindingLimit { limit: draw.limit(), now: draw.decided_at(), forecast: draw.forecast() })
+        self.record.is_allowed
     }
 
     /// The reason for the decision.
     #[inline]
     pub fn reason(&self) -> Reason {
-        self.reason
+        self.record.reason
+    }
+
+    /// The binding limit. Returns `None` if no limit applies.
+    #[inline]
+    pub fn binding(&self) -> Option<BindingLimit<'d>> {
+        let forecast = self.record.forecast?;
+        let (limit, now) = match (self.record.binding, self.emergency.and_then(Decision::status)) {
+            (Some(index), _) => (self.draws[index].limit(), self.draws[index].decided_at()),
+            (None, status) => status.map(|status| (status.limit(), status.decided_at()))?,
+        };
+        Some(BindingLimit { limit, now, forecast })
+    }
+
+    /// The units left under the binding limit. Without a limit this is [`u32::MAX`] if allowed, 0 if denied.
+    pub fn remaining(&self) -> u32 {
+        let without_limit = if self.record.is_allowed { u32::MAX } else { 0 };
+        self.record.forecast.map_or(without_limit, |forecast| forecast.remaining)
     }
 
     /// The rule of the binding limit, or the rule that decided without one. Returns `None` if no rule decided.
@@ -212,17 +219,17 @@ impl<'d> RuleDecision<'d> {
 
     /// The name of the binding limit. Returns `None` if no limit applies.
     pub fn limit_name(&self) -> Option<&'d str> {
-        if self.reason == Reason::Emergency {
+        if self.record.reason == Reason::Emergency {
             return Some("emergency");
         }
-        let source = self.sources.get(self.binding?)?;
+        let source = self.sources.get(self.record.binding?)?;
         Some(name(self.rules.get(source.rule as usize), *source))
     }
 
     /// The limits that the request had to pass, without shadow rules.
     pub fn policies(&self) -> impl Iterator<Item = Policy<'d>> + use<'d> {
         let (rules, is_degraded, is_closed) =
-            (self.rules, self.reason == Reason::Degraded, self.binding.is_none());
+            (self.rules, self.record.reason == Reason::Degraded, self.record.binding.is_none());
         // Without the store, only limits that this node decided are reported, and none if a limit fails closed.
         let is_shown =
             move |draw: &Draw| !draw.is_shadow() && (!is_degraded || !is_closed && draw.is_decided());
@@ -237,9 +244,9 @@ impl<'d> RuleDecision<'d> {
 
     /// The index of the rule that [`RuleDecision::rule`] returns.
     pub(super) fn rule_index(&self) -> Option<u32> {
-        match self.binding {
+        match self.record.binding {
             Some(binding) => self.sources.get(binding).map(|source| source.rule),
-            None => self.deciding_rule,
+            None => self.record.deciding_rule,
         }
     }
 
