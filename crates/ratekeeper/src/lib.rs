@@ -25,6 +25,7 @@ mod lease;
 mod limiter;
 mod limits;
 mod memory;
+mod memory_stats;
 mod permit;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -43,11 +44,12 @@ pub use clock::{ManualClock, SystemClock};
 pub use duration_histogram::{DURATION_BOUNDS_MICROS, DurationHistogram};
 pub use health::{
     BreakerState, ClockDrift, KeyLease, LeaseCounts, ServerReport, StoreCounts, StoreErrorCause,
-    StoreErrorCounts, StoreFailureCounts, StoreHealth, StoreReport, Topology,
+    StoreErrorCounts, StoreFailureCounts, StoreReport, Topology,
 };
 pub use limiter::{AcquireError, KeyedRequest, Limiter};
 pub use limits::{IntoLimits, LimitsError};
-pub use memory::{Capacity, CapacityError, MemoryStats, MemoryStore};
+pub use memory::{Capacity, CapacityError, MemoryStore};
+pub use memory_stats::MemoryStats;
 pub use permit::Permit;
 pub use ratekeeper_core::{
     Algorithm, Align, Amount, Clock, Consistency, Decision, Draw, DrawOptions, DrawOutcome, DrawResult,

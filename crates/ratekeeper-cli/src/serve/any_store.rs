@@ -8,9 +8,8 @@ use anyhow::{Context, Result};
 use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 use ratekeeper::{
     Capacity, Draws, KeyLease, KeyRef, Limit, MemoryStats, MemoryStore, PermitId, Scope, ServerReport, Store,
-    StoreHealth, StoreReport, SystemClock,
+    StoreReport, SystemClock,
 };
-use ratekeeper_server::StoreMaintenance;
 use std::time::Duration;
 
 /// How long start-up waits for store servers. Without them, the server starts all the same.
@@ -120,9 +119,7 @@ impl Store for AnyStore {
             AnyStore::Redis(store) => store.release(key, scope, limit, permit),
         }
     }
-}
 
-impl StoreHealth for AnyStore {
     fn health(&self) -> Option<StoreReport> {
         match self {
             AnyStore::Memory(store) => store.health(),
@@ -136,33 +133,24 @@ impl StoreHealth for AnyStore {
             AnyStore::Redis(store) => store.key_lease(key, scope, limit),
         }
     }
-}
-
-impl StoreMaintenance for AnyStore {
-    async fn maintain(&self) {
-        match self {
-            AnyStore::Memory(store) => store.maintain().await,
-            AnyStore::Redis(store) => store.memory().maintain().await,
-        }
-    }
 
     fn memory_stats(&self) -> Option<MemoryStats> {
         match self {
             AnyStore::Memory(store) => store.memory_stats(),
-            AnyStore::Redis(store) => store.memory().memory_stats(),
+            AnyStore::Redis(store) => store.memory_stats(),
         }
     }
 
-    fn memory_warning(&self) -> Option<&'static str> {
+    async fn maintain(&self) {
         match self {
-            AnyStore::Memory(store) => store.memory_warning(),
-            AnyStore::Redis(store) => store.memory().memory_warning(),
+            AnyStore::Memory(store) => store.maintain().await,
+            AnyStore::Redis(store) => store.maintain().await,
         }
     }
 
-    async fn deregister(&self) {
+    async fn leave(&self) {
         match self {
-            AnyStore::Memory(store) => store.deregister().await,
+            AnyStore::Memory(store) => store.leave().await,
             AnyStore::Redis(store) => store.leave().await,
         }
     }

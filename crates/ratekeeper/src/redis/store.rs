@@ -12,9 +12,10 @@ use super::server_set::{ServerSet, ServerSetOptions, ServerSetReport};
 use super::url::RedisUrl;
 use super::{script, stored_key};
 use crate::clock::SystemClock;
-use crate::health::StoreCounts;
+use crate::health::{KeyLease, StoreCounts, StoreReport};
 use crate::lease::{DrawRenewal, Leases, PendingRequest, revoked_result};
 use crate::memory::{Capacity, CapacityError, MemoryStore};
+use crate::memory_stats::MemoryStats;
 use crate::store::Store;
 use ratekeeper_core::{
     Clock, Consistency, Draw, DrawOutcome, Draws, FailureMode, KeyRef, Limit, Micros, Op, PermitId, Scope,
@@ -122,24 +123,9 @@ impl RedisStore {
         self.router.counters.snapshot(self.router.leases.counts())
     }
 
-    pub(super) fn last_failure(&self) -> Option<Duration> {
-        self.router.counters.last_failure()
-    }
-
     /// The number of nodes that share the store, including this one.
     pub fn live_nodes(&self) -> u32 {
         self.heartbeat.live_nodes()
-    }
-
-    /// The cache of states that the servers sent, to be swept and counted.
-    pub fn memory(&self) -> &MemoryStore {
-        &self.memory
-    }
-
-    /// Returns all leases, and removes this node from the count of live nodes. The store goes on answering.
-    pub async fn leave(&self) {
-        self.router.return_all_leases().await;
-        self.heartbeat.leave().await;
     }
 
     /// Routes a group that leases did not decide: decides it if it needs no server, and otherwise adds its parts
@@ -464,6 +450,37 @@ impl Store for RedisStore {
         if let Ok((batcher, slot)) = self.router.route(key, scope, limit) {
             release_permit(&batcher, &draws, slot, Instant::now() + self.router.timeout);
         }
+    }
+
+    fn health(&self) -> Option<StoreReport> {
+        let ServerSetReport { url, topology, server_reports: servers, uncovered_slots, .. } = self.describe();
+        Some(StoreReport {
+            address: url,
+            topology,
+            servers,
+            uncovered_slots,
+            last_failure: self.router.counters.last_failure(),
+            live_nodes: self.live_nodes(),
+            counts: self.counts(),
+        })
+    }
+
+    fn key_lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
+        let hash = self.memory.key_hash(key, scope, limit);
+        self.router.leases.describe(hash, limit, self.router.clock.now())
+    }
+
+    fn memory_stats(&self) -> Option<MemoryStats> {
+        Some(self.memory.stats())
+    }
+
+    async fn maintain(&self) {
+        self.memory.maintain().await;
+    }
+
+    async fn leave(&self) {
+        self.router.return_all_leases().await;
+        self.heartbeat.leave().await;
     }
 }
 

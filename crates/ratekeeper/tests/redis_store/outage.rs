@@ -3,8 +3,7 @@
 use crate::{connect, connected, limit, limit_of, take};
 use ratekeeper::redis::RedisStore;
 use ratekeeper::{
-    Algorithm, BreakerState, Draws, FailureMode, Limiter, PermitId, Scope, Store, StoreFailure, StoreHealth,
-    StoreReport,
+    Algorithm, BreakerState, Draws, FailureMode, Limiter, PermitId, Scope, Store, StoreFailure, StoreReport,
 };
 use ratekeeper_testkit::servers::{Brand, RedisServer};
 use std::sync::Arc;

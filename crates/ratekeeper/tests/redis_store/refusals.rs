@@ -3,9 +3,7 @@
 
 use crate::{TEST_TIMEOUT, connect, limit, limit_of, take};
 use ratekeeper::redis::RedisStore;
-use ratekeeper::{
-    Algorithm, BreakerState, LogSize, ServerReport, StoreErrorCause, StoreFailure, StoreHealth,
-};
+use ratekeeper::{Algorithm, BreakerState, LogSize, ServerReport, Store, StoreErrorCause, StoreFailure};
 use ratekeeper_testkit::servers::{Brand, RedisServer, Sentinels, TestCluster};
 use std::time::Duration;
 use tokio::time::Instant;

@@ -2,9 +2,7 @@
 
 use crate::{connected, limit, take};
 use ratekeeper::redis::RedisStore;
-use ratekeeper::{
-    Amount, DrawOptions, Draws, KeyRef, Limit, Op, PermitId, Scope, Store, StoreFailure, StoreHealth,
-};
+use ratekeeper::{Amount, DrawOptions, Draws, KeyRef, Limit, Op, PermitId, Scope, Store, StoreFailure};
 use ratekeeper_testkit::servers::{Brand, RedisServer, TestCluster};
 
 /// Asserts that a request whose keys are likely on different servers is all or nothing.
