@@ -179,19 +179,9 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Hashes the keys of a group into `key_hashes` and returns their number. A key that consecutive draws share is
-    /// hashed once.
+    /// See [`KeyHasher::hash_group`].
     pub(crate) fn hash_group(&self, draws: &Draws, group: usize, key_hashes: &mut [KeyHash]) -> usize {
-        let draws_of_group = draws.group(group);
-        let mut key_hash = KeyHash::NONE;
-        for (index, draw) in draws_of_group.iter().enumerate() {
-            let is_hashed = index > 0 && draw.has_same_hash_as(&draws_of_group[index - 1]);
-            if !is_hashed {
-                key_hash = self.key_hasher.key_hash(draws.key(draw), draw.limit());
-            }
-            key_hashes[index] = key_hash.in_scope(draw.scope());
-        }
-        draws_of_group.len()
+        self.key_hasher.hash_group(draws, group, key_hashes)
     }
 
     /// Decides one group. Returns `false` if one of its draws could not be counted.

@@ -7,13 +7,16 @@ use crate::settings::Settings;
 use anyhow::{Context, Result};
 use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 use ratekeeper::{
-    Capacity, Draws, KeyLease, KeyRef, Limit, MemoryStats, MemoryStore, PermitId, Scope, ServerReport, Store,
-    StoreReport, SystemClock,
+    Capacity, Draws, KeyLease, KeyRef, Leased, Limit, MemoryStats, MemoryStore, PermitId, Scope,
+    ServerReport, Store, StoreReport, SystemClock,
 };
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long start-up waits for store servers. Without them, the server starts all the same.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
+/// The most keys of which units are leased. Each takes some 250 bytes and its name, once it is drawn.
+const MAX_LEASED_KEYS: usize = 1 << 18;
 /// The maximum number of unreachable servers named in the banner, so that it stays one line.
 const MAX_NAMED_SERVERS: usize = 3;
 
@@ -23,7 +26,7 @@ pub(super) enum AnyStore {
     /// The memory of this process.
     Memory(MemoryStore),
     /// Redis or Valkey, shared with other nodes.
-    Redis(RedisStore),
+    Redis(Box<Leased<RedisStore, Arc<SystemClock>>>),
 }
 
 impl AnyStore {
@@ -33,12 +36,12 @@ impl AnyStore {
         match settings.store.url() {
             StoreUrl::Memory => Ok(AnyStore::Memory(MemoryStore::with(SystemClock::new(), capacity)?)),
             StoreUrl::Redis(url) => {
-                let options =
-                    RedisOptions { timeout: settings.store_timeout, capacity, ..RedisOptions::default() };
-                let store = RedisStore::connect(url, &options)
+                let options = RedisOptions { timeout: settings.store_timeout, capacity };
+                let clock = Arc::new(SystemClock::new());
+                let store = RedisStore::connect(url, &options, Arc::clone(&clock))
                     .with_context(|| format!("cannot set up the store {}", settings.store))?;
                 store.ready(START_TIMEOUT).await;
-                Ok(AnyStore::Redis(store))
+                Ok(AnyStore::Redis(Box::new(Leased::new(store, clock, MAX_LEASED_KEYS))))
             }
         }
     }

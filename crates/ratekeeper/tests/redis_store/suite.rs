@@ -3,8 +3,8 @@
 //! The servers' clocks are fixed at the microsecond that the suite sets, so replies are compared exactly and keys
 //! expire as they should.
 
+use crate::LeasedRedis;
 use crate::connected;
-use ratekeeper::redis::RedisStore;
 use ratekeeper::{Consistency, DrawOptions, Draws, Micros, Op, Span, Store};
 use ratekeeper_testkit::servers::{Brand, RedisServer, Sentinels, TestCluster};
 use ratekeeper_testkit::suite::{self, SuiteCases};
@@ -18,7 +18,7 @@ const MAX_STEP_BACK: Span = Span::micros(999_999);
 /// A store and its servers.
 struct StoreUnderTest<'a> {
     servers: &'a [RedisServer],
-    store: RedisStore,
+    store: LeasedRedis,
     runtime: Runtime,
     engines: Cell<u32>,
 }
