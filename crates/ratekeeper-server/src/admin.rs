@@ -13,13 +13,12 @@ use crate::http::{
     ResponseWriter, TEXT,
 };
 use crate::listener::{ConnectionGauge, ListenerName};
-use crate::maintenance::StoreMaintenance;
 use crate::metrics::{self, Exposition, MetricKind};
 use crate::rule_source::RuleSource;
 use crate::store_report::{self, StoreAnswer};
 use crate::token::Token;
 use hyper::StatusCode;
-use ratekeeper::{Algorithm, Limit, Quota, RuleLimiter, Store, StoreHealth, StoreReport};
+use ratekeeper::{Algorithm, Limit, Quota, RuleLimiter, Store, StoreReport};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -86,7 +85,7 @@ pub(crate) enum EmergencySwitch {
     Off,
 }
 
-impl<S: Store + StoreHealth + StoreMaintenance> Admin<S> {
+impl<S: Store> Admin<S> {
     pub(crate) fn new(
         limiter: RuleLimiter<S>,
         state: Arc<AdminState>,
@@ -156,7 +155,7 @@ impl<S: Store + StoreHealth + StoreMaintenance> Admin<S> {
             rules,
             mistakes: load_error.as_deref().filter(|_| detailed),
             store: health.as_ref().map(|report| store_report::summary(report, detailed)),
-            memory: self.limiter.store().memory_warning(),
+            memory: self.limiter.store().memory_stats().and_then(|stats| stats.warning()),
             emergency_limit: emergency.as_deref(),
             connections: self.state.caps.shortage.map(|shortage| shortage.to_string()),
         });
@@ -302,7 +301,7 @@ impl<S: Store + StoreHealth + StoreMaintenance> Admin<S> {
     }
 }
 
-impl<S: Store + StoreHealth + StoreMaintenance> Handler for Admin<S> {
+impl<S: Store> Handler for Admin<S> {
     type Route = AdminRoute;
 
     fn admit(&self, head: &RequestHead<'_>) -> Result<AdmittedRequest<AdminRoute>, HttpError> {

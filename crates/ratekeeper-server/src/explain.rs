@@ -3,7 +3,7 @@
 use crate::api::parse_check;
 use crate::http::HttpError;
 use ratekeeper::rules::Verb;
-use ratekeeper::{AppliedLimit, KeyLease, Retry, RuleLimiter, Span, Store, StoreHealth};
+use ratekeeper::{AppliedLimit, KeyLease, Retry, RuleLimiter, Span, Store};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ struct ExplainedLease {
 }
 
 /// Explains the check in `body` without taking any units.
-pub(crate) async fn explain<S: Store + StoreHealth>(
+pub(crate) async fn explain<S: Store>(
     limiter: &RuleLimiter<S>,
     body: &[u8],
 ) -> Result<ExplainAnswer, HttpError> {
@@ -76,7 +76,7 @@ pub(crate) async fn explain<S: Store + StoreHealth>(
 }
 
 impl ExplainedLimit {
-    fn of(applied: &AppliedLimit<'_>, store: &impl StoreHealth) -> ExplainedLimit {
+    fn of(applied: &AppliedLimit<'_>, store: &impl Store) -> ExplainedLimit {
         let policy = &applied.policy;
         ExplainedLimit {
             rule: policy.rule.map(|rule| rule.id().to_owned()),

@@ -7,13 +7,12 @@ use crate::denial_log::DenialLog;
 use crate::grpc::Grpc;
 use crate::http::{BodyBudget, BodyPermits, Http};
 use crate::listener::{BoundSocket, Listener, ListenerName};
-use crate::maintenance::StoreMaintenance;
 use crate::resp::Resp;
 use crate::rule_source::RuleSource;
 use crate::tls::ListenerTls;
 use crate::token::Token;
 use crate::watch::FileWatch;
-use ratekeeper::{FailureMode, Micros, RuleLimiter, Store, StoreHealth};
+use ratekeeper::{FailureMode, Micros, RuleLimiter, Store};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -87,7 +86,7 @@ impl ServerSetup {
 /// When `stop` completes, the server is no longer ready. After the drain delay it accepts no more connections, finishes
 /// requests in flight, and closes idle connections. Requests that are not finished after the drain timeout are cut off.
 /// Dropping the returned future cuts off everything at once.
-pub async fn serve<S: Store + StoreHealth + StoreMaintenance>(
+pub async fn serve<S: Store>(
     limiter: RuleLimiter<S>,
     setup: ServerSetup,
     mut reload: mpsc::Receiver<()>,
@@ -183,7 +182,7 @@ pub async fn serve<S: Store + StoreHealth + StoreMaintenance>(
             listeners.into_iter().map(|listener| listener.close(drain_timeout)).collect();
         closing.join_all().await;
         // Best effort: a store that does not answer in time must not hold up the shutdown.
-        let _ = timeout(DEREGISTER_TIMEOUT, limiter.store().deregister()).await;
+        let _ = timeout(DEREGISTER_TIMEOUT, limiter.store().leave()).await;
         // The admin listener reports the progress of the shutdown, so it closes last.
         if let Some(listener) = admin {
             listener.close(Duration::from_secs(1)).await;
@@ -198,12 +197,18 @@ pub async fn serve<S: Store + StoreHealth + StoreMaintenance>(
     };
     tokio::select! {
         () = stopping => {}
-        () = limiter.store().maintain() => {}
+        () = maintain(limiter.store()) => {}
         () = state.rule_source.watch_and_reload(&limiter, reload_requests) => {}
         () = state.denials.report_suppressed(limiter.clock()) => {}
         () = watch_certificates(&certificates) => {}
         () = signalled => {}
     }
+}
+
+/// Maintains the store. Never returns.
+async fn maintain(store: &impl Store) {
+    store.maintain().await;
+    std::future::pending::<()>().await;
 }
 
 /// The certificates of all listeners, without duplicates: listeners may share them.

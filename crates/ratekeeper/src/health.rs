@@ -4,29 +4,11 @@
 //! applies the failure mode of its rules, which operators need to see.
 
 use crate::duration_histogram::DurationHistogram;
-use ratekeeper_core::{KeyRef, Limit, Scope};
 use std::time::Duration;
 
 /// How long an unanswered request marks the store as degraded: long enough for a scraper that polls now and then to
 /// see an ongoing problem, short enough for a past one to clear soon.
 pub(crate) const RECENT_FAILURE: Duration = Duration::from_secs(1);
-
-/// Reports the health of a store.
-pub trait StoreHealth {
-    /// Returns the health of a shared store, or `None` if the store is in this process.
-    ///
-    /// This may allocate and lock. It is meant for people and scrapers, not for the request path.
-    fn health(&self) -> Option<StoreReport> {
-        None
-    }
-
-    /// Returns the lease that this node holds on a key under a limit, or `None` if it has none or the key is
-    /// unknown.
-    fn key_lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
-        let _ = (key, scope, limit);
-        None
-    }
-}
 
 /// The health of a store that several processes share.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,6 +25,8 @@ mod demand;
 mod entry;
 mod group;
 mod hot;
+mod leased;
+mod lending;
 mod policy;
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) mod sim;
@@ -42,6 +44,8 @@ pub(crate) use group::{
     DrawClaim, DrawRenewal, PendingRequest, counts_leased_units, is_leased, revoked_result,
 };
 use hot::HotFields;
+pub use leased::Leased;
+pub use lending::{DrawDecision, LeaseRequests, LendOutcome, LendRequest, LendingStore, RenewalOwner};
 use ratekeeper_core::{
     Amount, DrawResult, Key, KeyRef, LeaseGrant, LeaseReport, LeaseRequest, Limit, Micros, Scope, State,
 };
@@ -140,20 +144,23 @@ pub(crate) struct DetachedRenewal {
 
 /// A key and its scope, as the store needs them.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct KeyName {
-    pub(crate) key: Key,
-    pub(crate) scope: Scope,
+pub struct KeyName {
+    /// The key.
+    pub key: Key,
+    /// Its scope.
+    pub scope: Scope,
 }
 
-/// The store's reply to a renewal.
+/// The store's reply to a lease request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LeaseReply {
-    pub(crate) grant: LeaseGrant,
+pub struct LeaseReply {
+    /// What was granted.
+    pub grant: LeaseGrant,
     /// The key's state after the renewal, with all leased units counted as taken. `None` if the store did not
     /// send it.
-    pub(crate) state: Option<State>,
+    pub state: Option<State>,
     /// The store's time when it replied.
-    pub(crate) store_time: Micros,
+    pub store_time: Micros,
 }
 
 impl Leases {

@@ -20,11 +20,11 @@
 mod clock;
 mod duration_histogram;
 mod health;
-#[cfg(any(feature = "redis", feature = "simulation"))]
 mod lease;
 mod limiter;
 mod limits;
 mod memory;
+mod memory_stats;
 mod permit;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -43,17 +43,22 @@ pub use clock::{ManualClock, SystemClock};
 pub use duration_histogram::{DURATION_BOUNDS_MICROS, DurationHistogram};
 pub use health::{
     BreakerState, ClockDrift, KeyLease, LeaseCounts, ServerReport, StoreCounts, StoreErrorCause,
-    StoreErrorCounts, StoreFailureCounts, StoreHealth, StoreReport, Topology,
+    StoreErrorCounts, StoreFailureCounts, StoreReport, Topology,
+};
+pub use lease::{
+    DrawDecision, KeyName, LeaseReply, LeaseRequests, Leased, LendOutcome, LendRequest, LendingStore,
+    RenewalOwner,
 };
 pub use limiter::{AcquireError, KeyedRequest, Limiter};
 pub use limits::{IntoLimits, LimitsError};
-pub use memory::{Capacity, CapacityError, MemoryStats, MemoryStore};
+pub use memory::{Capacity, CapacityError, MemoryStore};
+pub use memory_stats::MemoryStats;
 pub use permit::Permit;
 pub use ratekeeper_core::{
     Algorithm, Align, Amount, Clock, Consistency, Decision, Draw, DrawOptions, DrawOutcome, DrawResult,
-    Draws, FailureMode, Forecast, Key, KeyError, KeyRef, Leak, Limit, LimitError, LimitStatus, LogSize,
-    MAX_DRAWS, MAX_KEY_BYTES, Micros, Op, PermitId, Quota, QuotaError, Retry, Scope, Span, StoreFailure,
-    Zone, ZoneError,
+    Draws, FailureMode, Forecast, Key, KeyError, KeyRef, Leak, LeaseGrant, LeaseReport, LeaseRequest, Limit,
+    LimitError, LimitStatus, LogSize, MAX_DRAWS, MAX_KEY_BYTES, Micros, Op, PermitId, Quota, QuotaError,
+    Retry, Scope, Span, State, StoreFailure, Zone, ZoneError,
 };
 /// Rules: the rule-file format, and the limits that apply to a request.
 #[cfg(feature = "rules")]

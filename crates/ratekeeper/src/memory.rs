@@ -19,6 +19,7 @@ mod evict;
 pub(crate) mod key_hash;
 pub(crate) mod limit_table;
 mod list_states;
+mod maintenance;
 mod remote_cache;
 mod shard;
 mod sketch;
@@ -29,7 +30,7 @@ mod table;
 pub use capacity::{Capacity, CapacityError};
 
 use crate::clock::SystemClock;
-use crate::health::StoreHealth;
+use crate::memory_stats::MemoryStats;
 use crate::store::Store;
 use decide::{DrawTarget, UndoStep};
 use key_hash::{KeyHash, KeyHasher};
@@ -43,6 +44,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use sweep_rounds::SweepRounds;
 use table::{EntryTable, TableGeometry};
+
+/// How long [`MemoryStats::is_sketching`] and [`MemoryStats::is_full`] stay set: the interval at which a server
+/// completes a sweep.
+const RECENT: Span = Span::secs(10);
 
 /// The number of draws whose slots are prefetched ahead of deciding them. A CPU overlaps about that many loads.
 pub(crate) const PREFETCH_DRAWS: usize = 16;
@@ -82,49 +87,6 @@ struct MemoryCounters {
     /// When a draw was last decided by the sketch, and when one could last not be counted.
     last_sketch_decision_at: AtomicU64,
     last_uncounted_at: AtomicU64,
-}
-
-/// How long [`MemoryStats::is_sketching`] and [`MemoryStats::is_full`] stay set: the interval at which a server
-/// completes a sweep.
-const RECENT: Span = Span::secs(10);
-
-/// Usage and eviction counters of a [`MemoryStore`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MemoryStats {
-    /// The number of states in the table: one for each pair of key and limit.
-    pub keys: usize,
-    /// The maximum of `keys`.
-    pub max_keys: usize,
-    /// The number of list states: sliding logs and permit lists, which are kept beside the table.
-    pub list_states: usize,
-    /// The number of entries in list states: runs of units admitted at the same time, and permits.
-    pub list_entries: usize,
-    /// The maximum of `list_entries`.
-    pub max_list_entries: usize,
-    /// The maximum memory for states in bytes: the table, and the sketch that is used once the table is full.
-    pub max_bytes: usize,
-    /// States evicted at capacity before they had drained, each with less than half of its limit used.
-    pub evicted: u64,
-    /// States moved to the sketch at capacity.
-    pub moved_to_sketch: u64,
-    /// States dropped because their scope had too many limits and theirs was among the least recently written.
-    pub retired: u64,
-    /// Draws decided by the sketch, whose cells are shared by several keys. They may be denied too early, never too
-    /// late.
-    pub sketch_decisions: u64,
-    /// Draws that could not be counted at all and were answered by their failure mode.
-    pub uncounted: u64,
-    /// Whether the sketch decided a draw within the last ten seconds.
-    pub is_sketching: bool,
-    /// Whether a draw could not be counted at all within the last ten seconds.
-    pub is_full: bool,
-    /// The number of limits in use, counted per scope.
-    pub limits: usize,
-    /// The maximum of `limits`.
-    pub max_limits: usize,
-    /// Limits dropped because their scope had too many.
-    pub limits_retired: u64,
 }
 
 impl MemoryCounters {
@@ -217,19 +179,9 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Hashes the keys of a group into `key_hashes` and returns their number. A key that consecutive draws share is
-    /// hashed once.
+    /// See [`KeyHasher::hash_group`].
     pub(crate) fn hash_group(&self, draws: &Draws, group: usize, key_hashes: &mut [KeyHash]) -> usize {
-        let draws_of_group = draws.group(group);
-        let mut key_hash = KeyHash::NONE;
-        for (index, draw) in draws_of_group.iter().enumerate() {
-            let is_hashed = index > 0 && draw.has_same_hash_as(&draws_of_group[index - 1]);
-            if !is_hashed {
-                key_hash = self.key_hasher.key_hash(draws.key(draw), draw.limit());
-            }
-            key_hashes[index] = key_hash.in_scope(draw.scope());
-        }
-        draws_of_group.len()
+        self.key_hasher.hash_group(draws, group, key_hashes)
     }
 
     /// Decides one group. Returns `false` if one of its draws could not be counted.
@@ -388,7 +340,12 @@ impl<C: Clock> Store for MemoryStore<C> {
         let _: (DrawResult, _) =
             self.apply(&mut shard, &target, Op::Refund(u32::MAX), permit, self.clock.now());
     }
-}
 
-/// The store is this process itself, so there is no health to report.
-impl<C: Clock> StoreHealth for MemoryStore<C> {}
+    fn memory_stats(&self) -> Option<MemoryStats> {
+        Some(self.stats())
+    }
+
+    async fn maintain(&self) {
+        self.sweep_forever().await;
+    }
+}

@@ -3,10 +3,14 @@
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use ratekeeper::Limiter;
+//! use ratekeeper::{Leased, Limiter, SystemClock};
 //! use ratekeeper::redis::{RedisOptions, RedisStore};
+//! use std::sync::Arc;
 //!
-//! let store = RedisStore::connect(&"redis://127.0.0.1:6379".parse()?, &RedisOptions::default())?;
+//! let clock = Arc::new(SystemClock::new());
+//! let url = "redis://127.0.0.1:6379".parse()?;
+//! let store = RedisStore::connect(&url, &RedisOptions::default(), Arc::clone(&clock))?;
+//! let store = Leased::new(store, clock, 1 << 18);
 //! let limiter = Limiter::with_store("100/s", store)?;
 //! assert!(limiter.check("user:42").await?.is_allowed());
 //! # Ok(())
@@ -26,7 +30,6 @@ mod denial_cache;
 mod discovery;
 mod fan_out;
 mod heartbeat;
-mod lease_path;
 mod node;
 #[cfg(test)]
 mod parity;

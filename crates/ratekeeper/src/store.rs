@@ -1,5 +1,7 @@
 //! The store interface.
 
+use crate::health::{KeyLease, StoreReport};
+use crate::memory_stats::MemoryStats;
 use ratekeeper_core::{Draws, KeyRef, Limit, PermitId, Scope};
 use std::future::Future;
 
@@ -18,4 +20,37 @@ pub trait Store: Send + Sync + 'static {
 
     /// Releases a permit without waiting for the result. If the message is lost, the permit expires by itself.
     fn release(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit, permit: PermitId);
+
+    /// Returns the health of a shared store, or `None` if the store is in this process.
+    ///
+    /// This may allocate and lock. It is meant for people and scrapers, not for the request path.
+    fn health(&self) -> Option<StoreReport> {
+        None
+    }
+
+    /// Returns the lease that this node holds on a key under a limit, or `None` if it has none or the key is
+    /// unknown.
+    fn key_lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
+        let _ = (key, scope, limit);
+        None
+    }
+
+    /// Returns the use of this process's memory for states, or `None` if the store keeps none here.
+    ///
+    /// This locks every part of the memory in turn. It is meant for people and scrapers, not for the request path.
+    fn memory_stats(&self) -> Option<MemoryStats> {
+        None
+    }
+
+    /// Does the store's background work. A server runs it beside its requests, until it stops. It may return early
+    /// if there is nothing to do.
+    fn maintain(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
+    /// Tells the other nodes that share the store that this one leaves. Called after the last request; the store goes
+    /// on answering.
+    fn leave(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }

@@ -7,14 +7,16 @@ use crate::settings::Settings;
 use anyhow::{Context, Result};
 use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 use ratekeeper::{
-    Capacity, Draws, KeyLease, KeyRef, Limit, MemoryStats, MemoryStore, PermitId, Scope, ServerReport, Store,
-    StoreHealth, StoreReport, SystemClock,
+    Capacity, Draws, KeyLease, KeyRef, Leased, Limit, MemoryStats, MemoryStore, PermitId, Scope,
+    ServerReport, Store, StoreReport, SystemClock,
 };
-use ratekeeper_server::StoreMaintenance;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long start-up waits for store servers. Without them, the server starts all the same.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
+/// The most keys of which units are leased. Each takes some 250 bytes and its name, once it is drawn.
+const MAX_LEASED_KEYS: usize = 1 << 18;
 /// The maximum number of unreachable servers named in the banner, so that it stays one line.
 const MAX_NAMED_SERVERS: usize = 3;
 
@@ -24,7 +26,7 @@ pub(super) enum AnyStore {
     /// The memory of this process.
     Memory(MemoryStore),
     /// Redis or Valkey, shared with other nodes.
-    Redis(RedisStore),
+    Redis(Box<Leased<RedisStore, Arc<SystemClock>>>),
 }
 
 impl AnyStore {
@@ -34,12 +36,12 @@ impl AnyStore {
         match settings.store.url() {
             StoreUrl::Memory => Ok(AnyStore::Memory(MemoryStore::with(SystemClock::new(), capacity)?)),
             StoreUrl::Redis(url) => {
-                let options =
-                    RedisOptions { timeout: settings.store_timeout, capacity, ..RedisOptions::default() };
-                let store = RedisStore::connect(url, &options)
+                let options = RedisOptions { timeout: settings.store_timeout, capacity };
+                let clock = Arc::new(SystemClock::new());
+                let store = RedisStore::connect(url, &options, Arc::clone(&clock))
                     .with_context(|| format!("cannot set up the store {}", settings.store))?;
                 store.ready(START_TIMEOUT).await;
-                Ok(AnyStore::Redis(store))
+                Ok(AnyStore::Redis(Box::new(Leased::new(store, clock, MAX_LEASED_KEYS))))
             }
         }
     }
@@ -120,9 +122,7 @@ impl Store for AnyStore {
             AnyStore::Redis(store) => store.release(key, scope, limit, permit),
         }
     }
-}
 
-impl StoreHealth for AnyStore {
     fn health(&self) -> Option<StoreReport> {
         match self {
             AnyStore::Memory(store) => store.health(),
@@ -136,33 +136,24 @@ impl StoreHealth for AnyStore {
             AnyStore::Redis(store) => store.key_lease(key, scope, limit),
         }
     }
-}
-
-impl StoreMaintenance for AnyStore {
-    async fn maintain(&self) {
-        match self {
-            AnyStore::Memory(store) => store.maintain().await,
-            AnyStore::Redis(store) => store.memory().maintain().await,
-        }
-    }
 
     fn memory_stats(&self) -> Option<MemoryStats> {
         match self {
             AnyStore::Memory(store) => store.memory_stats(),
-            AnyStore::Redis(store) => store.memory().memory_stats(),
+            AnyStore::Redis(store) => store.memory_stats(),
         }
     }
 
-    fn memory_warning(&self) -> Option<&'static str> {
+    async fn maintain(&self) {
         match self {
-            AnyStore::Memory(store) => store.memory_warning(),
-            AnyStore::Redis(store) => store.memory().memory_warning(),
+            AnyStore::Memory(store) => store.maintain().await,
+            AnyStore::Redis(store) => store.maintain().await,
         }
     }
 
-    async fn deregister(&self) {
+    async fn leave(&self) {
         match self {
-            AnyStore::Memory(store) => store.deregister().await,
+            AnyStore::Memory(store) => store.leave().await,
             AnyStore::Redis(store) => store.leave().await,
         }
     }

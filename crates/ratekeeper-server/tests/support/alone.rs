@@ -3,11 +3,9 @@
 use ratekeeper::rules::{RuleSet, read};
 use ratekeeper::{
     BreakerState, Capacity, ClockDrift, Draws, DurationHistogram, FailureMode, KeyLease, KeyRef, LeaseCounts,
-    Limit, ManualClock, MemoryStats, MemoryStore, Micros, PermitId, RuleLimiter, Scope, ServerReport, Store,
-    StoreCounts, StoreErrorCause, StoreErrorCounts, StoreFailure, StoreFailureCounts, StoreHealth,
-    StoreReport, Topology,
+    Limit, ManualClock, MemoryStore, Micros, PermitId, RuleLimiter, Scope, ServerReport, Store, StoreCounts,
+    StoreErrorCause, StoreErrorCounts, StoreFailure, StoreFailureCounts, StoreReport, Topology,
 };
-use ratekeeper_server::StoreMaintenance;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,19 +50,7 @@ impl Store for LocalOnlyStore {
     }
 
     fn release(&self, _: KeyRef<'_>, _: Scope, _: &Limit, _: PermitId) {}
-}
 
-impl StoreMaintenance for LocalOnlyStore {
-    async fn maintain(&self) {
-        std::future::pending::<()>().await;
-    }
-
-    fn memory_stats(&self) -> Option<MemoryStats> {
-        None
-    }
-}
-
-impl StoreHealth for LocalOnlyStore {
     fn health(&self) -> Option<StoreReport> {
         let mut calls = DurationHistogram::default();
         for nanos in [100_000, 200_000, 900_000] {

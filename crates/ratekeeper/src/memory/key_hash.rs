@@ -6,7 +6,7 @@
 //! 10^9 such tables. Every algorithm family and key shape has its own hash key, so that their states never collide
 //! either.
 
-use ratekeeper_core::{Algorithm, KeyRef, Limit, Scope};
+use ratekeeper_core::{Algorithm, Draws, KeyRef, Limit, Scope};
 use siphasher::sip128::SipHasher13;
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -63,6 +63,21 @@ impl KeyHasher {
             slot.set(CachedHash { words, label, key_hash });
             key_hash
         })
+    }
+
+    /// Hashes the keys of a group into `key_hashes` and returns their number. A key that consecutive draws share is
+    /// hashed once.
+    pub(crate) fn hash_group(&self, draws: &Draws, group: usize, key_hashes: &mut [KeyHash]) -> usize {
+        let draws_of_group = draws.group(group);
+        let mut key_hash = KeyHash::NONE;
+        for (index, draw) in draws_of_group.iter().enumerate() {
+            let is_hashed = index > 0 && draw.has_same_hash_as(&draws_of_group[index - 1]);
+            if !is_hashed {
+                key_hash = self.key_hash(draws.key(draw), draw.limit());
+            }
+            key_hashes[index] = key_hash.in_scope(draw.scope());
+        }
+        draws_of_group.len()
     }
 
     #[inline(never)]

@@ -165,7 +165,6 @@ impl LimitTable {
     }
 
     /// Marks a slot as in use. The caller has seen an entry that refers to it, under the lock of its shard.
-    #[cfg(any(test, feature = "redis", feature = "simulation"))]
     pub(crate) fn mark(&self, number: u32) {
         if let Some(slot) = self.slot(number) {
             slot.mark(self.cycle.load(SeqCst));

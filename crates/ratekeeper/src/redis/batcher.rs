@@ -10,17 +10,15 @@ mod worker;
 use super::counters::StoreCounters;
 use super::node::RedisNode;
 use super::router::Router;
-use super::script_call::{GrantedLease, RenewalResult, ScriptReplyError};
 use super::server_set::ServerSet;
 use crate::clock::SystemClock;
-use crate::lease::{DetachedRenewal, DrawRenewal, KeyName, LeaseRenewal, LeaseReply, Leases};
+use crate::lease::{LendOutcome, LendRequest, RenewalOwner};
 use parking_lot::Mutex;
-use ratekeeper_core::{Clock, Draws, LeaseGrant, Limit, Micros, StoreFailure};
+use ratekeeper_core::{Draws, StoreFailure};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -39,8 +37,6 @@ const MAX_CALL_DRAWS: usize = 48;
 const MAX_PIPELINED_CALLS: usize = 16;
 /// The most queued draws, unless they were submitted together.
 const MAX_QUEUED_DRAWS: usize = 8192;
-/// How long a stopping node waits until its last return has arrived.
-const FINAL_RETURN_TIMEOUT: Duration = Duration::from_millis(500);
 /// The most attempts for a group. It is sent again if the script found a state that was written under another
 /// quota, which has to be converted here first. While two versions of the rules are in force, several nodes may
 /// write in turn.
@@ -51,7 +47,6 @@ const MAX_ATTEMPTS: usize = 4;
 pub(super) struct Batcher {
     servers: Arc<ServerSet>,
     node: Arc<RedisNode>,
-    leases: Arc<Leases>,
     clock: Arc<SystemClock>,
     /// Where the workers run, whichever runtime submits draws.
     runtime: Handle,
@@ -95,25 +90,17 @@ struct Batch {
     deadline: Option<Instant>,
 }
 
-/// A renewal of a batch.
+/// A lease request of a batch.
 #[derive(Debug)]
 struct SentRenewal {
-    renewal: LeaseRenewal,
-    owner: RenewalOwner,
+    request: LendRequest,
+    /// The index in the batch of the draw that it belongs to. `None` if it is sent on its own.
+    draw: Option<usize>,
     slot: u16,
 }
 
-/// The key and limit of a renewal.
-#[derive(Debug)]
-enum RenewalOwner {
-    /// Those of the draw at this index of the batch.
-    Draw(usize),
-    /// Those of a renewal that is sent on its own.
-    Key(Arc<KeyName>, Limit),
-}
-
 /// Some draws of a group, for one server.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct SubRequest {
     pub(super) group: usize,
     /// The indices of the draws. `None` for all draws of the group.
@@ -121,8 +108,8 @@ pub(super) struct SubRequest {
     pub(super) slot: u16,
     /// Whether the draws take nothing, because another draw of the group was already denied.
     pub(super) is_peek: bool,
-    /// Renewals to send along, if the part is the whole group.
-    pub(super) renewals: Vec<DrawRenewal>,
+    /// Lease requests to send along, if the part is the whole group.
+    pub(super) renewals: Vec<LendRequest>,
 }
 
 impl SubRequest {
@@ -152,7 +139,6 @@ impl Batcher {
         let batcher = Arc::new(Batcher {
             servers: Arc::clone(&router.servers),
             node,
-            leases: Arc::clone(&router.leases),
             clock: Arc::clone(&router.clock),
             runtime,
             queue: Mutex::default(),
@@ -175,7 +161,7 @@ impl Batcher {
     pub(super) fn submit(
         &self,
         draws: &Draws,
-        parts: &[SubRequest],
+        parts: &mut [SubRequest],
         deadline: Instant,
     ) -> Result<PendingReply, StoreFailure> {
         let (sender, decided) = oneshot::channel();
@@ -183,9 +169,7 @@ impl Batcher {
         let mut queue = self.queue.lock();
         if queue.queued_draws > 0 && queue.queued_draws + size > MAX_QUEUED_DRAWS {
             drop(queue);
-            for renewal in parts.iter().flat_map(|part| &part.renewals) {
-                self.leases.cancel_renewal(&renewal.renewal);
-            }
+            parts.iter_mut().flat_map(|part| &mut part.renewals).for_each(cancel);
             return Err(StoreFailure::Busy);
         }
         let (can_send, batch) = queue.open_batch(size);
@@ -194,11 +178,14 @@ impl Batcher {
             let before = batch.draws.all().len();
             batch.draws.begin_group_from(draws, part.group, part.picks.as_deref(), part.is_peek);
             batch.slots.push(part.slot);
-            batch.renewals.extend(part.renewals.iter().map(|renewal| SentRenewal {
-                renewal: renewal.renewal,
-                owner: RenewalOwner::Draw(before + renewal.draw),
-                slot: part.slot,
-            }));
+            let sent = |request: LendRequest| {
+                let draw = match request.owner() {
+                    RenewalOwner::Draw { draw, .. } => Some(before + draw),
+                    RenewalOwner::Key(..) => None,
+                };
+                SentRenewal { request, draw, slot: part.slot }
+            };
+            batch.renewals.extend(part.renewals.drain(..).map(sent));
         }
         batch.waiters.push(sender);
         batch.deadline = batch.deadline.max(Some(deadline));
@@ -211,24 +198,15 @@ impl Batcher {
         Ok(PendingReply { decided, first_group: first })
     }
 
-    /// Queues a renewal that is sent on its own.
-    pub(super) fn submit_renewal(
-        &self,
-        detached: DetachedRenewal,
-        slot: u16,
-        deadline: Instant,
-    ) -> Result<PendingReply, StoreFailure> {
-        let DetachedRenewal { renewal, limit, name } = detached;
-        let (sender, decided) = oneshot::channel();
+    /// Queues a lease request that is sent on its own.
+    pub(super) fn submit_renewal(&self, mut request: LendRequest, slot: u16, deadline: Instant) {
         let mut queue = self.queue.lock();
         if queue.queued_draws >= MAX_QUEUED_DRAWS {
             drop(queue);
-            self.leases.cancel_renewal(&renewal);
-            return Err(StoreFailure::Busy);
+            return cancel(&mut request);
         }
         let (can_send, batch) = queue.open_batch(1);
-        batch.renewals.push(SentRenewal { renewal, owner: RenewalOwner::Key(name, limit), slot });
-        batch.waiters.push(sender);
+        batch.renewals.push(SentRenewal { request, draw: None, slot });
         batch.deadline = batch.deadline.max(Some(deadline));
         let is_full = batch.is_full();
         queue.queued_draws += 1;
@@ -236,7 +214,6 @@ impl Batcher {
         if can_send || is_full {
             self.wake.notify_one();
         }
-        Ok(PendingReply { decided, first_group: 0 })
     }
 
     /// Closes the batcher. Queued batches are still sent, and then the workers end.
@@ -269,44 +246,6 @@ impl Batcher {
             }
             self.wake.notified().await;
             seen = 0;
-        }
-    }
-
-    /// Applies the result of a renewal, at the server's time `at`.
-    fn apply_renewal_result(
-        &self,
-        sent: &SentRenewal,
-        result: Result<RenewalResult, ScriptReplyError>,
-        draws: &Draws,
-        at: Micros,
-    ) {
-        let SentRenewal { renewal, owner: of, slot } = sent;
-        let granted = match result {
-            Ok(RenewalResult::Granted(granted)) => granted,
-            Ok(RenewalResult::Stuck) => return self.leases.cancel_renewal(renewal),
-            Err(_) => return self.leases.mark_unacked(renewal),
-        };
-        // The draw's result is from before the grant, so it is recorded first.
-        if let RenewalOwner::Draw(draw) = of {
-            let draw = &draws.all()[*draw];
-            if draw.is_decided() {
-                self.leases.record_decision(
-                    renewal.hash,
-                    draw.limit(),
-                    draw.op().amount(),
-                    draw.result(),
-                    renewal.created_at(),
-                );
-            }
-        }
-        let GrantedLease { units, term, time_left, is_report_accepted: is_known, state } = granted;
-        let grant = LeaseGrant { units, term, expires_at: at.plus(time_left), is_report_accepted: is_known };
-        let return_renewal =
-            self.leases.apply_reply(renewal, LeaseReply { grant, state, store_time: at }, self.clock.now());
-        if let Some(return_renewal) = return_renewal {
-            // This node is stopping, and returns the units that it has just been granted.
-            let deadline = Instant::now() + FINAL_RETURN_TIMEOUT;
-            let _ = self.submit_renewal(return_renewal, *slot, deadline);
         }
     }
 
@@ -368,7 +307,12 @@ impl Batch {
 
     /// The number of draws and of renewals that are sent on their own.
     fn size(&self) -> usize {
-        let alone = self.renewals.iter().filter(|renewal| matches!(renewal.owner, RenewalOwner::Key(..)));
+        let alone = self.renewals.iter().filter(|renewal| renewal.draw.is_none());
         self.draws.all().len() + alone.count()
     }
+}
+
+/// Answers that a lease request was not sent.
+pub(super) fn cancel(request: &mut LendRequest) {
+    request.answer(LendOutcome::Unsent);
 }

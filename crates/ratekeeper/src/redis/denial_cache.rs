@@ -43,6 +43,14 @@ impl DenialCache {
         self.slot(hash).store(hash & HIGH_BITS | self.millis(now), Relaxed);
     }
 
+    /// Forgets that the key was denied.
+    pub(super) fn remove(&self, hash: u64) {
+        let slot = self.slot(hash);
+        if slot.load(Relaxed) & HIGH_BITS == hash & HIGH_BITS {
+            slot.store(0, Relaxed);
+        }
+    }
+
     /// Whether the key was denied less than a second ago.
     pub(super) fn contains(&self, hash: u64, now: Instant) -> bool {
         let entry = self.slot(hash).load(Relaxed);

@@ -33,8 +33,6 @@ pub(super) struct FanOut {
     split: Vec<usize>,
     /// Groups that are sent to a server, in order.
     groups: Vec<usize>,
-    /// Groups that carry renewals, in order.
-    renewed: Vec<usize>,
 }
 
 impl FanOut {
@@ -46,9 +44,6 @@ impl FanOut {
     /// Adds a part of a group, to be sent to a server.
     pub(super) fn add(&mut self, batcher: &Arc<Batcher>, part: SubRequest) {
         self.add_group(part.group);
-        if !part.renewals.is_empty() {
-            self.renewed.push(part.group);
-        }
         match self.requests.iter_mut().find(|request| Arc::ptr_eq(&request.batcher, batcher)) {
             Some(request) => request.parts.push(part),
             None => self.requests.push(ServerRequest {
@@ -71,11 +66,6 @@ impl FanOut {
         }
     }
 
-    /// Whether renewals are sent with a group.
-    pub(super) fn has_renewal(&self, group: usize) -> bool {
-        self.renewed.binary_search(&group).is_ok()
-    }
-
     /// Records that a group is decided in several places.
     pub(super) fn split(&mut self, group: usize) {
         self.split.push(group);
@@ -84,7 +74,7 @@ impl FanOut {
     /// Sends all parts at once, and records the results in the draws, or the failure in their group.
     pub(super) async fn run(&mut self, draws: &mut Draws, deadline: Instant) {
         for request in &mut self.requests {
-            request.pending = Some(request.batcher.submit(draws, &request.parts, deadline));
+            request.pending = Some(request.batcher.submit(draws, &mut request.parts, deadline));
         }
         for request in &mut self.requests {
             let pending = request.pending.take().unwrap_or(Err(StoreFailure::Unreachable));
@@ -134,16 +124,21 @@ impl ServerRequest {
         }
         if !refunds.is_empty() {
             // If this fails, the client lacks the units until they are refilled.
-            let _ = self.batcher.submit(&refunds, &[SubRequest::whole(0, part.slot)], deadline);
+            let _ = self.batcher.submit(&refunds, &mut [SubRequest::whole(0, part.slot)], deadline);
         }
     }
 }
 
 /// Sends a group, or a part of it, to one server, and records the result.
-pub(super) async fn request_one(batcher: &Batcher, draws: &mut Draws, part: &SubRequest, deadline: Instant) {
-    let pending = batcher.submit(draws, slice::from_ref(part), deadline);
+pub(super) async fn request_one(
+    batcher: &Batcher,
+    draws: &mut Draws,
+    mut part: SubRequest,
+    deadline: Instant,
+) {
+    let pending = batcher.submit(draws, slice::from_mut(&mut part), deadline);
     match await_reply(pending, deadline).await {
-        Ok((decided, first)) => copy_results(draws, part, &decided, first),
+        Ok((decided, first)) => copy_results(draws, &part, &decided, first),
         Err(failure) => draws.fail_group(part.group, failure),
     }
 }
@@ -186,5 +181,5 @@ fn copy_results(draws: &mut Draws, part: &SubRequest, decided: &Draws, group: us
 pub(super) fn release_permit(batcher: &Batcher, draws: &Draws, slot: u16, deadline: Instant) {
     debug_assert!(draws.all().iter().all(|draw| draw.permit() != PermitId::default()), "a permit has an ID");
     // If the message is lost, the permit expires.
-    let _ = batcher.submit(draws, &[SubRequest::whole(0, slot)], deadline);
+    let _ = batcher.submit(draws, &mut [SubRequest::whole(0, slot)], deadline);
 }

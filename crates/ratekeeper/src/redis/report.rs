@@ -1,32 +1,9 @@
-//! Health reports of the store, for the admin API and metrics.
+//! Health reports of servers, for the admin API and metrics.
 
 use super::ServerInfo;
 use super::node::{NodePhase, RedisNode};
-use super::server_set::ServerSetReport;
-use super::store::RedisStore;
-use crate::health::{BreakerState, ClockDrift, KeyLease, ServerReport, StoreHealth, StoreReport};
-use ratekeeper_core::{Clock, KeyRef, Limit, Scope};
+use crate::health::{BreakerState, ClockDrift, ServerReport};
 use std::time::Duration;
-
-impl StoreHealth for RedisStore {
-    fn health(&self) -> Option<StoreReport> {
-        let ServerSetReport { url, topology, server_reports: servers, uncovered_slots, .. } = self.describe();
-        Some(StoreReport {
-            address: url,
-            topology,
-            servers,
-            uncovered_slots,
-            last_failure: self.last_failure(),
-            live_nodes: self.live_nodes(),
-            counts: self.counts(),
-        })
-    }
-
-    fn key_lease(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> Option<KeyLease> {
-        let hash = self.memory.key_hash(key, scope, limit);
-        self.router.leases.describe(hash, limit, self.router.clock.now())
-    }
-}
 
 /// The report of one server.
 pub(super) fn server_report(node: &RedisNode) -> ServerReport {

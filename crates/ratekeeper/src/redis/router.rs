@@ -1,12 +1,12 @@
 //! Routes each key to the batcher of its server.
 
-use super::batcher::{Batcher, PendingReply};
+use super::batcher::{Batcher, cancel};
 use super::counters::StoreCounters;
 use super::node::{NodePhase, RedisNode};
 use super::server_set::ServerSet;
 use super::stored_key;
 use crate::clock::SystemClock;
-use crate::lease::{DetachedRenewal, Leases};
+use crate::lease::{LendRequest, RenewalOwner};
 use parking_lot::RwLock;
 use ratekeeper_core::{KeyRef, Limit, Scope, StoreFailure};
 use std::sync::Arc;
@@ -18,8 +18,6 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(super) struct Router {
     pub(super) servers: Arc<ServerSet>,
-    /// The leases of this node.
-    pub(super) leases: Arc<Leases>,
     pub(super) clock: Arc<SystemClock>,
     pub(super) counters: Arc<StoreCounters>,
     /// The timeout of draws without their own.
@@ -34,16 +32,10 @@ pub(super) struct Router {
 
 impl Router {
     /// The batchers' workers will run on the current tokio runtime.
-    pub(super) fn new(
-        servers: Arc<ServerSet>,
-        leases: Leases,
-        clock: Arc<SystemClock>,
-        timeout: Duration,
-    ) -> Router {
+    pub(super) fn new(servers: Arc<ServerSet>, clock: Arc<SystemClock>, timeout: Duration) -> Router {
         Router {
             is_spread: servers.is_distributed(),
             servers,
-            leases: Arc::new(leases),
             clock,
             counters: Arc::default(),
             timeout,
@@ -74,16 +66,15 @@ impl Router {
         }
     }
 
-    /// Sends a renewal on its own. The returned reply completes when the renewal's result has been applied.
-    /// `None` if it could not be sent.
-    pub(super) fn send_renewal(&self, renewal: DetachedRenewal) -> Option<PendingReply> {
-        let DetachedRenewal { name, limit, .. } = &renewal;
-        match self.route(name.key.borrow(), name.scope, limit) {
-            Ok((batcher, slot)) => batcher.submit_renewal(renewal, slot, Instant::now() + self.timeout).ok(),
-            Err(_) => {
-                self.leases.cancel_renewal(&renewal.renewal);
-                None
-            }
+    /// Sends a lease request on its own.
+    pub(super) fn send_renewal(&self, mut request: LendRequest) {
+        let route = match request.owner() {
+            RenewalOwner::Key(name, limit) => self.route(name.key.borrow(), name.scope, limit),
+            RenewalOwner::Draw { .. } => Err(StoreFailure::StoreError),
+        };
+        match route {
+            Ok((batcher, slot)) => batcher.submit_renewal(request, slot, Instant::now() + self.timeout),
+            Err(_) => cancel(&mut request),
         }
     }
 

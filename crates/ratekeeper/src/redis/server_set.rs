@@ -13,7 +13,6 @@ use super::report;
 use super::sentinel::SentinelMaster;
 use super::sharded::ServerShards;
 use super::url::{RedisUrl, ServerAddress, UrlTopology};
-use crate::clock::SystemClock;
 use crate::health::{ServerReport, Topology};
 use ::redis::{Cmd, Value};
 use ratekeeper_core::{Clock, StoreFailure};
@@ -54,8 +53,8 @@ pub struct ServerSetOptions {
 
 impl ServerSetOptions {
     /// Options for a script, with two connections and at most 1024 commands in flight per server.
-    pub fn new(script: &'static str) -> ServerSetOptions {
-        ServerSetOptions { script, connections: 2, max_in_flight: 1024, clock: Arc::new(SystemClock::new()) }
+    pub fn new(script: &'static str, clock: Arc<dyn Clock>) -> ServerSetOptions {
+        ServerSetOptions { script, connections: 2, max_in_flight: 1024, clock }
     }
 }
 

@@ -1,30 +1,33 @@
 //! The store: which draws go to the servers, which are decided without them, and what applies while they are
 //! down.
 
-use super::batcher::{Batcher, SubRequest};
+use super::batcher::{Batcher, SubRequest, cancel};
 use super::denial_cache::DenialCache;
 use super::fan_out::{FanOut, release_permit, request_one};
 use super::heartbeat::Heartbeat;
-use super::lease_path::CallClaims;
 use super::node::StoreTlsError;
 use super::router::Router;
 use super::server_set::{ServerSet, ServerSetOptions, ServerSetReport};
 use super::url::RedisUrl;
 use super::{script, stored_key};
 use crate::clock::SystemClock;
-use crate::health::StoreCounts;
-use crate::lease::{DrawRenewal, Leases, PendingRequest, revoked_result};
+use crate::health::{LeaseCounts, RECENT_FAILURE, StoreCounts, StoreReport};
+use crate::lease::{LeaseRequests, LendRequest, LendingStore, RenewalOwner, revoked_result};
 use crate::memory::{Capacity, CapacityError, MemoryStore};
+use crate::memory_stats::MemoryStats;
 use crate::store::Store;
 use ratekeeper_core::{
     Clock, Consistency, Draw, DrawOutcome, Draws, FailureMode, KeyRef, Limit, Micros, Op, PermitId, Scope,
-    StoreFailure,
+    State, StoreFailure,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, interval};
+
+/// How often it is checked whether the store is down.
+const OUTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Options of a [`RedisStore`].
 #[derive(Clone, Debug)]
@@ -33,18 +36,12 @@ pub struct RedisOptions {
     pub timeout: Duration,
     /// Memory for states that the servers sent.
     pub capacity: Capacity,
-    /// The most keys of which units are leased. Each takes some 250 bytes and its name, once it is drawn.
-    pub max_leased_keys: usize,
 }
 
 impl Default for RedisOptions {
-    /// A timeout of 50 milliseconds, the default capacity of a memory store, and leases of 2^18 keys.
+    /// A timeout of 50 milliseconds, and the default capacity of a memory store.
     fn default() -> RedisOptions {
-        RedisOptions {
-            timeout: Duration::from_millis(50),
-            capacity: Capacity::DEFAULT,
-            max_leased_keys: 1 << 18,
-        }
+        RedisOptions { timeout: Duration::from_millis(50), capacity: Capacity::DEFAULT }
     }
 }
 
@@ -62,22 +59,22 @@ pub enum RedisError {
 
 /// State on Redis or Valkey, shared by all nodes.
 ///
-/// The servers decide draws, by their clock, so that all nodes give the same answer. Three kinds of draws are
-/// decided without them: leased draws that this node's lease covers, or whose key was exhausted a moment ago;
-/// draws of a key that was denied a moment ago and whose next unit is not due yet; and, while the servers are
-/// down, draws whose options say what applies then.
+/// The servers decide draws, by their clock, so that all nodes give the same answer. Two kinds of draws are decided
+/// without them: draws of a key that was denied a moment ago and whose next unit is not due yet; and, while the
+/// servers are down, draws whose options say what applies then. The store lends units: in a
+/// [`Leased`](crate::Leased), it is asked only for what leases don't cover.
 ///
 /// Of the groups of one call, those are decided last that need a second attempt: their state was written under
 /// another quota, or the server's clock is days off from the estimate.
 #[derive(Debug)]
 pub struct RedisStore {
-    pub(super) router: Arc<Router>,
+    router: Arc<Router>,
     /// States that the servers sent, and the states of draws that are decided on this node.
-    pub(super) memory: MemoryStore,
+    memory: MemoryStore<Arc<SystemClock>>,
     denials: DenialCache,
     heartbeat: Arc<Heartbeat>,
-    /// The task that maintains the leases.
-    lease_task: AbortHandle,
+    /// The task that measures how long the store is down.
+    outage_task: AbortHandle,
 }
 
 impl RedisStore {
@@ -86,30 +83,24 @@ impl RedisStore {
     ///
     /// # Errors
     /// If the TLS files can't be used, or the capacity is invalid. An unreachable server is not an error.
-    pub fn connect(url: &RedisUrl, options: &RedisOptions) -> Result<RedisStore, RedisError> {
-        let servers = Arc::new(ServerSet::connect(url, ServerSetOptions::new(script::SOURCE))?);
-        let memory = MemoryStore::with(SystemClock::new(), options.capacity)?;
+    pub fn connect(
+        url: &RedisUrl,
+        options: &RedisOptions,
+        clock: Arc<SystemClock>,
+    ) -> Result<RedisStore, RedisError> {
+        let server_options = ServerSetOptions::new(script::SOURCE, Arc::<SystemClock>::clone(&clock));
+        let servers = Arc::new(ServerSet::connect(url, server_options)?);
+        let memory = MemoryStore::with(Arc::clone(&clock), options.capacity)?;
         let heartbeat = Arc::new(Heartbeat::start(Arc::clone(&servers)));
-        let clock = Arc::new(SystemClock::new());
-        let router =
-            Arc::new(Router::new(servers, Leases::new(options.max_leased_keys), clock, options.timeout));
-        let lease_task = {
-            let (router, heartbeat) = (Arc::clone(&router), Arc::clone(&heartbeat));
-            tokio::spawn(async move { router.maintain_leases(|| heartbeat.live_nodes()).await })
-                .abort_handle()
-        };
-        Ok(RedisStore { router, memory, denials: DenialCache::new(), heartbeat, lease_task })
+        let router = Arc::new(Router::new(servers, clock, options.timeout));
+        let outage_task = tokio::spawn(measure_outages(Arc::clone(&router))).abort_handle();
+        Ok(RedisStore { router, memory, denials: DenialCache::new(), heartbeat, outage_task })
     }
 
     /// Waits until a connection to every server has been tried, but no longer than `timeout`. Returns whether all
     /// servers are up.
     pub async fn ready(&self, timeout: Duration) -> bool {
         self.router.servers.wait_until_ready(timeout).await
-    }
-
-    /// Whether all servers are up.
-    pub fn is_up(&self) -> bool {
-        self.router.servers.is_up()
     }
 
     /// The state of the servers, for logs and the admin API.
@@ -119,51 +110,28 @@ impl RedisStore {
 
     /// What the store has done so far.
     pub fn counts(&self) -> StoreCounts {
-        self.router.counters.snapshot(self.router.leases.counts())
+        self.router.counters.snapshot(LeaseCounts::default())
     }
 
-    pub(super) fn last_failure(&self) -> Option<Duration> {
-        self.router.counters.last_failure()
-    }
-
-    /// The number of nodes that share the store, including this one.
-    pub fn live_nodes(&self) -> u32 {
-        self.heartbeat.live_nodes()
-    }
-
-    /// The cache of states that the servers sent, to be swept and counted.
-    pub fn memory(&self) -> &MemoryStore {
-        &self.memory
-    }
-
-    /// Returns all leases, and removes this node from the count of live nodes. The store goes on answering.
-    pub async fn leave(&self) {
-        self.router.return_all_leases().await;
-        self.heartbeat.leave().await;
-    }
-
-    /// Routes a group that leases did not decide: decides it if it needs no server, and otherwise adds its parts
-    /// to the fan-out.
+    /// Routes a group: decides it if it needs no server, and otherwise adds its parts to the fan-out.
     fn route_group(
         &self,
         draws: &mut Draws,
         group: usize,
-        renewals: Vec<DrawRenewal>,
-        claims: &mut CallClaims<'_>,
+        requests: &mut LeaseRequests,
         call: &StoreCall,
         fan_out: &mut FanOut,
     ) {
+        let mut renewals = requests.take_group(group);
         match self.find_route(draws, group, call) {
             GroupRoute::Whole(batcher, slot) => {
                 return fan_out.add(&batcher, SubRequest { renewals, ..SubRequest::whole(group, slot) });
             }
-            GroupRoute::Decided => {
-                claims.resolve(draws, group);
-            }
+            GroupRoute::Decided => requests.mark_decided_from_cache(group),
             GroupRoute::Failed(failure) => fan_out.fail(group, failure),
             GroupRoute::Mixed => self.route_mixed(draws, group, fan_out),
         }
-        self.cancel_renewals(&renewals);
+        renewals.iter_mut().for_each(cancel);
     }
 
     /// Decides a group if it needs no server, and otherwise returns where it is decided.
@@ -182,7 +150,7 @@ impl RedisStore {
             return GroupRoute::Mixed;
         }
         if call.may_use_denials
-            && self.denials.contains(self.denial_hash(draws, group), call.started_at)
+            && self.was_denied(draws, group, call.started_at)
             && let Some(latest) = batcher.node().clock_ceiling(call.started_at)
             && self.memory.deny_from_cache(draws, group, latest)
         {
@@ -250,78 +218,24 @@ impl RedisStore {
         }
     }
 
-    /// The hash of a group in the denial cache. Its first key suffices, because the cached states of all keys are
-    /// checked anyway.
-    fn denial_hash(&self, draws: &Draws, group: usize) -> u64 {
-        let draw = &draws.group(group)[0];
-        self.denials.hash((draws.key(draw).bytes(), draw.scope().0))
+    /// Whether a key of the group was denied a moment ago.
+    fn was_denied(&self, draws: &Draws, group: usize, now: Instant) -> bool {
+        let hash = |draw| self.denial_hash(draws.key(draw), draw.scope());
+        draws.group(group).iter().any(|draw| self.denials.contains(hash(draw), now))
     }
 
-    /// Caches the server's decision, or decides as the draws' options say if there is none. Draws that were sent
-    /// with a renewal have been recorded already.
-    fn finish_group(
-        &self,
-        draws: &mut Draws,
-        group: usize,
-        has_renewal: bool,
-        claims: &mut CallClaims<'_>,
-        call: &StoreCall,
-    ) {
-        match draws.group_failure(group) {
-            None => {
-                self.memory.cache_replies(draws, group);
-                if !has_renewal {
-                    self.record_decisions(draws, group, call.sent_at);
-                }
-                self.record_refunds(draws, group);
-                let has_returned = claims.resolve(draws, group);
-                // The returned units may suffice for the next request, so an earlier denial must not apply to it.
-                if draws.group(group).iter().any(Draw::denies_request) && !has_returned {
-                    self.denials.insert(self.denial_hash(draws, group), call.started_at);
-                }
-            }
-            Some(_) => {
-                claims.resolve(draws, group);
-                self.decide_locally(draws, group);
-            }
-        }
+    fn denial_hash(&self, key: KeyRef<'_>, scope: Scope) -> u64 {
+        self.denials.hash((key.bytes(), scope.0))
     }
 
-    /// Decides a group that got no reply on this node, as far as its draws' options say so: each draw gets this
-    /// node's share of its limit.
-    fn decide_locally(&self, draws: &mut Draws, group: usize) {
-        self.router.counters.record_failure();
-        let is_closed = |draw: &Draw| {
-            !draw.is_shadow() && !is_local_draw(draw) && draw.options().on_failure == FailureMode::Closed
-        };
-        if draws.group(group).iter().any(is_closed) {
+    /// Caches the server's decision about a group.
+    fn finish_group(&self, draws: &Draws, group: usize, now: Instant) {
+        if draws.group_failure(group).is_some() {
             return;
         }
-        let is_decided_locally =
-            |draw: &Draw| is_local_draw(draw) || draw.options().on_failure == FailureMode::Local;
-        self.cache_leased_states(draws, group);
-        let (nodes, mut has_local) = (self.heartbeat.live_nodes(), false);
-        for draw in
-            draws.group_mut(group).iter_mut().filter(|draw| !is_local_draw(draw) && is_decided_locally(draw))
-        {
-            draw.use_share(nodes);
-            has_local = true;
-        }
-        let (here, elsewhere) = (self.router.clock.now(), self.server_time(draws, group));
-        let now = |draw: &Draw| if is_local_draw(draw) { here } else { elsewhere };
-        self.memory.decide_locally(draws, group, now, is_decided_locally);
-        self.router.counters.decided_locally.fetch_add(u64::from(has_local), Relaxed);
-    }
-
-    /// Caches the states that the servers sent with lease grants. Only the results of draws have been cached
-    /// before.
-    fn cache_leased_states(&self, draws: &Draws, group: usize) {
-        for draw in draws.group(group).iter().filter(|draw| !is_local_draw(draw)) {
-            let (key, scope, limit) = (draws.key(draw), draw.scope(), draw.limit());
-            let hash = self.memory.key_hash(key, scope, limit);
-            if let Some(state) = self.router.leases.take_new_state(hash, limit) {
-                self.memory.cache_state(hash, scope, limit, state, self.server_time(draws, group));
-            }
+        self.memory.cache_replies(draws, group);
+        for draw in draws.group(group).iter().filter(|draw| draw.denies_request()) {
+            self.denials.insert(self.denial_hash(draws.key(draw), draw.scope()), now);
         }
     }
 
@@ -350,8 +264,6 @@ impl RedisStore {
 #[derive(Debug)]
 struct StoreCall {
     started_at: Instant,
-    /// `began` by this node's clock.
-    sent_at: Micros,
     /// Whether cached denials apply.
     may_use_denials: bool,
 }
@@ -375,51 +287,29 @@ fn is_local_draw(draw: &Draw) -> bool {
 
 impl RedisStore {
     /// Decides a call of one group, the most frequent kind. If one server decides it, this needs no fan-out.
-    async fn draw_single(
-        &self,
-        draws: &mut Draws,
-        renewals: Vec<DrawRenewal>,
-        mut claims: CallClaims<'_>,
-        call: &StoreCall,
-    ) {
-        let has_renewal = !renewals.is_empty();
+    async fn draw_single(&self, draws: &mut Draws, requests: &mut LeaseRequests, call: &StoreCall) {
         let route = self.find_route(draws, 0, call);
+        let mut renewals = requests.take_group(0);
         if let GroupRoute::Whole(batcher, slot) = route {
             let deadline = call.started_at + self.call_timeout(draws);
-            request_one(&batcher, draws, &SubRequest { renewals, ..SubRequest::whole(0, slot) }, deadline)
+            request_one(&batcher, draws, SubRequest { renewals, ..SubRequest::whole(0, slot) }, deadline)
                 .await;
-            return self.finish_group(draws, 0, has_renewal, &mut claims, call);
+            return self.finish_group(draws, 0, call.started_at);
         }
-        self.cancel_renewals(&renewals);
+        renewals.iter_mut().for_each(cancel);
         match route {
-            GroupRoute::Mixed => self.draw_many(draws, 0, Vec::new(), claims, call).await,
-            GroupRoute::Failed(failure) => {
-                draws.fail_group(0, failure);
-                self.finish_group(draws, 0, false, &mut claims, call);
-            }
-            GroupRoute::Decided | GroupRoute::Whole(..) => {
-                claims.resolve(draws, 0);
-            }
+            GroupRoute::Mixed => self.draw_many(draws, requests, call).await,
+            GroupRoute::Failed(failure) => draws.fail_group(0, failure),
+            GroupRoute::Decided | GroupRoute::Whole(..) => requests.mark_decided_from_cache(0),
         }
     }
 
-    /// Decides all groups from `first` on, which leases did not decide; `renewals` and `claims` are those of the
-    /// first.
-    async fn draw_many(
-        &self,
-        draws: &mut Draws,
-        first: usize,
-        renewals: Vec<DrawRenewal>,
-        mut claims: CallClaims<'_>,
-        call: &StoreCall,
-    ) {
+    /// Decides all pending groups.
+    async fn draw_many(&self, draws: &mut Draws, requests: &mut LeaseRequests, call: &StoreCall) {
         let mut fan_out = FanOut::default();
-        self.route_group(draws, first, renewals, &mut claims, call, &mut fan_out);
-        for group in first + 1..draws.len() {
-            let mut out = PendingRequest::default();
-            if !self.spend_group(draws, group, call.sent_at, &mut out) {
-                claims.extend(out.claims);
-                self.route_group(draws, group, out.renewals, &mut claims, call, &mut fan_out);
+        for group in 0..draws.len() {
+            if requests.is_pending(group) {
+                self.route_group(draws, group, requests, call, &mut fan_out);
             }
         }
         if fan_out.groups().is_empty() {
@@ -431,28 +321,94 @@ impl RedisStore {
             self.refund_local(draws, group);
         }
         for group in fan_out.groups() {
-            self.finish_group(draws, *group, fan_out.has_renewal(*group), &mut claims, call);
+            self.finish_group(draws, *group, call.started_at);
         }
     }
 }
 
-impl Store for RedisStore {
-    async fn draw(&self, draws: &mut Draws) {
-        let sent_at = self.router.clock.now();
-        // An empty `PendingRequest` takes no memory, and it stays empty while leases suffice.
-        let mut out = PendingRequest::default();
-        let spent = self.spend_leading_groups(draws, sent_at, &mut out);
-        if spent == draws.len() {
-            return;
-        }
-        let claims = CallClaims::new(&self.router, out.claims);
+impl LendingStore for RedisStore {
+    async fn draw_and_lend(&self, draws: &mut Draws, requests: &mut LeaseRequests) {
         // Cached denials do not apply after a draw that refunds units.
         let may_use_denials =
             draws.len() == 1 || draws.all().iter().all(|draw| matches!(draw.op(), Op::Take(_) | Op::Peek(_)));
-        let call = StoreCall { started_at: Instant::now(), sent_at, may_use_denials };
+        let call = StoreCall { started_at: Instant::now(), may_use_denials };
         match draws.len() {
-            1 => self.draw_single(draws, out.renewals, claims, &call).await,
-            _ => self.draw_many(draws, spent, out.renewals, claims, &call).await,
+            1 => self.draw_single(draws, requests, &call).await,
+            _ => self.draw_many(draws, requests, &call).await,
+        }
+    }
+
+    fn lend(&self, requests: Vec<LendRequest>) {
+        for request in requests {
+            // The returned units may suffice for the next request, so an earlier denial must not apply to it.
+            if let RenewalOwner::Key(name, _) = request.owner()
+                && request.report().returned > 0
+            {
+                self.denials.remove(self.denial_hash(name.key.borrow(), name.scope));
+            }
+            self.router.send_renewal(request);
+        }
+    }
+
+    /// Each draw gets this node's share of its limit.
+    fn decide_failed(
+        &self,
+        draws: &mut Draws,
+        group: usize,
+        newer_state: impl Fn(KeyRef<'_>, Scope, &Limit) -> Option<State>,
+    ) {
+        self.router.counters.record_failure();
+        let is_closed = |draw: &Draw| {
+            !draw.is_shadow() && !is_local_draw(draw) && draw.options().on_failure == FailureMode::Closed
+        };
+        if draws.group(group).iter().any(is_closed) {
+            return;
+        }
+        let (here, elsewhere) = (self.router.clock.now(), self.server_time(draws, group));
+        // Only the results of draws have been cached before.
+        for draw in draws.group(group).iter().filter(|draw| !is_local_draw(draw)) {
+            let (key, scope, limit) = (draws.key(draw), draw.scope(), draw.limit());
+            if let Some(state) = newer_state(key, scope, limit) {
+                self.memory.cache_state(
+                    self.memory.key_hash(key, scope, limit),
+                    scope,
+                    limit,
+                    state,
+                    elsewhere,
+                );
+            }
+        }
+        let is_decided_locally =
+            |draw: &Draw| is_local_draw(draw) || draw.options().on_failure == FailureMode::Local;
+        let (nodes, mut has_local) = (self.live_nodes(), false);
+        for draw in
+            draws.group_mut(group).iter_mut().filter(|draw| !is_local_draw(draw) && is_decided_locally(draw))
+        {
+            draw.use_share(nodes);
+            has_local = true;
+        }
+        let now = |draw: &Draw| if is_local_draw(draw) { here } else { elsewhere };
+        self.memory.decide_locally(draws, group, now, is_decided_locally);
+        self.router.counters.decided_locally.fetch_add(u64::from(has_local), Relaxed);
+    }
+
+    fn is_up(&self) -> bool {
+        self.router.servers.is_up()
+    }
+
+    fn live_nodes(&self) -> u32 {
+        self.heartbeat.live_nodes()
+    }
+}
+
+impl Store for RedisStore {
+    /// Asks the servers for every draw: leased draws are decided like exact ones.
+    async fn draw(&self, draws: &mut Draws) {
+        self.draw_and_lend(draws, &mut LeaseRequests::none()).await;
+        for group in 0..draws.len() {
+            if draws.group_failure(group).is_some() {
+                self.decide_failed(draws, group, |_, _, _| None);
+            }
         }
     }
 
@@ -465,11 +421,50 @@ impl Store for RedisStore {
             release_permit(&batcher, &draws, slot, Instant::now() + self.router.timeout);
         }
     }
+
+    fn health(&self) -> Option<StoreReport> {
+        let ServerSetReport { url, topology, server_reports: servers, uncovered_slots, .. } = self.describe();
+        Some(StoreReport {
+            address: url,
+            topology,
+            servers,
+            uncovered_slots,
+            last_failure: self.router.counters.last_failure(),
+            live_nodes: self.live_nodes(),
+            counts: self.counts(),
+        })
+    }
+
+    fn memory_stats(&self) -> Option<MemoryStats> {
+        Some(self.memory.stats())
+    }
+
+    async fn maintain(&self) {
+        self.memory.maintain().await;
+    }
+
+    async fn leave(&self) {
+        self.heartbeat.leave().await;
+    }
 }
 
 impl Drop for RedisStore {
     fn drop(&mut self) {
-        self.lease_task.abort();
+        self.outage_task.abort();
         self.router.close();
+    }
+}
+
+/// Measures for how long some requests are decided without the store, for ever.
+async fn measure_outages(router: Arc<Router>) {
+    let mut ticks = interval(OUTAGE_CHECK_INTERVAL);
+    let mut last_tick = Instant::now();
+    loop {
+        ticks.tick().await;
+        let before = std::mem::replace(&mut last_tick, Instant::now());
+        let has_failed = router.counters.last_failure().is_some_and(|ago| ago < RECENT_FAILURE);
+        if has_failed || !router.servers.is_up() {
+            router.counters.add_degraded_time(last_tick.duration_since(before));
+        }
     }
 }

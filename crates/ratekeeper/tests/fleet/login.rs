@@ -1,6 +1,7 @@
 //! Authentication: passwords, ACL users and TLS certificates.
 
 use super::{AMPLE_TIMEOUT, connect, connected, only_node, take};
+use ratekeeper::SystemClock;
 use ratekeeper::redis::{ServerSet, ServerSetOptions, StoreUrl};
 use ratekeeper_testkit::servers::{Brand, RedisServer, ServerCertificates};
 use rcgen::{
@@ -8,6 +9,7 @@ use rcgen::{
 };
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// The ACL rules that these tests' commands need.
@@ -110,7 +112,9 @@ fn errors_name_unusable_tls_files() {
     let _inside = runtime.enter();
     let connect_error = |query: String| {
         let StoreUrl::Redis(url) = format!("rediss://h?{query}").parse().unwrap() else { unreachable!() };
-        ServerSet::connect(&url, ServerSetOptions::new("")).unwrap_err().to_string()
+        ServerSet::connect(&url, ServerSetOptions::new("", Arc::new(SystemClock::new())))
+            .unwrap_err()
+            .to_string()
     };
     let files = TlsFiles::new();
     let show = |path: &Path| path.display().to_string();

@@ -11,7 +11,7 @@ mod server;
 mod sharded;
 
 use ratekeeper::redis::{NodePhase, RedisNode, ServerSet, ServerSetOptions, StoreUrl};
-use ratekeeper::{ManualClock, Micros, StoreFailure};
+use ratekeeper::{ManualClock, Micros, StoreFailure, SystemClock};
 use redis::{Cmd, Value, cmd};
 use std::future::Future;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn connect(url: &str) -> ServerSet {
 fn connect_with(url: &str, change: impl FnOnce(ServerSetOptions) -> ServerSetOptions) -> ServerSet {
     let url: StoreUrl = url.parse().unwrap();
     let StoreUrl::Redis(url) = url else { panic!("{url} is not a Redis URL") };
-    ServerSet::connect(&url, change(ServerSetOptions::new(SCRIPT))).unwrap()
+    ServerSet::connect(&url, change(ServerSetOptions::new(SCRIPT, Arc::new(SystemClock::new())))).unwrap()
 }
 
 /// Connects, and waits until all servers are up.

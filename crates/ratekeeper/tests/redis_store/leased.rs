@@ -1,7 +1,7 @@
 //! Leases: nodes take units in advance, make few store calls, and never exceed the limit together.
 
+use crate::LeasedRedis;
 use crate::{TestRequest, connect, connected, limit, limit_of, take};
-use ratekeeper::redis::RedisStore;
 use ratekeeper::{
     Algorithm, Align, Amount, Consistency, DrawOptions, DrawOutcome, Draws, FailureMode, Leak, Limit, Op,
     PermitId, Scope, Store, StoreFailure, Zone,
@@ -22,7 +22,7 @@ fn peek<'a>(keys: &'a [(&'a str, Limit)], units: u32) -> TestRequest<'a> {
 }
 
 /// Runs `tasks` tasks, spread over the nodes, that each draw one hot key `times` times. Returns the units granted.
-async fn draw_concurrently(nodes: &[Arc<RedisStore>], limit: Limit, tasks: u32, times: u32) -> u32 {
+async fn draw_concurrently(nodes: &[Arc<LeasedRedis>], limit: Limit, tasks: u32, times: u32) -> u32 {
     let granted = Arc::new(AtomicU32::new(0));
     let mut set = JoinSet::new();
     for task in 0..tasks {
@@ -40,7 +40,7 @@ async fn draw_concurrently(nodes: &[Arc<RedisStore>], limit: Limit, tasks: u32, 
 }
 
 /// Draws a key until its lease has unspent units. Returns the number of units drawn.
-async fn draw_until_leased(store: &RedisStore, keys: &[(&str, Limit)]) -> u32 {
+async fn draw_until_leased(store: &LeasedRedis, keys: &[(&str, Limit)]) -> u32 {
     for drawn in 1..5_000 {
         assert!(take(keys, 1).leased().within_ms(5000).check(store).await.0);
         let leases = store.counts().leases;
@@ -253,7 +253,7 @@ async fn after_a_refund_or_reset_the_store_is_asked_again() {
 async fn unspent_units_are_spent_while_the_server_is_down() {
     let mut server = RedisServer::start();
     let store = connect(&server.url(), Duration::from_millis(50));
-    assert!(store.ready(crate::TEST_TIMEOUT).await);
+    assert!(store.store().ready(crate::TEST_TIMEOUT).await);
     let keys = [("a", limit("20/h burst 10000"))];
     draw_until_leased(&store, &keys).await;
     server.kill();
@@ -279,7 +279,7 @@ async fn unspent_units_are_spent_while_the_server_is_down() {
 async fn local_decisions_without_the_server_count_lent_units() {
     let mut server = RedisServer::start();
     let store = connect(&server.url(), Duration::from_millis(50));
-    assert!(store.ready(crate::TEST_TIMEOUT).await);
+    assert!(store.store().ready(crate::TEST_TIMEOUT).await);
     let keys = [("a", limit("20/h burst 10000"))];
     let mut granted = 0;
     for _ in 0..6_000 {
@@ -320,7 +320,7 @@ async fn a_cluster_lends_as_one_server_does() {
     assert!((1_998..=2_001).contains(&granted), "{granted} were granted, {:?}", nodes[0].counts());
 }
 
-async fn decides_batches_from_leases(store: &RedisStore) {
+async fn decides_batches_from_leases(store: &LeasedRedis) {
     let before = store.counts();
     let names: Vec<String> = (0..50).map(|number| format!("client {number}")).collect();
     for _ in 0..40 {
@@ -359,7 +359,7 @@ async fn decisions_from_leases_allocate_nothing() {
 }
 
 /// Repeats the same requests in one call, and asserts that calls decided without the store allocate nothing.
-async fn check_allocations(store: &RedisStore, requests: &[&[(&str, Limit)]]) {
+async fn check_allocations(store: &LeasedRedis, requests: &[&[(&str, Limit)]]) {
     let repeated: Vec<TestRequest<'_>> = requests.iter().map(|keys| take(keys, 1).leased()).collect();
     let (mut draws, mut from_lease) = (Draws::new(), 0);
     for _ in 0..2_000 {

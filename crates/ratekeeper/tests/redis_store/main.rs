@@ -13,10 +13,11 @@ mod suite;
 
 use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 use ratekeeper::{
-    Algorithm, Amount, Consistency, DrawOptions, Draws, FailureMode, KeyRef, Limit, Op, PermitId, Scope,
-    Store,
+    Algorithm, Amount, Consistency, DrawOptions, Draws, FailureMode, KeyRef, Leased, Limit, Op, PermitId,
+    Scope, Store, SystemClock,
 };
 use std::num::NonZeroU16;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Upper bound on every wait in these tests.
@@ -30,16 +31,21 @@ fn limit_of(algorithm: Algorithm, text: &str) -> Limit {
     Limit::new(algorithm, text.parse().unwrap()).unwrap()
 }
 
+/// The store as a server uses it.
+type LeasedRedis = Leased<RedisStore, Arc<SystemClock>>;
+
 /// A connected store with a timeout long enough for a busy machine.
-async fn connected(url: &str) -> RedisStore {
+async fn connected(url: &str) -> LeasedRedis {
     let store = connect(url, Duration::from_secs(5));
-    assert!(store.ready(TEST_TIMEOUT).await, "{:?}", store.describe());
+    assert!(store.store().ready(TEST_TIMEOUT).await, "{:?}", store.store().describe());
     store
 }
 
-fn connect(url: &str, patience: Duration) -> RedisStore {
+fn connect(url: &str, patience: Duration) -> LeasedRedis {
     let StoreUrl::Redis(url) = url.parse::<StoreUrl>().unwrap() else { panic!("{url} is not a Redis URL") };
-    RedisStore::connect(&url, &RedisOptions { timeout: patience, ..RedisOptions::default() }).unwrap()
+    let options = RedisOptions { timeout: patience, ..RedisOptions::default() };
+    let clock = Arc::new(SystemClock::new());
+    Leased::new(RedisStore::connect(&url, &options, Arc::clone(&clock)).unwrap(), clock, 1 << 18)
 }
 
 /// One request: its keys and limits, the operation and the options.

@@ -1,9 +1,9 @@
 //! Decisions while a server is down.
 
+use crate::LeasedRedis;
 use crate::{connect, connected, limit, limit_of, take};
-use ratekeeper::redis::RedisStore;
 use ratekeeper::{
-    Algorithm, BreakerState, Draws, FailureMode, Limiter, PermitId, Scope, Store, StoreFailure, StoreHealth,
+    Algorithm, BreakerState, Draws, FailureMode, LendingStore, Limiter, PermitId, Scope, Store, StoreFailure,
     StoreReport,
 };
 use ratekeeper_testkit::servers::{Brand, RedisServer};
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 async fn a_paused_server_costs_no_more_than_the_deadline_and_the_failure_mode_decides() {
     let server = RedisServer::start();
     let store = connect(&server.url(), Duration::from_millis(50));
-    assert!(store.ready(crate::TEST_TIMEOUT).await);
+    assert!(store.store().ready(crate::TEST_TIMEOUT).await);
     let keys = [("a", limit("10/h"))];
     assert_eq!(take(&keys, 4).within_ms(1000).check(&store).await, (true, 6));
     server.pause();
@@ -36,7 +36,11 @@ async fn a_paused_server_costs_no_more_than_the_deadline_and_the_failure_mode_de
         if draws.failure_in(0..1).is_none() {
             break;
         }
-        assert!(begun.elapsed() < crate::TEST_TIMEOUT, "the store never recovered: {:?}", store.describe());
+        assert!(
+            begun.elapsed() < crate::TEST_TIMEOUT,
+            "the store never recovered: {:?}",
+            store.store().describe()
+        );
         tokio::task::yield_now().await;
     }
 }
@@ -44,7 +48,7 @@ async fn a_paused_server_costs_no_more_than_the_deadline_and_the_failure_mode_de
 #[tokio::test]
 async fn a_server_that_was_never_up_is_not_waited_for() {
     let store = connect("redis://127.0.0.1:1", Duration::from_millis(50));
-    store.ready(Duration::from_secs(1)).await;
+    store.store().ready(Duration::from_secs(1)).await;
     let keys = [("a", limit("3/h"))];
     take(&keys, 1).on_failure(FailureMode::Open).draw_from(&store).await;
     take(&keys, 1).on_failure(FailureMode::Closed).draw_from(&store).await;
@@ -77,7 +81,7 @@ async fn local_draws_need_no_server() {
 #[tokio::test]
 async fn local_draws_are_charged_once_while_the_server_is_down() {
     let store = connect("redis://127.0.0.1:1", Duration::from_millis(50));
-    store.ready(Duration::from_secs(1)).await;
+    store.store().ready(Duration::from_secs(1)).await;
     let (local, remote) = ([("a", limit("5/h"))], [("b", limit("100/h"))]);
     let both = |mode| {
         let mut draws = Draws::new();
@@ -104,14 +108,14 @@ async fn local_draws_are_charged_once_while_the_server_is_down() {
 #[tokio::test]
 async fn a_limiter_enforces_its_share_while_the_server_is_down() {
     let store = connect("redis://127.0.0.1:1", Duration::from_millis(50));
-    store.ready(Duration::from_secs(1)).await;
+    store.store().ready(Duration::from_secs(1)).await;
     let limiter = Limiter::with_store("2/h", store).unwrap();
     for expected in [true, true, false] {
         assert_eq!(limiter.check("a").await.unwrap().is_allowed(), expected);
     }
     assert_eq!(limiter.refund("a").await.unwrap_err(), StoreFailure::Unreachable, "a refund needs the store");
     let store = connect("redis://127.0.0.1:1", Duration::from_millis(50));
-    store.ready(Duration::from_secs(1)).await;
+    store.store().ready(Duration::from_secs(1)).await;
     let permits = Limiter::with_store(limit_of(Algorithm::Concurrency, "1/min"), store).unwrap();
     let held = permits.take_permit("b").await.unwrap();
     assert!(permits.take_permit("b").await.is_err(), "the only permit is taken");
@@ -123,7 +127,7 @@ async fn a_limiter_enforces_its_share_while_the_server_is_down() {
 async fn the_shortest_deadline_of_a_request_applies() {
     let server = RedisServer::start();
     let store = connect(&server.url(), Duration::from_millis(50));
-    assert!(store.ready(crate::TEST_TIMEOUT).await);
+    assert!(store.store().ready(crate::TEST_TIMEOUT).await);
     server.pause();
     let keys = [("a", limit("10/h")), ("a", limit("100/day"))];
     let mut draws = Draws::new();
@@ -157,7 +161,7 @@ async fn draws_may_come_from_short_lived_threads_and_runtimes() {
     assert_eq!(take(&[("b", crate::limit("5/h"))], 1).check(&*store).await, (true, 3));
 }
 
-fn report(store: &RedisStore) -> StoreReport {
+fn report(store: &LeasedRedis) -> StoreReport {
     store.health().unwrap()
 }
 
@@ -190,14 +194,14 @@ async fn the_reconnect_counter_is_exact_and_monotonic() {
     assert_eq!(report(&store).servers[0].reconnects, 0);
     server.kill();
     let begun = Instant::now();
-    while store.is_up() {
+    while store.store().is_up() {
         assert!(begun.elapsed() < crate::TEST_TIMEOUT, "the outage is never noticed");
         tokio::task::yield_now().await;
     }
     assert_eq!(report(&store).servers[0].reconnects, 0, "none was made yet");
     server.restart();
     let mut most = 0;
-    while !store.is_up() {
+    while !store.store().is_up() {
         assert!(begun.elapsed() < crate::TEST_TIMEOUT, "the server is never reconnected");
         let reconnects = report(&store).servers[0].reconnects;
         assert!(reconnects >= most, "{reconnects} after {most}");

@@ -1,11 +1,9 @@
 //! Servers that answer with errors: the report names the cause and the remedy, calls fail fast, and the store recovers
 //! without intervention once the cause is fixed.
 
+use crate::LeasedRedis;
 use crate::{TEST_TIMEOUT, connect, limit, limit_of, take};
-use ratekeeper::redis::RedisStore;
-use ratekeeper::{
-    Algorithm, BreakerState, LogSize, ServerReport, StoreErrorCause, StoreFailure, StoreHealth,
-};
+use ratekeeper::{Algorithm, BreakerState, LogSize, ServerReport, Store, StoreErrorCause, StoreFailure};
 use ratekeeper_testkit::servers::{Brand, RedisServer, Sentinels, TestCluster};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -17,12 +15,16 @@ fn documented_acl() -> String {
     line.replace("on >PASSWORD ", "")
 }
 
-fn server_report(store: &RedisStore) -> ServerReport {
+fn server_report(store: &LeasedRedis) -> ServerReport {
     store.health().unwrap().servers.remove(0)
 }
 
 /// Waits until the report on the store's only server satisfies `is_so`.
-async fn until_report(store: &RedisStore, what: &str, is_so: impl Fn(&ServerReport) -> bool) -> ServerReport {
+async fn until_report(
+    store: &LeasedRedis,
+    what: &str,
+    is_so: impl Fn(&ServerReport) -> bool,
+) -> ServerReport {
     let begun = Instant::now();
     loop {
         let server = server_report(store);
@@ -34,7 +36,7 @@ async fn until_report(store: &RedisStore, what: &str, is_so: impl Fn(&ServerRepo
     }
 }
 
-async fn until_failing(store: &RedisStore, cause: StoreErrorCause, advice: &str) {
+async fn until_failing(store: &LeasedRedis, cause: StoreErrorCause, advice: &str) {
     let what = format!("failing with {cause:?}");
     let is_open = |server: &ServerReport| server.breaker != BreakerState::Closed;
     let server = until_report(store, &what, |server| server.cause == Some(cause) && is_open(server)).await;
@@ -47,7 +49,7 @@ async fn until_failing(store: &RedisStore, cause: StoreErrorCause, advice: &str)
     assert_eq!(draws.failure_in(0..1), Some(StoreFailure::Unreachable));
 }
 
-async fn until_healthy(store: &RedisStore) {
+async fn until_healthy(store: &LeasedRedis) {
     until_report(store, "healthy", |server| {
         server.breaker == BreakerState::Closed && server.problem.is_none()
     })
@@ -57,9 +59,9 @@ async fn until_healthy(store: &RedisStore) {
 }
 
 /// A store whose server answers with errors from the start.
-async fn connect_failing(url: &str, cause: StoreErrorCause, advice: &str) -> RedisStore {
+async fn connect_failing(url: &str, cause: StoreErrorCause, advice: &str) -> LeasedRedis {
     let store = connect(url, Duration::from_secs(5));
-    assert!(!store.ready(Duration::from_secs(2)).await, "{url}");
+    assert!(!store.store().ready(Duration::from_secs(2)).await, "{url}");
     until_failing(&store, cause, advice).await;
     store
 }

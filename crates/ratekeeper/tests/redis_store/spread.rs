@@ -1,10 +1,8 @@
 //! Keys spread over several servers: shards and cluster slots.
 
+use crate::LeasedRedis;
 use crate::{connected, limit, take};
-use ratekeeper::redis::RedisStore;
-use ratekeeper::{
-    Amount, DrawOptions, Draws, KeyRef, Limit, Op, PermitId, Scope, Store, StoreFailure, StoreHealth,
-};
+use ratekeeper::{Amount, DrawOptions, Draws, KeyRef, Limit, Op, PermitId, Scope, Store, StoreFailure};
 use ratekeeper_testkit::servers::{Brand, RedisServer, TestCluster};
 
 /// Asserts that a request whose keys are likely on different servers is all or nothing.
@@ -99,7 +97,7 @@ async fn a_dead_shard_affects_only_its_own_keys() {
 
 /// Takes one unit of each client's limits, in one call. Returns the remaining units of each client's first limit, or
 /// its failure.
-async fn take_each(store: &RedisStore, clients: &[(&str, &[Limit])]) -> Vec<Result<u32, StoreFailure>> {
+async fn take_each(store: &LeasedRedis, clients: &[(&str, &[Limit])]) -> Vec<Result<u32, StoreFailure>> {
     let mut draws = Draws::new();
     for (client, limits) in clients {
         draws.begin_group();

@@ -3,9 +3,9 @@
 //! The servers' clocks are fixed at the microsecond that the suite sets, so replies are compared exactly and keys
 //! expire as they should.
 
+use crate::LeasedRedis;
 use crate::connected;
-use ratekeeper::redis::RedisStore;
-use ratekeeper::{Draws, Micros, Op, Span, Store};
+use ratekeeper::{Consistency, DrawOptions, Draws, Micros, Op, Span, Store};
 use ratekeeper_testkit::servers::{Brand, RedisServer, Sentinels, TestCluster};
 use ratekeeper_testkit::suite::{self, SuiteCases};
 use ratekeeper_testkit::{Engine, EngineReply};
@@ -18,7 +18,7 @@ const MAX_STEP_BACK: Span = Span::micros(999_999);
 /// A store and its servers.
 struct StoreUnderTest<'a> {
     servers: &'a [RedisServer],
-    store: RedisStore,
+    store: LeasedRedis,
     runtime: Runtime,
     engines: Cell<u32>,
 }
@@ -58,12 +58,14 @@ impl Engine for FreshEngine<'_> {
         if draws.len() > 1 {
             // Requests of one call are decided in order, except those on a calendar window whose position the node
             // cannot tell from the server's clock, which come last. A reply just before pins that clock.
-            runtime.block_on(store.draw(&mut self.with_own_keys(draws, Op::to_peek)));
+            runtime.block_on(store.draw(&mut self.with_own_keys(draws, Op::to_peek, None)));
         }
         // An exhausted key is denied from memory until its next unit can be due, and no real clock jumps ahead like the
         // suite's. So the cached states are dropped.
-        store.memory().draw_now(&mut self.with_own_keys(draws, |_| Op::Reset));
-        let mut own = self.with_own_keys(draws, |op| op);
+        let local = DrawOptions { consistency: Consistency::Local, ..DrawOptions::EXACT };
+        let mut reset = self.with_own_keys(draws, |_| Op::Reset, Some(local));
+        runtime.block_on(store.draw(&mut reset));
+        let mut own = self.with_own_keys(draws, |op| op, None);
         runtime.block_on(store.draw(&mut own));
         assert_eq!(own.failure_in(0..own.all().len()), None);
         assert!(own.all().iter().all(|draw| draw.decided_at() == now), "not decided at {now:?}");
@@ -73,7 +75,7 @@ impl Engine for FreshEngine<'_> {
 
 impl FreshEngine<'_> {
     /// The same draws under this engine's keys.
-    fn with_own_keys(&self, draws: &Draws, map_op: impl Fn(Op) -> Op) -> Draws {
+    fn with_own_keys(&self, draws: &Draws, map_op: impl Fn(Op) -> Op, options: Option<DrawOptions>) -> Draws {
         let mut own = Draws::new();
         for group in 0..draws.len() {
             own.begin_group();
@@ -81,7 +83,7 @@ impl FreshEngine<'_> {
                 let key = draws.key(draw);
                 let parts = [self.prefix.as_str()].into_iter().chain(key.parts());
                 own.push_parts(parts, draw.scope(), *draw.limit(), map_op(draw.op()), draw.permit());
-                own.set_options(draw.options());
+                own.set_options(options.unwrap_or(draw.options()));
             }
         }
         own

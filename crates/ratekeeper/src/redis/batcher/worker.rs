@@ -2,13 +2,16 @@
 
 use super::super::coalesce::{CoalescedGroup, Coalescer};
 use super::super::node::CommandOutcome;
-use super::super::script_call::{GroupResult, Readopt, ScriptCall};
-use super::{
-    Batch, Batcher, MAX_ATTEMPTS, MAX_CALL_DRAWS, MAX_PIPELINED_CALLS, RenewalOwner, SentBatch, SentRenewal,
+use super::super::script_call::{
+    GrantedLease, GroupResult, Readopt, RenewalResult, ScriptCall, ScriptReplyError,
 };
+use super::{
+    Batch, Batcher, MAX_ATTEMPTS, MAX_CALL_DRAWS, MAX_PIPELINED_CALLS, SentBatch, SentRenewal, cancel,
+};
+use crate::lease::{DrawDecision, LeaseReply, LendOutcome, RenewalOwner};
 use ::redis::{Cmd, Value};
 use foldhash::fast::RandomState;
-use ratekeeper_core::{Clock, Draws, Micros, StoreFailure};
+use ratekeeper_core::{Clock, Draws, LeaseGrant, Micros, StoreFailure};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +36,9 @@ pub(super) async fn run_worker(batcher: Arc<Batcher>) {
         let in_flight = InFlight(&batcher);
         worker.send_batch(&batcher, &mut batch).await;
         drop(in_flight);
-        let Batch { draws, slots, mut waiters, renewals, deadline: _ } = batch;
+        let Batch { draws, slots, mut waiters, mut renewals, deadline: _ } = batch;
+        // Those that no call has carried are answered by being dropped.
+        renewals.clear();
         let decided = Arc::new(draws);
         for waiter in waiters.drain(..) {
             // The waiter may have timed out.
@@ -110,19 +115,21 @@ impl BatchWorker {
             }
             self.call_groups[index].push(group);
         }
-        for (number, SentRenewal { renewal, owner: of, slot }) in
+        for (number, SentRenewal { request, draw, slot }) in
             batch.renewals.iter().enumerate().filter(|_| is_first)
         {
             let index = self.open_call(*slot, 1, false, now, &mut used);
-            let (report, request, call) = (renewal.report, renewal.request, &mut self.calls[index]);
-            match of {
-                RenewalOwner::Key(name, limit) => {
-                    call.push_renewal(name.key.borrow(), name.scope, limit, report, request);
+            let call = &mut self.calls[index];
+            match (request.owner(), draw.map(|draw| &draws.all()[draw])) {
+                (RenewalOwner::Key(name, limit), _) => {
+                    let key = name.key.borrow();
+                    call.push_renewal(key, name.scope, limit, request.report(), request.request());
                 }
-                RenewalOwner::Draw(draw) => {
-                    let draw = &draws.all()[*draw];
-                    call.push_renewal(draws.key(draw), draw.scope(), draw.limit(), report, request);
+                (RenewalOwner::Draw { .. }, Some(draw)) => {
+                    let (key, limit) = (draws.key(draw), draw.limit());
+                    call.push_renewal(key, draw.scope(), limit, request.report(), request.request());
                 }
+                (RenewalOwner::Draw { .. }, None) => continue,
             }
             self.call_renewals[index].push(number);
         }
@@ -176,11 +183,10 @@ impl BatchWorker {
         for (outcome, (call, (groups, renewals))) in
             outcomes.into_iter().zip(self.calls[sent].iter().zip(contents))
         {
-            let renewals = renewals.iter().map(|renewal| &batch.renewals[*renewal]);
             let is_own = matches!(outcome, CommandOutcome::Value(_));
             if matches!(outcome, CommandOutcome::TryAgain) && groups.len() > 1 {
                 // Each group by itself may well be on one server.
-                renewals.for_each(|sent| batcher.leases.cancel_renewal(&sent.renewal));
+                renewals.iter().for_each(|sent| cancel(&mut batch.renewals[*sent].request));
                 for index in groups {
                     self.groups[*index].is_isolated = true;
                     left.push(*index);
@@ -234,12 +240,18 @@ impl BatchWorker {
             match &mut reply {
                 Ok(reply) => {
                     let at = reply.now();
-                    for (sent, result) in renewals.zip(reply.renewal_results()) {
-                        batcher.apply_renewal_result(sent, result, draws, at);
+                    for (sent, result) in renewals.iter().zip(reply.renewal_results()) {
+                        let SentRenewal { request, draw, .. } = &mut batch.renewals[*sent];
+                        let decision = draw.and_then(|draw| DrawDecision::of(&draws.all()[draw]));
+                        request.answer(lend_outcome(result, at, decision));
                     }
                 }
                 // The server may or may not have applied them.
-                Err(_) => renewals.for_each(|sent| batcher.leases.mark_unacked(&sent.renewal)),
+                Err(_) => {
+                    for sent in renewals {
+                        batch.renewals[*sent].request.answer(LendOutcome::Unanswered);
+                    }
+                }
             }
         }
         time
@@ -260,6 +272,21 @@ fn fail_groups(draws: &mut Draws, groups: impl Iterator<Item = usize>, failure: 
     for group in groups {
         draws.fail_group(group, failure);
     }
+}
+
+/// The answer to a lease request, from the script's result at the server's time `at`.
+fn lend_outcome(
+    result: Result<RenewalResult, ScriptReplyError>,
+    at: Micros,
+    decision: Option<DrawDecision>,
+) -> LendOutcome {
+    let GrantedLease { units, term, time_left, is_report_accepted, state } = match result {
+        Ok(RenewalResult::Granted(granted)) => granted,
+        Ok(RenewalResult::Stuck) => return LendOutcome::Unsent,
+        Err(_) => return LendOutcome::Unanswered,
+    };
+    let grant = LeaseGrant { units, term, expires_at: at.plus(time_left), is_report_accepted };
+    LendOutcome::Lent { reply: LeaseReply { grant, state, store_time: at }, decision }
 }
 
 fn command(script_call: &ScriptCall) -> Cmd {

@@ -1,6 +1,8 @@
-//! Background maintenance of the store: sweeping drained keys, and warnings when memory is full.
+//! Background maintenance of a memory store: sweeping drained keys, and warnings when memory is full.
 
-use ratekeeper::{Clock, MemoryStats, MemoryStore};
+use super::MemoryStore;
+use crate::memory_stats::MemoryStats;
+use ratekeeper_core::Clock;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -11,28 +13,10 @@ const MAX_SWEEP_STEPS: u32 = 500;
 /// The minimum time between two warnings that memory is full.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a server needs from its store besides decisions: maintenance, memory statistics and deregistration.
-pub trait StoreMaintenance {
-    /// Maintains the store in the background. Never returns.
-    fn maintain(&self) -> impl Future<Output = ()> + Send;
-
-    /// Statistics of the store's memory. Returns `None` if it keeps no state in memory.
-    fn memory_stats(&self) -> Option<MemoryStats>;
-
-    /// A warning if memory for counters is full, or was within the last ten seconds; `None` otherwise.
-    fn memory_warning(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Tells the other nodes that share the store that this one leaves. Called after the last request.
-    fn deregister(&self) -> impl Future<Output = ()> + Send {
-        std::future::ready(())
-    }
-}
-
-impl<C: Clock> StoreMaintenance for MemoryStore<C> {
+impl<C: Clock> MemoryStore<C> {
     /// Removes drained keys, a few shards at a time, so that no request waits for more than one shard.
-    async fn maintain(&self) {
+    /// Never returns.
+    pub(super) async fn sweep_forever(&self) {
         let shards = self.shards();
         let steps = u32::try_from(shards).unwrap_or(u32::MAX).clamp(1, MAX_SWEEP_STEPS);
         let mut timer = interval(SWEEP_PERIOD / steps);
@@ -43,19 +27,6 @@ impl<C: Clock> StoreMaintenance for MemoryStore<C> {
             timer.tick().await;
             self.sweep(shards.div_ceil(steps as usize));
             warnings.log_increase(&self.counts());
-        }
-    }
-
-    fn memory_stats(&self) -> Option<MemoryStats> {
-        Some(self.stats())
-    }
-
-    fn memory_warning(&self) -> Option<&'static str> {
-        let counts = self.counts();
-        match (counts.is_full, counts.is_sketching) {
-            (true, _) => Some("full: some checks can't be counted, and on_store_failure decides"),
-            (false, true) => Some("full: new keys of busy rules share counters, and may be denied too early"),
-            (false, false) => None,
         }
     }
 }
@@ -91,7 +62,7 @@ impl StoreWarnings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratekeeper::{Capacity, Limiter, ManualClock, Micros, Span};
+    use crate::{Capacity, Limiter, ManualClock, Micros, Span, Store};
     use std::sync::Arc;
     use tokio::time::timeout;
 
