@@ -23,6 +23,7 @@ mod cold_fields;
 mod counters;
 mod demand;
 mod entry;
+mod estimate;
 mod group;
 mod hot;
 mod leased;

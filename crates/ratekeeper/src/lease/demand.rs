@@ -4,7 +4,7 @@
 //! milliseconds. So a busy key is recognised within milliseconds and a quiet one after minutes. The global rate
 //! is the difference between the units that the store has left and what its refill alone would explain.
 
-use super::policy;
+use super::estimate;
 use ratekeeper_core::{Amount, DrawOutcome, DrawResult, Limit, LimitStatus, Micros, State};
 
 /// The draw statistics are halved beyond this many draws, if those took longer than [`HALVE_MIN_SECONDS`].
@@ -86,7 +86,7 @@ impl Demand {
         self.units = (self.units + drawn).max(0.0);
         self.recent_units = (self.recent_units + drawn).max(0.0);
         self.draws = (self.draws + draws).max(0.0);
-        self.seconds += policy::seconds(now.since(self.counted_at));
+        self.seconds += estimate::seconds(now.since(self.counted_at));
         (self.counted_at, self.counted_draws) = (self.counted_at.max(now), counts);
         while self.draws > HALVE_AFTER_DRAWS && self.seconds > HALVE_MIN_SECONDS
             || self.seconds > HALVE_AFTER_SECONDS
@@ -105,7 +105,7 @@ impl Demand {
         let taken = remaining(limit, before.0, after.1).saturating_sub(left);
         self.taken_units += taken as f32;
         self.takes += if taken > 0 { 1.0 } else { 0.0 };
-        self.taken_seconds += policy::seconds(after.1.since(before.1));
+        self.taken_seconds += estimate::seconds(after.1.since(before.1));
         // About as far back as local draws are counted.
         let enough = 2.0 * self.seconds.max(MIN_GRANT_SECONDS);
         while self.taken_seconds > enough && self.takes > MIN_GRANTS

@@ -8,8 +8,9 @@
 use super::cold_fields::{ColdFields, LeasePhase};
 use super::counters::{KeyCounters, LeaseCounters};
 use super::demand::{Demand, remaining};
+use super::estimate::{seconds, whole_units};
 use super::hot::{HotFields, PackedHot};
-use super::policy::{self, PolicyInput, WindowView};
+use super::policy::{self, MIN_MARGIN, MIN_USEFUL_LEASE, PolicyInput, WindowView};
 use super::{
     DetachedRenewal, KeyName, LeaseKey, LeaseRenewal, LeaseReply, MAX_STORED_KEY_BYTES, SpendOutcome,
     SpendReceipt, SpentUnits,
@@ -27,9 +28,6 @@ use std::time::Duration;
 /// A lease ends early by this fraction of its length, because clocks may run at different speeds, but at least by
 /// [`MIN_MARGIN`].
 const MARGIN_DIVISOR: u64 = 64;
-pub(super) const MIN_MARGIN: Span = Span::millis(2);
-/// A lease that would last shorter than this is not used.
-pub(super) const MIN_USEFUL_LEASE: Span = Span::micros(500);
 /// A lease is returned if its key was not drawn for this long.
 const IDLE_TIMEOUT: Span = Span::secs(5);
 /// A lease is worth returning or renewing if it has more than this fraction of the limit's capacity.
@@ -272,8 +270,8 @@ impl EntryGuard<'_> {
     /// Estimated units left at the store: other nodes draw too.
     fn estimated_remaining(&self, limit: &Limit, nodes: u32, at: Micros) -> u32 {
         let Some(seen_at) = self.cold.store_state_at else { return limit.capacity() };
-        let drawn = self.cold.demand.global_rate(nodes) * policy::seconds(at.since(seen_at));
-        remaining(limit, self.hot.store_state, at).saturating_sub(policy::whole_units(drawn))
+        let drawn = self.cold.demand.global_rate(nodes) * seconds(at.since(seen_at));
+        remaining(limit, self.hot.store_state, at).saturating_sub(whole_units(drawn))
     }
 
     /// Creates a renewal, which reports each unit of the lease as spent, kept or returned. `kept` of the unspent

@@ -18,9 +18,14 @@
 mod window;
 
 use super::demand::Demand;
+use super::estimate::{float, seconds, span, whole_units};
 use ratekeeper_core::{Algorithm, LeaseRequest, Limit, Span};
 pub(super) use window::{WindowView, counted_units, has_windows, is_window_over};
 
+/// The shortest time by which a lease ends before the store's deadline, because clocks may run at different speeds.
+pub(super) const MIN_MARGIN: Span = Span::millis(2);
+/// A lease that would last shorter than this is not used.
+pub(super) const MIN_USEFUL_LEASE: Span = Span::micros(500);
 /// The longest time for which units are requested, in seconds. Leases last for 30 to 60 seconds.
 const MAX_HORIZON_SECONDS: f32 = 45.0;
 /// A lease is renewed when less than this many seconds of demand are left, which is many round trips.
@@ -253,26 +258,4 @@ fn backoff_seconds(limit: &Limit, demand: &Demand) -> f32 {
 /// Smooths the round-trip time: a slow reply counts at once, a fast one gradually.
 pub(super) fn smooth_round_trip(before: Span, latest: Span) -> Span {
     latest.max(Span::micros((3 * before.get() + latest.get()) / 4)).min(MAX_ROUND_TRIP)
-}
-
-pub(super) fn seconds(span: Span) -> f32 {
-    #[expect(clippy::cast_precision_loss, reason = "this is an estimate")]
-    let micros = span.get() as f32;
-    micros / 1e6
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from a float saturates")]
-fn span(seconds: f32) -> Span {
-    Span::micros((seconds * 1e6) as u64)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "this is an estimate")]
-pub(super) fn float(units: u32) -> f32 {
-    units as f32
-}
-
-/// Whole units, saturating at the bounds of `u32`.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from a float saturates")]
-pub(super) fn whole_units(units: f32) -> u32 {
-    units as u32
 }

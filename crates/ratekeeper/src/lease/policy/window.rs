@@ -6,8 +6,8 @@
 //! off as it does for buckets, but less the nearer the end is. In the last moments the store decides each draw.
 
 use super::super::demand::Demand;
-use super::super::entry::{MIN_MARGIN, MIN_USEFUL_LEASE};
-use super::{float, seconds, span};
+use super::super::estimate::{float, seconds, span};
+use super::{MIN_MARGIN, MIN_USEFUL_LEASE};
 use ratekeeper_core::{Algorithm, Limit, Micros, Span, State};
 
 /// A window shorter than this is used up or over almost at once.
