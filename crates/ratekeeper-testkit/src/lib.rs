@@ -26,6 +26,6 @@ pub use key_engines::KeyEngines;
 pub use model::Model;
 pub use random::{random_f64, random_index};
 pub use single_key_store::SingleKeyStore;
-pub use stall_watch::retry_if_stalled;
+pub use stall_watch::time_without_stalls;
 pub use trace::Trace;
 pub use wait::{TEST_TIMEOUT, try_wait_for, wait_for};

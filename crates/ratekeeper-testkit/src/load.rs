@@ -6,14 +6,14 @@
 //!
 //! With a [rate](LoadPlan::rate), each connection sends on a schedule that does not wait for answers (an open loop): a
 //! slow server still gets the full load, and a request that was sent late counts from when it was due. Meanwhile a
-//! [stall watch](crate::retry_if_stalled) records when the machine itself stalled, so that servers are not blamed for
+//! [stall watch](crate::time_without_stalls) records when the machine itself stalled, so that servers are not blamed for
 //! it.
 
 mod answer_log;
 mod channel;
 mod keys;
 
-pub use answer_log::{AnswerKind, AnswerLog, SlowAnswers, TimedAnswer};
+pub use answer_log::{AnswerKind, AnswerLog, TimedAnswer};
 pub use channel::Target;
 
 use crate::servers::encode;

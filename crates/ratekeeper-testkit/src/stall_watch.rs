@@ -2,12 +2,10 @@
 //!
 //! A thread on each CPU sleeps briefly and measures how late it wakes. It shares nothing with the code under test, so a
 //! late wake-up is caused by the machine: another program, or another guest of the same host. A test that measures a
-//! server's latency can subtract these stalls.
+//! server's latency subtracts the stalls: they are the control of the measurement.
 
 use std::fs;
-use std::io::{self, Write};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,33 +17,21 @@ const SLEEP: Duration = Duration::from_millis(2);
 /// A wake-up that is late by no more than this is not a stall.
 const STALL_THRESHOLD: Duration = Duration::from_millis(8);
 
-/// One stall of this length may explain the failure of any trial that measures time, and so may stalls that together
-/// make up this fraction (one in 20) of it.
-const SEVERE_STALL: (Duration, u32) = (Duration::from_millis(40), 20);
-/// The most runs of one trial.
-const MAX_TRIALS: usize = 3;
-
-/// Runs a trial that measures time. A failure while the machine stalled proves nothing, so the trial is then run again,
-/// at most three times in all. A failure without stalls fails the test.
-pub fn retry_if_stalled(trial: impl Fn()) {
-    for run in 1..=MAX_TRIALS {
-        let begun = now();
-        let lookouts = StallWatch::start(begun);
-        let outcome = catch_unwind(AssertUnwindSafe(&trial));
-        let stalls = lookouts.stop();
-        let Err(failure) = outcome else { return };
-        if run == MAX_TRIALS || !are_severe(&stalls, begun.elapsed()) {
-            resume_unwind(failure);
-        }
-        // Not `eprintln!`, which the lints allow in programs only.
-        let _ = writeln!(io::stderr(), "the machine stalled, running the trial again: {stalls:?}");
-    }
+/// Runs `work`, and returns its result and the time it took, without the time that the machine stalled meanwhile.
+pub fn time_without_stalls<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let begun = now();
+    let stall_watch = StallWatch::start(begun);
+    let result = work();
+    let elapsed = begun.elapsed();
+    let stalls = stall_watch.stop();
+    (result, elapsed - overlap(&stalls, Duration::ZERO..elapsed))
 }
 
-fn are_severe(stalls: &[Range<Duration>], took: Duration) -> bool {
-    let lengths = || stalls.iter().map(|stall| stall.end - stall.start);
-    let (length, part) = SEVERE_STALL;
-    lengths().any(|stall| stall >= length) || lengths().sum::<Duration>() * part >= took
+/// How much of a time the stalls take up. They are in order and do not overlap each other.
+pub(crate) fn overlap(stalls: &[Range<Duration>], time: Range<Duration>) -> Duration {
+    let first = stalls.partition_point(|stall| stall.end <= time.start);
+    let during = stalls[first..].iter().take_while(|stall| stall.start < time.end);
+    during.map(|stall| stall.end.min(time.end) - stall.start.max(time.start)).sum()
 }
 
 /// The running watch threads.
@@ -119,7 +105,6 @@ fn now() -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
 
     fn millis(stalls: &[(u64, u64)]) -> Vec<Range<Duration>> {
         stalls.iter().map(|(from, to)| Duration::from_millis(*from)..Duration::from_millis(*to)).collect()
@@ -132,21 +117,11 @@ mod tests {
     }
 
     #[test]
-    fn one_long_stall_or_many_short_ones_are_severe() {
-        let took = Duration::from_secs(1);
-        assert!(are_severe(&millis(&[(10, 20), (100, 140)]), took));
-        assert!(are_severe(&millis(&[(10, 30), (100, 130)]), took));
-        assert!(!are_severe(&millis(&[(10, 30), (100, 129)]), took));
-    }
-
-    #[test]
-    fn a_failing_trial_fails_after_at_most_max_trials() {
-        let runs = Cell::new(0);
-        let trial = || {
-            runs.set(runs.get() + 1);
-            panic!("the trial failed");
-        };
-        let outcome = catch_unwind(AssertUnwindSafe(|| retry_if_stalled(trial)));
-        assert!(outcome.is_err() && (1..=MAX_TRIALS).contains(&runs.get()));
+    fn only_the_part_of_a_stall_within_the_time_counts() {
+        let stalls = millis(&[(10, 20), (30, 40), (50, 60)]);
+        let within = |from, to| overlap(&stalls, Duration::from_millis(from)..Duration::from_millis(to));
+        assert_eq!(within(0, 100), Duration::from_millis(30));
+        assert_eq!(within(15, 55), Duration::from_millis(20));
+        assert_eq!(within(20, 30), Duration::ZERO);
     }
 }

@@ -4,64 +4,58 @@ use super::node_group::{NodeGroup, SMALL_LIMIT, TestRule};
 use super::report::DegradedAnswers;
 use super::trial::Trial;
 use ratekeeper_testkit::load::{LoadPlan, LoadRun};
-use ratekeeper_testkit::retry_if_stalled;
 use ratekeeper_testkit::servers::RedisServer;
-use std::time::{Duration, Instant};
+use ratekeeper_testkit::time_without_stalls;
+use std::time::Duration;
 
 #[test]
 fn nodes_start_before_their_store() {
-    retry_if_stalled(|| {
-        let mut redis = RedisServer::start();
-        redis.kill();
-        let group = NodeGroup::start_with(2, |_, setup| setup.arguments(&["--store", &redis.url()]));
-        for node in &group.nodes {
-            assert!(node.banner().contains("unreachable"), "{}", node.banner());
-        }
-        let mut trial = Trial::without_store(group);
-        trial.await_degraded();
-        let result = trial.group.exhaust_small_limit("meanwhile");
-        assert_eq!(
-            result.allowed,
-            2 * SMALL_LIMIT,
-            "each node assumes that it is the only one and admits the full limit"
-        );
-        trial.run_for(Duration::from_secs(2));
-        trial.restore(|| redis.restart());
-        trial.await_exact();
-        trial.group.await_discovery();
-        let report = trial.end();
-        report.assert_deadlines_met();
-        report.assert_failure_modes();
-        report.assert_degraded_answers(|_| DegradedAnswers::All);
-        report.assert_recovery();
-        report.assert_logged_once();
-        report.assert_no_extra_connections(&redis);
-    });
+    let mut redis = RedisServer::start();
+    redis.kill();
+    let group = NodeGroup::start_with(2, |_, setup| setup.arguments(&["--store", &redis.url()]));
+    for node in &group.nodes {
+        assert!(node.banner().contains("unreachable"), "{}", node.banner());
+    }
+    let mut trial = Trial::without_store(group);
+    trial.await_degraded();
+    let result = trial.group.exhaust_small_limit("meanwhile");
+    assert_eq!(
+        result.allowed,
+        2 * SMALL_LIMIT,
+        "each node assumes that it is the only one and admits the full limit"
+    );
+    trial.run_for(Duration::from_secs(2));
+    trial.restore(|| redis.restart());
+    trial.await_exact();
+    trial.group.await_discovery();
+    let report = trial.end();
+    report.assert_deadlines_met();
+    report.assert_failure_modes();
+    report.assert_degraded_answers(|_| DegradedAnswers::All);
+    report.assert_recovery();
+    report.assert_logged_once();
+    report.assert_no_extra_connections(&redis);
 }
 
 #[test]
 fn a_node_shuts_down_cleanly_while_its_store_is_down() {
-    retry_if_stalled(|| {
-        let mut redis = RedisServer::start();
-        let mut group = NodeGroup::start(1, &redis.url());
-        let running = start_load(&group);
-        redis.kill();
-        await_degraded(&running);
-        assert_stops_within(&mut group, Duration::from_millis(500));
-    });
+    let mut redis = RedisServer::start();
+    let mut group = NodeGroup::start(1, &redis.url());
+    let running = start_load(&group);
+    redis.kill();
+    await_degraded(&running);
+    assert_stops_within(&mut group, Duration::from_millis(500));
 }
 
 #[test]
 fn a_node_shuts_down_cleanly_while_its_store_hangs() {
-    retry_if_stalled(|| {
-        let redis = RedisServer::start();
-        let mut group = NodeGroup::start(1, &redis.url());
-        let running = start_load(&group);
-        redis.pause();
-        // Stop right away: the node has not noticed the hang yet, and its sign-off gets no reply.
-        assert_stops_within(&mut group, Duration::from_millis(1500));
-        drop(running);
-    });
+    let redis = RedisServer::start();
+    let mut group = NodeGroup::start(1, &redis.url());
+    let running = start_load(&group);
+    redis.pause();
+    // Stop right away: the node has not noticed the hang yet, and its sign-off gets no reply.
+    assert_stops_within(&mut group, Duration::from_millis(1500));
+    drop(running);
 }
 
 fn start_load(group: &NodeGroup) -> LoadRun {
@@ -83,10 +77,8 @@ fn await_degraded(running: &LoadRun) {
 }
 
 #[track_caller]
-#[expect(clippy::disallowed_methods, reason = "the test measures elapsed time")]
 pub(crate) fn assert_stops_within(group: &mut NodeGroup, limit: Duration) {
-    let started = Instant::now();
-    let status = group.nodes[0].stop();
+    let (status, elapsed) = time_without_stalls(|| group.nodes[0].stop());
     assert!(status.success(), "{status}");
-    assert!(started.elapsed() <= limit, "the stop took {:?}", started.elapsed());
+    assert!(elapsed <= limit, "the stop took {elapsed:?}");
 }

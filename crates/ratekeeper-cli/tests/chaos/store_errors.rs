@@ -2,7 +2,6 @@
 
 use super::report::{DegradedAnswers, StoreData};
 use super::trial::Trial;
-use ratekeeper_testkit::retry_if_stalled;
 use ratekeeper_testkit::servers::{RedisServer, ServerNode};
 use std::time::Duration;
 
@@ -23,26 +22,24 @@ fn assert_reports(node: &ServerNode, redis: &RedisServer, cause: &str, advice: &
 /// Runs an outage in which the server's users are changed under load, and changed back.
 #[track_caller]
 fn check_store_error(deny: impl Fn(&RedisServer), allow: impl Fn(&RedisServer), cause: &str, advice: &str) {
-    retry_if_stalled(|| {
-        let redis = RedisServer::start();
-        let mut trial = Trial::begin(2, &redis.url());
-        trial.inject(|| deny(&redis));
-        trial.await_degraded();
-        trial.run_for(Duration::from_secs(2));
-        for node in &trial.group.nodes {
-            assert_reports(node, &redis, cause, advice);
-        }
-        trial.restore(|| allow(&redis));
-        trial.await_exact();
-        let report = trial.end();
-        report.assert_all(DegradedAnswers::Some);
-        report.assert_logged_once();
-        for log in &report.logs {
-            let lines = log.lines().join("\n");
-            assert!(lines.contains(advice) && !lines.contains("s3cret"), "{lines}");
-        }
-        report.assert_no_double_charge(StoreData::Kept, |_| true);
-    });
+    let redis = RedisServer::start();
+    let mut trial = Trial::begin(2, &redis.url());
+    trial.inject(|| deny(&redis));
+    trial.await_degraded();
+    trial.run_for(Duration::from_secs(2));
+    for node in &trial.group.nodes {
+        assert_reports(node, &redis, cause, advice);
+    }
+    trial.restore(|| allow(&redis));
+    trial.await_exact();
+    let report = trial.end();
+    report.assert_all(DegradedAnswers::Some);
+    report.assert_logged_once();
+    for log in &report.logs {
+        let lines = log.lines().join("\n");
+        assert!(lines.contains(advice) && !lines.contains("s3cret"), "{lines}");
+    }
+    report.assert_no_double_charge(StoreData::Kept, |_| true);
 }
 
 #[test]

@@ -16,28 +16,27 @@ mod rolling;
 
 use bounds::KeyAnswers;
 use load::{NodeClocks, Workload};
-use ratekeeper_testkit::retry_if_stalled;
 use std::collections::BTreeSet;
 
 /// All clients use one key, so demand exceeds each limit many times over.
 #[test]
 fn one_hot_key() {
-    retry_if_stalled(|| check_one_key(NodeClocks::Accurate));
+    check_one_key(NodeClocks::Accurate);
 }
 
 #[test]
 fn one_hot_key_with_skewed_clocks() {
-    retry_if_stalled(|| check_one_key(NodeClocks::Skewed));
+    check_one_key(NodeClocks::Skewed);
 }
 
 #[test]
 fn zipf_distributed_keys() {
-    retry_if_stalled(|| check_many_keys(NodeClocks::Accurate));
+    check_many_keys(NodeClocks::Accurate);
 }
 
 #[test]
 fn zipf_distributed_keys_with_skewed_clocks() {
-    retry_if_stalled(|| check_many_keys(NodeClocks::Skewed));
+    check_many_keys(NodeClocks::Skewed);
 }
 
 fn check_one_key(clocks: NodeClocks) {

@@ -4,7 +4,6 @@ use super::bounds::KeyAnswers;
 use super::limit_case::{BoundKind, LimitCase};
 use super::load::unix_now;
 use ratekeeper_testkit::load::{AnswerKind, LoadPlan, Target};
-use ratekeeper_testkit::retry_if_stalled;
 use ratekeeper_testkit::servers::{RedisServer, ServerNode};
 use std::fs;
 use std::path::Path;
@@ -15,14 +14,14 @@ const CLIENTS_EACH: usize = 8;
 
 #[test]
 fn nodes_with_different_quotas_each_stay_within_their_own() {
-    retry_if_stalled(|| check_quotas("exact", &cases_per_node()));
+    check_quotas("exact", &cases_per_node());
 }
 
 #[test]
 fn leasing_nodes_with_different_quotas_each_stay_within_their_own() {
     let quotas = cases_per_node()
         .map(|cases| cases.into_iter().filter(|case| case.kind != BoundKind::SlidingLog).collect());
-    retry_if_stalled(|| check_quotas("leased", &quotas));
+    check_quotas("leased", &quotas);
 }
 
 /// The limits of each node. The second node's limits have three times the amount, with a smaller burst or a longer

@@ -1,5 +1,6 @@
 //! The log of all answers, and bounds that follow from it for certain.
 
+use crate::stall_watch::overlap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -48,15 +49,6 @@ pub struct AnswerLog {
     answers: Vec<TimedAnswer>,
     stalls: Vec<Range<Duration>>,
     elapsed: Duration,
-}
-
-/// Answers that took too long, by cause.
-#[derive(Clone, Debug)]
-pub struct SlowAnswers {
-    /// Too slow because of the server.
-    pub by_server: Vec<TimedAnswer>,
-    /// Too slow only because the machine stalled meanwhile.
-    pub by_stall: Vec<TimedAnswer>,
 }
 
 impl AnswerLog {
@@ -169,18 +161,18 @@ impl AnswerLog {
         longest
     }
 
-    /// The answers slower than this, split by whether the server or a stall of the machine was the cause.
-    pub fn slower_than(&self, bar: Duration) -> SlowAnswers {
-        let slow = self.answers.iter().filter(|answer| answer.latency() > bar);
-        let (guilty, excused) = slow.partition(|answer| answer.latency() - self.stalled_during(answer) > bar);
-        SlowAnswers { by_server: guilty, by_stall: excused }
+    /// The answers that took longer than `bar`, not counting the time that the machine stalled while they waited.
+    pub fn slower_than(&self, bar: Duration) -> Vec<TimedAnswer> {
+        let is_slow = |answer: &&TimedAnswer| {
+            let latency = answer.latency();
+            latency > bar && latency - self.stalled_during(answer.due..answer.answered) > bar
+        };
+        self.answers.iter().filter(is_slow).copied().collect()
     }
 
-    /// How long the machine was stalled while a request waited.
-    fn stalled_during(&self, answer: &TimedAnswer) -> Duration {
-        let first = self.stalls.partition_point(|stall| stall.end <= answer.due);
-        let during = self.stalls[first..].iter().take_while(|stall| stall.start < answer.answered);
-        during.map(|stall| stall.end.min(answer.answered) - stall.start.max(answer.due)).sum()
+    /// How long the machine was stalled during this time.
+    pub fn stalled_during(&self, time: Range<Duration>) -> Duration {
+        overlap(&self.stalls, time)
     }
 
     /// The latency quantile of all decisions, without failed requests: `latency(0.99)`.
@@ -263,13 +255,11 @@ mod tests {
     }
 
     #[test]
-    fn only_stalled_time_is_excused() {
+    fn stalled_time_does_not_count_as_latency() {
         let mut log = log_of(&[(0, 100), (200, 100), (400, 100), (600, 20)]);
         let stall = |from, to| Duration::from_millis(from)..Duration::from_millis(to);
         log.stalls = vec![stall(90, 210), stall(420, 430), stall(440, 470), stall(600, 620)];
-        let SlowAnswers { by_server: guilty, by_stall: excused } = log.slower_than(Duration::from_millis(75));
-        assert_eq!(guilty, [log.answers()[0], log.answers()[1]]);
-        assert_eq!(excused, [log.answers()[2]]);
+        assert_eq!(log.slower_than(Duration::from_millis(75)), log.answers()[..2]);
     }
 
     #[test]
