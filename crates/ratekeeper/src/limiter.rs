@@ -103,17 +103,9 @@ impl<C: Clock> Limiter<MemoryStore<C>> {
         let [limit] = &*self.inner.limits else {
             return self.execute_now(request.key, Op::Take(amount), self.inner.next_permit_id());
         };
-        match store.take_fast(request.key, Scope(0), limit, amount) {
-            Ok(result) => Decision::from_single(limit, amount, result),
-            Err(now) => {
-                let permit = self.inner.next_permit_id();
-                Decision::from_single(
-                    limit,
-                    amount,
-                    store.take_slow(request.key, Scope(0), limit, amount, permit, now),
-                )
-            }
-        }
+        let permit = self.inner.next_permit_id();
+        let result = store.take_now(request.key, Scope(0), limit, amount, permit);
+        Decision::from_single(limit, amount, result)
     }
 
     /// Returns the decision that [`check_now`](Self::check_now) would make, without taking units.

@@ -192,14 +192,6 @@ impl<C: Clock> MemoryStore<C> {
                 let (scope, on_failure) = (draw.scope(), draw.options().on_failure);
                 let mut is_counted = true;
                 draw.decide_with(|limit, op, permit| {
-                    // Nearly every draw takes from a state that its own limit wrote. With this shortcut a draw costs
-                    // 0.7 times as much with one key, and about the same with 1000 random keys
-                    // (bench/runs/2026-11-18-interleaved-7e73fdc-6fc990f-954dd7c.txt).
-                    if let Op::Take(amount) = op
-                        && let Some(result) = self.take_in_place(&shard, *key_hash, limit, amount, now)
-                    {
-                        return result;
-                    }
                     let target = DrawTarget { key_hash: *key_hash, scope, limit, on_failure };
                     let (result, undo) = self.apply(&mut shard, &target, op, permit, now);
                     is_counted = !matches!(undo, UndoStep::Uncounted);
@@ -221,7 +213,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Takes from one limit of one key: [`MemoryStore::draw_now`] without a [`Draws`] buffer.
-    #[inline]
+    #[inline(always)]
     pub fn take_now(
         &self,
         key: KeyRef<'_>,
@@ -230,46 +222,12 @@ impl<C: Clock> MemoryStore<C> {
         amount: Amount,
         permit: PermitId,
     ) -> DrawResult {
-        match self.take_fast(key, scope, limit, amount) {
-            Ok(result) => result,
-            Err(now) => self.take_slow(key, scope, limit, amount, permit, now),
-        }
-    }
-
-    /// Fast path: takes from a key whose state was written by this very limit. Otherwise returns the time that it read.
-    ///
-    /// Nearly every check takes this path. It is separate from [`MemoryStore::take_slow`] so that it is inlined as a
-    /// whole and its result stays in registers.
-    #[inline(always)]
-    pub(crate) fn take_fast(
-        &self,
-        key: KeyRef<'_>,
-        scope: Scope,
-        limit: &Limit,
-        amount: Amount,
-    ) -> Result<DrawResult, Micros> {
-        let now = self.clock.now();
-        let key_hash = self.key_hasher.key_hash(key, limit).in_scope(scope);
-        let shard = self.table.lock(self.table.shard_of(key_hash));
-        self.take_in_place(&shard, key_hash, limit, amount, now).ok_or(now)
-    }
-
-    /// Slow path: takes from a key that may be new, at a time read before.
-    #[inline(never)]
-    pub(crate) fn take_slow(
-        &self,
-        key: KeyRef<'_>,
-        scope: Scope,
-        limit: &Limit,
-        amount: Amount,
-        permit: PermitId,
-        now: Micros,
-    ) -> DrawResult {
         self.assist_sweep(1);
+        let now = self.clock.now();
         let key_hash = self.key_hasher.key_hash(key, limit).in_scope(scope);
         let mut shard = self.table.lock(self.table.shard_of(key_hash));
         let target = DrawTarget { key_hash, scope, limit, on_failure: FailureMode::Local };
-        self.apply(&mut shard, &target, Op::Take(amount), permit, now).0
+        self.take(&mut shard, &target, amount, permit, now).0
     }
 
     /// Drops drained states from the next `shards` shards, so that idle keys free their memory. Shards are locked one

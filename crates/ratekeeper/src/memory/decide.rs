@@ -106,6 +106,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Decides one draw.
+    #[inline(always)]
     pub(super) fn apply(
         &self,
         shard: &mut ShardGuard<'_>,
@@ -115,62 +116,63 @@ impl<C: Clock> MemoryStore<C> {
         now: Micros,
     ) -> (DrawResult, UndoStep) {
         match op {
-            op if target.limit.uses_list_state() => self.apply_to_list(shard, target, op, permit, now),
-            Op::Take(amount) => self.take(shard, target, amount, now),
-            op => self.apply_other(shard, target, op, now),
+            Op::Take(amount) => self.take(shard, target, amount, permit, now),
+            op => self.apply_other(shard, target, op, permit, now),
         }
     }
 
-    /// Takes from a limit whose state has a fixed size.
-    fn take(
+    /// Takes as much of `amount` as the limit allows: the hot path of every check, in the library and in the server.
+    ///
+    /// Nearly every take finds a state that its own limit wrote. That case is inlined into the caller; all others are
+    /// one call away and get the position that was found, so that the key is looked up once.
+    #[inline(always)]
+    pub(super) fn take(
         &self,
         shard: &mut ShardGuard<'_>,
         target: &DrawTarget<'_>,
         amount: Amount,
+        permit: PermitId,
         now: Micros,
     ) -> (DrawResult, UndoStep) {
-        let limit = target.limit;
-        match shard.find(target.key_hash.fingerprint) {
-            SlotPosition::Found(slot) => {
-                let entry = shard.entry(slot);
-                let (entry, state) = match self.view_entry(shard, target, entry, now) {
-                    EntryView::Writable(entry, state) => (entry, state),
-                    EntryView::ReadOnly(state) => return self.take_from_sketch(target, state, amount, now),
-                };
-                let step = limit.step(state, now, amount);
-                let after = if step.needs_write { step.state } else { entry.state };
-                shard
-                    .set_entry(slot, TableEntry { state: after, is_denied: step.granted.is_none(), ..entry });
-                (DrawResult::from_state(step.outcome(), now, step.state), UndoStep::Restore(entry))
+        let position = shard.find(target.key_hash.fingerprint);
+        if let SlotPosition::Found(slot) = position {
+            let entry = shard.entry(slot);
+            if self.limit_table.holds(entry.limit_slot, target.limit) {
+                let step = target.limit.step(Some(entry.state), now, amount);
+                set_changed(shard, slot, entry, entry, &step);
+                return (DrawResult::from_state(step.outcome(), now, step.state), UndoStep::Restore(entry));
             }
-            SlotPosition::InsertAt(slot) => self.take_new(shard, slot, target, amount, now),
         }
+        self.take_uncommon(shard, position, target, amount, permit, now)
     }
 
-    /// Takes from a key whose state this very limit wrote. Returns `None` if another limit wrote it, or it is absent.
-    #[inline(always)]
-    pub(super) fn take_in_place(
+    /// Takes from a key that is new, whose state another limit wrote, or that keeps a list.
+    #[inline(never)]
+    fn take_uncommon(
         &self,
-        shard: &ShardGuard<'_>,
-        key_hash: KeyHash,
-        limit: &Limit,
+        shard: &mut ShardGuard<'_>,
+        position: SlotPosition,
+        target: &DrawTarget<'_>,
         amount: Amount,
+        permit: PermitId,
         now: Micros,
-    ) -> Option<DrawResult> {
-        let SlotPosition::Found(slot) = shard.find(key_hash.fingerprint) else { return None };
-        let entry = shard.entry(slot);
-        if !self.limit_table.holds(entry.limit_slot, limit) {
-            return None;
+    ) -> (DrawResult, UndoStep) {
+        if target.limit.uses_list_state() {
+            return self.apply_to_list(shard, target, Op::Take(amount), permit, now);
         }
-        let step = limit.step(Some(entry.state), now, amount);
-        let is_denied = step.granted.is_none();
-        // An unchanged entry is not written, so that the cache line of a hot key that is being denied stays clean.
-        if step.needs_write {
-            shard.set_entry(slot, TableEntry { state: step.state, is_denied, ..entry });
-        } else if is_denied != entry.is_denied {
-            shard.set_entry(slot, TableEntry { is_denied, ..entry });
+        let slot = match position {
+            SlotPosition::Found(slot) => slot,
+            SlotPosition::InsertAt(slot) => return self.take_new(shard, slot, target, amount, now),
+        };
+        let before = shard.entry(slot);
+        match self.view_entry(shard, target, before, now) {
+            EntryView::Writable(entry, state) => {
+                let step = target.limit.step(state, now, amount);
+                set_changed(shard, slot, before, entry, &step);
+                (DrawResult::from_state(step.outcome(), now, step.state), UndoStep::Restore(entry))
+            }
+            EntryView::ReadOnly(state) => self.take_from_sketch(target, state, amount, now),
         }
-        Some(DrawResult::from_state(step.outcome(), now, step.state))
     }
 
     /// An entry as the target's limit sees it: unchanged, or adopted if another limit wrote it.
@@ -186,8 +188,7 @@ impl<C: Clock> MemoryStore<C> {
     ) -> EntryView {
         let DrawTarget { key_hash, scope, limit, .. } = *target;
         if self.limit_table.holds(entry.limit_slot, limit) {
-            let leased = LeasedState { state: Some(entry.state), ..LeasedState::default() };
-            let state = limit.rebase(leased, now).and_then(|leased| leased.state).unwrap_or(entry.state);
+            let state = rebased(limit, entry.state, now);
             return EntryView::Writable(TableEntry { state, ..entry }, Some(state));
         }
         let before = self.limit_table.limit(entry.limit_slot);
@@ -210,6 +211,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Takes from a key that is not in the table: it is new, was moved to the sketch, or was evicted.
+    #[inline(always)]
     fn take_new(
         &self,
         shard: &mut ShardGuard<'_>,
@@ -329,6 +331,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Inserts the state of a key into the table. Returns `false` if there is no space for it. If `may_move`, another
     /// state may be moved to the sketch to make space.
+    #[inline(always)]
     pub(super) fn insert_state(
         &self,
         shard: &mut ShardGuard<'_>,
@@ -358,9 +361,13 @@ impl<C: Clock> MemoryStore<C> {
         shard: &mut ShardGuard<'_>,
         target: &DrawTarget<'_>,
         op: Op,
+        permit: PermitId,
         now: Micros,
     ) -> (DrawResult, UndoStep) {
         let DrawTarget { key_hash, scope, limit, .. } = *target;
+        if limit.uses_list_state() {
+            return self.apply_to_list(shard, target, op, permit, now);
+        }
         if op == Op::Reset {
             shard.shard.lists.clear_prior(key_hash.fingerprint);
             if let SlotPosition::Found(slot) = shard.find(key_hash.fingerprint) {
@@ -434,12 +441,31 @@ impl<C: Clock> MemoryStore<C> {
             (UndoStep::Restore(entry), SlotPosition::Found(slot))
                 if draw.outcome() != DrawOutcome::Denied =>
             {
-                shard.set_entry(slot, entry);
+                let state = rebased(draw.limit(), entry.state, now);
+                shard.set_entry(slot, TableEntry { state, ..entry });
             }
             (UndoStep::Remove, SlotPosition::Found(slot)) => shard.remove(slot),
             (UndoStep::Nothing | UndoStep::Restore(_) | UndoStep::Remove | UndoStep::Uncounted, _) => {}
         }
     }
+}
+
+/// Writes the entry after a step from `entry`, which is what the limit sees of the entry `stored` in the slot.
+///
+/// An unchanged entry is not written, so that the cache line of a hot key that is being denied stays clean.
+#[inline(always)]
+fn set_changed(shard: &ShardGuard<'_>, slot: usize, stored: TableEntry, entry: TableEntry, step: &Step) {
+    let state = if step.needs_write { step.state } else { entry.state };
+    let after = TableEntry { state, is_denied: step.granted.is_none(), ..entry };
+    if step.needs_write || after != stored {
+        shard.set_entry(slot, after);
+    }
+}
+
+/// The state of an entry, rebased if the clock was set back.
+fn rebased(limit: &Limit, state: State, now: Micros) -> State {
+    let leased = LeasedState { state: Some(state), ..LeasedState::default() };
+    limit.rebase(leased, now).and_then(|leased| leased.state).unwrap_or(state)
 }
 
 /// Merges two optional states: the result has used as much as both.
@@ -451,6 +477,7 @@ fn merge_states(limit: &Limit, one: Option<State>, other: Option<State>, now: Mi
 }
 
 /// Steps from a state of the sketch, to which other keys may have contributed.
+#[inline(always)]
 fn step_shared(limit: &Limit, before: Option<State>, now: Micros, amount: Amount) -> Step {
     let step = limit.step(before, now, amount);
     if before.is_some() && step.needs_write {

@@ -175,6 +175,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
+#[inline(always)]
 fn is_drained(limits: &mut LastLimit<'_>, entry: &TableEntry, now: Micros) -> bool {
     limits.get(entry.limit_slot).is_none_or(|limit| limit.is_expired(entry.state, now))
 }

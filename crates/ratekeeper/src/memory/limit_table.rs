@@ -117,6 +117,7 @@ impl LimitTable {
     /// The slot of a limit, which is assigned if it has none. Returns `None` if there is no slot left for the scope.
     ///
     /// The caller holds the lock of the shard to which it writes the slot number.
+    #[inline]
     pub(crate) fn intern(&self, scope: Scope, limit: &Limit, now: Micros) -> Option<u32> {
         let identity = limit.identity();
         let hint = &self.hints[hint_index(scope, identity)];
@@ -287,11 +288,22 @@ impl LimitSlot {
     /// [`LimitSlot::vacate`] may run concurrently. It removes the first identity number and then reads the mark; this
     /// method sets the mark and then reads the number. In the single total order of these four operations, either
     /// `vacate` sees the mark or this method misses the number.
+    ///
+    /// A slot that already has the mark of the cycle is not vacated before the end of the next one, which visits the
+    /// shard that the caller has locked. So it needs no second look.
+    #[inline]
     fn claim(&self, scope: Scope, identity: [u64; 3], cycle: &AtomicU64) -> bool {
+        let cycle = cycle.load(SeqCst);
+        let is_marked = self.marked_cycle.load(SeqCst) >= cycle && !self.is_retired.load(Relaxed);
         if !self.matches(identity) || self.scope.load(Relaxed) != scope.0 {
             return false;
         }
-        self.mark(cycle.load(SeqCst));
+        is_marked || self.claim_unmarked(scope, identity, cycle)
+    }
+
+    #[cold]
+    fn claim_unmarked(&self, scope: Scope, identity: [u64; 3], cycle: u64) -> bool {
+        self.mark(cycle);
         self.identity[0].load(SeqCst) == identity[0]
             && self.matches(identity)
             && self.scope.load(Relaxed) == scope.0
@@ -334,6 +346,7 @@ impl LimitSlot {
 }
 
 /// The index of a limit in the cache of hints.
+#[inline]
 fn hint_index(scope: Scope, [first, second, third]: [u64; 3]) -> usize {
     // 2^64 divided by the golden ratio. The upper bits of the product depend on all of the input.
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -355,7 +368,7 @@ impl<'a> LastLimit<'a> {
     }
 
     /// The limit in a slot. Returns `None` if the slot is vacant.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&mut self, number: u32) -> Option<&Limit> {
         if number != self.number {
             (self.number, self.limit) = (number, self.limit_table.limit(number));
