@@ -22,11 +22,12 @@ const MAX_NAMED_SERVERS: usize = 3;
 
 /// The store that the settings select.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a process has one store")]
 pub(super) enum AnyStore {
     /// The memory of this process.
     Memory(MemoryStore),
     /// Redis or Valkey, shared with other nodes.
-    Redis(Box<Leased<RedisStore, Arc<SystemClock>>>),
+    Redis(Leased<RedisStore, Arc<SystemClock>>),
 }
 
 impl AnyStore {
@@ -41,7 +42,7 @@ impl AnyStore {
                 let store = RedisStore::connect(url, &options, Arc::clone(&clock))
                     .with_context(|| format!("cannot set up the store {}", settings.store))?;
                 store.ready(START_TIMEOUT).await;
-                Ok(AnyStore::Redis(Box::new(Leased::new(store, clock, MAX_LEASED_KEYS))))
+                Ok(AnyStore::Redis(Leased::new(store, clock, MAX_LEASED_KEYS)))
             }
         }
     }
