@@ -19,7 +19,7 @@ const KNOWN_CYCLES: [&str; 9] = [
     "ratekeeper: lease::sim::simulation, lease::sim::store",
     "ratekeeper: limiter, permit",
     "ratekeeper: memory::decide, memory::list_states, memory::shard, memory::table",
-    "ratekeeper: redis::batcher, redis::fan_out, redis::heartbeat, redis::lease_path, redis::report, redis::router, redis::server_set, redis::store",
+    "ratekeeper: redis::batcher, redis::router",
     "ratekeeper: redis::cluster, redis::discovery, redis::node",
     "ratekeeper: redis::script_call::renewals, redis::script_call::reply",
     "ratekeeper-core: algorithm, limit, status",

@@ -2,8 +2,8 @@
 //!
 //! Draws and lease requests travel together, because the store applies both in one step. Their answers travel apart:
 //! a caller that no longer waits for its draws must not lose the units that were lent with them. So each
-//! [`LendRequest`] is answered on its own, whoever still waits, and the answer is data: the store knows
-//! nothing of how leases are accounted for.
+//! [`LendRequest`] is answered on its own, even if no caller waits for the draws any more, and the answer is data: the
+//! store knows nothing of how leases are accounted for.
 
 use super::{KeyName, LeaseRenewal, LeaseReply};
 use crate::store::Store;
@@ -232,9 +232,9 @@ pub(super) struct LendAnswers {
     queue: Mutex<Vec<LendAnswer>>,
     /// Lease requests whose answer is not settled.
     open: AtomicUsize,
-    /// Wakes the task that settles answers nobody else has settled.
+    /// Wakes the task that settles answers which no request has settled.
     arrived: Notify,
-    /// Wakes those who wait until all answers are settled.
+    /// Wakes the tasks that wait until all answers are settled.
     settled: Notify,
 }
 
