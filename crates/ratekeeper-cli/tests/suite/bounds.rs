@@ -1,10 +1,6 @@
 //! Clients that occupy scarce resources: file descriptors, admin connections, and memory for request bodies.
 
-#![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Server, TIMEOUT, serve, within};
 use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::body::{Body, Bytes, Frame};
@@ -14,7 +10,6 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::process::Command;
 use std::task::{Context, Poll};
-use support::{Server, TIMEOUT, serve, within};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;

@@ -1,14 +1,9 @@
 //! A log that cannot be written: the server still answers clients, reloads rules and shuts down.
 
-#![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Server, TIMEOUT, run, serve, within};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
 use std::process::Stdio;
-use support::{Server, TIMEOUT, run, serve, within};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 /// So slow that no unit is refilled during a test.

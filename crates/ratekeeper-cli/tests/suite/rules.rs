@@ -1,11 +1,7 @@
 //! `ratekeeper rules`: output and exit codes of its subcommands.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Folder, assert_output, ratekeeper, run, run_with_input};
 use serde_json::json;
-use support::{Folder, assert_output, ratekeeper, run, run_with_input};
 
 /// The example rule file of the design document, verbatim.
 const DESIGN: &str = r#"rules:

@@ -1,12 +1,8 @@
 //! Forward-auth (`/v1/forward-auth`) of the real binary and its settings.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Answer, Client, Http2, Server};
 use serde_json::json;
 use std::fs;
-use support::{Answer, Client, Http2, Server};
 
 const URL: &str = "/v1/forward-auth";
 

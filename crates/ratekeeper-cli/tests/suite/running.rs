@@ -1,15 +1,11 @@
 //! The server's life cycle: settings, listeners, log, and shutdown.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Client, Server, TIMEOUT, failure, ratekeeper, request, run, within};
 use serde_json::json;
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use support::{Client, Server, TIMEOUT, failure, ratekeeper, request, run, within};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
@@ -125,7 +121,7 @@ fn a_connection_above_the_limit_waits_until_another_closes() {
     let server = Server::with(TEN_A_DAY, &["--max-connections", "2"]);
     let (mut first, mut second) = (server.connect(), server.connect());
     assert!(first.check(ALICE).is_allowed() && second.check(ALICE).is_allowed());
-    let mut third = support::socket(&server.address);
+    let mut third = crate::support::socket(&server.address);
     third.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     std::io::Write::write_all(&mut third, &request("GET", "/livez", &[], "")).unwrap();
     let error = third.read(&mut [0]).unwrap_err().kind();

@@ -1,9 +1,6 @@
 //! Rule reloads while the server runs.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Client, Server, TIMEOUT, within};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -11,7 +8,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
-use support::{Client, Server, TIMEOUT, within};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 

@@ -1,12 +1,8 @@
 //! The command line of the real binary: settings from all sources, completions, and man pages.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{CommandOutput, ratekeeper, run};
 use std::fs;
 use std::process::Command;
-use support::{CommandOutput, ratekeeper, run};
 
 fn output(command: &mut Command) -> (i32, String, String) {
     let CommandOutput { code, stdout, stderr } = run(command);

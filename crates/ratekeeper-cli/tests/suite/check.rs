@@ -1,9 +1,6 @@
 //! `ratekeeper check`: the real binary against servers with scripted responses.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Certificates, CommandOutput};
 use ratekeeper_server::tls::{ListenerTls, ListenerTlsFiles};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,17 +9,16 @@ use std::path::Path;
 use std::process::Command;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use support::{Certificates, CommandOutput};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const ALLOWED: &str = r#"{"allowed":true,"remaining":99,"reset_at":1700000001,"retry_after":null}"#;
 
 fn command(arguments: &[&str]) -> Command {
-    support::ratekeeper(&[&["check"], arguments].concat())
+    crate::support::ratekeeper(&[&["check"], arguments].concat())
 }
 
 fn run(mut command: Command) -> CommandOutput {
-    support::run(&mut command)
+    crate::support::run(&mut command)
 }
 
 /// Starts a server for one request. Its thread returns the request line and the body.

@@ -1,11 +1,5 @@
 //! Helpers for tests of the real binary: a server on free ports, raw HTTP clients, and waiting with a timeout.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "each test file is its own crate and uses only some of these helpers"
-)]
-
 mod certificates;
 mod client;
 mod folder;
@@ -17,7 +11,6 @@ pub(crate) use certificates::Certificates;
 pub(crate) use client::{Answer, Client, check, request, socket};
 pub(crate) use folder::{Folder, assert_output};
 pub(crate) use http2::Http2;
-pub(crate) use metrics::Metrics;
 pub(crate) use server::{Server, failure, serve};
 
 use std::io::Write;

@@ -1,12 +1,8 @@
 //! The admin listener of the real binary: health, metrics, the emergency limit, and authorization.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Http2, Server};
 use serde_json::{Value, json};
 use std::fs;
-use support::{Http2, Server};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
@@ -97,11 +93,14 @@ fn a_configured_token_is_used_and_not_shown() {
     let bearer = [("Authorization", "Bearer my-own-token-0123456789")];
     assert_eq!(server.connect_admin().ask("GET", "/metrics", &bearer, "").status, 200);
     let folder = tempfile::tempdir().unwrap();
-    let server =
-        Server::launch(folder, support::serve(&[]).env("RATEKEEPER_ADMIN_TOKEN", "my-own-token-0123456789"));
+    let server = Server::launch(
+        folder,
+        crate::support::serve(&[]).env("RATEKEEPER_ADMIN_TOKEN", "my-own-token-0123456789"),
+    );
     assert_eq!(server.connect_admin().ask("GET", "/metrics", &bearer, "").status, 200);
     fs::write(server.folder().join("token"), "short").unwrap();
-    let message = support::failure(&["--admin-token-file", server.folder().join("token").to_str().unwrap()]);
+    let message =
+        crate::support::failure(&["--admin-token-file", server.folder().join("token").to_str().unwrap()]);
     assert!(
         message.starts_with("error: the token has 5 characters, which can be guessed: use at least 16"),
         "{message}"
@@ -305,7 +304,7 @@ fn an_invalid_emergency_limit_changes_nothing() {
     let long = format!(r#"{{"limit":"{}"}}"#, "1".repeat(5000));
     assert_eq!(server.admin("PUT", "/v1/emergency", &long).status, 413);
     assert!(!is_limited(&server.admin("GET", "/v1/emergency", "").json()));
-    let message = support::failure(&["--emergency-limit", "0/s"]);
+    let message = crate::support::failure(&["--emergency-limit", "0/s"]);
     assert!(message.contains("(from --emergency-limit)"), "{message}");
 }
 

@@ -1,12 +1,8 @@
 //! `ratekeeper rules import`: rules of other rate limiters, and diagnostics for items that cannot be translated.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Folder, assert_output, ratekeeper, run_with_input};
 use serde_json::json;
 use std::fs;
-use support::{Folder, assert_output, ratekeeper, run_with_input};
 
 const EDGE: &str = "\
 domain: edge

@@ -1,12 +1,8 @@
 //! Response headers: remaining units, retry time, and the status of a denial.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Answer, Http2, Server};
 use serde_json::json;
 use std::time::{SystemTime, UNIX_EPOCH};
-use support::{Answer, Http2, Server};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 

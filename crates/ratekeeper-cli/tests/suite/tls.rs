@@ -1,9 +1,6 @@
 //! TLS of the real binary: on all listeners, with client certificates, and through a certificate renewal.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Certificates, Client, Http2, Server, TIMEOUT, ratekeeper, request, run, within};
 use ratekeeper_server::tls;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -11,7 +8,6 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{Certificates, Client, Http2, Server, TIMEOUT, ratekeeper, request, run, within};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -45,7 +41,7 @@ fn server_name() -> ServerName<'static> {
 /// Completes the handshake. Under TLS 1.3 a rejected client learns of it only when it reads.
 fn tls_connect(address: &str, config: ClientConfig) -> TlsClientStream {
     let connection = ClientConnection::new(Arc::new(config), server_name()).unwrap();
-    let mut stream = StreamOwned::new(connection, support::socket(address));
+    let mut stream = StreamOwned::new(connection, crate::support::socket(address));
     while stream.conn.is_handshaking() {
         stream.conn.complete_io(&mut stream.sock).unwrap();
     }
@@ -228,7 +224,7 @@ fn a_client_without_tls_is_disconnected_and_does_no_harm() {
     for (bytes, address) in
         noise.iter().flat_map(|bytes| [(bytes, &server.address), (bytes, &server.admin_address)])
     {
-        let mut stream = support::socket(address);
+        let mut stream = crate::support::socket(address);
         stream.write_all(bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         // At most an alert arrives before the connection closes.
@@ -248,8 +244,10 @@ fn a_client_without_tls_is_disconnected_and_does_no_harm() {
 fn an_unfinished_handshake_does_not_delay_shutdown() {
     let certificates = Certificates::new();
     let mut server = serve(&certificates, &[]);
-    let (silent, idle) =
-        (support::socket(&server.address), tls_connect(&server.address, client_config(&certificates, None)));
+    let (silent, idle) = (
+        crate::support::socket(&server.address),
+        tls_connect(&server.address, client_config(&certificates, None)),
+    );
     within(TIMEOUT, "both connections are accepted", || {
         let mut client = Client::over(tls_connect(&server.admin_address, client_config(&certificates, None)));
         let bearer = format!("Bearer {}", server.token);
@@ -268,7 +266,7 @@ fn unusable_tls_files_are_reported_at_start() {
     let certificates = Certificates::new();
     let path = |name: &str| certificates.path(name);
     fs::write(path("empty"), "").unwrap();
-    let failure = |arguments: &[&str]| support::failure(arguments);
+    let failure = |arguments: &[&str]| crate::support::failure(arguments);
     let error = failure(&["--tls-cert", &path("none.crt"), "--tls-key", &path("server.key")]);
     assert!(error.starts_with(&format!("error: cannot read {}: No such file", path("none.crt"))), "{error}");
     let error = failure(&["--tls-cert", &path("empty"), "--tls-key", &path("server.key")]);

@@ -1,12 +1,8 @@
 //! Floods of keys and of limits against the real binary with little memory: every limit stays in force.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Client, Server, TIMEOUT, socket, within};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use support::{Client, Server, TIMEOUT, socket, within};
 
 /// So slow that no unit is refilled during a test.
 const RULES: &str = "

@@ -1,13 +1,9 @@
 //! Rule matching through the API: path normalization, methods, addresses, attributes, tiers, overrides, lists, order
 //! and shadow rules.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Client, Server, within};
 use serde_json::{Value, json};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use support::{Client, Server, within};
 
 #[expect(clippy::disallowed_methods, reason = "the test compares answers with the wall clock")]
 fn unix_seconds() -> u64 {

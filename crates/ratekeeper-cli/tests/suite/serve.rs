@@ -1,12 +1,8 @@
 //! `ratekeeper serve`: the HTTP behaviour of the real binary, byte by byte.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Http2, Server, check, failure, request};
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
-use support::{Http2, Server, check, failure, request};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 

@@ -1,14 +1,10 @@
 //! The RESP listener of the real binary: address, authentication, TLS, and metrics.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Certificates, Server, TIMEOUT, socket, within};
 use ratekeeper_server::tls;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
-use support::{Certificates, Server, TIMEOUT, socket, within};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConnection, StreamOwned};
 

@@ -1,12 +1,8 @@
 //! A shared store as an operator sees it: banner, health, admin API and log.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Server, TIMEOUT, within};
 use ratekeeper_testkit::servers::{Brand, RedisServer, TestCluster};
 use serde_json::json;
-use support::{Server, TIMEOUT, within};
 
 const RULES: &str = "default: {limit: 5/day}";
 const ALICE: &str = r#"{"client_key":"alice"}"#;

@@ -1,13 +1,9 @@
 //! The HTTP API of the real binary: the answer of each path, batches, and authorization.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap in a test helper fails the test")]
-
-mod support;
-
+use crate::support::{Http2, Server};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
-use support::{Http2, Server};
 
 const ALICE: &str = r#"{"client_key":"alice"}"#;
 
