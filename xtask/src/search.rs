@@ -16,7 +16,7 @@ pub(crate) fn mutants() -> Result<()> {
     command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "none");
     command.args(["--package", "ratekeeper-core", "--output", "target", "--jobs", "2", "--", "--lib"]);
     run(command.args(
-        ["algorithms", "scenarios", "traps", "limits", "calendar", "decisions"]
+        ["algorithms", "scenarios", "pitfalls", "limits", "calendar", "decisions"]
             .iter()
             .flat_map(|name| ["--test", name]),
     ))

@@ -50,8 +50,8 @@ pub(crate) fn run(names: &[String]) -> Result<ExitCode> {
     let steps: Vec<&TestStep> = STEPS.iter().filter(is_wanted).collect();
     let mut passed = Vec::new();
     let mut failed = None;
-    for step in &steps {
-        println!("{}: started", step.name);
+    for (number, step) in (1..).zip(&steps) {
+        println!("{}: started, step {number} of {}", step.name, steps.len());
         let (outcome, elapsed) = timed(step.check);
         match outcome {
             Ok(()) => passed.push(elapsed),

@@ -5,9 +5,9 @@
 
 #[path = "resp/hostile.rs"]
 mod hostile;
-#[path = "resp/patience.rs"]
-mod patience;
 #[path = "resp/server.rs"]
 mod server;
 #[path = "resp/siege.rs"]
 mod siege;
+#[path = "resp/timeouts.rs"]
+mod timeouts;
