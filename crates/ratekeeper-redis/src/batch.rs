@@ -5,3 +5,4 @@ pub(crate) mod codec;
 pub(crate) mod queue;
 pub(crate) mod script;
 pub(crate) mod stored_key;
+pub(crate) mod worker;

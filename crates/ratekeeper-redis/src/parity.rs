@@ -194,14 +194,11 @@ fn run_with_renewals(
 ) -> (Vec<GroupDecisions>, Micros, Vec<RenewalResult>) {
     let (mut decided_groups, mut first, mut add_renewals) = (Vec::new(), None, Some(add_renewals));
     let mut waiting: Vec<(usize, Option<Readopt>)> = (0..draws.len()).map(|group| (group, None)).collect();
-    let mut call = ScriptCall::new();
+    let mut call = ScriptCall::default();
     for _ in 0..4 {
         call.reset(guess);
         for (group, readopt) in &waiting {
-            match readopt {
-                None => call.push(draws, *group, times[*group]),
-                Some(readopt) => call.push_retry(draws, *group, times[*group], readopt),
-            }
+            call.push(draws, *group, times[*group], readopt.as_ref());
         }
         if let Some(add_renewals) = add_renewals.take() {
             add_renewals(&mut call);

@@ -4,13 +4,15 @@
 mod denial_cache;
 mod fan_out;
 pub(crate) mod heartbeat;
-pub(crate) mod router;
+mod router;
 
 use crate::batch::queue::{Batcher, SubRequest, cancel};
+use crate::batch::worker::Workers;
 use crate::batch::{script, stored_key};
 use crate::client::server_set::{ServerSet, ServerSetOptions, ServerSetReport};
 use crate::client::tls::StoreTlsError;
 use crate::client::url::RedisUrl;
+use crate::counters::StoreCounters;
 use denial_cache::DenialCache;
 use fan_out::{FanOut, release_permit, request_one};
 use heartbeat::Heartbeat;
@@ -23,6 +25,7 @@ use router::Router;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, interval};
 
@@ -92,7 +95,8 @@ impl RedisStore {
         let servers = Arc::new(ServerSet::connect(url, server_options)?);
         let cache = RemoteCache::new(Arc::clone(&clock), options.capacity)?;
         let heartbeat = Arc::new(Heartbeat::start(Arc::clone(&servers)));
-        let router = Arc::new(Router::new(servers, clock, options.timeout));
+        let (counters, runtime) = (StoreCounters::default(), Handle::current());
+        let router = Arc::new(Router::new(Workers { servers, clock, counters, runtime }, options.timeout));
         let outage_task = tokio::spawn(measure_outages(Arc::clone(&router))).abort_handle();
         Ok(RedisStore { router, cache, denials: DenialCache::new(), heartbeat, outage_task })
     }
@@ -100,17 +104,17 @@ impl RedisStore {
     /// Waits until a connection to every server has been tried, but no longer than `timeout`. Returns whether all
     /// servers are up.
     pub async fn ready(&self, timeout: Duration) -> bool {
-        self.router.servers.wait_until_ready(timeout).await
+        self.router.workers.servers.wait_until_ready(timeout).await
     }
 
     /// The state of the servers, for logs and the admin API.
     pub fn describe(&self) -> ServerSetReport {
-        self.router.servers.report()
+        self.router.workers.servers.report()
     }
 
     /// What the store has done so far.
     pub fn counts(&self) -> StoreCounts {
-        self.router.counters.snapshot(LeaseCounts::default())
+        self.router.workers.counters.snapshot(LeaseCounts::default())
     }
 
     /// Routes a group: decides it if it needs no server, and otherwise adds its parts to the fan-out.
@@ -154,7 +158,7 @@ impl RedisStore {
             && let Some(latest) = batcher.node().clock_ceiling(call.started_at)
             && self.cache.deny_from_cache(draws, group, latest)
         {
-            self.router.counters.denied_from_memory.fetch_add(1, Relaxed);
+            self.router.workers.counters.denied_from_memory.fetch_add(1, Relaxed);
             return GroupRoute::Decided;
         }
         GroupRoute::Whole(batcher, slot)
@@ -225,9 +229,9 @@ impl RedisStore {
         let first = &draws.group(group)[0];
         let mut name = Vec::new();
         stored_key::write(draws.key(first), first.scope(), first.limit().family(), &mut name);
-        let route = self.router.servers.route(stored_key::hash_tag(&name)).ok();
+        let route = self.router.workers.servers.route(stored_key::hash_tag(&name)).ok();
         let ceiling = route.and_then(|route| route.node.clock_ceiling(Instant::now()));
-        ceiling.unwrap_or_else(|| self.router.clock.now())
+        ceiling.unwrap_or_else(|| self.router.workers.clock.now())
     }
 
     /// The timeout of a call: the shortest of the draws that are sent to a server.
@@ -333,15 +337,15 @@ impl LendingStore for RedisStore {
         group: usize,
         newer_state: impl Fn(KeyRef<'_>, Scope, &Limit) -> Option<State>,
     ) {
-        self.router.counters.record_failure();
+        self.router.workers.counters.record_failure();
         let (nodes, store_time) = (self.live_nodes(), self.server_time(draws, group));
         if self.cache.decide_failed(draws, group, nodes, store_time, newer_state) {
-            self.router.counters.decided_locally.fetch_add(1, Relaxed);
+            self.router.workers.counters.decided_locally.fetch_add(1, Relaxed);
         }
     }
 
     fn is_up(&self) -> bool {
-        self.router.servers.is_up()
+        self.router.workers.servers.is_up()
     }
 
     fn live_nodes(&self) -> u32 {
@@ -377,7 +381,7 @@ impl Store for RedisStore {
             topology,
             servers,
             uncovered_slots,
-            last_failure: self.router.counters.last_failure(),
+            last_failure: self.router.workers.counters.last_failure(),
             live_nodes: self.live_nodes(),
             counts: self.counts(),
         })
@@ -410,9 +414,9 @@ async fn measure_outages(router: Arc<Router>) {
     loop {
         ticks.tick().await;
         let before = std::mem::replace(&mut last_tick, Instant::now());
-        let has_failed = router.counters.last_failure().is_some_and(|ago| ago < RECENT_FAILURE);
-        if has_failed || !router.servers.is_up() {
-            router.counters.add_degraded_time(last_tick.duration_since(before));
+        let has_failed = router.workers.counters.last_failure().is_some_and(|ago| ago < RECENT_FAILURE);
+        if has_failed || !router.workers.servers.is_up() {
+            router.workers.counters.add_degraded_time(last_tick.duration_since(before));
         }
     }
 }

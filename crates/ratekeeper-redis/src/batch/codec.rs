@@ -12,14 +12,16 @@
 
 mod keys;
 mod limits;
+mod reader;
 mod renewals;
 mod reply;
 #[cfg(test)]
 mod tests;
 mod value;
 
+pub(crate) use reader::ScriptReplyError;
 pub(crate) use renewals::{GrantedLease, RenewalResult};
-pub(crate) use reply::{GroupResult, Readopt, ScriptReply, ScriptReplyError};
+pub(crate) use reply::{GroupResult, Readopt, ScriptReply};
 pub(crate) use value::StoredValue;
 
 use crate::batch::script;
@@ -45,7 +47,7 @@ mod flag {
     pub(crate) const TIMES: u8 = 128;
 }
 
-/// Groups of draws that the store decides in one call.
+/// Groups of draws that the store decides in one call. It allocates when it is first filled.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptCall {
     keys: CallKeys,
@@ -69,11 +71,6 @@ struct CallGroup {
 impl ScriptCall {
     /// The most draws of a call.
     pub(crate) const MAX_DRAWS: usize = 8192;
-
-    /// An empty call. It allocates when it is first filled.
-    pub(crate) fn new() -> ScriptCall {
-        ScriptCall::default()
-    }
 
     /// Empties the call and keeps its memory. `now` is an estimate of the store's clock: for calendar windows,
     /// the window ends around that time are sent along.
@@ -115,23 +112,12 @@ impl ScriptCall {
     }
 
     /// Adds a group on behalf of `times` requests: more than one only if they [can be
-    /// coalesced](ScriptCall::can_coalesce).
+    /// coalesced](ScriptCall::can_coalesce). If the script could not decide the group at first, `retry` has the
+    /// states that are converted for it.
     ///
     /// # Panics
     /// If the call has [`ScriptCall::MAX_DRAWS`] draws already, or if there is no such group.
-    pub(crate) fn push(&mut self, draws: &Draws, group: usize, times: u32) {
-        self.push_draws(draws, group, times, None);
-    }
-
-    /// Adds a group that the script could not decide at first, with the states that Rust has converted for it.
-    ///
-    /// # Panics
-    /// If the call has [`ScriptCall::MAX_DRAWS`] draws already, or if there is no such group.
-    pub(crate) fn push_retry(&mut self, draws: &Draws, group: usize, times: u32, retry: &Readopt) {
-        self.push_draws(draws, group, times, Some(retry));
-    }
-
-    fn push_draws(&mut self, draws: &Draws, group: usize, times: u32, retry: Option<&Readopt>) {
+    pub(crate) fn push(&mut self, draws: &Draws, group: usize, times: u32, retry: Option<&Readopt>) {
         debug_assert!(
             times == 1 || ScriptCall::can_coalesce(draws, group),
             "only equal requests are coalesced"

@@ -5,55 +5,35 @@
 //! instead of many small ones, none of which occupies it for long, and it has the next one at hand when it has
 //! finished the last. The queue is bounded: beyond that, draws fail at once.
 
-mod worker;
-
 use crate::client::node::RedisNode;
-use crate::client::server_set::ServerSet;
-use crate::counters::StoreCounters;
-use crate::store::router::Router;
 use parking_lot::Mutex;
-use ratekeeper::{LendOutcome, LendRequest, RenewalOwner, SystemClock};
+use ratekeeper::{LendOutcome, LendRequest, RenewalOwner};
 use ratekeeper_core::{Draws, StoreFailure};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
-use worker::run_worker;
 
 /// The most batches in flight. They are a few milliseconds of work for the server.
-const MAX_IN_FLIGHT: usize = 8;
+pub(super) const MAX_IN_FLIGHT: usize = 8;
 /// With fewer batches than this in flight, a batch is sent however small it is: while the server works on one,
 /// the next is in flight.
 const EAGER_IN_FLIGHT: usize = 2;
 /// The most draws of one call, so that it does not occupy the server for long. A batch of this many draws is
 /// full.
-const MAX_CALL_DRAWS: usize = 48;
-/// The most calls that are pipelined. A larger batch is sent in several steps, and steps for which there is no
-/// time left are not sent.
-const MAX_PIPELINED_CALLS: usize = 16;
+pub(super) const MAX_CALL_DRAWS: usize = 48;
 /// The most queued draws, unless they were submitted together.
 const MAX_QUEUED_DRAWS: usize = 8192;
-/// The most attempts for a group. It is sent again if the script found a state that was written under another
-/// quota, which has to be converted here first. While two versions of the rules are in force, several nodes may
-/// write in turn.
-const MAX_ATTEMPTS: usize = 4;
-
-/// The send queue of one server, and its workers.
+/// The send queue of one server.
 #[derive(Debug)]
 pub(crate) struct Batcher {
-    servers: Arc<ServerSet>,
     node: Arc<RedisNode>,
-    clock: Arc<SystemClock>,
-    /// Where the workers run, whichever runtime submits draws.
-    runtime: Handle,
     queue: Mutex<BatchQueue>,
     /// Wakes a worker.
     wake: Notify,
     is_closed: AtomicBool,
-    counters: Arc<StoreCounters>,
 }
 
 /// Batches that wait for a worker.
@@ -64,38 +44,30 @@ struct BatchQueue {
     /// The number of queued draws.
     queued_draws: usize,
     in_flight: usize,
-    /// Sent batches: the memory of one is reused when all waiters have read it.
-    reusable: Vec<SentBatch>,
-}
-
-/// The buffers of a sent batch.
-#[derive(Debug)]
-struct SentBatch {
-    decided: Arc<Draws>,
-    slots: Vec<u16>,
-    waiters: Vec<oneshot::Sender<Arc<Draws>>>,
-    renewals: Vec<SentRenewal>,
+    /// Answered batches: the memory of one is reused when all waiters have read it.
+    reusable: Vec<Batch>,
 }
 
 /// Draws and renewals that are sent together.
 #[derive(Debug, Default)]
-struct Batch {
-    draws: Draws,
+pub(crate) struct Batch {
+    /// Shared with the waiters once the batch is decided.
+    draws: Arc<Draws>,
     /// For each group, the Cluster slot of its keys.
-    slots: Vec<u16>,
+    pub(crate) slots: Vec<u16>,
     waiters: Vec<oneshot::Sender<Arc<Draws>>>,
-    renewals: Vec<SentRenewal>,
+    pub(crate) renewals: Vec<SentRenewal>,
     /// The latest deadline of the waiters.
-    deadline: Option<Instant>,
+    pub(crate) deadline: Option<Instant>,
 }
 
 /// A lease request of a batch.
 #[derive(Debug)]
-struct SentRenewal {
-    request: LendRequest,
+pub(crate) struct SentRenewal {
+    pub(crate) request: LendRequest,
     /// The index in the batch of the draw that it belongs to. `None` if it is sent on its own.
-    draw: Option<usize>,
-    slot: u16,
+    pub(crate) draw: Option<usize>,
+    pub(crate) slot: u16,
 }
 
 /// Some draws of a group, for one server.
@@ -133,22 +105,14 @@ pub(crate) struct PendingReply {
 }
 
 impl Batcher {
-    /// Creates the batcher of a server, and starts its workers.
-    pub(crate) fn start(router: &Router, node: Arc<RedisNode>, runtime: Handle) -> Arc<Batcher> {
-        let batcher = Arc::new(Batcher {
-            servers: Arc::clone(&router.servers),
+    /// An empty queue. Its workers are started by [`Workers`](super::worker::Workers).
+    pub(super) fn new(node: Arc<RedisNode>) -> Arc<Batcher> {
+        Arc::new(Batcher {
             node,
-            clock: Arc::clone(&router.clock),
-            runtime,
             queue: Mutex::default(),
             wake: Notify::new(),
             is_closed: AtomicBool::new(false),
-            counters: Arc::clone(&router.counters),
-        });
-        for _ in 0..MAX_IN_FLIGHT {
-            batcher.runtime.spawn(run_worker(Arc::clone(&batcher)));
-        }
-        batcher
+        })
     }
 
     /// The server.
@@ -163,30 +127,37 @@ impl Batcher {
         parts: &mut [SubRequest],
         deadline: Instant,
     ) -> Result<PendingReply, StoreFailure> {
-        let (sender, decided) = oneshot::channel();
         let size = parts.iter().map(|part| part.draw_count(draws)).sum();
+        let pending = self.enqueue(size, deadline, |batch| {
+            let (sender, decided) = oneshot::channel();
+            batch.waiters.push(sender);
+            let first_group = batch.draws.len();
+            parts.iter_mut().for_each(|part| batch.push(draws, part));
+            PendingReply { decided, first_group }
+        });
+        pending.ok_or_else(|| {
+            parts.iter_mut().flat_map(|part| &mut part.renewals).for_each(cancel);
+            StoreFailure::Busy
+        })
+    }
+
+    /// Queues a lease request that is sent on its own.
+    pub(crate) fn submit_renewal(&self, request: LendRequest, slot: u16, deadline: Instant) {
+        let mut request = Some(request);
+        self.enqueue(1, deadline, |batch| {
+            batch.renewals.extend(request.take().map(|request| SentRenewal { request, draw: None, slot }));
+        });
+        request.iter_mut().for_each(cancel);
+    }
+
+    /// Adds `size` draws and renewals to a batch. Returns `None`, and adds nothing, if the queue is full.
+    fn enqueue<T>(&self, size: usize, deadline: Instant, fill: impl FnOnce(&mut Batch) -> T) -> Option<T> {
         let mut queue = self.queue.lock();
         if queue.queued_draws > 0 && queue.queued_draws + size > MAX_QUEUED_DRAWS {
-            drop(queue);
-            parts.iter_mut().flat_map(|part| &mut part.renewals).for_each(cancel);
-            return Err(StoreFailure::Busy);
+            return None;
         }
         let (can_send, batch) = queue.open_batch(size);
-        let first = batch.draws.len();
-        for part in parts {
-            let before = batch.draws.all().len();
-            batch.draws.begin_group_from(draws, part.group, part.picks.as_deref(), part.is_peek);
-            batch.slots.push(part.slot);
-            let sent = |request: LendRequest| {
-                let draw = match request.owner() {
-                    RenewalOwner::Draw { draw, .. } => Some(before + draw),
-                    RenewalOwner::Key(..) => None,
-                };
-                SentRenewal { request, draw, slot: part.slot }
-            };
-            batch.renewals.extend(part.renewals.drain(..).map(sent));
-        }
-        batch.waiters.push(sender);
+        let filled = fill(batch);
         batch.deadline = batch.deadline.max(Some(deadline));
         let is_full = batch.is_full();
         queue.queued_draws += size;
@@ -194,25 +165,7 @@ impl Batcher {
         if can_send || is_full {
             self.wake.notify_one();
         }
-        Ok(PendingReply { decided, first_group: first })
-    }
-
-    /// Queues a lease request that is sent on its own.
-    pub(crate) fn submit_renewal(&self, mut request: LendRequest, slot: u16, deadline: Instant) {
-        let mut queue = self.queue.lock();
-        if queue.queued_draws >= MAX_QUEUED_DRAWS {
-            drop(queue);
-            return cancel(&mut request);
-        }
-        let (can_send, batch) = queue.open_batch(1);
-        batch.renewals.push(SentRenewal { request, draw: None, slot });
-        batch.deadline = batch.deadline.max(Some(deadline));
-        let is_full = batch.is_full();
-        queue.queued_draws += 1;
-        drop(queue);
-        if can_send || is_full {
-            self.wake.notify_one();
-        }
+        Some(filled)
     }
 
     /// Closes the batcher. Queued batches are still sent, and then the workers end.
@@ -223,11 +176,11 @@ impl Batcher {
         self.wake.notify_one();
     }
 
-    /// Waits for a batch to send. `None` once the batcher is closed.
+    /// Waits for a batch to send, which is in flight until [`Batcher::finish`]. `None` once the batcher is closed.
     ///
     /// A batch that is not full is sent when no task is left that would add to it at once: as long as it grows,
     /// the worker yields to other tasks.
-    async fn next_batch(&self) -> Option<Batch> {
+    pub(super) async fn next_batch(&self) -> Option<Batch> {
         let mut seen = 0;
         loop {
             let (waiting, batch) = self.queue.lock().take_ready(seen);
@@ -248,8 +201,13 @@ impl Batcher {
         }
     }
 
+    /// Ends the flight of a batch.
+    pub(super) fn finish(&self) {
+        self.queue.lock().in_flight -= 1;
+    }
+
     /// Recycles the buffers of a batch.
-    fn recycle(&self, sent: SentBatch) {
+    pub(super) fn recycle(&self, sent: Batch) {
         let mut queue = self.queue.lock();
         if queue.reusable.len() < MAX_IN_FLIGHT {
             queue.reusable.push(sent);
@@ -263,16 +221,17 @@ impl BatchQueue {
     fn open_batch(&mut self, size: usize) -> (bool, &mut Batch) {
         let is_new = size > MAX_CALL_DRAWS || self.batches.back().is_none_or(Batch::is_full);
         if is_new {
-            let unused = self.reusable.iter().position(|sent| Arc::strong_count(&sent.decided) == 1);
-            let batch = unused.and_then(|unused| Batch::reuse(self.reusable.swap_remove(unused)));
-            self.batches.push_back(batch.unwrap_or_default());
+            let unused = self.reusable.iter_mut().position(|sent| Arc::get_mut(&mut sent.draws).is_some());
+            let mut batch = unused.map(|unused| self.reusable.swap_remove(unused)).unwrap_or_default();
+            batch.draws_mut().clear();
+            self.batches.push_back(batch);
         }
         let can_send = is_new && self.in_flight < EAGER_IN_FLIGHT;
         (can_send, self.batches.back_mut().expect("a batch was pushed if there was none"))
     }
 
     /// Takes the next batch if it is full, or if it has not grown beyond `seen` draws and few batches are in
-    /// flight. Also returns its number of draws. The caller holds an [`InFlight`] until it is done.
+    /// flight. Also returns its number of draws.
     fn take_ready(&mut self, seen: usize) -> (usize, Option<Batch>) {
         let Some(next) = self.batches.front() else { return (0, None) };
         let size = next.size();
@@ -289,15 +248,44 @@ impl BatchQueue {
 }
 
 impl Batch {
-    /// An empty batch in the memory of one that is no longer read. `None` if it is still read.
-    fn reuse(sent: SentBatch) -> Option<Batch> {
-        let SentBatch { decided, mut slots, mut waiters, mut renewals } = sent;
-        let mut draws = Arc::into_inner(decided)?;
-        draws.clear();
-        slots.clear();
-        waiters.clear();
-        renewals.clear();
-        Some(Batch { draws, slots, waiters, renewals, deadline: None })
+    /// Adds a part of a group.
+    fn push(&mut self, draws: &Draws, part: &mut SubRequest) {
+        let before = self.draws.all().len();
+        self.draws_mut().begin_group_from(draws, part.group, part.picks.as_deref(), part.is_peek);
+        self.slots.push(part.slot);
+        self.renewals.extend(part.renewals.drain(..).map(|request| {
+            let draw = match request.owner() {
+                RenewalOwner::Draw { draw, .. } => Some(before + draw),
+                RenewalOwner::Key(..) => None,
+            };
+            SentRenewal { request, draw, slot: part.slot }
+        }));
+    }
+
+    pub(super) fn draws(&self) -> &Draws {
+        &self.draws
+    }
+
+    pub(super) fn draws_mut(&mut self) -> &mut Draws {
+        self.parts_mut().0
+    }
+
+    /// The draws, and the renewals that travel with them.
+    pub(super) fn parts_mut(&mut self) -> (&mut Draws, &mut [SentRenewal]) {
+        let draws = Arc::get_mut(&mut self.draws).expect("draws are shared only once they are decided");
+        (draws, &mut self.renewals)
+    }
+
+    /// Passes the decided draws to those who wait for them, and leaves the batch empty but for the draws.
+    pub(super) fn answer(&mut self) {
+        // Those that no call has carried are answered by being dropped.
+        self.renewals.clear();
+        self.slots.clear();
+        self.deadline = None;
+        for waiter in self.waiters.drain(..) {
+            // The waiter may have timed out.
+            let _ = waiter.send(Arc::clone(&self.draws));
+        }
     }
 
     fn is_full(&self) -> bool {

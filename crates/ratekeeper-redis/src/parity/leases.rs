@@ -305,7 +305,7 @@ fn lent_units_stay_lent_under_another_quota() {
 fn a_renewal_outside_its_calendar_is_rejected() {
     let (months, script) =
         (limit(Algorithm::FixedWindow(Align::WallClock(Zone::UTC)), "5/month"), EmbeddedLua::new(Some(0)));
-    let mut call = ScriptCall::new();
+    let mut call = ScriptCall::default();
     for (guess, is_rejected) in [(START, false), (START.plus(Span::YEAR), true)] {
         call.reset(guess);
         call.push_renewal("k".into(), Scope(0), &months, LeaseReport::default(), request_up_to(2));

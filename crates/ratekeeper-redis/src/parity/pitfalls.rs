@@ -236,13 +236,13 @@ fn foreign_values_do_not_affect_other_keys() {
     write(&store, "rk1:{long}:b", FakeValueKind::Text(vec![b'x'; 300]));
     write(&store, "rk1:{text}:g", FakeValueKind::Text(b"hello".to_vec()));
     write(&store, "rk1:{list}:g", FakeValueKind::List([b"a".to_vec(), b"b".to_vec()].into()));
-    let (mut draws, mut call) = (Draws::new(), ScriptCall::new());
+    let (mut draws, mut call) = (Draws::new(), ScriptCall::default());
     for (key, limit) in [("long", bucket), ("text", log), ("fine", log), ("list", log), ("fine", bucket)] {
         draws.begin_group();
         draws.push(key.into(), Scope(0), limit, Op::Take(Amount::exactly(1)), PermitId(0));
     }
     call.reset(START);
-    (0..draws.len()).for_each(|group| call.push(&draws, group, 1));
+    (0..draws.len()).for_each(|group| call.push(&draws, group, 1, None));
     let bytes = store.script.run(&call, START.get());
     let is_decided: Vec<_> = call
         .read_reply(&bytes)
@@ -326,7 +326,7 @@ fn the_calendar_follows_the_clock_of_the_store() {
 #[test]
 fn a_group_outside_its_calendar_is_not_decided() {
     let months = limit(Algorithm::FixedWindow(Align::WallClock(Zone::UTC)), "5/month");
-    let (mut draws, mut call, script) = (Draws::new(), ScriptCall::new(), EmbeddedLua::new(Some(0)));
+    let (mut draws, mut call, script) = (Draws::new(), ScriptCall::default(), EmbeddedLua::new(Some(0)));
     draws.push("k".into(), Scope(0), months, Op::Take(Amount::exactly(1)), PermitId(0));
     for (guess, is_decided) in [
         (START, true),
@@ -337,7 +337,7 @@ fn a_group_outside_its_calendar_is_not_decided() {
     ] {
         script.fake.borrow_mut().values.clear();
         call.reset(guess);
-        call.push(&draws, 0, 1);
+        call.push(&draws, 0, 1, None);
         let bytes = script.run(&call, START.get());
         let result = call.read_reply(&bytes).unwrap().next();
         assert_eq!(matches!(result, Some(Ok(GroupResult::Decided(_)))), is_decided, "{guess:?}");

@@ -32,10 +32,10 @@ fn send(
     times: &[u32],
     now: Micros,
 ) -> Vec<UnwritableOutcome> {
-    let mut call = ScriptCall::new();
+    let mut call = ScriptCall::default();
     call.reset(now);
     for group in groups {
-        call.push(draws, *group, times[*group]);
+        call.push(draws, *group, times[*group], None);
     }
     let bytes = engine.run(&call, now.get());
     let mut reply = call.read_reply(&bytes).unwrap();

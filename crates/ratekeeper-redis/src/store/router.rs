@@ -2,49 +2,39 @@
 
 use crate::batch::queue::{Batcher, cancel};
 use crate::batch::stored_key;
+use crate::batch::worker::Workers;
 use crate::client::node::{NodePhase, RedisNode};
-use crate::client::server_set::ServerSet;
-use crate::counters::StoreCounters;
 use parking_lot::RwLock;
-use ratekeeper::{LendRequest, RenewalOwner, SystemClock};
+use ratekeeper::{LendRequest, RenewalOwner};
 use ratekeeper_core::{KeyRef, Limit, Scope, StoreFailure};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-/// The batchers of all servers, and what they share.
+/// The batchers of all servers.
 #[derive(Debug)]
-pub(crate) struct Router {
-    pub(crate) servers: Arc<ServerSet>,
-    pub(crate) clock: Arc<SystemClock>,
-    pub(crate) counters: Arc<StoreCounters>,
+pub(super) struct Router {
+    pub(super) workers: Arc<Workers>,
     /// The timeout of draws without their own.
-    pub(crate) timeout: Duration,
+    pub(super) timeout: Duration,
     /// Whether keys are spread over several servers.
-    pub(crate) is_spread: bool,
-    /// Where background tasks run.
-    runtime: Handle,
+    pub(super) is_spread: bool,
     /// One for each server that has been used.
     batchers: RwLock<Vec<Arc<Batcher>>>,
 }
 
 impl Router {
-    /// The batchers' workers will run on the current tokio runtime.
-    pub(crate) fn new(servers: Arc<ServerSet>, clock: Arc<SystemClock>, timeout: Duration) -> Router {
+    pub(super) fn new(workers: Workers, timeout: Duration) -> Router {
         Router {
-            is_spread: servers.is_distributed(),
-            servers,
-            clock,
-            counters: Arc::default(),
+            is_spread: workers.servers.is_distributed(),
+            workers: Arc::new(workers),
             timeout,
-            runtime: Handle::current(),
             batchers: RwLock::default(),
         }
     }
 
     /// The batcher and the Cluster slot of a key.
-    pub(crate) fn route(
+    pub(super) fn route(
         &self,
         key: KeyRef<'_>,
         scope: Scope,
@@ -57,7 +47,7 @@ impl Router {
         } else {
             &[][..]
         };
-        let route = self.servers.route(hash_tag)?;
+        let route = self.workers.servers.route(hash_tag)?;
         // A server that is known to be down is not asked: that would fail too, only later.
         match route.node.phase() {
             NodePhase::Down | NodePhase::Retired => Err(StoreFailure::Unreachable),
@@ -66,7 +56,7 @@ impl Router {
     }
 
     /// Sends a lease request on its own.
-    pub(crate) fn send_renewal(&self, mut request: LendRequest) {
+    pub(super) fn send_renewal(&self, mut request: LendRequest) {
         let route = match request.owner() {
             RenewalOwner::Key(name, limit) => self.route(name.key.borrow(), name.scope, limit),
             RenewalOwner::Draw { .. } => Err(StoreFailure::StoreError),
@@ -85,7 +75,7 @@ impl Router {
         if let Some(batcher) = find(&self.batchers.read()) {
             return batcher;
         }
-        let known = self.servers.nodes();
+        let known = self.workers.servers.nodes();
         let mut batchers = self.batchers.write();
         if let Some(batcher) = find(&batchers) {
             return batcher;
@@ -97,13 +87,13 @@ impl Router {
             }
             is_known
         });
-        let batcher = Batcher::start(self, Arc::clone(node), self.runtime.clone());
+        let batcher = self.workers.start(node);
         batchers.push(Arc::clone(&batcher));
         batcher
     }
 
     /// Closes all batchers. Queued batches are still sent.
-    pub(crate) fn close(&self) {
+    pub(super) fn close(&self) {
         for batcher in &*self.batchers.read() {
             batcher.close();
         }

@@ -4,7 +4,7 @@
 //! more.
 
 use super::ScriptCall;
-use super::reply::{ScriptReplyError, read_byte, read_number, read_units};
+use super::reader::{ScriptReplyError, read_byte, read_number, read_units};
 use super::value::Codec;
 use ratekeeper_core::{Amount, KeyRef, LeaseReport, LeaseRequest, Limit, Micros, Scope, Span, State};
 

@@ -1,5 +1,6 @@
 //! Decoding of the script's reply.
 
+use super::reader::{ScriptReplyError, read_byte, read_number, read_units};
 use super::renewals::RenewalResult;
 use super::value::Codec;
 use super::{CallGroup, ScriptCall};
@@ -30,13 +31,6 @@ pub(crate) enum GroupResult<'a> {
     /// It was not decided, because the server rejected the write with this error code.
     Unwritten(&'a str),
 }
-
-/// A reply that is not one of the script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "invalid reply from the script: another program may have loaded a different script under the same name"
-)]
-pub(crate) struct ScriptReplyError;
 
 impl<'a> ScriptReply<'a> {
     pub(crate) fn new(call: &'a ScriptCall, bytes: &'a [u8]) -> Result<ScriptReply<'a>, ScriptReplyError> {
@@ -317,17 +311,4 @@ fn state_result(limit: &Limit, state: Option<State>, outcome: DrawOutcome, now: 
 fn list_result(outcome: DrawOutcome, now: Micros, remaining: u32, reset: Span, wait: Retry) -> DrawResult {
     let retry = (outcome == DrawOutcome::Denied).then_some(wait);
     DrawResult::from_forecast(outcome, now, Forecast { remaining, reset, delay: Span::ZERO, retry })
-}
-
-pub(crate) fn read_byte(rest: &mut &[u8]) -> Result<u8, ScriptReplyError> {
-    rest.split_off_first().copied().ok_or(ScriptReplyError)
-}
-
-pub(crate) fn read_units(rest: &mut &[u8]) -> Result<u32, ScriptReplyError> {
-    u32::try_from(read_number(rest, 4)?).map_err(|_| ScriptReplyError)
-}
-
-pub(crate) fn read_number(rest: &mut &[u8], bytes: usize) -> Result<u64, ScriptReplyError> {
-    let bytes = rest.split_off(..bytes).ok_or(ScriptReplyError)?;
-    Ok(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }

@@ -35,13 +35,13 @@ fn mixed() -> Draws {
 fn fill(call: &mut ScriptCall, draws: &Draws) {
     call.reset(NOW);
     for group in 0..draws.len() {
-        call.push(draws, group, 1);
+        call.push(draws, group, 1, None);
     }
 }
 
 #[test]
 fn a_key_and_a_limit_are_encoded_once() {
-    let (mut call, draws) = (ScriptCall::new(), mixed());
+    let (mut call, draws) = (ScriptCall::default(), mixed());
     fill(&mut call, &draws);
     assert_eq!((call.group_count(), call.draw_count()), (60, draws.all().len()));
     let names: Vec<_> = call.key_names().collect();
@@ -62,7 +62,7 @@ fn push_renewal(call: &mut ScriptCall, key: &str, limit: &Limit) {
 
 #[test]
 fn a_warm_call_is_filled_without_allocating() {
-    let (mut call, draws, limit) = (ScriptCall::new(), mixed(), limit(Algorithm::TokenBucket, "100/min"));
+    let (mut call, draws, limit) = (ScriptCall::default(), mixed(), limit(Algorithm::TokenBucket, "100/min"));
     let fill = |call: &mut ScriptCall| {
         fill(call, &draws);
         push_renewal(call, "user:3", &limit);
@@ -74,7 +74,7 @@ fn a_warm_call_is_filled_without_allocating() {
 
 #[test]
 fn renewals_are_a_separate_argument_and_share_the_keys() {
-    let (mut call, draws, limit) = (ScriptCall::new(), mixed(), limit(Algorithm::TokenBucket, "100/min"));
+    let (mut call, draws, limit) = (ScriptCall::default(), mixed(), limit(Algorithm::TokenBucket, "100/min"));
     fill(&mut call, &draws);
     let (keys, limits) = (call.key_count(), call.arguments().next().unwrap().to_vec());
     assert_eq!(call.arguments().count(), 2, "without a renewal there is no third");
@@ -117,7 +117,7 @@ proptest! {
     /// Any reply is either read or an error.
     #[test]
     fn invalid_replies_are_errors(bytes in proptest::collection::vec(any::<u8>(), 0..400), codes in any::<bool>()) {
-        let (mut call, mut draws) = (ScriptCall::new(), mixed());
+        let (mut call, mut draws) = (ScriptCall::default(), mixed());
         fill(&mut call, &draws);
         for key in ["user:3", "user:4"] {
             push_renewal(&mut call, key, &limit(Algorithm::TokenBucket, "100/min"));
