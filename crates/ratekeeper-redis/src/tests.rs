@@ -7,6 +7,8 @@ mod login;
 mod sentinel;
 mod server;
 mod sharded;
+#[cfg(feature = "tls")]
+mod tls;
 
 use crate::client::node::{NodePhase, RedisNode};
 use crate::client::server_set::{ServerSet, ServerSetOptions};

@@ -2,7 +2,7 @@
 
 use crate::client::connection::RedisConnection;
 use crate::client::failure::{LoginContext, ServerFailure};
-use crate::client::tls::{self, StoreTlsError};
+use crate::client::tls::{StoreTlsError, TlsClient};
 use crate::client::url::{Credentials, ServerAddress, StoreTlsFiles};
 use ratekeeper::{StoreErrorCause, Topology};
 use redis::aio::{AsyncPushSender, MultiplexedConnection};
@@ -13,8 +13,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{self, pki_types::ServerName};
 
 /// The name under which connections are listed by `CLIENT LIST`.
 pub(crate) const CLIENT_NAME: &str = "ratekeeper";
@@ -35,7 +33,7 @@ const WRITE_BUFFER_BYTES: usize = 64 * 1024;
 #[derive(Clone)]
 pub(crate) struct Connector {
     connection_info: RedisConnectionInfo,
-    tls: Option<TlsConnector>,
+    tls: Option<TlsClient>,
     login_context: LoginContext,
 }
 
@@ -57,7 +55,7 @@ impl Connector {
             info = info.set_password(password.reveal());
         }
         let login_context = LoginContext::new(credentials.user.as_deref(), topology, tls.is_some());
-        Ok(Connector { connection_info: info, tls: tls.map(tls::connector).transpose()?, login_context })
+        Ok(Connector { connection_info: info, tls: tls.map(TlsClient::new).transpose()?, login_context })
     }
 
     /// A connector for sentinels: RESP3 for push messages, and the sentinels' own credentials.
@@ -97,7 +95,9 @@ impl Connector {
         let probe = async {
             match self.tls {
                 Some(_) => speaks_plaintext(host, *port).await,
-                None => speaks_tls(host, *port).await,
+                None => {
+                    TlsClient::is_spoken_by(host, TcpStream::connect((host.as_str(), *port)).await?).await
+                }
             }
         };
         let is_mismatch = timeout(TLS_PROBE_TIMEOUT, probe).await.is_ok_and(|result| result.unwrap_or(false));
@@ -151,9 +151,7 @@ impl Connector {
         let stream = TcpStream::connect((host, port)).await.map_err(unreachable)?;
         set_socket_options(&stream).map_err(unreachable)?;
         let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
-        let name = ServerName::try_from(host.to_owned());
-        let name = name.map_err(|error| ServerFailure::tls(&io::Error::other(error)))?;
-        Ok(Box::new(tls.connect(name, stream).await.map_err(|error| ServerFailure::tls(&error))?))
+        Ok(Box::new(tls.connect(host, stream).await.map_err(|error| ServerFailure::tls(&error))?))
     }
 }
 
@@ -163,17 +161,6 @@ async fn speaks_plaintext(host: &str, port: u16) -> io::Result<bool> {
     stream.write_all(b"PING\r\n").await?;
     // `+PONG` or an error. A TLS server closes the connection or sends an alert, whose first byte is 21.
     Ok(matches!(stream.read_u8().await?, b'+' | b'-'))
-}
-
-/// Whether a server replies to the start of a TLS handshake. The handshake never completes, since no root is trusted.
-async fn speaks_tls(host: &str, port: u16) -> io::Result<bool> {
-    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    let stream = TcpStream::connect((host, port)).await?;
-    let connector = tls::untrusting_connector().map_err(io::Error::other)?;
-    let Err(error) = connector.connect(name, stream).await else { return Ok(true) };
-    let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
-    // An invalid message is not TLS; any other error arrived in TLS records.
-    Ok(error.is_some_and(|error| !matches!(error, rustls::Error::InvalidMessage(_))))
 }
 
 /// The last failure and its diagnosis, cached so that the same failure is probed only once.
