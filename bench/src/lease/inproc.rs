@@ -11,7 +11,7 @@ use crate::server::program::Program;
 use crate::subject::{Subject, roomy};
 use crate::table::Table;
 use anyhow::{Result, ensure};
-use ratekeeper::redis::RedisStore;
+use ratekeeper_redis::RedisStore;
 use ratekeeper::{DrawOptions, DrawOutcome, Draws, Limit, MemoryStore, Store, SystemClock};
 use std::cell::RefCell;
 use std::sync::Arc;

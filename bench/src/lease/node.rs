@@ -3,7 +3,7 @@
 use crate::redis::host::store_at;
 use crate::server::process::{GENERATOR, pin};
 use anyhow::{Context, Result, ensure};
-use ratekeeper::redis::RedisStore;
+use ratekeeper_redis::RedisStore;
 use ratekeeper::{Amount, Consistency, DrawOptions, Draws, FailureMode, KeyRef, Limit, Op, PermitId, Scope};
 use std::sync::Arc;
 use std::thread;

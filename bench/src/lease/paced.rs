@@ -6,7 +6,7 @@
 use super::node::{LEASED, push};
 use crate::histogram::Histogram;
 use anyhow::{Result, bail};
-use ratekeeper::redis::RedisStore;
+use ratekeeper_redis::RedisStore;
 use ratekeeper::{DrawOutcome, Draws, Limit, Store, StoreFailure};
 use std::hint::spin_loop;
 use std::pin::Pin;

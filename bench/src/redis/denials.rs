@@ -8,7 +8,7 @@ use crate::run::Run;
 use crate::server::rounds::Effort;
 use crate::table::Table;
 use anyhow::{Result, ensure};
-use ratekeeper::redis::RedisStore;
+use ratekeeper_redis::RedisStore;
 use std::time::Instant;
 
 /// How many denials a second a core must manage.

@@ -7,7 +7,7 @@ use crate::keys::Rng;
 use crate::server::rounds::Effort;
 use crate::server::template::KEYS;
 use anyhow::{Result, ensure};
-use ratekeeper::redis::RedisStore;
+use ratekeeper_redis::RedisStore;
 use ratekeeper::{
     Algorithm, Amount, DrawOptions, DrawOutcome, Draws, KeyRef, Limit, Op, PermitId, Scope, Store,
 };

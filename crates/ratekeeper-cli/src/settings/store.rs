@@ -1,7 +1,7 @@
 //! The `store` setting: `memory` or a URL. Passwords are never shown.
 
 use super::value::{SettingValue, ValueShape};
-use ratekeeper::redis;
+use ratekeeper_redis as redis;
 use std::fmt;
 use std::ops::RangeInclusive;
 
