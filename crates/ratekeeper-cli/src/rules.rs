@@ -227,7 +227,9 @@ fn compare(before: &Path, after: &Path, format: OutputFormat) -> Result<ExitCode
     match format {
         OutputFormat::Json => print_text(&format!("{:#}\n", serde_json::json!(changes)))?,
         OutputFormat::Text if changes.is_empty() => print_text("no changes\n")?,
-        OutputFormat::Text => print_text(&(changes.join("\n") + "\n"))?,
+        OutputFormat::Text => {
+            print_text(&changes.iter().map(|change| format!("{change}\n")).collect::<String>())?;
+        }
     }
     Ok(if changes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

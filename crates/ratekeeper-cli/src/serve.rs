@@ -82,7 +82,7 @@ const BANNER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Runs the server, or only prints its settings.
 pub(crate) fn run(matches: &ArgMatches) -> ExitCode {
-    let settings = Settings::resolve(matches, &Environment::current()).map_err(Into::into);
+    let settings = Settings::resolve(matches, &Environment::current());
     let resolved = match settings.and_then(|resolved| print_config(matches, resolved)) {
         Ok(Some(resolved)) => resolved,
         Ok(None) => return ExitCode::SUCCESS,

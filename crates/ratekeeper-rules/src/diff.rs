@@ -1,23 +1,64 @@
-//! Describes the differences between two rule files, for reviewers.
+//! Describes the differences between two rule files, for reviewers and programs.
 //!
 //! It compares parsed files, so formatting, comments and alternative spellings make no difference. Two files that apply
 //! the same limits to the same requests in the same order have no differences.
 
-use crate::descriptor::DescriptorDisplay;
-use crate::dimension::Dimension;
-use crate::path::PathStyle;
-use crate::pattern::PathPattern;
-use crate::spec::{
-    At, ClientSpec, FallbackSpec, FileSpec, ListEntry, MatchSpec, MissingKey, Mode, OverrideSpec, RuleSpec,
-    TierSpec,
-};
-use jiff::Timestamp;
-use ratekeeper_core::{Algorithm, Align, Leak, Limit, LogSize, Micros, Zone};
-use std::collections::{HashMap, HashSet};
-use std::fmt::Display;
-use std::num::NonZeroU16;
+mod words;
 
-/// Describes the changes from one file to another, one string each: the rules first, in the order of the new file.
+use crate::spec::{At, ClientSpec, FallbackSpec, FileSpec, ListEntry, OverrideSpec, RuleSpec, TierSpec};
+use ratekeeper_core::{Algorithm, Limit, Micros};
+use serde::Serialize;
+use std::collections::{HashMap, HashSet};
+use std::fmt::{self, Display};
+use words::{
+    client_in_words, key_in_words, limits_in_words, limits_or_inherited, list_entry_in_words, match_in_words,
+    missing_in_words, mode_in_words, paths_in_words, rule_in_words, tier_in_words, tier_keys_in_words,
+    timeout_in_words, until_suffix,
+};
+
+/// A difference between two rule files. `Display` describes it in one line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RuleChange {
+    /// What happened.
+    pub kind: ChangeKind,
+    /// The field of the file that it is in, like `rules`.
+    pub section: &'static str,
+    /// The rule, the tier or the client; `None` in sections without named items.
+    pub id: Option<String>,
+    /// The client key of the override within the rule, if it is in one.
+    #[serde(rename = "override")]
+    pub override_key: Option<String>,
+    /// The field of the item; `None` if the item as a whole was added, removed or replaced.
+    pub field: Option<&'static str>,
+    /// What was there, in words; `None` if there was nothing.
+    pub before: Option<String>,
+    /// What is there now, in words; `None` if there is nothing.
+    pub after: Option<String>,
+    /// The description in one line.
+    pub text: String,
+}
+
+/// The kind of a [`RuleChange`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// Only the new file has it.
+    Added,
+    /// Only the old file has it.
+    Removed,
+    /// It has another value.
+    Changed,
+    /// It is tried at another position.
+    Moved,
+}
+
+impl Display for RuleChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Lists the changes from one file to another: those of the rules first, in the order of the new file.
 ///
 /// ```
 /// use ratekeeper_core::Micros;
@@ -25,217 +66,349 @@ use std::num::NonZeroU16;
 ///
 /// let before = read("rules: [{id: orders, limit: 100/min}]", Micros::EPOCH).spec.expect("valid");
 /// let after = read("rules: [{id: orders, limit: 200/min}]", Micros::EPOCH).spec.expect("valid");
-/// assert_eq!(diff(&before, &after), ["orders: 100/min → 200/min"]);
+/// let changes = diff(&before, &after);
+/// assert_eq!(changes[0].to_string(), "orders: 100/min → 200/min");
+/// assert_eq!((changes[0].field, changes[0].after.as_deref()), (Some("limits"), Some("200/min")));
 /// ```
-pub fn diff(before: &FileSpec, after: &FileSpec) -> Vec<String> {
-    let mut changes = Vec::new();
-    diff_rules(&before.rules, &after.rules, &mut changes);
-    diff_default(before.default.as_ref(), after.default.as_ref(), &mut changes);
-    diff_tiers(&before.tiers, &after.tiers, &mut changes);
-    let tier =
-        |file: &FileSpec| file.default_tier.as_ref().map_or("none".to_owned(), |tier| tier.value.clone());
-    push_change("default_tier", (tier(before), tier(after)), &mut changes);
-    diff_clients(&before.clients, &after.clients, &mut changes);
-    diff_list("whitelist", &before.allow, &after.allow, &mut changes);
-    diff_list("blacklist", &before.deny, &after.deny, &mut changes);
-    push_change("paths", (paths_in_words(before.paths), paths_in_words(after.paths)), &mut changes);
-    push_change("unknown_tier", (before.unknown_tier.name(), after.unknown_tier.name()), &mut changes);
-    let missing = |file: &FileSpec| missing_in_words(file.missing, "default");
-    push_change("missing", (missing(before), missing(after)), &mut changes);
-    let bits = |file: &FileSpec| file.ipv6_prefix.unwrap_or(64);
-    push_change("ipv6_prefix", (bits(before), bits(after)), &mut changes);
-    let mode = |file: &FileSpec| file.on_store_failure.map_or("server default", |mode| mode.name());
-    push_change("on_store_failure", (mode(before), mode(after)), &mut changes);
-    let consistency = |file: &FileSpec| file.consistency.unwrap_or_default().name();
-    push_change("consistency", (consistency(before), consistency(after)), &mut changes);
-    let timeout = |file: &FileSpec| timeout_in_words(file.store_timeout_ms, "server default");
-    push_change("store_timeout", (timeout(before), timeout(after)), &mut changes);
-    changes
+pub fn diff(before: &FileSpec, after: &FileSpec) -> Vec<RuleChange> {
+    let mut changes = RuleChanges::default();
+    changes.diff_rules(&before.rules, &after.rules);
+    changes.diff_default(before.default.as_ref(), after.default.as_ref());
+    changes.diff_tiers(&before.tiers, &after.tiers);
+    changes.compare_section("default_tier", before, after, |file| tier_in_words(file.default_tier.as_ref()));
+    changes.diff_clients(&before.clients, &after.clients);
+    changes.diff_list("whitelist", &before.allow, &after.allow);
+    changes.diff_list("blacklist", &before.deny, &after.deny);
+    changes.compare_section("paths", before, after, |file| paths_in_words(file.paths));
+    changes.compare_section("unknown_tier", before, after, |file| file.unknown_tier.name());
+    changes.compare_section("missing", before, after, |file| missing_in_words(file.missing, "default"));
+    changes.compare_section("ipv6_prefix", before, after, |file| file.ipv6_prefix.unwrap_or(64));
+    changes.compare_section("on_store_failure", before, after, |file| {
+        file.on_store_failure.map_or("server default", |mode| mode.name())
+    });
+    changes.compare_section("consistency", before, after, |file| file.consistency.unwrap_or_default().name());
+    changes.compare_section("store_timeout", before, after, |file| {
+        timeout_in_words(file.store_timeout_ms, "server default")
+    });
+    changes.0
 }
 
-fn push_change<T: PartialEq + Display>(what: &str, (before, after): (T, T), changes: &mut Vec<String>) {
-    if before != after {
-        changes.push(format!("{what}: {before} → {after}"));
+/// An item of a file. `Display` is how descriptions begin.
+#[derive(Clone, Copy)]
+struct ItemName<'s> {
+    section: &'static str,
+    id: Option<&'s str>,
+    override_key: Option<&'s str>,
+}
+
+impl<'s> ItemName<'s> {
+    fn section(section: &'static str) -> ItemName<'s> {
+        ItemName { section, id: None, override_key: None }
+    }
+
+    fn named(section: &'static str, id: &'s str) -> ItemName<'s> {
+        ItemName { id: Some(id), ..ItemName::section(section) }
     }
 }
 
-fn diff_rules(before: &[RuleSpec], after: &[RuleSpec], changes: &mut Vec<String>) {
-    let old = by_name(before, |rule| &rule.id.value);
-    let new = by_name(after, |rule| &rule.id.value);
-    for rule in before.iter().filter(|rule| !new.contains_key(&*rule.id.value)) {
-        changes.push(format!("{}: removed; it was {}", rule.id.value, rule_in_words(rule)));
+impl Display for ItemName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.section, self.id, self.override_key) {
+            (_, Some(id), Some(key)) => write!(f, "{id}: override for {key}"),
+            ("tiers", Some(id), None) => write!(f, "tier {id}"),
+            ("clients", Some(id), None) => write!(f, "client {id}"),
+            (_, Some(name), None) | (name, None, _) => f.write_str(name),
+        }
     }
-    let moved = moved(after.iter().map(|rule| old.get(&*rule.id.value).copied()));
-    for (index, rule) in after.iter().enumerate() {
-        let id = &rule.id.value;
-        let place = match index.checked_sub(1) {
-            Some(before) => format!("after {}", after[before].id.value),
+}
+
+/// Collects changes.
+#[derive(Default)]
+struct RuleChanges(Vec<RuleChange>);
+
+impl RuleChanges {
+    fn push(
+        &mut self,
+        kind: ChangeKind,
+        item: ItemName<'_>,
+        field: Option<&'static str>,
+        [before, after]: [Option<String>; 2],
+        text: String,
+    ) {
+        let [id, override_key] = [item.id, item.override_key].map(|name| name.map(str::to_owned));
+        self.0.push(RuleChange { kind, section: item.section, id, override_key, field, before, after, text });
+    }
+
+    /// `label` introduces the words in the description.
+    fn added(&mut self, item: ItemName<'_>, label: &str, words: String) {
+        let text = format!("{item}{label} {words}");
+        self.push(ChangeKind::Added, item, None, [None, Some(words)], text);
+    }
+
+    /// `label` introduces the words in the description.
+    fn removed(&mut self, item: ItemName<'_>, label: &str, words: String) {
+        let text = format!("{item}{label} {words}");
+        self.push(ChangeKind::Removed, item, None, [Some(words), None], text);
+    }
+
+    /// `label` introduces the values in the description.
+    fn changed(
+        &mut self,
+        item: ItemName<'_>,
+        field: Option<&'static str>,
+        label: &str,
+        [before, after]: [String; 2],
+    ) {
+        let text = format!("{item}:{label} {before} → {after}");
+        self.push(ChangeKind::Changed, item, field, [Some(before), Some(after)], text);
+    }
+
+    fn compare_as<T: PartialEq + Display>(
+        &mut self,
+        item: ItemName<'_>,
+        field: Option<&'static str>,
+        label: &str,
+        values: [T; 2],
+    ) {
+        if values[0] != values[1] {
+            self.changed(item, field, label, values.map(|value| value.to_string()));
+        }
+    }
+
+    fn compare<T: PartialEq + Display>(&mut self, item: ItemName<'_>, field: &'static str, values: [T; 2]) {
+        self.compare_as(item, Some(field), &format!(" {field}:"), values);
+    }
+
+    fn compare_section<T: PartialEq + Display>(
+        &mut self,
+        section: &'static str,
+        before: &FileSpec,
+        after: &FileSpec,
+        value: impl Fn(&FileSpec) -> T,
+    ) {
+        self.compare_as(ItemName::section(section), None, "", [before, after].map(value));
+    }
+
+    fn compare_limits(&mut self, item: ItemName<'_>, limits: [Option<&[Limit]>; 2]) {
+        if limits[0] == limits[1] {
+            return;
+        }
+        // The algorithm is shown only if it is not the same throughout.
+        let algorithms: HashSet<Algorithm> =
+            limits.iter().flatten().copied().flatten().map(Limit::algorithm).collect();
+        let show = |limits: Option<&[Limit]>| match limits {
+            Some(limits) => limits_in_words(limits, algorithms.len() > 1),
+            None => "inherited limits".to_owned(),
+        };
+        self.changed(item, Some("limits"), "", limits.map(show));
+    }
+
+    fn compare_expiry(&mut self, item: ItemName<'_>, moments: [Option<Micros>; 2]) {
+        let show = |moment: Option<Micros>| match moment {
+            Some(_) => until_suffix(moment).trim_start().to_owned(),
+            None => "forever".to_owned(),
+        };
+        self.compare_as(item, Some("valid_until"), " valid:", moments.map(show));
+    }
+
+    fn diff_rules(&mut self, before: &[RuleSpec], after: &[RuleSpec]) {
+        let old_index = by_name(before, |rule| &rule.id.value);
+        let old_index = |rule: &RuleSpec| old_index.get(&*rule.id.value).copied();
+        let moved = moved(after.iter().map(old_index));
+        let place = |rules: &[RuleSpec], index: usize| match index.checked_sub(1) {
+            Some(before) => format!("after {}", rules[before].id.value),
             None => "first".to_owned(),
         };
-        let Some(old) = old.get(&**id).map(|index| &before[*index]) else {
-            changes.push(format!("{id}: new, tried {place}: {}", rule_in_words(rule)));
-            continue;
-        };
-        if moved.contains(&index) {
-            changes.push(format!("{id}: moved, now tried {place}"));
-        }
-        diff_rule(old, rule, changes);
-    }
-}
-
-fn diff_rule(before: &RuleSpec, after: &RuleSpec, changes: &mut Vec<String>) {
-    let id = &after.id.value;
-    push_change(id, (mode_in_words(before.mode), mode_in_words(after.mode)), changes);
-    diff_limits(id, before.limits.as_deref(), after.limits.as_deref(), changes);
-    if before.when != after.when {
-        changes.push(format!(
-            "{id}: matches {} → {}",
-            match_in_words(&before.when),
-            match_in_words(&after.when)
-        ));
-    }
-    push_change(&format!("{id}: counts by"), (key_in_words(&before.key), key_in_words(&after.key)), changes);
-    let missing = |rule: &RuleSpec| missing_in_words(rule.missing, "file default");
-    push_change(&format!("{id}: missing"), (missing(before), missing(after)), changes);
-    diff_overrides(id, &before.overrides, &after.overrides, changes);
-    let mode = |rule: &RuleSpec| rule.on_store_failure.map_or("file default", |mode| mode.name());
-    push_change(&format!("{id}: on_store_failure"), (mode(before), mode(after)), changes);
-    let consistency = |rule: &RuleSpec| rule.consistency.map_or("file default", |known| known.name());
-    push_change(&format!("{id}: consistency"), (consistency(before), consistency(after)), changes);
-    let timeout = |rule: &RuleSpec| timeout_in_words(rule.store_timeout_ms, "file default");
-    push_change(&format!("{id}: store_timeout"), (timeout(before), timeout(after)), changes);
-    let version = |rule: &RuleSpec| rule.version.map_or("none".to_owned(), |version| version.to_string());
-    push_change(&format!("{id}: version"), (version(before), version(after)), changes);
-    if before.description != after.description {
-        changes.push(format!("{id}: description changed"));
-    }
-}
-
-fn missing_in_words(missing: Option<MissingKey>, default: &'static str) -> &'static str {
-    missing.map_or(default, MissingKey::name)
-}
-
-fn timeout_in_words(millis: Option<NonZeroU16>, default: &str) -> String {
-    millis.map_or_else(|| default.to_owned(), |millis| format!("{millis}ms"))
-}
-
-fn diff_overrides(id: &str, before: &[OverrideSpec], after: &[OverrideSpec], changes: &mut Vec<String>) {
-    let old = by_name(before, |client| &client.key.value);
-    let new = by_name(after, |client| &client.key.value);
-    for client in before.iter().filter(|client| !new.contains_key(&*client.key.value)) {
-        changes.push(format!(
-            "{id}: override for {} removed; it was {}",
-            client.key.value,
-            limits_in_words(&client.limits, true)
-        ));
-    }
-    for client in after {
-        let key = &client.key.value;
-        let Some(old) = old.get(&**key).map(|index| &before[*index]) else {
-            changes.push(format!(
-                "{id}: new override for {key}: {}{}",
-                limits_in_words(&client.limits, true),
-                until_suffix(client.valid_until)
-            ));
-            continue;
-        };
-        diff_limits(&format!("{id}: override for {key}"), Some(&old.limits), Some(&client.limits), changes);
-        diff_expiry(&format!("{id}: override for {key}"), old.valid_until, client.valid_until, changes);
-    }
-}
-
-fn diff_default(before: Option<&FallbackSpec>, after: Option<&FallbackSpec>, changes: &mut Vec<String>) {
-    let words = |spec: &FallbackSpec| {
-        format!("{} by {}", limits_in_words(&spec.limits, true), key_in_words(&spec.key))
-    };
-    match (before, after) {
-        (None, None) => {}
-        (None, Some(after)) => changes.push(format!("default: new: {}", words(after))),
-        (Some(before), None) => changes.push(format!("default: removed; it was {}", words(before))),
-        (Some(before), Some(after)) => {
-            diff_limits("default", Some(&before.limits), Some(&after.limits), changes);
-            push_change("default: counts by", (key_in_words(&before.key), key_in_words(&after.key)), changes);
-            let missing = |spec: &FallbackSpec| missing_in_words(spec.missing, "file default");
-            push_change("default: missing", (missing(before), missing(after)), changes);
+        for (now, pair) in indexed_pairs(before, after, |rule| &rule.id.value) {
+            let item = ItemName::named("rules", &pair.item().id.value);
+            match pair {
+                ItemPair::Removed(rule) => self.removed(item, ": removed; it was", rule_in_words(rule)),
+                ItemPair::Added(rule) => {
+                    self.added(item, &format!(": new, tried {}:", place(after, now)), rule_in_words(rule));
+                }
+                ItemPair::Kept([old, rule]) => {
+                    if let Some(was) = old_index(rule).filter(|_| moved.contains(&now)) {
+                        let places = [place(before, was), place(after, now)];
+                        let text = format!("{item}: moved, now tried {}", places[1]);
+                        self.push(ChangeKind::Moved, item, Some("position"), places.map(Some), text);
+                    }
+                    self.diff_rule(item, [old, rule]);
+                }
+            }
         }
     }
+
+    fn diff_rule(&mut self, item: ItemName<'_>, rules: [&RuleSpec; 2]) {
+        let [before, after] = rules;
+        self.compare_as(item, Some("mode"), "", rules.map(|rule| mode_in_words(rule.mode)));
+        self.compare_limits(item, rules.map(|rule| rule.limits.as_deref()));
+        if before.when != after.when {
+            self.changed(item, Some("match"), " matches", rules.map(|rule| match_in_words(&rule.when)));
+        }
+        self.compare_as(item, Some("key"), " counts by:", rules.map(|rule| key_in_words(&rule.key)));
+        self.compare(item, "missing", rules.map(|rule| missing_in_words(rule.missing, "file default")));
+        self.diff_overrides(item, &before.overrides, &after.overrides);
+        self.compare(
+            item,
+            "on_store_failure",
+            rules.map(|rule| rule.on_store_failure.map_or("file default", |mode| mode.name())),
+        );
+        self.compare(
+            item,
+            "consistency",
+            rules.map(|rule| rule.consistency.map_or("file default", |known| known.name())),
+        );
+        let timeouts = rules.map(|rule| timeout_in_words(rule.store_timeout_ms, "file default"));
+        self.compare(item, "store_timeout", timeouts);
+        let version = |rule: &RuleSpec| rule.version.map_or("none".to_owned(), |version| version.to_string());
+        self.compare(item, "version", rules.map(version));
+        if before.description != after.description {
+            let text = format!("{item}: description changed");
+            let values = rules.map(|rule| rule.description.clone());
+            self.push(ChangeKind::Changed, item, Some("description"), values, text);
+        }
+    }
+
+    fn diff_overrides(&mut self, rule: ItemName<'_>, before: &[OverrideSpec], after: &[OverrideSpec]) {
+        for (_, pair) in indexed_pairs(before, after, |client| &client.key.value) {
+            let key = &pair.item().key.value;
+            let item = ItemName { override_key: Some(key), ..rule };
+            let words = limits_in_words(&pair.item().limits, true);
+            match pair {
+                ItemPair::Removed(_) => self.removed(item, " removed; it was", words),
+                ItemPair::Added(client) => {
+                    let words = words + &until_suffix(client.valid_until);
+                    let text = format!("{rule}: new override for {key}: {words}");
+                    self.push(ChangeKind::Added, item, None, [None, Some(words)], text);
+                }
+                ItemPair::Kept(clients) => {
+                    self.compare_limits(item, clients.map(|client| Some(&*client.limits)));
+                    self.compare_expiry(item, clients.map(|client| client.valid_until));
+                }
+            }
+        }
+    }
+
+    fn diff_default(&mut self, before: Option<&FallbackSpec>, after: Option<&FallbackSpec>) {
+        let item = ItemName::section("default");
+        let words = |spec: &FallbackSpec| {
+            format!("{} by {}", limits_in_words(&spec.limits, true), key_in_words(&spec.key))
+        };
+        match (before, after) {
+            (None, None) => {}
+            (None, Some(after)) => self.added(item, ": new:", words(after)),
+            (Some(before), None) => self.removed(item, ": removed; it was", words(before)),
+            (Some(before), Some(after)) => {
+                let specs = [before, after];
+                self.compare_limits(item, specs.map(|spec| Some(&*spec.limits)));
+                self.compare_as(item, Some("key"), " counts by:", specs.map(|spec| key_in_words(&spec.key)));
+                let missing = specs.map(|spec| missing_in_words(spec.missing, "file default"));
+                self.compare(item, "missing", missing);
+            }
+        }
+    }
+
+    fn diff_tiers(&mut self, before: &[TierSpec], after: &[TierSpec]) {
+        let mut kept_names = HashSet::new();
+        for (_, pair) in indexed_pairs(before, after, |tier| &tier.name.value) {
+            let name = &*pair.item().name.value;
+            let item = ItemName::named("tiers", name);
+            let words = limits_or_inherited(pair.item().limits.as_deref());
+            match pair {
+                ItemPair::Removed(_) => self.removed(item, ": removed; it had", words),
+                ItemPair::Added(tier) if tier.keys.is_empty() => self.added(item, ": new:", words),
+                ItemPair::Added(tier) => {
+                    self.added(item, ": new:", format!("{words}, for keys {}", tier_keys_in_words(tier)));
+                }
+                ItemPair::Kept(tiers) => {
+                    kept_names.insert(name);
+                    self.compare_limits(item, tiers.map(|tier| tier.limits.as_deref()));
+                    self.compare(item, "keys", tiers.map(tier_keys_in_words));
+                }
+            }
+        }
+        // The order matters, since a key belongs to the first tier that matches it.
+        let orders = [before, after].map(|tiers| {
+            let names = tiers.iter().filter(|tier| !tier.keys.is_empty()).map(|tier| &*tier.name.value);
+            names.filter(|name| kept_names.contains(name)).collect::<Vec<_>>()
+        });
+        if orders[0] != orders[1] && orders[0].len() == orders[1].len() {
+            let orders = orders.map(|names| names.join(", "));
+            let text = format!("tiers: keys are now matched in the order {}", orders[1]);
+            let item = ItemName::section("tiers");
+            self.push(ChangeKind::Moved, item, Some("position"), orders.map(Some), text);
+        }
+    }
+
+    fn diff_clients(&mut self, before: &[ClientSpec], after: &[ClientSpec]) {
+        for (_, pair) in indexed_pairs(before, after, |client| &client.key.value) {
+            let item = ItemName::named("clients", &pair.item().key.value);
+            match pair {
+                ItemPair::Removed(client) => {
+                    self.removed(item, ": removed; it had", client_in_words(client));
+                }
+                ItemPair::Added(client) => {
+                    self.added(item, ": new:", client_in_words(client) + &until_suffix(client.valid_until));
+                }
+                ItemPair::Kept(clients) => {
+                    self.compare(item, "tier", clients.map(|client| tier_in_words(client.tier.as_ref())));
+                    self.compare_limits(item, clients.map(|client| client.limits.as_deref()));
+                    self.compare_expiry(item, clients.map(|client| client.valid_until));
+                }
+            }
+        }
+    }
+
+    fn diff_list(&mut self, name: &'static str, before: &[At<ListEntry>], after: &[At<ListEntry>]) {
+        let [before, after] = [before, after].map(|list| list.iter().map(list_entry_in_words));
+        let [old, new]: [HashSet<String>; 2] = [before.clone().collect(), after.clone().collect()];
+        let item = ItemName::section(name);
+        for entry in before.filter(|entry| !new.contains(entry)) {
+            let text = format!("{name}: {entry} removed");
+            self.push(ChangeKind::Removed, item, None, [Some(entry), None], text);
+        }
+        for entry in after.filter(|entry| !old.contains(entry)) {
+            let text = format!("{name}: {entry} added");
+            self.push(ChangeKind::Added, item, None, [None, Some(entry)], text);
+        }
+    }
 }
 
-fn diff_tiers(before: &[TierSpec], after: &[TierSpec], changes: &mut Vec<String>) {
-    let old = by_name(before, |tier| &tier.name.value);
-    let new = by_name(after, |tier| &tier.name.value);
-    for tier in before.iter().filter(|tier| !new.contains_key(&*tier.name.value)) {
-        changes.push(format!(
-            "tier {}: removed; it had {}",
-            tier.name.value,
-            limits_or_inherited(tier.limits.as_deref())
-        ));
-    }
-    for tier in after {
-        let name = &tier.name.value;
-        let keys = |tier: &TierSpec| {
-            tier.keys.iter().map(|key| key.value.to_string()).collect::<Vec<_>>().join(", ")
-        };
-        let Some(old) = old.get(&**name).map(|index| &before[*index]) else {
-            let owned =
-                if tier.keys.is_empty() { String::new() } else { format!(", for keys {}", keys(tier)) };
-            changes.push(format!("tier {name}: new: {}{owned}", limits_or_inherited(tier.limits.as_deref())));
-            continue;
-        };
-        diff_limits(&format!("tier {name}"), old.limits.as_deref(), tier.limits.as_deref(), changes);
-        let shown = |tier: &TierSpec| if tier.keys.is_empty() { "none".to_owned() } else { keys(tier) };
-        push_change(&format!("tier {name}: keys"), (shown(old), shown(tier)), changes);
-    }
-    // The order matters, since a key belongs to the first tier that matches it.
-    let kept = |tiers: &[TierSpec], other: &HashMap<&str, usize>| -> Vec<String> {
-        let names = tiers.iter().filter(|tier| !tier.keys.is_empty()).map(|tier| tier.name.value.clone());
-        names.filter(|name| other.contains_key(&**name)).collect()
-    };
-    let (kept_before, kept_after) = (kept(before, &new), kept(after, &old));
-    if kept_before != kept_after && kept_before.len() == kept_after.len() {
-        changes.push(format!("tiers: keys are now matched in the order {}", kept_after.join(", ")));
+/// An item of the old file, of the new file, or of both.
+#[derive(Clone, Copy)]
+enum ItemPair<'s, T> {
+    Removed(&'s T),
+    Added(&'s T),
+    Kept([&'s T; 2]),
+}
+
+impl<'s, T> ItemPair<'s, T> {
+    fn item(&self) -> &'s T {
+        match self {
+            ItemPair::Removed(item) | ItemPair::Added(item) | ItemPair::Kept([_, item]) => item,
+        }
     }
 }
 
-fn diff_clients(before: &[ClientSpec], after: &[ClientSpec], changes: &mut Vec<String>) {
-    let old = by_name(before, |client| &client.key.value);
-    let new = by_name(after, |client| &client.key.value);
-    let tier =
-        |client: &ClientSpec| client.tier.as_ref().map_or("none".to_owned(), |tier| tier.value.clone());
-    let words = |client: &ClientSpec| match (&client.tier, &client.limits) {
-        (Some(tier), None) => format!("tier {}", tier.value),
-        (Some(tier), Some(limits)) => format!("tier {} and {}", tier.value, limits_in_words(limits, true)),
-        (None, limits) => limits_or_inherited(limits.as_deref()),
-    };
-    for client in before.iter().filter(|client| !new.contains_key(&*client.key.value)) {
-        changes.push(format!("client {}: removed; it had {}", client.key.value, words(client)));
-    }
-    for client in after {
-        let key = &client.key.value;
-        let Some(old) = old.get(&**key).map(|index| &before[*index]) else {
-            changes.push(format!("client {key}: new: {}{}", words(client), until_suffix(client.valid_until)));
-            continue;
-        };
-        push_change(&format!("client {key}: tier"), (tier(old), tier(client)), changes);
-        diff_limits(&format!("client {key}"), old.limits.as_deref(), client.limits.as_deref(), changes);
-        diff_expiry(&format!("client {key}"), old.valid_until, client.valid_until, changes);
-    }
-}
-
-fn diff_list(name: &str, before: &[At<ListEntry>], after: &[At<ListEntry>], changes: &mut Vec<String>) {
-    let show = |entry: &At<ListEntry>| match &entry.value {
-        ListEntry::Key(pattern) => format!("key {pattern}"),
-        ListEntry::Network(network) => format!("network {network}"),
-    };
-    let [old, new]: [HashSet<String>; 2] = [before, after].map(|list| list.iter().map(show).collect());
-    let removed = before.iter().map(show).filter(|entry| !new.contains(entry));
-    changes.extend(removed.map(|entry| format!("{name}: {entry} removed")));
-    let added = after.iter().map(show).filter(|entry| !old.contains(entry));
-    changes.extend(added.map(|entry| format!("{name}: {entry} added")));
+/// Pairs the items of two lists by name: first those that were removed, then those of the new list, each with its index
+/// in its list.
+fn indexed_pairs<'s, T>(
+    before: &'s [T],
+    after: &'s [T],
+    name: fn(&T) -> &String,
+) -> impl Iterator<Item = (usize, ItemPair<'s, T>)> {
+    let (old, new) = (by_name(before, name), by_name(after, name));
+    let removed = before.iter().enumerate().filter(move |(_, item)| !new.contains_key(name(item).as_str()));
+    let removed = removed.map(|(index, item)| (index, ItemPair::Removed(item)));
+    let kept = after.iter().enumerate().map(move |(index, item)| match old.get(name(item).as_str()) {
+        Some(old) => (index, ItemPair::Kept([&before[*old], item])),
+        None => (index, ItemPair::Added(item)),
+    });
+    removed.chain(kept)
 }
 
 /// The index of the first item with each name.
-fn by_name<T>(items: &[T], name: impl Fn(&T) -> &String) -> HashMap<&str, usize> {
+fn by_name<T>(items: &[T], name: fn(&T) -> &String) -> HashMap<&str, usize> {
     let mut places = HashMap::new();
     for (index, item) in items.iter().enumerate() {
         places.entry(name(item).as_str()).or_insert(index);
@@ -269,297 +442,5 @@ fn moved(before: impl Iterator<Item = Option<usize>>) -> HashSet<usize> {
     moved
 }
 
-fn diff_limits(what: &str, before: Option<&[Limit]>, after: Option<&[Limit]>, changes: &mut Vec<String>) {
-    if before == after {
-        return;
-    }
-    // The algorithm is shown only if it is not the same throughout.
-    let algorithms: HashSet<Algorithm> =
-        before.iter().chain(&after).copied().flatten().map(Limit::algorithm).collect();
-    let show = |limits: Option<&[Limit]>| {
-        limits.map_or("inherited limits".to_owned(), |limits| limits_in_words(limits, algorithms.len() > 1))
-    };
-    changes.push(format!("{what}: {} → {}", show(before), show(after)));
-}
-
-fn diff_expiry(what: &str, before: Option<Micros>, after: Option<Micros>, changes: &mut Vec<String>) {
-    let show = |moment: Option<Micros>| {
-        moment.map_or("forever".to_owned(), |_| until_suffix(moment).trim_start().to_owned())
-    };
-    push_change(&format!("{what}: valid"), (show(before), show(after)), changes);
-}
-
-fn until_suffix(moment: Option<Micros>) -> String {
-    let Some(moment) = moment else { return String::new() };
-    let stamp = i64::try_from(moment.get()).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok());
-    stamp.map_or(String::new(), |stamp| format!(" until {stamp}"))
-}
-
-fn rule_in_words(rule: &RuleSpec) -> String {
-    let mut words = format!(
-        "{} by {} for {}",
-        limits_or_inherited(rule.limits.as_deref()),
-        key_in_words(&rule.key),
-        match_in_words(&rule.when)
-    );
-    match rule.overrides.len() {
-        0 => {}
-        1 => words.push_str(", with 1 override"),
-        count => words.push_str(&format!(", with {count} overrides")),
-    }
-    if rule.mode != Mode::Enforced {
-        words.push_str(&format!(", {}", mode_in_words(rule.mode)));
-    }
-    words
-}
-
-fn mode_in_words(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforced => "enforced",
-        Mode::Shadow => "in shadow mode",
-        Mode::Disabled => "disabled",
-    }
-}
-
-fn key_in_words(key: &[Dimension]) -> String {
-    let names: Vec<_> = key.iter().map(ToString::to_string).collect();
-    if names.is_empty() { "global".to_owned() } else { names.join(" and ") }
-}
-
-fn match_in_words(when: &MatchSpec) -> String {
-    let mut parts = Vec::new();
-    if let Some(tier) = &when.rule_tier {
-        parts.push(format!("the {tier} tier"));
-    }
-    if let Some(key) = &when.api_key {
-        parts.push(format!("api_key {key}"));
-    }
-    match &when.path {
-        Some(path @ PathPattern::Regex { .. }) => parts.push(format!("path_regex {}", path.as_str())),
-        Some(path) => parts.push(format!("path {}", path.as_str())),
-        None => {}
-    }
-    if !when.methods.is_empty() {
-        parts.push(format!("method {}", when.methods.join(" or ")));
-    }
-    if !when.tiers.is_empty() {
-        parts.push(format!("tier {}", when.tiers.join(" or ")));
-    }
-    if !when.ip.is_empty() {
-        parts.push(format!("ip {}", join_or(&when.ip)));
-    }
-    parts.extend(when.attributes.iter().map(|(name, patterns)| format!("{name} {}", join_or(patterns))));
-    parts.extend(when.domain.iter().map(|domain| format!("domain {domain}")));
-    if !when.descriptor.is_empty() {
-        parts.push(format!("descriptor {}", DescriptorDisplay(&when.descriptor)));
-    }
-    if parts.is_empty() { "all requests".to_owned() } else { parts.join(", ") }
-}
-
-fn join_or<T: Display>(items: &[T]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
-}
-
-fn limits_or_inherited(limits: Option<&[Limit]>) -> String {
-    limits.map_or("inherited limits".to_owned(), |limits| limits_in_words(limits, true))
-}
-
-/// Describes limits, with their algorithm if `with_algorithm` is set and it is not the default one.
-fn limits_in_words(limits: &[Limit], with_algorithm: bool) -> String {
-    let show = |limit: &Limit| match (with_algorithm, algorithm_in_words(limit.algorithm())) {
-        (true, algorithm) if limit.algorithm() != Algorithm::TokenBucket => {
-            format!("{algorithm} {}", limit.quota())
-        }
-        _ => limit.quota().to_string(),
-    };
-    let shown: Vec<_> = limits.iter().map(show).collect();
-    if shown.is_empty() { "unlimited".to_owned() } else { shown.join(" and ") }
-}
-
-fn algorithm_in_words(algorithm: Algorithm) -> String {
-    let name = algorithm.name();
-    match algorithm {
-        Algorithm::FixedWindow(Align::FirstHit) => format!("{name} (from the first hit)"),
-        Algorithm::FixedWindow(Align::WallClock(zone)) if zone != Zone::UTC => format!("{name} ({zone})"),
-        Algorithm::SlidingWindowLog(LogSize::Large) => format!("{name} (large)"),
-        Algorithm::LeakyBucket(Leak::Queue) => format!("{name} (queue)"),
-        _ => name.to_owned(),
-    }
-}
-
-fn paths_in_words(style: PathStyle) -> String {
-    let slashes = if style.keep_escaped_slashes { "%2F kept" } else { "%2F separates" };
-    let case = if style.ignore_case { "case ignored" } else { "case matters" };
-    let matrix = if style.keep_matrix_parameters { "; kept" } else { "; stripped" };
-    format!("{slashes}, {case}, {matrix}")
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn spec(text: &str) -> FileSpec {
-        let parsed = crate::read(text, Micros::EPOCH);
-        let report = parsed.report("", text);
-        parsed.spec.unwrap_or_else(|| panic!("{report}"))
-    }
-
-    #[track_caller]
-    fn check(before: &str, after: &str, changes: &[&str]) {
-        assert_eq!(diff(&spec(before), &spec(after)), changes);
-    }
-
-    const RULES: &str = "
-rules:
-  - {id: a, match: {path: /a}, limit: 1/s}
-  - {id: b, match: {path: /b}, limit: 1/s}
-  - {id: c, match: {path: /c}, limit: 1/s}
-";
-
-    #[test]
-    fn other_spellings_are_no_difference() {
-        let flow = "rules: [{limit: 1/s, match: {endpoint: /a/}, id: 'a'}, {match: {path: //b}, id: b, \
-                    limit: 1/sec}, \
-                    {id: c, params: {capacity: 1, refill_rate: 1.0}, match: {path: /c}}]";
-        check(RULES, flow, &[]);
-    }
-
-    #[test]
-    fn rules_are_added_removed_and_moved() {
-        let after = "
-rules:
-  - {id: c, match: {path: /c}, limit: 1/s}
-  - {id: a, match: {path: /a}, limit: 1/s}
-  - {id: d, key: global, match: {path_regex: ^/d, tier: [x, y]}, limits: [5/s, 9/h], override: {k: 3/s}, \
-  shadow: true}
-";
-        check(
-            RULES,
-            after,
-            &[
-                "b: removed; it was 1/s by api_key for path /b",
-                "c: moved, now tried first",
-                "d: new, tried after a: 5/s and 9/h by global for path_regex ^/d, tier x or y, with 1 override, in \
-                 shadow mode",
-            ],
-        );
-    }
-
-    #[test]
-    fn a_rule_changes_in_each_of_its_parts() {
-        let before = "rules: [{id: r, tier: pro, match: {api_key: 'k*', ip: 10.0.0.0/8}, limit: 1/s, \
-                      override: {x: 2/s, y: 3/s}}]";
-        let after = "
-rules:
-  - id: r
-    version: 2
-    description: new
-    enabled: false
-    match: {method: [GET, PUT], attributes: {tenant: [a, b*]}}
-    limit: 9/day
-    algorithm: fixed_window
-    zone: Europe/Berlin
-    key: [ip, tenant]
-    missing: shared
-    override: {y: {limit: 4/day, valid_until: 2099-01-31}, z: 5/day}
-    on_store_failure: open
-    consistency: local
-    store_timeout: 20ms
-";
-        check(
-            before,
-            after,
-            &[
-                "r: enforced → disabled",
-                "r: 1/s → fixed_window (Europe/Berlin) 9/day",
-                "r: matches the pro tier, api_key k*, ip 10.0.0.0/8 → method GET or PUT, tenant a or b*",
-                "r: counts by: api_key → ip and tenant",
-                "r: missing: file default → shared",
-                "r: override for x removed; it was 2/s",
-                "r: override for y: 3/s → fixed_window (Europe/Berlin) 4/day",
-                "r: override for y: valid: forever → until 2099-01-31T00:00:00Z",
-                "r: new override for z: fixed_window (Europe/Berlin) 5/day",
-                "r: on_store_failure: file default → open",
-                "r: consistency: file default → local",
-                "r: store_timeout: file default → 20ms",
-                "r: version: none → 2",
-                "r: description changed",
-            ],
-        );
-        check(
-            "rules: [{id: r, match: {descriptor: [a: x, b]}, limit: 1/s}]",
-            "rules: [{id: r, match: {domain: edge, descriptor: {a: y*, b: '*'}}, key: domain, limit: unlimited}]",
-            &[
-                "r: 1/s → unlimited",
-                "r: matches descriptor [a: x, b] → domain edge, descriptor [a: y*, b]",
-                "r: counts by: descriptor → domain",
-            ],
-        );
-        check(
-            "default: {limit: 5/s, algorithm: leaky_bucket}",
-            "default: {limit: 6/s, algorithm: leaky_bucket, missing: skip}",
-            &["default: 5/s → 6/s", "default: missing: file default → skip"],
-        );
-    }
-
-    #[test]
-    fn everything_but_the_rules_changes() {
-        let before = "
-default: 5/s
-tiers: {free: {limit: 1/s, keys: 'f*'}, old: 2/s, pro: {keys: ['p*']}}
-default_tier: free
-clients: {a: {tier: free}, b: 9/s}
-allow: [x, 10.0.0.0/8]
-";
-        let after = "
-tiers: {pro: {limit: 7/s, keys: ['p*']}, free: {limit: 1/s, keys: ['f*', 'g*']}, new: {limit: 3/s, keys: n}}
-clients: {a: {tier: pro, limit: 8/s}, c: {tier: new, valid_until: 2099-01-01}}
-allow: [x, 10.0.0.0/9]
-deny: bad
-paths: {ignore_case: true}
-unknown_tier: refuse
-missing: refuse
-ipv6_prefix: 56
-on_store_failure: closed
-consistency: exact
-store_timeout: 0.1s
-";
-        check(
-            before,
-            after,
-            &[
-                "default: removed; it was 5/s by client",
-                "tier old: removed; it had 2/s",
-                "tier pro: inherited limits → 7/s",
-                "tier free: keys: f* → f*, g*",
-                "tier new: new: 3/s, for keys n",
-                "tiers: keys are now matched in the order pro, free",
-                "default_tier: free → none",
-                "client b: removed; it had 9/s",
-                "client a: tier: free → pro",
-                "client a: inherited limits → 8/s",
-                "client c: new: tier new until 2099-01-01T00:00:00Z",
-                "whitelist: network 10.0.0.0/8 removed",
-                "whitelist: network 10.0.0.0/9 added",
-                "blacklist: key bad added",
-                "paths: %2F separates, case matters, ; stripped → %2F separates, case ignored, ; stripped",
-                "unknown_tier: ignore → refuse",
-                "missing: default → refuse",
-                "ipv6_prefix: 64 → 56",
-                "on_store_failure: server default → closed",
-                "consistency: leased → exact",
-                "store_timeout: server default → 100ms",
-            ],
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn items_that_stayed_keep_their_order(order in Just((0..12).collect::<Vec<usize>>()).prop_shuffle()) {
-            let moved = moved(order.iter().map(|before| Some(*before)));
-            let stayed = order.iter().enumerate().filter(|(now, _)| !moved.contains(now));
-            prop_assert!(stayed.map(|(_, before)| before).is_sorted());
-        }
-    }
-}
+mod tests;

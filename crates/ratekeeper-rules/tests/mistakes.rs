@@ -152,7 +152,11 @@ fn the_schema_rejects_all_errors_of_shape() {
 fn json_value(text: &str) -> Option<Value> {
     let mut diagnostics = Diagnostics::default();
     let root = yaml::parse(text, &mut diagnostics);
-    if diagnostics.errors() > 0 { None } else { root.as_ref().map_or(Some(Value::Null), typed) }
+    // Editors ignore the tags that rule files must not have.
+    if diagnostics.finish().iter().any(|error| !error.message.starts_with("the tag ")) {
+        return None;
+    }
+    root.as_ref().map_or(Some(Value::Null), typed)
 }
 
 /// Returns `None` if a field appears twice.

@@ -172,7 +172,7 @@ impl TrialReport {
                 *admitted.entry(answer.key).or_default() += usize::from(answer.kind == AnswerKind::Allowed);
             }
             let units = f64::from(TIGHT_LIMIT) * (1.0 + (exact_at - failed_at).as_secs_f64());
-            let most = units.ceil() + self.group.nodes.len().to_string().parse::<f64>().unwrap();
+            let most = units.ceil() + f64::from(u32::try_from(self.group.nodes.len()).unwrap());
             for (key, count) in admitted {
                 let count: f64 = count.to_string().parse().unwrap();
                 assert!(count <= most, "key {key} got {count} units of at most {most} at {ask:?}");

@@ -510,7 +510,21 @@ fn a_diff_lists_changes_in_words() {
     ];
     assert_output(&folder.rules(&["diff", "a.yaml", "b.yaml"]), 1, &(lines.join("\n") + "\n"));
     let output = folder.rules(&["diff", "a.yaml", "b.yaml", "--format", "json"]);
-    assert_eq!((output.code, output.json()), (Some(1), json!(lines)));
+    let change = |kind, section, id: Option<&str>, field: Option<&str>, values: [Option<&str>; 2], text| {
+        json!({
+            "kind": kind, "section": section, "id": id, "override": null, "field": field, "before": values[0],
+            "after": values[1], "text": text,
+        })
+    };
+    let rule = |field, values: [&str; 2], text| {
+        change("changed", "rules", Some("rule_002"), Some(field), values.map(Some), text)
+    };
+    let changes = [
+        rule("mode", ["enforced", "in shadow mode"], lines[0]),
+        rule("limits", ["100/min", "200/min"], lines[1]),
+        change("removed", "blacklist", None, None, [Some("key sk_revoked_*"), None], lines[2]),
+    ];
+    assert_eq!((output.code, output.json()), (Some(1), json!(changes)));
 
     assert_output(&folder.rules(&["diff", "a.yaml", "same.yaml"]), 0, "no changes\n");
     assert_output(&folder.rules(&["diff", "a.yaml", "same.yaml", "--format", "json"]), 0, "[]\n");
