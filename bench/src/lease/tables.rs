@@ -150,7 +150,14 @@ fn crowds(run: &mut Run, seeds: u64) {
     let mut table = Table::new(1, ["limit of each", "net", "worst", "gross", "worst", "asked", "worst"]);
     let mut most: f64 = 0.0;
     for quota in ["1000/min", "100000/min"] {
-        let crowd = KeyPopulation { quota, keys, requests_per_second: per_second, nodes: 4, warm_up_seconds: warm, measured_seconds: 20.0 };
+        let crowd = KeyPopulation {
+            quota,
+            keys,
+            requests_per_second: per_second,
+            nodes: 4,
+            warm_up_seconds: warm,
+            measured_seconds: 20.0,
+        };
         let row = crowd.measure(seeds);
         most = most.max(row.store_calls.worst);
         let figures = [row.net, row.gross, row.store_calls];

@@ -1,6 +1,6 @@
 //! A key that is empty, asked for again and again: it is refused without Redis until its next unit is due.
 
-use super::host::Host;
+use super::host::{Host, LeasedRedis};
 use super::tasks::{Asker, Tasks, limit};
 use super::turn::Watch;
 use crate::race::Laps;
@@ -8,7 +8,6 @@ use crate::run::Run;
 use crate::server::rounds::Effort;
 use crate::table::Table;
 use anyhow::{Result, ensure};
-use ratekeeper::redis::RedisStore;
 use std::time::Instant;
 
 /// How many denials a second a core must manage.
@@ -54,7 +53,7 @@ pub(crate) fn measure(run: &mut Run, host: &Host, effort: Effort) -> Result<()> 
 }
 
 /// Asks without a pause for so many seconds; how many were denied, which all but the very first must be.
-async fn press(asker: &mut Asker, store: &RedisStore, seconds: f64) -> Result<u64> {
+async fn press(asker: &mut Asker, store: &LeasedRedis, seconds: f64) -> Result<u64> {
     let begin = Instant::now();
     let mut denials = 0;
     while begin.elapsed().as_secs_f64() < seconds {
