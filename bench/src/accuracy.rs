@@ -42,10 +42,8 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
         }
         run.say(format_args!("\n{amount} a minute"));
         run.say(table);
-        let verdict = run.judge(most <= MOST);
-        run.say(format_args!(
-            "most in any window's length: {most:.2} x the limit (bar: <= {MOST}) {verdict}"
-        ));
+        let result = run.check_bar(most <= MOST);
+        run.say(format_args!("most in any window's length: {most:.2} x the limit (bar: <= {MOST}) {result}"));
     }
     Ok(())
 }

@@ -22,23 +22,23 @@ pub(crate) fn measure(run: &mut Run, cap: u64, newcomers: u64) -> Result<()> {
     let (grown, max_bytes) = (read("bytes")?, read("max_bytes")?);
     let (held, still) = (read("held")?, read("still_refused")?);
     let mut table = Table::new(1, ["", "", "bar", ""]);
-    let mut fact = |what: &str, figure: String, bar: String, verdict: &str| {
-        table.row([what.to_owned(), figure, bar, verdict.to_owned()]);
+    let mut fact = |what: &str, figure: String, bar: String, result: &str| {
+        table.row([what.to_owned(), figure, bar, result.to_owned()]);
     };
-    let verdict = run.judge(grown <= max_bytes + SLACK);
-    fact("growth of VmRSS, bytes", grown.to_string(), format!("<= {max_bytes} + 1 MiB"), verdict);
-    fact("keys held", held.to_string(), format!("<= {cap}"), run.judge(held <= cap));
+    let result = run.check_bar(grown <= max_bytes + SLACK);
+    fact("growth of VmRSS, bytes", grown.to_string(), format!("<= {max_bytes} + 1 MiB"), result);
+    fact("keys held", held.to_string(), format!("<= {cap}"), run.check_bar(held <= cap));
     fact(
         "refused keys still refused",
         still.to_string(),
         format!("= {VICTIMS}"),
-        run.judge(still == VICTIMS),
+        run.check_bar(still == VICTIMS),
     );
     fact(
         "newcomers refused",
         read("refused")?.to_string(),
         "= 0".to_owned(),
-        run.judge(read("refused")? == 0),
+        run.check_bar(read("refused")? == 0),
     );
     fact("evicted", read("evicted")?.to_string(), String::new(), "");
     fact("unremembered", read("unremembered")?.to_string(), String::new(), "");

@@ -2,7 +2,7 @@
 
 use crate::child::{self, Figures, resident};
 use crate::keys;
-use crate::peer::{Governor, Throttlecrab};
+use crate::other_limiters::{Governor, Throttlecrab};
 use crate::run::Run;
 use crate::subject::{Allowance, Ratekeeper, Subject};
 use crate::table::Table;
@@ -39,20 +39,20 @@ pub(crate) fn measure(run: &mut Run, keys: u64) -> Result<()> {
         let figures = child::ask("footprint", &[name.clone(), keys.to_string(), cap.to_string()])?;
         let bytes = figures.read("bytes")? as f64 / keys as f64;
         let peak = format!("{:.1}", figures.read("peak_bytes")? as f64 / keys as f64);
-        let (name, held, bar, verdict) = match whose {
+        let (name, held, bar, result) = match whose {
             Whose::Ratekeeper => {
                 let held = figures.read("held")?;
                 ensure!(
                     held >= keys / 1000 * 999,
                     "ratekeeper holds only {held} of {keys} keys: no figure to quote"
                 );
-                let verdict = run.judge(bytes <= BAR);
-                (format!("ratekeeper, cap {cap}"), held.to_string(), format!("<= {BAR}"), verdict)
+                let result = run.check_bar(bytes <= BAR);
+                (format!("ratekeeper, cap {cap}"), held.to_string(), format!("<= {BAR}"), result)
             }
             Whose::Governor => (name, figures.read("held")?.to_string(), String::new(), ""),
             Whose::Throttlecrab => (name + " periodic", "not told".to_owned(), String::new(), ""),
         };
-        table.row([name, held, format!("{bytes:.1}"), peak, bar, verdict.to_owned()]);
+        table.row([name, held, format!("{bytes:.1}"), peak, bar, result.to_owned()]);
     }
     run.say(format_args!("\nfootprint: growth of VmRSS for {keys} keys, each checked once"));
     run.say(table);

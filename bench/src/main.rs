@@ -10,16 +10,16 @@ mod floor;
 mod footprint;
 mod histogram;
 mod inproc;
+mod interleaved;
 mod keys;
 mod lease;
 mod memory;
-mod peer;
-mod race;
+mod other_limiters;
 mod redis;
 mod rules;
 mod run;
 mod server;
-mod several;
+mod several_limits;
 mod subject;
 mod sweep;
 mod table;
@@ -132,7 +132,7 @@ fn main() -> Result<ExitCode> {
             run.end()
         }
         Scenario::Child(task) => child::work(&task).map(|()| ExitCode::SUCCESS),
-        Scenario::Pinned(pinned) => match server::process::take_over(&pinned)? {},
+        Scenario::Pinned(pinned) => match server::process::exec(&pinned)? {},
         Scenario::Floor { kind } => server::floor::serve(kind).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -4,19 +4,19 @@
 //! generator of load together, what comes out a second depends on who sits beside whom; so every process's own time for
 //! a check is told too. Redis is what all nodes share: its time for a check is what a fleet runs out of first.
 
+mod baseline;
 mod denials;
-mod doors;
 mod exact;
 pub(crate) mod host;
 mod latency;
+pub(crate) mod measurement;
 mod memory;
-mod plain;
+mod protocols;
 pub(crate) mod tasks;
-pub(crate) mod turn;
 
 use crate::run::Run;
 use crate::server::process::{GENERATOR, SERVERS, pin};
-use crate::server::rounds::Effort;
+use crate::server::rounds::LoadSchedule;
 use crate::server::{program, tcp};
 use anyhow::Result;
 use host::Host;
@@ -28,7 +28,7 @@ pub(crate) enum Part {
     /// In process, beside a script for each check.
     Exact,
     /// Over HTTP and RESP, and latency.
-    Doors,
+    Protocols,
     /// What a key takes in Redis.
     Memory,
     /// A key that is empty, asked for again and again.
@@ -42,15 +42,15 @@ pub(crate) const QUOTA: &str = "1000/h burst 1000000";
 /// Measures all parts, or only one.
 pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     let ms = Duration::from_millis;
-    let effort = run.pace.pick(
-        Effort { rounds: 5, warm_up: ms(1000), time: ms(3000) },
-        Effort { rounds: 2, warm_up: ms(300), time: ms(1500) },
+    let schedule = run.pace.pick(
+        LoadSchedule { rounds: 5, warm_up: ms(1000), time: ms(3000) },
+        LoadSchedule { rounds: 2, warm_up: ms(300), time: ms(1500) },
     );
     let redis = program::redis()?;
     let benchmark = program::redis_benchmark(&redis)?;
     let wants = |part| only.is_none_or(|only| only == part);
     // It may take a compiler, so it comes before anything is measured.
-    let ratekeeper = if wants(Part::Doors) { Some(program::ratekeeper()?) } else { None };
+    let ratekeeper = if wants(Part::Protocols) { Some(program::ratekeeper()?) } else { None };
     pin(GENERATOR)?;
     run.say(format_args!(
         "method    Redis {} alone on core {} unless it is said otherwise; whoever asks it on core {}; {} rounds of {:?}\n          \
@@ -59,23 +59,23 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
         redis.version,
         SERVERS[0],
         GENERATOR[0],
-        effort.rounds,
-        effort.time,
-        effort.warm_up,
+        schedule.rounds,
+        schedule.time,
+        schedule.warm_up,
         crate::server::template::KEYS,
         tcp()?,
     ));
     if wants(Part::Exact) {
-        exact::measure(run, &Host::start(&redis, SERVERS)?, &benchmark, effort)?;
+        exact::measure(run, &Host::start(&redis, SERVERS)?, &benchmark, schedule)?;
     }
     if let Some(ratekeeper) = ratekeeper {
-        doors::measure(run, &redis, &ratekeeper, effort)?;
+        protocols::measure(run, &redis, &ratekeeper, schedule)?;
     }
     if wants(Part::Memory) {
         memory::measure(run, &Host::start(&redis, SERVERS)?)?;
     }
     if wants(Part::Denials) {
-        denials::measure(run, &Host::start(&redis, SERVERS)?, effort)?;
+        denials::measure(run, &Host::start(&redis, SERVERS)?, schedule)?;
     }
     Ok(())
 }

@@ -37,8 +37,8 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
         }
         millis.sort_by(|one, other| one.0.total_cmp(&other.0));
         let (read, compile) = millis[millis.len() / 2];
-        let verdict = run.judge(read + compile < 1_000.0);
-        compiling.row([size.to_string(), format!("{read:.1}"), format!("{compile:.1}"), verdict.to_owned()]);
+        let result = run.check_bar(read + compile < 1_000.0);
+        compiling.row([size.to_string(), format!("{read:.1}"), format!("{compile:.1}"), result.to_owned()]);
         sets.extend(set);
     }
     run.say(format_args!(
@@ -62,7 +62,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
         let medians: Vec<_> = found.iter_mut().map(|nanos| median(nanos)).collect();
         let ratio = medians[1] / medians[0];
         let speed = match *kind {
-            "exact" | "template" => run.judge(medians[1] < 1_000.0),
+            "exact" | "template" => run.check_bar(medians[1] < 1_000.0),
             _ => "",
         };
         let spread = format!("{:.0}–{:.0}", found[1][0], found[1][found[1].len() - 1]);
@@ -71,7 +71,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
             format!("{:.0}", medians[0]),
             format!("{:.0}", medians[1]),
             format!("{ratio:.2}"),
-            run.judge(ratio <= 2.0).to_owned(),
+            run.check_bar(ratio <= 2.0).to_owned(),
             speed.to_owned(),
             spread,
         ]);

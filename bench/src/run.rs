@@ -68,7 +68,7 @@ impl Run {
     }
 
     /// Notes whether a bar was met, and words it.
-    pub(crate) fn judge(&mut self, met: bool) -> &'static str {
+    pub(crate) fn check_bar(&mut self, met: bool) -> &'static str {
         match met {
             true => {
                 self.met += 1;

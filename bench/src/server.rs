@@ -3,6 +3,7 @@
 //! Every server is a process of its own on the first core, and the generator has the second. The servers of a part are
 //! all there from its beginning to its end, but only the one whose turn it is runs.
 
+pub(crate) mod client;
 mod cores;
 pub(crate) mod floor;
 mod grpc;
@@ -16,14 +17,13 @@ mod report;
 mod resp;
 pub(crate) mod rounds;
 pub(crate) mod subject;
-pub(crate) mod talk;
 pub(crate) mod template;
 
 use crate::run::Run;
 use anyhow::{Context, Result, ensure};
 use load::Tally;
 use program::Programs;
-use rounds::Effort;
+use rounds::LoadSchedule;
 use std::fs;
 use std::time::Duration;
 
@@ -47,35 +47,35 @@ pub(crate) enum Part {
 /// Measures all parts, or only one.
 pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     let ms = Duration::from_millis;
-    let effort = run.pace.pick(
-        Effort { rounds: 5, warm_up: ms(1000), time: ms(3000) },
-        Effort { rounds: 2, warm_up: ms(50), time: ms(150) },
+    let schedule = run.pace.pick(
+        LoadSchedule { rounds: 5, warm_up: ms(1000), time: ms(3000) },
+        LoadSchedule { rounds: 2, warm_up: ms(50), time: ms(150) },
     );
     let programs = Programs::find()?;
     process::pin(process::GENERATOR)?;
-    say_method(run, effort)?;
+    say_method(run, schedule)?;
     let mut tally = Tally::default();
     let wants = |part| only.is_none_or(|only| only == part);
     if wants(Part::Requests) || wants(Part::Latency) || wants(Part::Batches) {
         let servers = http::Servers::start(&programs)?;
         if wants(Part::Requests) || wants(Part::Latency) {
-            let figures = servers.compare(run, effort, &mut tally)?;
+            let figures = servers.compare(run, schedule, &mut tally)?;
             if wants(Part::Latency) {
-                servers.time(run, &figures, effort, &mut tally)?;
+                servers.time(run, &figures, schedule, &mut tally)?;
             }
         }
         if wants(Part::Batches) {
-            servers.count_batches(run, effort, &mut tally)?;
+            servers.count_batches(run, schedule, &mut tally)?;
         }
     }
     if wants(Part::Resp) {
-        resp::measure(run, &programs, effort, &mut tally)?;
+        resp::measure(run, &programs, schedule, &mut tally)?;
     }
     if wants(Part::Grpc) {
-        grpc::measure(run, &programs, effort, &mut tally)?;
+        grpc::measure(run, &programs, schedule, &mut tally)?;
     }
     if wants(Part::Cores) {
-        cores::measure(run, &programs, effort, &mut tally)?;
+        cores::measure(run, &programs, schedule, &mut tally)?;
     }
     let Tally { answers, unexpected, example } = tally;
     run.say(format_args!("\nanswers: {answers}, unexpected: {unexpected}"));
@@ -87,8 +87,8 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     Ok(())
 }
 
-fn say_method(run: &mut Run, effort: Effort) -> Result<()> {
-    let Effort { rounds, warm_up, time } = effort;
+fn say_method(run: &mut Run, schedule: LoadSchedule) -> Result<()> {
+    let LoadSchedule { rounds, warm_up, time } = schedule;
     run.say(format_args!(
         "method    servers on core {}, one at a time, the generator on core {}; {rounds} rounds of {time:?} after {warm_up:?} to\n          \
          warm up; {} keys, each as likely as any other, and nobody is refused; `CPU us` is the server's own time for a\n          \

@@ -38,7 +38,7 @@ pub(crate) fn measure(run: &mut Run, keys: u64, passes: u64) -> Result<()> {
             }
             if what == "sweep(1)" {
                 cells.push(format!("<= {BAR_NS}"));
-                cells.push(run.judge(read("max")? <= BAR_NS).to_owned());
+                cells.push(run.check_bar(read("max")? <= BAR_NS).to_owned());
             }
             table.row(cells);
         }

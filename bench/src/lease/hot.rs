@@ -65,7 +65,7 @@ pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
                 format!("{per_node:.0}"),
                 format!("{:.1}", lap.times.at_most(990) as f64 / 1e3),
                 format!("< {BAR}"),
-                run.judge(per_node < BAR && lap.failed == 0).to_owned(),
+                run.check_bar(per_node < BAR && lap.failed == 0).to_owned(),
             ]);
         }
     }

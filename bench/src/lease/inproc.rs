@@ -1,8 +1,8 @@
 //! Leased checks in one process, beside the memory store's: the same keys, by the same way in.
 
 use super::node::{LEASED, connect, push, runtime};
+use crate::interleaved::{Expected, Samples, Schedule, run_interleaved};
 use crate::keys::{self, Chunk, Mix};
-use crate::race::{Effort, Laps, Verdict, race};
 use crate::redis::host::{Host, LeasedRedis};
 use crate::redis::tasks::limit;
 use crate::run::Run;
@@ -39,22 +39,23 @@ const WARM_PASSES: usize = 200;
 
 pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
     let many = run.pace.pick(MANY, MANY / 20);
-    let effort =
-        run.pace.pick(Effort { rounds: 9, warm: 64, timed: 256 }, Effort { rounds: 2, warm: 2, timed: 4 });
+    let schedule = run
+        .pace
+        .pick(Schedule { rounds: 9, warm: 64, timed: 256 }, Schedule { rounds: 2, warm: 2, timed: 4 });
     run.say(format_args!(
         "\nin process: {} rounds, subjects in turn; a lap is {} checks a thread after {} to warm up; every subject is asked\n            \
          with `Store::draw`, and awaited; nobody is refused",
-        effort.rounds,
-        effort.timed * Chunk::KEYS,
-        effort.warm * Chunk::KEYS,
+        schedule.rounds,
+        schedule.timed * Chunk::KEYS,
+        schedule.warm * Chunk::KEYS,
     ));
     for (mix, quota) in [(Mix::One, PLENTY), (Mix::Uniform(FEW), PLENTY), (Mix::Uniform(many), ENOUGH)] {
-        compare(run, redis, mix, quota, effort)?;
+        compare(run, redis, mix, quota, schedule)?;
     }
     Ok(())
 }
 
-fn compare(run: &mut Run, redis: &Program, mix: Mix, quota: &str, effort: Effort) -> Result<()> {
+fn compare(run: &mut Run, redis: &Program, mix: Mix, quota: &str, schedule: Schedule) -> Result<()> {
     let host = Host::start(redis, GENERATOR)?;
     let runtime = runtime()?;
     let leased = connect(&runtime, &host.url(), 1)?.remove(0);
@@ -76,12 +77,12 @@ fn compare(run: &mut Run, redis: &Program, mix: Mix, quota: &str, effort: Effort
     let mut table = Table::new(1, ["", "threads", "ns/check", "min", "max", "x memory", "bar", ""]);
     let before = leased.counts().leases;
     for threads in THREADS {
-        let laps = race(&subjects, mix, threads, Verdict::Allowed, effort)?;
-        for (pair, subjects) in laps.chunks(2).zip(subjects.chunks(2)) {
+        let samples = run_interleaved(&subjects, mix, threads, Expected::Allowed, schedule)?;
+        for (pair, subjects) in samples.chunks(2).zip(subjects.chunks(2)) {
             let ratio = pair[0].median() / pair[1].median();
-            let verdict = run.judge(ratio >= BAR);
+            let result = run.check_bar(ratio >= BAR);
             table.row(row(&*subjects[0], threads, &pair[0], &Default::default()));
-            let figures = [format!("{ratio:.2}"), format!(">= {BAR}"), verdict.to_owned()];
+            let figures = [format!("{ratio:.2}"), format!(">= {BAR}"), result.to_owned()];
             table.row(row(&*subjects[1], threads, &pair[1], &figures));
         }
     }
@@ -96,9 +97,9 @@ fn compare(run: &mut Run, redis: &Program, mix: Mix, quota: &str, effort: Effort
     Ok(())
 }
 
-fn row(subject: &dyn Subject, threads: usize, laps: &Laps, figures: &[String; 3]) -> Vec<String> {
-    let (min, max) = laps.spread();
-    let times = [laps.median(), min, max].map(|time| format!("{time:.1}"));
+fn row(subject: &dyn Subject, threads: usize, samples: &Samples, figures: &[String; 3]) -> Vec<String> {
+    let (min, max) = samples.spread();
+    let times = [samples.median(), min, max].map(|time| format!("{time:.1}"));
     [&[subject.name(threads), threads.to_string()][..], &times, figures].concat()
 }
 

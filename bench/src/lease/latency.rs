@@ -3,8 +3,8 @@
 use super::node::{connect, runtime};
 use super::{paced, relay};
 use crate::histogram::Histogram;
+use crate::interleaved::Samples;
 use crate::keys;
-use crate::race::Laps;
 use crate::redis::host::Host;
 use crate::redis::tasks::limit;
 use crate::run::Run;
@@ -41,20 +41,20 @@ pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
     let checks = move || -> Result<_> {
         pin(SERVERS)?;
         let first = paced::press(&runtime, &nodes, &names, limit, PER_SEC, warm_up).answered()?;
-        let mut laps = Vec::new();
+        let mut samples = Vec::new();
         for _ in 0..rounds {
             let before = nodes[0].counts();
             let lap = paced::press(&runtime, &nodes, &names, limit, PER_SEC, time).answered()?;
             let after = nodes[0].counts();
-            laps.push((
+            samples.push((
                 lap,
                 after.leases.misses - before.leases.misses,
                 after.leases.renewals - before.leases.renewals,
             ));
         }
-        Ok((first, laps))
+        Ok((first, samples))
     };
-    let (first, laps) = thread::spawn(checks).join().ok().context("the checks came to no end")??;
+    let (first, samples) = thread::spawn(checks).join().ok().context("the checks came to no end")??;
 
     run.say(format_args!(
         "\nlatency: Redis is {AWAY:?} away, there and back; {KEYS} keys in turn, {QUOTA} each; at an even rate from one thread, and\n         \
@@ -66,18 +66,18 @@ pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
     );
     let micros = |times: &Histogram, of_thousand| times.at_most(of_thousand) as f64 / 1e3;
     let figure =
-        |of_thousand| Laps::new(laps.iter().map(|(lap, ..)| micros(&lap.times, of_thousand)).collect());
+        |of_thousand| Samples::new(samples.iter().map(|(lap, ..)| micros(&lap.times, of_thousand)).collect());
     let p99 = figure(990);
     let (least, most) = p99.spread();
     let times =
         [figure(500).median(), p99.median(), least, most, figure(999).median(), figure(1000).spread().1];
-    let checks: u64 = laps.iter().map(|(lap, ..)| lap.checks()).sum();
-    let asked: u64 = laps.iter().map(|(_, asked, _)| asked).sum();
-    let refills: u64 = laps.iter().map(|(.., refills)| refills).sum();
+    let checks: u64 = samples.iter().map(|(lap, ..)| lap.checks()).sum();
+    let asked: u64 = samples.iter().map(|(_, asked, _)| asked).sum();
+    let refills: u64 = samples.iter().map(|(.., refills)| refills).sum();
     let mut cells = vec!["leased, warm keys".to_owned(), format!("{PER_SEC:.0}")];
     cells.extend(times.map(|time| format!("{time:.1}")));
     cells.extend([format!("{asked} of {checks}"), refills.to_string()]);
-    cells.extend([format!("p99 < {BAR_P99_US}"), run.judge(p99.median() < BAR_P99_US).to_owned()]);
+    cells.extend([format!("p99 < {BAR_P99_US}"), run.check_bar(p99.median() < BAR_P99_US).to_owned()]);
     table.row(cells);
     run.say(table);
     run.say(format_args!(

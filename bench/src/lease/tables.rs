@@ -41,17 +41,21 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
     let cases = cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
     say(run, &lines);
-    judge(run, "net false refusals", REFUSED, &lines, |_, row| Some(row.net.worst));
-    judge(run, "gross false refusals below the limit, beyond exact ones", REFUSED, &lines, |case, row| {
-        (case.demand < 1.0).then_some(row.gross_excess.worst)
-    });
-    judge(run, "asked by a node with 1000 requests a second", ASKED, &lines, |_, row| {
+    check_cases(run, "net false refusals", REFUSED, &lines, |_, row| Some(row.net.worst));
+    check_cases(
+        run,
+        "gross false refusals below the limit, beyond exact ones",
+        REFUSED,
+        &lines,
+        |case, row| (case.demand < 1.0).then_some(row.gross_excess.worst),
+    );
+    check_cases(run, "asked by a node with 1000 requests a second", ASKED, &lines, |_, row| {
         row.busiest_store_calls.map(|asked| asked.worst)
     });
     let cases = combined_cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
     say(run, &lines);
-    judge(run, "net false refusals with several limits and costs", REFUSED, &lines, |_, row| {
+    check_cases(run, "net false refusals with several limits and costs", REFUSED, &lines, |_, row| {
         Some(row.net.worst)
     });
     crowds(run, seeds);
@@ -124,12 +128,18 @@ fn table(lines: &[Line]) -> Table {
 }
 
 /// Holds all cases that have such a figure to a bar, and names those that miss it.
-fn judge(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&SimCase, &CaseRow) -> Option<f64>) {
+fn check_cases(
+    run: &mut Run,
+    what: &str,
+    bar: f64,
+    lines: &[Line],
+    figure: fn(&SimCase, &CaseRow) -> Option<f64>,
+) {
     let figures = lines.iter().filter_map(|(case, row)| Some((case, figure(case, row)?)));
     let (met, missed): (Vec<_>, Vec<_>) = figures.partition(|(_, figure)| *figure < bar);
-    let verdict = run.judge(missed.is_empty());
+    let result = run.check_bar(missed.is_empty());
     let all = met.len() + missed.len();
-    run.say(format_args!("\n{what}: {} of {all} cases (bar: all < {}) {verdict}", met.len(), percent(bar)));
+    run.say(format_args!("\n{what}: {} of {all} cases (bar: all < {}) {result}", met.len(), percent(bar)));
     for (case, figure) in missed {
         let (first, figure) = (100.0 * case.first_node_share, percent(figure));
         run.say(format_args!(
@@ -165,9 +175,9 @@ fn crowds(run: &mut Run, seeds: u64) {
         table.row([quota.to_owned()].into_iter().chain(cells).collect::<Vec<_>>());
     }
     run.say(table);
-    let verdict = run.judge(most < ASKED_BY_CROWD);
+    let result = run.check_bar(most < ASKED_BY_CROWD);
     run.say(format_args!(
-        "asked by a crowd: {} of its requests (bar: < {}) {verdict}",
+        "asked by a crowd: {} of its requests (bar: < {}) {result}",
         percent(most),
         percent(ASKED_BY_CROWD)
     ));

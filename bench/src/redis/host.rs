@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// How long anything may take. It is long, because the machine may take a core away for a while, and then nobody is to
 /// blame.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The store as the server uses it.
 pub(crate) type LeasedRedis = Leased<RedisStore, Arc<SystemClock>>;
@@ -50,7 +50,7 @@ impl Host {
     /// Has it carry out a command that answers with one text.
     pub(crate) fn command(&self, words: &[&str]) -> Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let mut command = format!("*{}\r\n", words.len());
         for word in words {
             command += &format!("${}\r\n{word}\r\n", word.len());
@@ -95,9 +95,9 @@ impl Host {
 /// A store there, on the runtime that this is called on.
 pub(crate) async fn store_at(url: &str) -> Result<LeasedRedis> {
     let StoreUrl::Redis(url) = url.parse()? else { bail!("Redis is not taken for Redis") };
-    let options = RedisOptions { timeout: PATIENCE, ..RedisOptions::default() };
+    let options = RedisOptions { timeout: TIMEOUT, ..RedisOptions::default() };
     let clock = Arc::new(SystemClock::new());
     let store = RedisStore::connect(&url, &options, Arc::clone(&clock))?;
-    ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", store.describe());
+    ensure!(store.ready(TIMEOUT).await, "Redis can't be reached: {:?}", store.describe());
     Ok(Leased::new(store, clock, MAX_LEASED_KEYS))
 }

@@ -24,7 +24,7 @@ pub(crate) fn measure(run: &mut Run, host: &Host) -> Result<()> {
     let lapses: u64 = host.command(&["EVAL", LAPSES, "0"])?.parse()?;
     ensure!(lapses + 2 >= held, "only {lapses} of {held} keys lapse by themselves");
     let bytes = grown as f64 / keys as f64;
-    let verdict = run.judge(bytes <= BAR).to_owned();
+    let result = run.check_bar(bytes <= BAR).to_owned();
     run.say(format_args!(
         "\nmemory: growth of Redis' used_memory for {keys} token buckets, each checked once; one is named {name}"
     ));
@@ -35,7 +35,7 @@ pub(crate) fn measure(run: &mut Run, host: &Host) -> Result<()> {
         lapses.to_string(),
         format!("{bytes:.1}"),
         format!("<= {BAR}"),
-        verdict,
+        result,
     ]);
     run.say(table);
     Ok(())

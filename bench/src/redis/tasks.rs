@@ -2,9 +2,9 @@
 
 use super::QUOTA;
 use super::host::{Host, LeasedRedis};
-use super::turn::{Turn, Watch};
+use super::measurement::{Measurement, Stopwatch};
 use crate::keys::Rng;
-use crate::server::rounds::Effort;
+use crate::server::rounds::LoadSchedule;
 use crate::server::template::KEYS;
 use anyhow::{Result, ensure};
 use ratekeeper::{
@@ -23,7 +23,7 @@ pub(crate) struct Tasks {
     store: Arc<LeasedRedis>,
 }
 
-/// What all tasks of a turn share.
+/// What all tasks of a measurement share.
 #[derive(Default)]
 struct Shared {
     checks: AtomicU64,
@@ -39,24 +39,30 @@ impl Tasks {
     }
 
     /// So many tasks ask without a pause, for keys at random.
-    pub(crate) fn press(&self, host: &Host, tasks: u64, effort: Effort, seed: u64) -> Result<Turn> {
+    pub(crate) fn press(
+        &self,
+        host: &Host,
+        tasks: u64,
+        schedule: LoadSchedule,
+        seed: u64,
+    ) -> Result<Measurement> {
         let limit = limit(QUOTA)?;
         let shared = Arc::new(Shared::default());
         self.runtime.block_on(async {
             let mut set = JoinSet::new();
             for task in 0..tasks {
                 let rng = Rng::new(seed << 32 | task);
-                set.spawn(ask_on(Arc::clone(&self.store), limit, rng, Arc::clone(&shared)));
+                set.spawn(check_repeatedly(Arc::clone(&self.store), limit, rng, Arc::clone(&shared)));
             }
-            tokio::time::sleep(effort.warm_up).await;
-            let (watch, before) = (Watch::start(host, None)?, shared.checks.load(Relaxed));
-            tokio::time::sleep(effort.time).await;
-            let turn = watch.stop(shared.checks.load(Relaxed) - before)?;
+            tokio::time::sleep(schedule.warm_up).await;
+            let (stopwatch, before) = (Stopwatch::start(host, None)?, shared.checks.load(Relaxed));
+            tokio::time::sleep(schedule.time).await;
+            let measurement = stopwatch.stop(shared.checks.load(Relaxed) - before)?;
             shared.is_over.store(true, Relaxed);
             set.join_all().await;
             let wrong = shared.wrong.load(Relaxed);
             ensure!(wrong == 0, "{wrong} checks were not allowed by Redis");
-            Ok(turn)
+            Ok(measurement)
         })
     }
 
@@ -68,14 +74,14 @@ impl Tasks {
             for _ in 0..tasks {
                 let (store, next) = (Arc::clone(&self.store), Arc::clone(&next));
                 set.spawn(async move {
-                    let mut asker = Asker::new(limit);
+                    let mut checker = Checker::new(limit);
                     let mut wrong = 0;
                     loop {
                         let number = next.fetch_add(1, Relaxed);
                         if number >= keys {
                             return wrong;
                         }
-                        wrong += u64::from(asker.ask(&store, number).await != Some(true));
+                        wrong += u64::from(checker.check(&store, number).await != Some(true));
                     }
                 });
             }
@@ -91,10 +97,10 @@ impl Tasks {
     }
 }
 
-async fn ask_on(store: Arc<LeasedRedis>, limit: Limit, mut rng: Rng, shared: Arc<Shared>) {
-    let mut asker = Asker::new(limit);
+async fn check_repeatedly(store: Arc<LeasedRedis>, limit: Limit, mut rng: Rng, shared: Arc<Shared>) {
+    let mut checker = Checker::new(limit);
     while !shared.is_over.load(Relaxed) {
-        let is_right = asker.ask(&store, rng.below(KEYS)).await == Some(true);
+        let is_right = checker.check(&store, rng.below(KEYS)).await == Some(true);
         shared.checks.fetch_add(1, Relaxed);
         if !is_right {
             shared.wrong.fetch_add(1, Relaxed);
@@ -103,19 +109,19 @@ async fn ask_on(store: Arc<LeasedRedis>, limit: Limit, mut rng: Rng, shared: Arc
 }
 
 /// Asks for one unit at a time, with buffers that are kept.
-pub(crate) struct Asker {
+pub(crate) struct Checker {
     limit: Limit,
     key: String,
     draws: Draws,
 }
 
-impl Asker {
-    pub(crate) fn new(limit: Limit) -> Asker {
-        Asker { limit, key: String::new(), draws: Draws::new() }
+impl Checker {
+    pub(crate) fn new(limit: Limit) -> Checker {
+        Checker { limit, key: String::new(), draws: Draws::new() }
     }
 
     /// Whether Redis, or what is known of it, allowed it; nothing if it was not asked.
-    pub(crate) async fn ask(&mut self, store: &LeasedRedis, number: u64) -> Option<bool> {
+    pub(crate) async fn check(&mut self, store: &LeasedRedis, number: u64) -> Option<bool> {
         self.key.clear();
         write!(self.key, "user:{number:07}").expect("a text can be added to");
         self.draws.clear();

@@ -9,9 +9,9 @@ use super::load::{Idle, Plan, Tally};
 use super::process::{self, GENERATOR, SHARED};
 use super::program::Programs;
 use super::report;
-use super::rounds::{Effort, take_turns};
+use super::rounds::{LoadSchedule, run_rounds};
 use super::subject::resp::{self, DEPTH};
-use super::subject::{CONNECTIONS, Site, Subject, http};
+use super::subject::{CONNECTIONS, ServerConfig, Subject, http};
 use crate::run::Run;
 use crate::table::Table;
 use anyhow::Result;
@@ -21,7 +21,12 @@ const BAR: f64 = 1.7;
 /// Two workers that had less than this of a core together hardly ran at the same time.
 const LEAST_BUSY: f64 = 1.2;
 
-pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally: &mut Tally) -> Result<()> {
+pub(crate) fn measure(
+    run: &mut Run,
+    programs: &Programs,
+    schedule: LoadSchedule,
+    tally: &mut Tally,
+) -> Result<()> {
     run.say(
         "\ncores: one worker and two, both on both cores, which they share with the generator: it sleeps when it has nothing\n       \
          to do. Judged by CPU time, as answers a second would only show what the generator leaves over: two cores do\n       \
@@ -31,24 +36,24 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
     process::pin(SHARED)?;
     let mut table = Table::new(1, ["ratekeeper", "two cores x one", "bar", ""]);
 
-    let mut servers = both(|site| http::ratekeeper(&programs.ratekeeper, site))?;
+    let mut servers = both(|config| http::ratekeeper(&programs.ratekeeper, config))?;
     for (server, workers) in servers.iter_mut().zip(WORKERS) {
         prepare(&mut server.name, &mut server.plan, workers);
-        server.prove()?;
+        server.verify()?;
     }
     run.say(format_args!("\nrequests over HTTP: {CONNECTIONS} connections, one in flight on each"));
     let entries = servers.each_ref().map(|server| (server, &server.plan));
-    table.row(compare(run, "requests", &entries, effort, tally)?);
+    table.row(compare(run, "requests", &entries, schedule, tally)?);
     drop(servers);
 
-    let mut servers = both(|site| resp::ratekeeper(&programs.ratekeeper, site))?;
+    let mut servers = both(|config| resp::ratekeeper(&programs.ratekeeper, config))?;
     for (server, workers) in servers.iter_mut().zip(WORKERS) {
         prepare(&mut server.subject.name, &mut server.pipelines, workers);
-        server.subject.prove()?;
+        server.subject.verify()?;
     }
     run.say(format_args!("\ncommands over RESP: {CONNECTIONS} connections, pipelines of {DEPTH}"));
     let entries = servers.each_ref().map(|server| (&server.subject, &server.pipelines));
-    table.row(compare(run, "commands", &entries, effort, tally)?);
+    table.row(compare(run, "commands", &entries, schedule, tally)?);
     drop(servers);
 
     run.say("");
@@ -59,8 +64,9 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
 const WORKERS: [usize; 2] = [1, 2];
 
 /// Starts a server with each number of workers.
-fn both<T>(start: impl Fn(Site<'static>) -> Result<T>) -> Result<[T; 2]> {
-    let [one, two] = WORKERS.map(|workers| start(Site { workers, cores: SHARED, ..Site::PLAIN }));
+fn both<T>(start: impl Fn(ServerConfig<'static>) -> Result<T>) -> Result<[T; 2]> {
+    let [one, two] =
+        WORKERS.map(|workers| start(ServerConfig { workers, cores: SHARED, ..ServerConfig::DEFAULT }));
     Ok([one?, two?])
 }
 
@@ -74,16 +80,16 @@ fn compare(
     run: &mut Run,
     units: &str,
     entries: &[(&Subject, &Plan); 2],
-    effort: Effort,
+    schedule: LoadSchedule,
     tally: &mut Tally,
 ) -> Result<[String; 4]> {
-    let figures = take_turns(entries, effort, tally)?;
+    let figures = run_rounds(entries, schedule, tally)?;
     let outcomes = report::outcomes(entries, &figures);
     report::show(run, units, &outcomes);
     if figures[1].busy.median() < LEAST_BUSY {
         run.say("two workers hardly ran at the same time, so what they cost each other hardly shows");
     }
     let ratio = 2.0 * outcomes[0].cpu_us() / outcomes[1].cpu_us();
-    let verdict = run.judge(ratio >= BAR).to_owned();
-    Ok([format!("{units}, by CPU"), format!("{ratio:.2}"), format!(">= {BAR}"), verdict])
+    let result = run.check_bar(ratio >= BAR).to_owned();
+    Ok([format!("{units}, by CPU"), format!("{ratio:.2}"), format!(">= {BAR}"), result])
 }

@@ -53,7 +53,7 @@ impl fmt::Display for Kind {
 pub(crate) fn serve(kind: Kind) -> Result<()> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("listens on http://{}", listener.local_addr()?);
-    attend_all(kind, listener)
+    serve_all(kind, listener)
 }
 
 /// Serves in a thread of this process; where.
@@ -61,12 +61,12 @@ pub(crate) fn serve(kind: Kind) -> Result<()> {
 pub(crate) fn start(kind: Kind) -> Result<std::net::SocketAddr> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
-    std::thread::spawn(move || attend_all(kind, listener));
+    std::thread::spawn(move || serve_all(kind, listener));
     Ok(address)
 }
 
 /// Serves whoever comes.
-fn attend_all(kind: Kind, listener: std::net::TcpListener) -> Result<()> {
+fn serve_all(kind: Kind, listener: std::net::TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
@@ -75,10 +75,10 @@ fn attend_all(kind: Kind, listener: std::net::TcpListener) -> Result<()> {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
             match kind {
-                Kind::Hyper => drop(tokio::spawn(http::attend_by_hyper(stream))),
-                Kind::ByHand => drop(tokio::spawn(http::attend_by_hand(stream))),
-                Kind::Resp => drop(tokio::spawn(resp::attend(stream))),
-                Kind::Grpc => drop(tokio::spawn(grpc::attend(stream))),
+                Kind::Hyper => drop(tokio::spawn(http::serve_by_hyper(stream))),
+                Kind::ByHand => drop(tokio::spawn(http::serve_by_hand(stream))),
+                Kind::Resp => drop(tokio::spawn(resp::serve(stream))),
+                Kind::Grpc => drop(tokio::spawn(grpc::serve(stream))),
             }
         }
     })

@@ -6,10 +6,10 @@
 
 use super::load::{Load, Tally};
 use super::process;
-use super::rounds::Effort;
+use super::rounds::LoadSchedule;
 use super::subject::{CONNECTIONS, Subject};
 use crate::histogram::Histogram;
-use crate::race::Laps;
+use crate::interleaved::Samples;
 use crate::run::Run;
 use crate::table::Table;
 use anyhow::{Context, Result};
@@ -21,7 +21,7 @@ use std::{hint, thread};
 const BAR_P99_US: f64 = 1000.0;
 
 /// Servers to be timed, each with what it can do: questions a second.
-pub(crate) struct Line<'a> {
+pub(crate) struct Servers<'a> {
     pub(crate) ratekeeper: (&'a Subject, f64),
     pub(crate) floor: &'a Subject,
     pub(crate) others: Vec<(&'a Subject, f64)>,
@@ -46,27 +46,29 @@ struct Entry<'a> {
 pub(crate) fn measure(
     run: &mut Run,
     units: &str,
-    line: &Line<'_>,
-    effort: Effort,
+    servers: &Servers<'_>,
+    schedule: LoadSchedule,
     tally: &mut Tally,
 ) -> Result<()> {
-    let (ratekeeper, most) = line.ratekeeper;
+    let (ratekeeper, most) = servers.ratekeeper;
     let control = Entry {
         name: "control: reads the clock".to_owned(),
         server: Server::Clock,
         ..entry(ratekeeper, most / 2.0)
     };
-    let mut entries =
-        vec![Entry { bar: Some(BAR_P99_US), ..entry(ratekeeper, most / 2.0) }, entry(line.floor, most / 2.0)];
-    entries.extend(line.others.iter().map(|(other, most)| entry(other, most / 2.0)));
+    let mut entries = vec![
+        Entry { bar: Some(BAR_P99_US), ..entry(ratekeeper, most / 2.0) },
+        entry(servers.floor, most / 2.0),
+    ];
+    entries.extend(servers.others.iter().map(|(other, most)| entry(other, most / 2.0)));
     entries.push(control);
-    for round in 0..effort.rounds {
+    for round in 0..schedule.rounds {
         for entry in &mut entries {
-            let times = entry.time(effort, round, tally);
+            let times = entry.time(schedule, round, tally);
             entry.rounds.push(times.with_context(|| entry.name.clone())?);
         }
     }
-    let Effort { rounds, time, .. } = effort;
+    let LoadSchedule { rounds, time, .. } = schedule;
     run.say(format_args!(
         "\nlatency of {units}: {CONNECTIONS} connections, each server at half of its own {units}/s, the floor and the control\n         \
          at Ratekeeper's, {rounds} rounds of {time:?}; a time begins when its question was due, whether or not its\n         \
@@ -88,13 +90,13 @@ fn entry(subject: &Subject, per_sec: f64) -> Entry<'_> {
 }
 
 impl Entry<'_> {
-    fn time(&self, effort: Effort, seed: u64, tally: &mut Tally) -> Result<Histogram> {
+    fn time(&self, schedule: LoadSchedule, seed: u64, tally: &mut Tally) -> Result<Histogram> {
         match self.server {
-            Server::Clock => read_clock(self.per_sec, effort.time),
+            Server::Clock => read_clock(self.per_sec, schedule.time),
             Server::Subject(subject) => {
                 subject.process.resume()?;
                 let mut load = Load::connect(subject.address, &subject.plan, seed)?;
-                let times = load.pace(self.per_sec, effort.warm_up, effort.time)?;
+                let times = load.pace(self.per_sec, schedule.warm_up, schedule.time)?;
                 tally.add(load.finish()?);
                 subject.process.pause()?;
                 Ok(times)
@@ -103,19 +105,25 @@ impl Entry<'_> {
     }
 
     fn row(&self, run: &mut Run) -> Vec<String> {
-        let laps = |of_thousand: u64| {
+        let samples = |of_thousand: u64| {
             let micros = |times: &Histogram| times.at_most(of_thousand) as f64 / 1e3;
-            Laps::new(self.rounds.iter().map(micros).collect())
+            Samples::new(self.rounds.iter().map(micros).collect())
         };
-        let p99 = laps(990);
+        let p99 = samples(990);
         let (least, most) = p99.spread();
         let mut cells = vec![self.name.clone(), format!("{:.0}", self.per_sec)];
-        let times =
-            [laps(500).median(), p99.median(), least, most, laps(999).median(), laps(1000).spread().1];
+        let times = [
+            samples(500).median(),
+            p99.median(),
+            least,
+            most,
+            samples(999).median(),
+            samples(1000).spread().1,
+        ];
         cells.extend(times.map(|time| format!("{time:.1}")));
         if let Some(bar) = self.bar {
-            let verdict = run.judge(p99.median() < bar).to_owned();
-            cells.extend([format!("p99 < {bar}"), verdict]);
+            let result = run.check_bar(p99.median() < bar).to_owned();
+            cells.extend([format!("p99 < {bar}"), result]);
         }
         cells
     }

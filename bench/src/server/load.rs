@@ -4,7 +4,7 @@
 //! at once. It never sleeps, because a server would pay for waking it. How much of its time it found no answer to take
 //! in is told with the figures: a generator with nothing to spare has measured itself.
 
-use super::talk::{Answer, Talk};
+use super::client::{Answer, Client};
 use crate::histogram::Histogram;
 use crate::keys::Rng;
 use anyhow::{Context, Result, bail, ensure};
@@ -22,13 +22,13 @@ const INPUT_BYTES: usize = 16 << 10;
 /// Longer than any subject's answer to a thousand checks; a longer one is a mistake.
 const MAX_BYTES: usize = 4 << 20;
 /// How long a subject may take for a single answer before it counts as dead.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a generator that sleeps does so at most: it must see when its time is over.
-const NAP: Duration = Duration::from_millis(1);
+const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// What a subject is asked, and how.
 pub(crate) struct Plan {
-    talk: Box<dyn Talk>,
+    client: Box<dyn Client>,
     pub(crate) connections: usize,
     pub(crate) idle: Idle,
 }
@@ -43,24 +43,24 @@ pub(crate) enum Idle {
 }
 
 impl Plan {
-    pub(crate) fn new(talk: impl Talk + 'static, connections: usize) -> Plan {
-        Plan { talk: Box::new(talk), connections, idle: Idle::Spin }
+    pub(crate) fn new(client: impl Client + 'static, connections: usize) -> Plan {
+        Plan { client: Box::new(client), connections, idle: Idle::Spin }
     }
 
     /// One connection.
-    pub(crate) fn single(talk: impl Talk + 'static) -> Plan {
-        Plan::new(talk, 1)
+    pub(crate) fn single(client: impl Client + 'static) -> Plan {
+        Plan::new(client, 1)
     }
 
     /// How many checks each question holds.
     pub(crate) fn checks(&self) -> usize {
-        self.talk.checks()
+        self.client.checks()
     }
 }
 
 /// What came of some time under load.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lap {
+pub(crate) struct LoadResult {
     pub(crate) answers: u64,
     pub(crate) elapsed: Duration,
     /// How long the generator had nothing to do.
@@ -103,7 +103,7 @@ pub(crate) struct Load {
     tally: Tally,
     spare: Duration,
     /// When the last answer came.
-    heard: Instant,
+    last_response: Instant,
 }
 
 impl Load {
@@ -112,7 +112,7 @@ impl Load {
         let poll = Poll::new()?;
         let mut connections = Vec::with_capacity(plan.connections);
         for index in 0..plan.connections {
-            let mut connection = Connection::open(address, plan.talk.another())?;
+            let mut connection = Connection::open(address, plan.client.fresh())?;
             let interest = Interest::READABLE | Interest::WRITABLE;
             poll.registry().register(&mut connection.stream, Token(index), interest)?;
             connections.push(connection);
@@ -123,29 +123,29 @@ impl Load {
             events: Events::with_capacity(plan.connections),
             wait: match plan.idle {
                 Idle::Spin => Duration::ZERO,
-                Idle::Sleep => NAP,
+                Idle::Sleep => MAX_SLEEP,
             },
             rng: Rng::new(seed),
             connections,
             tally: Tally::default(),
             spare: Duration::ZERO,
-            heard: clock.now(),
+            last_response: clock.now(),
             clock,
         })
     }
 
     /// Asks for so long as fast as answers come: every connection sends its next question when it has its answer. It
     /// may be called again, and goes on where it was.
-    pub(crate) fn press(&mut self, time: Duration) -> Result<Lap> {
-        self.ask_all()?;
+    pub(crate) fn run_for(&mut self, time: Duration) -> Result<LoadResult> {
+        self.send_all()?;
         let begin = self.clock.now();
         let (answers, spare) = (self.tally.answers, self.spare);
         loop {
-            self.take_in(|connection, rng, _| connection.ask(rng))?;
+            self.poll_responses(|connection, rng, _| connection.send_request(rng))?;
             let elapsed = self.clock.now() - begin;
             if elapsed >= time {
                 let answers = self.tally.answers - answers;
-                return Ok(Lap { answers, elapsed, spare: self.spare - spare });
+                return Ok(LoadResult { answers, elapsed, spare: self.spare - spare });
             }
         }
     }
@@ -155,7 +155,7 @@ impl Load {
     /// turn. Those due during `warm_up` are not counted.
     pub(crate) fn pace(&mut self, per_sec: f64, warm_up: Duration, time: Duration) -> Result<Histogram> {
         let begin = self.clock.now();
-        self.heard = begin;
+        self.last_response = begin;
         let due = |index: u64| begin + Duration::from_nanos((index as f64 * 1e9 / per_sec) as u64);
         let total = (per_sec * (warm_up + time).as_secs_f64()) as u64;
         let mut times = Histogram::new();
@@ -164,11 +164,11 @@ impl Load {
             let now = self.clock.now();
             while index < total && due(index) <= now {
                 let turn = index as usize % self.connections.len();
-                self.connections[turn].owe(due(index), &mut self.rng)?;
+                self.connections[turn].enqueue(due(index), &mut self.rng)?;
                 index += 1;
             }
-            self.take_in(|connection, rng, now| {
-                let due = connection.settle(rng)?;
+            self.poll_responses(|connection, rng, now| {
+                let due = connection.complete(rng)?;
                 if due >= begin + warm_up {
                     times.record((now - due).as_nanos() as u64);
                 }
@@ -179,30 +179,30 @@ impl Load {
     }
 
     /// Asks once on every connection, and leaves.
-    pub(crate) fn ask_once(mut self) -> Result<Tally> {
-        self.ask_all()?;
+    pub(crate) fn send_once(mut self) -> Result<Tally> {
+        self.send_all()?;
         self.finish()
     }
 
     /// Takes in what is still on its way, and leaves.
     pub(crate) fn finish(mut self) -> Result<Tally> {
         while self.connections.iter().any(|connection| connection.is_waiting) {
-            self.take_in(|_, _, _| Ok(()))?;
+            self.poll_responses(|_, _, _| Ok(()))?;
         }
         Ok(self.tally)
     }
 
     /// Has every connection ask that is not waiting for an answer.
-    fn ask_all(&mut self) -> Result<()> {
+    fn send_all(&mut self) -> Result<()> {
         for connection in self.connections.iter_mut().filter(|connection| !connection.is_waiting) {
-            connection.ask(&mut self.rng)?;
+            connection.send_request(&mut self.rng)?;
         }
-        self.heard = self.clock.now();
+        self.last_response = self.clock.now();
         Ok(())
     }
 
     /// Takes in the answers that are there, and has each connection go on as `next` says.
-    fn take_in(
+    fn poll_responses(
         &mut self,
         mut next: impl FnMut(&mut Connection, &mut Rng, Instant) -> Result<()>,
     ) -> Result<()> {
@@ -218,15 +218,15 @@ impl Load {
         }
         if self.events.is_empty() {
             let now = self.clock.now();
-            ensure!(now - self.heard < PATIENCE, "no answer came for {PATIENCE:?}");
+            ensure!(now - self.last_response < RESPONSE_TIMEOUT, "no answer came for {RESPONSE_TIMEOUT:?}");
             return Ok(());
         }
         for event in &self.events {
             let connection = &mut self.connections[event.token().0];
             if let Some(answer) = connection.receive(event)? {
                 self.tally.count(answer);
-                self.heard = self.clock.now();
-                next(connection, &mut self.rng, self.heard)?;
+                self.last_response = self.clock.now();
+                next(connection, &mut self.rng, self.last_response)?;
             }
         }
         Ok(())
@@ -236,7 +236,7 @@ impl Load {
 /// One connection, with at most one question open.
 struct Connection {
     stream: mio::net::TcpStream,
-    talk: Box<dyn Talk>,
+    client: Box<dyn Client>,
     /// What is to be sent, and how much of it has been.
     output: Vec<u8>,
     sent: usize,
@@ -245,11 +245,11 @@ struct Connection {
     received: usize,
     is_waiting: bool,
     /// When the questions were due that have no answer yet: the first is open, the others wait for it.
-    owed: VecDeque<Instant>,
+    due_at: VecDeque<Instant>,
 }
 
 impl Connection {
-    fn open(address: SocketAddr, talk: Box<dyn Talk>) -> Result<Connection> {
+    fn open(address: SocketAddr, client: Box<dyn Client>) -> Result<Connection> {
         let stream = std::net::TcpStream::connect(address).context("a connection is not accepted")?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
@@ -258,19 +258,19 @@ impl Connection {
             .context("the system does not let a question go at once")?;
         Ok(Connection {
             stream: mio::net::TcpStream::from_std(stream),
-            talk,
+            client,
             output: Vec::new(),
             sent: 0,
             input: vec![0; INPUT_BYTES],
             received: 0,
             is_waiting: false,
-            owed: VecDeque::new(),
+            due_at: VecDeque::new(),
         })
     }
 
     /// Sends a question for the next keys.
-    fn ask(&mut self, rng: &mut Rng) -> Result<()> {
-        self.talk.ask(rng, &mut self.output)?;
+    fn send_request(&mut self, rng: &mut Rng) -> Result<()> {
+        self.client.write_request(rng, &mut self.output)?;
         self.is_waiting = true;
         self.send()
     }
@@ -290,16 +290,16 @@ impl Connection {
     }
 
     /// Notes that a question is due, and sends it unless another is open.
-    fn owe(&mut self, due: Instant, rng: &mut Rng) -> Result<()> {
-        self.owed.push_back(due);
-        if self.owed.len() == 1 { self.ask(rng) } else { Ok(()) }
+    fn enqueue(&mut self, due: Instant, rng: &mut Rng) -> Result<()> {
+        self.due_at.push_back(due);
+        if self.due_at.len() == 1 { self.send_request(rng) } else { Ok(()) }
     }
 
     /// Notes that the open question has its answer, and sends the next if one is due; when the first was due.
-    fn settle(&mut self, rng: &mut Rng) -> Result<Instant> {
-        let due = self.owed.pop_front().context("an answer came that nobody had asked for")?;
-        if !self.owed.is_empty() {
-            self.ask(rng)?;
+    fn complete(&mut self, rng: &mut Rng) -> Result<Instant> {
+        let due = self.due_at.pop_front().context("an answer came that nobody had asked for")?;
+        if !self.due_at.is_empty() {
+            self.send_request(rng)?;
         }
         Ok(due)
     }
@@ -317,7 +317,7 @@ impl Connection {
                 Err(error) => return Err(error).context("an answer can't be read"),
             };
             self.received += length;
-            answer = self.hear()?.or(answer);
+            answer = self.read_response()?.or(answer);
             // It took all there was: what comes later is another event.
             if length < room {
                 break;
@@ -336,8 +336,8 @@ impl Connection {
         Ok(self.input.len() - self.received)
     }
 
-    fn hear(&mut self) -> Result<Option<Answer>> {
-        let heard = self.talk.hear(&self.input[..self.received], &mut self.output)?;
+    fn read_response(&mut self) -> Result<Option<Answer>> {
+        let heard = self.client.read_response(&self.input[..self.received], &mut self.output)?;
         self.input.copy_within(heard.taken..self.received, 0);
         self.received -= heard.taken;
         if heard.answer.is_some() {
@@ -351,7 +351,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::talk::http::HttpTalk;
+    use crate::server::client::http::HttpClient;
     use std::net::TcpListener;
     use std::thread;
 
@@ -377,10 +377,10 @@ mod tests {
 
     /// So many checks in one question, and a server that allows so many of them.
     fn batch(checks: usize, allowed: usize) -> (SocketAddr, Plan) {
-        let mut talk = HttpTalk::post("/batch", &"user:######,".repeat(checks), "allowed");
+        let mut client = HttpClient::post("/batch", &"user:######,".repeat(checks), "allowed");
         let mut question = Vec::new();
-        talk.ask(&mut Rng::new(1), &mut question).unwrap();
-        (server(question.len(), &"allowed,".repeat(allowed)), Plan::new(talk, 4))
+        client.write_request(&mut Rng::new(1), &mut question).unwrap();
+        (server(question.len(), &"allowed,".repeat(allowed)), Plan::new(client, 4))
     }
 
     #[test]
@@ -391,8 +391,9 @@ mod tests {
             for idle in [Idle::Spin, Idle::Sleep] {
                 plan.idle = idle;
                 let mut load = Load::connect(address, &plan, 1).unwrap();
-                let laps = [load.press(Duration::from_millis(50)), load.press(Duration::from_millis(50))];
-                let counted: u64 = laps.into_iter().map(|lap| lap.unwrap().answers).sum();
+                let samples =
+                    [load.run_for(Duration::from_millis(50)), load.run_for(Duration::from_millis(50))];
+                let counted: u64 = samples.into_iter().map(|lap| lap.unwrap().answers).sum();
                 let tally = load.finish().unwrap();
                 assert!(tally.answers > 0 && tally.unexpected == 0, "{tally:?}");
                 assert_eq!(
@@ -408,7 +409,7 @@ mod tests {
     fn an_answer_that_says_something_else_is_counted() {
         let (address, plan) = batch(3, 2);
         let mut load = Load::connect(address, &plan, 1).unwrap();
-        load.press(Duration::from_millis(10)).unwrap();
+        load.run_for(Duration::from_millis(10)).unwrap();
         let tally = load.finish().unwrap();
         assert_eq!(tally.unexpected, tally.answers);
         assert_eq!(tally.example.as_deref(), Some("200 allowed,allowed,"));
@@ -426,17 +427,17 @@ mod tests {
     #[test]
     fn once_is_once_on_each_connection() {
         let (address, plan) = batch(1, 1);
-        assert_eq!(Load::connect(address, &plan, 1).unwrap().ask_once().unwrap().answers, 4);
+        assert_eq!(Load::connect(address, &plan, 1).unwrap().send_once().unwrap().answers, 4);
     }
 
     #[test]
     fn a_server_that_leaves_ends_the_load() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let plan = Plan::single(HttpTalk::get("/", 200, "hello"));
+        let plan = Plan::single(HttpClient::get("/", 200, "hello"));
         let mut load = Load::connect(address, &plan, 1).unwrap();
         drop(listener.accept().unwrap());
-        assert!(load.press(Duration::from_secs(60)).is_err());
+        assert!(load.run_for(Duration::from_secs(60)).is_err());
         drop(listener);
         assert!(Load::connect(address, &plan, 1).is_err());
     }

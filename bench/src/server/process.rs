@@ -26,16 +26,16 @@ pub(crate) const GENERATOR: &[usize] = &[1];
 /// Both, for servers that share them with the generator.
 pub(crate) const SHARED: &[usize] = &[0, 1];
 /// On which line of what it says a server has told where it listens, at the latest.
-const GREETING: usize = 3;
+const MAX_BANNER_LINES: usize = 3;
 /// How long a server may take to start.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running server. It dies with this value, and with the bench.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
     /// Held open: a server that says more must not find its reader gone.
-    _said: Option<BufReader<ChildStdout>>,
+    _stdout: Option<BufReader<ChildStdout>>,
 }
 
 impl Process {
@@ -48,9 +48,12 @@ impl Process {
         let mut child = spawn(program, arguments, cores, Stdio::piped())?;
         let mut said = BufReader::new(child.stdout.take().context("a server's output can't be read")?);
         let mut text = String::new();
-        while place(&text).is_none() && text.lines().count() < GREETING && said.read_line(&mut text)? > 0 {}
-        let process = Process { child, _said: Some(said) };
-        let address = place(&text).with_context(|| {
+        while listen_address(&text).is_none()
+            && text.lines().count() < MAX_BANNER_LINES
+            && said.read_line(&mut text)? > 0
+        {}
+        let process = Process { child, _stdout: Some(said) };
+        let address = listen_address(&text).with_context(|| {
             format!("{} does not say where it listens, but {:?}", program.path.display(), text.trim_end())
         })?;
         Ok((process, address.parse().with_context(|| format!("in {text:?}"))?))
@@ -64,13 +67,17 @@ impl Process {
         cores: &[usize],
     ) -> Result<Process> {
         let child = spawn(program, arguments, cores, Stdio::null())?;
-        let mut process = Process { child, _said: None };
+        let mut process = Process { child, _stdout: None };
         let begin = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = process.child.try_wait()? {
                 bail!("{} ended with {status}", program.path.display());
             }
-            ensure!(begin.elapsed() < START, "{} does not listen on {address}", program.path.display());
+            ensure!(
+                begin.elapsed() < START_TIMEOUT,
+                "{} does not listen on {address}",
+                program.path.display()
+            );
             thread::sleep(Duration::from_millis(10));
         }
         Ok(process)
@@ -120,7 +127,7 @@ pub(crate) fn free_address() -> Result<SocketAddr> {
 }
 
 /// In what a server says, the address it listens on: that of a URL.
-fn place(text: &str) -> Option<&str> {
+fn listen_address(text: &str) -> Option<&str> {
     text.split_once("://")?.1.split_terminator(char::is_whitespace).next()
 }
 
@@ -164,7 +171,7 @@ impl FromStr for Cores {
 }
 
 /// The child's part: it goes on as another program, on its cores.
-pub(crate) fn take_over(pinned: &Pinned) -> Result<Infallible> {
+pub(crate) fn exec(pinned: &Pinned) -> Result<Infallible> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     pin(&pinned.cores.0)?;
     let error = Command::new(&pinned.program).args(&pinned.arguments).exec();
@@ -193,9 +200,12 @@ mod tests {
 
     #[test]
     fn a_server_tells_its_place_as_a_url() {
-        assert_eq!(place("ratekeeper 0.1.0 listening on http://127.0.0.1:80\n"), Some("127.0.0.1:80"));
-        assert_eq!(place("ratekeeper listens\nRESP: redis://[::1]:6380\nrules"), Some("[::1]:6380"));
-        assert_eq!(place("ratekeeper listens\n"), None);
+        assert_eq!(
+            listen_address("ratekeeper 0.1.0 listening on http://127.0.0.1:80\n"),
+            Some("127.0.0.1:80")
+        );
+        assert_eq!(listen_address("ratekeeper listens\nRESP: redis://[::1]:6380\nrules"), Some("[::1]:6380"));
+        assert_eq!(listen_address("ratekeeper listens\n"), None);
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub(crate) struct ThrottleRequest {
 /// How an answer to a single call begins: Envoy's with a code, where 1 is OK and 2 is over the limit; throttlecrab's with
 /// whether it is allowed, where 1 is yes. On the wire these are the same.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Verdict {
+pub(crate) struct CallResult {
     #[prost(int32, tag = "1")]
     pub(crate) code: i32,
 }
@@ -134,7 +134,7 @@ pub(crate) struct CheckResponse {
 
 /// As much of an answer on a stream as is looked at: the rest is skipped, which allocates nothing.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct StreamVerdict {
+pub(crate) struct StreamResult {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
     #[prost(message, optional, tag = "2")]

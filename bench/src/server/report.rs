@@ -101,9 +101,9 @@ impl Bars {
     /// So many checks a second at least.
     pub(crate) fn rate(&mut self, run: &mut Run, name: &str, ours: Outcome<'_>, bar: f64) {
         let (per_sec, per_core) = (ours.per_sec(), ours.per_core());
-        let verdict = run.judge(per_sec >= bar).to_owned();
+        let result = run.check_bar(per_sec >= bar).to_owned();
         let cells = [name.to_owned(), format!("{per_sec:.0}"), format!("{per_core:.0}")];
-        self.0.row([&cells[..], &[format!(">= {bar}"), verdict]].concat());
+        self.0.row([&cells[..], &[format!(">= {bar}"), result]].concat());
     }
 
     /// So many times as many checks a second as another at least.
@@ -117,9 +117,9 @@ impl Bars {
     ) {
         let ratio = ours.per_sec() / other.per_sec();
         let by_cpu = other.cpu_us() / ours.cpu_us();
-        let verdict = run.judge(ratio >= bar).to_owned();
+        let result = run.check_bar(ratio >= bar).to_owned();
         let cells = [format!("x {name}"), format!("{ratio:.2}"), format!("{by_cpu:.2}")];
-        self.0.row([&cells[..], &[format!(">= {bar}"), verdict]].concat());
+        self.0.row([&cells[..], &[format!(">= {bar}"), result]].concat());
     }
 
     pub(crate) fn show(self, run: &mut Run) {

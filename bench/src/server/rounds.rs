@@ -6,13 +6,13 @@
 
 use super::load::{Load, Plan, Tally};
 use super::subject::Subject;
-use crate::race::Laps;
+use crate::interleaved::Samples;
 use anyhow::{Context, Result};
 use std::time::Duration;
 
 /// How long a race takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
+pub(crate) struct LoadSchedule {
     pub(crate) rounds: u64,
     /// How long the load lasts before the watch starts.
     pub(crate) warm_up: Duration,
@@ -23,25 +23,25 @@ pub(crate) struct Effort {
 /// What came of a server's turns.
 pub(crate) struct Figures {
     /// Questions answered in a second.
-    pub(crate) per_sec: Laps,
+    pub(crate) per_sec: Samples,
     /// The server's time for a question, in microseconds.
-    pub(crate) cpu_us: Laps,
+    pub(crate) cpu_us: Samples,
     /// How much the server had, of one core.
-    pub(crate) busy: Laps,
+    pub(crate) busy: Samples,
     /// Which share of its core the generator could have done without.
-    pub(crate) spare: Laps,
+    pub(crate) spare: Samples,
 }
 
 /// Lets the subjects have their turns, each with its own plan; their figures in the same order.
-pub(crate) fn take_turns(
+pub(crate) fn run_rounds(
     entries: &[(&Subject, &Plan)],
-    effort: Effort,
+    schedule: LoadSchedule,
     tally: &mut Tally,
 ) -> Result<Vec<Figures>> {
     let mut turns: Vec<Vec<Turn>> = entries.iter().map(|_| Vec::new()).collect();
-    for round in 0..effort.rounds {
+    for round in 0..schedule.rounds {
         for ((subject, plan), turns) in entries.iter().zip(&mut turns) {
-            let turn = Turn::take(subject, plan, effort, round, tally);
+            let turn = Turn::take(subject, plan, schedule, round, tally);
             turns.push(turn.with_context(|| format!("{} in round {}", subject.name, round + 1))?);
         }
     }
@@ -50,12 +50,12 @@ pub(crate) fn take_turns(
 
 impl Figures {
     fn of(turns: &[Turn]) -> Figures {
-        let laps = |figure: fn(&Turn) -> f64| Laps::new(turns.iter().map(figure).collect());
+        let samples = |figure: fn(&Turn) -> f64| Samples::new(turns.iter().map(figure).collect());
         Figures {
-            per_sec: laps(|turn| turn.answers / turn.elapsed),
-            cpu_us: laps(|turn| turn.cpu * 1e6 / turn.answers.max(1.0)),
-            busy: laps(|turn| turn.cpu / turn.elapsed),
-            spare: laps(|turn| turn.spare / turn.elapsed),
+            per_sec: samples(|turn| turn.answers / turn.elapsed),
+            cpu_us: samples(|turn| turn.cpu * 1e6 / turn.answers.max(1.0)),
+            busy: samples(|turn| turn.cpu / turn.elapsed),
+            spare: samples(|turn| turn.spare / turn.elapsed),
         }
     }
 }
@@ -69,12 +69,18 @@ struct Turn {
 }
 
 impl Turn {
-    fn take(subject: &Subject, plan: &Plan, effort: Effort, seed: u64, tally: &mut Tally) -> Result<Turn> {
+    fn take(
+        subject: &Subject,
+        plan: &Plan,
+        schedule: LoadSchedule,
+        seed: u64,
+        tally: &mut Tally,
+    ) -> Result<Turn> {
         subject.process.resume()?;
         let mut load = Load::connect(subject.address, plan, seed)?;
-        load.press(effort.warm_up)?;
+        load.run_for(schedule.warm_up)?;
         let before = subject.process.cpu_time()?;
-        let lap = load.press(effort.time)?;
+        let lap = load.run_for(schedule.time)?;
         let cpu = subject.process.cpu_time()? - before;
         tally.add(load.finish()?);
         subject.process.pause()?;

@@ -1,4 +1,4 @@
-//! What is measured: a server, what it is asked, and the proof that it limits.
+//! What is measured: a server, what it is asked, and the verification that it limits.
 //!
 //! Every limiter allows a million a second for each key, so that it must look, count and write for every request and
 //! refuses none. Before the race each has to refuse somebody: a server whose limiter is not reached would win.
@@ -31,7 +31,7 @@ pub(crate) struct Subject {
     /// What it is asked first of all.
     pub(crate) plan: Plan,
     /// Questions whose answers show that a limiter decides, in this order.
-    proofs: Vec<Plan>,
+    verifications: Vec<Plan>,
 }
 
 impl Subject {
@@ -40,14 +40,14 @@ impl Subject {
         let program = Program::this()?;
         let arguments = ["floor".into(), kind.argument().into()];
         let (process, address) = Process::start(&program, &arguments, SERVERS)?;
-        Ok(Subject { name: format!("floor: {kind}"), process, address, plan, proofs: Vec::new() })
+        Ok(Subject { name: format!("floor: {kind}"), process, address, plan, verifications: Vec::new() })
     }
 
     /// Has it refuse somebody, and then wait for its turn.
-    pub(crate) fn prove(&self) -> Result<()> {
-        for proof in &self.proofs {
-            let load = Load::connect(self.address, proof, 0);
-            let tally = load.and_then(Load::ask_once).with_context(|| self.name.clone())?;
+    pub(crate) fn verify(&self) -> Result<()> {
+        for verification in &self.verifications {
+            let load = Load::connect(self.address, verification, 0);
+            let tally = load.and_then(Load::send_once).with_context(|| self.name.clone())?;
             ensure!(
                 tally.unexpected == 0,
                 "{} does not limit as it should: it said {}",
@@ -61,25 +61,25 @@ impl Subject {
 
 /// One of Ratekeeper's doors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum Protocol {
     Http,
     Resp,
     Grpc,
 }
 
-impl Door {
+impl Protocol {
     fn flag(self) -> &'static str {
         match self {
-            Door::Http => "--http",
-            Door::Resp => "--resp",
-            Door::Grpc => "--grpc",
+            Protocol::Http => "--http",
+            Protocol::Resp => "--resp",
+            Protocol::Grpc => "--grpc",
         }
     }
 }
 
 /// How Ratekeeper is started.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site<'a> {
+pub(crate) struct ServerConfig<'a> {
     pub(crate) rules: &'static str,
     pub(crate) workers: usize,
     pub(crate) cores: &'static [usize],
@@ -87,12 +87,13 @@ pub(crate) struct Site<'a> {
     pub(crate) store: Option<&'a str>,
 }
 
-impl Site<'_> {
+impl ServerConfig<'_> {
     /// A rule for every key, the servers' core, and its state in its own memory.
-    pub(crate) const PLAIN: Site<'static> = Site { rules: PLENTY, workers: 1, cores: SERVERS, store: None };
+    pub(crate) const DEFAULT: ServerConfig<'static> =
+        ServerConfig { rules: PLENTY, workers: 1, cores: SERVERS, store: None };
 
     /// Starts it with one door open, and the others shut as far as this version has them.
-    fn start(self, program: &Program, door: Door) -> Result<(Process, SocketAddr)> {
+    fn start(self, program: &Program, door: Protocol) -> Result<(Process, SocketAddr)> {
         let door = door.flag();
         let workers = self.workers.to_string();
         // One for each server: it reads its rules again when they are written again.
@@ -137,7 +138,7 @@ mod tests {
             let mut load = Load::connect(floor::start(kind).unwrap(), &plan, 1).unwrap();
             let mut answers = 0;
             while answers < 2 * plan.connections as u64 {
-                answers += load.press(Duration::from_millis(10)).unwrap().answers;
+                answers += load.run_for(Duration::from_millis(10)).unwrap().answers;
             }
             let tally = load.finish().unwrap();
             assert_eq!(tally.unexpected, 0, "{kind}, {} checks at once: {tally:?}", plan.checks());

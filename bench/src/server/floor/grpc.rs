@@ -22,7 +22,7 @@ use tonic::server::{Grpc, StreamingService, UnaryService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-pub(super) async fn attend(stream: TcpStream) -> Result<()> {
+pub(super) async fn serve(stream: TcpStream) -> Result<()> {
     let service = service_fn(|request: hyper::Request<Incoming>| async {
         let reply = match request.uri().path() {
             SHOULD_RATE_LIMIT => Grpc::new(ProstCodec::default()).unary(Floor, request).await,

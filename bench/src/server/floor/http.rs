@@ -71,7 +71,7 @@ fn answer(path: &str, body: &[u8], json: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn attend_by_hyper(stream: TcpStream) -> Result<()> {
+pub(super) async fn serve_by_hyper(stream: TcpStream) -> Result<()> {
     let service = service_fn(|request: hyper::Request<Incoming>| async {
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
@@ -86,7 +86,7 @@ pub(super) async fn attend_by_hyper(stream: TcpStream) -> Result<()> {
     Ok(http.header_read_timeout(None).serve_connection(TokioIo::new(stream), service).await?)
 }
 
-pub(super) async fn attend_by_hand(mut stream: TcpStream) -> Result<()> {
+pub(super) async fn serve_by_hand(mut stream: TcpStream) -> Result<()> {
     let mut input = Vec::with_capacity(4096);
     let (mut json, mut output) = (Vec::with_capacity(128), Vec::with_capacity(512));
     while stream.read_buf(&mut input).await? > 0 {

@@ -13,7 +13,7 @@ const INPUT_BYTES: usize = 16 << 10;
 /// What every command is answered by: nothing limits it.
 const ANSWER: &[u8] = b"*5\r\n:0\r\n:1000000\r\n:999999\r\n:-1\r\n:1\r\n";
 
-pub(super) async fn attend(mut stream: TcpStream) -> Result<()> {
+pub(super) async fn serve(mut stream: TcpStream) -> Result<()> {
     let (mut input, mut output) = (Vec::with_capacity(INPUT_BYTES), Vec::with_capacity(INPUT_BYTES));
     while stream.read_buf(&mut input).await? > 0 {
         let mut taken = 0;

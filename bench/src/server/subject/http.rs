@@ -1,11 +1,11 @@
 //! Servers over HTTP.
 
-use super::{CONNECTIONS, Door, Site, Subject};
+use super::{CONNECTIONS, Protocol, ServerConfig, Subject};
+use crate::server::client::http::HttpClient;
 use crate::server::floor::Kind;
 use crate::server::load::Plan;
 use crate::server::process::{Process, SERVERS, free_address};
 use crate::server::program::{self, Program};
-use crate::server::talk::http::HttpTalk;
 use crate::server::template::KEY;
 use anyhow::Result;
 use std::ffi::OsString;
@@ -23,15 +23,15 @@ const ALLOWED: &str = r#""allowed":true"#;
 const REFUSED: &str = r#""allowed":false"#;
 
 /// Ratekeeper. Its rules must allow each key a million a second.
-pub(crate) fn ratekeeper(program: &Program, site: Site<'_>) -> Result<Subject> {
-    let (process, address) = site.start(program, Door::Http)?;
-    let proof = |says| Plan::single(check("proof", 1_000_000, says));
+pub(crate) fn ratekeeper(program: &Program, config: ServerConfig<'_>) -> Result<Subject> {
+    let (process, address) = config.start(program, Protocol::Http)?;
+    let verification = |says| Plan::single(check("proof", 1_000_000, says));
     Ok(Subject {
         name: format!("ratekeeper {}", program.version),
         process,
         address,
         plan: checks(),
-        proofs: vec![proof(ALLOWED), proof(REFUSED)],
+        verifications: vec![verification(ALLOWED), verification(REFUSED)],
     })
 }
 
@@ -42,15 +42,15 @@ pub(crate) fn throttlecrab(program: &Program) -> Result<Subject> {
     let arguments = ["--http", "--http-host", "127.0.0.1", "--http-port", &port].map(Into::into);
     let throttle = |key: &str, quantity: u32, says| {
         let limit = r#""max_burst":1000000,"count_per_period":1000000,"period":1"#;
-        HttpTalk::post("/throttle", &format!(r#"{{"key":"{key}",{limit},"quantity":{quantity}}}"#), says)
+        HttpClient::post("/throttle", &format!(r#"{{"key":"{key}",{limit},"quantity":{quantity}}}"#), says)
     };
-    let proof = |says| Plan::single(throttle("proof", 1_000_000, says));
+    let verification = |says| Plan::single(throttle("proof", 1_000_000, says));
     Ok(Subject {
         name: format!("throttlecrab-server {}", program.version),
         process: Process::start_at(address, program, &arguments, SERVERS)?,
         address,
         plan: Plan::new(throttle(KEY, 1, ALLOWED), CONNECTIONS),
-        proofs: vec![proof(ALLOWED), proof(REFUSED)],
+        verifications: vec![verification(ALLOWED), verification(REFUSED)],
     })
 }
 
@@ -64,13 +64,13 @@ pub(crate) fn nginx(program: &Program) -> Result<Subject> {
     let arguments: [OsString; 6] =
         ["-e".into(), "stderr".into(), "-p".into(), folder.into(), "-c".into(), settings.into()];
     let passed = r#""limit":"PASSED""#;
-    let scant = |status, says| Plan::single(HttpTalk::get("/scant?key=proof", status, says));
+    let scant = |status, says| Plan::single(HttpClient::get("/scant?key=proof", status, says));
     Ok(Subject {
         name: format!("nginx {} limit_req", program.version),
         process: Process::start_at(address, program, &arguments, SERVERS)?,
         address,
-        plan: Plan::new(HttpTalk::get(&format!("/check?key={KEY}"), 200, passed), CONNECTIONS),
-        proofs: vec![scant(200, passed), scant(429, "<title>429")],
+        plan: Plan::new(HttpClient::get(&format!("/check?key={KEY}"), 200, passed), CONNECTIONS),
+        verifications: vec![scant(200, passed), scant(429, "<title>429")],
     })
 }
 
@@ -87,12 +87,15 @@ pub(crate) fn checks() -> Plan {
 /// Many checks in one request, as Ratekeeper reads them.
 pub(crate) fn batches() -> Plan {
     let checks = vec![check_body(KEY, 1); BATCH].join(",");
-    Plan::new(HttpTalk::post(BATCH_PATH, &format!(r#"{{"checks":[{checks}]}}"#), ALLOWED), BATCH_CONNECTIONS)
+    Plan::new(
+        HttpClient::post(BATCH_PATH, &format!(r#"{{"checks":[{checks}]}}"#), ALLOWED),
+        BATCH_CONNECTIONS,
+    )
 }
 
 /// A check as Ratekeeper reads it.
-fn check(key: &str, cost: u32, says: &'static str) -> HttpTalk {
-    HttpTalk::post("/check", &check_body(key, cost), says)
+fn check(key: &str, cost: u32, says: &'static str) -> HttpClient {
+    HttpClient::post("/check", &check_body(key, cost), says)
 }
 
 fn check_body(key: &str, cost: u32) -> String {

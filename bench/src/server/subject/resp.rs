@@ -1,11 +1,11 @@
 //! Servers over RESP. Each is asked with a pipeline of any depth; the limit comes with each command.
 
-use super::{CONNECTIONS, Door, Site, Subject};
+use super::{CONNECTIONS, Protocol, ServerConfig, Subject};
+use crate::server::client::resp::{Command, RespClient};
 use crate::server::floor::Kind;
 use crate::server::load::{Load, Plan};
 use crate::server::process::{Process, SERVERS, free_address};
 use crate::server::program::{self, Program};
-use crate::server::talk::resp::{Command, RespTalk};
 use crate::server::template::{KEY, KEYS};
 use anyhow::{Result, ensure};
 use std::ffi::OsString;
@@ -37,20 +37,21 @@ impl RespSubject {
         name: String,
         (process, address): (Process, SocketAddr),
         command: &Command,
-        proofs: &[Command],
+        verifications: &[Command],
     ) -> RespSubject {
-        let proofs = proofs.iter().map(|proof| Plan::single(RespTalk::new(proof, 1))).collect();
+        let verifications =
+            verifications.iter().map(|verification| Plan::single(RespClient::new(verification, 1))).collect();
         let [plan, pipelines] = plans(command);
-        RespSubject { subject: Subject { name, process, address, plan, proofs }, pipelines }
+        RespSubject { subject: Subject { name, process, address, plan, verifications }, pipelines }
     }
 }
 
 /// Ratekeeper.
-pub(crate) fn ratekeeper(program: &Program, site: Site<'_>) -> Result<RespSubject> {
-    let place = site.start(program, Door::Resp)?;
+pub(crate) fn ratekeeper(program: &Program, config: ServerConfig<'_>) -> Result<RespSubject> {
+    let place = config.start(program, Protocol::Resp)?;
     let name = format!("ratekeeper {} CL.THROTTLE", program.version);
-    let proof = |reply| Command::five("CL.THROTTLE proof 0 1 60", reply);
-    Ok(RespSubject::new(name, place, &throttle(PLENTY), &[ZERO, ONE].map(proof)))
+    let verification = |reply| Command::five("CL.THROTTLE verification 0 1 60", reply);
+    Ok(RespSubject::new(name, place, &throttle(PLENTY), &[ZERO, ONE].map(verification)))
 }
 
 /// throttlecrab's server, with the store and the clean-up it chooses by itself.
@@ -60,9 +61,9 @@ pub(crate) fn throttlecrab(program: &Program) -> Result<RespSubject> {
     let arguments = ["--redis", "--redis-host", "127.0.0.1", "--redis-port", &port].map(Into::into);
     let process = Process::start_at(address, program, &arguments, SERVERS)?;
     let command = Command::five(&format!("THROTTLE {KEY} 1000000 1000000 1"), ONE);
-    let proofs = [ONE, ZERO].map(|reply| Command::five("THROTTLE proof 10 10 60 10", reply));
+    let verifications = [ONE, ZERO].map(|reply| Command::five("THROTTLE verification 10 10 60 10", reply));
     let name = format!("throttlecrab-server {} THROTTLE", program.version);
-    Ok(RespSubject::new(name, (process, address), &command, &proofs))
+    Ok(RespSubject::new(name, (process, address), &command, &verifications))
 }
 
 /// Redis, which is asked for a value under each key and limits nothing. It has all keys from the beginning, and keeps
@@ -75,10 +76,11 @@ pub(crate) fn redis(program: &Program) -> Result<RespSubject> {
     arguments.push(program::scratch()?.into());
     let process = Process::start_at(address, program, &arguments, SERVERS)?;
     fill(address)?;
-    let proofs = [0, KEYS - 1].map(|number| Command::text(&format!("GET user:{number:06}"), VALUE_REPLY));
+    let verifications =
+        [0, KEYS - 1].map(|number| Command::text(&format!("GET user:{number:06}"), VALUE_REPLY));
     let command = Command::text(&format!("GET {KEY}"), VALUE_REPLY);
     let name = format!("redis-server {} GET", program.version);
-    Ok(RespSubject::new(name, (process, address), &command, &proofs))
+    Ok(RespSubject::new(name, (process, address), &command, &verifications))
 }
 
 /// Gives Redis a value under each key, a thousand at a time.
@@ -86,7 +88,7 @@ fn fill(address: SocketAddr) -> Result<()> {
     for thousand in 0..KEYS / 1000 {
         let pairs = (0..1000).map(|number| format!(" user:{:06} {VALUE}", 1000 * thousand + number));
         let command = Command::word(&format!("MSET{}", pairs.collect::<String>()), "+OK\r\n");
-        let tally = Load::connect(address, &Plan::single(RespTalk::new(&command, 1)), 0)?.ask_once()?;
+        let tally = Load::connect(address, &Plan::single(RespClient::new(&command, 1)), 0)?.send_once()?;
         ensure!(tally.unexpected == 0, "Redis does not take its values: {:?}", tally.example);
     }
     Ok(())
@@ -116,5 +118,5 @@ fn throttle(limit: &str) -> Command {
 
 /// One command at a time, and many.
 fn plans(command: &Command) -> [Plan; 2] {
-    [1, DEPTH].map(|depth| Plan::new(RespTalk::new(command, depth), CONNECTIONS))
+    [1, DEPTH].map(|depth| Plan::new(RespClient::new(command, depth), CONNECTIONS))
 }

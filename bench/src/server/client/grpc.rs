@@ -4,9 +4,9 @@
 //! and the number of its stream. Of what is answered only messages are read: a call that failed has none.
 
 use super::h2::{self, Event, FRAME_HEAD, MAX_FRAME, Session, kind};
-use super::{Answer, Heard, Talk};
+use super::{Answer, Client, ReadOutcome};
 use crate::keys::Rng;
-use crate::server::proto::{CheckStreamRequest, StreamVerdict, Verdict};
+use crate::server::proto::{CallResult, CheckStreamRequest, StreamResult};
 use crate::server::template::Template;
 use anyhow::{Context, Result, ensure};
 use prost::Message;
@@ -18,7 +18,7 @@ const MAX_MESSAGE: usize = 1 << 20;
 
 /// The same call again and again, each time for another key.
 #[derive(Clone, Debug)]
-pub(crate) struct CallTalk {
+pub(crate) struct UnaryClient {
     session: Session,
     /// A frame of headers, and one with the message.
     question: Template,
@@ -30,16 +30,16 @@ pub(crate) struct CallTalk {
     answer: Vec<u8>,
 }
 
-impl CallTalk {
+impl UnaryClient {
     /// Calls what is at `path`. Every answer must be one message, which begins with `code`.
-    pub(crate) fn new(path: &str, message: &impl Message, code: i32) -> CallTalk {
+    pub(crate) fn new(path: &str, message: &impl Message, code: i32) -> UnaryClient {
         let data = frame_message(message);
         let mut question = Vec::new();
         h2::put_frame(&mut question, kind::HEADERS, h2::END_HEADERS, 0, &headers(path));
         let second = question.len();
         h2::put_frame(&mut question, kind::DATA, h2::END_STREAM, 0, &data);
         let (question, data) = (Template::new(question), data.len());
-        CallTalk { session: Session::new(), question, second, data, code, answer: Vec::new() }
+        UnaryClient { session: Session::new(), question, second, data, code, answer: Vec::new() }
     }
 
     /// The answer that has come, now that no more of it will.
@@ -47,7 +47,7 @@ impl CallTalk {
         let code = take_message(&self.answer).and_then(|taken| {
             let (message, length) = taken.context("the call ended without a whole message")?;
             ensure!(length == self.answer.len(), "the call was answered by several messages");
-            Ok(Verdict::decode(message)?.code)
+            Ok(CallResult::decode(message)?.code)
         });
         self.answer.clear();
         Answer::new(matches!(code, Ok(code) if code == self.code), || match code {
@@ -57,16 +57,16 @@ impl CallTalk {
     }
 }
 
-impl Talk for CallTalk {
-    fn another(&self) -> Box<dyn Talk> {
-        Box::new(CallTalk { session: Session::new(), answer: Vec::new(), ..self.clone() })
+impl Client for UnaryClient {
+    fn fresh(&self) -> Box<dyn Client> {
+        Box::new(UnaryClient { session: Session::new(), answer: Vec::new(), ..self.clone() })
     }
 
     fn checks(&self) -> usize {
         1
     }
 
-    fn ask(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()> {
+    fn write_request(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()> {
         let stream = self.session.open_stream(out)?.to_be_bytes();
         for frame in [0, self.second] {
             self.question.write(frame + FRAME_HEAD - stream.len(), &stream);
@@ -75,8 +75,8 @@ impl Talk for CallTalk {
         self.session.send(self.question.bytes(), self.data, out)
     }
 
-    fn hear(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Heard> {
-        let mut heard = Heard::default();
+    fn read_response(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<ReadOutcome> {
+        let mut heard = ReadOutcome::default();
         while let Some((length, event)) = self.session.read(&bytes[heard.taken..], out)? {
             heard.taken += length;
             match event {
@@ -91,7 +91,7 @@ impl Talk for CallTalk {
 
 /// One stream of checks, so many at once. The next go when all of them are answered, in whatever order.
 #[derive(Clone, Debug)]
-pub(crate) struct StreamTalk {
+pub(crate) struct StreamClient {
     session: Session,
     headers: Vec<u8>,
     /// One frame with all checks.
@@ -114,9 +114,14 @@ struct StreamTally {
     other: Option<String>,
 }
 
-impl StreamTalk {
+impl StreamClient {
     /// Opens what is at `path`, and asks for the same check as many times as `checks` says. All must be allowed, or none.
-    pub(crate) fn new(path: &str, check: &CheckStreamRequest, checks: usize, is_allowed: bool) -> StreamTalk {
+    pub(crate) fn new(
+        path: &str,
+        check: &CheckStreamRequest,
+        checks: usize,
+        is_allowed: bool,
+    ) -> StreamClient {
         let mut data = Vec::new();
         for id in 1..=checks as u64 {
             data.extend(frame_message(&CheckStreamRequest { id, ..check.clone() }));
@@ -124,7 +129,7 @@ impl StreamTalk {
         assert!(data.len() <= MAX_FRAME, "so many checks do not fit into one frame");
         let mut question = Vec::new();
         h2::put_frame(&mut question, kind::DATA, 0, 1, &data);
-        StreamTalk {
+        StreamClient {
             session: Session::new(),
             headers: headers(path),
             question: Template::new(question),
@@ -141,11 +146,11 @@ impl StreamTalk {
         let mut taken = 0;
         while let Some((message, length)) = take_message(&data[taken..])? {
             taken += length;
-            let verdict = StreamVerdict::decode(message)?;
+            let result = StreamResult::decode(message)?;
             self.tally.answers += 1;
-            self.tally.ids += verdict.id;
-            if verdict.result.as_ref().is_none_or(|result| result.allowed != self.is_allowed) {
-                self.tally.other.get_or_insert_with(|| format!("{verdict:?}"));
+            self.tally.ids += result.id;
+            if result.result.as_ref().is_none_or(|result| result.allowed != self.is_allowed) {
+                self.tally.other.get_or_insert_with(|| format!("{result:?}"));
             }
         }
         Ok(taken)
@@ -177,17 +182,17 @@ impl StreamTalk {
     }
 }
 
-impl Talk for StreamTalk {
-    fn another(&self) -> Box<dyn Talk> {
+impl Client for StreamClient {
+    fn fresh(&self) -> Box<dyn Client> {
         let (session, rest, tally) = (Session::new(), Vec::new(), StreamTally::default());
-        Box::new(StreamTalk { session, rest, tally, ..self.clone() })
+        Box::new(StreamClient { session, rest, tally, ..self.clone() })
     }
 
     fn checks(&self) -> usize {
         self.checks
     }
 
-    fn ask(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()> {
+    fn write_request(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()> {
         if !self.session.is_open() {
             let stream = self.session.open_stream(out)?;
             h2::put_frame(out, kind::HEADERS, h2::END_HEADERS, stream, &self.headers);
@@ -196,8 +201,8 @@ impl Talk for StreamTalk {
         self.session.send(self.question.bytes(), self.data, out)
     }
 
-    fn hear(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Heard> {
-        let mut heard = Heard::default();
+    fn read_response(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<ReadOutcome> {
+        let mut heard = ReadOutcome::default();
         while let Some((length, event)) = self.session.read(&bytes[heard.taken..], out)? {
             heard.taken += length;
             match event {
@@ -263,30 +268,30 @@ mod tests {
     use crate::server::template::KEY;
     use std::time::Duration;
 
-    fn call(path: &str, code: i32) -> CallTalk {
+    fn call(path: &str, code: i32) -> UnaryClient {
         let entry = Entry { key: "client".to_owned(), value: KEY.to_owned() };
         let descriptors = vec![Descriptor { entries: vec![entry] }];
-        CallTalk::new(
+        UnaryClient::new(
             path,
             &RateLimitRequest { domain: "test".to_owned(), descriptors, hits_addend: 1 },
             code,
         )
     }
 
-    fn stream(checks: usize, is_allowed: bool) -> StreamTalk {
+    fn stream(checks: usize, is_allowed: bool) -> StreamClient {
         // Long enough that some hundred questions use up a stream's first window.
         let (client_key, endpoint) = (KEY.to_owned(), "/orders".repeat(12));
         let check = CheckRequest { client_key, endpoint, cost: None };
-        StreamTalk::new(CHECK_STREAM, &CheckStreamRequest { id: 0, check: Some(check) }, checks, is_allowed)
+        StreamClient::new(CHECK_STREAM, &CheckStreamRequest { id: 0, check: Some(check) }, checks, is_allowed)
     }
 
     /// What comes of a load on a server that allows everything, after at least so many answers.
-    fn load(talk: impl Talk + 'static, least: u64) -> Tally {
+    fn load(client: impl Client + 'static, least: u64) -> Tally {
         let address = start(Kind::Grpc).unwrap();
-        let mut load = Load::connect(address, &Plan::new(talk, 3), 1).unwrap();
+        let mut load = Load::connect(address, &Plan::new(client, 3), 1).unwrap();
         let mut answers = 0;
         while answers < least {
-            answers += load.press(Duration::from_millis(10)).unwrap().answers;
+            answers += load.run_for(Duration::from_millis(10)).unwrap().answers;
         }
         load.finish().unwrap()
     }
@@ -319,8 +324,8 @@ mod tests {
 
     /// A stream that has asked, and is answered for the checks with these ids, a few bytes at a time.
     fn answer(ids: &[u64], bytes_at_once: usize) -> Result<Option<Answer>> {
-        let mut talk = stream(3, true);
-        talk.ask(&mut Rng::new(1), &mut Vec::new())?;
+        let mut client = stream(3, true);
+        client.write_request(&mut Rng::new(1), &mut Vec::new())?;
         let mut data = Vec::new();
         for id in ids {
             let result = Some(crate::server::proto::CheckResponse { allowed: true, ..Default::default() });
@@ -331,7 +336,7 @@ mod tests {
             let mut frame = Vec::new();
             h2::put_frame(&mut frame, kind::DATA, 0, 1, piece);
             assert_eq!(answer, None, "it was whole before");
-            answer = talk.hear(&frame, &mut Vec::new())?.answer;
+            answer = client.read_response(&frame, &mut Vec::new())?.answer;
         }
         Ok(answer)
     }

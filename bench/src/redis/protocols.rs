@@ -7,12 +7,12 @@
 use super::QUOTA;
 use super::host::Host;
 use super::latency;
-use super::turn::{self, Outcome, Own, Watch};
+use super::measurement::{self, Outcome, OwnTime, Stopwatch};
 use crate::run::Run;
 use crate::server::load::{Idle, Load, Plan, Tally};
 use crate::server::process::{GENERATOR, Process, SERVERS};
 use crate::server::program::{self, Program};
-use crate::server::rounds::Effort;
+use crate::server::rounds::LoadSchedule;
 use crate::server::subject::CONNECTIONS;
 use crate::server::subject::http;
 use crate::server::subject::resp::{self, DEPTH};
@@ -30,7 +30,7 @@ const THROTTLE: &str = "999999 1000 3600";
 
 /// Which of Ratekeeper's doors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum Protocol {
     Http,
     Resp,
 }
@@ -45,7 +45,7 @@ enum Placement {
 }
 
 /// A Redis, a Ratekeeper, and what it is asked.
-pub(crate) struct Site {
+pub(crate) struct Deployment {
     pub(crate) name: String,
     pub(crate) host: Host,
     pub(crate) ratekeeper: Process,
@@ -53,45 +53,54 @@ pub(crate) struct Site {
     pub(crate) plan: Plan,
 }
 
-pub(crate) fn measure(run: &mut Run, redis: &Program, ratekeeper: &Program, effort: Effort) -> Result<()> {
-    let start = |door, placement| Site::start(redis, ratekeeper, door, placement);
-    let sites = [
-        start(Door::Http, Placement::RatekeeperAlone)?,
-        start(Door::Http, Placement::GeneratorAlone)?,
-        start(Door::Resp, Placement::RatekeeperAlone)?,
-        start(Door::Resp, Placement::GeneratorAlone)?,
+pub(crate) fn measure(
+    run: &mut Run,
+    redis: &Program,
+    ratekeeper: &Program,
+    schedule: LoadSchedule,
+) -> Result<()> {
+    let start = |protocol, placement| Deployment::start(redis, ratekeeper, protocol, placement);
+    let deployments = [
+        start(Protocol::Http, Placement::RatekeeperAlone)?,
+        start(Protocol::Http, Placement::GeneratorAlone)?,
+        start(Protocol::Resp, Placement::RatekeeperAlone)?,
+        start(Protocol::Resp, Placement::GeneratorAlone)?,
     ];
     let mut tally = Tally::default();
-    let mut turns: [Vec<_>; 4] = Default::default();
-    for round in 0..effort.rounds {
-        for (site, turns) in sites.iter().zip(&mut turns) {
-            turns.push(site.press(effort, round, &mut tally).with_context(|| site.name.clone())?);
+    let mut measurements: [Vec<_>; 4] = Default::default();
+    for round in 0..schedule.rounds {
+        for (deployment, measurements) in deployments.iter().zip(&mut measurements) {
+            measurements.push(
+                deployment.press(schedule, round, &mut tally).with_context(|| deployment.name.clone())?,
+            );
         }
     }
-    let outcomes: Vec<_> = sites
+    let outcomes: Vec<_> = deployments
         .iter()
-        .zip(&turns)
-        .map(|(site, turns)| Outcome::of(site.name.clone(), Own::Generator, turns))
+        .zip(&measurements)
+        .map(|(deployment, measurements)| {
+            Outcome::of(deployment.name.clone(), OwnTime::Generator, measurements)
+        })
         .collect();
     run.say(format_args!(
         "\ndoors: one Ratekeeper with one worker, one Redis and one generator on two cores; over HTTP {CONNECTIONS} connections, one\n       \
          request in flight on each; over RESP as many, pipelines of {DEPTH} commands; a Redis that does not answer would\n       \
          have Ratekeeper refuse, and end the run"
     ));
-    run.say(turn::table(&outcomes));
+    run.say(measurement::table(&outcomes));
     let http = &outcomes[0];
-    let verdict = run.judge(http.per_sec.median() >= BAR_HTTP).to_owned();
+    let result = run.check_bar(http.per_sec.median() >= BAR_HTTP).to_owned();
     let mut table =
         Table::new(1, ["ratekeeper", "measured", "by Ratekeeper's CPU", "by Redis' CPU", "bar", ""]);
     let figures = [http.per_sec.median(), http.per_ratekeeper_core(), http.per_redis_core()];
     let mut cells = vec!["requests/s over HTTP".to_owned()];
     cells.extend(figures.map(|figure| format!("{figure:.0}")));
-    cells.extend([format!(">= {BAR_HTTP}"), verdict]);
+    cells.extend([format!(">= {BAR_HTTP}"), result]);
     table.row(cells);
     run.say("");
     run.say(table);
     let most = outcomes[1].per_sec.median();
-    latency::measure(run, &sites[1], most, effort, &mut tally)?;
+    latency::measure(run, &deployments[1], most, schedule, &mut tally)?;
     let Tally { answers, unexpected, example } = tally;
     ensure!(
         unexpected == 0,
@@ -101,8 +110,13 @@ pub(crate) fn measure(run: &mut Run, redis: &Program, ratekeeper: &Program, effo
     Ok(())
 }
 
-impl Site {
-    fn start(redis: &Program, ratekeeper: &Program, door: Door, placement: Placement) -> Result<Site> {
+impl Deployment {
+    fn start(
+        redis: &Program,
+        ratekeeper: &Program,
+        protocol: Protocol,
+        placement: Placement,
+    ) -> Result<Deployment> {
         let (cores, words, idle) = match placement {
             Placement::RatekeeperAlone => (GENERATOR, "Redis beside the generator", Idle::Sleep),
             Placement::GeneratorAlone => (SERVERS, "Redis beside Ratekeeper", Idle::Spin),
@@ -111,9 +125,9 @@ impl Site {
         let file = program::scratch()?.join("redis.yaml");
         fs::write(&file, format!("consistency: exact\nrules:\n  - id: per-key\n    limit: {QUOTA}\n"))
             .with_context(|| format!("can't write {}", file.display()))?;
-        let (own, other, name, mut plan) = match door {
-            Door::Http => ("--http", "--resp", "HTTP", http::checks()),
-            Door::Resp => ("--resp", "--http", "RESP", resp::pipelines(THROTTLE)),
+        let (own, other, name, mut plan) = match protocol {
+            Protocol::Http => ("--http", "--resp", "HTTP", http::checks()),
+            Protocol::Resp => ("--resp", "--http", "RESP", resp::pipelines(THROTTLE)),
         };
         plan.idle = idle;
         let mut arguments: Vec<OsString> =
@@ -124,17 +138,22 @@ impl Site {
         arguments.extend(["--store", &host.url(), "--rules"].map(Into::into));
         arguments.push(file.into());
         let (process, address) = Process::start(ratekeeper, &arguments, SERVERS)?;
-        // It is not stopped while others have their turn: it would take that for a store that is away. Idle, it costs little.
-        Ok(Site { name: format!("{name}, {words}"), host, ratekeeper: process, address, plan })
+        // It is not stopped while others have their measurement: it would take that for a store that is away. Idle, it costs little.
+        Ok(Deployment { name: format!("{name}, {words}"), host, ratekeeper: process, address, plan })
     }
 
-    fn press(&self, effort: Effort, seed: u64, tally: &mut Tally) -> Result<turn::Turn> {
+    fn press(
+        &self,
+        schedule: LoadSchedule,
+        seed: u64,
+        tally: &mut Tally,
+    ) -> Result<measurement::Measurement> {
         let mut load = Load::connect(self.address, &self.plan, seed)?;
-        load.press(effort.warm_up)?;
-        let watch = Watch::start(&self.host, Some(&self.ratekeeper))?;
-        let lap = load.press(effort.time)?;
-        let turn = watch.stop(lap.answers * self.plan.checks() as u64)?;
+        load.run_for(schedule.warm_up)?;
+        let stopwatch = Stopwatch::start(&self.host, Some(&self.ratekeeper))?;
+        let lap = load.run_for(schedule.time)?;
+        let measurement = stopwatch.stop(lap.answers * self.plan.checks() as u64)?;
         tally.add(load.finish()?);
-        Ok(turn)
+        Ok(measurement)
     }
 }

@@ -1,6 +1,6 @@
 //! HTTP/1.1: a request, and its reply once it is whole.
 
-use super::{Answer, Heard, Phrase, Talk, excerpt};
+use super::{Answer, Client, ExpectedText, ReadOutcome, excerpt};
 use crate::keys::Rng;
 use crate::server::template::Template;
 use anyhow::{Context, Result, ensure};
@@ -10,37 +10,37 @@ const MAX_HEADERS: usize = 16;
 
 /// The same request again and again, each time for other keys.
 #[derive(Clone, Debug)]
-pub(crate) struct HttpTalk {
+pub(crate) struct HttpClient {
     request: Template,
     status: u16,
-    phrase: Phrase,
+    text: ExpectedText,
 }
 
-impl HttpTalk {
-    /// A body of JSON, posted. Every reply must be a 200 with `phrase` once for every key.
-    pub(crate) fn post(path: &str, body: &str, phrase: &'static str) -> HttpTalk {
+impl HttpClient {
+    /// A body of JSON, posted. Every reply must be a 200 with `text` once for every key.
+    pub(crate) fn post(path: &str, body: &str, text: &'static str) -> HttpClient {
         let length = body.len();
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        HttpTalk::new(request, 200, phrase)
+        HttpClient::new(request, 200, text)
     }
 
-    /// All there is to say is in the address. Every reply must have the status, and `phrase` once.
-    pub(crate) fn get(target: &str, status: u16, phrase: &'static str) -> HttpTalk {
-        HttpTalk::new(format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"), status, phrase)
+    /// All there is to say is in the address. Every reply must have the status, and `text` once.
+    pub(crate) fn get(target: &str, status: u16, text: &'static str) -> HttpClient {
+        HttpClient::new(format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"), status, text)
     }
 
-    fn new(request: String, status: u16, phrase: &'static str) -> HttpTalk {
+    fn new(request: String, status: u16, text: &'static str) -> HttpClient {
         let request = Template::new(request);
         // A question about a fixed key is one check too.
-        let phrase = Phrase::new(phrase, request.places().max(1));
-        HttpTalk { request, status, phrase }
+        let text = ExpectedText::new(text, request.places().max(1));
+        HttpClient { request, status, text }
     }
 }
 
-impl Talk for HttpTalk {
-    fn another(&self) -> Box<dyn Talk> {
+impl Client for HttpClient {
+    fn fresh(&self) -> Box<dyn Client> {
         Box::new(self.clone())
     }
 
@@ -48,17 +48,17 @@ impl Talk for HttpTalk {
         self.request.places().max(1)
     }
 
-    fn ask(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()> {
+    fn write_request(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()> {
         self.request.pick_keys(rng);
         out.extend_from_slice(self.request.bytes());
         Ok(())
     }
 
-    fn hear(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Result<Heard> {
-        let Some(reply) = Reply::parse(bytes)? else { return Ok(Heard::default()) };
-        let is_expected = reply.status == self.status && self.phrase.is_in(reply.body);
+    fn read_response(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Result<ReadOutcome> {
+        let Some(reply) = Reply::parse(bytes)? else { return Ok(ReadOutcome::default()) };
+        let is_expected = reply.status == self.status && self.text.is_in(reply.body);
         let answer = Answer::new(is_expected, || format!("{} {}", reply.status, excerpt(reply.body)));
-        Ok(Heard { taken: bytes.len(), answer: Some(answer) })
+        Ok(ReadOutcome { taken: bytes.len(), answer: Some(answer) })
     }
 }
 
@@ -91,29 +91,33 @@ impl Reply<'_> {
 mod tests {
     use super::*;
 
-    fn hear(talk: &mut HttpTalk, bytes: &[u8]) -> Result<Heard> {
-        talk.hear(bytes, &mut Vec::new())
+    fn read_response(client: &mut HttpClient, bytes: &[u8]) -> Result<ReadOutcome> {
+        client.read_response(bytes, &mut Vec::new())
     }
 
     #[test]
     fn a_reply_is_whole_when_its_body_is() {
-        let mut talk = HttpTalk::get("/", 200, "hello");
+        let mut client = HttpClient::get("/", 200, "hello");
         let bytes = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nContent-Length: 5\r\n\r\nhello";
         for length in 0..bytes.len() {
-            assert_eq!(hear(&mut talk, &bytes[..length]).unwrap(), Heard::default(), "of {length} bytes");
+            assert_eq!(
+                read_response(&mut client, &bytes[..length]).unwrap(),
+                ReadOutcome::default(),
+                "of {length} bytes"
+            );
         }
-        let heard = hear(&mut talk, bytes).unwrap();
-        assert_eq!(heard, Heard { taken: bytes.len(), answer: Some(Answer::Expected) });
-        assert!(hear(&mut talk, &[&bytes[..], b"!"].concat()).is_err(), "nothing may follow it");
-        assert!(hear(&mut talk, b"HTTP/1.1 200 OK\r\n\r\n").is_err(), "its length must be known");
+        let heard = read_response(&mut client, bytes).unwrap();
+        assert_eq!(heard, ReadOutcome { taken: bytes.len(), answer: Some(Answer::Expected) });
+        assert!(read_response(&mut client, &[&bytes[..], b"!"].concat()).is_err(), "nothing may follow it");
+        assert!(read_response(&mut client, b"HTTP/1.1 200 OK\r\n\r\n").is_err(), "its length must be known");
     }
 
     #[test]
     fn every_check_must_be_answered_as_expected() {
-        let mut talk = HttpTalk::post("/batch", r#"["user:######","user:######"]"#, r#""allowed":true"#);
+        let mut client = HttpClient::post("/batch", r#"["user:######","user:######"]"#, r#""allowed":true"#);
         let mut answer = |status: u16, body: &str| {
             let reply = format!("HTTP/1.1 {status} Status\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-            hear(&mut talk, reply.as_bytes()).unwrap().answer
+            read_response(&mut client, reply.as_bytes()).unwrap().answer
         };
         let other = |text: &str| Some(Answer::Other(text.to_owned()));
         assert_eq!(answer(200, r#"[{"allowed":true},{"allowed":true}]"#), Some(Answer::Expected));
@@ -131,10 +135,10 @@ mod tests {
     #[test]
     fn a_body_has_the_length_that_is_said() {
         let mut out = Vec::new();
-        let mut talk = HttpTalk::post("/check", r#"["user:######","user:######"]"#, "");
-        talk.ask(&mut Rng::new(1), &mut out).unwrap();
+        let mut client = HttpClient::post("/check", r#"["user:######","user:######"]"#, "");
+        client.write_request(&mut Rng::new(1), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(text.contains("Content-Length: 29\r\n\r\n[\"user:"), "{text}");
-        assert_eq!(talk.checks(), 2);
+        assert_eq!(client.checks(), 2);
     }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// How long a race takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
+pub(crate) struct Schedule {
     pub(crate) rounds: usize,
     /// Chunks before the watch starts: the subject that ran before has left the cache full of its own.
     pub(crate) warm: usize,
@@ -28,19 +28,19 @@ pub(crate) struct Effort {
 
 /// What every check must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Expected {
     Allowed,
-    Refused,
+    Denied,
 }
 
 /// A figure for each round, such as nanoseconds for a check, from the least to the most.
-pub(crate) struct Laps(Vec<f64>);
+pub(crate) struct Samples(Vec<f64>);
 
-impl Laps {
+impl Samples {
     /// At least one lap, in any order.
-    pub(crate) fn new(mut laps: Vec<f64>) -> Laps {
-        laps.sort_by(f64::total_cmp);
-        Laps(laps)
+    pub(crate) fn new(mut samples: Vec<f64>) -> Samples {
+        samples.sort_by(f64::total_cmp);
+        Samples(samples)
     }
 
     pub(crate) fn median(&self) -> f64 {
@@ -57,39 +57,39 @@ impl Laps {
     }
 }
 
-/// Lets the subjects run turn by turn; their laps in the same order.
-pub(crate) fn race(
+/// Lets the subjects run turn by turn; their samples in the same order.
+pub(crate) fn run_interleaved(
     subjects: &[Box<dyn Subject>],
     mix: Mix,
     threads: usize,
-    verdict: Verdict,
-    effort: Effort,
-) -> Result<Vec<Laps>> {
+    expected: Expected,
+    schedule: Schedule,
+) -> Result<Vec<Samples>> {
     let cores = core_affinity::get_core_ids().context("the machine does not tell its cores")?;
     ensure!(cores.len() >= threads, "{threads} threads need as many cores, and there are {}", cores.len());
-    let mut laps: Vec<Vec<f64>> = subjects.iter().map(|_| Vec::new()).collect();
-    for round in 0..effort.rounds {
-        for (subject, laps) in subjects.iter().zip(&mut laps) {
+    let mut samples: Vec<Vec<f64>> = subjects.iter().map(|_| Vec::new()).collect();
+    for round in 0..schedule.rounds {
+        for (subject, samples) in subjects.iter().zip(&mut samples) {
             let lap = Lap {
                 subject: &**subject,
                 mix,
-                verdict,
-                effort,
+                expected,
+                schedule,
                 seed: round as u64,
                 barrier: Barrier::new(threads),
             };
-            laps.push(lap.run(&cores[..threads])?);
+            samples.push(lap.run(&cores[..threads])?);
         }
     }
-    Ok(laps.into_iter().map(Laps::new).collect())
+    Ok(samples.into_iter().map(Samples::new).collect())
 }
 
 /// One subject's turn.
 struct Lap<'a> {
     subject: &'a dyn Subject,
     mix: Mix,
-    verdict: Verdict,
-    effort: Effort,
+    expected: Expected,
+    schedule: Schedule,
     seed: u64,
     barrier: Barrier,
 }
@@ -104,7 +104,7 @@ impl Lap<'_> {
                 .map(|runner| runner.join().expect("a runner does not panic"))
                 .collect::<Result<Vec<_>>>()
         })?;
-        let checks = (cores.len() * self.effort.timed * Chunk::KEYS) as f64;
+        let checks = (cores.len() * self.schedule.timed * Chunk::KEYS) as f64;
         Ok(times.iter().sum::<Duration>().as_nanos() as f64 / checks)
     }
 
@@ -115,22 +115,22 @@ impl Lap<'_> {
         let mut rng = Rng::new(self.seed << 8 | core.id as u64);
         let mut time = Duration::ZERO;
         let mut wrong = 0;
-        for index in 0..self.effort.warm + self.effort.timed {
+        for index in 0..self.schedule.warm + self.schedule.timed {
             let keys = chunk.fill(std::iter::repeat_with(|| self.mix.pick(&mut rng)));
             self.barrier.wait(index);
             let start = Instant::now();
             let allowed = black_box(self.subject.check_all(black_box(keys), self.barrier.threads));
             let elapsed = start.elapsed();
-            if index >= self.effort.warm {
+            if index >= self.schedule.warm {
                 time += elapsed;
             }
-            wrong += match self.verdict {
-                Verdict::Allowed => keys.len() - allowed,
-                Verdict::Refused => allowed,
+            wrong += match self.expected {
+                Expected::Allowed => keys.len() - allowed,
+                Expected::Denied => allowed,
             };
         }
         let name = self.subject.name(self.barrier.threads);
-        ensure!(wrong == 0, "{name}: {wrong} checks were not {:?}", self.verdict);
+        ensure!(wrong == 0, "{name}: {wrong} checks were not {:?}", self.expected);
         Ok(time)
     }
 }

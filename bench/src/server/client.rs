@@ -1,6 +1,6 @@
 //! What a load says on a connection, in whatever protocol: questions, and when their answers are whole.
 //!
-//! A talk knows no sockets. It writes what is to be sent behind what waits to be sent already, and is shown what came.
+//! A client knows no sockets. It writes what is to be sent behind what waits to be sent already, and is shown what came.
 //! At most one question is open at a time; it may hold many checks.
 
 pub(crate) mod grpc;
@@ -13,23 +13,23 @@ use anyhow::Result;
 use memchr::memmem::Finder;
 
 /// The generator's side of one connection.
-pub(crate) trait Talk {
-    /// The same talk from its beginning, for another connection.
-    fn another(&self) -> Box<dyn Talk>;
+pub(crate) trait Client {
+    /// The same client from its beginning, for another connection.
+    fn fresh(&self) -> Box<dyn Client>;
 
     /// How many checks a question holds.
     fn checks(&self) -> usize;
 
     /// Writes the next question, for the next keys.
-    fn ask(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()>;
+    fn write_request(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()>;
 
     /// Looks at what has come and was not taken before, and writes what the protocol wants said back.
-    fn hear(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Heard>;
+    fn read_response(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<ReadOutcome>;
 }
 
 /// What was made of the bytes that came.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct ReadOutcome {
     /// How many of them are done with. The others are shown again, with more behind them.
     pub(crate) taken: usize,
     /// The answer, if it is whole now.
@@ -54,14 +54,14 @@ impl Answer {
 
 /// What an answer must contain, and how many times.
 #[derive(Clone, Debug)]
-pub(crate) struct Phrase {
+pub(crate) struct ExpectedText {
     finder: Finder<'static>,
     times: usize,
 }
 
-impl Phrase {
-    pub(crate) fn new(phrase: &'static str, times: usize) -> Phrase {
-        Phrase { finder: Finder::new(phrase), times }
+impl ExpectedText {
+    pub(crate) fn new(text: &'static str, times: usize) -> ExpectedText {
+        ExpectedText { finder: Finder::new(text), times }
     }
 
     pub(crate) fn is_in(&self, answer: &[u8]) -> bool {

@@ -4,10 +4,10 @@
 //! one value with the time after which it may lapse. redis-benchmark asks, which parses next to nothing.
 
 use super::host::Host;
-use super::turn::{Turn, Watch};
+use super::measurement::{Measurement, Stopwatch};
 use crate::server::process::GENERATOR;
 use crate::server::program::Program;
-use crate::server::rounds::Effort;
+use crate::server::rounds::LoadSchedule;
 use crate::server::template::KEYS;
 use anyhow::{Context, Result, ensure};
 use std::process::{Command, Stdio};
@@ -37,7 +37,7 @@ const CONNECTIONS: usize = 64;
 pub(crate) const DEPTHS: [usize; 4] = [1, 16, 64, 256];
 
 /// redis-benchmark, asking with a pipeline of some depth.
-pub(crate) struct Plain<'a> {
+pub(crate) struct ScriptPerCheck<'a> {
     program: &'a Program,
     digest: String,
     pub(crate) depth: usize,
@@ -45,11 +45,11 @@ pub(crate) struct Plain<'a> {
     pace: f64,
 }
 
-impl<'a> Plain<'a> {
+impl<'a> ScriptPerCheck<'a> {
     /// At the depth that gives the most.
-    pub(crate) fn at_its_best(program: &'a Program, host: &Host) -> Result<Plain<'a>> {
+    pub(crate) fn at_its_best(program: &'a Program, host: &Host) -> Result<ScriptPerCheck<'a>> {
         let digest = host.command(&["SCRIPT", "LOAD", SCRIPT])?;
-        let mut best = Plain { program, digest, depth: 0, pace: 0.0 };
+        let mut best = ScriptPerCheck { program, digest, depth: 0, pace: 0.0 };
         for depth in DEPTHS {
             let pace = best.run(host, depth, 60_000)?;
             if pace > best.pace {
@@ -59,15 +59,15 @@ impl<'a> Plain<'a> {
         Ok(best)
     }
 
-    /// One turn.
-    pub(crate) fn press(&self, host: &Host, effort: Effort) -> Result<Turn> {
+    /// One measurement.
+    pub(crate) fn press(&self, host: &Host, schedule: LoadSchedule) -> Result<Measurement> {
         let calls = |time: Duration| (self.pace * time.as_secs_f64()) as u64;
-        self.run(host, self.depth, calls(effort.warm_up))?;
-        let watch = Watch::start(host, None)?;
-        let pace = self.run(host, self.depth, calls(effort.time))?;
-        let turn = watch.stop(0)?;
+        self.run(host, self.depth, calls(schedule.warm_up))?;
+        let stopwatch = Stopwatch::start(host, None)?;
+        let pace = self.run(host, self.depth, calls(schedule.time))?;
+        let measurement = stopwatch.stop(0)?;
         // Its own word for how fast it was: it takes a while to start.
-        Ok(Turn { checks: turn.calls, elapsed: turn.calls / pace, ..turn })
+        Ok(Measurement { checks: measurement.calls, elapsed: measurement.calls / pace, ..measurement })
     }
 
     /// Has it make so many calls; calls a second.
