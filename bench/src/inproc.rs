@@ -1,7 +1,7 @@
-//! Nanoseconds for a check inside one process, beside governor and throttlecrab.
+//! Nanoseconds per check in one process, compared with governor and throttlecrab.
 //!
-//! Each library is asked through its public API and reads its own clock. All keys are there before the watch starts,
-//! each with a debt that outlasts the run, and nothing is denied (or, in `denied`, everything).
+//! Each library is called through its public API and reads its own clock. All keys exist before timing starts, each
+//! with a debt that outlasts the run. Every check is allowed, or in `denied` every check is denied.
 
 use crate::floor::Floor;
 use crate::interleaved::{Expected, Samples, Schedule, run_interleaved};
@@ -16,10 +16,10 @@ use anyhow::{Result, ensure};
 const THREADS: [usize; 2] = [1, 2];
 const KEYS: u64 = 1_000_000;
 const DENIED_KEYS: u64 = 1000;
-/// What each key owes before the watch starts. A thousand units take an hour to come back.
+/// The units taken from each key before timing starts. A thousand units take an hour to refill.
 const PREFILL: u32 = 1000;
 
-/// A mix of keys, and how many times faster than governor Ratekeeper must be.
+/// A key distribution, and the required ratio of Ratekeeper's speed to governor's.
 struct Scenario {
     name: &'static str,
     mix: Mix,
@@ -30,13 +30,13 @@ struct Scenario {
 /// Measures every scenario whose name contains `only`.
 pub(crate) fn measure(run: &mut Run, only: Option<&str>) -> Result<()> {
     let keys = run.pace.pick(KEYS, KEYS / 20);
-    // Nine rounds, of which the fifth is quoted; a million checks and more a thread take long enough that a tick of
-    // the scheduler is a small part of a lap.
+    // Nine rounds, whose median is quoted. With more than a million checks per thread, a scheduler tick is a small part
+    // of a measurement.
     let schedule = run
         .pace
         .pick(Schedule { rounds: 9, warm: 64, timed: 256 }, Schedule { rounds: 2, warm: 2, timed: 4 });
     run.say(format_args!(
-        "method    {} rounds, subjects in turn; a lap is {} checks a thread after {} to warm up",
+        "method    {} interleaved rounds; a sample is {} checks per thread after {} to warm up",
         schedule.rounds,
         schedule.timed * keys::Chunk::KEYS,
         schedule.warm * keys::Chunk::KEYS,
@@ -62,7 +62,7 @@ fn scenarios(keys: u64) -> [Scenario; 4] {
     ]
 }
 
-/// Ratekeeper beside the others.
+/// Compares Ratekeeper with the other limiters.
 fn compare(run: &mut Run, scenario: &Scenario, schedule: Schedule) -> Result<()> {
     let subjects = subjects(scenario)?;
     for subject in &subjects {
@@ -71,7 +71,7 @@ fn compare(run: &mut Run, scenario: &Scenario, schedule: Schedule) -> Result<()>
     let mut table = Table::new(1, ["", "threads", "ns/check", "min", "max", "x governor", "bar", ""]);
     for threads in THREADS {
         let samples = run_interleaved(&subjects, scenario.mix, threads, scenario.expected, schedule)?;
-        // The first two are Ratekeeper and governor: see `subjects`.
+        // `subjects` returns Ratekeeper first and governor second.
         let governor = samples[1].median();
         for (index, (subject, samples)) in subjects.iter().zip(&samples).enumerate() {
             let ratio = governor / samples.median();
@@ -106,7 +106,7 @@ fn subjects(scenario: &Scenario) -> Result<Vec<Box<dyn Subject>>> {
     Ok(subjects)
 }
 
-/// One check of three limits must cost less than three checks of one.
+/// One check of three limits must cost less than three checks of one limit.
 fn compare_three(run: &mut Run, keys: u64, schedule: Schedule) -> Result<()> {
     let subjects: [Box<dyn Subject>; 2] =
         [Box::new(ThreeLimits::new(keys)?), Box::new(ThreeChecks::new(keys)?)];
@@ -124,10 +124,10 @@ fn compare_three(run: &mut Run, keys: u64, schedule: Schedule) -> Result<()> {
         table.row(row(&names[0], threads, &samples[0], format!("{ratio:.2}"), bar, result));
         table.row(row(&names[1], threads, &samples[1], "1.00".to_owned(), String::new(), ""));
     }
-    run.say(format_args!("\nthree: keys: {keys}, picked alike, three limits each"));
+    run.say(format_args!("\nthree: keys: {keys}, uniform, three limits each"));
     run.say(table);
-    let result = run.check_bar(several_limits::are_counted_apart()?);
-    run.say(format_args!("limits of one key are counted apart: {result}"));
+    let result = run.check_bar(several_limits::have_separate_counts()?);
+    run.say(format_args!("limits of one key have separate counts: {result}"));
     Ok(())
 }
 
@@ -145,7 +145,7 @@ fn row(
     [name.to_owned(), threads.to_string(), ns(samples.median()), ns(min), ns(max), ratio, bar, result]
 }
 
-/// Puts every key where the scenario needs it: in debt, or exhausted.
+/// Brings every key into the state that the scenario needs: indebted, or exhausted.
 fn prepare(subject: &dyn Subject, scenario: &Scenario) -> Result<()> {
     let is_ready = |key: &String| match scenario.expected {
         Expected::Allowed => subject.charge(key, PREFILL),
@@ -154,8 +154,8 @@ fn prepare(subject: &dyn Subject, scenario: &Scenario) -> Result<()> {
     let (name, keys) = (subject.name(1), scenario.mix.keys());
     let mut unready = 0;
     keys::in_chunks(0, keys, |keys| unready += keys.iter().filter(|key| !is_ready(key)).count());
-    ensure!(unready == 0, "{name}: {unready} of {keys} keys answer wrongly before the race");
+    ensure!(unready == 0, "{name}: {unready} of {keys} keys are in the wrong state before the benchmark");
     let held = subject.held().unwrap_or(keys as usize);
-    ensure!(held == keys as usize, "{name}: remembers {held} of {keys} keys before the race");
+    ensure!(held == keys as usize, "{name}: holds {held} of {keys} keys before the benchmark");
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! Subjects side by side: the same keys, the same cores, turn by turn.
+//! Measures several subjects in interleaved rounds, with the same keys on the same cores.
 //!
-//! A round lets every subject run once, so that whatever the machine does meanwhile falls on all of them alike. Each
-//! thread writes a chunk of keys, then times itself checking them. Two threads start each chunk together, at a barrier:
-//! running freely, one would write keys while the other checks, and they would meet only half of the time. A thread's
-//! figure is its own time for its own checks, and a lap's is the mean of its threads; the checks a second of all
-//! threads together are their number divided by it.
+//! Each round runs every subject once, so that disturbances of the machine affect all of them alike. Each thread writes
+//! a chunk of keys, then times itself checking them. With two threads, a barrier starts each chunk at the same time;
+//! otherwise one thread would write keys while the other checks, and they would contend only half of the time. The
+//! result of a thread is its own time per check, and the result of a measurement is the mean over its threads. The
+//! total throughput is the number of threads divided by it.
 
 use crate::keys::{Chunk, Mix, Rng};
 use crate::subject::Subject;
@@ -16,28 +16,28 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a race takes.
+/// The length of a benchmark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Schedule {
     pub(crate) rounds: usize,
-    /// Chunks before the watch starts: the subject that ran before has left the cache full of its own.
+    /// Chunks before timing starts: the previous subject has left its own data in the cache.
     pub(crate) warm: usize,
-    /// Chunks on the watch, for each thread.
+    /// Timed chunks per thread.
     pub(crate) timed: usize,
 }
 
-/// What every check must answer.
+/// The required decision of every check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Allowed,
     Denied,
 }
 
-/// A figure for each round, such as nanoseconds for a check, from the least to the most.
+/// One figure per round, such as nanoseconds per check, in ascending order.
 pub(crate) struct Samples(Vec<f64>);
 
 impl Samples {
-    /// At least one lap, in any order.
+    /// Takes at least one sample, in any order.
     pub(crate) fn new(mut samples: Vec<f64>) -> Samples {
         samples.sort_by(f64::total_cmp);
         Samples(samples)
@@ -51,13 +51,13 @@ impl Samples {
         }
     }
 
-    /// The least and the most.
+    /// The minimum and the maximum.
     pub(crate) fn spread(&self) -> (f64, f64) {
         (self.0[0], self.0[self.0.len() - 1])
     }
 }
 
-/// Lets the subjects run turn by turn; their samples in the same order.
+/// Runs the subjects in interleaved rounds. Returns their samples in the same order.
 pub(crate) fn run_interleaved(
     subjects: &[Box<dyn Subject>],
     mix: Mix,
@@ -65,12 +65,12 @@ pub(crate) fn run_interleaved(
     expected: Expected,
     schedule: Schedule,
 ) -> Result<Vec<Samples>> {
-    let cores = core_affinity::get_core_ids().context("the machine does not tell its cores")?;
-    ensure!(cores.len() >= threads, "{threads} threads need as many cores, and there are {}", cores.len());
+    let cores = core_affinity::get_core_ids().context("the number of cores is unknown")?;
+    ensure!(cores.len() >= threads, "{threads} threads need {threads} cores, and there are {}", cores.len());
     let mut samples: Vec<Vec<f64>> = subjects.iter().map(|_| Vec::new()).collect();
     for round in 0..schedule.rounds {
         for (subject, samples) in subjects.iter().zip(&mut samples) {
-            let lap = Lap {
+            let measurement = Measurement {
                 subject: &**subject,
                 mix,
                 expected,
@@ -78,14 +78,14 @@ pub(crate) fn run_interleaved(
                 seed: round as u64,
                 barrier: Barrier::new(threads),
             };
-            samples.push(lap.run(&cores[..threads])?);
+            samples.push(measurement.run(&cores[..threads])?);
         }
     }
     Ok(samples.into_iter().map(Samples::new).collect())
 }
 
-/// One subject's turn.
-struct Lap<'a> {
+/// The run of one subject in one round.
+struct Measurement<'a> {
     subject: &'a dyn Subject,
     mix: Mix,
     expected: Expected,
@@ -94,8 +94,8 @@ struct Lap<'a> {
     barrier: Barrier,
 }
 
-impl Lap<'_> {
-    /// Nanoseconds for a check.
+impl Measurement<'_> {
+    /// Returns nanoseconds per check.
     fn run(&self, cores: &[CoreId]) -> Result<f64> {
         let times = thread::scope(|scope| {
             let runners: Vec<_> = cores.iter().map(|core| scope.spawn(|| self.run_on(*core))).collect();
@@ -108,7 +108,7 @@ impl Lap<'_> {
         Ok(times.iter().sum::<Duration>().as_nanos() as f64 / checks)
     }
 
-    /// The time one thread spent checking.
+    /// Returns the time one thread spent in checks.
     fn run_on(&self, core: CoreId) -> Result<Duration> {
         ensure!(core_affinity::set_for_current(core), "a thread can't be pinned to core {}", core.id);
         let mut chunk = Chunk::new();
@@ -135,7 +135,7 @@ impl Lap<'_> {
     }
 }
 
-/// Where threads wait for each other. They spin: waking a sleeping thread takes as long as a chunk.
+/// Makes threads wait for each other. They spin, because waking a sleeping thread takes as long as a chunk.
 struct Barrier {
     threads: usize,
     arrived: AtomicUsize,
@@ -146,7 +146,7 @@ impl Barrier {
         Barrier { threads, arrived: AtomicUsize::new(0) }
     }
 
-    /// Waits until every thread has come for the `index`-th time.
+    /// Waits until every thread has called this for the `index`-th time.
     fn wait(&self, index: usize) {
         self.arrived.fetch_add(1, AcqRel);
         while self.arrived.load(Acquire) < (index + 1) * self.threads {

@@ -1,7 +1,7 @@
-//! A server with leased rules over RESP, beside one that has its state in its own memory.
+//! A server with leased rules over RESP, compared with a server with the memory store.
 //!
-//! Neither is stopped while the other has its measurement: one that was would find its store away when it goes on. Idle, they cost
-//! next to nothing.
+//! Neither process is stopped while the other is measured: after a pause, a server would find its store connection
+//! timed out. Idle servers cost almost nothing.
 
 use crate::redis::host::Host;
 use crate::redis::measurement::{self, Measurement, Outcome, OwnTime, Stopwatch};
@@ -18,9 +18,9 @@ use crate::table::Table;
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 
-/// What share of the memory store's commands must be answered from what was lent.
+/// The required share of the memory store's throughput.
 const BAR: f64 = 0.8;
-/// What commands bring with them is leased as everything is.
+/// The limits that commands carry are leased like those of rules.
 const RULES: &str = "consistency: leased\nrules:\n  - id: per-key\n    limit: 1000000/s\n";
 
 pub(crate) fn measure(run: &mut Run, redis: &Program, ratekeeper: &Program) -> Result<()> {
@@ -37,14 +37,14 @@ pub(crate) fn measure(run: &mut Run, redis: &Program, ratekeeper: &Program) -> R
     let mut servers =
         [server::ratekeeper(ratekeeper, ServerConfig::DEFAULT)?, server::ratekeeper(ratekeeper, config)?];
     for server in &mut servers {
-        // It shares its core with Redis.
+        // The generator shares its core with Redis.
         (server.subject.plan.idle, server.pipelines.idle) = (Idle::Sleep, Idle::Sleep);
         server.subject.verify()?;
         server.subject.process.resume()?;
     }
     run.say(format_args!(
-        "\nRESP: one worker, and the generator and Redis on the other core; {CONNECTIONS} connections; {KEYS} keys, each as likely as\n      \
-         any other, and nobody is refused; {} rounds of {:?} after {:?}, {first:?} before the first; the servers' TCP is {}",
+        "\nRESP: one worker, and the generator and Redis on the other core; {CONNECTIONS} connections; {KEYS} keys, uniform,\n      \
+         none denied; {} rounds of {:?} after {:?}, {first:?} before the first; TCP congestion control {}",
         schedule.rounds,
         schedule.time,
         schedule.warm_up,
@@ -57,7 +57,7 @@ pub(crate) fn measure(run: &mut Run, redis: &Program, ratekeeper: &Program) -> R
         (&*format!("pipelines of {DEPTH}"), servers.each_ref().map(|server| &server.pipelines)),
     ];
     let leased = &servers[1];
-    press(
+    measure_once(
         &host,
         &leased.subject,
         &leased.pipelines,
@@ -69,7 +69,7 @@ pub(crate) fn measure(run: &mut Run, redis: &Program, ratekeeper: &Program) -> R
         let mut measurements: [Vec<Measurement>; 2] = Default::default();
         for round in 0..schedule.rounds {
             for ((server, plan), measurements) in servers.iter().zip(plans).zip(&mut measurements) {
-                measurements.push(press(&host, &server.subject, plan, schedule, round, &mut tally)?);
+                measurements.push(measure_once(&host, &server.subject, plan, schedule, round, &mut tally)?);
             }
         }
         let [memory, leased] = [("memory", &measurements[0]), ("leased", &measurements[1])]
@@ -87,13 +87,13 @@ pub(crate) fn measure(run: &mut Run, redis: &Program, ratekeeper: &Program) -> R
     let Tally { answers, unexpected, example } = tally;
     ensure!(
         unexpected == 0,
-        "{unexpected} of {answers} answers were not as expected, the first: {}",
+        "{unexpected} of {answers} responses were not as expected, the first: {}",
         example.unwrap_or_default()
     );
     Ok(())
 }
 
-fn press(
+fn measure_once(
     host: &Host,
     subject: &Subject,
     plan: &Plan,
@@ -104,8 +104,8 @@ fn press(
     let mut load = Load::connect(subject.address, plan, seed).with_context(|| subject.name.clone())?;
     load.run_for(schedule.warm_up)?;
     let stopwatch = Stopwatch::start(host, Some(&subject.process))?;
-    let lap = load.run_for(schedule.time)?;
-    let measurement = stopwatch.stop(lap.answers * plan.checks() as u64)?;
+    let result = load.run_for(schedule.time)?;
+    let measurement = stopwatch.stop(result.answers * plan.checks() as u64)?;
     tally.add(load.finish()?);
     Ok(measurement)
 }

@@ -1,4 +1,4 @@
-//! One subject's measurement: what it did, and how long whom it kept busy.
+//! One measurement of a subject: its checks, and the CPU time of each process.
 
 use super::host::Host;
 use crate::interleaved::Samples;
@@ -7,27 +7,27 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// The time that processes had so far.
+/// The CPU time of the processes so far.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     at: Instant,
     /// How often Redis has run a script.
     calls: u64,
     redis: Duration,
-    /// Ratekeeper, where it is a process of its own.
+    /// Ratekeeper, where it is a separate process.
     ratekeeper: Duration,
-    /// This process, and those it started and waited for.
+    /// This process, including children it has waited for.
     own: Duration,
 }
 
-/// A stopwatch on the processes of a measurement.
+/// Measures the processes between two points in time.
 pub(crate) struct Stopwatch<'a> {
     host: &'a Host,
     ratekeeper: Option<&'a crate::server::process::Process>,
     began: Times,
 }
 
-/// What came of a measurement: its times in seconds.
+/// The results of a measurement, with times in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measurement {
     pub(crate) checks: f64,
@@ -71,25 +71,25 @@ fn read(host: &Host, ratekeeper: Option<&crate::server::process::Process>) -> Re
     })
 }
 
-/// How long this process has had a core, and those that it started and waited for.
+/// The CPU time of this process, including children it has waited for.
 fn own_time() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().skip(11).take(4));
     let ticks = fields.map(|fields| fields.map(|field| field.parse::<u64>().unwrap_or(0)).sum::<u64>());
-    let ticks = ticks.context("the system does not tell this process's time")?;
+    let ticks = ticks.context("/proc has no CPU time of this process")?;
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// Who had the time that is counted for this process.
+/// What the CPU time of this process was spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnTime {
-    /// Ratekeeper, which is a part of it, and those who ask.
+    /// Ratekeeper and the tasks that call it, both in this process.
     Ratekeeper,
-    /// A generator.
+    /// A load generator.
     Generator,
 }
 
-/// A subject, and what came of its measurements.
+/// A subject and the results of its measurements.
 pub(crate) struct Outcome {
     name: String,
     own: OwnTime,
@@ -117,12 +117,12 @@ impl Outcome {
         }
     }
 
-    /// What a core of Redis is enough for.
+    /// Checks per second of Redis CPU time.
     pub(crate) fn per_redis_core(&self) -> f64 {
         1e6 / self.redis_us.median()
     }
 
-    /// What a core of Ratekeeper is enough for.
+    /// Checks per second of Ratekeeper CPU time.
     pub(crate) fn per_ratekeeper_core(&self) -> f64 {
         1e6 / match self.own {
             OwnTime::Ratekeeper => self.own_us.median(),
@@ -135,7 +135,7 @@ impl Outcome {
         let micros = |samples: &Samples| format!("{:.2}", samples.median());
         let ((least, most), (shortest, longest)) = (self.per_sec.spread(), self.redis_us.spread());
         let (ratekeeper, generator) = match self.own {
-            OwnTime::Ratekeeper => (micros(&self.own_us), "in it".to_owned()),
+            OwnTime::Ratekeeper => (micros(&self.own_us), "included".to_owned()),
             OwnTime::Generator if self.ratekeeper_us.median() > 0.0 => {
                 (micros(&self.ratekeeper_us), micros(&self.own_us))
             }
@@ -156,7 +156,7 @@ impl Outcome {
     }
 }
 
-/// What subjects did, one beside the other.
+/// A table of the results of all subjects.
 pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     let heading = [
         "",
@@ -165,7 +165,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
         "Redis us",
         "spread",
         "1/us",
-        "a call",
+        "per call",
         "busy",
         "Ratekeeper us",
         "generator us",

@@ -1,8 +1,8 @@
 //! Checks through Ratekeeper's server, over HTTP and RESP.
 //!
-//! Three processes share two cores, so each placement shows something else. With Ratekeeper alone on a core, and Redis
-//! beside the generator, it is seen what Ratekeeper does a second. With Ratekeeper beside Redis, and the generator alone, the
-//! generator is on time: there latency is measured.
+//! Three processes share two cores, so each placement shows something else. With Ratekeeper alone on a core and Redis
+//! beside the generator, the figure is Ratekeeper's throughput. With Redis beside Ratekeeper and the generator alone,
+//! the generator sends on time, so latency is measured there.
 
 use super::QUOTA;
 use super::host::Host;
@@ -22,20 +22,20 @@ use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
 
-/// Three times what limitador's server did with Redis on this machine: 21 000 to 31 000 requests a second.
+/// Three times what limitador's server reached with Redis on this machine: 21 000 to 31 000 requests per second.
 const BAR_HTTP: f64 = 63_000.0;
 
-/// The quota as redis-cell's clients word it.
+/// The quota in the syntax of redis-cell's clients.
 const THROTTLE: &str = "999999 1000 3600";
 
-/// Which of Ratekeeper's doors.
+/// The protocol of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     Http,
     Resp,
 }
 
-/// Where everybody is.
+/// Which processes share a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placement {
     /// Redis beside the generator.
@@ -44,7 +44,7 @@ enum Placement {
     GeneratorAlone,
 }
 
-/// A Redis, a Ratekeeper, and what it is asked.
+/// A Redis, a Ratekeeper server, and its load plan.
 pub(crate) struct Deployment {
     pub(crate) name: String,
     pub(crate) host: Host,
@@ -71,7 +71,7 @@ pub(crate) fn measure(
     for round in 0..schedule.rounds {
         for (deployment, measurements) in deployments.iter().zip(&mut measurements) {
             measurements.push(
-                deployment.press(schedule, round, &mut tally).with_context(|| deployment.name.clone())?,
+                deployment.measure(schedule, round, &mut tally).with_context(|| deployment.name.clone())?,
             );
         }
     }
@@ -83,9 +83,9 @@ pub(crate) fn measure(
         })
         .collect();
     run.say(format_args!(
-        "\ndoors: one Ratekeeper with one worker, one Redis and one generator on two cores; over HTTP {CONNECTIONS} connections, one\n       \
+        "\nprotocols: one Ratekeeper with one worker, one Redis and one generator on two cores; over HTTP {CONNECTIONS} connections, one\n       \
          request in flight on each; over RESP as many, pipelines of {DEPTH} commands; a Redis that does not answer would\n       \
-         have Ratekeeper refuse, and end the run"
+         make Ratekeeper deny and end the run"
     ));
     run.say(measurement::table(&outcomes));
     let http = &outcomes[0];
@@ -104,7 +104,7 @@ pub(crate) fn measure(
     let Tally { answers, unexpected, example } = tally;
     ensure!(
         unexpected == 0,
-        "{unexpected} of {answers} answers were not as expected, the first: {}",
+        "{unexpected} of {answers} responses were not as expected, the first: {}",
         example.unwrap_or_default()
     );
     Ok(())
@@ -138,11 +138,12 @@ impl Deployment {
         arguments.extend(["--store", &host.url(), "--rules"].map(Into::into));
         arguments.push(file.into());
         let (process, address) = Process::start(ratekeeper, &arguments, SERVERS)?;
-        // It is not stopped while others have their measurement: it would take that for a store that is away. Idle, it costs little.
+        // The server is not stopped while others are measured: after a pause, its store connection would have timed
+        // out. An idle server costs almost nothing.
         Ok(Deployment { name: format!("{name}, {words}"), host, ratekeeper: process, address, plan })
     }
 
-    fn press(
+    fn measure(
         &self,
         schedule: LoadSchedule,
         seed: u64,
@@ -151,8 +152,8 @@ impl Deployment {
         let mut load = Load::connect(self.address, &self.plan, seed)?;
         load.run_for(schedule.warm_up)?;
         let stopwatch = Stopwatch::start(&self.host, Some(&self.ratekeeper))?;
-        let lap = load.run_for(schedule.time)?;
-        let measurement = stopwatch.stop(lap.answers * self.plan.checks() as u64)?;
+        let result = load.run_for(schedule.time)?;
+        let measurement = stopwatch.stop(result.answers * self.plan.checks() as u64)?;
         tally.add(load.finish()?);
         Ok(measurement)
     }

@@ -1,4 +1,4 @@
-//! Tasks of this process that ask a store, each for one check at a time.
+//! Concurrent tasks in this process, each of which makes one check at a time.
 
 use super::QUOTA;
 use super::host::{Host, LeasedRedis};
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// A store in this process, and the one thread that everything of it runs on.
+/// A store in this process, and the runtime with the one thread that it uses.
 pub(crate) struct Tasks {
     runtime: Runtime,
     store: Arc<LeasedRedis>,
 }
 
-/// What all tasks of a measurement share.
+/// State shared by the tasks of a measurement.
 #[derive(Default)]
 struct Shared {
     checks: AtomicU64,
@@ -38,8 +38,8 @@ impl Tasks {
         Ok(Tasks { runtime, store })
     }
 
-    /// So many tasks ask without a pause, for keys at random.
-    pub(crate) fn press(
+    /// Runs `tasks` tasks that check random keys without a pause.
+    pub(crate) fn measure(
         &self,
         host: &Host,
         tasks: u64,
@@ -66,7 +66,7 @@ impl Tasks {
         })
     }
 
-    /// Takes one unit of every key of numbers below `keys`, once.
+    /// Takes one unit from each of the keys `0..keys`.
     pub(crate) fn take_each(&self, keys: u64, tasks: u64, limit: Limit) -> Result<()> {
         let next = Arc::new(AtomicU64::new(0));
         let wrong = self.runtime.block_on(async {
@@ -91,7 +91,7 @@ impl Tasks {
         Ok(())
     }
 
-    /// Lets something be done with the store, on its thread.
+    /// Runs a future with the store, on the store's thread.
     pub(crate) fn run<T>(&self, work: impl AsyncFnOnce(&LeasedRedis) -> T) -> T {
         self.runtime.block_on(work(&self.store))
     }
@@ -108,7 +108,7 @@ async fn check_repeatedly(store: Arc<LeasedRedis>, limit: Limit, mut rng: Rng, s
     }
 }
 
-/// Asks for one unit at a time, with buffers that are kept.
+/// Checks one unit at a time, with reused buffers.
 pub(crate) struct Checker {
     limit: Limit,
     key: String,
@@ -120,10 +120,10 @@ impl Checker {
         Checker { limit, key: String::new(), draws: Draws::new() }
     }
 
-    /// Whether Redis, or what is known of it, allowed it; nothing if it was not asked.
+    /// Whether the check was allowed, by Redis or by what is cached of it; `None` if the store failed.
     pub(crate) async fn check(&mut self, store: &LeasedRedis, number: u64) -> Option<bool> {
         self.key.clear();
-        write!(self.key, "user:{number:07}").expect("a text can be added to");
+        write!(self.key, "user:{number:07}").expect("writing to a string does not fail");
         self.draws.clear();
         let act = Op::Take(Amount::exactly(1));
         self.draws.push(KeyRef::from(self.key.as_str()), Scope(0), self.limit, act, PermitId::default());

@@ -1,7 +1,7 @@
-//! What a load says on a connection, in whatever protocol: questions, and when their answers are whole.
+//! The protocols of the generator: they write requests and recognise complete responses.
 //!
-//! A client knows no sockets. It writes what is to be sent behind what waits to be sent already, and is shown what came.
-//! At most one question is open at a time; it may hold many checks.
+//! A client does no I/O. It appends its requests to an output buffer and is passed the received bytes. At most one
+//! request is in flight; it may hold many checks.
 
 pub(crate) mod grpc;
 mod h2;
@@ -14,45 +14,45 @@ use memchr::memmem::Finder;
 
 /// The generator's side of one connection.
 pub(crate) trait Client {
-    /// The same client from its beginning, for another connection.
+    /// A new client for another connection, in its initial state.
     fn fresh(&self) -> Box<dyn Client>;
 
-    /// How many checks a question holds.
+    /// The number of checks per request.
     fn checks(&self) -> usize;
 
-    /// Writes the next question, for the next keys.
+    /// Writes the next request, for the next keys.
     fn write_request(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()>;
 
-    /// Looks at what has come and was not taken before, and writes what the protocol wants said back.
+    /// Reads the received bytes that were not consumed before, and writes what the protocol requires in return.
     fn read_response(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<ReadOutcome>;
 }
 
-/// What was made of the bytes that came.
+/// The result of reading received bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReadOutcome {
-    /// How many of them are done with. The others are shown again, with more behind them.
-    pub(crate) taken: usize,
-    /// The answer, if it is whole now.
-    pub(crate) answer: Option<Answer>,
+    /// How many bytes were consumed. The others are passed again, together with later ones.
+    pub(crate) consumed: usize,
+    /// The response, if it is complete now.
+    pub(crate) response: Option<Response>,
 }
 
-/// A whole answer to a question.
+/// A complete response to a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// It says what every answer must.
+pub(crate) enum Response {
+    /// It is as required.
     Expected,
-    /// It says something else: how it begins.
-    Other(String),
+    /// It differs; this is how it begins.
+    Unexpected(String),
 }
 
-impl Answer {
-    /// An answer, and how it begins for a reader if it is not as expected.
-    pub(crate) fn new(is_expected: bool, begin: impl FnOnce() -> String) -> Answer {
-        if is_expected { Answer::Expected } else { Answer::Other(begin()) }
+impl Response {
+    /// A response. `begin` describes one that is not as expected.
+    pub(crate) fn new(is_expected: bool, begin: impl FnOnce() -> String) -> Response {
+        if is_expected { Response::Expected } else { Response::Unexpected(begin()) }
     }
 }
 
-/// What an answer must contain, and how many times.
+/// A text that a response must contain, and how many times.
 #[derive(Clone, Debug)]
 pub(crate) struct ExpectedText {
     finder: Finder<'static>,
@@ -69,7 +69,7 @@ impl ExpectedText {
     }
 }
 
-/// The beginning of an answer, for a reader.
+/// The beginning of a response, for error messages.
 pub(crate) fn excerpt(answer: &[u8]) -> String {
     let text = String::from_utf8_lossy(&answer[..answer.len().min(200)]);
     text.trim().to_owned()

@@ -1,9 +1,9 @@
-//! What a second core is worth to Ratekeeper.
+//! The gain of a second core.
 //!
-//! On a machine of two cores it can't be seen by answers a second: the generator needs one of them. It is told by the
-//! server's own time for a check instead. Two workers that get in each other's way, by waiting for a lock or by taking
-//! memory out of each other's cache, need longer for each check; if they don't, twice the cores do twice the work. One
-//! worker is measured in the same way, on the same two cores beside the same generator, so that nothing else differs.
+//! A machine with two cores can't show this by throughput, because the generator needs one of them. So it is computed
+//! from the server's CPU time per check. Two workers that contend, for a lock or for cache lines, need more time per
+//! check; if they don't, twice the cores do twice the work. One worker is measured in the same way, on the same two
+//! cores beside the same generator, so that nothing else differs.
 
 use super::load::{Idle, Plan, Tally};
 use super::process::{self, GENERATOR, SHARED};
@@ -16,9 +16,9 @@ use crate::run::Run;
 use crate::table::Table;
 use anyhow::Result;
 
-/// How many times as much as one core two must do.
+/// The required ratio of two cores to one.
 const BAR: f64 = 1.7;
-/// Two workers that had less than this of a core together hardly ran at the same time.
+/// If two workers used less than this many cores together, they hardly ran at the same time.
 const LEAST_BUSY: f64 = 1.2;
 
 pub(crate) fn measure(
@@ -28,10 +28,9 @@ pub(crate) fn measure(
     tally: &mut Tally,
 ) -> Result<()> {
     run.say(
-        "\ncores: one worker and two, both on both cores, which they share with the generator: it sleeps when it has nothing\n       \
-         to do. Judged by CPU time, as answers a second would only show what the generator leaves over: two cores do\n       \
-         2 x CPU us with one worker / CPU us with two times as much as one. How much the workers ran at the same time\n       \
-         is seen in `busy`, of one core",
+        "\ncores: one worker and two, each on both cores, shared with the generator, which sleeps when it has nothing to do.\n       \
+         Compared by CPU time, because throughput would only show what the generator leaves over: the ratio of two cores\n       \
+         to one is 2 x CPU us with one worker / CPU us with two. `busy` shows how many cores the workers used",
     );
     process::pin(SHARED)?;
     let mut table = Table::new(1, ["ratekeeper", "two cores x one", "bar", ""]);
@@ -75,7 +74,7 @@ fn prepare(name: &mut String, plan: &mut Plan, workers: usize) {
     plan.idle = Idle::Sleep;
 }
 
-/// What two workers do beside one: a row of the verdicts.
+/// Compares two workers with one. Returns a row of the results.
 fn compare(
     run: &mut Run,
     units: &str,

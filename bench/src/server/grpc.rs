@@ -1,4 +1,4 @@
-//! Over gRPC: Envoy's calls beside throttlecrab's and a floor, and checks on streams.
+//! gRPC: Envoy's calls compared with throttlecrab's and with a lower bound, and checks on streams.
 
 use super::load::Tally;
 use super::program::Programs;
@@ -9,9 +9,9 @@ use super::subject::grpc::{self as server, CHECKS, STREAMS};
 use crate::run::Run;
 use anyhow::Result;
 
-/// What share of the floor's calls Ratekeeper must answer.
+/// The required share of the lower bound's throughput.
 const BAR_FLOOR: f64 = 0.9;
-/// How many checks a second it must decide when they come on streams.
+/// The required checks per second on streams.
 const BAR_STREAMS: f64 = 500_000.0;
 
 pub(crate) fn measure(
@@ -41,7 +41,7 @@ pub(crate) fn measure(
     bars.ratio(run, "floor: bare tonic", calls[0], calls[2], BAR_FLOOR);
 
     run.say(format_args!(
-        "\ngRPC: {STREAMS} connections with a stream each, {CHECKS} checks at once, the next when all are answered"
+        "\ngRPC: {STREAMS} connections with a stream each, {CHECKS} checks at once, the next batch when all are answered"
     ));
     let plan = server::streams();
     let entries = [(&ratekeeper, &plan), (&floor, &plan)];

@@ -1,4 +1,4 @@
-//! Over HTTP: requests of one check, batches, and latency, beside throttlecrab's server, nginx, and two floors.
+//! HTTP: single checks, batches and latency, compared with throttlecrab's server, nginx and two lower bounds.
 
 use super::floor::Kind;
 use super::latency;
@@ -11,14 +11,14 @@ use super::subject::{CONNECTIONS, ServerConfig, Subject};
 use crate::run::Run;
 use anyhow::Result;
 
-/// How many times as many requests as throttlecrab's server Ratekeeper must answer.
+/// The required ratio to the throughput of throttlecrab's server.
 const BAR_THROTTLECRAB: f64 = 1.3;
-/// What share of the floor's requests it must answer.
+/// The required share of the lower bound's throughput.
 const BAR_FLOOR: f64 = 0.85;
-/// How many checks a second it must decide when they come by the batch.
+/// The required checks per second in batches.
 const BAR_BATCH: f64 = 1.7e6;
 
-/// All servers, each waiting for its turn.
+/// All servers. Each is stopped until it is measured.
 pub(crate) struct Servers {
     ratekeeper: Subject,
     throttlecrab: Subject,
@@ -46,7 +46,7 @@ impl Servers {
         [&self.ratekeeper, &self.throttlecrab, &self.nginx, &self.hyper, &self.by_hand]
     }
 
-    /// Requests a second, one check each; what came of every server, in the order of `all`.
+    /// Measures requests of one check. Returns the figures of every server, in the order of `all`.
     pub(crate) fn compare(
         &self,
         run: &mut Run,
@@ -71,7 +71,7 @@ impl Servers {
         Ok(figures)
     }
 
-    /// How long requests take, at half of what `compare` found.
+    /// Measures latency at half of the throughput that `compare` found.
     pub(crate) fn time(
         &self,
         run: &mut Run,
@@ -88,7 +88,7 @@ impl Servers {
         latency::measure(run, "requests", &subjects, schedule, tally)
     }
 
-    /// Checks a second, many in each request, beside the floor that reads and answers as many.
+    /// Measures batches, compared with the lower bound that reads and answers the same batches.
     pub(crate) fn count_batches(
         &self,
         run: &mut Run,

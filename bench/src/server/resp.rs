@@ -1,7 +1,7 @@
-//! Over RESP: one command at a time, pipelines, and latency, beside throttlecrab's server, Redis, and a floor.
+//! RESP: single commands, pipelines and latency, compared with throttlecrab's server, Redis and a lower bound.
 //!
-//! Redis limits nothing here: it looks a value up, which is the least that a limiter outside of the asking process can
-//! cost on a server that everybody knows.
+//! Redis limits nothing here: it reads a value, the least that a limiter in another process can do on a well-known
+//! server.
 
 use super::latency::{self, Servers};
 use super::load::Tally;
@@ -13,11 +13,11 @@ use super::subject::{CONNECTIONS, ServerConfig};
 use crate::run::Run;
 use anyhow::Result;
 
-/// How many times as many commands as throttlecrab's server Ratekeeper must answer, one at a time.
+/// The required ratio to the throughput of throttlecrab's server, with single commands.
 const BAR_THROTTLECRAB: f64 = 1.0;
-/// What share of the values that Redis looks up it must answer, by the pipeline.
+/// The required ratio to the throughput of Redis `GET`, with pipelines.
 const BAR_REDIS: f64 = 0.6;
-/// How many commands a second it must answer, by the pipeline.
+/// The required commands per second, with pipelines.
 const BAR_PIPELINES: f64 = 1.7e6;
 
 pub(crate) fn measure(

@@ -1,56 +1,56 @@
-//! gRPC: single calls, and a stream of checks.
+//! gRPC: unary calls, and a stream of checks.
 //!
-//! A call's headers are written once and never compressed, so that a question differs from the last in nothing but keys
-//! and the number of its stream. Of what is answered only messages are read: a call that failed has none.
+//! The headers of a call are written once and uncompressed, so that requests differ only in their keys and stream ids.
+//! Of the response only messages are read: a failed call has none.
 
 use super::h2::{self, Event, FRAME_HEAD, MAX_FRAME, Session, kind};
-use super::{Answer, Client, ReadOutcome};
+use super::{Client, ReadOutcome, Response};
 use crate::keys::Rng;
 use crate::server::proto::{CallResult, CheckStreamRequest, StreamResult};
 use crate::server::template::Template;
 use anyhow::{Context, Result, ensure};
 use prost::Message;
 
-/// Before each message: a zero, because it is not compressed, and its length.
+/// The prefix of each message: a zero, because it is not compressed, and its length.
 const MESSAGE_HEAD: usize = 5;
-/// The longest message anybody answers with; a longer one is a mistake.
+/// The maximum length of a response message; longer ones are errors.
 const MAX_MESSAGE: usize = 1 << 20;
 
-/// The same call again and again, each time for another key.
+/// The same unary call again and again, each time for another key.
 #[derive(Clone, Debug)]
 pub(crate) struct UnaryClient {
     session: Session,
-    /// A frame of headers, and one with the message.
-    question: Template,
-    /// Where the second begins.
+    /// A HEADERS frame and a DATA frame with the message.
+    request: Template,
+    /// Where the second frame begins.
     second: usize,
     data: usize,
     code: i32,
-    /// What has come of the answer.
+    /// The received part of the response.
     answer: Vec<u8>,
 }
 
 impl UnaryClient {
-    /// Calls what is at `path`. Every answer must be one message, which begins with `code`.
+    /// Calls the method at `path`. Every response must be one message that begins with `code`.
     pub(crate) fn new(path: &str, message: &impl Message, code: i32) -> UnaryClient {
         let data = frame_message(message);
-        let mut question = Vec::new();
-        h2::put_frame(&mut question, kind::HEADERS, h2::END_HEADERS, 0, &headers(path));
-        let second = question.len();
-        h2::put_frame(&mut question, kind::DATA, h2::END_STREAM, 0, &data);
-        let (question, data) = (Template::new(question), data.len());
-        UnaryClient { session: Session::new(), question, second, data, code, answer: Vec::new() }
+        let mut request = Vec::new();
+        h2::put_frame(&mut request, kind::HEADERS, h2::END_HEADERS, 0, &headers(path));
+        let second = request.len();
+        h2::put_frame(&mut request, kind::DATA, h2::END_STREAM, 0, &data);
+        let (request, data) = (Template::new(request), data.len());
+        UnaryClient { session: Session::new(), request, second, data, code, answer: Vec::new() }
     }
 
-    /// The answer that has come, now that no more of it will.
-    fn conclude(&mut self) -> Answer {
-        let code = take_message(&self.answer).and_then(|taken| {
-            let (message, length) = taken.context("the call ended without a whole message")?;
+    /// Builds the response, once the call has ended.
+    fn conclude(&mut self) -> Response {
+        let code = take_message(&self.answer).and_then(|consumed| {
+            let (message, length) = consumed.context("the call ended without a whole message")?;
             ensure!(length == self.answer.len(), "the call was answered by several messages");
             Ok(CallResult::decode(message)?.code)
         });
         self.answer.clear();
-        Answer::new(matches!(code, Ok(code) if code == self.code), || match code {
+        Response::new(matches!(code, Ok(code) if code == self.code), || match code {
             Ok(code) => format!("code {code} instead of {}", self.code),
             Err(error) => error.to_string(),
         })
@@ -69,53 +69,54 @@ impl Client for UnaryClient {
     fn write_request(&mut self, rng: &mut Rng, out: &mut Vec<u8>) -> Result<()> {
         let stream = self.session.open_stream(out)?.to_be_bytes();
         for frame in [0, self.second] {
-            self.question.write(frame + FRAME_HEAD - stream.len(), &stream);
+            self.request.write(frame + FRAME_HEAD - stream.len(), &stream);
         }
-        self.question.pick_keys(rng);
-        self.session.send(self.question.bytes(), self.data, out)
+        self.request.pick_keys(rng);
+        self.session.send(self.request.bytes(), self.data, out)
     }
 
     fn read_response(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<ReadOutcome> {
-        let mut heard = ReadOutcome::default();
-        while let Some((length, event)) = self.session.read(&bytes[heard.taken..], out)? {
-            heard.taken += length;
+        let mut outcome = ReadOutcome::default();
+        while let Some((length, event)) = self.session.read(&bytes[outcome.consumed..], out)? {
+            outcome.consumed += length;
             match event {
                 Event::Data(data) => self.answer.extend_from_slice(data),
-                Event::Headers { is_end: true } => heard.answer = Some(self.conclude()),
+                Event::Headers { is_end: true } => outcome.response = Some(self.conclude()),
                 Event::Headers { is_end: false } | Event::Other => {}
             }
         }
-        Ok(heard)
+        Ok(outcome)
     }
 }
 
-/// One stream of checks, so many at once. The next go when all of them are answered, in whatever order.
+/// One stream with a number of checks in flight. The next are sent when all of them are answered, in any order.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamClient {
     session: Session,
     headers: Vec<u8>,
     /// One frame with all checks.
-    question: Template,
+    request: Template,
     data: usize,
     checks: usize,
     is_allowed: bool,
-    /// What has come of an answer that is not whole.
+    /// The received part of an incomplete message.
     rest: Vec<u8>,
     tally: StreamTally,
 }
 
-/// What has been answered since the last question.
+/// The responses since the last request.
 #[derive(Clone, Debug, Default)]
 struct StreamTally {
     answers: usize,
-    /// The sum of their ids, which shows that none was answered twice instead of another.
+    /// The sum of their ids, to detect one that was answered twice and one that was not answered.
     ids: u64,
-    /// The first that is not as expected.
+    /// The first unexpected response.
     other: Option<String>,
 }
 
 impl StreamClient {
-    /// Opens what is at `path`, and asks for the same check as many times as `checks` says. All must be allowed, or none.
+    /// Opens a stream to the method at `path`, and sends the same check `checks` times. All must be allowed, or all
+    /// denied.
     pub(crate) fn new(
         path: &str,
         check: &CheckStreamRequest,
@@ -126,13 +127,13 @@ impl StreamClient {
         for id in 1..=checks as u64 {
             data.extend(frame_message(&CheckStreamRequest { id, ..check.clone() }));
         }
-        assert!(data.len() <= MAX_FRAME, "so many checks do not fit into one frame");
-        let mut question = Vec::new();
-        h2::put_frame(&mut question, kind::DATA, 0, 1, &data);
+        assert!(data.len() <= MAX_FRAME, "the checks do not fit into one frame");
+        let mut request = Vec::new();
+        h2::put_frame(&mut request, kind::DATA, 0, 1, &data);
         StreamClient {
             session: Session::new(),
             headers: headers(path),
-            question: Template::new(question),
+            request: Template::new(request),
             data: data.len(),
             checks,
             is_allowed,
@@ -141,11 +142,11 @@ impl StreamClient {
         }
     }
 
-    /// Counts what is whole in `data`; how much of it that is.
+    /// Counts the complete messages in `data`. Returns their length.
     fn count(&mut self, data: &[u8]) -> Result<usize> {
-        let mut taken = 0;
-        while let Some((message, length)) = take_message(&data[taken..])? {
-            taken += length;
+        let mut consumed = 0;
+        while let Some((message, length)) = take_message(&data[consumed..])? {
+            consumed += length;
             let result = StreamResult::decode(message)?;
             self.tally.answers += 1;
             self.tally.ids += result.id;
@@ -153,32 +154,32 @@ impl StreamClient {
                 self.tally.other.get_or_insert_with(|| format!("{result:?}"));
             }
         }
-        Ok(taken)
+        Ok(consumed)
     }
 
     fn take_data(&mut self, data: &[u8]) -> Result<()> {
         if self.rest.is_empty() {
-            let taken = self.count(data)?;
-            self.rest.extend_from_slice(&data[taken..]);
+            let consumed = self.count(data)?;
+            self.rest.extend_from_slice(&data[consumed..]);
             return Ok(());
         }
         let mut rest = std::mem::take(&mut self.rest);
         rest.extend_from_slice(data);
-        let taken = self.count(&rest)?;
-        rest.drain(..taken);
+        let consumed = self.count(&rest)?;
+        rest.drain(..consumed);
         self.rest = rest;
         Ok(())
     }
 
-    /// The answer, once every check has its own.
-    fn conclude(&mut self) -> Result<Option<Answer>> {
+    /// Builds the response, once every check was answered.
+    fn conclude(&mut self) -> Result<Option<Response>> {
         if self.tally.answers < self.checks {
             return Ok(None);
         }
         let StreamTally { answers, ids, other } = std::mem::take(&mut self.tally);
         let all = self.checks as u64 * (self.checks as u64 + 1) / 2;
         ensure!(answers == self.checks && ids == all, "a check was answered twice");
-        Ok(Some(other.map_or(Answer::Expected, Answer::Other)))
+        Ok(Some(other.map_or(Response::Expected, Response::Unexpected)))
     }
 }
 
@@ -197,28 +198,28 @@ impl Client for StreamClient {
             let stream = self.session.open_stream(out)?;
             h2::put_frame(out, kind::HEADERS, h2::END_HEADERS, stream, &self.headers);
         }
-        self.question.pick_keys(rng);
-        self.session.send(self.question.bytes(), self.data, out)
+        self.request.pick_keys(rng);
+        self.session.send(self.request.bytes(), self.data, out)
     }
 
     fn read_response(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<ReadOutcome> {
-        let mut heard = ReadOutcome::default();
-        while let Some((length, event)) = self.session.read(&bytes[heard.taken..], out)? {
-            heard.taken += length;
+        let mut outcome = ReadOutcome::default();
+        while let Some((length, event)) = self.session.read(&bytes[outcome.consumed..], out)? {
+            outcome.consumed += length;
             match event {
                 Event::Data(data) => {
                     self.take_data(data)?;
-                    heard.answer = self.conclude()?.or(heard.answer);
+                    outcome.response = self.conclude()?.or(outcome.response);
                 }
                 Event::Headers { is_end } => ensure!(!is_end, "the server ended a stream"),
                 Event::Other => {}
             }
         }
-        Ok(heard)
+        Ok(outcome)
     }
 }
 
-/// A message with its length in front.
+/// A message with its length prefix.
 fn frame_message(message: &impl Message) -> Vec<u8> {
     let message = message.encode_to_vec();
     let mut bytes = vec![0];
@@ -227,7 +228,7 @@ fn frame_message(message: &impl Message) -> Vec<u8> {
     bytes
 }
 
-/// The first message in `bytes`, and how long it is with what stands before it. Nothing if it is not whole.
+/// The first message in `bytes`, and its length with the prefix. `None` if it is incomplete.
 fn take_message(bytes: &[u8]) -> Result<Option<(&[u8], usize)>> {
     let Some(([compressed, length @ ..], rest)) = bytes.split_first_chunk::<MESSAGE_HEAD>() else {
         return Ok(None);
@@ -238,8 +239,8 @@ fn take_message(bytes: &[u8]) -> Result<Option<(&[u8], usize)>> {
     Ok(rest.get(..length).map(|message| (message, MESSAGE_HEAD + length)))
 }
 
-/// The headers of a call. The first two stand in a table that both sides know, and so do the names of the next three; all
-/// else is written out, and marked as never to be remembered.
+/// The headers of a call, in HPACK. The first two are entries of the static table, as are the names of the next three;
+/// everything else is a literal that is never indexed.
 fn headers(path: &str) -> Vec<u8> {
     const POST: u8 = 0x83;
     const HTTP: u8 = 0x86;
@@ -251,7 +252,7 @@ fn headers(path: &str) -> Vec<u8> {
         (b"\x10\x02te", "trailers"),
     ] {
         block.extend_from_slice(name);
-        assert!(value.len() < 127, "a longer text would have its length in two bytes");
+        assert!(value.len() < 127, "longer strings need two bytes for their length");
         block.push(value.len() as u8);
         block.extend_from_slice(value.as_bytes());
     }
@@ -279,13 +280,13 @@ mod tests {
     }
 
     fn stream(checks: usize, is_allowed: bool) -> StreamClient {
-        // Long enough that some hundred questions use up a stream's first window.
+        // Long enough that some hundred requests use up a stream's initial window.
         let (client_key, endpoint) = (KEY.to_owned(), "/orders".repeat(12));
         let check = CheckRequest { client_key, endpoint, cost: None };
         StreamClient::new(CHECK_STREAM, &CheckStreamRequest { id: 0, check: Some(check) }, checks, is_allowed)
     }
 
-    /// What comes of a load on a server that allows everything, after at least so many answers.
+    /// Runs a load of at least `least` responses on a server that allows everything.
     fn load(client: impl Client + 'static, least: u64) -> Tally {
         let address = start(Kind::Grpc).unwrap();
         let mut load = Load::connect(address, &Plan::new(client, 3), 1).unwrap();
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_server_understands_calls_and_is_understood() {
+    fn unary_calls_work_with_a_real_server() {
         let tally = load(call(SHOULD_RATE_LIMIT, 1), 100);
         assert_eq!(tally.unexpected, 0, "{tally:?}");
         let tally = load(call(SHOULD_RATE_LIMIT, 2), 1);
@@ -308,22 +309,23 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_fails_is_another_answer() {
+    fn a_failed_call_is_unexpected() {
         let tally = load(call("/test/Missing", 1), 1);
         let example = Some("the call ended without a whole message");
         assert_eq!((tally.unexpected, tally.example.as_deref()), (tally.answers, example));
     }
 
     #[test]
-    fn a_real_server_understands_streams_and_is_understood() {
+    fn streams_work_with_a_real_server() {
         let tally = load(stream(128, true), 400);
         assert_eq!(tally.unexpected, 0, "{tally:?}");
         let tally = load(stream(3, false), 1);
         assert_eq!(tally.unexpected, tally.answers, "{tally:?}");
     }
 
-    /// A stream that has asked, and is answered for the checks with these ids, a few bytes at a time.
-    fn answer(ids: &[u64], bytes_at_once: usize) -> Result<Option<Answer>> {
+    /// A stream with a request in flight, which receives responses for the checks with these ids, a few bytes at a
+    /// time.
+    fn answer(ids: &[u64], bytes_at_once: usize) -> Result<Option<Response>> {
         let mut client = stream(3, true);
         client.write_request(&mut Rng::new(1), &mut Vec::new())?;
         let mut data = Vec::new();
@@ -335,16 +337,16 @@ mod tests {
         for piece in data.chunks(bytes_at_once) {
             let mut frame = Vec::new();
             h2::put_frame(&mut frame, kind::DATA, 0, 1, piece);
-            assert_eq!(answer, None, "it was whole before");
-            answer = client.read_response(&frame, &mut Vec::new())?.answer;
+            assert_eq!(answer, None, "it was complete before");
+            answer = client.read_response(&frame, &mut Vec::new())?.response;
         }
         Ok(answer)
     }
 
     #[test]
-    fn answers_may_come_in_any_order_and_in_pieces() {
+    fn responses_may_arrive_in_any_order_and_in_pieces() {
         for bytes_at_once in [1, 2, 7, 1000] {
-            assert_eq!(answer(&[3, 1, 2], bytes_at_once).unwrap(), Some(Answer::Expected));
+            assert_eq!(answer(&[3, 1, 2], bytes_at_once).unwrap(), Some(Response::Expected));
             assert_eq!(answer(&[3, 1], bytes_at_once).unwrap(), None);
         }
         assert!(answer(&[3, 1, 1], 1000).is_err(), "one has two answers and one has none");

@@ -1,38 +1,38 @@
 //! RESP: pipelines of one command, and their replies.
 //!
-//! A pipeline is one write, and the next one goes when all its replies are in. They are known by their lines: a command
-//! is always answered by the same number of them. An error is the one reply that has fewer, and it ends the load.
+//! A pipeline is one write, and the next is sent when all its replies have arrived. Replies are recognised by counting
+//! lines, because a command always has the same number of them. Only an error has fewer, and it ends the load.
 
-use super::{Answer, Client, ExpectedText, ReadOutcome, excerpt};
+use super::{Client, ExpectedText, ReadOutcome, Response, excerpt};
 use crate::keys::Rng;
 use crate::server::template::Template;
 use anyhow::{Result, bail, ensure};
 use memchr::{memchr_iter, memmem};
 use std::fmt::Write as _;
 
-/// A command, and what its reply must be.
+/// A command and its expected reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
     words: Vec<String>,
-    /// What every reply contains once and nothing else does.
+    /// A text that every reply contains once.
     text: &'static str,
-    /// How many lines a reply has.
+    /// The number of lines of a reply.
     lines: usize,
 }
 
 impl Command {
-    /// A command that is answered by five numbers, which begin as `text` says.
-    pub(crate) fn five(command: &str, text: &'static str) -> Command {
+    /// A command with a reply of five integers, which begins with `text`.
+    pub(crate) fn with_integers(command: &str, text: &'static str) -> Command {
         Command::new(command, text, 6)
     }
 
-    /// A command that is answered by a text, which `text` is all of.
-    pub(crate) fn text(command: &str, text: &'static str) -> Command {
+    /// A command whose reply is the bulk string `text`.
+    pub(crate) fn with_bulk_string(command: &str, text: &'static str) -> Command {
         Command::new(command, text, 2)
     }
 
-    /// A command that is answered by one line, which `text` is all of.
-    pub(crate) fn word(command: &str, text: &'static str) -> Command {
+    /// A command whose reply is the one line `text`.
+    pub(crate) fn with_line(command: &str, text: &'static str) -> Command {
         Command::new(command, text, 1)
     }
 
@@ -40,11 +40,11 @@ impl Command {
         Command { words: command.split(' ').map(str::to_owned).collect(), text, lines }
     }
 
-    /// As clients send it: an array of texts.
+    /// Encodes the command as an array of bulk strings.
     fn encode(&self) -> String {
         let mut text = format!("*{}\r\n", self.words.len());
         for word in &self.words {
-            write!(text, "${}\r\n{word}\r\n", word.len()).expect("a text can be added to");
+            write!(text, "${}\r\n{word}\r\n", word.len()).expect("writing to a string does not fail");
         }
         text
     }
@@ -56,15 +56,15 @@ pub(crate) struct RespClient {
     pipeline: Template,
     depth: usize,
     text: ExpectedText,
-    /// How many lines all replies have together.
+    /// The number of lines of all replies.
     lines: usize,
-    /// How many of them have been seen, and in how many bytes.
+    /// How many lines have been seen, and in how many bytes.
     seen: usize,
-    looked_at: usize,
+    scanned: usize,
 }
 
 impl RespClient {
-    /// The command so many times in a row.
+    /// The command, `depth` times.
     pub(crate) fn new(command: &Command, depth: usize) -> RespClient {
         RespClient {
             pipeline: Template::new(command.encode().repeat(depth)),
@@ -72,14 +72,14 @@ impl RespClient {
             text: ExpectedText::new(command.text, depth),
             lines: command.lines * depth,
             seen: 0,
-            looked_at: 0,
+            scanned: 0,
         }
     }
 }
 
 impl Client for RespClient {
     fn fresh(&self) -> Box<dyn Client> {
-        Box::new(RespClient { seen: 0, looked_at: 0, ..self.clone() })
+        Box::new(RespClient { seen: 0, scanned: 0, ..self.clone() })
     }
 
     fn checks(&self) -> usize {
@@ -93,31 +93,31 @@ impl Client for RespClient {
     }
 
     fn read_response(&mut self, bytes: &[u8], _: &mut Vec<u8>) -> Result<ReadOutcome> {
-        if let Some(begin) = find_error(bytes, self.looked_at) {
+        if let Some(begin) = find_error(bytes, self.scanned) {
             bail!("a command was answered by an error: {}", excerpt(&bytes[begin..]));
         }
-        self.seen += memchr_iter(b'\n', &bytes[self.looked_at..]).count();
-        self.looked_at = bytes.len();
+        self.seen += memchr_iter(b'\n', &bytes[self.scanned..]).count();
+        self.scanned = bytes.len();
         if self.seen < self.lines {
             return Ok(ReadOutcome::default());
         }
         ensure!(
             self.seen == self.lines && bytes.ends_with(b"\n"),
-            "a reply has other lines than it should: {}",
+            "a reply has an unexpected number of lines: {}",
             excerpt(bytes)
         );
-        (self.seen, self.looked_at) = (0, 0);
-        let answer = Answer::new(self.text.is_in(bytes), || excerpt(bytes));
-        Ok(ReadOutcome { taken: bytes.len(), answer: Some(answer) })
+        (self.seen, self.scanned) = (0, 0);
+        let response = Response::new(self.text.is_in(bytes), || excerpt(bytes));
+        Ok(ReadOutcome { consumed: bytes.len(), response: Some(response) })
     }
 }
 
-/// Where an error begins, if one does in the bytes that were not looked at before: a line with `-` in front.
-fn find_error(bytes: &[u8], looked_at: usize) -> Option<usize> {
-    if looked_at == 0 && bytes.starts_with(b"-") {
+/// Where an error reply begins, a line that starts with `-`, in the bytes that were not scanned before.
+fn find_error(bytes: &[u8], scanned: usize) -> Option<usize> {
+    if scanned == 0 && bytes.starts_with(b"-") {
         return Some(0);
     }
-    let from = looked_at.saturating_sub(1);
+    let from = scanned.saturating_sub(1);
     memmem::find(&bytes[from..], b"\n-").map(|place| from + place + 1)
 }
 
@@ -126,20 +126,20 @@ mod tests {
     use super::*;
 
     fn pipeline() -> RespClient {
-        RespClient::new(&Command::five("CL.THROTTLE user:###### 9 10 60", "*5\r\n:0\r\n"), 2)
+        RespClient::new(&Command::with_integers("CL.THROTTLE user:###### 9 10 60", "*5\r\n:0\r\n"), 2)
     }
 
-    /// What is made of bytes that come one by one.
+    /// Reads bytes that arrive one by one.
     fn read_bytewise(client: &mut RespClient, bytes: &str) -> Result<ReadOutcome> {
         for length in 1..bytes.len() {
-            let heard = client.read_response(&bytes.as_bytes()[..length], &mut Vec::new())?;
-            assert_eq!(heard, ReadOutcome::default(), "of {length} bytes");
+            let outcome = client.read_response(&bytes.as_bytes()[..length], &mut Vec::new())?;
+            assert_eq!(outcome, ReadOutcome::default(), "with {length} bytes");
         }
         client.read_response(bytes.as_bytes(), &mut Vec::new())
     }
 
     #[test]
-    fn a_pipeline_is_an_array_of_texts_for_each_command() {
+    fn a_pipeline_has_an_array_of_bulk_strings_per_command() {
         let mut out = Vec::new();
         pipeline().write_request(&mut Rng::new(1), &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
@@ -152,24 +152,27 @@ mod tests {
     }
 
     #[test]
-    fn it_is_answered_when_the_last_line_is_in() {
+    fn a_pipeline_is_answered_with_its_last_line() {
         let reply = "*5\r\n:0\r\n:10\r\n:9\r\n:-1\r\n:6\r\n";
         let mut client = pipeline();
         for _ in 0..2 {
-            let heard = read_bytewise(&mut client, &reply.repeat(2)).unwrap();
-            assert_eq!(heard, ReadOutcome { taken: 2 * reply.len(), answer: Some(Answer::Expected) });
+            let outcome = read_bytewise(&mut client, &reply.repeat(2)).unwrap();
+            assert_eq!(
+                outcome,
+                ReadOutcome { consumed: 2 * reply.len(), response: Some(Response::Expected) }
+            );
         }
         assert!(
             client.read_response(reply.repeat(3).as_bytes(), &mut Vec::new()).is_err(),
-            "nothing may follow it"
+            "trailing bytes are an error"
         );
     }
 
     #[test]
-    fn one_refusal_is_another_answer() {
+    fn one_denial_makes_the_response_unexpected() {
         let replies = "*5\r\n:0\r\n:10\r\n:0\r\n:-1\r\n:6\r\n*5\r\n:1\r\n:10\r\n:0\r\n:6\r\n:60\r\n";
-        let heard = read_bytewise(&mut pipeline(), replies).unwrap();
-        assert_eq!(heard.answer, Some(Answer::Other(replies.trim_end().to_owned())));
+        let outcome = read_bytewise(&mut pipeline(), replies).unwrap();
+        assert_eq!(outcome.response, Some(Response::Unexpected(replies.trim_end().to_owned())));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Servers over gRPC: Envoy's single calls, throttlecrab's, and Ratekeeper's own stream.
+//! Servers over gRPC: Envoy's and throttlecrab's unary calls, and Ratekeeper's stream.
 
 use super::{CONNECTIONS, Protocol, ServerConfig, Subject};
 use crate::server::client::grpc::{StreamClient, UnaryClient};
@@ -16,11 +16,11 @@ pub(crate) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimi
 pub(crate) const CHECK_STREAM: &str = "/ratekeeper.v1.RateLimiter/CheckStream";
 const THROTTLE: &str = "/throttlecrab.RateLimiter/Throttle";
 
-/// How many connections have a stream, and how many checks go on it at once.
+/// The number of connections with a stream, and of checks in flight on each.
 pub(crate) const STREAMS: usize = 8;
 pub(crate) const CHECKS: usize = 128;
 
-/// For Envoy's calls, which bring a descriptor and no key, and for the stream's checks, which bring a key. Either is
+/// For Envoy's calls, which carry a descriptor and no key, and for the stream's checks, which carry a key. Each is
 /// allowed more than any run takes.
 const RULES: &str = "rules:
   - id: per-client
@@ -30,11 +30,11 @@ const RULES: &str = "rules:
     limit: 1000000/s
 ";
 
-/// Codes of Envoy's answers.
+/// Response codes of Envoy's API.
 const OK: i32 = 1;
 const OVER_LIMIT: i32 = 2;
 
-/// Ratekeeper, asked as Envoy does.
+/// Ratekeeper with Envoy's calls.
 pub(crate) fn ratekeeper(program: &Program) -> Result<Subject> {
     let (process, address) =
         ServerConfig { rules: RULES, ..ServerConfig::DEFAULT }.start(program, Protocol::Grpc)?;
@@ -49,7 +49,7 @@ pub(crate) fn ratekeeper(program: &Program) -> Result<Subject> {
     })
 }
 
-/// throttlecrab's server, with the store and the clean-up it chooses by itself. The limit comes with each call.
+/// throttlecrab's server, with its default store and clean-up. Each call carries the limit.
 pub(crate) fn throttlecrab(program: &Program) -> Result<Subject> {
     let address = free_address()?;
     let port = address.port().to_string();
@@ -69,7 +69,7 @@ pub(crate) fn throttlecrab(program: &Program) -> Result<Subject> {
     })
 }
 
-/// A server that decides nothing, neither on a call nor on a stream.
+/// A server that decides nothing, neither on calls nor on streams.
 pub(crate) fn floor() -> Result<Subject> {
     Subject::floor(Kind::Grpc, calls())
 }
