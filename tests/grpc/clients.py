@@ -42,19 +42,19 @@ def fails(call, code, message):
 
 def unary_calls(stub):
     call = lambda verb, **fields: verb(pb.CheckRequest(client_key="alice", **fields))
-    response = call(stub.Check)
-    assert response.allowed and response.remaining == 999 and response.limit == 1000 and response.window == 86400, response
-    assert response.rule == "default" and response.reason == pb.REASON_LIMIT and not response.HasField("retry_after"), response
+    reply = call(stub.Check)
+    assert reply.allowed and reply.remaining == 999 and reply.limit == 1000 and reply.window == 86400, reply
+    assert reply.rule == "default" and reply.reason == pb.REASON_LIMIT and not reply.HasField("retry_after"), reply
     assert call(stub.Check, cost=900).remaining == 99
-    response = call(stub.Check, cost=100)
-    assert not response.allowed and response.retry_after > 0 and response.remaining == 99, response
+    reply = call(stub.Check, cost=100)
+    assert not reply.allowed and reply.retry_after > 0 and reply.remaining == 99, reply
     assert call(stub.Peek).remaining == 99 and call(stub.Refund, cost=1).remaining == 100
     assert call(stub.Reset).remaining == 1000
-    response = stub.Check(pb.CheckRequest(client_key="revoked"))
-    assert not response.allowed and response.reason == pb.REASON_DENY_LIST and not response.HasField("limit"), response
+    reply = stub.Check(pb.CheckRequest(client_key="revoked"))
+    assert not reply.allowed and reply.reason == pb.REASON_DENY_LIST and not reply.HasField("limit"), reply
     checks = [pb.CheckRequest(client_key=f"batch {number % 2}", cost=400) for number in range(6)]
-    response = stub.CheckBatch(pb.CheckBatchRequest(checks=checks)).results
-    assert [one.allowed for one in response] == [True] * 4 + [False] * 2, response
+    reply = stub.CheckBatch(pb.CheckBatchRequest(checks=checks)).results
+    assert [one.allowed for one in reply] == [True] * 4 + [False] * 2, reply
     assert fails(
         lambda: stub.Check(pb.CheckRequest(ip="nowhere")), grpc.StatusCode.INVALID_ARGUMENT, "send an address, like"
     )
@@ -68,11 +68,11 @@ def streams(stub):
             yield pb.CheckStreamRequest(id=number, check=pb.CheckRequest(client_key=f"stream {number % 4}", ip=ip))
 
     allowed, seen = 0, set()
-    for response in stub.CheckStream(checks()):
-        assert response.id not in seen, response
-        seen.add(response.id)
-        assert (response.WhichOneof("outcome") == "error") == (response.id % 100 == 99), response
-        allowed += response.result.allowed
+    for reply in stub.CheckStream(checks()):
+        assert reply.id not in seen, reply
+        seen.add(reply.id)
+        assert (reply.WhichOneof("outcome") == "error") == (reply.id % 100 == 99), reply
+        allowed += reply.result.allowed
     assert len(seen) == 20_000 and allowed == 4 * 1000, (len(seen), allowed)
 
 
@@ -88,10 +88,10 @@ def envoy_calls(stub):
     call = rls_pb2.RateLimitRequest(domain="edge", hits_addend=60)
     descriptor = call.descriptors.add()
     descriptor.entries.extend([entry(key="generic_key", value="login"), entry(key="remote_address", value="192.0.2.1")])
-    response = stub.ShouldRateLimit(call)
-    assert response.overall_code == rls_pb2.RateLimitResponse.OK and response.statuses[0].limit_remaining == 40, response
-    limit = response.statuses[0].current_limit
-    assert (limit.requests_per_unit, limit.name, limit.unit) == (100, "login", limit.DAY), response
+    reply = stub.ShouldRateLimit(call)
+    assert reply.overall_code == rls_pb2.RateLimitResponse.OK and reply.statuses[0].limit_remaining == 40, reply
+    limit = reply.statuses[0].current_limit
+    assert (limit.requests_per_unit, limit.name, limit.unit) == (100, "login", limit.DAY), reply
     assert stub.ShouldRateLimit(call).overall_code == rls_pb2.RateLimitResponse.OVER_LIMIT
 
 
@@ -111,8 +111,8 @@ def reflection(channel):
     assert {"ratekeeper.v1.RateLimiter", "envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"} <= services
     pool = DescriptorPool(database)
     method = pool.FindServiceByName("ratekeeper.v1.RateLimiter").FindMethodByName("Check")
-    request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-    call = channel.unary_unary("/ratekeeper.v1.RateLimiter/Check", request.SerializeToString, response.FromString)
+    request, reply = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    call = channel.unary_unary("/ratekeeper.v1.RateLimiter/Check", request.SerializeToString, reply.FromString)
     assert call(request(client_key="reflected")).remaining == 999
     assert pool.FindServiceByName("envoy.service.ratelimit.v3.RateLimitService").methods_by_name["ShouldRateLimit"]
 
