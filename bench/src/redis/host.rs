@@ -3,8 +3,8 @@
 use crate::server::process::{Process, free_address};
 use crate::server::program::{self, Program};
 use anyhow::{Context, Result, bail, ensure};
-use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
 use ratekeeper::{Leased, SystemClock};
+use ratekeeper_redis::{RedisOptions, RedisStore, StoreUrl};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -2,21 +2,27 @@
 //!
 //! All settings are defined in one table ([`table`]). A setting comes from its default, a field of the config file, an
 //! environment variable or a flag; later sources override earlier ones. The origin of each value is kept, so that
-//! `--print-config` and every diagnostic can name it. All errors are reported at once.
+//! `--print-config` and every error can name it. All errors are reported at once.
 //!
 //! Nothing here reads the process directly: its variables, cores and terminal are passed in, so that tests can choose
 //! them.
 
 mod cross_checks;
+mod errors;
 mod file;
 mod print;
 mod store;
 mod table;
 mod value;
 
+use anyhow::Result;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
+use errors::SettingErrors;
+use file::ConfigFile;
+use ratekeeper::rules::closest_name;
+use ratekeeper::rules::spec::Position;
 use ratekeeper_server::tls::ListenerTlsFiles;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,16 +30,15 @@ use std::fmt;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::thread::available_parallelism;
-use table::{DefaultValue, Setting, TABLE, TextReader};
-use value::SettingValue;
+use table::{DefaultValue, Setting, TABLE};
 
 pub(crate) use table::Settings;
 pub(crate) use value::{ClientAddress, DenyStatus, HeaderProfile, Listen, ListenerChoice, LogFormat, Reset};
 
 /// The prefix of all environment variables of Ratekeeper.
 const PREFIX: &str = "RATEKEEPER_";
-/// Variables with that prefix that are not settings.
-const OTHER_VARIABLES: [&str; 2] = ["RATEKEEPER_CONFIG", "RATEKEEPER_SERVER"];
+/// The variable with the path of the config file.
+const CONFIG_VARIABLE: &str = "RATEKEEPER_CONFIG";
 /// The conventional variable for the log filter, which overrides all others.
 const RUST_LOG: &str = "RUST_LOG";
 
@@ -71,14 +76,17 @@ pub(crate) struct Resolved {
     pub(crate) settings: Settings,
     /// Probable errors that do not prevent the start.
     pub(crate) warnings: Vec<String>,
-    values: Vec<Option<SourcedText>>,
+    values: SettingValues,
 }
+
+/// The effective value of each setting that has one, by name.
+type SettingValues = BTreeMap<&'static str, SourcedText>;
 
 impl Settings {
     /// Adds a flag for every setting to the command, and the flags `--config` and `--print-config`.
     pub(crate) fn add_to(command: Command) -> Command {
         let config = Arg::new("config").long("config").value_name("FILE").value_hint(ValueHint::FilePath);
-        let config = config.env("RATEKEEPER_CONFIG").hide_env_values(true).help("A config file in YAML");
+        let config = config.env(CONFIG_VARIABLE).hide_env_values(true).help("A config file in YAML");
         let config = config.long_help(
             "A config file in YAML\n\nEvery flag below is also a field of the file, with _ for -, like max_keys: \
              1_000_000. The environment overrides the file, and flags override both. --print-config prints such \
@@ -94,26 +102,21 @@ impl Settings {
     ///
     /// # Errors
     /// Returns all errors in the settings.
-    pub(crate) fn resolve(
-        matches: &ArgMatches,
-        environment: &Environment,
-    ) -> Result<Resolved, SettingDiagnostics> {
-        let config = config_path(matches, environment);
-        let file = config.map(|(path, origin)| file::FileFields::read(&path, &origin)).unwrap_or_default();
-        let values: Vec<_> = TABLE
-            .iter()
-            .map(|setting| effective_value(setting, matches, environment, &file.values))
-            .collect();
-        let mut reader = SettingsReader { next: TABLE.iter().zip(&values), diagnostics: file.diagnostics };
-        let settings = Settings::read(&mut reader);
-        let mut diagnostics = reader.diagnostics;
-        diagnostics.extend(cross_checks::check_all(&values));
-        match settings {
-            Some(settings) if diagnostics.is_empty() => {
-                Ok(Resolved { settings, warnings: warnings(environment), values })
-            }
-            _ => Err(SettingDiagnostics(diagnostics)),
+    pub(crate) fn resolve(matches: &ArgMatches, environment: &Environment) -> Result<Resolved> {
+        let mut errors = SettingErrors::default();
+        let file = ConfigFile::named_by(matches, environment, &mut errors);
+        let mut values = default_values(environment);
+        values.extend(file.as_ref().map(|file| file.values(&mut errors)).unwrap_or_default());
+        values.extend(values_of_variables(environment));
+        values.extend(values_of_flags(matches));
+        if let Some(filter) = variable_value(environment, RUST_LOG) {
+            values.insert("log", filter);
         }
+        let settings = Settings::read(&values, &mut errors);
+        cross_checks::check(&values, &mut errors);
+        errors.finish(file.as_ref())?;
+        let settings = settings.expect("an invalid setting is an error");
+        Ok(Resolved { settings, warnings: warnings(environment), values })
     }
 
     /// The TLS files. Returns `None` if TLS is off.
@@ -127,18 +130,6 @@ impl Resolved {
     /// Prints all settings with their origins, as a valid config file.
     pub(crate) fn print(&self) -> String {
         print::print(&self.values)
-    }
-
-    /// The settings that were set explicitly, and their origins.
-    #[cfg(test)]
-    pub(crate) fn explicit(&self) -> impl Iterator<Item = (&'static str, &SettingOrigin)> {
-        let values = TABLE
-            .iter()
-            .zip(&self.values)
-            .filter_map(|(setting, value)| Some((setting.name, value.as_ref()?)));
-        values
-            .map(|(name, value)| (name, &value.origin))
-            .filter(|(_, origin)| **origin != SettingOrigin::Default)
     }
 }
 
@@ -188,14 +179,39 @@ impl TypedValueParser for AnyText {
     }
 }
 
-/// The path of the config file, and where it was set.
-fn config_path(matches: &ArgMatches, environment: &Environment) -> Option<(PathBuf, SettingOrigin)> {
-    let flag = flag_value(matches, "config").map(|path| (path, SettingOrigin::Flag("config".to_owned())));
-    let variable = || {
-        let path = environment.variable("RATEKEEPER_CONFIG")?;
-        Some((path.to_owned(), SettingOrigin::Variable("RATEKEEPER_CONFIG".to_owned())))
+fn default_values(environment: &Environment) -> SettingValues {
+    let text_of = |setting: &Setting| match setting.fallback {
+        DefaultValue::Text(text) => Some(text.to_owned()),
+        // Cores beyond the maximum number of threads are left idle.
+        DefaultValue::Cores => {
+            Some((environment.cores as u64).clamp(*setting.range.start(), *setting.range.end()).to_string())
+        }
+        DefaultValue::Terminal if environment.stderr_is_terminal => Some("text".to_owned()),
+        DefaultValue::Terminal => Some("json".to_owned()),
+        DefaultValue::Unset(_) => None,
     };
-    flag.or_else(variable).map(|(path, origin)| (PathBuf::from(path), origin))
+    let value = |setting: &Setting| {
+        Some((setting.name, SourcedText { text: text_of(setting)?, origin: SettingOrigin::Default }))
+    };
+    TABLE.iter().filter_map(value).collect()
+}
+
+fn values_of_variables(environment: &Environment) -> SettingValues {
+    let value = |setting: &Setting| Some((setting.name, variable_value(environment, &setting.variable())?));
+    TABLE.iter().filter_map(value).collect()
+}
+
+fn variable_value(environment: &Environment, name: &str) -> Option<SourcedText> {
+    let text = environment.variable(name)?.trim().to_owned();
+    Some(SourcedText { text, origin: SettingOrigin::Variable(name.to_owned()) })
+}
+
+fn values_of_flags(matches: &ArgMatches) -> SettingValues {
+    let value = |setting: &Setting| {
+        let text = flag_value(matches, setting.name)?.trim().to_owned();
+        Some((setting.name, SourcedText { text, origin: SettingOrigin::Flag(setting.flag()) }))
+    };
+    TABLE.iter().filter_map(value).collect()
 }
 
 /// The value of a flag, if it was given. Values that clap read from the environment are ignored: variables are passed
@@ -207,78 +223,22 @@ fn flag_value(matches: &ArgMatches, id: &str) -> Option<String> {
     Some(values.map(String::as_str).collect::<Vec<_>>().join(","))
 }
 
-/// The effective value of a setting, and its origin.
-fn effective_value(
-    setting: &Setting,
-    matches: &ArgMatches,
-    environment: &Environment,
-    file: &[(&'static str, SourcedText)],
-) -> Option<SourcedText> {
-    let from_variable = |name: &str| {
-        let text = environment.variable(name)?.trim().to_owned();
-        Some(SourcedText { text, origin: SettingOrigin::Variable(name.to_owned()) })
-    };
-    let usual = || (setting.name == "log").then(|| from_variable(RUST_LOG)).flatten();
-    let flag = || {
-        let text = flag_value(matches, setting.name)?.trim().to_owned();
-        Some(SourcedText { text, origin: SettingOrigin::Flag(setting.flag()) })
-    };
-    let field = || file.iter().find(|(name, _)| *name == setting.name).map(|(_, value)| value.clone());
-    usual()
-        .or_else(flag)
-        .or_else(|| from_variable(&setting.variable()))
-        .or_else(field)
-        .or_else(|| default_value(setting, environment))
-}
-
-fn default_value(setting: &Setting, environment: &Environment) -> Option<SourcedText> {
-    let text = match setting.fallback {
-        DefaultValue::Text(text) => text.to_owned(),
-        // Cores beyond the maximum number of threads are left idle.
-        DefaultValue::Cores => {
-            (environment.cores as u64).clamp(*setting.range.start(), *setting.range.end()).to_string()
-        }
-        DefaultValue::Terminal if environment.stderr_is_terminal => "text".to_owned(),
-        DefaultValue::Terminal => "json".to_owned(),
-        DefaultValue::Unset(_) => return None,
-    };
-    Some(SourcedText { text, origin: SettingOrigin::Default })
-}
-
-/// Parses the values in the order of the table and collects the errors.
-struct SettingsReader<I> {
-    next: I,
-    diagnostics: Vec<SettingDiagnostic>,
-}
-
-impl<'a, I: Iterator<Item = (&'a Setting, &'a Option<SourcedText>)>> TextReader for SettingsReader<I> {
-    fn next<T: SettingValue>(&mut self) -> Option<T> {
-        let (setting, value) = self.next.next().expect("settings are read in the order of the table");
-        let Some(value) = value else { return T::absent() };
-        let read = T::read(&value.text, &setting.range);
-        read.map_err(|message| self.diagnostics.push(SettingDiagnostic::new(value.origin.clone(), message)))
-            .ok()
-    }
-}
-
 /// Warns of variables with our prefix that are not known.
 fn warnings(environment: &Environment) -> Vec<String> {
-    let known: Vec<_> =
-        TABLE.iter().map(Setting::variable).chain(OTHER_VARIABLES.map(str::to_owned)).collect();
-    let unknown = environment
-        .variables
-        .keys()
-        .filter(|name| name.starts_with(PREFIX) && !known.contains(name) && !is_from_kubernetes(name));
-    // The common prefix would make any two names similar.
-    let short = |name: &str| name.trim_start_matches(PREFIX).to_owned();
-    let names: Vec<_> = known.iter().map(|name| short(name)).collect();
-    let warn = |name: &String| match nearest(&short(name), names.iter().map(String::as_str)) {
-        Some(nearest_name) => {
-            format!("unknown environment variable {name}: did you mean {PREFIX}{nearest_name}?")
+    // The variables of `--config` and of `ratekeeper check` are not settings.
+    let known: Vec<_> = TABLE.iter().map(|setting| setting.name).chain(["config", "server"]).collect();
+    let warning = |variable: &String| {
+        let name = variable.strip_prefix(PREFIX).filter(|_| !is_from_kubernetes(variable))?;
+        if known.iter().any(|known| known.to_uppercase() == name) {
+            return None;
         }
-        None => format!("unknown environment variable {name}: it is ignored"),
+        let advice = match closest_name(name, known.iter().copied()) {
+            Some(near) => format!("did you mean {PREFIX}{}?", near.to_uppercase()),
+            None => "it is ignored".to_owned(),
+        };
+        Some(format!("unknown environment variable {variable}: {advice}"))
     };
-    unknown.map(warn).collect()
+    environment.variables.keys().filter_map(warning).collect()
 }
 
 /// Whether Kubernetes sets this variable in every pod, for a service whose name begins with `ratekeeper`.
@@ -287,13 +247,6 @@ fn is_from_kubernetes(name: &str) -> bool {
         || name.contains("_SERVICE_PORT")
         || name.ends_with("_PORT")
         || name.contains("_PORT_")
-}
-
-/// The name that was probably meant: it differs in at most a third of its letters. Returns `None` if no name is that
-/// similar.
-fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let distances = names.into_iter().map(|known| (strsim::damerau_levenshtein(name, known), known));
-    distances.min().filter(|(distance, known)| distance * 3 <= known.len()).map(|(_, known)| known)
 }
 
 /// The text of a setting, and its origin.
@@ -305,13 +258,10 @@ struct SourcedText {
 
 /// The origin of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SettingOrigin {
+enum SettingOrigin {
     Default,
-    /// A line of a config file.
-    File {
-        path: PathBuf,
-        line: u64,
-    },
+    /// A position in the config file.
+    File(PathBuf, Position),
     /// An environment variable.
     Variable(String),
     /// A flag, without its dashes.
@@ -323,52 +273,12 @@ impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SettingOrigin::Default => f.write_str("default"),
-            SettingOrigin::File { path, line: 0 } => path.display().fmt(f),
-            SettingOrigin::File { path, line } => write!(f, "{}:{line}", path.display()),
+            SettingOrigin::File(path, place) => write!(f, "{}:{}", path.display(), place.line),
             SettingOrigin::Variable(name) => f.write_str(name),
             SettingOrigin::Flag(name) => write!(f, "--{name}"),
         }
     }
 }
-
-/// An error in one setting, and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SettingDiagnostic {
-    origin: SettingOrigin,
-    message: String,
-}
-
-impl SettingDiagnostic {
-    fn new(origin: SettingOrigin, message: impl Into<String>) -> SettingDiagnostic {
-        SettingDiagnostic { origin, message: message.into() }
-    }
-}
-
-/// A place in a file comes first, as in compiler output; a flag or a variable is named at the end.
-impl fmt::Display for SettingDiagnostic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SettingDiagnostic { origin, message } = self;
-        match origin {
-            SettingOrigin::File { .. } => write!(f, "{origin}: {message}"),
-            SettingOrigin::Default | SettingOrigin::Variable(_) | SettingOrigin::Flag(_) => {
-                write!(f, "{message} (from {origin})")
-            }
-        }
-    }
-}
-
-/// All errors in the settings, one per line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SettingDiagnostics(Vec<SettingDiagnostic>);
-
-impl fmt::Display for SettingDiagnostics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<_> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&lines.join("\n"))
-    }
-}
-
-impl std::error::Error for SettingDiagnostics {}
 
 #[cfg(test)]
 mod tests;

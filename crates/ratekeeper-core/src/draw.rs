@@ -4,7 +4,7 @@
 //! from the others. One [`Draws`] buffer carries any number of groups, so that a store can decide many requests in
 //! one call. The buffer is meant to be reused: once warm, it allocates nothing.
 
-use crate::draw_options::DrawOptions;
+use crate::draw_options::{Consistency, DrawOptions};
 use crate::key::{KeyRef, KeyShape, Scope, encode_parts};
 use crate::limit::Limit;
 use crate::op::{Amount, Op, PermitId};
@@ -64,6 +64,12 @@ impl Draw {
     #[inline]
     pub fn is_shadow(&self) -> bool {
         self.options.is_shadow
+    }
+
+    /// Returns whether the draw is decided on this node, even if the store is shared.
+    #[inline]
+    pub fn is_local(&self) -> bool {
+        self.options.consistency == Consistency::Local
     }
 
     /// Returns whether the limit denied the draw.
@@ -147,6 +153,21 @@ impl Draw {
     #[inline]
     pub fn decide_with(&mut self, decide: impl FnOnce(&Limit, Op, PermitId) -> DrawResult) {
         self.result = decide(&self.limit, self.op, self.permit);
+    }
+
+    /// Turns a grant of `units` units that have been refunded since into one that was not made. For stores.
+    pub fn revoke(&mut self, units: u32) {
+        let (limit, now) = (&self.limit, self.decided_at());
+        self.result = match self.result.state() {
+            Some(state) => {
+                DrawResult::from_state(DrawOutcome::WouldGrant, now, limit.refund(state, now, units))
+            }
+            None => {
+                let forecast = self.forecast();
+                let remaining = forecast.remaining.saturating_add(units).min(limit.capacity());
+                DrawResult::from_forecast(DrawOutcome::WouldGrant, now, Forecast { remaining, ..forecast })
+            }
+        };
     }
 }
 

@@ -273,42 +273,26 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// Returns the known name closest to a misspelled one, or `None` if none is close enough.
-pub(crate) fn closest_name<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    let name: Vec<char> = name.to_lowercase().chars().take(65).collect();
-    let most = match name.len() {
+/// Returns the known name (in lower case) closest to a misspelled one, or `None` if none is close enough.
+///
+/// ```
+/// use ratekeeper_rules::closest_name;
+///
+/// assert_eq!(closest_name("htpp", ["http", "grpc"]), Some("http"));
+/// assert_eq!(closest_name("quic", ["http", "grpc"]), None);
+/// ```
+pub fn closest_name<'n>(name: &str, known: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let name: String = name.to_lowercase().chars().take(65).collect();
+    let most = match name.chars().count() {
         0..=2 => 0,
         3..=5 => 1,
         6..=9 => 2,
         10..=64 => 3,
         _ => return None,
     };
-    let measured =
-        known.into_iter().map(|known| (edit_distance(&name, &known.chars().collect::<Vec<_>>()), known));
-    measured
-        .filter(|(distance, _)| *distance <= most)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, known)| known)
-}
-
-/// The Damerau-Levenshtein distance: how many characters must be added, removed, changed or swapped with their
-/// neighbor.
-fn edit_distance(a: &[char], b: &[char]) -> usize {
-    let mut before: Vec<usize> = Vec::new();
-    let mut above: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let changed = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut least = changed.min(above[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(before[j - 2] + 1);
-            }
-            row.push(least);
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above[b.len()]
+    let distances = known.into_iter().map(|known| (strsim::osa_distance(&name, known), known));
+    let near = distances.filter(|(distance, _)| *distance <= most).min_by_key(|(distance, _)| *distance);
+    near.map(|(_, known)| known)
 }
 
 #[cfg(test)]
@@ -385,6 +369,9 @@ mod tests {
         assert_eq!(closest_name("algoritm", known), Some("algorithm"));
         assert_eq!(closest_name("burst", known), None);
         assert_eq!(closest_name("x", known), None);
+        assert_eq!(closest_name("", ["log"]), None);
+        assert_eq!(closest_name("max-keys", ["max_keys", "max_batch"]), Some("max_keys"));
+        assert_eq!(closest_name("colour", ["log", "http"]), None);
         assert_eq!(closest_name(&"x".repeat(1 << 20), known), None);
     }
 

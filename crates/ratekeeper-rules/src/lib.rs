@@ -37,7 +37,7 @@ pub mod yaml;
 
 pub use address::{Cidr, CidrError};
 pub use descriptor::DescriptorMismatch;
-pub use diagnostic::{Diagnostic, Diagnostics, Severity, quoted, report, report_json};
+pub use diagnostic::{Diagnostic, Diagnostics, Severity, closest_name, quoted, report, report_json};
 pub use diff::diff;
 pub use dimension::Dimension;
 pub use draw_plan::{DrawPlan, DrawSource, InlineLimit, RequestNotes, Resolution, Verb};

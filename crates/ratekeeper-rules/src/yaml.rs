@@ -180,7 +180,7 @@ impl<'t> YamlBuilder<'t> {
                 documents += 1;
             }
             if documents > most_documents {
-                let message = "a rule file is a single YAML document: leave this --- out and put everything in one \
+                let message = "the file must be a single YAML document: leave this --- out and put everything in one \
                                document";
                 return Err((place(span.start), message.to_owned()));
             }
@@ -335,7 +335,7 @@ fn place(marker: Marker) -> Position {
 }
 
 fn too_deep() -> String {
-    format!("values are nested more than {MAX_LEVELS} levels deep: rules need only six")
+    format!("values are nested more than {MAX_LEVELS} levels deep: six are enough")
 }
 
 /// Explains a syntax error, and what to write instead.

@@ -4,8 +4,9 @@
 //! it: does each report say where the error is, what it is, and what to write instead?
 
 use ratekeeper_core::Micros;
-use ratekeeper_rules::{Severity, read, report_json, schema};
-use serde_json::Value;
+use ratekeeper_rules::yaml::{self, YamlNode, YamlValue};
+use ratekeeper_rules::{Diagnostics, Severity, read, report_json, schema};
+use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -121,7 +122,7 @@ fn valid_files_have_no_diagnostics_and_fit_the_schema() {
         let text = fs::read_to_string(&path).unwrap();
         let parsed = read(&text, NOW);
         assert!(parsed.diagnostics.is_empty(), "{}", parsed.report(&path.display().to_string(), &text));
-        let value: Value = serde_saphyr::from_str(&text).unwrap();
+        let value = json_value(&text).unwrap();
         let errors: Vec<_> = validator
             .iter_errors(&value)
             .map(|error| format!("{} at {}", error, error.instance_path()))
@@ -137,13 +138,49 @@ fn the_schema_rejects_all_errors_of_shape() {
     for path in files("diagnostics") {
         let text = fs::read_to_string(&path).unwrap();
         // Invalid YAML can't be validated against a schema.
-        let Ok(value) = serde_saphyr::from_str::<Value>(&text) else { continue };
+        let Some(value) = json_value(&text) else { continue };
         if validator.is_valid(&value) {
             passed.insert(path.file_stem().unwrap().to_str().unwrap().to_owned());
         }
     }
     let expected: BTreeSet<_> = BEYOND_SCHEMA.map(str::to_owned).into();
     assert_eq!(passed, expected);
+}
+
+/// The file as an editor sees it, which validates it against the schema: with types as in YAML's core schema. Returns
+/// `None` if it is not valid YAML.
+fn json_value(text: &str) -> Option<Value> {
+    let mut diagnostics = Diagnostics::default();
+    let root = yaml::parse(text, &mut diagnostics);
+    if diagnostics.errors() > 0 { None } else { root.as_ref().map_or(Some(Value::Null), typed) }
+}
+
+/// Returns `None` if a field appears twice.
+fn typed(node: &YamlNode<'_>) -> Option<Value> {
+    match &node.value {
+        YamlValue::Map(pairs) => {
+            let mut fields = Map::new();
+            for (name, value) in pairs {
+                let before = fields.insert(name.text().unwrap_or("null").to_owned(), typed(value)?);
+                if before.is_some() {
+                    return None;
+                }
+            }
+            Some(fields.into())
+        }
+        YamlValue::List(items) => items.iter().map(typed).collect(),
+        YamlValue::Scalar { .. } if node.is_null() => Some(Value::Null),
+        YamlValue::Scalar { text, is_plain: true } => Some(match &**text {
+            "true" | "True" | "TRUE" => true.into(),
+            "false" | "False" | "FALSE" => false.into(),
+            text if text.ends_with(|c: char| c.is_ascii_digit()) => {
+                text.parse::<serde_json::Number>().map_or_else(|_| text.into(), Value::Number)
+            }
+            text => text.into(),
+        }),
+        YamlValue::Scalar { text, is_plain: false } => Some(text.as_ref().into()),
+        YamlValue::Broken => None,
+    }
 }
 
 fn files(name: &str) -> Vec<PathBuf> {

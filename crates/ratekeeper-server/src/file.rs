@@ -5,7 +5,10 @@ use std::io::{self, Read};
 use std::path::Path;
 
 /// The content of a file of at most `max_bytes` bytes.
-pub(crate) fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+///
+/// # Errors
+/// If the file can't be read, or is larger.
+pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     // One byte more than allowed tells a file that is too long from one that just fits.
     File::open(path)?.take(max_bytes + 1).read_to_end(&mut content)?;

@@ -12,7 +12,7 @@ mod connections;
 mod cross_site;
 mod denial_log;
 mod explain;
-mod file;
+pub mod file;
 mod grpc;
 mod http;
 mod listener;

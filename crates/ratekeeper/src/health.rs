@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// How long an unanswered request marks the store as degraded: long enough for a scraper that polls now and then to
 /// see an ongoing problem, short enough for a past one to clear soon.
-pub(crate) const RECENT_FAILURE: Duration = Duration::from_secs(1);
+pub const RECENT_FAILURE: Duration = Duration::from_secs(1);
 
 /// The health of a store that several processes share.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -41,9 +41,7 @@ use crate::memory::limit_table::LimitTable;
 use crate::memory::sweep_rounds::SweepRounds;
 pub(crate) use claim::Claim;
 use entry::EntryGuard;
-pub(crate) use group::{
-    DrawClaim, DrawRenewal, PendingRequest, counts_leased_units, is_leased, revoked_result,
-};
+pub(crate) use group::{DrawClaim, DrawRenewal, PendingRequest, counts_leased_units, is_leased};
 use hot::HotFields;
 pub use leased::Leased;
 pub use lending::{DrawDecision, LeaseRequests, LendOutcome, LendRequest, LendingStore, RenewalOwner};

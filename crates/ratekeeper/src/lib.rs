@@ -26,8 +26,6 @@ mod limits;
 mod memory;
 mod memory_stats;
 mod permit;
-#[cfg(feature = "redis")]
-pub mod redis;
 #[cfg(feature = "rules")]
 mod rule_limiter;
 mod store;
@@ -42,8 +40,8 @@ pub mod simulation {
 pub use clock::{ManualClock, SystemClock};
 pub use duration_histogram::{DURATION_BOUNDS_MICROS, DurationHistogram};
 pub use health::{
-    BreakerState, ClockDrift, KeyLease, LeaseCounts, ServerReport, StoreCounts, StoreErrorCause,
-    StoreErrorCounts, StoreFailureCounts, StoreReport, Topology,
+    BreakerState, ClockDrift, KeyLease, LeaseCounts, RECENT_FAILURE, ServerReport, StoreCounts,
+    StoreErrorCause, StoreErrorCounts, StoreFailureCounts, StoreReport, Topology,
 };
 pub use lease::{
     DrawDecision, KeyName, LeaseReply, LeaseRequests, Leased, LendOutcome, LendRequest, LendingStore,
@@ -51,7 +49,7 @@ pub use lease::{
 };
 pub use limiter::{AcquireError, KeyedRequest, Limiter};
 pub use limits::{IntoLimits, LimitsError};
-pub use memory::{Capacity, CapacityError, MemoryStore};
+pub use memory::{Capacity, CapacityError, MemoryStore, RemoteCache};
 pub use memory_stats::MemoryStats;
 pub use permit::Permit;
 pub use ratekeeper_core::{

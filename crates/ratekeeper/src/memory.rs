@@ -28,6 +28,7 @@ pub(crate) mod sync;
 mod table;
 
 pub use capacity::{Capacity, CapacityError};
+pub use remote_cache::RemoteCache;
 
 use crate::clock::SystemClock;
 use crate::memory_stats::MemoryStats;

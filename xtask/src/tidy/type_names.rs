@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use syn::Item;
 
 /// Names that may be defined more than once, each with the reason.
-const ALLOWED: [(&str, &str); 4] = [
+const ALLOWED: [(&str, &str); 5] = [
     ("Mutex", "under `--cfg shuttle` the lock is another type with the same interface"),
     ("Reload", "one definition for Unix and one for other systems"),
     ("Signature", "one definition for Unix and one for other systems"),
     ("Stop", "one definition for Unix and one for other systems"),
+    ("TlsClient", "one definition with the feature `tls` and one without"),
 ];
 
 /// The most names that may be defined more than once.

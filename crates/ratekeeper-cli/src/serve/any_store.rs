@@ -5,7 +5,7 @@
 
 use crate::settings::Settings;
 use anyhow::{Context, Result};
-use ratekeeper::redis::{RedisOptions, RedisStore, StoreUrl};
+use ratekeeper_redis::{RedisOptions, RedisStore, StoreUrl};
 use ratekeeper::{
     Capacity, Draws, KeyLease, KeyRef, Leased, Limit, MemoryStats, MemoryStore, PermitId, Scope,
     ServerReport, Store, StoreReport, SystemClock,

@@ -1,20 +1,20 @@
 //! `--print-config`: all settings with their origins, as a valid config file.
 
 use super::table::{DefaultValue, Setting, TABLE};
-use super::{SettingOrigin, SourcedText};
+use super::{SettingOrigin, SettingValues, SourcedText};
 use std::fmt::Write as _;
 
-/// Prints all settings in the order of the table; `values` has the effective value of each.
-pub(super) fn print(values: &[Option<SourcedText>]) -> String {
+/// Prints all settings in the order of the table.
+pub(super) fn print(values: &SettingValues) -> String {
     let mut printed =
         format!("# Settings of ratekeeper {}, each with its origin.\n", env!("CARGO_PKG_VERSION"));
     let mut heading = "";
-    for (setting, value) in TABLE.iter().zip(values) {
+    for setting in TABLE {
         if setting.heading != heading {
             heading = setting.heading;
             let _ = writeln!(printed, "\n# {heading}");
         }
-        let _ = writeln!(printed, "{}", line(setting, value.as_ref()));
+        let _ = writeln!(printed, "{}", line(setting, values.get(setting.name)));
     }
     printed
 }
@@ -45,7 +45,7 @@ fn scalar(setting: &Setting, text: &str) -> String {
         if text.chars().all(is_plain)
             && text.starts_with(|c: char| c.is_ascii_alphanumeric() || "./".contains(c))
             && !text.ends_with(':')
-            && !["null", "true", "false"].contains(&text)
+            && !["null", "true", "false"].contains(&text.to_ascii_lowercase().as_str())
         {
             text.to_owned()
         } else {

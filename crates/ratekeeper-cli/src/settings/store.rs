@@ -1,7 +1,7 @@
 //! The `store` setting: `memory` or a URL. Passwords are never shown.
 
 use super::value::{SettingValue, ValueShape};
-use ratekeeper::redis;
+use ratekeeper_redis as redis;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -67,7 +67,7 @@ impl SettingValue for StoreSetting {
         };
         if !SCHEMES.contains(&redis_scheme.as_str()) {
             let known = format!("{}://, the same with valkey for redis, and memory", SCHEMES.join("://, "));
-            let advice = match super::nearest(&redis_scheme, SCHEMES) {
+            let advice = match ratekeeper::rules::closest_name(&redis_scheme, SCHEMES) {
                 Some(nearest) => format!("did you mean {nearest}://? The stores are {known}"),
                 None => format!("the stores are {known}"),
             };

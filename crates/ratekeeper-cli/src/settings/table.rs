@@ -9,6 +9,7 @@ use super::value::{
     Bytes, ClientAddress, DenyStatus, Headers, HiddenText, Listen, ListenerChoice, LogFilter, LogFormat,
     Networks, Origins, Reset, SettingValue, ValueShape,
 };
+use super::{PREFIX, SettingErrors, SettingValues};
 use ratekeeper::{FailureMode, Quota};
 use ratekeeper_server::KeySources;
 use std::ops::RangeInclusive;
@@ -51,14 +52,8 @@ impl Setting {
     }
 
     pub(crate) fn variable(&self) -> String {
-        format!("RATEKEEPER_{}", self.name.to_uppercase())
+        format!("{PREFIX}{}", self.name.to_uppercase())
     }
-}
-
-/// Parses the text of settings, in the order of the table.
-pub(crate) trait TextReader {
-    /// The value of the next setting. Returns `None` if it is invalid.
-    fn next<T: SettingValue>(&mut self) -> Option<T>;
 }
 
 macro_rules! settings {
@@ -82,15 +77,26 @@ macro_rules! settings {
         },)+)+];
 
         impl Settings {
-            /// Parses all settings with `reader`. Returns `None` if one is invalid; all of them are parsed either way.
-            pub(crate) fn read(reader: &mut impl TextReader) -> Option<Settings> {
-                $($(let $name = reader.next::<$type>();)+)+
+            /// Parses all settings. Returns `None` if one is invalid; all of them are parsed either way.
+            pub(super) fn read(values: &SettingValues, errors: &mut SettingErrors) -> Option<Settings> {
+                $($(let $name: Option<$type> =
+                    read_value(values, stringify!($name), &settings!(@range $($range)?), errors);)+)+
                 Some(Settings { $($($name: $name?,)+)+ })
             }
         }
     };
     (@range) => { 0..=u64::MAX };
     (@range $range:expr) => { $range };
+}
+
+fn read_value<T: SettingValue>(
+    values: &SettingValues,
+    name: &str,
+    range: &RangeInclusive<u64>,
+    errors: &mut SettingErrors,
+) -> Option<T> {
+    let Some(value) = values.get(name) else { return T::absent() };
+    T::read(&value.text, range).map_err(|message| errors.add(&value.origin, message)).ok()
 }
 
 settings! {

@@ -1,7 +1,7 @@
 //! Tests of settings from outside: flags, variables and files become values with their origins.
 
 use super::value::{
-    Bytes, ClientAddress, DenyStatus, HeaderProfile, Headers, ListenerChoice, Networks, Reset,
+    Bytes, ClientAddress, DenyStatus, HeaderProfile, Headers, ListenerChoice, Networks, Reset, SettingValue,
 };
 use super::*;
 use std::fs;
@@ -39,7 +39,7 @@ impl SettingsFixture {
         path.to_str().unwrap().to_owned()
     }
 
-    fn resolve(&self) -> Result<Resolved, SettingDiagnostics> {
+    fn resolve(&self) -> Result<Resolved> {
         let command = Settings::add_to(Command::new("serve"));
         let arguments = [&["serve".to_owned()], self.arguments.as_slice()].concat();
         Settings::resolve(&command.try_get_matches_from(arguments).unwrap(), &self.environment)
@@ -50,14 +50,22 @@ impl SettingsFixture {
         self.resolve().unwrap_or_else(|diagnostics| panic!("{diagnostics}")).settings
     }
 
+    /// The report of the errors. The directory of the config file is left out.
+    #[track_caller]
+    fn report(&self) -> String {
+        let report = self.resolve().expect_err("the settings should be rejected").to_string();
+        report.replace(&format!("{}/", self.folder.path().display()), "")
+    }
+
     /// Asserts that the settings are rejected with exactly these errors, each given by its beginning, and after ` … `
-    /// its end. The directory of the config file is left out.
+    /// its end. The source lines that are shown with errors in the config file are left out.
     #[track_caller]
     fn assert_rejected(&self, expected: &[&str]) {
-        let diagnostics = self.resolve().expect_err("the settings should be rejected").to_string();
-        let diagnostics = diagnostics.replace(&format!("{}/", self.folder.path().display()), "");
-        assert_eq!(diagnostics.lines().count(), expected.len(), "{diagnostics}");
-        for (diagnostic, expected) in diagnostics.lines().zip(expected) {
+        let report = self.report();
+        let is_source = |line: &&str| line.starts_with(' ');
+        let diagnostics: Vec<_> = report.lines().filter(|line| !is_source(line)).collect();
+        assert_eq!(diagnostics.len(), expected.len(), "{report}");
+        for (diagnostic, expected) in diagnostics.iter().zip(expected) {
             let (begin, end) = expected.split_once(" … ").unwrap_or((expected, ""));
             assert!(
                 diagnostic.starts_with(begin) && diagnostic.ends_with(end),
@@ -73,6 +81,13 @@ fn flags(arguments: &[&str]) -> SettingsFixture {
 
 fn file(text: &str) -> SettingsFixture {
     SettingsFixture::new(&[], &[]).with_file(text)
+}
+
+/// The settings that were set explicitly, and their origins.
+fn explicit(resolved: &Resolved) -> impl Iterator<Item = (&'static str, &SettingOrigin)> {
+    let values =
+        TABLE.iter().filter_map(|setting| Some((setting.name, &resolved.values.get(setting.name)?.origin)));
+    values.filter(|(_, origin)| **origin != SettingOrigin::Default)
 }
 
 fn at(address: &str) -> Listen {
@@ -142,7 +157,7 @@ fn flags_override_the_environment_which_overrides_the_file() {
     let settings = &resolved.settings;
     assert_eq!((settings.max_keys, settings.max_batch, settings.max_connections), (3, 2, 1));
     assert_eq!(settings.denial_log, 10);
-    let set: Vec<_> = resolved.explicit().map(|(name, origin)| format!("{name} {origin}")).collect();
+    let set: Vec<_> = explicit(&resolved).map(|(name, origin)| format!("{name} {origin}")).collect();
     let path = case.folder.path().display();
     assert_eq!(
         set,
@@ -310,43 +325,61 @@ emergency_limit: 5 apples
 log: inof
 ";
     SettingsFixture::new(&arguments, &variables).with_file(text).assert_rejected(&[
-        "ratekeeper.yaml:2: unknown field \"htpp\": did you mean http?",
-        "ratekeeper.yaml:3: unknown field \"max-body\": did you mean max_body?",
-        "ratekeeper.yaml:4: unknown field \"quota\": the fields are rules, emergency_limit, http, … ",
-        "ratekeeper.yaml:5: admin_token is a secret and not allowed in a config file: … RATEKEEPER_ADMIN_TOKEN",
-        "ratekeeper.yaml:8: cannot read \"5 apples\" as a quota: write … ",
+        "ratekeeper.yaml:2:1: error: unknown field \"htpp\": did you mean http?",
+        "ratekeeper.yaml:3:1: error: unknown field \"max-body\": did you mean max_body?",
+        "ratekeeper.yaml:4:1: error: unknown field \"quota\": the fields are rules, emergency_limit, http, … ",
+        "ratekeeper.yaml:5:1: error: admin_token is a secret and not allowed in a config file: … RATEKEEPER_ADMIN_TOKEN",
+        "ratekeeper.yaml:6:14: error: invalid value \"500\": write one of 200, 429, 403",
+        "ratekeeper.yaml:7:10: error: invalid value \"draft-8\": write one of x-ratelimit, ietf, draft-7, draft-6, none",
+        "ratekeeper.yaml:8:18: error: cannot read \"5 apples\" as a quota: write … ",
+        "ratekeeper.yaml:9:6: error: unknown log level \"inof\": write info, or inof=trace for all logs of that target",
         "cannot listen on nowhere: write an address and a port, like 127.0.0.1:8080, … (from --http)",
         "unknown store \"reddis\": did you mean redis … and memory (from --store)",
         "invalid number \"lots\": write a whole number from 1 to 1000000000; … (from RATEKEEPER_MAX_KEYS)",
-        "ratekeeper.yaml:7: invalid value \"draft-8\": write one of x-ratelimit, ietf, draft-7, draft-6, none",
-        "ratekeeper.yaml:6: invalid value \"500\": write one of 200, 429, 403",
         "invalid duration \"soon\": write 0ns to 3600s with a unit, like … (from RATEKEEPER_DRAIN_DELAY)",
-        "ratekeeper.yaml:9: unknown log level \"inof\": write info, or inof=trace for all logs of that target",
         "tls_cert requires tls_key: add the key of the certificate (from --tls-cert)",
     ]);
 }
 
 #[test]
-fn structural_errors_of_a_file_name_the_line() {
+fn errors_in_the_shape_of_a_file_name_the_position() {
     for (text, expected) in [
-        ("http: [a, b]", "ratekeeper.yaml:1: expected a single value: write it without brackets or fields"),
-        ("x: 1\nhttp: {port: 80}", "ratekeeper.yaml:2: expected a single value: write"),
-        ("\nhttp:\n", "ratekeeper.yaml:2: missing value: write one, or remove the field"),
-        ("http: a:1\nhttp: b:2\n", "ratekeeper.yaml:2: duplicate field \"http\": keep one of them"),
-        ("- http", "ratekeeper.yaml:1: expected fields: write them like http: 127.0.0.1:8080"),
-        ("just text", "ratekeeper.yaml:1: expected fields: write"),
-        ("headers: {a: b}", "ratekeeper.yaml:1: invalid type: map, expected a list, like [one, another]"),
-        ("headers: [[a]]", "ratekeeper.yaml:1: expected a single value: write"),
-        ("http: \"a", "ratekeeper.yaml:1: "),
-        ("http: a:1\n---\nhttp: b:1\n", "ratekeeper.yaml:"),
-        ("\tx: 1", "ratekeeper.yaml:1: "),
+        (
+            "http: [a, b]",
+            "ratekeeper.yaml:1:7: error: expected a single value: write it without brackets or fields",
+        ),
+        ("x: 1\nhttp: {port: 80}", "ratekeeper.yaml:2:7: error: expected a single value: write"),
+        ("\nhttp:\n", "ratekeeper.yaml:2:1: error: missing value: write one, or remove the field"),
+        ("http: a:1\nhttp: b:2\n", "ratekeeper.yaml:2:1: error: duplicate field \"http\": keep one of them"),
+        ("- http", "ratekeeper.yaml:1:1: error: expected fields: write them like http: 127.0.0.1:8080"),
+        ("just text", "ratekeeper.yaml:1:1: error: expected fields: write"),
+        (
+            "headers: {a: b}",
+            "ratekeeper.yaml:1:10: error: expected a list, not a map: write it like [one, another]",
+        ),
+        ("headers: [[a]]", "ratekeeper.yaml:1:11: error: expected a single value: write"),
+        ("http: \"a", "ratekeeper.yaml:1:7: error: a quote is opened here and never closed: close it"),
+        (
+            "http: a:1\n---\nhttp: b:1\n",
+            "ratekeeper.yaml:2:1: error: the file must be a single YAML document",
+        ),
+        ("\tx: 1", "ratekeeper.yaml:1:2: error: unknown field \"x\": the fields are rules,"),
     ] {
-        let diagnostics = file(text).resolve().unwrap_err().to_string();
-        let last = diagnostics.lines().last().unwrap();
-        let shown =
-            last.rsplit_once("/ratekeeper.yaml").map(|(_, rest)| format!("ratekeeper.yaml{rest}")).unwrap();
-        assert!(shown.starts_with(expected), "{shown:?} does not begin with {expected:?}");
+        let report = file(text).report();
+        let last = report.lines().rfind(|line| line.starts_with("ratekeeper.yaml")).unwrap();
+        assert!(last.starts_with(expected), "{report:?} does not begin with {expected:?}");
     }
+}
+
+#[test]
+fn errors_in_a_file_are_shown_like_those_of_a_compiler() {
+    let report = file("http: off\nmax_batch: 0\n").report();
+    let expected = "\
+ratekeeper.yaml:2:12: error: invalid number \"0\": write a whole number from 1 to 1000000; _ may separate digits
+    2 | max_batch: 0
+      |            ^";
+    assert_eq!(report, expected);
+    assert_eq!(file("x: &a http\nlog: *b\nlog_format: *a").report().matches("error: ").count(), 3);
 }
 
 #[test]
@@ -447,6 +480,23 @@ fn the_password_of_a_store_is_never_shown() {
     assert!(!printed.contains("hunter2") && !format!("{:?}", resolved.settings).contains("hunter2"));
     // Reading the printed settings back is an error, rather than connecting without a password.
     file(&printed).assert_rejected(&["ratekeeper.yaml: … RATEKEEPER_STORE"]);
+    // Neither is one in a file with errors.
+    for text in [
+        "admin_token: hunter2",
+        "store: redis://me:hunter2",
+        "store: me:hunter2@h",
+        "stoer: redis://me:hunter2@h",
+        "store:\n  redis://me:hunter2",
+        "{store: redis://me:hunter2, max_keys: 0}",
+        "store: redis://me:hunter2: x",
+        "store: \"redis://me:hunter2",
+        "admin_token:\n  - hunter2@\n  -hunter2",
+        "log: info\radmin_token: hunter2",
+        "hunter2",
+    ] {
+        let report = file(text).report();
+        assert!(report.contains("ratekeeper.yaml:") && !report.contains("hunter2"), "{text:?}: {report}");
+    }
 }
 
 #[test]
@@ -509,7 +559,7 @@ fn printed_settings_name_their_origins_and_can_be_read_back() {
     let again = file(&printed);
     assert_eq!(again.settings(), resolved.settings);
     let set = again.resolve().unwrap();
-    assert!(set.explicit().all(|(_, origin)| matches!(origin, SettingOrigin::File { .. })));
+    assert!(explicit(&set).all(|(_, origin)| matches!(origin, SettingOrigin::File(..))));
     let defaults = flags(&[]).resolve().unwrap();
     assert_eq!(file(&defaults.print()).settings(), defaults.settings);
 }
@@ -538,12 +588,4 @@ fn help_shows_defaults_and_choices() {
     ] {
         assert!(help.contains(expected), "{expected} is not in\n{help}");
     }
-}
-
-#[test]
-fn a_name_is_only_suggested_if_it_is_similar() {
-    assert_eq!(nearest("htpp", ["rules", "http"]), Some("http"));
-    assert_eq!(nearest("max-keys", ["max_keys", "max_batch"]), Some("max_keys"));
-    assert_eq!(nearest("colour", ["log", "http"]), None);
-    assert_eq!(nearest("", ["log"]), None);
 }

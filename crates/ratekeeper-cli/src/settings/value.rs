@@ -3,9 +3,9 @@
 //! Flags, variables and config files all provide text, and every type of value is parsed in one place, so a setting
 //! means the same wherever it is written.
 
-use clap::ValueHint;
 use clap::builder::PossibleValue;
-use ratekeeper::rules::Cidr;
+use clap::{ValueEnum, ValueHint};
+use ratekeeper::rules::{Cidr, closest_name};
 use ratekeeper::{FailureMode, Quota};
 use ratekeeper_server::{AllowedOrigins, KeySources};
 use std::fmt;
@@ -299,7 +299,8 @@ impl SettingValue for LogFilter {
             // A single word that is not a level enables all logs of a target of that name. A misspelled level would do
             // so too.
             let is_level = LogFilter::LEVELS.iter().any(|level| level.eq_ignore_ascii_case(part));
-            if let Some(level) = super::nearest(part, LogFilter::LEVELS).filter(|_| !is_level) {
+            let near = closest_name(part, LogFilter::LEVELS).filter(|_| !is_level && !part.contains('='));
+            if let Some(level) = near {
                 return Err(format!(
                     "unknown log level {part:?}: write {level}, or {part}=trace for all logs of that target"
                 ));
@@ -309,24 +310,23 @@ impl SettingValue for LogFilter {
     }
 }
 
-/// A value that is one of a fixed set of words.
-pub(crate) trait Choice: Copy + PartialEq + 'static {
+/// A value that is one of a fixed set of words, whose help is in the comments on its variants.
+pub(crate) trait Choice: ValueEnum + PartialEq + 'static {
     /// The placeholder in help texts.
     const PLACEHOLDER: &'static str;
-    /// All values, each with its word and its help text.
-    const ALL: &'static [(Self, &'static str, &'static str)];
 
     fn find(word: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().find(|(_, name, _)| *name == word);
-        found.map(|(value, _, _)| *value).ok_or_else(|| {
-            let words: Vec<_> = Self::ALL.iter().map(|(_, name, _)| *name).collect();
-            format!("invalid value {word:?}: write one of {}", words.join(", "))
-        })
+        Self::from_str(word, false).map_err(|_| unknown_choice(word, &Self::possible_values()))
     }
 
     fn possible_values() -> Vec<PossibleValue> {
-        Self::ALL.iter().map(|(_, name, help)| PossibleValue::new(*name).help(*help)).collect()
+        Self::value_variants().iter().filter_map(Self::to_possible_value).collect()
     }
+}
+
+fn unknown_choice(word: &str, choices: &[PossibleValue]) -> String {
+    let words: Vec<_> = choices.iter().map(PossibleValue::get_name).collect();
+    format!("invalid value {word:?}: write one of {}", words.join(", "))
 }
 
 impl<T: Choice> SettingValue for T {
@@ -354,53 +354,63 @@ impl<T: Choice> SettingValue for Vec<T> {
     }
 }
 
-impl Choice for FailureMode {
-    const PLACEHOLDER: &'static str = "MODE";
-    const ALL: &'static [(FailureMode, &'static str, &'static str)] = &[
-        (FailureMode::Local, "local", "each node enforces its share of the limit from memory"),
-        (FailureMode::Open, "open", "requests are allowed and marked as degraded"),
-        (FailureMode::Closed, "closed", "requests are denied"),
-    ];
+/// Another crate's type, so it can't derive `ValueEnum`.
+impl SettingValue for FailureMode {
+    const SHAPE: ValueShape = ValueShape { choices: failure_modes, ..ValueShape::word("MODE") };
+
+    fn read(text: &str, _: &RangeInclusive<u64>) -> Result<FailureMode, String> {
+        let modes = [FailureMode::Local, FailureMode::Open, FailureMode::Closed];
+        let named = modes.into_iter().find(|mode| mode.name() == text);
+        named.ok_or_else(|| unknown_choice(text, &failure_modes()))
+    }
+}
+
+fn failure_modes() -> Vec<PossibleValue> {
+    let choice = |mode: FailureMode, help| PossibleValue::new(mode.name()).help(help);
+    vec![
+        choice(FailureMode::Local, "each node enforces its share of the limit from memory"),
+        choice(FailureMode::Open, "requests are allowed and marked as degraded"),
+        choice(FailureMode::Closed, "requests are denied"),
+    ]
 }
 
 /// A listener of the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ListenerChoice {
+    /// the HTTP API
     Http,
+    /// the gRPC API and Envoy's rate limit service
     Grpc,
+    /// RESP, for Redis clients
     Resp,
+    /// the admin API
     Admin,
 }
 
 impl Choice for ListenerChoice {
     const PLACEHOLDER: &'static str = "LISTENER";
-    const ALL: &'static [(ListenerChoice, &'static str, &'static str)] = &[
-        (ListenerChoice::Http, "http", "the HTTP API"),
-        (ListenerChoice::Grpc, "grpc", "the gRPC API and Envoy's rate limit service"),
-        (ListenerChoice::Resp, "resp", "RESP, for Redis clients"),
-        (ListenerChoice::Admin, "admin", "the admin API"),
-    ];
 }
 
 /// A set of rate limit response headers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HeaderProfile {
+    /// X-RateLimit-Limit, -Remaining and -Reset
+    #[value(name = "x-ratelimit")]
     XRateLimit,
+    /// RateLimit and RateLimit-Policy, as in the current IETF draft
     Ietf,
+    /// RateLimit with limit=, remaining= and reset=, as in draft 7
+    #[value(name = "draft-7")]
     Draft7,
+    /// RateLimit-Limit, -Remaining and -Reset, as in draft 6
+    #[value(name = "draft-6")]
     Draft6,
+    /// no rate limit headers; Retry-After is always sent with a denial
     None,
 }
 
 impl Choice for HeaderProfile {
     const PLACEHOLDER: &'static str = "PROFILE";
-    const ALL: &'static [(HeaderProfile, &'static str, &'static str)] = &[
-        (HeaderProfile::XRateLimit, "x-ratelimit", "X-RateLimit-Limit, -Remaining and -Reset"),
-        (HeaderProfile::Ietf, "ietf", "RateLimit and RateLimit-Policy, as in the current IETF draft"),
-        (HeaderProfile::Draft7, "draft-7", "RateLimit with limit=, remaining= and reset=, as in draft 7"),
-        (HeaderProfile::Draft6, "draft-6", "RateLimit-Limit, -Remaining and -Reset, as in draft 6"),
-        (HeaderProfile::None, "none", "no rate limit headers; Retry-After is always sent with a denial"),
-    ];
 }
 
 /// The header profiles of responses, at most one per header.
@@ -427,63 +437,60 @@ impl SettingValue for Headers {
 }
 
 /// The header in which proxies send a client's address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ClientAddress {
+    /// X-Forwarded-For, to which every proxy appends
     XForwardedFor,
+    /// X-Real-IP, set by the outermost proxy
     XRealIp,
+    /// Forwarded (RFC 7239)
     Forwarded,
 }
 
 impl Choice for ClientAddress {
     const PLACEHOLDER: &'static str = "HEADER";
-    const ALL: &'static [(ClientAddress, &'static str, &'static str)] = &[
-        (ClientAddress::XForwardedFor, "x-forwarded-for", "X-Forwarded-For, to which every proxy appends"),
-        (ClientAddress::XRealIp, "x-real-ip", "X-Real-IP, set by the outermost proxy"),
-        (ClientAddress::Forwarded, "forwarded", "Forwarded (RFC 7239)"),
-    ];
 }
 
 /// The form of `X-RateLimit-Reset`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Reset {
+    /// Unix time in seconds at which the full quota is available
     Epoch,
+    /// seconds until the full quota is available
     Delta,
 }
 
 impl Choice for Reset {
     const PLACEHOLDER: &'static str = "FORM";
-    const ALL: &'static [(Reset, &'static str, &'static str)] = &[
-        (Reset::Epoch, "epoch", "Unix time in seconds at which the full quota is available"),
-        (Reset::Delta, "delta", "seconds until the full quota is available"),
-    ];
 }
 
 /// The HTTP status of a denial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DenyStatus {
+    /// OK: the body has the denial
+    #[value(name = "200")]
     Ok,
+    /// Too Many Requests, for callers that pass the response on
+    #[value(name = "429")]
     TooManyRequests,
+    /// Forbidden, which nginx's auth_request treats as a denial
+    #[value(name = "403")]
     Forbidden,
 }
 
 impl Choice for DenyStatus {
     const PLACEHOLDER: &'static str = "STATUS";
-    const ALL: &'static [(DenyStatus, &'static str, &'static str)] = &[
-        (DenyStatus::Ok, "200", "OK: the body has the denial"),
-        (DenyStatus::TooManyRequests, "429", "Too Many Requests, for callers that pass the response on"),
-        (DenyStatus::Forbidden, "403", "Forbidden, which nginx's auth_request treats as a denial"),
-    ];
 }
 
 /// The format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
+    /// human-readable
     Text,
+    /// one JSON object per line
     Json,
 }
 
 impl Choice for LogFormat {
     const PLACEHOLDER: &'static str = "FORMAT";
-    const ALL: &'static [(LogFormat, &'static str, &'static str)] =
-        &[(LogFormat::Text, "text", "human-readable"), (LogFormat::Json, "json", "one JSON object per line")];
 }

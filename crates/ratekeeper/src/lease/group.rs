@@ -8,7 +8,7 @@
 use super::claim::ReleaseReason;
 use super::{Claim, DetachedRenewal, LeaseKey, LeaseRenewal, Leases, SpendOutcome};
 use crate::memory::key_hash::KeyHash;
-use ratekeeper_core::{Consistency, Draw, DrawOutcome, DrawResult, Draws, Forecast, MAX_DRAWS, Micros, Op};
+use ratekeeper_core::{Consistency, Draw, DrawOutcome, DrawResult, Draws, MAX_DRAWS, Micros, Op};
 
 /// What belongs to a request that goes to the store: renewals that are sent with it, and claims that wait for its
 /// decision.
@@ -152,8 +152,7 @@ impl Leases {
                     if is_denied {
                         let units = draw.op().amount().at_least();
                         self.undo_spend(hashes[index], units, spent.receipt);
-                        let result = revoked_result(draw, units);
-                        draw.decide_with(|_, _, _| result);
+                        draw.revoke(units);
                     }
                 }
                 Some(SpendOutcome::Denied(result)) => draw.decide_with(|_, _, _| *result),
@@ -263,17 +262,4 @@ fn reduce_draw(draws: &mut Draws, claim: DrawClaim, out: &mut PendingRequest) {
     let draw = &mut draws.group_mut(claim.group)[claim.draw];
     draw.set_units(draw.op().amount().at_least() - claim.units());
     out.claims.push(claim);
-}
-
-/// The result of a granted draw after its units have been refunded.
-pub(crate) fn revoked_result(draw: &Draw, units: u32) -> DrawResult {
-    let (limit, now) = (draw.limit(), draw.decided_at());
-    match draw.result().state() {
-        Some(state) => DrawResult::from_state(DrawOutcome::WouldGrant, now, limit.refund(state, now, units)),
-        None => {
-            let forecast = draw.forecast();
-            let remaining = forecast.remaining.saturating_add(units).min(limit.capacity());
-            DrawResult::from_forecast(DrawOutcome::WouldGrant, now, Forecast { remaining, ..forecast })
-        }
-    }
 }

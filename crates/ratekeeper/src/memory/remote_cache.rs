@@ -10,54 +10,61 @@
 //! request that this cache denies would be denied by the store too, unless a node returns leased units. That is no
 //! different from any other refund, and a denial from this cache applies only briefly.
 //!
-//! The cached states and their times are those of the shared store: this process's clock is not consulted.
+//! The cached states and their times are those of the shared store. This process's clock is read only for draws that
+//! stay on this node.
 
-use super::MemoryStore;
 use super::decide::DrawTarget;
 use super::entry::TableEntry;
 use super::key_hash::KeyHash;
 use super::shard::SlotPosition;
+use super::{Capacity, CapacityError, MemoryStore};
+use crate::clock::SystemClock;
 use ratekeeper_core::{
-    Clock, Consistency, Draw, Draws, FailureMode, KeyRef, LeasedState, Limit, MAX_DRAWS, Micros, Op, Scope,
+    Clock, Draw, DrawOutcome, Draws, FailureMode, KeyRef, LeasedState, Limit, MAX_DRAWS, Micros, Op, Scope,
     State,
 };
 
-#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only states of a shared store are cached"))]
-impl<C: Clock> MemoryStore<C> {
+/// A cache of the states that a shared store returned, and the states of draws that stay on this node. For stores that
+/// are reached over a network.
+///
+/// It denies requests that the shared store would deny too, decides the draws that their rule keeps on this node, and
+/// takes over while the shared store is unreachable.
+#[derive(Debug)]
+pub struct RemoteCache<C = SystemClock> {
+    memory: MemoryStore<C>,
+}
+
+impl<C: Clock> RemoteCache<C> {
+    /// Creates a cache. `clock` is that of draws that stay on this node.
+    ///
+    /// # Errors
+    /// If `capacity` is too small for a single key, or the table can't be allocated.
+    pub fn new(clock: C, capacity: Capacity) -> Result<RemoteCache<C>, CapacityError> {
+        MemoryStore::with(clock, capacity).map(|memory| RemoteCache { memory })
+    }
+
+    /// The store that holds the states.
+    pub fn memory(&self) -> &MemoryStore<C> {
+        &self.memory
+    }
+
     /// Caches the states that the store returned for a group. Draws with local consistency are in the table already.
     ///
     /// Replies may arrive out of order. An older state has fewer units taken, so it denies nothing that the newer one
     /// would not.
-    pub(crate) fn cache_replies(&self, draws: &Draws, group: usize) {
-        for draw in draws.group(group).iter().filter(|draw| draw.options().consistency != Consistency::Local)
-        {
+    pub fn cache_replies(&self, draws: &Draws, group: usize) {
+        for draw in draws.group(group).iter().filter(|draw| !draw.is_local()) {
             if let Some(state) = draw.result().state() {
-                let key_hash = self.key_hash(draws.key(draw), draw.scope(), draw.limit());
-                self.cache_one(
-                    &draw_target(key_hash, draw.scope(), draw.limit()),
-                    state,
-                    draw.decided_at(),
-                    draw.is_denied(),
-                );
+                self.cache_state(draws, draw, state, draw.decided_at(), draw.is_denied());
             }
         }
     }
 
-    /// Caches a state that the store returned at its time `now` or before.
-    pub(crate) fn cache_state(
-        &self,
-        key_hash: KeyHash,
-        scope: Scope,
-        limit: &Limit,
-        state: State,
-        now: Micros,
-    ) {
-        self.cache_one(&draw_target(key_hash, scope, limit), state, now, false);
-    }
-
-    fn cache_one(&self, target: &DrawTarget<'_>, state: State, now: Micros, is_denied: bool) {
-        let DrawTarget { key_hash, limit, .. } = *target;
-        let mut shard = self.table.lock(self.table.shard_of(key_hash));
+    /// Caches the state of a draw's key that the store returned at its time `now` or before.
+    fn cache_state(&self, draws: &Draws, draw: &Draw, state: State, now: Micros, is_denied: bool) {
+        let (scope, limit) = (draw.scope(), draw.limit());
+        let key_hash = self.memory.key_hash(draws.key(draw), scope, limit);
+        let mut shard = self.memory.table.lock(self.memory.table.shard_of(key_hash));
         let position = shard.find(key_hash.fingerprint);
         if limit.is_expired(state, now) {
             if let SlotPosition::Found(slot) = position {
@@ -65,12 +72,13 @@ impl<C: Clock> MemoryStore<C> {
             }
             return;
         }
-        let Some(limit_slot) = self.limit_table.intern(target.scope, limit, now) else { return };
+        let Some(limit_slot) = self.memory.limit_table.intern(scope, limit, now) else { return };
         match position {
             SlotPosition::Found(slot) => shard.set_entry(slot, TableEntry { state, limit_slot, is_denied }),
             SlotPosition::InsertAt(slot) => {
                 // The store has this state anyway, so it is not worth moving another one to the sketch.
-                self.insert_state(&mut shard, slot, target, state, false, now);
+                let target = DrawTarget { key_hash, scope, limit, on_failure: FailureMode::Local };
+                self.memory.insert_state(&mut shard, slot, &target, state, false, now);
             }
         }
     }
@@ -79,7 +87,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Otherwise decides nothing and returns `false`.
     ///
     /// `now` must not be earlier than the store's time of the cached states.
-    pub(crate) fn deny_from_cache(&self, draws: &mut Draws, group: usize, now: Micros) -> bool {
+    pub fn deny_from_cache(&self, draws: &mut Draws, group: usize, now: Micros) -> bool {
         let mut results = [None; MAX_DRAWS];
         let mut is_denied = false;
         for (draw, result) in draws.group(group).iter().zip(&mut results) {
@@ -92,7 +100,7 @@ impl<C: Clock> MemoryStore<C> {
             if draw.limit().rebase(leased, now).is_some() {
                 return false;
             }
-            let peeked = self.peek(draw.limit(), Some(known), amount, now);
+            let peeked = self.memory.peek(draw.limit(), Some(known), amount, now);
             is_denied |= !draw.is_shadow() && peeked.is_denied();
             *result = Some(peeked);
         }
@@ -104,9 +112,51 @@ impl<C: Clock> MemoryStore<C> {
         is_denied
     }
 
-    /// Decides a group locally while the store is unreachable: the draws for which `is_included` is true, all or
-    /// nothing among them, from the cached states, each at the time that `now` returns for it.
-    pub(crate) fn decide_locally(
+    /// Decides the draws of a group that stay on this node, all or nothing among them.
+    pub fn decide_local(&self, draws: &mut Draws, group: usize) {
+        let now = self.memory.clock.now();
+        self.decide(draws, group, |_| now, Draw::is_local);
+    }
+
+    /// Decides a group that the store did not answer, if the failure modes of its draws allow it: from the cached
+    /// states, by one of `nodes` [shares](Limit::share) of each limit. Returns whether a share was used.
+    ///
+    /// `store_time` is the store's time as far as it is known. `newer_state` returns the state of a key that the store
+    /// returned, but not with a draw.
+    pub fn decide_failed(
+        &self,
+        draws: &mut Draws,
+        group: usize,
+        nodes: u32,
+        store_time: Micros,
+        newer_state: impl Fn(KeyRef<'_>, Scope, &Limit) -> Option<State>,
+    ) -> bool {
+        let is_closed = |draw: &Draw| {
+            !draw.is_shadow() && !draw.is_local() && draw.options().on_failure == FailureMode::Closed
+        };
+        if draws.group(group).iter().any(is_closed) {
+            return false;
+        }
+        for draw in draws.group(group).iter().filter(|draw| !draw.is_local()) {
+            if let Some(state) = newer_state(draws.key(draw), draw.scope(), draw.limit()) {
+                self.cache_state(draws, draw, state, store_time, false);
+            }
+        }
+        let uses_share = |draw: &Draw| !draw.is_local() && draw.options().on_failure == FailureMode::Local;
+        let mut has_share = false;
+        for draw in draws.group_mut(group).iter_mut().filter(|draw| uses_share(draw)) {
+            draw.use_share(nodes);
+            has_share = true;
+        }
+        let here = self.memory.clock.now();
+        let now = |draw: &Draw| if draw.is_local() { here } else { store_time };
+        self.decide(draws, group, now, |draw| draw.is_local() || uses_share(draw));
+        has_share
+    }
+
+    /// Decides the draws of a group for which `is_included` is true, all or nothing among them, from the cached
+    /// states, each at the time that `now` returns for it.
+    fn decide(
         &self,
         draws: &mut Draws,
         group: usize,
@@ -114,15 +164,26 @@ impl<C: Clock> MemoryStore<C> {
         is_included: impl Fn(&Draw) -> bool,
     ) {
         let mut key_hashes = [KeyHash::NONE; MAX_DRAWS];
-        let count = self.hash_group(draws, group, &mut key_hashes);
+        let count = self.memory.hash_group(draws, group, &mut key_hashes);
         // A draw that could not be counted is part of a group that has failed already.
-        self.apply_all(draws.group_mut(group), &key_hashes[..count], now, is_included);
+        self.memory.apply_all(draws.group_mut(group), &key_hashes[..count], now, is_included);
     }
 
-    /// The hash of a key under a limit, as used by this store and every other per-key table of the process.
-    #[inline]
-    pub(crate) fn key_hash(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> KeyHash {
-        self.key_hasher.key_hash(key, limit).in_scope(scope)
+    /// Revokes all grants of a group that was denied elsewhere. Units that this node granted are refunded; the caller
+    /// refunds those that the store granted.
+    pub fn revoke(&self, draws: &mut Draws, group: usize) {
+        let mut refunds = Draws::new();
+        for draw in draws.group(group).iter().filter(|draw| draw.is_local()) {
+            if let DrawOutcome::Granted(units @ 1..) = draw.outcome() {
+                refunds.push(draws.key(draw), draw.scope(), *draw.limit(), Op::Refund(units), draw.permit());
+            }
+        }
+        self.memory.draw_now(&mut refunds);
+        for draw in draws.group_mut(group) {
+            if let DrawOutcome::Granted(units) = draw.outcome() {
+                draw.revoke(units);
+            }
+        }
     }
 
     /// The cached state of a key, if this very limit wrote it.
@@ -130,14 +191,18 @@ impl<C: Clock> MemoryStore<C> {
         if limit.uses_list_state() {
             return None;
         }
-        let key_hash = self.key_hash(key, scope, limit);
-        let shard = self.table.lock(self.table.shard_of(key_hash));
+        let key_hash = self.memory.key_hash(key, scope, limit);
+        let shard = self.memory.table.lock(self.memory.table.shard_of(key_hash));
         let SlotPosition::Found(slot) = shard.find(key_hash.fingerprint) else { return None };
         let entry = shard.entry(slot);
-        self.limit_table.holds(entry.limit_slot, limit).then_some(entry.state)
+        self.memory.limit_table.holds(entry.limit_slot, limit).then_some(entry.state)
     }
 }
 
-fn draw_target(key_hash: KeyHash, scope: Scope, limit: &Limit) -> DrawTarget<'_> {
-    DrawTarget { key_hash, scope, limit, on_failure: FailureMode::Local }
+impl<C: Clock> MemoryStore<C> {
+    /// The hash of a key under a limit.
+    #[inline]
+    fn key_hash(&self, key: KeyRef<'_>, scope: Scope, limit: &Limit) -> KeyHash {
+        self.key_hasher.key_hash(key, limit).in_scope(scope)
+    }
 }
