@@ -1,8 +1,8 @@
-//! How far the sliding window counter is off the exact sliding log.
+//! The error of the sliding window counter against the exact sliding log.
 //!
-//! Both laws see the same arrivals, each with its own past, on a clock that is set to each arrival in turn. The counter
-//! takes the previous window's units for spread evenly over it: where they came late it forgets them too soon and
-//! admits too many, where they came early it keeps them too long and admits too few.
+//! Both algorithms see the same arrivals, each with its own state, on a clock that is set to each arrival in turn. The
+//! counter assumes that the units of the previous window were spread evenly over it. Units that came late are forgotten
+//! too soon, so the counter admits too many; units that came early are kept too long, so it admits too few.
 
 use crate::run::Run;
 use crate::table::Table;
@@ -12,20 +12,20 @@ use ratekeeper::{Algorithm, Capacity, Limit, Limiter, LogSize, ManualClock, Memo
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The smallest shows what rounding to whole units does, the largest hardly feels it.
+/// The smallest amount shows the effect of rounding to whole units; the largest is hardly affected by it.
 const AMOUNTS: [u32; 3] = [10, 100, 1000];
 const DEMANDS: [f64; 5] = [0.5, 0.9, 1.0, 1.5, 3.0];
-/// A minute, on which windows begin by the wall clock.
+/// One minute. Windows are aligned to the wall clock.
 const WINDOW_US: u64 = 60_000_000;
-/// No window of either kind admits more than the amount, and any stretch of a window's length touches two of them.
+/// A single window admits at most the amount, and any interval of a window's length overlaps at most two windows.
 const MOST: f64 = 2.0;
 
 /// Replays every trace at every demand.
 pub(crate) fn measure(run: &mut Run) -> Result<()> {
     let (seeds, windows) = run.pace.pick((20, 300), (2, 30));
     run.say(format_args!(
-        "method    {seeds} seeds (1 to {seeds}) of {windows} windows each; a random trace brings the demand in every \
-         window,\n          a trace of bursts in each burst; `differ` is the share of requests that the laws answer \
+        "method    {seeds} seeds (1 to {seeds}) of {windows} windows each; random traces have the demand in every \
+         window,\n          a trace of bursts in each burst; `differ` is the share of requests that the algorithms decide \
          differently,\n          `most` the most units admitted in any stretch of a window's length, `in all` is what \
          was\n          admitted beyond the log (or, with a minus, short of it)"
     ));
@@ -42,15 +42,13 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
         }
         run.say(format_args!("\n{amount} a minute"));
         run.say(table);
-        let verdict = run.judge(most <= MOST);
-        run.say(format_args!(
-            "most in any window's length: {most:.2} x the limit (bar: <= {MOST}) {verdict}"
-        ));
+        let result = run.check_bar(most <= MOST);
+        run.say(format_args!("most in any window's length: {most:.2} x the limit (bar: <= {MOST}) {result}"));
     }
     Ok(())
 }
 
-/// What came of some traces.
+/// The results of some traces.
 #[derive(Clone, Copy, Debug, Default)]
 struct Error {
     amount: u32,
@@ -60,7 +58,7 @@ struct Error {
     counter: Admitted,
 }
 
-/// What one law admitted: in all, and at most in any stretch of a window's length.
+/// What one algorithm admitted: in total, and at most in any interval of a window's length.
 #[derive(Clone, Copy, Debug, Default)]
 struct Admitted {
     total: u64,
@@ -80,14 +78,14 @@ fn error(shape: Shape, amount: u32, demand: f64, seeds: u64, windows: u64) -> Re
 }
 
 impl Error {
-    /// Puts the same arrivals to both laws.
+    /// Runs the same arrivals through both algorithms.
     fn replay(&mut self, arrivals: &[u64]) -> Result<()> {
-        // The first window begins where the counter's does.
+        // Aligned to a window of the counter.
         let begin = 1_700_000_000_000_000_u64.next_multiple_of(WINDOW_US);
         let clock = Arc::new(ManualClock::new(Micros::new(begin)));
-        let limiter = |law| {
+        let limiter = |algorithm| {
             let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(10_000))?;
-            anyhow::Ok(Limiter::with_store(Limit::new(law, Quota::per_minute(self.amount))?, store)?)
+            anyhow::Ok(Limiter::with_store(Limit::new(algorithm, Quota::per_minute(self.amount))?, store)?)
         };
         let counter = limiter(Algorithm::SlidingWindowCounter)?;
         let log = limiter(Algorithm::SlidingWindowLog(LogSize::Standard))?;
@@ -124,7 +122,7 @@ impl Error {
 }
 
 impl Admitted {
-    /// Notes an answer. `recent` holds the units admitted within the last window's length.
+    /// Counts a decision. `recent` holds the times of the units admitted within the last window's length.
     fn note(&mut self, allowed: bool, at: u64, recent: &mut VecDeque<u64>) {
         if allowed {
             while recent.pop_front_if(|earlier| *earlier + WINDOW_US <= at).is_some() {}

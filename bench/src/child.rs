@@ -1,15 +1,14 @@
-//! Work done in a process of its own, so that its memory is nobody else's.
+//! Runs work in a separate process, so that its memory can be measured alone.
 //!
-//! The child is this same program under a hidden name. It prints figures, one `name number` a line, which the parent
-//! reads back.
+//! The child is this same program with a hidden command. It prints one `name number` per line, which the parent parses.
 
-use crate::footprint::Whose;
+use crate::footprint::Library;
 use crate::{flood, footprint, sweep};
 use anyhow::{Context, Result, ensure};
 use std::process::Command;
 use std::{env, fs};
 
-/// What a child is asked to do.
+/// The work that a child process does.
 #[derive(clap::Args)]
 pub(crate) struct Task {
     #[command(subcommand)]
@@ -18,15 +17,15 @@ pub(crate) struct Task {
 
 #[derive(clap::Subcommand)]
 enum Work {
-    Footprint { whose: Whose, keys: u64, cap: u64 },
+    Footprint { library: Library, keys: u64, cap: u64 },
     Flood { cap: u64, newcomers: u64 },
     Sweep { keys: u64, passes: u64 },
 }
 
-/// The child's part.
+/// Runs in the child: does the work and prints the figures.
 pub(crate) fn work(task: &Task) -> Result<()> {
     let figures = match task.work {
-        Work::Footprint { whose, keys, cap } => footprint::take(whose, keys, cap),
+        Work::Footprint { library, keys, cap } => footprint::take(library, keys, cap),
         Work::Flood { cap, newcomers } => flood::take(cap, newcomers),
         Work::Sweep { keys, passes } => sweep::take(keys, passes),
     }?;
@@ -36,9 +35,9 @@ pub(crate) fn work(task: &Task) -> Result<()> {
     Ok(())
 }
 
-/// The parent's part: lets a child work and reads its figures.
-pub(crate) fn ask(work: &str, arguments: &[String]) -> Result<Figures> {
-    let mut command = Command::new(env::current_exe().context("this program can't be found again")?);
+/// Runs in the parent: starts a child and parses its figures.
+pub(crate) fn run(work: &str, arguments: &[String]) -> Result<Figures> {
+    let mut command = Command::new(env::current_exe().context("can't find this program's executable")?);
     let output =
         command.args(["child", work]).args(arguments).stderr(std::process::Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{work} {} ended with {}", arguments.join(" "), output.status);
@@ -59,18 +58,19 @@ impl Figures {
         self.0.push((name.into(), number));
     }
 
-    /// A figure that the child was to give.
+    /// Returns a figure. Fails if the child did not print it.
     pub(crate) fn read(&self, name: &str) -> Result<u64> {
         let found = self.0.iter().find(|(given, _)| given == name);
-        found.map(|(_, number)| *number).with_context(|| format!("the child gave no figure for {name}"))
+        found.map(|(_, number)| *number).with_context(|| format!("the child printed no figure for {name}"))
     }
 }
 
-/// A line of this process's status in bytes: `VmRSS` is what it has in memory now, `VmHWM` the most it ever had.
+/// A field of `/proc/self/status` in bytes: `VmRSS` is the resident memory now, `VmHWM` its peak.
 pub(crate) fn resident(line: &str) -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let text = status.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(':'));
     let kilobytes = text.and_then(|text| text.trim().strip_suffix(" kB"));
-    let kilobytes: u64 = kilobytes.with_context(|| format!("the system does not tell {line}"))?.parse()?;
+    let kilobytes: u64 =
+        kilobytes.with_context(|| format!("/proc/self/status has no field {line}"))?.parse()?;
     Ok(kilobytes * 1024)
 }

@@ -1,7 +1,9 @@
-//! The least that a check can cost on this machine: a hash, a clock, one cache line, one swap.
+//! A lower bound for the cost of a check on this machine: one hash, one clock read, one cache line, one
+//! compare-and-swap.
 //!
-//! No limiter: it can't grow, sweep, evict, tell laws apart or say when to come back, and two keys of the same 64 bits
-//! would be one. It shows how much of a check is the hardware's, and so how much is left to gain.
+//! It is not a usable limiter: it can't grow, sweep, evict, distinguish algorithms or compute a retry time, and two
+//! keys with the same 64-bit hash share a count. It shows how much of a check's cost is the hardware's, and so how much
+//! could still be gained.
 
 use crate::subject::{Allowance, Subject};
 use siphasher::sip::SipHasher13;
@@ -9,7 +11,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Sixteen bytes a slot: the key's fingerprint, and when its debt will be paid, in nanoseconds since the start.
+/// Each slot has 16 bytes: the fingerprint of the key, and the time at which its debt is paid, in nanoseconds since the
+/// start.
 pub(crate) struct Floor {
     slots: Box<[[AtomicU64; 2]]>,
     hasher: SipHasher13,
@@ -20,7 +23,7 @@ pub(crate) struct Floor {
 }
 
 impl Floor {
-    /// Half of the slots stay empty: a key is found at its first slot, or on the same cache line.
+    /// Half of the slots stay empty, so a key is found in its first slot or on the same cache line.
     pub(crate) fn new(allowance: Allowance, keys: u64) -> Floor {
         let random = RandomState::new();
         let clock = quanta::Clock::new();
@@ -52,7 +55,7 @@ impl Floor {
         }
     }
 
-    /// Where a fingerprint's debt is kept; it is given the first free slot if it has none.
+    /// Finds the slot of a fingerprint, or claims the first free one.
     #[inline]
     fn debt(&self, fingerprint: u64) -> &AtomicU64 {
         let mut slot = ((u128::from(fingerprint) * self.slots.len() as u128) >> 64) as usize;

@@ -1,9 +1,9 @@
-//! Times in buckets that are never more than 3 % wide; the longest is kept as it is.
+//! A histogram of durations with buckets at most 3 % wide. It keeps the maximum exactly.
 
-/// Sub-buckets of each power of two.
+/// Buckets per power of two.
 const FINE: u64 = 32;
 
-/// How often which time was seen, in nanoseconds.
+/// Counts of durations in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     counts: Vec<u64>,
@@ -26,7 +26,7 @@ impl Histogram {
         self.total
     }
 
-    /// The time that so many of a thousand did not exceed, up to the width of its bucket.
+    /// The quantile of `of_thousand` thousandths, up to the width of its bucket.
     pub(crate) fn at_most(&self, of_thousand: u64) -> u64 {
         let wanted = (self.total * of_thousand).div_ceil(1000);
         let mut seen = 0;
@@ -38,7 +38,7 @@ impl Histogram {
     }
 }
 
-/// Below `FINE` every number has a bucket of its own; above, every power of two has `FINE` of them.
+/// Numbers below `FINE` have a bucket each; above, every power of two has `FINE` buckets.
 fn bucket(number: u64) -> usize {
     let shift = (number | FINE).ilog2() - FINE.ilog2();
     (u64::from(shift) * FINE + (number >> shift)) as usize
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_counted_from_the_shortest() {
+    fn quantiles_are_counted_from_the_shortest() {
         let mut times = Histogram::new();
         for time in 1..=1000 {
             times.record(time);

@@ -1,9 +1,9 @@
-//! Keys as an API gateway would make them, `user:1234567:/v1/orders`, and which of them comes next.
+//! Keys as an API gateway builds them (`user:1234567:/v1/orders`), and the distributions they are drawn from.
 //!
-//! Everything random here follows from a seed, so that every subject of a round is asked for the same keys in the same
-//! order, and a run can be repeated.
+//! Everything random is derived from a seed, so that every subject of a round checks the same keys in the same order,
+//! and a run can be repeated.
 
-/// A small random generator (SplitMix64): good enough to pick keys, and far cheaper than writing one.
+/// SplitMix64: random enough to pick keys, and far cheaper than writing one.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -20,35 +20,35 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number from 0 up to, but not, 1.
+    /// Returns a number in `0.0..1.0`.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A waiting time of the given mean, if what is waited for comes at random.
+    /// Returns an exponentially distributed waiting time with this mean.
     pub(crate) fn wait(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 }
 
-/// Which keys come, and how often.
+/// The distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mix {
-    /// The same key every time.
+    /// One key.
     One,
-    /// Every one of so many alike.
+    /// This many keys, all equally likely.
     Uniform(u64),
-    /// The k-th of so many as often as `1 / k^s`: some are popular, most are rare.
+    /// The k-th key has the weight `1 / k^s`: some are popular, most are rare.
     Zipf(Zipf),
 }
 
 impl Mix {
-    /// How many different keys there are.
+    /// The number of different keys.
     pub(crate) fn keys(&self) -> u64 {
         match self {
             Mix::One => 1,
@@ -57,7 +57,7 @@ impl Mix {
         }
     }
 
-    /// The next key's number.
+    /// The number of the next key.
     pub(crate) fn pick(&self, rng: &mut Rng) -> u64 {
         match self {
             Mix::One => 0,
@@ -67,8 +67,8 @@ impl Mix {
     }
 }
 
-/// A Zipf distribution, sampled by rejection-inversion (Hörmann and Derflinger, 1996). It needs no table: one of a
-/// million weights would push the subject's own out of the cache.
+/// A Zipf distribution, sampled by rejection-inversion (Hörmann and Derflinger, 1996). It needs no table; a table of a
+/// million weights would evict the subject's data from the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Zipf {
     keys: u64,
@@ -112,7 +112,7 @@ impl Zipf {
     }
 }
 
-/// Writes the key of that number over what `key` held.
+/// Overwrites `key` with the key of this number.
 pub(crate) fn write(key: &mut String, number: u64) {
     const DIGITS: usize = 8;
     let mut digits = [b'0'; DIGITS];
@@ -121,7 +121,7 @@ pub(crate) fn write(key: &mut String, number: u64) {
         *digit += (rest % 10) as u8;
         rest /= 10;
     }
-    // Seven digits, and the eighth only where it says something.
+    // Seven digits, and an eighth only where it is needed.
     let digits = if digits[0] == b'0' { &digits[1..] } else { &digits };
     key.clear();
     key.push_str("user:");
@@ -129,23 +129,23 @@ pub(crate) fn write(key: &mut String, number: u64) {
     key.push_str(":/v1/orders");
 }
 
-/// Keys written ahead of the clock.
+/// A buffer of keys, written before they are timed.
 ///
-/// A million keys as strings would be as large as the limiter's own state, and reading them would cost more than the
-/// check. A few thousand, written over again and again, stay in the cache.
+/// A million strings would be as large as the limiter's own state, and reading them would cost more than the check. A
+/// few thousand that are overwritten stay in the cache.
 pub(crate) struct Chunk {
     keys: Vec<String>,
 }
 
 impl Chunk {
-    /// Keys of a chunk: enough that starting and stopping the watch costs nothing, few enough for the L2 cache.
+    /// Keys per chunk: enough to make the cost of reading the clock negligible, few enough for the L2 cache.
     pub(crate) const KEYS: usize = 4096;
 
     pub(crate) fn new() -> Chunk {
         Chunk { keys: (0..Chunk::KEYS).map(|_| String::with_capacity(32)).collect() }
     }
 
-    /// Fills it with the next numbers, as many as there are, and shows those.
+    /// Fills the chunk with the next numbers, as many as it holds, and returns those keys.
     pub(crate) fn fill(&mut self, numbers: impl Iterator<Item = u64>) -> &[String] {
         let mut filled = 0;
         for (key, number) in self.keys.iter_mut().zip(numbers) {
@@ -156,12 +156,12 @@ impl Chunk {
     }
 }
 
-/// Has the memory for a chunk in hand, so that what grows afterwards is not the chunk.
+/// Allocates the memory of a chunk, so that later growth of the process is not the chunk's.
 pub(crate) fn warm_up() {
     in_chunks(0, Chunk::KEYS as u64, |_| ());
 }
 
-/// Walks over the keys of numbers `from..to`, a chunk at a time.
+/// Calls `visit` with the keys of the numbers `from..to`, one chunk at a time.
 pub(crate) fn in_chunks(from: u64, to: u64, mut visit: impl FnMut(&[String])) {
     let mut chunk = Chunk::new();
     for start in (from..to).step_by(Chunk::KEYS) {
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_look_like_a_gateways() {
+    fn keys_look_like_those_of_a_gateway() {
         let mut key = String::new();
         for (number, text) in [(0, "user:0000000:/v1/orders"), (1_234_567, "user:1234567:/v1/orders")] {
             write(&mut key, number);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn zipf_ranks_come_as_often_as_their_weights_say() {
+    fn zipf_ranks_are_as_frequent_as_their_weights() {
         let (keys, exponent, picks) = (1000, 1.1, 1_000_000);
         let zipf = Mix::Zipf(Zipf::new(keys, exponent));
         let mut rng = Rng::new(7);

@@ -1,7 +1,7 @@
-//! What checks cost that are answered from units that were lent, beside the memory store, and what they spare Redis.
+//! Checks that are decided from leased units, compared with the memory store, and the calls that Redis still receives.
 //!
-//! A leased check on a warm key asks nobody, so it has to be about as fast as one of the memory store, whatever the way to
-//! Redis is like, and Redis must hardly notice how many there are.
+//! A leased check of a warm key makes no store call. So it must be about as fast as one of the memory store, however
+//! far away Redis is, and the load on Redis must hardly depend on the number of checks.
 
 mod hot;
 mod inproc;
@@ -20,19 +20,19 @@ use anyhow::Result;
 /// The parts of the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Part {
-    /// In process, beside the memory store.
+    /// In process, compared with the memory store.
     Inproc,
-    /// Over RESP, beside a server with the memory store.
+    /// Over RESP, compared with a server with the memory store.
     Resp,
-    /// In process, with Redis far away.
+    /// In process, with a long round trip to Redis.
     Latency,
-    /// One key that all want, and what Redis has to do for it.
+    /// One hot key, and the calls that Redis receives for it.
     Hot,
-    /// Simulated: how many are refused who need not be, and how often the store is asked.
+    /// Simulated: the shares of false denials and of store calls.
     Tables,
 }
 
-/// Measures all parts, or only one.
+/// Measures one part, or all of them.
 pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     let wants = |part| only.is_none_or(|only| only == part);
     if wants(Part::Tables) {
@@ -42,11 +42,11 @@ pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
         return Ok(());
     }
     let redis = program::redis()?;
-    // It may take a compiler, so it comes before anything is measured.
+    // Building may take long, so it is done before anything is measured.
     let ratekeeper = if wants(Part::Resp) { Some(program::ratekeeper()?) } else { None };
     run.say(format_args!(
-        "method    Redis {}; whoever checks is on core {}, or on both, and Redis and what carries to and from it on core {};\n          \
-         `asked` are checks for which Redis was asked, `refills` units that were asked for ahead, without a check",
+        "method    Redis {}; the checks run on core {}, or on both, and Redis and its client I/O on core {};\n          \
+         `store calls` are checks that needed Redis, `renewals` lease requests ahead of need, without a check",
         redis.version, SERVERS[0], GENERATOR[0],
     ));
     if wants(Part::Inproc) {

@@ -1,7 +1,7 @@
-//! Ratekeeper measured: beside other limiters, against its bars, and against the exact law.
+//! Benchmarks of Ratekeeper: compared with other limiters, with required values (bars), and with the exact sliding log.
 //!
-//! `cargo xtask bench NAME` runs one scenario. Every run says which machine, commit and command it was, and a full run
-//! leaves the same text behind in `bench/runs/`: a figure quoted anywhere has such a file behind it.
+//! `cargo xtask bench NAME` runs one scenario. Every run reports its machine, commit and command. A full run saves the
+//! same text in `bench/runs/`, so that every quoted figure has such a file behind it.
 
 mod accuracy;
 mod child;
@@ -10,16 +10,16 @@ mod floor;
 mod footprint;
 mod histogram;
 mod inproc;
+mod interleaved;
 mod keys;
 mod lease;
 mod memory;
-mod peer;
-mod race;
+mod other_limiters;
 mod redis;
 mod rules;
 mod run;
 mod server;
-mod several;
+mod several_limits;
 mod subject;
 mod sweep;
 mod table;
@@ -31,10 +31,10 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask bench", about = "Measures Ratekeeper")]
+#[command(name = "cargo xtask bench", about = "Benchmarks of Ratekeeper")]
 struct Cli {
-    /// A smoke test: everything runs, but so briefly that the figures mean nothing. No bar fails it and no record is
-    /// kept.
+    /// A smoke test: everything runs, but too briefly for the figures to mean anything. Missed bars do not fail it, and
+    /// it saves no record.
     #[arg(long, global = true)]
     quick: bool,
     #[command(subcommand)]
@@ -43,47 +43,47 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Scenario {
-    /// Nanoseconds for a check, beside governor and throttlecrab.
+    /// Nanoseconds per check in one process, compared with governor and throttlecrab.
     Inproc {
-        /// Only scenarios whose name contains this: for tuning, so no record is kept.
+        /// Runs only the scenarios whose name contains this text. Saves no record.
         #[arg(long)]
         only: Option<String>,
     },
-    /// Bytes for a key, what a flood of new keys does, and how long a sweep holds others up.
+    /// Bytes per key, the effect of a flood of new keys, and how long a sweep delays checks.
     Memory {
-        /// Only the part of this name: for tuning, so no record is kept.
+        /// Runs only this part. Saves no record.
         #[arg(long)]
         only: Option<memory::Part>,
     },
-    /// How far the sliding window counter is off the exact sliding log.
+    /// The error of the sliding window counter against the exact sliding log.
     Accuracy,
-    /// What ten thousand rules cost, beside ten.
+    /// The cost of ten thousand rules, compared with ten.
     Rules,
-    /// What the server does a second and how long it takes, over HTTP, RESP and gRPC, beside others.
+    /// Throughput and latency of the server over HTTP, RESP and gRPC, compared with other servers.
     Server {
-        /// Only this part: for tuning, so no record is kept.
+        /// Runs only this part. Saves no record.
         #[arg(long)]
         only: Option<server::Part>,
     },
-    /// What a store on Redis decides a second, what it costs Redis, and how long it takes, beside a script for each check.
+    /// Throughput, Redis CPU time and latency when Redis decides, compared with one script call per check.
     Redis {
-        /// Only this part: for tuning, so no record is kept.
+        /// Runs only this part. Saves no record.
         #[arg(long)]
         only: Option<redis::Part>,
     },
-    /// What checks cost that are answered from units that were lent, and what they spare Redis.
+    /// The cost of checks that are decided from leased units, and how few calls Redis receives.
     Lease {
-        /// Only this part: for tuning, so no record is kept.
+        /// Runs only this part. Saves no record.
         #[arg(long)]
         only: Option<lease::Part>,
     },
-    /// One part of `memory`, in a process of its own.
+    /// One part of `memory`, in its own process.
     #[command(hide = true)]
     Child(child::Task),
-    /// A server of `server`, on its core.
+    /// Pins itself to cores, then becomes a server of the scenario `server`.
     #[command(hide = true)]
     Pinned(server::process::Pinned),
-    /// A server of `server` that limits nothing.
+    /// A server of the scenario `server` that limits nothing.
     #[command(hide = true)]
     Floor { kind: server::floor::Kind },
 }
@@ -132,7 +132,7 @@ fn main() -> Result<ExitCode> {
             run.end()
         }
         Scenario::Child(task) => child::work(&task).map(|()| ExitCode::SUCCESS),
-        Scenario::Pinned(pinned) => match server::process::take_over(&pinned)? {},
+        Scenario::Pinned(pinned) => match server::process::exec(&pinned)? {},
         Scenario::Floor { kind } => server::floor::serve(kind).map(|()| ExitCode::SUCCESS),
     }
 }

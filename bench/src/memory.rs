@@ -1,4 +1,4 @@
-//! What state costs: bytes for a key, how a flood of keys is met, and how long a sweep holds others up.
+//! Memory: bytes per key, the effect of a flood of keys, and how long a sweep delays checks.
 
 use crate::run::Run;
 use crate::{flood, footprint, sweep};
@@ -12,7 +12,7 @@ pub(crate) enum Part {
     Sweep,
 }
 
-/// Measures all parts, or only one.
+/// Measures one part, or all of them.
 pub(crate) fn measure(run: &mut Run, only: Option<Part>) -> Result<()> {
     let million = run.pace.pick(1_000_000, 50_000);
     let wants = |part| only.is_none_or(|only| only == part);

@@ -1,4 +1,4 @@
-//! What rules cost: reading and compiling very many, and finding those that bind a request.
+//! The cost of rules: reading and compiling many of them, and finding the matching ones.
 
 use crate::run::Run;
 use crate::table::Table;
@@ -9,18 +9,18 @@ use ratekeeper::rules::{CheckRequest, DrawPlan, Resolution, RuleSet, Verb, read}
 use std::fmt::Write;
 use std::hint::black_box;
 
-/// Few and many.
+/// A small and a large rule set.
 const SIZES: [usize; 2] = [10, 10_000];
-/// How many different requests of each kind are asked in turn.
+/// How many different requests of each kind are resolved in turn.
 const REQUESTS: usize = 1_000;
 
-/// What a request is found by.
+/// The kind of rule that matches a request.
 const KINDS: [&str; 5] = ["exact", "template", "glob", "regex", "none"];
 
-/// Reads, compiles and asks.
+/// Reads, compiles and resolves.
 pub(crate) fn measure(run: &mut Run) -> Result<()> {
     let mut sets = Vec::new();
-    let mut compiling = Table::new(1, ["rules", "read ms", "compile ms", "bar 1000 ms in all"]);
+    let mut compiling = Table::new(1, ["rules", "read ms", "compile ms", "bar 1000 ms in total"]);
     for size in SIZES {
         let text = file(size);
         let mut millis = Vec::new();
@@ -37,8 +37,8 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
         }
         millis.sort_by(|one, other| one.0.total_cmp(&other.0));
         let (read, compile) = millis[millis.len() / 2];
-        let verdict = run.judge(read + compile < 1_000.0);
-        compiling.row([size.to_string(), format!("{read:.1}"), format!("{compile:.1}"), verdict.to_owned()]);
+        let result = run.check_bar(read + compile < 1_000.0);
+        compiling.row([size.to_string(), format!("{read:.1}"), format!("{compile:.1}"), result.to_owned()]);
         sets.extend(set);
     }
     run.say(format_args!(
@@ -62,7 +62,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
         let medians: Vec<_> = found.iter_mut().map(|nanos| median(nanos)).collect();
         let ratio = medians[1] / medians[0];
         let speed = match *kind {
-            "exact" | "template" => run.judge(medians[1] < 1_000.0),
+            "exact" | "template" => run.check_bar(medians[1] < 1_000.0),
             _ => "",
         };
         let spread = format!("{:.0}–{:.0}", found[1][0], found[1][found[1].len() - 1]);
@@ -71,7 +71,7 @@ pub(crate) fn measure(run: &mut Run) -> Result<()> {
             format!("{:.0}", medians[0]),
             format!("{:.0}", medians[1]),
             format!("{ratio:.2}"),
-            run.judge(ratio <= 2.0).to_owned(),
+            run.check_bar(ratio <= 2.0).to_owned(),
             speed.to_owned(),
             spread,
         ]);
@@ -87,7 +87,7 @@ fn median(nanos: &mut [f64]) -> f64 {
     nanos[nanos.len() / 2]
 }
 
-/// So many rules of four kinds, for one service each, and a default.
+/// A rule file with `rules` rules of four kinds, each for its own service, and a default.
 fn file(rules: usize) -> String {
     let mut text = "default: {limit: 1000/s}\nrules:\n".to_owned();
     for rule in 0..rules {
@@ -98,14 +98,14 @@ fn file(rules: usize) -> String {
             _ => format!("path_regex: '^/svc{rule}/orders/[0-9]+$'"),
         };
         writeln!(text, "  - {{id: r{rule}, limit: 100/s, match: {{{condition}}}}}")
-            .expect("text can be written to memory");
+            .expect("writing to a string does not fail");
     }
     text
 }
 
-/// Nanoseconds for a request that a rule of this kind binds.
+/// Nanoseconds to resolve a request that a rule of this kind matches.
 fn resolve(set: &RuleSet, size: usize, kind: usize, rounds: usize) -> Result<f64> {
-    let paths: Vec<_> = (0..REQUESTS).map(|turn| path(size, kind, turn)).collect();
+    let paths: Vec<_> = (0..REQUESTS).map(|index| path(size, kind, index)).collect();
     let mut plan = DrawPlan::new();
     for path in &paths {
         plan.clear();
@@ -117,7 +117,7 @@ fn resolve(set: &RuleSet, size: usize, kind: usize, rounds: usize) -> Result<f64
         );
         let (_, bound) = plan.draws_of(plan.resolutions()[0]);
         let id = set.rules()[bound[0].rule as usize].id();
-        ensure!((id == "default") == (kind == 4), "{path} is bound by {id}");
+        ensure!((id == "default") == (kind == 4), "{path} matches {id}");
     }
     let begun = Instant::now();
     for _ in 0..rounds {
@@ -125,22 +125,22 @@ fn resolve(set: &RuleSet, size: usize, kind: usize, rounds: usize) -> Result<f64
             plan.clear();
             let request = CheckRequest { endpoint: path, ..CheckRequest::new("user:1234567") };
             plan.add(black_box(set), Verb::Check, &request, || Micros::EPOCH);
-            ensure!(matches!(plan.resolutions(), [Resolution::Limited { .. }]), "a rule binds");
+            ensure!(matches!(plan.resolutions(), [Resolution::Limited { .. }]), "a rule matches");
         }
     }
     Ok(begun.elapsed().as_nanos() as f64 / (rounds * REQUESTS) as f64)
 }
 
-/// The path of a request that a rule of this kind binds, another rule each turn.
-fn path(size: usize, kind: usize, turn: usize) -> String {
+/// The path of a request that a rule of this kind matches. Each index selects another rule.
+fn path(size: usize, kind: usize, index: usize) -> String {
     let rules = size / 4;
-    // A stride that has no factor in common with the number of rules meets them all, and never the next one next.
-    let rule = (turn * 7_919 % rules) * 4 + kind;
+    // The stride has no common factor with the number of rules, so all are visited, never two neighbours in a row.
+    let rule = (index * 7_919 % rules) * 4 + kind;
     match kind {
         0 => format!("/svc{rule}/items"),
-        1 => format!("/svc{rule}/users/{turn}"),
-        2 => format!("/svc{rule}/files/{turn}.json"),
-        3 => format!("/svc{rule}/orders/{turn}"),
-        _ => format!("/other{turn}/x"),
+        1 => format!("/svc{rule}/users/{index}"),
+        2 => format!("/svc{rule}/files/{index}.json"),
+        3 => format!("/svc{rule}/orders/{index}"),
+        _ => format!("/other{index}/x"),
     }
 }

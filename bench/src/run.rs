@@ -1,7 +1,7 @@
-//! One run: where it took place, what it said, and whether every bar was met.
+//! One run: its machine and commit, its output, and whether every bar was met.
 //!
-//! Whatever is said goes to the terminal at once and into the record at the end, so that the two never differ. A run
-//! that was short or partial leaves no record: nobody can quote it by mistake.
+//! All output goes to the terminal at once and into the record at the end, so the two never differ. A quick or partial
+//! run saves no record, so that it can't be quoted by mistake.
 
 use anyhow::{Context, Result, bail};
 use std::fmt::Display;
@@ -9,19 +9,19 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
-/// Whether the figures count.
+/// How long a run lasts, and so whether its figures may be quoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// Long enough to be quoted.
     Full,
-    /// As long, but only a part of the scenario: for tuning.
+    /// As long as a full run, but only a part of the scenario: for tuning.
     Partial,
     /// Just long enough to see that it works.
     Quick,
 }
 
 impl Pace {
-    /// One of two sizes.
+    /// Selects one of two sizes.
     pub(crate) fn pick<T>(self, full: T, quick: T) -> T {
         match self {
             Pace::Full | Pace::Partial => full,
@@ -40,7 +40,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Says where and how it takes place.
+    /// Prints the command, the commit and the machine.
     pub(crate) fn begin(name: &str, pace: Pace) -> Result<Run> {
         let commit = commit()?;
         let date = output("date", &["-u", "+%F"])?;
@@ -53,12 +53,12 @@ impl Run {
         run.say(format_args!("rustc     {}", output("rustc", &["--version"])?));
         run.say(format_args!("machine   {}", machine()?));
         if run.record.is_none() {
-            run.say("record    none: a quick or partial run is not for quoting");
+            run.say("record    none: quick and partial runs are not quoted");
         }
         Ok(run)
     }
 
-    /// Says one or more lines.
+    /// Prints one or more lines.
     pub(crate) fn say(&mut self, lines: impl Display) {
         let lines = lines.to_string();
         let lines = lines.trim_end();
@@ -67,8 +67,8 @@ impl Run {
         self.text.push('\n');
     }
 
-    /// Notes whether a bar was met, and words it.
-    pub(crate) fn judge(&mut self, met: bool) -> &'static str {
+    /// Counts a bar as met or missed. Returns the word for the table.
+    pub(crate) fn check_bar(&mut self, met: bool) -> &'static str {
         match met {
             true => {
                 self.met += 1;
@@ -81,7 +81,7 @@ impl Run {
         }
     }
 
-    /// Keeps the record. A bar that was missed fails a run whose figures count.
+    /// Saves the record. A missed bar fails a run whose figures count.
     pub(crate) fn end(mut self) -> Result<ExitCode> {
         let (met, below) = (self.met, self.below);
         self.say(format_args!("\nbars: {met} met, {below} below"));
@@ -94,7 +94,7 @@ impl Run {
     }
 }
 
-/// The folder of this package: cargo names it to whatever it runs.
+/// The folder of this package: cargo sets it for every program that it runs.
 pub(crate) fn bench_folder() -> PathBuf {
     env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("bench"), PathBuf::from)
 }
@@ -103,7 +103,7 @@ fn arguments() -> String {
     env::args().skip(1).collect::<Vec<_>>().join(" ")
 }
 
-/// The commit, marked if the work tree differs from it. Records of earlier runs are no difference.
+/// The commit, marked if the work tree differs from it. Records of earlier runs are not a difference.
 fn commit() -> Result<String> {
     let folder = bench_folder();
     let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(&folder).output();
@@ -116,10 +116,9 @@ fn commit() -> Result<String> {
     Ok(if changes.stdout.is_empty() { head } else { head + "-dirty" })
 }
 
-/// Processor, cores, kernel, and whether large allocations get large pages by themselves: that moves both speed and
-/// resident memory.
+/// Processor, cores, kernel, and whether transparent huge pages are on: they affect both speed and resident memory.
 fn machine() -> Result<String> {
-    let info = fs::read_to_string("/proc/cpuinfo").context("the machine does not tell its processor")?;
+    let info = fs::read_to_string("/proc/cpuinfo").context("can't read /proc/cpuinfo")?;
     let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let model = model.trim_start_matches([' ', '\t', ':']);
     let cores = std::thread::available_parallelism()?;

@@ -1,31 +1,30 @@
-//! What is measured: a limiter behind its own public API.
+//! The subject of a benchmark: a limiter behind its own public API.
 //!
-//! A subject checks a whole chunk of keys in one call, so that its loop is compiled for it alone and the only call that
-//! is not known at compile time happens once in four thousand checks. Of what a check returns, every subject reads just
-//! whether it was allowed.
+//! A subject checks a whole chunk of keys per call, so that its loop is compiled for it alone and dynamic dispatch
+//! happens once in four thousand checks. Of the result of a check, every subject reads only whether it was allowed.
 
 use anyhow::Result;
 use ratekeeper::{Capacity, KeyedRequest, Limiter, MemoryStore, SystemClock};
 
 /// A limiter under measurement.
 pub(crate) trait Subject: Sync {
-    /// What it is called in a table of so many threads.
+    /// The name in a table, for this number of threads.
     fn name(&self, threads: usize) -> String;
 
-    /// How many keys it remembers, if it tells.
+    /// How many keys it holds, if it reports that.
     fn held(&self) -> Option<usize> {
         None
     }
 
-    /// Takes `cost` units under one key; says whether it was allowed.
+    /// Takes `cost` units from one key. Returns whether that was allowed.
     #[expect(clippy::ptr_arg, reason = "governor looks its keys up by the type it stores, a String")]
     fn charge(&self, key: &String, cost: u32) -> bool;
 
-    /// Takes a unit under each key, and counts those allowed. This is what the watch runs for.
+    /// Takes one unit from each key, and returns how many were allowed. This is the timed part.
     fn check_all(&self, keys: &[String], threads: usize) -> usize;
 }
 
-/// How much a subject allows each key: the same for all of them, each in its own words.
+/// What a subject allows per key: the same for all of them, in each one's own terms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance {
     pub(crate) amount: u32,
@@ -34,26 +33,26 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    /// More than any run takes, and so slow to come back that no state drains while it lasts: every check finds its
-    /// key, does the sum and writes.
+    /// More units than any run takes, which refill too slowly for a state to drain meanwhile: every check finds its
+    /// key, computes and writes.
     pub(crate) const PLENTY: Allowance = Allowance { amount: 1000, per_secs: 3600, burst: 100_000_000 };
 
-    /// Gone after a few checks and not back before tomorrow. The burst is not 1, because throttlecrab then forgets the
-    /// key at once and never refuses.
+    /// Exhausted after a few checks, and not refilled within the run. The burst is not 1, because throttlecrab would
+    /// then forget the key at once and never deny.
     pub(crate) const SCANT: Allowance = Allowance { amount: 1, per_secs: 86_400, burst: 5 };
 
-    /// As Ratekeeper reads it.
+    /// The quota in Ratekeeper's syntax.
     pub(crate) fn quota(&self) -> String {
         format!("{} per {}s burst {}", self.amount, self.per_secs, self.burst)
     }
 }
 
-/// Room for a fifth more keys than there will be: the cap is divided among shards, which fill unevenly.
+/// Capacity for a fifth more keys than will exist: the cap is divided among shards, which fill unevenly.
 pub(crate) fn roomy(keys: u64) -> Capacity {
     Capacity::keys((keys + keys / 5).max(10_000) as usize)
 }
 
-/// Ratekeeper, one limit under each key.
+/// Ratekeeper with one limit per key.
 pub(crate) struct Ratekeeper(Limiter);
 
 impl Ratekeeper {

@@ -1,8 +1,8 @@
-//! How long a sweep holds others up, with half of all keys drained.
+//! How long a sweep delays checks, with half of all keys drained.
 //!
 //! One thread sweeps the whole table, shard after shard without a pause, while another checks random keys and times
-//! every check. A small machine stops a thread for a millisecond now and then all by itself, so each pass has a control
-//! beside it: the same checks for as long, while the first thread only reads the clock and notes its longest gap.
+//! every check. A small machine suspends a thread for a millisecond now and then, so each pass has a control: the same
+//! checks for the same time, while the first thread only reads the clock and records the gaps between readings.
 
 use crate::child::{self, Figures};
 use crate::histogram::Histogram;
@@ -11,7 +11,7 @@ use crate::run::Run;
 use crate::table::Table;
 use anyhow::{Context, Result, ensure};
 use core_affinity::CoreId;
-use quanta::Clock as Watch;
+use quanta::Clock;
 use ratekeeper::{
     Algorithm, Amount, Capacity, DrawOutcome, Limit, ManualClock, MemoryStore, Micros, PermitId, Scope, Span,
 };
@@ -20,14 +20,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
-/// The longest that a sweep of one shard may take.
+/// The maximum duration of a sweep of one shard.
 const BAR_NS: u64 = 1_000_000;
-/// What is told of each series of times: its name, and how many of a thousand it covers.
+/// The reported quantiles: name and thousandths.
 const SHARES: [(&str, u64); 4] = [("p50", 500), ("p99", 990), ("p99.9", 999), ("max", 1000)];
 
-/// Sweeps a store of `keys` keys so many times.
+/// Sweeps a store of `keys` keys `passes` times.
 pub(crate) fn measure(run: &mut Run, keys: u64, passes: u64) -> Result<()> {
-    let figures = child::ask("sweep", &[keys.to_string(), passes.to_string()])?;
+    let figures = child::run("sweep", &[keys.to_string(), passes.to_string()])?;
     let mut table = Table::new(1, ["ns", "count", "p50", "p99", "p99.9", "max", "bar", ""]);
     for pass in 1..=passes {
         for what in ["sweep(1)", "check, swept", "check, control", "gap, control"] {
@@ -38,14 +38,14 @@ pub(crate) fn measure(run: &mut Run, keys: u64, passes: u64) -> Result<()> {
             }
             if what == "sweep(1)" {
                 cells.push(format!("<= {BAR_NS}"));
-                cells.push(run.judge(read("max")? <= BAR_NS).to_owned());
+                cells.push(run.check_bar(read("max")? <= BAR_NS).to_owned());
             }
             table.row(cells);
         }
     }
     run.say(format_args!(
         "\nsweep: {keys} keys, half of them drained, swept by one thread while another checks random keys\n\
-         (a gap is how long the sweeping thread was away while it only read the clock: the machine's own doing)"
+         (a gap is the time between two clock readings of the sweeping thread in the control: a disturbance of the machine)"
     ));
     run.say(table);
     Ok(())
@@ -55,20 +55,20 @@ fn figure(pass: u64, what: &str, name: &str) -> String {
     format!("{pass}/{}/{name}", what.replace(' ', "_"))
 }
 
-/// The child's part.
+/// Runs in the child process.
 pub(crate) fn take(keys: u64, passes: u64) -> Result<Figures> {
-    let cores = core_affinity::get_core_ids().context("the machine does not tell its cores")?;
+    let cores = core_affinity::get_core_ids().context("the number of cores is unknown")?;
     let [sweeping, checking, ..] = *cores else { anyhow::bail!("a sweep beside checks needs two cores") };
-    let stage = Stage::new(keys)?;
+    let test = SweepTest::new(keys)?;
     let mut figures = Figures::default();
     for pass in 1..=passes {
-        stage.fill();
-        let before = stage.store.stats().keys;
-        stage.clock.advance(Span::secs(10));
-        let swept = stage.play(sweeping, checking, Stage::sweep_all);
-        let dropped = before - stage.store.stats().keys;
+        test.fill();
+        let before = test.store.stats().keys;
+        test.clock.advance(Span::secs(10));
+        let swept = test.run_beside_checks(sweeping, checking, SweepTest::sweep_all);
+        let dropped = before - test.store.stats().keys;
         ensure!(dropped * 100 >= before * 45, "the sweep dropped {dropped} of {before} keys, not about half");
-        let control = stage.play(sweeping, checking, |stage| stage.watch_gaps(swept.time_ns));
+        let control = test.run_beside_checks(sweeping, checking, |test| test.record_gaps(swept.time_ns));
         let series = [
             ("sweep(1)", &swept.acted),
             ("check, swept", &swept.checked),
@@ -86,29 +86,29 @@ pub(crate) fn take(keys: u64, passes: u64) -> Result<Figures> {
 }
 
 /// A store of keys that drain soon (the even ones) and late (the odd ones).
-struct Stage {
+struct SweepTest {
     clock: Arc<ManualClock>,
     store: MemoryStore<Arc<ManualClock>>,
     keys: u64,
     soon: Limit,
     late: Limit,
-    watch: Watch,
+    timer: Clock,
 }
 
-/// What two threads saw.
-struct Scene {
+/// The times that two threads recorded.
+struct Recorded {
     acted: Histogram,
     checked: Histogram,
     time_ns: u64,
 }
 
-impl Stage {
-    fn new(keys: u64) -> Result<Stage> {
+impl SweepTest {
+    fn new(keys: u64) -> Result<SweepTest> {
         let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_000_000)));
         let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys((keys * 12 / 10) as usize))?;
         let limit = |quota: &str| anyhow::Ok(Limit::new(Algorithm::TokenBucket, quota.parse()?)?);
         let (soon, late) = (limit("1/s burst 100")?, limit("1/day burst 100")?);
-        Ok(Stage { clock, store, keys, soon, late, watch: Watch::new() })
+        Ok(SweepTest { clock, store, keys, soon, late, timer: Clock::new() })
     }
 
     fn check(&self, number: u64, key: &str) -> DrawOutcome {
@@ -128,8 +128,13 @@ impl Stage {
         });
     }
 
-    /// Lets one thread act while another checks.
-    fn play(&self, acting: CoreId, checking: CoreId, act: impl FnOnce(&Stage) -> Histogram + Send) -> Scene {
+    /// Runs `act` on one thread while another checks.
+    fn run_beside_checks(
+        &self,
+        acting: CoreId,
+        checking: CoreId,
+        act: impl FnOnce(&SweepTest) -> Histogram + Send,
+    ) -> Recorded {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let checker = scope.spawn(|| {
@@ -138,13 +143,13 @@ impl Stage {
             });
             let actor = scope.spawn(|| {
                 core_affinity::set_for_current(acting);
-                let start = self.watch.raw();
+                let start = self.timer.raw();
                 let acted = act(self);
                 done.store(true, Relaxed);
-                (acted, self.watch.delta_as_nanos(start, self.watch.raw()))
+                (acted, self.timer.delta_as_nanos(start, self.timer.raw()))
             });
             let (acted, time_ns) = actor.join().expect("a sweep does not panic");
-            Scene { acted, checked: checker.join().expect("a check does not panic"), time_ns }
+            Recorded { acted, checked: checker.join().expect("a check does not panic"), time_ns }
         })
     }
 
@@ -154,32 +159,32 @@ impl Stage {
         while !done.load(Relaxed) {
             let number = rng.below(self.keys);
             keys::write(&mut key, number);
-            let start = self.watch.raw();
+            let start = self.timer.raw();
             std::hint::black_box(self.check(number, &key));
-            times.record(self.watch.delta_as_nanos(start, self.watch.raw()));
+            times.record(self.timer.delta_as_nanos(start, self.timer.raw()));
         }
         times
     }
 
-    /// Sweeps every shard once and times each.
+    /// Sweeps every shard once and times each sweep.
     fn sweep_all(&self) -> Histogram {
         let mut times = Histogram::new();
         for _ in 0..self.store.shards() {
-            let start = self.watch.raw();
+            let start = self.timer.raw();
             self.store.sweep(1);
-            times.record(self.watch.delta_as_nanos(start, self.watch.raw()));
+            times.record(self.timer.delta_as_nanos(start, self.timer.raw()));
         }
         times
     }
 
-    /// Reads the clock over and over for so long, and notes the time between two readings.
-    fn watch_gaps(&self, time_ns: u64) -> Histogram {
+    /// Reads the clock repeatedly for `time_ns`, and records the time between readings.
+    fn record_gaps(&self, time_ns: u64) -> Histogram {
         let mut times = Histogram::new();
-        let start = self.watch.raw();
+        let start = self.timer.raw();
         let mut before = start;
-        while self.watch.delta_as_nanos(start, before) < time_ns {
-            let now = self.watch.raw();
-            times.record(self.watch.delta_as_nanos(before, now));
+        while self.timer.delta_as_nanos(start, before) < time_ns {
+            let now = self.timer.raw();
+            times.record(self.timer.delta_as_nanos(before, now));
             before = now;
         }
         times

@@ -1,15 +1,15 @@
-//! Text in aligned columns.
+//! Text tables with aligned columns.
 
 use std::fmt;
 
-/// Rows under a heading: the first columns to the left, figures to the right.
+/// Rows below a heading: the first columns are left-aligned, the figures right-aligned.
 pub(crate) struct Table {
     left: usize,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table of which the first `left` columns hold words.
+    /// A table whose first `left` columns hold words.
     pub(crate) fn new<const N: usize>(left: usize, heading: [&str; N]) -> Table {
         Table { left, rows: vec![heading.map(str::to_owned).to_vec()] }
     }

@@ -1,18 +1,19 @@
-//! When requests arrive: at random, in fits, and at the worst of times.
+//! Arrival times of requests: random, on/off, and the worst cases.
 
 use crate::keys::Rng;
 
-/// How arrivals are spread.
+/// The distribution of arrivals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Independently of each other.
+    /// Independent of each other.
     Poisson,
-    /// Four times as densely for a quarter of the time, in phases of random length.
+    /// Four times the rate for a quarter of the time, in phases of random length.
     OnOff,
-    /// A burst at the very end of a window and one at the very beginning of the next: what breaks a fixed window.
+    /// A burst at the very end of a window and one at the very beginning of the next: the worst case of a fixed window.
     Edge,
-    /// A burst at the very end of a window, and one in the next just before the first is out of sight: what a sliding
-    /// counter, which takes the first for spread over its whole window, has nearly forgotten by then.
+    /// A burst at the very end of a window, and one in the next window shortly before the first leaves the sliding
+    /// window. A sliding counter, which assumes the first was spread over its whole window, has almost forgotten it by
+    /// then.
     Late,
 }
 
@@ -33,9 +34,9 @@ impl Shape {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace {
     pub(crate) shape: Shape,
-    /// How many arrive in a window on average; in the traces made of bursts, how many are in each.
+    /// The mean number of arrivals per window; in traces made of bursts, the number per burst.
     pub(crate) a_window: f64,
-    /// The window's length in microseconds.
+    /// The length of the window in microseconds.
     pub(crate) window_us: u64,
     pub(crate) windows: u64,
     pub(crate) seed: u64,
@@ -48,7 +49,7 @@ impl Trace {
         let mut arrivals = match self.shape {
             Shape::Poisson => self.steady(&mut rng, 0.0, self.windows as f64, self.a_window),
             Shape::OnOff => self.on_off(&mut rng),
-            // The third window of each round is silent, so that every round begins afresh.
+            // The third window of each group is silent, so that the groups do not affect each other.
             Shape::Edge => self.bursts(&mut rng, [0.98, 1.0], [1.0, 1.02]),
             Shape::Late => self.bursts(&mut rng, [0.98, 1.0], [1.96, 1.98]),
         };
@@ -56,7 +57,7 @@ impl Trace {
         arrivals
     }
 
-    /// Arrivals at random between two times, which are in windows.
+    /// Random arrivals between two times, measured in windows.
     fn steady(&self, rng: &mut Rng, from: f64, to: f64, a_window: f64) -> Vec<u64> {
         let mut arrivals = Vec::new();
         let mut at = from + rng.wait(1.0 / a_window);
@@ -78,7 +79,7 @@ impl Trace {
         arrivals
     }
 
-    /// Two bursts in every three windows, each spread evenly over a stretch.
+    /// Two bursts in every three windows, each spread evenly over an interval.
     fn bursts(&self, rng: &mut Rng, first: [f64; 2], second: [f64; 2]) -> Vec<u64> {
         let rounds = (0..self.windows).step_by(3);
         let stretches =
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn traces_bring_what_they_say_and_repeat_themselves() {
+    fn traces_have_the_stated_demand_and_are_reproducible() {
         for shape in Shape::ALL {
             let trace = Trace { shape, a_window: 100.0, window_us: 60_000_000, windows: 3000, seed: 3 };
             let arrivals = trace.arrivals();

@@ -1,4 +1,4 @@
-// What ioredis makes of the RESP port.
+// ioredis against the RESP port.
 
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
@@ -13,7 +13,7 @@ const at = (address) => {
 const DAY = 86400;
 const { version } = createRequire(import.meta.url)('ioredis/package.json');
 
-/** A client whose lost connections are no news: they are what is tried at the end. */
+/** A client that does not report lost connections: the restart at the end causes them. */
 function connect(address, options = {}) {
   const client = new Redis({ ...at(address), retryStrategy: () => 20, ...options });
   client.on('error', () => {});
@@ -34,15 +34,15 @@ async function tryAll(client, name) {
 
   const many = client.pipeline();
   for (let index = 0; index < 5000; index += 1) many.call('CL.THROTTLE', `${name}:p`, 9999, 1, DAY);
-  const answers = await many.exec();
-  assert.ok(answers.every(([error, answer], index) => error === null && answer[2] === 9999 - index));
+  const replies = await many.exec();
+  assert.ok(replies.every(([error, reply], index) => error === null && reply[2] === 9999 - index));
 
   const together = await client.multi().call('CL.THROTTLE', `${name}:m`, 9, 1, DAY).call('CL.THROTTLE', 'a', 9, 0, DAY)
     .call('CL.THROTTLE', `${name}:m`, 9, 1, DAY).exec();
   assert.deepEqual([together[0][1][2], together[2][1][2]], [9, 8]);
   assert.match(together[1][0].message, /zero rates are not supported/);
 
-  // Without waiting for answers, on one connection.
+  // Concurrent commands on one connection.
   const all = await Promise.all(Array.from({ length: 2000 }, () => throttle(`${name}:c`, 999, 1, DAY)));
   assert.equal(all.filter(([limited]) => limited === 0).length, 1000);
   assert.match(await client.info(), /ratekeeper_version:/);
@@ -51,24 +51,24 @@ async function tryAll(client, name) {
 }
 
 async function tryToken(options) {
-  for (const who of [{ password: token }, { username: 'default', password: token }]) {
-    const client = connect(guardedAddress, { ...options, ...who });
+  for (const credentials of [{ password: token }, { username: 'default', password: token }]) {
+    const client = connect(guardedAddress, { ...options, ...credentials });
     assert.equal(await client.ping(), 'PONG');
     client.disconnect();
   }
-  for (const who of [{ password: 'wrong' }, {}]) {
-    const client = connect(guardedAddress, { ...options, ...who, maxRetriesPerRequest: 1, retryStrategy: null });
+  for (const credentials of [{ password: 'wrong' }, {}]) {
+    const client = connect(guardedAddress, { ...options, ...credentials, maxRetriesPerRequest: 1, retryStrategy: null });
     await assert.rejects(client.ping());
     client.disconnect();
   }
 }
 
-const kinds = [{}, { protocol: 2 }, { protocol: 3 }, { enableAutoPipelining: true }];
-const clients = kinds.map((options) => connect(openAddress, options));
+const variants = [{}, { protocol: 2 }, { protocol: 3 }, { enableAutoPipelining: true }];
+const clients = variants.map((options) => connect(openAddress, options));
 for (const [number, client] of clients.entries()) await tryAll(client, `io${number}`);
 for (const options of [{ protocol: 2 }, { protocol: 3 }]) await tryToken(options);
 
-// The server goes and comes back; the same clients go on.
+// The server restarts; the same clients reconnect.
 const lines = createInterface({ input: process.stdin });
 const restarted = new Promise((resolve) => { lines.once('line', resolve); });
 console.log('restart');

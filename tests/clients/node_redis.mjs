@@ -1,4 +1,4 @@
-// What node-redis makes of the RESP port.
+// node-redis against the RESP port.
 
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
@@ -9,7 +9,7 @@ const [openAddress, guardedAddress, token] = process.argv.slice(2);
 const DAY = '86400';
 const { version } = createRequire(import.meta.url)('redis/package.json');
 
-/** A client whose lost connections are no news: they are what is tried at the end. */
+/** A client that does not report lost connections: the restart at the end causes them. */
 async function connect(address, options = {}) {
   const client = createClient({ url: `redis://${address}`, socket: { reconnectStrategy: () => 20 }, ...options });
   client.on('error', () => {});
@@ -29,14 +29,14 @@ async function tryAll(client, name) {
   await assert.rejects(client.get('a'), /unknown command 'GET'/);
   assert.equal(await client.echo('still here'), 'still here');
 
-  // What is not waited for is pipelined.
+  // Concurrent commands are pipelined.
   const all = await Promise.all(Array.from({ length: 5000 }, () => throttle(`${name}:p`, '9999', '1', DAY)));
-  assert.ok(all.every((answer, index) => answer[2] === 9999 - index));
+  assert.ok(all.every((reply, index) => reply[2] === 9999 - index));
 
   const together = client.multi();
   for (let index = 0; index < 1500; index += 1) together.addCommand(['CL.THROTTLE', `${name}:m`, '1499', '1', DAY]);
-  const answers = await together.exec();
-  assert.ok(answers.every((answer, index) => answer[2] === 1499 - index));
+  const replies = await together.exec();
+  assert.ok(replies.every((reply, index) => reply[2] === 1499 - index));
   const piped = await client.multi().addCommand(['CL.THROTTLE', `${name}:q`, '9', '1', DAY])
     .addCommand(['PING']).execAsPipeline();
   assert.deepEqual([piped[0][2], piped[1]], [9, 'PONG']);
@@ -51,22 +51,22 @@ async function tryAll(client, name) {
 }
 
 async function tryToken(options) {
-  for (const who of [{ password: token }, { username: 'default', password: token }]) {
-    const client = await connect(guardedAddress, { ...options, ...who });
+  for (const credentials of [{ password: token }, { username: 'default', password: token }]) {
+    const client = await connect(guardedAddress, { ...options, ...credentials });
     assert.equal(await client.ping(), 'PONG');
     client.destroy();
   }
-  for (const who of [{ password: 'wrong' }, {}]) {
-    const asks = async () => {
-      const client = await connect(guardedAddress, { ...options, ...who, socket: { reconnectStrategy: false } });
+  for (const credentials of [{ password: 'wrong' }, {}]) {
+    const attempt = async () => {
+      const client = await connect(guardedAddress, { ...options, ...credentials, socket: { reconnectStrategy: false } });
       try { await client.ping(); } finally { client.destroy(); }
     };
-    await assert.rejects(asks(), /NOAUTH|WRONGPASS/);
+    await assert.rejects(attempt(), /NOAUTH|WRONGPASS/);
   }
 }
 
-const kinds = [{}, { RESP: 2 }, { RESP: 3 }, { RESP: 3, name: 'named' }];
-const clients = await Promise.all(kinds.map((options) => connect(openAddress, options)));
+const variants = [{}, { RESP: 2 }, { RESP: 3 }, { RESP: 3, name: 'named' }];
+const clients = await Promise.all(variants.map((options) => connect(openAddress, options)));
 for (const [number, client] of clients.entries()) await tryAll(client, `node${number}`);
 for (const options of [{ RESP: 2 }, { RESP: 3 }]) await tryToken(options);
 
@@ -77,7 +77,7 @@ const granted = await Promise.all(Array.from({ length: 500 }, () => pool.sendCom
 assert.equal(granted.filter(([limited]) => limited === 0).length, 100);
 pool.destroy();
 
-// The server goes and comes back; the same clients go on.
+// The server restarts; the same clients reconnect.
 const lines = createInterface({ input: process.stdin });
 const restarted = new Promise((resolve) => { lines.once('line', resolve); });
 console.log('restart');

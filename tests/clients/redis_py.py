@@ -1,4 +1,4 @@
-"""What redis-py makes of the RESP port, in both versions of the protocol, blocking and not."""
+"""redis-py against the RESP port, with both protocol versions, blocking and asynchronous."""
 
 import asyncio
 import sys
@@ -15,13 +15,13 @@ guarded_host, guarded_port = guarded_address.rsplit(":", 1)
 DAY = 86400
 
 
-def raises(kind, said, action):
+def raises(kind, message, action):
     try:
-        answer = action()
+        reply = action()
     except kind as error:
-        assert said in str(error), f"{error!r} does not say {said!r}"
+        assert message in str(error), f"{error!r} does not contain {message!r}"
     else:
-        raise AssertionError(f"{answer!r} instead of an error")
+        raise AssertionError(f"{reply!r} instead of an error")
 
 
 def throttle(client, key, burst=15, count=30, period=60, *quantity):
@@ -44,26 +44,26 @@ def try_all(client, name):
     raises(redis.ResponseError, "wrong number of arguments", lambda: client.execute_command("CL.THROTTLE"))
     raises(redis.ResponseError, "unknown command 'GET'", lambda: client.get("a"))
     raises(redis.ResponseError, "DB index is out of range", lambda: client.execute_command("SELECT", 3))
-    assert client.ping(), "an error is no reason to leave"
+    assert client.ping(), "the connection survives an error"
 
     pipeline = client.pipeline(transaction=False)
     for _ in range(5000):
         throttle(pipeline, f"{name}:p", 9999, 1, DAY)
-    answers = pipeline.execute()
-    assert [answer[2] for answer in answers] == list(range(9999, 4999, -1))
+    replies = pipeline.execute()
+    assert [reply[2] for reply in replies] == list(range(9999, 4999, -1))
 
     pipeline = client.pipeline()
     for _ in range(2000):
         throttle(pipeline, f"{name}:t", 1999, 1, DAY)
-    assert [answer[2] for answer in pipeline.execute()] == list(range(1999, -1, -1))
+    assert [reply[2] for reply in pipeline.execute()] == list(range(1999, -1, -1))
 
     for transaction in (False, True):
         pipeline = client.pipeline(transaction=transaction)
         throttle(pipeline, f"{name}:e{transaction}", 9, 1, DAY)
         throttle(pipeline, "a", 9, 0, DAY)
         throttle(pipeline, f"{name}:e{transaction}", 9, 1, DAY)
-        first, mistake, second = pipeline.execute(raise_on_error=False)
-        assert (first[2], second[2]) == (9, 8) and "zero rates" in str(mistake), mistake
+        first, error, second = pipeline.execute(raise_on_error=False)
+        assert (first[2], second[2]) == (9, 8) and "zero rates" in str(error), error
 
     assert client.client_setname("worker-7") and client.client_getname() == "worker-7"
     assert client.client_id() > 0
@@ -74,7 +74,7 @@ def try_all(client, name):
 
 
 def try_threads(client, name):
-    """Many threads share a pool of connections, and no unit is lost or lent."""
+    """Threads share a connection pool: exactly the limit is granted."""
     granted = []
 
     def take():
@@ -91,24 +91,24 @@ def try_threads(client, name):
 async def try_async(protocol):
     async with redis.asyncio.Redis(host=host, port=int(port), protocol=protocol) as client:
         assert await client.ping()
-        answers = await asyncio.gather(
+        replies = await asyncio.gather(
             *(client.execute_command("CL.THROTTLE", f"async{protocol}", 39, 1, DAY) for _ in range(80))
         )
-        assert sum(answer[0] == 0 for answer in answers) == 40
+        assert sum(reply[0] == 0 for reply in replies) == 40
         async with client.pipeline(transaction=False) as pipeline:
             for _ in range(1000):
                 pipeline.execute_command("CL.THROTTLE", f"async-p{protocol}", 999, 1, DAY)
-            assert [answer[2] for answer in await pipeline.execute()] == list(range(999, -1, -1))
+            assert [reply[2] for reply in await pipeline.execute()] == list(range(999, -1, -1))
 
 
 def try_token(protocol):
-    def connect(**who):
-        return redis.Redis(host=guarded_host, port=int(guarded_port), protocol=protocol, **who)
+    def connect(**credentials):
+        return redis.Redis(host=guarded_host, port=int(guarded_port), protocol=protocol, **credentials)
 
-    for who in ({"password": token}, {"username": "default", "password": token}):
-        assert connect(**who).ping()
+    for credentials in ({"password": token}, {"username": "default", "password": token}):
+        assert connect(**credentials).ping()
     assert redis.from_url(f"redis://:{token}@{guarded_address}/0?protocol={protocol}").ping()
-    # It would try again for seconds.
+    # By default it would retry for seconds.
     once = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
     raises(redis.AuthenticationError, "invalid username-password", lambda: connect(password="wrong", retry=once).ping())
     raises(redis.AuthenticationError, "", lambda: connect(retry=once).ping())
@@ -123,7 +123,7 @@ for protocol in (2, 3):
     asyncio.run(try_async(protocol))
     try_token(protocol)
 
-# The server goes and comes back; the same clients go on.
+# The server restarts; the same clients reconnect.
 print("restart", flush=True)
 sys.stdin.readline()
 for number, client in enumerate(clients):

@@ -1,9 +1,9 @@
-"""A real Envoy in front of a real upstream, asking a real Ratekeeper: refusals with the right headers, limits held exactly
-under load, and what happens while Ratekeeper is away.
+"""Envoy in front of an upstream, with Ratekeeper as its rate limit service: denials with the right headers, exact limits
+under load, and behaviour while Ratekeeper is down.
 
     edge.py RATEKEEPER FOLDER
 
-starts everything on ports of its own and leaves its files in FOLDER.
+starts everything on free ports and writes its files to FOLDER.
 """
 
 import http.client
@@ -28,7 +28,7 @@ RULES = "docs/envoy-rules.yaml"
 
 
 class Upstream(BaseHTTPRequestHandler):
-    """Whatever is behind the edge. It counts who got through."""
+    """The server behind Envoy. It counts the requests that reach it."""
 
     protocol_version = "HTTP/1.1"
     passed = 0
@@ -47,7 +47,7 @@ class Upstream(BaseHTTPRequestHandler):
 
 
 def start_ratekeeper(address):
-    """Starts Ratekeeper, and gives the process and where it speaks gRPC."""
+    """Starts Ratekeeper. Returns the process and its gRPC address."""
     command = [PROGRAM, "serve", "--rules", RULES, "--grpc", address, "--headers", "ietf", "--log-format", "json"]
     command += ["--http", "off", "--resp", "off", "--admin", "off"]
     log = open(FOLDER / "ratekeeper.log", "a")
@@ -59,12 +59,12 @@ def start_ratekeeper(address):
 
 
 def start_envoy(ratekeeper, upstream):
-    """Starts Envoy with the configuration that the documentation shows, on ports of its own."""
+    """Starts Envoy with the documented configuration, on free ports."""
     text = Path("docs/envoy.yaml").read_text()
-    for port, found in [("10000", "0"), ("8081", ratekeeper.rsplit(":")[-1]), ("9000", str(upstream))]:
+    for port, actual in [("10000", "0"), ("8081", ratekeeper.rsplit(":")[-1]), ("9000", str(upstream))]:
         assert text.count(f"port_value: {port}") == 1, port
-        text = text.replace(f"port_value: {port}", f"port_value: {found}")
-    # A busy machine may take longer to answer, and what is not answered in time passes.
+        text = text.replace(f"port_value: {port}", f"port_value: {actual}")
+    # Envoy allows a request whose check times out, which would happen on a busy machine.
     text = text.replace("timeout: 0.25s", "timeout: 10s")
     text += "admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}\n"
     config, admin = FOLDER / "envoy.yaml", FOLDER / "admin"
@@ -87,10 +87,10 @@ def is_live(admin):
         return False
 
 
-def wait(what, is_so):
-    """Waits until it is so, for a while."""
+def wait(what, is_true):
+    """Waits up to 20 seconds until `is_true` returns true."""
     deadline = time.monotonic() + 20
-    while not is_so():
+    while not is_true():
         assert time.monotonic() < deadline, f"{what}: not within 20 seconds"
         time.sleep(0.02)
 
@@ -105,30 +105,30 @@ def running(process):
 
 
 class Edge:
-    """A client of the edge, with one connection for each thread."""
+    """An HTTP client of Envoy, with one connection per thread."""
 
     def __init__(self, address):
         self.address = address
         self.local = threading.local()
 
     def get(self, path, **headers):
-        """The status, the headers and the body of an answer."""
+        """Returns the status, the headers and the body of the response."""
         if not hasattr(self.local, "connection"):
             self.local.connection = http.client.HTTPConnection(self.address, timeout=10)
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         self.local.connection.request("GET", path, headers=headers)
-        answer = self.local.connection.getresponse()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        response = self.local.connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
 
 
 def stats(admin, name):
-    """How often something happened, by Envoy's own count."""
+    """Returns the sum of the Envoy counters whose names match."""
     text = urllib.request.urlopen(f"http://{admin}/stats?filter={name}").read().decode()
     return sum(int(value) for value in re.findall(r": (\d+)$", text, re.M))
 
 
 def under_load(edge, admin):
-    """A limit of 100 lets exactly 100 of 1000 pass, from 16 threads at once."""
+    """A limit of 100 allows exactly 100 of 1000 requests from 16 threads."""
     before = Upstream.passed
     with ThreadPoolExecutor(16) as pool:
         statuses = [status for status, *_ in pool.map(lambda _: edge.get("/login"), range(1000))]
@@ -137,20 +137,20 @@ def under_load(edge, admin):
     assert stats(admin, "ratelimit.over_limit") == 900 and stats(admin, "ratelimit.error") == 0
 
 
-def refusals(edge):
-    """A refusal says why, and when to come back: Ratekeeper's own headers and body, and those that Envoy makes of statuses."""
+def denials(edge):
+    """A denial carries reason and retry time, in Ratekeeper's headers and body and in the headers that Envoy sets."""
     status, headers, body = edge.get("/login")
     assert status == 429, status
-    # Who says that he is somebody else is not believed.
+    # A forged X-Forwarded-For has no effect.
     assert edge.get("/login", x_forwarded_for="203.0.113.9")[0] == 429
     assert headers["x-envoy-ratelimited"] == "true" and headers["content-type"] == "application/json", headers
     assert headers["x-ratelimit-limit"] == '100, 100;w=86400;name="login"', headers
     assert headers["x-ratelimit-remaining"] == "0" and 0 < int(headers["x-ratelimit-reset"]) <= 86400, headers
     assert headers["ratelimit"].startswith('"login";r=0;t='), headers
-    # The address is the client where there is no key, so the default counts it too.
+    # Without a key the address is the client, so the default rule counts it too.
     assert headers["ratelimit-policy"] == '"login";q=100;w=86400, "default";q=1000;w=86400', headers
     wait_for = int(headers["retry-after"])
-    # A hundred a day come back one every 864 seconds.
+    # 100 per day is one unit every 864 seconds.
     assert 0 < wait_for <= 864, headers
     error = json.loads(body)["error"]
     assert error["code"] == "RATE_LIMIT_EXCEEDED" and error["details"]["limit"] == 100, body
@@ -158,7 +158,7 @@ def refusals(edge):
 
 
 def ordinary_rules(edge):
-    """A key and a path meet rules that know nothing of Envoy."""
+    """Descriptors with a key and a path match rules that do not mention Envoy."""
     status, headers, _ = edge.get("/", x_api_key="alice")
     assert status == 200 and headers["x-ratelimit-limit"] == '1000, 1000;w=86400;name="default"', headers
     assert headers["x-ratelimit-remaining"] == "999" and headers["ratelimit"].startswith('"default";r=999;'), headers
@@ -169,13 +169,13 @@ def ordinary_rules(edge):
     status, headers, body = edge.get("/", x_api_key="revoked")
     assert status == 429 and json.loads(body)["error"]["code"] == "CLIENT_DENIED", (status, body)
     assert "retry-after" not in headers, headers
-    # Without a key there is no descriptor, and Envoy does not even ask.
+    # Without a key there is no descriptor, so Envoy makes no check.
     status, headers, _ = edge.get("/")
     assert status == 200 and "ratelimit" not in headers, headers
 
 
-def strange_keys(edge, admin):
-    """A key that is no text, or as long as Envoy takes it, is limited like any other: no error opens the gate."""
+def unusual_keys(edge, admin):
+    """A key that is not UTF-8, or of the maximum length, is limited like any other: an error would allow the request."""
     errors = stats(admin, "ratelimit.error")
     for key in (b"\xff\xfe", b"k" * 30_000):
         codes = {edge.get("/search/x", x_api_key=key)[0] for _ in range(31)}
@@ -184,7 +184,7 @@ def strange_keys(edge, admin):
 
 
 def outage(edge, admin, ratekeeper, address):
-    """While Ratekeeper is away Envoy lets pass, as it is configured; once it is back, limits hold again. Gives the new one."""
+    """While Ratekeeper is down, Envoy allows requests, as configured. Limits apply after a restart. Returns the process."""
     os.kill(ratekeeper.pid, signal.SIGKILL)
     ratekeeper.wait()
     for _ in range(20):
@@ -193,8 +193,8 @@ def outage(edge, admin, ratekeeper, address):
     assert stats(admin, "ratelimit.failure_mode_allowed") >= 20
     ratekeeper, _ = start_ratekeeper(address)
     began = time.monotonic()
-    wait("limits hold again", lambda: "x-ratelimit-limit" in edge.get("/login")[1])
-    print(f"limits held again {time.monotonic() - began:.2f} s after Ratekeeper was back")
+    wait("limits apply again", lambda: "x-ratelimit-limit" in edge.get("/login")[1])
+    print(f"limits applied again {time.monotonic() - began:.2f} s after the restart")
     statuses = [edge.get("/login")[0] for _ in range(120)]
     assert 429 in statuses and statuses.count(200) < 100, statuses
     return ratekeeper
@@ -212,9 +212,9 @@ def main():
         with running(process):
             edge = Edge(edge)
             under_load(edge, admin)
-            refusals(edge)
+            denials(edge)
             ordinary_rules(edge)
-            strange_keys(edge, admin)
+            unusual_keys(edge, admin)
             ratekeeper = outage(edge, admin, ratekeeper, address)
     finally:
         ratekeeper.kill()

@@ -1,4 +1,4 @@
-"""Real proxies in front of a real Ratekeeper, each with the configuration that docs/forward-auth.md shows."""
+"""nginx, Traefik and Caddy in front of Ratekeeper, each with the configuration in docs/forward-auth.md."""
 
 import concurrent.futures
 import json
@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import sys
 
-from stage import Client, Process, Ratekeeper, Upstream, free_port
+from harness import Client, Process, Ratekeeper, Upstream, free_port
 
 HERE = pathlib.Path(__file__).parent
 DOCS = (HERE / "../../docs/forward-auth.md").read_text()
@@ -25,47 +25,47 @@ allow: [friend]
 
 
 def documented(name):
-    """A file of this folder, which the documentation must have word for word."""
+    """Returns a file of this folder, and checks that the documentation contains it verbatim."""
     text = (HERE / name).read_text()
-    assert text in DOCS, f"docs/forward-auth.md does not have {name} as it is"
+    assert text in DOCS, f"docs/forward-auth.md does not contain {name} verbatim"
     return text
 
 
 def with_parts(text, parts):
-    """A configuration with parts put in before certain lines, which the documentation must have too."""
+    """Inserts parts before certain lines of a configuration, and checks that the documentation contains the parts."""
     for line, part in parts:
-        assert part.replace(TOKEN, "TOKEN") in DOCS, f"docs/forward-auth.md does not have {part!r}"
+        assert part.replace(TOKEN, "TOKEN") in DOCS, f"docs/forward-auth.md does not contain {part!r}"
         text = text.replace(line, part + line)
     return text
 
 
 class Proxy(Process):
-    """A proxy that lets clients in, with these parts in its configuration."""
+    """A running proxy with additional parts in its configuration."""
 
-    # What it answers where Ratekeeper refuses the question itself, and where there is no Ratekeeper.
-    refused, alone = 400, 502
+    # The status for a request that Ratekeeper rejects as invalid, and while Ratekeeper is down.
+    invalid, unavailable = 400, 502
 
     def __init__(self, folder, ratekeeper, upstream, parts):
         self.folder, self.port, self.parts = folder, free_port(), parts
-        self.places = {"127.0.0.1:8080": ratekeeper.address, "127.0.0.1:3000": upstream.address}
+        self.addresses = {"127.0.0.1:8080": ratekeeper.address, "127.0.0.1:3000": upstream.address}
         super().__init__(self.configure(), folder)
-        # Traefik has no routes when it begins to listen.
-        self.until(lambda: self.client("127.0.0.9").ask_again(x_api_key="friend") == 200)
-        upstream.taken()
+        # Traefik listens before it has loaded its routes.
+        self.wait_until(lambda: self.client("127.0.0.9").try_request(x_api_key="friend") == 200)
+        upstream.take_requests()
 
-    def write(self, source, name, before="", **places):
+    def write(self, source, name, prefix="", **addresses):
         text = with_parts(documented(source), self.parts)
-        for usual, place in {**self.places, **places}.items():
-            text = text.replace(usual, place)
-        (self.folder / name).write_text(before + text)
+        for documented_address, address in {**self.addresses, **addresses}.items():
+            text = text.replace(documented_address, address)
+        (self.folder / name).write_text(prefix + text)
 
     def client(self, address="127.0.0.2"):
         return Client(self.port, address)
 
 
 class Nginx(Proxy):
-    refused, alone = 500, 500
-    # auth_request does not hand bodies on.
+    invalid, unavailable = 500, 500
+    # auth_request does not pass on the response body.
     body = '{"error":{"code":"RATE_LIMIT_EXCEEDED","message":"Too many requests"}}'
 
     MAIN = """
@@ -83,12 +83,12 @@ http {
     include site.conf;
 }
 """
-    question = "        proxy_pass http://ratekeeper"
-    opened = [
-        (question, "        error_page 502 504 = @open;\n"),
+    forward_line = "        proxy_pass http://ratekeeper"
+    fail_open = [
+        (forward_line, "        error_page 502 504 = @open;\n"),
         ("    # auth_request passes on", "    location @open {\n        return 204;\n    }\n"),
     ]
-    token = [(question, f"        proxy_set_header X-Ratekeeper-Token {TOKEN};\n")]
+    token = [(forward_line, f"        proxy_set_header X-Ratekeeper-Token {TOKEN};\n")]
 
     def configure(self):
         self.write("nginx.conf", "site.conf", **{"listen 80": f"listen 127.0.0.1:{self.port}"})
@@ -97,39 +97,39 @@ http {
 
 
 class Traefik(Proxy):
-    alone = 500
+    unavailable = 500
     body = None
-    opened = None
+    fail_open = None
     token = [("key=header:x-api-key,ip\"", f"token={TOKEN}&")]
 
     def configure(self):
-        # It would look for newer versions of itself.
-        before = "global: {checkNewVersion: false}\n"
-        self.write("traefik.yaml", "traefik.yaml", before, **{'":80"': f'"127.0.0.1:{self.port}"'})
+        # Traefik would check for a newer version of itself.
+        prefix = "global: {checkNewVersion: false}\n"
+        self.write("traefik.yaml", "traefik.yaml", prefix, **{'":80"': f'"127.0.0.1:{self.port}"'})
         self.write("dynamic.yaml", "dynamic.yaml")
         return [str(PROGRAMS / "traefik"), "--configFile=traefik.yaml"]
 
 
 class Caddy(Proxy):
     body = None
-    opened = [("\troute {", "\thandle_errors 502 504 {\n\t\treverse_proxy 127.0.0.1:3000\n\t}\n")]
+    fail_open = [("\troute {", "\thandle_errors 502 504 {\n\t\treverse_proxy 127.0.0.1:3000\n\t}\n")]
     token = [("\t\t\turi ", f"\t\t\theader_up X-Ratekeeper-Token {TOKEN}\n")]
 
     def configure(self):
-        before = "{\n\tadmin off\n\tpersist_config off\n\tdefault_bind 127.0.0.1\n}\n"
-        self.write("Caddyfile", "Caddyfile", before, **{":80 {": f":{self.port} {{"})
+        prefix = "{\n\tadmin off\n\tpersist_config off\n\tdefault_bind 127.0.0.1\n}\n"
+        self.write("Caddyfile", "Caddyfile", prefix, **{":80 {": f":{self.port} {{"})
         return [str(PROGRAMS / "caddy"), "run", "--config", "Caddyfile", "--adapter", "caddyfile"]
 
 
-class Stage:
-    """One proxy, its upstream and its Ratekeeper."""
+class Setup:
+    """One proxy with its upstream and its Ratekeeper."""
 
     def __init__(self, kind, name, parts=(), arguments=()):
         folder = FOLDER / f"{kind.__name__.lower()}-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.kind, self.upstream = kind, Upstream()
-        # Clients come from other addresses of this machine, so only the proxy's own is trusted.
+        # Clients use other loopback addresses, so only the proxy's own is trusted.
         arguments = ["--trusted-proxies=127.0.0.1", "--denial-log=1000", *arguments]
         self.ratekeeper = Ratekeeper(PROGRAM, folder, RULES, *arguments)
         self.proxy = kind(folder, self.ratekeeper, self.upstream, parts)
@@ -146,50 +146,51 @@ class Stage:
     def client(self, address="127.0.0.2"):
         return self.proxy.client(address)
 
-    def same(self, found, expected, why):
+    def expect(self, found, expected, why):
         assert found == expected, f"{self.kind.__name__}, {why}: {found} instead of {expected}"
 
-    def passes(self, expected, why):
-        """So many requests have reached the upstream since this was last asked."""
-        self.same(len(self.upstream.taken()), expected, why)
+    def expect_upstream(self, expected, why):
+        """Expects that many requests to have reached the upstream since the last call."""
+        self.expect(len(self.upstream.take_requests()), expected, why)
 
 
-def limits_by_key(stage):
-    client = stage.client()
+def limits_by_key(setup):
+    client = setup.client()
     for left in reversed(range(LIMIT)):
-        answer = client.ask(path="/orders?page=2", x_api_key="sk_alice")
-        stage.same((answer.status, answer.text), (200, "hello"), f"{left} are left")
-        [(_, path, fields, _)] = stage.upstream.taken()
-        stage.same(path, "/orders?page=2", "the path is left as it was")
-        # Traefik can tell the upstream what is left, the others tell the client.
-        told = fields if stage.kind is Traefik else answer.headers
-        stage.same((told["x-ratelimit-limit"], told["x-ratelimit-remaining"]), (str(LIMIT), str(left)), "fields")
+        response = client.request(path="/orders?page=2", x_api_key="sk_alice")
+        setup.expect((response.status, response.text), (200, "hello"), f"{left} are left")
+        [(_, path, fields, _)] = setup.upstream.take_requests()
+        setup.expect(path, "/orders?page=2", "the path is unchanged")
+        # Traefik sets the headers on the upstream request, the others on the response.
+        limit_headers = fields if setup.kind is Traefik else response.headers
+        found = (limit_headers["x-ratelimit-limit"], limit_headers["x-ratelimit-remaining"])
+        setup.expect(found, (str(LIMIT), str(left)), "headers")
     for _ in range(3):
-        answer = client.ask(path="/orders", x_api_key="sk_alice")
-        stage.same(answer.status, 429, "the limit is reached")
-        wait = int(answer.headers["retry-after"])
+        response = client.request(path="/orders", x_api_key="sk_alice")
+        setup.expect(response.status, 429, "the limit is reached")
+        wait = int(response.headers["retry-after"])
         assert 0 < wait <= 86400 // LIMIT, wait
-        stage.same(answer.headers["x-ratelimit-remaining"], "0", "nothing is left")
-        stage.same(answer.headers["cache-control"], "no-store", "a refusal is not kept")
-        stage.same(answer.headers["content-type"], "application/json", "a refusal's type")
-        error = json.loads(answer.text)["error"]
-        stage.same(error["code"], "RATE_LIMIT_EXCEEDED", "a refusal's body")
-        if stage.kind.body is None:
-            stage.same(error["details"]["retry_after_seconds"], wait, "a refusal's body")
+        setup.expect(response.headers["x-ratelimit-remaining"], "0", "nothing is left")
+        setup.expect(response.headers["cache-control"], "no-store", "a denial is not cached")
+        setup.expect(response.headers["content-type"], "application/json", "the content type of a denial")
+        error = json.loads(response.text)["error"]
+        setup.expect(error["code"], "RATE_LIMIT_EXCEEDED", "the body of a denial")
+        if setup.kind.body is None:
+            setup.expect(error["details"]["retry_after_seconds"], wait, "the body of a denial")
         else:
-            stage.same(answer.text, stage.kind.body, "a refusal's body")
-    stage.passes(0, "what is refused is not passed on")
-    if stage.kind.body is None:
-        answer = client.ask(x_api_key="sk_alice", accept="application/problem+json")
-        stage.same(answer.headers["content-type"], "application/problem+json", "the client's Accept counts")
-    stage.same(client.ask(x_api_key="sk_bob").status, 200, "another key is another client")
-    stage.passes(1, "another key")
-    stage.same(stage.client("127.0.0.3").ask(x_api_key="sk_alice").status, 429, "a key is one client everywhere")
-    log = stage.ratekeeper.log.read_text()
-    assert "sk…" in log and "sk_a" not in log, "keys are not written down"
+            setup.expect(response.text, setup.kind.body, "the body of a denial")
+    setup.expect_upstream(0, "denied requests are not passed on")
+    if setup.kind.body is None:
+        response = client.request(x_api_key="sk_alice", accept="application/problem+json")
+        setup.expect(response.headers["content-type"], "application/problem+json", "the client's Accept counts")
+    setup.expect(client.request(x_api_key="sk_bob").status, 200, "another key is another client")
+    setup.expect_upstream(1, "another key")
+    setup.expect(setup.client("127.0.0.3").request(x_api_key="sk_alice").status, 429, "a key is one client everywhere")
+    log = setup.ratekeeper.log.read_text()
+    assert "sk…" in log and "sk_a" not in log, "keys are not logged"
 
 
-def limits_by_address(stage):
+def limits_by_address(setup):
     forged = [
         dict(x_forwarded_for="1.2.3.4"),
         dict(x_forwarded_for=["1.2.3.4", "1.2.3.5"]),
@@ -197,115 +198,115 @@ def limits_by_address(stage):
         dict(forwarded="for=1.2.3.4", x_client_ip="1.2.3.4", true_client_ip="1.2.3.4"),
         dict(x_forwarded_host="other.example", x_forwarded_proto="https", x_api_key=""),
     ]
-    client = stage.client("127.0.0.5")
-    statuses = [client.ask(**forged[turn % len(forged)]).status for turn in range(LIMIT + 5)]
-    stage.same(statuses, [200] * LIMIT + [429] * 5, "an address can't be forged")
-    stage.passes(LIMIT, "an address")
-    stage.same(stage.client("127.0.0.6").ask().status, 200, "another address is another client")
-    stage.passes(1, "another address")
-    # Nobody spends what is another's by naming its address as a key, or by sending two keys.
+    client = setup.client("127.0.0.5")
+    statuses = [client.request(**forged[index % len(forged)]).status for index in range(LIMIT + 5)]
+    setup.expect(statuses, [200] * LIMIT + [429] * 5, "a forged header does not change the address")
+    setup.expect_upstream(LIMIT, "an address")
+    setup.expect(setup.client("127.0.0.6").request().status, 200, "another address is another client")
+    setup.expect_upstream(1, "another address")
+    # A client can't use another's limit by sending its address as a key, or by sending two keys.
     for key in ["ip:127.0.0.6", ["sk_one", "sk_two"]]:
-        stage.same(stage.client().ask(x_api_key=key).status, stage.kind.refused, f"the key {key}")
-    stage.passes(0, "what can't be judged is not passed on")
+        setup.expect(setup.client().request(x_api_key=key).status, setup.kind.invalid, f"the key {key}")
+    setup.expect_upstream(0, "invalid requests are not passed on")
 
 
-def sees_the_original_path(stage):
+def limits_by_original_path(setup):
     spelled = ["/login", "/login?next=/", "/%6Cogin", "//login", "/x/../login", "/login/", "/./login"]
-    client = stage.client("127.0.0.7")
-    statuses = [client.ask("POST", path, b"", x_api_key=f"k{turn}").status for turn, path in enumerate(spelled)]
-    stage.same(statuses, [200] * 2 + [429] * 5, "a path is one, however it is spelled")
+    client = setup.client("127.0.0.7")
+    statuses = [client.request("POST", path, b"", x_api_key=f"k{index}").status for index, path in enumerate(spelled)]
+    setup.expect(statuses, [200] * 2 + [429] * 5, "all spellings of a path share one limit")
     forged = [
         dict(x_forwarded_uri="/cheap"),
         dict(x_forwarded_method="GET"),
         dict(x_forwarded_uri=["/cheap", "/cheap"], x_forwarded_method=["GET", "GET"]),
     ]
     for fields in forged:
-        stage.same(client.ask("POST", "/login", b"", **fields).status, 429, f"{fields} is overwritten")
+        setup.expect(client.request("POST", "/login", b"", **fields).status, 429, f"{fields} is overwritten by the proxy")
     forged = [
         dict(x_original_uri="/cheap"),
         dict(x_original_method="GET"),
         dict(x_original_uri="/login", x_original_method="GET"),
     ]
     for fields in forged:
-        stage.same(client.ask("POST", "/login", b"", **fields).status, stage.kind.refused, f"{fields} is the client's")
-    stage.passes(2, "the path")
-    stage.same(client.ask("GET", "/login").status, 200, "the rule is for another method")
-    stage.passes(1, "the method")
-    client = stage.client("127.0.0.10")
+        setup.expect(client.request("POST", "/login", b"", **fields).status, setup.kind.invalid, f"{fields} is rejected")
+    setup.expect_upstream(2, "the path")
+    setup.expect(client.request("GET", "/login").status, 200, "the rule is for another method")
+    setup.expect_upstream(1, "the method")
+    client = setup.client("127.0.0.10")
     hosts = ["admin.example", "Admin.Example", "ADMIN.EXAMPLE:443", "admin.example", "admin.example:80"]
-    stage.same([client.ask(host=host).status for host in hosts], [200] * 3 + [429] * 2, "the host")
-    stage.passes(3, "the host")
+    setup.expect([client.request(host=host).status for host in hosts], [200] * 3 + [429] * 2, "the host")
+    setup.expect_upstream(3, "the host")
 
 
-def leaves_the_rest_alone(stage):
-    client = stage.client("127.0.0.11")
-    stage.same(client.ask("POST", "/upload", b"x" * 300_000, x_api_key="sk_up").status, 200, "an upload")
-    [(method, _, _, length)] = stage.upstream.taken()
-    stage.same((method, length), ("POST", 300_000), "a body goes to the upstream and nowhere else")
+def leaves_everything_else_unchanged(setup):
+    client = setup.client("127.0.0.11")
+    setup.expect(client.request("POST", "/upload", b"x" * 300_000, x_api_key="sk_up").status, 200, "an upload")
+    [(method, _, _, length)] = setup.upstream.take_requests()
+    setup.expect((method, length), ("POST", 300_000), "only the upstream gets the body")
     upgrade = dict(connection="Upgrade", upgrade="websocket", sec_websocket_key="x", sec_websocket_version="13")
-    stage.same(client.ask(x_api_key="sk_up", **upgrade).status, 200, "a handshake is judged like any request")
+    setup.expect(client.request(x_api_key="sk_up", **upgrade).status, 200, "a WebSocket handshake is limited like any request")
     preflight = dict(origin="https://a.example", access_control_request_method="PUT")
-    stage.same(client.ask("OPTIONS", "/x", **preflight).status, 200, "so is a preflight")
-    stage.same(client.ask("HEAD", "/x", x_api_key="sk_up").status, 200, "so is HEAD")
-    # What a client asks with is not what the proxy asks with.
+    setup.expect(client.request("OPTIONS", "/x", **preflight).status, 200, "a preflight is limited too")
+    setup.expect(client.request("HEAD", "/x", x_api_key="sk_up").status, 200, "HEAD is limited too")
+    # The query string of a client has no effect on the query string of the auth request.
     query = "/?cost=0&tier=pro&key=header:x-other&deny_status=429&token=x"
-    stage.upstream.taken()
-    stage.same(client.statuses(LIMIT + 1, path=query, x_api_key="sk_query"), [200] * LIMIT + [429], "a query")
-    stage.passes(LIMIT, "a query")
-    stage.same(client.statuses(LIMIT + 5, x_api_key="friend", x_ratelimit_limit="9"), [200] * (LIMIT + 5), "allowed")
-    for _, _, fields, _ in stage.upstream.taken():
-        forged = "9" if stage.kind is Nginx else None
-        stage.same(fields["x-ratelimit-limit"], forged, "fields that are copied are Ratekeeper's")
+    setup.upstream.take_requests()
+    setup.expect(client.statuses(LIMIT + 1, path=query, x_api_key="sk_query"), [200] * LIMIT + [429], "a query")
+    setup.expect_upstream(LIMIT, "a query")
+    setup.expect(client.statuses(LIMIT + 5, x_api_key="friend", x_ratelimit_limit="9"), [200] * (LIMIT + 5), "allowed")
+    for _, _, fields, _ in setup.upstream.take_requests():
+        forged = "9" if setup.kind is Nginx else None
+        setup.expect(fields["x-ratelimit-limit"], forged, "copied headers are Ratekeeper's")
 
 
-def counts_exactly(stage):
-    crowd, each = 8, 10
-    with concurrent.futures.ThreadPoolExecutor(crowd) as threads:
-        asked = [threads.submit(stage.client().statuses, each, x_api_key="sk_crowd") for _ in range(crowd)]
-        statuses = [status for answers in asked for status in answers.result()]
-    stage.same(statuses.count(200), LIMIT, "exactly so many pass")
-    stage.same(statuses.count(429), crowd * each - LIMIT, "all others are refused")
-    stage.passes(LIMIT, "a crowd")
+def counts_exactly(setup):
+    clients, each = 8, 10
+    with concurrent.futures.ThreadPoolExecutor(clients) as threads:
+        results = [threads.submit(setup.client().statuses, each, x_api_key="sk_concurrent") for _ in range(clients)]
+        statuses = [status for result in results for status in result.result()]
+    setup.expect(statuses.count(200), LIMIT, "exactly the limit is allowed")
+    setup.expect(statuses.count(429), clients * each - LIMIT, "all others are denied")
+    setup.expect_upstream(LIMIT, "concurrent clients")
 
 
-def lets_nobody_pass_alone(stage):
-    stage.ratekeeper.stop()
-    stage.same(stage.client().ask(x_api_key="sk_alone").status, stage.kind.alone, "without Ratekeeper")
-    stage.passes(0, "without Ratekeeper")
+def denies_without_ratekeeper(setup):
+    setup.ratekeeper.stop()
+    setup.expect(setup.client().request(x_api_key="sk_unavailable").status, setup.kind.unavailable, "without Ratekeeper")
+    setup.expect_upstream(0, "without Ratekeeper")
 
 
-def fails_open_if_told_to(stage):
-    stage.same(stage.client().statuses(LIMIT + 1, x_api_key="sk_open"), [200] * LIMIT + [429], "while it is there")
-    stage.same(stage.client().ask(x_api_key="ip:127.0.0.6").status, stage.kind.refused, "what can't be judged")
-    stage.passes(LIMIT, "while it is there")
-    stage.ratekeeper.stop()
-    answer = stage.client().ask("POST", "/orders?page=2", b"x" * 100_000, x_api_key="sk_open")
-    stage.same((answer.status, answer.text), (200, "hello"), "without Ratekeeper")
-    [(method, path, _, length)] = stage.upstream.taken()
-    stage.same((method, path, length), ("POST", "/orders?page=2", 100_000), "the request goes on as it was")
+def fails_open_if_configured(setup):
+    setup.expect(setup.client().statuses(LIMIT + 1, x_api_key="sk_open"), [200] * LIMIT + [429], "while Ratekeeper is up")
+    setup.expect(setup.client().request(x_api_key="ip:127.0.0.6").status, setup.kind.invalid, "an invalid request")
+    setup.expect_upstream(LIMIT, "while Ratekeeper is up")
+    setup.ratekeeper.stop()
+    response = setup.client().request("POST", "/orders?page=2", b"x" * 100_000, x_api_key="sk_open")
+    setup.expect((response.status, response.text), (200, "hello"), "without Ratekeeper")
+    [(method, path, _, length)] = setup.upstream.take_requests()
+    setup.expect((method, path, length), ("POST", "/orders?page=2", 100_000), "the request is unchanged")
 
 
-def knows_the_token(stage):
-    client = stage.client()
+def sends_the_token(setup):
+    client = setup.client()
     authorization = "Bearer the-client's-own"
     found = client.statuses(LIMIT + 1, authorization=authorization, x_api_key="sk_token")
-    stage.same(found, [200] * LIMIT + [429], "with the token")
-    stage.passes(LIMIT, "with the token")
+    setup.expect(found, [200] * LIMIT + [429], "with the token")
+    setup.expect_upstream(LIMIT, "with the token")
 
 
 def check(kind):
-    with Stage(kind, "usual") as stage:
-        limits_by_key(stage)
-        limits_by_address(stage)
-        sees_the_original_path(stage)
-        leaves_the_rest_alone(stage)
-        counts_exactly(stage)
-        lets_nobody_pass_alone(stage)
-    with Stage(kind, "token", kind.token, [f"--api-token-file={FOLDER / 'token'}"]) as stage:
-        knows_the_token(stage)
-    if kind.opened:
-        with Stage(kind, "open", kind.opened) as stage:
-            fails_open_if_told_to(stage)
+    with Setup(kind, "usual") as setup:
+        limits_by_key(setup)
+        limits_by_address(setup)
+        limits_by_original_path(setup)
+        leaves_everything_else_unchanged(setup)
+        counts_exactly(setup)
+        denies_without_ratekeeper(setup)
+    with Setup(kind, "token", kind.token, [f"--api-token-file={FOLDER / 'token'}"]) as setup:
+        sends_the_token(setup)
+    if kind.fail_open:
+        with Setup(kind, "open", kind.fail_open) as setup:
+            fails_open_if_configured(setup)
 
 
 FOLDER.mkdir(parents=True, exist_ok=True)

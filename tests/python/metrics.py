@@ -1,4 +1,4 @@
-"""Scrapes /metrics as Prometheus would, and holds it to what its readers rely on."""
+"""Scrapes /metrics with the Prometheus parser, and checks names, types, labels and buckets."""
 
 import sys
 import urllib.request
@@ -7,10 +7,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 url, token, secret_key = sys.argv[1:]
 request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-with urllib.request.urlopen(request, timeout=10) as answer:
-    kind, text = answer.headers["content-type"], answer.read().decode()
-assert kind.startswith("text/plain; version=0.0.4"), kind
-assert secret_key not in text, "a client's key is never a label"
+with urllib.request.urlopen(request, timeout=10) as response:
+    content_type, text = response.headers["content-type"], response.read().decode()
+assert content_type.startswith("text/plain; version=0.0.4"), content_type
+assert secret_key not in text, "client keys never appear in the metrics"
 
 families = {family.name: family for family in text_string_to_metric_families(text)}
 expected = {

@@ -1,7 +1,7 @@
-//! One key that all want, a million times a second: what Redis has to do for it.
+//! One hot key, a million checks per second: the calls that Redis receives.
 
 use super::node::{connect, runtime};
-use super::paced::{self, Paced};
+use super::paced::{self, PacedLoad};
 use crate::redis::host::Host;
 use crate::redis::tasks::limit;
 use crate::run::Run;
@@ -12,13 +12,13 @@ use anyhow::{Context, Result};
 use std::thread;
 use std::time::Duration;
 
-/// How many calls a second Redis may get from each node.
+/// The maximum of Redis calls per second and node.
 const BAR: f64 = 100.0;
 const PER_SEC: f64 = 1e6;
 const NODES: [u32; 2] = [1, 4];
-/// Far above what is asked for, and half of it.
-const QUOTAS: [(&str, &str); 2] = [("far above", "100000000/s"), ("half of it", "500000/s")];
-/// What clients of Redis send, apart from what scripts do inside of it.
+/// Far above the demand, and half of it.
+const QUOTAS: [(&str, &str); 2] = [("far above demand", "100000000/s"), ("half of demand", "500000/s")];
+/// The commands that clients send, without those that scripts call.
 const COMMANDS: [&str; 3] = ["evalsha", "eval", "info"];
 
 pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
@@ -27,8 +27,8 @@ pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
         (Duration::from_secs(1), Duration::from_secs(2)),
     );
     run.say(format_args!(
-        "\nhot: one key, {PER_SEC:.0} checks a second by one thread, nodes in turn, for {time:?} after {warm_up:?}; `calls` are all\n     \
-         that Redis got, the nodes' signs of life among them"
+        "\nhot: one key, {PER_SEC:.0} checks per second by one thread, nodes in turn, for {time:?} after {warm_up:?}; `calls` are all\n     \
+         that Redis received, including heartbeats"
     ));
     let mut table = Table::new(
         2,
@@ -38,10 +38,10 @@ pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
             "nodes",
             "checks/s",
             "granted",
-            "no answer",
-            "from hand",
+            "failed",
+            "from lease",
             "calls/s",
-            "a node",
+            "per node",
             "p99 us",
             "bar",
             "",
@@ -49,23 +49,23 @@ pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
     );
     for (name, quota) in QUOTAS {
         for nodes in NODES {
-            let turn = Turn::take(redis, nodes, quota, warm_up, time)?;
-            let Turn { lap, calls } = &turn;
-            let seconds = lap.elapsed.as_secs_f64();
-            let (checks, per_node) = (lap.checks() as f64, calls / seconds / f64::from(nodes));
+            let sample = Sample::take(redis, nodes, quota, warm_up, time)?;
+            let Sample { load, calls } = &sample;
+            let seconds = load.elapsed.as_secs_f64();
+            let (checks, per_node) = (load.checks() as f64, calls / seconds / f64::from(nodes));
             table.row([
                 name.to_owned(),
                 quota.to_owned(),
                 nodes.to_string(),
                 format!("{:.0}", checks / seconds),
-                format!("{:.1} %", 100.0 * lap.granted as f64 / checks),
-                format!("{:.1} %", 100.0 * lap.failed as f64 / checks),
-                format!("{:.3} %", 100.0 - 100.0 * (lap.waited + lap.failed) as f64 / checks),
+                format!("{:.1} %", 100.0 * load.granted as f64 / checks),
+                format!("{:.1} %", 100.0 * load.failed as f64 / checks),
+                format!("{:.3} %", 100.0 - 100.0 * (load.waited + load.failed) as f64 / checks),
                 format!("{:.0}", calls / seconds),
                 format!("{per_node:.0}"),
-                format!("{:.1}", lap.times.at_most(990) as f64 / 1e3),
+                format!("{:.1}", load.times.at_most(990) as f64 / 1e3),
                 format!("< {BAR}"),
-                run.judge(per_node < BAR && lap.failed == 0).to_owned(),
+                run.check_bar(per_node < BAR && load.failed == 0).to_owned(),
             ]);
         }
     }
@@ -73,28 +73,30 @@ pub(crate) fn measure(run: &mut Run, redis: &Program) -> Result<()> {
     Ok(())
 }
 
-struct Turn {
-    lap: Paced,
+struct Sample {
+    load: PacedLoad,
     calls: f64,
 }
 
-impl Turn {
-    fn take(redis: &Program, nodes: u32, quota: &str, warm_up: Duration, time: Duration) -> Result<Turn> {
+impl Sample {
+    fn take(redis: &Program, nodes: u32, quota: &str, warm_up: Duration, time: Duration) -> Result<Sample> {
         let host = Host::start(redis, GENERATOR)?;
         let runtime = runtime()?;
         let stores = connect(&runtime, &host.url(), nodes)?;
         let (limit, keys) = (limit(quota)?, ["hot".to_owned()]);
-        let turn = || -> Result<Turn> {
+        let measure = || -> Result<Sample> {
             pin(SERVERS)?;
-            // While nothing is known of the key, all checks go to Redis, and a million would be too much for it.
+            // Before the key is leased, every check goes to Redis, and a million per second would overload it.
             for part in [100.0, 10.0, 1.0] {
-                paced::press(&runtime, &stores, &keys, limit, PER_SEC / part, warm_up / 3);
+                paced::run_load(&runtime, &stores, &keys, limit, PER_SEC / part, warm_up / 3);
             }
             let before = host.calls_of(&COMMANDS)?;
-            let lap = paced::press(&runtime, &stores, &keys, limit, PER_SEC, time);
-            // The last question was this process's own.
-            Ok(Turn { lap, calls: (host.calls_of(&COMMANDS)? - before - 1) as f64 })
+            let load = paced::run_load(&runtime, &stores, &keys, limit, PER_SEC, time);
+            // Not counting the last call, which reads this very counter.
+            Ok(Sample { load, calls: (host.calls_of(&COMMANDS)? - before - 1) as f64 })
         };
-        thread::scope(|scope| scope.spawn(turn).join()).ok().context("the checks came to no end")?
+        thread::scope(|scope| scope.spawn(measure).join())
+            .ok()
+            .context("the thread of the checks panicked")?
     }
 }

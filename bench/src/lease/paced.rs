@@ -1,12 +1,12 @@
-//! Checks that come when they are due, whether or not those before have been answered.
+//! Checks at a fixed rate (open loop), whether or not earlier ones have been answered.
 //!
-//! One thread asks. What is answered at once is done with; what has to wait for Redis does so in a task of its own, and
-//! holds nobody up.
+//! One thread issues the checks. Checks that are decided at once are done; checks that wait for Redis continue in a
+//! task of their own, and delay no others.
 
 use super::node::{LEASED, push};
 use crate::histogram::Histogram;
+use crate::redis::host::LeasedRedis;
 use anyhow::{Result, bail};
-use ratekeeper_redis::RedisStore;
 use ratekeeper::{DrawOutcome, Draws, Limit, Store, StoreFailure};
 use std::hint::spin_loop;
 use std::pin::Pin;
@@ -16,36 +16,36 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// What came of it.
-pub(crate) struct Paced {
-    /// From when checks were due until they were answered.
+/// The results of a load load.
+pub(crate) struct PacedLoad {
+    /// From the time a check was due until it was answered.
     pub(crate) times: Histogram,
     pub(crate) granted: u64,
-    pub(crate) refused: u64,
-    /// Checks that got no answer, and why the first did not.
+    pub(crate) denied: u64,
+    /// Checks without an answer, and the reason of the first.
     pub(crate) failed: u64,
     failure: Option<StoreFailure>,
-    /// Checks that had to wait for Redis.
+    /// Checks that waited for Redis.
     pub(crate) waited: u64,
     pub(crate) elapsed: Duration,
 }
 
-/// Asks so many times a second for so long: the nodes and the keys in turn.
-pub(crate) fn press(
+/// Issues `per_sec` checks per second for `time`, cycling through the nodes and the keys.
+pub(crate) fn run_load(
     runtime: &Runtime,
-    nodes: &[Arc<RedisStore>],
+    nodes: &[Arc<LeasedRedis>],
     keys: &[String],
     limit: Limit,
     per_sec: f64,
     time: Duration,
-) -> Paced {
+) -> PacedLoad {
     let _context = runtime.enter();
-    let (tell, told) = channel();
+    let (sender, results) = channel();
     let total = (per_sec * time.as_secs_f64()) as u64;
-    let mut paced = Paced {
+    let mut load = PacedLoad {
         times: Histogram::new(),
         granted: 0,
-        refused: 0,
+        denied: 0,
         failed: 0,
         failure: None,
         waited: 0,
@@ -68,29 +68,29 @@ pub(crate) fn press(
         });
         match check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(draws) => {
-                paced.count(&draws, due.elapsed());
+                load.count(&draws, due.elapsed());
                 spare.push(draws);
             }
             Poll::Pending => {
-                paced.waited += 1;
-                let tell = tell.clone();
+                load.waited += 1;
+                let sender = sender.clone();
                 runtime.spawn(async move {
                     let draws = check.await;
-                    // It is listened to until all have told.
-                    _ = tell.send((draws, due.elapsed()));
+                    // The receiver is read until all senders are gone.
+                    _ = sender.send((draws, due.elapsed()));
                 });
             }
         }
     }
-    paced.elapsed = begin.elapsed();
-    drop(tell);
-    for (draws, time) in told {
-        paced.count(&draws, time);
+    load.elapsed = begin.elapsed();
+    drop(sender);
+    for (draws, time) in results {
+        load.count(&draws, time);
     }
-    paced
+    load
 }
 
-impl Paced {
+impl PacedLoad {
     fn count(&mut self, draws: &Draws, time: Duration) {
         self.times.record(time.as_nanos() as u64);
         let failure = draws.group_failure(0);
@@ -98,19 +98,19 @@ impl Paced {
         match (failure, draws.all()[0].outcome()) {
             (Some(_), _) => self.failed += 1,
             (None, DrawOutcome::Granted(_)) => self.granted += 1,
-            (None, DrawOutcome::Denied | DrawOutcome::WouldGrant) => self.refused += 1,
+            (None, DrawOutcome::Denied | DrawOutcome::WouldGrant) => self.denied += 1,
         }
     }
 
-    /// The same, if every check got an answer.
-    pub(crate) fn answered(self) -> Result<Paced> {
+    /// Returns the results, or an error if a check got no answer.
+    pub(crate) fn answered(self) -> Result<PacedLoad> {
         if let Some(failure) = self.failure {
-            bail!("{} of {} checks got no answer, the first because {failure}", self.failed, self.checks());
+            bail!("{} of {} checks failed, the first because {failure}", self.failed, self.checks());
         }
         Ok(self)
     }
 
     pub(crate) fn checks(&self) -> u64 {
-        self.granted + self.refused + self.failed
+        self.granted + self.denied + self.failed
     }
 }

@@ -1,9 +1,9 @@
-//! How many are refused who need not be, and how seldom the store is asked, by the law and the limit, the number of nodes,
-//! how requests are spread over them, and how much is asked for.
+//! Shares of false denials and of store calls, by algorithm, limit, number of nodes, distribution of requests and
+//! demand.
 //!
-//! Nothing here takes time on a clock: nodes as they are shipped and a store made of the laws live through the same requests
-//! as the limit itself, in a time of their own, with a millisecond from a node to the store and back. The same seeds make the
-//! same figures on every machine.
+//! All of it is simulated: the nodes as they are shipped and a store model process the same requests as the limit
+//! itself, in virtual time, with a millisecond per store round trip. The same seeds give the same figures on every
+//! machine.
 
 use crate::run::{Pace, Run};
 use crate::table::Table;
@@ -14,51 +14,55 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
-/// The bars: net false refusals, and checks of a busy key and of a crowd of keys for which the store is asked.
-const REFUSED: f64 = 0.001;
-const ASKED: f64 = 0.01;
-const ASKED_BY_CROWD: f64 = 0.1;
+/// The bars: net false denials, and the shares of checks that need the store, for a busy key and for many keys.
+const MAX_DENIALS: f64 = 0.001;
+const MAX_CALLS: f64 = 0.01;
+const MAX_CALLS_OF_MANY_KEYS: f64 = 0.1;
 
-/// Requests of a case with each seed, at most.
+/// Requests per case and seed, at most.
 const REQUESTS: u64 = 6_000_000;
 const SEEDS: u64 = 3;
-/// What a short run leaves out.
+/// Quick runs skip larger limits.
 const QUICK_LIMIT: u32 = 10_000;
 
-/// A case and what came of it.
+/// A case and its result.
 type Line = (SimCase, CaseRow);
 
-/// Measures single keys with one limit, with several and with costs, then crowds.
+/// Measures single keys with one limit, with several limits and with costs, then many keys.
 pub(crate) fn measure(run: &mut Run) -> Result<()> {
     let (requests, seeds) = run.pace.pick((REQUESTS, SEEDS), (2_000, 1));
     run.say(format_args!(
-        "\ntables    simulated, up to {requests} requests for each figure, with {seeds} seeds: the figure in the middle, and the worst\n          \
-         `net`    what the limit itself admits, less what the nodes admit, of all requests: false refusals\n          \
-         `gross`  requests that are refused here and admitted by the limit itself, of all requests\n          \
-         `exact`  the same if the store is asked for every request: it hears of them in another order than they were made\n          \
-         `asked`  requests and refills for which the busiest node asks the store, of its requests, if it has 1000 a second"
+        "\ntables    simulated, up to {requests} requests per figure, with {seeds} seeds: the median, and the worst\n          \
+         `net`    what the limit itself admits, less what the nodes admit, of all requests: false denials\n          \
+         `gross`  requests that are denied by the nodes and admitted by the limit itself, of all requests\n          \
+         `exact`  the same with a store call per request, which reach the store in another order than they were made\n          \
+         `calls`  store calls of the busiest node, including renewals, per request, at 1000 requests per second"
     ));
     let cases = cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
     say(run, &lines);
-    judge(run, "net false refusals", REFUSED, &lines, |_, row| Some(row.net.worst));
-    judge(run, "gross false refusals below the limit, beyond exact ones", REFUSED, &lines, |case, row| {
-        (case.demand < 1.0).then_some(row.gross_excess.worst)
-    });
-    judge(run, "asked by a node with 1000 requests a second", ASKED, &lines, |_, row| {
-        row.busiest_store_calls.map(|asked| asked.worst)
+    check_cases(run, "net false denials", MAX_DENIALS, &lines, |_, row| Some(row.net.worst));
+    check_cases(
+        run,
+        "gross false denials below the limit, beyond exact ones",
+        MAX_DENIALS,
+        &lines,
+        |case, row| (case.demand < 1.0).then_some(row.gross_excess.worst),
+    );
+    check_cases(run, "store calls of a node with 1000 requests per second", MAX_CALLS, &lines, |_, row| {
+        row.busiest_store_calls.map(|calls| calls.worst)
     });
     let cases = combined_cases().into_iter().filter(|case| is_wanted(case, run.pace));
     let lines = measure_all(&cases.collect::<Vec<_>>(), requests, seeds);
     say(run, &lines);
-    judge(run, "net false refusals with several limits and costs", REFUSED, &lines, |_, row| {
+    check_cases(run, "net false denials with several limits and costs", MAX_DENIALS, &lines, |_, row| {
         Some(row.net.worst)
     });
-    crowds(run, seeds);
+    many_keys(run, seeds);
     Ok(())
 }
 
-/// Shows cases; those of the same limits and costs stand together.
+/// Prints the cases, grouped by limits and costs.
 fn say(run: &mut Run, lines: &[Line]) {
     let is_alike =
         |one: &Line, other: &Line| one.0.limits() == other.0.limits() && one.0.max_cost == other.0.max_cost;
@@ -68,7 +72,7 @@ fn say(run: &mut Run, lines: &[Line]) {
     }
 }
 
-/// The limits of a case, and what its requests cost if that is not one unit.
+/// The limits of a case, and the cost of its requests unless that is one unit.
 fn name(case: &SimCase) -> String {
     let limits: Vec<_> = case.limits().iter().map(ToString::to_string).collect();
     let limits = limits.join(" and ");
@@ -90,7 +94,7 @@ fn measure_all(cases: &[SimCase], requests: u64, seeds: u64) -> Vec<Line> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let mut lines: Vec<(usize, Line)> = thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(some)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("a case comes to an end")).collect()
+        threads.into_iter().flat_map(|thread| thread.join().expect("a case does not panic")).collect()
     });
     eprintln!();
     lines.sort_by_key(|(place, _)| *place);
@@ -103,10 +107,10 @@ fn is_wanted(case: &SimCase, pace: Pace) -> bool {
 
 fn table(lines: &[Line]) -> Table {
     let heading =
-        ["nodes", "first gets", "demand", "net", "worst", "gross", "worst", "exact", "asked", "worst"];
+        ["nodes", "first node", "demand", "net", "worst", "gross", "worst", "exact", "calls", "worst"];
     let mut table = Table::new(0, heading);
     for (case, row) in lines {
-        let asked = |of: fn(&CaseRow) -> Option<f64>| of(row).map_or_else(|| "-".to_owned(), percent);
+        let calls = |of: fn(&CaseRow) -> Option<f64>| of(row).map_or_else(|| "-".to_owned(), percent);
         table.row([
             case.nodes.to_string(),
             format!("{:.0} %", 100.0 * case.first_node_share),
@@ -116,24 +120,30 @@ fn table(lines: &[Line]) -> Table {
             percent(row.gross.median),
             percent(row.gross.worst),
             percent(row.exact.median),
-            asked(|row| row.busiest_store_calls.map(|asked| asked.median)),
-            asked(|row| row.busiest_store_calls.map(|asked| asked.worst)),
+            calls(|row| row.busiest_store_calls.map(|calls| calls.median)),
+            calls(|row| row.busiest_store_calls.map(|calls| calls.worst)),
         ]);
     }
     table
 }
 
-/// Holds all cases that have such a figure to a bar, and names those that miss it.
-fn judge(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&SimCase, &CaseRow) -> Option<f64>) {
+/// Compares all cases that have this figure with a bar, and prints those that miss it.
+fn check_cases(
+    run: &mut Run,
+    what: &str,
+    bar: f64,
+    lines: &[Line],
+    figure: fn(&SimCase, &CaseRow) -> Option<f64>,
+) {
     let figures = lines.iter().filter_map(|(case, row)| Some((case, figure(case, row)?)));
     let (met, missed): (Vec<_>, Vec<_>) = figures.partition(|(_, figure)| *figure < bar);
-    let verdict = run.judge(missed.is_empty());
+    let result = run.check_bar(missed.is_empty());
     let all = met.len() + missed.len();
-    run.say(format_args!("\n{what}: {} of {all} cases (bar: all < {}) {verdict}", met.len(), percent(bar)));
+    run.say(format_args!("\n{what}: {} of {all} cases (bar: all < {}) {result}", met.len(), percent(bar)));
     for (case, figure) in missed {
         let (first, figure) = (100.0 * case.first_node_share, percent(figure));
         run.say(format_args!(
-            "  {}, {} nodes, first gets {first:.0} %, {}x: {figure}",
+            "  {}, {} nodes, first node {first:.0} %, {}x: {figure}",
             name(case),
             case.nodes,
             case.demand
@@ -141,28 +151,35 @@ fn judge(run: &mut Run, what: &str, bar: f64, lines: &[Line], figure: fn(&SimCas
     }
 }
 
-/// Many keys, of which most are seldom drawn.
-fn crowds(run: &mut Run, seeds: u64) {
+/// Many keys, most of which are rarely drawn.
+fn many_keys(run: &mut Run, seeds: u64) {
     let (keys, per_second, warm) = run.pace.pick((100_000, 100_000.0, 60.0), (1_000, 1_000.0, 10.0));
     run.say(format_args!(
-        "\n{keys} keys, drawn {per_second:.0} times a second by 4 nodes, as often as rank to the power of -1.1 says, after {warm} s"
+        "\n{keys} keys, drawn {per_second:.0} times per second by 4 nodes, Zipf with exponent 1.1, after {warm} s"
     ));
-    let mut table = Table::new(1, ["limit of each", "net", "worst", "gross", "worst", "asked", "worst"]);
+    let mut table = Table::new(1, ["limit of each", "net", "worst", "gross", "worst", "calls", "worst"]);
     let mut most: f64 = 0.0;
     for quota in ["1000/min", "100000/min"] {
-        let crowd = KeyPopulation { quota, keys, requests_per_second: per_second, nodes: 4, warm_up_seconds: warm, measured_seconds: 20.0 };
-        let row = crowd.measure(seeds);
+        let keys_case = KeyPopulation {
+            quota,
+            keys,
+            requests_per_second: per_second,
+            nodes: 4,
+            warm_up_seconds: warm,
+            measured_seconds: 20.0,
+        };
+        let row = keys_case.measure(seeds);
         most = most.max(row.store_calls.worst);
         let figures = [row.net, row.gross, row.store_calls];
         let cells = figures.iter().flat_map(|figure| [percent(figure.median), percent(figure.worst)]);
         table.row([quota.to_owned()].into_iter().chain(cells).collect::<Vec<_>>());
     }
     run.say(table);
-    let verdict = run.judge(most < ASKED_BY_CROWD);
+    let result = run.check_bar(most < MAX_CALLS_OF_MANY_KEYS);
     run.say(format_args!(
-        "asked by a crowd: {} of its requests (bar: < {}) {verdict}",
+        "store calls for many keys: {} of the requests (bar: < {}) {result}",
         percent(most),
-        percent(ASKED_BY_CROWD)
+        percent(MAX_CALLS_OF_MANY_KEYS)
     ));
 }
 

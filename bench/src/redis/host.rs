@@ -1,17 +1,24 @@
-//! The Redis that everybody asks: as Debian builds it, with nothing kept on a disk.
+//! The Redis server under test: Debian's build, without persistence.
 
 use crate::server::process::{Process, free_address};
 use crate::server::program::{self, Program};
 use anyhow::{Context, Result, bail, ensure};
+use ratekeeper::{Leased, SystemClock};
 use ratekeeper_redis::{RedisOptions, RedisStore, StoreUrl};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// How long anything may take. It is long, because the machine may take a core away for a while, and then nobody is to
-/// blame.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Upper bound for every operation. It is long because the machine may suspend a core for a while.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The store as the server uses it.
+pub(crate) type LeasedRedis = Leased<RedisStore, Arc<SystemClock>>;
+
+/// The most keys of which units are leased, as in the server.
+const MAX_LEASED_KEYS: usize = 1 << 18;
 
 /// A running Redis.
 pub(crate) struct Host {
@@ -29,20 +36,20 @@ impl Host {
         Ok(Host { process: Process::start_at(address, program, &arguments, cores)?, address })
     }
 
-    /// As Ratekeeper is told of it.
+    /// Its URL for Ratekeeper.
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// A store on it, on the runtime that this is called on.
-    pub(crate) async fn store(&self) -> Result<RedisStore> {
+    /// Connects a store, on the current runtime.
+    pub(crate) async fn store(&self) -> Result<LeasedRedis> {
         store_at(&self.url()).await
     }
 
-    /// Has it carry out a command that answers with one text.
+    /// Runs a command that replies with one string.
     pub(crate) fn command(&self, words: &[&str]) -> Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let mut command = format!("*{}\r\n", words.len());
         for word in words {
             command += &format!("${}\r\n{word}\r\n", word.len());
@@ -58,37 +65,38 @@ impl Host {
                 reader.read_exact(&mut text)?;
                 Ok(String::from_utf8(text)?)
             }
-            _ => bail!("Redis answers {:?} to {}", line.trim_end(), words[0]),
+            _ => bail!("Redis replied {:?} to {}", line.trim_end(), words[0]),
         }
     }
 
-    /// A number of a section of what it tells of itself.
+    /// A number of an `INFO` section.
     pub(crate) fn info(&self, section: &str, field: &str) -> Result<u64> {
         let text = self.command(&["INFO", section])?;
         let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
-        value.with_context(|| format!("Redis does not tell {field}"))?.parse().map_err(Into::into)
+        value.with_context(|| format!("INFO has no field {field}"))?.parse().map_err(Into::into)
     }
 
-    /// How often it has carried out a command.
+    /// How often a command has been called.
     pub(crate) fn calls(&self, command: &str) -> Result<u64> {
         self.calls_of(&[command])
     }
 
-    /// How often it has carried out these commands together.
+    /// How often these commands have been called in total.
     pub(crate) fn calls_of(&self, commands: &[&str]) -> Result<u64> {
         let text = self.command(&["INFO", "commandstats"])?;
-        // A command that never came is not told of.
+        // A command that was never called is not listed.
         let lines = text.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
         let calls = lines.filter(|(name, _)| commands.contains(name));
         calls.map(|(_, rest)| Ok(rest.split(',').next().unwrap_or_default().parse::<u64>()?)).sum()
     }
 }
 
-/// A store there, on the runtime that this is called on.
-pub(crate) async fn store_at(url: &str) -> Result<RedisStore> {
-    let StoreUrl::Redis(url) = url.parse()? else { bail!("Redis is not taken for Redis") };
-    let options = RedisOptions { timeout: PATIENCE, ..RedisOptions::default() };
-    let store = RedisStore::connect(&url, &options)?;
-    ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", store.describe());
-    Ok(store)
+/// Connects a store, on the current runtime.
+pub(crate) async fn store_at(url: &str) -> Result<LeasedRedis> {
+    let StoreUrl::Redis(url) = url.parse()? else { bail!("{url} is not the URL of a Redis") };
+    let options = RedisOptions { timeout: TIMEOUT, ..RedisOptions::default() };
+    let clock = Arc::new(SystemClock::new());
+    let store = RedisStore::connect(&url, &options, Arc::clone(&clock))?;
+    ensure!(store.ready(TIMEOUT).await, "Redis can't be reached: {:?}", store.describe());
+    Ok(Leased::new(store, clock, MAX_LEASED_KEYS))
 }

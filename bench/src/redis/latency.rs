@@ -1,45 +1,45 @@
-//! How long a request takes by way of Redis, at half of what there can be.
+//! Latency of requests that Redis decides, at half of the maximum throughput.
 
-use super::doors::Site;
+use super::protocols::Deployment;
 use crate::histogram::Histogram;
-use crate::race::Laps;
+use crate::interleaved::Samples;
 use crate::run::Run;
 use crate::server::load::{Load, Tally};
-use crate::server::rounds::Effort;
+use crate::server::rounds::LoadSchedule;
 use crate::table::Table;
 use anyhow::Result;
 
-/// How long 99 of 100 requests may take at most.
+/// The maximum p99.
 const BAR_P99_US: f64 = 5000.0;
 
-/// At half of `most` requests a second.
+/// Measures at half of `most` requests per second.
 pub(crate) fn measure(
     run: &mut Run,
-    site: &Site,
+    deployment: &Deployment,
     most: f64,
-    effort: Effort,
+    schedule: LoadSchedule,
     tally: &mut Tally,
 ) -> Result<()> {
     let per_sec = most / 2.0;
     let mut rounds = Vec::new();
-    for round in 0..effort.rounds {
-        let mut load = Load::connect(site.address, &site.plan, round)?;
-        rounds.push(load.pace(per_sec, effort.warm_up, effort.time)?);
+    for round in 0..schedule.rounds {
+        let mut load = Load::connect(deployment.address, &deployment.plan, round)?;
+        rounds.push(load.pace(per_sec, schedule.warm_up, schedule.time)?);
         tally.add(load.finish()?);
     }
-    let laps = |of_thousand: u64| {
-        Laps::new(rounds.iter().map(|times: &Histogram| times.at_most(of_thousand) as f64 / 1e3).collect())
+    let samples = |of_thousand: u64| {
+        Samples::new(rounds.iter().map(|times: &Histogram| times.at_most(of_thousand) as f64 / 1e3).collect())
     };
-    let p99 = laps(990);
-    let (least, longest) = p99.spread();
+    let p99 = samples(990);
+    let (min, max) = p99.spread();
     let figures =
-        [laps(500).median(), p99.median(), least, longest, laps(999).median(), laps(1000).spread().1];
-    let mut cells = vec![site.name.clone(), format!("{per_sec:.0}")];
+        [samples(500).median(), p99.median(), min, max, samples(999).median(), samples(1000).spread().1];
+    let mut cells = vec![deployment.name.clone(), format!("{per_sec:.0}")];
     cells.extend(figures.map(|time| format!("{time:.1}")));
-    cells.extend([format!("p99 < {BAR_P99_US}"), run.judge(p99.median() < BAR_P99_US).to_owned()]);
-    run.say("\nlatency: at half of that, at an even rate; a time begins when its request was due, whether or not its connection was\n         free; medians of the rounds, and of p99 the least and the most");
+    cells.extend([format!("p99 < {BAR_P99_US}"), run.check_bar(p99.median() < BAR_P99_US).to_owned()]);
+    run.say("\nlatency: at half of that, at a fixed rate; latency counts from when a request was due, whether or not its connection was\n         free; medians of the rounds, and the minimum and maximum p99");
     let mut table =
-        Table::new(1, ["us", "requests/s", "p50", "p99", "min", "max", "p99.9", "longest", "bar", ""]);
+        Table::new(1, ["us", "requests/s", "p50", "p99", "min", "max", "p99.9", "max", "bar", ""]);
     table.row(cells);
     run.say(table);
     Ok(())

@@ -1,13 +1,12 @@
-//! Tasks of this process that ask a store, each for one check at a time.
+//! Concurrent tasks in this process, each of which makes one check at a time.
 
 use super::QUOTA;
-use super::host::Host;
-use super::turn::{Turn, Watch};
+use super::host::{Host, LeasedRedis};
+use super::measurement::{Measurement, Stopwatch};
 use crate::keys::Rng;
-use crate::server::rounds::Effort;
+use crate::server::rounds::LoadSchedule;
 use crate::server::template::KEYS;
 use anyhow::{Result, ensure};
-use ratekeeper_redis::RedisStore;
 use ratekeeper::{
     Algorithm, Amount, DrawOptions, DrawOutcome, Draws, KeyRef, Limit, Op, PermitId, Scope, Store,
 };
@@ -18,13 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// A store in this process, and the one thread that everything of it runs on.
+/// A store in this process, and the runtime with the one thread that it uses.
 pub(crate) struct Tasks {
     runtime: Runtime,
-    store: Arc<RedisStore>,
+    store: Arc<LeasedRedis>,
 }
 
-/// What all tasks of a turn share.
+/// State shared by the tasks of a measurement.
 #[derive(Default)]
 struct Shared {
     checks: AtomicU64,
@@ -39,29 +38,35 @@ impl Tasks {
         Ok(Tasks { runtime, store })
     }
 
-    /// So many tasks ask without a pause, for keys at random.
-    pub(crate) fn press(&self, host: &Host, tasks: u64, effort: Effort, seed: u64) -> Result<Turn> {
+    /// Runs `tasks` tasks that check random keys without a pause.
+    pub(crate) fn measure(
+        &self,
+        host: &Host,
+        tasks: u64,
+        schedule: LoadSchedule,
+        seed: u64,
+    ) -> Result<Measurement> {
         let limit = limit(QUOTA)?;
         let shared = Arc::new(Shared::default());
         self.runtime.block_on(async {
             let mut set = JoinSet::new();
             for task in 0..tasks {
                 let rng = Rng::new(seed << 32 | task);
-                set.spawn(ask_on(Arc::clone(&self.store), limit, rng, Arc::clone(&shared)));
+                set.spawn(check_repeatedly(Arc::clone(&self.store), limit, rng, Arc::clone(&shared)));
             }
-            tokio::time::sleep(effort.warm_up).await;
-            let (watch, before) = (Watch::start(host, None)?, shared.checks.load(Relaxed));
-            tokio::time::sleep(effort.time).await;
-            let turn = watch.stop(shared.checks.load(Relaxed) - before)?;
+            tokio::time::sleep(schedule.warm_up).await;
+            let (stopwatch, before) = (Stopwatch::start(host, None)?, shared.checks.load(Relaxed));
+            tokio::time::sleep(schedule.time).await;
+            let measurement = stopwatch.stop(shared.checks.load(Relaxed) - before)?;
             shared.is_over.store(true, Relaxed);
             set.join_all().await;
             let wrong = shared.wrong.load(Relaxed);
             ensure!(wrong == 0, "{wrong} checks were not allowed by Redis");
-            Ok(turn)
+            Ok(measurement)
         })
     }
 
-    /// Takes one unit of every key of numbers below `keys`, once.
+    /// Takes one unit from each of the keys `0..keys`.
     pub(crate) fn take_each(&self, keys: u64, tasks: u64, limit: Limit) -> Result<()> {
         let next = Arc::new(AtomicU64::new(0));
         let wrong = self.runtime.block_on(async {
@@ -69,14 +74,14 @@ impl Tasks {
             for _ in 0..tasks {
                 let (store, next) = (Arc::clone(&self.store), Arc::clone(&next));
                 set.spawn(async move {
-                    let mut asker = Asker::new(limit);
+                    let mut checker = Checker::new(limit);
                     let mut wrong = 0;
                     loop {
                         let number = next.fetch_add(1, Relaxed);
                         if number >= keys {
                             return wrong;
                         }
-                        wrong += u64::from(asker.ask(&store, number).await != Some(true));
+                        wrong += u64::from(checker.check(&store, number).await != Some(true));
                     }
                 });
             }
@@ -86,16 +91,16 @@ impl Tasks {
         Ok(())
     }
 
-    /// Lets something be done with the store, on its thread.
-    pub(crate) fn run<T>(&self, work: impl AsyncFnOnce(&RedisStore) -> T) -> T {
+    /// Runs a future with the store, on the store's thread.
+    pub(crate) fn run<T>(&self, work: impl AsyncFnOnce(&LeasedRedis) -> T) -> T {
         self.runtime.block_on(work(&self.store))
     }
 }
 
-async fn ask_on(store: Arc<RedisStore>, limit: Limit, mut rng: Rng, shared: Arc<Shared>) {
-    let mut asker = Asker::new(limit);
+async fn check_repeatedly(store: Arc<LeasedRedis>, limit: Limit, mut rng: Rng, shared: Arc<Shared>) {
+    let mut checker = Checker::new(limit);
     while !shared.is_over.load(Relaxed) {
-        let is_right = asker.ask(&store, rng.below(KEYS)).await == Some(true);
+        let is_right = checker.check(&store, rng.below(KEYS)).await == Some(true);
         shared.checks.fetch_add(1, Relaxed);
         if !is_right {
             shared.wrong.fetch_add(1, Relaxed);
@@ -103,22 +108,22 @@ async fn ask_on(store: Arc<RedisStore>, limit: Limit, mut rng: Rng, shared: Arc<
     }
 }
 
-/// Asks for one unit at a time, with buffers that are kept.
-pub(crate) struct Asker {
+/// Checks one unit at a time, with reused buffers.
+pub(crate) struct Checker {
     limit: Limit,
     key: String,
     draws: Draws,
 }
 
-impl Asker {
-    pub(crate) fn new(limit: Limit) -> Asker {
-        Asker { limit, key: String::new(), draws: Draws::new() }
+impl Checker {
+    pub(crate) fn new(limit: Limit) -> Checker {
+        Checker { limit, key: String::new(), draws: Draws::new() }
     }
 
-    /// Whether Redis, or what is known of it, allowed it; nothing if it was not asked.
-    pub(crate) async fn ask(&mut self, store: &RedisStore, number: u64) -> Option<bool> {
+    /// Whether the check was allowed, by Redis or by what is cached of it; `None` if the store failed.
+    pub(crate) async fn check(&mut self, store: &LeasedRedis, number: u64) -> Option<bool> {
         self.key.clear();
-        write!(self.key, "user:{number:07}").expect("a text can be added to");
+        write!(self.key, "user:{number:07}").expect("writing to a string does not fail");
         self.draws.clear();
         let act = Op::Take(Amount::exactly(1));
         self.draws.push(KeyRef::from(self.key.as_str()), Scope(0), self.limit, act, PermitId::default());

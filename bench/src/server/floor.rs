@@ -1,8 +1,8 @@
-//! The least that a server can do on this machine: it reads the same checks and writes the same answers, and between the
-//! two it decides nothing.
+//! Lower bounds for a server on this machine: they read the same requests and write the same responses, but decide
+//! nothing.
 //!
-//! Floors take a well-meaning client for granted and speak no more of a protocol than the generator does, so they are no
-//! servers to use. Each runs on one thread.
+//! They trust the client and implement only what the generator uses of a protocol, so they are not usable as servers.
+//! Each runs on one thread.
 
 mod grpc;
 mod http;
@@ -13,21 +13,21 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use tokio::net::TcpListener;
 
-/// Which of them.
+/// The protocol and implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
-    /// HTTP, by bare hyper: shows what is left to gain inside Ratekeeper's own code.
+    /// HTTP with bare hyper: shows what could be gained in Ratekeeper's own code.
     Hyper,
-    /// HTTP, written by hand around a parser of headers: shows what hyper costs.
+    /// HTTP by hand with httparse: shows the cost of hyper.
     ByHand,
-    /// RESP: shows what is left to gain at all.
+    /// RESP: shows what could be gained at all.
     Resp,
-    /// gRPC, by bare tonic: shows what is left to gain inside Ratekeeper's own code.
+    /// gRPC with bare tonic: shows what could be gained in Ratekeeper's own code.
     Grpc,
 }
 
 impl Kind {
-    /// As the command line has it.
+    /// The name on the command line.
     pub(crate) fn argument(self) -> &'static str {
         match self {
             Kind::Hyper => "hyper",
@@ -49,24 +49,24 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Serves until it is killed, and says where.
+/// Serves until it is killed, and prints its address.
 pub(crate) fn serve(kind: Kind) -> Result<()> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("listens on http://{}", listener.local_addr()?);
-    attend_all(kind, listener)
+    serve_all(kind, listener)
 }
 
-/// Serves in a thread of this process; where.
+/// Serves on a thread of this process. Returns the address.
 #[cfg(test)]
 pub(crate) fn start(kind: Kind) -> Result<std::net::SocketAddr> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
-    std::thread::spawn(move || attend_all(kind, listener));
+    std::thread::spawn(move || serve_all(kind, listener));
     Ok(address)
 }
 
-/// Serves whoever comes.
-fn attend_all(kind: Kind, listener: std::net::TcpListener) -> Result<()> {
+/// Serves all connections.
+fn serve_all(kind: Kind, listener: std::net::TcpListener) -> Result<()> {
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
@@ -75,10 +75,10 @@ fn attend_all(kind: Kind, listener: std::net::TcpListener) -> Result<()> {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
             match kind {
-                Kind::Hyper => drop(tokio::spawn(http::attend_by_hyper(stream))),
-                Kind::ByHand => drop(tokio::spawn(http::attend_by_hand(stream))),
-                Kind::Resp => drop(tokio::spawn(resp::attend(stream))),
-                Kind::Grpc => drop(tokio::spawn(grpc::attend(stream))),
+                Kind::Hyper => drop(tokio::spawn(http::serve_by_hyper(stream))),
+                Kind::ByHand => drop(tokio::spawn(http::serve_by_hand(stream))),
+                Kind::Resp => drop(tokio::spawn(resp::serve(stream))),
+                Kind::Grpc => drop(tokio::spawn(grpc::serve(stream))),
             }
         }
     })

@@ -1,24 +1,24 @@
-//! Over HTTP: requests of one check, batches, and latency, beside throttlecrab's server, nginx, and two floors.
+//! HTTP: single checks, batches and latency, compared with throttlecrab's server, nginx and two lower bounds.
 
 use super::floor::Kind;
-use super::latency::{self, Line};
+use super::latency;
 use super::load::Tally;
 use super::program::Programs;
 use super::report::{self, Bars};
-use super::rounds::{Effort, Figures, take_turns};
+use super::rounds::{Figures, LoadSchedule, run_rounds};
 use super::subject::http::{self as server, BATCH, BATCH_CONNECTIONS};
-use super::subject::{CONNECTIONS, Site, Subject};
+use super::subject::{CONNECTIONS, ServerConfig, Subject};
 use crate::run::Run;
 use anyhow::Result;
 
-/// How many times as many requests as throttlecrab's server Ratekeeper must answer.
+/// The required ratio to the throughput of throttlecrab's server.
 const BAR_THROTTLECRAB: f64 = 1.3;
-/// What share of the floor's requests it must answer.
+/// The required share of the lower bound's throughput.
 const BAR_FLOOR: f64 = 0.85;
-/// How many checks a second it must decide when they come by the batch.
+/// The required checks per second in batches.
 const BAR_BATCH: f64 = 1.7e6;
 
-/// All servers, each waiting for its turn.
+/// All servers. Each is stopped until it is measured.
 pub(crate) struct Servers {
     ratekeeper: Subject,
     throttlecrab: Subject,
@@ -30,14 +30,14 @@ pub(crate) struct Servers {
 impl Servers {
     pub(crate) fn start(programs: &Programs) -> Result<Servers> {
         let servers = Servers {
-            ratekeeper: server::ratekeeper(&programs.ratekeeper, Site::PLAIN)?,
+            ratekeeper: server::ratekeeper(&programs.ratekeeper, ServerConfig::DEFAULT)?,
             throttlecrab: server::throttlecrab(&programs.throttlecrab)?,
             nginx: server::nginx(&programs.nginx)?,
             hyper: server::floor(Kind::Hyper)?,
             by_hand: server::floor(Kind::ByHand)?,
         };
         for subject in servers.all() {
-            subject.prove()?;
+            subject.verify()?;
         }
         Ok(servers)
     }
@@ -46,10 +46,15 @@ impl Servers {
         [&self.ratekeeper, &self.throttlecrab, &self.nginx, &self.hyper, &self.by_hand]
     }
 
-    /// Requests a second, one check each; what came of every server, in the order of `all`.
-    pub(crate) fn compare(&self, run: &mut Run, effort: Effort, tally: &mut Tally) -> Result<Vec<Figures>> {
+    /// Measures requests of one check. Returns the figures of every server, in the order of `all`.
+    pub(crate) fn compare(
+        &self,
+        run: &mut Run,
+        schedule: LoadSchedule,
+        tally: &mut Tally,
+    ) -> Result<Vec<Figures>> {
         let entries = self.all().map(|subject| (subject, &subject.plan));
-        let figures = take_turns(&entries, effort, tally)?;
+        let figures = run_rounds(&entries, schedule, tally)?;
         run.say(format_args!(
             "\nrequests: one check each, {CONNECTIONS} connections, one request in flight on each"
         ));
@@ -66,28 +71,33 @@ impl Servers {
         Ok(figures)
     }
 
-    /// How long requests take, at half of what `compare` found.
+    /// Measures latency at half of the throughput that `compare` found.
     pub(crate) fn time(
         &self,
         run: &mut Run,
         figures: &[Figures],
-        effort: Effort,
+        schedule: LoadSchedule,
         tally: &mut Tally,
     ) -> Result<()> {
         let most = |index: usize| figures[index].per_sec.median();
-        let line = Line {
+        let subjects = latency::Servers {
             ratekeeper: (&self.ratekeeper, most(0)),
             floor: &self.by_hand,
             others: vec![(&self.throttlecrab, most(1)), (&self.nginx, most(2))],
         };
-        latency::measure(run, "requests", &line, effort, tally)
+        latency::measure(run, "requests", &subjects, schedule, tally)
     }
 
-    /// Checks a second, many in each request, beside the floor that reads and answers as many.
-    pub(crate) fn count_batches(&self, run: &mut Run, effort: Effort, tally: &mut Tally) -> Result<()> {
+    /// Measures batches, compared with the lower bound that reads and answers the same batches.
+    pub(crate) fn count_batches(
+        &self,
+        run: &mut Run,
+        schedule: LoadSchedule,
+        tally: &mut Tally,
+    ) -> Result<()> {
         let plan = server::batches();
         let entries = [(&self.ratekeeper, &plan), (&self.by_hand, &plan)];
-        let figures = take_turns(&entries, effort, tally)?;
+        let figures = run_rounds(&entries, schedule, tally)?;
         run.say(format_args!("\nbatches: {BATCH} checks each, {BATCH_CONNECTIONS} connections"));
         let outcomes = report::outcomes(&entries, &figures);
         report::show(run, "checks", &outcomes);

@@ -1,15 +1,16 @@
-//! How long an answer takes, at half of what a server can do.
+//! Latency at half of a server's maximum throughput.
 //!
-//! Questions come at an even rate, whether answers do or not, and a question's time begins when it was due. So whenever
-//! the machine takes a core away for a moment, all that was due meanwhile is late, whoever serves. The control shows how
-//! much that is: a thread on the servers' core that answers at once whatever is due, by reading the clock.
+//! Requests are sent at a fixed rate, whether or not responses arrive, and the latency of a request counts from when it
+//! was due. So whenever the machine suspends a core for a moment, every request due meanwhile is late, whichever server
+//! answers. The control shows how much that is: a thread on the servers' core that answers each due request at once, by
+//! reading the clock.
 
 use super::load::{Load, Tally};
 use super::process;
-use super::rounds::Effort;
+use super::rounds::LoadSchedule;
 use super::subject::{CONNECTIONS, Subject};
 use crate::histogram::Histogram;
-use crate::race::Laps;
+use crate::interleaved::Samples;
 use crate::run::Run;
 use crate::table::Table;
 use anyhow::{Context, Result};
@@ -17,20 +18,20 @@ use quanta::Clock;
 use std::time::Duration;
 use std::{hint, thread};
 
-/// How long 99 of 100 questions may take at most, at half of what Ratekeeper can do.
+/// The maximum p99, at half of Ratekeeper's throughput.
 const BAR_P99_US: f64 = 1000.0;
 
-/// Servers to be timed, each with what it can do: questions a second.
-pub(crate) struct Line<'a> {
+/// The servers to measure, each with its maximum requests per second.
+pub(crate) struct Servers<'a> {
     pub(crate) ratekeeper: (&'a Subject, f64),
     pub(crate) floor: &'a Subject,
     pub(crate) others: Vec<(&'a Subject, f64)>,
 }
 
-/// Who answers.
+/// What answers the requests.
 enum Server<'a> {
     Subject(&'a Subject),
-    /// Nobody: the control.
+    /// The control.
     Clock,
 }
 
@@ -42,39 +43,40 @@ struct Entry<'a> {
     rounds: Vec<Histogram>,
 }
 
-/// Lets all servers have their turns, each with its own plan.
+/// Measures all servers in interleaved rounds, each with its own plan.
 pub(crate) fn measure(
     run: &mut Run,
     units: &str,
-    line: &Line<'_>,
-    effort: Effort,
+    servers: &Servers<'_>,
+    schedule: LoadSchedule,
     tally: &mut Tally,
 ) -> Result<()> {
-    let (ratekeeper, most) = line.ratekeeper;
+    let (ratekeeper, most) = servers.ratekeeper;
     let control = Entry {
         name: "control: reads the clock".to_owned(),
         server: Server::Clock,
         ..entry(ratekeeper, most / 2.0)
     };
-    let mut entries =
-        vec![Entry { bar: Some(BAR_P99_US), ..entry(ratekeeper, most / 2.0) }, entry(line.floor, most / 2.0)];
-    entries.extend(line.others.iter().map(|(other, most)| entry(other, most / 2.0)));
+    let mut entries = vec![
+        Entry { bar: Some(BAR_P99_US), ..entry(ratekeeper, most / 2.0) },
+        entry(servers.floor, most / 2.0),
+    ];
+    entries.extend(servers.others.iter().map(|(other, most)| entry(other, most / 2.0)));
     entries.push(control);
-    for round in 0..effort.rounds {
+    for round in 0..schedule.rounds {
         for entry in &mut entries {
-            let times = entry.time(effort, round, tally);
+            let times = entry.time(schedule, round, tally);
             entry.rounds.push(times.with_context(|| entry.name.clone())?);
         }
     }
-    let Effort { rounds, time, .. } = effort;
+    let LoadSchedule { rounds, time, .. } = schedule;
     run.say(format_args!(
-        "\nlatency of {units}: {CONNECTIONS} connections, each server at half of its own {units}/s, the floor and the control\n         \
-         at Ratekeeper's, {rounds} rounds of {time:?}; a time begins when its question was due, whether or not its\n         \
-         connection was free; medians of the rounds, and of p99 the least and the most",
+        "\nlatency of {units}: {CONNECTIONS} connections, each server at half of its own {units}/s, the lower bound and the control\n         \
+         at Ratekeeper's, {rounds} rounds of {time:?}; latency counts from when a request was due, whether or not its\n         \
+         connection was free; medians of the rounds, and the minimum and maximum p99",
     ));
     let per_sec = format!("{units}/s");
-    let mut table =
-        Table::new(1, ["us", &per_sec, "p50", "p99", "min", "max", "p99.9", "longest", "bar", ""]);
+    let mut table = Table::new(1, ["us", &per_sec, "p50", "p99", "min", "max", "p99.9", "max", "bar", ""]);
     for entry in &entries {
         table.row(entry.row(run));
     }
@@ -88,13 +90,13 @@ fn entry(subject: &Subject, per_sec: f64) -> Entry<'_> {
 }
 
 impl Entry<'_> {
-    fn time(&self, effort: Effort, seed: u64, tally: &mut Tally) -> Result<Histogram> {
+    fn time(&self, schedule: LoadSchedule, seed: u64, tally: &mut Tally) -> Result<Histogram> {
         match self.server {
-            Server::Clock => read_clock(self.per_sec, effort.time),
+            Server::Clock => read_clock(self.per_sec, schedule.time),
             Server::Subject(subject) => {
                 subject.process.resume()?;
                 let mut load = Load::connect(subject.address, &subject.plan, seed)?;
-                let times = load.pace(self.per_sec, effort.warm_up, effort.time)?;
+                let times = load.pace(self.per_sec, schedule.warm_up, schedule.time)?;
                 tally.add(load.finish()?);
                 subject.process.pause()?;
                 Ok(times)
@@ -103,26 +105,26 @@ impl Entry<'_> {
     }
 
     fn row(&self, run: &mut Run) -> Vec<String> {
-        let laps = |of_thousand: u64| {
+        let samples = |of_thousand: u64| {
             let micros = |times: &Histogram| times.at_most(of_thousand) as f64 / 1e3;
-            Laps::new(self.rounds.iter().map(micros).collect())
+            Samples::new(self.rounds.iter().map(micros).collect())
         };
-        let p99 = laps(990);
-        let (least, most) = p99.spread();
+        let p99 = samples(990);
+        let (min, max) = p99.spread();
         let mut cells = vec![self.name.clone(), format!("{:.0}", self.per_sec)];
         let times =
-            [laps(500).median(), p99.median(), least, most, laps(999).median(), laps(1000).spread().1];
+            [samples(500).median(), p99.median(), min, max, samples(999).median(), samples(1000).spread().1];
         cells.extend(times.map(|time| format!("{time:.1}")));
         if let Some(bar) = self.bar {
-            let verdict = run.judge(p99.median() < bar).to_owned();
-            cells.extend([format!("p99 < {bar}"), verdict]);
+            let result = run.check_bar(p99.median() < bar).to_owned();
+            cells.extend([format!("p99 < {bar}"), result]);
         }
         cells
     }
 }
 
-/// What a server would show that takes no time at all: on its core, how late the clock is read after a question was due,
-/// while the generator's core is as busy as ever.
+/// The latency of a server that takes no time: on the servers' core, how late the clock is read after a request was
+/// due, while the generator's core is as busy as usual.
 fn read_clock(per_sec: f64, time: Duration) -> Result<Histogram> {
     let reader = thread::spawn(move || {
         process::pin(process::SERVERS)?;

@@ -1,8 +1,8 @@
-//! A server in a process of its own, on cores of its own.
+//! A server in its own process, pinned to its own cores.
 //!
-//! The process is this same program under a hidden name, which pins itself and then becomes the server: whatever asks
-//! how many cores there are, as runtimes do when they choose their threads, is told of these. Between its turns it is
-//! stopped, so that no timer of its own falls into another's turn.
+//! The process is this same program with a hidden command, which pins itself and then executes the server. So a runtime
+//! that asks for the number of cores gets the pinned ones. Between its measurements it is stopped, so that its timers
+//! don't disturb others.
 
 use super::program::Program;
 use anyhow::{Context, Result, bail, ensure};
@@ -20,43 +20,46 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 use std::{fmt, fs, thread};
 
-/// The core of the servers, and that of the generator.
+/// The cores of the servers and of the generator.
 pub(crate) const SERVERS: &[usize] = &[0];
 pub(crate) const GENERATOR: &[usize] = &[1];
-/// Both, for servers that share them with the generator.
+/// Both cores, for servers that share them with the generator.
 pub(crate) const SHARED: &[usize] = &[0, 1];
-/// On which line of what it says a server has told where it listens, at the latest.
-const GREETING: usize = 3;
+/// The last line of output in which a server may print its address.
+const MAX_BANNER_LINES: usize = 3;
 /// How long a server may take to start.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A running server. It dies with this value, and with the bench.
+/// A running server. It is killed when this value is dropped, and when this program ends.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
-    /// Held open: a server that says more must not find its reader gone.
-    _said: Option<BufReader<ChildStdout>>,
+    /// Kept open: a server that prints more must not find its pipe closed.
+    _stdout: Option<BufReader<ChildStdout>>,
 }
 
 impl Process {
-    /// Starts a server that says where it listens, and waits until it does.
+    /// Starts a server that prints its address, and waits until it does.
     pub(crate) fn start(
         program: &Program,
         arguments: &[OsString],
         cores: &[usize],
     ) -> Result<(Process, SocketAddr)> {
         let mut child = spawn(program, arguments, cores, Stdio::piped())?;
-        let mut said = BufReader::new(child.stdout.take().context("a server's output can't be read")?);
+        let mut stdout = BufReader::new(child.stdout.take().context("a server's output can't be read")?);
         let mut text = String::new();
-        while place(&text).is_none() && text.lines().count() < GREETING && said.read_line(&mut text)? > 0 {}
-        let process = Process { child, _said: Some(said) };
-        let address = place(&text).with_context(|| {
-            format!("{} does not say where it listens, but {:?}", program.path.display(), text.trim_end())
+        while listen_address(&text).is_none()
+            && text.lines().count() < MAX_BANNER_LINES
+            && stdout.read_line(&mut text)? > 0
+        {}
+        let process = Process { child, _stdout: Some(stdout) };
+        let address = listen_address(&text).with_context(|| {
+            format!("{} does not print its address, but {:?}", program.path.display(), text.trim_end())
         })?;
         Ok((process, address.parse().with_context(|| format!("in {text:?}"))?))
     }
 
-    /// Starts a server that has been told where to listen, and waits until it does.
+    /// Starts a server that listens on a given address, and waits until it does.
     pub(crate) fn start_at(
         address: SocketAddr,
         program: &Program,
@@ -64,36 +67,40 @@ impl Process {
         cores: &[usize],
     ) -> Result<Process> {
         let child = spawn(program, arguments, cores, Stdio::null())?;
-        let mut process = Process { child, _said: None };
+        let mut process = Process { child, _stdout: None };
         let begin = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = process.child.try_wait()? {
                 bail!("{} ended with {status}", program.path.display());
             }
-            ensure!(begin.elapsed() < START, "{} does not listen on {address}", program.path.display());
+            ensure!(
+                begin.elapsed() < START_TIMEOUT,
+                "{} does not listen on {address}",
+                program.path.display()
+            );
             thread::sleep(Duration::from_millis(10));
         }
         Ok(process)
     }
 
-    /// Stops it where it is, until it is resumed.
+    /// Stops it (SIGSTOP) until it is resumed.
     pub(crate) fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Resumes it (SIGCONT).
     pub(crate) fn resume(&self) -> Result<()> {
         self.signal(Signal::CONT)
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        kill_process(Pid::from_child(&self.child), signal).context("a server has ended before its time")
+        kill_process(Pid::from_child(&self.child), signal).context("a server ended early")
     }
 
-    /// How long it has had its core, in its own code and in the kernel's.
+    /// Its CPU time, in user and kernel mode.
     pub(crate) fn cpu_time(&self) -> Result<Duration> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let ticks = ticks(&stat).context("the system does not tell a server's time")?;
+        let ticks = ticks(&stat).context("/proc has no CPU time of a server")?;
         Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
     }
 }
@@ -106,25 +113,25 @@ impl Drop for Process {
     }
 }
 
-/// Of a process's line in `/proc`, the ticks it ran for: the fourteenth and the fifteenth field. The second is its
-/// name, in brackets, and may have spaces and brackets of its own.
+/// The CPU ticks in a process's line of `/proc`: the 14th and 15th field. The 2nd is its name in parentheses, which may
+/// contain spaces and parentheses.
 fn ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u64>().ok();
     Some(ticks()? + ticks()?)
 }
 
-/// An address that nobody listens on: for a server that can't choose its own port, or does not tell it.
+/// A free address, for a server that can't choose its own port or does not print it.
 pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-/// In what a server says, the address it listens on: that of a URL.
-fn place(text: &str) -> Option<&str> {
+/// Finds the address a server listens on in its output, as part of a URL.
+fn listen_address(text: &str) -> Option<&str> {
     text.split_once("://")?.1.split_terminator(char::is_whitespace).next()
 }
 
-/// It is given no environment: a server's settings are those written down here, whoever runs the bench.
+/// The environment is empty, so that only the settings written here apply.
 fn spawn(program: &Program, arguments: &[OsString], cores: &[usize], stdout: Stdio) -> Result<Child> {
     let mut command = Command::new(&Program::this()?.path);
     command.arg("pinned").arg(Cores(cores.to_vec()).to_string()).arg(&program.path).args(arguments);
@@ -135,7 +142,7 @@ fn spawn(program: &Program, arguments: &[OsString], cores: &[usize], stdout: Std
     command.spawn().with_context(|| format!("can't start {}", program.path.display()))
 }
 
-/// A program to become, and where.
+/// A program to execute, and its cores.
 #[derive(clap::Args)]
 pub(crate) struct Pinned {
     cores: Cores,
@@ -144,7 +151,7 @@ pub(crate) struct Pinned {
     arguments: Vec<OsString>,
 }
 
-/// Cores on a command line: numbers with commas between.
+/// Cores on a command line, separated by commas.
 #[derive(Clone, Debug)]
 struct Cores(Vec<usize>);
 
@@ -163,15 +170,15 @@ impl FromStr for Cores {
     }
 }
 
-/// The child's part: it goes on as another program, on its cores.
-pub(crate) fn take_over(pinned: &Pinned) -> Result<Infallible> {
+/// Runs in the child: pins itself to its cores and executes the program.
+pub(crate) fn exec(pinned: &Pinned) -> Result<Infallible> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     pin(&pinned.cores.0)?;
     let error = Command::new(&pinned.program).args(&pinned.arguments).exec();
     Err(error).with_context(|| format!("can't start {}", pinned.program.display()))
 }
 
-/// Binds this thread, and what it starts, to some cores.
+/// Pins this thread, and what it starts, to these cores.
 pub(crate) fn pin(cores: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     for core in cores {
@@ -185,21 +192,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_brackets_does_not_shift_the_fields() {
+    fn parentheses_in_a_process_name_do_not_shift_the_fields() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 123 45 6 7 20 0 2 0 99";
         assert_eq!(ticks(stat), Some(168));
         assert_eq!(ticks("7 (a) S 1"), None);
     }
 
     #[test]
-    fn a_server_tells_its_place_as_a_url() {
-        assert_eq!(place("ratekeeper 0.1.0 listening on http://127.0.0.1:80\n"), Some("127.0.0.1:80"));
-        assert_eq!(place("ratekeeper listens\nRESP: redis://[::1]:6380\nrules"), Some("[::1]:6380"));
-        assert_eq!(place("ratekeeper listens\n"), None);
+    fn the_listen_address_is_found_in_a_url() {
+        assert_eq!(
+            listen_address("ratekeeper 0.1.0 listening on http://127.0.0.1:80\n"),
+            Some("127.0.0.1:80")
+        );
+        assert_eq!(listen_address("ratekeeper listens\nRESP: redis://[::1]:6380\nrules"), Some("[::1]:6380"));
+        assert_eq!(listen_address("ratekeeper listens\n"), None);
     }
 
     #[test]
-    fn cores_are_read_as_they_are_written() {
+    fn cores_parse_what_they_print() {
         let cores: Cores = Cores(vec![0, 12]).to_string().parse().unwrap();
         assert_eq!(cores.0, [0, 12]);
         assert!("0,".parse::<Cores>().is_err());

@@ -1,7 +1,7 @@
-//! The programs that are measured: Ratekeeper from this tree, its peers from where they are published.
+//! The measured programs: Ratekeeper from this tree, the others from where they are published.
 //!
-//! What the machine lacks is put below `target/tools`, in a folder named after its version; nothing else on the machine
-//! changes. Debian's packages are unpacked there, not installed: an installed nginx would be started as a service.
+//! Missing programs are put below `target/tools`, in a folder named after their version; the rest of the machine stays
+//! as it is. Debian's packages are unpacked there, not installed: an installed nginx would be started as a service.
 
 use crate::run::bench_folder;
 use anyhow::{Context, Result, ensure};
@@ -11,7 +11,7 @@ use std::{env, fs};
 
 const THROTTLECRAB: &str = "0.4.40";
 
-/// All of them.
+/// All programs.
 pub(crate) struct Programs {
     pub(crate) ratekeeper: Program,
     pub(crate) throttlecrab: Program,
@@ -20,7 +20,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// It may take a compiler and the network, so it comes before any server is there.
+    /// This may compile and download, so it is done before any server starts.
     pub(crate) fn find() -> Result<Programs> {
         Ok(Programs {
             ratekeeper: ratekeeper()?,
@@ -31,7 +31,7 @@ impl Programs {
     }
 }
 
-/// A program, and which version it is.
+/// A program and its version.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) version: String,
@@ -44,23 +44,23 @@ impl Program {
         Program { path, version: version.trim().to_owned(), libraries: None }
     }
 
-    /// The bench itself, which has servers in it too.
+    /// This program, which also contains servers.
     pub(crate) fn this() -> Result<Program> {
-        let path = env::current_exe().context("this program can't be found again")?;
+        let path = env::current_exe().context("can't find this program's executable")?;
         Ok(Program::new(path, env!("CARGO_PKG_VERSION")))
     }
 }
 
-/// Ratekeeper, built as it is shipped.
+/// Ratekeeper's release build.
 pub(crate) fn ratekeeper() -> Result<Program> {
     let root = root()?;
     run(cargo().args(["build", "--release", "--locked", "--target-dir", "target"]).current_dir(&root))?;
     let path = root.join("target/release/ratekeeper");
-    let said = output(Command::new(&path).arg("--version"))?;
-    Ok(Program::new(path, said.trim_start_matches("ratekeeper ")))
+    let text = output(Command::new(&path).arg("--version"))?;
+    Ok(Program::new(path, text.trim_start_matches("ratekeeper ")))
 }
 
-/// throttlecrab's server as its own lock file says, but optimised like Ratekeeper.
+/// throttlecrab's server, built with its own lock file and with Ratekeeper's optimisation settings.
 fn throttlecrab() -> Result<Program> {
     let folder = tools()?.join(format!("throttlecrab-server-{THROTTLECRAB}"));
     let path = folder.join("bin/throttlecrab-server");
@@ -69,7 +69,7 @@ fn throttlecrab() -> Result<Program> {
         command.args(["install", "--quiet", "--locked", "--root"]).arg(&folder);
         command.arg(format!("throttlecrab-server@{THROTTLECRAB}"));
         command.env("CARGO_PROFILE_RELEASE_LTO", "thin").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
-        // Its build script needs protoc, though gRPC is never asked for here.
+        // Its build script needs protoc even for a server without gRPC.
         if find("protoc").is_none() {
             let folder = unpack("protobuf-compiler", &["libproto"])?;
             command.env("PROTOC", folder.join("usr/bin/protoc"));
@@ -81,18 +81,18 @@ fn throttlecrab() -> Result<Program> {
     Ok(Program::new(path, THROTTLECRAB))
 }
 
-/// nginx as Debian builds it.
+/// Debian's nginx.
 fn nginx() -> Result<Program> {
     let path = match find("nginx") {
         Some(path) => path,
         None => unpack("nginx", &[])?.join("usr/sbin/nginx"),
     };
-    let said = Command::new(&path).arg("-v").output().context("can't start nginx")?;
-    let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    Ok(Program::new(path, said.rsplit_once('/').map_or("", |(_, version)| version)))
+    let text = Command::new(&path).arg("-v").output().context("can't start nginx")?;
+    let text = String::from_utf8_lossy(&text.stderr).into_owned();
+    Ok(Program::new(path, text.rsplit_once('/').map_or("", |(_, version)| version)))
 }
 
-/// Redis as Debian builds it.
+/// Debian's Redis.
 pub(crate) fn redis() -> Result<Program> {
     let (path, libraries) = match find("redis-server") {
         Some(path) => (path, None),
@@ -103,19 +103,19 @@ pub(crate) fn redis() -> Result<Program> {
     };
     let mut command = Command::new(&path);
     command.arg("--version").envs(libraries.iter().map(|folder| ("LD_LIBRARY_PATH", folder)));
-    let said = output(&mut command)?;
-    let version = said.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or_default();
+    let text = output(&mut command)?;
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or_default();
     Ok(Program { libraries, ..Program::new(path, version) })
 }
 
-/// The generator of load that comes with Redis.
+/// The load generator that comes with Redis.
 pub(crate) fn redis_benchmark(redis: &Program) -> Result<Program> {
     let path = redis.path.with_file_name("redis-benchmark");
     ensure!(path.is_file(), "redis-benchmark is missing: install Debian's redis-tools");
     Ok(Program { libraries: redis.libraries.clone(), ..Program::new(path, &redis.version) })
 }
 
-/// A folder for what a subject is given to read.
+/// A folder for the files that a subject reads.
 pub(crate) fn scratch() -> Result<PathBuf> {
     let folder = root()?.join("target/bench-server");
     fs::create_dir_all(&folder).with_context(|| format!("can't make {}", folder.display()))?;
@@ -131,14 +131,14 @@ fn tools() -> Result<PathBuf> {
     Ok(root()?.join("target/tools"))
 }
 
-/// A program of the machine's own. Where administrators keep theirs is not on everybody's path.
+/// Finds an installed program. The folders for administrators are not in every user's `PATH`.
 fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/usr/local/sbin".into()]);
     folders.map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// Unpacks a Debian package, and of those it depends on the ones whose names begin as `also` says: the others are on
+/// Unpacks a Debian package, and those of its dependencies whose names begin with one of `also`; the others are on
 /// every machine.
 fn unpack(package: &str, also: &[&str]) -> Result<PathBuf> {
     let folder = tools()?.join(format!("debian-{package}"));
@@ -167,7 +167,7 @@ fn unpack(package: &str, also: &[&str]) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Where an unpacked package has its libraries: in a folder named after the machine's kind.
+/// The library folder of an unpacked package, which is named after the architecture.
 fn libraries(unpacked: &Path) -> Result<PathBuf> {
     let folders = fs::read_dir(unpacked.join("usr/lib"))?;
     let mut folders = folders.filter_map(|entry| Some(entry.ok()?.path()));
@@ -185,7 +185,7 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// What a program says.
+/// Runs a program and returns its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().display().to_string();
     let output = command.output().with_context(|| format!("can't start {name}"))?;

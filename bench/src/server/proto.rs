@@ -1,6 +1,6 @@
-//! The messages of gRPC that are sent, and as much of the answers as is looked at.
+//! The gRPC messages that are sent, and the parts of the responses that are read.
 
-/// Envoy's question.
+/// Envoy's request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct RateLimitRequest {
     #[prost(string, tag = "1")]
@@ -25,7 +25,7 @@ pub(crate) struct Entry {
     pub(crate) value: String,
 }
 
-/// An answer to Envoy.
+/// The response to Envoy.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct RateLimitResponse {
     #[prost(int32, tag = "1")]
@@ -62,7 +62,7 @@ pub(crate) struct Span {
     pub(crate) nanos: i32,
 }
 
-/// throttlecrab's question.
+/// throttlecrab's request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct ThrottleRequest {
     #[prost(string, tag = "1")]
@@ -77,15 +77,15 @@ pub(crate) struct ThrottleRequest {
     pub(crate) quantity: i32,
 }
 
-/// How an answer to a single call begins: Envoy's with a code, where 1 is OK and 2 is over the limit; throttlecrab's with
-/// whether it is allowed, where 1 is yes. On the wire these are the same.
+/// The first field of the response to a unary call: Envoy's is a code, where 1 is OK and 2 is over the limit;
+/// throttlecrab's is a boolean. On the wire, true is 1.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct Verdict {
+pub(crate) struct CallResult {
     #[prost(int32, tag = "1")]
     pub(crate) code: i32,
 }
 
-/// Ratekeeper's own question.
+/// Ratekeeper's request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct CheckRequest {
     #[prost(string, tag = "1")]
@@ -105,7 +105,7 @@ pub(crate) struct CheckStreamRequest {
     pub(crate) check: Option<CheckRequest>,
 }
 
-/// What a floor answers to it: all that Ratekeeper tells of a limit that binds.
+/// The lower bound's response: all fields that Ratekeeper fills in for a matching limit.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct CheckStreamResponse {
     #[prost(uint64, tag = "1")]
@@ -132,9 +132,9 @@ pub(crate) struct CheckResponse {
     pub(crate) reason: i32,
 }
 
-/// As much of an answer on a stream as is looked at: the rest is skipped, which allocates nothing.
+/// The fields of a response on a stream that are read; the rest is skipped, which allocates nothing.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct StreamVerdict {
+pub(crate) struct StreamResult {
     #[prost(uint64, tag = "1")]
     pub(crate) id: u64,
     #[prost(message, optional, tag = "2")]

@@ -1,4 +1,4 @@
-//! What servers did, in tables: each beside the others, and Ratekeeper against its bars.
+//! Tables of the results of servers, and Ratekeeper compared with its bars.
 
 use super::load::Plan;
 use super::rounds::Figures;
@@ -6,32 +6,32 @@ use super::subject::Subject;
 use crate::run::Run;
 use crate::table::Table;
 
-/// A server that had less of its core was held up by something else: the generator, if that had less than this to spare,
-/// or whatever else ran on the machine.
+/// A server that used less of its core was delayed by something else: by the generator if that had less than this to
+/// spare, or by another process on the machine.
 const LEAST_BUSY: f64 = 0.95;
 const LEAST_SPARE: f64 = 0.02;
 
-/// A server, what it was asked, and what came of it.
+/// A server, its load and its figures.
 #[derive(Clone, Copy)]
 pub(crate) struct Outcome<'a> {
     pub(crate) subject: &'a Subject,
     pub(crate) figures: &'a Figures,
-    /// How many checks each question held.
+    /// Checks per request.
     checks: f64,
 }
 
 impl<'a> Outcome<'a> {
-    /// Checks a second.
+    /// Checks per second.
     pub(crate) fn per_sec(&self) -> f64 {
         self.figures.per_sec.median() * self.checks
     }
 
-    /// Checks that a second of a core is enough for.
+    /// Checks per second of CPU time.
     pub(crate) fn per_core(&self) -> f64 {
         self.checks * 1e6 / self.figures.cpu_us.median()
     }
 
-    /// The server's own time for a check, in microseconds.
+    /// The server's CPU time per check, in microseconds.
     pub(crate) fn cpu_us(&self) -> f64 {
         self.figures.cpu_us.median() / self.checks
     }
@@ -57,7 +57,7 @@ impl<'a> Outcome<'a> {
     }
 }
 
-/// What came of each server.
+/// Pairs each server with its figures.
 pub(crate) fn outcomes<'a>(entries: &[(&'a Subject, &Plan)], figures: &'a [Figures]) -> Vec<Outcome<'a>> {
     let outcome = |((subject, plan), figures): (&(&'a Subject, &Plan), &'a Figures)| Outcome {
         subject,
@@ -67,7 +67,7 @@ pub(crate) fn outcomes<'a>(entries: &[(&'a Subject, &Plan)], figures: &'a [Figur
     entries.iter().zip(figures).map(outcome).collect()
 }
 
-/// Shows what servers did, so many `units` a second, one beside the other.
+/// Prints a table of the servers' throughput in `units` per second.
 pub(crate) fn show(run: &mut Run, units: &str, outcomes: &[Outcome<'_>]) {
     let units = format!("{units}/s");
     let mut table =
@@ -78,19 +78,23 @@ pub(crate) fn show(run: &mut Run, units: &str, outcomes: &[Outcome<'_>]) {
     run.say(table);
 }
 
-/// Says whose figures are not its own alone.
+/// Warns about figures that something else than the server has limited.
 pub(crate) fn warn(run: &mut Run, outcomes: &[Outcome<'_>]) {
     for Outcome { subject, figures, .. } in outcomes {
         let name = &subject.name;
         if figures.busy.median() < LEAST_BUSY && figures.spare.median() < LEAST_SPARE {
-            run.say(format_args!("{name}: it may do more, but the generator had no time to spare"));
+            run.say(format_args!(
+                "{name}: the generator was the bottleneck, so the throughput is a lower bound"
+            ));
         } else if figures.busy.median() < LEAST_BUSY {
-            run.say(format_args!("{name}: it did not have its core to itself, so only its CPU time counts"));
+            run.say(format_args!(
+                "{name}: it shared its core with other processes, so only its CPU time counts"
+            ));
         }
     }
 }
 
-/// Ratekeeper against its bars.
+/// Ratekeeper compared with its bars.
 pub(crate) struct Bars(Table);
 
 impl Bars {
@@ -98,15 +102,15 @@ impl Bars {
         Bars(Table::new(1, ["ratekeeper", "measured", "by CPU", "bar", ""]))
     }
 
-    /// So many checks a second at least.
+    /// Requires at least `bar` checks per second.
     pub(crate) fn rate(&mut self, run: &mut Run, name: &str, ours: Outcome<'_>, bar: f64) {
         let (per_sec, per_core) = (ours.per_sec(), ours.per_core());
-        let verdict = run.judge(per_sec >= bar).to_owned();
+        let result = run.check_bar(per_sec >= bar).to_owned();
         let cells = [name.to_owned(), format!("{per_sec:.0}"), format!("{per_core:.0}")];
-        self.0.row([&cells[..], &[format!(">= {bar}"), verdict]].concat());
+        self.0.row([&cells[..], &[format!(">= {bar}"), result]].concat());
     }
 
-    /// So many times as many checks a second as another at least.
+    /// Requires at least `bar` times the throughput of another server.
     pub(crate) fn ratio(
         &mut self,
         run: &mut Run,
@@ -117,9 +121,9 @@ impl Bars {
     ) {
         let ratio = ours.per_sec() / other.per_sec();
         let by_cpu = other.cpu_us() / ours.cpu_us();
-        let verdict = run.judge(ratio >= bar).to_owned();
+        let result = run.check_bar(ratio >= bar).to_owned();
         let cells = [format!("x {name}"), format!("{ratio:.2}"), format!("{by_cpu:.2}")];
-        self.0.row([&cells[..], &[format!(">= {bar}"), verdict]].concat());
+        self.0.row([&cells[..], &[format!(">= {bar}"), result]].concat());
     }
 
     pub(crate) fn show(self, run: &mut Run) {

@@ -1,34 +1,39 @@
-//! Over RESP: one command at a time, pipelines, and latency, beside throttlecrab's server, Redis, and a floor.
+//! RESP: single commands, pipelines and latency, compared with throttlecrab's server, Redis and a lower bound.
 //!
-//! Redis limits nothing here: it looks a value up, which is the least that a limiter outside of the asking process can
-//! cost on a server that everybody knows.
+//! Redis limits nothing here: it reads a value, the least that a limiter in another process can do on a well-known
+//! server.
 
-use super::latency::{self, Line};
+use super::latency::{self, Servers};
 use super::load::Tally;
 use super::program::Programs;
 use super::report::{self, Bars};
-use super::rounds::{Effort, take_turns};
+use super::rounds::{LoadSchedule, run_rounds};
 use super::subject::resp::{self as server, DEPTH, RespSubject};
-use super::subject::{CONNECTIONS, Site};
+use super::subject::{CONNECTIONS, ServerConfig};
 use crate::run::Run;
 use anyhow::Result;
 
-/// How many times as many commands as throttlecrab's server Ratekeeper must answer, one at a time.
+/// The required ratio to the throughput of throttlecrab's server, with single commands.
 const BAR_THROTTLECRAB: f64 = 1.0;
-/// What share of the values that Redis looks up it must answer, by the pipeline.
+/// The required ratio to the throughput of Redis `GET`, with pipelines.
 const BAR_REDIS: f64 = 0.6;
-/// How many commands a second it must answer, by the pipeline.
+/// The required commands per second, with pipelines.
 const BAR_PIPELINES: f64 = 1.7e6;
 
-pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally: &mut Tally) -> Result<()> {
+pub(crate) fn measure(
+    run: &mut Run,
+    programs: &Programs,
+    schedule: LoadSchedule,
+    tally: &mut Tally,
+) -> Result<()> {
     let servers = [
-        server::ratekeeper(&programs.ratekeeper, Site::PLAIN)?,
+        server::ratekeeper(&programs.ratekeeper, ServerConfig::DEFAULT)?,
         server::throttlecrab(&programs.throttlecrab)?,
         server::redis(&programs.redis)?,
         server::floor()?,
     ];
     for RespSubject { subject, .. } in &servers {
-        subject.prove()?;
+        subject.verify()?;
     }
     let [singles, pipelines] = [
         servers.each_ref().map(|server| (&server.subject, &server.subject.plan)),
@@ -36,7 +41,7 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
     ];
 
     run.say(format_args!("\nRESP: {CONNECTIONS} connections, one command in flight on each"));
-    let single_figures = take_turns(&singles, effort, tally)?;
+    let single_figures = run_rounds(&singles, schedule, tally)?;
     let single = report::outcomes(&singles, &single_figures);
     report::show(run, "commands", &single);
     report::warn(run, &single);
@@ -44,7 +49,7 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
     run.say(format_args!(
         "\nRESP: {CONNECTIONS} connections, pipelines of {DEPTH} commands, the next when all replies are in"
     ));
-    let piped_figures = take_turns(&pipelines, effort, tally)?;
+    let piped_figures = run_rounds(&pipelines, schedule, tally)?;
     let piped = report::outcomes(&pipelines, &piped_figures);
     report::show(run, "commands", &piped);
     report::warn(run, &piped);
@@ -57,10 +62,10 @@ pub(crate) fn measure(run: &mut Run, programs: &Programs, effort: Effort, tally:
 
     let [ratekeeper, throttlecrab, redis, floor] = &servers.each_ref().map(|server| &server.subject);
     let most = |index: usize| single_figures[index].per_sec.median();
-    let line = Line {
+    let subjects = Servers {
         ratekeeper: (ratekeeper, most(0)),
         floor,
         others: vec![(throttlecrab, most(1)), (redis, most(2))],
     };
-    latency::measure(run, "commands", &line, effort, tally)
+    latency::measure(run, "commands", &subjects, schedule, tally)
 }

@@ -1,88 +1,94 @@
-//! Servers side by side, turn by turn.
+//! Measures several servers in interleaved rounds.
 //!
-//! A round lets every server have its turn, so that whatever the machine does meanwhile falls on all of them alike; the
-//! others are stopped. A turn begins with new connections, because a server may close those that were idle. What is
-//! told beside answers a second is the server's own time for one, which a noisy machine disturbs less.
+//! Each round measures every server once, so that disturbances of the machine affect all of them alike; the others are
+//! stopped meanwhile. A measurement begins with new connections, because a server may close idle ones. Besides
+//! throughput, the CPU time per request is reported, which a noisy machine disturbs less.
 
 use super::load::{Load, Plan, Tally};
 use super::subject::Subject;
-use crate::race::Laps;
+use crate::interleaved::Samples;
 use anyhow::{Context, Result};
 use std::time::Duration;
 
-/// How long a race takes.
+/// The length of a benchmark.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Effort {
+pub(crate) struct LoadSchedule {
     pub(crate) rounds: u64,
-    /// How long the load lasts before the watch starts.
+    /// How long the load runs before it is measured.
     pub(crate) warm_up: Duration,
-    /// How long it lasts on the watch.
+    /// How long it is measured.
     pub(crate) time: Duration,
 }
 
-/// What came of a server's turns.
+/// The figures of a server over all rounds.
 pub(crate) struct Figures {
-    /// Questions answered in a second.
-    pub(crate) per_sec: Laps,
-    /// The server's time for a question, in microseconds.
-    pub(crate) cpu_us: Laps,
-    /// How much the server had, of one core.
-    pub(crate) busy: Laps,
-    /// Which share of its core the generator could have done without.
-    pub(crate) spare: Laps,
+    /// Requests per second.
+    pub(crate) per_sec: Samples,
+    /// The server's CPU time per request, in microseconds.
+    pub(crate) cpu_us: Samples,
+    /// The share of one core that the server used.
+    pub(crate) busy: Samples,
+    /// The share of its core that the generator had to spare.
+    pub(crate) spare: Samples,
 }
 
-/// Lets the subjects have their turns, each with its own plan; their figures in the same order.
-pub(crate) fn take_turns(
+/// Measures the subjects in interleaved rounds, each with its own plan. Returns their figures in the same order.
+pub(crate) fn run_rounds(
     entries: &[(&Subject, &Plan)],
-    effort: Effort,
+    schedule: LoadSchedule,
     tally: &mut Tally,
 ) -> Result<Vec<Figures>> {
-    let mut turns: Vec<Vec<Turn>> = entries.iter().map(|_| Vec::new()).collect();
-    for round in 0..effort.rounds {
-        for ((subject, plan), turns) in entries.iter().zip(&mut turns) {
-            let turn = Turn::take(subject, plan, effort, round, tally);
-            turns.push(turn.with_context(|| format!("{} in round {}", subject.name, round + 1))?);
+    let mut samples: Vec<Vec<Sample>> = entries.iter().map(|_| Vec::new()).collect();
+    for round in 0..schedule.rounds {
+        for ((subject, plan), samples) in entries.iter().zip(&mut samples) {
+            let sample = Sample::measure(subject, plan, schedule, round, tally);
+            samples.push(sample.with_context(|| format!("{} in round {}", subject.name, round + 1))?);
         }
     }
-    Ok(turns.iter().map(|turns| Figures::of(turns)).collect())
+    Ok(samples.iter().map(|samples| Figures::of(samples)).collect())
 }
 
 impl Figures {
-    fn of(turns: &[Turn]) -> Figures {
-        let laps = |figure: fn(&Turn) -> f64| Laps::new(turns.iter().map(figure).collect());
+    fn of(samples: &[Sample]) -> Figures {
+        let each = |figure: fn(&Sample) -> f64| Samples::new(samples.iter().map(figure).collect());
         Figures {
-            per_sec: laps(|turn| turn.answers / turn.elapsed),
-            cpu_us: laps(|turn| turn.cpu * 1e6 / turn.answers.max(1.0)),
-            busy: laps(|turn| turn.cpu / turn.elapsed),
-            spare: laps(|turn| turn.spare / turn.elapsed),
+            per_sec: each(|sample| sample.answers / sample.elapsed),
+            cpu_us: each(|sample| sample.cpu * 1e6 / sample.answers.max(1.0)),
+            busy: each(|sample| sample.cpu / sample.elapsed),
+            spare: each(|sample| sample.spare / sample.elapsed),
         }
     }
 }
 
-/// One turn, its times in seconds.
-struct Turn {
+/// The result of one measurement, with times in seconds.
+struct Sample {
     answers: f64,
     elapsed: f64,
     cpu: f64,
     spare: f64,
 }
 
-impl Turn {
-    fn take(subject: &Subject, plan: &Plan, effort: Effort, seed: u64, tally: &mut Tally) -> Result<Turn> {
+impl Sample {
+    fn measure(
+        subject: &Subject,
+        plan: &Plan,
+        schedule: LoadSchedule,
+        seed: u64,
+        tally: &mut Tally,
+    ) -> Result<Sample> {
         subject.process.resume()?;
         let mut load = Load::connect(subject.address, plan, seed)?;
-        load.press(effort.warm_up)?;
+        load.run_for(schedule.warm_up)?;
         let before = subject.process.cpu_time()?;
-        let lap = load.press(effort.time)?;
+        let result = load.run_for(schedule.time)?;
         let cpu = subject.process.cpu_time()? - before;
         tally.add(load.finish()?);
         subject.process.pause()?;
-        Ok(Turn {
-            answers: lap.answers as f64,
-            elapsed: lap.elapsed.as_secs_f64(),
+        Ok(Sample {
+            answers: result.answers as f64,
+            elapsed: result.elapsed.as_secs_f64(),
             cpu: cpu.as_secs_f64(),
-            spare: lap.spare.as_secs_f64(),
+            spare: result.spare.as_secs_f64(),
         })
     }
 }

@@ -1,21 +1,21 @@
-//! Bytes that go on the wire again and again, with places that a key's number is written into.
+//! Prebuilt bytes of a request, with placeholders for the numbers of keys.
 //!
-//! Keys have a fixed width, so that writing one changes no length: whatever the generator must do for a request, it
-//! does before the watch starts, but for six digits.
+//! Keys have a fixed width, so writing one changes no length: except for six digits per key, a request is complete
+//! before timing starts.
 
 use crate::keys::Rng;
 use memchr::memmem;
 
-/// Stands where a key's number goes.
+/// The placeholder for the number of a key.
 const NUMBER: &[u8] = b"######";
 
-/// A key of which the number is picked each time.
+/// A key whose number is picked each time.
 pub(crate) const KEY: &str = "user:######";
 
-/// How many different keys there are.
+/// The number of different keys.
 pub(crate) const KEYS: u64 = 100_000;
 
-/// Bytes that can be sent again and again, each time for other keys.
+/// Bytes that are sent repeatedly, each time with other keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
     bytes: Vec<u8>,
@@ -29,7 +29,7 @@ impl Template {
         Template { bytes, places }
     }
 
-    /// Picks a key for every place, each as likely as any other.
+    /// Picks a uniformly random key for every placeholder.
     pub(crate) fn pick_keys(&mut self, rng: &mut Rng) {
         for place in &self.places {
             let mut rest = rng.below(KEYS);
@@ -40,7 +40,7 @@ impl Template {
         }
     }
 
-    /// Writes something else than a key.
+    /// Overwrites bytes that are not part of a key.
     pub(crate) fn write(&mut self, place: usize, bytes: &[u8]) {
         self.bytes[place..][..bytes.len()].copy_from_slice(bytes);
     }
@@ -49,7 +49,7 @@ impl Template {
         &self.bytes
     }
 
-    /// How many keys it asks for.
+    /// The number of keys in a request.
     pub(crate) fn places(&self) -> usize {
         self.places.len()
     }

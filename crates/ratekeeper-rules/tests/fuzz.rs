@@ -5,9 +5,9 @@ use ratekeeper_core::Micros;
 use ratekeeper_rules::{PathStyle, Severity, diff, normalise, read, report, report_json, validate};
 
 const VALID_FILES: [&str; 3] = [
-    include_str!("good/everything.yaml"),
-    include_str!("good/design.yaml"),
-    include_str!("good/aliases.yaml"),
+    include_str!("valid/everything.yaml"),
+    include_str!("valid/design.yaml"),
+    include_str!("valid/aliases.yaml"),
 ];
 
 /// Fragments of YAML, rules and common errors.

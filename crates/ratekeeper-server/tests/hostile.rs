@@ -3,20 +3,20 @@
 
 #![expect(clippy::unwrap_used, reason = "an unwrap in a test helper should fail the test")]
 
-#[path = "hostile/crowds.rs"]
-mod crowds;
+#[path = "hostile/attack.rs"]
+mod attack;
 #[path = "hostile/frames.rs"]
 mod frames;
 #[path = "hostile/grpc.rs"]
 mod grpc;
-#[path = "hostile/siege.rs"]
-mod siege;
+#[path = "hostile/slow_clients.rs"]
+mod slow_clients;
 mod support;
 
+use attack::{RULES, under_attack};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use siege::{RULES, under_attack};
 use std::net::SocketAddr;
 use support::HttpResponse;
 use tokio::io::{AsyncWriteExt, BufReader};

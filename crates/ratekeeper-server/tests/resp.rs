@@ -3,11 +3,11 @@
 
 #![expect(clippy::unwrap_used, reason = "an unwrap in a test helper should fail the test")]
 
+#[path = "resp/attack.rs"]
+mod attack;
 #[path = "resp/hostile.rs"]
 mod hostile;
 #[path = "resp/server.rs"]
 mod server;
-#[path = "resp/siege.rs"]
-mod siege;
 #[path = "resp/timeouts.rs"]
 mod timeouts;

@@ -1,17 +1,17 @@
 //! A shared store that is down: the responses on every listener, and the reports of the admin listener.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
-#[path = "support/alone.rs"]
-mod alone;
 #[allow(dead_code, reason = "other tests use more of it")]
 mod support;
+#[path = "support/timed_out_store.rs"]
+mod timed_out_store;
 
-use alone::RULES;
 use ratekeeper_server::{ApiOptions, BoundSocket, RateLimitHeaders, ServerSetup, Token, serve};
 use serde_json::json;
 use std::future::pending;
 use std::net::SocketAddr;
 use support::{HttpClient, HttpResponse, field, post};
+use timed_out_store::RULES;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -38,7 +38,7 @@ async fn start(api: ApiOptions) -> ListenerAddresses {
         api,
         ..ServerSetup::http(http_socket.listener)
     };
-    tokio::spawn(serve(alone::degraded_limiter(RULES), setup, mpsc::channel(1).1, pending()));
+    tokio::spawn(serve(timed_out_store::degraded_limiter(RULES), setup, mpsc::channel(1).1, pending()));
     ListenerAddresses { http, resp, admin }
 }
 

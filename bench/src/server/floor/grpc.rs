@@ -1,7 +1,7 @@
-//! gRPC that decides nothing: tonic's own reading and writing of messages, on hyper without a router between.
+//! gRPC without decisions: tonic's codec on hyper, without a router.
 //!
-//! It answers Envoy's question with one fixed status, and each check on a stream with a fixed answer, as long as those
-//! that Ratekeeper gives.
+//! It answers Envoy's calls with one fixed status, and each check on a stream with a fixed response as long as
+//! Ratekeeper's.
 
 use crate::server::proto::{
     CheckResponse, CheckStreamRequest, CheckStreamResponse, CurrentLimit, DescriptorStatus, RateLimitRequest,
@@ -22,7 +22,7 @@ use tonic::server::{Grpc, StreamingService, UnaryService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-pub(super) async fn attend(stream: TcpStream) -> Result<()> {
+pub(super) async fn serve(stream: TcpStream) -> Result<()> {
     let service = service_fn(|request: hyper::Request<Incoming>| async {
         let reply = match request.uri().path() {
             SHOULD_RATE_LIMIT => Grpc::new(ProstCodec::default()).unary(Floor, request).await,
@@ -54,7 +54,7 @@ impl UnaryService<RateLimitRequest> for Floor {
     }
 }
 
-/// A stream of answers, one for each check that comes.
+/// A stream with one response per check.
 type Answers = tokio_stream::adapters::Map<Streaming<CheckStreamRequest>, Answering>;
 type Answering = fn(Result<CheckStreamRequest, Status>) -> Result<CheckStreamResponse, Status>;
 

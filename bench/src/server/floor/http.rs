@@ -1,4 +1,4 @@
-//! HTTP/1.1 that decides nothing: by hyper, and by hand around a parser of headers.
+//! HTTP/1.1 without decisions: with hyper, and by hand with httparse.
 
 use crate::server::subject::http::BATCH_PATH;
 use anyhow::{Context, Result, ensure};
@@ -14,7 +14,7 @@ use std::io::Write as _;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The longest request; what is longer is a mistake.
+/// The maximum length of a request; longer ones are errors.
 const MAX_BYTES: usize = 1 << 20;
 /// The most headers the generator sends.
 const MAX_HEADERS: usize = 16;
@@ -36,14 +36,14 @@ struct Answer {
     retry_after: Option<u64>,
 }
 
-/// Many checks on the wire.
+/// A batch of checks on the wire.
 #[derive(Deserialize)]
 struct Checks<'a> {
     #[serde(borrow)]
     checks: Vec<Check<'a>>,
 }
 
-/// Many decisions on the wire.
+/// A batch of decisions on the wire.
 #[derive(Serialize)]
 struct Answers {
     results: Vec<Answer>,
@@ -57,7 +57,7 @@ impl Check<'_> {
     }
 }
 
-/// Reads a check, or many, and writes what is answered over what `json` held.
+/// Reads a check or a batch, and overwrites `json` with the response.
 fn answer(path: &str, body: &[u8], json: &mut Vec<u8>) -> Result<()> {
     json.clear();
     if path == BATCH_PATH {
@@ -71,7 +71,7 @@ fn answer(path: &str, body: &[u8], json: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn attend_by_hyper(stream: TcpStream) -> Result<()> {
+pub(super) async fn serve_by_hyper(stream: TcpStream) -> Result<()> {
     let service = service_fn(|request: hyper::Request<Incoming>| async {
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
@@ -81,12 +81,12 @@ pub(super) async fn attend_by_hyper(stream: TcpStream) -> Result<()> {
         reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         anyhow::Ok(reply)
     });
-    // A timeout would want a timer for every request, which Ratekeeper does without.
+    // A timeout would need a timer per request, which Ratekeeper does not have either.
     let mut http = http1::Builder::new();
     Ok(http.header_read_timeout(None).serve_connection(TokioIo::new(stream), service).await?)
 }
 
-pub(super) async fn attend_by_hand(mut stream: TcpStream) -> Result<()> {
+pub(super) async fn serve_by_hand(mut stream: TcpStream) -> Result<()> {
     let mut input = Vec::with_capacity(4096);
     let (mut json, mut output) = (Vec::with_capacity(128), Vec::with_capacity(512));
     while stream.read_buf(&mut input).await? > 0 {
@@ -102,7 +102,7 @@ pub(super) async fn attend_by_hand(mut stream: TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Answers the first request in `input`, and tells its length; nothing if it is not whole yet.
+/// Answers the first request in `input` and returns its length; `None` if it is incomplete.
 fn answer_first(input: &[u8], json: &mut Vec<u8>, output: &mut Vec<u8>) -> Result<Option<usize>> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut headers);
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_answered_once_it_is_whole() {
+    fn a_request_is_answered_once_it_is_complete() {
         let body = r#"{"client_key":"a","endpoint":"/orders","cost":1}"#;
         let request = format!("POST /check HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
         let request = request.as_bytes();
@@ -135,11 +135,12 @@ mod tests {
         }
         let twice = [request, b"POST"].concat();
         assert_eq!(answer_first(&twice, &mut json, &mut output).unwrap(), Some(request.len()));
-        let said = String::from_utf8(output).unwrap();
-        assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
+        let output = String::from_utf8(output).unwrap();
+        assert!(output.starts_with("HTTP/1.1 200 OK\r\n"), "{output}");
         assert!(
-            said.ends_with(r#"{"allowed":true,"remaining":999999,"reset_at":1700000000,"retry_after":null}"#),
-            "{said}"
+            output
+                .ends_with(r#"{"allowed":true,"remaining":999999,"reset_at":1700000000,"retry_after":null}"#),
+            "{output}"
         );
     }
 }

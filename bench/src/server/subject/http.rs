@@ -1,61 +1,65 @@
 //! Servers over HTTP.
 
-use super::{CONNECTIONS, Door, Site, Subject};
+use super::{CONNECTIONS, Protocol, ServerConfig, Subject};
+use crate::server::client::http::HttpClient;
 use crate::server::floor::Kind;
 use crate::server::load::Plan;
 use crate::server::process::{Process, SERVERS, free_address};
 use crate::server::program::{self, Program};
-use crate::server::talk::http::HttpTalk;
 use crate::server::template::KEY;
 use anyhow::Result;
 use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
 
-/// How many connections ask for many checks at a time, and for how many.
+/// The number of connections for batches, and of checks per batch.
 pub(crate) const BATCH_CONNECTIONS: usize = 8;
 pub(crate) const BATCH: usize = 1000;
 
-/// The address of checks by the batch.
+/// The path of batches.
 pub(crate) const BATCH_PATH: &str = "/v1/check/batch";
 
 const ALLOWED: &str = r#""allowed":true"#;
-const REFUSED: &str = r#""allowed":false"#;
+const DENIED: &str = r#""allowed":false"#;
 
-/// Ratekeeper. Its rules must allow each key a million a second.
-pub(crate) fn ratekeeper(program: &Program, site: Site<'_>) -> Result<Subject> {
-    let (process, address) = site.start(program, Door::Http)?;
-    let proof = |says| Plan::single(check("proof", 1_000_000, says));
+/// Ratekeeper. Its rules must allow a million per second and key.
+pub(crate) fn ratekeeper(program: &Program, config: ServerConfig<'_>) -> Result<Subject> {
+    let (process, address) = config.start(program, Protocol::Http)?;
+    let verification = |expected| Plan::single(check("proof", 1_000_000, expected));
     Ok(Subject {
         name: format!("ratekeeper {}", program.version),
         process,
         address,
         plan: checks(),
-        proofs: vec![proof(ALLOWED), proof(REFUSED)],
+        verifications: vec![verification(ALLOWED), verification(DENIED)],
     })
 }
 
-/// throttlecrab's server, with the store and the clean-up it chooses by itself. The limit comes with each request.
+/// throttlecrab's server, with its default store and clean-up. Each request carries the limit.
 pub(crate) fn throttlecrab(program: &Program) -> Result<Subject> {
     let address = free_address()?;
     let port = address.port().to_string();
     let arguments = ["--http", "--http-host", "127.0.0.1", "--http-port", &port].map(Into::into);
-    let throttle = |key: &str, quantity: u32, says| {
+    let throttle = |key: &str, quantity: u32, expected| {
         let limit = r#""max_burst":1000000,"count_per_period":1000000,"period":1"#;
-        HttpTalk::post("/throttle", &format!(r#"{{"key":"{key}",{limit},"quantity":{quantity}}}"#), says)
+        HttpClient::post(
+            "/throttle",
+            &format!(r#"{{"key":"{key}",{limit},"quantity":{quantity}}}"#),
+            expected,
+        )
     };
-    let proof = |says| Plan::single(throttle("proof", 1_000_000, says));
+    let verification = |expected| Plan::single(throttle("proof", 1_000_000, expected));
     Ok(Subject {
         name: format!("throttlecrab-server {}", program.version),
         process: Process::start_at(address, program, &arguments, SERVERS)?,
         address,
         plan: Plan::new(throttle(KEY, 1, ALLOWED), CONNECTIONS),
-        proofs: vec![proof(ALLOWED), proof(REFUSED)],
+        verifications: vec![verification(ALLOWED), verification(DENIED)],
     })
 }
 
-/// nginx's `limit_req`. It reads no JSON: the key is in the address, and the reply is a fixed text that tells what the
-/// limiter said.
+/// nginx's `limit_req`. It reads no JSON: the key is in the URL, and the response is a fixed text with the limiter's
+/// status.
 pub(crate) fn nginx(program: &Program) -> Result<Subject> {
     let address = free_address()?;
     let folder = program::scratch()?;
@@ -64,13 +68,13 @@ pub(crate) fn nginx(program: &Program) -> Result<Subject> {
     let arguments: [OsString; 6] =
         ["-e".into(), "stderr".into(), "-p".into(), folder.into(), "-c".into(), settings.into()];
     let passed = r#""limit":"PASSED""#;
-    let scant = |status, says| Plan::single(HttpTalk::get("/scant?key=proof", status, says));
+    let scant = |status, expected| Plan::single(HttpClient::get("/scant?key=proof", status, expected));
     Ok(Subject {
         name: format!("nginx {} limit_req", program.version),
         process: Process::start_at(address, program, &arguments, SERVERS)?,
         address,
-        plan: Plan::new(HttpTalk::get(&format!("/check?key={KEY}"), 200, passed), CONNECTIONS),
-        proofs: vec![scant(200, passed), scant(429, "<title>429")],
+        plan: Plan::new(HttpClient::get(&format!("/check?key={KEY}"), 200, passed), CONNECTIONS),
+        verifications: vec![scant(200, passed), scant(429, "<title>429")],
     })
 }
 
@@ -79,29 +83,32 @@ pub(crate) fn floor(kind: Kind) -> Result<Subject> {
     Subject::floor(kind, checks())
 }
 
-/// One check in each request, as Ratekeeper reads it.
+/// One check per request, in Ratekeeper's format.
 pub(crate) fn checks() -> Plan {
     Plan::new(check(KEY, 1, ALLOWED), CONNECTIONS)
 }
 
-/// Many checks in one request, as Ratekeeper reads them.
+/// Many checks per request, in Ratekeeper's format.
 pub(crate) fn batches() -> Plan {
     let checks = vec![check_body(KEY, 1); BATCH].join(",");
-    Plan::new(HttpTalk::post(BATCH_PATH, &format!(r#"{{"checks":[{checks}]}}"#), ALLOWED), BATCH_CONNECTIONS)
+    Plan::new(
+        HttpClient::post(BATCH_PATH, &format!(r#"{{"checks":[{checks}]}}"#), ALLOWED),
+        BATCH_CONNECTIONS,
+    )
 }
 
-/// A check as Ratekeeper reads it.
-fn check(key: &str, cost: u32, says: &'static str) -> HttpTalk {
-    HttpTalk::post("/check", &check_body(key, cost), says)
+/// A check in Ratekeeper's format.
+fn check(key: &str, cost: u32, expected: &'static str) -> HttpClient {
+    HttpClient::post("/check", &check_body(key, cost), expected)
 }
 
 fn check_body(key: &str, cost: u32) -> String {
     format!(r#"{{"client_key":"{key}","endpoint":"/v1/orders","cost":{cost}}}"#)
 }
 
-/// One process, no log, connections that last. The limit allows a burst of a second, and delays nobody: without, nginx
-/// refuses whoever comes twice within a millisecond. A bare `return` would answer before the limiter is asked; behind
-/// `try_files` it answers after, and the file that is not there is looked for once and then remembered.
+/// One process, no log, persistent connections. The limit allows a burst of one second without delay; otherwise nginx
+/// would deny a second request of a key within a millisecond. A bare `return` would respond before the limiter runs;
+/// `try_files` responds after it, and that its file does not exist is cached after the first look.
 fn nginx_settings(address: SocketAddr) -> String {
     format!(
         r#"daemon off;

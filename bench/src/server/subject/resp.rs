@@ -1,33 +1,34 @@
-//! Servers over RESP. Each is asked with a pipeline of any depth; the limit comes with each command.
+//! Servers over RESP, with pipelines of any depth. Each command carries the limit.
 
-use super::{CONNECTIONS, Door, Site, Subject};
+use super::{CONNECTIONS, Protocol, ServerConfig, Subject};
+use crate::server::client::resp::{Command, RespClient};
 use crate::server::floor::Kind;
 use crate::server::load::{Load, Plan};
 use crate::server::process::{Process, SERVERS, free_address};
 use crate::server::program::{self, Program};
-use crate::server::talk::resp::{Command, RespTalk};
 use crate::server::template::{KEY, KEYS};
 use anyhow::{Result, ensure};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
-/// How many commands are sent at once, where many are.
+/// Commands per pipeline.
 pub(crate) const DEPTH: usize = 64;
 
-/// How replies of five numbers begin. To redis-cell, which Ratekeeper is like, 1 is limited; to throttlecrab, allowed.
+/// The beginnings of replies of five integers. In redis-cell's protocol, which Ratekeeper implements, 1 is limited; in
+/// throttlecrab's, 1 is allowed.
 const ZERO: &str = "*5\r\n:0\r\n";
 const ONE: &str = "*5\r\n:1\r\n";
 
-/// A burst of a million, and as many a second.
+/// A burst of a million, and a million per second.
 const PLENTY: &str = "999999 1000000 1";
 
-/// What every key holds in Redis: as long as the state of a limit would be.
+/// The value of every key in Redis: as long as the state of a limit.
 const VALUE: &str = "1700000000000000";
 const VALUE_REPLY: &str = "$16\r\n1700000000000000\r\n";
 
-/// A server, and what it is asked by the pipeline.
+/// A server and its pipelined load.
 pub(crate) struct RespSubject {
-    /// Its plan asks with one command at a time.
+    /// Its plan sends one command at a time.
     pub(crate) subject: Subject,
     pub(crate) pipelines: Plan,
 }
@@ -37,36 +38,37 @@ impl RespSubject {
         name: String,
         (process, address): (Process, SocketAddr),
         command: &Command,
-        proofs: &[Command],
+        verifications: &[Command],
     ) -> RespSubject {
-        let proofs = proofs.iter().map(|proof| Plan::single(RespTalk::new(proof, 1))).collect();
+        let verifications =
+            verifications.iter().map(|verification| Plan::single(RespClient::new(verification, 1))).collect();
         let [plan, pipelines] = plans(command);
-        RespSubject { subject: Subject { name, process, address, plan, proofs }, pipelines }
+        RespSubject { subject: Subject { name, process, address, plan, verifications }, pipelines }
     }
 }
 
 /// Ratekeeper.
-pub(crate) fn ratekeeper(program: &Program, site: Site<'_>) -> Result<RespSubject> {
-    let place = site.start(program, Door::Resp)?;
+pub(crate) fn ratekeeper(program: &Program, config: ServerConfig<'_>) -> Result<RespSubject> {
+    let place = config.start(program, Protocol::Resp)?;
     let name = format!("ratekeeper {} CL.THROTTLE", program.version);
-    let proof = |reply| Command::five("CL.THROTTLE proof 0 1 60", reply);
-    Ok(RespSubject::new(name, place, &throttle(PLENTY), &[ZERO, ONE].map(proof)))
+    let verification = |reply| Command::with_integers("CL.THROTTLE verification 0 1 60", reply);
+    Ok(RespSubject::new(name, place, &throttle(PLENTY), &[ZERO, ONE].map(verification)))
 }
 
-/// throttlecrab's server, with the store and the clean-up it chooses by itself.
+/// throttlecrab's server, with its default store and clean-up.
 pub(crate) fn throttlecrab(program: &Program) -> Result<RespSubject> {
     let address = free_address()?;
     let port = address.port().to_string();
     let arguments = ["--redis", "--redis-host", "127.0.0.1", "--redis-port", &port].map(Into::into);
     let process = Process::start_at(address, program, &arguments, SERVERS)?;
-    let command = Command::five(&format!("THROTTLE {KEY} 1000000 1000000 1"), ONE);
-    let proofs = [ONE, ZERO].map(|reply| Command::five("THROTTLE proof 10 10 60 10", reply));
+    let command = Command::with_integers(&format!("THROTTLE {KEY} 1000000 1000000 1"), ONE);
+    let verifications =
+        [ONE, ZERO].map(|reply| Command::with_integers("THROTTLE verification 10 10 60 10", reply));
     let name = format!("throttlecrab-server {} THROTTLE", program.version);
-    Ok(RespSubject::new(name, (process, address), &command, &proofs))
+    Ok(RespSubject::new(name, (process, address), &command, &verifications))
 }
 
-/// Redis, which is asked for a value under each key and limits nothing. It has all keys from the beginning, and keeps
-/// nothing on a disk.
+/// Redis, which only reads values and limits nothing. All keys exist from the beginning, without persistence.
 pub(crate) fn redis(program: &Program) -> Result<RespSubject> {
     let address = free_address()?;
     let port = address.port().to_string();
@@ -75,19 +77,20 @@ pub(crate) fn redis(program: &Program) -> Result<RespSubject> {
     arguments.push(program::scratch()?.into());
     let process = Process::start_at(address, program, &arguments, SERVERS)?;
     fill(address)?;
-    let proofs = [0, KEYS - 1].map(|number| Command::text(&format!("GET user:{number:06}"), VALUE_REPLY));
-    let command = Command::text(&format!("GET {KEY}"), VALUE_REPLY);
+    let verifications =
+        [0, KEYS - 1].map(|number| Command::with_bulk_string(&format!("GET user:{number:06}"), VALUE_REPLY));
+    let command = Command::with_bulk_string(&format!("GET {KEY}"), VALUE_REPLY);
     let name = format!("redis-server {} GET", program.version);
-    Ok(RespSubject::new(name, (process, address), &command, &proofs))
+    Ok(RespSubject::new(name, (process, address), &command, &verifications))
 }
 
-/// Gives Redis a value under each key, a thousand at a time.
+/// Sets all values in Redis, a thousand per command.
 fn fill(address: SocketAddr) -> Result<()> {
     for thousand in 0..KEYS / 1000 {
         let pairs = (0..1000).map(|number| format!(" user:{:06} {VALUE}", 1000 * thousand + number));
-        let command = Command::word(&format!("MSET{}", pairs.collect::<String>()), "+OK\r\n");
-        let tally = Load::connect(address, &Plan::single(RespTalk::new(&command, 1)), 0)?.ask_once()?;
-        ensure!(tally.unexpected == 0, "Redis does not take its values: {:?}", tally.example);
+        let command = Command::with_line(&format!("MSET{}", pairs.collect::<String>()), "+OK\r\n");
+        let tally = Load::connect(address, &Plan::single(RespClient::new(&command, 1)), 0)?.send_once()?;
+        ensure!(tally.unexpected == 0, "Redis did not accept the values: {:?}", tally.example);
     }
     Ok(())
 }
@@ -98,23 +101,23 @@ pub(crate) fn floor() -> Result<RespSubject> {
     Ok(RespSubject { subject: Subject::floor(Kind::Resp, plan)?, pipelines })
 }
 
-/// What Ratekeeper is asked.
+/// Ratekeeper's commands.
 pub(super) fn throttles() -> [Plan; 2] {
     plans(&throttle(PLENTY))
 }
 
-/// What Ratekeeper is asked by the pipeline, with another limit that refuses nobody.
+/// Ratekeeper's pipelines, with another limit that denies nothing.
 pub(crate) fn pipelines(limit: &str) -> Plan {
     let [_, pipelines] = plans(&throttle(limit));
     pipelines
 }
 
-/// A limit as redis-cell's clients word it.
+/// A limit in the syntax of redis-cell's clients.
 fn throttle(limit: &str) -> Command {
-    Command::five(&format!("CL.THROTTLE {KEY} {limit}"), ZERO)
+    Command::with_integers(&format!("CL.THROTTLE {KEY} {limit}"), ZERO)
 }
 
-/// One command at a time, and many.
+/// One command at a time, and pipelines.
 fn plans(command: &Command) -> [Plan; 2] {
-    [1, DEPTH].map(|depth| Plan::new(RespTalk::new(command, depth), CONNECTIONS))
+    [1, DEPTH].map(|depth| Plan::new(RespClient::new(command, depth), CONNECTIONS))
 }

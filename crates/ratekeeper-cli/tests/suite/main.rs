@@ -14,13 +14,13 @@ mod flood;
 mod forward;
 mod headers;
 mod import;
+mod lifecycle;
 #[cfg(unix)]
 mod log_sink;
 mod matching;
 mod reload;
 mod resp;
 mod rules;
-mod running;
 mod serve;
 mod store;
 mod support;

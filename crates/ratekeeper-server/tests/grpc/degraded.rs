@@ -1,6 +1,5 @@
 //! gRPC responses while the store is down.
 
-use crate::alone::{self, RULES};
 use crate::generated::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::generated::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use crate::generated::envoy::service::ratelimit::v3::rate_limit_response::Code;
@@ -8,6 +7,7 @@ use crate::generated::envoy::service::ratelimit::v3::rate_limit_service_client::
 use crate::generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::generated::ratekeeper::v1::rate_limiter_client::RateLimiterClient;
 use crate::generated::ratekeeper::v1::{CheckRequest, CheckResponse, Reason};
+use crate::timed_out_store::{self, RULES};
 use ratekeeper_server::{BoundSocket, ServerSetup, serve};
 use std::future::pending;
 use tokio::net::TcpListener;
@@ -20,7 +20,7 @@ async fn start() -> Channel {
     let (http, grpc) = (None, Some(BoundSocket { listener, tls: None }));
     let unused = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let setup = ServerSetup { http, grpc, ..ServerSetup::http(unused) };
-    tokio::spawn(serve(alone::degraded_limiter(RULES), setup, mpsc::channel(1).1, pending()));
+    tokio::spawn(serve(timed_out_store::degraded_limiter(RULES), setup, mpsc::channel(1).1, pending()));
     Endpoint::new(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
 

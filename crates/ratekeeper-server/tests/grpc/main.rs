@@ -2,13 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "an unwrap in a test helper should fail the test")]
 
-#[path = "../support/alone.rs"]
-mod alone;
 mod checks;
 mod degraded;
 mod envoy;
 mod generated;
-mod manners;
+mod listener;
 mod raw;
 mod server;
 mod streams;
+#[path = "../support/timed_out_store.rs"]
+mod timed_out_store;

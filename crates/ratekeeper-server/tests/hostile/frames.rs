@@ -1,6 +1,6 @@
 //! Hostile HTTP/2 clients, frame by frame.
 
-use crate::siege::{RULES, under_attack};
+use crate::attack::{RULES, under_attack};
 use crate::support::TestServer;
 use http_body_util::Full;
 use hyper::body::Bytes;

@@ -1,10 +1,10 @@
 //! Hostile gRPC clients.
 
+use crate::attack::{RULES, under_attack};
 use crate::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, HEADERS, PING, PREFACE, RST_STREAM,
     SETTINGS, WINDOW_UPDATE, flood, frame, stream_id,
 };
-use crate::siege::{RULES, under_attack};
 use crate::support::{TestLimiter, test_limiter};
 use h2::SendStream;
 use h2::client::SendRequest;

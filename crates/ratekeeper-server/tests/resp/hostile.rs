@@ -1,7 +1,7 @@
 //! Attacks on the RESP listener.
 
+use crate::attack::under_attack;
 use crate::server::{RespTestClient, command};
-use crate::siege::under_attack;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,35 +1,35 @@
-//! One subject's turn: what it did, and how long whom it kept busy.
+//! One measurement of a subject: its checks, and the CPU time of each process.
 
 use super::host::Host;
-use crate::race::Laps;
+use crate::interleaved::Samples;
 use crate::table::Table;
 use anyhow::{Context, Result};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// The time that processes had so far.
+/// The CPU time of the processes so far.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     at: Instant,
     /// How often Redis has run a script.
     calls: u64,
     redis: Duration,
-    /// Ratekeeper, where it is a process of its own.
+    /// Ratekeeper, where it is a separate process.
     ratekeeper: Duration,
-    /// This process, and those it started and waited for.
+    /// This process, including children it has waited for.
     own: Duration,
 }
 
-/// A watch on the processes of a turn.
-pub(crate) struct Watch<'a> {
+/// Measures the processes between two points in time.
+pub(crate) struct Stopwatch<'a> {
     host: &'a Host,
     ratekeeper: Option<&'a crate::server::process::Process>,
     began: Times,
 }
 
-/// What came of a turn: its times in seconds.
+/// The results of a measurement, with times in seconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct Measurement {
     pub(crate) checks: f64,
     /// How often Redis ran a script.
     pub(crate) calls: f64,
@@ -39,18 +39,18 @@ pub(crate) struct Turn {
     pub(crate) own: f64,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> Stopwatch<'a> {
     pub(crate) fn start(
         host: &'a Host,
         ratekeeper: Option<&'a crate::server::process::Process>,
-    ) -> Result<Watch<'a>> {
+    ) -> Result<Stopwatch<'a>> {
         let began = read(host, ratekeeper)?;
-        Ok(Watch { host, ratekeeper, began })
+        Ok(Stopwatch { host, ratekeeper, began })
     }
 
-    pub(crate) fn stop(&self, checks: u64) -> Result<Turn> {
+    pub(crate) fn stop(&self, checks: u64) -> Result<Measurement> {
         let (began, now) = (self.began, read(self.host, self.ratekeeper)?);
-        Ok(Turn {
+        Ok(Measurement {
             checks: checks as f64,
             calls: (now.calls - began.calls) as f64,
             elapsed: (now.at - began.at).as_secs_f64(),
@@ -71,74 +71,75 @@ fn read(host: &Host, ratekeeper: Option<&crate::server::process::Process>) -> Re
     })
 }
 
-/// How long this process has had a core, and those that it started and waited for.
+/// The CPU time of this process, including children it has waited for.
 fn own_time() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().skip(11).take(4));
     let ticks = fields.map(|fields| fields.map(|field| field.parse::<u64>().unwrap_or(0)).sum::<u64>());
-    let ticks = ticks.context("the system does not tell this process's time")?;
+    let ticks = ticks.context("/proc has no CPU time of this process")?;
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// Who had the time that is counted for this process.
+/// What the CPU time of this process was spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Own {
-    /// Ratekeeper, which is a part of it, and those who ask.
+pub(crate) enum OwnTime {
+    /// Ratekeeper and the tasks that call it, both in this process.
     Ratekeeper,
-    /// A generator.
+    /// A load generator.
     Generator,
 }
 
-/// A subject, and what came of its turns.
+/// A subject and the results of its measurements.
 pub(crate) struct Outcome {
     name: String,
-    own: Own,
-    pub(crate) per_sec: Laps,
-    pub(crate) redis_us: Laps,
-    ratekeeper_us: Laps,
-    own_us: Laps,
-    redis_busy: Laps,
-    per_call: Laps,
+    own: OwnTime,
+    pub(crate) per_sec: Samples,
+    pub(crate) redis_us: Samples,
+    ratekeeper_us: Samples,
+    own_us: Samples,
+    redis_busy: Samples,
+    per_call: Samples,
 }
 
 impl Outcome {
-    pub(crate) fn of(name: String, own: Own, turns: &[Turn]) -> Outcome {
-        let laps = |figure: fn(&Turn) -> f64| Laps::new(turns.iter().map(figure).collect());
+    pub(crate) fn of(name: String, own: OwnTime, measurements: &[Measurement]) -> Outcome {
+        let samples =
+            |figure: fn(&Measurement) -> f64| Samples::new(measurements.iter().map(figure).collect());
         Outcome {
             name,
             own,
-            per_sec: laps(|turn| turn.checks / turn.elapsed),
-            redis_us: laps(|turn| turn.redis * 1e6 / turn.checks),
-            ratekeeper_us: laps(|turn| turn.ratekeeper * 1e6 / turn.checks),
-            own_us: laps(|turn| turn.own * 1e6 / turn.checks),
-            redis_busy: laps(|turn| turn.redis / turn.elapsed),
-            per_call: laps(|turn| turn.checks / turn.calls),
+            per_sec: samples(|measurement| measurement.checks / measurement.elapsed),
+            redis_us: samples(|measurement| measurement.redis * 1e6 / measurement.checks),
+            ratekeeper_us: samples(|measurement| measurement.ratekeeper * 1e6 / measurement.checks),
+            own_us: samples(|measurement| measurement.own * 1e6 / measurement.checks),
+            redis_busy: samples(|measurement| measurement.redis / measurement.elapsed),
+            per_call: samples(|measurement| measurement.checks / measurement.calls),
         }
     }
 
-    /// What a core of Redis is enough for.
+    /// Checks per second of Redis CPU time.
     pub(crate) fn per_redis_core(&self) -> f64 {
         1e6 / self.redis_us.median()
     }
 
-    /// What a core of Ratekeeper is enough for.
+    /// Checks per second of Ratekeeper CPU time.
     pub(crate) fn per_ratekeeper_core(&self) -> f64 {
         1e6 / match self.own {
-            Own::Ratekeeper => self.own_us.median(),
-            Own::Generator => self.ratekeeper_us.median(),
+            OwnTime::Ratekeeper => self.own_us.median(),
+            OwnTime::Generator => self.ratekeeper_us.median(),
         }
     }
 
     fn row(&self) -> [String; 10] {
         let count = |number: f64| format!("{number:.0}");
-        let micros = |laps: &Laps| format!("{:.2}", laps.median());
+        let micros = |samples: &Samples| format!("{:.2}", samples.median());
         let ((least, most), (shortest, longest)) = (self.per_sec.spread(), self.redis_us.spread());
         let (ratekeeper, generator) = match self.own {
-            Own::Ratekeeper => (micros(&self.own_us), "in it".to_owned()),
-            Own::Generator if self.ratekeeper_us.median() > 0.0 => {
+            OwnTime::Ratekeeper => (micros(&self.own_us), "included".to_owned()),
+            OwnTime::Generator if self.ratekeeper_us.median() > 0.0 => {
                 (micros(&self.ratekeeper_us), micros(&self.own_us))
             }
-            Own::Generator => ("-".to_owned(), micros(&self.own_us)),
+            OwnTime::Generator => ("-".to_owned(), micros(&self.own_us)),
         };
         [
             self.name.clone(),
@@ -155,7 +156,7 @@ impl Outcome {
     }
 }
 
-/// What subjects did, one beside the other.
+/// A table of the results of all subjects.
 pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     let heading = [
         "",
@@ -164,7 +165,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
         "Redis us",
         "spread",
         "1/us",
-        "a call",
+        "per call",
         "busy",
         "Ratekeeper us",
         "generator us",

@@ -1,4 +1,4 @@
-"""What the tests of proxies are played with: an upstream, a Ratekeeper, a proxy in between, and clients."""
+"""The test harness: an upstream server, Ratekeeper, helpers to run a proxy, and HTTP clients."""
 
 import atexit
 import http.client
@@ -12,7 +12,7 @@ import threading
 import time
 
 class Upstream:
-    """Answers everything, and remembers what it was asked."""
+    """An HTTP server that answers every request with 200 and records it."""
 
     def __init__(self):
         upstream = self
@@ -20,10 +20,10 @@ class Upstream:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            # Its head and its body are two writes, and the second would wait for a client that waits for it.
+            # Head and body are two writes; Nagle's algorithm would delay the second one.
             disable_nagle_algorithm = True
 
-            def answer(self):
+            def respond(self):
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 with upstream.lock:
                     upstream.seen.append((self.command, self.path, self.headers, len(body)))
@@ -33,7 +33,7 @@ class Upstream:
                 if self.command != "HEAD":
                     self.wfile.write(b"hello")
 
-            do_GET = do_POST = do_PUT = do_HEAD = do_OPTIONS = answer
+            do_GET = do_POST = do_PUT = do_HEAD = do_OPTIONS = respond
 
             def log_message(self, *_):
                 pass
@@ -47,35 +47,35 @@ class Upstream:
         self.server.shutdown()
         self.server.server_close()
 
-    def taken(self):
-        """What it was asked since it was last asked for."""
+    def take_requests(self):
+        """Returns the requests since the last call."""
         with self.lock:
             seen, self.seen = self.seen, []
         return seen
 
 
 class Process:
-    """A program that is stopped with the test."""
+    """A child process that is killed when the test ends."""
 
     def __init__(self, command, folder):
         self.log = folder / f"{pathlib.Path(command[0]).name}.log"
-        # Whatever it would keep in the home of whoever runs the tests, it keeps here.
-        around = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+        # Keeps its files out of the home directory of the user who runs the tests.
+        environment = {**os.environ, "HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
         with open(self.log, "wb") as log:
-            self.child = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=around)
+            self.child = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment)
         atexit.register(self.stop)
 
     def stop(self):
         self.child.kill()
         self.child.wait()
 
-    def until(self, is_ready):
-        """Waits for what the program does once it runs."""
+    def wait_until(self, is_ready):
+        """Waits until `is_ready` returns a true value, and returns it."""
         deadline = time.monotonic() + 20
         while not (found := is_ready()):
             if self.child.poll() is not None or time.monotonic() > deadline:
-                said = self.log.read_text(errors="replace")[-4000:]
-                raise SystemExit(f"{self.log.stem} does not start; it said:\n{said}")
+                log = self.log.read_text(errors="replace")[-4000:]
+                raise SystemExit(f"{self.log.stem} did not start; its log:\n{log}")
             time.sleep(0.02)
         return found
 
@@ -87,8 +87,8 @@ class Ratekeeper(Process):
         super().__init__(
             [program, "serve", "--http=127.0.0.1:0", "--rules=rules.yaml", *others, *arguments], folder
         )
-        said = lambda: re.search(r" listening on http://(\S+)", self.log.read_text())
-        self.address = self.until(said)[1]
+        address = lambda: re.search(r" listening on http://(\S+)", self.log.read_text())
+        self.address = self.wait_until(address)[1]
 
 
 def free_port():
@@ -98,13 +98,13 @@ def free_port():
 
 
 class Client:
-    """Somebody at an address of this machine, behind the proxy at this port."""
+    """An HTTP client with a loopback source address, which connects to the proxy at this port."""
 
     def __init__(self, port, address="127.0.0.2"):
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20, source_address=(address, 0))
 
-    def ask(self, method="GET", path="/", body=None, **fields):
-        """Sends a request; names of fields have _ for -, and a list is as many lines."""
+    def request(self, method="GET", path="/", body=None, **fields):
+        """Sends a request. In header names, _ stands for -; a list value becomes several header lines."""
         self.connection.putrequest(method, path, skip_accept_encoding=True, skip_host="host" in fields)
         for name, values in fields.items():
             for value in [values] if isinstance(values, str) else values:
@@ -112,16 +112,16 @@ class Client:
         if body is not None:
             self.connection.putheader("content-length", str(len(body)))
         self.connection.endheaders(body)
-        answer = self.connection.getresponse()
-        answer.text = answer.read().decode()
-        return answer
+        response = self.connection.getresponse()
+        response.text = response.read().decode()
+        return response
 
-    def ask_again(self, **fields):
-        """The status of an answer, from whoever is there by now; nothing if nobody is."""
+    def try_request(self, **fields):
+        """Returns the status of the response, or None if the connection failed."""
         try:
-            return self.ask(**fields).status
+            return self.request(**fields).status
         except OSError:
             return None
 
     def statuses(self, count, *arguments, **fields):
-        return [self.ask(*arguments, **fields).status for _ in range(count)]
+        return [self.request(*arguments, **fields).status for _ in range(count)]

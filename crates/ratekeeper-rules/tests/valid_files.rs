@@ -14,7 +14,7 @@ fn spec(text: &str) -> FileSpec {
 }
 
 fn file(name: &str) -> FileSpec {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/good").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/valid").join(name);
     spec(&fs::read_to_string(path).expect("the file can be read"))
 }
 

@@ -1,4 +1,4 @@
-//! Snapshot tests of diagnostics: `mistakes/` has a file for each kind of error, and the expected report beside it.
+//! Snapshot tests of diagnostics: `diagnostics/` has a file for each kind of error, and the expected report beside it.
 //!
 //! To update the reports, run with `RATEKEEPER_BLESS=1`, then review the diff as the author of the file would read
 //! it: does each report say where the error is, what it is, and what to write instead?
@@ -18,7 +18,7 @@ const NOW: Micros = Micros::new(1_767_225_600_000_000);
 const BEYOND_SCHEMA: [&str; 46] = [
     "address-taken-for-a-key",
     "algorithm-without-limit",
-    "allow-everybody",
+    "allow-all",
     "bad-method",
     "bad-regex",
     "bad-template",
@@ -26,6 +26,7 @@ const BEYOND_SCHEMA: [&str; 46] = [
     "contradictory-tiers",
     "custom-tag",
     "denied-client",
+    "deny-all",
     "duplicate-id",
     "empty-client",
     "expired",
@@ -52,7 +53,6 @@ const BEYOND_SCHEMA: [&str; 46] = [
     "on-both-lists",
     "override-needs-a-window",
     "rate-and-window-differ",
-    "refuse-everybody",
     "regex-that-never-matches",
     "star-in-override",
     "tier-key-hidden",
@@ -68,7 +68,7 @@ const BEYOND_SCHEMA: [&str; 46] = [
 fn reports_match_their_snapshots() {
     let bless = std::env::var_os("RATEKEEPER_BLESS").is_some();
     let mut changed = Vec::new();
-    for path in files("mistakes") {
+    for path in files("diagnostics") {
         let text = fs::read_to_string(&path).unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
         let parsed = read(&text, NOW);
@@ -93,7 +93,7 @@ fn reports_match_their_snapshots() {
 #[test]
 fn every_report_has_its_file() {
     let stems = |extension: &str| -> BTreeSet<PathBuf> {
-        let all = fs::read_dir(folder("mistakes")).unwrap().map(|entry| entry.unwrap().path());
+        let all = fs::read_dir(folder("diagnostics")).unwrap().map(|entry| entry.unwrap().path());
         all.filter(|path| path.extension().is_some_and(|found| found == extension))
             .map(|path| path.with_extension(""))
             .collect()
@@ -116,9 +116,9 @@ fn diagnostics_are_reported_as_json() {
 }
 
 #[test]
-fn good_files_have_no_diagnostics_and_fit_the_schema() {
+fn valid_files_have_no_diagnostics_and_fit_the_schema() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
-    for path in files("good") {
+    for path in files("valid") {
         let text = fs::read_to_string(&path).unwrap();
         let parsed = read(&text, NOW);
         assert!(parsed.diagnostics.is_empty(), "{}", parsed.report(&path.display().to_string(), &text));
@@ -135,7 +135,7 @@ fn good_files_have_no_diagnostics_and_fit_the_schema() {
 fn the_schema_rejects_all_errors_of_shape() {
     let validator = jsonschema::validator_for(&schema()).unwrap();
     let mut passed = BTreeSet::new();
-    for path in files("mistakes") {
+    for path in files("diagnostics") {
         let text = fs::read_to_string(&path).unwrap();
         // Invalid YAML can't be validated against a schema.
         let Some(value) = json_value(&text) else { continue };

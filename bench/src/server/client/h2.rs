@@ -1,28 +1,27 @@
-//! HTTP/2 from the side of a client that has one stream at a time and reads no headers.
+//! The client side of HTTP/2, with one stream at a time and without reading headers.
 //!
-//! The server is given all the room there is, and given back what it used long before it runs out, so it never waits for
-//! the generator. The generator waits for the server where that asks for it: what is not covered by its windows is held
-//! back until it is.
+//! The server gets the largest flow-control windows, which are replenished long before they run out, so it never waits
+//! for the generator. The generator respects the server's windows: frames that exceed them are held back.
 
 use anyhow::{Result, bail, ensure};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The length of what stands before a frame's content: its own length, kind, flags and stream.
+/// The length of a frame header: length, type, flags and stream id.
 pub(crate) const FRAME_HEAD: usize = 9;
-/// The most a frame may hold, as nobody says otherwise.
+/// The maximum frame size, unless SETTINGS change it.
 pub(crate) const MAX_FRAME: usize = 16384;
-/// What either side may send at first, and the most it may ever be allowed to.
+/// The initial window of either side, and the maximum window.
 const FIRST_WINDOW: i64 = 65535;
 const MAX_WINDOW: u32 = (1 << 31) - 1;
-/// How much may come before the server is given it back.
-const GIVE_BACK: u32 = 1 << 20;
+/// How many received bytes are acknowledged with one WINDOW_UPDATE.
+const WINDOW_UPDATE_BYTES: u32 = 1 << 20;
 
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 const PADDED: u8 = 8;
 
-/// What a frame is for, as its number says.
+/// Frame types.
 pub(crate) mod kind {
     pub(crate) const DATA: u8 = 0;
     pub(crate) const HEADERS: u8 = 1;
@@ -33,7 +32,7 @@ pub(crate) mod kind {
     pub(crate) const WINDOW_UPDATE: u8 = 8;
 }
 
-/// Settings, as their numbers say.
+/// Settings identifiers.
 const ENABLE_PUSH: u16 = 2;
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
@@ -46,32 +45,32 @@ pub(crate) fn put_frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, con
     out.extend_from_slice(content);
 }
 
-/// What has come on the open stream.
+/// What a frame brought for the open stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event<'a> {
     Data(&'a [u8]),
-    /// Headers or trailers, and whether the stream ends with them.
+    /// Headers or trailers, and whether they end the stream.
     Headers {
         is_end: bool,
     },
-    /// Nothing: the frame was about the connection, or about a stream that has ended.
+    /// A frame of the connection, or of a stream that has ended.
     Other,
 }
 
-/// A connection, and the stream that is open on it.
+/// A connection and its open stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    /// The open stream, or the last that was; 0 before the first.
+    /// The open stream, or the last one; 0 before the first.
     stream: u32,
     is_open: bool,
     connection_credit: i64,
     stream_credit: i64,
-    /// What every stream may be sent at first.
+    /// The initial window of every stream.
     first_credit: i64,
-    /// What came since the server was last given it back: on the connection, and on the stream.
+    /// Bytes received since the last WINDOW_UPDATE: on the connection, and on the stream.
     used: u32,
     used_of_stream: u32,
-    /// What waits for credit, and how much it needs.
+    /// Frames that wait for credit, and how much they need.
     held: Option<(Vec<u8>, i64)>,
 }
 
@@ -89,16 +88,16 @@ impl Session {
         }
     }
 
-    /// Opens the next stream, and the connection with the first; its number.
+    /// Opens the next stream, and with the first one the connection. Returns its id.
     pub(crate) fn open_stream(&mut self, out: &mut Vec<u8>) -> Result<u32> {
         self.stream = match self.stream {
             0 => {
-                greet(out);
+                write_preface(out);
                 1
             }
             last => last + 2,
         };
-        ensure!(self.stream <= MAX_WINDOW, "a connection has no streams left: ask for less time");
+        ensure!(self.stream <= MAX_WINDOW, "a connection has no stream ids left: run for less time");
         (self.stream_credit, self.used_of_stream, self.is_open) = (self.first_credit, 0, true);
         Ok(self.stream)
     }
@@ -108,14 +107,15 @@ impl Session {
         self.is_open
     }
 
-    /// Sends frames that hold so much data for the open stream, as soon as the server takes it.
+    /// Sends frames with `data` bytes of flow-controlled data on the open stream, as soon as the server's windows
+    /// allow.
     pub(crate) fn send(&mut self, frames: &[u8], data: usize, out: &mut Vec<u8>) -> Result<()> {
         let data = data as i64;
         if self.take_credit(data) {
             out.extend_from_slice(frames);
             return Ok(());
         }
-        ensure!(self.held.is_none(), "a question was asked before the last one was sent");
+        ensure!(self.held.is_none(), "a request was written before the last one was sent");
         self.held = Some((frames.to_vec(), data));
         Ok(())
     }
@@ -129,25 +129,25 @@ impl Session {
         is_enough
     }
 
-    /// Reads the first frame in `bytes`, and answers it where the protocol wants that: how long it is, and what it
-    /// brought. Nothing if it is not whole yet.
+    /// Reads the first frame in `bytes`, and replies to it where the protocol requires that. Returns its length and
+    /// content; `None` if it is incomplete.
     pub(crate) fn read<'a>(
         &mut self,
         bytes: &'a [u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<(usize, Event<'a>)>> {
         let Some(frame) = Frame::split(bytes)? else { return Ok(None) };
-        let event = self.take_in(frame, out)?;
+        let event = self.handle_frame(frame, out)?;
         Ok(Some((FRAME_HEAD + frame.content.len(), event)))
     }
 
-    fn take_in<'a>(&mut self, frame: Frame<'a>, out: &mut Vec<u8>) -> Result<Event<'a>> {
+    fn handle_frame<'a>(&mut self, frame: Frame<'a>, out: &mut Vec<u8>) -> Result<Event<'a>> {
         let is_ours = frame.stream == self.stream && self.is_open;
         match frame.kind {
             kind::DATA => {
                 ensure!(is_ours, "data came for a stream that is not open");
                 ensure!(frame.flags & (PADDED | END_STREAM) == 0, "data came padded, or without trailers");
-                self.give_back(frame.content.len() as u32, out);
+                self.replenish(frame.content.len() as u32, out);
                 Ok(Event::Data(frame.content))
             }
             kind::HEADERS if is_ours => {
@@ -156,7 +156,7 @@ impl Session {
                 Ok(Event::Headers { is_end })
             }
             kind::SETTINGS if frame.flags & ACK == 0 => {
-                self.heed_settings(frame.content);
+                self.apply_settings(frame.content);
                 put_frame(out, kind::SETTINGS, ACK, 0, &[]);
                 self.send_held(out);
                 Ok(Event::Other)
@@ -175,13 +175,13 @@ impl Session {
                 self.send_held(out);
                 Ok(Event::Other)
             }
-            kind::RST_STREAM if is_ours => bail!("a stream was cut off with error {}", frame.number(0)?),
-            kind::GOAWAY => bail!("the server leaves with error {}", frame.number(4)?),
+            kind::RST_STREAM if is_ours => bail!("a stream was reset with error {}", frame.number(0)?),
+            kind::GOAWAY => bail!("the server sent GOAWAY with error {}", frame.number(4)?),
             _ => Ok(Event::Other),
         }
     }
 
-    fn heed_settings(&mut self, content: &[u8]) {
+    fn apply_settings(&mut self, content: &[u8]) {
         for setting in content.as_chunks::<6>().0 {
             let [name @ .., a, b, c, d] = *setting;
             if u16::from_be_bytes(name) == INITIAL_WINDOW_SIZE {
@@ -202,11 +202,11 @@ impl Session {
         }
     }
 
-    /// Notes that so much came, and lets the server send as much again before it has to wait.
-    fn give_back(&mut self, length: u32, out: &mut Vec<u8>) {
+    /// Counts received bytes, and replenishes the windows when enough have been received.
+    fn replenish(&mut self, length: u32, out: &mut Vec<u8>) {
         for (stream, used) in [(0, &mut self.used), (self.stream, &mut self.used_of_stream)] {
             *used += length;
-            if *used >= GIVE_BACK {
+            if *used >= WINDOW_UPDATE_BYTES {
                 put_frame(out, kind::WINDOW_UPDATE, 0, stream, &used.to_be_bytes());
                 *used = 0;
             }
@@ -214,8 +214,8 @@ impl Session {
     }
 }
 
-/// What a client says first: that it wants no pushes, and that there is all the room in the world.
-fn greet(out: &mut Vec<u8>) {
+/// The connection preface: no server push, and maximum windows.
+fn write_preface(out: &mut Vec<u8>) {
     out.extend_from_slice(PREFACE);
     let mut settings = Vec::new();
     for (name, value) in [(ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, MAX_WINDOW)] {
@@ -236,21 +236,21 @@ struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The first frame in `bytes`, if it is whole.
+    /// The first frame in `bytes`, if it is complete.
     fn split(bytes: &'a [u8]) -> Result<Option<Frame<'a>>> {
         let Some(([a, b, c, kind, flags, stream @ ..], rest)) = bytes.split_first_chunk::<FRAME_HEAD>()
         else {
             return Ok(None);
         };
         let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
-        ensure!(length <= MAX_FRAME, "a frame is longer than {MAX_FRAME} bytes: what came is no HTTP/2");
+        ensure!(length <= MAX_FRAME, "a frame is longer than {MAX_FRAME} bytes: not HTTP/2");
         let Some(content) = rest.get(..length) else { return Ok(None) };
-        // The first bit means nothing.
+        // The first bit is reserved.
         let stream = u32::from_be_bytes(*stream) & MAX_WINDOW;
         Ok(Some(Frame { kind: *kind, flags: *flags, stream, content }))
     }
 
-    /// The number that stands at a place of its content.
+    /// The 31-bit number at an offset of the content.
     fn number(&self, place: usize) -> Result<u32> {
         match self.content.get(place..place + 4) {
             Some(&[a, b, c, d]) => Ok(u32::from_be_bytes([a, b, c, d]) & MAX_WINDOW),
@@ -269,7 +269,7 @@ mod tests {
         bytes
     }
 
-    /// A session with a stream open, and nothing left to send.
+    /// A session with an open stream and nothing left to send.
     fn session() -> Session {
         let (mut session, mut out) = (Session::new(), Vec::new());
         assert_eq!(session.open_stream(&mut out).unwrap(), 1);
@@ -277,8 +277,8 @@ mod tests {
         session
     }
 
-    /// What a session says to a frame.
-    fn say(session: &mut Session, frame: &[u8]) -> Vec<u8> {
+    /// What a session replies to a frame.
+    fn reply(session: &mut Session, frame: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         let (length, _) = session.read(frame, &mut out).unwrap().unwrap();
         assert_eq!(length, frame.len());
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_read_once_they_are_whole() {
+    fn frames_are_read_once_they_are_complete() {
         let mut session = session();
         let bytes = frame(kind::DATA, 0, 1, b"hello");
         for length in 0..bytes.len() {
@@ -302,53 +302,53 @@ mod tests {
     fn settings_and_pings_are_acknowledged_once() {
         let mut session = session();
         let settings = frame(kind::SETTINGS, 0, 0, &[]);
-        assert_eq!(say(&mut session, &settings), frame(kind::SETTINGS, ACK, 0, &[]));
-        assert_eq!(say(&mut session, &frame(kind::SETTINGS, ACK, 0, &[])), b"");
+        assert_eq!(reply(&mut session, &settings), frame(kind::SETTINGS, ACK, 0, &[]));
+        assert_eq!(reply(&mut session, &frame(kind::SETTINGS, ACK, 0, &[])), b"");
         let ping = frame(kind::PING, 0, 0, b"12345678");
-        assert_eq!(say(&mut session, &ping), frame(kind::PING, ACK, 0, b"12345678"));
-        assert_eq!(say(&mut session, &frame(kind::PING, ACK, 0, b"12345678")), b"");
+        assert_eq!(reply(&mut session, &ping), frame(kind::PING, ACK, 0, b"12345678"));
+        assert_eq!(reply(&mut session, &frame(kind::PING, ACK, 0, b"12345678")), b"");
     }
 
     #[test]
-    fn what_is_not_covered_is_held_back() {
+    fn frames_beyond_the_window_are_held_back() {
         let mut session = session();
         let more = |stream, more: u32| frame(kind::WINDOW_UPDATE, 0, stream, &more.to_be_bytes());
         let mut out = Vec::new();
         session.send(b"first", 65000, &mut out).unwrap();
         session.send(b"second", 1000, &mut out).unwrap();
         assert_eq!(out, b"first");
-        assert_eq!(say(&mut session, &more(0, 1000)), b"", "the stream has no credit");
-        assert_eq!(say(&mut session, &more(3, 1000)), b"", "another stream's credit is not its own");
-        assert_eq!(say(&mut session, &more(1, 1000)), b"second");
+        assert_eq!(reply(&mut session, &more(0, 1000)), b"", "the stream has no credit");
+        assert_eq!(reply(&mut session, &more(3, 1000)), b"", "another stream's credit is not its own");
+        assert_eq!(reply(&mut session, &more(1, 1000)), b"second");
 
         session.send(b"third", 1000, &mut out).unwrap();
         let [a, b, c, d] = (65535_u32 + 1000).to_be_bytes();
         let settings = frame(kind::SETTINGS, 0, 0, &[0, 4, a, b, c, d]);
-        assert_eq!(say(&mut session, &settings), frame(kind::SETTINGS, ACK, 0, &[]));
-        assert_eq!(say(&mut session, &more(0, 1000)), b"third");
+        assert_eq!(reply(&mut session, &settings), frame(kind::SETTINGS, ACK, 0, &[]));
+        assert_eq!(reply(&mut session, &more(0, 1000)), b"third");
         assert_eq!(session.open_stream(&mut out).unwrap(), 3);
         assert_eq!(session.stream_credit, 66535);
     }
 
     #[test]
-    fn the_server_gets_back_what_it_used() {
+    fn received_data_replenishes_the_windows() {
         let mut session = session();
         let data = frame(kind::DATA, 0, 1, &[0; MAX_FRAME]);
-        let said: Vec<_> = (0..64).map(|_| say(&mut session, &data)).collect();
-        let (last, others) = said.split_last().unwrap();
+        let replies: Vec<_> = (0..64).map(|_| reply(&mut session, &data)).collect();
+        let (last, others) = replies.split_last().unwrap();
         assert!(others.iter().all(Vec::is_empty));
-        let all = GIVE_BACK.to_be_bytes();
+        let all = WINDOW_UPDATE_BYTES.to_be_bytes();
         let both = [0, 1].map(|stream| frame(kind::WINDOW_UPDATE, 0, stream, &all));
         assert_eq!(*last, both.concat());
     }
 
     #[test]
-    fn a_server_that_gives_up_ends_the_load() {
+    fn a_reset_or_goaway_ends_the_load() {
         let mut session = session();
         for bytes in [frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, 7]), frame(kind::GOAWAY, 0, 0, &[0; 8])] {
             assert!(session.read(&bytes, &mut Vec::new()).is_err());
         }
-        say(&mut session, &frame(kind::HEADERS, END_STREAM, 1, &[]));
-        assert_eq!(say(&mut session, &frame(kind::RST_STREAM, 0, 1, &[0; 4])), b"", "it is over anyway");
+        reply(&mut session, &frame(kind::HEADERS, END_STREAM, 1, &[]));
+        assert_eq!(reply(&mut session, &frame(kind::RST_STREAM, 0, 1, &[0; 4])), b"", "the stream has ended");
     }
 }

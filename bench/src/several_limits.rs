@@ -1,4 +1,4 @@
-//! Ratekeeper deciding several things at once: many requests in one call, and many limits in one request.
+//! Ratekeeper with several requests in one call, and with several limits in one request.
 
 use crate::subject::{Allowance, Ratekeeper, Subject, roomy};
 use anyhow::{Context, Result};
@@ -9,15 +9,15 @@ use ratekeeper::{Scope, Span, SystemClock};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Requests of a batch.
+/// Requests per batch.
 const BATCH: usize = 16;
 
 thread_local! {
-    /// Filled anew for each batch, as its manual says, so that nothing is allocated.
+    /// Refilled for each batch, as the documentation recommends, so that nothing is allocated.
     static DRAWS: RefCell<Draws> = const { RefCell::new(Draws::new()) };
 }
 
-/// Sixteen requests in one call, filling the buffer included.
+/// 16 requests per call, including the cost of filling the buffer.
 pub(crate) struct Batch {
     single: Ratekeeper,
     limit: Limit,
@@ -61,32 +61,32 @@ impl Subject for Batch {
     }
 }
 
-/// Three quotas, as a second, an hour and a day might have; all plenty, so that all three are always charged.
+/// Three quotas, as for a second, an hour and a day; large enough that all three always grant.
 fn three() -> [Allowance; 3] {
     [1, 2, 3].map(|times| Allowance { amount: times * Allowance::PLENTY.amount, ..Allowance::PLENTY })
 }
 
-/// One check that passes three limits.
+/// One check of three limits.
 pub(crate) struct ThreeLimits(Limiter);
 
 impl ThreeLimits {
     pub(crate) fn new(keys: u64) -> Result<ThreeLimits> {
-        // Every limit keeps a state of its own under each key.
+        // Every limit has its own state per key.
         let store = MemoryStore::with(SystemClock::new(), roomy(3 * keys))?;
         let quotas = three().map(|allowance| allowance.quota());
         Ok(ThreeLimits(Limiter::with_store(quotas.each_ref().map(String::as_str), store)?))
     }
 }
 
-/// Whether two limits under one key each keep their own count; if they don't, three limits are not three.
-pub(crate) fn are_counted_apart() -> Result<bool> {
+/// Whether two limits of one key keep separate counts. If they did not, three limits would not be three.
+pub(crate) fn have_separate_counts() -> Result<bool> {
     let clock = Arc::new(ManualClock::default());
     let store = MemoryStore::with(Arc::clone(&clock), roomy(1))?;
     let limiter = Limiter::with_store(["3/s", "5/h"], store)?;
     let admitted = || (0..9).filter(|_| limiter.check_now("key").is_allowed()).count();
-    let at_first = admitted();
+    let before = admitted();
     clock.advance(Span::secs(2));
-    Ok((at_first, admitted()) == (3, 2))
+    Ok((before, admitted()) == (3, 2))
 }
 
 impl Subject for ThreeLimits {
@@ -107,7 +107,7 @@ impl Subject for ThreeLimits {
     }
 }
 
-/// Three checks in a row, of one limit each.
+/// Three checks in a row, each of one limit.
 pub(crate) struct ThreeChecks([Ratekeeper; 3]);
 
 impl ThreeChecks {

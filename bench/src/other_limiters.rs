@@ -1,4 +1,4 @@
-//! The limiters that Ratekeeper is measured beside, set up as their own manuals say.
+//! The limiters that Ratekeeper is compared with, each configured as its manual recommends.
 
 use crate::subject::{Allowance, Subject};
 use anyhow::{Context, Result};
@@ -8,15 +8,14 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use throttlecrab::{AdaptiveStore, PeriodicStore, Store};
 
-/// governor: its keyed limiter, on a `DashMap` and a quanta clock by default. A key must be a `String`.
+/// governor's keyed limiter, by default on a `DashMap` with a quanta clock. A key must be a `String`.
 pub(crate) struct Governor(DefaultKeyedRateLimiter<String>);
 
 impl Governor {
     pub(crate) fn new(allowance: Allowance) -> Result<Governor> {
         let interval = Duration::from_secs(allowance.per_secs.into()) / allowance.amount;
         let burst = NonZeroU32::new(allowance.burst).context("a burst is at least 1")?;
-        let quota =
-            Quota::with_period(interval).context("a period is longer than nothing")?.allow_burst(burst);
+        let quota = Quota::with_period(interval).context("a period is longer than zero")?.allow_burst(burst);
         Ok(Governor(RateLimiter::dashmap(quota)))
     }
 }
@@ -39,11 +38,11 @@ impl Subject for Governor {
     }
 }
 
-/// throttlecrab: its library with one of its stores.
+/// throttlecrab's library with one of its stores.
 ///
-/// A check needs the limiter for itself alone. Its manual shows a mutex for threads, and its server keeps it in one
-/// task; here, several threads take the mutex for each check, and a single one takes it once for a whole chunk, which
-/// is as good as owning it. The time is the caller's to tell: its manual shows `SystemTime::now()`.
+/// A check needs exclusive access to the limiter. Its manual shows a mutex for threads, and its server keeps the
+/// limiter in one task. Here, several threads lock the mutex for each check, and a single thread locks it once per
+/// chunk, which is as good as owning the limiter. The caller passes the time; its manual shows `SystemTime::now()`.
 pub(crate) struct Throttlecrab<S: Store> {
     limiter: Mutex<throttlecrab::RateLimiter<S>>,
     allowance: Allowance,
@@ -51,8 +50,8 @@ pub(crate) struct Throttlecrab<S: Store> {
 }
 
 impl Throttlecrab<AdaptiveStore> {
-    /// With the store of its quick start, sized for the keys to come: otherwise it looks through all its keys at
-    /// every check once its table is three quarters full.
+    /// With the store of its quick start, sized for the expected keys; otherwise it scans all its keys at every check
+    /// once its table is three quarters full.
     pub(crate) fn adaptive(allowance: Allowance, keys: u64) -> Throttlecrab<AdaptiveStore> {
         let store = AdaptiveStore::builder().capacity(keys as usize).build();
         Throttlecrab {
@@ -64,7 +63,7 @@ impl Throttlecrab<AdaptiveStore> {
 }
 
 impl Throttlecrab<PeriodicStore> {
-    /// With the store that its manual advises for a steady load.
+    /// With the store that its manual recommends for a steady load.
     pub(crate) fn periodic(allowance: Allowance, keys: u64) -> Throttlecrab<PeriodicStore> {
         let store = PeriodicStore::builder().capacity(keys as usize).build();
         Throttlecrab {
@@ -76,10 +75,16 @@ impl Throttlecrab<PeriodicStore> {
 }
 
 impl<S: Store> Throttlecrab<S> {
-    fn ask(&self, limiter: &mut throttlecrab::RateLimiter<S>, key: &str, cost: u32, now: SystemTime) -> bool {
+    fn check(
+        &self,
+        limiter: &mut throttlecrab::RateLimiter<S>,
+        key: &str,
+        cost: u32,
+        now: SystemTime,
+    ) -> bool {
         let Allowance { amount, per_secs, burst } = self.allowance;
-        let asked = limiter.rate_limit(key, burst.into(), amount.into(), per_secs.into(), cost.into(), now);
-        matches!(asked, Ok((true, _)))
+        let result = limiter.rate_limit(key, burst.into(), amount.into(), per_secs.into(), cost.into(), now);
+        matches!(result, Ok((true, _)))
     }
 }
 
@@ -91,7 +96,7 @@ impl<S: Store + Send> Subject for Throttlecrab<S> {
 
     fn charge(&self, key: &String, cost: u32) -> bool {
         let now = SystemTime::now();
-        self.ask(&mut self.limiter.lock().unwrap_or_else(PoisonError::into_inner), key, cost, now)
+        self.check(&mut self.limiter.lock().unwrap_or_else(PoisonError::into_inner), key, cost, now)
     }
 
     fn check_all(&self, keys: &[String], threads: usize) -> usize {
@@ -99,6 +104,6 @@ impl<S: Store + Send> Subject for Throttlecrab<S> {
             return keys.iter().filter(|key| self.charge(key, 1)).count();
         }
         let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.iter().filter(|key| self.ask(&mut limiter, key, 1, SystemTime::now())).count()
+        keys.iter().filter(|key| self.check(&mut limiter, key, 1, SystemTime::now())).count()
     }
 }

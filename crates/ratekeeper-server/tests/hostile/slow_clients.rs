@@ -1,7 +1,7 @@
 //! Many slow HTTP clients at once, none of which completes its request or reads its response.
 
+use crate::attack::{RULES, under_attack};
 use crate::exchange;
-use crate::siege::{RULES, under_attack};
 use crate::support::{TestServer, post};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;

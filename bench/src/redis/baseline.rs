@@ -1,19 +1,19 @@
-//! What everybody does without Ratekeeper: one call of a script for each check.
+//! The usual alternative to Ratekeeper: one script call per check.
 //!
-//! The script is about the least that a limiter of its kind can be: it reads the server's clock, one value, and writes
-//! one value with the time after which it may lapse. redis-benchmark asks, which parses next to nothing.
+//! The script does about the minimum for a limiter of its kind: it reads the server's clock and one value, and writes
+//! one value with an expiry. redis-benchmark sends the calls, which parses almost nothing.
 
 use super::host::Host;
-use super::turn::{Turn, Watch};
+use super::measurement::{Measurement, Stopwatch};
 use crate::server::process::GENERATOR;
 use crate::server::program::Program;
-use crate::server::rounds::Effort;
+use crate::server::rounds::LoadSchedule;
 use crate::server::template::KEYS;
 use anyhow::{Context, Result, ensure};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// When a bucket will be full again, in microseconds: all there is to know of it.
+/// The state is the time at which the bucket will be full again, in microseconds.
 const SCRIPT: &str = "
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -26,30 +26,30 @@ redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', math.ceil((full - 
 return {1, math.floor((most - full + now) / interval)}
 ";
 
-/// Microseconds until a unit is back, and until a million are: 1000/h burst 1000000.
+/// Microseconds until one unit refills, and until a million do: 1000/h burst 1000000.
 const INTERVAL: &str = "3600000";
 const MOST: &str = "3600000000000";
 
-/// How many connections ask.
+/// The number of connections.
 const CONNECTIONS: usize = 64;
 
-/// How many commands a connection sends at once.
+/// Pipeline depths.
 pub(crate) const DEPTHS: [usize; 4] = [1, 16, 64, 256];
 
-/// redis-benchmark, asking with a pipeline of some depth.
-pub(crate) struct Plain<'a> {
+/// redis-benchmark with a pipeline depth.
+pub(crate) struct ScriptPerCheck<'a> {
     program: &'a Program,
     digest: String,
     pub(crate) depth: usize,
-    /// About how many calls a second it makes.
+    /// The approximate number of calls per second.
     pace: f64,
 }
 
-impl<'a> Plain<'a> {
-    /// At the depth that gives the most.
-    pub(crate) fn at_its_best(program: &'a Program, host: &Host) -> Result<Plain<'a>> {
+impl<'a> ScriptPerCheck<'a> {
+    /// Finds the depth with the highest throughput.
+    pub(crate) fn at_its_best(program: &'a Program, host: &Host) -> Result<ScriptPerCheck<'a>> {
         let digest = host.command(&["SCRIPT", "LOAD", SCRIPT])?;
-        let mut best = Plain { program, digest, depth: 0, pace: 0.0 };
+        let mut best = ScriptPerCheck { program, digest, depth: 0, pace: 0.0 };
         for depth in DEPTHS {
             let pace = best.run(host, depth, 60_000)?;
             if pace > best.pace {
@@ -59,18 +59,18 @@ impl<'a> Plain<'a> {
         Ok(best)
     }
 
-    /// One turn.
-    pub(crate) fn press(&self, host: &Host, effort: Effort) -> Result<Turn> {
+    /// Runs one measurement.
+    pub(crate) fn measure(&self, host: &Host, schedule: LoadSchedule) -> Result<Measurement> {
         let calls = |time: Duration| (self.pace * time.as_secs_f64()) as u64;
-        self.run(host, self.depth, calls(effort.warm_up))?;
-        let watch = Watch::start(host, None)?;
-        let pace = self.run(host, self.depth, calls(effort.time))?;
-        let turn = watch.stop(0)?;
-        // Its own word for how fast it was: it takes a while to start.
-        Ok(Turn { checks: turn.calls, elapsed: turn.calls / pace, ..turn })
+        self.run(host, self.depth, calls(schedule.warm_up))?;
+        let stopwatch = Stopwatch::start(host, None)?;
+        let pace = self.run(host, self.depth, calls(schedule.time))?;
+        let measurement = stopwatch.stop(0)?;
+        // redis-benchmark's own rate, because its start takes a while.
+        Ok(Measurement { checks: measurement.calls, elapsed: measurement.calls / pace, ..measurement })
     }
 
-    /// Has it make so many calls; calls a second.
+    /// Makes `calls` calls. Returns calls per second.
     fn run(&self, host: &Host, depth: usize, calls: u64) -> Result<f64> {
         let (port, depth, calls) = (host.address.port().to_string(), depth.to_string(), calls.to_string());
         let (connections, keys) = (CONNECTIONS.to_string(), KEYS.to_string());
@@ -82,10 +82,10 @@ impl<'a> Plain<'a> {
         command.envs(self.program.libraries.iter().map(|folder| ("LD_LIBRARY_PATH", folder)));
         let output = command.output().context("can't start redis-benchmark")?;
         ensure!(output.status.success(), "redis-benchmark ended with {}", output.status);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        // One line of names, one of figures in quotes: the command, then calls a second.
-        let line = said.lines().last().unwrap_or_default();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        // One line of names, then one of figures in quotes: the command, then calls per second.
+        let line = text.lines().last().unwrap_or_default();
         let pace = line.split("\",\"").nth(1).and_then(|word| word.trim_matches('"').parse().ok());
-        pace.with_context(|| format!("redis-benchmark says {said:?}"))
+        pace.with_context(|| format!("redis-benchmark printed {text:?}"))
     }
 }
