@@ -17,17 +17,17 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use source::Source;
 
-/// Folders of one machine.
+/// Paths that exist on one machine only.
 const MACHINE_PATHS: [&str; 2] = [concat!("/ro", "ot/"), concat!("/wo", "rk/")];
 
 /// Marks of unfinished work and of tests that do not run.
 const UNFINISHED: [&str; 3] =
     [concat!("to", "do!("), concat!("unimple", "mented!("), concat!("#[", "ignore")];
 
-/// A longer file most often defines a second noun.
+/// A longer file usually defines more than one concept.
 const MAX_LINES: usize = 600;
 
-/// A README that is read to its end.
+/// A README that readers finish.
 const MAX_README_BYTES: usize = 6_000;
 
 /// Where a package may come from. Any other line names a mirror, or code that was never published.
@@ -76,23 +76,23 @@ fn violations_in(path: &Path, text: &str) -> Vec<String> {
     for (number, line) in (1..).zip(text.lines()) {
         let mut report = |what: &str| found.push(format!("{}:{number}: {what}", path.display()));
         if MACHINE_PATHS.iter().any(|start| begins_path(line, start)) {
-            report("names a folder of one machine");
+            report("contains a path of one machine");
         }
         if is_rust && UNFINISHED.iter().any(|mark| line.contains(mark)) {
-            report("leaves work unfinished or a test unrun");
+            report("contains unfinished work or a test that does not run");
         }
         if is_rust && number == 1 && !line.starts_with("//!") {
-            report("does not begin by saying what the file is for");
+            report("has no //! header that says what the file is for");
         }
         if is_rust && number == MAX_LINES + 1 {
-            report("has more than 600 lines: does it define a second noun?");
+            report("has more than 600 lines: split it by concept");
         }
         if is_lock && line.starts_with("source = ") && line != LOCKED_SOURCE {
-            report("locks a package that is not from the registry");
+            report("locks a package from elsewhere than the registry");
         }
         if has_words {
             for (word, better) in words::retired_in(line) {
-                report(&format!("says {word:?}: write {better}"));
+                report(&format!("contains {word:?}: write {better}"));
             }
         }
     }
@@ -117,20 +117,20 @@ mod tests {
     #[test]
     fn machine_paths_are_found_where_a_path_begins() {
         let [home, _] = MACHINE_PATHS;
-        check("a.md", &format!("see\n`{home}notes`"), &["a.md:2: names a folder of one machine"]);
+        check("a.md", &format!("see\n`{home}notes`"), &["a.md:2: contains a path of one machine"]);
         check("a.md", &format!("https://example.com{home}notes"), &[]);
     }
 
     #[test]
     fn unfinished_work_is_found_in_rust_only() {
         let text = format!("//! A file.\nfn f() {{ {}) }}\n", UNFINISHED[0]);
-        check("a.rs", &text, &["a.rs:2: leaves work unfinished or a test unrun"]);
+        check("a.rs", &text, &["a.rs:2: contains unfinished work or a test that does not run"]);
         check("a.md", &text, &[]);
     }
 
     #[test]
     fn rust_files_say_what_they_are_for() {
-        check("a.rs", "use std::io;\n", &["a.rs:1: does not begin by saying what the file is for"]);
+        check("a.rs", "use std::io;\n", &["a.rs:1: has no //! header that says what the file is for"]);
         check("a.rs", "//! A file.\n", &[]);
     }
 
@@ -138,7 +138,7 @@ mod tests {
     fn long_files_are_found_at_the_first_line_too_many() {
         let text = "//! A file.\n".repeat(MAX_LINES);
         check("a.rs", &text, &[]);
-        check("a.rs", &(text + "\n"), &["a.rs:601: has more than 600 lines: does it define a second noun?"]);
+        check("a.rs", &(text + "\n"), &["a.rs:601: has more than 600 lines: split it by concept"]);
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         check(
             "bench/Cargo.lock",
             "source = \"registry+https://mirror.example/index\"",
-            &["bench/Cargo.lock:1: locks a package that is not from the registry"],
+            &["bench/Cargo.lock:1: locks a package from elsewhere than the registry"],
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Words that the project does not use, because the field has a better-known one.
 //!
-//! Sources, docs and everything shown to users are held to them. Tests of their own binaries are not: a key may be called
-//! anything.
+//! Checked are sources, benchmarks, manifests, docs and the test scripts. Rust integration tests are not: a key may be
+//! called anything.
 
 use std::path::Path;
 
@@ -31,13 +31,18 @@ const RETIRED: [(&str, &str); 22] = [
     ("desk", "connection, handler"),
 ];
 
-/// Whether a file is held to the words.
+/// Files in other languages that are checked: scripts, schemas and manifests.
+const SUFFIXES: [&str; 5] = [".lua", ".mjs", ".proto", ".py", ".toml"];
+
+/// Whether the words in a file are checked.
 pub(super) fn applies_to(path: &Path) -> bool {
     let text = path.to_string_lossy();
     let is_doc = text.ends_with(".md") && text != "CHANGELOG.md";
-    let is_source = super::source::is_source(path) || text.ends_with(".lua") || text.ends_with(".proto");
+    let is_bench = text.starts_with("bench/src/");
+    let is_other_text = SUFFIXES.iter().any(|suffix| text.ends_with(suffix));
     // These files list the words themselves.
-    (is_doc || is_source) && !text.starts_with("xtask/src/tidy")
+    (is_doc || super::source::is_source(path) || is_bench || is_other_text)
+        && !text.starts_with("xtask/src/tidy")
 }
 
 /// The retired words of a line, each with what to write instead.
@@ -87,11 +92,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_to_them() {
-        for path in ["README.md", "docs/http.md", "crates/x/src/a.rs", "crates/x/src/draw.lua"] {
+    fn which_files_are_checked() {
+        for path in [
+            "README.md",
+            "docs/http.md",
+            "crates/x/src/a.rs",
+            "crates/x/src/draw.lua",
+            "bench/src/run.rs",
+            "tests/envoy/edge.py",
+            "Cargo.toml",
+        ] {
             assert!(applies_to(Path::new(path)), "{path}");
         }
-        for path in ["CHANGELOG.md", "crates/x/tests/a.rs", "xtask/src/tidy/words.rs", "Cargo.toml"] {
+        for path in ["CHANGELOG.md", "crates/x/tests/a.rs", "xtask/src/tidy/words.rs", "bench/runs/a.txt"] {
             assert!(!applies_to(Path::new(path)), "{path}");
         }
     }

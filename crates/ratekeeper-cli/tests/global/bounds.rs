@@ -29,8 +29,8 @@ pub(crate) struct KeyAnswers {
 
 impl KeyAnswers {
     pub(crate) fn of(tally: &AnswerLog, epoch: Duration) -> KeyAnswers {
-        let only = |verdict| {
-            let mut answers = tally.filter(|answer| answer.kind == verdict).answers().to_vec();
+        let only = |kind| {
+            let mut answers = tally.filter(|answer| answer.kind == kind).answers().to_vec();
             answers.sort_by_key(|answer| answer.sent);
             answers
         };
@@ -191,8 +191,8 @@ impl KeyAnswers {
 
     /// The number of units possibly admitted between two times.
     fn possibly_admitted(&self, from: Duration, to: Duration) -> usize {
-        let asked = self.allowed.partition_point(|answer| answer.sent <= to);
-        self.allowed[..asked].iter().filter(|answer| answer.answered >= from).count()
+        let sent_before = self.allowed.partition_point(|answer| answer.sent <= to);
+        self.allowed[..sent_before].iter().filter(|answer| answer.answered >= from).count()
     }
 
     /// The wall-clock window in which an answer was decided. `None` if it may be one of two.

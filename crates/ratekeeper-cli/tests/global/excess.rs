@@ -86,19 +86,10 @@ mod tests {
     use ratekeeper_testkit::random_f64;
 
     fn answer(number: u64) -> TimedAnswer {
-        let asked = Duration::from_secs_f64(3.0 * random_f64(1, number));
-        let answered = asked + Duration::from_secs_f64(0.7 * random_f64(2, number));
-        let verdict = AnswerKind::Allowed;
-        TimedAnswer {
-            target: 0,
-            endpoint: 0,
-            key: 0,
-            due: asked,
-            sent: asked,
-            answered,
-            kind: verdict,
-            is_degraded: false,
-        }
+        let sent = Duration::from_secs_f64(3.0 * random_f64(1, number));
+        let answered = sent + Duration::from_secs_f64(0.7 * random_f64(2, number));
+        let kind = AnswerKind::Allowed;
+        TimedAnswer { target: 0, endpoint: 0, key: 0, due: sent, sent, answered, kind, is_degraded: false }
     }
 
     #[test]

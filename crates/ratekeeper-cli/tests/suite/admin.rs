@@ -23,7 +23,7 @@ fn health_needs_no_token() {
     assert_eq!(version, json!({"name": "ratekeeper", "version": env!("CARGO_PKG_VERSION")}));
     // HTTP/2 gives the same answer.
     let mut http2 = Http2::connect(&server.admin_address);
-    assert_eq!(http2.ask("GET", "/readyz", &[], "").body, ready.body);
+    assert_eq!(http2.request("GET", "/readyz", &[], "").body, ready.body);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn metrics_and_control_routes_need_the_token() {
     let basic = right.replace("Bearer", "Basic");
     let body = r#"{"limit":"1000/s"}"#;
     for (method, path, status) in calls {
-        let answer = client.ask(method, path, &[], body);
+        let answer = client.request(method, path, &[], body);
         assert_eq!(answer.status, 401, "{method} {path}");
         assert_eq!(answer.field("www-authenticate"), Some("Bearer"));
         assert_eq!(
@@ -51,10 +51,10 @@ fn metrics_and_control_routes_need_the_token() {
             r#"{"error":{"code":"UNAUTHORIZED","message":"missing or invalid token: send the header Authorization: Bearer TOKEN"}}"#
         );
         for authorization in [&wrong, &short, &basic, &server.token, "Bearer", "Bearer "] {
-            let answer = client.ask(method, path, &[("Authorization", authorization)], body);
+            let answer = client.request(method, path, &[("Authorization", authorization)], body);
             assert_eq!(answer.status, 401, "{method} {path} {authorization}");
         }
-        let answer = client.ask(method, path, &[("Authorization", &right)], body);
+        let answer = client.request(method, path, &[("Authorization", &right)], body);
         assert_eq!(answer.status, status, "{method} {path}");
     }
     for (method, path, allow) in [
@@ -91,13 +91,13 @@ fn a_configured_token_is_used_and_not_shown() {
     assert!(!server.banner.contains("my-own") && !server.log().contains("my-own"), "{}", server.banner);
     assert!(server.banner.contains("curl -H 'Authorization: Bearer TOKEN'"), "{}", server.banner);
     let bearer = [("Authorization", "Bearer my-own-token-0123456789")];
-    assert_eq!(server.connect_admin().ask("GET", "/metrics", &bearer, "").status, 200);
+    assert_eq!(server.connect_admin().request("GET", "/metrics", &bearer, "").status, 200);
     let folder = tempfile::tempdir().unwrap();
     let server = Server::launch(
         folder,
         crate::support::serve(&[]).env("RATEKEEPER_ADMIN_TOKEN", "my-own-token-0123456789"),
     );
-    assert_eq!(server.connect_admin().ask("GET", "/metrics", &bearer, "").status, 200);
+    assert_eq!(server.connect_admin().request("GET", "/metrics", &bearer, "").status, 200);
     fs::write(server.folder().join("token"), "short").unwrap();
     let message =
         crate::support::failure(&["--admin-token-file", server.folder().join("token").to_str().unwrap()]);
@@ -124,22 +124,22 @@ fn metrics_count_decisions() {
     let before = server.metrics();
     assert!(before.all_decisions().is_empty());
     let mut client = server.connect();
-    let mut ask = |path: &str, bodies: &[&str]| {
+    let mut post_all = |path: &str, bodies: &[&str]| {
         for body in bodies {
             assert_eq!(client.post(path, body).status, 200, "{body}");
         }
     };
     let order = r#"{"client_key":"alice","endpoint":"/orders"}"#;
-    ask("/check", &[order; 5]);
-    ask("/v1/check", &[r#"{"client_key":"bob","ip":"10.0.0.1"}"#; 4]);
-    ask(
+    post_all("/check", &[order; 5]);
+    post_all("/v1/check", &[r#"{"client_key":"bob","ip":"10.0.0.1"}"#; 4]);
+    post_all(
         "/v1/check/batch",
         &[r#"{"checks":[{"client_key":"friend"},{"client_key":"foe"},{"client_key":"carol","tier":"pro"}]}"#],
     );
-    ask("/v1/check", &[r#"{"client_key":"dave","endpoint":"/log"}"#, r#"{"attributes":{"x":"y"}}"#]);
+    post_all("/v1/check", &[r#"{"client_key":"dave","endpoint":"/log"}"#, r#"{"attributes":{"x":"y"}}"#]);
     // These make no decision.
-    ask("/v1/peek", &[order]);
-    ask("/v1/refund", &[r#"{"client_key":"bob","cost":1}"#]);
+    post_all("/v1/peek", &[order]);
+    post_all("/v1/refund", &[r#"{"client_key":"bob","cost":1}"#]);
     assert_eq!(client.check("{}").status, 400);
     assert_eq!(client.get("/nowhere").status, 404);
     let metrics = server.metrics();
@@ -208,7 +208,7 @@ fn metrics_contain_no_client_data() {
 }
 
 /// Checks a client at an address, and returns whether it is allowed and the reason.
-fn ask(server: &Server, key: &str, ip: Option<&str>) -> (bool, String) {
+fn check_at(server: &Server, key: &str, ip: Option<&str>) -> (bool, String) {
     let answer = server.decide(json!({"client_key": key, "ip": ip}).to_string()).json();
     (answer["allowed"].as_bool().unwrap(), answer["reason"].as_str().unwrap().to_owned())
 }
@@ -225,16 +225,16 @@ fn the_emergency_limit_applies_to_each_address_before_lists_and_rules() {
     let on = server.admin("PUT", "/v1/emergency", r#"{"limit":"2/day"}"#);
     assert_eq!((on.status, on.body.as_str()), (200, r#"{"on":true,"limit":"2/day"}"#));
     // Two per address for every client, even one on the allow list.
-    assert_eq!(ask(&server, "friend", Some("192.0.2.1")), (true, "allow_list".to_owned()));
-    assert_eq!(ask(&server, "alice", Some("192.0.2.1")), (true, "limit".to_owned()));
-    assert_eq!(ask(&server, "friend", Some("192.0.2.1")), denied_by_emergency);
-    assert_eq!(ask(&server, "friend", Some("::ffff:192.0.2.1")), denied_by_emergency);
-    assert_eq!(ask(&server, "friend", Some("192.0.2.2")), (true, "allow_list".to_owned()));
+    assert_eq!(check_at(&server, "friend", Some("192.0.2.1")), (true, "allow_list".to_owned()));
+    assert_eq!(check_at(&server, "alice", Some("192.0.2.1")), (true, "limit".to_owned()));
+    assert_eq!(check_at(&server, "friend", Some("192.0.2.1")), denied_by_emergency);
+    assert_eq!(check_at(&server, "friend", Some("::ffff:192.0.2.1")), denied_by_emergency);
+    assert_eq!(check_at(&server, "friend", Some("192.0.2.2")), (true, "allow_list".to_owned()));
     // Without an address, the key is counted.
-    assert_eq!(ask(&server, "friend", None), (true, "allow_list".to_owned()));
-    assert_eq!(ask(&server, "friend", None), (true, "allow_list".to_owned()));
-    assert_eq!(ask(&server, "friend", None), denied_by_emergency);
-    assert_eq!(ask(&server, "bob", None), (true, "limit".to_owned()));
+    assert_eq!(check_at(&server, "friend", None), (true, "allow_list".to_owned()));
+    assert_eq!(check_at(&server, "friend", None), (true, "allow_list".to_owned()));
+    assert_eq!(check_at(&server, "friend", None), denied_by_emergency);
+    assert_eq!(check_at(&server, "bob", None), (true, "limit".to_owned()));
     // A denied check takes nothing from the rules, and a peek is not denied.
     let left = server.post("/v1/peek", r#"{"client_key":"alice","ip":"192.0.2.1"}"#);
     assert_eq!((left.is_allowed(), left.number("remaining")), (true, 9));
@@ -245,7 +245,7 @@ fn the_emergency_limit_applies_to_each_address_before_lists_and_rules() {
         (denied.status, denied.field("retry-after"), denied.field("ratelimit")),
         (429, Some("43200"), Some("\"emergency\";r=0;t=43200"))
     );
-    let problem = server.connect().ask(
+    let problem = server.connect().request(
         "POST",
         "/check?deny_status=429",
         &[("Accept", "application/problem+json")],
@@ -268,7 +268,7 @@ fn the_emergency_limit_applies_to_each_address_before_lists_and_rules() {
     );
     assert!(server.admin("GET", "/readyz", "").body.contains(r#""emergency_limit":"2/day""#));
     assert_eq!(server.admin("DELETE", "/v1/emergency", "").body, r#"{"on":false,"limit":null}"#);
-    assert_eq!(ask(&server, "friend", Some("192.0.2.1")), (true, "allow_list".to_owned()));
+    assert_eq!(check_at(&server, "friend", Some("192.0.2.1")), (true, "allow_list".to_owned()));
     assert_eq!(server.metrics().value("ratekeeper_emergency_limit_on"), 0.0);
     server.await_log("emergency limit enabled for every client address");
     server.await_log("emergency limit disabled");
@@ -278,8 +278,8 @@ fn the_emergency_limit_applies_to_each_address_before_lists_and_rules() {
 fn the_emergency_limit_can_be_set_at_start() {
     let server = Server::with(RULES, &["--emergency-limit", "1/day"]);
     assert!(is_limited(&server.admin("GET", "/v1/emergency", "").json()));
-    assert_eq!(ask(&server, "friend", Some("192.0.2.1")), (true, "allow_list".to_owned()));
-    assert_eq!(ask(&server, "friend", Some("192.0.2.1")), (false, "emergency".to_owned()));
+    assert_eq!(check_at(&server, "friend", Some("192.0.2.1")), (true, "allow_list".to_owned()));
+    assert_eq!(check_at(&server, "friend", Some("192.0.2.1")), (false, "emergency".to_owned()));
     // Raising the limit keeps its counters.
     server.admin("PUT", "/v1/emergency", r#"{"limit":"100/day"}"#);
     assert_eq!(server.metrics().decisions("(emergency)", "denied"), 1.0);
@@ -319,6 +319,6 @@ fn a_batch_is_charged_to_the_emergency_limit_once_and_only_if_it_is_valid() {
     let good = json!({"checks": [alice, alice, alice, {"client_key": "bob", "method": "GET"}]}).to_string();
     let results = server.post("/v1/check/batch", good).json()["results"].clone();
     assert!(results.as_array().unwrap().iter().all(|result| result["allowed"] == true), "{results}");
-    assert!(ask(&server, "alice", None).0);
-    assert_eq!(ask(&server, "alice", None), (false, "emergency".to_owned()));
+    assert!(check_at(&server, "alice", None).0);
+    assert_eq!(check_at(&server, "alice", None), (false, "emergency".to_owned()));
 }

@@ -116,7 +116,7 @@ default: {limits: [5/day, 100/day]}
 ",
     );
     let mut client = server.connect();
-    let mut ask = |path: &str, ip: &str, cost: u32| {
+    let mut send = |path: &str, ip: &str, cost: u32| {
         let answer =
             client.post(path, format!(r#"{{"client_key":"alice","ip":"{ip}","cost":{cost}}}"#)).json();
         (
@@ -125,14 +125,14 @@ default: {limits: [5/day, 100/day]}
             answer["remaining"].as_u64(),
         )
     };
-    assert_eq!(ask("/v1/check", "10.0.0.1", 2), (true, "address".to_owned(), Some(0)));
+    assert_eq!(send("/v1/check", "10.0.0.1", 2), (true, "address".to_owned(), Some(0)));
     for _ in 0..3 {
-        assert_eq!(ask("/v1/check", "10.0.0.1", 1), (false, "address".to_owned(), Some(0)));
+        assert_eq!(send("/v1/check", "10.0.0.1", 1), (false, "address".to_owned(), Some(0)));
     }
     // Otherwise those three denied checks would have used up alice's other limits.
-    assert_eq!(ask("/v1/peek", "10.0.0.2", 3), (false, "address".to_owned(), Some(2)));
-    assert_eq!(ask("/v1/check", "10.0.0.2", 2), (true, "address".to_owned(), Some(0)));
-    assert_eq!(ask("/v1/peek", "10.0.0.3", 1), (true, "default".to_owned(), Some(1)));
+    assert_eq!(send("/v1/peek", "10.0.0.2", 3), (false, "address".to_owned(), Some(2)));
+    assert_eq!(send("/v1/check", "10.0.0.2", 2), (true, "address".to_owned(), Some(0)));
+    assert_eq!(send("/v1/peek", "10.0.0.3", 1), (true, "default".to_owned(), Some(1)));
     let metrics = server.metrics();
     assert_eq!((metrics.decisions("address", "allowed"), metrics.decisions("address", "denied")), (2.0, 3.0));
 }
@@ -264,8 +264,8 @@ fn every_answer_is_the_same_over_http2() {
         text.split_inclusive(|c: char| !c.is_ascii_digit()).filter(|part| part.len() < 10).collect()
     };
     for (method, path, body) in calls {
-        let one = first.ask(method, path, &[], body.replace("KEY", "one"));
-        let other = second.ask(method, path, &[], &body.replace("KEY", "two"));
+        let one = first.request(method, path, &[], body.replace("KEY", "one"));
+        let other = second.request(method, path, &[], &body.replace("KEY", "two"));
         assert_eq!(one.status, other.status, "{path}");
         assert_eq!(timeless(&one.body), timeless(&other.body), "{path}");
         let names = |fields: &[(String, String)]| -> BTreeSet<String> {
@@ -293,7 +293,7 @@ fn the_openapi_document_lists_exactly_the_paths_that_exist() {
                 _ => "",
             };
             let forwarded = [("X-Forwarded-Method", "GET"), ("X-Forwarded-Uri", "/")];
-            let answer = client.ask(&method.to_uppercase(), path, &forwarded, body);
+            let answer = client.request(&method.to_uppercase(), path, &forwarded, body);
             match operations.get(method) {
                 // Proxies may use any method.
                 None if path == "/v1/forward-auth" => assert_eq!(answer.status, 200, "{method} {path}"),
@@ -336,7 +336,7 @@ fn the_openapi_document_lists_exactly_the_paths_that_exist() {
     ] {
         assert!(!paths.contains_key(path), "{path}");
         for method in ["GET", "POST"] {
-            assert_eq!(client.ask(method, path, &[], ALICE).status, 404, "{method} {path}");
+            assert_eq!(client.request(method, path, &[], ALICE).status, 404, "{method} {path}");
         }
     }
 }
@@ -362,21 +362,21 @@ fn a_configured_token_is_required() {
         assert_eq!((answer.status, &answer.json()["error"]["code"]), (401, &json!("UNAUTHORIZED")), "{path}");
         assert_eq!(answer.field("www-authenticate"), Some("Bearer"));
         for authorization in wrong {
-            let answer = client.ask("POST", path, &[("Authorization", authorization)], ALICE);
+            let answer = client.request("POST", path, &[("Authorization", authorization)], ALICE);
             assert_eq!(answer.status, 401, "{path} {authorization:?}");
         }
         // The admin token is not valid here.
         let answer =
-            client.ask("POST", path, &[("Authorization", &format!("Bearer {}", server.token))], ALICE);
+            client.request("POST", path, &[("Authorization", &format!("Bearer {}", server.token))], ALICE);
         assert_eq!(answer.status, 401, "{path}");
     }
     assert_eq!(client.get("/openapi.json").status, 401);
     assert_eq!(client.get("/livez").status, 200, "health checks need no token");
     for authorization in ["Bearer a-token-of-some-length", "bearer  a-token-of-some-length"] {
-        let answer = client.ask("POST", "/check", &[("Authorization", authorization)], ALICE);
+        let answer = client.request("POST", "/check", &[("Authorization", authorization)], ALICE);
         assert_eq!(answer.status, 200);
     }
-    let answer = Http2::connect(&server.address).ask(
+    let answer = Http2::connect(&server.address).request(
         "POST",
         "/check",
         &[("authorization", "Bearer a-token-of-some-length")],
@@ -386,7 +386,7 @@ fn a_configured_token_is_required() {
     assert_eq!(
         server
             .connect_admin()
-            .ask("GET", "/metrics", &[("Authorization", "Bearer a-token-of-some-length")], "")
+            .request("GET", "/metrics", &[("Authorization", "Bearer a-token-of-some-length")], "")
             .status,
         401
     );
@@ -395,8 +395,9 @@ fn a_configured_token_is_required() {
 #[test]
 fn cross_site_posts_are_rejected() {
     let server = Server::start(&["--allowed-origins", "https://admin.example"]);
-    let ask =
-        |fields: &[(&str, &str)]| server.connect().ask("POST", "/check", fields, r#"{"client_key":"alice"}"#);
+    let send = |fields: &[(&str, &str)]| {
+        server.connect().request("POST", "/check", fields, r#"{"client_key":"alice"}"#)
+    };
     let form = ("Content-Type", "application/x-www-form-urlencoded");
     for fields in [
         &[("Origin", "https://evil.example")][..],
@@ -405,26 +406,26 @@ fn cross_site_posts_are_rejected() {
         &[("Sec-Fetch-Site", "cross-site"), form],
         &[("Sec-Fetch-Site", "same-site")],
     ] {
-        let answer = ask(fields);
+        let answer = send(fields);
         let expected = if fields.iter().any(|(_, value)| *value == "text/plain") { 415 } else { 403 };
         assert_eq!(answer.status, expected, "{fields:?}: {answer:?}");
     }
-    assert!(ask(&[("Origin", "https://evil.example")]).body.contains("allowed_origins"));
+    assert!(send(&[("Origin", "https://evil.example")]).body.contains("allowed_origins"));
     // `curl -d` sends the content type of a form.
     for fields in [
         &[form][..],
         &[("Origin", "http://test")],
         &[("Origin", "https://admin.example"), ("Sec-Fetch-Site", "cross-site")],
     ] {
-        assert_eq!(ask(fields).status, 200, "{fields:?}");
+        assert_eq!(send(fields).status, 200, "{fields:?}");
     }
     let evil = [("Origin", "https://evil.example"), ("X-Forwarded-Method", "POST"), ("X-Forwarded-Uri", "/")];
-    let proxy = server.connect().ask("GET", "/v1/forward-auth", &evil, "");
+    let proxy = server.connect().request("GET", "/v1/forward-auth", &evil, "");
     assert_eq!(proxy.status, 200, "a proxy forwards its client's headers: {proxy:?}");
     let bearer = format!("Bearer {}", server.token);
     let admin = |method: &str, path: &str| {
         let fields = [("Authorization", &bearer[..]), ("Origin", "https://evil.example")];
-        server.connect_admin().ask(method, path, &fields, "").status
+        server.connect_admin().request(method, path, &fields, "").status
     };
     assert_eq!(
         [admin("POST", "/v1/reload"), admin("DELETE", "/v1/emergency"), admin("GET", "/metrics")],

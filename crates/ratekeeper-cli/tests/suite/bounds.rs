@@ -83,8 +83,8 @@ fn the_soft_open_file_limit_is_raised_to_the_hard_limit() {
 #[test]
 fn health_is_served_while_idle_connections_fill_the_admin_listener() {
     let server = Server::start(&[]);
-    let mut asking = server.connect_admin();
-    assert_eq!(asking.get("/livez").status, 200);
+    let mut client = server.connect_admin();
+    assert_eq!(client.get("/livez").status, 200);
     let idle = open_idle_connections(&server.admin_address, 400);
     within(TIMEOUT, "idle connections are closed", || {
         (server.metrics().value("ratekeeper_idle_connections_closed_total") >= 100.0).then_some(())
@@ -123,20 +123,20 @@ fn unfinished_bodies_share_one_budget() {
         let (sender, connection) =
             handshake::<_, _, UnfinishedBody>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
-        let mut asking = JoinSet::new();
+        let mut tasks = JoinSet::new();
         // Twice the budget, on one connection.
         for _ in 0..128 {
             let body = UnfinishedBody(Some(Bytes::from(vec![b' '; 60_000])));
             let request = Request::post("http://test/check").body(body).unwrap();
             let mut sender = sender.clone();
-            asking.spawn(async move {
+            tasks.spawn(async move {
                 let answer = sender.send_request(request).await.unwrap();
                 let status = answer.status().as_u16();
                 (status, answer.into_body().collect().await.unwrap().to_bytes())
             });
         }
         // The first response is an error; the other requests are still pending.
-        let (status, body) = asking.join_next().await.unwrap().unwrap();
+        let (status, body) = tasks.join_next().await.unwrap().unwrap();
         assert_eq!(status, 503, "{body:?}");
         let metrics = server.metrics();
         assert_eq!(metrics.value("ratekeeper_unfinished_body_bytes_max"), f64::from(budget));

@@ -132,9 +132,9 @@ fn json_output_is_the_unchanged_response() {
 
 #[test]
 fn every_argument_is_sent_in_the_request() {
-    let ask = |arguments: &[&str]| check(arguments, http(200, "", ALLOWED)).1;
+    let send = |arguments: &[&str]| check(arguments, http(200, "", ALLOWED)).1;
     let post = "post /v1/check?deny_status=200 http/1.1".to_owned();
-    assert_eq!(ask(&["alice"]), (post.clone(), r#"{"client_key":"alice","cost":1}"#.to_owned()));
+    assert_eq!(send(&["alice"]), (post.clone(), r#"{"client_key":"alice","cost":1}"#.to_owned()));
     let all = [
         "a\"b",
         "--endpoint",
@@ -154,22 +154,22 @@ fn every_argument_is_sent_in_the_request() {
         "--peek",
     ];
     assert_eq!(
-        ask(&all),
+        send(&all),
         (
             "post /v1/peek?deny_status=200 http/1.1".to_owned(),
             r#"{"client_key":"a\"b","endpoint":"/orders","method":"POST","ip":"::1","tier":"pro","attributes":{"country":"","z":"1=2"},"cost":0}"#
                 .to_owned()
         )
     );
-    assert_eq!(ask(&["--", "-x"]).1, r#"{"client_key":"-x","cost":1}"#);
+    assert_eq!(send(&["--", "-x"]).1, r#"{"client_key":"-x","cost":1}"#);
 }
 
 #[test]
 fn the_server_may_come_from_a_variable_without_a_scheme_and_with_a_path() {
     let (address, serving) = serve_once(http(200, "", ALLOWED));
-    let mut asking = command(&["alice"]);
-    asking.env("RATEKEEPER_SERVER", format!("{address}/limits/"));
-    assert_eq!(run(asking).code, Some(0));
+    let mut client = command(&["alice"]);
+    client.env("RATEKEEPER_SERVER", format!("{address}/limits/"));
+    assert_eq!(run(client).code, Some(0));
     assert_eq!(finish(address, serving).0, "post /limits/v1/check?deny_status=200 http/1.1");
 }
 
@@ -192,10 +192,10 @@ fn the_token_comes_from_a_file_or_a_variable_and_a_missing_one_is_reported() {
             let _ = stream.read_to_end(&mut Vec::new());
             head
         });
-        let mut asking = command(&[&["alice", "--server", &url], arguments].concat());
-        asking.env("RATEKEEPER_API_TOKEN", variable);
+        let mut client = command(&[&["alice", "--server", &url], arguments].concat());
+        client.env("RATEKEEPER_API_TOKEN", variable);
         assert_fails(
-            &run(asking),
+            &run(client),
             &format!(
                 "error: no decision from {url}: the server requires a token: pass a file that contains it with --api-"
             ),
@@ -321,20 +321,20 @@ fn a_server_can_require_a_client_certificate() {
     let certificates = Certificates::new();
     let [ca, cert, key, other] =
         ["ca.crt", "client.crt", "client.key", "server.crt"].map(|name| certificates.path(name));
-    let ask = |arguments: &[&str]| {
+    let send = |arguments: &[&str]| {
         let (address, serving) = serve_tls_once(certificates.folder());
         let url = format!("https://{address}");
-        let mut asking = command(&[&["alice", "--server", &url], arguments].concat());
-        asking.env("SSL_CERT_FILE", &ca);
-        (run(asking), finish(address, serving), url)
+        let mut client = command(&[&["alice", "--server", &url], arguments].concat());
+        client.env("SSL_CERT_FILE", &ca);
+        (run(client), finish(address, serving), url)
     };
-    let (output, is_accepted, _) = ask(&["--ca", &ca, "--cert", &cert, "--key", &key]);
+    let (output, is_accepted, _) = send(&["--ca", &ca, "--cert", &cert, "--key", &key]);
     assert!(
         output.code == Some(0) && output.stdout.starts_with("allowed: alice, 99 remaining") && is_accepted,
         "{output:?}"
     );
 
-    let (output, is_accepted, url) = ask(&["--ca", &ca]);
+    let (output, is_accepted, url) = send(&["--ca", &ca]);
     assert_fails(
         &output,
         &format!(
@@ -344,10 +344,10 @@ fn a_server_can_require_a_client_certificate() {
     assert!(!is_accepted);
 
     // Without --ca, the system's trust store is used.
-    let (output, is_accepted, _) = ask(&["--cert", &cert, "--key", &key]);
+    let (output, is_accepted, _) = send(&["--cert", &cert, "--key", &key]);
     assert!(output.code == Some(0) && is_accepted, "{output:?}");
 
-    let (output, is_accepted, url) = ask(&["--ca", &other, "--cert", &cert, "--key", &key]);
+    let (output, is_accepted, url) = send(&["--ca", &other, "--cert", &cert, "--key", &key]);
     assert_fails(&output, &format!("error: TLS handshake with {url} failed: invalid peer certificate"));
     assert!(!is_accepted);
 }

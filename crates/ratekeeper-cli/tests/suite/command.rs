@@ -78,10 +78,10 @@ fn completion_scripts_of_every_shell_contain_the_settings() {
 #[test]
 fn the_bash_script_completes_an_option() {
     let (_, script, _) = output(&mut ratekeeper(&["completions", "bash"]));
-    let ask = "COMP_WORDS=(ratekeeper serve --max-k); COMP_CWORD=2; COMPREPLY=(); _ratekeeper ratekeeper --max-k serve; \
+    let completion = "COMP_WORDS=(ratekeeper serve --max-k); COMP_CWORD=2; COMPREPLY=(); _ratekeeper ratekeeper --max-k serve; \
                echo \"${COMPREPLY[@]}\"";
     let mut bash = Command::new("bash");
-    let (code, stdout, stderr) = output(bash.args(["--norc", "-c", &format!("{script}\n{ask}")]));
+    let (code, stdout, stderr) = output(bash.args(["--norc", "-c", &format!("{script}\n{completion}")]));
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "--max-keys\n", ""));
 }
 

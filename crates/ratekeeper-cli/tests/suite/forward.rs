@@ -16,14 +16,14 @@ deny: [192.0.2.66]
 ";
 
 /// Sends a forward-auth request for a client address, with additional header fields.
-fn ask(client: &mut Client, url: &str, address: &str, more: &[(&str, &str)]) -> Answer {
+fn forward_auth(client: &mut Client, url: &str, address: &str, more: &[(&str, &str)]) -> Answer {
     let forwarded = [
         ("X-Forwarded-Method", "GET"),
         ("X-Forwarded-Uri", "/orders?api_key=sk_in_query"),
         ("X-Forwarded-Host", "shop.example"),
         ("X-Forwarded-For", address),
     ];
-    client.ask("GET", url, &[&forwarded, more].concat(), "")
+    client.request("GET", url, &[&forwarded, more].concat(), "")
 }
 
 /// The `Retry-After` of a denial: a third of a day, minus the time the test takes.
@@ -43,7 +43,7 @@ fn a_client_is_allowed_up_to_its_limit_and_then_denied() {
     let server = Server::with_rules(RULES);
     let mut client = server.connect();
     for left in ["2", "1", "0"] {
-        let answer = ask(&mut client, URL, "203.0.113.7", &[]);
+        let answer = forward_auth(&mut client, URL, "203.0.113.7", &[]);
         assert_eq!((answer.status, answer.body.as_str()), (200, ""));
         assert_eq!(answer.field("x-ratelimit-remaining"), Some(left));
         assert_eq!(answer.field("cache-control"), Some("no-store"));
@@ -62,7 +62,7 @@ fn a_client_is_allowed_up_to_its_limit_and_then_denied() {
             ]
         );
     }
-    let answer = ask(&mut client, URL, "203.0.113.7", &[]);
+    let answer = forward_auth(&mut client, URL, "203.0.113.7", &[]);
     assert_eq!(answer.status, 429);
     assert_eq!(answer.field("cache-control"), Some("no-store"));
     assert_eq!(answer.field("content-type"), Some("application/json"));
@@ -70,12 +70,16 @@ fn a_client_is_allowed_up_to_its_limit_and_then_denied() {
     assert_eq!(error["code"], "RATE_LIMIT_EXCEEDED");
     assert_eq!(error["details"]["retry_after_seconds"], retry_after(&answer));
 
-    let answer = ask(&mut client, &format!("{URL}?deny_status=403"), "203.0.113.7", &[]);
+    let answer = forward_auth(&mut client, &format!("{URL}?deny_status=403"), "203.0.113.7", &[]);
     assert_eq!((answer.status, retry_after(&answer) > 0), (403, true));
-    let answer = ask(&mut client, URL, "203.0.113.7", &[("Accept", "application/problem+json")]);
+    let answer = forward_auth(&mut client, URL, "203.0.113.7", &[("Accept", "application/problem+json")]);
     assert_eq!((answer.status, &answer.json()["status"]), (429, &json!(429)));
-    assert_eq!(ask(&mut client, URL, "203.0.113.8", &[]).status, 200, "another address is another client");
-    let denied = ask(&mut client, URL, "192.0.2.66", &[]);
+    assert_eq!(
+        forward_auth(&mut client, URL, "203.0.113.8", &[]).status,
+        200,
+        "another address is another client"
+    );
+    let denied = forward_auth(&mut client, URL, "192.0.2.66", &[]);
     assert_eq!(
         (denied.status, denied.field("retry-after")),
         (429, None),
@@ -93,10 +97,16 @@ fn a_denial_never_has_status_200() {
     for (arguments, status) in [(&["--deny-status", "200"][..], 429), (&["--deny-status=403"], 403)] {
         let server = Server::with("default: {limit: 1/day}", arguments);
         let mut client = server.connect();
-        let statuses = [(); 2].map(|()| ask(&mut client, URL, "203.0.113.7", &[]).status);
+        let statuses = [(); 2].map(|()| forward_auth(&mut client, URL, "203.0.113.7", &[]).status);
         assert_eq!(statuses, [200, status]);
-        assert_eq!(ask(&mut client, &format!("{URL}?deny_status=429"), "203.0.113.7", &[]).status, 429);
-        assert_eq!(ask(&mut client, &format!("{URL}?deny_status=200"), "203.0.113.7", &[]).status, 400);
+        assert_eq!(
+            forward_auth(&mut client, &format!("{URL}?deny_status=429"), "203.0.113.7", &[]).status,
+            429
+        );
+        assert_eq!(
+            forward_auth(&mut client, &format!("{URL}?deny_status=200"), "203.0.113.7", &[]).status,
+            400
+        );
     }
 }
 
@@ -107,15 +117,15 @@ fn every_http_version_and_method_gets_the_same_answer() {
         [("x-forwarded-method", "POST"), ("x-forwarded-uri", "/login"), ("x-forwarded-for", "203.0.113.7")];
     let mut first = server.connect();
     let mut second = Http2::connect(&server.address);
-    assert_eq!(first.ask("GET", URL, &forwarded, "").field("x-ratelimit-remaining"), Some("1"));
-    assert_eq!(second.ask("PUT", URL, &forwarded, "a body").field("x-ratelimit-remaining"), Some("0"));
-    let one = first.ask("POST", URL, &forwarded, "a body");
-    let other = second.ask("GET", URL, &forwarded, "");
+    assert_eq!(first.request("GET", URL, &forwarded, "").field("x-ratelimit-remaining"), Some("1"));
+    assert_eq!(second.request("PUT", URL, &forwarded, "a body").field("x-ratelimit-remaining"), Some("0"));
+    let one = first.request("POST", URL, &forwarded, "a body");
+    let other = second.request("GET", URL, &forwarded, "");
     assert_eq!((one.status, &one.body), (429, &other.body));
     assert_eq!((one.status, names(&one).len()), (other.status, names(&other).len()));
     let huge = "x".repeat(64 * 1024 + 1);
     assert_eq!(
-        first.ask("POST", URL, &forwarded, huge).status,
+        first.request("POST", URL, &forwarded, huge).status,
         413,
         "the body is ignored, but its size is limited"
     );
@@ -127,7 +137,7 @@ fn settings_choose_the_key_source_and_the_trusted_proxies() {
     let statuses = |arguments: &[&str], questions: &[(&str, &[(&str, &str)])]| -> Vec<u16> {
         let server = Server::with(rules, arguments);
         let mut client = server.connect();
-        questions.iter().map(|(address, more)| ask(&mut client, URL, address, more).status).collect()
+        questions.iter().map(|(address, more)| forward_auth(&mut client, URL, address, more).status).collect()
     };
     let key = |key| [("X-Api-Key", key)];
     let keys = ["--forward-key", "header:x-api-key,ip"];
@@ -166,7 +176,7 @@ fn an_untrusted_proxy_is_logged_once() {
     let server = Server::with(RULES, &["--trusted-proxies=10.0.0.0/8", "--log-format=json"]);
     let mut client = server.connect();
     for address in ["203.0.113.7", "203.0.113.8"] {
-        ask(&mut client, URL, address, &[]);
+        forward_auth(&mut client, URL, address, &[]);
     }
     let warnings = server.await_lines(1, |line| line["level"] == "WARN");
     assert_eq!(warnings.len(), 1, "{warnings:#?}");
@@ -182,9 +192,9 @@ fn a_denial_is_logged_without_client_secrets() {
     let sources = format!("{URL}?key=header:authorization,query:api_key");
     let bearer = [("Authorization", "Bearer eyJhbGciOi.secret.secret")];
     for _ in 0..2 {
-        ask(&mut client, &sources, "203.0.113.7", &bearer);
-        ask(&mut client, &sources, "203.0.113.7", &[]);
-        ask(&mut client, URL, "203.0.113.7", &[]);
+        forward_auth(&mut client, &sources, "203.0.113.7", &bearer);
+        forward_auth(&mut client, &sources, "203.0.113.7", &[]);
+        forward_auth(&mut client, URL, "203.0.113.7", &[]);
     }
     let denied = server.await_lines(3, |line| line["target"] == "ratekeeper::denied");
     let keys: Vec<_> = denied.iter().map(|line| line["key"].as_str().unwrap()).collect();
@@ -203,7 +213,8 @@ fn a_configured_token_is_required_from_proxies() {
     fs::write(&path, "a-token-of-some-length\n").unwrap();
     let server = Server::with(RULES, &["--api-token-file", path.to_str().unwrap()]);
     let mut client = server.connect();
-    let mut status = |url: &str, more: &[(&str, &str)]| ask(&mut client, url, "203.0.113.7", more).status;
+    let mut status =
+        |url: &str, more: &[(&str, &str)]| forward_auth(&mut client, url, "203.0.113.7", more).status;
     let own = ("Authorization", "Bearer what-the-client-sends");
     for (url, more) in [
         (URL.to_owned(), vec![]),
@@ -218,10 +229,10 @@ fn a_configured_token_is_required_from_proxies() {
     assert_eq!(status(URL, &[own, ("X-Ratekeeper-Token", "a-token-of-some-length")]), 200);
     assert_eq!(status(&format!("{URL}?token=a-token-of-som%65-length"), &[own]), 200);
     assert_eq!(status(URL, &[("Authorization", "Bearer a-token-of-some-length")]), 200);
-    let answer = ask(&mut server.connect(), URL, "203.0.113.7", &[]);
+    let answer = forward_auth(&mut server.connect(), URL, "203.0.113.7", &[]);
     assert!(answer.json()["error"]["message"].as_str().unwrap().contains("X-Ratekeeper-Token"), "{answer:?}");
     let fields = [("X-Ratekeeper-Token", "a-token-of-some-length")];
-    let elsewhere = server.connect().ask("POST", "/check", &fields, r#"{"client_key":"a"}"#);
+    let elsewhere = server.connect().request("POST", "/check", &fields, r#"{"client_key":"a"}"#);
     assert_eq!(elsewhere.status, 401, "other paths read the token from Authorization");
 }
 
@@ -230,7 +241,7 @@ fn the_emergency_limit_applies_to_client_addresses() {
     let server = Server::with_rules("allow: [203.0.113.0/24]");
     let mut client = server.connect();
     assert_eq!(server.admin("PUT", "/v1/emergency", r#"{"limit":"1/day"}"#).status, 200);
-    let mut status = |address: &str| ask(&mut client, URL, address, &[]).status;
+    let mut status = |address: &str| forward_auth(&mut client, URL, address, &[]).status;
     assert_eq!([status("203.0.113.7"), status("203.0.113.7"), status("203.0.113.8")], [200, 429, 200]);
 }
 
@@ -248,12 +259,12 @@ fn an_invalid_forward_auth_request_is_rejected_and_costs_nothing() {
         (URL.to_owned(), ("X-Original-URI", "/cheap")),
         (URL.to_owned(), ("X-Forwarded-Uri", "/cheap")),
     ] {
-        let answer = ask(&mut client, &url, "203.0.113.7", &[more]);
+        let answer = forward_auth(&mut client, &url, "203.0.113.7", &[more]);
         assert_eq!(
             (answer.status, &answer.json()["error"]["code"]),
             (400, &json!("BAD_REQUEST")),
             "{url} {more:?}"
         );
     }
-    assert_eq!(ask(&mut client, URL, "203.0.113.7", &[]).field("x-ratelimit-remaining"), Some("2"));
+    assert_eq!(forward_auth(&mut client, URL, "203.0.113.7", &[]).field("x-ratelimit-remaining"), Some("2"));
 }

@@ -34,7 +34,7 @@ impl BothVersions {
     fn headers_for(&self, path: &str, cost: u32) -> Vec<(String, String)> {
         let body = |key: &str| format!(r#"{{"client_key":"{key}","endpoint":"/orders","cost":{cost}}}"#);
         let one = self.server.post(path, body("alice"));
-        let other = Http2::connect(&self.server.address).ask("POST", path, &[], &body("bob"));
+        let other = Http2::connect(&self.server.address).request("POST", path, &[], &body("bob"));
         let (one, other) = (limit_headers(&one), limit_headers(&other));
         assert_eq!(one.len(), other.len());
         for ((name, value), (other_name, other_value)) in one.iter().zip(&other) {
@@ -127,28 +127,28 @@ fn by_default_answers_have_x_ratelimit_and_ietf_headers() {
 
 #[test]
 fn each_profile_has_its_own_headers() {
-    let asked = |arguments: &[&str]| BothVersions::new(arguments).headers_for("/check", 1);
+    let headers_with = |arguments: &[&str]| BothVersions::new(arguments).headers_for("/check", 1);
     assert_headers(
-        &asked(&["--headers", "x-ratelimit"]),
+        &headers_with(&["--headers", "x-ratelimit"]),
         &["x-ratelimit-limit: 3", "x-ratelimit-remaining: 2", "x-ratelimit-reset: @"],
     );
     assert_headers(
-        &asked(&["--headers", "x-ratelimit", "--reset", "delta"]),
+        &headers_with(&["--headers", "x-ratelimit", "--reset", "delta"]),
         &["x-ratelimit-limit: 3", "x-ratelimit-remaining: 2", "x-ratelimit-reset: #"],
     );
     assert_headers(
-        &asked(&["--headers", "ietf", "--reset", "epoch"]),
+        &headers_with(&["--headers", "ietf", "--reset", "epoch"]),
         &[
             "ratelimit-policy: \"orders\";q=3;w=86400, \"orders-2\";q=7;w=6048",
             "ratelimit: \"orders\";r=2;t=#",
         ],
     );
     assert_headers(
-        &asked(&["--headers", "draft-7"]),
+        &headers_with(&["--headers", "draft-7"]),
         &["ratelimit: limit=3, remaining=2, reset=#", "ratelimit-policy: 3;w=86400"],
     );
     assert_headers(
-        &asked(&["--headers", "draft-6"]),
+        &headers_with(&["--headers", "draft-6"]),
         &[
             "ratelimit-limit: 3",
             "ratelimit-remaining: 2",
@@ -157,7 +157,7 @@ fn each_profile_has_its_own_headers() {
         ],
     );
     assert_headers(
-        &asked(&["--headers", "draft-6,x-ratelimit", "--reset", "delta"]),
+        &headers_with(&["--headers", "draft-6,x-ratelimit", "--reset", "delta"]),
         &[
             "x-ratelimit-limit: 3",
             "x-ratelimit-remaining: 2",
@@ -218,9 +218,9 @@ fn a_denial_has_the_configured_or_requested_status() {
         );
         for path in ["/check", "/v1/check", "/v1/peek"] {
             assert_eq!(client.post(path, ALICE).status, usual, "{path}");
-            for (asked, status) in [("200", 200), ("403", 403), ("429", 429)] {
-                let answer = client.post(&format!("{path}?x=1&deny_status={asked}"), ALICE);
-                assert_eq!(answer.status, status, "{path} {asked}");
+            for (requested, status) in [("200", 200), ("403", 403), ("429", 429)] {
+                let answer = client.post(&format!("{path}?x=1&deny_status={requested}"), ALICE);
+                assert_eq!(answer.status, status, "{path} {requested}");
                 assert_eq!(answer.field("retry-after"), Some("8640"));
                 let body = answer.json();
                 assert_eq!(
@@ -242,15 +242,15 @@ fn a_denial_has_the_configured_or_requested_status() {
 fn a_denial_with_an_error_status_has_an_error_body() {
     let server = Server::with(RULES, &["--deny-status", "429"]);
     let mut http2 = Http2::connect(&server.address);
-    let mut ask = |body: &str, accept: &[(&str, &str)]| {
-        let one = server.connect().ask("POST", "/check", accept, body);
-        let other = http2.ask("POST", "/check", accept, body);
+    let mut send = |body: &str, accept: &[(&str, &str)]| {
+        let one = server.connect().request("POST", "/check", accept, body);
+        let other = http2.request("POST", "/check", accept, body);
         assert_eq!((one.status, one.field("cache-control")), (429, Some("no-store")));
         assert_eq!((other.status, other.field("content-type")), (429, one.field("content-type")));
         one
     };
     server.check(r#"{"client_key":"alice","cost":10}"#);
-    let denied = ask(ALICE, &[]);
+    let denied = send(ALICE, &[]);
     assert_eq!(denied.field("content-type"), Some("application/json"));
     let reset_at = denied.json()["error"]["details"]["reset_at"].as_str().unwrap().to_owned();
     assert_eq!(
@@ -263,16 +263,16 @@ fn a_denial_with_an_error_status_has_an_error_body() {
     assert!(reset_at.as_second().abs_diff(unix_seconds().cast_signed() + 86_400) < 100, "{denied:?}");
     assert_eq!(denied.field("x-ratelimit-reset"), Some(reset_at.as_second().to_string().as_str()));
 
-    let never = ask(r#"{"client_key":"bob","cost":11}"#, &[]);
+    let never = send(r#"{"client_key":"bob","cost":11}"#, &[]);
     assert_eq!(
         (never.field("retry-after"), &never.json()["error"]["details"]["retry_after_seconds"]),
         (None, &json!(null))
     );
-    let foe = ask(r#"{"client_key":"foe"}"#, &[]);
+    let foe = send(r#"{"client_key":"foe"}"#, &[]);
     assert_eq!(foe.body, r#"{"error":{"code":"CLIENT_DENIED","message":"This client is on the deny list"}}"#);
 
     for accept in ["application/problem+json", "text/html, Application/Problem+JSON;q=0.9, */*"] {
-        let problem = ask(ALICE, &[("Accept", accept)]);
+        let problem = send(ALICE, &[("Accept", accept)]);
         assert_eq!(problem.field("content-type"), Some("application/problem+json"));
         assert_eq!(
             problem.json(),
@@ -287,11 +287,11 @@ fn a_denial_with_an_error_status_has_an_error_body() {
             })
         );
     }
-    let problem = ask(r#"{"client_key":"foe"}"#, &[("Accept", "application/problem+json")]).json();
+    let problem = send(r#"{"client_key":"foe"}"#, &[("Accept", "application/problem+json")]).json();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#abnormal-usage-detected");
     for accept in ["*/*", "application/json", "application/*"] {
         assert_eq!(
-            ask(ALICE, &[("Accept", accept)]).field("content-type"),
+            send(ALICE, &[("Accept", accept)]).field("content-type"),
             Some("application/json"),
             "{accept}"
         );

@@ -173,16 +173,17 @@ fn flags_override_the_environment_which_overrides_the_file() {
         let server = Server::launch(tempfile::tempdir().unwrap(), &mut command);
         assert_eq!(server.admin_address, "");
         let mut client = server.connect();
-        let mut ask = |path: &str, body: &str| client.ask("POST", path, &[("Authorization", token)], body);
-        let allowed = ask("/check", r#"{"client_key":"alice","cost":10}"#);
+        let mut send =
+            |path: &str, body: &str| client.request("POST", path, &[("Authorization", token)], body);
+        let allowed = send("/check", r#"{"client_key":"alice","cost":10}"#);
         assert_eq!(
             (allowed.status, allowed.field("ratelimit-limit"), allowed.field("x-ratelimit-limit")),
             (200, Some("10"), None)
         );
-        assert_eq!(ask("/check", ALICE).status, 429);
+        assert_eq!(send("/check", ALICE).status, 429);
         let batch = |count: usize| format!(r#"{{"checks":[{}]}}"#, vec![ALICE; count].join(","));
         assert_eq!(
-            (ask("/v1/check/batch", &batch(3)).status, ask("/v1/check/batch", &batch(4)).status),
+            (send("/v1/check/batch", &batch(3)).status, send("/v1/check/batch", &batch(4)).status),
             (200, 400)
         );
     }
@@ -255,8 +256,8 @@ fn a_denial_is_logged_with_its_details_and_a_truncated_key() {
         server.decide(body(cost).to_string());
     }
     server.decide(r#"{"client_key":"mallory@evil.example"}"#);
-    let asked = json!({"checks": [{"client_key": "bob"}, {"client_key": "carol", "cost": 11, "method": "GET"}, {"client_key": "bob", "cost": 12}]});
-    server.post("/v1/check/batch", asked.to_string());
+    let batch = json!({"checks": [{"client_key": "bob"}, {"client_key": "carol", "cost": 11, "method": "GET"}, {"client_key": "bob", "cost": 12}]});
+    server.post("/v1/check/batch", batch.to_string());
     // A peek is not logged as a denial.
     assert!(!server.post("/v1/peek", body(1).to_string()).is_allowed());
     let denied = server.await_lines(5, |line| line["message"] == "denied");

@@ -86,13 +86,13 @@ fn a_rule_file_can_ignore_case_and_keep_escaped_slashes() {
 rules: [{id: file, match: {path: '/files/{name}'}, key: [api_key, path], limit: 9/day}]
 paths: {escaped_slashes: keep, ignore_case: true}
 ";
-    let ask = |path: &str| json!({"client_key": "alice", "endpoint": path});
+    let check_body = |path: &str| json!({"client_key": "alice", "endpoint": path});
     check(
         rules,
         &[
-            (ask("/files/a%2Fb"), "file", Some(8)),
-            (ask("/FILES/A%2fB/"), "file", Some(7)),
-            (ask("/files/a/b"), "no_rule", None),
+            (check_body("/files/a%2Fb"), "file", Some(8)),
+            (check_body("/FILES/A%2fB/"), "file", Some(7)),
+            (check_body("/files/a/b"), "no_rule", None),
         ],
     );
 }
@@ -106,18 +106,18 @@ rules:
   - {id: glob, match: {path: '/a/**/z'}, limit: 9/day}
   - {id: regex, match: {path_regex: '^/[0-9]+$'}, limit: 9/day}
 ";
-    let ask = |path: &str| json!({"client_key": "alice", "endpoint": path});
+    let check_body = |path: &str| json!({"client_key": "alice", "endpoint": path});
     check(
         rules,
         &[
-            (ask("/a/b"), "exact", Some(8)),
-            (ask("/a/c"), "template", Some(8)),
-            (ask("/a/b/c/d/z"), "glob", Some(8)),
-            (ask("/a/b/c/d"), "no_rule", None),
-            (ask("/123"), "regex", Some(8)),
-            (ask("/123/"), "regex", Some(7)),
-            (ask("/12a"), "no_rule", None),
-            (ask("/a"), "no_rule", None),
+            (check_body("/a/b"), "exact", Some(8)),
+            (check_body("/a/c"), "template", Some(8)),
+            (check_body("/a/b/c/d/z"), "glob", Some(8)),
+            (check_body("/a/b/c/d"), "no_rule", None),
+            (check_body("/123"), "regex", Some(8)),
+            (check_body("/123/"), "regex", Some(7)),
+            (check_body("/12a"), "no_rule", None),
+            (check_body("/a"), "no_rule", None),
         ],
     );
 }
@@ -276,15 +276,18 @@ default: {limit: 10/day}
         let policies = answer.field("ratelimit-policy").unwrap();
         policies.split(", ").map(|policy| policy.split('"').nth(1).unwrap().to_owned()).collect::<Vec<_>>()
     };
-    let ask = |path: &str, method: &str, ip: &str| json!({"client_key": "alice", "endpoint": path, "method": method, "ip": ip});
-    assert_eq!(policies(ask("/search", "GET", "10.0.0.1")), ["search", "address", "everybody"]);
-    assert_eq!(policies(ask("/else", "GET", "10.0.0.1")), ["anything", "address", "everybody"]);
-    assert_eq!(policies(ask("/else", "PUT", "10.0.0.1")), ["address", "everybody", "default"]);
+    let check_body = |path: &str, method: &str, ip: &str| json!({"client_key": "alice", "endpoint": path, "method": method, "ip": ip});
+    assert_eq!(policies(check_body("/search", "GET", "10.0.0.1")), ["search", "address", "everybody"]);
+    assert_eq!(policies(check_body("/else", "GET", "10.0.0.1")), ["anything", "address", "everybody"]);
+    assert_eq!(policies(check_body("/else", "PUT", "10.0.0.1")), ["address", "everybody", "default"]);
     assert_eq!(policies(json!({"client_key": "alice"})), ["everybody", "default"]);
     assert_eq!(policies(json!({"ip": "10.0.0.1"})), ["address", "everybody", "default"]);
     let mut left = |request: Value| client.post("/v1/peek", request.to_string()).number("remaining");
     // Each rule counts separately.
-    assert_eq!([left(ask("/search", "GET", "10.0.0.9")), left(ask("/else", "GET", "10.0.0.9"))], [7, 8]);
+    assert_eq!(
+        [left(check_body("/search", "GET", "10.0.0.9")), left(check_body("/else", "GET", "10.0.0.9"))],
+        [7, 8]
+    );
 }
 
 #[test]

@@ -142,12 +142,12 @@ fn a_signal_or_an_admin_call_reloads_an_unchanged_file() {
         (202, "reloading the rules: see /readyz for the result\n")
     );
     loads(3.0);
-    let asked = within(TIMEOUT, "both reloads are logged", || {
-        let asked: Vec<_> =
+    let reloads = within(TIMEOUT, "both reloads are logged", || {
+        let reloads: Vec<_> =
             server.log_lines().into_iter().filter(|line| line["is_requested"] == true).collect();
-        (asked.len() == 2).then_some(asked)
+        (reloads.len() == 2).then_some(reloads)
     });
-    assert_eq!((&asked[0]["message"], &asked[0]["rules"]), (&json!("rules reloaded"), &json!(2)));
+    assert_eq!((&reloads[0]["message"], &reloads[0]["rules"]), (&json!("rules reloaded"), &json!(2)));
 }
 
 #[test]

@@ -21,7 +21,7 @@ impl<S: Read + Write> InlineRespClient<S> {
     }
 
     /// Sends an inline command and reads a reply of `lines` lines.
-    fn ask(&mut self, line: &str, lines: usize) -> String {
+    fn command(&mut self, line: &str, lines: usize) -> String {
         self.0.get_mut().write_all(format!("{line}\r\n").as_bytes()).unwrap();
         let mut reply = String::new();
         for _ in 0..lines {
@@ -49,17 +49,17 @@ fn the_listener_is_in_the_banner_answers_and_is_counted() {
     assert!(server.banner.contains(&example), "{}", server.banner);
 
     let mut client = connect(&server);
-    assert_eq!(client.ask("CL.THROTTLE alice 15 30 60", 6), "*5 :0 :16 :15 :-1 :2");
-    assert_eq!(client.ask("RK.CHECK alice /orders 99", 6), "*5 :0 :100 :1 :-1 :85536");
-    assert!(client.ask("RK.CHECK alice /orders 2", 6).starts_with("*5 :1 :100 :1 :"));
+    assert_eq!(client.command("CL.THROTTLE alice 15 30 60", 6), "*5 :0 :16 :15 :-1 :2");
+    assert_eq!(client.command("RK.CHECK alice /orders 99", 6), "*5 :0 :100 :1 :-1 :85536");
+    assert!(client.command("RK.CHECK alice /orders 2", 6).starts_with("*5 :1 :100 :1 :"));
     // A client has the same counter over HTTP and RESP.
     assert_eq!(server.check(r#"{"client_key":"alice"}"#).number("remaining"), 0);
-    assert!(client.ask("RK.CHECK alice /", 6).starts_with("*5 :1 :100 :0 :"));
+    assert!(client.command("RK.CHECK alice /", 6).starts_with("*5 :1 :100 :0 :"));
 
     let metrics = server.metrics();
     assert_eq!(metrics.value("ratekeeper_connections{listener=\"resp\"}"), 1.0);
     assert_eq!((metrics.decisions("default", "allowed"), metrics.decisions("default", "denied")), (2.0, 2.0));
-    assert_eq!(client.ask("QUIT", 1), "+OK");
+    assert_eq!(client.command("QUIT", 1), "+OK");
     assert!(client.has_ended());
     within(TIMEOUT, "the connection is no longer counted", || {
         (server.metrics().value("ratekeeper_connections{listener=\"resp\"}") == 0.0).then_some(())
@@ -73,13 +73,13 @@ fn the_api_token_is_required() {
     std::fs::write(&path, TOKEN).unwrap();
     let server = Server::with(RULES, &["--api-token-file", path.to_str().unwrap()]);
     let mut client = connect(&server);
-    assert_eq!(client.ask("RK.CHECK alice /", 1), "-NOAUTH Authentication required.");
+    assert_eq!(client.command("RK.CHECK alice /", 1), "-NOAUTH Authentication required.");
     assert_eq!(
-        client.ask("AUTH 0123456789abcdeF", 1),
+        client.command("AUTH 0123456789abcdeF", 1),
         "-WRONGPASS invalid username-password pair or user is disabled."
     );
-    assert_eq!(client.ask(&format!("AUTH {TOKEN}"), 1), "+OK");
-    assert_eq!(client.ask("RK.CHECK alice / 40", 6), "*5 :0 :100 :60 :-1 :34560");
+    assert_eq!(client.command(&format!("AUTH {TOKEN}"), 1), "+OK");
+    assert_eq!(client.command("RK.CHECK alice / 40", 6), "*5 :0 :100 :60 :-1 :34560");
 }
 
 #[test]
@@ -98,19 +98,19 @@ fn the_listener_supports_tls() {
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let mut client = InlineRespClient::over(StreamOwned::new(connection, socket(&server.resp_address)));
     let pipeline = "CL.THROTTLE alice 99 1 86400\r\n".repeat(99) + "CL.THROTTLE alice 99 1 86400 1";
-    assert!(client.ask(&pipeline, 600).ends_with("*5 :0 :100 :0 :-1 :8640000"));
-    assert_eq!(client.ask("PING", 1), "+PONG");
+    assert!(client.command(&pipeline, 600).ends_with("*5 :0 :100 :0 :-1 :8640000"));
+    assert_eq!(client.command("PING", 1), "+PONG");
 }
 
 #[test]
 fn denials_are_logged_with_their_request() {
     let server = Server::with(RULES, &["--log-format", "json"]);
     let mut client = connect(&server);
-    client.ask("CL.THROTTLE sk_prod_12345678 0 1 86400 2", 6);
-    client.ask("RK.CHECK alice /orders 101 IP 192.0.2.7", 6);
+    client.command("CL.THROTTLE sk_prod_12345678 0 1 86400 2", 6);
+    client.command("RK.CHECK alice /orders 101 IP 192.0.2.7", 6);
     // Neither a peek nor a refund is denied.
-    client.ask("CL.THROTTLE bob 0 1 86400 0", 6);
-    client.ask("CL.THROTTLE bob 0 1 86400 -7", 6);
+    client.command("CL.THROTTLE bob 0 1 86400 0", 6);
+    client.command("CL.THROTTLE bob 0 1 86400 -7", 6);
     let denials = within(TIMEOUT, "two denials", || {
         let lines = server.log_lines();
         let denials: Vec<_> = lines.into_iter().filter(|line| line["message"] == "denied").collect();

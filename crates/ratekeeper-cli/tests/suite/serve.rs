@@ -21,14 +21,14 @@ fn the_default_limit_counts_down_to_a_denial() {
     let server = Server::start(&[]);
     let mut client = server.connect();
     let begun = unix_seconds();
-    let mut asked = 0;
+    let mut sent = 0;
     let denied = loop {
         let answer = client.check(ALICE);
         assert_eq!(answer.status, 200);
         if !answer.body.contains("\"allowed\":true") {
             break answer;
         }
-        asked += 1;
+        sent += 1;
         let (remaining, reset_at) = (answer.number("remaining"), answer.number("reset_at"));
         let body =
             format!(r#"{{"allowed":true,"remaining":{remaining},"reset_at":{reset_at},"retry_after":null}}"#);
@@ -36,10 +36,10 @@ fn the_default_limit_counts_down_to_a_denial() {
         assert_eq!(answer.field("content-type"), Some("application/json"));
         // Units refilled while a slow machine sends requests are fine; more than that would be an error.
         let regained = (unix_seconds() - begun + 1) * 100 / 60 + 1;
-        assert!((100..=100 + regained).contains(&(remaining + asked)), "{remaining} left after {asked}");
+        assert!((100..=100 + regained).contains(&(remaining + sent)), "{remaining} left after {sent}");
         assert!((begun..=unix_seconds() + 61).contains(&reset_at), "{reset_at}");
     };
-    assert!(asked >= 100);
+    assert!(sent >= 100);
     let reset_at = denied.number("reset_at");
     let body = format!(r#"{{"allowed":false,"remaining":0,"reset_at":{reset_at},"retry_after":1}}"#);
     assert_eq!(denied.body, body);
@@ -125,38 +125,38 @@ fn bad_input_gets_a_clear_error_and_costs_nothing() {
     let server = server_with_daily_limit();
     let mut client = server.connect();
     let big = format!(r#"{{"client_key":"alice","endpoint":"{}"}}"#, "x".repeat(70_000));
-    let sent = |body: &str| check(body);
+    let with_body = |body: &str| check(body);
     let typed = |kind: &str| request("POST", "/check", &[("Content-Type", kind)], ALICE);
     let cases = [
-        (sent("{"), 400, "BAD_REQUEST", "invalid body: EOF"),
-        (sent(""), 400, "BAD_REQUEST", "the body is not a JSON object: send one like {"),
-        (sent("{}"), 400, "BAD_REQUEST", "invalid body: missing field `client_key`"),
+        (with_body("{"), 400, "BAD_REQUEST", "invalid body: EOF"),
+        (with_body(""), 400, "BAD_REQUEST", "the body is not a JSON object: send one like {"),
+        (with_body("{}"), 400, "BAD_REQUEST", "invalid body: missing field `client_key`"),
         (
-            sent(r#"{"client_key":""}"#),
+            with_body(r#"{"client_key":""}"#),
             400,
             "BAD_REQUEST",
             "expected client_key to be a string of 1 to 4096 bytes",
         ),
         (
-            sent(r#"{"client_key":"a","cost":-1}"#),
+            with_body(r#"{"client_key":"a","cost":-1}"#),
             400,
             "BAD_REQUEST",
             "integer `-1`, expected cost to be a whole number",
         ),
         (
-            sent(r#"{"client_key":"a","cost":0.5}"#),
+            with_body(r#"{"client_key":"a","cost":0.5}"#),
             400,
             "BAD_REQUEST",
             "`0.5`, expected cost to be a whole number",
         ),
         (
-            sent(r#"{"client_key":"a","cost":4294967296}"#),
+            with_body(r#"{"client_key":"a","cost":4294967296}"#),
             400,
             "BAD_REQUEST",
             "whole number from 0 to 4294967295",
         ),
         (
-            sent(r#"{"client_key":"a","weight":1}"#),
+            with_body(r#"{"client_key":"a","weight":1}"#),
             400,
             "BAD_REQUEST",
             "unknown field `weight`, expected one of",
@@ -181,7 +181,7 @@ fn bad_input_gets_a_clear_error_and_costs_nothing() {
             "UNSUPPORTED_MEDIA_TYPE",
             "unsupported content type text/plain: send JSON",
         ),
-        (sent(&big), 413, "PAYLOAD_TOO_LARGE", "the body has more than 65536 bytes"),
+        (with_body(&big), 413, "PAYLOAD_TOO_LARGE", "the body has more than 65536 bytes"),
     ];
     for (bytes, status, code, expected) in cases {
         client.send(&bytes);
@@ -279,7 +279,7 @@ fn http2_with_prior_knowledge_is_supported() {
     let server = server_with_daily_limit();
     let mut client = Http2::connect(&server.address);
     for left in [99, 98] {
-        let answer = client.ask("POST", "/check", &[], ALICE);
+        let answer = client.request("POST", "/check", &[], ALICE);
         assert_eq!((answer.status, answer.number("remaining")), (200, left));
     }
     server.terminate();

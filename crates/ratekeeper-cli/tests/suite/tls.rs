@@ -74,13 +74,13 @@ fn http_and_admin_listeners_support_tls_with_both_http_versions() {
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
         stream
     });
-    assert_eq!(http2.ask("POST", "/check", &[], ALICE).number("remaining"), 97);
+    assert_eq!(http2.request("POST", "/check", &[], ALICE).number("remaining"), 97);
 
     let mut client = Client::over(tls_connect(admin, client_config(&certificates, None)));
     assert_eq!(client.get("/readyz").status, 200);
     assert_eq!(client.get("/metrics").status, 401);
     assert_eq!(
-        client.ask("GET", "/metrics", &[("Authorization", &format!("Bearer {token}"))], "").status,
+        client.request("GET", "/metrics", &[("Authorization", &format!("Bearer {token}"))], "").status,
         200
     );
 }
@@ -251,7 +251,7 @@ fn an_unfinished_handshake_does_not_delay_shutdown() {
     within(TIMEOUT, "both connections are accepted", || {
         let mut client = Client::over(tls_connect(&server.admin_address, client_config(&certificates, None)));
         let bearer = format!("Bearer {}", server.token);
-        let metrics = client.ask("GET", "/metrics", &[("Authorization", &bearer)], "");
+        let metrics = client.request("GET", "/metrics", &[("Authorization", &bearer)], "");
         metrics.body.contains("ratekeeper_connections{listener=\"http\"} 2\n").then_some(())
     });
     let begun = Instant::now();

@@ -306,7 +306,7 @@ async fn unmatched_and_shadow_only_descriptors_are_allowed() {
     let mut client = server.envoy_client().await;
     for _ in 0..5 {
         let response =
-            should_rate_limit(&mut client, vec![descriptor("nobody=knows"), descriptor("trial=x")]).await;
+            should_rate_limit(&mut client, vec![descriptor("unknown=value"), descriptor("trial=x")]).await;
         assert_eq!(codes(&response), (Code::Ok, vec![(Code::Ok, 0), (Code::Ok, 0)]));
         assert!(response.statuses.iter().all(|status| status.current_limit.is_none()), "{response:?}");
     }

@@ -44,7 +44,7 @@ async fn health_needs_no_token_and_changes_at_shutdown() {
         let response = client.check(health_request(name)).await.unwrap().into_inner();
         assert_eq!(response.status(), ServingStatus::Serving, "{name}");
     }
-    assert_eq!(client.check(health_request("nobody")).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(client.check(health_request("unknown")).await.unwrap_err().code(), Code::NotFound);
     let mut watch = client.watch(health_request("")).await.unwrap().into_inner();
     assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     server.stop();
@@ -109,8 +109,8 @@ async fn reflection_supports_v1alpha() {
         message_request: Some(MessageRequest::ListServices(String::new())),
     };
     let mut client = ServerReflectionClient::new(server.channel().await);
-    let asked = client.server_reflection_info(with_token(tokio_stream::once(question))).await;
-    assert!(asked.unwrap().into_inner().message().await.unwrap().is_some());
+    let reply = client.server_reflection_info(with_token(tokio_stream::once(question))).await;
+    assert!(reply.unwrap().into_inner().message().await.unwrap().is_some());
 }
 
 #[tokio::test]

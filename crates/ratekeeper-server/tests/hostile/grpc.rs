@@ -269,7 +269,7 @@ fn floods_of_invalid_or_empty_frames() {
         // An empty message: each gets a response, and each response is longer than the request.
         frame(DATA, 0, 1, &[0; 5]),
         frame(DATA, 0, 1, &[0; 16_000]),
-        frame(DATA, END_STREAM, 3, b"nobody opened it"),
+        frame(DATA, END_STREAM, 3, b"a stream never opened"),
         frame(CONTINUATION, 0, 1, &[0; 1000]),
         frame(HEADERS, END_HEADERS, 1, &[0xff; 1000]),
         vec![0xff; 1000],

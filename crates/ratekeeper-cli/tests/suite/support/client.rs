@@ -35,7 +35,7 @@ impl Client {
     }
 
     /// Sends a request and waits for the response.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &mut self,
         method: &str,
         path: &str,
@@ -47,11 +47,11 @@ impl Client {
     }
 
     pub(crate) fn post(&mut self, path: &str, body: impl AsRef<[u8]>) -> Answer {
-        self.ask("POST", path, &[], body)
+        self.request("POST", path, &[], body)
     }
 
     pub(crate) fn get(&mut self, path: &str) -> Answer {
-        self.ask("GET", path, &[], "")
+        self.request("GET", path, &[], "")
     }
 
     pub(crate) fn check(&mut self, body: impl AsRef<[u8]>) -> Answer {

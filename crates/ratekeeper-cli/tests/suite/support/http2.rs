@@ -37,7 +37,13 @@ impl Http2 {
     }
 
     /// Sends a request and waits for the response.
-    pub(crate) fn ask(&mut self, method: &str, path: &str, fields: &[(&str, &str)], body: &str) -> Answer {
+    pub(crate) fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
         let mut request = Request::builder().method(method).uri(format!("http://test{path}"));
         for (name, value) in fields {
             request = request.header(*name, *value);

@@ -144,7 +144,7 @@ impl Server {
     /// Sends a request with the token to the admin listener.
     pub(crate) fn admin(&self, method: &str, path: &str, body: &str) -> Answer {
         let bearer = format!("Bearer {}", self.token);
-        self.connect_admin().ask(method, path, &[("Authorization", &bearer)], body)
+        self.connect_admin().request(method, path, &[("Authorization", &bearer)], body)
     }
 
     pub(crate) fn metrics(&self) -> Metrics {
