@@ -4,15 +4,13 @@
 //! orchestrators ask for them without one.
 
 use crate::api::MAX_CHECK_BYTES;
-use crate::connection_caps::ConnectionCaps;
+use crate::conn::{BodyBudget, ConnectionCaps, ConnectionGauge, ListenerName};
 use crate::cross_site::AllowedOrigins;
 use crate::denial_log::DenialLog;
 use crate::explain::explain;
 use crate::http::{
-    AdmittedRequest, BodyBudget, Handler, HttpCall, HttpError, JSON, RequestHead, ResponseLength,
-    ResponseWriter, TEXT,
+    AdmittedRequest, Handler, HttpCall, HttpError, JSON, RequestHead, ResponseLength, ResponseWriter, TEXT,
 };
-use crate::listener::{ConnectionGauge, ListenerName};
 use crate::metrics::{self, Exposition, MetricKind};
 use crate::rule_source::RuleSource;
 use crate::store_report::{self, StoreAnswer};

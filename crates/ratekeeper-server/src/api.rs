@@ -6,6 +6,8 @@
 mod body;
 mod decision_json;
 mod denial;
+#[cfg(test)]
+mod differential;
 mod fast_json;
 mod forward;
 #[cfg(test)]

@@ -2,15 +2,12 @@
 //!
 //! All listeners do this in the same way. A [`Protocol`] serves the accepted connections.
 
-use crate::connections::ConnectionRegistry;
-use crate::http::ShutdownPhase;
+use crate::conn::{ConnectionGauge, ConnectionRegistry, ListenerName, ShutdownPhase};
 use crate::tls::ListenerTls;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -44,48 +41,6 @@ pub(crate) trait Protocol: Clone + Send + Sync + 'static {
         peer: IpAddr,
         phase: watch::Receiver<ShutdownPhase>,
     ) -> impl Future<Output = ()> + Send;
-}
-
-/// The listeners of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListenerName {
-    Http,
-    Grpc,
-    Resp,
-    Admin,
-}
-
-impl ListenerName {
-    pub(crate) const ALL: [ListenerName; 4] =
-        [ListenerName::Http, ListenerName::Grpc, ListenerName::Resp, ListenerName::Admin];
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            ListenerName::Http => "http",
-            ListenerName::Grpc => "grpc",
-            ListenerName::Resp => "resp",
-            ListenerName::Admin => "admin",
-        }
-    }
-}
-
-/// The number of open connections of each listener.
-#[derive(Debug, Default)]
-pub(crate) struct ConnectionGauge {
-    open: [AtomicUsize; ListenerName::ALL.len()],
-    evicted: AtomicU64,
-}
-
-impl ConnectionGauge {
-    /// The number of open connections of a listener.
-    pub(crate) fn open_connections(&self, listener: ListenerName) -> usize {
-        self.open[listener as usize].load(Relaxed)
-    }
-
-    /// The number of connections that were closed in favour of new ones.
-    pub(crate) fn evicted(&self) -> u64 {
-        self.evicted.load(Relaxed)
-    }
 }
 
 /// A running listener. It accepts connections until it is closed or dropped.
@@ -176,7 +131,7 @@ impl<A: Protocol> AcceptLoop<A> {
             let (protocol, phase) = (self.protocol.clone(), phase.subscribe());
             let (name, tls, gauge) = (self.name, self.socket.tls.clone(), Arc::clone(&self.gauge));
             tokio::spawn(async move {
-                let counted = CountedConnection::new(&gauge, name);
+                let counted = gauge.count(name);
                 serve_connection(&protocol, tls, stream, peer, phase).await;
                 drop((counted, permit));
             });
@@ -188,14 +143,14 @@ impl<A: Protocol> AcceptLoop<A> {
         loop {
             let (stream, peer) = accept(&self.socket.listener).await;
             if self.permits.available_permits() == 0 && registry.evict() {
-                self.gauge.evicted.fetch_add(1, Relaxed);
+                self.gauge.count_evicted();
             }
             let permit = self.acquire_permit().await;
             let (protocol, phase) = (self.protocol.clone(), phase.subscribe());
             let (name, tls, gauge) = (self.name, self.socket.tls.clone(), Arc::clone(&self.gauge));
             let (stream, registered) = registry.register(stream);
             tokio::spawn(async move {
-                let counted = CountedConnection::new(&gauge, name);
+                let counted = gauge.count(name);
                 tokio::select! {
                     () = serve_connection(&protocol, tls, stream, peer, phase) => {}
                     () = registered.wait_for_eviction() => tracing::debug!("evicted an idle connection for a new one"),
@@ -238,23 +193,6 @@ async fn tls_handshake<S: AsyncRead + AsyncWrite + Unpin>(
     tokio::select! {
         result = tls.accept(stream) => Some(result),
         _ = phase.wait_for(|phase| *phase == ShutdownPhase::Draining) => None,
-    }
-}
-
-/// Counts a connection in the gauge until it is dropped.
-struct CountedConnection<'a>(&'a AtomicUsize);
-
-impl<'a> CountedConnection<'a> {
-    fn new(gauge: &'a ConnectionGauge, name: ListenerName) -> CountedConnection<'a> {
-        let count = &gauge.open[name as usize];
-        count.fetch_add(1, Relaxed);
-        CountedConnection(count)
-    }
-}
-
-impl Drop for CountedConnection<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
     }
 }
 

@@ -24,8 +24,8 @@ mod testing;
 mod throttle;
 
 use crate::api::ApiOptions;
+use crate::conn::{BodyPermits, ShutdownPhase};
 use crate::denial_log::DenialLog;
-use crate::http::{BodyPermits, ShutdownPhase};
 use crate::listener::Protocol;
 use connection::RespConnection;
 use executor::ExecutorShared;

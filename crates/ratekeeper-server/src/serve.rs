@@ -2,11 +2,11 @@
 
 use crate::admin::{Admin, AdminState};
 use crate::api::{Api, ApiOptions};
-use crate::connection_caps::ConnectionCaps;
+use crate::conn::{BodyBudget, BodyPermits, ConnectionCaps, ListenerName};
 use crate::denial_log::DenialLog;
 use crate::grpc::Grpc;
-use crate::http::{BodyBudget, BodyPermits, Http};
-use crate::listener::{BoundSocket, Listener, ListenerName};
+use crate::http::Http;
+use crate::listener::{BoundSocket, Listener};
 use crate::resp::Resp;
 use crate::rule_source::RuleSource;
 use crate::tls::ListenerTls;

@@ -1,7 +1,8 @@
 //! Reads the body of a unary call.
 
 use super::frame;
-use crate::http::{BODY_TIMEOUT, BodyPart, BodyPermit, BodyPermits, SMALL_BODY_BYTES, next_frame};
+use crate::conn::{BODY_TIMEOUT, BodyPermit, BodyPermits, SMALL_BODY_BYTES};
+use crate::http::{BodyPart, next_frame};
 use hyper::body::{Bytes, Incoming};
 use std::future::poll_fn;
 use std::pin::pin;

@@ -11,7 +11,7 @@ use super::standard;
 use super::stream::CheckStream;
 use super::streams::StreamRegistry;
 use crate::api::MAX_CHECK_BYTES;
-use crate::http::{LongResponses, ShutdownPhase, ShutdownSignal};
+use crate::conn::{LongResponses, ShutdownPhase, ShutdownSignal};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};

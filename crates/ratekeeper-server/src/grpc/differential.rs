@@ -9,8 +9,8 @@ use super::generated::ratekeeper::v1::{
 };
 use super::{Grpc, GrpcInner, frame, stream};
 use crate::api::ApiOptions;
+use crate::conn::BodyPermits;
 use crate::denial_log::DenialLog;
-use crate::http::BodyPermits;
 use prost::Message;
 use ratekeeper::rules::{RuleSet, Verb, read};
 use ratekeeper::{Capacity, ManualClock, MemoryStore, Micros, RuleLimiter};

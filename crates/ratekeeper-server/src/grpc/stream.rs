@@ -11,7 +11,7 @@ use super::message::{put_bytes, put_message, put_number};
 use super::response_body::{error_trailers, ok_trailers};
 use super::streams::StreamGuard;
 use crate::api::MAX_CHECK_BYTES;
-use crate::http::ShutdownSignal;
+use crate::conn::ShutdownSignal;
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use ratekeeper::rules::Verb;
 use ratekeeper::{CheckBatch, Store};

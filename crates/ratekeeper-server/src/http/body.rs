@@ -1,9 +1,7 @@
 //! Reading and draining request bodies with hyper.
 
-use super::body_budget::HeldBytes;
-use super::body_permits::{BodyPermit, BodyPermits, SMALL_BODY_BYTES};
 use super::error::HttpError;
-use super::timeouts::BODY_TIMEOUT;
+use crate::conn::{BODY_TIMEOUT, BodyPermit, BodyPermits, HeldBytes, SMALL_BODY_BYTES};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use std::future::poll_fn;

@@ -13,17 +13,14 @@
 //! responses wait for the client to read them, nothing is read from it. [`IdleTimer`] bounds the time that a client may
 //! take.
 
-use super::body_budget::HeldBytes;
-use super::body_permits::{BodyPermit, SMALL_BODY_BYTES};
-use super::buffer::ReadBuffer;
 use super::call::{HttpCall, RequestHead};
-use super::close_reason::CloseReason;
 use super::error::HttpError;
 use super::handler::{AdmittedRequest, ConnectionContext, Handler, ResponseLength};
 use super::response::H1Writer;
-use super::shutdown::ShutdownSignal;
 use super::strict_h1::{MAX_HEAD_BYTES, ParsedFront, PlainRequest};
-use super::timeouts::IdleTimer;
+use crate::conn::{
+    BODY_TIMEOUT, BodyPermit, CloseReason, HeldBytes, IdleTimer, ReadBuffer, SMALL_BODY_BYTES, ShutdownSignal,
+};
 use ratekeeper::{Clock, SystemClock};
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -172,7 +169,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
                 AfterBatch::Close => return Err(self.close().await),
             }
         }
-        self.idle_timer.clear_body_timeout();
+        self.idle_timer.clear_deadline();
         Ok(self.buffer.into_unconsumed())
     }
 
@@ -193,7 +190,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
         // The first request below was already counted as started if its body had to be awaited.
         let counted = u64::from(matches!(self.front, FrontRequest::Body { .. }));
         self.front = FrontRequest::Unknown;
-        self.idle_timer.clear_body_timeout();
+        self.idle_timer.clear_deadline();
         let mut at = 0;
         let next = loop {
             let rest = &bytes[at..];
@@ -255,7 +252,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
     async fn read(&mut self) -> Result<usize, CloseReason> {
         self.buffer.reserve();
         if let FrontRequest::Body { .. } = self.front {
-            self.idle_timer.start_body_timeout();
+            self.idle_timer.start_deadline(BODY_TIMEOUT);
         }
         poll_fn(|cx| match self.buffer.poll_fill(self.stream, cx) {
             Poll::Ready(read) => Poll::Ready(read.map_err(CloseReason::Io)),
@@ -309,7 +306,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
     /// Answers the incomplete request at the front with an error and closes, because the start of the next request is
     /// unknown.
     async fn reject(&mut self, error: &HttpError) -> CloseReason {
-        self.idle_timer.clear_body_timeout();
+        self.idle_timer.clear_deadline();
         self.out.start_batch(1, self.clock.now(), true);
         error.write(&mut self.out);
         match self.send().await {
@@ -329,11 +326,11 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::body_permits::BodyPermits;
-    use super::super::shutdown::ShutdownPhase;
+    use super::super::idle_timer;
     use super::*;
     use crate::api::ApiOptions;
     use crate::api::testing::{TestApi, api};
+    use crate::conn::{BodyPermits, ShutdownPhase};
     use std::io;
     use std::net::Ipv4Addr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
@@ -361,7 +358,7 @@ mod tests {
         let context = context();
         let (_phase, receiver) = watch::channel(ShutdownPhase::Running);
         let (clock, mut idle_timer, shutdown) =
-            (SystemClock::new(), IdleTimer::new(), ShutdownSignal::new(receiver));
+            (SystemClock::new(), idle_timer(), ShutdownSignal::new(receiver));
         let serve = async {
             let fast_path = FastPath::new(&mut stream, &context, &clock, &mut idle_timer, shutdown);
             let result = fast_path.run().await;
@@ -518,7 +515,7 @@ mod tests {
     async fn a_connection_that_is_never_idle_drains() {
         let (phase, receiver) = watch::channel(ShutdownPhase::Running);
         let mut stream = tokio::io::join(EndlessClient { reads: 0, phase }, tokio::io::sink());
-        let (context, clock, mut idle_timer) = (context(), SystemClock::new(), IdleTimer::new());
+        let (context, clock, mut idle_timer) = (context(), SystemClock::new(), idle_timer());
         let shutdown = ShutdownSignal::new(receiver);
         let fast_path = FastPath::new(&mut stream, &context, &clock, &mut idle_timer, shutdown);
         let result = fast_path.run().await;

@@ -5,11 +5,10 @@
 
 use super::HttpResponse;
 use super::body;
-use super::body_permits::{BodyPermit, BodyPermits};
 use super::call::{HttpCall, RequestHead};
 use super::error::HttpError;
-use super::long_responses::LongResponses;
 use super::response::{HyperWriter, JSON, ResponseWriter};
+use crate::conn::{BodyPermit, BodyPermits, LongResponses};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{EXPECT, HOST, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;

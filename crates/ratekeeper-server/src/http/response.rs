@@ -5,9 +5,9 @@
 //! allocates nothing.
 
 use super::HttpResponse;
-use super::buffer_pool;
 use super::date::{DateLine, date_line};
 use super::response_body::HttpBody;
+use crate::conn::{pool_buffer, pooled_buffer};
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -73,7 +73,7 @@ impl H1Writer {
         let min_bytes = self.bytes.len() + body_bytes;
         if min_bytes > KEPT_BYTES
             && self.bytes.capacity() < min_bytes
-            && let Some(mut larger) = buffer_pool::take(min_bytes)
+            && let Some(mut larger) = pooled_buffer(min_bytes)
         {
             larger.clear();
             larger.extend_from_slice(&self.bytes);
@@ -98,7 +98,7 @@ impl H1Writer {
         self.bytes.clear();
         self.sent = 0;
         if self.bytes.capacity() > KEPT_BYTES {
-            buffer_pool::put(std::mem::take(&mut self.bytes));
+            pool_buffer(std::mem::take(&mut self.bytes));
         }
         self.body.shrink_to(KEPT_BYTES);
         Poll::Ready(Ok(()))

@@ -5,7 +5,7 @@
 
 use super::decode::Decoder;
 use super::executor::{AfterCommands, Executor, ExecutorShared, MAX_BATCH};
-use crate::http::{CloseReason, IdleTimer, ReadBuffer, ShutdownPhase, ShutdownSignal};
+use crate::conn::{CloseReason, IdleTimer, ReadBuffer, ShutdownPhase, ShutdownSignal};
 use ratekeeper::Store;
 use std::fmt;
 use std::future::poll_fn;
@@ -77,7 +77,7 @@ impl<'o, C: AsyncRead + AsyncWrite + Unpin, S: Store> RespConnection<'o, C, S> {
             decoder: Decoder::default(),
             buffer: ReadBuffer::new(),
             sent: 0,
-            idle_timer: IdleTimer::with_intervals(FIRST_COMMAND_TIMEOUT, IDLE_CHECK_INTERVAL),
+            idle_timer: IdleTimer::new(FIRST_COMMAND_TIMEOUT, IDLE_CHECK_INTERVAL),
             shutdown: ShutdownSignal::new(phase),
             commands_since_yield: 0,
             drain_batches_left: MAX_DRAIN_BATCHES,

@@ -20,7 +20,7 @@ const MAX_PENDING_BYTES: usize = 16 * 1024;
 /// Clones share the stream: hyper holds one, and the task that polls hyper the other. Only that task polls either, so
 /// the lock is never contended.
 #[derive(Debug)]
-pub(super) struct WriteCoalescer<S>(Arc<Mutex<CoalescerState<S>>>);
+pub(crate) struct WriteCoalescer<S>(Arc<Mutex<CoalescerState<S>>>);
 
 #[derive(Debug)]
 struct CoalescerState<S> {
@@ -37,12 +37,12 @@ impl<S> Clone for WriteCoalescer<S> {
 }
 
 impl<S: AsyncWrite + Unpin> WriteCoalescer<S> {
-    pub(super) fn new(stream: S) -> WriteCoalescer<S> {
+    pub(crate) fn new(stream: S) -> WriteCoalescer<S> {
         WriteCoalescer(Arc::new(Mutex::new(CoalescerState { stream, pending: Vec::new(), sent: 0 })))
     }
 
     /// Sends all buffered bytes.
-    pub(super) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.lock().poll_send(cx)
     }
 }
