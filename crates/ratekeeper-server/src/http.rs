@@ -17,12 +17,11 @@ mod response_body;
 mod strict_h1;
 
 use crate::conn::{
-    BodyPermits, FIRST_REQUEST_TIMEOUT, IdleTimer, LongResponses, PrefixedStream, ShutdownPhase,
-    ShutdownSignal, WriteCoalescer,
+    BodyPermits, Connection, FIRST_REQUEST_TIMEOUT, IdleTimer, LongResponses, PrefixedStream, ShutdownPhase,
+    WriteCoalescer,
 };
 use crate::listener::Protocol;
 use bare_lf_filter::BareLfFilter;
-pub(crate) use body::{BodyPart, next_frame};
 pub(crate) use call::{HttpCall, RequestHead};
 pub(crate) use error::HttpError;
 use fast_path::FastPath;
@@ -152,7 +151,7 @@ impl<T: Handler> Http<T> {
 impl<T: Handler> Protocol for Http<T> {
     async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
-        mut stream: S,
+        stream: S,
         peer: IpAddr,
         phase: watch::Receiver<ShutdownPhase>,
     ) {
@@ -162,12 +161,11 @@ impl<T: Handler> Protocol for Http<T> {
             self.shared.body_permits.clone(),
             peer,
         ));
-        let mut idle_timer = idle_timer();
-        let shutdown = ShutdownSignal::new(phase.clone());
-        let fast_path = FastPath::new(&mut stream, &context, &self.shared.clock, &mut idle_timer, shutdown);
-        match fast_path.run().await {
-            Ok(unanswered) => {
-                let stream = PrefixedStream::new(stream, unanswered);
+        let mut conn = Connection::new(stream, idle_timer(), phase.clone());
+        match FastPath::new(&mut conn, &context, &self.shared.clock).run().await {
+            Ok(()) => {
+                let Connection { stream, buffer, idle_timer, .. } = conn;
+                let stream = PrefixedStream::new(stream, buffer.into_unconsumed());
                 // Boxed, so that connections that stay on the fast path need no memory for it.
                 Box::pin(self.serve_with_hyper(stream, context, idle_timer, phase)).await;
             }

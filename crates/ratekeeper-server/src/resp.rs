@@ -5,6 +5,7 @@
 //! one call to the store. An invalid command gets an error that says what to write instead, and takes nothing; a
 //! protocol error closes the connection, as it does with Redis.
 
+mod arguments;
 mod check;
 mod commands;
 mod connection;

@@ -5,6 +5,7 @@
 //! `pipeline_flush` guarantees neither: it holds responses back while half a request is in its buffer, lets them pile
 //! up for a client that does not read, and loses its response to a head that can't be parsed.
 
+use super::write_all::poll_write_all;
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -49,14 +50,8 @@ impl<S: AsyncWrite + Unpin> WriteCoalescer<S> {
 
 impl<S: AsyncWrite + Unpin> CoalescerState<S> {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.sent < self.pending.len() {
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.pending[self.sent..]))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                sent => self.sent += sent,
-            }
-        }
         if !self.pending.is_empty() {
-            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            ready!(poll_write_all(&mut self.stream, &self.pending, &mut self.sent, cx))?;
         }
         self.pending.clear();
         self.sent = 0;

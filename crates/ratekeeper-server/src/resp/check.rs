@@ -1,7 +1,7 @@
 //! `RK.CHECK`: checks a request against the rules.
 
+use super::arguments::Arguments;
 use super::commands::is_word;
-use super::decode::Arguments;
 use super::error::CommandError;
 use super::reply::Printable;
 use super::throttle::{key, parse_integer, wrong_arity};

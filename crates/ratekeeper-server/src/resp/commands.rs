@@ -2,7 +2,7 @@
 //!
 //! Commands are found, their arguments counted, and the replies to `COMMAND` written from this one table.
 
-use super::decode::Arguments;
+use super::arguments::Arguments;
 
 /// A supported command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,10 @@
 //! command is answered, so replies are in the order of their commands. After warm-up, a decision allocates nothing,
 //! whether it is allowed or denied.
 
+use super::arguments::Arguments;
 use super::check;
 use super::commands::{Command, CommandEntry, is_word};
-use super::decode::{Arguments, DecodedFront, Decoder};
+use super::decode::{DecodedFront, Decoder};
 use super::encode;
 use super::error::CommandError;
 use super::introspection::{self, Introspection};

@@ -1,7 +1,7 @@
 //! The session of one connection: protocol version, authentication, client name, and the transaction queue.
 
+use super::arguments::Arguments;
 use super::commands::{CommandEntry, is_word};
-use super::decode::Arguments;
 use super::error::CommandError;
 use super::reply::{Printable, ReplyWriter, RespVersion};
 use crate::conn::{BodyPermit, BodyPermits};

@@ -4,8 +4,8 @@
 //! limits again and again, so each thread caches the last ones it has built. The store bounds how many different limits
 //! are kept, and drops the least recently used.
 
+use super::arguments::Arguments;
 use super::commands::CommandEntry;
-use super::decode::Arguments;
 use super::error::CommandError;
 use super::reply::Printable;
 use ratekeeper::rules::{CheckRequest, Verb};
