@@ -15,7 +15,6 @@ mod fuzz;
 mod headers;
 mod openapi;
 
-pub(crate) use body::{MAX_ATTRIBUTES, MAX_ENDPOINT_CHARS, MAX_NAME_CHARS, MAX_VALUE_CHARS};
 pub(crate) use denial::DenialFormat;
 pub use forward::{ForwardOptions, KeySources, KeySourcesError};
 pub(crate) use headers::{FAIL_CLOSED_RETRY_SECS, WireNumbers, fails_closed, for_each_header};
@@ -187,9 +186,7 @@ impl<S: Store> Api<S> {
         } else {
             parse_batch(body, max_checks, |_| {})?;
         }
-        let add = |check: &CheckBody<'_>| {
-            check.with_request(|request| self.limiter.add(batch, Verb::Check, request));
-        };
+        let add = |request: &CheckRequest<'_>| self.limiter.add(batch, Verb::Check, request);
         match parse_batch(body, max_checks, add) {
             Ok(count) => Ok(QueuedBatch { count, used_fast_parser: false }),
             Err(error) => {
@@ -321,7 +318,7 @@ impl<S: Store> Api<S> {
         queued: QueuedBatch,
     ) {
         let mut index = first;
-        let mut record = |request: &CheckRequest<'_>| {
+        let record = |request: &CheckRequest<'_>| {
             let decision = batch.decision(index);
             index += 1;
             if !decision.is_allowed() {
@@ -333,7 +330,7 @@ impl<S: Store> Api<S> {
         if queued.used_fast_parser {
             let _ = fast_json::batch(call.body, max_checks, record);
         } else {
-            let _ = parse_batch(call.body, max_checks, |check| check.with_request(&mut record));
+            let _ = parse_batch(call.body, max_checks, record);
         }
     }
 }
@@ -424,9 +421,6 @@ impl ApiRoute {
     }
 }
 
-/// The error for a check that identifies no client.
-pub(crate) const NO_CLIENT: &str = "the check has no client: send client_key, ip or attributes";
-
 /// Parses a check and calls `use_it` with the request.
 #[inline]
 fn with_request<T>(
@@ -435,45 +429,39 @@ fn with_request<T>(
 ) -> Result<T, HttpError> {
     match fast_json::check(call.body) {
         Some(request) => Ok(use_it(&request)),
-        None => parse_check(call.body, call.route == ApiRoute::Short).map(|check| check.with_request(use_it)),
+        None => with_any_request(call.body, call.route == ApiRoute::Short, use_it),
     }
 }
 
-/// Parses a check with serde, which also reports what is wrong with it. If `needs_key`, it must have a `client_key`.
-pub(crate) fn parse_check(body: &[u8], needs_key: bool) -> Result<CheckBody<'_>, HttpError> {
+/// Parses a check with serde, which also reports what is wrong with it, and calls `use_it` with the request. If
+/// `needs_key`, it must have a `client_key`.
+pub(crate) fn with_any_request<T>(
+    body: &[u8],
+    needs_key: bool,
+    use_it: impl FnOnce(&CheckRequest<'_>) -> T,
+) -> Result<T, HttpError> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(HttpError::NotAnObject);
     }
     let check: CheckBody<'_> =
         serde_json::from_slice(body).map_err(|error| HttpError::invalid_body(&error))?;
     if needs_key && !check.has_key() {
-        Err(HttpError::missing_key())
-    } else if check.has_client() {
-        Ok(check)
-    } else {
-        Err(HttpError::InvalidBody { reason: NO_CLIENT.to_owned() })
+        return Err(HttpError::missing_key());
     }
+    check.with_request(use_it).map_err(|error| HttpError::invalid_body(&error))
 }
 
 /// Parses a batch with serde and calls `use_it` with each check. If it fails, `use_it` may have been called already.
 fn parse_batch(
     body: &[u8],
     max_checks: usize,
-    mut use_it: impl FnMut(&CheckBody<'_>),
+    use_it: impl FnMut(&CheckRequest<'_>),
 ) -> Result<usize, HttpError> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(HttpError::BatchNotAnObject);
     }
-    let on_check = |check: CheckBody<'_>| {
-        if check.has_client() {
-            use_it(&check);
-            Ok(())
-        } else {
-            Err(NO_CLIENT)
-        }
-    };
     let mut json = serde_json::Deserializer::from_slice(body);
-    let batch = BatchBody { max_checks, on_check };
+    let batch = BatchBody { max_checks, on_check: use_it };
     let parsed = batch.deserialize(&mut json).and_then(|count| json.end().map(|()| count));
     parsed.map_err(|error| HttpError::invalid_batch(&error))
 }

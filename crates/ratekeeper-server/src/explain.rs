@@ -1,6 +1,6 @@
 //! `POST /v1/explain`: which rules and limits apply to a request now, how much of each is left, and this node's lease.
 
-use crate::api::parse_check;
+use crate::api::with_any_request;
 use crate::http::HttpError;
 use ratekeeper::rules::Verb;
 use ratekeeper::{AppliedLimit, KeyLease, Retry, RuleLimiter, Span, Store};
@@ -60,10 +60,10 @@ pub(crate) async fn explain<S: Store>(
     body: &[u8],
 ) -> Result<ExplainAnswer, HttpError> {
     let mut batch = limiter.begin();
-    let rules = parse_check(body, false)?.with_request(|request| {
+    let rules = with_any_request(body, false, |request| {
         limiter.add(&mut batch, Verb::Peek, request);
         batch.rules().explain(request, || limiter.clock().now()).to_json()
-    });
+    })?;
     // While the store is down, deciding divides each limit among the nodes, so the limits are read before that.
     let mut limits: Vec<ExplainedLimit> =
         batch.applied_limits(0).map(|applied| ExplainedLimit::of(&applied, limiter.store())).collect();

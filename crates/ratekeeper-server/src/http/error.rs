@@ -97,7 +97,7 @@ impl HttpError {
         HttpError::UnsupportedContentType { found: excerpt(&String::from_utf8_lossy(found)) }
     }
 
-    pub(crate) fn invalid_body(error: &serde_json::Error) -> HttpError {
+    pub(crate) fn invalid_body(error: &impl std::fmt::Display) -> HttpError {
         HttpError::InvalidBody { reason: excerpt(&error.to_string()) }
     }
 
