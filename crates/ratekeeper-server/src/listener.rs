@@ -52,7 +52,8 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Starts the accept loop. Beyond `max_connections`, new connections wait. `gauge` counts them under `name`.
+    /// Starts the accept loop. Beyond `max_connections`, new connections wait; on the admin listener, the longest-idle
+    /// connection is evicted for a new one. `gauge` counts the connections.
     pub(crate) fn open(
         name: ListenerName,
         socket: BoundSocket,
@@ -60,23 +61,11 @@ impl Listener {
         max_connections: usize,
         gauge: Arc<ConnectionGauge>,
     ) -> Listener {
-        let (accept_loop, phase) = AcceptLoop::new(name, socket, protocol, max_connections, gauge);
-        let permits = Arc::clone(&accept_loop.permits);
+        enable_keepalive(&socket.listener);
+        let (phase, _) = watch::channel(ShutdownPhase::Running);
+        let permits = Arc::new(Semaphore::new(max_connections));
+        let accept_loop = AcceptLoop { name, socket, protocol, permits: Arc::clone(&permits), gauge };
         let accept_task = tokio::spawn(accept_loop.run(phase.clone()));
-        Listener { phase, permits, max_connections, accept_task }
-    }
-
-    /// Like [`Listener::open`], but new connections never wait: beyond the maximum, the longest-idle one is evicted.
-    pub(crate) fn open_evicting(
-        name: ListenerName,
-        socket: BoundSocket,
-        protocol: impl Protocol,
-        max_connections: usize,
-        gauge: Arc<ConnectionGauge>,
-    ) -> Listener {
-        let (accept_loop, phase) = AcceptLoop::new(name, socket, protocol, max_connections, gauge);
-        let permits = Arc::clone(&accept_loop.permits);
-        let accept_task = tokio::spawn(accept_loop.run_evicting(phase.clone()));
         Listener { phase, permits, max_connections, accept_task }
     }
 
@@ -111,53 +100,50 @@ struct AcceptLoop<A> {
 }
 
 impl<A: Protocol> AcceptLoop<A> {
-    fn new(
-        name: ListenerName,
-        socket: BoundSocket,
-        protocol: A,
-        max_connections: usize,
-        gauge: Arc<ConnectionGauge>,
-    ) -> (AcceptLoop<A>, watch::Sender<ShutdownPhase>) {
-        enable_keepalive(&socket.listener);
-        let (phase, _) = watch::channel(ShutdownPhase::Running);
-        let permits = Arc::new(Semaphore::new(max_connections));
-        (AcceptLoop { name, socket, protocol, permits, gauge }, phase)
-    }
-
     async fn run(self, phase: watch::Sender<ShutdownPhase>) {
-        loop {
-            let permit = self.acquire_permit().await;
-            let (stream, peer) = accept(&self.socket.listener).await;
-            let (protocol, phase) = (self.protocol.clone(), phase.subscribe());
-            let (name, tls, gauge) = (self.name, self.socket.tls.clone(), Arc::clone(&self.gauge));
-            tokio::spawn(async move {
-                let counted = gauge.count(name);
-                serve_connection(&protocol, tls, stream, peer, phase).await;
-                drop((counted, permit));
-            });
+        match self.name {
+            ListenerName::Http | ListenerName::Grpc | ListenerName::Resp => loop {
+                let permit = self.acquire_permit().await;
+                let (stream, peer) = accept(&self.socket.listener).await;
+                self.spawn(stream, peer, &phase, permit, std::future::pending());
+            },
+            ListenerName::Admin => {
+                let registry = Arc::new(ConnectionRegistry::default());
+                loop {
+                    let (stream, peer) = accept(&self.socket.listener).await;
+                    if self.permits.available_permits() == 0 && registry.evict() {
+                        self.gauge.count_evicted();
+                    }
+                    let permit = self.acquire_permit().await;
+                    let (stream, registered) = registry.register(stream);
+                    let evicted = async move { registered.wait_for_eviction().await };
+                    self.spawn(stream, peer, &phase, permit, evicted);
+                }
+            }
         }
     }
 
-    async fn run_evicting(self, phase: watch::Sender<ShutdownPhase>) {
-        let registry = Arc::new(ConnectionRegistry::default());
-        loop {
-            let (stream, peer) = accept(&self.socket.listener).await;
-            if self.permits.available_permits() == 0 && registry.evict() {
-                self.gauge.count_evicted();
+    /// Serves a connection in a task of its own, until it closes or is evicted.
+    fn spawn<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+        &self,
+        stream: S,
+        peer: IpAddr,
+        phase: &watch::Sender<ShutdownPhase>,
+        permit: OwnedSemaphorePermit,
+        evicted: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let (protocol, phase) = (self.protocol.clone(), phase.subscribe());
+        let (name, tls, gauge) = (self.name, self.socket.tls.clone(), Arc::clone(&self.gauge));
+        tokio::spawn(async move {
+            let counted = gauge.count(name);
+            tokio::select! {
+                // In this order, so that a connection that can't be evicted costs no random number per poll.
+                biased;
+                () = serve_connection(&protocol, tls, stream, peer, phase) => {}
+                () = evicted => tracing::debug!("evicted an idle connection for a new one"),
             }
-            let permit = self.acquire_permit().await;
-            let (protocol, phase) = (self.protocol.clone(), phase.subscribe());
-            let (name, tls, gauge) = (self.name, self.socket.tls.clone(), Arc::clone(&self.gauge));
-            let (stream, registered) = registry.register(stream);
-            tokio::spawn(async move {
-                let counted = gauge.count(name);
-                tokio::select! {
-                    () = serve_connection(&protocol, tls, stream, peer, phase) => {}
-                    () = registered.wait_for_eviction() => tracing::debug!("evicted an idle connection for a new one"),
-                }
-                drop((counted, registered, permit));
-            });
-        }
+            drop((counted, permit));
+        });
     }
 
     /// Waits for a connection permit.
