@@ -14,16 +14,20 @@ mod forward;
 mod fuzz;
 mod headers;
 mod openapi;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub(crate) use denial::DenialFormat;
 pub use forward::{ForwardOptions, KeySources, KeySourcesError};
-pub(crate) use headers::{FAIL_CLOSED_RETRY_SECS, WireNumbers, fails_closed, for_each_header};
+use headers::fails_closed;
 pub use headers::{RateLimitHeaders, ResetForm};
+pub(crate) use headers::{WireNumbers, for_each_header, write_digits};
 
 use crate::cross_site::AllowedOrigins;
 use crate::denial_log::DenialLog;
 use crate::http::{
     AdmittedRequest, Handler, HttpCall, HttpError, JSON, RequestHead, ResponseLength, ResponseWriter, TEXT,
+    excerpt,
 };
 use crate::token::Token;
 use body::{BatchBody, CheckBody};
@@ -443,12 +447,12 @@ pub(crate) fn with_any_request<T>(
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(HttpError::NotAnObject);
     }
-    let check: CheckBody<'_> =
-        serde_json::from_slice(body).map_err(|error| HttpError::invalid_body(&error))?;
+    let invalid = |error: &dyn std::fmt::Display| HttpError::InvalidBody { reason: excerpt(error) };
+    let check: CheckBody<'_> = serde_json::from_slice(body).map_err(|error| invalid(&error))?;
     if needs_key && !check.has_key() {
-        return Err(HttpError::missing_key());
+        return Err(invalid(&"missing field `client_key`"));
     }
-    check.with_request(use_it).map_err(|error| HttpError::invalid_body(&error))
+    check.with_request(use_it).map_err(|error| invalid(&error))
 }
 
 /// Parses a batch with serde and calls `use_it` with each check. If it fails, `use_it` may have been called already.
@@ -463,7 +467,7 @@ fn parse_batch(
     let mut json = serde_json::Deserializer::from_slice(body);
     let batch = BatchBody { max_checks, on_check: use_it };
     let parsed = batch.deserialize(&mut json).and_then(|count| json.end().map(|()| count));
-    parsed.map_err(|error| HttpError::invalid_batch(&error))
+    parsed.map_err(|error| HttpError::InvalidBatch { reason: excerpt(error) })
 }
 
 /// The status of denials that a query asks for, like `deny_status=429`. Other parameters are ignored.
@@ -475,7 +479,7 @@ fn query_deny_status(query: &str) -> Result<Option<StatusCode>, HttpError> {
         "200" => Ok(Some(StatusCode::OK)),
         "403" => Ok(Some(StatusCode::FORBIDDEN)),
         "429" => Ok(Some(StatusCode::TOO_MANY_REQUESTS)),
-        status => Err(HttpError::invalid_deny_status(status)),
+        status => Err(HttpError::InvalidDenyStatus { found: excerpt(status) }),
     }
 }
 
@@ -488,33 +492,6 @@ fn write_static(route: ApiRoute, out: &mut impl ResponseWriter) {
         _ => {
             out.begin(StatusCode::OK, TEXT);
             out.end(b"ok");
-        }
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod testing {
-    use super::*;
-    use ratekeeper::rules::{RuleSet, read};
-    use ratekeeper::{Capacity, ManualClock, MemoryStore, Micros};
-
-    pub(crate) type TestApi = Api<MemoryStore<Arc<ManualClock>>>;
-
-    /// An API with these rules, and its clock, which starts at 1 700 000 000.25 s and stands still.
-    pub(crate) fn api(rules: &str, options: ApiOptions) -> (Arc<TestApi>, Arc<ManualClock>) {
-        let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_250_000)));
-        let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(1000)).unwrap();
-        let rules = RuleSet::compile(&read(rules, Micros::EPOCH).spec.unwrap()).unwrap();
-        let limiter = RuleLimiter::new(rules, store, Arc::clone(&clock));
-        (Arc::new(Api::new(limiter, options, Arc::new(DenialLog::new(0)))), clock)
-    }
-
-    impl TestApi {
-        /// The units that a client has left.
-        pub(crate) async fn left(&self, client_key: &str) -> u32 {
-            let batch =
-                self.limiter.decide_one(Verb::Peek, &ratekeeper::rules::CheckRequest::new(client_key)).await;
-            batch.decision(0).remaining()
         }
     }
 }

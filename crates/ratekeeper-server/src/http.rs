@@ -15,6 +15,8 @@ mod handler;
 mod response;
 mod response_body;
 mod strict_h1;
+#[cfg(test)]
+mod testing;
 
 use crate::conn::{
     BodyPermits, Connection, FIRST_REQUEST_TIMEOUT, IdleTimer, LongResponses, PrefixedStream, ShutdownPhase,
@@ -23,7 +25,7 @@ use crate::conn::{
 use crate::listener::Protocol;
 use bare_lf_filter::BareLfFilter;
 pub(crate) use call::{HttpCall, RequestHead};
-pub(crate) use error::HttpError;
+pub(crate) use error::{HttpError, excerpt};
 use fast_path::FastPath;
 use handler::ConnectionContext;
 pub(crate) use handler::{AdmittedRequest, Handler, ResponseLength, expect_json};
@@ -94,19 +96,6 @@ impl<T: Handler> Http<T> {
         let http1 = any.clone().http1_only();
         let shared = HttpShared { any, http1, clock: SystemClock::new(), body_permits };
         Http { shared: Arc::new(shared), handler }
-    }
-
-    /// Serves a connection with hyper from its first byte.
-    #[cfg(test)]
-    pub(crate) async fn serve_without_fast_path<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
-        &self,
-        stream: S,
-        peer: IpAddr,
-        phase: watch::Receiver<ShutdownPhase>,
-    ) {
-        let (handler, permits) = (Arc::clone(&self.handler), self.shared.body_permits.clone());
-        let context = Arc::new(ConnectionContext::new(handler, permits, peer));
-        self.serve_with_hyper(stream, context, idle_timer(), phase).await;
     }
 
     /// Serves a connection with hyper until it closes.

@@ -16,7 +16,8 @@ mod tests {
         let document: Value = serde_json::from_str(DOCUMENT).unwrap();
         let max = |field: RequestField| Some(field.bound().max as u64);
         let schemas = document["components"]["schemas"].as_object().unwrap().values();
-        let checks: Vec<_> = schemas.filter(|schema| schema["properties"]["client_key"].is_object()).collect();
+        let checks: Vec<_> =
+            schemas.filter(|schema| schema["properties"]["client_key"].is_object()).collect();
         assert!(!checks.is_empty());
         for schema in checks {
             let fields = &schema["properties"];

@@ -6,7 +6,7 @@
 use super::HttpResponse;
 use super::body;
 use super::call::{HttpCall, RequestHead};
-use super::error::HttpError;
+use super::error::{HttpError, excerpt};
 use super::response::{HyperWriter, JSON, ResponseWriter};
 use crate::conn::{BodyPermit, BodyPermits, LongResponses};
 use hyper::body::{Bytes, Incoming};
@@ -177,6 +177,6 @@ pub(crate) fn expect_json(found: Option<&[u8]>) -> Result<(), HttpError> {
     if is_json || is(b"application/x-www-form-urlencoded") {
         Ok(())
     } else {
-        Err(HttpError::unsupported_content_type(found))
+        Err(HttpError::UnsupportedContentType { found: excerpt(String::from_utf8_lossy(found)) })
     }
 }
