@@ -47,7 +47,10 @@ pub use path_pattern_error::PathPatternError;
 pub use pattern::{PathPattern, Pattern};
 pub use prefixed_regex::PrefixedRegex;
 pub use read::{ParsedFile, read};
-pub use request::{Attribute, CheckRequest, Descriptor};
+pub use request::{
+    Attribute, CheckRequest, Descriptor, FieldBound, LengthUnit, MAX_ATTRIBUTES, MAX_DESCRIPTORS,
+    MAX_ENTRIES, RequestBuilder, RequestError, RequestField, parse_ip,
+};
 pub use rule::{Mismatch, Rule};
 pub use schema::schema;
 pub use set::{MAX_KEY_GROUPS, RuleSet, TierSource, TooManyLimits};

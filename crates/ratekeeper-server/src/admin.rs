@@ -4,16 +4,15 @@
 //! orchestrators ask for them without one.
 
 use crate::api::MAX_CHECK_BYTES;
-use crate::connection_caps::ConnectionCaps;
+use crate::conn::{BodyBudget, ConnectionCaps, ConnectionGauge, ListenerName};
 use crate::cross_site::AllowedOrigins;
 use crate::denial_log::DenialLog;
 use crate::explain::explain;
 use crate::http::{
-    AdmittedRequest, BodyBudget, Handler, HttpCall, HttpError, JSON, RequestHead, ResponseLength,
-    ResponseWriter, TEXT,
+    AdmittedRequest, Handler, HttpCall, HttpError, JSON, RequestHead, ResponseLength, ResponseWriter, TEXT,
+    excerpt,
 };
-use crate::listener::{ConnectionGauge, ListenerName};
-use crate::metrics::{self, Exposition, MetricKind};
+use crate::metrics::{self, Exposition};
 use crate::rule_source::RuleSource;
 use crate::store_report::{self, StoreAnswer};
 use crate::token::Token;
@@ -114,7 +113,7 @@ impl<S: Store> Admin<S> {
             AdminRoute::Emergency(switch) => self.emergency(switch, call.body, out)?,
             AdminRoute::Store => {
                 out.begin(StatusCode::OK, JSON);
-                out.end_json(&StoreAnswer::of(self.limiter.store().health().as_ref()));
+                out.end_json(&StoreAnswer(self.limiter.store().health().as_ref()));
             }
             // It awaits the store, so `answer` handles it.
             AdminRoute::Explain => {}
@@ -175,14 +174,10 @@ impl<S: Store> Admin<S> {
                 tracing::warn!("emergency limit disabled");
             }
             EmergencySwitch::On => {
-                let body = serde_json::from_slice::<EmergencyBody<'_>>(body)
-                    .map_err(|error| HttpError::invalid_emergency_limit(&error))?;
-                let quota: Quota =
-                    body.limit.parse().map_err(|error| HttpError::invalid_emergency_limit(&error))?;
-                let limit = Limit::new(Algorithm::TokenBucket, quota)
-                    .map_err(|error| HttpError::invalid_emergency_limit(&error))?;
+                let limit = parse_emergency_limit(body)
+                    .map_err(|error| HttpError::InvalidEmergencyLimit { reason: excerpt(error) })?;
                 emergency.switch_on(limit);
-                tracing::warn!(%quota, "emergency limit enabled for every client address");
+                tracing::warn!(quota = %limit.quota(), "emergency limit enabled for every client address");
             }
         }
         let limit = emergency.limit().map(|limit| limit.quota().to_string());
@@ -192,111 +187,42 @@ impl<S: Store> Admin<S> {
     }
 
     fn metrics(&self) -> String {
-        use MetricKind::{Counter, Gauge};
         let state = &self.state;
         let mut text = Exposition::new();
-        let version: &[(&str, &str)] = &[("version", env!("CARGO_PKG_VERSION"))];
-        text.family("ratekeeper_build_info", Gauge, "The running version.", [(version, 1)]);
-        text.single("ratekeeper_start_time_seconds", Gauge, "Start time in Unix seconds.", state.started_at);
+        text.family("ratekeeper_build_info", [([("version", env!("CARGO_PKG_VERSION"))], 1)]);
+        text.single("ratekeeper_start_time_seconds", state.started_at);
         let counts = self.limiter.decision_counts();
         text.decisions(&counts);
         text.irregular_requests(&counts);
-        text.durations(
-            "ratekeeper_decision_duration_seconds",
-            "Decision latency; one batch in 64 is sampled.",
-            &counts.durations,
-        );
-        text.single(
-            "ratekeeper_denials_unlogged_total",
-            Counter,
-            "Denials that were not logged, because there were too many.",
-            state.denials.suppressed(),
-        );
-        text.single(
-            "ratekeeper_log_lines_dropped_total",
-            Counter,
-            "Log lines dropped because they could not be written, or not in time.",
-            state.dropped_log_lines.load(Relaxed),
-        );
+        text.durations("ratekeeper_decision_duration_seconds", [([], &counts.durations)]);
+        text.single("ratekeeper_denials_unlogged_total", state.denials.suppressed());
+        text.single("ratekeeper_log_lines_dropped_total", state.dropped_log_lines.load(Relaxed));
         if let Some(stats) = self.limiter.store().memory_stats() {
             text.memory(&stats);
         }
         if let Some(report) = self.limiter.store().health() {
             text.store(&report);
         }
-        let rules = self.limiter.with_rules(|rules| rules.rules().len());
-        text.single(
-            "ratekeeper_rules",
-            Gauge,
-            "Rules in force, including the default, tiers and clients.",
-            rules,
-        );
-        text.single(
-            "ratekeeper_rules_loads_total",
-            Counter,
-            "Number of times rules were put in force.",
-            self.limiter.installs(),
-        );
-        text.single(
-            "ratekeeper_rules_load_failures_total",
-            Counter,
-            "Number of rule loads that failed.",
-            state.rule_source.failures(),
-        );
-        text.single(
-            "ratekeeper_rules_last_load_successful",
-            Gauge,
-            "1 if the rules in force are those in the file.",
-            u8::from(state.rule_source.last_error().is_none()),
-        );
-        text.single(
-            "ratekeeper_rules_last_load_success_timestamp_seconds",
-            Gauge,
-            "When rules were last put in force, in Unix seconds.",
-            state.rule_source.loaded_at(),
-        );
+        let rules = &state.rule_source;
+        text.single("ratekeeper_rules", self.limiter.with_rules(|rules| rules.rules().len()));
+        text.single("ratekeeper_rules_loads_total", self.limiter.installs());
+        text.single("ratekeeper_rules_load_failures_total", rules.failures());
+        text.single("ratekeeper_rules_last_load_successful", u8::from(rules.last_error().is_none()));
+        text.single("ratekeeper_rules_last_load_success_timestamp_seconds", rules.loaded_at());
         let is_on = u8::from(self.limiter.emergency().limit().is_some());
-        text.single("ratekeeper_emergency_limit_on", Gauge, "1 while the emergency limit is on.", is_on);
-        let labels = ListenerName::ALL.map(|listener| [("listener", listener.as_str())]);
-        let open = labels
-            .iter()
-            .zip(ListenerName::ALL)
-            .map(|(label, listener)| (&label[..], state.connections.open_connections(listener)));
-        text.family("ratekeeper_connections", Gauge, "Open connections.", open);
-        let caps = labels.iter().zip(ListenerName::ALL).map(|(label, listener)| {
-            (
-                &label[..],
-                if listener == ListenerName::Admin { state.caps.admin } else { state.caps.per_listener },
-            )
-        });
-        text.family("ratekeeper_connections_max", Gauge, "Maximum number of open connections.", caps);
-        text.single(
-            "ratekeeper_idle_connections_closed_total",
-            Counter,
-            "Idle connections to the admin listener that were closed to accept new ones.",
-            state.connections.evicted(),
-        );
+        text.single("ratekeeper_emergency_limit_on", is_on);
+        let label = |listener: ListenerName| [("listener", listener.as_str())];
+        let open = |listener| (label(listener), state.connections.open_connections(listener));
+        text.family("ratekeeper_connections", ListenerName::ALL.map(open));
+        let max = |listener| (label(listener), state.caps.of(listener));
+        text.family("ratekeeper_connections_max", ListenerName::ALL.map(max));
+        text.single("ratekeeper_idle_connections_closed_total", state.connections.evicted());
         if let Some(files) = state.max_open_files {
-            text.single("ratekeeper_open_files_max", Gauge, "Maximum number of open files.", files);
+            text.single("ratekeeper_open_files_max", files);
         }
-        text.single(
-            "ratekeeper_unfinished_body_bytes",
-            Gauge,
-            "Bytes held for bodies that are not yet complete.",
-            state.bodies.held(),
-        );
-        text.single(
-            "ratekeeper_unfinished_body_bytes_max",
-            Gauge,
-            "Maximum number of bytes held for incomplete bodies.",
-            state.bodies.max_bytes(),
-        );
-        text.single(
-            "ratekeeper_unfinished_bodies_rejected_total",
-            Counter,
-            "Bodies rejected because other incomplete bodies used up the budget.",
-            state.bodies.rejected(),
-        );
+        text.single("ratekeeper_unfinished_body_bytes", state.bodies.held());
+        text.single("ratekeeper_unfinished_body_bytes_max", state.bodies.max_bytes());
+        text.single("ratekeeper_unfinished_bodies_rejected_total", state.bodies.rejected());
         text.into_text()
     }
 }
@@ -386,6 +312,12 @@ struct ReadinessAnswer<'a> {
     emergency_limit: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     connections: Option<String>,
+}
+
+/// Parses an [`EmergencyBody`].
+fn parse_emergency_limit(body: &[u8]) -> Result<Limit, Box<dyn std::error::Error>> {
+    let body: EmergencyBody<'_> = serde_json::from_slice(body)?;
+    Ok(Limit::new(Algorithm::TokenBucket, body.limit.parse::<Quota>()?)?)
 }
 
 /// `{"limit": "10/s"}`

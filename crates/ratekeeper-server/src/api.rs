@@ -6,23 +6,28 @@
 mod body;
 mod decision_json;
 mod denial;
+#[cfg(test)]
+mod differential;
 mod fast_json;
 mod forward;
 #[cfg(test)]
 mod fuzz;
 mod headers;
 mod openapi;
+#[cfg(test)]
+pub(crate) mod testing;
 
-pub(crate) use body::{MAX_ATTRIBUTES, MAX_ENDPOINT_CHARS, MAX_NAME_CHARS, MAX_VALUE_CHARS};
 pub(crate) use denial::DenialFormat;
 pub use forward::{ForwardOptions, KeySources, KeySourcesError};
-pub(crate) use headers::{FAIL_CLOSED_RETRY_SECS, WireNumbers, fails_closed, for_each_header};
+use headers::fails_closed;
 pub use headers::{RateLimitHeaders, ResetForm};
+pub(crate) use headers::{WireNumbers, for_each_header, write_digits};
 
 use crate::cross_site::AllowedOrigins;
 use crate::denial_log::DenialLog;
 use crate::http::{
     AdmittedRequest, Handler, HttpCall, HttpError, JSON, RequestHead, ResponseLength, ResponseWriter, TEXT,
+    excerpt,
 };
 use crate::token::Token;
 use body::{BatchBody, CheckBody};
@@ -185,9 +190,7 @@ impl<S: Store> Api<S> {
         } else {
             parse_batch(body, max_checks, |_| {})?;
         }
-        let add = |check: &CheckBody<'_>| {
-            check.with_request(|request| self.limiter.add(batch, Verb::Check, request));
-        };
+        let add = |request: &CheckRequest<'_>| self.limiter.add(batch, Verb::Check, request);
         match parse_batch(body, max_checks, add) {
             Ok(count) => Ok(QueuedBatch { count, used_fast_parser: false }),
             Err(error) => {
@@ -319,7 +322,7 @@ impl<S: Store> Api<S> {
         queued: QueuedBatch,
     ) {
         let mut index = first;
-        let mut record = |request: &CheckRequest<'_>| {
+        let record = |request: &CheckRequest<'_>| {
             let decision = batch.decision(index);
             index += 1;
             if !decision.is_allowed() {
@@ -331,7 +334,7 @@ impl<S: Store> Api<S> {
         if queued.used_fast_parser {
             let _ = fast_json::batch(call.body, max_checks, record);
         } else {
-            let _ = parse_batch(call.body, max_checks, |check| check.with_request(&mut record));
+            let _ = parse_batch(call.body, max_checks, record);
         }
     }
 }
@@ -422,9 +425,6 @@ impl ApiRoute {
     }
 }
 
-/// The error for a check that identifies no client.
-pub(crate) const NO_CLIENT: &str = "the check has no client: send client_key, ip or attributes";
-
 /// Parses a check and calls `use_it` with the request.
 #[inline]
 fn with_request<T>(
@@ -433,47 +433,41 @@ fn with_request<T>(
 ) -> Result<T, HttpError> {
     match fast_json::check(call.body) {
         Some(request) => Ok(use_it(&request)),
-        None => parse_check(call.body, call.route == ApiRoute::Short).map(|check| check.with_request(use_it)),
+        None => with_any_request(call.body, call.route == ApiRoute::Short, use_it),
     }
 }
 
-/// Parses a check with serde, which also reports what is wrong with it. If `needs_key`, it must have a `client_key`.
-pub(crate) fn parse_check(body: &[u8], needs_key: bool) -> Result<CheckBody<'_>, HttpError> {
+/// Parses a check with serde, which also reports what is wrong with it, and calls `use_it` with the request. If
+/// `needs_key`, it must have a `client_key`.
+pub(crate) fn with_any_request<T>(
+    body: &[u8],
+    needs_key: bool,
+    use_it: impl FnOnce(&CheckRequest<'_>) -> T,
+) -> Result<T, HttpError> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(HttpError::NotAnObject);
     }
-    let check: CheckBody<'_> =
-        serde_json::from_slice(body).map_err(|error| HttpError::invalid_body(&error))?;
+    let invalid = |error: &dyn std::fmt::Display| HttpError::InvalidBody { reason: excerpt(error) };
+    let check: CheckBody<'_> = serde_json::from_slice(body).map_err(|error| invalid(&error))?;
     if needs_key && !check.has_key() {
-        Err(HttpError::missing_key())
-    } else if check.has_client() {
-        Ok(check)
-    } else {
-        Err(HttpError::InvalidBody { reason: NO_CLIENT.to_owned() })
+        return Err(invalid(&"missing field `client_key`"));
     }
+    check.with_request(use_it).map_err(|error| invalid(&error))
 }
 
 /// Parses a batch with serde and calls `use_it` with each check. If it fails, `use_it` may have been called already.
 fn parse_batch(
     body: &[u8],
     max_checks: usize,
-    mut use_it: impl FnMut(&CheckBody<'_>),
+    use_it: impl FnMut(&CheckRequest<'_>),
 ) -> Result<usize, HttpError> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(HttpError::BatchNotAnObject);
     }
-    let on_check = |check: CheckBody<'_>| {
-        if check.has_client() {
-            use_it(&check);
-            Ok(())
-        } else {
-            Err(NO_CLIENT)
-        }
-    };
     let mut json = serde_json::Deserializer::from_slice(body);
-    let batch = BatchBody { max_checks, on_check };
+    let batch = BatchBody { max_checks, on_check: use_it };
     let parsed = batch.deserialize(&mut json).and_then(|count| json.end().map(|()| count));
-    parsed.map_err(|error| HttpError::invalid_batch(&error))
+    parsed.map_err(|error| HttpError::InvalidBatch { reason: excerpt(error) })
 }
 
 /// The status of denials that a query asks for, like `deny_status=429`. Other parameters are ignored.
@@ -485,7 +479,7 @@ fn query_deny_status(query: &str) -> Result<Option<StatusCode>, HttpError> {
         "200" => Ok(Some(StatusCode::OK)),
         "403" => Ok(Some(StatusCode::FORBIDDEN)),
         "429" => Ok(Some(StatusCode::TOO_MANY_REQUESTS)),
-        status => Err(HttpError::invalid_deny_status(status)),
+        status => Err(HttpError::InvalidDenyStatus { found: excerpt(status) }),
     }
 }
 
@@ -498,33 +492,6 @@ fn write_static(route: ApiRoute, out: &mut impl ResponseWriter) {
         _ => {
             out.begin(StatusCode::OK, TEXT);
             out.end(b"ok");
-        }
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod testing {
-    use super::*;
-    use ratekeeper::rules::{RuleSet, read};
-    use ratekeeper::{Capacity, ManualClock, MemoryStore, Micros};
-
-    pub(crate) type TestApi = Api<MemoryStore<Arc<ManualClock>>>;
-
-    /// An API with these rules, and its clock, which starts at 1 700 000 000.25 s and stands still.
-    pub(crate) fn api(rules: &str, options: ApiOptions) -> (Arc<TestApi>, Arc<ManualClock>) {
-        let clock = Arc::new(ManualClock::new(Micros::new(1_700_000_000_250_000)));
-        let store = MemoryStore::with(Arc::clone(&clock), Capacity::keys(1000)).unwrap();
-        let rules = RuleSet::compile(&read(rules, Micros::EPOCH).spec.unwrap()).unwrap();
-        let limiter = RuleLimiter::new(rules, store, Arc::clone(&clock));
-        (Arc::new(Api::new(limiter, options, Arc::new(DenialLog::new(0)))), clock)
-    }
-
-    impl TestApi {
-        /// The units that a client has left.
-        pub(crate) async fn left(&self, client_key: &str) -> u32 {
-            let batch =
-                self.limiter.decide_one(Verb::Peek, &ratekeeper::rules::CheckRequest::new(client_key)).await;
-            batch.decision(0).remaining()
         }
     }
 }

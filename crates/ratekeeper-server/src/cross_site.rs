@@ -7,7 +7,7 @@
 //!
 //! Forward-auth requests are exempt: these headers belong to the client's request to another server.
 
-use crate::http::{HttpError, RequestHead};
+use crate::http::{HttpError, RequestHead, excerpt};
 
 /// The most allowed origins.
 const MAX_ORIGINS: usize = 256;
@@ -69,14 +69,14 @@ impl AllowedOrigins {
         match (origins.next(), origins.next()) {
             (Some(origin), None) if self.contains(origin) => return Ok(()),
             (Some(origin), None) if !is_same_host(origin, head.host()) => {
-                return Err(HttpError::cross_site(origin));
+                return Err(rejected(origin));
             }
-            (_, Some(_)) => return Err(HttpError::cross_site(b"several origins")),
+            (_, Some(_)) => return Err(rejected(b"several origins")),
             (Some(_) | None, None) => {}
         }
         let is_own = |site: &[u8]| site == b"same-origin" || site == b"none";
         match head.header_values("sec-fetch-site").find(|site| !is_own(site)) {
-            Some(site) => Err(HttpError::cross_site(site)),
+            Some(site) => Err(rejected(site)),
             None => Ok(()),
         }
     }
@@ -84,6 +84,10 @@ impl AllowedOrigins {
     fn contains(&self, origin: &[u8]) -> bool {
         self.0.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(origin))
     }
+}
+
+fn rejected(site: &[u8]) -> HttpError {
+    HttpError::CrossSite { site: excerpt(String::from_utf8_lossy(site)) }
 }
 
 /// Whether an origin is the request's host. The scheme is not compared, since a proxy in front may have changed it.

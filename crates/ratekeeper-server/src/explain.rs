@@ -1,14 +1,14 @@
 //! `POST /v1/explain`: which rules and limits apply to a request now, how much of each is left, and this node's lease.
 
-use crate::api::parse_check;
+use crate::api::with_any_request;
 use crate::http::HttpError;
 use ratekeeper::rules::Verb;
 use ratekeeper::{AppliedLimit, KeyLease, Retry, RuleLimiter, Span, Store};
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::time::Duration;
 
 /// The response: the output of `ratekeeper rules explain`, and the current state of each limit.
-#[derive(Serialize)]
+#[derive(serde::Serialize)]
 pub(crate) struct ExplainAnswer {
     allowed: bool,
     reason: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct ExplainAnswer {
     rules: serde_json::Value,
 }
 
-#[derive(Serialize)]
+#[derive(serde::Serialize)]
 struct ExplainedLimit {
     rule: Option<String>,
     name: String,
@@ -34,24 +34,31 @@ struct ExplainedLimit {
 }
 
 /// This node's lease on the key.
-#[derive(Serialize)]
-struct ExplainedLease {
-    unspent: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ends_in_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    denied_for_ms: Option<f64>,
-    /// Whether the store did not acknowledge the last report.
-    unacknowledged: bool,
-    units_per_second: f32,
-    units_lent: u64,
-    units_spent: u64,
-    units_returned: u64,
-    units_expired: u64,
-    checks: u32,
-    checks_missed: u32,
-    checks_denied: u32,
-    checks_denied_stale: u32,
+struct ExplainedLease(KeyLease);
+
+impl Serialize for ExplainedLease {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ExplainedLease(lease) = self;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("unspent", &lease.unspent)?;
+        for (name, time) in [("ends_in_ms", lease.expires_in), ("denied_for_ms", lease.denied_for)] {
+            if let Some(time) = time {
+                map.serialize_entry(name, &(time.as_secs_f64() * 1e3))?;
+            }
+        }
+        // Whether the store did not acknowledge the last report.
+        map.serialize_entry("unacknowledged", &lease.is_unacknowledged)?;
+        map.serialize_entry("units_per_second", &lease.per_second)?;
+        map.serialize_entry("units_lent", &lease.lent)?;
+        map.serialize_entry("units_spent", &lease.spent)?;
+        map.serialize_entry("units_returned", &lease.returned)?;
+        map.serialize_entry("units_expired", &lease.expired)?;
+        map.serialize_entry("checks", &lease.draws)?;
+        map.serialize_entry("checks_missed", &lease.misses)?;
+        map.serialize_entry("checks_denied", &lease.denied)?;
+        map.serialize_entry("checks_denied_stale", &lease.denied_stale)?;
+        map.end()
+    }
 }
 
 /// Explains the check in `body` without taking any units.
@@ -60,10 +67,10 @@ pub(crate) async fn explain<S: Store>(
     body: &[u8],
 ) -> Result<ExplainAnswer, HttpError> {
     let mut batch = limiter.begin();
-    let rules = parse_check(body, false)?.with_request(|request| {
+    let rules = with_any_request(body, false, |request| {
         limiter.add(&mut batch, Verb::Peek, request);
         batch.rules().explain(request, || limiter.clock().now()).to_json()
-    });
+    })?;
     // While the store is down, deciding divides each limit among the nodes, so the limits are read before that.
     let mut limits: Vec<ExplainedLimit> =
         batch.applied_limits(0).map(|applied| ExplainedLimit::of(&applied, limiter.store())).collect();
@@ -86,7 +93,7 @@ impl ExplainedLimit {
             remaining: None,
             reset_after_ms: None,
             retry_after_ms: None,
-            lease: store.key_lease(applied.key, applied.scope, policy.limit).map(ExplainedLease::of),
+            lease: store.key_lease(applied.key, applied.scope, policy.limit).map(ExplainedLease),
         }
     }
 
@@ -102,27 +109,6 @@ impl ExplainedLimit {
             Some(Retry::After(wait)) => Some(millis(wait)),
             Some(Retry::Never) | None => None,
         };
-    }
-}
-
-impl ExplainedLease {
-    fn of(lease: KeyLease) -> ExplainedLease {
-        let millis = |time: Duration| time.as_secs_f64() * 1e3;
-        ExplainedLease {
-            unspent: lease.unspent,
-            ends_in_ms: lease.expires_in.map(millis),
-            denied_for_ms: lease.denied_for.map(millis),
-            unacknowledged: lease.is_unacknowledged,
-            units_per_second: lease.per_second,
-            units_lent: lease.lent,
-            units_spent: lease.spent,
-            units_returned: lease.returned,
-            units_expired: lease.expired,
-            checks: lease.draws,
-            checks_missed: lease.misses,
-            checks_denied: lease.denied,
-            checks_denied_stale: lease.denied_stale,
-        }
     }
 }
 

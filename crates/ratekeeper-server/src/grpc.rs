@@ -22,8 +22,8 @@ mod stream;
 mod streams;
 
 use crate::api::ApiOptions;
+use crate::conn::{BodyPermits, FIRST_REQUEST_TIMEOUT, PrefixedStream, ShutdownPhase, ShutdownSignal};
 use crate::denial_log::DenialLog;
-use crate::http::{BodyPermits, FIRST_REQUEST_TIMEOUT, PrefixedStream, ShutdownPhase, ShutdownSignal};
 use crate::listener::Protocol;
 use connection::GrpcConnection;
 use hyper::server::conn::http2;

@@ -7,36 +7,25 @@
 
 mod bare_lf_filter;
 mod body;
-mod body_budget;
-mod body_permits;
-mod buffer;
-mod buffer_pool;
 mod call;
-mod close_reason;
 mod date;
-#[cfg(test)]
-mod differential;
 mod error;
 mod fast_path;
 mod handler;
-mod long_responses;
-mod prefixed_stream;
 mod response;
 mod response_body;
-mod shutdown;
 mod strict_h1;
-mod timeouts;
-mod write_coalescer;
+#[cfg(test)]
+mod testing;
 
+use crate::conn::{
+    BodyPermits, Connection, FIRST_REQUEST_TIMEOUT, IdleTimer, LongResponses, PrefixedStream, ShutdownPhase,
+    WriteCoalescer,
+};
 use crate::listener::Protocol;
 use bare_lf_filter::BareLfFilter;
-pub(crate) use body::{BodyPart, next_frame};
-pub(crate) use body_budget::BodyBudget;
-pub(crate) use body_permits::{BodyPermit, BodyPermits, SMALL_BODY_BYTES};
-pub(crate) use buffer::ReadBuffer;
 pub(crate) use call::{HttpCall, RequestHead};
-pub(crate) use close_reason::CloseReason;
-pub(crate) use error::HttpError;
+pub(crate) use error::{HttpError, excerpt};
 use fast_path::FastPath;
 use handler::ConnectionContext;
 pub(crate) use handler::{AdmittedRequest, Handler, ResponseLength, expect_json};
@@ -44,28 +33,29 @@ use hyper::Response;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-pub(crate) use long_responses::{LongResponse, LongResponses};
-pub(crate) use prefixed_stream::PrefixedStream;
 use ratekeeper::SystemClock;
 pub(crate) use response::{JSON, ResponseWriter, TEXT};
 use response_body::HttpBody;
-pub(crate) use shutdown::{ShutdownPhase, ShutdownSignal};
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use strict_h1::MAX_HEAD_BYTES;
-pub(crate) use timeouts::{BODY_TIMEOUT, FIRST_REQUEST_TIMEOUT, IdleTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
-use write_coalescer::WriteCoalescer;
 
 /// The most concurrent streams on an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
 /// The most response bytes that hyper buffers for an HTTP/2 stream whose client does not read.
 const MAX_SEND_BUFFER_BYTES: usize = 64 * 1024;
+
+/// How often a connection is checked: it is closed if no request has started since the last check. Longer than the 60
+/// seconds after which common load balancers close an idle connection, so that they close first and no request is
+/// sent while we close.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(75);
 
 type HttpResponse = Response<HttpBody>;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -93,7 +83,7 @@ struct HttpShared {
     /// The clock behind the `date` header.
     clock: SystemClock,
     /// Permits for large request bodies.
-    room: BodyPermits,
+    body_permits: BodyPermits,
 }
 
 impl<T: Handler> Http<T> {
@@ -104,7 +94,7 @@ impl<T: Handler> Http<T> {
         any.http1().header_read_timeout(None).half_close(true).max_buf_size(MAX_HEAD_BYTES);
         any.http2().max_concurrent_streams(MAX_STREAMS).max_send_buf_size(MAX_SEND_BUFFER_BYTES);
         let http1 = any.clone().http1_only();
-        let shared = HttpShared { any, http1, clock: SystemClock::new(), room: body_permits };
+        let shared = HttpShared { any, http1, clock: SystemClock::new(), body_permits };
         Http { shared: Arc::new(shared), handler }
     }
 
@@ -150,25 +140,32 @@ impl<T: Handler> Http<T> {
 impl<T: Handler> Protocol for Http<T> {
     async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         &self,
-        mut stream: S,
+        stream: S,
         peer: IpAddr,
         phase: watch::Receiver<ShutdownPhase>,
     ) {
         // One `Arc` per connection: a reference count shared by all connections would be contended.
-        let context =
-            Arc::new(ConnectionContext::new(Arc::clone(&self.handler), self.shared.room.clone(), peer));
-        let mut idle_timer = IdleTimer::new();
-        let shutdown = ShutdownSignal::new(phase.clone());
-        let fast_path = FastPath::new(&mut stream, &context, &self.shared.clock, &mut idle_timer, shutdown);
-        match fast_path.run().await {
-            Ok(unanswered) => {
-                let stream = PrefixedStream::new(stream, unanswered);
+        let context = Arc::new(ConnectionContext::new(
+            Arc::clone(&self.handler),
+            self.shared.body_permits.clone(),
+            peer,
+        ));
+        let mut conn = Connection::new(stream, idle_timer(), phase.clone());
+        match FastPath::new(&mut conn, &context, &self.shared.clock).run().await {
+            Ok(()) => {
+                let Connection { stream, buffer, idle_timer, .. } = conn;
+                let stream = PrefixedStream::new(stream, buffer.into_unconsumed());
                 // Boxed, so that connections that stay on the fast path need no memory for it.
                 Box::pin(self.serve_with_hyper(stream, context, idle_timer, phase)).await;
             }
             Err(reason) => reason.log(),
         }
     }
+}
+
+/// The timer of a new connection.
+fn idle_timer() -> IdleTimer {
+    IdleTimer::new(FIRST_REQUEST_TIMEOUT, IDLE_CHECK_INTERVAL)
 }
 
 /// Polls a hyper connection, then sends the bytes that it wrote.
@@ -181,5 +178,58 @@ fn poll_and_send<S: AsyncWrite + Unpin, F: Future<Output = Result<(), BoxError>>
     match coalescer.poll_send(cx) {
         Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
         Poll::Ready(Ok(())) | Poll::Pending => closed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ApiOptions;
+    use crate::api::testing::api;
+    use std::net::Ipv4Addr;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::time::Instant;
+
+    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+        [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
+    }
+
+    /// Sends a batch of checks over HTTP/2 with a flow-control window of `window` bytes for the response. Returns the
+    /// seconds until the connection closed, and the bytes that were read.
+    async fn batch_with_window(window: u32) -> (u64, usize) {
+        let (api, _) = api("default: {limit: 100000/h}", ApiOptions::default());
+        let (stream, mut client) = duplex(1 << 20);
+        let (_phase, receiver) = watch::channel(ShutdownPhase::Running);
+        let settings = [&[0, 4][..], &window.to_be_bytes()].concat();
+        let path = "/v1/check/batch";
+        let fields = [&[0x83, 0x86, 0x01, 1, b'a', 0x04, 15], path.as_bytes()].concat();
+        let body = format!("{{\"checks\":[{}]}}", vec![r#"{"client_key":"a"}"#; 300].join(","));
+        let start = Instant::now();
+        let request = [
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+            frame(4, 0, 0, &settings),
+            frame(1, 4, 1, &fields),
+            frame(0, 1, 1, body.as_bytes()),
+        ];
+        client.write_all(&request.concat()).await.unwrap();
+        let (http, mut read) = (Http::new(api, BodyPermits::default()), Vec::new());
+        let ((), all) = tokio::join!(
+            http.serve(stream, Ipv4Addr::LOCALHOST.into(), receiver),
+            client.read_to_end(&mut read)
+        );
+        all.unwrap();
+        (start.elapsed().as_secs(), read.len())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_read_its_response_is_disconnected() {
+        for window in [0, 1, 100, 20_000] {
+            let (seconds, bytes) = batch_with_window(window).await;
+            assert_eq!(seconds, 10, "window {window}");
+            assert!(bytes < window as usize + 1000, "{bytes}");
+        }
+        let (seconds, bytes) = batch_with_window(1 << 20).await;
+        assert!(seconds > 10 && bytes > 40_000, "a client that read it stays connected: {seconds}, {bytes}");
     }
 }

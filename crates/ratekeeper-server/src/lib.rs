@@ -7,8 +7,7 @@
 mod admin;
 mod api;
 mod client_address;
-mod connection_caps;
-mod connections;
+mod conn;
 mod cross_site;
 mod denial_log;
 mod explain;

@@ -2,15 +2,12 @@
 //!
 //! All listeners do this in the same way. A [`Protocol`] serves the accepted connections.
 
-use crate::connections::ConnectionRegistry;
-use crate::http::ShutdownPhase;
+use crate::conn::{ConnectionGauge, ConnectionRegistry, ListenerName, ShutdownPhase};
 use crate::tls::ListenerTls;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -46,48 +43,6 @@ pub(crate) trait Protocol: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = ()> + Send;
 }
 
-/// The listeners of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ListenerName {
-    Http,
-    Grpc,
-    Resp,
-    Admin,
-}
-
-impl ListenerName {
-    pub(crate) const ALL: [ListenerName; 4] =
-        [ListenerName::Http, ListenerName::Grpc, ListenerName::Resp, ListenerName::Admin];
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            ListenerName::Http => "http",
-            ListenerName::Grpc => "grpc",
-            ListenerName::Resp => "resp",
-            ListenerName::Admin => "admin",
-        }
-    }
-}
-
-/// The number of open connections of each listener.
-#[derive(Debug, Default)]
-pub(crate) struct ConnectionGauge {
-    open: [AtomicUsize; ListenerName::ALL.len()],
-    evicted: AtomicU64,
-}
-
-impl ConnectionGauge {
-    /// The number of open connections of a listener.
-    pub(crate) fn open_connections(&self, listener: ListenerName) -> usize {
-        self.open[listener as usize].load(Relaxed)
-    }
-
-    /// The number of connections that were closed in favour of new ones.
-    pub(crate) fn evicted(&self) -> u64 {
-        self.evicted.load(Relaxed)
-    }
-}
-
 /// A running listener. It accepts connections until it is closed or dropped.
 pub(crate) struct Listener {
     phase: watch::Sender<ShutdownPhase>,
@@ -97,7 +52,8 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Starts the accept loop. Beyond `max_connections`, new connections wait. `gauge` counts them under `name`.
+    /// Starts the accept loop. Beyond `max_connections`, new connections wait; on the admin listener, the longest-idle
+    /// connection is evicted for a new one. `gauge` counts the connections.
     pub(crate) fn open(
         name: ListenerName,
         socket: BoundSocket,
@@ -105,23 +61,11 @@ impl Listener {
         max_connections: usize,
         gauge: Arc<ConnectionGauge>,
     ) -> Listener {
-        let (accept_loop, phase) = AcceptLoop::new(name, socket, protocol, max_connections, gauge);
-        let permits = Arc::clone(&accept_loop.permits);
+        enable_keepalive(&socket.listener);
+        let (phase, _) = watch::channel(ShutdownPhase::Running);
+        let permits = Arc::new(Semaphore::new(max_connections));
+        let accept_loop = AcceptLoop { name, socket, protocol, permits: Arc::clone(&permits), gauge };
         let accept_task = tokio::spawn(accept_loop.run(phase.clone()));
-        Listener { phase, permits, max_connections, accept_task }
-    }
-
-    /// Like [`Listener::open`], but new connections never wait: beyond the maximum, the longest-idle one is evicted.
-    pub(crate) fn open_evicting(
-        name: ListenerName,
-        socket: BoundSocket,
-        protocol: impl Protocol,
-        max_connections: usize,
-        gauge: Arc<ConnectionGauge>,
-    ) -> Listener {
-        let (accept_loop, phase) = AcceptLoop::new(name, socket, protocol, max_connections, gauge);
-        let permits = Arc::clone(&accept_loop.permits);
-        let accept_task = tokio::spawn(accept_loop.run_evicting(phase.clone()));
         Listener { phase, permits, max_connections, accept_task }
     }
 
@@ -156,53 +100,50 @@ struct AcceptLoop<A> {
 }
 
 impl<A: Protocol> AcceptLoop<A> {
-    fn new(
-        name: ListenerName,
-        socket: BoundSocket,
-        protocol: A,
-        max_connections: usize,
-        gauge: Arc<ConnectionGauge>,
-    ) -> (AcceptLoop<A>, watch::Sender<ShutdownPhase>) {
-        enable_keepalive(&socket.listener);
-        let (phase, _) = watch::channel(ShutdownPhase::Running);
-        let permits = Arc::new(Semaphore::new(max_connections));
-        (AcceptLoop { name, socket, protocol, permits, gauge }, phase)
-    }
-
     async fn run(self, phase: watch::Sender<ShutdownPhase>) {
-        loop {
-            let permit = self.acquire_permit().await;
-            let (stream, peer) = accept(&self.socket.listener).await;
-            let (protocol, phase) = (self.protocol.clone(), phase.subscribe());
-            let (name, tls, gauge) = (self.name, self.socket.tls.clone(), Arc::clone(&self.gauge));
-            tokio::spawn(async move {
-                let counted = CountedConnection::new(&gauge, name);
-                serve_connection(&protocol, tls, stream, peer, phase).await;
-                drop((counted, permit));
-            });
+        match self.name {
+            ListenerName::Http | ListenerName::Grpc | ListenerName::Resp => loop {
+                let permit = self.acquire_permit().await;
+                let (stream, peer) = accept(&self.socket.listener).await;
+                self.spawn(stream, peer, &phase, permit, std::future::pending());
+            },
+            ListenerName::Admin => {
+                let registry = Arc::new(ConnectionRegistry::default());
+                loop {
+                    let (stream, peer) = accept(&self.socket.listener).await;
+                    if self.permits.available_permits() == 0 && registry.evict() {
+                        self.gauge.count_evicted();
+                    }
+                    let permit = self.acquire_permit().await;
+                    let (stream, registered) = registry.register(stream);
+                    let evicted = async move { registered.wait_for_eviction().await };
+                    self.spawn(stream, peer, &phase, permit, evicted);
+                }
+            }
         }
     }
 
-    async fn run_evicting(self, phase: watch::Sender<ShutdownPhase>) {
-        let registry = Arc::new(ConnectionRegistry::default());
-        loop {
-            let (stream, peer) = accept(&self.socket.listener).await;
-            if self.permits.available_permits() == 0 && registry.evict() {
-                self.gauge.evicted.fetch_add(1, Relaxed);
+    /// Serves a connection in a task of its own, until it closes or is evicted.
+    fn spawn<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+        &self,
+        stream: S,
+        peer: IpAddr,
+        phase: &watch::Sender<ShutdownPhase>,
+        permit: OwnedSemaphorePermit,
+        evicted: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let (protocol, phase) = (self.protocol.clone(), phase.subscribe());
+        let (name, tls, gauge) = (self.name, self.socket.tls.clone(), Arc::clone(&self.gauge));
+        tokio::spawn(async move {
+            let counted = gauge.count(name);
+            tokio::select! {
+                // In this order, so that a connection that can't be evicted costs no random number per poll.
+                biased;
+                () = serve_connection(&protocol, tls, stream, peer, phase) => {}
+                () = evicted => tracing::debug!("evicted an idle connection for a new one"),
             }
-            let permit = self.acquire_permit().await;
-            let (protocol, phase) = (self.protocol.clone(), phase.subscribe());
-            let (name, tls, gauge) = (self.name, self.socket.tls.clone(), Arc::clone(&self.gauge));
-            let (stream, registered) = registry.register(stream);
-            tokio::spawn(async move {
-                let counted = CountedConnection::new(&gauge, name);
-                tokio::select! {
-                    () = serve_connection(&protocol, tls, stream, peer, phase) => {}
-                    () = registered.wait_for_eviction() => tracing::debug!("evicted an idle connection for a new one"),
-                }
-                drop((counted, registered, permit));
-            });
-        }
+            drop((counted, permit));
+        });
     }
 
     /// Waits for a connection permit.
@@ -238,23 +179,6 @@ async fn tls_handshake<S: AsyncRead + AsyncWrite + Unpin>(
     tokio::select! {
         result = tls.accept(stream) => Some(result),
         _ = phase.wait_for(|phase| *phase == ShutdownPhase::Draining) => None,
-    }
-}
-
-/// Counts a connection in the gauge until it is dropped.
-struct CountedConnection<'a>(&'a AtomicUsize);
-
-impl<'a> CountedConnection<'a> {
-    fn new(gauge: &'a ConnectionGauge, name: ListenerName) -> CountedConnection<'a> {
-        let count = &gauge.open[name as usize];
-        count.fetch_add(1, Relaxed);
-        CountedConnection(count)
-    }
-}
-
-impl Drop for CountedConnection<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
     }
 }
 

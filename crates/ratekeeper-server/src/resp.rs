@@ -5,6 +5,7 @@
 //! one call to the store. An invalid command gets an error that says what to write instead, and takes nothing; a
 //! protocol error closes the connection, as it does with Redis.
 
+mod arguments;
 mod check;
 mod commands;
 mod connection;
@@ -24,8 +25,8 @@ mod testing;
 mod throttle;
 
 use crate::api::ApiOptions;
+use crate::conn::{BodyPermits, ShutdownPhase};
 use crate::denial_log::DenialLog;
-use crate::http::{BodyPermits, ShutdownPhase};
 use crate::listener::Protocol;
 use connection::RespConnection;
 use executor::ExecutorShared;

@@ -2,14 +2,14 @@
 
 use crate::admin::{Admin, AdminState};
 use crate::api::{Api, ApiOptions};
-use crate::connection_caps::ConnectionCaps;
+use crate::conn::{BodyBudget, BodyPermits, ConnectionCaps, ListenerName};
 use crate::denial_log::DenialLog;
 use crate::grpc::Grpc;
-use crate::http::{BodyBudget, BodyPermits, Http};
-use crate::listener::{BoundSocket, Listener, ListenerName};
+use crate::http::Http;
+use crate::listener::{BoundSocket, Listener};
 use crate::resp::Resp;
 use crate::rule_source::RuleSource;
-use crate::tls::ListenerTls;
+use crate::tls::{ListenerTls, TlsError};
 use crate::token::Token;
 use crate::watch::FileWatch;
 use ratekeeper::{FailureMode, Micros, RuleLimiter, Store};
@@ -132,44 +132,27 @@ pub async fn serve<S: Store>(
     let certificates = distinct_certificates([&http, &grpc, &resp], &admin);
     let denials = || Arc::clone(&state.denials);
     let allowed_origins = api.allowed_origins.clone();
+    let gauge = || Arc::clone(&state.connections);
+    let max = caps.per_listener;
     let mut listeners = Vec::new();
     if let Some(socket) = resp {
         let resp = Resp::new(limiter.clone(), &api, denials());
-        listeners.push(Listener::open(
-            ListenerName::Resp,
-            socket,
-            resp,
-            caps.per_listener,
-            Arc::clone(&state.connections),
-        ));
+        listeners.push(Listener::open(ListenerName::Resp, socket, resp, max, gauge()));
     }
     let mut health = None;
     if let Some(socket) = grpc {
         let grpc = Grpc::new(limiter.clone(), &api, denials(), body_permits());
         health.insert(grpc.clone()).set_serving(true).await;
-        listeners.push(Listener::open(
-            ListenerName::Grpc,
-            socket,
-            grpc,
-            caps.per_listener,
-            Arc::clone(&state.connections),
-        ));
+        listeners.push(Listener::open(ListenerName::Grpc, socket, grpc, max, gauge()));
     }
     if let Some(socket) = http {
         let handler = Arc::new(Api::new(limiter.clone(), api, denials()));
         let http = Http::new(handler, body_permits());
-        listeners.push(Listener::open(
-            ListenerName::Http,
-            socket,
-            http,
-            caps.per_listener,
-            Arc::clone(&state.connections),
-        ));
+        listeners.push(Listener::open(ListenerName::Http, socket, http, max, gauge()));
     }
     let admin = admin.map(|(socket, token)| {
         let handler = Arc::new(Admin::new(limiter.clone(), Arc::clone(&state), token, allowed_origins));
-        let http = Http::new(handler, body_permits());
-        Listener::open_evicting(ListenerName::Admin, socket, http, caps.admin, Arc::clone(&state.connections))
+        Listener::open(ListenerName::Admin, socket, Http::new(handler, body_permits()), caps.admin, gauge())
     });
     let stopping = async {
         stop.await;
@@ -235,9 +218,7 @@ async fn watch_certificates(certificates: &[Arc<ListenerTls>]) {
     let mut watch = FileWatch::new(files);
     // The watch would miss a change between the first read and now, so read them again.
     for tls in certificates {
-        tls.reload().unwrap_or_else(|error| {
-            tracing::error!(%error, "certificate reload failed, keeping the previous certificates");
-        });
+        tls.reload().unwrap_or_else(|error| log_failed_reload(&error));
     }
     loop {
         watch.changed().await;
@@ -248,6 +229,10 @@ async fn watch_certificates(certificates: &[Arc<ListenerTls>]) {
 fn reload_certificate(tls: &ListenerTls) {
     match tls.reload() {
         Ok(()) => tracing::info!("certificates reloaded; new connections use them"),
-        Err(error) => tracing::error!(%error, "certificate reload failed, keeping the previous certificates"),
+        Err(error) => log_failed_reload(&error),
     }
+}
+
+fn log_failed_reload(error: &TlsError) {
+    tracing::error!(%error, "certificate reload failed, keeping the previous certificates");
 }

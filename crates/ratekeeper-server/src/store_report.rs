@@ -1,11 +1,12 @@
 //! The store's health on the admin listener: a summary for `/readyz`, JSON for `/v1/store`, and metrics.
 
-use crate::metrics::{Exposition, MetricKind};
+use crate::metrics::Exposition;
 use ratekeeper::{
-    BreakerState, ClockDrift, DurationHistogram, LeaseCounts, ServerReport, StoreErrorCause, StoreReport,
-    Topology,
+    BreakerState, ClockDrift, DurationHistogram, LeaseCounts, ServerReport, StoreCounts, StoreErrorCause,
+    StoreFailureCounts, StoreReport,
 };
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::fmt::Display;
 
 /// The store's health in one line, for `/readyz`. Server addresses are shown only if `detailed`, that is, to callers
 /// with the token.
@@ -46,159 +47,91 @@ pub(crate) fn summary(report: &StoreReport, detailed: bool) -> String {
     }
 }
 
+/// A counter: its name in JSON, its metric, and the count.
+type Counter<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+const STORE_COUNTERS: [Counter<StoreCounts>; 5] = [
+    ("batches", "ratekeeper_store_batches_total", |counts| counts.batches),
+    ("requests", "ratekeeper_store_requests_total", |counts| counts.requests),
+    ("coalesced", "ratekeeper_store_coalesced_total", |counts| counts.coalesced),
+    ("denied_from_memory", "ratekeeper_store_denied_from_memory_total", |counts| counts.denied_from_memory),
+    ("local", "ratekeeper_store_local_decisions_total", |counts| counts.decided_locally),
+];
+
+const LEASE_COUNTERS: [Counter<LeaseCounts>; 11] = [
+    ("units_lent", "ratekeeper_lease_units_lent_total", |counts| counts.lent),
+    ("units_spent", "ratekeeper_lease_units_spent_total", |counts| counts.spent),
+    ("units_returned", "ratekeeper_lease_units_returned_total", |counts| counts.returned),
+    ("units_forfeited", "ratekeeper_lease_units_expired_total", |counts| counts.expired),
+    ("granted", "ratekeeper_lease_granted_total", |counts| counts.granted),
+    ("refused", "ratekeeper_lease_denied_total", |counts| counts.denied),
+    ("refused_stale", "ratekeeper_lease_denied_stale_total", |counts| counts.denied_stale),
+    ("asked", "ratekeeper_lease_misses_total", |counts| counts.misses),
+    ("refills", "ratekeeper_lease_renewals_total", |counts| counts.renewals),
+    ("lost", "ratekeeper_lease_unacknowledged_total", |counts| counts.unacknowledged),
+    ("crowded", "ratekeeper_lease_table_full_total", |counts| counts.table_full),
+];
+
+/// The kinds of failed calls to a server and their counts.
+fn failures(server: &ServerReport) -> [(&'static str, u64); 4] {
+    let StoreFailureCounts { timeout, unreachable, busy, error } = server.failures;
+    [("timeout", timeout), ("unreachable", unreachable), ("busy", busy), ("error", error)]
+}
+
 /// The body of `GET /v1/store`.
-#[derive(Serialize)]
-#[serde(untagged)]
-pub(crate) enum StoreAnswer<'a> {
-    Memory { store: &'static str, degraded: bool },
-    Shared(Box<SharedStoreAnswer<'a>>),
+pub(crate) struct StoreAnswer<'a>(pub(crate) Option<&'a StoreReport>);
+
+impl Serialize for StoreAnswer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let Some(report) = self.0 else {
+            map.serialize_entry("store", "memory")?;
+            map.serialize_entry("degraded", &false)?;
+            return map.end();
+        };
+        map.serialize_entry("store", &report.address)?;
+        map.serialize_entry("topology", report.topology.name())?;
+        map.serialize_entry("degraded", &report.is_degraded())?;
+        map.serialize_entry("live_nodes", &report.live_nodes)?;
+        map.serialize_entry("uncovered_slots", &report.uncovered_slots)?;
+        map.serialize_entry("servers", &report.servers.iter().map(ServerAnswer).collect::<Vec<_>>())?;
+        map.serialize_entry("counts", &CountsAnswer(&report.counts))?;
+        map.end()
+    }
 }
 
-#[derive(Serialize)]
-pub(crate) struct SharedStoreAnswer<'a> {
-    store: &'a str,
-    topology: &'static str,
-    degraded: bool,
-    live_nodes: u32,
-    uncovered_slots: usize,
-    servers: Vec<ServerAnswer<'a>>,
-    counts: CountsAnswer,
+struct ServerAnswer<'a>(&'a ServerReport);
+
+impl Serialize for ServerAnswer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ServerAnswer(server) = self;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("address", &server.address)?;
+        map.serialize_entry("software", &server.software)?;
+        map.serialize_entry("replicas", &server.replicas)?;
+        map.serialize_entry("breaker", server.breaker.name())?;
+        map.serialize_entry("trouble", &server.problem)?;
+        map.serialize_entry("cause", &server.cause.map(StoreErrorCause::name))?;
+        map.serialize_entry("takes_writes", &server.accepts_writes)?;
+        map.serialize_entry("script_loaded", &server.has_script)?;
+        map.serialize_entry("eviction_policy", &server.eviction_policy)?;
+        map.serialize_entry("may_forget_limits", &server.may_evict)?;
+        map.serialize_entry("drift_seconds", &server.clock_drift.map(ClockDrift::secs))?;
+        map.serialize_entry("calls", &CallsAnswer::of(&server.latency))?;
+        map.serialize_entry("failures", &Counts(failures(server)))?;
+        map.serialize_entry("reconnects", &server.reconnects)?;
+        map.serialize_entry("script_loads", &server.script_loads)?;
+        map.end()
+    }
 }
 
-#[derive(Serialize)]
-struct ServerAnswer<'a> {
-    address: &'a str,
-    software: Option<&'a str>,
-    replicas: u32,
-    breaker: &'static str,
-    trouble: Option<&'a str>,
-    cause: Option<&'static str>,
-    takes_writes: bool,
-    script_loaded: bool,
-    eviction_policy: Option<&'a str>,
-    may_forget_limits: bool,
-    drift_seconds: Option<f64>,
-    calls: CallsAnswer,
-    failures: FailuresAnswer,
-    reconnects: u64,
-    script_loads: u64,
-}
-
-#[derive(Serialize)]
+#[derive(serde::Serialize)]
 struct CallsAnswer {
     count: u64,
     mean_ms: Option<f64>,
     /// An upper bound of the percentile; `None` if it is beyond the histogram's last bound.
     p50_within_ms: Option<f64>,
     p99_within_ms: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct FailuresAnswer {
-    timeout: u64,
-    unreachable: u64,
-    busy: u64,
-    error: u64,
-}
-
-#[derive(Serialize)]
-struct CountsAnswer {
-    batches: u64,
-    requests: u64,
-    coalesced: u64,
-    denied_from_memory: u64,
-    local: u64,
-    degraded_seconds: f64,
-    leases: LeasesAnswer,
-}
-
-#[derive(Serialize)]
-struct LeasesAnswer {
-    keys: usize,
-    max_keys: usize,
-    units_lent: u64,
-    units_spent: u64,
-    units_returned: u64,
-    units_forfeited: u64,
-    granted: u64,
-    refused: u64,
-    refused_stale: u64,
-    asked: u64,
-    refills: u64,
-    lost: u64,
-    crowded: u64,
-}
-
-impl LeasesAnswer {
-    fn of(counts: &LeaseCounts) -> LeasesAnswer {
-        LeasesAnswer {
-            keys: counts.keys,
-            max_keys: counts.max_keys,
-            units_lent: counts.lent,
-            units_spent: counts.spent,
-            units_returned: counts.returned,
-            units_forfeited: counts.expired,
-            granted: counts.granted,
-            refused: counts.denied,
-            refused_stale: counts.denied_stale,
-            asked: counts.misses,
-            refills: counts.renewals,
-            lost: counts.unacknowledged,
-            crowded: counts.table_full,
-        }
-    }
-}
-
-impl<'a> StoreAnswer<'a> {
-    pub(crate) fn of(report: Option<&'a StoreReport>) -> StoreAnswer<'a> {
-        let Some(report) = report else { return StoreAnswer::Memory { store: "memory", degraded: false } };
-        let counts = &report.counts;
-        StoreAnswer::Shared(Box::new(SharedStoreAnswer {
-            store: &report.address,
-            topology: report.topology.name(),
-            degraded: report.is_degraded(),
-            live_nodes: report.live_nodes,
-            uncovered_slots: report.uncovered_slots,
-            servers: report.servers.iter().map(ServerAnswer::of).collect(),
-            counts: CountsAnswer {
-                batches: counts.batches,
-                requests: counts.requests,
-                coalesced: counts.coalesced,
-                denied_from_memory: counts.denied_from_memory,
-                local: counts.decided_locally,
-                degraded_seconds: counts.degraded_time.as_secs_f64(),
-                leases: LeasesAnswer::of(&counts.leases),
-            },
-        }))
-    }
-}
-
-impl<'a> ServerAnswer<'a> {
-    fn of(server: &'a ServerReport) -> ServerAnswer<'a> {
-        let failures = &server.failures;
-        ServerAnswer {
-            address: &server.address,
-            software: server.software.as_deref(),
-            replicas: server.replicas,
-            breaker: server.breaker.name(),
-            trouble: server.problem.as_deref(),
-            cause: server.cause.map(StoreErrorCause::name),
-            takes_writes: server.accepts_writes,
-            script_loaded: server.has_script,
-            eviction_policy: server.eviction_policy.as_deref(),
-            may_forget_limits: server.may_evict,
-            drift_seconds: server.clock_drift.map(ClockDrift::secs),
-            calls: CallsAnswer::of(&server.latency),
-            failures: FailuresAnswer {
-                timeout: failures.timeout,
-                unreachable: failures.unreachable,
-                busy: failures.busy,
-                error: failures.error,
-            },
-            reconnects: server.reconnects,
-            script_loads: server.script_loads,
-        }
-    }
 }
 
 impl CallsAnswer {
@@ -214,219 +147,108 @@ impl CallsAnswer {
     }
 }
 
-impl Exposition {
-    /// Writes the metrics of this node's leases.
-    fn leases(&mut self, counts: &LeaseCounts) {
-        use MetricKind::{Counter, Gauge};
-        for (name, help, count) in [
-            ("ratekeeper_lease_units_lent_total", "Units leased from the store.", counts.lent),
-            ("ratekeeper_lease_units_spent_total", "Leased units that were spent.", counts.spent),
-            (
-                "ratekeeper_lease_units_returned_total",
-                "Leased units that were returned to the store.",
-                counts.returned,
-            ),
-            (
-                "ratekeeper_lease_units_expired_total",
-                "Leased units that expired: neither spent nor returned in time.",
-                counts.expired,
-            ),
-            ("ratekeeper_lease_granted_total", "Draws granted from a lease.", counts.granted),
-            (
-                "ratekeeper_lease_denied_total",
-                "Draws denied without a store call, because the store had nothing left a moment ago.",
-                counts.denied,
-            ),
-            (
-                "ratekeeper_lease_denied_stale_total",
-                "Draws denied without a store call although enough units may have been refilled meanwhile.",
-                counts.denied_stale,
-            ),
-            (
-                "ratekeeper_lease_misses_total",
-                "Draws of leased limits that were sent to the store.",
-                counts.misses,
-            ),
-            (
-                "ratekeeper_lease_renewals_total",
-                "Lease requests and reports sent to the store without a draw.",
-                counts.renewals,
-            ),
-            (
-                "ratekeeper_lease_unacknowledged_total",
-                "Lease requests and reports that the store did not acknowledge.",
-                counts.unacknowledged,
-            ),
-            (
-                "ratekeeper_lease_table_full_total",
-                "Draws whose keys did not fit into the lease table.",
-                counts.table_full,
-            ),
-        ] {
-            self.single(name, Counter, help, count);
-        }
-        self.single("ratekeeper_lease_keys", Gauge, "Keys in the lease table.", counts.keys);
-    }
+/// Counts by name.
+struct Counts<const N: usize>([(&'static str, u64); N]);
 
+impl<const N: usize> Serialize for Counts<N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0)
+    }
+}
+
+struct CountsAnswer<'a>(&'a StoreCounts);
+
+impl Serialize for CountsAnswer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (name, _, count) in STORE_COUNTERS {
+            map.serialize_entry(name, &count(self.0))?;
+        }
+        map.serialize_entry("degraded_seconds", &self.0.degraded_time.as_secs_f64())?;
+        map.serialize_entry("leases", &LeasesAnswer(&self.0.leases))?;
+        map.end()
+    }
+}
+
+struct LeasesAnswer<'a>(&'a LeaseCounts);
+
+impl Serialize for LeasesAnswer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("keys", &self.0.keys)?;
+        map.serialize_entry("max_keys", &self.0.max_keys)?;
+        for (name, _, count) in LEASE_COUNTERS {
+            map.serialize_entry(name, &count(self.0))?;
+        }
+        map.end()
+    }
+}
+
+impl Exposition {
     /// Writes the metrics of a shared store.
     pub(crate) fn store(&mut self, report: &StoreReport) {
-        use MetricKind::{Counter, Gauge};
         let StoreReport { topology, servers, live_nodes, counts, .. } = report;
-        self.store_topology(*topology);
-        self.single(
-            "ratekeeper_store_degraded",
-            Gauge,
-            "1 while some requests are decided without the store.",
-            u8::from(report.is_degraded()),
-        );
-        self.single("ratekeeper_live_nodes", Gauge, "Nodes that share the store, as last known.", live_nodes);
-        for (name, help, count) in [
-            (
-                "ratekeeper_store_batches_total",
-                "Calls to the store, each with a batch of requests.",
-                counts.batches,
-            ),
-            ("ratekeeper_store_requests_total", "Requests sent to the store.", counts.requests),
-            ("ratekeeper_store_coalesced_total", "Requests coalesced into an equal one.", counts.coalesced),
-            (
-                "ratekeeper_store_denied_from_memory_total",
-                "Requests denied without a store call, because no unit can have been refilled yet.",
-                counts.denied_from_memory,
-            ),
-            (
-                "ratekeeper_store_local_decisions_total",
-                "Requests decided by this node's share of a limit, because the store did not answer.",
-                counts.decided_locally,
-            ),
-        ] {
-            self.single(name, Counter, help, count);
+        self.family("ratekeeper_store_info", [([("topology", topology.name())], 1)]);
+        self.single("ratekeeper_store_degraded", u8::from(report.is_degraded()));
+        self.single("ratekeeper_live_nodes", live_nodes);
+        for (_, name, count) in STORE_COUNTERS {
+            self.single(name, count(counts));
         }
-        self.single(
-            "ratekeeper_store_degraded_seconds_total",
-            Counter,
-            "Seconds in which some requests were decided without the store.",
-            counts.degraded_time.as_secs_f64(),
-        );
-        self.leases(&counts.leases);
-        self.per_server(
-            "ratekeeper_store_up",
-            Gauge,
-            "1 if the circuit breaker is closed.",
-            servers,
-            |server| u8::from(server.breaker == BreakerState::Closed),
-        );
-        let help = "Circuit breaker: 0 closed, 1 half-open, 2 open.";
-        self.per_server("ratekeeper_store_breaker_state", Gauge, help, servers, |server| {
-            match server.breaker {
-                BreakerState::Closed => 0,
-                BreakerState::HalfOpen => 1,
-                BreakerState::Open => 2,
-            }
+        self.single("ratekeeper_store_degraded_seconds_total", counts.degraded_time.as_secs_f64());
+        for (_, name, count) in LEASE_COUNTERS {
+            self.single(name, count(&counts.leases));
+        }
+        self.single("ratekeeper_lease_keys", counts.leases.keys);
+        let is_up = |server: &ServerReport| server.breaker == BreakerState::Closed;
+        self.per_server("ratekeeper_store_up", servers, |server| u8::from(is_up(server)));
+        self.per_server("ratekeeper_store_breaker_state", servers, |server| match server.breaker {
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open => 2,
         });
-        let help = "1 if the circuit breaker is closed and the server accepts writes.";
-        self.per_server("ratekeeper_store_writable", Gauge, help, servers, |server| {
-            u8::from(server.breaker == BreakerState::Closed && server.accepts_writes)
+        self.per_server("ratekeeper_store_writable", servers, |server| {
+            u8::from(is_up(server) && server.accepts_writes)
         });
-        let help = "1 if the server may evict states of clients that are being denied.";
-        self.per_server("ratekeeper_store_may_evict", Gauge, help, servers, |server| {
-            u8::from(server.may_evict)
-        });
-        let help = "Connections made after the initial ones.";
-        self.per_server("ratekeeper_store_reconnects_total", Counter, help, servers, |server| {
-            server.reconnects
-        });
-        let help = "Number of times the script was loaded.";
-        self.per_server("ratekeeper_store_script_loads_total", Counter, help, servers, |server| {
-            server.script_loads
-        });
-        self.store_drift(servers);
-        self.store_failures(servers);
-        self.store_errors(servers);
-        self.store_calls(servers);
-    }
-
-    fn store_topology(&mut self, topology: Topology) {
-        let labels: &[(&str, &str)] = &[("topology", topology.name())];
-        self.family("ratekeeper_store_info", MetricKind::Gauge, "The store's topology.", [(labels, 1)]);
+        self.per_server("ratekeeper_store_may_evict", servers, |server| u8::from(server.may_evict));
+        self.per_server("ratekeeper_store_reconnects_total", servers, |server| server.reconnects);
+        self.per_server("ratekeeper_store_script_loads_total", servers, |server| server.script_loads);
+        let drifts = servers.iter().filter_map(|server| Some((of(server), server.clock_drift?.secs())));
+        self.family("ratekeeper_store_clock_drift_seconds", drifts);
+        let of_kind = |server| failures(server).map(|(kind, count)| (by(server, "kind", kind), count));
+        self.family("ratekeeper_store_failures_total", servers.iter().flat_map(of_kind));
+        let of_cause = |server| {
+            StoreErrorCause::ALL.map(|cause| (by(server, "cause", cause.name()), server.errors.of(cause)))
+        };
+        self.family("ratekeeper_store_errors_total", servers.iter().flat_map(of_cause));
+        let calls = servers.iter().map(|server| (of(server), &server.latency));
+        self.durations("ratekeeper_store_call_duration_seconds", calls);
     }
 
     /// Writes a family with one sample per server.
-    fn per_server<V: std::fmt::Display>(
+    fn per_server<V: Display>(
         &mut self,
         name: &str,
-        kind: MetricKind,
-        help: &str,
         servers: &[ServerReport],
         value: impl Fn(&ServerReport) -> V,
     ) {
-        let labels: Vec<_> = servers.iter().map(|server| [("server", server.address.as_str())]).collect();
-        let samples = labels.iter().zip(servers).map(|(labels, server)| (&labels[..], value(server)));
-        self.family(name, kind, help, samples);
+        self.family(name, servers.iter().map(|server| (of(server), value(server))));
     }
+}
 
-    fn store_drift(&mut self, servers: &[ServerReport]) {
-        let known = servers.iter().filter_map(|server| Some((&*server.address, server.clock_drift?)));
-        let known: Vec<_> = known.map(|(address, drift)| ([("server", address)], drift.secs())).collect();
-        self.family(
-            "ratekeeper_store_clock_drift_seconds",
-            MetricKind::Gauge,
-            "How far the server's clock is ahead of this node's.",
-            known.iter().map(|(labels, drift)| (&labels[..], drift)),
-        );
-    }
+/// The labels of a server.
+fn of(server: &ServerReport) -> [(&str, &str); 1] {
+    [("server", &server.address)]
+}
 
-    fn store_failures(&mut self, servers: &[ServerReport]) {
-        let samples: Vec<_> = servers
-            .iter()
-            .flat_map(|server| {
-                let failures = &server.failures;
-                let kinds = [
-                    ("timeout", failures.timeout),
-                    ("unreachable", failures.unreachable),
-                    ("busy", failures.busy),
-                    ("error", failures.error),
-                ];
-                kinds.map(|(kind, count)| ([("server", &*server.address), ("kind", kind)], count))
-            })
-            .collect();
-        self.family(
-            "ratekeeper_store_failures_total",
-            MetricKind::Counter,
-            "Failed calls by kind of failure.",
-            samples.iter().map(|(labels, count)| (&labels[..], count)),
-        );
-    }
-
-    fn store_errors(&mut self, servers: &[ServerReport]) {
-        let of_server = |server: &'_ ServerReport| {
-            StoreErrorCause::ALL.map(|cause| (cause.name(), server.errors.of(cause)))
-        };
-        let samples: Vec<_> = servers
-            .iter()
-            .flat_map(|server| {
-                of_server(server)
-                    .map(|(cause, count)| ([("server", server.address.as_str()), ("cause", cause)], count))
-            })
-            .collect();
-        self.family(
-            "ratekeeper_store_errors_total",
-            MetricKind::Counter,
-            "Errors returned by the server and failed attempts to use it, by cause.",
-            samples.iter().map(|(labels, count)| (&labels[..], count)),
-        );
-    }
-
-    fn store_calls(&mut self, servers: &[ServerReport]) {
-        let calls = servers.iter().map(|server| (&*server.address, &server.latency));
-        let name = "ratekeeper_store_call_duration_seconds";
-        self.durations_by("server", name, "Duration of calls that were answered.", calls);
-    }
+/// The labels of a server, and another.
+fn by<'a>(server: &'a ServerReport, label: &'a str, value: &'a str) -> [(&'a str, &'a str); 2] {
+    [("server", &server.address), (label, value)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratekeeper::{StoreCounts, StoreErrorCounts, StoreFailureCounts};
+    use ratekeeper::{StoreErrorCounts, Topology};
     use std::time::Duration;
 
     fn server(address: &str, breaker: BreakerState, trouble: Option<&str>) -> ServerReport {

@@ -1,6 +1,9 @@
 //! Fuzzes the RESP decoder: it never panics, its result does not depend on how the bytes are split, and it agrees with
 //! the `redis-protocol` crate on what a command is.
 
+#[path = "../src/resp/arguments.rs"]
+#[expect(dead_code, reason = "only the decoding of commands is tested here")]
+mod arguments;
 #[path = "../src/resp/decode.rs"]
 #[expect(dead_code, reason = "only the decoding of commands is tested here")]
 mod decode;

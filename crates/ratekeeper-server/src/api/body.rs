@@ -1,52 +1,43 @@
-//! The JSON bodies of checks and batches.
+//! The JSON bodies of checks and batches, as serde reads them.
 //!
-//! Every field is bounded, and borrowed from the body where possible. An invalid body is rejected with the place and
-//! the reason, and takes no units.
+//! Text is borrowed from the body where possible. An invalid body is rejected with the place and the reason, and takes
+//! no units.
 
-use ratekeeper::MAX_KEY_BYTES;
-use ratekeeper::rules::{Attribute, CheckRequest};
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error, MapAccess, SeqAccess, Unexpected, Visitor};
+use ratekeeper::rules::{
+    CheckRequest, FieldBound, MAX_ATTRIBUTES, RequestBuilder, RequestError, RequestField, parse_ip,
+};
+use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The most characters of an endpoint.
-pub(crate) const MAX_ENDPOINT_CHARS: usize = 8192;
-/// The most characters of a method, a tier or an attribute name.
-pub(crate) const MAX_NAME_CHARS: usize = 128;
-/// The most characters of an attribute value.
-pub(crate) const MAX_VALUE_CHARS: usize = 4096;
-/// The most attributes in a check.
-pub(crate) const MAX_ATTRIBUTES: usize = 32;
-
 /// The fields of a check.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CheckFields<'a> {
-    #[serde(borrow, default)]
-    client_key: Option<ClientKey<'a>>,
-    #[serde(borrow, default)]
-    endpoint: Option<Endpoint<'a>>,
-    #[serde(borrow, default)]
-    method: Option<ShortText<'a>>,
-    #[serde(borrow, default)]
-    tier: Option<ShortText<'a>>,
-    #[serde(default)]
-    ip: Option<AddressText>,
-    #[serde(borrow, default)]
-    attributes: Option<Attributes<'a>>,
-    #[serde(default)]
-    cost: Option<CostValue>,
+const FIELDS: [&str; 7] = ["client_key", "endpoint", "method", "tier", "ip", "attributes", "cost"];
+
+/// A check as a JSON object.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CheckBody<'a> {
+    request: RequestBuilder<Cow<'a, str>>,
+    has_key: bool,
 }
 
-/// A check as a JSON object. A derived `Deserialize` would also accept an array of fields in an undocumented order.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct CheckBody<'a>(CheckFields<'a>);
+impl CheckBody<'_> {
+    pub(crate) fn has_key(&self) -> bool {
+        self.has_key
+    }
 
-impl<'de: 'a, 'a> Deserialize<'de> for CheckBody<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CheckBody<'a>, D::Error> {
+    /// Calls `use_it` with the request.
+    pub(crate) fn with_request<T>(
+        &self,
+        use_it: impl FnOnce(&CheckRequest<'_>) -> T,
+    ) -> Result<T, RequestError> {
+        self.request.with_request(use_it)
+    }
+}
+
+impl<'de> Deserialize<'de> for CheckBody<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CheckBody<'de>, D::Error> {
         deserializer.deserialize_map(CheckVisitor)
     }
 }
@@ -60,194 +51,82 @@ impl<'de> Visitor<'de> for CheckVisitor {
         f.write_str("a check to be an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<CheckBody<'de>, A::Error> {
-        CheckFields::deserialize(MapAccessDeserializer::new(map)).map(CheckBody)
-    }
-}
-
-impl<'a> CheckBody<'a> {
-    /// Whether it identifies a client: by key, address or attributes.
-    pub(crate) fn has_client(&self) -> bool {
-        let has_attributes = self.0.attributes.as_ref().is_some_and(|attributes| !attributes.0.is_empty());
-        self.0.client_key.is_some() || self.0.ip.is_some() || has_attributes
-    }
-
-    pub(crate) fn has_key(&self) -> bool {
-        self.0.client_key.is_some()
-    }
-
-    /// Calls `use_it` with the request.
-    pub(crate) fn with_request<T>(&self, use_it: impl FnOnce(&CheckRequest<'_>) -> T) -> T {
-        let attributes: Vec<Attribute<'_>>;
-        let attributes = match &self.0.attributes {
-            None => &[][..],
-            Some(known) => {
-                attributes = known.0.iter().map(|(name, value)| (&**name, &**value)).collect();
-                &attributes
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<CheckBody<'de>, A::Error> {
+        let (mut check, mut seen) = (CheckBody::default(), [false; FIELDS.len()]);
+        while let Some(name) = map.next_key_seed(JsonText("the name of a field"))? {
+            let Some(index) = FIELDS.iter().position(|known| *known == name) else {
+                return Err(A::Error::unknown_field(&name, &FIELDS));
+            };
+            if std::mem::replace(&mut seen[index], true) {
+                return Err(A::Error::duplicate_field(FIELDS[index]));
             }
-        };
-        use_it(&CheckRequest {
-            client_key: self.0.client_key.as_ref().map_or("", |key| &key.0),
-            endpoint: self.0.endpoint.as_ref().map_or("", |endpoint| &endpoint.0),
-            method: self.0.method.as_ref().map_or("", |method| &method.0),
-            tier: self.0.tier.as_ref().map_or("", |tier| &tier.0),
-            ip: self.0.ip.as_ref().map(|ip| ip.0),
-            attributes,
-            descriptor: None,
-            cost: self.0.cost.as_ref().map_or(1, |cost| cost.0),
-        })
-    }
-}
-
-/// Reads a string of `min` to `max` characters, borrowed unless it has escapes.
-fn bounded_string<'de, D: Deserializer<'de>>(
-    deserializer: D,
-    min: usize,
-    max: usize,
-    expected: &'static str,
-) -> Result<Cow<'de, str>, D::Error> {
-    let text = deserializer.deserialize_str(JsonText { expected })?;
-    // A string has no more characters than bytes, so they are rarely counted.
-    let length = if text.len() <= max { text.len() } else { text.chars().count() };
-    if (min..=max).contains(&length) { Ok(text) } else { Err(D::Error::invalid_length(length, &expected)) }
-}
-
-/// The client's key: not empty, and at most [`MAX_KEY_BYTES`] long.
-#[derive(Clone, Debug)]
-struct ClientKey<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for ClientKey<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ClientKey<'a>, D::Error> {
-        let expected = "client_key to be a string of 1 to 4096 bytes";
-        let key = bounded_string(deserializer, 1, usize::MAX, expected)?;
-        // Bytes, not characters, because stores have to keep it.
-        if key.len() <= MAX_KEY_BYTES {
-            Ok(ClientKey(key))
-        } else {
-            Err(D::Error::invalid_length(key.len(), &expected))
+            let CheckBody { request, has_key } = &mut check;
+            let mut text = |field| map.next_value_seed(Optional(BoundedText(field)));
+            let set = match FIELDS[index] {
+                "client_key" => text(RequestField::ClientKey)?.map(|key| {
+                    *has_key = true;
+                    request.client_key(key)
+                }),
+                "endpoint" => text(RequestField::Endpoint)?.map(|endpoint| request.endpoint(endpoint)),
+                "method" => text(RequestField::Method)?.map(|method| request.method(method)),
+                "tier" => text(RequestField::Tier)?.map(|tier| request.tier(tier)),
+                "ip" => {
+                    request.ip(map.next_value_seed(Optional(Address))?);
+                    None
+                }
+                "attributes" => map.next_value_seed(Optional(Attributes(request)))?.map(Ok),
+                _ => map.next_value_seed(Optional(WholeNumber))?.map(|cost| request.cost(cost.into())),
+            };
+            set.unwrap_or(Ok(())).map_err(A::Error::custom)?;
         }
+        Ok(check)
     }
 }
 
-/// The path that the request is for.
-#[derive(Clone, Debug)]
-struct Endpoint<'a>(Cow<'a, str>);
+/// A value that may be `null`.
+struct Optional<S>(S);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Endpoint<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Endpoint<'a>, D::Error> {
-        bounded_string(
-            deserializer,
-            0,
-            MAX_ENDPOINT_CHARS,
-            "endpoint to be a string of at most 8192 characters",
-        )
-        .map(Endpoint)
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Optional<S> {
+    type Value = Option<S::Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_option(self)
     }
 }
 
-/// A method or a tier.
-#[derive(Clone, Debug)]
-struct ShortText<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for ShortText<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ShortText<'a>, D::Error> {
-        bounded_string(
-            deserializer,
-            0,
-            MAX_NAME_CHARS,
-            "method and tier to be strings of at most 128 characters",
-        )
-        .map(ShortText)
-    }
-}
-
-/// The client's address.
-#[derive(Clone, Copy, Debug)]
-struct AddressText(IpAddr);
-
-impl<'de> Deserialize<'de> for AddressText {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AddressText, D::Error> {
-        let expected = "ip to be an address, like 192.0.2.7 or 2001:db8::1";
-        let text = deserializer.deserialize_str(JsonText { expected })?;
-        text.parse().map(AddressText).map_err(|_| {
-            let shown = text.char_indices().nth(64).map_or(&*text, |(end, _)| &text[..end]);
-            D::Error::invalid_value(Unexpected::Str(shown), &expected)
-        })
-    }
-}
-
-/// Attribute names and values. Duplicate names are rejected.
-#[derive(Clone, Debug, Default)]
-struct Attributes<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Attributes<'a>, D::Error> {
-        deserializer.deserialize_map(AttributesVisitor)
-    }
-}
-
-struct AttributesVisitor;
-
-impl<'de> Visitor<'de> for AttributesVisitor {
-    type Value = Attributes<'de>;
+impl<'de, S: DeserializeSeed<'de>> Visitor<'de> for Optional<S> {
+    type Value = Option<S::Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("attributes to be an object of at most 32 names with string values")
+        f.write_str("a value or null")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Attributes<'de>, A::Error> {
-        let mut attributes = Vec::new();
-        while let Some((AttributeName(name), AttributeValue(value))) = map.next_entry()? {
-            if attributes.len() == MAX_ATTRIBUTES {
-                return Err(A::Error::invalid_length(MAX_ATTRIBUTES + 1, &self));
-            }
-            if attributes.iter().any(|(known, _)| *known == name) {
-                return Err(A::Error::custom(format!("duplicate attribute `{name}`")));
-            }
-            attributes.push((name, value));
-        }
-        Ok(Attributes(attributes))
+    fn visit_none<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        self.0.deserialize(deserializer).map(Some)
     }
 }
 
-struct AttributeName<'a>(Cow<'a, str>);
+/// A string, borrowed unless it has escapes. It says what is expected.
+#[derive(Clone, Copy)]
+struct JsonText<T>(T);
 
-impl<'de: 'a, 'a> Deserialize<'de> for AttributeName<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttributeName<'a>, D::Error> {
-        bounded_string(
-            deserializer,
-            1,
-            MAX_NAME_CHARS,
-            "an attribute name to be a string of 1 to 128 characters",
-        )
-        .map(AttributeName)
+impl<'de, T: fmt::Display> DeserializeSeed<'de> for JsonText<T> {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Cow<'de, str>, D::Error> {
+        deserializer.deserialize_str(self)
     }
 }
 
-struct AttributeValue<'a>(Cow<'a, str>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for AttributeValue<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttributeValue<'a>, D::Error> {
-        bounded_string(
-            deserializer,
-            0,
-            MAX_VALUE_CHARS,
-            "an attribute to be a string of at most 4096 characters",
-        )
-        .map(AttributeValue)
-    }
-}
-
-/// Reads a string, borrowed unless it has escapes.
-struct JsonText {
-    expected: &'static str,
-}
-
-impl<'de> Visitor<'de> for JsonText {
+impl<'de, T: fmt::Display> Visitor<'de> for JsonText<T> {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expected)
+        self.0.fmt(f)
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Cow<'de, str>, E> {
@@ -259,17 +138,98 @@ impl<'de> Visitor<'de> for JsonText {
     }
 }
 
-/// The number of units that the request takes.
-#[derive(Clone, Copy, Debug)]
-struct CostValue(u32);
+/// A string within the bound of its field.
+struct BoundedText(RequestField);
 
-impl<'de> Deserialize<'de> for CostValue {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<CostValue, D::Error> {
-        deserializer.deserialize_u32(WholeNumber).map(CostValue)
+impl<'de> DeserializeSeed<'de> for BoundedText {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Cow<'de, str>, D::Error> {
+        let expected = ExpectedText(self.0);
+        let text = JsonText(expected).deserialize(deserializer)?;
+        match self.0.check(&text) {
+            Ok(()) => Ok(text),
+            Err(RequestError::Length { length, .. }) => {
+                Err(D::Error::invalid_length(length, &JsonText(expected)))
+            }
+            Err(error) => Err(D::Error::custom(error)),
+        }
     }
 }
 
+/// Describes the text that a field takes.
+#[derive(Clone, Copy)]
+struct ExpectedText(RequestField);
+
+impl fmt::Display for ExpectedText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FieldBound { min, max, unit } = self.0.bound();
+        write!(f, "{} to be a string of ", self.0.name())?;
+        if min > 0 { write!(f, "{min} to {max} {unit}") } else { write!(f, "at most {max} {unit}") }
+    }
+}
+
+/// The client's address.
+struct Address;
+
+impl<'de> DeserializeSeed<'de> for Address {
+    type Value = IpAddr;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<IpAddr, D::Error> {
+        let expected = "ip to be an address, like 192.0.2.7 or 2001:db8::1";
+        let text = JsonText(expected).deserialize(deserializer)?;
+        parse_ip(text.as_bytes()).map_err(|error| match error {
+            RequestError::InvalidAddress { found } => {
+                D::Error::invalid_value(Unexpected::Str(&found), &expected)
+            }
+            error => D::Error::custom(error),
+        })
+    }
+}
+
+/// Adds the attributes of a check.
+struct Attributes<'b, 'a>(&'b mut RequestBuilder<Cow<'a, str>>);
+
+impl<'de> DeserializeSeed<'de> for Attributes<'_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Attributes<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "attributes to be an object of at most {MAX_ATTRIBUTES} names with string values")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key_seed(BoundedText(RequestField::AttributeName))? {
+            let value = map.next_value_seed(BoundedText(RequestField::AttributeValue))?;
+            self.0.attribute(name, value).map_err(|error| match error {
+                RequestError::TooManyAttributes => A::Error::invalid_length(MAX_ATTRIBUTES + 1, &self),
+                RequestError::RepeatedAttribute { name } => {
+                    A::Error::custom(format_args!("duplicate attribute `{name}`"))
+                }
+                error => A::Error::custom(error),
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The number of units that the request takes.
 struct WholeNumber;
+
+impl<'de> DeserializeSeed<'de> for WholeNumber {
+    type Value = u32;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u32, D::Error> {
+        deserializer.deserialize_u32(self)
+    }
+}
 
 impl Visitor<'_> for WholeNumber {
     type Value = u32;
@@ -298,17 +258,15 @@ impl Visitor<'_> for WholeNumber {
     }
 }
 
-/// Reads a batch, `{"checks": [...]}`, and passes on each check as soon as it is read.
+/// Reads a batch, `{"checks": [...]}`, and passes on each check as soon as it is read. Returns their number.
 pub(crate) struct BatchBody<F> {
     /// The most checks in the batch.
     pub(crate) max_checks: usize,
-    /// Called with each check. An error rejects the batch.
+    /// Called with each check.
     pub(crate) on_check: F,
 }
 
-impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::DeserializeSeed<'de>
-    for BatchBody<F>
-{
+impl<'de, F: FnMut(&CheckRequest<'_>)> DeserializeSeed<'de> for BatchBody<F> {
     type Value = usize;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<usize, D::Error> {
@@ -316,7 +274,7 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::Deser
     }
 }
 
-impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for BatchBody<F> {
+impl<'de, F: FnMut(&CheckRequest<'_>)> Visitor<'de> for BatchBody<F> {
     type Value = usize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -324,29 +282,25 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<usize, A::Error> {
-        match map.next_key::<Cow<'de, str>>()? {
-            Some(field) if field == "checks" => {}
-            Some(field) => return Err(A::Error::unknown_field(&field, &["checks"])),
+        let field = || JsonText("the name of a field");
+        match map.next_key_seed(field())? {
+            Some(name) if name == "checks" => {}
+            Some(name) => return Err(A::Error::unknown_field(&name, &["checks"])),
             None => return Err(A::Error::missing_field("checks")),
         }
-        let count =
-            map.next_value_seed(CheckList { max_checks: self.max_checks, on_check: self.on_check })?;
-        match map.next_key::<Cow<'de, str>>()? {
+        let count = map.next_value_seed(CheckList(self))?;
+        match map.next_key_seed(field())? {
             None => Ok(count),
-            Some(field) if field == "checks" => Err(A::Error::duplicate_field("checks")),
-            Some(field) => Err(A::Error::unknown_field(&field, &["checks"])),
+            Some(name) if name == "checks" => Err(A::Error::duplicate_field("checks")),
+            Some(name) => Err(A::Error::unknown_field(&name, &["checks"])),
         }
     }
 }
 
-struct CheckList<F> {
-    max_checks: usize,
-    on_check: F,
-}
+/// The list of checks in a batch.
+struct CheckList<F>(BatchBody<F>);
 
-impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::DeserializeSeed<'de>
-    for CheckList<F>
-{
+impl<'de, F: FnMut(&CheckRequest<'_>)> DeserializeSeed<'de> for CheckList<F> {
     type Value = usize;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<usize, D::Error> {
@@ -354,11 +308,11 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> serde::de::Deser
     }
 }
 
-impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for CheckList<F> {
+impl<'de, F: FnMut(&CheckRequest<'_>)> Visitor<'de> for CheckList<F> {
     type Value = usize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "checks to be a list of at most {} checks", self.max_checks)
+        write!(f, "checks to be a list of at most {} checks", self.0.max_checks)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<usize, A::Error> {
@@ -368,10 +322,10 @@ impl<'de, F: FnMut(CheckBody<'de>) -> Result<(), &'static str>> Visitor<'de> for
             let with_index = |error: &dyn fmt::Display| A::Error::custom(format!("check {count}: {error}"));
             let next = list.next_element::<CheckBody<'de>>().map_err(|error| with_index(&error))?;
             let Some(check) = next else { return Ok(count) };
-            if count == self.max_checks {
+            if count == self.0.max_checks {
                 return Err(A::Error::invalid_length(count + 1, &self));
             }
-            (self.on_check)(check).map_err(|error| with_index(&error))?;
+            check.with_request(&mut self.0.on_check).map_err(|error| with_index(&error))?;
             count += 1;
         }
     }

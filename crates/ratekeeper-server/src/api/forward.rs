@@ -20,12 +20,11 @@ pub use key::{KeySources, KeySourcesError};
 pub(super) use parameters::ProxyParameters;
 
 use super::ApiRoute;
-use super::body::{MAX_ENDPOINT_CHARS, MAX_NAME_CHARS};
 use crate::client_address::TrustedProxies;
 use crate::http::{HttpCall, HttpError, RequestHead};
 use crate::token::Token;
 use key::ForwardKey;
-use ratekeeper::rules::CheckRequest;
+use ratekeeper::rules::{CheckRequest, RequestBuilder, RequestError, RequestField};
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
@@ -85,18 +84,20 @@ impl ForwardAuth {
         let ip = self.client_address(call, forwarded.address);
         let sources = parameters.keys.as_deref().unwrap_or(self.options.keys.as_str());
         let key = ForwardKey::find(sources, &call.head, forwarded.query, ip)?;
-        let host = [("host", &*forwarded.host)];
-        let request = CheckRequest {
-            client_key: key.as_str(),
-            endpoint: &forwarded.path,
-            method: forwarded.method,
-            tier: &parameters.tier,
-            ip: Some(ip),
-            attributes: if forwarded.host.is_empty() { &[] } else { &host },
-            descriptor: None,
-            cost: parameters.cost,
+        let mut request = RequestBuilder::default();
+        let with_request = |request: &mut RequestBuilder<_>| {
+            request.client_key(key.as_str())?;
+            request.endpoint(&*forwarded.path)?;
+            request.method(forwarded.method)?;
+            request.tier(&*parameters.tier)?;
+            request.ip(Some(ip));
+            if !forwarded.host.is_empty() {
+                request.attribute("host", &forwarded.host)?;
+            }
+            request.cost(parameters.cost.into())?;
+            request.with_request(use_it)
         };
-        Ok(use_it(&request))
+        with_request(&mut request).map_err(|error| invalid(&error))
     }
 
     /// The client's address.
@@ -172,7 +173,7 @@ impl<'a> ForwardedRequest<'a> {
         };
         Ok(ForwardedRequest {
             method: parse_method(method)?,
-            path: parse_path(path)?,
+            path: escape::escape_invalid_utf8(path),
             query,
             host: parse_host(host)?,
             address,
@@ -253,24 +254,21 @@ fn split_uri(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
 }
 
 fn parse_method(method: &[u8]) -> Result<&str, HttpError> {
-    let text =
-        str::from_utf8(method).ok().filter(|text| escape::is_token(text) && text.len() <= MAX_NAME_CHARS);
-    text.ok_or_else(|| {
-        HttpError::invalid_forward_auth(format_args!(
-            "the method is not a word of at most {MAX_NAME_CHARS} characters"
-        ))
+    let text = str::from_utf8(method).ok().filter(|text| escape::is_token(text));
+    text.filter(|text| RequestField::Method.check(text).is_ok()).ok_or_else(|| {
+        let max = RequestField::Method.bound().max;
+        HttpError::invalid_forward_auth(format_args!("the method is not a word of at most {max} characters"))
     })
 }
 
-fn parse_path(path: &[u8]) -> Result<Cow<'_, str>, HttpError> {
-    let path = escape::escape_invalid_utf8(path);
-    if path.len() <= MAX_ENDPOINT_CHARS || path.chars().count() <= MAX_ENDPOINT_CHARS {
-        Ok(path)
-    } else {
-        Err(HttpError::invalid_forward_auth(format_args!(
-            "the path has more than {MAX_ENDPOINT_CHARS} characters"
-        )))
-    }
+/// The error for a part of the client's request that is invalid.
+fn invalid(error: &RequestError) -> HttpError {
+    let RequestError::Length { field, .. } = error else {
+        return HttpError::invalid_forward_auth(format_args!("{error}"));
+    };
+    let what = if *field == RequestField::Endpoint { "path" } else { field.name() };
+    let bound = field.bound();
+    HttpError::invalid_forward_auth(format_args!("the {what} has more than {} {}", bound.max, bound.unit))
 }
 
 /// Normalizes a host, so that different spellings share their limits.

@@ -3,7 +3,8 @@
 
 use super::testing::{TestApi, api};
 use super::*;
-use crate::http::{BodyPermits, Http, ShutdownPhase};
+use crate::conn::{BodyPermits, ShutdownPhase};
+use crate::http::Http;
 use crate::listener::Protocol;
 use serde_json::Value;
 use std::net::Ipv4Addr;

@@ -39,7 +39,7 @@ impl Default for RateLimitHeaders {
 }
 
 /// The `Retry-After` of a request that was denied because the store failed: it may answer again by then.
-pub(crate) const FAIL_CLOSED_RETRY_SECS: u64 = 1;
+const FAIL_CLOSED_RETRY_SECS: u64 = 1;
 
 /// Whether the request was denied because the store failed and its limit fails closed.
 pub(crate) fn fails_closed(decision: &RuleDecision<'_>) -> bool {
@@ -171,6 +171,7 @@ fn put_number(name: &'static str, value: u64, put: &mut impl FnMut(&'static str,
 }
 
 /// Writes a number in decimal.
+#[inline]
 pub(crate) fn write_digits(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }

@@ -1,7 +1,7 @@
 //! Reads the body of a unary call.
 
 use super::frame;
-use crate::http::{BODY_TIMEOUT, BodyPart, BodyPermit, BodyPermits, SMALL_BODY_BYTES, next_frame};
+use crate::conn::{BODY_TIMEOUT, BodyPermit, BodyPermits, BodyReadError, BodyReader};
 use hyper::body::{Bytes, Incoming};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -32,48 +32,27 @@ impl MessageBody {
         }
     }
 
-    /// Reads a body. One that arrives in one piece, as nearly all do, is not copied.
     async fn read_to_end(
         mut body: Incoming,
         max_bytes: usize,
         permits: &BodyPermits,
     ) -> Result<MessageBody, Status> {
-        let mut permit = None;
-        let mut whole = Bytes::new();
-        let mut pieces = Vec::new();
-        let mut held = permits.held_bytes();
-        loop {
-            let held_bytes = whole.len() + pieces.capacity();
-            let frame = match next_frame(&mut body, &mut held, held_bytes).await {
-                BodyPart::Frame(Some(frame)) => {
-                    frame.map_err(|_| Status::cancelled("the call was cancelled"))?
-                }
-                BodyPart::Frame(None) => break,
-                BodyPart::OverBudget => {
-                    permits.count_rejected();
-                    return Err(busy());
-                }
-            };
-            // Trailers carry no part of a message.
-            let Ok(piece) = frame.into_data() else { continue };
-            if whole.is_empty() && pieces.is_empty() {
-                whole = piece;
-            } else {
-                pieces.extend_from_slice(&std::mem::take(&mut whole));
-                pieces.extend_from_slice(&piece);
-            }
-            let received = if pieces.is_empty() { &whole[..] } else { &pieces[..] };
+        let mut reader = BodyReader::new(permits);
+        while let Some(piece) = reader.next(&mut body).await? {
+            reader.push(piece);
             // This also rejects a message that is too long or compressed as soon as its header has arrived.
-            if let Some((_, [_, ..])) = frame::split(received, max_bytes)? {
+            if let Some((_, [_, ..])) = frame::split(reader.received(), max_bytes)? {
                 return Err(Status::invalid_argument("there is more than one message: send one"));
             }
-            if received.len() > SMALL_BODY_BYTES && permit.is_none() {
-                permit = Some(permits.try_acquire().ok_or_else(busy)?);
+            if !reader.permit_for(reader.received().len()) {
+                return Err(busy());
             }
         }
-        let body = if pieces.is_empty() { whole } else { pieces.into() };
-        match frame::split(&body, max_bytes)? {
-            Some(_) => Ok(MessageBody { body, permit }),
+        match frame::split(reader.received(), max_bytes)? {
+            Some(_) => {
+                let (body, permit) = reader.finish();
+                Ok(MessageBody { body, permit })
+            }
             None => Err(Status::invalid_argument("there is no whole message: send one")),
         }
     }
@@ -81,6 +60,15 @@ impl MessageBody {
     /// The message without its frame header.
     pub(super) fn message(&self) -> &[u8] {
         &self.body[frame::HEADER_BYTES..]
+    }
+}
+
+impl From<BodyReadError> for Status {
+    fn from(error: BodyReadError) -> Status {
+        match error {
+            BodyReadError::Truncated => Status::cancelled("the call was cancelled"),
+            BodyReadError::OverBudget => busy(),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::GrpcInner;
 use super::body::MessageBody;
-use super::check::{self, GrpcCheck};
+use super::check;
 use super::envoy;
 use super::frame;
 use super::message::put_message;
@@ -11,11 +11,11 @@ use super::standard;
 use super::stream::CheckStream;
 use super::streams::StreamRegistry;
 use crate::api::MAX_CHECK_BYTES;
-use crate::http::{LongResponses, ShutdownPhase, ShutdownSignal};
+use crate::conn::{LongResponses, ShutdownPhase, ShutdownSignal};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use ratekeeper::rules::Verb;
+use ratekeeper::rules::{CheckRequest, Verb};
 use ratekeeper::{CheckBatch, RuleDecision, Store};
 use std::convert::Infallible;
 use std::future::ready;
@@ -154,13 +154,15 @@ impl<S: Store> GrpcConnection<S> {
 
     async fn check_one(&self, verb: Verb, message: &[u8]) -> Result<Vec<u8>, Status> {
         let shared = &*self.shared;
-        let check = GrpcCheck::read(message)?;
-        let batch = shared.limiter.decide_one(verb, &check.request()).await;
+        let mut batch = shared.limiter.begin();
+        check::with_request(message, |request| shared.limiter.add(&mut batch, verb, request))?;
+        shared.limiter.decide(&mut batch).await;
         let decision = batch.decision(0);
         let mut answer = Vec::with_capacity(TYPICAL_ANSWER_BYTES);
         frame::append(&mut answer, |out| check::write_answer(&decision, out));
-        if verb == Verb::Check {
-            self.log_denial(&check, &decision);
+        if verb == Verb::Check && !decision.is_allowed() {
+            // It can't fail: the same message was read above.
+            let _ = check::with_request(message, |request| self.log_denial(request, &decision));
         }
         Ok(answer)
     }
@@ -180,9 +182,9 @@ impl<S: Store> GrpcConnection<S> {
         });
         if batch.decisions().any(|decision| !decision.is_allowed()) {
             let mut decisions = batch.decisions();
-            let log = |check: &GrpcCheck<'_>| {
-                if let Some(decision) = decisions.next() {
-                    self.log_denial(check, &decision);
+            let log = |request: &CheckRequest<'_>| {
+                if let Some(decision) = decisions.next().filter(|decision| !decision.is_allowed()) {
+                    self.log_denial(request, &decision);
                 }
             };
             // It can't fail: the same message was read above.
@@ -198,15 +200,13 @@ impl<S: Store> GrpcConnection<S> {
         if limiter.emergency().limit().is_some() {
             check::read_batch(message, max_checks, |_| {})?;
         }
-        let add = |check: &GrpcCheck<'_>| limiter.add(batch, Verb::Check, &check.request());
+        let add = |request: &CheckRequest<'_>| limiter.add(batch, Verb::Check, request);
         Ok(check::read_batch(message, max_checks, add)?)
     }
 
-    #[inline]
-    fn log_denial(&self, check: &GrpcCheck<'_>, decision: &RuleDecision<'_>) {
-        if !decision.is_allowed() {
-            self.shared.denials.record(self.shared.limiter.clock(), &check.request(), decision);
-        }
+    #[cold]
+    fn log_denial(&self, request: &CheckRequest<'_>, decision: &RuleDecision<'_>) {
+        self.shared.denials.record(self.shared.limiter.clock(), request, decision);
     }
 
     fn shutdown_signal(&self) -> ShutdownSignal {

@@ -1,6 +1,6 @@
 //! Compares the hand-written codec with code generated from the same `.proto` files, and feeds it arbitrary bytes.
 
-use super::check::{GrpcCheck, read_batch, read_stream_check};
+use super::check::{read_batch, with_request, with_stream_request};
 use super::envoy;
 use super::generated::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use super::generated::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -9,10 +9,10 @@ use super::generated::ratekeeper::v1::{
 };
 use super::{Grpc, GrpcInner, frame, stream};
 use crate::api::ApiOptions;
+use crate::conn::BodyPermits;
 use crate::denial_log::DenialLog;
-use crate::http::BodyPermits;
 use prost::Message;
-use ratekeeper::rules::{RuleSet, Verb, read};
+use ratekeeper::rules::{self, RuleSet, Verb, read};
 use ratekeeper::{Capacity, ManualClock, MemoryStore, Micros, RuleLimiter};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -83,9 +83,8 @@ fn for_messages(check: impl Fn(&[u8])) {
     });
 }
 
-/// Whether a check equals the generated message.
-fn is_same(check: &GrpcCheck<'_>, message: &CheckRequest) -> bool {
-    let request = check.request();
+/// Whether a request equals the generated message.
+fn is_same(request: &rules::CheckRequest<'_>, message: &CheckRequest) -> bool {
     let ip = request.ip.map(|ip| ip.to_string()).unwrap_or_default();
     let is_attribute =
         |(name, value): &(&str, &str)| message.attributes.get(*name).is_some_and(|known| known == value);
@@ -102,19 +101,22 @@ fn is_same(check: &GrpcCheck<'_>, message: &CheckRequest) -> bool {
 #[test]
 fn checks_are_decoded_like_the_generated_messages() {
     for_messages(|bytes| {
-        if let Ok(check) = GrpcCheck::read(bytes) {
-            let message = CheckRequest::decode(bytes).expect("the generated decoder accepts it too");
-            assert!(is_same(&check, &message), "{check:?} is not {message:?}");
+        let valid = "the generated decoder accepts it too";
+        let _ = with_request(bytes, |request| {
+            let message = CheckRequest::decode(bytes).expect(valid);
+            assert!(is_same(request, &message), "{request:?} is not {message:?}");
+        });
+        let stream_message = || CheckStreamRequest::decode(bytes).expect(valid);
+        let is_same_check =
+            |request: &rules::CheckRequest<'_>| is_same(request, &stream_message().check.unwrap());
+        if let (id, Ok(is_same)) = with_stream_request(bytes, is_same_check) {
+            assert!(id == stream_message().id && is_same);
         }
-        if let (id, Ok(check)) = read_stream_check(bytes) {
-            let message = CheckStreamRequest::decode(bytes).expect("the generated decoder accepts it too");
-            assert!(id == message.id && is_same(&check, &message.check.unwrap()));
-        }
-        let mut checks = Vec::new();
-        if read_batch(bytes, 1000, |check| checks.push(check.clone())).is_ok() {
-            let message = CheckBatchRequest::decode(bytes).expect("the generated decoder accepts it too");
-            assert_eq!(checks.len(), message.checks.len());
-            assert!(checks.iter().zip(&message.checks).all(|(check, message)| is_same(check, message)));
+        if let Ok(count) = read_batch(bytes, 1000, |_| ()) {
+            let message = CheckBatchRequest::decode(bytes).expect(valid);
+            assert_eq!(count, message.checks.len());
+            let mut checks = message.checks.iter();
+            read_batch(bytes, 1000, |request| assert!(is_same(request, checks.next().unwrap()))).unwrap();
         }
     });
 }
@@ -136,13 +138,13 @@ fn messages_of_the_generated_encoder_can_be_read() {
             cost: (numbers[4] & 2 == 0).then(|| u32::MAX >> (numbers[7] & 31)),
         };
         let bytes = check.encode_to_vec();
-        assert!(is_same(&GrpcCheck::read(&bytes).unwrap(), &check), "{check:?}");
+        assert_eq!(with_request(&bytes, |request| is_same(request, &check)), Ok(true), "{check:?}");
         let id = u64::MAX >> (numbers[7] & 63);
         let numbered = CheckStreamRequest { id, check: Some(check.clone()) }.encode_to_vec();
-        let (read, found) = read_stream_check(&numbered);
-        assert!(read == id && is_same(&found.unwrap(), &check));
+        let found = with_stream_request(&numbered, |request| is_same(request, &check));
+        assert_eq!(found, (id, Ok(true)));
         let batch = CheckBatchRequest { checks: vec![check.clone(); 3] }.encode_to_vec();
-        assert_eq!(read_batch(&batch, 3, |found| assert!(is_same(found, &check))), Ok(3));
+        assert_eq!(read_batch(&batch, 3, |request| assert!(is_same(request, &check))), Ok(3));
     });
 }
 
@@ -198,8 +200,8 @@ fn every_stream_message_is_answered_once_until_one_is_malformed() {
         assert_eq!(count, sent);
         runtime.block_on(stream::answers(bytes.to_vec(), Arc::clone(&shared)));
     });
-    let batch = runtime
-        .block_on(shared.limiter.decide_one(Verb::Peek, &ratekeeper::rules::CheckRequest::new("untouched")));
+    let batch =
+        runtime.block_on(shared.limiter.decide_one(Verb::Peek, &rules::CheckRequest::new("untouched")));
     assert_eq!(batch.decision(0).remaining(), 20);
 }
 

@@ -1,6 +1,6 @@
 //! The body of a response: messages, followed by trailers with the status of the call.
 
-use crate::http::{BodyPermit, LongResponse};
+use crate::conn::{BodyPermit, LongResponse};
 use hyper::HeaderMap;
 use hyper::body::{Body, Bytes, Frame};
 use hyper::header::HeaderValue;

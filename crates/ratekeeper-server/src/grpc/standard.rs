@@ -1,7 +1,7 @@
 //! Tonic's standard services: health and reflection.
 
 use super::response_body::{GrpcBody, error_trailers};
-use crate::http::ShutdownSignal;
+use crate::conn::ShutdownSignal;
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::{Request, Response};
 use std::pin::Pin;

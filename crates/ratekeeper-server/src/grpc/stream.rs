@@ -11,9 +11,9 @@ use super::message::{put_bytes, put_message, put_number};
 use super::response_body::{error_trailers, ok_trailers};
 use super::streams::StreamGuard;
 use crate::api::MAX_CHECK_BYTES;
-use crate::http::ShutdownSignal;
+use crate::conn::ShutdownSignal;
 use hyper::body::{Body, Bytes, Frame, Incoming};
-use ratekeeper::rules::Verb;
+use ratekeeper::rules::{CheckRequest, Verb};
 use ratekeeper::{CheckBatch, Store};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -168,12 +168,10 @@ impl StreamBatch {
                 }
             };
             rest = after;
-            let (id, check) = check::read_stream_check(message);
-            self.queued.push(match check {
-                Ok(check) => {
-                    shared.limiter.add(&mut checks, Verb::Check, &check.request());
-                    QueuedCheck::Valid(id)
-                }
+            let add = |request: &CheckRequest<'_>| shared.limiter.add(&mut checks, Verb::Check, request);
+            let (id, added) = check::with_stream_request(message, add);
+            self.queued.push(match added {
+                Ok(()) => QueuedCheck::Valid(id),
                 Err(error) => QueuedCheck::Invalid(id, error.into_text()),
             });
         }
@@ -221,11 +219,15 @@ impl StreamBatch {
             // It can't fail: the same bytes were split before.
             let Ok(Some((message, after))) = frame::split(rest, MAX_CHECK_BYTES) else { return };
             rest = after;
-            if let (QueuedCheck::Valid(_), (_, Ok(check))) = (queued, check::read_stream_check(message))
+            if let QueuedCheck::Valid(_) = queued
                 && let Some(decision) = decisions.next()
                 && !decision.is_allowed()
             {
-                shared.denials.record(shared.limiter.clock(), &check.request(), &decision);
+                let log = |request: &CheckRequest<'_>| {
+                    shared.denials.record(shared.limiter.clock(), request, &decision)
+                };
+                // It can't fail: the same message was read before.
+                let _ = check::with_stream_request(message, log);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! answered, and what it sends is buffered only until its flow control window is full. That bounds the memory held for
 //! it; if it does not read for too long, the connection is closed.
 
-use crate::http::BODY_TIMEOUT;
+use crate::conn::BODY_TIMEOUT;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

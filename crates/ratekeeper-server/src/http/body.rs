@@ -1,14 +1,9 @@
 //! Reading and draining request bodies with hyper.
 
-use super::body_budget::HeldBytes;
-use super::body_permits::{BodyPermit, BodyPermits, SMALL_BODY_BYTES};
 use super::error::HttpError;
-use super::timeouts::BODY_TIMEOUT;
+use crate::conn::{BODY_TIMEOUT, BodyPermit, BodyPermits, BodyReadError, BodyReader, SMALL_BODY_BYTES};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Bytes, Frame, Incoming};
-use std::future::poll_fn;
-use std::pin::Pin;
-use std::task::Poll;
+use hyper::body::{Body, Bytes, Incoming};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -33,7 +28,7 @@ pub(super) async fn read(
     timeout(BODY_TIMEOUT, read_all(body, max_bytes, permits)).await.map_err(|_| HttpError::BodyTimeout)?
 }
 
-/// Reads a body without a timeout. A body that arrives in one piece, as nearly all do, is not copied.
+/// Reads a body without a timeout.
 async fn read_all(
     mut body: Incoming,
     max_bytes: usize,
@@ -42,60 +37,27 @@ async fn read_all(
     if body.size_hint().lower() > max_bytes as u64 {
         return Err(drain(body, HttpError::TooLarge { most: max_bytes }).await);
     }
-    let mut permit = None;
-    let mut whole = Bytes::new();
-    let mut pieces = Vec::new();
-    let mut held = permits.held_bytes();
+    let mut reader = BodyReader::new(permits);
     loop {
-        let received = whole.len() + pieces.capacity();
-        let frame = match next_frame(&mut body, &mut held, received).await {
-            BodyPart::Frame(Some(frame)) => frame.map_err(|_| HttpError::BodyTruncated)?,
-            BodyPart::Frame(None) => break,
-            BodyPart::OverBudget => {
-                permits.count_rejected();
-                drop((held, whole, pieces));
+        let piece = match reader.next(&mut body).await {
+            Ok(Some(piece)) => piece,
+            Ok(None) => return Ok(reader.finish()),
+            Err(BodyReadError::Truncated) => return Err(HttpError::BodyTruncated),
+            Err(BodyReadError::OverBudget) => {
+                drop(reader);
                 drain_briefly(MAX_DRAINED_BYTES, body).await;
                 return Err(HttpError::Busy);
             }
         };
-        // Trailers are ignored.
-        let Ok(piece) = frame.into_data() else { continue };
-        let length = whole.len() + pieces.len() + piece.len();
+        let length = reader.received().len() + piece.len();
         if length > max_bytes {
             return Err(drain(body, HttpError::TooLarge { most: max_bytes }).await);
         }
-        if length > SMALL_BODY_BYTES && permit.is_none() {
-            permit = permits.try_acquire();
-            if permit.is_none() {
-                return Err(drain(body, HttpError::Busy).await);
-            }
+        if !reader.permit_for(length) {
+            return Err(drain(body, HttpError::Busy).await);
         }
-        if whole.is_empty() && pieces.is_empty() {
-            whole = piece;
-        } else {
-            pieces.extend_from_slice(&std::mem::take(&mut whole));
-            pieces.extend_from_slice(&piece);
-        }
+        reader.push(piece);
     }
-    Ok((if pieces.is_empty() { whole } else { pieces.into() }, permit))
-}
-
-/// The next part of a body.
-pub(crate) enum BodyPart {
-    /// A frame; `None` at the end of the body.
-    Frame(Option<Result<Frame<Bytes>, hyper::Error>>),
-    /// The next frame has to be awaited, and the budget can't hold the bytes received so far.
-    OverBudget,
-}
-
-/// Waits for the next frame of a body. While it waits, the `received` bytes count against the budget.
-pub(crate) async fn next_frame(body: &mut Incoming, held: &mut HeldBytes, received: usize) -> BodyPart {
-    poll_fn(|cx| match Pin::new(&mut *body).poll_frame(cx) {
-        Poll::Ready(frame) => Poll::Ready(BodyPart::Frame(frame)),
-        Poll::Pending if held.grow_to(received) => Poll::Pending,
-        Poll::Pending => Poll::Ready(BodyPart::OverBudget),
-    })
-    .await
 }
 
 /// Drains the body of a request that was rejected by its head, if it is small and arrives soon.

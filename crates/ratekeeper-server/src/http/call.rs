@@ -109,22 +109,6 @@ impl<'a> RequestHead<'a> {
 }
 
 #[cfg(test)]
-pub(crate) mod testing {
-    use super::super::strict_h1::ParsedFront;
-    use super::*;
-
-    impl<'a> RequestHead<'a> {
-        /// The plain head at the start of `bytes`.
-        pub(crate) fn plain(bytes: &'a [u8]) -> RequestHead<'a> {
-            let ParsedFront::Plain(plain) = PlainRequest::parse(bytes) else {
-                panic!("{bytes:?} is not plain")
-            };
-            RequestHead::Plain(plain, bytes)
-        }
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
     use hyper::Request;

@@ -65,40 +65,12 @@ impl HttpError {
         HttpError::NoSuchPath { path: excerpt(path), instead }
     }
 
-    pub(crate) fn invalid_deny_status(found: &str) -> HttpError {
-        HttpError::InvalidDenyStatus { found: excerpt(found) }
-    }
-
-    pub(crate) fn invalid_batch(error: &serde_json::Error) -> HttpError {
-        HttpError::InvalidBatch { reason: excerpt(&error.to_string()) }
-    }
-
-    pub(crate) fn missing_key() -> HttpError {
-        HttpError::InvalidBody { reason: "missing field `client_key`".to_owned() }
-    }
-
-    pub(crate) fn invalid_emergency_limit(error: &impl std::fmt::Display) -> HttpError {
-        HttpError::InvalidEmergencyLimit { reason: excerpt(&error.to_string()) }
-    }
-
     pub(crate) fn invalid_forward_auth(reason: std::fmt::Arguments<'_>) -> HttpError {
         HttpError::InvalidForwardAuth { reason: reason.to_string() }
     }
 
-    pub(crate) fn cross_site(found: &[u8]) -> HttpError {
-        HttpError::CrossSite { site: excerpt(&String::from_utf8_lossy(found)) }
-    }
-
     pub(crate) fn wrong_method(path: &str, method: &str, allow: &'static str) -> HttpError {
         HttpError::WrongMethod { path: excerpt(path), method: excerpt(method), allow }
-    }
-
-    pub(crate) fn unsupported_content_type(found: &[u8]) -> HttpError {
-        HttpError::UnsupportedContentType { found: excerpt(&String::from_utf8_lossy(found)) }
-    }
-
-    pub(crate) fn invalid_body(error: &serde_json::Error) -> HttpError {
-        HttpError::InvalidBody { reason: excerpt(&error.to_string()) }
     }
 
     /// Writes the error response.
@@ -159,10 +131,12 @@ struct ErrorDetail<'a> {
     message: &'a str,
 }
 
-/// The first characters of `text`, so that a response never grows with the request.
-fn excerpt(text: &str) -> String {
-    match text.char_indices().nth(MAX_EXCERPT_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+/// The first characters of a text, so that a response never grows with the request.
+pub(crate) fn excerpt(text: impl std::fmt::Display) -> String {
+    let mut text = text.to_string();
+    if let Some((end, _)) = text.char_indices().nth(MAX_EXCERPT_CHARS) {
+        text.truncate(end);
+        text.push('…');
     }
+    text
 }

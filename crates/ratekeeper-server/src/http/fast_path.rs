@@ -9,26 +9,16 @@
 //! Requests of one check on 64 connections: 148 k/s with the fast path, 123 k/s with hyper alone, 1.21 times as many
 //! (`bench/runs/2026-11-18-twin-http-json-resp-9dee667.txt`).
 //!
-//! Everything is bounded. A batch has at most [`MAX_BATCH`] requests, and no more than fit into the buffer. While
-//! responses wait for the client to read them, nothing is read from it. [`IdleTimer`] bounds the time that a client may
-//! take.
+//! A batch has at most [`MAX_BATCH`] requests, and no more than fit into the buffer. [`Connection`] bounds the rest.
 
-use super::body_budget::HeldBytes;
-use super::body_permits::{BodyPermit, SMALL_BODY_BYTES};
-use super::buffer::ReadBuffer;
 use super::call::{HttpCall, RequestHead};
-use super::close_reason::CloseReason;
 use super::error::HttpError;
 use super::handler::{AdmittedRequest, ConnectionContext, Handler, ResponseLength};
 use super::response::H1Writer;
-use super::shutdown::ShutdownSignal;
 use super::strict_h1::{MAX_HEAD_BYTES, ParsedFront, PlainRequest};
-use super::timeouts::IdleTimer;
+use crate::conn::{BODY_TIMEOUT, BodyPermit, CloseReason, Connection, HeldBytes, SMALL_BODY_BYTES};
 use ratekeeper::{Clock, SystemClock};
-use std::future::poll_fn;
 use std::net::IpAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// The most requests in a batch: twice the depth of clients that pipeline heavily.
@@ -42,12 +32,9 @@ const UNCOUNTED_BYTES: usize = 8 * 1024;
 
 /// One connection on the fast path.
 pub(super) struct FastPath<'a, S, T: Handler> {
-    stream: &'a mut S,
+    conn: &'a mut Connection<S>,
     context: &'a ConnectionContext<T>,
     clock: &'a SystemClock,
-    idle_timer: &'a mut IdleTimer,
-    shutdown: ShutdownSignal,
-    buffer: ReadBuffer,
     front: FrontRequest,
     batch: Vec<CompleteRequest<T::Route>>,
     out: H1Writer,
@@ -55,8 +42,6 @@ pub(super) struct FastPath<'a, S, T: Handler> {
     permit: Option<BodyPermit>,
     /// The bytes of that request that count against the body budget while the rest is awaited.
     held: HeldBytes,
-    /// The requests answered since the task last yielded. A long response counts as a full batch.
-    answered_since_yield: usize,
 }
 
 /// The parse state of the request at the front of the buffer, so that it is not parsed again for every byte read.
@@ -122,46 +107,40 @@ enum AfterBatch {
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
     pub(super) fn new(
-        stream: &'a mut S,
+        conn: &'a mut Connection<S>,
         context: &'a ConnectionContext<T>,
         clock: &'a SystemClock,
-        idle_timer: &'a mut IdleTimer,
-        shutdown: ShutdownSignal,
     ) -> FastPath<'a, S, T> {
         FastPath {
-            stream,
+            conn,
             context,
             clock,
-            idle_timer,
-            shutdown,
-            buffer: ReadBuffer::new(),
             front: FrontRequest::Unknown,
             batch: Vec::new(),
             out: H1Writer::default(),
             permit: None,
             held: context.body_permits.held_bytes(),
-            answered_since_yield: 0,
         }
     }
 
-    /// Answers plain requests until the connection closes. At the first request that is not plain, returns the bytes
-    /// that were read and not answered.
-    pub(super) async fn run(mut self) -> Result<Vec<u8>, CloseReason> {
+    /// Answers plain requests until the connection closes, and returns why. At the first request that is not plain,
+    /// returns `Ok`: the buffer holds all bytes that were read and not answered.
+    pub(super) async fn run(mut self) -> Result<(), CloseReason> {
         loop {
             let mut next = self.collect_batch();
             if !self.batch.is_empty() {
-                if self.shutdown.is_draining() {
+                if self.conn.shutdown.is_draining() {
                     next = AfterBatch::Close;
                 }
                 self.write_responses(next == AfterBatch::Close).await;
                 self.send().await?;
                 self.permit = None;
-                self.yield_after_batch().await;
+                self.conn.yield_after(MAX_BATCH).await;
             }
             match next {
                 AfterBatch::NextBatch => {}
                 AfterBatch::Read => match self.read().await {
-                    Ok(0) if self.buffer.is_empty() => return Err(self.close().await),
+                    Ok(0) if self.conn.buffer.is_empty() => return Err(self.close().await),
                     // Hyper answers a truncated request.
                     Ok(0) => break,
                     Ok(_) => {}
@@ -172,14 +151,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
                 AfterBatch::Close => return Err(self.close().await),
             }
         }
-        self.idle_timer.clear_body_timeout();
-        Ok(self.buffer.into_unconsumed())
+        self.conn.idle_timer.clear_deadline();
+        Ok(())
     }
 
     /// Collects the complete requests at the front of the buffer.
     fn collect_batch(&mut self) -> AfterBatch {
         self.batch.clear();
-        let bytes = self.buffer.filled();
+        let bytes = self.conn.buffer.filled();
         if self.front.is_incomplete(bytes) {
             // The permit is for bytes received, not for a large `Content-Length`: announcing one costs nothing.
             if bytes.len() > MAX_HEAD_BYTES + SMALL_BODY_BYTES && self.permit.is_none() {
@@ -193,7 +172,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
         // The first request below was already counted as started if its body had to be awaited.
         let counted = u64::from(matches!(self.front, FrontRequest::Body { .. }));
         self.front = FrontRequest::Unknown;
-        self.idle_timer.clear_body_timeout();
+        self.conn.idle_timer.clear_deadline();
         let mut at = 0;
         let next = loop {
             let rest = &bytes[at..];
@@ -224,16 +203,16 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
             if plain.closes() {
                 break AfterBatch::Close;
             }
-            // A long response is sent before the next one is written.
+            // A long response is sent before the next one is written, and is as much work as a full batch.
             if answer == ResponseLength::Long {
-                self.answered_since_yield += MAX_BATCH;
+                self.conn.answered_since_yield += MAX_BATCH;
                 break AfterBatch::NextBatch;
             }
             if self.batch.len() == MAX_BATCH {
                 break AfterBatch::NextBatch;
             }
         };
-        self.answered_since_yield += self.batch.len();
+        self.conn.answered_since_yield += self.batch.len();
         let waiting = u64::from(matches!(self.front, FrontRequest::Body { .. }));
         self.context.count_started((self.batch.len() as u64 + waiting).saturating_sub(counted));
         next
@@ -242,74 +221,37 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
     /// Writes the responses to the batch, and removes its requests from the buffer.
     async fn write_responses(&mut self, closes: bool) {
         self.out.start_batch(self.batch.len(), self.clock.now(), closes);
-        let bytes = self.buffer.filled();
+        let bytes = self.conn.buffer.filled();
         let peer = self.context.peer();
         let calls = self.batch.iter().map(|request| request.call(bytes, peer));
         self.context.handler().respond(calls, &mut self.out).await;
         let answered = self.batch.last().map_or(0, |last| last.at + last.request.total_bytes());
-        self.buffer.consume(answered);
+        self.conn.buffer.consume(answered);
     }
 
-    /// Reads more and returns the number of bytes; 0 at the end of the stream, or if the server drains and no request
-    /// has started.
+    /// Reads more, as [`Connection::read`] does. A started body must arrive in time.
     async fn read(&mut self) -> Result<usize, CloseReason> {
-        self.buffer.reserve();
         if let FrontRequest::Body { .. } = self.front {
-            self.idle_timer.start_body_timeout();
+            self.conn.idle_timer.start_deadline(BODY_TIMEOUT);
         }
-        poll_fn(|cx| match self.buffer.poll_fill(self.stream, cx) {
-            Poll::Ready(read) => Poll::Ready(read.map_err(CloseReason::Io)),
-            Poll::Pending => {
-                let reason = self.poll_close_reason(cx);
-                // A partly received request is still awaited while the server drains.
-                let stops = self.buffer.is_empty() && self.shutdown.is_draining();
-                if stops { Poll::Ready(Ok(0)) } else { reason.map(Err) }
-            }
-        })
-        .await
+        self.conn.read(self.context.started_requests()).await
     }
 
     /// Sends all responses that were written.
     async fn send(&mut self) -> Result<(), CloseReason> {
-        poll_fn(|cx| match self.out.poll_send(self.stream, cx) {
-            Poll::Ready(sent) => Poll::Ready(sent.map_err(CloseReason::Io)),
-            Poll::Pending => self.poll_close_reason(cx).map(Err),
-        })
-        .await
+        self.conn.send(self.out.bytes_mut(), None, self.context.started_requests()).await?;
+        self.out.shrink();
+        Ok(())
     }
 
-    /// Yields to other tasks after [`MAX_BATCH`] requests in a row. A client that always has more requests would
-    /// otherwise keep its thread until tokio's coop budget ends, thousands of checks later.
-    async fn yield_after_batch(&mut self) {
-        if self.answered_since_yield < MAX_BATCH {
-            return;
-        }
-        self.answered_since_yield = 0;
-        let mut has_yielded = false;
-        // `tokio::task::yield_now` allocates.
-        poll_fn(|cx| {
-            if std::mem::replace(&mut has_yielded, true) {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
-    }
-
-    /// Shuts down the sending side of the stream.
     async fn close(&mut self) -> CloseReason {
-        poll_fn(|cx| match Pin::new(&mut *self.stream).poll_shutdown(cx) {
-            Poll::Ready(closed) => Poll::Ready(closed.map_or_else(CloseReason::Io, |()| CloseReason::Done)),
-            Poll::Pending => self.poll_close_reason(cx),
-        })
-        .await
+        self.conn.shut_down(self.context.started_requests()).await
     }
 
     /// Answers the incomplete request at the front with an error and closes, because the start of the next request is
     /// unknown.
     async fn reject(&mut self, error: &HttpError) -> CloseReason {
-        self.idle_timer.clear_body_timeout();
+        self.conn.idle_timer.clear_deadline();
         self.out.start_batch(1, self.clock.now(), true);
         error.write(&mut self.out);
         match self.send().await {
@@ -317,25 +259,19 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin, T: Handler> FastPath<'a, S, T> {
             Err(reason) => reason,
         }
     }
-
-    /// Ready once the server has stopped or a timeout is exceeded.
-    fn poll_close_reason(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
-        if self.shutdown.poll_closed(cx).is_ready() {
-            return Poll::Ready(CloseReason::ServerStopped);
-        }
-        self.idle_timer.poll_timed_out(self.context.started_requests(), cx).map(CloseReason::from)
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::body_permits::BodyPermits;
-    use super::super::shutdown::ShutdownPhase;
+    use super::super::idle_timer;
     use super::*;
     use crate::api::ApiOptions;
     use crate::api::testing::{TestApi, api};
+    use crate::conn::{BodyPermits, ShutdownPhase};
     use std::io;
     use std::net::Ipv4Addr;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
     use tokio::sync::watch;
     use tokio::time::timeout;
@@ -357,16 +293,14 @@ mod tests {
         capacity: usize,
         client: impl FnOnce(DuplexStream) -> F,
     ) -> (Result<Vec<u8>, CloseReason>, u64) {
-        let (mut stream, client_end) = duplex(capacity);
+        let (stream, client_end) = duplex(capacity);
         let context = context();
         let (_phase, receiver) = watch::channel(ShutdownPhase::Running);
-        let (clock, mut idle_timer, shutdown) =
-            (SystemClock::new(), IdleTimer::new(), ShutdownSignal::new(receiver));
+        let clock = SystemClock::new();
         let serve = async {
-            let fast_path = FastPath::new(&mut stream, &context, &clock, &mut idle_timer, shutdown);
-            let result = fast_path.run().await;
-            drop(stream);
-            result
+            let mut conn = Connection::new(stream, idle_timer(), receiver);
+            let result = FastPath::new(&mut conn, &context, &clock).run().await;
+            result.map(|()| conn.buffer.into_unconsumed())
         };
         let (result, ()) = tokio::join!(serve, client(client_end));
         (result, context.started_requests())
@@ -517,11 +451,10 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_is_never_idle_drains() {
         let (phase, receiver) = watch::channel(ShutdownPhase::Running);
-        let mut stream = tokio::io::join(EndlessClient { reads: 0, phase }, tokio::io::sink());
-        let (context, clock, mut idle_timer) = (context(), SystemClock::new(), IdleTimer::new());
-        let shutdown = ShutdownSignal::new(receiver);
-        let fast_path = FastPath::new(&mut stream, &context, &clock, &mut idle_timer, shutdown);
-        let result = fast_path.run().await;
+        let stream = tokio::io::join(EndlessClient { reads: 0, phase }, tokio::io::sink());
+        let (context, clock) = (context(), SystemClock::new());
+        let mut conn = Connection::new(stream, idle_timer(), receiver);
+        let result = FastPath::new(&mut conn, &context, &clock).run().await;
         assert!(matches!(result, Err(CloseReason::Done)), "{result:?}");
         assert_eq!(context.started_requests(), 300);
     }

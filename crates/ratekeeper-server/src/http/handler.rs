@@ -5,11 +5,10 @@
 
 use super::HttpResponse;
 use super::body;
-use super::body_permits::{BodyPermit, BodyPermits};
 use super::call::{HttpCall, RequestHead};
-use super::error::HttpError;
-use super::long_responses::LongResponses;
+use super::error::{HttpError, excerpt};
 use super::response::{HyperWriter, JSON, ResponseWriter};
+use crate::conn::{BodyPermit, BodyPermits, LongResponses};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{EXPECT, HOST, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
@@ -178,6 +177,6 @@ pub(crate) fn expect_json(found: Option<&[u8]>) -> Result<(), HttpError> {
     if is_json || is(b"application/x-www-form-urlencoded") {
         Ok(())
     } else {
-        Err(HttpError::unsupported_content_type(found))
+        Err(HttpError::UnsupportedContentType { found: excerpt(String::from_utf8_lossy(found)) })
     }
 }

@@ -5,18 +5,15 @@
 //! allocates nothing.
 
 use super::HttpResponse;
-use super::buffer_pool;
 use super::date::{DateLine, date_line};
 use super::response_body::HttpBody;
+use crate::conn::{pool_buffer, pooled_buffer};
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use ratekeeper::Micros;
 use serde::Serialize;
-use std::io::{self, Write};
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use tokio::io::AsyncWrite;
+use std::io::Write;
 
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const TEXT: &str = "text/plain";
@@ -48,8 +45,6 @@ pub(crate) trait ResponseWriter {
 #[derive(Debug, Default)]
 pub(super) struct H1Writer {
     bytes: Vec<u8>,
-    /// How many of the bytes have been sent.
-    sent: usize,
     /// Scratch space for a JSON body, whose length must be known before it is written.
     body: Vec<u8>,
     date: Option<DateLine>,
@@ -73,7 +68,7 @@ impl H1Writer {
         let min_bytes = self.bytes.len() + body_bytes;
         if min_bytes > KEPT_BYTES
             && self.bytes.capacity() < min_bytes
-            && let Some(mut larger) = buffer_pool::take(min_bytes)
+            && let Some(mut larger) = pooled_buffer(min_bytes)
         {
             larger.clear();
             larger.extend_from_slice(&self.bytes);
@@ -81,27 +76,18 @@ impl H1Writer {
         }
     }
 
-    /// Sends all responses.
-    pub(super) fn poll_send<S: AsyncWrite + Unpin>(
-        &mut self,
-        stream: &mut S,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
+    /// The written responses, to be sent and cleared.
+    pub(super) fn bytes_mut(&mut self) -> &mut Vec<u8> {
         debug_assert_eq!(self.unwritten, 0, "every request has a response");
-        while self.sent < self.bytes.len() {
-            match ready!(Pin::new(&mut *stream).poll_write(cx, &self.bytes[self.sent..]))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                sent => self.sent += sent,
-            }
-        }
-        ready!(Pin::new(stream).poll_flush(cx))?;
-        self.bytes.clear();
-        self.sent = 0;
+        &mut self.bytes
+    }
+
+    /// Releases the memory of unusually long responses, once they are sent.
+    pub(super) fn shrink(&mut self) {
         if self.bytes.capacity() > KEPT_BYTES {
-            buffer_pool::put(std::mem::take(&mut self.bytes));
+            pool_buffer(std::mem::take(&mut self.bytes));
         }
         self.body.shrink_to(KEPT_BYTES);
-        Poll::Ready(Ok(()))
     }
 }
 

@@ -3,8 +3,7 @@
 //! Hyper takes it frame by frame, as the client's flow-control window allows. The permits that a response holds are
 //! released after the last frame, so a client that reads slowly keeps its own permits busy.
 
-use super::body_permits::BodyPermit;
-use super::long_responses::LongResponse;
+use crate::conn::{BodyPermit, LongResponse};
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::convert::Infallible;
 use std::pin::Pin;

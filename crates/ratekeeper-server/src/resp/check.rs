@@ -1,21 +1,11 @@
 //! `RK.CHECK`: checks a request against the rules.
 
+use super::arguments::Arguments;
 use super::commands::is_word;
-use super::decode::Arguments;
 use super::error::CommandError;
 use super::reply::Printable;
-use super::throttle::{key, parse_integer, wrong_arity};
-use ratekeeper::rules::{Attribute, CheckRequest};
-use std::net::IpAddr;
-
-/// The maximum length of an endpoint in characters. This and the next three bounds are those of the HTTP API.
-const MAX_ENDPOINT_CHARS: usize = 8192;
-/// The maximum length of a method, a tier or an attribute's name in characters.
-const MAX_NAME_CHARS: usize = 128;
-/// The maximum length of an attribute's value in characters.
-const MAX_VALUE_CHARS: usize = 4096;
-/// The maximum number of attributes of a check.
-const MAX_ATTRIBUTES: usize = 32;
+use super::throttle::{parse_integer, wrong_arity};
+use ratekeeper::rules::{CheckRequest, RequestBuilder, RequestField, parse_ip};
 
 const USAGE: &str = "[METHOD method] [IP address] [TIER tier] [ATTR name value] after key, endpoint and cost";
 
@@ -28,116 +18,79 @@ pub(super) fn with_request<'a, T>(
     if args.len() < 3 {
         return Err(wrong_arity(args.name()));
     }
-    let mut request = CheckRequest {
-        endpoint: text("endpoint", args.get(2), MAX_ENDPOINT_CHARS)?,
-        ..CheckRequest::new("")
-    };
+    let mut request = RequestBuilder::default();
+    request.endpoint(RequestField::Endpoint.read(args.get(2).unwrap_or_default())?)?;
     let mut next = 3;
     if let Some(bytes) = args.get(3)
         && bytes.first().is_some_and(|byte| !byte.is_ascii_alphabetic())
     {
-        request.cost = cost(bytes)?;
+        request.cost(cost(bytes)?)?;
         next = 4;
     }
-    let key_bytes = args.get(1).unwrap_or_default();
-    if args.len() == next {
-        request.client_key = key(key_bytes)?;
-        return Ok(visit(&request));
+    let has_options = args.len() > next;
+    if has_options {
+        read_options(args, next, &mut request)?;
     }
-    let mut attributes = [("", ""); MAX_ATTRIBUTES];
-    let count = read_options(args, next, &mut request, &mut attributes)?;
-    let has_client = request.ip.is_some() || count > 0;
-    request.client_key = match key(key_bytes) {
-        Err(CommandError::EmptyKey) if has_client => "",
-        Err(CommandError::EmptyKey) => return Err(CommandError::NoClient),
-        key => key?,
-    };
-    Ok(visit(&CheckRequest { attributes: &attributes[..count], ..request }))
+    let key = args.get(1).unwrap_or_default();
+    if key.is_empty() && !has_options {
+        return Err(CommandError::EmptyKey);
+    }
+    request.client_key(RequestField::ClientKey.read(key)?)?;
+    Ok(request.with_request(visit)?)
 }
 
-/// Parses the options after the cost, and returns the number of attributes.
+/// Parses the options after the cost.
 fn read_options<'a>(
     args: Arguments<'a>,
     mut next: usize,
-    request: &mut CheckRequest<'a>,
-    attributes: &mut [Attribute<'a>; MAX_ATTRIBUTES],
-) -> Result<usize, CommandError<'a>> {
-    let mut count = 0;
+    request: &mut RequestBuilder<&'a str>,
+) -> Result<(), CommandError<'a>> {
+    let [mut has_method, mut has_tier, mut has_ip] = [false; 3];
     while let Some(word) = args.get(next) {
         let value = args.get(next + 1).ok_or(CommandError::Syntax { near: Printable(word), usage: USAGE })?;
         next += 2;
         if is_word(word, "method") {
-            once("METHOD", request.method.is_empty())?;
-            request.method = text("METHOD", Some(value), MAX_NAME_CHARS)?;
+            once("METHOD", &mut has_method, value)?;
+            request.method(RequestField::Method.read(value)?)?;
         } else if is_word(word, "tier") {
-            once("TIER", request.tier.is_empty())?;
-            request.tier = text("TIER", Some(value), MAX_NAME_CHARS)?;
+            once("TIER", &mut has_tier, value)?;
+            request.tier(RequestField::Tier.read(value)?)?;
         } else if is_word(word, "ip") {
-            once("IP", request.ip.is_none())?;
-            request.ip = Some(address(value)?);
+            once("IP", &mut has_ip, value)?;
+            request.ip(Some(parse_ip(value)?));
         } else if is_word(word, "attr") {
-            let name = text("ATTR name", Some(value), MAX_NAME_CHARS)?;
+            let name = RequestField::AttributeName.read(value)?;
             let value =
                 args.get(next).ok_or(CommandError::Syntax { near: Printable(value), usage: USAGE })?;
             next += 1;
-            if name.is_empty() {
-                return Err(CommandError::EmptyAttributeName);
-            }
-            if attributes[..count].iter().any(|(known, _)| *known == name) {
-                return Err(CommandError::RepeatedAttribute { name: Printable(name.as_bytes()) });
-            }
-            let slot =
-                attributes.get_mut(count).ok_or(CommandError::TooManyAttributes { most: MAX_ATTRIBUTES })?;
-            *slot = (name, text("ATTR value", Some(value), MAX_VALUE_CHARS)?);
-            count += 1;
+            request.attribute(name, RequestField::AttributeValue.read(value)?)?;
         } else {
             return Err(CommandError::Syntax { near: Printable(word), usage: USAGE });
         }
     }
-    Ok(count)
+    Ok(())
 }
 
-fn once(what: &'static str, is_first: bool) -> Result<(), CommandError<'static>> {
-    if is_first { Ok(()) } else { Err(CommandError::Repeated { what }) }
+fn once(what: &'static str, has_one: &mut bool, value: &[u8]) -> Result<(), CommandError<'static>> {
+    if *has_one {
+        return Err(CommandError::Repeated { what });
+    }
+    *has_one = !value.is_empty();
+    Ok(())
 }
 
-fn cost(bytes: &[u8]) -> Result<u32, CommandError<'_>> {
+fn cost(bytes: &[u8]) -> Result<u64, CommandError<'_>> {
     let number = parse_integer(bytes).ok_or(CommandError::NotAnInteger {
         what: "cost",
         found: Printable(bytes),
         like: "1",
     })?;
-    match number {
-        ..0 => Err(CommandError::Negative { what: "cost", least: 0 }),
-        0.. => {
-            u32::try_from(number).map_err(|_| CommandError::TooLarge { what: "cost", most: u32::MAX.into() })
-        }
-    }
-}
-
-fn address(bytes: &[u8]) -> Result<IpAddr, CommandError<'_>> {
-    let parsed = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
-    parsed.ok_or(CommandError::InvalidAddress { found: Printable(bytes) })
-}
-
-fn text<'a>(
-    what: &'static str,
-    bytes: Option<&'a [u8]>,
-    max_chars: usize,
-) -> Result<&'a str, CommandError<'a>> {
-    let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| CommandError::NotUtf8 { what })?;
-    // Text has no more characters than bytes, so nearly always there is no need to count them.
-    if text.len() <= max_chars || text.chars().count() <= max_chars {
-        Ok(text)
-    } else {
-        Err(CommandError::TextTooLong { what, most: max_chars })
-    }
+    u64::try_from(number).map_err(|_| CommandError::Negative { what: "cost", least: 0 })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{check, encode_array, replies_to, test_shared};
-    use super::*;
 
     const RULES: &str = "
 rules:
@@ -238,6 +191,6 @@ deny: [foe]
             names.iter().flat_map(|name| [&b"ATTR"[..], name.as_bytes(), b"x"]).collect();
         let with = |count: usize| check(&[&[&b"a"[..], b"/"], &attributes[..3 * count]].concat());
         assert_eq!(with(33), "-ERR too many attributes: write at most 32\r\n");
-        assert_eq!(with(MAX_ATTRIBUTES), "*5\r\n:0\r\n:100\r\n:98\r\n:-1\r\n:2\r\n");
+        assert_eq!(with(32), "*5\r\n:0\r\n:100\r\n:98\r\n:-1\r\n:2\r\n");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Commands are found, their arguments counted, and the replies to `COMMAND` written from this one table.
 
-use super::decode::Arguments;
+use super::arguments::Arguments;
 
 /// A supported command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,26 +70,26 @@ const NO_AUTH: &[&str] = &["loading", "stale", "fast", "no_auth"];
 const DECISION: &[&str] = &["write", "fast"];
 
 pub(super) static COMMANDS: [CommandEntry; 16] = [
-    CommandEntry {
-        command: Command::Throttle,
-        name: "cl.throttle",
-        arity: -5,
-        arguments: &[
+    command(
+        Command::Throttle,
+        "cl.throttle",
+        -5,
+        DECISION,
+        &[
             required("key", "key"),
             required("max_burst", "integer"),
             required("count_per_period", "integer"),
             required("period", "integer"),
             optional("quantity", "integer"),
         ],
-        summary: "Takes a quantity from the limit given in the call, if enough is left, and returns what is left",
-        key: Some(1),
-        flags: DECISION,
-    },
-    CommandEntry {
-        command: Command::Check,
-        name: "rk.check",
-        arity: -3,
-        arguments: &[
+        "Takes a quantity from the limit given in the call, if enough is left, and returns what is left",
+    ),
+    command(
+        Command::Check,
+        "rk.check",
+        -3,
+        DECISION,
+        &[
             required("key", "key"),
             required("endpoint", "string"),
             optional("cost", "integer"),
@@ -98,141 +98,99 @@ pub(super) static COMMANDS: [CommandEntry; 16] = [
             keyword("TIER", "tier"),
             keyword("ATTR", "name value"),
         ],
-        summary: "Takes a cost from the limits that the rules apply to a request, and returns what is left",
-        key: Some(1),
-        flags: DECISION,
-    },
-    CommandEntry {
-        command: Command::Ping,
-        name: "ping",
-        arity: -1,
-        arguments: &[optional("message", "string")],
-        summary: "Returns PONG, or the message",
-        key: None,
-        flags: CONNECTION,
-    },
-    CommandEntry {
-        command: Command::Echo,
-        name: "echo",
-        arity: 2,
-        arguments: &[required("message", "string")],
-        summary: "Returns the message",
-        key: None,
-        flags: CONNECTION,
-    },
-    CommandEntry {
-        command: Command::Hello,
-        name: "hello",
-        arity: -1,
-        arguments: &[
+        "Takes a cost from the limits that the rules apply to a request, and returns what is left",
+    ),
+    command(
+        Command::Ping,
+        "ping",
+        -1,
+        CONNECTION,
+        &[optional("message", "string")],
+        "Returns PONG, or the message",
+    ),
+    command(Command::Echo, "echo", 2, CONNECTION, &[required("message", "string")], "Returns the message"),
+    command(
+        Command::Hello,
+        "hello",
+        -1,
+        NO_AUTH,
+        &[
             optional("protover", "integer"),
             keyword("AUTH", "username password"),
             keyword("SETNAME", "clientname"),
         ],
-        summary: "Selects the protocol version, and describes the server",
-        key: None,
-        flags: NO_AUTH,
-    },
-    CommandEntry {
-        command: Command::Auth,
-        name: "auth",
-        arity: -2,
-        arguments: &[optional("username", "string"), required("password", "string")],
-        summary: "Authenticates with the API token, if one is required",
-        key: None,
-        flags: NO_AUTH,
-    },
-    CommandEntry {
-        command: Command::Select,
-        name: "select",
-        arity: 2,
-        arguments: &[required("index", "integer")],
-        summary: "Selects a database; the only one is 0",
-        key: None,
-        flags: CONNECTION,
-    },
-    CommandEntry {
-        command: Command::Client,
-        name: "client",
-        arity: -2,
-        arguments: &[required("subcommand", "string")],
-        summary: "Names or describes this connection",
-        key: None,
-        flags: CONNECTION,
-    },
-    CommandEntry {
-        command: Command::List,
-        name: "command",
-        arity: -1,
-        arguments: &[optional("subcommand", "string")],
-        summary: "Describes the supported commands",
-        key: None,
-        flags: CONNECTION,
-    },
-    CommandEntry {
-        command: Command::Config,
-        name: "config",
-        arity: -2,
-        arguments: &[required("subcommand", "string")],
-        summary: "Returns the Redis settings that clients ask for",
-        key: None,
-        flags: CONNECTION,
-    },
-    CommandEntry {
-        command: Command::Info,
-        name: "info",
-        arity: -1,
-        arguments: &[optional("section", "string")],
-        summary: "Describes the server, like Redis",
-        key: None,
-        flags: CONNECTION,
-    },
-    CommandEntry {
-        command: Command::Multi,
-        name: "multi",
-        arity: 1,
-        arguments: &[],
-        summary: "Queues the following commands for EXEC",
-        key: None,
-        flags: CONNECTION,
-    },
-    CommandEntry {
-        command: Command::Exec,
-        name: "exec",
-        arity: 1,
-        arguments: &[],
-        summary: "Runs the commands queued since MULTI, in order",
-        key: None,
-        flags: CONNECTION,
-    },
-    CommandEntry {
-        command: Command::Discard,
-        name: "discard",
-        arity: 1,
-        arguments: &[],
-        summary: "Discards the commands queued since MULTI",
-        key: None,
-        flags: CONNECTION,
-    },
-    CommandEntry {
-        command: Command::Reset,
-        name: "reset",
-        arity: 1,
-        arguments: &[],
-        summary: "Resets the connection to its initial state",
-        key: None,
-        flags: NO_AUTH,
-    },
-    CommandEntry {
-        command: Command::Quit,
-        name: "quit",
-        arity: -1,
-        arguments: &[],
-        summary: "Closes the connection",
-        key: None,
-        flags: NO_AUTH,
-    },
+        "Selects the protocol version, and describes the server",
+    ),
+    command(
+        Command::Auth,
+        "auth",
+        -2,
+        NO_AUTH,
+        &[optional("username", "string"), required("password", "string")],
+        "Authenticates with the API token, if one is required",
+    ),
+    command(
+        Command::Select,
+        "select",
+        2,
+        CONNECTION,
+        &[required("index", "integer")],
+        "Selects a database; the only one is 0",
+    ),
+    command(
+        Command::Client,
+        "client",
+        -2,
+        CONNECTION,
+        &[required("subcommand", "string")],
+        "Names or describes this connection",
+    ),
+    command(
+        Command::List,
+        "command",
+        -1,
+        CONNECTION,
+        &[optional("subcommand", "string")],
+        "Describes the supported commands",
+    ),
+    command(
+        Command::Config,
+        "config",
+        -2,
+        CONNECTION,
+        &[required("subcommand", "string")],
+        "Returns the Redis settings that clients ask for",
+    ),
+    command(
+        Command::Info,
+        "info",
+        -1,
+        CONNECTION,
+        &[optional("section", "string")],
+        "Describes the server, like Redis",
+    ),
+    command(Command::Multi, "multi", 1, CONNECTION, &[], "Queues the following commands for EXEC"),
+    command(Command::Exec, "exec", 1, CONNECTION, &[], "Runs the commands queued since MULTI, in order"),
+    command(Command::Discard, "discard", 1, CONNECTION, &[], "Discards the commands queued since MULTI"),
+    command(Command::Reset, "reset", 1, NO_AUTH, &[], "Resets the connection to its initial state"),
+    command(Command::Quit, "quit", -1, NO_AUTH, &[], "Closes the connection"),
 ];
+
+/// A row. Only the commands that make a decision have a key.
+const fn command(
+    command: Command,
+    name: &'static str,
+    arity: i64,
+    flags: &'static [&'static str],
+    arguments: &'static [Argument],
+    summary: &'static str,
+) -> CommandEntry {
+    let key = match command {
+        Command::Throttle | Command::Check => Some(1),
+        _ => None,
+    };
+    CommandEntry { command, name, arity, arguments, summary, key, flags }
+}
 
 impl CommandEntry {
     /// Finds a command by name, ignoring case.

@@ -1,18 +1,17 @@
 //! The loop of one connection: read, execute all complete commands, and send their replies with one write.
 //!
-//! Everything is bounded. A batch has at most [`MAX_BATCH`] commands, and no more than the read buffer holds. While
-//! replies wait to be sent, nothing is read from the client. [`IdleTimer`] bounds how long a client may take.
+//! Everything is bounded. A batch has at most [`MAX_BATCH`] commands, and no more than the read buffer holds.
+//! [`IdleTimer`] bounds how long a client may take.
 
 use super::decode::Decoder;
 use super::executor::{AfterCommands, Executor, ExecutorShared, MAX_BATCH};
-use crate::http::{CloseReason, IdleTimer, ReadBuffer, ShutdownPhase, ShutdownSignal};
+use crate::conn::{CloseReason, Connection, IdleTimer, ShutdownPhase};
 use ratekeeper::Store;
 use std::fmt;
 use std::future::poll_fn;
-use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
@@ -50,16 +49,9 @@ impl fmt::Display for CommandTimeout {
 
 /// A RESP connection.
 pub(super) struct RespConnection<'o, C, S> {
-    stream: C,
+    conn: Connection<C>,
     executor: Executor<'o, S>,
     decoder: Decoder,
-    buffer: ReadBuffer,
-    /// How many bytes of the replies were sent.
-    sent: usize,
-    idle_timer: IdleTimer,
-    shutdown: ShutdownSignal,
-    /// The number of commands executed since the task last yielded.
-    commands_since_yield: u64,
     /// How many more batches are executed while the server stops.
     drain_batches_left: u32,
 }
@@ -71,15 +63,11 @@ impl<'o, C: AsyncRead + AsyncWrite + Unpin, S: Store> RespConnection<'o, C, S> {
         peer: IpAddr,
         phase: watch::Receiver<ShutdownPhase>,
     ) -> RespConnection<'o, C, S> {
+        let idle_timer = IdleTimer::new(FIRST_COMMAND_TIMEOUT, IDLE_CHECK_INTERVAL);
         RespConnection {
-            stream,
+            conn: Connection::new(stream, idle_timer, phase),
             executor: Executor::new(shared, peer),
             decoder: Decoder::default(),
-            buffer: ReadBuffer::new(),
-            sent: 0,
-            idle_timer: IdleTimer::with_intervals(FIRST_COMMAND_TIMEOUT, IDLE_CHECK_INTERVAL),
-            shutdown: ShutdownSignal::new(phase),
-            commands_since_yield: 0,
             drain_batches_left: MAX_DRAIN_BATCHES,
         }
     }
@@ -103,103 +91,56 @@ impl<'o, C: AsyncRead + AsyncWrite + Unpin, S: Store> RespConnection<'o, C, S> {
                     Err(reason) => return reason,
                 },
             }
-            self.yield_if_busy().await;
+            self.conn.yield_after(MAX_BATCH).await;
         }
     }
 
     /// Whether to close because the server stops: all commands are answered, or the client never pauses.
     fn must_close(&mut self) -> bool {
-        if !self.shutdown.is_draining() {
+        if !self.conn.shutdown.is_draining() {
             return false;
         }
         self.drain_batches_left = self.drain_batches_left.saturating_sub(1);
-        self.buffer.is_empty() || self.drain_batches_left == 0
+        self.conn.buffer.is_empty() || self.drain_batches_left == 0
     }
 
     /// Executes all complete commands and removes them from the buffer.
     async fn execute(&mut self) -> AfterCommands {
         let begun = self.executor.command_count;
-        let (answered, next) = self.executor.execute(&mut self.decoder, self.buffer.filled()).await;
-        self.buffer.consume(answered);
+        let (answered, next) = self.executor.execute(&mut self.decoder, self.conn.buffer.filled()).await;
+        self.conn.buffer.consume(answered);
         if answered > 0 {
-            self.idle_timer.clear_deadline();
+            self.conn.idle_timer.clear_deadline();
         }
-        self.commands_since_yield += self.executor.command_count - begun;
+        let executed = self.executor.command_count - begun;
+        self.conn.answered_since_yield += usize::try_from(executed).unwrap_or(MAX_BATCH);
         next
     }
 
     /// Reads more. Returns the number of bytes read, 0 at the end of the stream or when the server stops.
     async fn read(&mut self) -> Result<usize, CloseReason> {
-        self.buffer.reserve();
-        if self.buffer.is_empty() {
+        if self.conn.buffer.is_empty() {
             self.decoder.shrink();
         } else {
-            self.idle_timer.start_deadline(COMMAND_TIMEOUT);
+            self.conn.idle_timer.start_deadline(COMMAND_TIMEOUT);
         }
-        poll_fn(|cx| match self.buffer.poll_fill(&mut self.stream, cx) {
-            Poll::Ready(read) => Poll::Ready(read.map_err(CloseReason::Io)),
-            Poll::Pending => {
-                let reason = self.poll_close_reason(cx);
-                // An incomplete command is still waited for.
-                let is_drained = self.buffer.is_empty() && self.shutdown.is_draining();
-                if is_drained { Poll::Ready(Ok(0)) } else { reason.map(Err) }
-            }
-        })
-        .await
+        self.conn.read(self.executor.command_count).await
     }
 
     /// Sends all replies.
     async fn send(&mut self) -> Result<(), CloseReason> {
-        if self.executor.out.is_empty() {
-            return Ok(());
+        let Executor { out, command_count, .. } = &mut self.executor;
+        if !out.is_empty() {
+            self.conn.send(out, Some(SEND_TIMEOUT), *command_count).await?;
+            out.shrink_to(KEPT_REPLY_BYTES);
+            self.conn.idle_timer.clear_deadline();
         }
-        poll_fn(|cx| match self.poll_send(cx) {
-            Poll::Ready(sent) => Poll::Ready(sent.map_err(CloseReason::Io)),
-            Poll::Pending => {
-                self.idle_timer.start_deadline(SEND_TIMEOUT);
-                self.poll_close_reason(cx).map(Err)
-            }
-        })
-        .await?;
-        self.executor.out.clear();
-        self.executor.out.shrink_to(KEPT_REPLY_BYTES);
-        self.sent = 0;
-        self.idle_timer.clear_deadline();
         Ok(())
-    }
-
-    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.sent < self.executor.out.len() {
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.executor.out[self.sent..]))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                sent => self.sent += sent,
-            }
-        }
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    /// Yields after [`MAX_BATCH`] commands in a row. A client that always has more to send would otherwise keep its
-    /// worker thread until tokio's cooperative budget ends.
-    async fn yield_if_busy(&mut self) {
-        if self.commands_since_yield < MAX_BATCH as u64 {
-            return;
-        }
-        self.commands_since_yield = 0;
-        let mut has_yielded = false;
-        // `tokio::task::yield_now` allocates.
-        poll_fn(|cx| {
-            if std::mem::replace(&mut has_yielded, true) {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
     }
 
     /// Sends the timeout error and closes.
     async fn close_timed_out(mut self) -> CloseReason {
-        self.idle_timer.clear_deadline();
+        self.conn.idle_timer.clear_deadline();
         self.executor.reply_protocol_error(&CommandTimeout);
         match self.send().await {
             Ok(()) => {
@@ -212,39 +153,28 @@ impl<'o, C: AsyncRead + AsyncWrite + Unpin, S: Store> RespConnection<'o, C, S> {
 
     /// Shuts down the write side, and reads on until the client closes or the linger timeout ends.
     async fn close(mut self) -> CloseReason {
-        self.idle_timer.clear_deadline();
-        self.idle_timer.start_deadline(LINGER_TIMEOUT);
+        let (conn, started) = (&mut self.conn, self.executor.command_count);
+        conn.idle_timer.clear_deadline();
+        conn.idle_timer.start_deadline(LINGER_TIMEOUT);
+        match conn.shut_down(started).await {
+            CloseReason::Done => {}
+            reason => return reason,
+        }
         let mut discarded = 0;
-        let mut is_shut = false;
         poll_fn(|cx| {
-            if !is_shut {
-                match Pin::new(&mut self.stream).poll_shutdown(cx) {
-                    Poll::Ready(Ok(())) => is_shut = true,
-                    Poll::Ready(Err(error)) => return Poll::Ready(CloseReason::Io(error)),
-                    Poll::Pending => return self.poll_close_reason(cx),
-                }
-            }
             loop {
-                let mut buffer = [0; 4096];
-                let mut buffer = ReadBuf::new(&mut buffer);
-                match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                let mut bytes = [0; 4096];
+                let mut buffer = ReadBuf::new(&mut bytes);
+                match Pin::new(&mut conn.stream).poll_read(cx, &mut buffer) {
                     Poll::Ready(Ok(())) if !buffer.filled().is_empty() && discarded < MAX_LINGER_BYTES => {
                         discarded += buffer.filled().len();
                     }
                     Poll::Ready(_) => return Poll::Ready(CloseReason::Done),
-                    Poll::Pending => return self.poll_close_reason(cx).map(|_| CloseReason::Done),
+                    Poll::Pending => return conn.poll_close_reason(started, cx).map(|_| CloseReason::Done),
                 }
             }
         })
         .await
-    }
-
-    /// Completes when the connection has to end: the server is gone, or a timeout is over.
-    fn poll_close_reason(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
-        if self.shutdown.poll_closed(cx).is_ready() {
-            return Poll::Ready(CloseReason::ServerStopped);
-        }
-        self.idle_timer.poll_timed_out(self.executor.command_count, cx).map(CloseReason::from)
     }
 }
 
@@ -252,7 +182,9 @@ impl<'o, C: AsyncRead + AsyncWrite + Unpin, S: Store> RespConnection<'o, C, S> {
 mod tests {
     use super::super::testing::{encode_words, test_shared};
     use super::*;
+    use std::io;
     use std::net::Ipv4Addr;
+    use std::task::Context;
 
     /// A client that has sent all its bytes, and records each write of the server.
     struct RecordingClient<'a> {

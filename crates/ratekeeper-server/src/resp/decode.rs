@@ -4,6 +4,7 @@
 //! type it. Arguments are not copied: a command is a list of spans in the input. An incomplete command is not decoded
 //! from its start again when more arrives, and announced lengths allocate nothing before their bytes have arrived.
 
+use super::arguments::{ArgumentSpan, Arguments, position};
 use super::inline::{UnbalancedQuotes, split};
 
 /// The maximum number of arguments of a command, its name included. A check with all its options has 108.
@@ -14,9 +15,6 @@ pub(super) const MAX_COMMAND_BYTES: usize = 64 * 1024;
 pub(super) const MAX_LINE_BYTES: usize = 16 * 1024;
 /// The maximum number of characters of a length, its sign included. No valid length has more.
 const MAX_DIGITS: usize = 11;
-
-/// The start and end of an argument.
-pub(super) type ArgumentSpan = (u32, u32);
 
 /// Decodes the commands of one connection, one after the other.
 #[derive(Debug, Default)]
@@ -87,7 +85,7 @@ impl Decoder {
     pub(super) fn args<'a>(&'a self, bytes: &'a [u8]) -> Arguments<'a> {
         // Only arrays begin with an asterisk.
         let bytes = if bytes.first() == Some(&b'*') { bytes } else { &self.line };
-        Arguments { bytes, spans: &self.spans }
+        Arguments::new(bytes, &self.spans)
     }
 
     /// Releases the memory of an unusually long command. Invalidates its arguments.
@@ -177,11 +175,6 @@ impl Decoder {
 const KEPT_SPANS: usize = 128;
 const KEPT_LINE_BYTES: usize = 1024;
 
-/// Converts an offset in a command.
-pub(super) fn position(at: usize) -> u32 {
-    u32::try_from(at).expect("commands are smaller than 4 GiB")
-}
-
 /// A number that ends with CRLF.
 enum LineNumber {
     /// The number, and its size with the line end.
@@ -211,42 +204,6 @@ impl LineNumber {
             }
         }
         if bytes.len() > MAX_DIGITS { LineNumber::Invalid } else { LineNumber::Incomplete }
-    }
-}
-
-/// The arguments of a command. The first is its name.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Arguments<'a> {
-    bytes: &'a [u8],
-    spans: &'a [ArgumentSpan],
-}
-
-impl<'a> Arguments<'a> {
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.spans.len()
-    }
-
-    #[inline]
-    pub(super) fn get(&self, index: usize) -> Option<&'a [u8]> {
-        self.spans.get(index).map(|(begin, end)| &self.bytes[*begin as usize..*end as usize])
-    }
-
-    /// The spans of the first `N` arguments. Returns `None` if there are fewer.
-    pub(super) fn spans<const N: usize>(&self) -> Option<[(usize, usize); N]> {
-        let spans = self.spans.first_chunk::<N>()?;
-        Some(spans.map(|(begin, end)| (begin as usize, end as usize)))
-    }
-
-    /// The command's name.
-    #[inline]
-    pub(super) fn name(&self) -> &'a [u8] {
-        self.get(0).unwrap_or_default()
-    }
-
-    /// The arguments from index `first` on.
-    pub(super) fn starting_at(self, first: usize) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
-        (first..self.len()).filter_map(move |index| self.get(index))
     }
 }
 

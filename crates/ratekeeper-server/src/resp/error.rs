@@ -5,7 +5,8 @@
 
 use super::commands::{COMMANDS, CommandEntry};
 use super::reply::Printable;
-use ratekeeper::{LimitError, MAX_KEY_BYTES};
+use ratekeeper::LimitError;
+use ratekeeper::rules::{FieldBound, LengthUnit, MAX_ATTRIBUTES, RequestError, RequestField};
 use std::fmt;
 
 /// Why a command can't be executed.
@@ -21,8 +22,6 @@ pub(super) enum CommandError<'a> {
     Syntax { near: Printable<'a>, usage: &'static str },
     #[error("ERR {what} is written twice: write it once")]
     Repeated { what: &'static str },
-    #[error("ERR ATTR '{name}' is written twice: each name has one value")]
-    RepeatedAttribute { name: Printable<'a> },
 
     #[error("ERR {what} is not a whole number: '{found}': write digits, like {like}")]
     NotAnInteger { what: &'static str, found: Printable<'a>, like: &'static str },
@@ -37,20 +36,8 @@ pub(super) enum CommandError<'a> {
 
     #[error("ERR key is empty: write the client to count for")]
     EmptyKey,
-    #[error("ERR no client is given: write a key, or IP, or ATTR")]
-    NoClient,
-    #[error("ERR key has {bytes} bytes: write at most {MAX_KEY_BYTES}")]
-    KeyTooLong { bytes: usize },
-    #[error("ERR {what} is not UTF-8 text: send other bytes as hex or base64")]
-    NotUtf8 { what: &'static str },
-    #[error("ERR {what} is too long: write at most {most} characters")]
-    TextTooLong { what: &'static str, most: usize },
-    #[error("ERR ATTR name is empty: write ATTR name value, like ATTR tenant acme")]
-    EmptyAttributeName,
-    #[error("ERR too many attributes: write at most {most}")]
-    TooManyAttributes { most: usize },
-    #[error("ERR IP is not an address: '{found}': write one like 192.0.2.7 or 2001:db8::1")]
-    InvalidAddress { found: Printable<'a> },
+    #[error("ERR {}", InCommandWords(.0))]
+    Request(#[from] RequestError),
 
     #[error("NOAUTH Authentication required.")]
     NoAuth,
@@ -98,5 +85,57 @@ impl fmt::Display for AllCommands {
             write!(f, "{separator}{}", entry.name.to_ascii_uppercase())?;
         }
         Ok(())
+    }
+}
+
+/// Displays the error of a request in the words of commands.
+struct InCommandWords<'e>(&'e RequestError);
+
+impl fmt::Display for InCommandWords<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            RequestError::Length { field, length } => {
+                let FieldBound { max, unit, .. } = field.bound();
+                match unit {
+                    LengthUnit::Bytes => {
+                        write!(f, "{} has {length} bytes: write at most {max}", argument(*field))
+                    }
+                    LengthUnit::Characters => {
+                        write!(f, "{} is too long: write at most {max} characters", argument(*field))
+                    }
+                }
+            }
+            RequestError::NotUtf8 { field } => {
+                write!(f, "{} is not UTF-8 text: send other bytes as hex or base64", argument(*field))
+            }
+            RequestError::InvalidAddress { found } => {
+                let found = Printable(found.as_bytes());
+                write!(f, "IP is not an address: '{found}': write one like 192.0.2.7 or 2001:db8::1")
+            }
+            RequestError::CostTooHigh => write!(f, "cost is too large: write at most {}", u32::MAX),
+            RequestError::NamelessAttribute => {
+                f.write_str("ATTR name is empty: write ATTR name value, like ATTR tenant acme")
+            }
+            RequestError::TooManyAttributes => {
+                write!(f, "too many attributes: write at most {MAX_ATTRIBUTES}")
+            }
+            RequestError::RepeatedAttribute { name } => {
+                write!(f, "ATTR '{}' is written twice: each name has one value", Printable(name.as_bytes()))
+            }
+            RequestError::NoClient => f.write_str("no client is given: write a key, or IP, or ATTR"),
+            other => other.fmt(f),
+        }
+    }
+}
+
+/// The name of a field in the syntax of commands.
+fn argument(field: RequestField) -> &'static str {
+    match field {
+        RequestField::ClientKey => "key",
+        RequestField::Method => "METHOD",
+        RequestField::Tier => "TIER",
+        RequestField::AttributeName => "ATTR name",
+        RequestField::AttributeValue => "ATTR value",
+        other => other.name(),
     }
 }

@@ -4,9 +4,10 @@
 //! command is answered, so replies are in the order of their commands. After warm-up, a decision allocates nothing,
 //! whether it is allowed or denied.
 
+use super::arguments::Arguments;
 use super::check;
 use super::commands::{Command, CommandEntry, is_word};
-use super::decode::{Arguments, DecodedFront, Decoder};
+use super::decode::{DecodedFront, Decoder};
 use super::encode;
 use super::error::CommandError;
 use super::introspection::{self, Introspection};
@@ -14,8 +15,8 @@ use super::repeat_cache::RepeatCache;
 use super::reply::{Printable, ReplyWriter};
 use super::session::{Session, TransactionQueue};
 use super::throttle::ThrottleCall;
+use crate::conn::BodyPermits;
 use crate::denial_log::DenialLog;
-use crate::http::BodyPermits;
 use crate::token::Token;
 use ratekeeper::rules::{CheckRequest, InlineLimit, Verb};
 use ratekeeper::{CheckBatch, Micros, RuleDecision, RuleLimiter, Store};

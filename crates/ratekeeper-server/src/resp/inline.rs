@@ -5,7 +5,7 @@
 //! `\a`, `\xHH`; any other escaped character stands for itself). In single quotes, only the quote itself can be
 //! escaped. A closing quote must be followed by whitespace or the end of the line.
 
-use super::decode::{ArgumentSpan, position};
+use super::arguments::{ArgumentSpan, position};
 
 /// A quote is not closed, or directly followed by another character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Replies to `HELLO`, `COMMAND`, `CONFIG GET` and `INFO`, which Redis clients send before other commands.
 
+use super::arguments::Arguments;
 use super::commands::{Argument, COMMANDS, CommandEntry, is_word};
-use super::decode::Arguments;
 use super::error::CommandError;
 use super::reply::{Printable, ReplyWriter};
 use std::fmt::Write as _;

@@ -1,10 +1,10 @@
 //! The session of one connection: protocol version, authentication, client name, and the transaction queue.
 
+use super::arguments::Arguments;
 use super::commands::{CommandEntry, is_word};
-use super::decode::Arguments;
 use super::error::CommandError;
 use super::reply::{Printable, ReplyWriter, RespVersion};
-use crate::http::{BodyPermit, BodyPermits};
+use crate::conn::{BodyPermit, BodyPermits};
 use crate::token::Token;
 use std::fmt::Write as _;
 use std::net::IpAddr;

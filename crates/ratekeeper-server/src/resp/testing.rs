@@ -2,8 +2,8 @@
 
 use super::decode::Decoder;
 use super::executor::{AfterCommands, Executor, ExecutorShared};
+use crate::conn::BodyPermits;
 use crate::denial_log::DenialLog;
-use crate::http::BodyPermits;
 use crate::token::Token;
 use ratekeeper::rules::{RuleSet, read};
 use ratekeeper::{Capacity, ManualClock, MemoryStore, Micros, RuleLimiter, Span};

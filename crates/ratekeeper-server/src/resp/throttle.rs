@@ -4,12 +4,12 @@
 //! limits again and again, so each thread caches the last ones it has built. The store bounds how many different limits
 //! are kept, and drops the least recently used.
 
+use super::arguments::Arguments;
 use super::commands::CommandEntry;
-use super::decode::Arguments;
 use super::error::CommandError;
 use super::reply::Printable;
-use ratekeeper::rules::{CheckRequest, Verb};
-use ratekeeper::{Algorithm, Limit, MAX_KEY_BYTES, Quota, Span};
+use ratekeeper::rules::{CheckRequest, RequestField, Verb};
+use ratekeeper::{Algorithm, Limit, Quota, Span};
 use std::cell::RefCell;
 
 /// The largest burst. It leaves room for a quantity above the capacity, which is denied.
@@ -120,14 +120,15 @@ impl ThrottleParams {
     }
 }
 
-/// Parses a key: UTF-8 text that is neither empty nor too long, as on every listener.
+/// Reads a key: UTF-8 text that is neither empty nor too long, as on every listener.
 #[inline]
-pub(super) fn key(bytes: &[u8]) -> Result<&str, CommandError<'_>> {
-    match bytes.len() {
-        0 => Err(CommandError::EmptyKey),
-        1..=MAX_KEY_BYTES => std::str::from_utf8(bytes).map_err(|_| CommandError::NotUtf8 { what: "key" }),
-        bytes => Err(CommandError::KeyTooLong { bytes }),
+fn key(bytes: &[u8]) -> Result<&str, CommandError<'_>> {
+    if bytes.is_empty() {
+        return Err(CommandError::EmptyKey);
     }
+    let key = RequestField::ClientKey.read(bytes)?;
+    RequestField::ClientKey.check(key)?;
+    Ok(key)
 }
 
 #[cold]

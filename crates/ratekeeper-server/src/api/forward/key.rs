@@ -6,7 +6,7 @@
 
 use super::escape::{is_token, percent_decode};
 use crate::http::{HttpError, RequestHead};
-use ratekeeper::MAX_KEY_BYTES;
+use ratekeeper::rules::RequestField;
 use std::borrow::Cow;
 use std::fmt;
 use std::io::Write;
@@ -213,9 +213,10 @@ fn validate_key<'a>(value: Cow<'a, [u8]>, name: &str) -> Result<Option<Cow<'a, s
     match text {
         None => Err(HttpError::invalid_forward_auth(format_args!("the key in {name} is not UTF-8"))),
         Some(text) if text.is_empty() => Ok(None),
-        Some(text) if text.len() > MAX_KEY_BYTES => Err(HttpError::invalid_forward_auth(format_args!(
-            "the key in {name} has more than {MAX_KEY_BYTES} bytes"
-        ))),
+        Some(text) if RequestField::ClientKey.check(&text).is_err() => {
+            let max = RequestField::ClientKey.bound().max;
+            Err(HttpError::invalid_forward_auth(format_args!("the key in {name} has more than {max} bytes")))
+        }
         Some(text) if text.starts_with(ADDRESS_PREFIX) => Err(HttpError::invalid_forward_auth(format_args!(
             "the key in {name} begins with {ADDRESS_PREFIX}, which is reserved for addresses"
         ))),

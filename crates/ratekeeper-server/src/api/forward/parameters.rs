@@ -3,7 +3,6 @@
 //! `/v1/forward-auth?key=header:x-api-key,ip&tier=pro&cost=5&deny_status=403`. An unknown or repeated parameter is an
 //! error: either it is misspelt, or the client and not the operator wrote it.
 
-use super::super::body::MAX_NAME_CHARS;
 use super::escape::percent_decode;
 use crate::http::HttpError;
 use hyper::StatusCode;
@@ -45,7 +44,7 @@ impl<'a> ProxyParameters<'a> {
             })?;
             match name {
                 "key" => parameters.keys = Some(value),
-                "tier" => parameters.tier = tier(value)?,
+                "tier" => parameters.tier = value,
                 "cost" => parameters.cost = cost(&value)?,
                 "deny_status" => parameters.deny_status = Some(deny_status(&value)?),
                 // The token was checked before.
@@ -73,16 +72,6 @@ fn into_utf8(bytes: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
     match bytes {
         Cow::Borrowed(bytes) => str::from_utf8(bytes).ok().map(Cow::Borrowed),
         Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
-    }
-}
-
-fn tier(value: Cow<'_, str>) -> Result<Cow<'_, str>, HttpError> {
-    if value.chars().count() <= MAX_NAME_CHARS {
-        Ok(value)
-    } else {
-        Err(HttpError::invalid_forward_auth(format_args!(
-            "the tier has more than {MAX_NAME_CHARS} characters"
-        )))
     }
 }
 

@@ -3,21 +3,12 @@
 use super::super::check::InvalidCheck;
 use super::super::message::{FieldValue, MessageFields};
 use super::unit;
-use ratekeeper::rules::{Attribute, CheckRequest, Descriptor, Verb};
+use ratekeeper::rules::{
+    Attribute, CheckRequest, Descriptor, MAX_DESCRIPTORS, MAX_ENTRIES, RequestError, RequestField, Verb,
+};
 use ratekeeper::{Limit, Quota};
 use std::borrow::Cow;
 use std::ops::Range;
-
-/// The maximum number of descriptors of a call: far more than any configuration has.
-const MAX_DESCRIPTORS: usize = 64;
-/// The maximum number of entries of a descriptor.
-const MAX_ENTRIES: usize = 32;
-/// The maximum size of a domain or of an entry's name, which an operator has configured.
-const MAX_NAME_BYTES: usize = 256;
-/// The maximum size of an entry's value, which may be a header that a client has sent. More than Envoy accepts by
-/// default for all headers of a request (60 KiB): a longer value is an error, and Envoy may let the request pass
-/// because of it.
-const MAX_VALUE_BYTES: usize = 65_535;
 
 /// A decoded call: a domain and its descriptors.
 #[derive(Debug)]
@@ -61,7 +52,7 @@ impl<'a> EnvoyCall<'a> {
         let (mut fields, mut hits) = (MessageFields::of(message), 0);
         while let Some((number, value)) = fields.next()? {
             match number {
-                1 => call.domain = bounded_name("the domain", value)?,
+                1 => call.domain = bounded_text(RequestField::Domain, value)?,
                 2 => {
                     let index = call.descriptors.len();
                     if index == MAX_DESCRIPTORS {
@@ -174,8 +165,8 @@ fn entry<'a>(mut fields: MessageFields<'a>) -> Result<(Cow<'a, str>, Cow<'a, str
     let (mut name, mut text) = (Cow::Borrowed(""), Cow::Borrowed(""));
     while let Some((number, value)) = fields.next()? {
         match number {
-            1 => name = bounded_name("the name of an entry", value)?,
-            2 => text = bounded_text("an entry", value, MAX_VALUE_BYTES)?,
+            1 => name = bounded_text(RequestField::EntryName, value)?,
+            2 => text = bounded_text(RequestField::EntryValue, value)?,
             _ => {}
         }
     }
@@ -217,19 +208,10 @@ fn uint64_value(mut fields: MessageFields<'_>) -> Result<u64, InvalidCheck> {
     Ok(number_value)
 }
 
-fn bounded_name<'a>(what: &str, value: FieldValue<'a>) -> Result<Cow<'a, str>, InvalidCheck> {
-    bounded_text(what, value, MAX_NAME_BYTES)
-}
-
-fn bounded_text<'a>(
-    what: &str,
-    value: FieldValue<'a>,
-    max_bytes: usize,
-) -> Result<Cow<'a, str>, InvalidCheck> {
+fn bounded_text<'a>(field: RequestField, value: FieldValue<'a>) -> Result<Cow<'a, str>, InvalidCheck> {
     let length = value.bytes()?.len();
-    if length <= max_bytes {
-        Ok(value.text()?)
-    } else {
-        Err(InvalidCheck::new(format!("{what} has {length} bytes: send at most {max_bytes}")))
+    if length > field.bound().max {
+        return Err(RequestError::Length { field, length }.into());
     }
+    Ok(value.text()?)
 }

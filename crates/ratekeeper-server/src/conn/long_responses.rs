@@ -4,6 +4,7 @@
 //! client that never reads would make the server keep them all. So a connection has few long responses at a time, the
 //! others wait for a permit, and a response that is not read in time closes the connection.
 
+use super::timeouts::BODY_TIMEOUT;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -13,7 +14,7 @@ use tokio::time::sleep;
 /// The most long responses of a connection at once. A client that reads takes one sooner than the next is ready.
 const MAX_LONG_RESPONSES: usize = 4;
 /// How long a client may take to read a long response: as long as it may take to send a body.
-const RESPONSE_TIMEOUT: Duration = super::timeouts::BODY_TIMEOUT;
+const RESPONSE_TIMEOUT: Duration = BODY_TIMEOUT;
 
 /// The long-response permits of one connection.
 #[derive(Clone, Debug)]
@@ -59,14 +60,7 @@ impl Drop for LongResponse {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BodyPermits, Http, ShutdownPhase};
     use super::*;
-    use crate::api::ApiOptions;
-    use crate::api::testing::api;
-    use crate::listener::Protocol;
-    use std::net::Ipv4Addr;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
-    use tokio::sync::watch;
     use tokio::time::{Instant, timeout};
 
     #[tokio::test(start_paused = true)]
@@ -89,48 +83,5 @@ mod tests {
         long_responses.wait_until_overdue().await;
         assert_eq!(start.elapsed(), RESPONSE_TIMEOUT);
         drop(last);
-    }
-
-    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
-    }
-
-    /// Sends a batch of checks over HTTP/2 with a flow-control window of `window` bytes for the response. Returns the
-    /// seconds until the connection closed, and the bytes that were read.
-    async fn batch_with_window(window: u32) -> (u64, usize) {
-        let (api, _) = api("default: {limit: 100000/h}", ApiOptions::default());
-        let (stream, mut client) = duplex(1 << 20);
-        let (_phase, receiver) = watch::channel(ShutdownPhase::Running);
-        let settings = [&[0, 4][..], &window.to_be_bytes()].concat();
-        let path = "/v1/check/batch";
-        let fields = [&[0x83, 0x86, 0x01, 1, b'a', 0x04, 15], path.as_bytes()].concat();
-        let body = format!("{{\"checks\":[{}]}}", vec![r#"{"client_key":"a"}"#; 300].join(","));
-        let start = Instant::now();
-        let request = [
-            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
-            frame(4, 0, 0, &settings),
-            frame(1, 4, 1, &fields),
-            frame(0, 1, 1, body.as_bytes()),
-        ];
-        client.write_all(&request.concat()).await.unwrap();
-        let (http, mut read) = (Http::new(api, BodyPermits::default()), Vec::new());
-        let ((), all) = tokio::join!(
-            http.serve(stream, Ipv4Addr::LOCALHOST.into(), receiver),
-            client.read_to_end(&mut read)
-        );
-        all.unwrap();
-        (start.elapsed().as_secs(), read.len())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_does_not_read_its_response_is_disconnected() {
-        for window in [0, 1, 100, 20_000] {
-            let (seconds, bytes) = batch_with_window(window).await;
-            assert_eq!(seconds, 10, "window {window}");
-            assert!(bytes < window as usize + 1000, "{bytes}");
-        }
-        let (seconds, bytes) = batch_with_window(1 << 20).await;
-        assert!(seconds > 10 && bytes > 40_000, "a client that read it stays connected: {seconds}, {bytes}");
     }
 }

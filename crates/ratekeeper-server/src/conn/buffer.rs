@@ -83,7 +83,7 @@ impl ReadBuffer {
     }
 
     /// The bytes received and not consumed.
-    pub(super) fn into_unconsumed(mut self) -> Vec<u8> {
+    pub(crate) fn into_unconsumed(mut self) -> Vec<u8> {
         self.bytes.truncate(self.end);
         self.bytes.drain(..self.start);
         self.bytes

@@ -4,12 +4,10 @@
 //! that hyper serves from its first byte. The clock behind the limits stands still, so the responses can be compared
 //! byte for byte; only the date is masked. Tokio's time is paused: sleeping for a millisecond lets all ready tasks run.
 
-use super::body_permits::BodyPermits;
-use super::handler::{ConnectionContext, Handler};
-use super::timeouts::IdleTimer;
-use super::{Http, ShutdownPhase};
-use crate::api::ApiOptions;
-use crate::api::testing::{TestApi, api};
+use super::ApiOptions;
+use super::testing::{TestApi, api};
+use crate::conn::{BodyPermits, ShutdownPhase};
+use crate::http::{Handler, Http};
 use crate::listener::Protocol;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -60,14 +58,11 @@ fn spawn_server<T: Handler>(
     phase: watch::Receiver<ShutdownPhase>,
 ) {
     tokio::spawn(async move {
-        let http = Http::new(Arc::clone(&handler), BodyPermits::default());
+        let http = Http::new(handler, BodyPermits::default());
         let peer = Ipv4Addr::LOCALHOST.into();
         match side {
             Side::FastPath => http.serve(stream, peer, phase).await,
-            Side::Hyper => {
-                let context = Arc::new(ConnectionContext::new(handler, BodyPermits::default(), peer));
-                http.serve_with_hyper(stream, context, IdleTimer::new(), phase).await;
-            }
+            Side::Hyper => http.serve_without_fast_path(stream, peer, phase).await,
         }
     });
 }

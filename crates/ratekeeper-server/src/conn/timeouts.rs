@@ -1,7 +1,7 @@
 //! Idle and request timeouts of a connection.
 //!
-//! Each connection has one timer: a timer per request would cost more than many requests do. The same timer serves the
-//! fast path and then hyper. Other protocols use the same type with their own durations.
+//! Each connection has one timer: a timer per request would cost more than many requests do. A connection that is
+//! handed over from one part of the server to another keeps its timer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -13,10 +13,6 @@ use tokio::time::{Instant, Sleep, sleep};
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a new connection may take to start its first request, that is, to send its headers or the HTTP/2 preface.
 pub(crate) const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often a connection is checked: it is closed if no request has started since the last check. Longer than the 60
-/// seconds after which common load balancers close an idle connection, so that they close first and no request is
-/// sent while we close.
-const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(75);
 
 /// Which timeout a connection exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +39,9 @@ pub(crate) struct IdleTimer {
 }
 
 impl IdleTimer {
-    /// The timer of a new HTTP connection.
-    pub(super) fn new() -> IdleTimer {
-        IdleTimer::with_intervals(FIRST_REQUEST_TIMEOUT, IDLE_CHECK_INTERVAL)
-    }
-
     /// The timer of a new connection: its first request must start within `first`, and it is checked every
     /// `check_interval` from then on.
-    pub(crate) fn with_intervals(first: Duration, check_interval: Duration) -> IdleTimer {
+    pub(crate) fn new(first: Duration, check_interval: Duration) -> IdleTimer {
         let timer = Box::pin(sleep(first));
         IdleTimer {
             next_check: timer.deadline(),
@@ -62,11 +53,6 @@ impl IdleTimer {
         }
     }
 
-    /// Starts the timeout for a body, unless a deadline is set already.
-    pub(super) fn start_body_timeout(&mut self) {
-        self.start_deadline(BODY_TIMEOUT);
-    }
-
     /// Sets a deadline `within` from now, unless one is set already.
     pub(crate) fn start_deadline(&mut self, within: Duration) {
         if self.deadline.is_none() {
@@ -75,11 +61,6 @@ impl IdleTimer {
             self.registered_waker = None;
             self.timer.as_mut().reset(deadline.min(self.next_check));
         }
-    }
-
-    /// Clears the timeout for a body.
-    pub(super) fn clear_body_timeout(&mut self) {
-        self.clear_deadline();
     }
 
     /// Clears the deadline. The timer may still fire for it, and is then reset to the next check.

@@ -4,6 +4,7 @@
 //! to the other listeners, or to the admin listener, where an operator looks when that happens. So each listener has
 //! its own share, and some files are reserved for everything that is not a client connection.
 
+use super::gauge::ListenerName;
 use std::fmt;
 
 /// The most connections of the admin listener.
@@ -61,6 +62,13 @@ impl ConnectionCaps {
             admin,
             shortage: Some(shortage).filter(|_| each < max_connections),
         }
+    }
+}
+
+impl ConnectionCaps {
+    /// The maximum connections of a listener.
+    pub(crate) fn of(&self, listener: ListenerName) -> usize {
+        if listener == ListenerName::Admin { self.admin } else { self.per_listener }
     }
 }
 

@@ -17,7 +17,7 @@ thread_local! {
 
 /// Takes a buffer with a capacity of at least `bytes` from the pool; its content is arbitrary. Returns `None` if the
 /// pool has none.
-pub(super) fn take(bytes: usize) -> Option<Vec<u8>> {
+pub(crate) fn take(bytes: usize) -> Option<Vec<u8>> {
     POOL.with_borrow_mut(|kept| {
         let index = kept.iter().position(|buffer| buffer.capacity() >= bytes)?;
         Some(kept.swap_remove(index))
@@ -25,7 +25,7 @@ pub(super) fn take(bytes: usize) -> Option<Vec<u8>> {
 }
 
 /// Puts a buffer into the pool. If the pool is full, it replaces the smallest one, if that is smaller.
-pub(super) fn put(buffer: Vec<u8>) {
+pub(crate) fn put(buffer: Vec<u8>) {
     if !(MIN_POOLED_BYTES..=MAX_POOLED_BYTES).contains(&buffer.capacity()) {
         return;
     }

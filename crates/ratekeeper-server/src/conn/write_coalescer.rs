@@ -5,6 +5,7 @@
 //! `pipeline_flush` guarantees neither: it holds responses back while half a request is in its buffer, lets them pile
 //! up for a client that does not read, and loses its response to a head that can't be parsed.
 
+use super::write_all::poll_write_all;
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -20,7 +21,7 @@ const MAX_PENDING_BYTES: usize = 16 * 1024;
 /// Clones share the stream: hyper holds one, and the task that polls hyper the other. Only that task polls either, so
 /// the lock is never contended.
 #[derive(Debug)]
-pub(super) struct WriteCoalescer<S>(Arc<Mutex<CoalescerState<S>>>);
+pub(crate) struct WriteCoalescer<S>(Arc<Mutex<CoalescerState<S>>>);
 
 #[derive(Debug)]
 struct CoalescerState<S> {
@@ -37,26 +38,20 @@ impl<S> Clone for WriteCoalescer<S> {
 }
 
 impl<S: AsyncWrite + Unpin> WriteCoalescer<S> {
-    pub(super) fn new(stream: S) -> WriteCoalescer<S> {
+    pub(crate) fn new(stream: S) -> WriteCoalescer<S> {
         WriteCoalescer(Arc::new(Mutex::new(CoalescerState { stream, pending: Vec::new(), sent: 0 })))
     }
 
     /// Sends all buffered bytes.
-    pub(super) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.lock().poll_send(cx)
     }
 }
 
 impl<S: AsyncWrite + Unpin> CoalescerState<S> {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.sent < self.pending.len() {
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.pending[self.sent..]))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                sent => self.sent += sent,
-            }
-        }
         if !self.pending.is_empty() {
-            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            ready!(poll_write_all(&mut self.stream, &self.pending, &mut self.sent, cx))?;
         }
         self.pending.clear();
         self.sent = 0;
