@@ -425,13 +425,14 @@ mod tests {
 
     #[test]
     fn a_builder_keeps_what_is_within_bounds() {
+        let names: Vec<String> = (0..=MAX_ATTRIBUTES).map(|name| name.to_string()).collect();
+        let too_long = "x".repeat(4097);
         let mut builder = RequestBuilder::default();
         assert_eq!(builder.with_request(|_| ()), Err(RequestError::NoClient));
         builder.ip(Some([192, 0, 2, 7].into()));
         builder.client_key("a").unwrap();
-        assert!(builder.client_key(&"x".repeat(4097)).is_err() && builder.cost(1 << 32).is_err());
+        assert!(builder.client_key(&too_long).is_err() && builder.cost(1 << 32).is_err());
         builder.cost(0).unwrap();
-        let names: Vec<String> = (0..=MAX_ATTRIBUTES).map(|name| name.to_string()).collect();
         for name in &names[..MAX_ATTRIBUTES] {
             builder.attribute(name, "").unwrap();
         }
