@@ -161,8 +161,8 @@ impl RequestField {
             RequestField::AttributeValue => (0, 4096, LengthUnit::Characters),
             // An operator has configured these two.
             RequestField::Domain | RequestField::EntryName => (1, 256, LengthUnit::Bytes),
-            // It may be a header that a client has sent. This is more than Envoy accepts by default for all headers of a
-            // request (60 KiB): a longer value is an error, and Envoy may let the request pass because of it.
+            // It may be a header that a client has sent. This is more than Envoy accepts by default for all headers of
+            // a request (60 KiB): a longer value is an error, and Envoy may let the request pass because of it.
             RequestField::EntryValue => (0, 65_535, LengthUnit::Bytes),
         };
         FieldBound { min, max, unit }

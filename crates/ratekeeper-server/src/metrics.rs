@@ -42,8 +42,10 @@ ratekeeper_live_nodes Nodes that share the store, as last known.
 ratekeeper_store_batches_total Calls to the store, each with a batch of requests.
 ratekeeper_store_requests_total Requests sent to the store.
 ratekeeper_store_coalesced_total Requests coalesced into an equal one.
-ratekeeper_store_denied_from_memory_total Requests denied without a store call, because no unit can have been refilled yet.
-ratekeeper_store_local_decisions_total Requests decided by this node's share of a limit, because the store did not answer.
+ratekeeper_store_denied_from_memory_total Requests denied without a store call, because no unit can have been refilled \
+    yet.
+ratekeeper_store_local_decisions_total Requests decided by this node's share of a limit, because the store did not \
+    answer.
 ratekeeper_store_degraded_seconds_total Seconds in which some requests were decided without the store.
 ratekeeper_lease_units_lent_total Units leased from the store.
 ratekeeper_lease_units_spent_total Leased units that were spent.

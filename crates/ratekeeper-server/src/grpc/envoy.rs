@@ -57,19 +57,11 @@ fn add_descriptors<S: Store>(
     attributes: &[Attribute<'_>],
     batch: &mut CheckBatch,
 ) {
-    let limiter = &shared.limiter;
     let add = |batch: &mut CheckBatch, descriptor: &EnvoyDescriptor, verb: Verb| {
-        let request = call.request(descriptor, attributes);
-        match &descriptor.limit {
-            DescriptorLimit::Rules => limiter.add(batch, verb, &request),
-            DescriptorLimit::Inline(limit) => {
-                limiter.add_inline(batch, InlineLimit::Descriptor, limit, verb, &request);
-            }
-            DescriptorLimit::Zero => {}
-        }
+        add_descriptor(shared, call, attributes, descriptor, verb, batch);
     };
     let together = || call.descriptors.iter().filter(|descriptor| descriptor.verb != Verb::Refund);
-    limiter.begin_atomic_group(batch, &call.whole_request(attributes));
+    shared.limiter.begin_atomic_group(batch, &call.whole_request(attributes));
     together().for_each(|descriptor| add(batch, descriptor, descriptor.verb));
     let is_denied = |batch: &CheckBatch, descriptor: &EnvoyDescriptor| {
         descriptor.batch_index.is_none_or(|index| batch.is_denied_outright(index))
@@ -88,6 +80,25 @@ fn add_descriptors<S: Store>(
         .iter()
         .filter(|descriptor| descriptor.verb == Verb::Refund)
         .for_each(|descriptor| add(batch, descriptor, Verb::Refund));
+}
+
+/// Adds a descriptor to the batch, unless its limit is zero.
+fn add_descriptor<S: Store>(
+    shared: &GrpcInner<S>,
+    call: &EnvoyCall<'_>,
+    attributes: &[Attribute<'_>],
+    descriptor: &EnvoyDescriptor,
+    verb: Verb,
+    batch: &mut CheckBatch,
+) {
+    let request = call.request(descriptor, attributes);
+    match &descriptor.limit {
+        DescriptorLimit::Rules => shared.limiter.add(batch, verb, &request),
+        DescriptorLimit::Inline(limit) => {
+            shared.limiter.add_inline(batch, InlineLimit::Descriptor, limit, verb, &request);
+        }
+        DescriptorLimit::Zero => {}
+    }
 }
 
 impl EnvoyCall<'_> {
@@ -125,22 +136,9 @@ fn refund<S: Store>(
     let mut taken = call.descriptors.iter().filter(has_taken).peekable();
     taken.peek()?;
     let mut refunds = shared.limiter.begin();
-    for descriptor in taken {
-        let request = call.request(descriptor, attributes);
-        match &descriptor.limit {
-            DescriptorLimit::Rules => shared.limiter.add(&mut refunds, Verb::Refund, &request),
-            DescriptorLimit::Inline(limit) => {
-                shared.limiter.add_inline(
-                    &mut refunds,
-                    InlineLimit::Descriptor,
-                    limit,
-                    Verb::Refund,
-                    &request,
-                );
-            }
-            DescriptorLimit::Zero => {}
-        }
-    }
+    taken.for_each(|descriptor| {
+        add_descriptor(shared, call, attributes, descriptor, Verb::Refund, &mut refunds);
+    });
     Some(refunds)
 }
 

@@ -3,6 +3,10 @@
 //! Requests are decoded field by field from the received bytes, and answers are appended to the output buffer, without
 //! copies. Structs generated from the same `.proto` files would allocate every string, and reject text that is not
 //! UTF-8 before a useful error could be given. Differential tests compare both.
+//!
+//! Envoy's calls on 64 connections: 65.0 k/s with it, 54.0 k/s with tonic and prost, 1.20 times as many, and 1.22 times
+//! as many per second of CPU time, although the twin has no budget and no permits for bodies
+//! (`bench/runs/2026-11-18-twin-grpc-2bc33e3.txt`).
 
 use std::borrow::Cow;
 
