@@ -9,12 +9,11 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::builder::OsStringValueParser;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueHint};
 use client::{ServerReply, ServerTarget};
+use ratekeeper_server::file;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Read as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -127,10 +126,10 @@ impl ServerArgs {
             let token = std::env::var("RATEKEEPER_API_TOKEN").unwrap_or_default();
             return Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty()));
         };
-        let mut text = String::new();
-        let read = File::open(path).and_then(|file| file.take(MAX_TOKEN_BYTES).read_to_string(&mut text));
-        read.with_context(|| format!("cannot read the token in {}", Path::new(path).display()))?;
-        Ok(Some(text.trim().to_owned()))
+        let path = Path::new(path);
+        let context = || format!("cannot read the token in {}", path.display());
+        let text = String::from_utf8(file::read(path, MAX_TOKEN_BYTES).with_context(context)?);
+        Ok(Some(text.with_context(context)?.trim().to_owned()))
     }
 }
 
@@ -189,10 +188,11 @@ impl CheckArgs {
     }
 }
 
-fn attribute(text: &str) -> Result<(String, String), String> {
+/// Parses `NAME=VALUE`.
+pub(crate) fn attribute(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("write a name and a value, like country=NL".to_owned()),
+        _ => Err("write a name and a value: write it like tenant=acme".to_owned()),
     }
 }
 

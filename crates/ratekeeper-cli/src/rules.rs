@@ -6,14 +6,14 @@
 mod explain;
 mod import;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow};
 use clap::{ArgMatches, Command, FromArgMatches as _, Subcommand, ValueEnum};
 use ratekeeper::rules::spec::FileSpec;
 use ratekeeper::rules::{ParsedFile, diff, read, report_json, schema};
 use ratekeeper::{Clock, SystemClock};
+use ratekeeper_server::file;
 use std::fmt::Write as _;
-use std::fs;
-use std::io::{self, Read, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -146,13 +146,15 @@ fn display_name(path: &Path) -> String {
 }
 
 fn read_text(path: &Path) -> Result<String> {
-    let mut bytes = Vec::new();
-    if path == Path::new("-") {
-        io::stdin().take(MAX_BYTES + 1).read_to_end(&mut bytes)?
+    let read = if path == Path::new("-") {
+        file::read_from(io::stdin(), MAX_BYTES)
     } else {
-        fs::File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?
+        file::read(path, MAX_BYTES)
     };
-    ensure!(bytes.len() as u64 <= MAX_BYTES, "it is larger than 16 MiB, the maximum for a rule file");
+    let bytes = read.map_err(|error| match error.kind() {
+        ErrorKind::FileTooLarge => anyhow!("it is larger than 16 MiB, the maximum for a rule file"),
+        _ => error.into(),
+    })?;
     String::from_utf8(bytes).context("it is not valid UTF-8: save it as UTF-8")
 }
 

@@ -114,7 +114,7 @@ impl Settings {
         }
         let settings = Settings::read(&values, &mut errors);
         cross_checks::check(&values, &mut errors);
-        errors.finish(file.as_ref())?;
+        errors.finish(|in_file| Some(file.as_ref()?.report(in_file)))?;
         let settings = settings.expect("an invalid setting is an error");
         Ok(Resolved { settings, warnings: warnings(environment), values })
     }

@@ -13,7 +13,7 @@ mod rules;
 use super::draft::DraftRule;
 use super::fields::ImportFields;
 use super::{ImportPlace, ImportReports, quota};
-use ratekeeper_core::{Algorithm, Align, Limit, Quota, Span, Zone};
+use ratekeeper_core::{Align, Quota, Span, Zone};
 use ratekeeper_rules::bounds::MAX_TEXT_BYTES;
 use ratekeeper_rules::quoted;
 use ratekeeper_rules::yaml::{self, YamlNode, YamlValue};
@@ -159,24 +159,16 @@ fn read_entries(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Vec<E
 fn read_entry(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) -> Option<EnvoyEntry> {
     let fields = ImportFields::read(node, file, "a descriptor", &DESCRIPTOR_FIELDS, "it is", reports)?;
     let Some((key_place, key)) = fields.text("key", reports).filter(|(_, key)| !key.trim().is_empty()) else {
-        reports.error(fields.place, "the descriptor has no key: it is left out, with everything below it");
-        return None;
+        let message = "the descriptor has no key: it is left out, with everything below it";
+        return reports.reject(fields.place, message);
     };
     if key.contains('*') {
-        let message = format!(
-            "the key {} has a *, and rules support patterns in values only: the descriptor is left out, with \
-             everything below it",
-            quoted(key)
-        );
-        reports.error(key_place, message);
-        return None;
+        let why = format!("the key {} has a *, and rules support patterns in values only", quoted(key));
+        return reports.reject(key_place, left_out(&why));
     }
     if key.len() > MAX_TEXT_BYTES {
-        let message = format!(
-            "the key has more than {MAX_TEXT_BYTES} bytes: the descriptor is left out, with everything below it"
-        );
-        reports.error(key_place, message);
-        return None;
+        let why = format!("the key has more than {MAX_TEXT_BYTES} bytes");
+        return reports.reject(key_place, left_out(&why));
     }
     let value = match fields.text("value", reports) {
         None | Some((_, "")) => EntryValues::Any,
@@ -203,6 +195,10 @@ fn read_entry(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) -> 
     })
 }
 
+fn left_out(why: &str) -> String {
+    format!("{why}: the descriptor is left out, with everything below it")
+}
+
 /// Reads a value. A `*` at the end matches any suffix; anywhere else it is a literal character in ratelimit, which a
 /// pattern can't express.
 fn read_values(place: ImportPlace, text: &str, reports: &mut ImportReports) -> Option<EntryValues> {
@@ -211,21 +207,13 @@ fn read_values(place: ImportPlace, text: &str, reports: &mut ImportReports) -> O
         None => (text, false),
     };
     if text.trim().is_empty() || text.len() > MAX_TEXT_BYTES {
-        let message = format!(
-            "a rule can't match a value that is blank or has more than {MAX_TEXT_BYTES} bytes: the descriptor is left out, \
-             with everything below it"
-        );
-        reports.error(place, message);
-        return None;
+        let why = format!("a rule can't match a value that is blank or has more than {MAX_TEXT_BYTES} bytes");
+        return reports.reject(place, left_out(&why));
     }
     if start.contains('*') {
-        let message = format!(
-            "{} has a * that is not at the end, and rules treat every * as a wildcard: the descriptor is left out, \
-             with everything below it",
-            quoted(text)
-        );
-        reports.error(place, message);
-        return None;
+        let why =
+            format!("{} has a * that is not at the end, and rules treat every * as a wildcard", quoted(text));
+        return reports.reject(place, left_out(&why));
     }
     Some(if is_open { EntryValues::Prefix(start.to_owned()) } else { EntryValues::Exact(text.to_owned()) })
 }
@@ -251,14 +239,12 @@ fn read_limit(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) -> 
     let fields = ImportFields::read(node, file, "a rate_limit", &RATE_LIMIT_FIELDS, "it is", reports)?;
     let name = fields.text("name", reports).map(|(_, name)| name.to_owned());
     for node in fields.list("replaces", reports) {
-        report_replaces(node, file, reports);
+        reports.error(fields.place_of(node), replaces_error(node));
     }
     if fields.is_set("unlimited", reports) {
         if let Some(place) = fields.name_place("unit").or(fields.name_place("requests_per_unit")) {
-            reports.error(
-                place,
-                "an unlimited rate_limit has no unit and no requests_per_unit: these are left out",
-            );
+            let message = "an unlimited rate_limit has no unit and no requests_per_unit: these are left out";
+            reports.error(place, message);
         }
         return Some(EnvoyRateLimit { name, quota: None, note: None });
     }
@@ -268,14 +254,8 @@ fn read_limit(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) -> 
         Some(_) => fields.number("requests_per_unit", reports)?,
         None => 0,
     };
-    let quota = quota(amount, span, place, reports)?;
-    match Limit::new(Algorithm::FixedWindow(Align::WallClock(Zone::UTC)), quota) {
-        Ok(_) => Some(EnvoyRateLimit { name, quota: Some(quota), note: difference_note(amount, span) }),
-        Err(error) => {
-            reports.error(place, format!("the limit is left out: {error}"));
-            None
-        }
-    }
+    let quota = quota(amount, span, Align::WallClock(Zone::UTC), place, reports)?;
+    Some(EnvoyRateLimit { name, quota: Some(quota), note: difference_note(amount, span) })
 }
 
 /// Returns a comment for the rule if its limit differs from ratelimit's, else `None`.
@@ -290,8 +270,7 @@ fn difference_note(amount: u64, span: Span) -> Option<&'static str> {
 
 fn read_unit(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Option<Span> {
     let Some((place, text)) = fields.text("unit", reports) else {
-        reports.error(fields.place, "the rate_limit has no unit: it is left out");
-        return None;
+        return reports.reject(fields.place, "the rate_limit has no unit: it is left out");
     };
     Some(match text.to_ascii_lowercase().as_str() {
         "second" => Span::SECOND,
@@ -315,13 +294,12 @@ fn read_unit(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Option<S
                 "unknown unit {}: the limit is left out; units are second, minute, hour, day, week, month and year",
                 quoted(text)
             );
-            reports.error(place, message);
-            return None;
+            return reports.reject(place, message);
         }
     })
 }
 
-fn report_replaces(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports) {
+fn replaces_error(node: &YamlNode<'_>) -> String {
     let name = match &node.value {
         YamlValue::Map(pairs) => {
             pairs.iter().find(|(name, _)| name.text() == Some("name")).map(|(_, value)| value)
@@ -329,9 +307,8 @@ fn report_replaces(node: &YamlNode<'_>, file: usize, reports: &mut ImportReports
         _ => None,
     };
     let shown = name.and_then(YamlNode::text).map_or_else(|| "another limit".to_owned(), quoted);
-    let message = format!(
+    format!(
         "replaces is left out: it removes {shown} from another descriptor of the same request, but rules see one \
          descriptor at a time, so both limits apply"
-    );
-    reports.error(ImportPlace { file, position: node.place }, message);
+    )
 }

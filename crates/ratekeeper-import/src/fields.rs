@@ -8,7 +8,6 @@ use std::collections::HashMap;
 /// The fields of a map.
 #[derive(Debug)]
 pub(super) struct ImportFields<'n> {
-    file: usize,
     /// The position of the map.
     pub(super) place: ImportPlace,
     by_name: HashMap<&'n str, (ImportPlace, &'n YamlNode<'n>)>,
@@ -28,10 +27,9 @@ impl<'n> ImportFields<'n> {
         let place = ImportPlace { file, position: node.place };
         let YamlValue::Map(pairs) = &node.value else {
             let message = format!("expected {what} with its fields, found {}: it is left out", node.kind());
-            reports.error(place, message);
-            return None;
+            return reports.reject(place, message);
         };
-        let mut fields = ImportFields { file, place, by_name: HashMap::new() };
+        let mut fields = ImportFields { place, by_name: HashMap::new() };
         for (name, value) in pairs {
             let place = ImportPlace { file, position: name.place };
             match name.text() {
@@ -55,8 +53,13 @@ impl<'n> ImportFields<'n> {
         Some(fields)
     }
 
+    /// The position of an item of a list in this map.
+    pub(super) fn place_of(&self, node: &YamlNode<'_>) -> ImportPlace {
+        ImportPlace { file: self.place.file, position: node.place }
+    }
+
     pub(super) fn find(&self, name: &str) -> Option<(ImportPlace, &'n YamlNode<'n>)> {
-        self.by_name.get(name).map(|(_, node)| (ImportPlace { file: self.file, position: node.place }, *node))
+        self.by_name.get(name).map(|(_, node)| (self.place_of(node), *node))
     }
 
     /// Returns the position of a field's name, or `None` if the field is absent.
@@ -66,16 +69,11 @@ impl<'n> ImportFields<'n> {
 
     pub(super) fn text(&self, name: &str, reports: &mut ImportReports) -> Option<(ImportPlace, &'n str)> {
         let (place, node) = self.find(name)?;
-        match node.text() {
-            Some(text) => Some((place, text)),
-            None => {
-                reports.error(
-                    place,
-                    format!("{name} must be a single value, not {}: it is left out", node.kind()),
-                );
-                None
-            }
-        }
+        let Some(text) = node.text() else {
+            let message = format!("{name} must be a single value, not {}: it is left out", node.kind());
+            return reports.reject(place, message);
+        };
+        Some((place, text))
     }
 
     /// Whether a flag is present and true.
@@ -94,14 +92,9 @@ impl<'n> ImportFields<'n> {
 
     pub(super) fn number(&self, name: &str, reports: &mut ImportReports) -> Option<u64> {
         let (place, text) = self.text(name, reports)?;
-        let number = text.parse().ok();
-        if number.is_none() {
-            reports.error(
-                place,
-                format!("{name} must be a whole number, not {}: the limit is left out", quoted(text)),
-            );
-        }
-        number
+        let message =
+            || format!("{name} must be a whole number, not {}: the limit is left out", quoted(text));
+        text.parse().map_err(|_| reports.error(place, message())).ok()
     }
 
     /// The items of a list; empty if the field is absent or not a list.

@@ -9,7 +9,7 @@ mod envoy;
 mod fields;
 mod limitador;
 
-use ratekeeper_core::{Micros, Quota, Span};
+use ratekeeper_core::{Algorithm, Align, Limit, Micros, Quota, Span};
 use ratekeeper_rules::bounds::MAX_RULES;
 use ratekeeper_rules::spec::Position;
 use ratekeeper_rules::{Diagnostic, Diagnostics, Severity};
@@ -109,6 +109,12 @@ impl ImportReports {
         self.diagnostics[place.file].error(place.position, message);
     }
 
+    /// Like [`error`](ImportReports::error), for something that then counts as absent.
+    fn reject<T>(&mut self, place: ImportPlace, message: impl Into<String>) -> Option<T> {
+        self.error(place, message);
+        None
+    }
+
     /// Reports a difference that changes no limit.
     fn warn(&mut self, place: ImportPlace, message: impl Into<String>) {
         self.diagnostics[place.file].warn(place.position, message);
@@ -147,21 +153,29 @@ impl ImportReports {
     }
 }
 
-/// The quota of a limit. An amount of 0 becomes the lowest quota, since a rule can't deny everything.
-fn quota(amount: u64, span: Span, place: ImportPlace, reports: &mut ImportReports) -> Option<Quota> {
+/// The quota of a fixed window. An amount of 0 becomes the lowest quota, since a rule can't deny everything.
+fn quota(
+    amount: u64,
+    span: Span,
+    align: Align,
+    place: ImportPlace,
+    reports: &mut ImportReports,
+) -> Option<Quota> {
     let Ok(count) = u32::try_from(amount) else {
-        reports
-            .error(place, format!("the limit is left out: a rule allows at most {}, not {amount}", u32::MAX));
-        return None;
+        let message = format!("the limit is left out: a rule allows at most {}, not {amount}", u32::MAX);
+        return reports.reject(place, message);
     };
-    let quota = match count {
-        0 => {
-            let message = "a limit of 0 denies every request, which a rule can't express: it became 1/year, the lowest \
-                           limit. Have the proxy reject these requests, or put the clients on the deny list";
-            reports.error(place, message);
-            Quota::new(1, Span::YEAR)
-        }
-        count => Quota::new(count, span),
+    let quota = if count == 0 {
+        let message = "a limit of 0 denies every request, which a rule can't express: it became 1/year, the lowest \
+                       limit. Have the proxy reject these requests, or put the clients on the deny list";
+        reports.error(place, message);
+        Quota::new(1, Span::YEAR)
+    } else {
+        Quota::new(count, span)
     };
+    let quota = quota.map_err(|error| error.to_string()).and_then(|quota| {
+        let limit = Limit::new(Algorithm::FixedWindow(align), quota);
+        limit.map(|_| quota).map_err(|error| error.to_string())
+    });
     quota.map_err(|error| reports.error(place, format!("the limit is left out: {error}"))).ok()
 }

@@ -10,7 +10,7 @@ mod keys;
 use super::draft::{DraftRule, RuleIds, attribute_name_error, key_name_error};
 use super::fields::ImportFields;
 use super::{ImportPlace, ImportReports, quota};
-use ratekeeper_core::{Algorithm, Align, Limit, Quota, Span};
+use ratekeeper_core::{Align, Limit, Quota, Span};
 use ratekeeper_rules::bounds::MAX_TEXT_BYTES;
 use ratekeeper_rules::quoted;
 use ratekeeper_rules::yaml::{self, YamlNode, YamlValue};
@@ -123,22 +123,17 @@ fn read_namespace(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Opt
                 "the limit is left out: its namespace {} has a *, which rules treat as a wildcard",
                 quoted(text)
             );
-            reports.error(place, message);
-            None
+            reports.reject(place, message)
         }
         Some((_, text)) if !text.trim().is_empty() => Some(text.to_owned()),
-        _ => {
-            reports.error(fields.place, "the limit is left out: it has no namespace");
-            None
-        }
+        _ => reports.reject(fields.place, "the limit is left out: it has no namespace"),
     }
 }
 
 fn read_quota(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Option<(u64, Quota)> {
     for name in ["max_value", "seconds"] {
         if fields.find(name).is_none() {
-            reports.error(fields.place, format!("the limit is left out: it has no {name}"));
-            return None;
+            return reports.reject(fields.place, format!("the limit is left out: it has no {name}"));
         }
     }
     let amount = fields.number("max_value", reports)?;
@@ -147,20 +142,11 @@ fn read_quota(fields: &ImportFields<'_>, reports: &mut ImportReports) -> Option<
     let most = Limit::MAX_TTL.get() / Span::SECOND.get();
     if seconds > most {
         let place = fields.name_place("seconds").unwrap_or(fields.place);
-        reports.error(
-            place,
-            format!("the limit is left out: a window is at most {most} seconds long, not {seconds}"),
-        );
-        return None;
+        let message =
+            format!("the limit is left out: a window is at most {most} seconds long, not {seconds}");
+        return reports.reject(place, message);
     }
-    let quota = quota(amount, Span::secs(seconds), place, reports)?;
-    match Limit::new(Algorithm::FixedWindow(Align::FirstHit), quota) {
-        Ok(_) => Some((amount, quota)),
-        Err(error) => {
-            reports.error(place, format!("the limit is left out: {error}"));
-            None
-        }
-    }
+    Some((amount, quota(amount, Span::secs(seconds), Align::FirstHit, place, reports)?))
 }
 
 /// Reads the values that entries must have. Returns `None` if no request can meet all conditions.
@@ -171,33 +157,20 @@ fn read_conditions(
     let mut conditions: BTreeMap<String, String> = BTreeMap::new();
     let mut can_match = true;
     for node in fields.list("conditions", reports) {
-        let place = ImportPlace { file: fields.place.file, position: node.place };
         let text = node.text().unwrap_or_default();
-        let equalities = match cel::equalities(text) {
-            Ok(equalities) => equalities,
-            Err(why) => {
-                reports.error(
-                    place,
-                    format!(
-                        "the condition {} can't be translated, so the limit is left out: {why}",
-                        quoted(text)
-                    ),
-                );
-                continue;
-            }
-        };
+        let mut report =
+            |why: &str| reports.error(fields.place_of(node), untranslated("condition", text, why));
+        let equalities = cel::equalities(text).unwrap_or_else(|why| {
+            report(&why);
+            Vec::new()
+        });
         for (name, value) in equalities {
-            if let Some(why) = attribute_name_error(&name).or_else(|| value_error(&value)) {
-                reports.error(
-                    place,
-                    format!(
-                        "the condition {} can't be translated, so the limit is left out: {why}",
-                        quoted(text)
-                    ),
-                );
-                continue;
+            match attribute_name_error(&name).or_else(|| value_error(&value)) {
+                Some(why) => report(&why),
+                None => {
+                    can_match &= conditions.insert(name, value.clone()).is_none_or(|before| before == value);
+                }
             }
-            can_match &= conditions.insert(name, value.clone()).is_none_or(|before| before == value);
         }
     }
     if !can_match {
@@ -207,6 +180,10 @@ fn read_conditions(
         return None;
     }
     Some(conditions)
+}
+
+fn untranslated(what: &str, text: &str, why: &str) -> String {
+    format!("the {what} {} can't be translated, so the limit is left out: {why}", quoted(text))
 }
 
 fn value_error(value: &str) -> Option<String> {
@@ -222,22 +199,10 @@ fn read_variables(fields: &ImportFields<'_>, reports: &mut ImportReports) -> BTr
     let mut variables = BTreeSet::new();
     for node in fields.list("variables", reports) {
         let text = node.text().unwrap_or_default();
-        let name = cel::entry(text).and_then(|name| match key_name_error(&name) {
-            Some(why) => Err(why),
-            None => Ok(name),
-        });
+        let name = cel::entry(text).and_then(|name| key_name_error(&name).map_or(Ok(name), Err));
         match name {
             Ok(name) => drop(variables.insert(name)),
-            Err(why) => {
-                let place = ImportPlace { file: fields.place.file, position: node.place };
-                reports.error(
-                    place,
-                    format!(
-                        "the variable {} can't be translated, so the limit is left out: {why}",
-                        quoted(text)
-                    ),
-                );
-            }
+            Err(why) => reports.error(fields.place_of(node), untranslated("variable", text, &why)),
         }
     }
     variables

@@ -227,6 +227,12 @@ impl Diagnostics {
         self.push(Severity::Error, place, message.into());
     }
 
+    /// Adds an error about something that then counts as absent.
+    pub fn reject<T>(&mut self, place: Position, message: impl Into<String>) -> Option<T> {
+        self.error(place, message);
+        None
+    }
+
     /// Counts an error without a message, because the message was already reported.
     pub(crate) fn count_error(&mut self) {
         self.errors += 1;

@@ -9,9 +9,17 @@ use std::path::Path;
 /// # Errors
 /// If the file can't be read, or is larger.
 pub fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    read_from(File::open(path)?, max_bytes)
+}
+
+/// Reads at most `max_bytes` bytes to the end.
+///
+/// # Errors
+/// If reading fails, or if there are more.
+pub fn read_from(reader: impl Read, max_bytes: u64) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     // One byte more than allowed tells a file that is too long from one that just fits.
-    File::open(path)?.take(max_bytes + 1).read_to_end(&mut content)?;
+    reader.take(max_bytes + 1).read_to_end(&mut content)?;
     if content.len() as u64 > max_bytes {
         Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {max_bytes} bytes")))
     } else {

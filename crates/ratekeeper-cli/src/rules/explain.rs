@@ -1,7 +1,8 @@
 //! `ratekeeper rules explain`: which rules apply to a request, and why the others do not.
 
 use super::{CheckedFile, OutputFormat, print_text};
-use anyhow::{Result, anyhow};
+use crate::check::attribute;
+use anyhow::Result;
 use clap::Args;
 use ratekeeper::rules::{Attribute, CheckRequest, Descriptor, RuleSet};
 use ratekeeper::{Clock, SystemClock};
@@ -41,13 +42,6 @@ pub(crate) struct ExplainArgs {
     /// The output format
     #[arg(long, value_enum, default_value_t = OutputFormat::Text)]
     format: OutputFormat,
-}
-
-/// Parses `NAME=VALUE`.
-fn attribute(text: &str) -> Result<(String, String)> {
-    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
-    let (name, value) = pair.ok_or_else(|| anyhow!("write it like tenant=acme"))?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn borrow(pairs: &[(String, String)]) -> Vec<Attribute<'_>> {

@@ -1,9 +1,8 @@
 //! Collects the errors in all settings, so that they are reported at once.
 
 use super::SettingOrigin;
-use super::file::ConfigFile;
 use anyhow::{Result, bail};
-use ratekeeper::rules::Diagnostics;
+use ratekeeper::rules::{Diagnostic, Diagnostics};
 
 /// The errors in settings from all sources.
 #[derive(Debug, Default)]
@@ -26,11 +25,13 @@ impl SettingErrors {
         }
     }
 
+    /// `report` formats the errors in the config file.
+    ///
     /// # Errors
     /// Returns a report of all errors, if there are any.
-    pub(super) fn finish(self, file: Option<&ConfigFile>) -> Result<()> {
-        let in_file = self.in_file.finish();
-        let report = file.map(|file| file.report(&in_file)).unwrap_or_default() + &self.elsewhere.join("\n");
+    pub(super) fn finish(self, report: impl FnOnce(&[Diagnostic]) -> Option<String>) -> Result<()> {
+        let in_file = report(&self.in_file.finish()).unwrap_or_default();
+        let report = in_file + &self.elsewhere.join("\n");
         if report.is_empty() { Ok(()) } else { bail!("{}", report.trim_end()) }
     }
 }

@@ -89,8 +89,8 @@ impl ConfigFile {
     }
 }
 
-/// The line with `***` in place of a value that may be a secret. Since the file has errors, the value could be anything
-/// but that of a public setting; it could be a URL with a password even then.
+/// The line with `***` in place of a value that may be a secret. The file may be malformed, so only what follows the name
+/// of a public setting is shown, and not if it looks like a URL, which may contain a password.
 fn without_secret(line: &str) -> String {
     let (name, value) = line.split_once(':').unwrap_or((line, ""));
     let is_public = |setting: &Setting| !setting.shape.is_secret && setting.name == name.trim();

@@ -16,8 +16,7 @@ pub(super) fn equalities(text: &str) -> Result<Vec<Equality>, String> {
     while tokens.take_if(&CelToken::And) {
         equalities.push(equality(&mut tokens)?);
     }
-    tokens.expect_end().map_err(|()| unsupported_condition())?;
-    Ok(equalities)
+    if tokens.0.is_empty() { Ok(equalities) } else { Err(unsupported_condition()) }
 }
 
 /// Parses a variable, and returns the name of its entry.
@@ -26,10 +25,9 @@ pub(super) fn equalities(text: &str) -> Result<Vec<Equality>, String> {
 /// The reason why it can't be translated.
 pub(super) fn entry(text: &str) -> Result<String, String> {
     let mut tokens = CelTokens::new(text)?;
-    let only_entry = || "a rule can count only by an entry, like descriptors[0].user_id".to_owned();
     match operand(&mut tokens)? {
-        Some(Operand::Entry(name)) if tokens.expect_end().is_ok() => Ok(name),
-        _ => Err(only_entry()),
+        Some(Operand::Entry(name)) if tokens.0.is_empty() => Ok(name),
+        _ => Err("a rule can count only by an entry, like descriptors[0].user_id".to_owned()),
     }
 }
 
@@ -58,16 +56,16 @@ enum Operand {
 }
 
 fn operand(tokens: &mut CelTokens) -> Result<Option<Operand>, String> {
-    if let Some(text) = tokens.text() {
+    if let Some(text) = tokens.take(TextKind::Quoted) {
         return Ok(Some(Operand::Text(text)));
     }
-    let Some(root) = tokens.word() else { return Ok(None) };
+    let Some(root) = tokens.take(TextKind::Word) else { return Ok(None) };
     if root == "descriptors" && tokens.take_if(&CelToken::Open) {
         return descriptor_entry(tokens).map(Some);
     }
     let mut name = root.clone();
     while tokens.take_if(&CelToken::Dot) {
-        let Some(word) = tokens.word() else { return Err(unsupported_condition()) };
+        let Some(word) = tokens.take(TextKind::Word) else { return Err(unsupported_condition()) };
         name.push('.');
         name.push_str(&word);
     }
@@ -82,7 +80,7 @@ fn operand(tokens: &mut CelTokens) -> Result<Option<Operand>, String> {
 
 /// Parses an entry after `descriptors[`.
 fn descriptor_entry(tokens: &mut CelTokens) -> Result<Operand, String> {
-    let index = tokens.number();
+    let index = tokens.take(TextKind::Number);
     if index.is_none() || !tokens.take_if(&CelToken::Close) {
         return Err(unsupported_condition());
     }
@@ -90,9 +88,9 @@ fn descriptor_entry(tokens: &mut CelTokens) -> Result<Operand, String> {
         return Err("a rule sees one descriptor at a time, as descriptors[0]".to_owned());
     }
     let name = if tokens.take_if(&CelToken::Dot) {
-        tokens.word()
+        tokens.take(TextKind::Word)
     } else if tokens.take_if(&CelToken::Open) {
-        tokens.text().filter(|_| tokens.take_if(&CelToken::Close))
+        tokens.take(TextKind::Quoted).filter(|_| tokens.take_if(&CelToken::Close))
     } else {
         None
     };
@@ -102,9 +100,7 @@ fn descriptor_entry(tokens: &mut CelTokens) -> Result<Operand, String> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum CelToken {
-    Word(String),
-    Number(String),
-    Text(String),
+    Text(TextKind, String),
     Dot,
     Open,
     Close,
@@ -112,6 +108,15 @@ enum CelToken {
     And,
     /// Any other CEL token, which rules can't express.
     Other,
+}
+
+/// The kind of a token with a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TextKind {
+    Word,
+    Number,
+    /// Text in quotes.
+    Quoted,
 }
 
 /// The tokens of an expression, in reverse order, so that the next one is popped off the end.
@@ -125,9 +130,9 @@ impl CelTokens {
             let (token, length) = match first {
                 '"' | '\'' => string_token(rest, first)?,
                 'a'..='z' | 'A'..='Z' | '_' => {
-                    token_while(rest, |c| c.is_ascii_alphanumeric() || c == '_', CelToken::Word)
+                    token_while(rest, |c| c.is_ascii_alphanumeric() || c == '_', TextKind::Word)
                 }
-                '0'..='9' => token_while(rest, |c| c.is_ascii_digit(), CelToken::Number),
+                '0'..='9' => token_while(rest, |c| c.is_ascii_digit(), TextKind::Number),
                 '.' => (CelToken::Dot, 1),
                 '[' => (CelToken::Open, 1),
                 ']' => (CelToken::Close, 1),
@@ -150,39 +155,18 @@ impl CelTokens {
         is_next
     }
 
-    fn word(&mut self) -> Option<String> {
-        self.0.pop_if(|token| matches!(token, CelToken::Word(_))).map(CelToken::into_text)
-    }
-
-    fn number(&mut self) -> Option<String> {
-        self.0.pop_if(|token| matches!(token, CelToken::Number(_))).map(CelToken::into_text)
-    }
-
-    fn text(&mut self) -> Option<String> {
-        self.0.pop_if(|token| matches!(token, CelToken::Text(_))).map(CelToken::into_text)
-    }
-
-    fn expect_end(&self) -> Result<(), ()> {
-        if self.0.is_empty() { Ok(()) } else { Err(()) }
-    }
-}
-
-impl CelToken {
-    fn into_text(self) -> String {
-        match self {
-            CelToken::Word(text) | CelToken::Number(text) | CelToken::Text(text) => text,
-            _ => String::new(),
+    /// The text of the next token, if it is of this kind.
+    fn take(&mut self, kind: TextKind) -> Option<String> {
+        match self.0.pop_if(|token| matches!(token, CelToken::Text(found, _) if *found == kind)) {
+            Some(CelToken::Text(_, text)) => Some(text),
+            _ => None,
         }
     }
 }
 
-fn token_while(
-    rest: &str,
-    belongs: impl Fn(char) -> bool,
-    token: fn(String) -> CelToken,
-) -> (CelToken, usize) {
+fn token_while(rest: &str, belongs: impl Fn(char) -> bool, kind: TextKind) -> (CelToken, usize) {
     let length = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
-    (token(rest[..length].to_owned()), length)
+    (CelToken::Text(kind, rest[..length].to_owned()), length)
 }
 
 /// Parses a string in quotes, and returns its length in `rest`.
@@ -194,7 +178,7 @@ fn string_token(rest: &str, quote: char) -> Result<(CelToken, usize), String> {
     let mut letters = rest.char_indices().skip(1);
     while let Some((at, letter)) = letters.next() {
         match letter {
-            letter if letter == quote => return Ok((CelToken::Text(text), at + 1)),
+            letter if letter == quote => return Ok((CelToken::Text(TextKind::Quoted, text), at + 1)),
             '\\' => match letters.next() {
                 Some((_, escaped @ ('\\' | '"' | '\'' | '`' | '?'))) => text.push(escaped),
                 _ => {

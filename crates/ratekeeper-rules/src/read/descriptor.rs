@@ -38,16 +38,12 @@ impl<'n> RuleReader<'n> {
         match &item.node.value {
             YamlValue::Map(pairs) => match pairs.as_slice() {
                 [(name, value)] => self.entry_pair(item, name, value),
-                pairs => {
-                    self.report_entry_shape(item, pairs);
-                    None
-                }
+                pairs => self.diagnostics.reject(item.place(), entry_shape_error(pairs)),
             },
             YamlValue::List(_) => {
                 let message = "an entry is a name, or a name and its value: write - generic_key: slowpath, or \
                             - remote_address for any value";
-                self.diagnostics.error(item.place(), message);
-                None
+                self.diagnostics.reject(item.place(), message)
             }
             YamlValue::Scalar { .. } | YamlValue::Broken => {
                 let name = self.entry_name(item)?;
@@ -65,7 +61,7 @@ impl<'n> RuleReader<'n> {
             item.report_empty(&mut self.diagnostics);
         }
         if is_envoy_entry(pairs) {
-            self.report_entry_shape(item, pairs);
+            self.diagnostics.error(item.place(), entry_shape_error(pairs));
             return Vec::new();
         }
         let mut lines = HashMap::new();
@@ -97,16 +93,14 @@ impl<'n> RuleReader<'n> {
         if value.is_null() {
             let message =
                 format!("{shown} has no value: write it alone, as - {text}, or {text}: \"*\" for any value");
-            self.diagnostics.error(name.place, message);
-            return None;
+            return self.diagnostics.reject(name.place, message);
         }
         if matches!(value.value, YamlValue::List(_) | YamlValue::Map(_)) {
             let message = format!(
                 "{shown} takes one value, which may be a pattern like \"/api/*\", not {}: write one rule per value",
                 value.kind()
             );
-            self.diagnostics.error(value.place, message);
-            return None;
+            return self.diagnostics.reject(value.place, message);
         }
         let pattern = match value.text() {
             // Proxies do send empty values, although patterns elsewhere are never empty.
@@ -126,42 +120,38 @@ impl<'n> RuleReader<'n> {
     fn entry_name(&mut self, item: &FieldItem<'n>) -> Option<&'n str> {
         if item.node.text() == Some("") {
             let message = "the entry's name is empty: write the name that the proxy sends";
-            self.diagnostics.error(item.place(), message);
-            return None;
+            return self.diagnostics.reject(item.place(), message);
         }
         let text = item.text(&mut self.diagnostics)?;
         if text.contains('*') {
             let message = format!(
-                "{} is an entry name, and * is a wildcard only in values: write the full name, like {}: \"*\"",
-                quoted(text),
-                "remote_address"
+                "{} is an entry name, and * is a wildcard only in values: write the full name, like remote_address: \"*\"",
+                quoted(text)
             );
-            self.diagnostics.error(item.place(), message);
-            return None;
+            return self.diagnostics.reject(item.place(), message);
         }
         Some(text)
     }
+}
 
-    /// Reports an entry that has several names, or none.
-    fn report_entry_shape(&mut self, item: &FieldItem<'n>, pairs: &[(YamlNode<'n>, YamlNode<'n>)]) {
-        let text = |name: &str| {
-            let found = pairs.iter().find(|(known, _)| known.text() == Some(name));
-            found.and_then(|(_, value)| value.text())
-        };
-        let message = match (is_envoy_entry(pairs), text("key"), text("value")) {
-            (true, Some(key), Some(value)) => format!(
-                "an entry is written as name: value, without the words key and value: write {}: {}",
-                escaped(key),
-                escaped(value)
-            ),
-            _ if pairs.is_empty() => {
-                "the entry is empty: write a name, or a name and its value".to_owned()
-            }
-            _ => "an entry has one name and one value: put each on its own line, starting with -, in the order in \
-                  which the proxy sends them"
-                .to_owned(),
-        };
-        self.diagnostics.error(item.place(), message);
+/// The error for an entry that has several names, or none.
+fn entry_shape_error(pairs: &[(YamlNode<'_>, YamlNode<'_>)]) -> String {
+    let text = |name: &str| {
+        let found = pairs.iter().find(|(known, _)| known.text() == Some(name));
+        found.and_then(|(_, value)| value.text())
+    };
+    match (is_envoy_entry(pairs), text("key"), text("value")) {
+        (true, Some(key), Some(value)) => format!(
+            "an entry is written as name: value, without the words key and value: write {}: {}",
+            escaped(key),
+            escaped(value)
+        ),
+        _ if pairs.is_empty() => "the entry is empty: write a name, or a name and its value".to_owned(),
+        _ => {
+            "an entry has one name and one value: put each on its own line, starting with -, in the order in \
+              which the proxy sends them"
+                .to_owned()
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) struct FieldItem<'n> {
 
 impl<'n> FieldReader<'n> {
     /// Reads the fields of a map. Reports an error and returns `None` if the node is not a map.
-    pub(super) fn read(
+    pub(super) fn new(
         node: &'n YamlNode<'n>,
         table: &'static FieldTable,
         diagnostics: &mut Diagnostics,
@@ -121,6 +121,16 @@ impl<'n> FieldReader<'n> {
                 diagnostics.error(second.name_place, message);
             }
         }
+    }
+
+    /// Reads the value of a field. Returns `None` if the map does not have it, or if the value is invalid.
+    pub(super) fn read<T>(
+        &self,
+        name: &'static str,
+        diagnostics: &mut Diagnostics,
+        value: impl FnOnce(&FieldItem<'n>, &mut Diagnostics) -> Option<T>,
+    ) -> Option<T> {
+        self.find(name).and_then(|item| value(&item, diagnostics))
     }
 
     /// The field with this name. Returns `None` if the map does not have it.
@@ -213,6 +223,15 @@ impl<'n> FieldItem<'n> {
         FieldItem { node, ..*self }
     }
 
+    /// Reports the error if there is one.
+    pub(super) fn accept<T>(
+        &self,
+        read: Result<T, impl Into<String>>,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<T> {
+        read.map_err(|message| diagnostics.error(self.place(), message)).ok()
+    }
+
     /// Reports that the value is of the wrong kind.
     pub(super) fn report_wrong_kind(&self, expected: &str, diagnostics: &mut Diagnostics) {
         if matches!(self.node.value, YamlValue::Broken) {
@@ -250,8 +269,7 @@ impl<'n> FieldItem<'n> {
                 self.name,
                 text.len()
             );
-            diagnostics.error(self.place(), message);
-            return None;
+            return diagnostics.reject(self.place(), message);
         }
         Some(text)
     }

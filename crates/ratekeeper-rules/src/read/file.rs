@@ -8,7 +8,7 @@ use crate::diagnostic::quoted;
 use crate::dimension::Dimension;
 use crate::path::PathStyle;
 use crate::schema::field::FieldTable;
-use crate::schema::table::{CLIENT, CONTENT_FIELDS, DEFAULT, FILE, PATHS, TIER};
+use crate::schema::table::{CLIENT, CONTENT_FIELDS, DEFAULT, FILE, PATHS, TIER, UNKNOWN_TIERS};
 use crate::spec::{At, ClientSpec, FallbackSpec, FileSpec, ListEntry, Mode, RuleSpec, TierSpec, UnknownTier};
 use crate::tier_names::TierNames;
 use crate::yaml::{YamlNode, YamlValue};
@@ -24,10 +24,9 @@ impl<'n> RuleReader<'n> {
     /// Reads the file. Returns `None` if its root is not a map.
     pub(super) fn file(&mut self, root: &'n YamlNode<'n>) -> Option<FileDraft> {
         if root.is_null() {
-            self.diagnostics.error(root.place, no_rules_error());
-            return None;
+            return self.diagnostics.reject(root.place, no_rules_error());
         }
-        let fields = FieldReader::read(root, &FILE, &mut self.diagnostics)?;
+        let fields = FieldReader::new(root, &FILE, &mut self.diagnostics)?;
         if !fields.has_any(&CONTENT_FIELDS) && self.diagnostics.errors() == 0 {
             self.diagnostics.error(root.place, no_rules_error());
         }
@@ -46,7 +45,9 @@ impl<'n> RuleReader<'n> {
             paths: self.style,
             unknown_tier: self.unknown_tier(&fields),
             missing: self.missing(&fields),
-            ipv6_prefix: fields.find("ipv6_prefix").and_then(|item| self.prefix_bits(&item)),
+            ipv6_prefix: fields
+                .read("ipv6_prefix", &mut self.diagnostics, FieldItem::integer)
+                .and_then(|bits| u8::try_from(bits).ok()),
             on_store_failure: self.on_store_failure(&fields),
             consistency: self.consistency(&fields),
             store_timeout_ms: self.store_timeout_ms(&fields),
@@ -143,8 +144,7 @@ impl<'n> RuleReader<'n> {
             if let Some(fields) = fields {
                 let named = fields.find("tier");
                 tier = named.and_then(|item| Some(item.at(self.tier(&item)?)));
-                valid_until =
-                    fields.find("valid_until").and_then(|item| item.timestamp(&mut self.diagnostics));
+                valid_until = fields.read("valid_until", &mut self.diagnostics, FieldItem::timestamp);
                 let is_blank =
                     named.is_none() && limit_fields.limits.is_none() && !limit_fields.names_algorithm;
                 if is_blank && self.diagnostics.errors() == errors {
@@ -170,7 +170,7 @@ impl<'n> RuleReader<'n> {
         if let (YamlValue::Scalar { .. }, false) = (&item.node.value, item.node.is_null()) {
             return Some((LimitFields::from_text(item, &mut self.diagnostics), None));
         }
-        let fields = FieldReader::read(item.node, table, &mut self.diagnostics)?;
+        let fields = FieldReader::new(item.node, table, &mut self.diagnostics)?;
         Some((LimitFields::read(&fields, &mut self.diagnostics), Some(fields)))
     }
 
@@ -195,10 +195,10 @@ impl<'n> RuleReader<'n> {
     }
 
     fn path_style(&mut self, item: &FieldItem<'n>) -> Option<PathStyle> {
-        let fields = FieldReader::read(item.node, &PATHS, &mut self.diagnostics)?;
-        let slashes = fields.find("escaped_slashes").and_then(|item| item.choice(&mut self.diagnostics));
-        let case = fields.find("ignore_case").and_then(|item| item.boolean(&mut self.diagnostics));
-        let matrix = fields.find("matrix_parameters").and_then(|item| item.choice(&mut self.diagnostics));
+        let fields = FieldReader::new(item.node, &PATHS, &mut self.diagnostics)?;
+        let slashes = fields.read("escaped_slashes", &mut self.diagnostics, FieldItem::choice);
+        let case = fields.read("ignore_case", &mut self.diagnostics, FieldItem::boolean);
+        let matrix = fields.read("matrix_parameters", &mut self.diagnostics, FieldItem::choice);
         fields.finish();
         Some(PathStyle {
             keep_escaped_slashes: slashes == Some("keep"),
@@ -208,15 +208,8 @@ impl<'n> RuleReader<'n> {
     }
 
     fn unknown_tier(&mut self, fields: &FieldReader<'n>) -> UnknownTier {
-        let name = fields.find("unknown_tier").and_then(|item| item.choice(&mut self.diagnostics));
-        match name {
-            Some("refuse") => UnknownTier::Refuse,
-            _ => UnknownTier::Ignore,
-        }
-    }
-
-    fn prefix_bits(&mut self, item: &FieldItem<'n>) -> Option<u8> {
-        u8::try_from(item.integer(&mut self.diagnostics)?).ok()
+        let name = fields.read("unknown_tier", &mut self.diagnostics, FieldItem::choice);
+        UNKNOWN_TIERS.into_iter().find(|known| Some(known.name()) == name).unwrap_or_default()
     }
 }
 

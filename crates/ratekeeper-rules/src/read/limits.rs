@@ -7,7 +7,7 @@ use crate::schema::table::{ALGORITHMS, OVERRIDE, PARAMS};
 use crate::spec::{At, Position};
 use crate::yaml::YamlValue;
 use ratekeeper_core::{
-    Algorithm, Align, Leak, Limit, LimitError, LogSize, Micros, Quota, QuotaError, Span, Zone,
+    Algorithm, Align, Leak, Limit, LimitError, LogSize, Micros, Quota, QuotaError, Span, Zone, ZoneError,
 };
 
 /// The value of `limit` that means no limit.
@@ -78,9 +78,9 @@ impl LimitFields {
             return Some((read_limit(item, self.algorithm, diagnostics), None));
         }
         let errors = diagnostics.errors();
-        let fields = FieldReader::read(item.node, &OVERRIDE, diagnostics)?;
+        let fields = FieldReader::new(item.node, &OVERRIDE, diagnostics)?;
         let limits = self.override_limits(&fields, errors, diagnostics);
-        let valid_until = fields.find("valid_until").and_then(|item| item.timestamp(diagnostics));
+        let valid_until = fields.read("valid_until", diagnostics, FieldItem::timestamp);
         fields.finish();
         Some((limits, valid_until))
     }
@@ -93,7 +93,7 @@ impl LimitFields {
         errors: usize,
         diagnostics: &mut Diagnostics,
     ) -> Vec<Limit> {
-        let named = fields.find("algorithm").and_then(|item| read_algorithm_name(&item, diagnostics));
+        let named = fields.read("algorithm", diagnostics, read_algorithm_name);
         let algorithm = named.map_or(self.algorithm, |name| algorithm_named(name, self.algorithm));
         let (limit, limits) = (fields.find("limit"), fields.find("limits"));
         let quota = limit.filter(FieldItem::is_quota);
@@ -148,29 +148,21 @@ fn read_limit(item: &FieldItem<'_>, algorithm: Algorithm, diagnostics: &mut Diag
 /// Reads a limit from text like `100/min burst 20`.
 fn read_quota(item: &FieldItem<'_>, algorithm: Algorithm, diagnostics: &mut Diagnostics) -> Option<Limit> {
     if let (YamlValue::List(_), "limit") = (&item.node.value, item.name) {
-        diagnostics
-            .error(item.place(), "limit takes a single limit: write limits: [100/s, 10000/h] for several");
-        return None;
+        let message = "limit takes a single limit: write limits: [100/s, 10000/h] for several";
+        return diagnostics.reject(item.place(), message);
     }
     let text = item.text(diagnostics)?;
-    match text.parse() {
-        Ok(quota) => build_limit(algorithm, quota, item.place(), diagnostics),
-        Err(_) if item.is_unlimited() => {
-            let message = "unlimited can't be combined with other limits: write limit: unlimited instead, or leave it \
-                           out";
-            diagnostics.error(item.place(), message);
-            None
+    let quota = text.parse().map_err(|error: QuotaError| {
+        if item.is_unlimited() {
+            "unlimited can't be combined with other limits: write limit: unlimited instead, or leave it out"
+                .to_owned()
+        } else if means_unlimited(text) {
+            format!("{} is not a limit: write unlimited", quoted(text))
+        } else {
+            error.to_string()
         }
-        Err(_) if means_unlimited(text) => {
-            diagnostics.error(item.place(), format!("{} is not a limit: write unlimited", quoted(text)));
-            None
-        }
-        Err(error) => {
-            let error: QuotaError = error;
-            diagnostics.error(item.place(), error.to_string());
-            None
-        }
-    }
+    });
+    build_limit(algorithm, item.accept(quota, diagnostics)?, item.place(), diagnostics)
 }
 
 fn build_limit(
@@ -188,15 +180,14 @@ fn build_limit(
         ),
         Err(error) => error.to_string(),
     };
-    diagnostics.error(place, message);
-    None
+    diagnostics.reject(place, message)
 }
 
 fn read_algorithm(fields: &FieldReader<'_>, diagnostics: &mut Diagnostics) -> Algorithm {
     let algorithm = fields.find("algorithm");
     let (zone, starts, large_log) = (fields.find("zone"), fields.find("starts"), fields.find("large_log"));
     let named = algorithm.map_or(Some("token_bucket"), |item| read_algorithm_name(&item, diagnostics));
-    let zone_meant = zone.and_then(|item| read_zone(&item, diagnostics));
+    let zone_meant = fields.read("zone", diagnostics, read_zone);
     let start = starts.and_then(|item| item.choice(diagnostics));
     let is_large = large_log.and_then(|item| item.boolean(diagnostics)).unwrap_or(false);
     let Some(name) = named else { return Algorithm::TokenBucket };
@@ -239,15 +230,14 @@ fn read_algorithm_name(item: &FieldItem<'_>, diagnostics: &mut Diagnostics) -> O
             "concurrency counts requests in flight, and checks over HTTP can't release them yet: write one of {}",
             ALGORITHMS.join(", ")
         );
-        diagnostics.error(item.place(), message);
-        return None;
+        return diagnostics.reject(item.place(), message);
     }
     item.choice(diagnostics)
 }
 
 fn read_zone(item: &FieldItem<'_>, diagnostics: &mut Diagnostics) -> Option<Zone> {
-    let zone = item.text(diagnostics)?.parse::<Zone>();
-    zone.map_err(|error| diagnostics.error(item.place(), error.to_string())).ok()
+    let zone = item.text(diagnostics)?.parse().map_err(|error: ZoneError| error.to_string());
+    item.accept(zone, diagnostics)
 }
 
 /// A limit given as numbers.
@@ -263,7 +253,7 @@ struct LimitNumbers {
 impl LimitNumbers {
     fn read(item: &FieldItem<'_>, diagnostics: &mut Diagnostics) -> Option<LimitNumbers> {
         let errors = diagnostics.errors();
-        let fields = FieldReader::read(item.node, &PARAMS, diagnostics)?;
+        let fields = FieldReader::new(item.node, &PARAMS, diagnostics)?;
         let params = LimitNumbers::from_fields(&fields, fields.find("limit"), diagnostics);
         fields.finish();
         (diagnostics.errors() == errors).then_some(params)
@@ -287,23 +277,17 @@ impl LimitNumbers {
     fn from_limit(limit: &Limit, place: Position) -> LimitNumbers {
         let at = |value| At { value, place };
         let quota = limit.quota();
-        let mut params = LimitNumbers { place, capacity: None, refill_rate: None, limit: None, window: None };
+        let none = LimitNumbers { place, capacity: None, refill_rate: None, limit: None, window: None };
+        let window = Some(At { value: quota.per(), place });
         match (is_bucket(limit.algorithm()), quota.burst()) {
             (true, Some(burst)) => {
                 let rate = Ratio::new(u64::from(quota.amount()) * 1_000_000, quota.per().get());
-                params.capacity = Some(at(burst));
-                params.refill_rate = Some(At { value: rate, place });
+                let refill_rate = Some(At { value: rate, place });
+                LimitNumbers { capacity: Some(at(burst)), refill_rate, ..none }
             }
-            (true, None) => {
-                params.capacity = Some(at(quota.amount()));
-                params.window = Some(At { value: quota.per(), place });
-            }
-            (false, _) => {
-                params.limit = Some(at(quota.amount()));
-                params.window = Some(At { value: quota.per(), place });
-            }
+            (true, None) => LimitNumbers { capacity: Some(at(quota.amount())), window, ..none },
+            (false, _) => LimitNumbers { limit: Some(at(quota.amount())), window, ..none },
         }
-        params
     }
 
     fn is_empty(&self) -> bool {
@@ -343,8 +327,7 @@ impl LimitNumbers {
             let message = format!(
                 "{name} needs a capacity, which is how many may come at once: add it, like capacity: 100"
             );
-            diagnostics.error(self.place, message);
-            return None;
+            return diagnostics.reject(self.place, message);
         };
         let (quota, place) = match (&self.refill_rate, &self.window) {
             (Some(rate), window) => {
@@ -352,9 +335,8 @@ impl LimitNumbers {
                     warn_if_rate_differs(capacity.value, &rate.value, window, diagnostics);
                 }
                 let Ok(amount) = u32::try_from(rate.value.numerator) else {
-                    diagnostics
-                        .error(rate.place, "refill_rate has too many digits to be counted exactly: round it");
-                    return None;
+                    let message = "refill_rate has too many digits to be counted exactly: round it";
+                    return diagnostics.reject(rate.place, message);
                 };
                 (Quota::new(amount, Span::secs(rate.value.denominator)), rate.place)
             }
@@ -363,8 +345,7 @@ impl LimitNumbers {
                 let message = format!(
                     "{name} needs a rate: add refill_rate: 1.67 (per second) or window: 60 (seconds)"
                 );
-                diagnostics.error(self.place, message);
-                return None;
+                return diagnostics.reject(self.place, message);
             }
         };
         let quota = quota.and_then(|quota| match algorithm {
@@ -384,14 +365,13 @@ impl LimitNumbers {
                 let message = format!(
                     "{name} does not use {field}: write limit: 100 and window: 60, or use token_bucket"
                 );
-                diagnostics.error(place, message);
-                return None;
+                return diagnostics.reject(place, message);
             }
         }
         let (Some(limit), Some(window)) = (&self.limit, &self.window) else {
             let missing = if self.limit.is_none() { "limit: 100" } else { "window: 60" };
-            diagnostics.error(self.place, format!("{name} needs a limit and a window: add {missing}"));
-            return None;
+            let message = format!("{name} needs a limit and a window: add {missing}");
+            return diagnostics.reject(self.place, message);
         };
         let quota = Quota::new(limit.value, window.value);
         quota.map_err(|error| diagnostics.error(window.place, error.to_string())).ok()

@@ -22,13 +22,11 @@ impl<'n> RuleReader<'n> {
     /// Reads an address or a network.
     pub(super) fn network(&mut self, item: &FieldItem<'n>) -> Option<Cidr> {
         let text = item.text(&mut self.diagnostics)?;
-        let message = match text.trim().parse() {
-            Ok(network) => return Some(network),
-            Err(CidrError::Address) => format!("{} is not an address: {}", quoted(text), CidrError::Address),
-            Err(error) => error.to_string(),
-        };
-        self.diagnostics.error(item.place(), message);
-        None
+        let network = text.trim().parse().map_err(|error| match error {
+            CidrError::Address => format!("{} is not an address: {}", quoted(text), CidrError::Address),
+            error => error.to_string(),
+        });
+        item.accept(network, &mut self.diagnostics)
     }
 
     /// Reads an entry of the allow or deny list. Text that parses as an address or a network is one; anything else is a
@@ -48,10 +46,7 @@ impl<'n> RuleReader<'n> {
                 }
                 ListEntry::Key(Pattern::new(text))
             }
-            Err(error) => {
-                self.diagnostics.error(item.place(), error.to_string());
-                return None;
-            }
+            Err(error) => return self.diagnostics.reject(item.place(), error.to_string()),
         };
         Some(item.at(entry))
     }
@@ -72,8 +67,7 @@ impl<'n> RuleReader<'n> {
     ) -> Option<PathPattern> {
         let text = item.text(&mut self.diagnostics)?;
         if let Some(message) = find_error(text) {
-            self.diagnostics.error(item.place(), message);
-            return None;
+            return self.diagnostics.reject(item.place(), message);
         }
         self.warn_about_path(item, text);
         // Many rules share an expression, and compiling one takes longer than reading the rest of a rule.
@@ -104,14 +98,11 @@ impl<'n> RuleReader<'n> {
                 if message.contains("look-around") {
                     message.push_str(": write a rule above this one for the paths to exclude");
                 }
-                self.diagnostics.error(item.place(), message);
-                None
+                self.diagnostics.reject(item.place(), message)
             }
         }
     }
-}
 
-impl<'n> RuleReader<'n> {
     /// Warns about path syntax that is valid, but hardly ever intended.
     fn warn_about_path(&mut self, item: &FieldItem<'n>, text: &str) {
         if text.contains(';') && !self.style.keep_matrix_parameters {

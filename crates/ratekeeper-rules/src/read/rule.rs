@@ -7,7 +7,7 @@ use crate::bounds::{MAX_DIMENSIONS, MAX_ID_BYTES};
 use crate::diagnostic::{closest_name, quoted};
 use crate::dimension::Dimension;
 use crate::pattern::Pattern;
-use crate::schema::table::{MATCH, RULE};
+use crate::schema::table::{CONSISTENCIES, FAILURE_MODES, MATCH, MISSING_MODES, RULE};
 use crate::spec::{
     At, Consistency, FailureMode, MatchSpec, MissingKey, Mode, OverrideSpec, Position, RuleSpec,
 };
@@ -19,7 +19,7 @@ impl<'n> RuleReader<'n> {
     /// Reads a rule. The flag is `true` if it has no errors.
     pub(super) fn rule(&mut self, node: &'n YamlNode<'n>) -> Option<(RuleSpec, bool)> {
         let errors = self.diagnostics.errors();
-        let fields = FieldReader::read(node, &RULE, &mut self.diagnostics)?;
+        let fields = FieldReader::new(node, &RULE, &mut self.diagnostics)?;
         let id = self.id(&fields);
         let match_spec = self.when(&fields);
         let asks_for_descriptor = !match_spec.descriptor.is_empty();
@@ -38,7 +38,7 @@ impl<'n> RuleReader<'n> {
         let usual = if asks_for_descriptor { Dimension::Descriptor } else { Dimension::ApiKey };
         let rule = RuleSpec {
             id,
-            version: fields.find("version").and_then(|item| item.integer(&mut self.diagnostics)),
+            version: fields.read("version", &mut self.diagnostics, FieldItem::integer),
             description: self.text_of(fields.find("description")),
             mode: self.mode(&fields),
             when: match_spec,
@@ -81,14 +81,12 @@ impl<'n> RuleReader<'n> {
     }
 
     fn mode(&mut self, fields: &FieldReader<'n>) -> Mode {
-        let enabled =
-            fields.find("enabled").and_then(|item| item.boolean(&mut self.diagnostics)).unwrap_or(true);
-        let shadow =
-            fields.find("shadow").and_then(|item| item.boolean(&mut self.diagnostics)).unwrap_or(false);
+        let enabled = fields.read("enabled", &mut self.diagnostics, FieldItem::boolean);
+        let shadow = fields.read("shadow", &mut self.diagnostics, FieldItem::boolean);
         match (enabled, shadow) {
-            (false, _) => Mode::Disabled,
-            (true, true) => Mode::Shadow,
-            (true, false) => Mode::Enforced,
+            (Some(false), _) => Mode::Disabled,
+            (_, Some(true)) => Mode::Shadow,
+            _ => Mode::Enforced,
         }
     }
 
@@ -130,11 +128,7 @@ impl<'n> RuleReader<'n> {
 
     fn check_attribute_name(&mut self, name: &str, place: Position) {
         if !Dimension::is_attribute_name(name) {
-            let message = format!(
-                "{} is not a valid attribute name: use only letters, digits, _, - and ., like tenant_id",
-                quoted(name)
-            );
-            self.diagnostics.error(place, message);
+            self.diagnostics.error(place, attribute_name_error(name));
         } else if let Some(meant) =
             closest_name(name, Dimension::BUILT_IN_NAMES).or_else(|| foreign_dimension(name))
         {
@@ -174,28 +168,22 @@ impl<'n> RuleReader<'n> {
     }
 
     pub(super) fn missing(&mut self, fields: &FieldReader<'n>) -> Option<MissingKey> {
-        let name = fields.find("missing")?.choice(&mut self.diagnostics)?;
-        [MissingKey::Skip, MissingKey::Refuse, MissingKey::Shared]
-            .into_iter()
-            .find(|known| known.name() == name)
+        let name = fields.read("missing", &mut self.diagnostics, FieldItem::choice)?;
+        MISSING_MODES.into_iter().find(|known| known.name() == name)
     }
 
     pub(super) fn on_store_failure(&mut self, fields: &FieldReader<'n>) -> Option<FailureMode> {
-        let name = fields.find("on_store_failure")?.choice(&mut self.diagnostics)?;
-        [FailureMode::Open, FailureMode::Closed, FailureMode::Local]
-            .into_iter()
-            .find(|mode| mode.name() == name)
+        let name = fields.read("on_store_failure", &mut self.diagnostics, FieldItem::choice)?;
+        FAILURE_MODES.into_iter().find(|mode| mode.name() == name)
     }
 
     pub(super) fn consistency(&mut self, fields: &FieldReader<'n>) -> Option<Consistency> {
-        let name = fields.find("consistency")?.choice(&mut self.diagnostics)?;
-        [Consistency::Exact, Consistency::Leased, Consistency::Local]
-            .into_iter()
-            .find(|known| known.name() == name)
+        let name = fields.read("consistency", &mut self.diagnostics, FieldItem::choice)?;
+        CONSISTENCIES.into_iter().find(|known| known.name() == name)
     }
 
     pub(super) fn store_timeout_ms(&mut self, fields: &FieldReader<'n>) -> Option<NonZeroU16> {
-        fields.find("store_timeout")?.timeout_ms(&mut self.diagnostics)
+        fields.read("store_timeout", &mut self.diagnostics, FieldItem::timeout_ms)
     }
 
     fn check_leased_log(&mut self, rule: &RuleSpec, fields: &FieldReader<'n>) {
@@ -217,7 +205,7 @@ impl<'n> RuleReader<'n> {
         let rule_tier = fields.find("tier");
         let mut when = match fields
             .find("match")
-            .and_then(|item| FieldReader::read(item.node, &MATCH, &mut self.diagnostics))
+            .and_then(|item| FieldReader::new(item.node, &MATCH, &mut self.diagnostics))
         {
             Some(fields) => self.conditions(fields),
             None => MatchSpec::default(),
@@ -261,8 +249,7 @@ impl<'n> RuleReader<'n> {
                 "{} is not a method: write one like POST, or leave method out to match all",
                 quoted(text)
             );
-            self.diagnostics.error(item.place(), message);
-            return None;
+            return self.diagnostics.reject(item.place(), message);
         }
         if matches!(&*method, "ANY" | "ALL") {
             let message = format!("{text} is treated as the name of a method: leave method out to match all");
@@ -284,11 +271,7 @@ impl<'n> RuleReader<'n> {
         let mut attributes = Vec::new();
         for (name, item) in item.map(&mut self.diagnostics) {
             if !Dimension::is_attribute_name(name.value) {
-                let message = format!(
-                    "{} is not a valid attribute name: use only letters, digits, _, - and ., like tenant_id",
-                    quoted(name.value)
-                );
-                self.diagnostics.error(name.place, message);
+                self.diagnostics.error(name.place, attribute_name_error(name.value));
             }
             let patterns = self.each(Some(item), Self::pattern);
             attributes.push((name.value.to_owned(), patterns));
@@ -305,6 +288,13 @@ impl<'n> RuleReader<'n> {
         let items = item.map(|item| item.one_or_list(&mut self.diagnostics)).unwrap_or_default();
         items.iter().filter_map(|item| read(self, item)).collect()
     }
+}
+
+fn attribute_name_error(name: &str) -> String {
+    format!(
+        "{} is not a valid attribute name: use only letters, digits, _, - and ., like tenant_id",
+        quoted(name)
+    )
 }
 
 /// The name used here for what other limiters call `name`. Returns `None` if there is none.

@@ -42,24 +42,22 @@ impl FieldItem<'_> {
             Some("false" | "False" | "FALSE") => return Some(false),
             _ => {}
         }
-        match self.node.text() {
-            Some(text) => {
-                let message = match text {
-                    "true" | "false" => {
-                        format!("quotes turn {text} into text: write {}: {text} without quotes", self.name)
-                    }
-                    _ => format!(
-                        "{0} must be true or false, not {1}: write {0}: {2}",
-                        self.name,
-                        quoted(text),
-                        likely_boolean(text)
-                    ),
-                };
-                diagnostics.error(self.place(), message);
+        let Some(text) = self.node.text() else {
+            self.report_wrong_kind("true or false", diagnostics);
+            return None;
+        };
+        let message = match text {
+            "true" | "false" => {
+                format!("quotes turn {text} into text: write {}: {text} without quotes", self.name)
             }
-            None => self.report_wrong_kind("true or false", diagnostics),
-        }
-        None
+            _ => format!(
+                "{0} must be true or false, not {1}: write {0}: {2}",
+                self.name,
+                quoted(text),
+                likely_boolean(text)
+            ),
+        };
+        diagnostics.reject(self.place(), message)
     }
 
     /// Reads one of the words that the field accepts.
@@ -73,18 +71,11 @@ impl FieldItem<'_> {
             return Some(word);
         }
         let known = words.join(", ");
-        let message = match closest_name(text, words.iter().copied()) {
-            Some(near) => {
-                format!(
-                    "unknown {} {}: did you mean {near}? The choices are {known}",
-                    self.name,
-                    quoted(text)
-                )
-            }
-            None => format!("unknown {} {}: write one of {known}", self.name, quoted(text)),
+        let advice = match closest_name(text, words.iter().copied()) {
+            Some(near) => format!("did you mean {near}? The choices are {known}"),
+            None => format!("write one of {known}"),
         };
-        diagnostics.error(self.place(), message);
-        None
+        diagnostics.reject(self.place(), format!("unknown {} {}: {advice}", self.name, quoted(text)))
     }
 
     /// Reads a whole number; `_` may separate digits.
@@ -120,8 +111,7 @@ impl FieldItem<'_> {
                 )
             }
         };
-        diagnostics.error(self.place(), message);
-        None
+        diagnostics.reject(self.place(), message)
     }
 
     /// Reads a number of units; quotas count in `u32`.
@@ -145,45 +135,33 @@ impl FieldItem<'_> {
             }
             Err(DecimalError::Other) => format!("{name} {shown} is not a number: write it like 1.67"),
         };
-        diagnostics.error(self.place(), message);
-        None
+        diagnostics.reject(self.place(), message)
     }
 
     /// Reads a number of seconds, or text like `1h`.
     pub(super) fn span(&self, diagnostics: &mut Diagnostics) -> Option<Span> {
         let text = self.text(diagnostics)?;
-        let message = match parse_span(text) {
-            Ok(span) => return Some(span),
-            Err(message) => message,
-        };
-        diagnostics.error(self.place(), message);
-        None
+        self.accept(parse_span(text), diagnostics)
     }
 
     /// Reads a timeout like `20ms`.
     pub(super) fn timeout_ms(&self, diagnostics: &mut Diagnostics) -> Option<NonZeroU16> {
         let text = self.text(diagnostics)?;
-        let found = parse_timeout(text);
-        if found.is_none() {
-            let message = format!(
+        let error = || {
+            format!(
                 "{} {} is not a time from 1ms to {MAX_TIMEOUT_MS}ms: write a number and its unit, like 20ms",
                 self.name,
                 quoted(text)
-            );
-            diagnostics.error(self.place(), message);
-        }
-        found
+            )
+        };
+        self.accept(parse_timeout(text).ok_or_else(error), diagnostics)
     }
 
     /// Reads a date or a time.
     pub(super) fn timestamp(&self, diagnostics: &mut Diagnostics) -> Option<Micros> {
         let text = self.text(diagnostics)?;
-        let message = match parse_timestamp(text.trim()) {
-            Ok(moment) => return Some(moment),
-            Err(message) => format!("{} {} {message}", self.name, quoted(text)),
-        };
-        diagnostics.error(self.place(), message);
-        None
+        let error = |why| format!("{} {} {why}", self.name, quoted(text));
+        self.accept(parse_timestamp(text.trim()).map_err(error), diagnostics)
     }
 
     fn number_example(&self) -> &'static str {

@@ -4,6 +4,7 @@
 //! disagree. Editors show the descriptions.
 
 use super::field::{Field, FieldForm, FieldTable, field};
+use crate::spec::{Consistency, FailureMode, MissingKey, UnknownTier};
 use ratekeeper_core::Limit;
 
 /// A file must have at least one of these fields; without them it would limit nothing.
@@ -13,13 +14,23 @@ pub(crate) const CONTENT_FIELDS: [&str; 6] =
 /// The values of `algorithm`.
 pub(crate) const ALGORITHMS: [&str; 5] =
     ["token_bucket", "leaky_bucket", "fixed_window", "sliding_window_counter", "sliding_window_log"];
-pub(crate) const FAILURE_MODES: [&str; 3] = ["open", "closed", "local"];
-pub(crate) const CONSISTENCIES: [&str; 3] = ["exact", "leased", "local"];
+pub(crate) const FAILURE_MODES: [FailureMode; 3] =
+    [FailureMode::Open, FailureMode::Closed, FailureMode::Local];
+pub(crate) const CONSISTENCIES: [Consistency; 3] =
+    [Consistency::Exact, Consistency::Leased, Consistency::Local];
 pub(crate) const STARTS: [&str; 2] = ["wall", "first_hit"];
 pub(crate) const ESCAPED_SLASHES: [&str; 2] = ["split", "keep"];
-pub(crate) const MISSING_MODES: [&str; 3] = ["skip", "refuse", "shared"];
-pub(crate) const UNKNOWN_TIERS: [&str; 2] = ["ignore", "refuse"];
+pub(crate) const MISSING_MODES: [MissingKey; 3] = [MissingKey::Skip, MissingKey::Refuse, MissingKey::Shared];
+pub(crate) const UNKNOWN_TIERS: [UnknownTier; 2] = [UnknownTier::Ignore, UnknownTier::Refuse];
 pub(crate) const MATRIX_PARAMETERS: [&str; 2] = ["strip", "keep"];
+
+const FAILURE_MODE_NAMES: [&str; 3] =
+    [FAILURE_MODES[0].name(), FAILURE_MODES[1].name(), FAILURE_MODES[2].name()];
+const CONSISTENCY_NAMES: [&str; 3] =
+    [CONSISTENCIES[0].name(), CONSISTENCIES[1].name(), CONSISTENCIES[2].name()];
+const MISSING_MODE_NAMES: [&str; 3] =
+    [MISSING_MODES[0].name(), MISSING_MODES[1].name(), MISSING_MODES[2].name()];
+const UNKNOWN_TIER_NAMES: [&str; 2] = [UNKNOWN_TIERS[0].name(), UNKNOWN_TIERS[1].name()];
 
 static QUOTA_OR_PARAMS: FieldForm = FieldForm::Either(&FieldForm::Quota, &NUMBERS);
 static NUMBERS: FieldForm = FieldForm::Fields(&PARAMS);
@@ -82,14 +93,14 @@ const WINDOW: Field =
     field("window", FieldForm::Span, "60", "The length of the period: in seconds, or like 60s or 1h.");
 const ON_STORE_FAILURE: Field = field(
     "on_store_failure",
-    FieldForm::Choice(&FAILURE_MODES),
+    FieldForm::Choice(&FAILURE_MODE_NAMES),
     "local",
     "What to decide when the store fails: open allows, closed denies, local enforces each node's share of the \
      limit.",
 );
 const CONSISTENCY: Field = field(
     "consistency",
-    FieldForm::Choice(&CONSISTENCIES),
+    FieldForm::Choice(&CONSISTENCY_NAMES),
     "exact",
     "How exactly the limit is enforced across nodes: leased reserves units in advance and decides from memory, \
      exact asks the store for every request, local counts on each node separately. Default: leased.",
@@ -116,7 +127,7 @@ const KEY: Field = field(
 );
 const MISSING: Field = field(
     "missing",
-    FieldForm::Choice(&MISSING_MODES),
+    FieldForm::Choice(&MISSING_MODE_NAMES),
     "shared",
     "What to do with requests that lack part of the key: skip (the rule does not apply), refuse (deny them), or \
      shared (one count for all of them). Default: skip; in the default section, requests with neither a key nor an \
@@ -200,7 +211,7 @@ pub(crate) static FILE: FieldTable = FieldTable {
         ),
         field(
             "unknown_tier",
-            FieldForm::Choice(&UNKNOWN_TIERS),
+            FieldForm::Choice(&UNKNOWN_TIER_NAMES),
             "refuse",
             "What to do if a request states a tier that the file does not define: ignore the tier, or refuse (deny) \
              the request. Default: ignore.",
