@@ -89,6 +89,6 @@ pub(crate) async fn store_at(url: &str) -> Result<RedisStore> {
     let StoreUrl::Redis(url) = url.parse()? else { bail!("Redis is not taken for Redis") };
     let options = RedisOptions { timeout: PATIENCE, ..RedisOptions::default() };
     let store = RedisStore::connect(&url, &options)?;
-    ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", store.describe());
+    ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", ratekeeper::Store::health(&store));
     Ok(store)
 }

@@ -30,7 +30,6 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use client::server_set::ServerSetReport;
 pub use client::tls::StoreTlsError;
 pub use client::url::{
     Credentials, HIDDEN_PASSWORD, MAX_SERVERS, RedisUrl, SecretText, ServerAddress, StoreTlsFiles, StoreUrl,
