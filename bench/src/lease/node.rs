@@ -1,10 +1,11 @@
 //! Nodes of this process: stores on one Redis, and the thread that carries what they ask.
 
-use crate::redis::host::store_at;
+use crate::redis::host::{LeasedRedis, store_at};
 use crate::server::process::{GENERATOR, pin};
 use anyhow::{Context, Result, ensure};
-use ratekeeper_redis::RedisStore;
-use ratekeeper::{Amount, Consistency, DrawOptions, Draws, FailureMode, KeyRef, Limit, Op, PermitId, Scope};
+use ratekeeper::{
+    Amount, Consistency, DrawOptions, Draws, FailureMode, KeyRef, LendingStore, Limit, Op, PermitId, Scope,
+};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,11 +33,11 @@ pub(crate) fn runtime() -> Result<Runtime> {
 }
 
 /// So many nodes that know of each other.
-pub(crate) fn connect(runtime: &Runtime, url: &str, nodes: u32) -> Result<Vec<Arc<RedisStore>>> {
+pub(crate) fn connect(runtime: &Runtime, url: &str, nodes: u32) -> Result<Vec<Arc<LeasedRedis>>> {
     let stores =
         (0..nodes).map(|_| Ok(Arc::new(runtime.block_on(store_at(url))?))).collect::<Result<Vec<_>>>()?;
     let begin = Instant::now();
-    while stores.iter().any(|store| store.live_nodes() != nodes) {
+    while stores.iter().any(|store| store.store().live_nodes() != nodes) {
         ensure!(begin.elapsed() < MEETING, "nodes do not hear of each other");
         thread::sleep(Duration::from_millis(20));
     }

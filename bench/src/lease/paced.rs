@@ -5,8 +5,8 @@
 
 use super::node::{LEASED, push};
 use crate::histogram::Histogram;
+use crate::redis::host::LeasedRedis;
 use anyhow::{Result, bail};
-use ratekeeper_redis::RedisStore;
 use ratekeeper::{DrawOutcome, Draws, Limit, Store, StoreFailure};
 use std::hint::spin_loop;
 use std::pin::Pin;
@@ -33,7 +33,7 @@ pub(crate) struct Paced {
 /// Asks so many times a second for so long: the nodes and the keys in turn.
 pub(crate) fn press(
     runtime: &Runtime,
-    nodes: &[Arc<RedisStore>],
+    nodes: &[Arc<LeasedRedis>],
     keys: &[String],
     limit: Limit,
     per_sec: f64,

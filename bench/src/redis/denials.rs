@@ -4,11 +4,11 @@ use super::host::Host;
 use super::tasks::{Asker, Tasks, limit};
 use super::turn::Watch;
 use crate::race::Laps;
+use crate::redis::host::LeasedRedis;
 use crate::run::Run;
 use crate::server::rounds::Effort;
 use crate::table::Table;
 use anyhow::{Result, ensure};
-use ratekeeper_redis::RedisStore;
 use std::time::Instant;
 
 /// How many denials a second a core must manage.
@@ -54,7 +54,7 @@ pub(crate) fn measure(run: &mut Run, host: &Host, effort: Effort) -> Result<()> 
 }
 
 /// Asks without a pause for so many seconds; how many were denied, which all but the very first must be.
-async fn press(asker: &mut Asker, store: &RedisStore, seconds: f64) -> Result<u64> {
+async fn press(asker: &mut Asker, store: &LeasedRedis, seconds: f64) -> Result<u64> {
     let begin = Instant::now();
     let mut denials = 0;
     while begin.elapsed().as_secs_f64() < seconds {

@@ -3,15 +3,23 @@
 use crate::server::process::{Process, free_address};
 use crate::server::program::{self, Program};
 use anyhow::{Context, Result, bail, ensure};
+use ratekeeper::{Leased, Store, SystemClock};
 use ratekeeper_redis::{RedisOptions, RedisStore, StoreUrl};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long anything may take. It is long, because the machine may take a core away for a while, and then nobody is to
 /// blame.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The most keys of which units are leased, as in the server.
+const MAX_LEASED_KEYS: usize = 1 << 18;
+
+/// The store as the server uses it.
+pub(crate) type LeasedRedis = Leased<RedisStore, Arc<SystemClock>>;
 
 /// A running Redis.
 pub(crate) struct Host {
@@ -35,7 +43,7 @@ impl Host {
     }
 
     /// A store on it, on the runtime that this is called on.
-    pub(crate) async fn store(&self) -> Result<RedisStore> {
+    pub(crate) async fn store(&self) -> Result<LeasedRedis> {
         store_at(&self.url()).await
     }
 
@@ -85,10 +93,11 @@ impl Host {
 }
 
 /// A store there, on the runtime that this is called on.
-pub(crate) async fn store_at(url: &str) -> Result<RedisStore> {
+pub(crate) async fn store_at(url: &str) -> Result<LeasedRedis> {
     let StoreUrl::Redis(url) = url.parse()? else { bail!("Redis is not taken for Redis") };
     let options = RedisOptions { timeout: PATIENCE, ..RedisOptions::default() };
-    let store = RedisStore::connect(&url, &options)?;
-    ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", ratekeeper::Store::health(&store));
-    Ok(store)
+    let clock = Arc::new(SystemClock::new());
+    let store = RedisStore::connect(&url, &options, Arc::clone(&clock))?;
+    ensure!(store.ready(PATIENCE).await, "Redis can't be reached: {:?}", store.health());
+    Ok(Leased::new(store, clock, MAX_LEASED_KEYS))
 }

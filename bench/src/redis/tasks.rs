@@ -4,10 +4,10 @@ use super::QUOTA;
 use super::host::Host;
 use super::turn::{Turn, Watch};
 use crate::keys::Rng;
+use crate::redis::host::LeasedRedis;
 use crate::server::rounds::Effort;
 use crate::server::template::KEYS;
 use anyhow::{Result, ensure};
-use ratekeeper_redis::RedisStore;
 use ratekeeper::{
     Algorithm, Amount, DrawOptions, DrawOutcome, Draws, KeyRef, Limit, Op, PermitId, Scope, Store,
 };
@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 /// A store in this process, and the one thread that everything of it runs on.
 pub(crate) struct Tasks {
     runtime: Runtime,
-    store: Arc<RedisStore>,
+    store: Arc<LeasedRedis>,
 }
 
 /// What all tasks of a turn share.
@@ -87,12 +87,12 @@ impl Tasks {
     }
 
     /// Lets something be done with the store, on its thread.
-    pub(crate) fn run<T>(&self, work: impl AsyncFnOnce(&RedisStore) -> T) -> T {
+    pub(crate) fn run<T>(&self, work: impl AsyncFnOnce(&LeasedRedis) -> T) -> T {
         self.runtime.block_on(work(&self.store))
     }
 }
 
-async fn ask_on(store: Arc<RedisStore>, limit: Limit, mut rng: Rng, shared: Arc<Shared>) {
+async fn ask_on(store: Arc<LeasedRedis>, limit: Limit, mut rng: Rng, shared: Arc<Shared>) {
     let mut asker = Asker::new(limit);
     while !shared.is_over.load(Relaxed) {
         let is_right = asker.ask(&store, rng.below(KEYS)).await == Some(true);
@@ -116,7 +116,7 @@ impl Asker {
     }
 
     /// Whether Redis, or what is known of it, allowed it; nothing if it was not asked.
-    pub(crate) async fn ask(&mut self, store: &RedisStore, number: u64) -> Option<bool> {
+    pub(crate) async fn ask(&mut self, store: &LeasedRedis, number: u64) -> Option<bool> {
         self.key.clear();
         write!(self.key, "user:{number:07}").expect("a text can be added to");
         self.draws.clear();
