@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A snapshot of the counters of a server's calls.
-pub(crate) struct NodeCounts {
+pub(crate) struct CallSnapshot {
     pub(crate) calls: u64,
     pub(crate) commands: u64,
     pub(crate) connects: u64,
@@ -17,9 +17,9 @@ pub(crate) struct NodeCounts {
 }
 
 impl NodeCore {
-    pub(crate) fn counts(&self) -> NodeCounts {
+    pub(crate) fn counts(&self) -> CallSnapshot {
         let read = |count: &AtomicU64| count.load(Relaxed);
-        NodeCounts {
+        CallSnapshot {
             calls: read(&self.counters.calls),
             commands: read(&self.counters.commands),
             connects: read(&self.counters.connects),
