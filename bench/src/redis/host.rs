@@ -3,7 +3,7 @@
 use crate::server::process::{Process, free_address};
 use crate::server::program::{self, Program};
 use anyhow::{Context, Result, bail, ensure};
-use ratekeeper::{Leased, SystemClock};
+use ratekeeper::{Leased, Store, SystemClock};
 use ratekeeper_redis::{RedisOptions, RedisStore, StoreUrl};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -97,6 +97,6 @@ pub(crate) async fn store_at(url: &str) -> Result<LeasedRedis> {
     let options = RedisOptions { timeout: TIMEOUT, ..RedisOptions::default() };
     let clock = Arc::new(SystemClock::new());
     let store = RedisStore::connect(&url, &options, Arc::clone(&clock))?;
-    ensure!(store.ready(TIMEOUT).await, "Redis can't be reached: {:?}", store.describe());
+    ensure!(store.ready(TIMEOUT).await, "Redis can't be reached: {:?}", store.health());
     Ok(Leased::new(store, clock, MAX_LEASED_KEYS))
 }

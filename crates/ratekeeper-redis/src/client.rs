@@ -7,7 +7,6 @@ pub(crate) mod connector;
 pub(crate) mod failure;
 pub(crate) mod node;
 pub(crate) mod reply;
-pub(crate) mod report;
 pub(crate) mod server_set;
 pub(crate) mod slot;
 pub(crate) mod tls;

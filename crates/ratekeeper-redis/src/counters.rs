@@ -59,7 +59,7 @@ impl StoreCounters {
         u64::try_from(self.origin.0.elapsed().as_micros()).unwrap_or(u64::MAX - 1)
     }
 
-    pub(crate) fn snapshot(&self, leases: LeaseCounts) -> StoreCounts {
+    pub(crate) fn snapshot(&self) -> StoreCounts {
         let read = |count: &AtomicU64| count.load(Relaxed);
         StoreCounts {
             batches: read(&self.batches),
@@ -68,7 +68,7 @@ impl StoreCounters {
             denied_from_memory: read(&self.denied_from_memory),
             decided_locally: read(&self.decided_locally),
             degraded_time: Duration::from_micros(read(&self.degraded_micros)),
-            leases,
+            leases: LeaseCounts::default(),
         }
     }
 }

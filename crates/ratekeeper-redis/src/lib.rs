@@ -30,10 +30,9 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use client::server_set::ServerSetReport;
 pub use client::tls::StoreTlsError;
 pub use client::url::{
-    Credentials, MAX_SERVERS, RedisUrl, SecretText, ServerAddress, StoreTlsFiles, StoreUrl, StoreUrlError,
-    UrlTopology,
+    Credentials, HIDDEN_PASSWORD, MAX_SERVERS, RedisUrl, SecretText, ServerAddress, StoreTlsFiles, StoreUrl,
+    StoreUrlError, UrlTopology,
 };
 pub use store::{RedisError, RedisOptions, RedisStore};

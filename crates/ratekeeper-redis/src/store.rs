@@ -9,7 +9,8 @@ mod router;
 use crate::batch::queue::{Batcher, SubRequest, cancel};
 use crate::batch::worker::Workers;
 use crate::batch::{script, stored_key};
-use crate::client::server_set::{ServerSet, ServerSetOptions, ServerSetReport};
+use crate::client::node::ServerSetOptions;
+use crate::client::server_set::ServerSet;
 use crate::client::tls::StoreTlsError;
 use crate::client::url::RedisUrl;
 use crate::counters::StoreCounters;
@@ -17,9 +18,9 @@ use denial_cache::DenialCache;
 use fan_out::{FanOut, release_permit, request_one};
 use heartbeat::Heartbeat;
 use ratekeeper::{
-    Capacity, CapacityError, Clock, Draw, Draws, KeyRef, LeaseCounts, LeaseRequests, LendRequest,
-    LendingStore, Limit, MemoryStats, Micros, Op, PermitId, RECENT_FAILURE, RemoteCache, RenewalOwner, Scope,
-    State, Store, StoreCounts, StoreFailure, StoreReport, SystemClock,
+    Capacity, CapacityError, Clock, Draw, Draws, KeyRef, LeaseRequests, LendRequest, LendingStore, Limit,
+    MemoryStats, Micros, Op, PermitId, RECENT_FAILURE, RemoteCache, RenewalOwner, Scope, State, Store,
+    StoreFailure, StoreReport, SystemClock,
 };
 use router::Router;
 use std::sync::Arc;
@@ -105,16 +106,6 @@ impl RedisStore {
     /// servers are up.
     pub async fn ready(&self, timeout: Duration) -> bool {
         self.router.workers.servers.wait_until_ready(timeout).await
-    }
-
-    /// The state of the servers, for logs and the admin API.
-    pub fn describe(&self) -> ServerSetReport {
-        self.router.workers.servers.report()
-    }
-
-    /// What the store has done so far.
-    pub fn counts(&self) -> StoreCounts {
-        self.router.workers.counters.snapshot(LeaseCounts::default())
     }
 
     /// Routes a group: decides it if it needs no server, and otherwise adds its parts to the fan-out.
@@ -375,15 +366,12 @@ impl Store for RedisStore {
     }
 
     fn health(&self) -> Option<StoreReport> {
-        let ServerSetReport { url, topology, server_reports: servers, uncovered_slots, .. } = self.describe();
+        let counters = &self.router.workers.counters;
         Some(StoreReport {
-            address: url,
-            topology,
-            servers,
-            uncovered_slots,
-            last_failure: self.router.workers.counters.last_failure(),
+            last_failure: counters.last_failure(),
             live_nodes: self.live_nodes(),
-            counts: self.counts(),
+            counts: counters.snapshot(),
+            ..self.router.workers.servers.report()
         })
     }
 

@@ -11,8 +11,8 @@ mod sharded;
 mod tls;
 
 use crate::client::node::{NodePhase, RedisNode};
-use crate::client::server_set::{ServerSet, ServerSetOptions};
 use crate::client::url::StoreUrl;
+use crate::client::{node::ServerSetOptions, server_set::ServerSet};
 use ratekeeper::{ManualClock, Micros, StoreFailure, SystemClock};
 use redis::{Cmd, Value, cmd};
 use std::future::Future;

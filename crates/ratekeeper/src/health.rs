@@ -56,7 +56,7 @@ impl Topology {
 }
 
 /// The health of one server of a store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerReport {
     /// The host and port.
     pub address: String,

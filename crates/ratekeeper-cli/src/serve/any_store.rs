@@ -5,11 +5,11 @@
 
 use crate::settings::Settings;
 use anyhow::{Context, Result};
-use ratekeeper_redis::{RedisOptions, RedisStore, StoreUrl};
 use ratekeeper::{
     Capacity, Draws, KeyLease, KeyRef, Leased, Limit, MemoryStats, MemoryStore, PermitId, Scope,
     ServerReport, Store, StoreReport, SystemClock,
 };
+use ratekeeper_redis::{RedisOptions, RedisStore, StoreUrl};
 use std::sync::Arc;
 use std::time::Duration;
 

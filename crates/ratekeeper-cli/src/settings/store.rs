@@ -1,46 +1,28 @@
 //! The `store` setting: `memory` or a URL. Passwords are never shown.
 
 use super::value::{SettingValue, ValueShape};
-use ratekeeper_redis as redis;
+use ratekeeper_redis::{HIDDEN_PASSWORD, StoreUrl, StoreUrlError};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// The URL schemes of shared stores. Each also exists with `valkey` in place of `redis`, with the same meaning.
-const SCHEMES: [&str; 9] = [
-    "redis",
-    "rediss",
-    "redis+unix",
-    "redis+sentinel",
-    "rediss+sentinel",
-    "redis+cluster",
-    "rediss+cluster",
-    "redis+sharded",
-    "rediss+sharded",
-];
-
-/// The placeholder for a password.
-const HIDDEN: &str = "***";
-
-/// The query parameters that are secret.
-const SECRETS: [&str; 2] = ["password", "sentinel_password"];
-
-/// Where states are stored: `memory`, or the URL of a shared store. `Display` and `Debug` hide passwords.
+/// Where states are stored: `memory`, or the URL of a shared store. `Display` and `Debug` show it as written, but
+/// without passwords.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StoreSetting {
     text: String,
-    url: redis::StoreUrl,
+    url: StoreUrl,
 }
 
 impl StoreSetting {
     /// The parsed URL.
-    pub(crate) fn url(&self) -> &redis::StoreUrl {
+    pub(crate) fn url(&self) -> &StoreUrl {
         &self.url
     }
 }
 
 impl fmt::Display for StoreSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&shown(&self.text))
+        f.write_str(&StoreUrl::hide_passwords(&self.text))
     }
 }
 
@@ -51,87 +33,41 @@ impl fmt::Debug for StoreSetting {
 }
 
 impl SettingValue for StoreSetting {
-    const SHAPE: ValueShape = ValueShape { show: shown, ..ValueShape::word("URL") };
+    const SHAPE: ValueShape = ValueShape { show: StoreUrl::hide_passwords, ..ValueShape::word("URL") };
 
     fn read(text: &str, _: &RangeInclusive<u64>) -> Result<StoreSetting, String> {
-        let advice = "write memory, or a URL like redis://127.0.0.1:6379";
-        if text == "memory" {
-            return Ok(StoreSetting { text: text.to_owned(), url: redis::StoreUrl::Memory });
-        }
-        let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(format!("invalid store {:?}: {advice}", shown(text)));
-        };
-        let redis_scheme = match scheme.strip_prefix("valkey") {
-            Some(kind) => format!("redis{kind}"),
-            None => scheme.to_owned(),
-        };
-        if !SCHEMES.contains(&redis_scheme.as_str()) {
-            let known = format!("{}://, the same with valkey for redis, and memory", SCHEMES.join("://, "));
-            let advice = match ratekeeper::rules::closest_name(&redis_scheme, SCHEMES) {
-                Some(nearest) => format!("did you mean {nearest}://? The stores are {known}"),
-                None => format!("the stores are {known}"),
-            };
-            return Err(format!("unknown store {scheme:?}: {advice}"));
-        }
-        if rest.trim_start_matches('/').is_empty() {
-            return Err(format!("{text:?} has no host: write {scheme}://HOST:PORT"));
-        }
-        let url: redis::StoreUrl = text.parse().map_err(|error: redis::StoreUrlError| error.to_string())?;
-        if passwords(&url).any(|password| password.reveal() == HIDDEN) {
+        let url: StoreUrl = text.parse().map_err(|error| explain(text, &error))?;
+        if url.has_hidden_password() {
             return Err(format!(
-                "{HIDDEN} is a placeholder for a hidden password: write the password itself, or put the whole URL \
-                 into the variable RATEKEEPER_STORE"
+                "{HIDDEN_PASSWORD} is a placeholder for a hidden password: write the password itself, or put the whole \
+                 URL into the variable RATEKEEPER_STORE"
             ));
         }
         Ok(StoreSetting { text: text.to_owned(), url })
     }
 }
 
-/// The passwords of a URL, including those of sentinels.
-fn passwords(url: &redis::StoreUrl) -> impl Iterator<Item = &redis::SecretText> {
-    let (servers, sentinels) = match url {
-        redis::StoreUrl::Memory => (None, None),
-        redis::StoreUrl::Redis(url) => match &url.topology {
-            redis::UrlTopology::Sentinel { credentials: login, .. } => (Some(&url.credentials), Some(login)),
-            redis::UrlTopology::Standalone | redis::UrlTopology::Cluster | redis::UrlTopology::Sharded => {
-                (Some(&url.credentials), None)
+/// Says what is wrong with a URL, and what to write instead.
+fn explain(text: &str, error: &StoreUrlError) -> String {
+    let shown = StoreUrl::hide_passwords(text);
+    match (error, text.split_once("://")) {
+        (StoreUrlError::UnknownScheme, None) => {
+            format!("invalid store {shown:?}: write memory, or a URL like redis://127.0.0.1:6379")
+        }
+        (StoreUrlError::UnknownScheme, Some((scheme, _))) => {
+            let schemes: Vec<&str> = StoreUrl::schemes().collect();
+            let known = format!("{}://, the same with valkey for redis, and memory", schemes.join("://, "));
+            match super::nearest(&scheme.replacen("valkey", "redis", 1), schemes) {
+                Some(nearest) => {
+                    format!("unknown store {scheme:?}: did you mean {nearest}://? The stores are {known}")
+                }
+                None => format!("unknown store {scheme:?}: the stores are {known}"),
             }
-        },
-    };
-    servers.into_iter().chain(sentinels).filter_map(|login| login.password.as_ref())
-}
-
-/// The text with [`HIDDEN`] in place of each password. In text that can't be parsed as a URL, too much is hidden rather
-/// than too little.
-fn shown(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return match text.rsplit_once('@') {
-            Some((_, host)) => format!("{HIDDEN}@{host}"),
-            None => text.to_owned(),
-        };
-    };
-    let (authority, query) = match rest.split_once('?') {
-        Some((authority, query)) => (authority, Some(query)),
-        None => (rest, None),
-    };
-    // An unescaped password may contain any character, so the last @ ends it.
-    let authority = match authority.rsplit_once('@') {
-        Some((credentials, host)) => match credentials.split_once(':') {
-            Some((user, _)) => format!("{user}:{HIDDEN}@{host}"),
-            None => authority.to_owned(),
-        },
-        None => authority.to_owned(),
-    };
-    let query = query.map(|query| {
-        let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-            Some((name, _)) if SECRETS.contains(&name) => format!("{name}={HIDDEN}"),
-            _ => pair.to_owned(),
-        });
-        pairs.collect::<Vec<_>>().join("&")
-    });
-    match query {
-        Some(query) => format!("{scheme}://{authority}?{query}"),
-        None => format!("{scheme}://{authority}"),
+        }
+        (StoreUrlError::NoServer, Some((scheme, _))) => {
+            format!("{shown:?} has no host: write {scheme}://HOST:PORT")
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -146,7 +82,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_store_is_accepted() {
-        assert!(read("memory").unwrap().url() == &redis::StoreUrl::Memory);
+        assert!(read("memory").unwrap().url() == &StoreUrl::Memory);
         for text in [
             "redis://127.0.0.1",
             "redis://h:6379/3",
@@ -166,7 +102,7 @@ mod tests {
             "valkey+sharded://a:6379,b:6379",
         ] {
             let store = read(text).unwrap();
-            assert!(store.url() != &redis::StoreUrl::Memory && store.to_string() == text, "{store}");
+            assert!(store.url() != &StoreUrl::Memory && store.to_string() == text, "{store}");
         }
     }
 

@@ -4,6 +4,7 @@ use super::coalesce::{CoalescedGroup, Coalescer};
 use super::codec::{GrantedLease, GroupResult, Readopt, RenewalResult, ScriptCall, ScriptReplyError};
 use super::queue::{Batch, Batcher, MAX_CALL_DRAWS, MAX_IN_FLIGHT, SentRenewal, cancel};
 use crate::client::node::{CommandOutcome, RedisNode};
+use crate::client::reply::Redirect;
 use crate::client::server_set::ServerSet;
 use crate::counters::StoreCounters;
 use foldhash::fast::RandomState;
@@ -198,7 +199,7 @@ impl BatchWorker {
         let ((draws, renewals), mut time) = (batch.parts_mut(), None);
         for (outcome, call) in outcomes.into_iter().zip(&self.calls[sent]) {
             let is_own = matches!(outcome, CommandOutcome::Value(_));
-            if matches!(outcome, CommandOutcome::TryAgain) && call.groups.len() > 1 {
+            if matches!(outcome, CommandOutcome::Redirect(Redirect::TryAgain)) && call.groups.len() > 1 {
                 // Each group by itself may well be on one server.
                 call.renewals.iter().for_each(|index| cancel(&mut renewals[*index].request));
                 call.groups.iter().for_each(|index| self.groups[*index].is_isolated = true);

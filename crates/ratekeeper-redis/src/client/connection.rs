@@ -3,16 +3,22 @@
 //! Calls are written as they arrive and answered in order. The connection closes when its last reference is dropped, so
 //! dropping a connection also fails its pending calls, but no earlier than their deadlines.
 
+use crate::client::failure::{LoginContext, ServerFailure};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 /// Consecutive timeouts after which a connection is dropped, so that its queue can't grow.
 const MAX_CONSECUTIVE_TIMEOUTS: u32 = 3;
+
+/// Timeout of a command that no client's call waits for: checks, and queries of the topology.
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One multiplexed connection to a server.
 pub(crate) struct RedisConnection {
@@ -58,6 +64,18 @@ impl RedisConnection {
         Ok(values)
     }
 
+    /// Sends commands that no client's call waits for, and explains a failure to the operator.
+    pub(crate) async fn query(
+        &self,
+        commands: impl IntoIterator<Item = Cmd>,
+        login: &LoginContext,
+    ) -> Result<Vec<Value>, ServerFailure> {
+        match timeout(REPLY_TIMEOUT, self.send(&CommandBatch::new(commands))).await {
+            Ok(reply) => reply.map_err(|error| login.explain_connection_error(&error)),
+            Err(_) => Err(ServerFailure::timeout(REPLY_TIMEOUT)),
+        }
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Relaxed)
     }
@@ -83,46 +101,53 @@ impl Drop for RedisConnection {
     }
 }
 
+/// A command made of words.
+pub(crate) fn command(words: &[&str]) -> Cmd {
+    let mut command = Cmd::new();
+    for word in words {
+        command.arg(word);
+    }
+    command
+}
+
 /// Commands that are sent in one write.
 pub(crate) struct CommandBatch {
     pipeline: Pipeline,
-    is_asking: bool,
+    /// Whether each command is preceded by `ASKING`.
+    pub(crate) is_asking: bool,
 }
 
 impl CommandBatch {
     pub(crate) fn new(commands: impl IntoIterator<Item = Cmd>) -> CommandBatch {
-        let mut pipeline = Pipeline::new();
-        for command in commands {
-            pipeline.add_command(command);
-        }
-        CommandBatch { pipeline, is_asking: false }
+        CommandBatch::with(commands, false)
     }
 
-    /// A batch for the target of a slot migration: each command is preceded by `ASKING`.
-    pub(crate) fn with_asking(commands: impl IntoIterator<Item = Cmd>) -> CommandBatch {
+    /// With `is_asking`, the batch is for the target of a slot migration: each command is preceded by `ASKING`.
+    pub(crate) fn with(commands: impl IntoIterator<Item = Cmd>, is_asking: bool) -> CommandBatch {
         let mut pipeline = Pipeline::new();
         for command in commands {
-            pipeline.cmd("ASKING");
+            if is_asking {
+                pipeline.cmd("ASKING");
+            }
             pipeline.add_command(command);
         }
-        CommandBatch { pipeline, is_asking: true }
+        CommandBatch { pipeline, is_asking }
     }
 
     /// The number of commands, not counting `ASKING`.
     pub(crate) fn len(&self) -> usize {
-        self.pipeline.len() / if self.is_asking { 2 } else { 1 }
+        self.pipeline.len() / self.step()
     }
 
     /// A batch with copies of some of the commands, to send them again.
-    pub(crate) fn select(&self, indices: &[usize]) -> CommandBatch {
-        let commands = self.commands(indices);
-        if self.is_asking { CommandBatch::with_asking(commands) } else { CommandBatch::new(commands) }
+    pub(crate) fn select(&self, indices: &[usize], is_asking: bool) -> CommandBatch {
+        let commands = self.pipeline.cmd_iter().skip(self.step() - 1).step_by(self.step()).enumerate();
+        let selected = commands.filter(|(index, _)| indices.contains(index));
+        CommandBatch::with(selected.map(|(_, command)| command.clone()), is_asking)
     }
 
-    /// Copies of some of the commands.
-    pub(crate) fn commands(&self, indices: &[usize]) -> Vec<Cmd> {
-        let step = if self.is_asking { 2 } else { 1 };
-        let commands = self.pipeline.cmd_iter().skip(step - 1).step_by(step).enumerate();
-        commands.filter(|(index, _)| indices.contains(index)).map(|(_, command)| command.clone()).collect()
+    /// The number of commands on the wire for each command.
+    fn step(&self) -> usize {
+        if self.is_asking { 2 } else { 1 }
     }
 }

@@ -11,15 +11,15 @@
 mod call_counters;
 mod errors;
 mod info;
+mod report;
 mod supervisor;
+#[cfg(test)]
+mod tests;
 
-pub(crate) use call_counters::CallCounts;
-pub(crate) use info::ServerInfo;
-
-use crate::client::connection::{CommandBatch, RedisConnection};
+use crate::client::connection::{CommandBatch, RedisConnection, command};
 use crate::client::connector::Connector;
 use crate::client::failure::{LoginContext, ServerFailure};
-use crate::client::reply::CommandReply;
+use crate::client::reply::{CommandReply, Redirect};
 use crate::client::slot::probe_key_in;
 
 use crate::client::breaker::{Breaker, BreakerChange};
@@ -28,12 +28,14 @@ use crate::client::url::ServerAddress;
 use arc_swap::ArcSwap;
 use call_counters::CallCounters;
 use errors::{LastError, ServerWarning};
+use info::ServerInfo;
 use parking_lot::Mutex;
-use ratekeeper::{BreakerState, RECENT_FAILURE, StoreErrorCause};
+use ratekeeper::{RECENT_FAILURE, StoreErrorCause};
 use ratekeeper_core::{Clock, Micros, StoreFailure};
-use redis::{Cmd, Value, cmd};
+use redis::Value;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -52,16 +54,34 @@ const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct ServerOptions {
     pub(crate) connector: Connector,
-    /// The script that commands call; loaded on servers that do not have it.
-    pub(crate) script: &'static str,
     /// SHA-1 digest of the script, as used by `EVALSHA`.
     pub(crate) digest: String,
-    /// Number of connections to keep open.
-    pub(crate) connections: usize,
-    /// Maximum number of commands in flight.
-    pub(crate) max_in_flight: usize,
     pub(crate) role: RoleCheck,
+    pub(crate) bounds: ServerSetOptions,
+}
+
+/// What the caller decides about the use of servers.
+#[derive(Clone)]
+pub(crate) struct ServerSetOptions {
+    /// The script that commands call by its digest; it is loaded on servers that do not have it.
+    ///
+    /// To probe whether a server would run it, the script is called once a second on each connection with a key and
+    /// no arguments. It should then change nothing and return two strings: the commands that the user may not run,
+    /// and the error with which a write would be rejected. An error of the script itself is ignored.
+    pub(crate) script: &'static str,
+    /// Number of connections to each server.
+    pub(crate) connections: usize,
+    /// Maximum number of commands in flight to each server.
+    pub(crate) max_in_flight: usize,
+    /// This node's wall clock, with which the servers' clocks are compared.
     pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl ServerSetOptions {
+    /// Options for a script, with two connections and at most 1024 commands in flight per server.
+    pub(crate) fn new(script: &'static str, clock: Arc<dyn Clock>) -> ServerSetOptions {
+        ServerSetOptions { script, connections: 2, max_in_flight: 1024, clock }
+    }
 }
 
 /// How to verify a server's role.
@@ -82,9 +102,9 @@ pub(crate) struct RedisNode {
     supervisor: AbortHandle,
 }
 
-/// State shared between a node and its supervisor task.
-struct NodeCore {
-    server: ServerAddress,
+/// State of a server, shared between a [`RedisNode`] and its supervisor task.
+pub(crate) struct NodeCore {
+    pub(crate) server: ServerAddress,
     options: ServerOptions,
     connections: ArcSwap<Vec<Arc<RedisConnection>>>,
     next_connection: AtomicUsize,
@@ -97,7 +117,7 @@ struct NodeCore {
     wake_supervisor: Notify,
     /// Held while the script is being loaded, so that it is loaded once for all callers.
     script_load_lock: tokio::sync::Mutex<()>,
-    counters: CallCounters,
+    pub(crate) counters: CallCounters,
     clock_offset: Mutex<ClockOffset>,
     info: Mutex<Option<ServerInfo>>,
     /// Why the server is down.
@@ -132,12 +152,8 @@ pub(crate) enum CommandOutcome {
     /// The reply of another server, to which the command was redirected.
     Redirected(Value),
     Failed(StoreFailure),
-    /// Not run: its slot has moved to another server.
-    Moved(String),
-    /// Not run: its slot is being migrated, and its keys are on another server already.
-    Ask(String),
-    /// Not run: its slot is being migrated, and only some of its keys have moved. A command with fewer keys may run.
-    TryAgain,
+    /// Not run: its keys are on another server.
+    Redirect(Redirect),
 }
 
 impl RedisNode {
@@ -145,7 +161,7 @@ impl RedisNode {
     pub(crate) fn start(server: ServerAddress, options: ServerOptions) -> RedisNode {
         let now = Instant::now();
         let seed = RandomState::new().hash_one(&server);
-        let probes = u32::try_from(options.connections).unwrap_or(u32::MAX);
+        let probes = u32::try_from(options.bounds.connections).unwrap_or(u32::MAX);
         let core = Arc::new(NodeCore {
             server,
             options,
@@ -169,107 +185,20 @@ impl RedisNode {
         RedisNode { core, supervisor }
     }
 
-    /// The address of the server.
-    pub(crate) fn server(&self) -> &ServerAddress {
-        &self.core.server
-    }
-
-    /// The current connection phase.
-    pub(crate) fn phase(&self) -> NodePhase {
-        *self.core.phase.borrow()
-    }
-
-    /// A receiver that is notified of each phase change.
-    pub(crate) fn phase_changes(&self) -> watch::Receiver<NodePhase> {
-        self.core.phase.subscribe()
-    }
-
-    /// The state of the circuit breaker.
-    pub(crate) fn breaker(&self) -> BreakerState {
-        self.core.breaker_state.lock().state()
-    }
-
-    /// Counters of the calls so far.
-    pub(crate) fn counts(&self) -> CallCounts {
-        self.core.counters.snapshot()
-    }
-
-    /// The server's `INFO`. Returns `None` until it has been read.
-    pub(crate) fn info(&self) -> Option<ServerInfo> {
-        self.core.info.lock().clone()
-    }
-
-    /// Why the server is down; or, if it is up, why it rejects writes or which permissions are missing, or the error
-    /// that it replied with in the last second. Returns `None` if the server is healthy.
-    pub(crate) fn failure(&self) -> Option<ServerFailure> {
-        if self.phase() != NodePhase::Up {
-            return self.core.failure.lock().clone();
-        }
-        if let Some(failure) = &self.core.warning.lock().failure {
-            return Some(failure.clone());
-        }
-        let last_error = self.core.last_error.lock();
-        last_error.as_ref().filter(|last| last.at.elapsed() < RECENT_FAILURE).map(|last| last.failure.clone())
-    }
-
-    /// Whether the server accepts writes, as far as is known.
-    pub(crate) fn takes_writes(&self) -> bool {
-        let warning = self.core.warning.lock();
-        warning.failure.as_ref().is_none_or(|failure| !failure.cause.blocks_writes_only())
-    }
-
-    /// Records that `requests` requests were not decided because the server rejected their writes with this error code.
-    pub(crate) fn record_rejected_writes(&self, code: &str, requests: u32) {
-        self.core.record_rejected_writes(code, requests);
-    }
-
-    /// Makes the supervisor probe the script with a key of this slot, which the server serves.
-    pub(crate) fn set_probe_slot(&self, slot: u16) {
-        let mut probe_key = self.core.probe_key.lock();
-        if probe_key.0 != Some(slot) {
-            *probe_key = (Some(slot), probe_key_in(slot));
-        }
-    }
-
-    /// The number of connections established beyond the initial ones.
-    pub(crate) fn reconnects(&self) -> u64 {
-        self.counts().connects.saturating_sub(self.core.options.connections as u64)
-    }
-
-    /// The number of open connections, and of commands in flight.
-    pub(crate) fn load(&self) -> (usize, usize) {
-        (self.core.connections.load().len(), self.core.in_flight.load(Relaxed))
-    }
-
-    /// Updates the clock offset from a reply that carries the server's time.
-    pub(crate) fn record_server_time(&self, sent: Instant, received: Instant, time: Micros) {
-        self.core.record_server_time(sent, received, time);
-    }
-
-    /// Upper bound of the server's clock now: units that are due after it are certainly not due yet.
-    pub(crate) fn clock_ceiling(&self, now: Instant) -> Option<Micros> {
-        self.core.clock_offset.lock().ceiling(now)
-    }
-
-    /// How many microseconds the server's clock is ahead of this node's wall clock.
-    pub(crate) fn drift_micros(&self) -> Option<i64> {
-        self.core.clock_offset.lock().drift_micros()
-    }
-
-    pub(crate) async fn call(&self, batch: &CommandBatch, deadline: Instant) -> Vec<CommandOutcome> {
-        self.core.call(batch, deadline).await
-    }
-
     /// Takes the server out of use for good: further calls to it fail.
     pub(crate) fn retire(&self) {
         self.core.phase.send_replace(NodePhase::Retired);
         self.core.connections.store(Arc::default());
         self.supervisor.abort();
     }
+}
 
-    /// An open connection. Returns `None` if the server is not up.
-    pub(crate) fn connection(&self) -> Option<Arc<RedisConnection>> {
-        self.core.pick_connection()
+/// A node is used through its state; the handle only keeps the supervisor running.
+impl Deref for RedisNode {
+    type Target = NodeCore;
+
+    fn deref(&self) -> &NodeCore {
+        &self.core
     }
 }
 
@@ -290,15 +219,55 @@ impl CommandOutcome {
         match self {
             CommandOutcome::Value(value) | CommandOutcome::Redirected(value) => Ok(value),
             CommandOutcome::Failed(failure) => Err(failure),
-            CommandOutcome::Moved(_) | CommandOutcome::Ask(_) | CommandOutcome::TryAgain => {
-                Err(StoreFailure::Unreachable)
-            }
+            CommandOutcome::Redirect(_) => Err(StoreFailure::Unreachable),
         }
     }
 }
 
 impl NodeCore {
-    async fn call(&self, batch: &CommandBatch, deadline: Instant) -> Vec<CommandOutcome> {
+    /// The current connection phase.
+    pub(crate) fn phase(&self) -> NodePhase {
+        *self.phase.borrow()
+    }
+
+    /// A receiver that is notified of each phase change.
+    pub(crate) fn phase_changes(&self) -> watch::Receiver<NodePhase> {
+        self.phase.subscribe()
+    }
+
+    /// Why the server is down; or, if it is up, why it rejects writes or which permissions are missing, or the error
+    /// that it replied with in the last second. Returns `None` if the server is healthy.
+    pub(crate) fn failure(&self) -> Option<ServerFailure> {
+        if self.phase() != NodePhase::Up {
+            return self.failure.lock().clone();
+        }
+        if let Some(failure) = &self.warning.lock().failure {
+            return Some(failure.clone());
+        }
+        let last_error = self.last_error.lock();
+        last_error.as_ref().filter(|last| last.at.elapsed() < RECENT_FAILURE).map(|last| last.failure.clone())
+    }
+
+    /// Makes the supervisor probe the script with a key of this slot, which the server serves.
+    pub(crate) fn set_probe_slot(&self, slot: u16) {
+        let mut probe_key = self.probe_key.lock();
+        if probe_key.0 != Some(slot) {
+            *probe_key = (Some(slot), probe_key_in(slot));
+        }
+    }
+
+    /// The number of commands in flight.
+    pub(crate) fn load(&self) -> usize {
+        self.in_flight.load(Relaxed)
+    }
+
+    /// Upper bound of the server's clock now: units that are due after it are certainly not due yet.
+    pub(crate) fn clock_ceiling(&self, now: Instant) -> Option<Micros> {
+        self.clock_offset.lock().ceiling(now)
+    }
+
+    /// Sends a batch, and returns the outcome of each command, by the deadline at the latest.
+    pub(crate) async fn call(&self, batch: &CommandBatch, deadline: Instant) -> Vec<CommandOutcome> {
         if batch.len() == 0 {
             return Vec::new();
         }
@@ -319,8 +288,14 @@ impl NodeCore {
             |(index, reply): (usize, &CommandReply)| matches!(reply, CommandReply::NoScript).then_some(index);
         let unknown: Vec<usize> = replies.iter().enumerate().filter_map(is_unknown).collect();
         if !unknown.is_empty() {
-            let resent =
-                self.load_script_and_resend(&connection, &batch.select(&unknown), loads, deadline).await;
+            let resent = self
+                .load_script_and_resend(
+                    &connection,
+                    &batch.select(&unknown, batch.is_asking),
+                    loads,
+                    deadline,
+                )
+                .await;
             for (index, reply) in unknown.into_iter().zip(resent) {
                 replies[index] = reply;
             }
@@ -338,7 +313,7 @@ impl NodeCore {
     }
 
     /// The next open connection, round robin. Returns `None` if the server is not up.
-    fn pick_connection(&self) -> Option<Arc<RedisConnection>> {
+    pub(crate) fn pick_connection(&self) -> Option<Arc<RedisConnection>> {
         if *self.phase.borrow() != NodePhase::Up {
             return None;
         }
@@ -417,7 +392,7 @@ impl NodeCore {
         if self.counters.script_loads.load(Relaxed) != loads {
             return Ok(());
         }
-        let load = CommandBatch::new([script_load_command(self.options.script)]);
+        let load = CommandBatch::new([command(&["SCRIPT", "LOAD", self.options.bounds.script])]);
         let values = connection.send(&load).await.map_err(|_| StoreFailure::Unreachable)?;
         match values.into_iter().next() {
             Some(Value::ServerError(error)) => {
@@ -432,42 +407,28 @@ impl NodeCore {
     }
 
     fn to_outcome(&self, reply: CommandReply) -> CommandOutcome {
-        match reply {
-            CommandReply::Value(value) => CommandOutcome::Value(value),
-            CommandReply::Moved(to) => {
+        let failure = match reply {
+            CommandReply::Value(value) => return CommandOutcome::Value(value),
+            CommandReply::Redirect(redirect) => {
                 self.counters.redirects.fetch_add(1, Relaxed);
-                CommandOutcome::Moved(to)
+                return CommandOutcome::Redirect(redirect);
             }
-            CommandReply::Ask(to) => {
-                self.counters.redirects.fetch_add(1, Relaxed);
-                CommandOutcome::Ask(to)
-            }
-            CommandReply::TryAgain => {
-                self.counters.redirects.fetch_add(1, Relaxed);
-                CommandOutcome::TryAgain
-            }
-            CommandReply::Failed(failure) => {
-                self.counters.record_failures(failure, 1);
-                CommandOutcome::Failed(failure)
-            }
-            CommandReply::NoScript => {
-                self.counters.record_failures(StoreFailure::StoreError, 1);
-                CommandOutcome::Failed(StoreFailure::StoreError)
-            }
+            CommandReply::Failed(failure) => failure,
+            CommandReply::NoScript => StoreFailure::StoreError,
             CommandReply::ServerUnusable(error) => {
                 // The server was usable when the connection was made. All other calls to it fail as well.
                 let failure = self.login_context().explain(&error);
                 self.counters.record_errors(failure.cause, 1);
                 self.trip_breaker(failure);
-                self.counters.record_failures(StoreFailure::Unreachable, 1);
-                CommandOutcome::Failed(StoreFailure::Unreachable)
+                StoreFailure::Unreachable
             }
             CommandReply::Error(error, failure) => {
                 self.record_error(&error);
-                self.counters.record_failures(failure, 1);
-                CommandOutcome::Failed(failure)
+                failure
             }
-        }
+        };
+        self.counters.record_failures(failure, 1);
+        CommandOutcome::Failed(failure)
     }
 
     fn fail_all(&self, commands: usize, failure: StoreFailure) -> Vec<CommandOutcome> {
@@ -480,7 +441,7 @@ impl NodeCore {
         let before = self.in_flight.fetch_add(commands, Relaxed);
         let permit = InFlightPermit { in_flight: &self.in_flight, commands };
         // A batch larger than the maximum may go alone.
-        (before == 0 || before + commands <= self.options.max_in_flight).then_some(permit)
+        (before == 0 || before + commands <= self.options.bounds.max_in_flight).then_some(permit)
     }
 
     fn record_call(&self, began: Instant, now: Instant, is_good: bool) {
@@ -535,8 +496,9 @@ impl NodeCore {
         self.options.connector.login_context()
     }
 
-    fn record_server_time(&self, sent: Instant, received: Instant, time: Micros) {
-        let wall = self.options.clock.now();
+    /// Updates the clock offset from a reply that carries the server's time.
+    pub(crate) fn record_server_time(&self, sent: Instant, received: Instant, time: Micros) {
+        let wall = self.options.bounds.clock.now();
         let change = self.clock_offset.lock().record(sent, received, wall, time);
         match change {
             Some(DriftChange::Exceeded(drift)) => {
@@ -554,12 +516,6 @@ impl NodeCore {
             None => {}
         }
     }
-}
-
-fn script_load_command(script: &str) -> Cmd {
-    let mut load = cmd("SCRIPT");
-    load.arg("LOAD").arg(script);
-    load
 }
 
 /// Permit for commands in flight; released on drop.

@@ -5,15 +5,24 @@ use ratekeeper::StoreErrorCause;
 use ratekeeper_core::StoreFailure;
 use redis::{ServerError, ServerErrorKind, Value};
 
+/// Where a command has to be sent instead.
+#[derive(Debug)]
+pub(crate) enum Redirect {
+    /// Its slot has moved to another server.
+    Moved(String),
+    /// Its slot is being migrated, and its keys are on another server already.
+    Ask(String),
+    /// Its slot is being migrated, and only some of its keys have moved. A command with fewer keys may run.
+    TryAgain,
+}
+
 /// A server's reply to one command.
 pub(crate) enum CommandReply {
     Value(Value),
     /// Not run: the server does not know the script.
     NoScript,
-    Moved(String),
-    Ask(String),
-    /// Not run: its slot is being migrated, and only some of its keys have moved.
-    TryAgain,
+    /// Not run: its keys are on another server.
+    Redirect(Redirect),
     /// The server can't run any command in its current state.
     ServerUnusable(ServerError),
     Error(ServerError, StoreFailure),
@@ -25,10 +34,8 @@ impl CommandReply {
         let Value::ServerError(error) = value else { return CommandReply::Value(value) };
         match error.kind() {
             Some(ServerErrorKind::NoScript) => CommandReply::NoScript,
-            Some(ServerErrorKind::Moved) => redirect_target(&error)
-                .map_or(CommandReply::Failed(StoreFailure::StoreError), CommandReply::Moved),
-            Some(ServerErrorKind::Ask) => redirect_target(&error)
-                .map_or(CommandReply::Failed(StoreFailure::StoreError), CommandReply::Ask),
+            Some(ServerErrorKind::Moved) => redirect(&error, Redirect::Moved),
+            Some(ServerErrorKind::Ask) => redirect(&error, Redirect::Ask),
             _ if matches!(cause(&error), StoreErrorCause::Replica | StoreErrorCause::Password) => {
                 CommandReply::ServerUnusable(error)
             }
@@ -38,7 +45,7 @@ impl CommandReply {
             {
                 CommandReply::ServerUnusable(error)
             }
-            Some(ServerErrorKind::TryAgain) => CommandReply::TryAgain,
+            Some(ServerErrorKind::TryAgain) => CommandReply::Redirect(Redirect::TryAgain),
             // None of these ran the command, and all of them are temporary.
             Some(
                 ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ClusterDown,
@@ -59,9 +66,12 @@ impl CommandReply {
     }
 }
 
-/// The target of a redirect: the error names the slot, then the server. Returns `None` if it names no server.
-fn redirect_target(error: &ServerError) -> Option<String> {
-    error.details()?.split_ascii_whitespace().nth(1).map(str::to_owned)
+/// The error of a redirect names the slot, then the server. One that names no server is invalid.
+fn redirect(error: &ServerError, kind: fn(String) -> Redirect) -> CommandReply {
+    match error.details().and_then(|details| details.split_ascii_whitespace().nth(1)) {
+        Some(target) => CommandReply::Redirect(kind(target.to_owned())),
+        None => CommandReply::Failed(StoreFailure::StoreError),
+    }
 }
 
 #[cfg(test)]
@@ -77,13 +87,13 @@ mod tests {
     fn commands_that_did_not_run_are_told_from_errors() {
         assert!(matches!(read("NOSCRIPT No matching script."), CommandReply::NoScript));
         assert!(
-            matches!(read("MOVED 3999 127.0.0.1:6381"), CommandReply::Moved(to) if to == "127.0.0.1:6381")
+            matches!(read("MOVED 3999 127.0.0.1:6381"), CommandReply::Redirect(Redirect::Moved(to)) if to == "127.0.0.1:6381")
         );
-        assert!(matches!(read("ASK 3999 :6381"), CommandReply::Ask(to) if to == ":6381"));
+        assert!(matches!(read("ASK 3999 :6381"), CommandReply::Redirect(Redirect::Ask(to)) if to == ":6381"));
         assert!(matches!(read("MOVED"), CommandReply::Failed(StoreFailure::StoreError)));
         assert!(matches!(
             read("TRYAGAIN Multiple keys request during rehashing of slot"),
-            CommandReply::TryAgain
+            CommandReply::Redirect(Redirect::TryAgain)
         ));
         for line in ["LOADING x", "MASTERDOWN x", "CLUSTERDOWN Hash slot not served"] {
             assert!(matches!(read(line), CommandReply::Error(_, StoreFailure::Unreachable)), "{line}");

@@ -17,6 +17,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+/// Stands for a password where a URL is displayed.
+pub const HIDDEN_PASSWORD: &str = "***";
+
 /// Maximum number of servers in a URL.
 pub const MAX_SERVERS: usize = 64;
 
@@ -134,7 +137,7 @@ impl SecretText {
 
 impl fmt::Debug for SecretText {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("***")
+        out.write_str(HIDDEN_PASSWORD)
     }
 }
 
@@ -175,7 +178,7 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// Formats the URL with `***` for each password.
+/// Formats the URL with [`HIDDEN_PASSWORD`] for each password.
 impl fmt::Display for RedisUrl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_unix = matches!(self.servers.first(), Some(ServerAddress::Unix(_)));
@@ -183,63 +186,107 @@ impl fmt::Display for RedisUrl {
         match self.topology.kind() {
             Topology::Standalone if is_unix => out.write_str("+unix")?,
             Topology::Standalone => {}
-            topology @ (Topology::Sentinel | Topology::Cluster | Topology::Sharded) => {
-                write!(out, "+{}", topology.name())?;
-            }
+            topology => write!(out, "+{}", topology.name())?,
         }
-        out.write_str("://")?;
-        let Credentials { user, password } = &self.credentials;
-        if let Some(user) = user {
-            parts::escape(user, out)?;
+        let user = self.credentials.user.as_deref().map(parts::escape);
+        match (user, &self.credentials.password) {
+            (None, None) => out.write_str("://")?,
+            (Some(user), None) => write!(out, "://{user}@")?,
+            (user, Some(_)) => write!(out, "://{}:{HIDDEN_PASSWORD}@", user.unwrap_or_default())?,
         }
-        if password.is_some() {
-            out.write_str(":***")?;
-        }
-        if user.is_some() || password.is_some() {
-            out.write_str("@")?;
-        }
-        for (index, server) in self.servers.iter().enumerate() {
-            out.write_str(if index == 0 { "" } else { "," })?;
-            match server {
-                ServerAddress::Tcp { .. } => server.fmt(out)?,
-                ServerAddress::Unix(path) => parts::escape_path(path, out)?,
-            }
-        }
+        let servers = self.servers.iter().map(|server| match server {
+            ServerAddress::Tcp { .. } => server.to_string(),
+            ServerAddress::Unix(path) => parts::escape_path(path),
+        });
+        out.write_str(&servers.collect::<Vec<_>>().join(","))?;
         if let UrlTopology::Sentinel { master, .. } = &self.topology {
-            out.write_str("/")?;
-            parts::escape(master, out)?;
+            write!(out, "/{}", parts::escape(master))?;
         }
         match self.db {
             0 => {}
             db if is_unix => write!(out, "?db={db}")?,
             db => write!(out, "/{db}")?,
         }
-        self.write_query(out)
+        for (index, (name, value)) in self.query().into_iter().enumerate() {
+            write!(out, "{}{name}={value}", if index == 0 { "?" } else { "&" })?;
+        }
+        Ok(())
     }
 }
 
 impl RedisUrl {
-    fn write_query(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separators = ["?"].into_iter().chain(std::iter::repeat("&"));
-        let mut separator = || separators.next().unwrap_or_default();
+    /// The query parameters but the database, escaped.
+    fn query(&self) -> Vec<(&'static str, String)> {
+        let mut query = Vec::new();
         if let Some(StoreTlsFiles { ca, identity }) = &self.tls {
-            let (cert, key) = (identity.as_ref().map(|pair| &pair.0), identity.as_ref().map(|pair| &pair.1));
-            for (name, path) in [("ca", ca.as_ref()), ("cert", cert), ("key", key)] {
-                if let Some(path) = path {
-                    write!(out, "{}{name}=", separator())?;
-                    parts::escape_path(path, out)?;
-                }
-            }
+            let (cert, key) = identity.as_ref().map(|(cert, key)| (cert, key)).unzip();
+            let files = [("ca", ca.as_ref()), ("cert", cert), ("key", key)];
+            query
+                .extend(files.into_iter().filter_map(|(name, path)| Some((name, parts::escape_path(path?)))));
         }
         if let UrlTopology::Sentinel { credentials: Credentials { user, password }, .. } = &self.topology {
-            if let Some(user) = user {
-                write!(out, "{}sentinel_user=", separator())?;
-                parts::escape(user, out)?;
-            }
-            if password.is_some() {
-                write!(out, "{}sentinel_password=***", separator())?;
-            }
+            query.extend(user.as_ref().map(|user| ("sentinel_user", parts::escape(user))));
+            query.extend(password.as_ref().map(|_| ("sentinel_password", HIDDEN_PASSWORD.to_owned())));
         }
-        Ok(())
+        query
+    }
+
+    /// The passwords for the servers and for the sentinels.
+    fn passwords(&self) -> impl Iterator<Item = &SecretText> {
+        let sentinels = match &self.topology {
+            UrlTopology::Sentinel { credentials, .. } => Some(credentials),
+            UrlTopology::Standalone | UrlTopology::Cluster | UrlTopology::Sharded => None,
+        };
+        [&self.credentials].into_iter().chain(sentinels).filter_map(|login| login.password.as_ref())
+    }
+}
+
+impl StoreUrl {
+    /// The URL schemes. Each also exists with `valkey` in place of `redis`, with the same meaning.
+    pub fn schemes() -> impl Iterator<Item = &'static str> {
+        parts::SCHEMES.into_iter().map(|(scheme, ..)| scheme)
+    }
+
+    /// Returns whether a password is only [`HIDDEN_PASSWORD`], as in a URL that was copied from where it is displayed.
+    pub fn has_hidden_password(&self) -> bool {
+        match self {
+            StoreUrl::Memory => false,
+            StoreUrl::Redis(url) => url.passwords().any(|password| password.reveal() == HIDDEN_PASSWORD),
+        }
+    }
+
+    /// Puts [`HIDDEN_PASSWORD`] in place of each password. In text that is not a valid URL, too much is hidden rather
+    /// than too little.
+    ///
+    /// ```
+    /// use ratekeeper_redis::StoreUrl;
+    ///
+    /// assert_eq!(StoreUrl::hide_passwords("redis://me:s3cret@cache"), "redis://me:***@cache");
+    /// assert_eq!(StoreUrl::hide_passwords("me:s3cret@cache"), "***@cache");
+    /// ```
+    pub fn hide_passwords(text: &str) -> String {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            return match text.rsplit_once('@') {
+                Some((_, host)) => format!("{HIDDEN_PASSWORD}@{host}"),
+                None => text.to_owned(),
+            };
+        };
+        let (authority, query) =
+            rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+        // An unescaped password may contain any character, so the last @ ends it.
+        let login =
+            authority.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host)));
+        let authority = match login {
+            Some((user, host)) => format!("{user}:{HIDDEN_PASSWORD}@{host}"),
+            None => authority.to_owned(),
+        };
+        let hide = |pair: &str| match pair.split_once('=') {
+            Some((name, _)) if name.ends_with("password") => format!("{name}={HIDDEN_PASSWORD}"),
+            _ => pair.to_owned(),
+        };
+        match query.map(|query| query.split('&').map(hide).collect::<Vec<_>>().join("&")) {
+            Some(query) => format!("{scheme}://{authority}?{query}"),
+            None => format!("{scheme}://{authority}"),
+        }
     }
 }

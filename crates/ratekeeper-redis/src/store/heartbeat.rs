@@ -4,9 +4,10 @@
 //! that have not done so for five seconds, and reads the number of members. While the store is down, the last count
 //! remains in use: a node then needs it to enforce its own share of each limit.
 
+use crate::client::connection::{REPLY_TIMEOUT, command};
 use crate::client::server_set::ServerSet;
 use ratekeeper_core::StoreFailure;
-use redis::{Cmd, Value, cmd};
+use redis::{Cmd, Value};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -17,10 +18,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// Time between two heartbeats.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout of one heartbeat.
-const TIMEOUT: Duration = Duration::from_millis(500);
 /// Time without a heartbeat after which a node counts as dead.
-const NODE_EXPIRY_MS: u64 = 5_000;
+const NODE_EXPIRY_MS: &str = "5000";
 /// Hash tag of the key, which determines its slot or shard.
 const NODES_HASH_TAG: &str = "rk1:nodes";
 /// Key of the sorted set of nodes. It can't collide with a client's key, which has a brace after its colon.
@@ -64,8 +63,7 @@ impl Heartbeat {
     /// Removes this node from the count before it stops. If the call fails, the entry expires.
     pub(crate) async fn leave(&self) {
         self.task.abort();
-        let mut leave = cmd("ZREM");
-        leave.arg(NODES_KEY).arg(&self.node_name);
+        let leave = command(&["ZREM", NODES_KEY, &self.node_name]);
         // On failure the entry expires after five seconds.
         let _ = execute(&self.servers, leave).await;
     }
@@ -82,8 +80,7 @@ async fn heartbeat_loop(servers: Arc<ServerSet>, name: String, live: Arc<AtomicU
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let mut heartbeat = cmd("EVAL");
-        heartbeat.arg(SCRIPT).arg(1).arg(NODES_KEY).arg(&name).arg(NODE_EXPIRY_MS);
+        let heartbeat = command(&["EVAL", SCRIPT, "1", NODES_KEY, &name, NODE_EXPIRY_MS]);
         // On failure the last count remains. Store failures are reported elsewhere.
         if let Ok(Value::Int(count)) = execute(&servers, heartbeat).await {
             live.store(u32::try_from(count).unwrap_or(u32::MAX), Relaxed);
@@ -93,6 +90,6 @@ async fn heartbeat_loop(servers: Arc<ServerSet>, name: String, live: Arc<AtomicU
 
 async fn execute(servers: &ServerSet, command: Cmd) -> Result<Value, StoreFailure> {
     let node = servers.route(NODES_HASH_TAG.as_bytes())?.node;
-    let mut results = servers.execute(&node, vec![command], Instant::now() + TIMEOUT).await;
+    let mut results = servers.execute(&node, vec![command], Instant::now() + REPLY_TIMEOUT).await;
     results.pop().unwrap_or(Err(StoreFailure::Unreachable))
 }

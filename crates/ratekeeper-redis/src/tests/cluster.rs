@@ -14,7 +14,7 @@ fn redirects(server_set: &ServerSet) -> u64 {
 }
 
 fn server_of_key(server_set: &ServerSet, key: &str) -> String {
-    server_set.route(key.as_bytes()).unwrap().node.server().to_string()
+    server_set.route(key.as_bytes()).unwrap().node.server.to_string()
 }
 
 /// Enough keys for every initial master to own some.
@@ -34,7 +34,7 @@ async fn keys_are_routed_by_the_clusters_slot_map() {
         }
         assert_eq!(redirects(&server_set), 0);
         let description = server_set.report();
-        assert_eq!((description.server_reports.len(), description.uncovered_slots), (3, 0));
+        assert_eq!((description.servers.len(), description.uncovered_slots), (3, 0));
     }
 }
 
@@ -195,7 +195,7 @@ async fn a_cluster_that_reports_down_counts_as_down() {
     let killed = cluster.kill_owner(0);
     let lost = cluster.nodes()[killed].address();
     let nodes = server_set.nodes();
-    for node in nodes.iter().filter(|node| node.server().to_string() != lost) {
+    for node in nodes.iter().filter(|node| node.server.to_string() != lost) {
         // The node runs, and reports that the cluster is down even without calls.
         super::until_phase(node, NodePhase::Down).await;
         let error = node.failure().map(|failure| failure.message).unwrap_or_default();

@@ -24,7 +24,7 @@ async fn a_killed_master_is_replaced_within_five_seconds_and_never_written_to_ag
         assert!(took < MAX_FAILOVER_TIME, "{took:?}");
         let master = sentinels.wait_for_other_master(deposed);
         let promoted = sentinels.servers()[master].address();
-        assert_eq!(only_node(&server_set).server().to_string(), promoted);
+        assert_eq!(only_node(&server_set).server.to_string(), promoted);
         assert_eq!(deposed_node.phase(), NodePhase::Retired);
 
         // It comes back as a master, until a Sentinel reconfigures it.
@@ -36,8 +36,8 @@ async fn a_killed_master_is_replaced_within_five_seconds_and_never_written_to_ag
         let calls = sentinels.servers()[deposed].command(&["INFO", "commandstats"]);
         assert_eq!(calls.field("cmdstat_evalsha"), None, "{commands}");
         assert_eq!(sentinels.servers()[master].command(&["GET", "b"]).integer(), 200);
-        let description = server_set.report();
-        assert!(description.sentinels.iter().all(|(_, is_up)| *is_up), "{description:?}");
+        let sentinels = server_set.sentinels();
+        assert!(sentinels.iter().all(|(_, is_up)| *is_up), "{sentinels:?}");
     }
 }
 
@@ -51,7 +51,7 @@ async fn a_master_demoted_while_running_is_abandoned() {
     let promoted = sentinels.servers()[master].address();
     until_success(&server_set, "a").await;
     super::eventually("the new master is routed to", async {
-        while only_node(&server_set).server().to_string() != promoted {
+        while only_node(&server_set).server.to_string() != promoted {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })

@@ -17,7 +17,7 @@ fn url(servers: &[RedisServer]) -> String {
 fn placement(server_set: &ServerSet) -> HashMap<String, String> {
     let keys = (0..KEYS).map(|key| format!("user:{key}"));
     keys.map(|key| {
-        let place = server_set.route(key.as_bytes()).unwrap().node.server().to_string();
+        let place = server_set.route(key.as_bytes()).unwrap().node.server.to_string();
         (key, place)
     })
     .collect()
@@ -39,7 +39,7 @@ async fn a_dead_shard_affects_its_keys_only_and_a_new_one_takes_only_its_share()
 
     servers[1].kill();
     let dead = servers[1].address();
-    let node = server_set.nodes().into_iter().find(|node| node.server().to_string() == dead).unwrap();
+    let node = server_set.nodes().into_iter().find(|node| node.server.to_string() == dead).unwrap();
     until_phase(&node, NodePhase::Down).await;
     for (key, place) in &before {
         let expected = if *place == dead { Err(StoreFailure::Unreachable) } else { Ok(2) };

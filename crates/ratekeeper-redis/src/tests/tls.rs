@@ -2,8 +2,8 @@
 
 use super::login::connection_error;
 use super::{AMPLE_TIMEOUT, connected, take};
-use crate::client::server_set::{ServerSet, ServerSetOptions};
 use crate::client::url::StoreUrl;
+use crate::client::{node::ServerSetOptions, server_set::ServerSet};
 use ratekeeper::SystemClock;
 use ratekeeper_testkit::servers::{Brand, RedisServer, ServerCertificates};
 use rcgen::{

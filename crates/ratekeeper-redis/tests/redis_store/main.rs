@@ -37,7 +37,7 @@ type LeasedRedis = Leased<RedisStore, Arc<SystemClock>>;
 /// A connected store with a timeout long enough for a busy machine.
 async fn connected(url: &str) -> LeasedRedis {
     let store = connect(url, Duration::from_secs(5));
-    assert!(store.store().ready(TEST_TIMEOUT).await, "{:?}", store.store().describe());
+    assert!(store.store().ready(TEST_TIMEOUT).await, "{:?}", store.store().health());
     store
 }
 

@@ -39,7 +39,7 @@ async fn a_paused_server_costs_no_more_than_the_deadline_and_the_failure_mode_de
         assert!(
             begun.elapsed() < crate::TEST_TIMEOUT,
             "the store never recovered: {:?}",
-            store.store().describe()
+            store.store().health()
         );
         tokio::task::yield_now().await;
     }

@@ -39,7 +39,7 @@ async fn the_documented_permissions_suffice_for_every_algorithm() {
         assert_eq!(draws.failure_in(0..1), None, "{op:?}");
         assert_eq!(draws.all()[0].denies_request(), permit == 2, "{op:?}");
     }
-    let description = store.store().describe().server_reports.remove(0);
+    let description = store.store().health().unwrap().servers.remove(0);
     assert_eq!(description.eviction_policy.as_deref(), Some("noeviction"));
     store.leave().await;
     let denied = server.command(&["ACL", "LOG"]);

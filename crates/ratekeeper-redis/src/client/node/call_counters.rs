@@ -11,39 +11,23 @@ use std::time::Duration;
 /// Counters of the calls to one server.
 #[derive(Debug, Default)]
 pub(crate) struct CallCounters {
+    /// Batches sent.
     pub(crate) calls: AtomicU64,
+    /// Commands in them.
     pub(crate) commands: AtomicU64,
+    /// Connections established, including the initial ones.
     pub(crate) connects: AtomicU64,
+    /// Times that the script was loaded.
     pub(crate) script_loads: AtomicU64,
+    /// Commands that the server redirected to another one.
     pub(crate) redirects: AtomicU64,
-    timeouts: AtomicU64,
-    unreachable: AtomicU64,
-    busy: AtomicU64,
-    error_replies: AtomicU64,
+    /// Commands that failed: timeouts, unreachable, busy, error replies.
+    failures: [AtomicU64; 4],
+    /// Error replies, and failed attempts to connect to the server, by cause.
     errors: [AtomicU64; StoreErrorCause::ALL.len()],
+    /// Latency of batches that got a reply.
     buckets: [AtomicU64; DURATION_BOUNDS_MICROS.len() + 1],
     sum_nanos: AtomicU64,
-}
-
-/// A snapshot of a server's call counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CallCounts {
-    /// Batches sent.
-    pub(crate) calls: u64,
-    /// Commands in them.
-    pub(crate) commands: u64,
-    /// Commands that failed, by kind of failure.
-    pub(crate) failures: StoreFailureCounts,
-    /// Error replies, and failed attempts to connect to the server, by cause.
-    pub(crate) errors: StoreErrorCounts,
-    /// Connections established, including the initial ones.
-    pub(crate) connects: u64,
-    /// Times that the script was loaded.
-    pub(crate) script_loads: u64,
-    /// Commands that the server redirected to another one.
-    pub(crate) redirects: u64,
-    /// Latency of batches that got a reply.
-    pub(crate) latency: DurationHistogram,
 }
 
 impl CallCounters {
@@ -54,38 +38,30 @@ impl CallCounters {
     }
 
     pub(crate) fn record_failures(&self, failure: StoreFailure, commands: usize) {
-        let counter = match failure {
-            StoreFailure::Timeout => &self.timeouts,
-            StoreFailure::Busy => &self.busy,
-            StoreFailure::StoreError => &self.error_replies,
-            _ => &self.unreachable,
+        let kind = match failure {
+            StoreFailure::Timeout => 0,
+            StoreFailure::Busy => 2,
+            StoreFailure::StoreError => 3,
+            _ => 1,
         };
-        counter.fetch_add(commands as u64, Relaxed);
+        self.failures[kind].fetch_add(commands as u64, Relaxed);
     }
 
     pub(crate) fn record_errors(&self, cause: StoreErrorCause, count: usize) {
         self.errors[cause as usize].fetch_add(count as u64, Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> CallCounts {
-        let read = |counter: &AtomicU64| counter.load(Relaxed);
-        CallCounts {
-            calls: read(&self.calls),
-            commands: read(&self.commands),
-            failures: StoreFailureCounts {
-                timeout: read(&self.timeouts),
-                unreachable: read(&self.unreachable),
-                busy: read(&self.busy),
-                error: read(&self.error_replies),
-            },
-            errors: StoreErrorCounts::from_fn(|cause| read(&self.errors[cause as usize])),
-            connects: read(&self.connects),
-            script_loads: read(&self.script_loads),
-            redirects: read(&self.redirects),
-            latency: DurationHistogram {
-                counts: std::array::from_fn(|bucket| read(&self.buckets[bucket])),
-                sum_nanos: read(&self.sum_nanos),
-            },
-        }
+    pub(crate) fn failures(&self) -> StoreFailureCounts {
+        let [timeout, unreachable, busy, error] = self.failures.each_ref().map(|count| count.load(Relaxed));
+        StoreFailureCounts { timeout, unreachable, busy, error }
+    }
+
+    pub(super) fn errors(&self) -> StoreErrorCounts {
+        StoreErrorCounts::from_fn(|cause| self.errors[cause as usize].load(Relaxed))
+    }
+
+    pub(super) fn latency(&self) -> DurationHistogram {
+        let counts = self.buckets.each_ref().map(|count| count.load(Relaxed));
+        DurationHistogram { counts, sum_nanos: self.sum_nanos.load(Relaxed) }
     }
 }

@@ -5,9 +5,9 @@
 //! without calls. While the server is down, the task probes it: each probe establishes a connection, sets it up and
 //! keeps it. The breaker closes when all connections are open.
 
-use super::{NodeCore, NodePhase, RoleCheck, ServerInfo, script_load_command};
+use super::{NodeCore, NodePhase, RoleCheck, ServerInfo};
 use crate::client::breaker::BreakerChange;
-use crate::client::connection::{CommandBatch, RedisConnection};
+use crate::client::connection::{CommandBatch, RedisConnection, command};
 use crate::client::connector::{CLIENT_NAME, Diagnosis};
 use crate::client::failure::{LoginContext, ServerFailure, cause, error_text, write_error_cause};
 use ratekeeper::StoreErrorCause;
@@ -23,8 +23,6 @@ use tracing::{info, warn};
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two checks, so that connections that close at once are not re-established in a tight loop.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Timeout of the supervisor's own commands.
-const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 /// The line of `CLUSTER INFO` on a node that does not accept commands.
 const CLUSTER_STATE_FAIL: &[u8] = b"cluster_state:fail";
 /// The failure message for such a node.
@@ -93,10 +91,10 @@ fn needs_operator(cause: StoreErrorCause) -> bool {
 
 async fn connect_all(core: &Arc<NodeCore>) -> Result<(), ServerFailure> {
     let mut connections = Vec::new();
-    while connections.len() < core.options.connections {
+    while connections.len() < core.options.bounds.connections {
         let connection = connect(core, connections.is_empty()).await?;
         connections.push(Arc::new(connection));
-        if connections.len() < core.options.connections {
+        if connections.len() < core.options.bounds.connections {
             core.breaker_state.lock().record_probe_success(Instant::now());
         }
     }
@@ -119,7 +117,7 @@ async fn check_latency(core: &NodeCore, connection: &RedisConnection) -> Result<
     if failed_timeout.is_zero() {
         return Ok(());
     }
-    match timeout(failed_timeout, connection.send(&CommandBatch::new([cmd("TIME")]))).await {
+    match timeout(failed_timeout, connection.send(&CommandBatch::new([command(&["TIME"])]))).await {
         Ok(reply) => reply.map(drop).map_err(|error| core.login_context().explain_connection_error(&error)),
         Err(_) => Err(ServerFailure::timeout(failed_timeout)),
     }
@@ -143,7 +141,7 @@ async fn maintain_connections(core: &Arc<NodeCore>) {
             }
         }
     }
-    for _ in core.connections.load().len()..core.options.connections {
+    for _ in core.connections.load().len()..core.options.bounds.connections {
         match connect(core, false).await {
             Ok(connection) => {
                 let new = Arc::new(connection);
@@ -165,18 +163,17 @@ async fn maintain_connections(core: &Arc<NodeCore>) {
 }
 
 async fn check_connection(core: &Arc<NodeCore>, connection: &RedisConnection) -> Result<(), ServerFailure> {
-    let mut commands = vec![cmd("TIME"), script_probe_command(core)];
+    let mut commands = vec![command(&["TIME"]), script_probe_command(core)];
     // No Sentinel or Cluster demotes a standalone server. If an operator does, the script probe fails with READONLY.
     if core.options.role != RoleCheck::NoReplica {
         commands.push(role_command(core));
     }
-    let batch = CommandBatch::new(commands);
     let sent = Instant::now();
-    let reply = timeout(REPLY_TIMEOUT, connection.send(&batch)).await;
-    let values = reply.map_err(|_| ServerFailure::timeout(REPLY_TIMEOUT))?.map_err(|error| {
+    let values = connection.query(commands, core.login_context()).await.inspect_err(|failure| {
         // The pending call can fail before the connection is marked as closed.
-        connection.mark_closed();
-        core.login_context().explain_connection_error(&error)
+        if failure.cause != StoreErrorCause::Timeout {
+            connection.mark_closed();
+        }
     })?;
     if let Some(time) = values.first().and_then(parse_time) {
         core.record_server_time(sent, Instant::now(), time);
@@ -195,14 +192,13 @@ async fn connect(core: &Arc<NodeCore>, is_first: bool) -> Result<RedisConnection
     };
     let connection = core.options.connector.connect(&core.server, on_close).await?;
     core.counters.connects.fetch_add(1, Relaxed);
-    let mut name = cmd("CLIENT");
-    name.arg("SETNAME").arg(CLIENT_NAME);
-    let mut setup = vec![name, cmd("TIME"), role_command(core)];
+    let mut setup =
+        vec![command(&["CLIENT", "SETNAME", CLIENT_NAME]), command(&["TIME"]), role_command(core)];
     if is_first {
         setup.extend(info_commands());
     }
     let sent = Instant::now();
-    let values = send(core, &connection, setup).await?;
+    let values = connection.query(setup, core.login_context()).await?;
     // `CLIENT SETNAME` and `TIME` may fail, for lack of permissions. The role is checked where it matters.
     match values.get(1) {
         Some(Value::ServerError(error)) if cause(error) == StoreErrorCause::Password => {
@@ -220,8 +216,9 @@ async fn connect(core: &Arc<NodeCore>, is_first: bool) -> Result<RedisConnection
     }
     values.get(2).map_or(Ok(()), |role| check_role(core, role))?;
     // Sent only now: a server closes an unauthenticated connection that sends as much data as the script.
-    let load = is_first.then(|| script_load_command(core.options.script));
-    let values = send(core, &connection, load.into_iter().chain([script_probe_command(core)])).await?;
+    let load = is_first.then(|| command(&["SCRIPT", "LOAD", core.options.bounds.script]));
+    let commands = load.into_iter().chain([script_probe_command(core)]);
+    let values = connection.query(commands, core.login_context()).await?;
     if is_first {
         match values.first() {
             Some(Value::ServerError(error)) => return Err(core.login_context().explain(error)),
@@ -230,17 +227,6 @@ async fn connect(core: &Arc<NodeCore>, is_first: bool) -> Result<RedisConnection
     }
     values.last().map_or(Ok(()), |probe| check_script_probe(core, probe))?;
     Ok(connection)
-}
-
-/// Sends commands over a connection that is being set up.
-async fn send(
-    core: &NodeCore,
-    connection: &RedisConnection,
-    commands: impl IntoIterator<Item = Cmd>,
-) -> Result<Vec<Value>, ServerFailure> {
-    let reply = timeout(REPLY_TIMEOUT, connection.send(&CommandBatch::new(commands))).await;
-    let reply = reply.map_err(|_| ServerFailure::timeout(REPLY_TIMEOUT))?;
-    reply.map_err(|error| core.login_context().explain_connection_error(&error))
 }
 
 /// Calls the script as checks do, but without arguments: it then reports whether it would run.
@@ -321,12 +307,8 @@ fn check_mode(core: &NodeCore) -> Result<(), ServerFailure> {
 
 fn role_command(core: &NodeCore) -> Cmd {
     match core.options.role {
-        RoleCheck::NoReplica | RoleCheck::Master => cmd("ROLE"),
-        RoleCheck::Cluster => {
-            let mut info = cmd("CLUSTER");
-            info.arg("INFO");
-            info
-        }
+        RoleCheck::NoReplica | RoleCheck::Master => command(&["ROLE"]),
+        RoleCheck::Cluster => command(&["CLUSTER", "INFO"]),
     }
 }
 
@@ -376,18 +358,13 @@ fn parse_time(value: &Value) -> Option<Micros> {
 
 async fn refresh_info(core: &NodeCore) {
     let Some(connection) = core.pick_connection() else { return };
-    if let Ok(Ok(values)) = timeout(REPLY_TIMEOUT, connection.send(&CommandBatch::new(info_commands()))).await
-    {
+    if let Ok(values) = connection.query(info_commands(), core.login_context()).await {
         record_info(core, &values);
     }
 }
 
 fn info_commands() -> impl Iterator<Item = Cmd> {
-    ["server", "replication", "memory"].into_iter().map(|section| {
-        let mut info = cmd("INFO");
-        info.arg(section);
-        info
-    })
+    ["server", "replication", "memory"].into_iter().map(|section| command(&["INFO", section]))
 }
 
 /// Records the server's `INFO`. Without the permission for it the fields stay unknown, and nothing depends on them.

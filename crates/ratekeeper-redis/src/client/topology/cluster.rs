@@ -8,9 +8,10 @@
 
 mod map;
 
-use crate::client::connection::{CommandBatch, RedisConnection};
+use crate::client::connection::{CommandBatch, RedisConnection, command};
 use crate::client::failure::ServerFailure;
 use crate::client::node::{CommandOutcome, NodePhase, RedisNode, ServerOptions};
+use crate::client::reply::Redirect;
 use crate::client::slot::SLOTS;
 use crate::client::topology::discovery::DiscoveryServer;
 use crate::client::url::ServerAddress;
@@ -19,7 +20,7 @@ use map::{SlotMap, StaleTopology, TopologyReply};
 use parking_lot::Mutex;
 use ratekeeper::StoreErrorCause;
 use ratekeeper_core::StoreFailure;
-use redis::{Value, cmd};
+use redis::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +33,6 @@ use tracing::{info, warn};
 const REFRESH_INTERVAL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(250));
 /// Minimum time between two refreshes.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(100);
-/// Timeout of a topology query.
-const QUERY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Nodes queried in one refresh until one reports the latest epoch.
 const MAX_NODES_QUERIED: usize = 8;
 /// Delay between a node's removal from the slot map and its retirement. In-flight calls to it have been redirected by
@@ -109,11 +108,14 @@ impl RedisCluster {
         let mut redirects: HashMap<(&str, bool), Vec<usize>> = HashMap::new();
         for (index, outcome) in outcomes.iter().enumerate() {
             match outcome {
-                CommandOutcome::Value(_) | CommandOutcome::Redirected(_) | CommandOutcome::TryAgain => {}
-                CommandOutcome::Moved(to) => redirects.entry((to, false)).or_default().push(index),
-                CommandOutcome::Ask(to) => redirects.entry((to, true)).or_default().push(index),
+                CommandOutcome::Redirect(Redirect::Moved(to)) => {
+                    redirects.entry((to, false)).or_default().push(index);
+                }
+                CommandOutcome::Redirect(Redirect::Ask(to)) => {
+                    redirects.entry((to, true)).or_default().push(index);
+                }
                 CommandOutcome::Failed(StoreFailure::Unreachable) => self.inner.refresh.notify_one(),
-                CommandOutcome::Failed(_) => {}
+                _ => {}
             }
         }
         if redirects.is_empty() {
@@ -125,13 +127,11 @@ impl RedisCluster {
                 self.inner.refresh.notify_one();
             }
             let Some(to) =
-                parse_endpoint(to, node.server()).and_then(|server| self.inner.redirect_node(&server))
+                parse_endpoint(to, &node.server).and_then(|server| self.inner.redirect_node(&server))
             else {
                 continue;
             };
-            let commands = batch.commands(&indices);
-            let batch =
-                if is_ask { CommandBatch::with_asking(commands) } else { CommandBatch::new(commands) };
+            let batch = batch.select(&indices, is_ask);
             sent.spawn(async move { (indices, to.call(&batch, deadline).await) });
         }
         while let Some(joined) = sent.join_next().await {
@@ -194,8 +194,8 @@ impl ClusterInner {
         let known = self.map.load().epoch();
         let mut older = Vec::new();
         for node in self.up_nodes() {
-            let Some(connection) = node.connection() else { continue };
-            match self.query_topology(&connection, node.server()).await {
+            let Some(connection) = node.pick_connection() else { continue };
+            match self.query_topology(&connection, &node.server).await {
                 Ok(reply) if reply.epoch >= known => return stale.accept(reply),
                 reply => older.extend(reply.ok()),
             }
@@ -233,13 +233,9 @@ impl ClusterInner {
         connection: &RedisConnection,
         server: &ServerAddress,
     ) -> Result<TopologyReply, ServerFailure> {
-        let [mut info, mut slots] = [cmd("CLUSTER"), cmd("CLUSTER")];
-        info.arg("INFO");
-        slots.arg("SLOTS");
         let login = self.options.connector.login_context();
-        let reply = timeout(QUERY_TIMEOUT, connection.send(&CommandBatch::new([info, slots]))).await;
-        let reply = reply.map_err(|_| ServerFailure::timeout(QUERY_TIMEOUT))?;
-        let values = reply.map_err(|error| login.explain_connection_error(&error))?;
+        let commands = ["INFO", "SLOTS"].map(|part| command(&["CLUSTER", part]));
+        let values = connection.query(commands, login).await?;
         let unreadable = || {
             ServerFailure::new(StoreErrorCause::Other, "unreadable reply to CLUSTER INFO or CLUSTER SLOTS")
         };
@@ -258,7 +254,7 @@ impl ClusterInner {
         // Without sorting, the hash map's order would always query the same nodes first.
         let mut up: Vec<Arc<RedisNode>> =
             nodes.values().filter(|node| node.phase() == NodePhase::Up).cloned().collect();
-        up.sort_by_key(|node| node.load().1);
+        up.sort_by_key(|node| node.load());
         up.truncate(MAX_NODES_QUERIED);
         up
     }
@@ -320,7 +316,7 @@ impl ClusterInner {
 
     fn log_changes(&self, before: &SlotMap, after: &SlotMap) {
         let names = |map: &SlotMap| {
-            let mut names: Vec<String> = map.nodes().iter().map(|node| node.server().to_string()).collect();
+            let mut names: Vec<String> = map.nodes().iter().map(|node| node.server.to_string()).collect();
             names.sort();
             names.join(", ")
         };
@@ -362,7 +358,7 @@ impl ClusterInner {
     /// The node for a server: a leaving one that has not been retired yet, or a new one.
     fn reuse_or_start(&self, server: &ServerAddress) -> Arc<RedisNode> {
         let mut leaving = self.leaving.lock();
-        match leaving.iter().position(|(node, _)| node.server() == server) {
+        match leaving.iter().position(|(node, _)| node.server == *server) {
             Some(index) => leaving.remove(index).0,
             None => Arc::new(RedisNode::start(server.clone(), self.options.clone())),
         }
@@ -389,7 +385,7 @@ fn resolve_endpoint(host: &str, port: u16, asked: &ServerAddress) -> Option<Serv
 mod tests {
     use super::*;
     use crate::client::connector::Connector;
-    use crate::client::node::RoleCheck;
+    use crate::client::node::{RoleCheck, ServerSetOptions};
     use crate::client::url::Credentials;
     use ratekeeper::SystemClock;
     use ratekeeper::Topology;
@@ -416,17 +412,8 @@ mod tests {
     async fn the_number_of_nodes_is_bounded_however_many_come_and_go() {
         let connector = Connector::new(&Credentials::default(), 0, None, Topology::Cluster)
             .expect("no TLS files are needed");
-        let clock = Arc::new(SystemClock::new());
-        let (script, digest) = ("", String::new());
-        let options = ServerOptions {
-            connector,
-            script,
-            digest,
-            connections: 2,
-            max_in_flight: 1,
-            role: RoleCheck::Cluster,
-            clock,
-        };
+        let bounds = ServerSetOptions::new("", Arc::new(SystemClock::new()));
+        let options = ServerOptions { connector, digest: String::new(), role: RoleCheck::Cluster, bounds };
         let inner = ClusterInner::new(Vec::new(), options);
         let count = || (inner.nodes.lock().len(), inner.leaving.lock().len());
         inner.install(&topology(10_000..10_600));

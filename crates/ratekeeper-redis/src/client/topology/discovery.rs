@@ -6,9 +6,7 @@ use crate::client::connector::{Connector, Diagnosis};
 use crate::client::failure::ServerFailure;
 use crate::client::url::ServerAddress;
 use parking_lot::Mutex;
-use ratekeeper::{
-    BreakerState, DurationHistogram, ServerReport, StoreErrorCause, StoreErrorCounts, StoreFailureCounts,
-};
+use ratekeeper::{BreakerState, ServerReport, StoreErrorCause, StoreErrorCounts};
 
 /// A server that is queried for the addresses of the other servers.
 pub(crate) struct DiscoveryServer {
@@ -58,21 +56,12 @@ impl DiscoveryServer {
         let state = self.state.lock();
         ServerReport {
             address: self.server.to_string(),
-            software: None,
-            replicas: 0,
             breaker: BreakerState::Open,
             problem: state.failure.as_ref().map(|failure| failure.message.clone()),
             cause: state.failure.as_ref().map(|failure| failure.cause),
             accepts_writes: true,
-            has_script: false,
-            eviction_policy: None,
-            may_evict: false,
-            clock_drift: None,
-            latency: DurationHistogram::default(),
-            failures: StoreFailureCounts::default(),
             errors: StoreErrorCounts::from_fn(|cause| state.errors[cause as usize]),
-            reconnects: 0,
-            script_loads: 0,
+            ..ServerReport::default()
         }
     }
 }

@@ -5,7 +5,7 @@
 //! that returns with outdated state can't direct calls to a deposed master. The node of a deposed master is retired
 //! at once: further calls to it fail. The role of the master is checked on every new connection and then repeatedly.
 
-use crate::client::connection::{CommandBatch, RedisConnection};
+use crate::client::connection::{REPLY_TIMEOUT, RedisConnection, command};
 use crate::client::connector::Connector;
 use crate::client::failure::{LoginContext, ServerFailure};
 use crate::client::node::{RedisNode, ServerOptions};
@@ -14,7 +14,7 @@ use crate::client::url::ServerAddress;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use ratekeeper::StoreErrorCause;
-use redis::{PushInfo, PushKind, Value, cmd};
+use redis::{PushInfo, PushKind, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -24,8 +24,6 @@ use tracing::{info, warn};
 
 /// Interval between two polls of a sentinel.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout of a command to a sentinel.
-const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Delay before reconnecting to a sentinel after a failure.
 const RECONNECT_DELAY: Duration = Duration::from_millis(500);
 /// Maximum age of a sentinel's vote to count in a majority.
@@ -80,9 +78,10 @@ impl SentinelMaster {
     }
 
     /// The sentinels, and whether each has replied recently.
-    pub(crate) fn sentinels(&self) -> Vec<(ServerAddress, bool)> {
+    #[cfg(test)]
+    pub(crate) fn sentinels(&self) -> Vec<(String, bool)> {
         let (now, votes) = (Instant::now(), self.inner.votes.lock());
-        let servers = self.inner.sentinels.iter().map(|sentinel| sentinel.server().clone());
+        let servers = self.inner.sentinels.iter().map(|sentinel| sentinel.server().to_string());
         servers.zip(votes.fresh_votes(now).map(|vote| vote.is_some())).collect()
     }
 
@@ -169,14 +168,9 @@ impl SentinelInner {
         connection: &RedisConnection,
         login: &LoginContext,
     ) -> Result<(ServerAddress, u64), ServerFailure> {
-        let commands = ["MASTER", "GET-MASTER-ADDR-BY-NAME"].map(|subcommand| {
-            let mut command = cmd("SENTINEL");
-            command.arg(subcommand).arg(&self.master_name);
-            command
-        });
-        let reply = timeout(REPLY_TIMEOUT, connection.send(&CommandBatch::new(commands))).await;
-        let reply = reply.map_err(|_| ServerFailure::timeout(REPLY_TIMEOUT))?;
-        let values = reply.map_err(|error| login.explain_connection_error(&error))?;
+        let commands = ["MASTER", "GET-MASTER-ADDR-BY-NAME"]
+            .map(|subcommand| command(&["SENTINEL", subcommand, &self.master_name]));
+        let values = connection.query(commands, login).await?;
         let unreadable = || ServerFailure::new(StoreErrorCause::Other, "unreadable reply to SENTINEL MASTER");
         match values.as_slice() {
             [Value::ServerError(error), _] => {

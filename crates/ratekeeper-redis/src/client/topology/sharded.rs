@@ -27,6 +27,9 @@ impl ServerShards {
 
     /// The index of the server that holds this hash tag; 0 if there are no servers.
     pub(crate) fn index_of(&self, tag: &[u8]) -> usize {
+        if self.server_hashes.len() == 1 {
+            return 0;
+        }
         let tag = hash(tag);
         let scores = self.server_hashes.iter().map(|name| score(*name, tag));
         scores.enumerate().max_by_key(|(_, score)| *score).map_or(0, |(index, _)| index)

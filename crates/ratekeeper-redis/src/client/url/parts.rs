@@ -3,13 +3,27 @@
 use super::{
     Credentials, MAX_SERVERS, RedisUrl, SecretText, ServerAddress, StoreTlsFiles, StoreUrlError, UrlTopology,
 };
-use std::fmt;
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 /// All query parameters; each scheme takes some of them.
 const QUERY_PARAMETERS: [&str; 6] = ["ca", "cert", "key", "db", "sentinel_user", "sentinel_password"];
+
+/// The URL schemes, each with the kind of URL and whether it uses TLS.
+pub(super) const SCHEMES: [(&str, UrlKind, bool); 9] = [
+    ("redis", UrlKind::Standalone, false),
+    ("rediss", UrlKind::Standalone, true),
+    ("redis+unix", UrlKind::Unix, false),
+    ("redis+sentinel", UrlKind::Sentinel, false),
+    ("rediss+sentinel", UrlKind::Sentinel, true),
+    ("redis+cluster", UrlKind::Cluster, false),
+    ("rediss+cluster", UrlKind::Cluster, true),
+    ("redis+sharded", UrlKind::Sharded, false),
+    ("rediss+sharded", UrlKind::Sharded, true),
+];
 
 /// The parts of a URL, still percent-encoded.
 pub(crate) struct UrlParts<'a> {
@@ -23,7 +37,7 @@ pub(crate) struct UrlParts<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum UrlKind {
+pub(super) enum UrlKind {
     Standalone,
     Unix,
     Sentinel,
@@ -34,19 +48,14 @@ enum UrlKind {
 impl<'a> UrlParts<'a> {
     pub(crate) fn split(text: &'a str) -> Result<UrlParts<'a>, StoreUrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(StoreUrlError::UnknownScheme)?;
-        let (family, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
-        let has_tls = match family {
-            "redis" | "valkey" => false,
-            "rediss" | "valkeys" => true,
-            _ => return Err(StoreUrlError::UnknownScheme),
+        let redis_scheme = match scheme.strip_prefix("valkey") {
+            Some(kind) => Cow::Owned(format!("redis{kind}")),
+            None => Cow::Borrowed(scheme),
         };
-        let kind = match kind {
-            "" if !scheme.contains('+') => UrlKind::Standalone,
-            "unix" => UrlKind::Unix,
-            "sentinel" => UrlKind::Sentinel,
-            "cluster" => UrlKind::Cluster,
-            "sharded" => UrlKind::Sharded,
-            _ => return Err(StoreUrlError::UnknownScheme),
+        let known = SCHEMES.into_iter().find(|(known, ..)| *known == redis_scheme);
+        let Some((_, kind, has_tls)) = known else {
+            let is_unix_tls = redis_scheme == "rediss+unix";
+            return Err(if is_unix_tls { StoreUrlError::UnixTls } else { StoreUrlError::UnknownScheme });
         };
         if rest.contains('#') {
             return Err(StoreUrlError::UnescapedCharacter);
@@ -106,9 +115,7 @@ impl<'a> UrlParts<'a> {
         }
         match self.kind {
             UrlKind::Standalone if servers.len() > 1 => Err(StoreUrlError::MultipleServers),
-            UrlKind::Standalone | UrlKind::Unix | UrlKind::Sentinel | UrlKind::Cluster | UrlKind::Sharded => {
-                Ok(servers)
-            }
+            _ => Ok(servers),
         }
     }
 
@@ -141,9 +148,6 @@ impl<'a> UrlParts<'a> {
     fn parse_tls(&mut self) -> Result<Option<StoreTlsFiles>, StoreUrlError> {
         if !self.has_tls {
             return Ok(None);
-        }
-        if self.kind == UrlKind::Unix {
-            return Err(StoreUrlError::UnixTls);
         }
         let mut file = |name| Ok::<_, StoreUrlError>(self.take_parameter(name)?.map(PathBuf::from));
         let (ca, cert, key) = (file("ca")?, file("cert")?, file("key")?);
@@ -255,23 +259,23 @@ fn unescape(text: &str) -> Result<String, StoreUrlError> {
 }
 
 /// Percent-encodes text for [`unescape`], including every possible separator.
-pub(crate) fn escape(text: &str, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-    escape_except(b"", text, out)
+pub(super) fn escape(text: &str) -> String {
+    escape_except(b"", text)
 }
 
 /// Like [`escape`] for a path, whose slashes are kept.
-pub(crate) fn escape_path(path: &Path, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-    escape_except(b"/", &path.to_string_lossy(), out)
+pub(super) fn escape_path(path: &Path) -> String {
+    escape_except(b"/", &path.to_string_lossy())
 }
 
-fn escape_except(kept: &[u8], text: &str, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn escape_except(kept: &[u8], text: &str) -> String {
+    let mut escaped = String::new();
     for byte in text.bytes() {
-        let is_plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte);
-        if is_plain {
-            write!(out, "{}", char::from(byte))?;
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte) {
+            escaped.push(char::from(byte));
         } else {
-            write!(out, "%{byte:02X}")?;
+            write!(escaped, "%{byte:02X}").expect("a string takes any text");
         }
     }
-    Ok(())
+    escaped
 }
