@@ -57,7 +57,7 @@ impl<C: Clock> MemoryStore<C> {
 
     fn cache_one(&self, target: &DrawTarget<'_>, state: State, now: Micros, is_denied: bool) {
         let DrawTarget { key_hash, limit, .. } = *target;
-        let mut shard = self.table.lock(self.table.shard_of(key_hash));
+        let shard = self.table.lock(self.table.shard_of(key_hash));
         let position = shard.find(key_hash.fingerprint);
         if limit.is_expired(state, now) {
             if let SlotPosition::Found(slot) = position {
@@ -70,7 +70,7 @@ impl<C: Clock> MemoryStore<C> {
             SlotPosition::Found(slot) => shard.set_entry(slot, TableEntry { state, limit_slot, is_denied }),
             SlotPosition::InsertAt(slot) => {
                 // The store has this state anyway, so it is not worth moving another one to the sketch.
-                self.insert_state(&mut shard, slot, target, state, false, now);
+                self.insert_state(&shard, slot, target, state, false, now);
             }
         }
     }
